@@ -24,15 +24,11 @@ from tpusim.base.errors import InputError
 from tpusim.cli import app as cli
 from tpusim.cli import names
 from tpusim.flow.tracing import trace
-from tpusim.report.plots.paper.pictures import pictures
+from tpusim.report.plots.paper import pictures
 from tpusim.report.tables import paper as tables
-from tpusim.study.paper.claim import CONDITION, FAILS, HOLDS, OPEN, Claim, Finding, Rule
-from tpusim.study.paper.exhibit import Exhibit, Maker
-from tpusim.study.paper.found import Simulated
-from tpusim.study.paper.registry import MAKERS, chosen
-from tpusim.study.paper.run import FILE, Plan
-from tpusim.study.paper.views import Grid
-from tpusim.study.paper.words import ClaimWords, words
+from tpusim.study.paper.claims import CONDITION, FAILS, HOLDS, OPEN, Claim, Finding, Rule, words
+from tpusim.study.paper.exhibit import Exhibit, Grid, Simulated, shown
+from tpusim.study.paper.run import FILE, MAKERS, Plan, chosen
 from tpusim.study.processes import Processes
 from tpusim.study.sweep.job import simulated
 from tpusim.study.sweep.store import Store
@@ -43,7 +39,9 @@ pytestmark = pytest.mark.xdist_group("paper")
 
 def claim(rule: Rule | None, *values: float) -> Claim:
     """One with these figures."""
-    return Claim("key", "short", "sentence", "I", "1", "", rule, [Finding(f"{each}", each) for each in values])
+    findings = tuple(Finding(f"{each}", each) for each in values)
+    bounds = {"least": rule.least, "most": rule.most} if rule else {}
+    return Claim(key="key", short="short", sentence="sentence", stated="1", note="", findings=findings, **bounds)
 
 
 @pytest.mark.parametrize(
@@ -69,14 +67,14 @@ def test_without_a_rule_nothing_is_judged() -> None:
     ],
 )
 def test_rules_are_made_of_words(given: dict[str, float | str], text: str) -> None:
-    made = ClaimWords.model_validate({"key": "k", "short": "", "sentence": "", "stated": "", "note": "", **given}).rule
+    made = Claim.model_validate({"key": "k", "short": "", "sentence": "", "stated": "", "note": "", **given}).rule
     assert made is not None
     assert made.text == text
 
 
 def test_a_number_is_told_or_bounded() -> None:
     with pytest.raises(ValueError, match="not both"):
-        ClaimWords(key="k", short="", sentence="", stated="", note="", about=1, most=2)
+        Claim(key="k", short="", sentence="", stated="", note="", about=1, most=2)
 
 
 def test_every_exhibit_is_known_everywhere() -> None:
@@ -172,7 +170,7 @@ def test_every_verdict_follows_from_its_numbers(exhibits: list[Exhibit]) -> None
     assert judged > 15
 
 
-def bounds(rule: ClaimWords) -> tuple[float, float]:
+def bounds(rule: Claim) -> tuple[float, float]:
     if rule.about is not None:
         return rule.about - rule.about * rule.within, rule.about + rule.about * rule.within
     return -inf if rule.least is None else rule.least, inf if rule.most is None else rule.most
@@ -180,7 +178,6 @@ def bounds(rule: ClaimWords) -> tuple[float, float]:
 
 def test_every_exhibit_can_be_judged() -> None:
     assert all(claim.rule for each in words().values() for claim in each.claims)
-    assert Maker() not in MAKERS.values()
 
 
 def test_no_figure_is_left_without_a_claim_or_a_claim_without_figures(exhibits: list[Exhibit]) -> None:
@@ -202,8 +199,8 @@ def test_ports_are_as_the_register_engine_has_them() -> None:
     work = replace(work, layers=tuple(layer for layer in work.layers if layer.name == "fig10"))
     _, cycles = trace(work, load_hardware("tiny_4x4"))
     every = {cycle.number: cycle.ports for cycle in cycles(0, quiet)}
-    shown = MAKERS["10"].make(dict.fromkeys(("fig10", "fig11", "one tile"), Simulated({"port_stall_cycles": 0}, ())))
-    ports = shown.views[1]
+    made = shown(MAKERS["10"], {"fig10": Simulated({"port_stall_cycles": 0}, ())})
+    ports = made.views[1]
     assert isinstance(ports, Grid)
     for column, number in enumerate(ports.columns):
         letters = "".join(row[column].text or "." for row in ports.cells)

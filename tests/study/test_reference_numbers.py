@@ -13,10 +13,9 @@ from tpusim import load_hardware
 from tpusim.network.ops.conv2d import Conv2d
 from tpusim.network.ops.gemm import Gemm
 from tpusim.study.validation import network_operations
-from tpusim.study.validation.cases import WORDS, Case
+from tpusim.study.validation.cases import WORDS, Case, rows, sizes
 from tpusim.study.validation.convolutions import uncharged
 from tpusim.study.validation.sets import number_sets
-from tpusim.study.validation.tables import rows, sizes
 
 COUNTS = {
     "gemm": 111, "resnet50": 52, "vgg16": 12, "yolov2": 19, "micro": 45,

@@ -15,7 +15,7 @@ from tpusim.machines.tpu.lowering.convolution import plan_of
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.sections import BlockSizes
 from tpusim.network.ops.conv2d import Conv2d
-from tpusim.study.validation.tables import Row, rows
+from tpusim.study.validation.cases import Row, rows
 from tpusim.study.validation.windows import (
     LANES,
     SUBLANES,

@@ -17,10 +17,9 @@ from tpusim.cli.json_output import JsonOutput
 from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import say, show, terminal_width
 from tpusim.report.tables import paper as tables
+from tpusim.study.paper.design import unverified
 from tpusim.study.paper.exhibit import Exhibit
-from tpusim.study.paper.registry import MAKERS, chosen
-from tpusim.study.paper.run import FILE, Plan
-from tpusim.study.paper.sources import unverified
+from tpusim.study.paper.run import FILE, MAKERS, Plan, chosen
 from tpusim.study.processes import Processes
 from tpusim.study.sweep.job import simulated
 from tpusim.study.sweep.keys import model_version, sources_digest
@@ -88,7 +87,7 @@ def _files(made: Sequence[Exhibit], plan: Plan, store: Store, out: Path, kinds: 
 def _written(made: Sequence[Exhibit], out: Path, kinds: Sequence[str]) -> Iterator[str]:
     # Here, because matplotlib takes longer to import than finished points to be looked up.
     from tpusim.report.page.paper_page import paper_page
-    from tpusim.report.plots.paper.pictures import pictures
+    from tpusim.report.plots.paper import pictures
 
     drawn = [*pictures(made)]
     with Meter(len(drawn)) as meter:

@@ -12,9 +12,8 @@ from string import Template
 from tpusim.base.version import __version__
 from tpusim.report.style import tones
 from tpusim.report.tables.paper import Row, agreeing, rows_of, summary
-from tpusim.study.paper.claim import CONDITION, FAILS, HOLDS, OPEN, VERDICTS, Claim
-from tpusim.study.paper.exhibit import Exhibit
-from tpusim.study.paper.views import Table
+from tpusim.study.paper.claims import CONDITION, FAILS, HOLDS, OPEN, VERDICTS, Claim
+from tpusim.study.paper.exhibit import Exhibit, Table
 
 _ASSETS = files("tpusim.report.page") / "assets"
 TITLE = "The paper, claim by claim"

@@ -12,7 +12,7 @@ from rich.table import Table
 from tpusim.base.words import counted
 from tpusim.report.tables.layout import Column, table
 from tpusim.report.text import document, folded
-from tpusim.study.paper.claim import VERDICTS, Claim
+from tpusim.study.paper.claims import VERDICTS, Claim
 from tpusim.study.paper.exhibit import Exhibit
 
 _WIDTH = 79
@@ -68,6 +68,11 @@ def _exhibit(exhibit: Exhibit) -> dict[str, Any]:
 
 
 def _claim(claim: Claim) -> dict[str, Any]:
-    rule, findings = claim.rule, [{**asdict(each), "agrees": each in claim.kept} for each in claim.findings]
-    told = {"rule": rule.text if rule else None, "unit": rule.unit if rule else None, "findings": findings}
-    return {**asdict(claim), **told, "verdict": claim.verdict}
+    rule = claim.rule
+    return {
+        **claim.model_dump(include={"key", "short", "sentence", "section", "stated", "note"}),
+        "rule": rule.text if rule else None,
+        "findings": [{**asdict(each), "agrees": each in claim.kept} for each in claim.findings],
+        "unit": rule.unit if rule else None,
+        "verdict": claim.verdict,
+    }

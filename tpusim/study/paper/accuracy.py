@@ -1,78 +1,233 @@
-"""Fig. 13 and 15: how far we are from reference numbers, on microbenchmarks and on networks."""
+"""Fig. 13, 14b and 15: how far we are from reference numbers, on microbenchmarks and on networks."""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from math import ceil
+from statistics import fmean
+from typing import Any
+
 from tpusim.machines.tpu.description import load_hardware
+from tpusim.network.ops.conv2d import Conv2d
 from tpusim.network.workload_file import load_workload
-from tpusim.study.paper.claim import AGAINST, Finding
-from tpusim.study.paper.exhibit import Asked, Found, Shown
-from tpusim.study.paper.found import point_of
+from tpusim.study.paper.claims import AGAINST, COUNTED, ESTIMATED, Finding
+from tpusim.study.paper.exhibit import Asked, Bars, Curves, Errors, Found, Making, Pairs, Parity, Shown, point_of
 from tpusim.study.paper.layers import SEVEN
-from tpusim.study.paper.reference import Held, all_asked, thick
-from tpusim.study.paper.views import Bars, Cloud, Errors, Parity, Series
-from tpusim.study.validation.cases import Case
+from tpusim.study.sweep.space import Point
+from tpusim.study.validation.cases import Case, rows
+from tpusim.study.validation.sets import number_sets
 
 _TABLE_2 = "tpu_v2"
 _BATCH = 8
 _OWN = "the machine fitted to that word"
 _PLAIN = "tpu_v2, nothing fitted"
 
+Chosen = Callable[[Case], bool]
 
-def _unseen(case: Case) -> bool:
+
+def every(_: Case) -> bool:
+    """All cases."""
+    return True
+
+
+def unseen(case: Case) -> bool:
     """In the half of a set that no number was fitted on."""
     return not case.fitted
 
 
+def thick(case: Case) -> bool:
+    """Convolutions that leave nothing to stack: of 128 input channels and more."""
+    return convolution(case).in_channels >= _LANES
+
+
+def convolution(case: Case) -> Conv2d:
+    """The only layer of a case."""
+    (layer,) = case.layers
+    assert isinstance(layer, Conv2d)
+    return layer
+
+
+@dataclass(frozen=True)
+class Held:
+    """Cases of some sets of one word that a machine is held against: their own, or `machine` as it is."""
+
+    sets: tuple[str, ...]
+    machine: str | None = None
+    chosen: Chosen = every
+
+    @property
+    def cases(self) -> list[tuple[str, Case]]:
+        """Each with its set."""
+        return [(name, case) for name in self.sets for case in number_sets()[name].cases if self.chosen(case)]
+
+    @property
+    def word(self) -> str:
+        """What the numbers of the sets are: measured, scheduled or estimated."""
+        return number_sets()[self.sets[0]].status
+
+    @property
+    def groups(self) -> dict[tuple[Any, ...], list[tuple[int, Case]]]:
+        """Places and cases of each set, batch and change of the machine: a point each."""
+        groups: dict[tuple[Any, ...], list[tuple[int, Case]]] = defaultdict(list)
+        for place, (name, case) in enumerate(self.cases):
+            groups[name, self.machine, case.batch, *case.changes].append((place, case))
+        return groups
+
+    @property
+    def asked(self) -> Asked:
+        """A point for each group, whose layers are named by the places of their cases: a workload has a name once."""
+        points: dict[Any, Point] = {}
+        for key, cases in self.groups.items():
+            numbers, (_, first) = number_sets()[key[0]], cases[0]
+            changes = () if self.machine else (*numbers.changes, *first.changes)
+            hardware = load_hardware(self.machine or numbers.hardware, changes)
+            layers = [
+                replace(layer, name=f"{place} {index}")
+                for place, case in cases
+                for index, layer in enumerate(case.layers)
+            ]
+            points[key] = point_of(numbers.name, layers, hardware, first.batch)
+        return points
+
+    def pairs(self, found: Found) -> Pairs:
+        """Theirs and ours."""
+        taken = [0.0] * len(self.cases)
+        for key in self.groups:
+            for row in found[key].layers:
+                taken[int(str(row["name"]).partition(" ")[0])] += float(row["cycles"])
+        return [(case.theirs, ours) for (_, case), ours in zip(self.cases, taken, strict=True)]
+
+    def errors(self, found: Found) -> list[float]:
+        """The error of each case, in percent of theirs."""
+        return [100 * (ours / theirs - 1) for theirs, ours in self.pairs(found)]
+
+    def mean_error(self, found: Found, when: str, chosen: Chosen = every) -> Finding:
+        """The mean of the sizes of errors over some cases."""
+        errors = zip(self.cases, self.errors(found), strict=True)
+        mean = fmean(abs(error) for (_, case), error in errors if chosen(case))
+        return Finding(when, mean, AGAINST.format(word=self.word))
+
+    def total_error(self, found: Found, when: str) -> Finding:
+        """The error of the sum of all, in percent."""
+        theirs, ours = (sum(each) for each in zip(*self.pairs(found), strict=True))
+        return Finding(when, 100 * (ours / theirs - 1), AGAINST.format(word=self.word))
+
+
+def _asked(held: Iterable[Held]) -> dict[Any, Point]:
+    """The points of several."""
+    return {key: point for each in held for key, point in each.asked.items()}
+
+
 # ---- Fig. 13
 
-_PRODUCTS = Held(("gemm",))
-_PLAIN_PRODUCTS = Held(("gemm",), _TABLE_2)
-_CONVOLUTIONS = Held(("micro",), chosen=thick)
-_PLAIN_CONVOLUTIONS = Held(("micro",), _TABLE_2, thick)
-_CODE = Held(("scheduled_1x1", "scheduled_3x3", "scheduled_large"), chosen=thick)
-_V3 = Held(("v3",))
-_V3_ODD = Held(("v3_odd",))
 
-
-def products_asked() -> Asked:
-    """All products, on both machines."""
-    return all_asked((_PRODUCTS, _PLAIN_PRODUCTS))
-
-
-def make_products(found: Found) -> Shown:
-    """Fig. 13a."""
-    clouds = [Cloud(_OWN, _PRODUCTS.pairs(found)), Cloud(_PLAIN, _PLAIN_PRODUCTS.pairs(found))]
+def products() -> Making:
+    """Fig. 13a: all products, on both machines."""
+    own, plain = Held(("gemm",)), Held(("gemm",), _TABLE_2)
+    found = yield _asked((own, plain))
+    clouds = {_OWN: own.pairs(found), _PLAIN: plain.pairs(found)}
     findings = [
-        _PRODUCTS.finding(found, _OWN),
-        _PRODUCTS.finding(found, "the half of them on which nothing was fitted", _unseen),
-        _PLAIN_PRODUCTS.finding(found, _PLAIN),
+        own.mean_error(found, _OWN),
+        own.mean_error(found, "the half of them on which nothing was fitted", unseen),
+        plain.mean_error(found, _PLAIN),
     ]
-    return Shown([Parity("products", clouds, "cycles", _PRODUCTS.word)], {"gemm_error": findings})
+    return Shown([Parity("products", clouds, own.word)], {"gemm_error": findings})
 
 
-def convolutions_asked() -> Asked:
-    """Those of 128 channels and more; and what was measured on TPU v3."""
-    return all_asked((_CONVOLUTIONS, _PLAIN_CONVOLUTIONS, _CODE, _V3, _V3_ODD))
-
-
-def make_convolutions(found: Found) -> Shown:
-    """Fig. 13b."""
-    estimated = [Cloud(_OWN, _CONVOLUTIONS.pairs(found)), Cloud(_PLAIN, _PLAIN_CONVOLUTIONS.pairs(found))]
+def convolutions() -> Making:
+    """Fig. 13b: convolutions of 128 channels and more; and what was measured on TPU v3."""
+    own, plain = Held(("micro",), chosen=thick), Held(("micro",), _TABLE_2, thick)
+    code = Held(("scheduled_1x1", "scheduled_3x3", "scheduled_large"), chosen=thick)
+    usual, odd = Held(("v3",)), Held(("v3_odd",))
+    found = yield _asked((own, plain, code, usual, odd))
+    estimated = {_OWN: own.pairs(found), _PLAIN: plain.pairs(found)}
     views = [
-        Parity("convolutions, 128 channels and more", estimated, "cycles", _CONVOLUTIONS.word),
-        Parity("the code emitted for such", [Cloud(_OWN, _CODE.pairs(found))], "cycles", _CODE.word),
+        Parity("convolutions, 128 channels and more", estimated, own.word),
+        Parity("the code emitted for such", {_OWN: code.pairs(found)}, code.word),
     ]
     findings = [
-        _CONVOLUTIONS.finding(found, _OWN),
-        _CONVOLUTIONS.finding(found, "the half of them on which nothing was fitted", _unseen),
-        _PLAIN_CONVOLUTIONS.finding(found, _PLAIN),
-        _CODE.finding(found, "emitted code"),
+        own.mean_error(found, _OWN),
+        own.mean_error(found, "the half of them on which nothing was fitted", unseen),
+        plain.mean_error(found, _PLAIN),
+        code.mean_error(found, "emitted code"),
     ]
     measured = [
-        _V3.finding(found, "seven products and convolutions of TPU v3"),
-        _V3_ODD.finding(found, "a layer of TPU v3 that stands apart"),
+        usual.mean_error(found, "seven products and convolutions of TPU v3"),
+        odd.mean_error(found, "a layer of TPU v3 that stands apart"),
     ]
     return Shown(views, {"conv_error": findings, "measured_error": measured})
+
+
+# ---- Fig. 14b
+
+_LANES = 128
+_MOST_WAYS = 3
+_RULE, _STACKED = "by the rule", "with filter rows stacked too"
+
+
+def stacked_taps() -> Making:
+    """Fig. 14b: 3x3 layers of stride 1 and fewer channels than rows, with one to three tiles, by the rule, and as the
+    machine that follows the estimates has it; the compiler's estimates beside them.
+    """
+    cases = [
+        case
+        for case in number_sets()["micro"].cases
+        if case.name.endswith("3x3/1") and convolution(case).in_channels < _LANES
+    ]
+    layers = [convolution(case) for case in cases]
+    numbers = [*range(1, _MOST_WAYS + 1)]
+    changes = {each: [f"mapping.multi_tile={each}"] for each in numbers}
+    ways = {**changes, _RULE: ["mapping.multi_tile=auto"], _STACKED: []}
+    machines = {way: load_hardware("tpu_v2_estimator", changed) for way, changed in ways.items()}
+    machines[_PLAIN] = load_hardware(_TABLE_2)
+    found = yield {way: point_of("fig_14b", layers, machine) for way, machine in machines.items()}
+    ours = {way: found[way].each("cycles") for way in machines}
+    errors = {
+        way: [abs(own / case.theirs - 1) for own, case in zip(cycles, cases, strict=True)]
+        for way, cycles in ours.items()
+    }
+
+    rate = [2 * each.macs(_BATCH) * machines[_RULE].clock_hz / 1e12 for each in layers]
+    lines = {"estimated": [case.theirs for case in cases], "the paper's rule": ours[_RULE]}
+    lines["filter rows stacked too"] = ours[_STACKED]
+    views = []
+    for side in dict.fromkeys(each.in_height for each in layers):
+        at = [place for place, each in enumerate(layers) if each.in_height == side]
+        if len(at) >= _MOST_WAYS:
+            channels = [float(layers[place].in_channels) for place in at]
+            tflops = {label: [rate[place] / cycles[place] for place in at] for label, cycles in lines.items()}
+            title = f"{side}x{side}, C_I = C_O, 3x3, batch 8"
+            views.append(Curves(title, channels, "input channels", tflops, "TFLOPS", doubling=True))
+
+    word = AGAINST.format(word=ESTIMATED)
+    half = [100 * error for each, error in zip(layers, errors[_RULE], strict=True) if each.in_channels == _LANES // 2]
+    means = {_RULE: _RULE, f"{_RULE}, on tpu_v2, to which nothing was fitted": _PLAIN, _STACKED: _STACKED}
+    off = [Finding(when, 100 * fmean(errors[way]), word) for when, way in means.items()]
+    off.append(Finding(f"{_RULE}, 64 channels alone", fmean(half), word))
+
+    # More tiles than fit are as many as fit: of those that are as close, the fewest.
+    best = [min(numbers, key=lambda way: (round(errors[way][place], 3), way)) for place in range(len(cases))]
+    hits = [way == min(_LANES // each.in_channels, each.kernel[1]) for way, each in zip(best, layers, strict=True)]
+    closest = Finding("of 1, 2 and 3 tiles, closest to the estimate", 100 * fmean(hits), word)
+    emitted = [
+        Finding(f"passes of emitted code, {what}", 100 * fmean(each), COUNTED) for what, each in _emitted().items()
+    ]
+    return Shown(views, {"multi_tile_error": off, "multi_tile_rule": [closest, *emitted]})
+
+
+def _emitted() -> dict[str, list[bool]]:
+    """Whether kernels wider than a tap take as many passes in emitted code as by the rule, by their channels."""
+    found: dict[str, list[bool]] = {"fewer than 64 channels": [], "64 channels": [], "from 65 to 127": []}
+    for row in rows("xla_tpu_v2_scheduled"):
+        channels, high, wide = (int(row[key]) for key in ("ci", "kh", "kw"))
+        if high * wide == 1 or not 4 < channels < _LANES:
+            continue
+        passes = high * ceil(wide / min(_LANES // channels, wide))
+        kind = [*found][(channels >= _LANES // 2) + (channels > _LANES // 2)]
+        found[kind].append(abs(float(row["matmul_pushes_per_output_word"]) - passes) < 0.5)
+    return {kind: each for kind, each in found.items() if each}
 
 
 # ---- Fig. 15
@@ -80,40 +235,31 @@ def make_convolutions(found: Found) -> Shown:
 _NETWORKS = {"network_resnet18": "ResNet-18", "network_resnet50": "ResNet", "network_vgg16": "VGG",
              "network_yolov2": "YOLO"}  # fmt: skip
 _EMITTED = {"scheduled_resnet50": "ResNet", "scheduled_vgg16": "VGG"}
-_OF_NETWORK = {name: Held((name,)) for name in (*_NETWORKS, *_EMITTED)}
-_ESTIMATED = Held(tuple(_NETWORKS))
-_SCHEDULED = Held(tuple(_EMITTED))
-_PLAIN_NETWORKS = Held(tuple(_NETWORKS), _TABLE_2)
 
 
-def networks_asked() -> Asked:
-    """The seven on the machine of Table II, and all for which there are numbers on their machines."""
+def networks() -> Making:
+    """Fig. 15a: the seven on the machine of Table II, and all for which there are numbers on their machines."""
     machine = load_hardware(_TABLE_2)
-    seven = {name: point_of(name, load_workload(name, _BATCH).layers, machine, _BATCH) for name in SEVEN}
-    return {**seven, **all_asked(_OF_NETWORK.values())}
-
-
-def make_networks(found: Found) -> Shown:
-    """Fig. 15a."""
+    words = {
+        word: {called: Held((name,)) for name, called in sets.items()}
+        for word, sets in (("estimated", _NETWORKS), ("scheduled", _EMITTED))
+    }
+    seven: dict[Any, Point] = {
+        called: point_of(name, load_workload(name, _BATCH).layers, machine, _BATCH) for name, called in SEVEN.items()
+    }
+    found = yield seven | _asked(each for held in words.values() for each in held.values())
     groups = dict.fromkeys((*SEVEN.values(), *_NETWORKS.values()))
-    named = {called: name for name, called in SEVEN.items()}
-    plain = [float(found[named[each]].figures["tflops"]) if each in named else None for each in groups]
-    columns = [Series("tpu_v2, simulated", plain)]
-    for sets, word in ((_NETWORKS, "estimated"), (_EMITTED, "scheduled")):
-        by_name = {called: _tflops(_OF_NETWORK[name], found) for name, called in sets.items()}
-        columns += [
-            Series(f"simulated, beside what is {word}", [by_name.get(each, (0, None))[1] for each in groups]),
-            Series(word, [by_name.get(each, (None, 0))[0] for each in groups]),
-        ]
+
+    columns = {"tpu_v2, simulated": [found[each].figure("tflops") if each in seven else None for each in groups]}
+    for word, held in words.items():
+        rates = {called: _tflops(each, found) for called, each in held.items()}
+        theirs, ours = ([rates[each][place] if each in rates else None for each in groups] for place in (0, 1))
+        columns |= {f"simulated, beside what is {word}": ours, word: theirs}
     findings = [
-        Finding(f"{called}, {held.word}", held.total_error(found), AGAINST.format(word=held.word))
-        for sets in (_NETWORKS, _EMITTED)
-        for name, called in sets.items()
-        for held in (_OF_NETWORK[name],)
+        each.total_error(found, f"{called}, {word}") for word, held in words.items() for called, each in held.items()
     ]
-    return Shown(
-        [Bars("convolutions and products, batch 8", [*groups], columns, "TFLOPS")], {"networks_match": findings}
-    )
+    bars = Bars("convolutions and products, batch 8", [*groups], columns, "TFLOPS")
+    return Shown([bars], {"networks_match": findings})
 
 
 def _tflops(held: Held, found: Found) -> tuple[float, float]:
@@ -124,18 +270,16 @@ def _tflops(held: Held, found: Found) -> tuple[float, float]:
     return rate / theirs, rate / ours
 
 
-def errors_asked() -> Asked:
-    """Every layer for which there is a number."""
-    return all_asked((_ESTIMATED, _SCHEDULED, _PLAIN_NETWORKS))
-
-
-def make_errors(found: Found) -> Shown:
-    """Fig. 15b."""
-    series = [Series(f"against what is {held.word}", held.errors(found)) for held in (_ESTIMATED, _SCHEDULED)]
-    series.append(Series(f"{_PLAIN}, against what is estimated", _PLAIN_NETWORKS.errors(found)))
+def layers_of_networks() -> Making:
+    """Fig. 15b: how errors are spread over every layer for which there is a number."""
+    estimated, scheduled = Held(tuple(_NETWORKS)), Held(tuple(_EMITTED))
+    plain = Held(tuple(_NETWORKS), _TABLE_2)
+    found = yield _asked((estimated, scheduled, plain))
+    series = {f"against what is {held.word}": held.errors(found) for held in (estimated, scheduled)}
+    series[f"{_PLAIN}, against what is estimated"] = plain.errors(found)
     findings = [
-        _ESTIMATED.finding(found, f"estimated, {_OWN}"),
-        _SCHEDULED.finding(found, f"scheduled, {_OWN}"),
-        _PLAIN_NETWORKS.finding(found, f"estimated, {_PLAIN}"),
+        estimated.mean_error(found, f"estimated, {_OWN}"),
+        scheduled.mean_error(found, f"scheduled, {_OWN}"),
+        plain.mean_error(found, f"estimated, {_PLAIN}"),
     ]
     return Shown([Errors("layers of networks, batch 8", series)], {"layer_error": findings})

@@ -1,14 +1,16 @@
-"""Layers that several exhibits are about."""
+"""Layers, machines and pictures that several exhibits share."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from math import prod
 from statistics import fmean
 
+from tpusim.machines.family import load_hardware
 from tpusim.network.ops.conv2d import Conv2d
 from tpusim.network.workload_file import load_workload
+from tpusim.study.paper.exhibit import Bars, Marks, point_of
+from tpusim.study.sweep.space import Point
 
 SEVEN = {
     "alexnet": "AlexNet", "densenet121": "DenseNet", "googlenet": "GoogleNet", "resnet50": "ResNet", "vgg16": "VGG",
@@ -19,9 +21,17 @@ SEVEN = {
 RESNET = ((56, 64, 64, 3), (56, 128, 128, 3), (28, 128, 128, 3), (28, 256, 256, 3), (14, 256, 256, 3))
 """Layers of ResNet as the paper writes them: W_I, C_I, C_O, W_F. Which ones its Fig. 4 takes, it does not say."""
 
+STRIDES = 1, 2, 4
+"""Of layers whose stride the paper varies."""
+
+LAYOUTS = {"NHWC": (), "NCHW": ("mapping.layout=NCHW",)}
+"""How maps lie for the library of a GPU, and what that changes; under NCHW it transposes them first."""
+LIBRARY = "channel_last"
+"""How the library of a GPU convolves."""
+
 
 def convolutions(network: str, batch: int) -> tuple[Conv2d, ...]:
-    """Those of a shipped network."""
+    """The convolutions of a shipped network."""
     return tuple(each for each in load_workload(network, batch=batch).layers if isinstance(each, Conv2d))
 
 
@@ -37,16 +47,17 @@ def square(size: tuple[int, int, int, int], stride: int = 1) -> Conv2d:
     return Conv2d(name, channels, width, width, out, (kernel,) * 2, (stride,) * 2, (kernel // 2,) * 2)
 
 
-def numbered(layers: Sequence[Conv2d]) -> tuple[Conv2d, ...]:
-    """The same under names of their own."""
-    return tuple(replace(each, name=f"{place} {each.name}") for place, each in enumerate(layers))
-
-
 def ifmap_elements(layer: Conv2d) -> int:
     """The elements of the ifmap of one image."""
     return prod(layer.tensors(1).ifmap)
 
 
-def mean(values: Sequence[float]) -> float:
-    """The arithmetic one."""
-    return fmean(values)
+def on_gpu(name: str, layers: Sequence[Conv2d], how: str, batch: int, *changes: str) -> Point:
+    """Layers on a V100 by a lowering."""
+    return point_of(name, layers, load_hardware("v100", changes), batch, how)
+
+
+def by_network(title: str, series: Mapping[str, Sequence[float]], unit: str, marks: Marks | None = None) -> Bars:
+    """A group of bars for each of the seven networks, and one for their mean."""
+    with_means = {label: [*values, fmean(values)] for label, values in series.items()}
+    return Bars(title, [*SEVEN.values(), "mean"], with_means, unit, marks or {})

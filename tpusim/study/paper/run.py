@@ -1,4 +1,4 @@
-"""Simulate what is missing of some exhibits, keep it, and make them."""
+"""How every exhibit of words.yaml is made: what is missing is simulated and kept, and then they are made of it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from tpusim.study.paper.exhibit import Exhibit
-from tpusim.study.paper.found import Simulated, read_back
-from tpusim.study.paper.registry import MAKERS
-from tpusim.study.paper.words import words
+from tpusim.base.errors import InputError, TpusimError, did_you_mean
+from tpusim.study.paper import accuracy, cells, design, networks, strides
+from tpusim.study.paper.claims import words
+from tpusim.study.paper.exhibit import Exhibit, Maker, Row, Simulated, asked, shown
 from tpusim.study.sweep.assembly import Assembly
 from tpusim.study.sweep.job import Executor
 from tpusim.study.sweep.keys import key_of
@@ -18,12 +18,56 @@ from tpusim.study.sweep.run import Progress, missing, run_sweep
 from tpusim.study.sweep.space import Point
 from tpusim.study.sweep.store import Store
 
+MAKERS: dict[str, Maker] = {
+    "table1": networks.lowered_sizes,
+    "table2": design.configuration,
+    "1": cells.lowered_layer,
+    "2a": networks.explicit_on_gpu,
+    "2b": networks.explicit_on_tpu,
+    "3": strides.channel_last,
+    "4a": strides.on_tensor_cores,
+    "4b": strides.on_tpu,
+    "5": cells.on_chip,
+    "6": cells.orders_of_columns,
+    "7": strides.in_hbm,
+    "8": strides.channel_first,
+    "10": cells.one_tile,
+    "11": cells.two_tiles,
+    "12": cells.order_of_subtiles,
+    "13a": accuracy.products,
+    "13b": accuracy.convolutions,
+    "14a": design.number_of_tiles,
+    "14b": accuracy.stacked_taps,
+    "15a": accuracy.networks,
+    "15b": accuracy.layers_of_networks,
+    "16a": design.size_of_array,
+    "16b": design.width_of_word,
+    "17": networks.blocks_on_gpu,
+    "18a": networks.strided_on_gpu,
+    "18b": networks.reuse_on_gpu,
+    "chip": design.whole_chip,
+}
+"""By the name that the command line has for an exhibit."""
+
 FILE = "paper.sqlite"
 """Where simulated points are kept."""
 
-
 _TOGETHER = 8
 """Points at a time: enough to keep all processors busy."""
+
+
+def chosen(figures: Sequence[str]) -> list[str]:
+    """The exhibits of these names, in the paper's order, or all without any.
+
+    Raises:
+        InputError: one is not known.
+    """
+    known = words()
+    for each in figures:
+        if each not in known:
+            guess = did_you_mean(each, known) or ";"
+            raise InputError(f"--figure {each}: no such exhibit{guess} there is {', '.join(known)}")
+    return [each for each in known if each in figures or not figures]
 
 
 def _layers(points: Sequence[tuple[Point, str]]) -> int:
@@ -47,13 +91,13 @@ class Plan:
     """The points of some exhibits, each with its key in the store; several exhibits may share one."""
 
     figures: tuple[str, ...]
-    keyed: tuple[dict[str, tuple[Point, str]], ...]
+    keyed: tuple[dict[object, tuple[Point, str]], ...]
 
     @classmethod
     def of(cls, figures: Sequence[str]) -> Plan:
         """Everything that these exhibits ask for."""
-        asked = (MAKERS[each].asked() for each in figures)
-        keyed = ({name: (point, key_of(point)) for name, point in points.items()} for points in asked)
+        points = (asked(MAKERS[each]) for each in figures)
+        keyed = ({name: (point, key_of(point)) for name, point in each.items()} for each in points)
         return cls(tuple(figures), tuple(keyed))
 
     @property
@@ -82,11 +126,26 @@ class Plan:
             behind += own
 
     def made(self, store: Store) -> list[Exhibit]:
-        """The exhibits. Raises TpusimError when a point of theirs could not be simulated."""
-        found = read_back(store, self.points)
+        """The exhibits.
 
-        def own(names: dict[str, tuple[Point, str]]) -> dict[str, Simulated]:
-            return {name: found[key] for name, (_, key) in names.items()}
+        Raises:
+            TpusimError: a point of theirs could not be simulated; says which and why.
+        """
+        found = _read_back(store, {key: point for point, key in self.points})
+        return [
+            Exhibit(words()[figure], shown(MAKERS[figure], {name: found[key] for name, (_, key) in names.items()}))
+            for figure, names in zip(self.figures, self.keyed, strict=True)
+        ]
 
-        each = zip(self.figures, self.keyed, strict=True)
-        return [Exhibit(words()[figure], MAKERS[figure].make(own(names))) for figure, names in each]
+
+def _read_back(store: Store, points: dict[str, Point]) -> dict[str, Simulated]:
+    """What is kept of each point, by its key."""
+    keys = [*points]
+    rows = dict(zip(keys, store.points(keys), strict=True))
+    for key, row in rows.items():
+        if row["error"]:
+            raise TpusimError(f"{points[key].workload.name}: {row['error']}")
+    layers: dict[str, list[Row]] = {key: [] for key in keys}
+    for layer in store.layers(keys, sum(len(point.workload.layers) for point in points.values())):
+        layers[keys[layer["place"]]].append(layer)
+    return {key: Simulated(row, layers[key]) for key, row in rows.items()}

@@ -1,23 +1,23 @@
-"""Fig. 3, 4b and 8: what the stride costs, by the order of K and by what is fetched."""
+"""Fig. 3, 4, 7 and 8: what the stride costs, by the order of K, by what is fetched, and by how maps lie in HBM."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from itertools import product
 from statistics import fmean
+from typing import Any
 
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import load_hardware
 from tpusim.machines.tpu.lowering.registry import lowered
 from tpusim.network.ops.conv2d import Conv2d
-from tpusim.study.paper.claim import ESTIMATED, MODELLED, Finding
-from tpusim.study.paper.exhibit import Asked, Found, Shown
-from tpusim.study.paper.found import point_of
-from tpusim.study.paper.layers import RESNET, products, square
-from tpusim.study.paper.views import Bars, Schedule, Series, Span
+from tpusim.study.paper.claims import ESTIMATED, MODELLED, Finding
+from tpusim.study.paper.exhibit import Asked, Bars, Found, Making, Schedule, Shown, Simulated, Span, point_of
+from tpusim.study.paper.layers import LAYOUTS, LIBRARY, RESNET, STRIDES, on_gpu, products, square
+from tpusim.study.sweep.space import Point
 from tpusim.study.validation.sets import number_sets
 from tpusim.technology.area import crossbar
 
-_STRIDES = 1, 2, 4
 _FETCHES = {"resident": "a patch for all taps", "per_tap": "each tap's points by themselves"}
 _ORDERS = {"taps_fastest": "channel-last", "channels_fastest": "channel-first"}
 """Values of mapping.k_order, and what the paper calls them."""
@@ -26,46 +26,73 @@ _SHARE = 6
 """Of a layer the first sixth is drawn."""
 
 
-# ---- Fig. 4b
+def _layers(stride: int) -> list[Conv2d]:
+    return [square(size, stride) for size in RESNET]
 
 
-def asked() -> Asked:
-    """Five layers of ResNet at each stride: implicit by both fetch policies, and the product alone."""
-    points = {}
-    for stride in _STRIDES:
-        layers = [square(size, stride) for size in RESNET]
+def _bars(title: str, found: Found, way: Any) -> Bars:
+    """TFLOPS of each layer at each stride."""
+    series = {f"stride {stride}": found[way, stride].each("tflops") for stride in STRIDES}
+    return Bars(title, [layer.name for layer in _layers(1)], series, "TFLOPS")
+
+
+def _kept(
+    found: Found, ways: Mapping[str, Any], share: Callable[[Simulated, Simulated], float]
+) -> dict[int, list[Finding]]:
+    """For each larger stride, what `share` makes of it and of stride 1, way by way."""
+    return {
+        stride: [Finding(label, share(found[way, stride], found[way, 1])) for label, way in ways.items()]
+        for stride in STRIDES[1:]
+    }
+
+
+def _at_strides(kept: Mapping[int, list[Finding]]) -> list[Finding]:
+    """The same findings one after another, each with its stride."""
+    return [Finding(f"stride {at}, {each.when}", each.value) for at, found in kept.items() for each in found]
+
+
+def _tflops(strided: Simulated, plain: Simulated) -> float:
+    return strided.over(plain, "tflops")
+
+
+def _used(strided: Simulated, plain: Simulated) -> float:
+    """PE utilisation of one over the other, means of the layers."""
+    own, other = (fmean(each.each("pe_utilization")) for each in (strided, plain))
+    return own / other
+
+
+# ---- Fig. 4
+
+
+def on_tensor_cores() -> Making:
+    """Fig. 4a: the same on a V100, of few images and of many, and the products of equal size: what of it is lost."""
+    batches = 8, 64
+    ways = {f"{layout}, batch {batch}": ("stride", layout, batch) for batch, layout in product(batches, LAYOUTS)}
+    ways |= {f"product of equal size, batch {batch}": ("product", "NHWC", batch) for batch in batches}
+    points: dict[Any, Point] = {}
+    for way, stride in product(ways.values(), STRIDES):
+        what, layout, batch = way
+        layers = products(_layers(stride)) if what == "product" else _layers(stride)
+        points[way, stride] = on_gpu(f"{what} {stride}", layers, LIBRARY, batch, *LAYOUTS[layout])
+    found = yield points
+    lost = _kept(found, ways, lambda strided, plain: 100 * (1 - _tflops(strided, plain)))
+    drawn = _bars("a V100, NHWC, batch 64", found, ("stride", "NHWC", 64))
+    return Shown([drawn], {f"gpu_stride_{stride}": findings for stride, findings in lost.items()})
+
+
+def on_tpu() -> Making:
+    """Fig. 4b: five layers of ResNet at each stride: implicit by both fetch policies, and the product alone."""
+    points: dict[Any, Point] = {}
+    for stride in STRIDES:
         for fetch in _FETCHES:
-            points[f"{fetch} {stride}"] = point_of(
-                "fig_4b", layers, load_hardware("tpu_v2", [f"mapping.fetch={fetch}"])
-            )
-        points[f"product {stride}"] = point_of("fig_4b", products(layers), load_hardware("tpu_v2"))
-    return points
-
-
-def make_strides(found: Found) -> Shown:
-    """TFLOPS of each layer at each stride, beside those of the product."""
-    names = [square(size).name for size in RESNET]
-    ways = {**{fetch: f"implicit, {what}" for fetch, what in _FETCHES.items()}, "product": "GEMM alone"}
-    views = [
-        Bars(label, names, [Series(f"stride {stride}", _rates(found, key, stride)) for stride in _STRIDES], "TFLOPS")
-        for key, label in ways.items()
-    ]
-    findings = [
-        Finding(f"stride {stride}, {what}", _kept(found, fetch, stride))
-        for stride in _STRIDES[1:]
-        for fetch, what in _FETCHES.items()
-    ]
-    return Shown(views, {"stride_insensitive": [*findings, *_estimated()]})
-
-
-def _rates(found: Found, way: str, stride: int) -> list[float]:
-    return [float(row["tflops"]) for row in found[f"{way} {stride}"].layers]
-
-
-def _kept(found: Found, way: str, stride: int) -> float:
-    """TFLOPS at a stride over those at stride 1, mean of the layers."""
-    pairs = zip(_rates(found, way, stride), _rates(found, way, 1), strict=True)
-    return fmean(strided / plain for strided, plain in pairs)
+            machine = load_hardware("tpu_v2", [f"mapping.fetch={fetch}"])
+            points[fetch, stride] = point_of("fig_4b", _layers(stride), machine)
+        points["product", stride] = point_of("fig_4b", products(_layers(stride)), load_hardware("tpu_v2"))
+    found = yield points
+    ways = {f"implicit, {what}": fetch for fetch, what in _FETCHES.items()} | {"GEMM alone": "product"}
+    views = [_bars(label, found, way) for label, way in ways.items()]
+    ours = _at_strides(_kept(found, {what: fetch for fetch, what in _FETCHES.items()}, _tflops))
+    return Shown(views, {"stride_insensitive": [*ours, *_estimated()]})
 
 
 def _estimated() -> Iterator[Finding]:
@@ -76,7 +103,7 @@ def _estimated() -> Iterator[Finding]:
         if isinstance(layer, Conv2d) and layer.in_channels % 128 == 0 and layer.kernel == (3, 3):
             of_size = rates.setdefault((layer.in_height, layer.in_channels), {})
             of_size[layer.stride[0]] = layer.macs(case.batch) / case.theirs
-    for stride in _STRIDES[1:]:
+    for stride in STRIDES[1:]:
         kept = [each[stride] / each[1] for each in rates.values() if {1, stride} <= each.keys()]
         yield Finding(f"stride {stride}, Google's compiler", fmean(kept), ESTIMATED)
 
@@ -84,72 +111,56 @@ def _estimated() -> Iterator[Finding]:
 # ---- Fig. 3 and 8
 
 
-def orders_asked() -> Asked:
+def _both_orders() -> Asked:
     """The same layers by either order of K and both fetch policies, everything else alike; channel-last from banks."""
-    points = {}
-    for stride in _STRIDES:
-        layers = [square(size, stride) for size in RESNET]
-        for order in _ORDERS:
-            for fetch in _FETCHES:
-                changes = [f"mapping.k_order={order}", f"mapping.fetch={fetch}"]
-                machine = load_hardware("tpu_v2", changes)
-                points[f"{order} {fetch} {stride}"] = point_of("fig_8", layers, machine, how="implicit_gemm")
-        points[f"product {stride}"] = point_of("fig_4b", products(layers), load_hardware("tpu_v2"))
-        points[f"banks {stride}"] = point_of("fig_3", layers, load_hardware("tpu_v2_banked"), how="channel_last")
+    points: dict[Any, Point] = {}
+    for stride in STRIDES:
+        layers = _layers(stride)
+        for order, fetch in product(_ORDERS, _FETCHES):
+            machine = load_hardware("tpu_v2", [f"mapping.k_order={order}", f"mapping.fetch={fetch}"])
+            points[(order, fetch), stride] = point_of("fig_8", layers, machine, how="implicit_gemm")
+        points["product", stride] = point_of("fig_4b", products(layers), load_hardware("tpu_v2"))
+        points["banks", stride] = point_of("fig_3", layers, load_hardware("tpu_v2_banked"), how="channel_last")
     return points
 
 
-def make_channel_last(found: Found) -> Shown:
+def channel_last() -> Making:
     """Fig. 3: channel-last, whose fill stays as long while the product shrinks."""
-    drops = [
-        Finding(f"stride {stride}, {where}", _used(found, key, stride) / _used(found, key, 1))
-        for stride in _STRIDES[1:]
-        for key, where in (("banks", "banks and a crossbar"), ("taps_fastest resident", "copies in the lanes"))
-    ]
-    throughput = [
-        Finding(where, _used(found, key, 1) / _used(found, "product", 1))
-        for key, where in (("banks", "banks and a crossbar"), ("taps_fastest resident", "copies in the lanes"))
-    ]
-    conflicts = sum(int(found[f"banks {stride}"].figures["bank_conflict_cycles"]) for stride in _STRIDES)
-    cycles = sum(found[f"banks {stride}"].cycles for stride in _STRIDES)
+    found = yield _both_orders()
+    copies = "taps_fastest", "resident"
+    ways = {"banks and a crossbar": "banks", "copies in the lanes": copies}
+    banks = [found["banks", stride] for stride in STRIDES]
+    conflicts = sum(int(each.figures["bank_conflict_cycles"]) for each in banks)
     silicon = load_hardware("tpu_v2_banked").silicon
     larger, usual = (crossbar(silicon, ports, ports, 256) for ports in (256, 128))
+    throughput = [Finding(label, _used(found[way, 1], found["product", 1])) for label, way in ways.items()]
+    without = Finding("all strides, in a layout of windows", 100 * conflicts / sum(each.cycles for each in banks))
     return Shown(
-        [*_schedules("taps_fastest", "resident")],
+        [*_schedules(*copies)],
         {
             "full_throughput": throughput,
-            "banks_without_conflict": [Finding("all strides, in a layout of windows", 100 * conflicts / cycles)],
-            "channel_last_stride": drops,
+            "banks_without_conflict": [without],
+            "channel_last_stride": _at_strides(_kept(found, ways, _used)),
             "crossbar_quadratic": [Finding("256 x 256 ports over 128 x 128", larger / usual, MODELLED)],
         },
     )
 
 
-def make_channel_first(found: Found) -> Shown:
+def channel_first() -> Making:
     """Fig. 8: channel-first, each tap fetched by itself."""
-    drops = [
-        Finding(f"stride {stride}, {what}", _used(found, key, stride) / _used(found, key, 1))
-        for stride in _STRIDES[1:]
-        for key, what in {
-            f"{order} {fetch}": f"{called}, {fetched}"
-            for order, called in _ORDERS.items()
-            for fetch, fetched in _FETCHES.items()
-        }.items()
-    ]
-    first, last = ([each for each in drops if called in each.when] for called in ("channel-first", "channel-last"))
-    return Shown([*_schedules("channels_fastest", "per_tap")], {"channel_first_stride": first, "order_decides": last})
-
-
-def _used(found: Found, way: str, stride: int) -> float:
-    """PE utilisation, mean of the layers."""
-    return fmean(float(row["pe_utilization"]) for row in found[f"{way} {stride}"].layers)
+    found = yield _both_orders()
+    last, first = (
+        _at_strides(_kept(found, {f"{called}, {what}": (order, fetch) for fetch, what in _FETCHES.items()}, _used))
+        for order, called in _ORDERS.items()
+    )
+    views = [*_schedules("channels_fastest", "per_tap")]
+    return Shown(views, {"channel_first_stride": first, "order_decides": last})
 
 
 def _schedules(order: str, fetch: str) -> Iterator[Schedule]:
     """The beginning of a layer at each stride: what HBM and array do."""
-    changes = [f"mapping.k_order={order}", f"mapping.fetch={fetch}"]
-    hardware = load_hardware("tpu_v2", changes)
-    for stride in _STRIDES:
+    hardware = load_hardware("tpu_v2", [f"mapping.k_order={order}", f"mapping.fetch={fetch}"])
+    for stride in STRIDES:
         layer = square(_DRAWN, stride)
         program, _ = lowered(layer, 8, hardware, "implicit_gemm")
         recording = event.record(program, hardware)
@@ -161,10 +172,12 @@ def _schedules(order: str, fetch: str) -> Iterator[Schedule]:
             for each in tracks["hbm"]
             if each.name != "blocked"
         ]
-        kinds = {"busy": "busy", "starved": "starved"}
-        array = [Span(each.start, each.end, kinds.get(each.name, "waiting")) for each in tracks["systolic_array"]]
+        array = [
+            Span(each.start, each.end, each.name if each.name in ("busy", "starved") else "waiting")
+            for each in tracks["systolic_array"]
+        ]
         title = f"{layer.name}, stride {stride}: the first of {recording.cycles:,} cycles"
-        yield Schedule(title, [("HBM", _joined(hbm)), ("array", _joined(array))], end)
+        yield Schedule(title, {"HBM": _joined(hbm), "array": _joined(array)}, end)
 
 
 def _transfer(doing: str, is_fill: bool) -> str:
@@ -181,3 +194,35 @@ def _joined(spans: list[Span]) -> list[Span]:
         else:
             joined.append(each)
     return joined
+
+
+# ---- Fig. 7
+
+
+def in_hbm() -> Making:
+    """Fig. 7: 3x3 layers of 64 channels whose ifmap lies in HBM in three ways; bytes moved, and time."""
+    layouts, channels = ("CHW", "HWC", "HWCN"), 64
+    fetches = {"per_tap": "each tap by itself", "resident": "a patch for all taps"}
+    layers = {at: square((at[0], channels, channels, 3), at[1]) for at in product((14, 28, 56), STRIDES)}
+    found = yield {
+        (layout, fetch, at): point_of(
+            "fig_7", [layer], load_hardware("tpu_v2_hbm", [f"hbm.layout={layout}", f"mapping.fetch={fetch}"])
+        )
+        for layout, fetch in product(layouts, fetches)
+        for at, layer in layers.items()
+    }
+
+    def bars(unit: str, figure: str, scale: float) -> Bars:
+        series = {layout: [found[layout, "per_tap", at].figure(figure) / scale for at in layers] for layout in layouts}
+        groups = [f"{width}, stride {stride}" for width, stride in layers]
+        return Bars("each tap fetched by itself", groups, series, unit)
+
+    slower: dict[bool, list[Finding]] = {True: [], False: []}
+    for (fetch, what), at in product(fetches.items(), sorted(layers, key=lambda at: at[1])):
+        ratio = found["CHW", fetch, at].cycles / found["HWC", fetch, at].cycles
+        slower[at[1] == 1].append(Finding(f"{at[0]} columns, stride {at[1]}, {what}", ratio))
+    views = [
+        bars("bytes moved over bytes wanted", "hbm_overfetch", 1),
+        bars("time (thousand cycles)", "cycles", 1e3),
+    ]
+    return Shown(views, {"layout_stride_1": slower[True], "layout_strides": slower[False]})

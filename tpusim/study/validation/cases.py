@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.resources import files
 from zlib import crc32
 
 from tpusim.network.ops.op import Op
@@ -78,3 +81,19 @@ class NumberSet:
     def picture(self) -> str:
         """The picture it is drawn into: one for each word and kind."""
         return f"{self.status}_{self.kind}"
+
+
+# ---- the tables that come with tpusim
+
+Row = dict[str, str]
+
+
+def rows(name: str) -> Iterator[Row]:
+    """The rows of truth/NAME.csv, each value as text by the name of its column."""
+    text = (files("tpusim.study.validation") / "truth" / f"{name}.csv").read_text(encoding="utf-8")
+    yield from csv.DictReader(text.splitlines())
+
+
+def sizes(bounds: str) -> tuple[int, ...]:
+    """The numbers of "3x3x16x1"."""
+    return tuple(int(size) for size in bounds.split("x"))

@@ -8,8 +8,7 @@ from functools import cache
 from tpusim.network.ops.conv2d import Conv2d
 from tpusim.network.ops.gemm import Gemm
 from tpusim.network.ops.op import Op
-from tpusim.study.validation.cases import Case
-from tpusim.study.validation.tables import Row, rows, sizes
+from tpusim.study.validation.cases import Case, Row, rows, sizes
 
 TRUSTED_BATCH, TRUSTED_NODES = 256, 512
 """Rows of the training profiles count only when they are at least this large: smaller ones wait for their input."""

@@ -7,8 +7,7 @@ from functools import cache
 from typing import NamedTuple
 
 from tpusim.network.ops.conv2d import Conv2d
-from tpusim.study.validation.cases import Case
-from tpusim.study.validation.tables import Row, rows, sizes
+from tpusim.study.validation.cases import Case, Row, rows, sizes
 from tpusim.study.validation.windows import their_block
 
 USUAL_BATCH = 8

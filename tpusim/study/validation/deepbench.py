@@ -9,8 +9,7 @@ from statistics import fmean
 
 from tpusim.network.ops.conv2d import Conv2d
 from tpusim.network.ops.gemm import Gemm
-from tpusim.study.validation.cases import Case, NumberSet
-from tpusim.study.validation.tables import Row, rows
+from tpusim.study.validation.cases import Case, NumberSet, Row, rows
 
 _measured = partial(NumberSet, status="measured", kind="deepbench", hardware="v100", unit="us", lowering="channel_last")
 

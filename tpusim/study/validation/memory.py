@@ -13,10 +13,9 @@ import numpy as np
 from tpusim.memory.dram.device import Device, load_device
 from tpusim.memory.dram.one_pass import OnePass
 from tpusim.study.processes import Processes
-from tpusim.study.validation.cases import NumberSet
+from tpusim.study.validation.cases import NumberSet, Row, rows
 from tpusim.study.validation.comparison import ComparedCase, Comparison
 from tpusim.study.validation.streams import BURST, parameters, requests, shared_out
-from tpusim.study.validation.tables import Row, rows
 
 BANDWIDTH, FINISH = "GB/s", "ns"
 

@@ -20,7 +20,7 @@ from tpusim.network.ops.gemm import Gemm
 from tpusim.network.ops.op import Op
 from tpusim.network.ops.pool2d import Pool2d
 from tpusim.network.ops.rows import SumExp, SumSquares
-from tpusim.study.validation.tables import Row, sizes
+from tpusim.study.validation.cases import Row, sizes
 from tpusim.study.validation.windows import LANES, SUBLANES
 
 Dims = tuple[int, ...]

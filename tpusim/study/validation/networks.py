@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 
-from tpusim.study.validation.cases import Case, LeftOut
+from tpusim.study.validation.cases import Case, LeftOut, Row, rows
 from tpusim.study.validation.network_operations import Operation, operation
-from tpusim.study.validation.tables import Row, rows
 
 ESTIMATED = {
     "network_resnet18": "ResNet-18",

@@ -7,8 +7,7 @@ from functools import cache, partial
 
 from tpusim.network.ops.gemm import Gemm
 from tpusim.study.validation import chips, convolutions, networks, variants, vector_ops
-from tpusim.study.validation.cases import NETWORKS, Case, NumberSet
-from tpusim.study.validation.tables import rows
+from tpusim.study.validation.cases import NETWORKS, Case, NumberSet, rows
 
 ESTIMATOR, CODE, V3 = "tpu_v2_estimator", "tpu_v2_core", "tpu_v3_core"
 """The machines: one that costs what the compiler expects of TPU v2, one what its code takes there, and TPU v3."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 from tpusim.network.ops.conv2d import Conv2d
 from tpusim.network.ops.conv_transpose2d import ConvTranspose2d
 from tpusim.network.ops.op import Op
-from tpusim.study.validation.cases import Case
+from tpusim.study.validation.cases import Case, Row, rows
 from tpusim.study.validation.convolutions import USUAL_BATCH
-from tpusim.study.validation.tables import Row, rows
 
 ESTIMATED = {
     "depthwise": "a channel a group, by the vector unit",

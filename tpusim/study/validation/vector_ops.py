@@ -8,14 +8,13 @@ from dataclasses import replace
 from math import prod
 from typing import Literal
 
-from tpusim.network.ops.elementwise import Add, Copy, Gelu, LeakyRelu, Pointwise, Relu, ScaleShift
+from tpusim.network.ops.elementwise import Add, Copy, Gelu, LeakyRelu, Relu, ScaleShift
 from tpusim.network.ops.op import Op
 from tpusim.network.ops.pool2d import Pool2d
 from tpusim.network.ops.rows import LayerNorm, Softmax
 from tpusim.network.ops.vector_op import VectorOp
-from tpusim.study.validation.cases import Case
+from tpusim.study.validation.cases import Case, Row, rows, sizes
 from tpusim.study.validation.convolutions import USUAL_BATCH
-from tpusim.study.validation.tables import Row, rows, sizes
 
 _BFLOAT16 = 2
 _FLOAT32 = ("vector_memory.element_bytes=4",)
@@ -74,15 +73,14 @@ def _rows(row: Row) -> Op | None:
 
 def _copy(row: Row) -> VectorOp | None:
     """A concatenation of maps is a copy of what it makes; to turn a map round is one, too."""
-    kind: type[Pointwise] = Copy
     if row["op"] == "nhwc_to_nchw":
-        return kind(_name(row), *_map(row))
+        return Copy(_name(row), *_map(row))
     if not row["op"].startswith("concat"):
         return None
     shapes = [sizes(each.split(":")[0]) for each in row["shapes"].split("|")]
     channels = sum(each[-1] for each in shapes)
     _, height, width = _map(row)
-    return kind(f"{row['op']} {height}x{width}x{channels}", channels, height, width)
+    return Copy(f"{row['op']} {height}x{width}x{channels}", channels, height, width)
 
 
 def _pooling(row: Row) -> VectorOp | None:

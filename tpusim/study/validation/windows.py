@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tpusim.machines.tpu.sections import BlockSizes
-from tpusim.study.validation.tables import Row, sizes
+from tpusim.study.validation.cases import Row, sizes
 
 SUBLANES, LANES = 8, 128
 

@@ -1,10 +1,14 @@
-"""What the paper says, what we find, and a verdict that follows from both by a rule."""
+"""What the paper says, what we find, and a verdict that follows from both by a rule. The words are in words.yaml."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
 from math import inf, isfinite
+
+import yaml
+from pydantic import BaseModel, ConfigDict, TypeAdapter, model_validator
 
 HOLDS, CONDITION, FAILS, OPEN = "holds", "holds with a condition", "does not hold", "cannot be judged here"
 VERDICTS = {
@@ -51,10 +55,13 @@ class Rule:
         return f"from {number(self.least)} to {with_unit(self.most, self.unit)}"
 
 
-@dataclass(frozen=True)
-class Claim:
-    """A `sentence` of the paper, `short` where there is little room, its section, the number `stated`, the rule, and
-    what we find.
+class _Words(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Claim(_Words):
+    """A `sentence` of the paper, `short` where there is little room, its section, the number `stated`, the rule
+    (words.yaml says how it is written), and what we find.
 
     `note` says how our figures are worked out, and why we disagree where we do. Without a rule or findings it cannot be
     judged.
@@ -63,11 +70,30 @@ class Claim:
     key: str
     short: str
     sentence: str
-    section: str
+    section: str = ""
     stated: str
     note: str
-    rule: Rule | None
-    findings: Sequence[Finding] = ()
+    about: float | None = None
+    within: float = 0.25
+    least: float | None = None
+    most: float | None = None
+    unit: str = ""
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def rule(self) -> Rule | None:
+        """The rule that a figure of ours has to meet."""
+        if self.about is not None:
+            return Rule(self.about * (1 - self.within), self.about * (1 + self.within), self.unit)
+        if self.least is None and self.most is None:
+            return None
+        return Rule(-inf if self.least is None else self.least, inf if self.most is None else self.most, self.unit)
+
+    @model_validator(mode="after")
+    def _one_rule(self) -> Claim:
+        if self.about is not None and (self.least, self.most) != (None, None):
+            raise ValueError(f"{self.key}: about, or least and most, not both")
+        return self
 
     @property
     def verdict(self) -> str:
@@ -94,6 +120,31 @@ class Claim:
     def written(self, value: float) -> str:
         """A figure in the rule's unit."""
         return with_unit(value, self.rule.unit if self.rule else "")
+
+
+class ExhibitWords(_Words):
+    """A table or figure: `figure` as on the command line, `name` as in the paper."""
+
+    figure: str
+    name: str
+    title: str
+    section: str
+    states: str
+    how: str
+    claims: tuple[Claim, ...] = ()
+
+    @property
+    def stem(self) -> str:
+        """The name of its picture's file, without an ending."""
+        return self.name.lower().replace(". ", "_").replace(" ", "_")
+
+
+@cache
+def words() -> dict[str, ExhibitWords]:
+    """All of them by their figure, in the order of the paper."""
+    text = (files("tpusim.study.paper") / "words.yaml").read_text(encoding="utf-8")
+    found = TypeAdapter(tuple[ExhibitWords, ...]).validate_python(yaml.safe_load(text))
+    return {each.figure: each for each in found}
 
 
 def number(value: float) -> str:

@@ -1,0 +1,250 @@
+"""A picture of each exhibit of `tpusim paper`: its views side by side, or below one another where they are wide."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from math import ceil
+from typing import Any
+
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import NullLocator
+
+from tpusim.report.plots.figure import Picture, figure_of, plain
+from tpusim.report.style import HATCHES, MARK, SERIES
+from tpusim.study.paper.exhibit import Bars, Curves, Errors, Exhibit, Grid, Marks, Parity, Schedule, Values, View
+
+Draw = Callable[[Axes, Any], None]
+Size = Callable[[Any], tuple[float, float]]
+"""Width and height in inches."""
+
+_WIDEST = 10.5
+"""Inches that panels beside one another may take."""
+_LEGEND = 0.45
+"""Inches for the legend."""
+_NARROW = 6.5
+_FONT = 7
+
+
+def pictures(made: Sequence[Exhibit]) -> Iterator[Picture]:
+    """One of each exhibit that has anything to draw."""
+    for each in made:
+        if each.drawn:
+            caption = f"{each.words.name}: {each.words.title}. {each.words.how}"
+            yield Picture(each.words.stem, caption, partial(draw, each.drawn))
+
+
+def draw(views: Sequence[View]) -> Figure:
+    """Views in a grid of as many columns as find room."""
+    sizes = [_KINDS[type(view)][1](view) for view in views]
+    widest, tallest = (max(size[axis] for size in sizes) for axis in (0, 1))
+    columns = max(1, min(len(views), int(_WIDEST / widest)))
+    rows = ceil(len(views) / columns)
+    heights = [max(size[1] for size in sizes[row * columns : (row + 1) * columns]) for row in range(rows)]
+    figure = figure_of(columns * widest, max(sum(heights), tallest) + _LEGEND)
+    plots = figure.subplots(rows, columns, squeeze=False, height_ratios=heights).flatten()
+    for plot, view in zip(plots, views, strict=False):
+        _KINDS[type(view)][0](plot, view)
+        plot.set_title(plain(view.title))
+    for plot in plots[len(views) :]:
+        plot.set_axis_off()
+    _legend(figure)
+    return figure
+
+
+def _legend(figure: Figure) -> None:
+    """One for all panels, each name once, below everything."""
+    named: dict[str, Artist] = {}
+    for plot in figure.axes:
+        for handle, label in zip(*plot.get_legend_handles_labels(), strict=True):
+            named.setdefault(label, handle)
+    if len(named) > 1:
+        columns = 3 if figure.get_figwidth() > _NARROW else 2
+        figure.legend([*named.values()], [*named], loc="outside lower center", ncols=columns, fontsize=_FONT)
+
+
+# ---- bars, curves, parity and errors
+
+_SIZE = 5.0, 3.6
+"""Of most charts."""
+_BAR_INCHES = 0.16
+_FILLED = 0.84
+_LOOKS = ("-", "--", ":", "-.")
+_LIGHT = ("#9dbdd6", "#f0b27a", "#e6e6e6", "#7a7a7a", "#c9dfc0", "#d9c7e8")
+_HATCHES = ("", "rising", "dots", "falling", "grid", "bars")
+_BINS = np.arange(-32.5, 35, 5)
+"""Of errors in percent; the outermost hold all beyond."""
+
+
+def _bars_size(view: Bars) -> tuple[float, float]:
+    """As wide as the bars need."""
+    return max(_SIZE[0], 1.2 + _BAR_INCHES * len(view.groups) * (len(view.series) + 1)), _SIZE[1]
+
+
+def _bars(axes: Axes, view: Bars) -> None:
+    """A group of bars each, tones and hatches by series."""
+    places = np.arange(len(view.groups))
+    _beside(axes, places, _FILLED / len(view.series), view.series)
+    axes.set_xticks(places, [plain(each) for each in view.groups])
+    if sum(map(len, view.groups)) > 12 * _SIZE[0]:
+        axes.tick_params(axis="x", rotation=30)
+    axes.set(ylabel=plain(view.unit))
+    _marks(axes, view.marks)
+
+
+def _errors(axes: Axes, view: Errors) -> None:
+    """Layers by their error, a bar each series in every bin."""
+
+    def shares(values: Sequence[float | None]) -> Any:
+        inside = np.clip([each for each in values if each is not None], _BINS[0] + 1, _BINS[-1] - 1)
+        counts, _ = np.histogram(inside, _BINS)
+        return counts / len(inside) * 100
+
+    series = {label: shares(values) for label, values in view.series.items()}
+    _beside(axes, _BINS[:-1] + 2.5, 5 * _FILLED / len(series), series)
+    axes.set(xlabel="error (%), the outermost bars hold all beyond", ylabel="layers (%)")
+
+
+def _beside(axes: Axes, places: Any, thick: float, series: Values) -> None:
+    """A bar of each series around every place."""
+    for index, (label, values) in enumerate(series.items()):
+        at = places + (index - (len(series) - 1) / 2) * thick
+        look: Any = {"color": _LIGHT[index % len(_LIGHT)], "hatch": HATCHES[_HATCHES[index % len(_HATCHES)]][0]}
+        axes.bar(at, _numbers(values), thick, label=plain(label), edgecolor="black", linewidth=0.4, **look)
+
+
+def _curves(axes: Axes, view: Curves) -> None:
+    """Lines with markers; a second axis where there is something to the right."""
+    _lines(axes, view.x, view.left, 0)
+    axes.set(xlabel=plain(view.x_label), ylabel=plain(view.left_label))
+    _marks(axes, view.marks)
+    axes.set_ylim(bottom=0)
+    if view.doubling:
+        axes.set_xscale("log", base=2)
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xticks(view.x, [f"{each:g}" for each in view.x])
+    if view.right:
+        other = axes.twinx()
+        _lines(other, view.x, {f"{label} (right)": values for label, values in view.right.items()}, len(view.left))
+        other.set_ylabel(plain(view.right_label))
+        other.set_ylim(bottom=0)
+        other.spines["right"].set_visible(True)
+
+
+def _lines(axes: Axes, x: Sequence[float], lines: Values, first: int) -> None:
+    for index, (label, values) in enumerate(lines.items(), first):
+        tone, marker = SERIES[index % len(SERIES)]
+        look: Any = {"color": tone, "marker": marker, "ls": _LOOKS[index % len(_LOOKS)], "markersize": 4}
+        axes.plot(x, _numbers(values), label=plain(label), **look)
+
+
+def _numbers(values: Sequence[float | None]) -> list[float]:
+    return [np.nan if value is None else value for value in values]
+
+
+def _marks(axes: Axes, marks: Marks) -> None:
+    for label, value in marks.items():
+        axes.axhline(value, color=MARK, linewidth=1, ls="--", label=plain(label))
+
+
+def _parity(axes: Axes, view: Parity) -> None:
+    """Pairs around the diagonal."""
+    for (label, pairs), (tone, marker) in zip(view.clouds.items(), SERIES, strict=False):
+        theirs, ours = zip(*pairs, strict=True)
+        axes.scatter(theirs, ours, 16, marker=marker, facecolors="none", edgecolors=tone, linewidths=0.8,
+                     label=plain(label))  # fmt: skip
+    axes.set(xscale="log", yscale="log")
+    low, high = (pick(*axes.get_xlim(), *axes.get_ylim()) for pick in (min, max))
+    axes.plot([low, high], [low, high], color="black", linewidth=0.7)
+    axes.set(xlabel=f"{view.word} (cycles)", ylabel="tpusim (cycles)", xlim=(low, high), ylim=(low, high))
+
+
+# ---- schedules and cells
+
+_TONES = ("#ffffff", "#86aed0", "#fae3c8", "#bfcfa8", "#8d8d8d", "#d9c7e8")
+"""By number; the first is blank. Each holds black text, and neighbours differ in grey."""
+_CELL_INCHES, _LETTER_INCHES = 0.3, 0.075
+_ROW_INCHES = 0.42
+_SPANS = {
+    "fill": ("#f0c08a", "", "HBM fills the ifmap"),
+    "other": ("#ffffff", "...", "other transfers"),
+    "ports": ("#ffffff", "|||", "a transfer waits for ports of the lanes"),
+    "busy": ("#0b3c5d", "", "the array works"),
+    "starved": ("#ffffff", "///", "the array waits for data"),
+    "waiting": ("#d5d5d5", "xxx", "the array waits for something else"),
+}
+"""Of spans in a schedule by their kind: tone, hatch, meaning."""
+
+
+def _schedule_size(view: Schedule) -> tuple[float, float]:
+    """Wide, a line a row."""
+    return 7.2, 0.95 + _ROW_INCHES * len(view.rows)
+
+
+def _schedule(axes: Axes, view: Schedule) -> None:
+    """A bar for every span, rows from the top down."""
+    for place, spans in enumerate(view.rows.values()):
+        for kind in dict.fromkeys(span.kind for span in spans):
+            tone, hatch, meaning = _SPANS[kind]
+            pieces = [(span.start, span.end - span.start) for span in spans if span.kind == kind]
+            axes.broken_barh(
+                pieces, (place - 0.36, 0.72), facecolor=tone, edgecolor="black", linewidth=0.3, hatch=hatch
+            )
+            _named(axes, tone, meaning, hatch)
+    axes.set_yticks(range(len(view.rows)), [plain(name) for name in view.rows])
+    axes.set(xlim=(0, view.end), ylim=(len(view.rows) - 0.5, -0.5), xlabel="cycles")
+
+
+def _grid_size(view: Grid) -> tuple[float, float]:
+    """A cell as wide as the longest text in any."""
+    names = max(map(len, view.rows), default=0) * _LETTER_INCHES
+    width = max(map(len, view.cells)) * _cell_width(view) + names + 0.3
+    return max(_LETTER_INCHES * len(view.title), width), len(view.cells) * _CELL_INCHES + 0.5
+
+
+def _cell_width(view: Grid) -> float:
+    """Inches: wide enough for the longest line in any cell."""
+    lines = (line for row in view.cells for cell in row for line in cell.text.split("\n"))
+    return max(_CELL_INCHES, 0.1 + _LETTER_INCHES * max(map(len, lines), default=1))
+
+
+def _grid(axes: Axes, view: Grid) -> None:
+    """A rectangle and a text each."""
+    columns = max(map(len, view.cells))
+    for y, row in enumerate(view.cells):
+        for x, cell in enumerate(row):
+            if cell.text or cell.tone:
+                axes.add_patch(Rectangle((x, y), 1, 1, facecolor=_TONES[cell.tone], edgecolor="black", linewidth=0.4,
+                                         clip_on=False))  # fmt: skip
+                axes.text(x + 0.5, y + 0.5, plain(cell.text), ha="center", va="center", fontsize=_FONT)
+    axes.set(xlim=(0, columns), ylim=(len(view.cells), 0))
+    axes.set_aspect(_CELL_INCHES / _cell_width(view), anchor="NW")
+    axes.set_yticks([y + 0.5 for y in range(len(view.rows))], [plain(each) for each in view.rows])
+    axes.set_xticks([x + 0.5 for x in range(len(view.columns))], [plain(each) for each in view.columns])
+    axes.xaxis.tick_top()
+    axes.tick_params(length=0, labelsize=_FONT)
+    for side in ("left", "bottom"):
+        axes.spines[side].set_visible(False)
+    for tone, meaning in view.tones.items():
+        _named(axes, _TONES[tone], meaning)
+
+
+def _named(axes: Axes, tone: str, meaning: str, hatch: str = "") -> None:
+    """What a legend shows of a tone: nothing that is seen in the axes."""
+    patch = Rectangle((0, 0), 0, 0, facecolor=tone, hatch=hatch, edgecolor="black", linewidth=0.3, label=meaning)
+    axes.add_patch(patch)
+
+
+_KINDS: Mapping[type, tuple[Draw, Size]] = {
+    Bars: (_bars, _bars_size),
+    Curves: (_curves, lambda _: _SIZE),
+    Parity: (_parity, lambda _: _SIZE),
+    Errors: (_errors, lambda _: _SIZE),
+    Schedule: (_schedule, _schedule_size),
+    Grid: (_grid, _grid_size),
+}
+"""How a view is drawn into axes, and the room that it takes."""

@@ -1,0 +1,351 @@
+"""Fig. 1, 5, 6, 10, 11 and 12: the lowered matrix, what stands where on chip, and who has the ports, cell by cell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tpusim import reference
+from tpusim.machines.family import load_hardware as load_machine
+from tpusim.machines.gpu.description import Gpu
+from tpusim.machines.gpu.lowering.layer import layer_of
+from tpusim.machines.gpu.lowering.registry import LOWERINGS
+from tpusim.machines.gpu.program.kernels import Products
+from tpusim.machines.tpu import event
+from tpusim.machines.tpu.datapath.memories import hbm_tensors, pack
+from tpusim.machines.tpu.description import Hardware, load_hardware
+from tpusim.machines.tpu.lowering.registry import lowered
+from tpusim.machines.tpu.observation.timeline import ACCESSES
+from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.transfers import Fill
+from tpusim.network.ops.array_op import ArrayOp
+from tpusim.network.ops.conv2d import Conv2d
+from tpusim.network.workload_file import load_workload
+from tpusim.reference import lowered as lowered_matrix
+from tpusim.study.paper.claims import COUNTED, Finding
+from tpusim.study.paper.exhibit import Asked, Cell, Grid, Making, Shown, point_of
+from tpusim.study.paper.layers import SEVEN, convolutions, ifmap_elements
+
+Numbers = NDArray[np.float32]
+Shape = tuple[int, int, int, int]
+PADDING, EMPTY = 0, -1
+"""Instead of the number of an element."""
+
+_SMALL = Conv2d("fig_1", 2, 3, 3, 2, (2, 2))
+"""Small enough to be read: two channels of 3x3, two filters of 2x2."""
+_EIGHT = Conv2d("fig_5", 8, 5, 5, 8, (3, 3))
+"""That of Fig. 5: eight channels of 5x5, a 3x3 kernel."""
+
+
+def _numbered(what: str, count: int) -> list[str]:
+    return [f"{what} {each + 1}" for each in range(count)]
+
+
+def _channels(count: int) -> dict[int, str]:
+    """A tone for each channel."""
+    return dict(enumerate(_numbered("channel", count), 1))
+
+
+# ---- elements by their numbers
+
+
+def numbered_ifmap(layer: ArrayOp, batch: int) -> Numbers:
+    """The ifmap [channel, row, col, image] whose elements are their own numbers, from 1."""
+    shape = layer.tensors(batch).ifmap
+    return np.arange(1, prod(shape) + 1, dtype=np.float32).reshape(shape)
+
+
+def place(element: float, shape: Shape) -> Shape:
+    """Channel, row, col and image of an element of a shape, by its number."""
+    channel, row, col, image = (int(each) for each in np.unravel_index(int(element) - 1, shape))
+    return channel, row, col, image
+
+
+def point_name(element: float, shape: Shape) -> str:
+    """What the paper calls an element of a channel: "1A" is the first of the first row; "0" is padding."""
+    if element == PADDING:
+        return "0"
+    _, row, col, _ = place(element, shape)
+    return f"{row + 1}{chr(ord('A') + col)}"
+
+
+def contents(program: Program, layer: ArrayOp, batch: int, hardware: Hardware) -> Numbers:
+    """Numbers of elements [lane, word, element], PADDING or EMPTY, as the fills of the ifmap leave them.
+
+    What a later fill puts over an earlier one is what stands there.
+    """
+    given = {"ifmap": numbered_ifmap(layer, batch), "filter": np.zeros(layer.tensors(batch).filter, np.float32)}
+    tensors = hbm_tensors(program, program.given(given), ())
+    memory = np.full((hardware.lanes, program.words, hardware.vector_memory.word_elements), EMPTY, np.float32)
+    for step in program.steps:
+        if isinstance(step, Fill) and step.tensor.name == "ifmap":
+            for part in step.parts:
+                values = tensors["ifmap"].read(part)
+                for first in part.first_lanes:
+                    words = memory[first : first + part.lanes, part.base : part.base + part.words]
+                    pack(values, words, part)
+    return memory
+
+
+def in_use(memory: Numbers) -> Numbers:
+    """The words that hold a part of the ifmap in any lane."""
+    used: Numbers = memory[:, (memory != EMPTY).any(axis=(0, 2))]
+    return used
+
+
+def most_lanes(memory: Numbers) -> int:
+    """In how many lanes the element stands that stands in most."""
+    _, lanes = np.unique([each for lane in memory for each in np.unique(lane) if each > PADDING], return_counts=True)
+    return int(lanes.max())
+
+
+# ---- Fig. 1 and 6
+
+
+def matrix(layer: Conv2d, ifmap: Numbers, is_channel_last: bool) -> Numbers:
+    """The lowered matrix [output, k] of one image, K by taps and then channels, or the other way round."""
+    taps, (_, rows, cols, _) = prod(layer.kernel), layer.tensors(1).ofmap
+    size = taps * layer.in_channels
+    box = range(size), range(rows), range(cols), range(1)
+    by_taps = lowered_matrix.compute(layer, {"ifmap": ifmap}, box).reshape(size, -1)
+    order = np.arange(size).reshape(taps, layer.in_channels)
+    return np.ascontiguousarray(by_taps[(order.T if is_channel_last else order).ravel()].T)
+
+
+def lowered_layer() -> Making:
+    """Fig. 1: a small layer, its ifmaps, filters and lowered matrix."""
+    yield {}
+    ifmap = numbered_ifmap(_SMALL, 1)
+    maps = [
+        Grid(f"ifmap, {name}", [[Cell(point_name(each, ifmap.shape), tone) for each in row] for row in rows])
+        for (tone, name), rows in zip(_channels(_SMALL.in_channels).items(), ifmap[..., 0], strict=True)
+    ]
+    most = {
+        called: max(_growth(each) / prod(each.kernel) for each in convolutions(network, 1))
+        for network, called in SEVEN.items()
+    }
+    small = matrix(_SMALL, ifmap, True).size / ifmap.size / prod(_SMALL.kernel)
+    findings = [Finding("the layer drawn", small, COUNTED)]
+    findings += [Finding(f"the layer of {called} with the most", each, COUNTED) for called, each in most.items()]
+    views = [*maps, _filters(_SMALL), _lowered(_SMALL, True, "lowered matrix, a row an output")]
+    return Shown(views, {"lowered_growth": findings})
+
+
+def _growth(layer: Conv2d) -> float:
+    """The lowered matrix over the ifmap."""
+    return ifmap_elements(layer.product) / ifmap_elements(layer)
+
+
+def _filters(layer: Conv2d) -> Grid:
+    """Flattened: a column a filter, rows by channel and then tap."""
+    taps = [f"<{row + 1},{col + 1}>" for row in range(layer.kernel[0]) for col in range(layer.kernel[1])]
+    cells = [[Cell(tap, tone)] * layer.out_channels for tone in _channels(layer.in_channels) for tap in taps]
+    return Grid("flattened filters", cells, columns=_numbered("filter", layer.out_channels))
+
+
+def _lowered(layer: Conv2d, is_channel_last: bool, title: str) -> Grid:
+    """Tones tell the channel."""
+    ifmap = numbered_ifmap(layer, 1)
+    numbers = matrix(layer, ifmap, is_channel_last)
+    tones = [place(each, ifmap.shape)[0] + 1 for each in numbers[0]]
+    cells = [
+        [Cell(point_name(each, ifmap.shape), tone) for each, tone in zip(row, tones, strict=True)] for row in numbers
+    ]
+    return Grid(title, cells, rows=_numbered("output", len(cells)), tones=_channels(layer.in_channels))
+
+
+def orders_of_columns() -> Making:
+    """Fig. 6: both orders of the columns, and that both give the same product."""
+    yield {}
+    titles = {True: "channel-last: a channel's window after the other", False: "channel-first: all channels of a tap"}
+    views = [_lowered(_SMALL, is_last, title) for is_last, title in titles.items()]
+    findings = [Finding(each.text, _wrong_outputs(each), COUNTED) for each in (_SMALL, _EIGHT)]
+    return Shown(views, {"column_order": findings})
+
+
+def _wrong_outputs(layer: Conv2d) -> int:
+    """Outputs of either order that are not those of the convolution."""
+    operands = reference.operands(layer, 1, seed=0)
+    ifmap, filters = operands["ifmap"], operands["filter"]
+    outputs = reference.compute(layer, operands).reshape(layer.out_channels, -1).T
+    wrong = 0
+    for is_channel_last in (True, False):
+        by_tap = filters.reshape(layer.out_channels, prod(layer.kernel), layer.in_channels)
+        weights = (by_tap.transpose(0, 2, 1) if is_channel_last else by_tap).reshape(layer.out_channels, -1)
+        product = matrix(layer, ifmap.astype(np.float32), is_channel_last) @ weights.T.astype(np.float32)
+        wrong += int((product != outputs).sum())
+    return wrong
+
+
+# ---- Fig. 5
+
+
+def on_chip() -> Making:
+    """Fig. 5: which element stands in which word of which lane; the words of the first window stand out.
+
+    On tiny_4x4 with eight array rows, and an element a word, as the figure has no batch.
+    """
+    yield {}
+    hardware = load_hardware("tiny_4x4", ("array.size=8", "vector_memory.word_elements=1"))
+    first, last = (
+        contents(lowered(_EIGHT, 1, hardware, how)[0], _EIGHT, 1, hardware) for how in ("channel_first", "channel_last")
+    )
+    findings = [
+        Finding("channel_first, a tap at a time", most_lanes(first), COUNTED),
+        Finding("channel_last without a crossbar, by copies", most_lanes(last), COUNTED),
+    ]
+    shape = _EIGHT.tensors(1).ifmap
+    window = {f"{row + 1}{'ABC'[col]}" for row in range(3) for col in range(3)}
+    names = [[point_name(each, shape) for each in lane] for lane in in_use(first)[:, :, 0]]
+    cells = [[Cell(name, 2 if name in window else 1) for name in lane] for lane in names]
+    tones = {2: "words of the first window, read in the first nine cycles", 1: "others"}
+    grid = Grid("a channel a lane, a word (column) a pixel", cells, _numbered("lane", len(cells)), tones=tones)
+    return Shown([grid], {"fixed_row": findings})
+
+
+# ---- Fig. 10 and 11
+
+_BATCH = 2
+_CLIENTS: Mapping[str, tuple[str, int]] = {"ifmap": ("R", 1), "result": ("W", 2)}
+"""Letter and tone of what the figures show of a port; the DMA's words come before and after."""
+_SHOWN = 24
+"""Cycles from the first read on."""
+
+
+def _asked() -> Asked:
+    """The layers of both figures, and that of Fig. 11 one tile at a time."""
+    layers = {each.name: each for each in load_workload("tiny", _BATCH).layers}
+    machine, one = load_hardware("tiny_4x4"), load_hardware("tiny_4x4", ["mapping.multi_tile=1"])
+    return {
+        "fig10": point_of("fig10", [layers["fig10"]], machine, _BATCH),
+        "fig11": point_of("fig11", [layers["fig11"]], machine, _BATCH),
+        "one tile": point_of("fig11", [layers["fig11"]], one, _BATCH),
+    }
+
+
+def one_tile() -> Making:
+    """Fig. 10: a tile on an array of 4 x 4: what stands where, and how reads and writes take turns."""
+    found = yield _asked()
+    run = _Example("fig10")
+    stalls = Finding("the tile of the figure, cycles stalled at ports", found["fig10"].figure("port_stall_cycles"))
+    turns = [Finding("reads of a lane, cycles apart", run.apart("ifmap")), Finding("its writes", run.apart("result"))]
+    return Shown([run.memories(), run.ports()], {"interleaved": [stalls], "every_second": turns})
+
+
+def two_tiles() -> Making:
+    """Fig. 11: the same with two tiles at a time."""
+    found = yield _asked()
+    run = _Example("fig11")
+    both, one = (found[key].figure("mapping_efficiency") for key in ("fig11", "one tile"))
+    return Shown(
+        [run.memories(), run.ports()],
+        {
+            "two_tiles": [Finding("PEs in use, two tiles over one", both / one)],
+            "duplication": [Finding("lanes that hold an element", most_lanes(run.memory), COUNTED)],
+        },
+    )
+
+
+class _Example:
+    """A layer of the workload `tiny`: what it leaves in the memories, and whom the port of lane 0 serves when."""
+
+    def __init__(self, name: str) -> None:
+        hardware = load_hardware("tiny_4x4")
+        layer = next(each for each in load_workload("tiny", _BATCH).layers if each.name == name)
+        assert isinstance(layer, ArrayOp), "these are convolutions"
+        program, _ = lowered(layer, _BATCH, hardware, "channel_first")
+        track = event.record(program, hardware).timeline().tracks["port"]
+        self.owners = {cycle: each.name for each in track for cycle in range(each.start, each.end)}
+        self.memory = contents(program, layer, _BATCH, hardware)
+        self.shape = layer.tensors(_BATCH).ifmap
+        self.lanes = _numbered("lane", hardware.lanes)
+
+    def apart(self, client: str) -> float:
+        """Cycles between two accesses of lane 0, at least."""
+        return float(np.diff([cycle for cycle, name in self.owners.items() if name == client]).min())
+
+    def memories(self) -> Grid:
+        """What stands in the vector memories, the elements of a word below one another."""
+        channels = self.shape[0]
+        cells = [
+            [Cell("\n".join(map(self._name, word)), lane % channels + 1) for word in words]
+            for lane, words in enumerate(in_use(self.memory))
+        ]
+        title = "words of the vector memories: (row, column, channel, image)"
+        return Grid(title, cells, self.lanes, tones=_channels(channels))
+
+    def _name(self, element: float) -> str:
+        channel, row, col, image = place(element, self.shape)
+        return f"({row + 1},{col + 1},{channel + 1},{image + 1})"
+
+    def ports(self) -> Grid:
+        """Every lane runs the schedule of lane 0 a cycle after its neighbour."""
+        first = min(cycle for cycle, name in self.owners.items() if name == "ifmap")
+        cycles = range(first, first + _SHOWN)
+        cells = [
+            [Cell(*_CLIENTS.get(self.owners.get(cycle - lane, ""), ("", 0))) for cycle in cycles]
+            for lane in range(len(self.lanes))
+        ]
+        tones = {tone: f"{letter} {ACCESSES[letter].meaning}" for letter, tone in _CLIENTS.values()}
+        return Grid("ports, cycle by cycle", cells, self.lanes, [str(cycle) for cycle in cycles], tones)
+
+
+# ---- Fig. 12
+
+_DRAWN = Conv2d("fig_12", 64, 32, 32, 128, (3, 3), padding=(1, 1))
+"""A 3x3 kernel of two slabs of 32 channels: the subtiles 1 to 18 of the figure."""
+_DEEP = Conv2d("deep", 512, 32, 32, 128, (3, 3), padding=(1, 1))
+_STRIDED = Conv2d("strided", 64, 128, 128, 128, (3, 3), (4, 4))
+_OVERLAPPING = Conv2d("overlapping", 8, 99, 99, 8, (3, 3), (2, 2))
+"""Fig. 8c, of a map of 99 x 99."""
+_ORDERS = {"taps_outside": "naive", "channels_outside": "reordered"}
+
+
+def _products(layer: Conv2d, order: str = "channels_outside", reuse: str = "patch") -> Products:
+    machine = load_machine("v100", [f"mapping.order={order}", f"mapping.reuse={reuse}", "mapping.tile=128x128"])
+    assert isinstance(machine, Gpu), "v100 is a GPU"
+    return LOWERINGS["block_channel_first"](layer_of(layer, 1, machine)).products
+
+
+def order_of_subtiles() -> Making:
+    """Fig. 12: the subtiles of a block in both orders, and what reordering has to gain."""
+    yield {}
+    reordered = [Finding(f"{each.in_channels} channels", _apart(each), COUNTED) for each in (_DRAWN, _DEEP)]
+    saved = [Finding(f"a block of 8x16 outputs, {each.text}", _saved(each), COUNTED) for each in (_DRAWN, _STRIDED)]
+    # Elements of a channel that taps <1,1> and <1,3> read.
+    rows, cols = (range(0, each.outputs * each.stride, each.stride) for each in _OVERLAPPING.axes)
+    first, third = ({(row, col + tap) for row in rows for col in cols} for tap in (0, 2))
+    overlap = [
+        Finding("of what either reads", 100 * len(first & third) / len(first | third), COUNTED),
+        Finding("of what one reads, as Fig. 8c counts a half", 100 * len(first & third) / len(first), COUNTED),
+    ]
+    return Shown([_subtiles()], {"tap_order": reordered, "tap_bytes": saved, "tap_overlap": overlap})
+
+
+def _subtiles() -> Grid:
+    """A row an order; numbered as the figure does, tap by tap of a slab of channels, then those of the next."""
+    rows, taps = [], 9
+    for order in _ORDERS:
+        runs = [step[0] for step in _products(_DRAWN, order).steps]
+        slabs = [each.first // each.channels for each in runs]
+        rows.append([Cell(str(slab * taps + each.tap + 1), slab + 1) for slab, each in zip(slabs, runs, strict=True)])
+    columns = [str(each + 1) for each in range(len(rows[0]))]
+    tones = {1: "channels 1 to 32", 2: "channels 33 to 64"}
+    return Grid("subtiles of matrix A, k-step by k-step", rows, [*_ORDERS.values()], columns, tones)
+
+
+def _apart(layer: Conv2d) -> float:
+    """K-steps from a subtile to the next of the same channels, at most, as reordered."""
+    places: dict[int, list[int]] = {}
+    for at, step in enumerate(_products(layer).steps):
+        places.setdefault(step[0].first, []).append(at)
+    return float(max(later - sooner for each in places.values() for sooner, later in pairwise(each)))
+
+
+def _saved(layer: Conv2d) -> float:
+    """Percent of the bytes of matrix A that blocks need not fetch."""
+    return 100 * (1 - _products(layer).a_bytes / _products(layer, reuse="none").a_bytes)

@@ -1,0 +1,238 @@
+"""Table I, Fig. 2, 17 and 18: explicit and implicit methods, network by network, on TPU v2 and on a V100."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import product
+from statistics import fmean
+from typing import Any
+
+from tpusim.machines.tpu.description import Hardware, load_hardware
+from tpusim.network.ops.conv2d import Conv2d
+from tpusim.study.paper.claims import COUNTED, Finding
+from tpusim.study.paper.exhibit import Asked, Found, Making, Shown, Table, point_of
+from tpusim.study.paper.layers import (
+    LAYOUTS,
+    LIBRARY,
+    SEVEN,
+    by_network,
+    convolutions,
+    ifmap_elements,
+    on_gpu,
+    products,
+)
+from tpusim.study.sweep.space import Point
+
+# ---- Table I
+
+_STATED = {
+    "alexnet": ("AlexNet", 1.39, 14.57), "resnet50": ("ResNet", 34.55, 81.11), "vgg16": ("VGG16", 34.65, 311.80),
+    "yolov2": ("YOLO", 530.56, 869.50), "densenet121": ("DesNet", 1196.48, 5641.70),
+}  # fmt: skip
+"""Ifmaps and lowered ifmaps of Table I in MB."""
+_EVEN_MAPS = {27: 28, 13: 14}
+"""Sides of AlexNet's pooled maps in torchvision, and those that give the numbers of the paper."""
+_MIB = 2**20
+_BYTES = 4
+
+
+def lowered_sizes() -> Making:
+    """Table I: what ifmaps and lowered matrices take in memory, a row a variant of a network.
+
+    Every variant by explicit im2col, one image; an ifmap that is its own lowered matrix counts as both.
+    """
+    variants = _variants()
+    machine = load_hardware("tpu_v2")
+    found = yield {each: point_of(each[0], layers, machine, 1, "explicit") for each, layers in variants.items()}
+    rows, same, more = [], [], []
+    for (network, variant), layers in variants.items():
+        called, ifmap, lowered = _STATED[network]
+        ifmaps = [_BYTES * ifmap_elements(each) for each in layers]
+        matrices = zip(found[network, variant].layers, ifmaps, strict=True)
+        own = sum(ifmaps) / _MIB
+        theirs = sum(int(row["lowered_bytes"]) or ifmap_bytes for row, ifmap_bytes in matrices) / _MIB
+        when = f"{called}{', ' if variant else ''}{variant}"
+        rows.append((called, variant, *(f"{each:,.2f}" for each in (ifmap, own, lowered, theirs))))
+        same += [
+            Finding(f"of the ifmaps of {when}", own / ifmap, COUNTED),
+            Finding(f"of its lowered ifmaps ({when})", theirs / lowered, COUNTED),
+        ]
+        more.append(Finding(when, theirs / own, COUNTED))
+    head = ("network", "variant", "ifmaps, paper", "ifmaps, ours", "lowered, paper", "lowered, ours")
+    return Shown([Table(head, rows, "MiB")], {"table_1_sizes": same, "table_1_overhead": more})
+
+
+def _variants() -> dict[tuple[str, str], tuple[Conv2d, ...]]:
+    """Convolutions by the network and, in words, what is another than there."""
+    plain = {(name, ""): convolutions(name, 1) for name in _STATED}
+    sides = ((each, _EVEN_MAPS.get(each.in_height, each.in_height)) for each in plain["alexnet", ""])
+    even = tuple(replace(each, in_height=side, in_width=side) for each, side in sides)
+    straight = tuple(each for each in plain["resnet50", ""] if "downsample" not in each.name)
+    return plain | {
+        ("alexnet", "maps of 28 and 14 pixels a side, not 27 and 13"): even,
+        ("resnet50", "without its four projections"): straight,
+    }
+
+
+# ---- Fig. 2
+
+_MANY = 64
+"""Images at a time."""
+
+
+def explicit_on_gpu() -> Making:
+    """Fig. 2a: time of the explicit method over that of a V100's library, as maps lie, which is implicit."""
+    points: dict[Any, Point] = {}
+    for network in SEVEN:
+        layers = convolutions(network, _MANY)
+        for layout, changes in LAYOUTS.items():
+            points[layout, network] = on_gpu(network, layers, LIBRARY, _MANY, *changes)
+        points["explicit", network] = on_gpu(network, layers, "explicit", _MANY)
+    found = yield points
+
+    def slower(layout: str) -> list[float]:
+        pairs = ((found["explicit", network].cycles, found[layout, network].cycles) for network in SEVEN)
+        return [100 * (own / library - 1) for own, library in pairs]
+
+    series = {f"over {layout}": slower(layout) for layout in LAYOUTS}
+    findings = [Finding(f"{label}, mean of seven networks", fmean(values)) for label, values in series.items()]
+    return Shown([by_network("explicit on a V100", series, "% slower")], {"gpu_explicit": findings})
+
+
+def explicit_on_tpu() -> Making:
+    """Fig. 2b: implicit, explicit with the transformation first, and as the product of the lowered matrices alone.
+
+    Implicit by the paper's rule of stacking, and with K cut wherever the array is full.
+    """
+    sizes, stated = (4, 2), 1.23
+    implicit = {"channel_first": "channel-first", "implicit_gemm": "dense passes"}
+    points: dict[Any, Point] = {}
+    for size in sizes:
+        plain = _of_elements(size)
+        before = plain.with_overrides({"mapping.transformation": "before"})
+        for network in SEVEN:
+            layers = convolutions(network, _MANY)
+            for how in implicit:
+                points[how, size, network] = point_of(network, layers, plain, _MANY, how)
+            points["explicit", size, network] = point_of(network, layers, before, _MANY, "explicit")
+            points["product", size, network] = point_of(network, products(layers), plain, _MANY)
+    found = yield points
+
+    def over(one: str, other: str, size: int) -> list[float]:
+        """Cycles of one over those of the other, network by network."""
+        return [found[one, size, network].cycles / found[other, size, network].cycles for network in SEVEN]
+
+    def longer(one: str, others: Mapping[str, str]) -> list[Finding]:
+        """In percent, on the mean of the networks."""
+        return [
+            Finding(f"{called}, {size} bytes an element", 100 * (fmean(over(one, other, size)) - 1))
+            for (other, called), size in product(others.items(), sizes)
+        ]
+
+    held = {"explicit": "explicit", "product": "product alone"}
+    views = [
+        by_network(
+            f"implicit: {label}",
+            {f"{called}, {size} bytes": over(what, how, size) for (what, called), size in product(held.items(), sizes)},
+            "time over that of the implicit method",
+            {f"the paper's mean: {stated}": stated},
+        )
+        for how, label in implicit.items()
+    ]
+    slower = longer("explicit", {how: f"than by {label}" for how, label in implicit.items()})
+    return Shown(
+        views,
+        {
+            "explicit_slower": slower,
+            "explicit_slower_by": slower,
+            "transformation_overhead": longer("explicit", {"product": "over the product"}),
+            "implicit_no_overhead": [
+                each for how, label in implicit.items() for each in longer(how, {"product": label})
+            ],
+        },
+    )
+
+
+def _of_elements(size: int) -> Hardware:
+    """tpu_v2, or one like it whose elements have `size` bytes: as many of them on chip, words alike."""
+    machine = load_hardware("tpu_v2")
+    memory = machine.vector_memory
+    capacity = memory.capacity_bytes * size // memory.element_bytes
+    changes = {"vector_memory.element_bytes": size, "vector_memory.capacity": f"{capacity} B"}
+    return machine.with_overrides(changes)
+
+
+# ---- Fig. 17 and 18
+
+_FEW = 8
+_RATES = {"": (), ", half the rate of L2": ("l2.bytes_per_cycle=570",)}
+"""That of L2 as it is fitted, and about half of it."""
+_REUSES = {"patch": "a patch in shared memory", "cache": "by the cache"}
+
+
+def _by_blocks() -> Asked:
+    """Every network by the library, as maps lie, and by blocks that reuse taps either way, or not."""
+    points: dict[Any, Point] = {}
+    for network in SEVEN:
+        layers = convolutions(network, _FEW)
+        for layout, changes in LAYOUTS.items():
+            points[layout, network] = on_gpu(network, layers, LIBRARY, _FEW, *changes)
+        for reuse, (rate, slow) in product((*_REUSES, "none"), _RATES.items()):
+            changes = (f"mapping.reuse={reuse}", *slow)
+            points[(reuse, rate), network] = on_gpu(network, layers, "block_channel_first", _FEW, *changes)
+    return points
+
+
+def blocks_on_gpu() -> Making:
+    """Fig. 17: time of the blocks over that of the library."""
+    found = yield _by_blocks()
+    series = {
+        f"{what}, over {layout}": [
+            found[(reuse, ""), network].cycles / found[layout, network].cycles for network in SEVEN
+        ]
+        for (reuse, what), layout in product(_REUSES.items(), LAYOUTS)
+    }
+    findings = [Finding(label, fmean(values)) for label, values in series.items()]
+    bars = by_network("channel-first blocks on a V100", series, "time over the library's")
+    return Shown([bars], {"gpu_networks": findings})
+
+
+def strided_on_gpu() -> Making:
+    """Fig. 18a: how much sooner strided layers of these networks are done than by the library, mean of the layers."""
+    found = yield _by_blocks()
+    findings = [
+        Finding(f"{what}, over {layout}", _sooner(found, (reuse, ""), layout, lambda each: max(each.stride) > 1))
+        for (reuse, what), layout in product(_REUSES.items(), LAYOUTS)
+    ]
+    return Shown((), {"gpu_strided": findings})
+
+
+def reuse_on_gpu() -> Making:
+    """Fig. 18b: how much sooner layers are done that reuse what taps share, mean of those of more taps than one."""
+    found = yield _by_blocks()
+    kinds: Mapping[str, Callable[[Conv2d], bool]] = {
+        "stride 1": lambda each: max(each.stride) == 1 < max(each.kernel),
+        "larger strides": lambda each: min(each.kernel) > max(each.stride) > 1,
+    }
+    findings = [
+        Finding(f"{what}, {kind}{rate}", _sooner(found, (reuse, rate), ("none", rate), chosen))
+        for (reuse, what), (kind, chosen), rate in product(_REUSES.items(), kinds.items(), _RATES)
+    ]
+    return Shown((), {"gpu_reuse": findings})
+
+
+def _sooner(found: Found, way: Any, other: Any, chosen: Callable[[Conv2d], bool]) -> float:
+    """By how many percent layers are done sooner one way than the other, mean of the chosen ones."""
+    gains = [
+        theirs / own
+        for network in SEVEN
+        for layer, own, theirs in zip(
+            convolutions(network, _FEW),
+            found[way, network].each("cycles"),
+            found[other, network].each("cycles"),
+            strict=True,
+        )
+        if chosen(layer)
+    ]
+    return 100 * (fmean(gains) - 1)
