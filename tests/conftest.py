@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tpusim.study.validation.compare import Validation, compare
-from tpusim.study.validation.comparison import Comparison
+from tpusim.study.validation.comparison import Comparison, Validation, compare
 from tpusim.study.validation.sets import number_sets
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -54,4 +53,4 @@ def comparisons() -> dict[str, Comparison]:
 
 def in_this_process(patch: pytest.MonkeyPatch) -> None:
     """Compare without processes of its own: to start them takes longer than most sets, and tests run side by side."""
-    patch.setattr("tpusim.study.validation.compare.cpu_count", lambda: 1)
+    patch.setattr("tpusim.study.validation.comparison.cpu_count", lambda: 1)

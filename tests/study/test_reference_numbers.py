@@ -12,7 +12,7 @@ from tests import ROOT
 from tpusim import load_hardware
 from tpusim.network.ops.conv2d import Conv2d
 from tpusim.network.ops.gemm import Gemm
-from tpusim.study.validation import network_operations
+from tpusim.study.validation import operations
 from tpusim.study.validation.cases import WORDS, Case, rows, sizes
 from tpusim.study.validation.convolutions import uncharged
 from tpusim.study.validation.sets import number_sets
@@ -160,8 +160,8 @@ def test_the_layers_of_a_network_follow_from_the_operations() -> None:
     for row in rows("xla_tpu_v2_networks"):
         if "convolution{" not in row["conv_window"] or row["network"] == "bert_layer":
             continue
-        *_, out = network_operations._shapes(row["output_shape"])
-        layers = network_operations.layers_of(row)
+        *_, out = operations._shapes(row["output_shape"])
+        layers = operations.layers_of(row)
         if len(out) == 4:
             channels, height, width, batch = layers[-1].tensors(8).ofmap
             assert (batch, height, width, channels) == out, row["name"]

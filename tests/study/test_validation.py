@@ -25,8 +25,7 @@ from tpusim.report.style import SERIES
 from tpusim.report.tables.validation_tables import summaries, summary_legend, totals_table
 from tpusim.study.validation import convolutions
 from tpusim.study.validation.cases import WORDS, Case, NumberSet
-from tpusim.study.validation.compare import Validation, compare
-from tpusim.study.validation.comparison import ComparedCase, Comparison, Spread, by_word
+from tpusim.study.validation.comparison import ComparedCase, Comparison, Spread, Validation, by_word, compare
 from tpusim.study.validation.sets import number_sets
 
 DOCUMENT = (ROOT / "docs" / "validation.md").read_text()

@@ -16,7 +16,7 @@ from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.sections import BlockSizes
 from tpusim.network.ops.conv2d import Conv2d
 from tpusim.study.validation.cases import Row, rows
-from tpusim.study.validation.windows import (
+from tpusim.study.validation.convolutions import (
     LANES,
     SUBLANES,
     images_in_lanes,

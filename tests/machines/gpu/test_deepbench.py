@@ -14,9 +14,8 @@ from tests import ROOT
 from tpusim.cli.names import GPU_SETS
 from tpusim.machines.family import load_hardware
 from tpusim.report.tables.validation_tables import summaries
-from tpusim.study.validation.compare import Simulation, Validation, row_of, taken
-from tpusim.study.validation.comparison import ComparedCase, Comparison
-from tpusim.study.validation.deepbench import convolutions, deepbench_sets
+from tpusim.study.validation.comparison import ComparedCase, Comparison, Validation, taken
+from tpusim.study.validation.sets import deepbench_sets, gpu_convolutions
 
 JUDGED = "deepbench_judged"
 
@@ -25,8 +24,8 @@ JUDGED = "deepbench_judged"
 def compared(name: str, *changes: str) -> Comparison:
     """A set, under such changes of the machine: what `tpusim validate` says, on this process alone."""
     plan = Validation([deepbench_sets()[name]], changes)
-    cycles: dict[Simulation, int | None] = {each: taken(each) for each in plan.simulations}
-    return Comparison(plan.sets[0], tuple(row_of(work, "us", cycles) for work in plan.work[0]))
+    (found,) = plan.comparisons({each: taken(each) for each in plan.simulations})
+    return found
 
 
 def bias(rows: list[ComparedCase]) -> float:
@@ -71,7 +70,7 @@ def test_each_mechanism_is_needed(without: str) -> None:
 
 
 def test_shapes_count_once_and_halves_are_apart() -> None:
-    cases = convolutions()
+    cases = gpu_convolutions()
     assert len({case.name for case in cases}) == len(cases) == 90
     fitted, judged = (deepbench_sets()[name].cases for name in ("deepbench_fitted", JUDGED))
     assert not {*fitted} & {*judged}

@@ -20,7 +20,7 @@ from tpusim.network.ops.conv2d import Conv2d
 from tpusim.network.ops.gemm import Gemm
 from tpusim.study.validation import convolutions
 from tpusim.study.validation.cases import Row, rows, sizes
-from tpusim.study.validation.windows import their_block, weights_transposed
+from tpusim.study.validation.convolutions import their_block, weights_transposed
 
 CORE = load_hardware("tpu_v2_core")
 WHOLE = 8

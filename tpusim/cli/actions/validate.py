@@ -16,11 +16,9 @@ from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import deliver, say, show, terminal_width
 from tpusim.report.tables import validation_tables as tables
 from tpusim.study.validation.cases import NETWORKS, WORDS, NumberSet
-from tpusim.study.validation.compare import Validation, compare
-from tpusim.study.validation.comparison import Comparison
-from tpusim.study.validation.deepbench import deepbench_sets
+from tpusim.study.validation.comparison import Comparison, Validation, compare
 from tpusim.study.validation.memory import compare_memory, memory_sets, played
-from tpusim.study.validation.sets import number_sets
+from tpusim.study.validation.sets import deepbench_sets, number_sets
 
 USUAL = "channel_first"
 """The lowering that sets are simulated by unless they are about something else."""

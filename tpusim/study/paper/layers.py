@@ -6,11 +6,9 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from statistics import fmean
 
-from tpusim.machines.family import load_hardware
 from tpusim.network.ops.conv2d import Conv2d
 from tpusim.network.workload_file import load_workload
-from tpusim.study.paper.exhibit import Bars, Marks, point_of
-from tpusim.study.sweep.space import Point
+from tpusim.study.paper.exhibit import Bars, Marks
 
 SEVEN = {
     "alexnet": "AlexNet", "densenet121": "DenseNet", "googlenet": "GoogleNet", "resnet50": "ResNet", "vgg16": "VGG",
@@ -50,11 +48,6 @@ def square(size: tuple[int, int, int, int], stride: int = 1) -> Conv2d:
 def ifmap_elements(layer: Conv2d) -> int:
     """The elements of the ifmap of one image."""
     return prod(layer.tensors(1).ifmap)
-
-
-def on_gpu(name: str, layers: Sequence[Conv2d], how: str, batch: int, *changes: str) -> Point:
-    """Layers on a V100 by a lowering."""
-    return point_of(name, layers, load_hardware("v100", changes), batch, how)
 
 
 def by_network(title: str, series: Mapping[str, Sequence[float]], unit: str, marks: Marks | None = None) -> Bars:

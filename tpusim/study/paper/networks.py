@@ -8,20 +8,12 @@ from itertools import product
 from statistics import fmean
 from typing import Any
 
+from tpusim.machines.family import load_hardware as load_machine
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.network.ops.conv2d import Conv2d
 from tpusim.study.paper.claims import COUNTED, Finding
 from tpusim.study.paper.exhibit import Asked, Found, Making, Shown, Table, point_of
-from tpusim.study.paper.layers import (
-    LAYOUTS,
-    LIBRARY,
-    SEVEN,
-    by_network,
-    convolutions,
-    ifmap_elements,
-    on_gpu,
-    products,
-)
+from tpusim.study.paper.layers import LAYOUTS, LIBRARY, SEVEN, by_network, convolutions, ifmap_elements, products
 from tpusim.study.sweep.space import Point
 
 # ---- Table I
@@ -75,27 +67,31 @@ def _variants() -> dict[tuple[str, str], tuple[Conv2d, ...]]:
     }
 
 
-# ---- Fig. 2
+# ---- on a V100, and Fig. 2
 
+_LIBRARY = {layout: (LIBRARY, changes) for layout, changes in LAYOUTS.items()}
 _MANY = 64
 """Images at a time."""
 
 
+def _on_gpu(ways: Mapping[Any, tuple[str, tuple[str, ...]]], batch: int) -> Asked:
+    """Every network on a V100 by each way: a lowering, and changes of the machine."""
+    return {
+        (way, network): point_of(network, convolutions(network, batch), load_machine("v100", changes), batch, how)
+        for network in SEVEN
+        for way, (how, changes) in ways.items()
+    }
+
+
+def _over(found: Found, one: Any, other: Any) -> list[float]:
+    """Cycles by one way over those by the other, network by network."""
+    return [found[one, network].cycles / found[other, network].cycles for network in SEVEN]
+
+
 def explicit_on_gpu() -> Making:
     """Fig. 2a: time of the explicit method over that of a V100's library, as maps lie, which is implicit."""
-    points: dict[Any, Point] = {}
-    for network in SEVEN:
-        layers = convolutions(network, _MANY)
-        for layout, changes in LAYOUTS.items():
-            points[layout, network] = on_gpu(network, layers, LIBRARY, _MANY, *changes)
-        points["explicit", network] = on_gpu(network, layers, "explicit", _MANY)
-    found = yield points
-
-    def slower(layout: str) -> list[float]:
-        pairs = ((found["explicit", network].cycles, found[layout, network].cycles) for network in SEVEN)
-        return [100 * (own / library - 1) for own, library in pairs]
-
-    series = {f"over {layout}": slower(layout) for layout in LAYOUTS}
+    found = yield _on_gpu({**_LIBRARY, "explicit": ("explicit", ())}, _MANY)
+    series = {f"over {layout}": [100 * (each - 1) for each in _over(found, "explicit", layout)] for layout in LAYOUTS}
     findings = [Finding(f"{label}, mean of seven networks", fmean(values)) for label, values in series.items()]
     return Shown([by_network("explicit on a V100", series, "% slower")], {"gpu_explicit": findings})
 
@@ -108,33 +104,32 @@ def explicit_on_tpu() -> Making:
     sizes, stated = (4, 2), 1.23
     implicit = {"channel_first": "channel-first", "implicit_gemm": "dense passes"}
     points: dict[Any, Point] = {}
-    for size in sizes:
-        plain = _of_elements(size)
+    for size, network in product(sizes, SEVEN):
+        layers, plain = convolutions(network, _MANY), _of_elements(size)
         before = plain.with_overrides({"mapping.transformation": "before"})
-        for network in SEVEN:
-            layers = convolutions(network, _MANY)
-            for how in implicit:
-                points[how, size, network] = point_of(network, layers, plain, _MANY, how)
-            points["explicit", size, network] = point_of(network, layers, before, _MANY, "explicit")
-            points["product", size, network] = point_of(network, products(layers), plain, _MANY)
+        for how in implicit:
+            points[(how, size), network] = point_of(network, layers, plain, _MANY, how)
+        points[("explicit", size), network] = point_of(network, layers, before, _MANY, "explicit")
+        points[("product", size), network] = point_of(network, products(layers), plain, _MANY)
     found = yield points
-
-    def over(one: str, other: str, size: int) -> list[float]:
-        """Cycles of one over those of the other, network by network."""
-        return [found[one, size, network].cycles / found[other, size, network].cycles for network in SEVEN]
 
     def longer(one: str, others: Mapping[str, str]) -> list[Finding]:
         """In percent, on the mean of the networks."""
+        pairs = product(others.items(), sizes)
+        times = {(called, size): _over(found, (one, size), (other, size)) for (other, called), size in pairs}
         return [
-            Finding(f"{called}, {size} bytes an element", 100 * (fmean(over(one, other, size)) - 1))
-            for (other, called), size in product(others.items(), sizes)
+            Finding(f"{called}, {size} bytes an element", 100 * (fmean(each) - 1))
+            for (called, size), each in times.items()
         ]
 
     held = {"explicit": "explicit", "product": "product alone"}
     views = [
         by_network(
             f"implicit: {label}",
-            {f"{called}, {size} bytes": over(what, how, size) for (what, called), size in product(held.items(), sizes)},
+            {
+                f"{called}, {size} bytes": _over(found, (what, size), (how, size))
+                for (what, called), size in product(held.items(), sizes)
+            },
             "time over that of the implicit method",
             {f"the paper's mean: {stated}": stated},
         )
@@ -173,24 +168,18 @@ _REUSES = {"patch": "a patch in shared memory", "cache": "by the cache"}
 
 def _by_blocks() -> Asked:
     """Every network by the library, as maps lie, and by blocks that reuse taps either way, or not."""
-    points: dict[Any, Point] = {}
-    for network in SEVEN:
-        layers = convolutions(network, _FEW)
-        for layout, changes in LAYOUTS.items():
-            points[layout, network] = on_gpu(network, layers, LIBRARY, _FEW, *changes)
-        for reuse, (rate, slow) in product((*_REUSES, "none"), _RATES.items()):
-            changes = (f"mapping.reuse={reuse}", *slow)
-            points[(reuse, rate), network] = on_gpu(network, layers, "block_channel_first", _FEW, *changes)
-    return points
+    blocks = {
+        (reuse, rate): ("block_channel_first", (f"mapping.reuse={reuse}", *slow))
+        for reuse, (rate, slow) in product((*_REUSES, "none"), _RATES.items())
+    }
+    return _on_gpu({**_LIBRARY, **blocks}, _FEW)
 
 
 def blocks_on_gpu() -> Making:
     """Fig. 17: time of the blocks over that of the library."""
     found = yield _by_blocks()
     series = {
-        f"{what}, over {layout}": [
-            found[(reuse, ""), network].cycles / found[layout, network].cycles for network in SEVEN
-        ]
+        f"{what}, over {layout}": _over(found, (reuse, ""), layout)
         for (reuse, what), layout in product(_REUSES.items(), LAYOUTS)
     }
     findings = [Finding(label, fmean(values)) for label, values in series.items()]

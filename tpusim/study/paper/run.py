@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 from tpusim.base.errors import InputError, TpusimError, did_you_mean
 from tpusim.study.paper import accuracy, cells, design, networks, strides
@@ -70,22 +69,6 @@ def chosen(figures: Sequence[str]) -> list[str]:
     return [each for each in known if each in figures or not figures]
 
 
-def _layers(points: Sequence[tuple[Point, str]]) -> int:
-    """How many different layers they have: of these about as many are done in a second, whatever the batch."""
-    return sum(len(job.layers) for job in Assembly({key: point for point, key in points}).jobs(1))
-
-
-class _Share(NamedTuple):
-    """How many points are done before some others, their share of the work, and that of these."""
-
-    done: int
-    behind: float
-    own: float
-
-    def told(self, progress: Progress, done: int, name: str, share: float) -> None:
-        progress(self.done + done, name, self.behind + share * self.own)
-
-
 @dataclass(frozen=True)
 class Plan:
     """The points of some exhibits, each with its key in the store; several exhibits may share one."""
@@ -118,12 +101,16 @@ class Plan:
         """
         wanted = [(point, key) for key, point in missing(self.points, store, fresh=False).items()]
         some = [wanted[first : first + _TOGETHER] for first in range(0, len(wanted), _TOGETHER)]
-        layers = [_layers(each) for each in some]
-        behind = 0
-        for place, (points, own) in enumerate(zip(some, layers, strict=True)):
-            so_far = _Share(place * _TOGETHER, behind / sum(layers), own / sum(layers))
-            run_sweep(points, store, executor, False, partial(so_far.told, progress))
-            behind += own
+        # Of different layers about as many are done in a second, whatever the batch.
+        jobs = (Assembly({key: point for point, key in each}).jobs(1) for each in some)
+        layers = [sum(len(job.layers) for job in each) for each in jobs]
+
+        def told(place: int, done: int, name: str, share: float) -> None:
+            behind = sum(layers[:place]) + share * layers[place]
+            progress(place * _TOGETHER + done, name, behind / sum(layers))
+
+        for place, points in enumerate(some):
+            run_sweep(points, store, executor, False, partial(told, place))
 
     def made(self, store: Store) -> list[Exhibit]:
         """The exhibits.

@@ -7,13 +7,14 @@ from itertools import product
 from statistics import fmean
 from typing import Any
 
+from tpusim.machines.family import load_hardware as load_machine
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import load_hardware
 from tpusim.machines.tpu.lowering.registry import lowered
 from tpusim.network.ops.conv2d import Conv2d
 from tpusim.study.paper.claims import ESTIMATED, MODELLED, Finding
 from tpusim.study.paper.exhibit import Asked, Bars, Found, Making, Schedule, Shown, Simulated, Span, point_of
-from tpusim.study.paper.layers import LAYOUTS, LIBRARY, RESNET, STRIDES, on_gpu, products, square
+from tpusim.study.paper.layers import LAYOUTS, LIBRARY, RESNET, STRIDES, products, square
 from tpusim.study.sweep.space import Point
 from tpusim.study.validation.sets import number_sets
 from tpusim.technology.area import crossbar
@@ -69,11 +70,12 @@ def on_tensor_cores() -> Making:
     batches = 8, 64
     ways = {f"{layout}, batch {batch}": ("stride", layout, batch) for batch, layout in product(batches, LAYOUTS)}
     ways |= {f"product of equal size, batch {batch}": ("product", "NHWC", batch) for batch in batches}
+    machines = {layout: load_machine("v100", changes) for layout, changes in LAYOUTS.items()}
     points: dict[Any, Point] = {}
     for way, stride in product(ways.values(), STRIDES):
         what, layout, batch = way
         layers = products(_layers(stride)) if what == "product" else _layers(stride)
-        points[way, stride] = on_gpu(f"{what} {stride}", layers, LIBRARY, batch, *LAYOUTS[layout])
+        points[way, stride] = point_of(f"{what} {stride}", layers, machines[layout], batch, LIBRARY)
     found = yield points
     lost = _kept(found, ways, lambda strided, plain: 100 * (1 - _tflops(strided, plain)))
     drawn = _bars("a V100, NHWC, batch 64", found, ("stride", "NHWC", 64))

@@ -1,13 +1,23 @@
-"""How close tpusim comes to a set of numbers: errors case by case, and what they amount to."""
+"""How close tpusim comes to a set of numbers: what cases take, a plain roofline beside it, and what errors come to."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from math import ceil
+from os import cpu_count
 from statistics import fmean, median
+from typing import TypeVar
 
-from tpusim.study.validation.cases import WORDS, NumberSet
+from tpusim.base.errors import CapacityError
+from tpusim.flow.engines import unwatched
+from tpusim.flow.lowerings import check_known
+from tpusim.flow.steps import steps_of
+from tpusim.machines.family import Machine, family_of, load_hardware
+from tpusim.network.ops.op import Op
+from tpusim.study.processes import Processes
+from tpusim.study.validation.cases import WORDS, Case, NumberSet
 
 AGREEING = 0.05
 """Estimate and schedule agree where they differ by at most this share of the schedule."""
@@ -151,3 +161,143 @@ def together(parts: Sequence[Comparison]) -> Comparison:
                       cases=tuple(case for part in parts for case in part.numbers.cases),
                       left_out=tuple(each for part in parts for each in part.numbers.left_out))  # fmt: skip
     return Comparison(numbers, tuple(row for part in parts for row in part.rows))
+
+
+# ---- simulation
+
+Progress = Callable[[int, str], None]
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """A layer, and what to run it on; complete in itself, so that any process can do it.
+
+    Layers that differ in nothing but their name are one. `imposed`: with the compiler's block, which may not fit.
+    """
+
+    layer: Op = field(compare=False)
+    batch: int
+    hardware: Machine
+    lowering: str
+    imposed: bool
+    shape: Hashable = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", self.layer.shape_key)
+
+    @property
+    def roofline(self) -> float:
+        """Cycles of all multiplications on all PEs, or of every tensor once through HBM, whichever are more."""
+        layer, batch, machine = self.layer, self.batch, self.hardware
+        elements = layer.operands(batch) + layer.outputs(batch)
+        moved = elements * machine.element_bytes * machine.clock_hz / machine.hbm_bytes_per_s
+        return max(layer.macs(batch) / machine.pes, moved)
+
+
+Cycles = Mapping[Simulation, int | None]
+"""What simulations took; None where the machine cannot take a block that is imposed on it."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """A case, and the simulations it takes: with our blocks, and with the compiler's where that is known."""
+
+    case: Case
+    ours: tuple[Simulation, ...]
+    theirs: tuple[Simulation, ...]
+
+
+class Validation:
+    """All that is to be simulated for some sets, each shape once.
+
+    `changes` are further overrides of every machine; `lowering` stands for that of every set.
+
+    Raises:
+        InputError: an unknown lowering, or a change that makes no machine.
+    """
+
+    def __init__(self, sets: Iterable[NumberSet], changes: Sequence[str] = (), lowering: str | None = None) -> None:
+        self.sets = tuple(replace(each, lowering=lowering or each.lowering) for each in sets)
+        machine = cache(lambda name, *changed: load_hardware(name, changed))
+        for name in {each.hardware for each in self.sets} if lowering is not None else ():
+            check_known(lowering, family_of(machine(name)))
+        self._work = [[_work(case, each, changes, machine) for case in each.cases] for each in self.sets]
+        wanted = (work.ours + work.theirs for of_set in self._work for work in of_set)
+        self.simulations = list(dict.fromkeys(simulation for some in wanted for simulation in some))
+
+    def comparisons(self, cycles: Cycles) -> list[Comparison]:
+        """Each set with what its simulations took."""
+        return [
+            Comparison(each, tuple(_row(work, each.unit, cycles) for work in of_set))
+            for each, of_set in zip(self.sets, self._work, strict=True)
+        ]
+
+
+def _work(case: Case, numbers: NumberSet, changes: Sequence[str], machine: Callable[..., Machine]) -> Work:
+    def on(more: tuple[str, ...]) -> tuple[Simulation, ...]:
+        hardware = machine(numbers.hardware, *numbers.changes, *case.changes, *changes, *more)
+        how = [family_of(hardware).meant(layer, numbers.lowering) for layer in case.layers]
+        asked = zip(case.layers, how, strict=True)
+        return tuple(Simulation(layer, case.batch, hardware, name, bool(more)) for layer, name in asked)
+
+    return Work(case, on(()), on(case.their_block) if case.their_block else ())
+
+
+def _row(work: Work, unit: str, cycles: Cycles) -> ComparedCase:
+    """A case with what its simulations took, in the unit of its set."""
+    case, machine = work.case, work.ours[0].hardware
+    ideal = 100 * sum(layer.macs(case.batch) for layer in case.layers) / machine.pes
+
+    def figure(clocks: float) -> float:
+        if unit == "us":
+            return clocks / machine.clock_hz * 1e6
+        return clocks if unit == "cycles" else ideal / clocks
+
+    def of(simulations: tuple[Simulation, ...]) -> float | None:
+        found = [known for each in simulations if (known := cycles[each]) is not None]
+        return figure(float(sum(found))) if simulations and len(found) == len(simulations) else None
+
+    ours, bound = of(work.ours), figure(sum(each.roofline for each in work.ours))
+    assert ours is not None, "only a block that is imposed may not fit"
+    blocks = of(work.theirs)
+    return ComparedCase(
+        case.name, ours, case.theirs, bound, case.fitted, blocks, case.estimated, case.scheduled, case.quirk
+    )
+
+
+def compare(plan: Validation, progress: Progress) -> list[Comparison]:
+    """Run what is planned, on all processors; `progress` is told how many simulations are done, and the last of them.
+
+    Raises:
+        CapacityError: a case cannot fit the machine.
+    """
+    return plan.comparisons(on_all_processors(taken, plan.simulations, lambda each: each.layer.text, progress))
+
+
+def taken(simulation: Simulation) -> int | None:
+    """Its cycles; None where the machine cannot take a block that is imposed on it."""
+    layer, batch, hardware, lowering = simulation.layer, simulation.batch, simulation.hardware, simulation.lowering
+    try:
+        ready = steps_of(hardware).prepared(layer, batch, lowering, partial(unwatched, layer.name))
+        cycles: int = ready.timing.cycles
+    except CapacityError:
+        if not simulation.imposed:
+            raise
+        return None
+    return cycles
+
+
+Given = TypeVar("Given")
+Found = TypeVar("Found")
+
+
+def on_all_processors(
+    function: Callable[[Given], Found], inputs: Sequence[Given], name: Callable[[Given], str], progress: Progress
+) -> dict[Given, Found]:
+    """What a function makes of each input; `progress` is told how many are done, and the name of the last of them."""
+    found = {}
+    with Processes(function, cpu_count() or 1) as processes:
+        for done, (given, outcome) in enumerate(processes.outcomes(inputs), 1):
+            found[given] = outcome
+            progress(done, name(given))
+    return found

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import NamedTuple
 
+from tpusim.machines.tpu.sections import BlockSizes
 from tpusim.network.ops.conv2d import Conv2d
+from tpusim.network.ops.conv_transpose2d import ConvTranspose2d
+from tpusim.network.ops.op import Op
 from tpusim.study.validation.cases import Case, Row, rows, sizes
-from tpusim.study.validation.windows import their_block
 
 USUAL_BATCH = 8
 FIRST_CHANNELS = 4
 """Convolutions of at most so many input channels are judged apart: the compiler has other ways for first layers."""
-THIN_CHANNELS, LANES = 64, 128
-SUBLANES = 8
+THIN_CHANNELS = 64
 SMALL_KERNEL = 3
+SUBLANES, LANES = 8, 128
 RELAID = ("mapping.entry=relaid",)
 
 ESTIMATED = {
@@ -181,3 +183,149 @@ def _scheduled_class(shape: Shape) -> str:
 def _kernel_class(shape: Shape) -> str:
     longest = max(shape.kernel)
     return "1x1" if longest == 1 else "3x3" if longest <= SMALL_KERNEL else "large"
+
+
+# ---- variants
+
+VARIANTS = {
+    "depthwise": "a channel a group, by the vector unit",
+    "dilated": "taps apart from one another",
+    "grouped": "several channels a group",
+    "transposed": "zeros between the elements of the ifmap",
+}
+"""Classes of convolutions that are none of the usual, as their table calls them."""
+LOWERINGS = {"depthwise": "vector", "transposed": "zero_insertion"}
+"""Lowerings that variants are compiled by, as far as emitters' names and prices tell; of others, channel_first."""
+
+
+def variants(name: str) -> tuple[Case, ...]:
+    """Estimates of one of the classes `VARIANTS`; copies into another layout are operations of their own."""
+    chosen = (row for row in rows("xla_tpu_v2_variants") if row["set"] == name)
+    return tuple(_variant(row) for row in chosen)
+
+
+def _variant(row: Row) -> Case:
+    layer, batch, cycles = _op(row), int(row["batch"]), float(row["estimated_cycles_main"])
+    return Case(layer.name, (layer,), batch, cycles, estimated=cycles)
+
+
+def _op(row: Row) -> Op:
+    height, width, channels, out, groups = (int(row[key]) for key in ("H", "W", "ci", "co", "g"))
+    kernel, stride, dilation, apart = (int(row["kh"]), int(row["kw"])), int(row["s"]), int(row["dil"]), int(row["lhs"])
+    name = f"{height}x{width}x{channels}>{out} {kernel[0]}x{kernel[1]}/{stride}"
+    name += f" g{groups}" * (groups > 1) + f" d{dilation}" * (dilation > 1) + f" zeros {apart}" * (apart > 1)
+    name += f" batch {row['batch']}" if int(row["batch"]) != USUAL_BATCH else ""
+    before = int(row["ph"]), int(row["pw"])
+    if apart == 1:
+        pairs = kernel, (stride, stride), before, (dilation, dilation)
+        return Conv2d(name, channels, height, width, out, *pairs, groups)
+    # As the gradient of a convolution has it: the table pads what it has dilated, an op crops what it has made.
+    cropped = kernel[0] - 1 - before[0], kernel[1] - 1 - before[1]
+    added = int(row["ph2"]) - before[0], int(row["pw2"]) - before[1]
+    return ConvTranspose2d(name, channels, height, width, out, kernel, (apart, apart), cropped, added)
+
+
+# ---- the compiler's windows
+#
+# The windows of Google's compiler as blocks of ours.
+#
+# Its code is a loop over windows of output, kernel and input, in units of vector registers: 8 sublanes x 128 lanes.
+# What each bound counts was read off 276 convolutions, all of whose bounds agree with it (a test):
+#
+# * iterations: output channels, images, rows, columns; filter rows, filter columns, input channels.
+# * kernel: filter rows, filter columns, sublanes and lanes of channels. Input channels lie in sublanes and output
+#   channels in lanes, or the other way round where that pads less (`weights_transposed`).
+# * output: rows, columns, sublanes of images, lanes of channels. Where images lie in lanes: sublanes of channels, lanes
+#   of images. With one image, sublanes hold strips of its columns, and the columns are those of a strip.
+# * input: the same of its own, with the halo; rows and columns past the map are clipped only when they are copied.
+#
+# That the first iteration is the outermost is the order in which they are written, not known otherwise.
+
+
+class Iterations(NamedTuple):
+    """How often each of the dimensions is cut, the outermost first."""
+
+    out_channels: int
+    images: int
+    rows: int
+    cols: int
+    tap_rows: int
+    tap_cols: int
+    in_channels: int
+
+
+@dataclass(frozen=True)
+class Windows:
+    """What of a convolution is on chip at a time, at most: extents in elements, padded to sublanes and lanes."""
+
+    rows: int
+    cols: int
+    images: int
+    out_channels: int
+    tap_rows: int
+    tap_cols: int
+    in_channels: int
+    iterations: Iterations
+
+
+@dataclass(frozen=True)
+class TheirBlock:
+    """The block of ours that is a window of theirs, and the order of blocks; or the `reason` why there is none."""
+
+    block: BlockSizes = field(default_factory=BlockSizes)
+    loop_order: str = "auto"
+    reason: str = ""
+
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """The overrides of a machine that make its blocks so, instead of all that it says of them; none where there is
+        no such block.
+        """
+        sizes = tuple(f"mapping.block.{name}={value}" for name, value in self.block.given.items())
+        return (*sizes, "mapping.block_m=auto", f"mapping.loop_order={self.loop_order}") if sizes else ()
+
+
+def their_block(row: Row) -> TheirBlock:
+    """The block that the compiler chose for a convolution, a row of a table that knows its windows, in our words."""
+    windows, tap_rows, tap_cols = windows_of(row), int(row["kh"]), int(row["kw"])
+    if images_in_lanes(row):
+        return TheirBlock(reason="images lie in lanes, ours in words")
+    if windows.tap_cols < tap_cols and tap_rows > 1:
+        taps = f"{windows.tap_rows} x {windows.tap_cols} of {tap_rows} x {tap_cols} taps"
+        return TheirBlock(reason=f"{taps} at a time: ours follow one another along the rows of the filter")
+    # Windows are padded to whole registers.
+    block = BlockSizes(
+        rows=windows.rows,
+        cols=windows.cols,
+        images=min(windows.images, int(row["batch"])),
+        in_channels=min(windows.in_channels, int(row["ci"])),
+        out_channels=min(windows.out_channels, int(row["co"])),
+        taps=windows.tap_rows * windows.tap_cols,
+    )
+    return TheirBlock(block, "filter_major" if windows.iterations.out_channels > 1 else "block_major")
+
+
+def windows_of(row: Row) -> Windows:
+    """The windows of a row of the tables."""
+    tap_rows, tap_cols, *weights = sizes(row["kernel_window_bounds"])
+    rows, cols, *values = sizes(row["output_window_bounds"])
+    in_sublanes, in_lanes = values[0] * SUBLANES, values[1] * LANES
+    images, out_channels = (in_lanes, in_sublanes) if images_in_lanes(row) else (in_sublanes, in_lanes)
+    in_channels = weights[1] * LANES if weights_transposed(row) else weights[0] * SUBLANES
+    iterations = Iterations(*sizes(row["iteration_bounds"]))
+    return Windows(rows, cols, images, out_channels, tap_rows, tap_cols, in_channels, iterations)
+
+
+def weights_transposed(row: Row) -> bool:
+    """Whether input channels lie in lanes, output channels in sublanes: where that pads the weights less."""
+    channels, out = int(row["ci"]), int(row["co"])
+    return _up(out, SUBLANES) * _up(channels, LANES) < _up(channels, SUBLANES) * _up(out, LANES)
+
+
+def images_in_lanes(row: Row) -> bool:
+    """Whether the images of the output lie in lanes."""
+    return not any(words in row["emitter"] for words in ("OutputBatchInSublanes", "AllBatchInSublanes"))
+
+
+def _up(count: int, multiple: int) -> int:
+    return -(-count // multiple) * multiple

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from os import cpu_count
+from itertools import product
 from typing import NamedTuple
+from zlib import crc32
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tpusim.memory.dram.device import Device, load_device
 from tpusim.memory.dram.one_pass import OnePass
-from tpusim.study.processes import Processes
 from tpusim.study.validation.cases import NumberSet, Row, rows
-from tpusim.study.validation.comparison import ComparedCase, Comparison
-from tpusim.study.validation.streams import BURST, parameters, requests, shared_out
+from tpusim.study.validation.comparison import ComparedCase, Comparison, Progress, on_all_processors
 
 BANDWIDTH, FINISH = "GB/s", "ns"
 
@@ -70,23 +70,17 @@ def memory_sets() -> dict[str, NumberSet]:
     return {each.name: each for each in made}
 
 
-def compare_memory(
-    sets: Sequence[NumberSet], changes: Sequence[str], progress: Callable[[int, str], None]
-) -> list[Comparison]:
+def compare_memory(sets: Sequence[NumberSet], changes: Sequence[str], progress: Progress) -> list[Comparison]:
     """Play what the sets need, each stream once, on all processors; `changes` are overrides of every device.
 
     Raises:
         InputError: a change that makes no device.
     """
-    wanted = _wanted(sets)
-    for stream in wanted:
-        load_device(stream.device, [*stream.changes, *changes])
-    found: dict[RequestStream, Played] = {}
-    with Processes(play, cpu_count() or 1) as processes:
-        work = [(stream, tuple(changes)) for stream in wanted]
-        for done, ((stream, _), outcome) in enumerate(processes.outcomes(work), 1):
-            found[stream] = outcome
-            progress(done, stream.name)
+    work = [(stream, tuple(changes)) for stream in _wanted(sets)]
+    for each in work:
+        _device(*each)
+    played = on_all_processors(play, work, lambda each: each[0].name, progress)
+    found = {stream: outcome for (stream, _), outcome in played.items()}
     return [Comparison(each, tuple(_compared(each, stream, found[stream]) for stream in of_set(each))) for each in sets]
 
 
@@ -99,22 +93,27 @@ def _wanted(sets: Sequence[NumberSet]) -> list[RequestStream]:
     return list(dict.fromkeys(stream for each in sets for stream in of_set(each)))
 
 
-def of_set(numbers: NumberSet) -> Iterator[RequestStream]:
+def of_set(numbers: NumberSet) -> list[RequestStream]:
     """The streams of a set."""
     group = numbers.name.removeprefix("dram_").removesuffix("_finish")
-    return (stream for stream in streams() if stream.group == group)
+    return [stream for stream in streams() if stream.group == group]
 
 
 def play(work: tuple[RequestStream, tuple[str, ...]]) -> Played:
     """Play a stream on its device, further overrides applied."""
-    stream, changes = work
-    device = load_device(stream.device, [*stream.changes, *changes])
-    row = dict(stream.row)
-    return _play_older(device, row) if stream.group == "older" else _play_newer(device, row)
+    device, row = _device(*work), dict(work[0].row)
+    moved, finish = (_play_older if work[0].group == "older" else _play_newer)(device, row)
+    return Played(moved / finish, finish, device.peak_bytes_per_s / 1e9)
 
 
-def _play_newer(device: Device, row: Row) -> Played:
-    given = {**parameters(row["params"]), "row": str(_row_bytes(device))}
+def _device(stream: RequestStream, changes: Sequence[str]) -> Device:
+    return load_device(stream.device, [*stream.changes, *changes])
+
+
+def _play_newer(device: Device, row: Row) -> tuple[int, float]:
+    """Bytes moved, and ns."""
+    row_bytes = device.organisation.columns * device.organisation.burst_bytes * device.channels
+    given = {**parameters(row["params"]), "row": str(row_bytes)}
     addresses, write = requests(row["pattern"], given, int(row["bursts"]), row["rw"])
     start, due = 0, None
     if row["group"] == "4_cold":
@@ -123,23 +122,18 @@ def _play_newer(device: Device, row: Row) -> Played:
     memory = OnePass(device, due)
     finish = device.ns(int(memory.serve(addresses, write, start).done.max()) - start)
     counts = memory.counts()
-    return Played(int((counts.reads + counts.writes).sum()) * BURST / finish, finish, device.peak_bytes_per_s / 1e9)
+    return int((counts.reads + counts.writes).sum()) * BURST, finish
 
 
-def _play_older(device: Device, row: Row) -> Played:
-    """A write ends there when it is acknowledged, in the cycle after it is accepted."""
+def _play_older(device: Device, row: Row) -> tuple[int, float]:
+    """Bytes moved, and ns. A write ends there when it is acknowledged, in the cycle after it is accepted."""
     count, rate = int(row["requests_64B"]), float(row["offered_rate"])
     share, stride = float(row["read_fraction"]), int(row["stride_bytes"])
     addresses, write = shared_out(row["pattern"], stride, share, count, device.capacity_bytes // 2)
     each = device.cycles("tBURST") / device.channels
     times = np.floor(np.arange(count) * each / rate).astype(np.int64) if rate else None
     served = OnePass(device).serve(addresses, write, times=times)
-    finish = device.ns(int(np.where(write, served.accepted + 1, served.done).max()))
-    return Played(count * BURST / finish, finish, device.peak_bytes_per_s / 1e9)
-
-
-def _row_bytes(device: Device) -> int:
-    return device.organisation.columns * device.organisation.burst_bytes * device.channels
+    return count * BURST, device.ns(int(np.where(write, served.accepted + 1, served.done).max()))
 
 
 def _newer(row: Row) -> RequestStream:
@@ -176,3 +170,136 @@ def _compared(numbers: NumberSet, stream: RequestStream, played: Played) -> Comp
         return ComparedCase(stream.name, played.bandwidth, stream.bandwidth, played.peak, False)
     finish = stream.finish or 0.0
     return ComparedCase(stream.name, played.finish, finish, stream.bandwidth * finish / played.peak, False)
+
+
+# ---- requests: byte addresses of bursts, from a pattern and its parameters
+
+Addresses = NDArray[np.int64]
+Parameters = Mapping[str, str]
+
+BURST = 64
+_RANGE = 2**33
+"""Bytes over which random addresses are drawn. The reference's own seeds are not known; these rows are statistical."""
+
+_ELEMENT = 4
+"""Bytes of the elements at which unaligned runs begin."""
+
+_BASES = ((0, 0), (2**28, 3), (2**29, 7))
+"""Where ifmap, weights and ofmap lie: bytes, and banks from there. Found by trying: the reference does not say it."""
+
+
+def requests(pattern: str, parameters: Parameters, bursts: int, rw: str) -> tuple[Addresses, NDArray[np.bool_]]:
+    """Byte addresses of bursts, int64[bursts], in the order of the requests, and which of them write.
+
+    Beside what its pattern takes, the parameter `row` is the bytes of one row in every channel.
+    """
+    made = _PATTERNS[pattern](parameters, bursts)
+    addresses, write = made if isinstance(made, tuple) else (made, np.full(len(made), rw == "w"))
+    return addresses[:bursts], write[:bursts]
+
+
+def shared_out(pattern: str, stride: int, share: float, count: int, apart: int) -> tuple[Addresses, NDArray[np.bool_]]:
+    """As `requests`: each of `count` reads with probability `share`, and otherwise writes, `apart` bytes from there.
+
+    Both go their own way by a `stride`, or at random.
+    """
+    random = _random(f"{pattern} {stride} {share} {count}")
+    write = random.random(count) >= share
+    place = np.where(write, np.cumsum(write), np.cumsum(~write)) - 1
+    if pattern == "rand":
+        return random.integers(0, _RANGE // BURST, count) * BURST, write
+    return place * stride // BURST * BURST + np.where(write, apart, 0), write
+
+
+def parameters(text: str) -> dict[str, str]:
+    """The values of "stride=448;elements=8128" by their names."""
+    return dict(part.split("=") for part in text.split(";"))
+
+
+def _strided(given: Parameters, bursts: int) -> Addresses:
+    return np.arange(int(given["elements"]), dtype=np.int64) * int(given["stride"]) // BURST * BURST
+
+
+def _cold(given: Parameters, bursts: int) -> Addresses:
+    return np.arange(int(given["bursts"]), dtype=np.int64) * BURST
+
+
+def _runs(given: Parameters, bursts: int) -> Addresses:
+    """Runs of consecutive bytes that begin at random, or a jump apart; unaligned ones within a burst."""
+    count, size, aligned = int(given["runs"]), int(given["run"]), given["aligned"] == "1"
+    if given["starts"] == "random":
+        random = _random(repr(sorted(given.items())))
+        starts = random.integers(0, _RANGE // BURST, count) * BURST
+        starts += 0 if aligned else random.integers(1, BURST // _ELEMENT, count) * _ELEMENT
+    else:
+        starts = np.arange(count, dtype=np.int64) * int(given["jump"]) + (0 if aligned else BURST // 2)
+    first, last = starts // BURST, (starts + size - 1) // BURST
+    lengths = last - first + 1
+    within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    return np.asarray((np.repeat(first, lengths) + within) * BURST, np.int64)
+
+
+def _in_turn(given: Parameters, bursts: int) -> tuple[Addresses, NDArray[np.bool_]]:
+    """Batches of several sequential streams in turn, of which the last one writes."""
+    batch = int(given["batch"]) // BURST
+    if "ratio" in given:
+        shares, bases = (
+            [int(part) for part in given["ratio"].split(":")],
+            [base + banks * int(given["row"]) for base, banks in _BASES],
+        )
+    else:
+        shares, bases = [1, 1], [0, int(given["write_base"])]
+    turn = np.repeat(np.arange(len(shares)), [batch * share for share in shares])
+    rounds = -(-bursts // turn.size)
+    stream = np.tile(turn, rounds)
+    place = np.empty(stream.size, np.int64)
+    for index in range(len(shares)):
+        place[stream == index] = np.arange((stream == index).sum())
+    return place * BURST + np.array(bases)[stream], stream == len(shares) - 1
+
+
+def _feature_map(given: Parameters, bursts: int) -> Addresses:
+    """Rows of a feature map, every `stride`-th pixel: its bursts by address, or pixel by pixel."""
+    height, width, channels = (int(size) for size in given["shape"].split("x"))
+    images, element, stride = int(given["batch"]), int(given["element"]), int(given["stride"])
+    every = -(-height // stride)
+    rows = every if given["rows"] == "all" else int(given["rows"])
+    first = every // rows // 2 * rows * stride
+    sizes = {"H": height, "W": width, "C": channels, "N": images}
+    order = given["layout"] if "N" in given["layout"] else "N" + given["layout"]
+    steps, size = {}, element
+    for axis in reversed(order):
+        steps[axis], size = size, size * sizes[axis]
+    wanted = {"H": first + np.arange(rows) * stride, "W": np.arange(0, width, stride), "C": np.arange(channels),
+              "N": np.arange(images)}  # fmt: skip
+    if given["order"] == "address":
+        return np.unique(_grid(order, wanted, steps) // BURST) * BURST
+    return _by_pixels(order, wanted, steps, BURST // element)
+
+
+def _by_pixels(order: str, wanted: dict[str, Addresses], steps: Mapping[str, int], burst: int) -> Addresses:
+    """The bursts of as many pixels of a row as a burst may hold, for each channel; then of those beside them."""
+    found, words = [], wanted["W"] // burst
+    for image, row, word in product(wanted["N"], wanted["H"], np.unique(words)):
+        of_word = {**wanted, "N": image[None], "H": row[None], "W": wanted["W"][words == word]}
+        bursts = _grid(order, of_word, steps) // BURST
+        found.append(bursts[np.concatenate([[True], bursts[1:] != bursts[:-1]])])
+    return np.concatenate(found) * BURST
+
+
+def _grid(order: str, wanted: Mapping[str, Addresses], steps: Mapping[str, int]) -> Addresses:
+    """The bytes at which elements begin, the last axis fastest."""
+    found = np.zeros(1, np.int64)
+    for axis in order:
+        found = (found[:, None] + wanted[axis] * steps[axis]).ravel()
+    return found
+
+
+def _random(key: str) -> np.random.Generator:
+    return np.random.default_rng(crc32(key.encode()))
+
+
+_PATTERNS: dict[str, Callable[[Parameters, int], Addresses | tuple[Addresses, NDArray[np.bool_]]]] = {
+    "seq": _strided, "stride": _strided, "run": _runs, "cold": _cold, "ifmap": _feature_map,
+    "read+write": _in_turn, "ifmap+weights+ofmap": _in_turn,
+}  # fmt: skip

@@ -1,13 +1,17 @@
-"""The sets of reference numbers that come with tpusim, by name."""
+"""The sets of reference numbers that come with tpusim, by name; and the cases of products, chips and GPUs."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache, partial
+from statistics import fmean
 
+from tpusim.network.ops.conv2d import Conv2d
 from tpusim.network.ops.gemm import Gemm
-from tpusim.study.validation import chips, convolutions, networks, variants, vector_ops
-from tpusim.study.validation.cases import NETWORKS, Case, NumberSet, rows
+from tpusim.network.ops.op import Op
+from tpusim.study.validation import convolutions, operations
+from tpusim.study.validation.cases import NETWORKS, Case, NumberSet, Row, rows, sizes
 
 ESTIMATOR, CODE, V3 = "tpu_v2_estimator", "tpu_v2_core", "tpu_v3_core"
 """The machines: one that costs what the compiler expects of TPU v2, one what its code takes there, and TPU v3."""
@@ -18,67 +22,155 @@ _scheduled = partial(NumberSet, status="scheduled", hardware=CODE)
 
 @cache
 def number_sets() -> dict[str, NumberSet]:
-    """Return every set by its name, in the order of reports."""
-    return {each.name: each for each in (*_layers(), *_shapes(), *_variants(), *_vector_ops(), *_networks(), *_chips())}
+    """Every set of a TPU by its name, in the order of reports."""
+    return {each.name: each for each in (*_layers(), *_convolutions(), *_operations(), *_chips())}
 
 
 def _layers() -> Iterator[NumberSet]:
     """Those of which half served to choose the fitted numbers of the estimator's machine."""
     made = partial(_estimated, kind="layers", fitted=True)
-    yield made("gemm", about="matrix products", cases=tuple(_gemms()))
+    yield made("gemm", about="matrix products", cases=tuple(_products()))
     for name, about in (("ResNet50", "ResNet-50"), ("VGG16", "VGG16"), ("YOLOv2", "YOLOv2"),
                         ("micro", "sizes, channels, kernels, strides")):  # fmt: skip
         yield made(name.lower(), about=about, cases=convolutions.of_network(name))
 
 
-def _shapes() -> Iterator[NumberSet]:
+def _products() -> Iterator[Case]:
+    for row in rows("xla_tpu_v2_gemm"):
+        m, n, k = int(row["m"]), int(row["n"]), int(row["k"])
+        name, cycles = f"{m}x{n}x{k}", float(row["estimated_cycles"])
+        yield Case(name, (Gemm(name, m, n, k),), 1, cycles, cycles)
+
+
+def _convolutions() -> Iterator[NumberSet]:
     for name, about in convolutions.ESTIMATED.items():
         yield _estimated(name, kind="convolutions", about=about, cases=convolutions.estimated(name))
     for name, about in convolutions.SCHEDULED.items():
         # Half of them served to choose the fitted numbers of the machine that follows the code.
         yield _scheduled(name, kind="convolutions", about=about, cases=convolutions.scheduled(name), fitted=True)
-
-
-def _variants() -> Iterator[NumberSet]:
-    """Depthwise ones on the machine that costs what the code takes, whose vector unit has these costs from them."""
-    for name, about in variants.ESTIMATED.items():
-        machine = CODE if name == "depthwise" else ESTIMATOR
-        kind = "variants" if name == "depthwise" else name
-        cases, how = variants.estimated(name), variants.LOWERINGS.get(name, "channel_first")
+    for name, about in convolutions.VARIANTS.items():
+        # Depthwise ones on the machine that costs what the code takes, whose vector unit has these costs from them.
+        machine, kind = (CODE, "variants") if name == "depthwise" else (ESTIMATOR, name)
+        cases, how = convolutions.variants(name), convolutions.LOWERINGS.get(name, "channel_first")
         yield NumberSet(name, "estimated", kind, about, machine, cases, lowering=how)
 
 
-def _vector_ops() -> Iterator[NumberSet]:
+def _operations() -> Iterator[NumberSet]:
     about = "pooling, sums of maps, activations, softmax, copies, each by itself"
-    yield _estimated("vector_ops", kind="vector_ops", about=about, cases=vector_ops.estimated(), lowering="vector_ops")
-
-
-def _networks() -> Iterator[NumberSet]:
-    for name, about in networks.ESTIMATED.items():
-        cases, others = networks.estimated(name), networks.estimated_besides(name)
+    vector = partial(NumberSet, kind="vector_ops", lowering="vector_ops")
+    yield vector("vector_ops", "estimated", about=about, hardware=ESTIMATOR, cases=operations.vector_ops())
+    for name, about in operations.ESTIMATED.items():
+        cases, others = operations.estimated(name)
         yield _estimated(name, kind=NETWORKS, about=about, cases=cases, left_out=others)
-    for name, about in networks.SCHEDULED.items():
-        cases, others = networks.scheduled(name), networks.scheduled_besides(name)
+    for name, about in operations.SCHEDULED.items():
+        cases, others = operations.scheduled(name)
         yield _scheduled(name, kind=NETWORKS, about=about, cases=cases, left_out=others)
-    yield _scheduled(networks.POOLING, kind="vector_ops", about="pooling within these networks",
-                     cases=networks.scheduled_pooling(), lowering="vector_ops")  # fmt: skip
+    about = "pooling within these networks"
+    yield vector(operations.POOLING, "scheduled", about=about, hardware=CODE, cases=operations.scheduled_pooling())
+
+
+# ---- chips
+
+TRUSTED_BATCH, TRUSTED_NODES = 256, 512
+"""Rows of the training profiles count only when they are at least this large: smaller ones wait for their input."""
+
+ODD = "conv_64x56x56x64x64x3x1x1"
+"""A measurement six times as long as its neighbour of equal work; see docs/validation.md."""
 
 
 def _chips() -> Iterator[NumberSet]:
+    """What was measured, and the compiler's two words of the same shapes on TPU v3."""
     core = partial(NumberSet, kind="v3", hardware=V3)
     one = "one core of TPU v3"
-    yield core("v3_estimated", "estimated", about=f"what was measured on {one}", cases=chips.estimated_v3())
-    yield core("v3_scheduled", "scheduled", about=f"convolutions on {one}, without HBM", cases=chips.scheduled_v3())
-    yield core("v3", "measured", about=one, cases=chips.measured_v3(odd=False))
-    yield core("v3_odd", "measured", about=f"{one}, the layer that stands apart", cases=chips.measured_v3(odd=True))
+    # Of float32: the measurements agree best with that type.
+    compiled = {row["case"]: row for row in rows("tpu_v3_measured_estimated_scheduled") if row["dtype"] == "f32"}
+    took = {row["workload"]: float(row["measured_cycles_940mhz"]) for row in rows("measured_tpu_v3")}
+
+    def cases(theirs: dict[str, float]) -> tuple[Case, ...]:
+        return tuple(_v3(compiled[name], cycles) for name, cycles in theirs.items())
+
+    estimates = cases({name: float(row["estimated_main"]) for name, row in compiled.items()})
+    yield core("v3_estimated", "estimated", about=f"what was measured on {one}", cases=estimates)
+    # Code of products is told without waiting for HBM.
+    code = {name: float(row["scheduled_cycles"]) for name, row in compiled.items() if name.startswith("conv")}
+    yield core("v3_scheduled", "scheduled", about=f"convolutions on {one}, without HBM", cases=cases(code))
+    odd = {ODD: took.pop(ODD)}
+    yield core("v3", "measured", about=one, cases=cases(took))
+    yield core("v3_odd", "measured", about=f"{one}, the layer that stands apart", cases=cases(odd))
     # The type is not stated; float32 agrees best.
     float32 = ("vector_memory.element_bytes=4",)
-    yield NumberSet("training", "measured", "training", "training steps on TPU v2", ESTIMATOR, tuple(chips.training()),
+    yield NumberSet("training", "measured", "training", "training steps on TPU v2", ESTIMATOR, tuple(_training()),
                     float32, "% of peak")  # fmt: skip
 
 
-def _gemms() -> Iterator[Case]:
-    for row in rows("xla_tpu_v2_gemm"):
-        m, n, k = int(row["m"]), int(row["n"]), int(row["k"])
-        name, cycles = f"{m}x{n}x{k}", float(row["estimated_cycles"])
-        yield Case(name, (Gemm(name, m, n, k),), 1, cycles, cycles)
+def _v3(row: Row, theirs: float) -> Case:
+    """A shape of the compiler's table."""
+    name, estimated = row["case"], float(row["estimated_main"])
+    kind, shape = name.split("_")
+    if kind == "gemm":
+        return Case(name, (Gemm(name, *sizes(shape)),), 1, theirs, estimated)
+    batch, height, width, channels, out, kernel, stride, padding = sizes(shape)
+    pairs = (kernel, kernel), (stride, stride), (padding, padding)
+    layer: Op = Conv2d("conv", channels, height, width, out, *pairs)
+    return Case(name, (layer,), batch, theirs, estimated, float(row["scheduled_cycles"]))
+
+
+def _training() -> Iterator[Case]:
+    """The products of a step: forward, gradient of the input, gradient of the weights."""
+    for row in rows("measured_tpu_v2_fc_training"):
+        batch, nodes = int(row["batch_per_core"]), int(row["nodes"])
+        if batch < TRUSTED_BATCH or nodes < TRUSTED_NODES:
+            continue
+        sides = {"forward": (batch, nodes, nodes), "inputs": (batch, nodes, nodes), "weights": (nodes, nodes, batch)}
+        layers = tuple(Gemm(name, *mnk) for name, mnk in sides.items())
+        name = f"{row['hidden_layers']} layers of {nodes}, batch {batch}"
+        yield Case(name, layers, 1, float(row["measured_mxu_flops_percent_of_peak"]))
+
+
+# ---- a GPU
+
+_measured = partial(NumberSet, status="measured", kind="deepbench", hardware="v100", unit="us", lowering="channel_last")
+
+
+@cache
+def deepbench_sets() -> dict[str, NumberSet]:
+    """What cuDNN and cuBLAS take on a V100 by Baidu's DeepBench, convolutions and products of half precision.
+
+    Every set by its name: the half of the convolutions that constants were fitted on, the other one, products.
+    """
+    cases = gpu_convolutions()
+    halves = (("fitted", True, "constants were"), ("judged", False, "nothing was"))
+    made = [
+        _measured(f"deepbench_{name}", about=f"convolutions of cuDNN that {about} fitted on",
+                  cases=tuple(case for case in cases if case.fitted is fitted))
+        for name, fitted, about in halves
+    ]  # fmt: skip
+    about = "products of cuBLAS, of which nothing was fitted"
+    made.append(_measured("deepbench_products", about=about, cases=tuple(_gpu_products())))
+    return {each.name: each for each in made}
+
+
+@cache
+def gpu_convolutions() -> tuple[Case, ...]:
+    """Those of cuDNN 7.6.2, NHWC, by its implicit algorithm; a shape that the table has twice counts once.
+
+    With the channels that the library was given: DeepBench fills them up to eight.
+    """
+    taken: dict[tuple[str, Conv2d, int], list[float]] = defaultdict(list)
+    for row in rows("deepbench_v100_fp16_conv"):
+        given = {key: int(value) for key, value in row.items() if value.isdigit()}
+        kernel, stride = (given["H_F"], given["W_F"]), (given["stride_h"], given["stride_w"])
+        padding, batch = (given["pad_h"], given["pad_w"]), given["N"]
+        ifmap = given["C_I_padded"], given["H_I"], given["W_I"]
+        layer = Conv2d("layer", *ifmap, given["C_O_padded"], kernel, stride, padding)
+        name = f"{layer.text}{f' p{padding[0]}' if any(padding) else ''} batch {batch}"
+        taken[name, layer, batch].append(1000 * float(row["fwd_ms"]))
+    return tuple(Case(name, (layer,), batch, fmean(times)) for (name, layer, batch), times in taken.items())
+
+
+def _gpu_products() -> Iterator[Case]:
+    """Those of cuBLAS, by rows of the first factor, which are its columns: it counts columns first."""
+    for row in rows("deepbench_v100_fp16_gemm"):
+        m, n, k = int(row["N"]), int(row["M"]), int(row["K"])
+        name = f"{m}x{k}>{n} {row['transA']}{row['transB']}"
+        yield Case(name, (Gemm(name, m, n, k),), 1, 1000 * float(row["ms"]))

@@ -1,37 +1,53 @@
-"""What the operations of a network are that Google's compiler took whole: layers of ours, worked out from their shapes.
+"""Operations that Google's compiler priced: those of networks that it took whole, and of the vector unit one by one.
 
-An operation may hold two convolutions or products, one after the other; additions and activations ride along, nearly
-free. A copy moves words from one layout into another. Of what needs an op that is none here, operations have no layers.
+What an operation is, in layers of ours, is worked out from the shapes of what goes in and comes out. One of a network
+may hold two convolutions or products, one after the other; additions and activations ride along, nearly free. A copy
+moves words from one layout into another. Of what needs an op that is none here, operations have no layers.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
 from itertools import pairwise, permutations
 from math import ceil, gcd, lcm, prod
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from tpusim.network.ops.array_op import ArrayOp
 from tpusim.network.ops.conv2d import Conv2d
-from tpusim.network.ops.elementwise import Relu, ScaleShift
+from tpusim.network.ops.elementwise import Add, Copy, Gelu, LeakyRelu, Relu, ScaleShift
 from tpusim.network.ops.gemm import Gemm
 from tpusim.network.ops.op import Op
 from tpusim.network.ops.pool2d import Pool2d
-from tpusim.network.ops.rows import SumExp, SumSquares
-from tpusim.study.validation.cases import Row, sizes
-from tpusim.study.validation.windows import LANES, SUBLANES
+from tpusim.network.ops.rows import LayerNorm, Softmax, SumExp, SumSquares
+from tpusim.network.ops.vector_op import VectorOp
+from tpusim.study.validation.cases import Case, LeftOut, Row, rows, sizes
+from tpusim.study.validation.convolutions import LANES, SUBLANES, USUAL_BATCH
 
 Dims = tuple[int, ...]
 
-_SIDE = 256
-"""Of a map that has as many words as are copied; in what form they come, matters little."""
+# ---- networks
+
+ESTIMATED = {
+    "network_resnet18": "ResNet-18",
+    "network_resnet50": "ResNet-50",
+    "network_vgg16": "VGG16",
+    "network_yolov2": "YOLOv2",
+    "network_bert_layer": "a layer of BERT, 128 and 512 words",
+}
+SCHEDULED = {"scheduled_resnet50": "ResNet-50", "scheduled_vgg16": "VGG16"}
+"""Their convolutions and products."""
+POOLING = "scheduled_pooling"
+
+_BESIDE_LOOP = 630
+"""Cycles of an operation's code outside its loop: part of what defines `scheduled_with_hbm` (truth/README.md)."""
 
 
 @dataclass(frozen=True)
 class Operation:
-    """A row of the table, what it is, and the layers that it holds, each for so many images."""
+    """A row of the table, what it is, and the layers that it holds, each for `batch` images."""
 
     row: Row
     what: str
@@ -47,6 +63,82 @@ class Operation:
     def on_the_array(self) -> bool:
         """Whether it multiplies matrices."""
         return any(isinstance(layer, ArrayOp) for layer in self.layers)
+
+    @property
+    def estimate(self) -> float | None:
+        """What it is expected to take; None where it is not priced."""
+        return float(self.row["estimated_cycles"]) if self.row["estimated_cycles"] else None
+
+    @property
+    def code(self) -> float | None:
+        """Cycles of its code with HBM, as `scheduled_with_hbm` of a convolution whose windows are all alike."""
+        code = _code().get((self.row["network"], self.row["name"]))
+        if code is None:
+            return None
+        loop, moving = float(code["scheduled_cycles"]), float(code["hbm_cycles"])
+        return _BESIDE_LOOP + max(loop, moving) + moving / int(code["iterations"])
+
+    def case(self, theirs: float) -> Case:
+        """It as a case of either word."""
+        return Case(self.name, self.layers, self.batch, theirs, self.estimate, self.code)
+
+
+Compared = tuple[tuple[Case, ...], tuple[LeftOut, ...]]
+"""What is compared of a network, and what is left out."""
+
+
+def estimated(name: str) -> Compared:
+    """What the operations of one of the networks `ESTIMATED` are expected to take.
+
+    Left out are those that need an op which is none here, as far as they are priced at all.
+    """
+    priced = ((each, each.estimate) for each in _operations(name.removeprefix("network_")))
+    return _compared(priced, lambda each: bool(each.layers))
+
+
+def scheduled(name: str) -> Compared:
+    """What the code of the convolutions and products of one of the networks `SCHEDULED` takes.
+
+    Left out are its other operations: copies, and pooling, which is a set of its own.
+    """
+    return _compared(_coded(name), lambda each: each.on_the_array)
+
+
+def scheduled_pooling() -> tuple[Case, ...]:
+    """What the code of the poolings of all of these takes."""
+    coded = (pair for name in SCHEDULED for pair in _coded(name))
+    return _compared(coded, lambda each: "reduce-window" in each.row["fused"])[0]
+
+
+def _coded(name: str) -> Iterator[tuple[Operation, float | None]]:
+    return ((each, each.code) for each in _operations(name.removeprefix("scheduled_")))
+
+
+def _compared(figures: Iterator[tuple[Operation, float | None]], holds: Callable[[Operation], bool]) -> Compared:
+    """Operations for which there is a figure: a case where `holds`, and otherwise left out."""
+    known = [(each, theirs) for each, theirs in figures if theirs is not None]
+    others = tuple(LeftOut(each.name, theirs) for each, theirs in known if not holds(each))
+    return tuple(each.case(theirs) for each, theirs in known if holds(each)), others
+
+
+@cache
+def _code() -> dict[tuple[str, str], Row]:
+    """Emitted code by network and operation."""
+    return {(row["case"].split("_")[0], row["name"]): row for row in rows("xla_tpu_v2_networks_scheduled")}
+
+
+@cache
+def _operations(network: str) -> list[Operation]:
+    """All of a network, in order."""
+    return [operation(row) for row in rows("xla_tpu_v2_networks") if row["network"] == network]
+
+
+# ---- what an operation of a network is
+
+_SIDE = 256
+"""Of a map that has as many words as are copied; in what form they come, matters little."""
+_POOLS = {"resnet18": (3, 3), "resnet50": (3, 3), "vgg16": (2, 2), "yolov2": (2, 2)}
+"""Kernels of the networks' poolings, which the table does not tell."""
 
 
 class _Tensor(NamedTuple):
@@ -102,10 +194,6 @@ def _pooling(row: Row) -> Operation:
     kernel = _POOLS[row["network"]]
     layer = Pool2d("pooling", "max", channels, height, width, kernel, (2, 2), "same" if kernel[0] > 2 else (0, 0))
     return Operation(row, layer.text, (layer,), batch)
-
-
-_POOLS = {"resnet18": (3, 3), "resnet50": (3, 3), "vgg16": (2, 2), "yolov2": (2, 2)}
-"""Kernels of the networks' poolings, which the table does not tell."""
 
 
 def _copy(row: Row) -> Operation:
@@ -211,3 +299,67 @@ _KINDS: tuple[tuple[Callable[[Row], bool], Callable[[Row], Operation]], ...] = (
     (lambda row: True, _none),
 )
 """The first that fits."""
+
+
+# ---- the vector unit
+
+_BFLOAT16 = 2
+_FLOAT32 = ("vector_memory.element_bytes=4",)
+_ELEMENTS: dict[str, Callable[..., VectorOp]] = {
+    "add": Add,
+    "add_f32": Add,
+    "batchnorm": ScaleShift,
+    "relu": Relu,
+    "leaky_relu": LeakyRelu,
+    "nhwc_to_nchw": Copy,
+}
+"""Element by element, by what the table calls them; two that the compiler fuses into one are no layer here. To turn a
+map round is a copy, too.
+"""
+_ROWS: dict[str, Callable[..., Op]] = {
+    "softmax": lambda name, row, rows: Softmax(name, row, rows),
+    "layernorm": lambda name, row, rows: LayerNorm(name, row, rows),
+    "gelu_tanh": lambda name, row, rows: Gelu(name, row, images=rows, approximate="tanh"),
+}
+"""By rows, which the table has along the last axis of any number of them."""
+
+
+def vector_ops() -> tuple[Case, ...]:
+    """Estimates of ops of the vector unit, those of which all is priced, and which are layers here."""
+    priced = (row for row in rows("xla_tpu_v2_vector_ops") if row["ops_without_estimate"] == "0")
+    found = ((row, float(row["estimated_cycles_total"]), _vector_op(row)) for row in priced)
+    return tuple(
+        Case(layer.name, (layer,), int(row["batch"]), cycles, cycles, changes=_FLOAT32 * row["op"].endswith("f32"))
+        for row, cycles, layer in found
+        if layer is not None
+    )
+
+
+def _vector_op(row: Row) -> Op | None:
+    op, shapes = row["op"], [sizes(each.split(":")[0]) for each in row["shapes"].split("|")]
+    *outer, channels = shapes[0]
+    if op in _ROWS:
+        return _ROWS[op](f"{op} {'x'.join(map(str, shapes[0]))}", channels, prod(outer))
+    if len(shapes[0]) != 4:
+        return None
+    _, height, width = outer
+    batch = f" batch {row['batch']}" if int(row["batch"]) != USUAL_BATCH else ""
+    name, ifmap = f"{op} {height}x{width}x{channels}{batch}", (channels, height, width)
+    if op in _ELEMENTS:
+        return _ELEMENTS[op](name, *ifmap)
+    if op.startswith("concat"):
+        # A concatenation of maps is a copy of what it makes.
+        made = sum(each[-1] for each in shapes)
+        return Copy(f"{op} {height}x{width}x{made}", made, height, width)
+    if op == "global_avgpool":
+        return Pool2d(name, "average", *ifmap, (height, width))
+    found = re.fullmatch(r"(max|avg)pool(\d)x\ds(\d)", op)
+    return _pooled(name, found, ifmap, row) if found else None
+
+
+def _pooled(name: str, found: re.Match[str], ifmap: tuple[int, int, int], row: Row) -> Pool2d:
+    """Padded where an output for each step of the stride came out, which the table tells by bytes."""
+    kind: Literal["max", "average"] = "max" if found[1] == "max" else "average"
+    same = Pool2d(name, kind, *ifmap, (int(found[2]),) * 2, (int(found[3]),) * 2, "same")
+    bytes_out = same.outputs(int(row["batch"])) * _BFLOAT16
+    return same if bytes_out == int(row["out_bytes"]) else replace(same, padding=(0, 0))
