@@ -90,7 +90,7 @@ def _table(view: Table) -> str:
 
 
 def _claim(claim: Claim) -> str:
-    rule = f"; agrees: {claim.rule.text}" if claim.rule else ""
+    rule = f"; agrees: {claim.rule}" if claim.rule else ""
     findings = "".join(
         f"<tr><td>{'yes' if each in claim.kept else 'no'}</td><td>{escape(claim.written(each.value))}</td>"
         f"<td>{escape(each.when)}</td><td>{escape(each.word)}</td></tr>"

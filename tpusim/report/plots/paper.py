@@ -15,6 +15,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import NullLocator
 
 from tpusim.report.plots.figure import Picture, figure_of, plain
+from tpusim.report.plots.validation_plots import parity
 from tpusim.report.style import HATCHES, MARK, SERIES
 from tpusim.study.paper.exhibit import Bars, Curves, Errors, Exhibit, Grid, Marks, Parity, Schedule, Values, View
 
@@ -31,7 +32,7 @@ _FONT = 7
 
 
 def pictures(made: Sequence[Exhibit]) -> Iterator[Picture]:
-    """One of each exhibit that has anything to draw."""
+    """A picture of each exhibit that has anything to draw."""
     for each in made:
         if each.drawn:
             caption = f"{each.words.name}: {each.words.title}. {each.words.how}"
@@ -57,7 +58,7 @@ def draw(views: Sequence[View]) -> Figure:
 
 
 def _legend(figure: Figure) -> None:
-    """One for all panels, each name once, below everything."""
+    """A legend for all panels, each name once, below everything."""
     named: dict[str, Artist] = {}
     for plot in figure.axes:
         for handle, label in zip(*plot.get_legend_handles_labels(), strict=True):
@@ -67,7 +68,7 @@ def _legend(figure: Figure) -> None:
         figure.legend([*named.values()], [*named], loc="outside lower center", ncols=columns, fontsize=_FONT)
 
 
-# ---- bars, curves, parity and errors
+# ---- bars, curves and errors
 
 _SIZE = 5.0, 3.6
 """Of most charts."""
@@ -151,18 +152,6 @@ def _marks(axes: Axes, marks: Marks) -> None:
         axes.axhline(value, color=MARK, linewidth=1, ls="--", label=plain(label))
 
 
-def _parity(axes: Axes, view: Parity) -> None:
-    """Pairs around the diagonal."""
-    for (label, pairs), (tone, marker) in zip(view.clouds.items(), SERIES, strict=False):
-        theirs, ours = zip(*pairs, strict=True)
-        axes.scatter(theirs, ours, 16, marker=marker, facecolors="none", edgecolors=tone, linewidths=0.8,
-                     label=plain(label))  # fmt: skip
-    axes.set(xscale="log", yscale="log")
-    low, high = (pick(*axes.get_xlim(), *axes.get_ylim()) for pick in (min, max))
-    axes.plot([low, high], [low, high], color="black", linewidth=0.7)
-    axes.set(xlabel=f"{view.word} (cycles)", ylabel="tpusim (cycles)", xlim=(low, high), ylim=(low, high))
-
-
 # ---- schedules and cells
 
 _TONES = ("#ffffff", "#86aed0", "#fae3c8", "#bfcfa8", "#8d8d8d", "#d9c7e8")
@@ -242,7 +231,7 @@ def _named(axes: Axes, tone: str, meaning: str, hatch: str = "") -> None:
 _KINDS: Mapping[type, tuple[Draw, Size]] = {
     Bars: (_bars, _bars_size),
     Curves: (_curves, lambda _: _SIZE),
-    Parity: (_parity, lambda _: _SIZE),
+    Parity: (lambda axes, view: parity(axes, view.clouds, view.word, "cycles", 16), lambda _: _SIZE),
     Errors: (_errors, lambda _: _SIZE),
     Schedule: (_schedule, _schedule_size),
     Grid: (_grid, _grid_size),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from tpusim.report.plots.figure import Picture, figure_of
+from tpusim.report.plots.figure import Picture, figure_of, plain
 from tpusim.report.style import MAIN, SERIES
 from tpusim.study.validation.comparison import Comparison
 
@@ -32,25 +32,27 @@ def plots(comparisons: Sequence[Comparison]) -> Iterator[Picture]:
 def draw(comparisons: Sequence[Comparison]) -> Figure:
     """Sets of one status and unit: ours over theirs, and beside it how errors are spread."""
     figure = figure_of(7.4, 3.6)
-    parity, errors = figure.subplots(1, 2)
-    _draw_parity(parity, comparisons)
-    _draw_errors(errors, comparisons)
-    figure.legend(handles=parity.get_legend_handles_labels()[0], loc="outside lower center", ncols=4)
+    left, right = figure.subplots(1, 2)
+    numbers = comparisons[0].numbers
+    clouds = {each.numbers.name: [(row.theirs, row.ours) for row in each.rows] for each in comparisons}
+    parity(left, clouds, numbers.status, numbers.unit, 14)
+    left.set_title("parity")
+    _draw_errors(right, comparisons)
+    figure.legend(handles=left.get_legend_handles_labels()[0], loc="outside lower center", ncols=4)
     return figure
 
 
-def _draw_parity(axes: Axes, comparisons: Sequence[Comparison]) -> None:
-    unit, status = comparisons[0].numbers.unit, comparisons[0].numbers.status
-    for comparison, (tone, marker) in zip(comparisons, SERIES, strict=False):
-        theirs, ours = [row.theirs for row in comparison.rows], [row.ours for row in comparison.rows]
-        axes.scatter(theirs, ours, 14, marker=marker, facecolors="none", edgecolors=tone, linewidths=0.8,
-                     label=comparison.numbers.name)  # fmt: skip
+def parity(axes: Axes, clouds: Mapping[str, Sequence[tuple[float, float]]], word: str, unit: str, size: float) -> None:
+    """Pairs (theirs, ours) around the diagonal by what a legend calls them; `word` says what theirs are."""
+    for (label, pairs), (tone, marker) in zip(clouds.items(), SERIES, strict=False):
+        theirs, ours = zip(*pairs, strict=True)
+        axes.scatter(theirs, ours, size, marker=marker, facecolors="none", edgecolors=tone, linewidths=0.8,
+                     label=plain(label))  # fmt: skip
     if unit == "cycles":
-        axes.set_xscale("log")
-        axes.set_yscale("log")
+        axes.set(xscale="log", yscale="log")
     low, high = (pick(*axes.get_xlim(), *axes.get_ylim()) for pick in (min, max))
     axes.plot([low, high], [low, high], color="black", linewidth=0.7)
-    axes.set(xlabel=f"{status} ({unit})", ylabel=f"tpusim ({unit})", title="parity", xlim=(low, high), ylim=(low, high))
+    axes.set(xlabel=f"{word} ({unit})", ylabel=f"tpusim ({unit})", xlim=(low, high), ylim=(low, high))
 
 
 def _draw_errors(axes: Axes, comparisons: Sequence[Comparison]) -> None:

@@ -68,11 +68,10 @@ def _exhibit(exhibit: Exhibit) -> dict[str, Any]:
 
 
 def _claim(claim: Claim) -> dict[str, Any]:
-    rule = claim.rule
     return {
         **claim.model_dump(include={"key", "short", "sentence", "section", "stated", "note"}),
-        "rule": rule.text if rule else None,
+        "rule": claim.rule or None,
         "findings": [{**asdict(each), "agrees": each in claim.kept} for each in claim.findings],
-        "unit": rule.unit if rule else None,
+        "unit": claim.unit if claim.rule else None,
         "verdict": claim.verdict,
     }

@@ -38,7 +38,7 @@ PADDING, EMPTY = 0, -1
 _SMALL = Conv2d("fig_1", 2, 3, 3, 2, (2, 2))
 """Small enough to be read: two channels of 3x3, two filters of 2x2."""
 _EIGHT = Conv2d("fig_5", 8, 5, 5, 8, (3, 3))
-"""That of Fig. 5: eight channels of 5x5, a 3x3 kernel."""
+"""The layer of Fig. 5: eight channels of 5x5, a 3x3 kernel."""
 
 
 def _numbered(what: str, count: int) -> list[str]:

@@ -33,28 +33,6 @@ class Finding:
     word: str = SIMULATED
 
 
-@dataclass(frozen=True)
-class Rule:
-    """A figure agrees with the claim from `least` to `most`, both included, in `unit`."""
-
-    least: float = -inf
-    most: float = inf
-    unit: str = ""
-
-    def holds(self, value: float) -> bool:
-        """Whether a figure agrees."""
-        return self.least <= value <= self.most
-
-    @property
-    def text(self) -> str:
-        """It in words: "from 17.2 to 28.8 %"."""
-        if not isfinite(self.least):
-            return f"at most {with_unit(self.most, self.unit)}"
-        if not isfinite(self.most):
-            return f"at least {with_unit(self.least, self.unit)}"
-        return f"from {number(self.least)} to {with_unit(self.most, self.unit)}"
-
-
 class _Words(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -81,13 +59,23 @@ class Claim(_Words):
     findings: tuple[Finding, ...] = ()
 
     @property
-    def rule(self) -> Rule | None:
-        """The rule that a figure of ours has to meet."""
+    def bounds(self) -> tuple[float, float] | None:
+        """A figure of ours agrees from the first to the second, both included; None without a rule."""
         if self.about is not None:
-            return Rule(self.about * (1 - self.within), self.about * (1 + self.within), self.unit)
+            return self.about * (1 - self.within), self.about * (1 + self.within)
         if self.least is None and self.most is None:
             return None
-        return Rule(-inf if self.least is None else self.least, inf if self.most is None else self.most, self.unit)
+        return -inf if self.least is None else self.least, inf if self.most is None else self.most
+
+    @property
+    def rule(self) -> str:
+        """The rule that a figure of ours has to meet: "from 17.2 to 28.8 %"; empty without one."""
+        if self.bounds is None:
+            return ""
+        least, most = self.bounds
+        if not isfinite(least):
+            return f"at most {self.written(most)}"
+        return f"from {number(least)} to {self.written(most)}" if isfinite(most) else f"at least {self.written(least)}"
 
     @model_validator(mode="after")
     def _one_rule(self) -> Claim:
@@ -97,8 +85,8 @@ class Claim(_Words):
 
     @property
     def verdict(self) -> str:
-        """One of VERDICTS."""
-        if self.rule is None or not self.findings:
+        """Which of VERDICTS follows."""
+        if not (self.rule and self.findings):
             return OPEN
         kept = len(self.kept)
         return HOLDS if kept == len(self.findings) else CONDITION if kept else FAILS
@@ -106,7 +94,8 @@ class Claim(_Words):
     @property
     def kept(self) -> list[Finding]:
         """The findings that agree with it."""
-        return [each for each in self.findings if self.rule and self.rule.holds(each.value)]
+        least, most = self.bounds or (inf, -inf)
+        return [each for each in self.findings if least <= each.value <= most]
 
     @property
     def ours(self) -> str:
@@ -118,8 +107,9 @@ class Claim(_Words):
         return self.written(low) if number(low) == number(high) else f"{number(low)} to {self.written(high)}"
 
     def written(self, value: float) -> str:
-        """A figure in the rule's unit."""
-        return with_unit(value, self.rule.unit if self.rule else "")
+        """A figure in the rule's unit: "23.1 %"; factors have their sign at once: "3.43x"."""
+        space = "" if self.unit in ("", "x") else " "
+        return f"{number(value)}{space}{self.unit}"
 
 
 class ExhibitWords(_Words):
@@ -141,7 +131,7 @@ class ExhibitWords(_Words):
 
 @cache
 def words() -> dict[str, ExhibitWords]:
-    """All of them by their figure, in the order of the paper."""
+    """The words of every exhibit by its figure, in the order of the paper."""
     text = (files("tpusim.study.paper") / "words.yaml").read_text(encoding="utf-8")
     found = TypeAdapter(tuple[ExhibitWords, ...]).validate_python(yaml.safe_load(text))
     return {each.figure: each for each in found}
@@ -150,9 +140,3 @@ def words() -> dict[str, ExhibitWords]:
 def number(value: float) -> str:
     """Three digits, or all of a larger whole part."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
-def with_unit(value: float, unit: str) -> str:
-    """Factors have their sign at once, units a space before them: "3.43x", "23.1 %"."""
-    space = "" if unit in ("", "x") else " "
-    return f"{number(value)}{space}{unit}"

@@ -115,11 +115,9 @@ def explicit_on_tpu() -> Making:
 
     def longer(one: str, others: Mapping[str, str]) -> list[Finding]:
         """In percent, on the mean of the networks."""
-        pairs = product(others.items(), sizes)
-        times = {(called, size): _over(found, (one, size), (other, size)) for (other, called), size in pairs}
         return [
-            Finding(f"{called}, {size} bytes an element", 100 * (fmean(each) - 1))
-            for (called, size), each in times.items()
+            Finding(f"{called}, {size} bytes an element", 100 * (fmean(_over(found, (one, size), (other, size))) - 1))
+            for (other, called), size in product(others.items(), sizes)
         ]
 
     held = {"explicit": "explicit", "product": "product alone"}
@@ -162,7 +160,7 @@ def _of_elements(size: int) -> Hardware:
 
 _FEW = 8
 _RATES = {"": (), ", half the rate of L2": ("l2.bytes_per_cycle=570",)}
-"""That of L2 as it is fitted, and about half of it."""
+"""What changes the rate of L2: nothing, as it is fitted; to about half of it."""
 _REUSES = {"patch": "a patch in shared memory", "cache": "by the cache"}
 
 

@@ -85,7 +85,7 @@ class Plan:
 
     @property
     def points(self) -> list[tuple[Point, str]]:
-        """All of them."""
+        """The points of all exhibits."""
         return [pair for of_entry in self.keyed for pair in of_entry.values()]
 
     def left(self, store: Store) -> int:

@@ -48,7 +48,7 @@ def _kept(
 
 
 def _at_strides(kept: Mapping[int, list[Finding]]) -> list[Finding]:
-    """The same findings one after another, each with its stride."""
+    """Findings of all strides one after another, each with its stride."""
     return [Finding(f"stride {at}, {each.when}", each.value) for at, found in kept.items() for each in found]
 
 
@@ -66,7 +66,7 @@ def _used(strided: Simulated, plain: Simulated) -> float:
 
 
 def on_tensor_cores() -> Making:
-    """Fig. 4a: the same on a V100, of few images and of many, and the products of equal size: what of it is lost."""
+    """Fig. 4a: layers of ResNet on a V100, of few images and of many, and products of equal size: what is lost."""
     batches = 8, 64
     ways = {f"{layout}, batch {batch}": ("stride", layout, batch) for batch, layout in product(batches, LAYOUTS)}
     ways |= {f"product of equal size, batch {batch}": ("product", "NHWC", batch) for batch in batches}
@@ -98,7 +98,7 @@ def on_tpu() -> Making:
 
 
 def _estimated() -> Iterator[Finding]:
-    """The same of what the compiler estimates for layers that fill the array."""
+    """What of the rate at stride 1 the compiler estimates for layers that fill the array."""
     rates: dict[tuple[int, int], dict[int, float]] = {}
     for case in number_sets()["micro"].cases:
         (layer,) = case.layers
@@ -114,7 +114,7 @@ def _estimated() -> Iterator[Finding]:
 
 
 def _both_orders() -> Asked:
-    """The same layers by either order of K and both fetch policies, everything else alike; channel-last from banks."""
+    """Layers of ResNet by either order of K and both fetch policies, everything else alike; channel-last from banks."""
     points: dict[Any, Point] = {}
     for stride in STRIDES:
         layers = _layers(stride)

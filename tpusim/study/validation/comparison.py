@@ -25,7 +25,7 @@ AGREEING = 0.05
 
 @dataclass(frozen=True)
 class ComparedCase:
-    """One case: what tpusim, the reference and the roofline say; the rest as in Case.
+    """A case: what tpusim, the reference and the roofline say; the rest as in Case.
 
     `with_their_block` is what tpusim says with the compiler's block; None where none is known or it does not fit.
     """
@@ -47,7 +47,7 @@ class ComparedCase:
 
     @property
     def error_with_their_block(self) -> float | None:
-        """The same with the compiler's block."""
+        """The error with the compiler's block, where there is one."""
         return None if self.with_their_block is None else self.with_their_block / self.theirs - 1
 
     @property

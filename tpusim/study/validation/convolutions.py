@@ -14,7 +14,7 @@ from tpusim.study.validation.cases import Case, Row, rows, sizes
 
 USUAL_BATCH = 8
 FIRST_CHANNELS = 4
-"""Convolutions of at most so many input channels are judged apart: the compiler has other ways for first layers."""
+"""Convolutions of at most this many input channels are judged apart: the compiler has other ways for first layers."""
 THIN_CHANNELS = 64
 SMALL_KERNEL = 3
 SUBLANES, LANES = 8, 128
@@ -61,7 +61,7 @@ class Shape(NamedTuple):
 
     @property
     def layer(self) -> Conv2d:
-        """It as an op."""
+        """The convolution as an op."""
         strides = (self.stride, self.stride)
         ifmap = self.channels, self.height, self.width
         return Conv2d(self.name, *ifmap, self.out, self.kernel, strides, self.padding)

@@ -1,8 +1,8 @@
 """Operations that Google's compiler priced: those of networks that it took whole, and of the vector unit one by one.
 
-What an operation is, in layers of ours, is worked out from the shapes of what goes in and comes out. One of a network
-may hold two convolutions or products, one after the other; additions and activations ride along, nearly free. A copy
-moves words from one layout into another. Of what needs an op that is none here, operations have no layers.
+What an operation is, in layers of ours, is worked out from the shapes of what goes in and comes out. An operation of
+a network may hold two convolutions or products, one after the other; additions and activations ride along, nearly free.
+A copy moves words from one layout into another. An operation that needs an op which is none here has no layers.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ESTIMATED = {
     "network_bert_layer": "a layer of BERT, 128 and 512 words",
 }
 SCHEDULED = {"scheduled_resnet50": "ResNet-50", "scheduled_vgg16": "VGG16"}
-"""Their convolutions and products."""
+"""Networks by the sets of what is estimated, and of code: convolutions and products."""
 POOLING = "scheduled_pooling"
 
 _BESIDE_LOOP = 630
@@ -79,7 +79,7 @@ class Operation:
         return _BESIDE_LOOP + max(loop, moving) + moving / int(code["iterations"])
 
     def case(self, theirs: float) -> Case:
-        """It as a case of either word."""
+        """A case of either word, held against `theirs`."""
         return Case(self.name, self.layers, self.batch, theirs, self.estimate, self.code)
 
 
@@ -129,7 +129,7 @@ def _code() -> dict[tuple[str, str], Row]:
 
 @cache
 def _operations(network: str) -> list[Operation]:
-    """All of a network, in order."""
+    """Every operation of a network, in order."""
     return [operation(row) for row in rows("xla_tpu_v2_networks") if row["network"] == network]
 
 

@@ -27,7 +27,7 @@ def number_sets() -> dict[str, NumberSet]:
 
 
 def _layers() -> Iterator[NumberSet]:
-    """Those of which half served to choose the fitted numbers of the estimator's machine."""
+    """Sets of which half served to choose the fitted numbers of the estimator's machine."""
     made = partial(_estimated, kind="layers", fitted=True)
     yield made("gemm", about="matrix products", cases=tuple(_products()))
     for name, about in (("ResNet50", "ResNet-50"), ("VGG16", "VGG16"), ("YOLOv2", "YOLOv2"),
@@ -152,7 +152,7 @@ def deepbench_sets() -> dict[str, NumberSet]:
 
 @cache
 def gpu_convolutions() -> tuple[Case, ...]:
-    """Those of cuDNN 7.6.2, NHWC, by its implicit algorithm; a shape that the table has twice counts once.
+    """Convolutions of cuDNN 7.6.2, NHWC, by its implicit algorithm; a shape that the table has twice counts once.
 
     With the channels that the library was given: DeepBench fills them up to eight.
     """
@@ -169,7 +169,7 @@ def gpu_convolutions() -> tuple[Case, ...]:
 
 
 def _gpu_products() -> Iterator[Case]:
-    """Those of cuBLAS, by rows of the first factor, which are its columns: it counts columns first."""
+    """Products of cuBLAS, by rows of the first factor, which are its columns: it counts columns first."""
     for row in rows("deepbench_v100_fp16_gemm"):
         m, n, k = int(row["N"]), int(row["M"]), int(row["K"])
         name = f"{m}x{k}>{n} {row['transA']}{row['transB']}"
