@@ -124,20 +124,16 @@ def lowered_layer() -> Making:
         Grid(f"ifmap, {name}", [[Cell(point_name(each, ifmap.shape), tone) for each in row] for row in rows])
         for (tone, name), rows in zip(_channels(_SMALL.in_channels).items(), ifmap[..., 0], strict=True)
     ]
+    networks = {called: convolutions(network, 1) for network, called in SEVEN.items()}
     most = {
-        called: max(_growth(each) / prod(each.kernel) for each in convolutions(network, 1))
-        for network, called in SEVEN.items()
+        called: max(ifmap_elements(each.product) / ifmap_elements(each) / prod(each.kernel) for each in layers)
+        for called, layers in networks.items()
     }
     small = matrix(_SMALL, ifmap, True).size / ifmap.size / prod(_SMALL.kernel)
     findings = [Finding("the layer drawn", small, COUNTED)]
     findings += [Finding(f"the layer of {called} with the most", each, COUNTED) for called, each in most.items()]
     views = [*maps, _filters(_SMALL), _lowered(_SMALL, True, "lowered matrix, a row an output")]
     return Shown(views, {"lowered_growth": findings})
-
-
-def _growth(layer: Conv2d) -> float:
-    """The lowered matrix over the ifmap."""
-    return ifmap_elements(layer.product) / ifmap_elements(layer)
 
 
 def _filters(layer: Conv2d) -> Grid:

@@ -1,14 +1,12 @@
-"""Layers, machines and pictures that several exhibits share."""
+"""Networks, layers and layouts that several exhibits are about."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import prod
-from statistics import fmean
 
 from tpusim.network.ops.conv2d import Conv2d
 from tpusim.network.workload_file import load_workload
-from tpusim.study.paper.exhibit import Bars, Marks
 
 SEVEN = {
     "alexnet": "AlexNet", "densenet121": "DenseNet", "googlenet": "GoogleNet", "resnet50": "ResNet", "vgg16": "VGG",
@@ -48,9 +46,3 @@ def square(size: tuple[int, int, int, int], stride: int = 1) -> Conv2d:
 def ifmap_elements(layer: Conv2d) -> int:
     """The elements of the ifmap of one image."""
     return prod(layer.tensors(1).ifmap)
-
-
-def by_network(title: str, series: Mapping[str, Sequence[float]], unit: str, marks: Marks | None = None) -> Bars:
-    """A group of bars for each of the seven networks, and one for their mean."""
-    with_means = {label: [*values, fmean(values)] for label, values in series.items()}
-    return Bars(title, [*SEVEN.values(), "mean"], with_means, unit, marks or {})

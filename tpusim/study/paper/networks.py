@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from statistics import fmean
@@ -12,8 +12,8 @@ from tpusim.machines.family import load_hardware as load_machine
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.network.ops.conv2d import Conv2d
 from tpusim.study.paper.claims import COUNTED, Finding
-from tpusim.study.paper.exhibit import Asked, Found, Making, Shown, Table, point_of
-from tpusim.study.paper.layers import LAYOUTS, LIBRARY, SEVEN, by_network, convolutions, ifmap_elements, products
+from tpusim.study.paper.exhibit import Asked, Bars, Found, Making, Marks, Shown, Table, point_of
+from tpusim.study.paper.layers import LAYOUTS, LIBRARY, SEVEN, convolutions, ifmap_elements, products
 from tpusim.study.sweep.space import Point
 
 # ---- Table I
@@ -88,12 +88,18 @@ def _over(found: Found, one: Any, other: Any) -> list[float]:
     return [found[one, network].cycles / found[other, network].cycles for network in SEVEN]
 
 
+def _by_network(title: str, series: Mapping[str, Sequence[float]], unit: str, marks: Marks | None = None) -> Bars:
+    """A group of bars for each of the seven networks, and one for their mean."""
+    with_means = {label: [*values, fmean(values)] for label, values in series.items()}
+    return Bars(title, [*SEVEN.values(), "mean"], with_means, unit, marks or {})
+
+
 def explicit_on_gpu() -> Making:
     """Fig. 2a: time of the explicit method over that of a V100's library, as maps lie, which is implicit."""
     found = yield _on_gpu({**_LIBRARY, "explicit": ("explicit", ())}, _MANY)
     series = {f"over {layout}": [100 * (each - 1) for each in _over(found, "explicit", layout)] for layout in LAYOUTS}
     findings = [Finding(f"{label}, mean of seven networks", fmean(values)) for label, values in series.items()]
-    return Shown([by_network("explicit on a V100", series, "% slower")], {"gpu_explicit": findings})
+    return Shown([_by_network("explicit on a V100", series, "% slower")], {"gpu_explicit": findings})
 
 
 def explicit_on_tpu() -> Making:
@@ -122,7 +128,7 @@ def explicit_on_tpu() -> Making:
 
     held = {"explicit": "explicit", "product": "product alone"}
     views = [
-        by_network(
+        _by_network(
             f"implicit: {label}",
             {
                 f"{called}, {size} bytes": _over(found, (what, size), (how, size))
@@ -181,7 +187,7 @@ def blocks_on_gpu() -> Making:
         for (reuse, what), layout in product(_REUSES.items(), LAYOUTS)
     }
     findings = [Finding(label, fmean(values)) for label, values in series.items()]
-    bars = by_network("channel-first blocks on a V100", series, "time over the library's")
+    bars = _by_network("channel-first blocks on a V100", series, "time over the library's")
     return Shown([bars], {"gpu_networks": findings})
 
 

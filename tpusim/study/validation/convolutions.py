@@ -119,7 +119,7 @@ def _case(shape: Shape, theirs: str, price: str | None = None) -> Case:
         estimated=float(price or theirs),
         scheduled=float(code["scheduled_with_hbm"]) if code else None,
         their_block=their_block(known).changes if known else (),
-        quirk=price is None and windows is not None and uncharged(shape.channels, _resident_taps(windows)),
+        quirk=price is None and windows is not None and uncharged(shape.channels, windows_of(windows).taps),
     )
 
 
@@ -157,11 +157,6 @@ def _shape(row: Row) -> Shape:
     keys = ("batch", "H", "W", "ci", "co", "kh", "kw", "s", "ph", "pw")
     batch, height, width, channels, out, high, wide, stride, down, across = (int(row[key]) for key in keys)
     return Shape(batch, height, width, channels, out, (high, wide), stride, (down, across))
-
-
-def _resident_taps(row: Row) -> int:
-    height, width, *_ = sizes(row["kernel_window_bounds"])
-    return height * width
 
 
 def _estimated_class(shape: Shape) -> str:
@@ -267,6 +262,11 @@ class Windows:
     in_channels: int
     iterations: Iterations
 
+    @property
+    def taps(self) -> int:
+        """Taps of a filter that are on chip at a time."""
+        return self.tap_rows * self.tap_cols
+
 
 @dataclass(frozen=True)
 class TheirBlock:
@@ -300,7 +300,7 @@ def their_block(row: Row) -> TheirBlock:
         images=min(windows.images, int(row["batch"])),
         in_channels=min(windows.in_channels, int(row["ci"])),
         out_channels=min(windows.out_channels, int(row["co"])),
-        taps=windows.tap_rows * windows.tap_cols,
+        taps=windows.taps,
     )
     return TheirBlock(block, "filter_major" if windows.iterations.out_channels > 1 else "block_major")
 

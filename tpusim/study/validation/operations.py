@@ -78,10 +78,6 @@ class Operation:
         loop, moving = float(code["scheduled_cycles"]), float(code["hbm_cycles"])
         return _BESIDE_LOOP + max(loop, moving) + moving / int(code["iterations"])
 
-    def case(self, theirs: float) -> Case:
-        """A case of either word, held against `theirs`."""
-        return Case(self.name, self.layers, self.batch, theirs, self.estimate, self.code)
-
 
 Compared = tuple[tuple[Case, ...], tuple[LeftOut, ...]]
 """What is compared of a network, and what is left out."""
@@ -117,8 +113,9 @@ def _coded(name: str) -> Iterator[tuple[Operation, float | None]]:
 def _compared(figures: Iterator[tuple[Operation, float | None]], holds: Callable[[Operation], bool]) -> Compared:
     """Operations for which there is a figure: a case where `holds`, and otherwise left out."""
     known = [(each, theirs) for each, theirs in figures if theirs is not None]
-    others = tuple(LeftOut(each.name, theirs) for each, theirs in known if not holds(each))
-    return tuple(each.case(theirs) for each, theirs in known if holds(each)), others
+    compared = ((each, theirs) for each, theirs in known if holds(each))
+    cases = (Case(each.name, each.layers, each.batch, theirs, each.estimate, each.code) for each, theirs in compared)
+    return tuple(cases), tuple(LeftOut(each.name, theirs) for each, theirs in known if not holds(each))
 
 
 @cache
@@ -162,7 +159,8 @@ def layers_of(row: Row) -> tuple[Op, ...]:
     chain = _chain(weights, out[-1])
     inputs = [each for each in maps if each[-1] == chain[0][-2]]
     if len(chain[0]) == 2:
-        return _products(chain, prod(inputs[0][:-1]))
+        rows_ = prod(inputs[0][:-1])
+        return tuple(Gemm(f"{rows_}x{k}>{n}", rows_, n, k) for k, n in chain)
     # Where none has as many channels, several are concatenated.
     _, height, width, _ = max(each for each in inputs or maps if len(each) == 4)
     return _convolutions(chain, (height, width), out, row["conv_window"])
@@ -264,28 +262,22 @@ def _chain(weights: Sequence[Dims], out: int) -> tuple[Dims, ...]:
     )
 
 
-def _products(chain: Sequence[Dims], rows_: int) -> tuple[Op, ...]:
-    return tuple(Gemm(f"{rows_}x{k}>{n}", rows_, n, k) for k, n in chain)
-
-
 def _convolutions(chain: Sequence[Dims], side: tuple[int, int], out: Dims, window: str) -> tuple[Op, ...]:
-    """The window is that of one of them; what is left of the stride falls to the other, which keeps the map's size."""
-    kernel, stride, padding = _window(window)
+    """The window is that of one of them; what is left of the stride falls to the other, which keeps the map's size.
+
+    It stands in `window`: "convolution{size=3x3 stride=2x2 pad=1_1x1_1}".
+    """
+    said = dict(re.findall(r"(\w+)=([\dx_]+)", window))
+    kernel, (stride, *_) = sizes(said["size"]), sizes(said.get("stride", "1x1"))
+    down, across = (int(each.split("_")[0]) for each in said.get("pad", "0_0x0_0").split("x"))
     all_strides = side[0] // out[1] if len(out) == 4 else stride
     layers: list[Conv2d] = []
     for high, wide, channels, channels_out in chain:
-        own = (stride, padding) if (high, wide) == kernel else (all_strides // stride, (high // 2, wide // 2))
+        own = (stride, (down, across)) if (high, wide) == kernel else (all_strides // stride, (high // 2, wide // 2))
         layer = Conv2d("conv", channels, *side, channels_out, (high, wide), (own[0], own[0]), own[1])
         side = layer.out_height, layer.out_width
         layers.append(layer)
     return tuple(layers)
-
-
-def _window(text: str) -> tuple[Dims, int, tuple[int, int]]:
-    """Kernel, stride and padding of "convolution{size=3x3 stride=2x2 pad=1_1x1_1}"."""
-    said = dict(re.findall(r"(\w+)=([\dx_]+)", text))
-    down, across = (int(each.split("_")[0]) for each in said.get("pad", "0_0x0_0").split("x"))
-    return sizes(said["size"]), sizes(said.get("stride", "1x1"))[0], (down, across)
 
 
 _KINDS: tuple[tuple[Callable[[Row], bool], Callable[[Row], Operation]], ...] = (
