@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from statistics import fmean
@@ -189,18 +189,8 @@ def stacked_taps() -> Making:
         for way, cycles in ours.items()
     }
 
-    rate = [2 * each.macs(_BATCH) * machines[_RULE].clock_hz / 1e12 for each in layers]
     lines = {"estimated": [case.theirs for case in cases], "the paper's rule": ours[_RULE]}
     lines["filter rows stacked too"] = ours[_STACKED]
-    views = []
-    for side in dict.fromkeys(each.in_height for each in layers):
-        at = [place for place, each in enumerate(layers) if each.in_height == side]
-        if len(at) >= _MOST_WAYS:
-            channels = [float(layers[place].in_channels) for place in at]
-            tflops = {label: [rate[place] / cycles[place] for place in at] for label, cycles in lines.items()}
-            title = f"{side}x{side}, C_I = C_O, 3x3, batch 8"
-            views.append(Curves(title, channels, "input channels", tflops, "TFLOPS", doubling=True))
-
     word = AGAINST.format(word=ESTIMATED)
     half = [100 * error for each, error in zip(layers, errors[_RULE], strict=True) if each.in_channels == _LANES // 2]
     means = {_RULE: _RULE, f"{_RULE}, on tpu_v2, to which nothing was fitted": _PLAIN, _STACKED: _STACKED}
@@ -210,11 +200,25 @@ def stacked_taps() -> Making:
     # More tiles than fit are as many as fit: of those that are as close, the fewest.
     best = [min(numbers, key=lambda way: (round(errors[way][place], 3), way)) for place in range(len(cases))]
     hits = [way == min(_LANES // each.in_channels, each.kernel[1]) for way, each in zip(best, layers, strict=True)]
-    closest = Finding("of 1, 2 and 3 tiles, closest to the estimate", 100 * fmean(hits), word)
-    emitted = [
-        Finding(f"passes of emitted code, {what}", 100 * fmean(each), COUNTED) for what, each in _emitted().items()
-    ]
-    return Shown(views, {"multi_tile_error": off, "multi_tile_rule": [closest, *emitted]})
+    rule = [Finding("of 1, 2 and 3 tiles, closest to the estimate", 100 * fmean(hits), word)]
+    for what, each in _emitted().items():
+        rule.append(Finding(f"passes of emitted code, {what}", 100 * fmean(each), COUNTED))
+    views = _over_channels(layers, lines, machines[_RULE].clock_hz)
+    return Shown(views, {"multi_tile_error": off, "multi_tile_rule": rule})
+
+
+def _over_channels(layers: Sequence[Conv2d], cycles: Mapping[str, Sequence[float]], clock_hz: float) -> list[Curves]:
+    """TFLOPS over the input channels, for each size of map that has enough of them; `cycles` of the layers by label."""
+    rate = [2 * each.macs(_BATCH) * clock_hz / 1e12 for each in layers]
+    views = []
+    for side in dict.fromkeys(each.in_height for each in layers):
+        at = [place for place, each in enumerate(layers) if each.in_height == side]
+        if len(at) >= _MOST_WAYS:
+            channels = [float(layers[place].in_channels) for place in at]
+            tflops = {label: [rate[place] / of[place] for place in at] for label, of in cycles.items()}
+            title = f"{side}x{side}, C_I = C_O, 3x3, batch 8"
+            views.append(Curves(title, channels, "input channels", tflops, "TFLOPS", doubling=True))
+    return views
 
 
 def _emitted() -> dict[str, list[bool]]:
