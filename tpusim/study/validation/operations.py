@@ -342,7 +342,8 @@ def _vector_op(row: Row) -> Op | None:
     if op.startswith("concat"):
         # A concatenation of maps is a copy of what it makes.
         made = sum(each[-1] for each in shapes)
-        return Copy(f"{op} {height}x{width}x{made}", made, height, width)
+        copied: Op = Copy(f"{op} {height}x{width}x{made}", made, height, width)
+        return copied
     if op == "global_avgpool":
         return Pool2d(name, "average", *ifmap, (height, width))
     found = re.fullmatch(r"(max|avg)pool(\d)x\ds(\d)", op)
