@@ -10,7 +10,7 @@ from functools import lru_cache
 from tpusim.base.errors import CapacityError
 from tpusim.flow.choice import prepared
 from tpusim.flow.engines import Watch, unwatched
-from tpusim.flow.lowerings import AUTO, asked_of, usual
+from tpusim.flow.lowerings import AUTO, asked_of, usual, with_unasked
 from tpusim.machines.family import Machine
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, meant, planned_of
@@ -84,7 +84,10 @@ def fused(
     wanted: Callable[[str], bool] = _all_of_them,
     watch: Watch = unwatched,
 ) -> Workload:
-    """The workload in which biases, additions and activations ride on the results of the layers that they follow.
+    """The workload as its layers run.
+
+    Unless a `lowering` is asked for, layers of several groups have their own. Where the machine fuses, biases,
+    additions and activations ride on the results of the layers that they follow.
 
     Biases ride, those of the layer or what is added for each channel by one behind it, where there is room for them.
     An addition of maps rides on the later of the layers whose outputs it adds, an activation on one layer; nobody else
@@ -96,6 +99,7 @@ def fused(
     Under `auto` a layer carries what takes longer by itself, which is found out by timing both; `watch` is told of each
     layer then. It is found out for those alone whose names are `wanted`: of the others nobody knows.
     """
+    workload = workload if lowering else with_unasked(workload, hardware)
     if not isinstance(hardware, Hardware) or hardware.sequencer.fusion == "none":
         return workload
     fusion = _Fusion(workload, hardware, lowering or usual())

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tpusim.base.errors import CapacityError, InputError, Problem, UnsuitableError, did_you_mean
-from tpusim.machines.family import Family
+from tpusim.machines.family import Family, Machine, family_of
 from tpusim.machines.tpu.family import FAMILY as TPU
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 
@@ -59,6 +59,24 @@ def _is_left(lowering: Lowering, layer: Op, batch: int) -> bool:
         return lowering.leaves(layer, batch)
     except UnsuitableError:
         return False
+
+
+def with_unasked(workload: Workload, machine: Machine) -> Workload:
+    """The workload whose layers of several groups have lowerings of their own, where their files name none: by the
+    first they would take a pass for each group.
+    """
+    from tpusim.network.workload import OwnLowering
+
+    family, named = family_of(machine), {each.layer for each in workload.lowerings}
+    chosen: dict[Hashable, str] = {}
+    own: list[OwnLowering] = []
+    for layer in workload.layers:
+        if layer.name not in named:
+            if layer.shape_key not in chosen:
+                chosen[layer.shape_key] = family.unasked(layer, workload.batch, machine)
+            if (name := chosen[layer.shape_key]) != usual(family):
+                own.append(OwnLowering(layer.name, name))
+    return replace(workload, lowerings=(*workload.lowerings, *own)) if own else workload
 
 
 def check_known(lowering: object, family: Family = TPU) -> None:

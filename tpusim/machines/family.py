@@ -107,6 +107,9 @@ class Family(Protocol):
     def meant(self, layer: Op, lowering: str) -> str:
         """The lowering that a name means for an op."""
 
+    def unasked(self, layer: Op, batch: int, machine: Any) -> str:
+        """The lowering that a layer of its machine gets of which nobody says any: the first, or what suits it better."""
+
 
 class Modelled(Family, Protocol):
     """A family whose layers flow runs through this alone. That of the TPU, which is older, flow knows step by step."""

@@ -85,6 +85,10 @@ class Gpus:
         """Itself."""
         return lowering
 
+    def unasked(self, layer: Op, batch: int, machine: Machine) -> str:
+        """The first, of all layers."""
+        return next(iter(GLOSSES))
+
     def facts(self, machine: Machine) -> Mapping[str, str]:
         """What tells one GPU from another."""
         gpu = cast(Gpu, machine)

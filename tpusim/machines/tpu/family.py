@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from tpusim.machines.tpu.lowering.registry import LOWERINGS, meant
+from tpusim.machines.tpu.lowering.registry import LOWERINGS, meant, unasked
 
 if TYPE_CHECKING:
     from tpusim.input.document import Document
@@ -65,6 +65,10 @@ class Tpu:
     def meant(self, layer: Op, lowering: str) -> str:
         """Ops of a unit that has one way to do them are lowered in that way."""
         return meant(layer, lowering)
+
+    def unasked(self, layer: Op, batch: int, machine: Hardware) -> str:
+        """Of layers of several groups the one that their estimate prefers."""
+        return unasked(layer, batch, machine)
 
 
 FAMILY = Tpu()

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, PlainValidator, ValidationInfo
 
 from tpusim.base.errors import InputError, Problem
-from tpusim.flow.lowerings import check_known, check_own, usual
+from tpusim.flow.lowerings import check_known, check_own
 from tpusim.input.document import Document
 from tpusim.input.fields import Choice, whole, written
 from tpusim.input.form import Form, validated
@@ -130,12 +130,10 @@ def _family(info: ValidationInfo) -> Family:
         return TPU
 
 
-def _lowering(given: object, info: ValidationInfo) -> str:
-    family = _family(info)
-    if given is None:
-        return usual(family)
-    check_known(given, family)
-    return str(given)
+def _lowering(given: object, info: ValidationInfo) -> str | None:
+    if given is not None:
+        check_known(given, _family(info))
+    return None if given is None else str(given)
 
 
 def _axes(given: object, info: ValidationInfo) -> tuple[Axis, ...]:
@@ -240,7 +238,7 @@ class Spec:
     hardware: Annotated[Machine, PlainValidator(_machine)]
     workloads: Annotated[tuple[Document, ...], PlainValidator(_workloads)]
     batch: Annotated[int, whole(MOST_IMAGES)]
-    lowering: Annotated[str, PlainValidator(_lowering)]
+    lowering: Annotated[str | None, PlainValidator(_lowering)]
     axes: Annotated[tuple[Axis, ...], PlainValidator(_axes)]
     combine: Annotated[Literal["grid", "zip"], Choice(), AfterValidator(_combine)] = "grid"
     where: Annotated[tuple[Constraint, ...], PlainValidator(_where)] = ()

@@ -13,6 +13,7 @@ from typing import Any
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.flow.fusion import fused
+from tpusim.flow.lowerings import usual
 from tpusim.input.document import Document
 from tpusim.input.scalars import show, whole_number
 from tpusim.machines.family import Machine, family_of
@@ -90,7 +91,8 @@ class Space:
         settings = tuple((axis.name, shown(value)) for axis, value in zip(self.axes, values, strict=True))
         lowering = self._spec.lowering if self._lowering_axis is None else str(values[self._lowering_axis])
         networks = (fused(network.with_values(values, batch), hardware, lowering) for network in self._networks)
-        return tuple(Point(network, settings, hardware, lowering) for network in networks)
+        asked = lowering or usual(family_of(hardware))
+        return tuple(Point(network, settings, hardware, asked) for network in networks)
 
     def _batch_of(self, values: Values) -> int:
         if self._batch_axis is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -32,6 +32,8 @@ LOWERINGS: Registry[Lowering] = Registry(
     "tpusim.machines.tpu", {name: f"{_OTHERS.get(name, f'lowering.{name}')}.{name.upper()}" for name in _NAMES}
 )
 """The first is what a run takes unasked."""
+_GROUPED = ("channel_first", "block_diagonal", "vector")
+"""Lowerings between which a run chooses unasked for layers of several groups."""
 
 
 def meant(layer: Op, asked: str) -> str:
@@ -39,6 +41,21 @@ def meant(layer: Op, asked: str) -> str:
     if layer.unit != "array":
         return next((name for name, each in LOWERINGS.items() if each.takes(layer)), asked)
     return LOWERINGS[asked].instead.get(layer.core.op, asked) if asked in LOWERINGS else asked
+
+
+def unasked(layer: Op, batch: int, hardware: Hardware) -> str:
+    """The lowering of a layer for which nobody names one: the first, but of convolutions of several groups, which take
+    a pass for each by that, the one of `_GROUPED` whose estimate is the lowest. Of equals the first.
+    """
+    usual = _GROUPED[0]
+    if getattr(layer.core, "groups", 1) == 1 or meant(layer, usual) != usual:
+        return usual
+    cycles: dict[str, float] = {}
+    for name in _GROUPED:
+        # What refuses a layer is told when nothing else takes it.
+        with suppress(CapacityError):
+            cycles[name] = drafts_of(layer, batch, hardware, name)[0].estimate()
+    return min(cycles, key=cycles.__getitem__, default=usual)
 
 
 def drafts_of(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Sequence[Draft]:

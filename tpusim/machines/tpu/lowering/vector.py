@@ -43,7 +43,8 @@ def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
     # What the vector unit works on may lie in any way.
     hardware = hardware.with_entry("ready")
     work = units_of(shape_of(layer, batch, hardware), hardware)
-    return one_draft(lambda: work, lambda _: _explained(work, layer))
+    (draft,) = one_draft(lambda: work, lambda _: _explained(work, layer))
+    return [replace(draft, estimate=lambda: work.cycles(work.tiling))]
 
 
 class _Depthwise(VectorUnits):
