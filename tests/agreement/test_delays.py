@@ -293,4 +293,4 @@ def estimated(cutting: Cutting, layer: Conv2d, batch: int, hardware: Hardware, b
     shape = shape_of(layer, batch, hardware)
     candidates = Candidates(shape, hardware, cutting(shape, hardware), None)
     tilings = next(candidates.whole())
-    return float(candidates.estimate.cycles(tilings)[tilings.blocks == blocks].min())
+    return float(candidates.estimate(tilings)[tilings.blocks == blocks].min())

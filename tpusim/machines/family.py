@@ -108,7 +108,7 @@ class Family(Protocol):
         """The lowering that a name means for an op."""
 
     def unasked(self, layer: Op, batch: int, machine: Any) -> str:
-        """The lowering that a layer of its machine gets of which nobody says any: the first, or what suits it better."""
+        """The lowering of a layer for which nobody names one: the first, or what suits it better."""
 
 
 class Modelled(Family, Protocol):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from statistics import median
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
@@ -15,7 +14,7 @@ from tpusim.machines.tpu import event
 from tpusim.machines.tpu.cut.geometry import shape_of
 from tpusim.machines.tpu.cut.plan import Plan, even_extents
 from tpusim.machines.tpu.cut.reduction import TapGroups
-from tpusim.machines.tpu.cut.tiling import Tiling, word_groups
+from tpusim.machines.tpu.cut.tiling import word_groups
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.machines.tpu.search.candidates import Candidates
@@ -77,7 +76,7 @@ def estimates(candidates: Candidates, chunked: bool) -> list[float]:
     """The cost of every tiling that fits, of those with a whole reduction or of those with chunks."""
     found: list[float] = []
     for tilings in candidates.chunked() if chunked else (*candidates.whole(), *candidates.deep()):
-        costs = candidates.estimate.cycles(tilings)
+        costs = candidates.estimate(tilings)
         found += costs[tilings.words <= candidates.hardware.capacity_words].tolist()
     return found
 
@@ -85,8 +84,7 @@ def estimates(candidates: Candidates, chunked: bool) -> list[float]:
 def estimate(candidates: Candidates, hardware: Hardware) -> float:
     """What the tiling is thought to cost that is chosen."""
     tiling = choose(candidates.shape, hardware, candidates.cut)
-    arrays = {name: value if isinstance(value, str) else np.array([value]) for name, value in vars(tiling).items()}
-    return float(candidates.estimate.cycles(Tiling(**arrays))[0])
+    return float(candidates.estimate(tiling))
 
 
 @relaxed

@@ -67,11 +67,22 @@ def delay_of(words: int, hardware: Hardware) -> int:
     return hardware.sequencer.block_cycles + ready_delay(words, hardware)
 
 
+class _Costs(NamedTuple):
+    """What every candidate has to bring out (`results`, one a block and column fold), and the cycles of its parts."""
+
+    results: Counts
+    per_pass: Counts
+    load: Cycles
+    spill: Cycles
+    first: Cycles
+    last: Cycles
+
+
 class LayerWork:
-    """The units of work of one layer whose reduction is cut in this way, and what each demands.
+    """The units of work of one layer whose reduction is cut in this way, what each demands, and an estimate of all.
 
     Attributes:
-        chunk: the whole reduction; `passes`: those of an outcome, the most.
+        chunk: the whole reduction; `passes`: how many an outcome has, the most.
         folds, taps: row folds and tap groups of it.
         col_folds: the output channels of a group, portion by portion, for each outcome; `columns`: how many.
         groups, word_fill: words of a pixel, and elements used of each.
@@ -82,7 +93,7 @@ class LayerWork:
     def __init__(self, shape: ConvShape, hardware: Hardware, cut: Cut) -> None:
         self.shape, self.hardware, self.cut = shape, hardware, cut
         (self.chunk,) = cut.chunks(cut.groups, cut.folds)
-        self.passes = max(summed(self.chunk), key=len)
+        self.passes = max(map(len, self.chunk.sums))
         self.folds, self.taps = cut.folds, cut.groups
         self.col_folds = col_folds(shape.out_channels, hardware) * len(self.chunk.sums)
         self.columns = len(self.col_folds)
@@ -90,12 +101,19 @@ class LayerWork:
         self.drains = hardware.sequencer.between_blocks == "drain"
         self.element_cycles = hardware.vector_memory.element_bytes / float(hardware.hbm_bytes_per_cycle)
         self.filter_cycles = shape.taps * shape.channels * shape.out_channels // shape.bundle * self.element_cycles
+        # Pieces of a load, of which passes wait for the first.
+        self._begun_with = 1 if hardware.mapping.loads == "whole" else MOST_PIECES
+        # Between the fill of one block and the spill of another the bus waits for the last words and the drain.
+        drain = hardware.array.rows + self.word_fill
+        self._turnaround = hardware.latency_cycles + drain
+        # A block's first preload and last results, where they are not hidden behind other blocks.
+        self._drain_cycles = hardware.preload_cycles + drain if self.drains else 0
 
     @cached_property
     def frame(self) -> Frame:
         """The port's period while passes stream."""
         ready = word_cycles(self.groups, self.cut.transposed, self.hardware)
-        clients = stream_clients(len(self.passes) > 1)
+        clients = stream_clients(self.passes > 1)
         return frame_of(self.hardware, self.word_fill, clients, word_cycles=ready)
 
     def stream(self, words: Counts) -> Counts:
@@ -151,18 +169,127 @@ class LayerWork:
     @cached_property
     def ready_cycles(self) -> float:
         """Cycles in which the vector unit makes a word of the ifmap ready, as if the whole map were one block."""
-        hardware, shape, chunk = self.hardware, self.shape, self.chunk
-        if not hardware.vector_unit.stack_cycles and hardware.mapping.entry == "ready":
-            return 0.0
-        stacking = 0 if self.cut.transposed else hardware.vector_unit.stack_cycles * chunk.rotations
-        sizes = shape.row.extent, shape.col.extent, self.groups
-        points = prod(patch(shape, chunk, sizes)) * self.groups
-        return float(stacking + relaying(shape, chunk, sizes, hardware) / points) / len(chunk.places)
+        sizes = self.shape.row.extent, self.shape.col.extent, self.groups
+        points = prod(patch(self.shape, self.chunk, sizes)) * self.groups
+        cycles = sum(preparing(self.cut, self.chunk, sizes, self.hardware))
+        return float(cycles / points) / len(self.chunk.places)
 
     def rotated(self, rows: Cycles, cols: Cycles, groups: Cycles) -> Cycles:
         """Cycles to rotate what blocks of such extents need into the lane groups of further copies."""
-        cycles = 0 if self.cut.transposed else self.chunk.rotations * float(self.hardware.vector_unit.stack_cycles)
-        return cycles and prod(patch(self.shape, self.chunk, (rows, cols, groups))) * groups * cycles
+        return rotating(self.cut, self.chunk, (rows, cols, groups), float(self.hardware.vector_unit.stack_cycles))
+
+    # ---- what a tiling would cost, roughly: it steers the choice only and is never reported
+
+    def estimate(self, tilings: Tiling[Any]) -> NDArray[np.float64]:
+        """Estimated cycles of the layer for every candidate."""
+        costs = self._costs(tilings)
+        between = self._in_chunks if (self._parts(tilings) > 1).any() else self._undivided
+        # Where blocks drain, all that lags behind goes out in the end.
+        behind = np.minimum(tilings.lag, costs.results) if self.drains else 1
+        return np.asarray(costs.first + between(tilings, costs) + costs.spill * behind, dtype=np.float64)
+
+    def late(self, tilings: Tiling[Any]) -> NDArray[np.float64]:
+        """Cycles that `estimate` leaves out: the first block cannot hide behind others while its own operands come.
+
+        It hardly tells whole reductions apart, and one in chunks has next to none of it.
+        """
+        costs = self._costs(tilings)
+        sections, passes = self._section_cycles(tilings), tilings.section_passes
+        last = costs.per_pass * (self.passes // self.folds) * _ceil(tilings.chunk_folds, self._begun_with)
+        brought = costs.load - costs.first
+        all_in = brought + sections + last - self.passes * costs.per_pass
+        # The second section comes when all of the ifmap is there.
+        second = brought + 2 * sections * passes / self.passes - passes * costs.per_pass
+        late = np.maximum(all_in, np.where(passes < self.passes, second, 0))
+        whole = (self._parts(tilings) == 1) & (self.folds > 1)
+        return np.asarray(np.where(whole, np.maximum(late, 0), 0), dtype=np.float64)
+
+    def _costs(self, tilings: Tiling[Counts]) -> _Costs:
+        results, passes = tilings.blocks * self.shape.groups * self.columns, tilings.section_passes
+        load, per_pass = self.load(tilings).busiest, self.turn(tilings)
+        # Passes left when the last piece is there: of a section, or of a block that is the only one.
+        alone = np.where(results == 1, _ceil(tilings.chunk_folds, self._begun_with), 0)
+        last = per_pass * np.maximum(_ceil(passes, self._begun_with), alone)
+        # The first pass waits for one fold; where blocks drain, for an even piece of the block and of the filter.
+        first = load / tilings.chunk_folds
+        if self.drains:
+            section = self.filter_cycles / self.columns * passes / self.passes
+            of_load, of_section = (np.minimum(self._begun_with, count) for count in (tilings.chunk_folds, passes))
+            first = load / of_load + section / of_section
+        return _Costs(results, per_pass, load, self.spill(tilings).busiest, first, last)
+
+    def _undivided(self, tilings: Tiling[Counts], costs: _Costs) -> NDArray[np.float64]:
+        """The longer of array and HBM, where the ifmap of a block is on chip for its whole reduction."""
+        results, groups, held = costs.results, self.shape.groups, _ceil(self.columns, tilings.kept_folds)
+        # The ifmap of a block comes again for column folds that other blocks lie between.
+        again = np.where((tilings.loop_order == "filter_major") & (tilings.blocks > 2), held, 1)
+        loaded, turns = groups * (tilings.blocks * again), groups * tilings.blocks * held
+        ahead = turns * self.hardware.sequencer.block_cycles + loaded * (tilings.ifmap_words * self.ready_cycles)
+        exposed = turns * self._drain_cycles + self._exposed(ahead, turns, costs)
+        array = results * self.passes * costs.per_pass + exposed
+        filters = groups * self.columns * self._filter_loads(tilings) * self._section_cycles(tilings)
+        loads = loaded * self._loading(tilings, costs)
+        bus = filters + loads + costs.spill * results
+        # Stages that a spill lags behind hide the wait for what it spills, once there are enough of them under way.
+        hidden = (tilings.lag - 1) * np.maximum(array, bus) / results
+        wait = np.where(results > 2 * tilings.lag, np.maximum(self._turnaround - hidden, 0), self._turnaround)
+        waits = (results - 1) * wait + costs.last
+        return np.asarray(np.maximum(array, bus - costs.first - costs.spill + waits))
+
+    def _in_chunks(self, tilings: Tiling[Counts], costs: _Costs) -> NDArray[np.float64]:
+        """Chunk by chunk, the longer of array and HBM; results go out beside the last chunk of a block only."""
+        chunks = self._parts(tilings)
+        ready = tilings.ifmap_words * self.ready_cycles
+        ahead = self._exposed(ready + self.hardware.sequencer.block_cycles, 1, costs)
+        array = self.passes / chunks * costs.per_pass + (ahead + self._drain_cycles) / tilings.kept_folds
+        # The next chunk but one may come when this one is done, unless there is a third buffer.
+        freed = np.where(tilings.ifmap_buffers > 2, 0, self._turnaround)
+        loads = (self._loading(tilings, costs) + freed) / tilings.kept_folds
+        # Buffers that hold all of the filter are filled once, chunk by chunk of the first block.
+        held = tilings.filter_buffers >= self.shape.groups * self.columns * chunks
+        once = np.where(held & (self.cut.together < self.cut.groups), 1 / tilings.blocks, 1.0)
+        bus = self._section_cycles(tilings) * once / chunks + loads
+        end = np.maximum(array, bus + costs.spill + self._turnaround)
+        return np.asarray(costs.results * ((chunks - 1) * np.maximum(array, bus) + end) + costs.last)
+
+    @property
+    def bound_by_hbm(self) -> bool:
+        """Whether moving every tensor once, with a turn of the bus a column fold, takes longer than all passes."""
+        elements = sum(map(prod, self.shape.tensors))
+        words = self.shape.row.extent * self.shape.col.extent * self.groups
+        array = self.shape.groups * self.columns * self.passes * words * self.word_fill / self.hardware.array.count
+        turns = self.shape.groups * self.columns * self._turnaround
+        return elements * self.element_cycles + turns > array
+
+    def _parts(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
+        """Chunks of a reduction; the last of them counts as what it is of a whole one."""
+        return np.asarray(self.folds / tilings.chunk_folds * _ceil(self.passes // self.folds, tilings.chunk_taps))
+
+    def _filter_loads(self, tilings: Tiling[Counts]) -> Counts:
+        """How often the filter of a column fold comes: once, where it stays whole for all blocks."""
+        resident = tilings.filter_buffers >= self.shape.groups * self.columns
+        whole = tilings.section_passes == self.passes
+        return np.where(whole & (resident | (tilings.loop_order == "filter_major")), 1, tilings.blocks)
+
+    def _exposed(self, cycles: Cycles, times: Counts | int, costs: _Costs) -> NDArray[np.float64]:
+        """Waits that nothing hides before weights come; where blocks overlap, passes ahead hide some each time."""
+        spare = 0 if self.drains else costs.per_pass - self.hardware.preload_cycles
+        return np.asarray(np.maximum(cycles - times * spare, 0))
+
+    def _section_cycles(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
+        """Bus time of the filter of one column fold, a section after the other."""
+        sections = _ceil(self.passes, tilings.section_passes)
+        pieces = sections * np.minimum(MOST_PIECES, tilings.section_passes)
+        return self._moving(self.filter_cycles / self.columns, pieces)
+
+    def _loading(self, tilings: Tiling[Counts], costs: _Costs) -> NDArray[np.float64]:
+        """Bus time of the ifmap of one block, in pieces of folds or else of rows."""
+        pieces = np.where(tilings.chunk_folds > 1, tilings.chunk_folds, self.shape.row.extent)
+        return self._moving(costs.load, np.minimum(MOST_PIECES, pieces))
+
+    def _moving(self, cycles: Cycles, pieces: Counts) -> NDArray[np.float64]:
+        """Bus time of a load in pieces. Two are under way at once, each from its latency to its last word."""
+        return np.asarray(np.maximum(cycles, (cycles + (pieces - 2) * self.hardware.latency_cycles) / 2))
 
 
 def summed(chunk: Chunk) -> list[tuple[ReductionPass, ...]]:
@@ -173,13 +300,18 @@ def summed(chunk: Chunk) -> list[tuple[ReductionPass, ...]]:
 # ---- what the vector unit does with a new patch of the ifmap before passes use it
 
 
-def rotating(shape: ConvShape, chunk: Chunk, sizes: Sizes, hardware: Hardware) -> Fraction:
+def preparing(cut: Cut, chunk: Chunk, sizes: Sizes, hardware: Hardware) -> tuple[Fraction, Fraction]:
+    """Cycles to rotate what a block needs into further lane groups, and to lay it out anew."""
+    return rotating(cut, chunk, sizes, hardware.vector_unit.stack_cycles), _relaying(cut.shape, chunk, sizes, hardware)
+
+
+def rotating(cut: Cut, chunk: Chunk, sizes: tuple[Cycles, Cycles, Cycles], a_word: Cycles) -> Cycles:
     """Cycles to rotate what a block needs, padding too, into the lane groups of copies beyond the second."""
-    cycles = hardware.vector_unit.stack_cycles
-    return chunk.rotations * prod(patch(shape, chunk, sizes)) * sizes[2] * cycles
+    cycles = 0 * a_word if cut.transposed else chunk.rotations * a_word
+    return cycles and prod(patch(cut.shape, chunk, sizes)) * sizes[2] * cycles
 
 
-def relaying(shape: ConvShape, chunk: Chunk, sizes: Sizes, hardware: Hardware) -> Fraction:
+def _relaying(shape: ConvShape, chunk: Chunk, sizes: Sizes, hardware: Hardware) -> Fraction:
     """Cycles to lay out anew what a block needs, as far as passes do not hide them (`mapping.entry: relaid`).
 
     A word is put together by loads, one a cycle, in the first pass that wants it. They hide behind its stream but for
@@ -221,146 +353,6 @@ def _under(axis: MapAxis, tap: int, taps: range, outputs: int) -> slice:
 def patch(shape: ConvShape, chunk: Chunk, sizes: Sizes) -> tuple[int, int]:
     """Rows and columns of grid points, padding too."""
     return shape.row.reach(sizes[0], chunk.tap_rows), shape.col.reach(sizes[1], chunk.tap_cols)
-
-
-# ---- what a tiling would cost, roughly: it steers the choice only and is never reported
-
-
-class _Costs(NamedTuple):
-    """What every candidate has to bring out (`results`, one a block and column fold), and the cycles of its parts."""
-
-    results: Counts
-    per_pass: Counts
-    load: Cycles
-    spill: Cycles
-    first: Cycles
-    last: Cycles
-
-
-class Estimate:
-    """The first fill, the longer of array and HBM, and the last spill, for candidate tilings of one layer."""
-
-    def __init__(self, of: LayerWork) -> None:
-        self.of, self.shape, self.hardware, self.cut = of, of.shape, of.hardware, of.cut
-        self.passes, self.folds, self.columns = len(of.passes), of.folds, of.columns
-        # Pieces of a load, of which passes wait for the first.
-        self._begun_with = 1 if self.hardware.mapping.loads == "whole" else MOST_PIECES
-        # Between the fill of one block and the spill of another the bus waits for the last words and the drain.
-        drain = self.hardware.array.rows + of.word_fill
-        self._turnaround = self.hardware.latency_cycles + drain
-        # A block's first preload and last results, where they are not hidden behind other blocks.
-        self._drain_cycles = self.hardware.preload_cycles + drain if of.drains else 0
-
-    def cycles(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
-        """Estimated cycles of the layer for every candidate."""
-        costs = self._costs(tilings)
-        between = self._in_chunks if (self._chunks(tilings) > 1).any() else self._at_once
-        # Where blocks drain, all that lags behind goes out in the end.
-        behind = np.minimum(tilings.lag, costs.results) if self.of.drains else 1
-        return np.asarray(costs.first + between(tilings, costs) + costs.spill * behind, dtype=np.float64)
-
-    def late(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
-        """Cycles that `cycles` leaves out: the first block cannot hide behind others while its own operands come.
-
-        It hardly tells whole reductions apart, and one in chunks has next to none of it.
-        """
-        costs = self._costs(tilings)
-        sections, passes = self._section_cycles(tilings), tilings.section_passes
-        last = costs.per_pass * (self.passes // self.folds) * _ceil(tilings.chunk_folds, self._begun_with)
-        brought = costs.load - costs.first
-        all_in = brought + sections + last - self.passes * costs.per_pass
-        # The second section comes when all of the ifmap is there.
-        second = brought + 2 * sections * passes / self.passes - passes * costs.per_pass
-        late = np.maximum(all_in, np.where(passes < self.passes, second, 0))
-        whole = (self._chunks(tilings) == 1) & (self.folds > 1)
-        return np.asarray(np.where(whole, np.maximum(late, 0), 0), dtype=np.float64)
-
-    def _costs(self, tilings: Tiling[Counts]) -> _Costs:
-        results, passes = tilings.blocks * self.shape.groups * self.columns, tilings.section_passes
-        load, per_pass = self.of.load(tilings).busiest, self.of.turn(tilings)
-        # Passes left when the last piece is there: of a section, or of a block that is the only one.
-        alone = np.where(results == 1, _ceil(tilings.chunk_folds, self._begun_with), 0)
-        last = per_pass * np.maximum(_ceil(passes, self._begun_with), alone)
-        # The first pass waits for one fold; where blocks drain, for an even piece of the block and of the filter.
-        first = load / tilings.chunk_folds
-        if self.of.drains:
-            section = self.of.filter_cycles / self.columns * passes / self.passes
-            of_load, of_section = (np.minimum(self._begun_with, count) for count in (tilings.chunk_folds, passes))
-            first = load / of_load + section / of_section
-        return _Costs(results, per_pass, load, self.of.spill(tilings).busiest, first, last)
-
-    def _at_once(self, tilings: Tiling[Counts], costs: _Costs) -> NDArray[np.float64]:
-        """The longer of array and HBM, where the ifmap of a block is on chip for its whole reduction."""
-        results, groups, held = costs.results, self.shape.groups, _ceil(self.columns, tilings.kept_folds)
-        # The ifmap of a block comes again for column folds that other blocks lie between.
-        again = np.where(tilings.blocks > 2, held, 1) if tilings.loop_order == "filter_major" else 1
-        loaded, turns = groups * (tilings.blocks * again), groups * tilings.blocks * held
-        ahead = turns * self.hardware.sequencer.block_cycles + loaded * (tilings.ifmap_words * self.of.ready_cycles)
-        exposed = turns * self._drain_cycles + self._exposed(ahead, turns, costs)
-        array = results * self.passes * costs.per_pass + exposed
-        filters = groups * self.columns * self._filter_loads(tilings) * self._section_cycles(tilings)
-        loads = loaded * self._loading(tilings, costs)
-        bus = filters + loads + costs.spill * results
-        # Stages that a spill lags behind hide the wait for what it spills, once there are enough of them under way.
-        hidden = (tilings.lag - 1) * np.maximum(array, bus) / results
-        wait = np.where(results > 2 * tilings.lag, np.maximum(self._turnaround - hidden, 0), self._turnaround)
-        waits = (results - 1) * wait + costs.last
-        return np.asarray(np.maximum(array, bus - costs.first - costs.spill + waits))
-
-    def _in_chunks(self, tilings: Tiling[Counts], costs: _Costs) -> NDArray[np.float64]:
-        """Chunk by chunk, the longer of array and HBM; results go out beside the last chunk of a block only."""
-        chunks = self._chunks(tilings)
-        ready = tilings.ifmap_words * self.of.ready_cycles
-        ahead = self._exposed(ready + self.hardware.sequencer.block_cycles, 1, costs)
-        array = self.passes / chunks * costs.per_pass + (ahead + self._drain_cycles) / tilings.kept_folds
-        # The next chunk but one may come when this one is done, unless there is a third buffer.
-        freed = np.where(tilings.ifmap_buffers > 2, 0, self._turnaround)
-        loads = (self._loading(tilings, costs) + freed) / tilings.kept_folds
-        # Buffers that hold all of the filter are filled once, chunk by chunk of the first block.
-        held = tilings.filter_buffers >= self.shape.groups * self.columns * chunks
-        once = np.where(held & (self.cut.together < self.cut.groups), 1 / tilings.blocks, 1.0)
-        bus = self._section_cycles(tilings) * once / chunks + loads
-        end = np.maximum(array, bus + costs.spill + self._turnaround)
-        return np.asarray(costs.results * ((chunks - 1) * np.maximum(array, bus) + end) + costs.last)
-
-    @property
-    def bound_by_hbm(self) -> bool:
-        """Whether moving every tensor once, with a turn of the bus a column fold, takes longer than all passes."""
-        elements = sum(map(prod, self.shape.tensors))
-        words = self.shape.row.extent * self.shape.col.extent * self.of.groups
-        array = self.shape.groups * self.columns * self.passes * words * self.of.word_fill / self.hardware.array.count
-        turns = self.shape.groups * self.columns * self._turnaround
-        return elements * self.of.element_cycles + turns > array
-
-    def _chunks(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
-        """Chunks of a reduction; the last of them counts as what it is of a whole one."""
-        return np.asarray(self.folds / tilings.chunk_folds * _ceil(self.passes // self.folds, tilings.chunk_taps))
-
-    def _filter_loads(self, tilings: Tiling[Counts]) -> Counts:
-        """How often the filter of a column fold comes: once, where it stays whole for all blocks."""
-        resident = tilings.filter_buffers >= self.shape.groups * self.columns
-        whole = tilings.section_passes == self.passes
-        return np.where(whole & (resident | (tilings.loop_order == "filter_major")), 1, tilings.blocks)
-
-    def _exposed(self, cycles: Cycles, times: Counts | int, costs: _Costs) -> NDArray[np.float64]:
-        """Waits that nothing hides before weights come; where blocks overlap, passes ahead hide some each time."""
-        spare = 0 if self.of.drains else costs.per_pass - self.hardware.preload_cycles
-        return np.asarray(np.maximum(cycles - times * spare, 0))
-
-    def _section_cycles(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
-        """Bus time of the filter of one column fold, a section after the other."""
-        sections = _ceil(self.passes, tilings.section_passes)
-        pieces = sections * np.minimum(MOST_PIECES, tilings.section_passes)
-        return self._moving(self.of.filter_cycles / self.columns, pieces)
-
-    def _loading(self, tilings: Tiling[Counts], costs: _Costs) -> NDArray[np.float64]:
-        """Bus time of the ifmap of one block, in pieces of folds or else of rows."""
-        pieces = np.where(tilings.chunk_folds > 1, tilings.chunk_folds, self.shape.row.extent)
-        return self._moving(costs.load, np.minimum(MOST_PIECES, pieces))
-
-    def _moving(self, cycles: Cycles, pieces: Counts) -> NDArray[np.float64]:
-        """Bus time of a load in pieces. Two are under way at once, each from its latency to its last word."""
-        return np.asarray(np.maximum(cycles, (cycles + (pieces - 2) * self.hardware.latency_cycles) / 2))
 
 
 def _ceil(extent: Cycles, part: Counts | int) -> Counts:

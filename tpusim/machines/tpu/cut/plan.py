@@ -8,14 +8,13 @@ from __future__ import annotations
 import collections
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from functools import cached_property
 from itertools import accumulate, groupby, product
 from math import ceil, prod
 from typing import ClassVar
 
 from tpusim.machines.tpu.cut.geometry import ConvShape, InStrips, shifted
-from tpusim.machines.tpu.cut.pace import Sizes, relaying, rotating
+from tpusim.machines.tpu.cut.pace import Sizes, preparing
 from tpusim.machines.tpu.cut.reduction import Chunk, Cut, Place, ReductionPass, Tap, as_coordinates
 from tpusim.machines.tpu.cut.stored import padded_map, stored_ifmap
 from tpusim.machines.tpu.cut.tiling import Tiling, col_folds, weight_words, word_groups
@@ -418,9 +417,7 @@ class Plan:
         sizes = block.sizes
         key = chunk.numbers.start, sizes
         if key not in self._prepared:
-            of_patch = self.shape, chunk, sizes, self.hardware
-            rotated = Fraction(0) if self.cut.transposed else rotating(*of_patch)
-            self._prepared[key] = ceil(rotated) + ceil(relaying(*of_patch))
+            self._prepared[key] = sum(map(ceil, preparing(self.cut, chunk, sizes, self.hardware)))
         return self._prepared[key]
 
     @cached_property

@@ -32,7 +32,7 @@ class Tiling(Generic[Extent]):
         rows, cols, groups: the block, in outputs and word groups.
         span: words of a block that may begin and end within a row, inside such a rectangle; 0: blocks are rectangles.
         blocks: how many of them make the ofmap of a channel group.
-        loop_order: block_major or filter_major.
+        loop_order: block_major or filter_major, in words; of candidates, an array of these.
         kept_folds: column folds of a block whose partial sums stay on chip together.
         chunk_taps, chunk_folds: tap groups and row folds whose part of the ifmap is filled together.
         section_passes: passes whose weights are filled together.
@@ -46,7 +46,7 @@ class Tiling(Generic[Extent]):
     groups: Extent
     span: Extent
     blocks: Extent
-    loop_order: str
+    loop_order: Any
     kept_folds: Extent
     chunk_taps: Extent
     chunk_folds: Extent
@@ -72,12 +72,14 @@ class Tiling(Generic[Extent]):
         total: Extent = ifmap + filter_ + results
         return total
 
+    def each(self: Tiling[Counts], change: Callable[..., Any], *others: Tiling[Counts]) -> Tiling[Any]:
+        """With every array changed, together with those of others."""
+        every = [vars(tiling) for tiling in (self, *others)]
+        return Tiling(**{name: change(*(of[name] for of in every)) for name in vars(self)})
+
     def at(self: Tiling[Counts], index: int) -> Tiling[int]:
         """The candidate at a place of the arrays."""
-        plain: dict[str, Any] = {
-            name: int(v[index]) if isinstance(v, np.ndarray) else v for name, v in vars(self).items()
-        }
-        return Tiling(**plain)
+        return self.each(lambda values: values[index].item())
 
 
 def word_groups(images: int, word_elements: int) -> tuple[int, int]:

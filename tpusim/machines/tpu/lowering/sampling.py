@@ -9,14 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu.cut.geometry import ConvShape, MapAxis
-from tpusim.machines.tpu.cut.pace import Estimate
 from tpusim.machines.tpu.cut.plan import Patch, Plan
 from tpusim.machines.tpu.cut.reduction import Chunk, Tap, TapGroups
 from tpusim.machines.tpu.cut.tiling import Counts, Tiling, word_groups
@@ -244,42 +243,10 @@ def sampling_of(layer: DeformConv2d, batch: int, hardware: Hardware) -> tuple[Pl
     return Plan(shape, hardware, tiling, cut, GATHERED), among.copies
 
 
-class _Estimate(Estimate):
-    """The vector unit gathers, then the array multiplies; or what HBM takes of all that, if that is more."""
-
-    cut: SampledTaps
-
-    def cycles(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
-        """Estimated cycles of the layer for every candidate."""
-        costs, chunks = self._costs(tilings), self._chunks(tilings)
-        # Chunks are gathered for every block, and again for column folds that it does not keep.
-        again = -(-self.columns // tilings.kept_folds)
-        loads = self.shape.groups * tilings.blocks * np.where(chunks > 1, chunks * again, again)
-        places, words, beat = loads * tilings.chunk_folds, tilings.rows * tilings.cols * tilings.groups, self._beat
-        gathering = places * (words * beat.period + beat.result_delay)
-        array = costs.results * self.passes * costs.per_pass
-        filters = self.shape.groups * self.columns * self._filter_loads(tilings) * self._section_cycles(tilings)
-        # Two under way at once, each from its latency on.
-        waits = loads * self.hardware.latency_cycles
-        return np.asarray(np.maximum(gathering + array + waits, filters + costs.results * costs.spill) + costs.spill)
-
-    def late(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
-        """Nothing is left out that tells tilings apart."""
-        return np.zeros(len(tilings.rows))
-
-    @cached_property
-    def _beat(self) -> Beat:
-        """How words of samples are gathered one after another."""
-        operations, elements = OPERATIONS[OPERATION].alu(Arity(2 * len(CORNERS), 0, 0), ()), self.of.word_fill
-        pointers = self.cut.pointer_words(self.hardware)
-        return beat_of(pointers + len(CORNERS) * (elements + 1), operations, elements, self.hardware)
-
-
 class _Doubled(Candidates):
     """Blocks with two bands and two tables of each."""
 
     cut: SampledTaps
-    estimated = _Estimate
     copies = 2
 
     def lane_words(self, tilings: Tiling[Counts]) -> Counts:
@@ -299,6 +266,31 @@ class _Doubled(Candidates):
             starts = range(0, height, 1 if tilings.span.any() else size)
             most[size] = max(len(samples.band(range(at, min(at + size, height)))) for at in starts)
         return np.array([most[size] for size in tilings.rows.tolist()], np.int64)
+
+    def estimate(self, tilings: Tiling[Any]) -> NDArray[np.float64]:
+        """Estimated cycles of the layer for every candidate."""
+        costs, chunks = self._costs(tilings), self._parts(tilings)
+        # Chunks are gathered for every block, and again for column folds that it does not keep.
+        again = -(-self.columns // tilings.kept_folds)
+        loads = self.shape.groups * tilings.blocks * np.where(chunks > 1, chunks * again, again)
+        places, words, beat = loads * tilings.chunk_folds, tilings.rows * tilings.cols * tilings.groups, self._beat
+        gathering = places * (words * beat.period + beat.result_delay)
+        array = costs.results * self.passes * costs.per_pass
+        filters = self.shape.groups * self.columns * self._filter_loads(tilings) * self._section_cycles(tilings)
+        # Two under way at once, each from its latency on.
+        waits = loads * self.hardware.latency_cycles
+        return np.asarray(np.maximum(gathering + array + waits, filters + costs.results * costs.spill) + costs.spill)
+
+    def late(self, tilings: Tiling[Any]) -> NDArray[np.float64]:
+        """Nothing is left out that tells tilings apart."""
+        return np.zeros_like(tilings.rows, dtype=np.float64)
+
+    @cached_property
+    def _beat(self) -> Beat:
+        """How words of samples are gathered one after another."""
+        operations, elements = OPERATIONS[OPERATION].alu(Arity(2 * len(CORNERS), 0, 0), ()), self.word_fill
+        pointers = self.cut.pointer_words(self.hardware)
+        return beat_of(pointers + len(CORNERS) * (elements + 1), operations, elements, self.hardware)
 
 
 class _Single(_Doubled):

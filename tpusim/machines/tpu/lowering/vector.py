@@ -6,6 +6,7 @@ A lane has a channel. A step multiplies, word by word, the pixels under some tap
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from math import prod
 

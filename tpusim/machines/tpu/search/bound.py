@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.machines.tpu.cut.geometry import MapAxis, padded
-from tpusim.machines.tpu.cut.pace import Cycles, Demand
+from tpusim.machines.tpu.cut.pace import Cycles, Demand, summed
 from tpusim.machines.tpu.cut.stored import stored_ifmap
 from tpusim.machines.tpu.cut.tiling import MOST_PIECES, Counts, Tiling
 from tpusim.machines.tpu.definition import add_cycles, word_latency
@@ -45,7 +45,7 @@ class Bound:
 
     def __init__(self, candidates: Candidates) -> None:
         self.of, self.shape, self.hardware = candidates, candidates.shape, candidates.hardware
-        self.chunk, self.passes, hardware = candidates.chunk, len(candidates.passes), candidates.hardware
+        self.chunk, self.passes, hardware = candidates.chunk, candidates.passes, candidates.hardware
         self._whole = hardware.mapping.loads == "whole"
         # Pieces of a load of the ifmap.
         self._pieces = min(MOST_PIECES, len(self.chunk.places)) if self.chunk.one_by_one else 1
@@ -56,13 +56,12 @@ class Bound:
         in_a_word = hardware.lanes * hardware.vector_memory.word_elements
         self._unpacking = float(hardware.vector_unit.unpack_cycles) / in_a_word
         self._axes = (self.shape.row, self.chunk.tap_rows), (self.shape.col, self.chunk.tap_cols)
-        self._known: dict[tuple[_Counting, int, bytes], Counts] = {}
 
     def cycles(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
         """The least cycles of every candidate: no run takes fewer."""
         chunks = np.asarray(-(-self.of.folds // tilings.chunk_folds) * -(-self.of.taps // tilings.chunk_taps))
         # How often the ifmap comes, for all column folds.
-        held = chunks if tilings.loop_order == "block_major" else chunks * tilings.blocks
+        held = np.where(tilings.loop_order == "block_major", chunks, chunks * tilings.blocks)
         again = np.where(held > tilings.ifmap_buffers, -(-self.of.columns // tilings.kept_folds), 1)
         array, (times, sections, pieces) = self._array(tilings, chunks), self._filters(tilings, chunks)
         ifmap, ofmap = self._loads(tilings, again), self._spills(tilings)
@@ -107,7 +106,7 @@ class Bound:
         rotated = self.of.rotated(tilings.rows, tilings.cols, tilings.groups)
         drains = self.of.drains & (chunks == 1) & (tilings.span == 0)
         # Of the weights of a bundle, those of other groups are zeros from nowhere.
-        rows = np.cumsum([each.rows for each in self.of.passes])
+        rows = np.cumsum([each.rows for each in max(summed(self.chunk), key=len)])
         waited = rows[np.minimum(tilings.section_passes, len(rows)) - 1] if self._whole else rows[0]
         own, waited = (
             each / self.shape.bundle * len(self.of.col_folds[0]) * self._element_cycles for each in (rows[0], waited)
@@ -217,7 +216,7 @@ class Bound:
         buffers; how many sections come in all; and their pieces: of those in chunks, sections.
         """
         sections = np.maximum(chunks, -(-self.passes // tilings.section_passes))
-        kept = self.of.columns if tilings.loop_order == "block_major" else tilings.kept_folds
+        kept = np.where(tilings.loop_order == "block_major", self.of.columns, tilings.kept_folds)
         left = self.of.columns % kept
         fewest = np.where(left, left, kept)
         times = np.where(fewest * sections > tilings.filter_buffers, tilings.blocks, 1)
@@ -271,17 +270,12 @@ class Bound:
         return found
 
     def _points(self, counting: _Counting, tilings: Tiling[Counts]) -> Counts:
-        """What is counted along rows times what is counted along columns."""
-        return self._by_size(counting, 0, tilings.rows) * self._by_size(counting, 1, tilings.cols)
-
-    def _by_size(self, counting: _Counting, at: int, sizes: Counts) -> Counts:
-        """What is counted for each size, remembered, as the same blocks come in many ways."""
-        key = counting, at, sizes.tobytes()
-        if key not in self._known:
-            (axis, taps), (different, where) = self._axes[at], np.unique(sizes, return_inverse=True)
-            counts = [counting(axis, size, taps) for size in different.tolist()]
-            self._known[key] = np.array(counts, dtype=np.int64)[where]
-        return self._known[key]
+        """What is counted along rows times what is counted along columns, for each size once."""
+        found = np.ones_like(tilings.blocks)
+        for (axis, taps), sizes in zip(self._axes, (tilings.rows, tilings.cols), strict=True):
+            different, where = np.unique(sizes, return_inverse=True)
+            found = found * np.array([counting(axis, size, taps) for size in different.tolist()], dtype=np.int64)[where]
+        return found
 
 
 def _portions(extent: int, sizes: Counts) -> list[tuple[Counts, Counts]]:

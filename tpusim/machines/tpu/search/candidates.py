@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from itertools import chain, product
 from math import prod
-from typing import Any, ClassVar, NamedTuple
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu.cut.geometry import ConvShape, MapAxis
-from tpusim.machines.tpu.cut.pace import Estimate, LayerWork, summed
+from tpusim.machines.tpu.cut.pace import LayerWork, summed
 from tpusim.machines.tpu.cut.plan import even_extents, halves, span_of
 from tpusim.machines.tpu.cut.reduction import Chunk, Cut
 from tpusim.machines.tpu.cut.tiling import Counts, Tiling, given_block, too_small, weight_words
@@ -37,8 +38,6 @@ class Candidates(LayerWork):
     What the machine's policy gives of a block is the same in all of them; `block`, its extents, may be given besides.
     """
 
-    estimated: ClassVar[type[Estimate]] = Estimate
-
     def __init__(self, shape: ConvShape, hardware: Hardware, cut: Cut, block: tuple[int, int, int] | None) -> None:
         super().__init__(shape, hardware, cut)
         self.block = block
@@ -56,7 +55,7 @@ class Candidates(LayerWork):
     def whole(self) -> Iterator[Tiling[Counts]]:
         """Whole filter resident; a column fold at a time in either order; ever smaller sections of a fold."""
         folds = self.shape.groups * self.columns
-        passes, orders = len(self.passes), self._orders if self._uncut else ()
+        passes, orders = self.passes, self._orders if self._uncut else ()
         whole = self._section_words(passes)
         for order in orders:
             yield self._whole(order, passes, whole, folds)
@@ -72,14 +71,14 @@ class Candidates(LayerWork):
         Else a column fold at a time, with buffers for several blocks: where HBM sets the pace, it should not wait until
         the array has drained. A block that is given keeps the buffers it would have.
         """
-        passes, order = len(self.passes), self._orders[0]
+        passes, order = self.passes, self._orders[0]
         whole = self._section_words(passes)
         if self.drains:
             kept = self._kept(order)
             for buffers in (self.shape.groups * self.columns, self._few_buffers) if self._uncut and kept > 1 else ():
                 yield self._whole(order, passes, whole, buffers, lag=kept, psums=2 * kept)
             return
-        worth = passes == 1 and self.estimate.bound_by_hbm and self.block is None and self._uncut
+        worth = passes == 1 and self.bound_by_hbm and self.block is None and self._uncut
         for depth in (2, 4) if worth else ():
             yield self._whole(order, passes, whole, self._few_buffers, depth, depth + 1, depth + 1)
 
@@ -112,6 +111,18 @@ class Candidates(LayerWork):
     def lane_words(self, tilings: Tiling[Counts]) -> Counts:
         """Words that they need of a lane."""
         return tilings.words
+
+    @cached_property
+    def fitting(self) -> list[list[Tiling[Counts]]]:
+        """Those that find room, kind by kind, way by way; in chunks only if nothing else does, or they may be tried."""
+        found = [self._fitting(self.whole()), self._fitting(self.deep())]
+        if not any(found) or self.hardware.mapping.chunks == "auto":
+            found.append(self._fitting(self.chunked()))
+        return found
+
+    def _fitting(self, ways: Iterable[Tiling[Counts]]) -> list[Tiling[Counts]]:
+        masks = ((tilings, self.fits(tilings)) for tilings in ways)
+        return [tilings.each(itemgetter(fits)) for tilings, fits in masks if fits.any()]
 
     def too_small(self) -> CapacityError:
         """An error: not even the smallest tiling finds room; and what to do."""
@@ -151,20 +162,15 @@ class Candidates(LayerWork):
         extents = rows, cols, groups, words * self.shape.cell, len(held), words
         return _Extents(*(np.array([each], dtype=np.int64) for each in extents))
 
-    @cached_property
-    def estimate(self) -> Estimate:
-        """What each tiling would cost."""
-        return self.estimated(self)
-
     def _whole(
         self, order: str, section: int, section_words: int, buffers: int, lag: int = 1, psums: int = 2, ifmaps: int = 2
     ) -> Tiling[Counts]:
         """Every block, with the ifmap of its whole reduction; the filter in sections of passes."""
         rows, cols, groups, _, blocks, _ = self._blocks
         parts, queues = self.shape.groups * blocks, self.hardware.array.queues
-        sections = self.shape.groups * self.columns * -(-len(self.passes) // section)
+        sections = self.shape.groups * self.columns * -(-self.passes // section)
         return _tilings(
-            self._blocks, order, kept_folds=self._kept(order), chunk_taps=self.taps, chunk_folds=self.folds,
+            self._blocks, loop_order=order, kept_folds=self._kept(order), chunk_taps=self.taps, chunk_folds=self.folds,
             section_passes=section, ifmap_buffers=np.minimum(ifmaps, parts),
             filter_buffers=max(buffers, min(buffers * queues, sections)),
             psum_buffers=np.minimum(psums * queues, parts * self.columns),
@@ -191,7 +197,7 @@ class Candidates(LayerWork):
         stored = [self._held(chunk, rows, cols, groups) for chunk in kinds.values()]
         weights = max(sum(weight_words(part, self.hardware)) for chunk in each for part in summed(chunk))
         return _tilings(
-            extents, order, kept_folds=kept, chunk_taps=taps, chunk_folds=folds,
+            extents, loop_order=order, kept_folds=kept, chunk_taps=taps, chunk_folds=folds,
             section_passes=folds * max(map(len, whole.sums)), ifmap_buffers=buffers,
             filter_buffers=self.shape.groups * self.columns * len(each) // self.folds if resident else 2,
             psum_buffers=np.maximum(kept, np.minimum(2, parts * self.columns)),
@@ -222,10 +228,10 @@ def least_words(shape: ConvShape, hardware: Hardware, cut: Cut, among: type[Cand
         known, hardware = words, hardware.with_capacity(words * hardware.word_bytes)
 
 
-def _tilings(extents: _Extents, loop_order: str, **held: Counts | int) -> Tiling[Counts]:
+def _tilings(extents: _Extents, **held: Counts | int | str) -> Tiling[Counts]:
     """Blocks of these extents, each held like that."""
     arrays: dict[str, Any] = {name: np.broadcast_to(value, extents.rows.shape) for name, value in held.items()}
-    return Tiling(loop_order=loop_order, **extents._asdict(), **arrays)
+    return Tiling(**extents._asdict(), **arrays)
 
 
 def _points(axis: MapAxis, outputs: Counts, taps: range, by_tap: bool) -> Counts:

@@ -6,9 +6,10 @@ A simulation tries them in the order of what no run of them can beat, so that it
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
-from itertools import chain, islice
-from typing import Any, NamedTuple
+from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
 
@@ -64,24 +65,17 @@ def choose(shape: ConvShape, hardware: Hardware, cut: Cut, among: type[Candidate
 
 
 class _Choice(NamedTuple):
-    """A tiling among others, and its estimated cycles."""
+    """A tiling, and its estimated cycles."""
 
     cost: float
-    tilings: Tiling[Counts]
-    at: int
-
-    @property
-    def tiling(self) -> Tiling[int]:
-        return self.tilings.at(self.at)
+    tiling: Tiling[int]
 
 
 def best(candidates: Candidates) -> Tiling[int] | None:
     """The cheapest; but deeper buffers, and the reduction in chunks, only where they beat what is simpler."""
     found = None
-    for ways in (candidates.whole, candidates.deep):
-        found = _better(candidates, found, _first_close(candidates, ways()))
-    if found is None or candidates.hardware.mapping.chunks == "auto":
-        found = _better(candidates, found, _first_close(candidates, candidates.chunked()))
+    for ways in candidates.fitting:
+        found = _better(candidates, found, _first_close(candidates, ways))
     return found and found.tiling
 
 
@@ -92,21 +86,19 @@ def _better(candidates: Candidates, simple: _Choice | None, other: _Choice | Non
     if simple is None or other is None:
         return other or simple
     fewer = other.tiling.blocks < simple.tiling.blocks and other.tiling.chunk_taps == simple.tiling.chunk_taps
-    others, mine = (each.cost + float(candidates.estimate.late(each.tilings)[each.at]) for each in (other, simple))
+    others, mine = (each.cost + float(candidates.late(each.tiling)) for each in (other, simple))
     return other if others * (1 / (1 + TOLERANCE) if fewer else 1 + TOLERANCE) < mine else simple
 
 
 def _first_close(candidates: Candidates, ways: Iterable[Tiling[Counts]]) -> _Choice | None:
     """The first of the ways whose estimate lies close to the best: it moves data in the fewest pieces. Of each way the
-    cheapest that fits; of those close to it, the one with the largest block.
+    cheapest; of those close to it, the one with the largest block.
     """
     found = list[_Choice]()
     for tilings in ways:
-        if (fits := candidates.fits(tilings)).any():
-            cost = np.where(fits, candidates.estimate.cycles(tilings), np.inf)
-            close = cost <= cost.min() * (1 + TOLERANCE)
-            at = int(np.where(close, tilings.psum_words, 0).argmax())
-            found.append(_Choice(float(cost[at]), tilings, at))
+        cost = candidates.estimate(tilings)
+        at = int(np.where(cost <= cost.min() * (1 + TOLERANCE), tilings.psum_words, 0).argmax())
+        found.append(_Choice(float(cost[at]), tilings.at(at)))
     least = min((each.cost for each in found), default=0) * (1 + TOLERANCE)
     return next((each for each in found if each.cost <= least), None)
 
@@ -134,14 +126,12 @@ def ranked(candidates: Candidates, chosen: Tiling[int]) -> tuple[Ranked, ...]:
     """The estimate's choice, then the first few that fit: of each way to hold a block the first to cut the filter,
     unless the filter's cut decides, too, what a body waits for.
     """
-    a_block = candidates.shape.groups * candidates.columns * len(candidates.passes)
+    a_block = candidates.shape.groups * candidates.columns * candidates.passes
     most = max(MOST_BLOCKS * chosen.blocks, FEW_PASSES // a_block)
     alike = _SECTION if candidates.hardware.mapping.loads == "pieces" else ()
     found = [*islice(_distinct(candidates, alike, most), MOST_TIMED)]
     least = min((each.least for each in found), default=0.0)
-    alone: dict[str, Any]
-    alone = {name: value if isinstance(value, str) else np.array([value]) for name, value in vars(chosen).items()}
-    first = Ranked(chosen, least, partial(_estimated, candidates, Tiling(**alone), 0))
+    first = Ranked(chosen, least, partial(_estimated, candidates, chosen))
     return (first, *(each for each in found if each.tiling != chosen))
 
 
@@ -152,21 +142,21 @@ def every(candidates: Candidates) -> tuple[Ranked, ...]:
 
 def _distinct(candidates: Candidates, but: Iterable[str], most: int | None) -> Iterator[Ranked]:
     """Tilings of at most `most` blocks that differ in something `but` these fields."""
-    known = set[tuple[int | str, ...]]()
+    known = set[Tiling[int]]()
     for tilings, at, least in _in_order(candidates):
         if most is not None and tilings.blocks[at] > most:
             continue
+        tiling = tilings.at(at)
         # Equal for tilings of the same stages: an order of one block, or of folds that are all kept, is none.
-        order = "" if tilings.blocks[at] == 1 or candidates.columns <= tilings.kept_folds[at] else tilings.loop_order
-        values = [each[at] for name, each in vars(tilings).items() if name not in but and name != "loop_order"]
-        key = (*values, order)
+        order = "" if tiling.blocks == 1 or candidates.columns <= tiling.kept_folds else tiling.loop_order
+        key = replace(tiling, loop_order=order, **dict.fromkeys(but, 0))
         if key not in known:
             known.add(key)
-            yield Ranked(tilings.at(at), least, partial(_estimated, candidates, tilings, at))
+            yield Ranked(tiling, least, partial(_estimated, candidates, tiling))
 
 
-def _estimated(candidates: Candidates, tilings: Tiling[Counts], at: int) -> float:
-    return float(candidates.estimate.cycles(tilings)[at])
+def _estimated(candidates: Candidates, tiling: Tiling[int]) -> float:
+    return float(candidates.estimate(tiling))
 
 
 def _in_order(candidates: Candidates) -> Iterator[tuple[Tiling[Counts], int, float]]:
@@ -174,32 +164,16 @@ def _in_order(candidates: Candidates) -> Iterator[tuple[Tiling[Counts], int, flo
 
     Where its bound tells no difference, that with fewer filter buffers: what comes later is not fetched early.
     """
-    found = _fitting(candidates, chain(candidates.whole(), candidates.deep()))
-    if not found or candidates.hardware.mapping.chunks == "auto":
-        found += _fitting(candidates, candidates.chunked())
-    if not found:
+    whole, deep, *chunked = candidates.fitting
+    # Of those that nothing else tells apart, the first: whole reductions by their loop order, then those in chunks.
+    orders = [tilings.loop_order[0] for tilings in whole + deep]
+    ways = sorted(whole + deep, key=lambda tilings: orders.index(tilings.loop_order[0]))
+    if not (ways := ways + [tilings for kind in chunked for tilings in kind]):
         return
-    bound = Bound(candidates)
-    least = np.concatenate([bound.cycles(tilings) for tilings in found])
-    block, filters = (
-        np.concatenate([getattr(tilings, name) for tilings in found]) for name in ("psum_words", "filter_buffers")
-    )
-    order = np.lexsort((filters, least, -block, least // (least.min() * ALIKE)))
+    # Together, as a bound takes as long for one as for a thousand.
+    tilings: Tiling[Counts] = ways[0].each(lambda *parts: np.concatenate(parts), *ways[1:])
+    least = Bound(candidates).cycles(tilings)
+    order = np.lexsort((tilings.filter_buffers, least, -tilings.psum_words, least // (least.min() * ALIKE)))
     left = np.minimum.accumulate(least[order][::-1])[::-1]
-    places = [(tilings, at) for tilings in found for at in range(len(tilings.blocks))]
-    for number, cycles in zip(order.tolist(), left.tolist(), strict=True):
-        yield *places[number], cycles
-
-
-def _fitting(candidates: Candidates, ways: Iterable[Tiling[Counts]]) -> list[Tiling[Counts]]:
-    """Tilings that fit; ways of the same loop order in one, as a bound takes as long for one as for a thousand."""
-    by_order: dict[str, list[dict[str, Counts]]] = {}
-    for tilings in ways:
-        fit = candidates.fits(tilings)
-        if fit.any():
-            columns = {name: each[fit] for name, each in vars(tilings).items() if name != "loop_order"}
-            by_order.setdefault(tilings.loop_order, []).append(columns)
-    return [
-        Tiling(loop_order=order, **{name: np.concatenate([each[name] for each in parts]) for name in parts[0]})
-        for order, parts in by_order.items()
-    ]
+    for at, cycles in zip(order.tolist(), left.tolist(), strict=True):
+        yield tilings, at, cycles
