@@ -86,6 +86,7 @@ class LayerWork:
         folds, taps: row folds and tap groups of it.
         col_folds: the output channels of a group, portion by portion, for each outcome; `columns`: how many.
         groups, word_fill: words of a pixel, and elements used of each.
+        extents: rows and columns of the outputs, and word groups.
         drains: whether a block begins when the one before is done.
         element_cycles, filter_cycles: cycles of the bus for an element, and for the filter of a channel group.
     """
@@ -98,6 +99,7 @@ class LayerWork:
         self.col_folds = col_folds(shape.out_channels, hardware) * len(self.chunk.sums)
         self.columns = len(self.col_folds)
         self.groups, self.word_fill = word_groups(shape.word_images, hardware.vector_memory.word_elements)
+        self.extents = shape.row.extent, shape.col.extent, self.groups
         self.drains = hardware.sequencer.between_blocks == "drain"
         self.element_cycles = hardware.vector_memory.element_bytes / float(hardware.hbm_bytes_per_cycle)
         self.filter_cycles = shape.taps * shape.channels * shape.out_channels // shape.bundle * self.element_cycles
@@ -169,9 +171,8 @@ class LayerWork:
     @cached_property
     def ready_cycles(self) -> float:
         """Cycles in which the vector unit makes a word of the ifmap ready, as if the whole map were one block."""
-        sizes = self.shape.row.extent, self.shape.col.extent, self.groups
-        points = prod(patch(self.shape, self.chunk, sizes)) * self.groups
-        cycles = sum(preparing(self.cut, self.chunk, sizes, self.hardware))
+        points = prod(patch(self.shape, self.chunk, self.extents)) * self.groups
+        cycles = sum(preparing(self.cut, self.chunk, self.extents, self.hardware))
         return float(cycles / points) / len(self.chunk.places)
 
     def rotated(self, rows: Cycles, cols: Cycles, groups: Cycles) -> Cycles:
@@ -256,8 +257,8 @@ class LayerWork:
     def bound_by_hbm(self) -> bool:
         """Whether moving every tensor once, with a turn of the bus a column fold, takes longer than all passes."""
         elements = sum(map(prod, self.shape.tensors))
-        words = self.shape.row.extent * self.shape.col.extent * self.groups
-        array = self.shape.groups * self.columns * self.passes * words * self.word_fill / self.hardware.array.count
+        outputs = prod(self.extents) * self.word_fill
+        array = self.shape.groups * self.columns * self.passes * outputs / self.hardware.array.count
         turns = self.shape.groups * self.columns * self._turnaround
         return elements * self.element_cycles + turns > array
 

@@ -126,18 +126,12 @@ class Patch:
         return (rows * len(self.cols) + cols) * len(self.groups) + part.groups.start - self.groups.start
 
 
-def span_of(every: tuple[int, int, int], words: range) -> tuple[range, range, range]:
-    """The smallest rows, columns and word groups that hold words `words` of all, row by row."""
+def spanning(every: tuple[int, int, int], words: range) -> Block:
+    """The words `words` of all rows, columns and word groups: the smallest rectangle, and where in it they stand."""
     boxes = boxes_of(every, words)
     rows, cols, groups = (
         range(min(box[axis].start for box in boxes), max(box[axis].stop for box in boxes)) for axis in range(3)
     )
-    return rows, cols, groups
-
-
-def spanning(every: tuple[int, int, int], words: range) -> Block:
-    """The words `words` of all rows, columns and word groups: the smallest rectangle, and where in it they stand."""
-    rows, cols, groups = span_of(every, words)
     row, rest = divmod(words.start, prod(every[1:]))
     col, group = divmod(rest, every[2])
     # Inside one row, or one pixel, the rectangle is narrower than all of them, and has the words one after another.

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.base.errors import CapacityError
-from tpusim.machines.tpu.cut.geometry import ConvShape, InStrips, MapAxis
-from tpusim.machines.tpu.cut.reduction import Cut, ReductionPass, portions_within
-from tpusim.machines.tpu.cut.stored import taps_on_chip
+from tpusim.machines.tpu.cut.geometry import InStrips, MapAxis
+from tpusim.machines.tpu.cut.reduction import ReductionPass, portions_within
 from tpusim.machines.tpu.description import Hardware
 
 Counts = NDArray[np.int64]
@@ -101,32 +100,6 @@ def weight_words(passes: tuple[ReductionPass, ...], hardware: Hardware) -> list[
 
 
 # ---- what mapping.block gives, in the units of a tiling
-
-
-class Given(NamedTuple):
-    """What `mapping.block` gives of a tiling; None where it is left to the search. At most what there is.
-
-    Attributes:
-        rows, cols, groups: extents of the block, in outputs and word groups.
-        kept_folds: column folds of a block.
-        chunk_taps, chunk_folds: groups and row folds of the reduction on chip together.
-    """
-
-    rows: int | None
-    cols: int | None
-    groups: int | None
-    kept_folds: int | None
-    chunk_taps: int | None
-    chunk_folds: int | None
-
-
-def given_block(shape: ConvShape, hardware: Hardware, cut: Cut) -> Given:
-    """What the machine's policy says of the blocks of a layer."""
-    block = hardware.mapping.block.given
-    channels, taps = block.get("out_channels"), cut.held(taps_on_chip(shape, hardware), block.get("in_channels"))
-    # Of the first output channels: no fold reaches over their end.
-    kept = channels and sum(fold.start < channels for fold in col_folds(shape.out_channels, hardware))
-    return Given(*given_outputs(shape, hardware), kept, *taps)
 
 
 def given_outputs(shape: InStrips, hardware: Hardware) -> tuple[int | None, int | None, int | None]:

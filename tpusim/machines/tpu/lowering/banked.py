@@ -32,7 +32,7 @@ from tpusim.machines.tpu.program.addresses import BankFeed, Counter, Counters, F
 from tpusim.machines.tpu.program.program import Explanation
 from tpusim.machines.tpu.program.tensor import BankPart
 from tpusim.machines.tpu.program.transfers import BankFill
-from tpusim.machines.tpu.search.candidates import Candidates
+from tpusim.machines.tpu.search.candidates import Candidates, Extents
 from tpusim.memory.layout import Box
 from tpusim.network.ops.array_op import ArrayOp
 
@@ -345,9 +345,9 @@ class BankedCandidates(Candidates):
             port=a_bank,
         )  # fmt: skip
 
-    def _held(self, chunk: Chunk, rows: Counts, cols: Counts, groups: Counts) -> Counts:
+    def _held(self, chunk: Chunk, blocks: Extents) -> Counts:
         """Addresses of the largest patch of each block."""
-        extents = zip(*(each.tolist() for each in (*self._patches(chunk, rows, cols), groups)), strict=True)
+        extents = zip(*(each.tolist() for each in (*self.patches(chunk, blocks), blocks.groups)), strict=True)
         return np.array([bank_map(self.cut, *each).words for each in extents], np.int64)
 
 

@@ -172,10 +172,9 @@ class Bound:
 
     def _sizes(self, tilings: Tiling[Counts]) -> list[tuple[Counts, Counts, Cycles]]:
         """How many blocks there are of how many words, full ones first; what the vector unit takes for each patch."""
-        extents = self.shape.row.extent, self.shape.col.extent, self.of.groups
         if tilings.span.any():
-            return [(count, size, 0) for count, size in _portions(prod(extents), tilings.span)]
-        rows, cols, groups = map(_portions, extents, (tilings.rows, tilings.cols, tilings.groups))
+            return [(count, size, 0) for count, size in _portions(prod(self.of.extents), tilings.span)]
+        rows, cols, groups = map(_portions, self.of.extents, (tilings.rows, tilings.cols, tilings.groups))
         return [(a * b * c, x * y * z, self.of.rotated(x, y, z)) for a, x in rows for b, y in cols for c, z in groups]
 
     # ---- the bus: transfers by their bytes and by their conversion
@@ -200,7 +199,7 @@ class Bound:
         """The spills of all results, once."""
         shape, (channels, rows, cols, _) = self.shape, self.shape.tensors.ofmap
         stored = padded(channels, self.hardware.hbm.channel_multiple)
-        words = shape.row.extent * shape.col.extent * self.of.groups * shape.groups * self.of.columns
+        words = prod(self.of.extents) * shape.groups * self.of.columns
         moved = stored * rows * cols * self._images(tilings) * self._element_cycles
         return Demand(bus=moved, converted=words * float(self.hardware.vector_unit.pack_cycles))
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ from tpusim.machines.tpu.cut.reduction import Cut
 from tpusim.machines.tpu.cut.tiling import Counts, Tiling
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.search.bound import Bound
-from tpusim.machines.tpu.search.candidates import Candidates
+from tpusim.machines.tpu.search.candidates import Candidates, Way
 
 TOLERANCE = 0.01
 """Among blocks whose estimates lie this close to the best, the largest is taken: fewer passes to run."""
@@ -90,17 +91,17 @@ def _better(candidates: Candidates, simple: _Choice | None, other: _Choice | Non
     return other if others * (1 / (1 + TOLERANCE) if fewer else 1 + TOLERANCE) < mine else simple
 
 
-def _first_close(candidates: Candidates, ways: Iterable[Tiling[Counts]]) -> _Choice | None:
+def _first_close(candidates: Candidates, ways: Iterable[Way]) -> _Choice | None:
     """The first of the ways whose estimate lies close to the best: it moves data in the fewest pieces. Of each way the
-    cheapest; of those close to it, the one with the largest block.
+    cheapest that fits; of those close to it, the one with the largest block.
     """
-    found = list[_Choice]()
-    for tilings in ways:
-        cost = candidates.estimate(tilings)
+    found = list[tuple[float, Tiling[Counts], int]]()
+    for tilings, fits in ways:
+        cost = np.where(fits, candidates.estimate(tilings), np.inf)
         at = int(np.where(cost <= cost.min() * (1 + TOLERANCE), tilings.psum_words, 0).argmax())
-        found.append(_Choice(float(cost[at]), tilings.at(at)))
-    least = min((each.cost for each in found), default=0) * (1 + TOLERANCE)
-    return next((each for each in found if each.cost <= least), None)
+        found.append((float(cost[at]), tilings, at))
+    least = min((cost for cost, *_ in found), default=0) * (1 + TOLERANCE)
+    return next((_Choice(cost, tilings.at(at)) for cost, tilings, at in found if cost <= least), None)
 
 
 def _chosen(candidates: Candidates) -> tuple[Candidates, Tiling[int]]:
@@ -164,14 +165,14 @@ def _in_order(candidates: Candidates) -> Iterator[tuple[Tiling[Counts], int, flo
 
     Where its bound tells no difference, that with fewer filter buffers: what comes later is not fetched early.
     """
-    whole, deep, *chunked = candidates.fitting
+    whole, deep, *chunked = ([tilings.each(itemgetter(fits)) for tilings, fits in kind] for kind in candidates.fitting)
     # Of those that nothing else tells apart, the first: whole reductions by their loop order, then those in chunks.
     orders = [tilings.loop_order[0] for tilings in whole + deep]
-    ways = sorted(whole + deep, key=lambda tilings: orders.index(tilings.loop_order[0]))
-    if not (ways := ways + [tilings for kind in chunked for tilings in kind]):
+    found = [*sorted(whole + deep, key=lambda tilings: orders.index(tilings.loop_order[0])), *chain(*chunked)]
+    if not found:
         return
     # Together, as a bound takes as long for one as for a thousand.
-    tilings: Tiling[Counts] = ways[0].each(lambda *parts: np.concatenate(parts), *ways[1:])
+    tilings: Tiling[Counts] = found[0].each(lambda *parts: np.concatenate(parts), *found[1:])
     least = Bound(candidates).cycles(tilings)
     order = np.lexsort((tilings.filter_buffers, least, -tilings.psum_words, least // (least.min() * ALIKE)))
     left = np.minimum.accumulate(least[order][::-1])[::-1]

@@ -16,7 +16,7 @@ from tpusim.machines.tpu.cut.geometry import ConvShape, MapAxis
 from tpusim.machines.tpu.cut.pace import Demand, delay_of
 from tpusim.machines.tpu.cut.plan import Block, Plan, halves, patch_of, portions
 from tpusim.machines.tpu.cut.reduction import TapGroups
-from tpusim.machines.tpu.cut.tiling import Tiling, fitting, given_block
+from tpusim.machines.tpu.cut.tiling import Tiling, fitting, given_outputs
 from tpusim.machines.tpu.cut.traffic import Traffic
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.vector_units import feed, in_turn, nested
@@ -149,11 +149,11 @@ def plans_of(filtering: Filtering) -> Iterator[TilePlan]:
     shape, hardware, by, (groups, _) = filtering.shape, filtering.hardware, filtering.by, filtering.word_groups
     # What a Plan wants; passes are not those of taps.
     cut = TapGroups(shape, hardware)
-    given, products = given_block(shape, hardware, cut), len(by.products)
+    (rows, cols, together), products = given_outputs(shape, hardware), len(by.products)
     extents = (
-        _extents(given.rows, shape.row, by.down.outputs),
-        _extents(given.cols, shape.col, by.across.outputs),
-        [given.groups] if given.groups else halves(groups),
+        _extents(rows, shape.row, by.down.outputs),
+        _extents(cols, shape.col, by.across.outputs),
+        [together] if together else halves(groups),
     )
     for block, section in product(product(*extents), halves(products)):
         sections = -(-products // section) * len(filtering.col_folds)
