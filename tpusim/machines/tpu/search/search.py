@@ -53,7 +53,9 @@ def tilings_of(
         CapacityError: when not even a block of one output word fits; says how much memory would do.
     """
     candidates, chosen = _chosen(among(shape, hardware, cut, None))
-    return (Ranked(chosen),) if hardware.mapping.search == "estimate" else ranked(candidates, chosen)
+    if hardware.mapping.search == "estimate":
+        return (Ranked(chosen, estimate=partial(_estimated, candidates, chosen)),)
+    return ranked(candidates, chosen)
 
 
 def choose(shape: ConvShape, hardware: Hardware, cut: Cut, among: type[Candidates] = Candidates) -> Tiling[int]:
