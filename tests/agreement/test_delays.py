@@ -19,7 +19,7 @@ from tpusim.flow.verify import expected, operands_of
 from tpusim.machines.tpu import event, register
 from tpusim.machines.tpu.cut.geometry import shape_of
 from tpusim.machines.tpu.cut.reduction import TapGroups
-from tpusim.machines.tpu.definition import transposed_word_cycles
+from tpusim.machines.tpu.definition import word_cycles
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering import explicit
 from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
@@ -203,7 +203,7 @@ def test_a_transformation_ahead_takes_any_layout() -> None:
 )
 def test_words_of_a_pixel_are_transposed_together(cycles: int, words: int, groups: int, each: int) -> None:
     hardware = machine(transpose_cycles=cycles, transpose_words=words)
-    assert transposed_word_cycles(groups, hardware) == each
+    assert word_cycles(groups, True, hardware) == each
 
 
 class Transposed(TapGroups):

@@ -37,21 +37,18 @@ def finish_cycles(elements: int, operations: int, hardware: Hardware) -> int:
     return -(-operations * elements * hardware.array.count * hardware.lanes // hardware.vector_unit.alus)
 
 
-def transposed_word_cycles(words: int, hardware: Hardware) -> int:
-    """The cycles a word in which the `words` of a pixel are transposed, up to `transpose_words` of them together."""
-    unit = hardware.vector_unit
-    return -(-unit.transpose_cycles // min(unit.transpose_words, words))
-
-
 def last_weight(last_read: int, hardware: Hardware) -> int:
     """The cycle in which the last weight enters the array, its word having been read in `last_read`."""
     return last_read + hardware.preload_cycles - (hardware.preload_words - 1) * hardware.weight_word_cycles
 
 
 def word_cycles(words: int, transposed: bool, hardware: Hardware) -> int:
-    """Cycles that a streamed word takes at least: to be transposed, and to stream all of it, as far as that must be."""
-    streams = hardware.vector_memory.word_elements if hardware.array.streamed == "all" else 0
-    return max(streams, transposed_word_cycles(words, hardware) if transposed else 0)
+    """Cycles that a streamed word takes at least: to be transposed, and to stream all of it, as far as that must be.
+
+    The `words` of a pixel are transposed together, up to `transpose_words` of them.
+    """
+    unit, streams = hardware.vector_unit, hardware.vector_memory.word_elements * (hardware.array.streamed == "all")
+    return max(streams, -(-unit.transpose_cycles // min(unit.transpose_words, words)) if transposed else 0)
 
 
 FREE, IFMAP, POINTER, PSUM, RESULT, VECTOR, WEIGHT, DMA = range(8)

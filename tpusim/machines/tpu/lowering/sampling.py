@@ -288,7 +288,7 @@ class _Doubled(Candidates):
     @cached_property
     def _beat(self) -> Beat:
         """How words of samples are gathered one after another."""
-        operations, elements = OPERATIONS[OPERATION].alu(Arity(2 * len(CORNERS), 0, 0), ()), self.word_fill
+        operations, elements = sum(OPERATIONS[OPERATION].work(Arity(2 * len(CORNERS), 0, 0), ())), self.word_fill
         pointers = self.cut.pointer_words(self.hardware)
         return beat_of(pointers + len(CORNERS) * (elements + 1), operations, elements, self.hardware)
 

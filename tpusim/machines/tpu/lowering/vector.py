@@ -62,7 +62,7 @@ class _Depthwise(VectorUnits):
         self.taps, self.scalar_words = taps_of(shape), -(-shape.taps // word)
         self.tap_chunks = portions(shape.taps, hardware.vector_unit.scalar_words * word)
         counts = [Arity(len(taps) + (taps.start > 0), len(taps), 0) for taps in self.tap_chunks]
-        self.chain = tuple((each.operands, OPERATIONS["multiply_add"].alu(each, ())) for each in counts)
+        self.chain = tuple((each.operands, sum(OPERATIONS["multiply_add"].work(each, ()))) for each in counts)
         # A tiling tells of chunks; there are no passes.
         cut, (out_channels, *k) = TapGroups(shape, hardware), shape.tensors.filter
         self.chunks = cut.groups, cut.folds

@@ -18,7 +18,6 @@ from tpusim.base.errors import CapacityError, Problem
 from tpusim.machines.tpu.sections import VectorUnit
 
 Values: TypeAlias = NDArray[np.floating[Any]]
-Doubles: TypeAlias = NDArray[np.float64]
 Operands: TypeAlias = Iterable[Values]
 """The words of each operand, [lane, word, element], in the order in which they are read."""
 Coefficients: TypeAlias = tuple[float, ...]
@@ -38,21 +37,26 @@ class Arity(NamedTuple):
     coefficients: int
 
 
+class Work(NamedTuple):
+    """ALU operations that an element takes."""
+
+    products: int
+    others: int
+
+
 class Operation(NamedTuple):
     """What the vector unit does with the words of a step.
 
     Attributes:
         values: the results [lane, word, element] from operands, the scalars [scalar, lane] and coefficients, worked out
             in the order of the operands.
-        alu: ALU operations an element takes, functions apart.
-        products: how many of them are multiplications.
+        work: what an element takes, functions apart.
         fits: whether it can be done with as many of each.
         functions: how often an element takes each function, by their names in `vector_unit.functions`.
     """
 
     values: Callable[[Operands, Values, Coefficients], Values]
-    alu: Callable[[Arity, Coefficients], int]
-    products: Callable[[Arity, Coefficients], int]
+    work: Callable[[Arity, Coefficients], Work]
     fits: Callable[[Arity], bool]
     functions: Callable[[Arity], Mapping[str, int]] = lambda _: {}
 
@@ -77,10 +81,6 @@ def _rounded_once(function: Callable[..., Any]) -> Callable[[Operands, Values, C
 
 def _sum(terms: Iterable[Values]) -> Values:
     return reduce(add, terms)
-
-
-def _product(terms: Iterable[Values]) -> Values:
-    return reduce(mul, terms)
 
 
 def _multiply_add(operands: Operands, scalars: Values, _: Coefficients) -> Values:
@@ -123,11 +123,6 @@ def _reciprocal_root(*terms: Any) -> Any:
     return 1 / np.sqrt(sum(sums) * part + more)
 
 
-def _over_power(squares: Doubles, x: Doubles, slope: float, shift: float, beta: float) -> Any:
-    """x / (slope squares + shift)^beta."""
-    return x * np.exp(-beta * np.log(slope * squares + shift))
-
-
 # ---- kinds of operations
 
 
@@ -141,8 +136,7 @@ def _of_one(values: Callable[[Values, Values, Coefficients], Values], products: 
 
     return Operation(
         of_all,
-        lambda *_: products + others,
-        lambda *_: products,
+        lambda *_: Work(products, others),
         lambda counts: counts.operands == 1 and counts.coefficients == coefficients and counts.scalars >= scalars,
     )
 
@@ -150,13 +144,13 @@ def _of_one(values: Callable[[Values, Values, Coefficients], Values], products: 
 def _of_terms(together: Callable[[list[Values]], Values], multiplies: bool = False) -> Operation:
     """An operation that joins operands, and the scalar of a lane if there is one, two by two."""
 
-    def steps(counts: Arity, _: Coefficients) -> int:
-        return counts.operands + (counts.scalars > 0) - 1
+    def work(counts: Arity, _: Coefficients) -> Work:
+        steps = counts.operands + (counts.scalars > 0) - 1
+        return Work(steps, 0) if multiplies else Work(0, steps)
 
     return Operation(
         lambda operands, scalars, _: together(_terms(operands, scalars)),
-        steps,
-        lambda counts, _: steps(counts, _) * multiplies,
+        work,
         lambda counts: counts.operands > 0 and not counts.coefficients,
     )
 
@@ -174,8 +168,7 @@ def _of_functions(
     """A function of elements, which takes operations of the ALUs and some of the machine's functions, once each."""
     return Operation(
         _rounded_once(function),
-        lambda *_: products + others,
-        lambda *_: products,
+        lambda *_: Work(products, others),
         lambda counts: counts.operands + (counts.scalars > 0) == operands and counts.coefficients == coefficients,
         lambda _: dict.fromkeys(of, 1),
     )
@@ -187,8 +180,7 @@ def _of_elements(
     """A sum over all operands but the last, of each of which `others` and `products` operations are made."""
     return Operation(
         _rounded_once(function),
-        lambda counts, _: (counts.operands - 1) * (others + products + 1) - 1,
-        lambda counts, _: (counts.operands - 1) * products,
+        lambda counts, _: Work((counts.operands - 1) * products, (counts.operands - 1) * (others + 1) - 1),
         lambda counts: counts.operands > 1 and not counts.scalars + counts.coefficients,
         lambda counts: of(counts.operands - 1),
     )
@@ -198,8 +190,7 @@ def _of_sum(function: Callable[..., Any], coefficients: int, products: int, of: 
     """A function of a sum, which is first multiplied by coefficients, or gets them added."""
     return Operation(
         _rounded_once(function),
-        lambda counts, _: counts.operands - 1 + coefficients,
-        lambda *_: products,
+        lambda counts, _: Work(products, counts.operands - 1 + coefficients - products),
         lambda counts: counts.operands > 0 and counts.coefficients == coefficients and not counts.scalars,
         lambda _: {of: 1},
     )
@@ -209,18 +200,16 @@ def _of_squares(first: bool) -> Operation:
     """The sum of the squares of all operands, or of the `first` as it is and the squares of the others."""
     return Operation(
         lambda operands, *_: _sum(x if first and not at else x * x for at, x in enumerate(operands)),
-        lambda counts, _: 2 * (counts.operands - first) - 1 + first,
-        lambda counts, _: counts.operands - first,
+        lambda counts, _: Work(counts.operands - first, counts.operands - 1),
         lambda counts: counts.operands > first and not counts.scalars + counts.coefficients,
     )
 
 
 def _of_power(beta: float, products: int, takes: Mapping[str, int]) -> Operation:
-    """An element, the last operand, over a power of a line of the first: that of two coefficients."""
+    """An element, the last operand, over a power of a line of the first: x / (slope squares + shift)^beta."""
     return Operation(
-        _rounded_once(lambda squares, x, slope, shift: _over_power(squares, x, slope, shift, beta)),
-        lambda *_: products + 1,
-        lambda *_: products,
+        _rounded_once(lambda squares, x, slope, shift: x * np.exp(-beta * np.log(slope * squares + shift))),
+        lambda *_: Work(products, 1),
         lambda counts: counts == Arity(2, 0, 2),
         lambda _: takes,
     )
@@ -234,38 +223,33 @@ def _factors(factors: Coefficients) -> int:
 OPERATIONS: dict[str, Operation] = {
     "multiply_add": Operation(
         _multiply_add,
-        lambda counts, _: counts.scalars + counts.operands - 1,
-        lambda counts, _: counts.scalars,
+        lambda counts, _: Work(counts.scalars, counts.operands - 1),
         lambda counts: 0 < counts.scalars <= counts.operands and not counts.coefficients,
     ),
     "combine": Operation(
         _combine,
-        lambda counts, factors: _factors(factors) + counts.operands - 1 + all(each == -1 for each in factors),
-        lambda _, factors: _factors(factors),
+        lambda counts, factors: Work(_factors(factors), counts.operands - 1 + all(each == -1 for each in factors)),
         lambda counts: 0 < counts.coefficients == counts.operands and not counts.scalars,
     ),
     "sum_of_products": Operation(
         _sum_of_products,
-        lambda counts, _: counts.operands - 1,
-        lambda counts, _: counts.operands // 2,
+        lambda counts, _: Work(counts.operands // 2, counts.operands // 2 - 1),
         lambda counts: counts.operands > 0 and counts.operands % 2 == 0 and not counts.scalars + counts.coefficients,
     ),
     "maximum": Operation(
         lambda operands, *_: reduce(np.maximum, operands),
-        lambda counts, _: counts.operands - 1,
-        lambda _, __: 0,
+        lambda counts, _: Work(0, counts.operands - 1),
         lambda counts: counts.operands > 0 and not counts.scalars + counts.coefficients,
     ),
     "mean": Operation(
         lambda operands, _, part: _sum(operands) * np.float32(part[0]),
-        lambda counts, _: counts.operands,
-        lambda *_: 1,
+        lambda counts, _: Work(1, counts.operands - 1),
         lambda counts: counts.operands > 0 and counts.coefficients == 1 and not counts.scalars,
     ),
     "add": _of_terms(_sum),
     "sub": _of_terms(_difference),
     "rsub": _of_terms(lambda terms: _difference(terms[::-1])),
-    "mul": _of_terms(_product, multiplies=True),
+    "mul": _of_terms(lambda terms: reduce(mul, terms), multiplies=True),
     "copy": _of_one(lambda x, *_: x, 0, 0, 0),
     "scale_shift": _of_one(lambda x, held, _: x * held[0][:, None, None] + held[-1][:, None, None], 1, 1, 0, scalars=1),
     "relu": _of_one(lambda x, *_: np.maximum(x, x.dtype.type(0)), 0, 1, 0),
@@ -306,19 +290,11 @@ OPERATIONS: dict[str, Operation] = {
     "normalize_by_100": _of_power(1.0, 1, {"divide": 1}),
     "normalize": Operation(
         _rounded_once(lambda x, mean, factor, scale, shift: (x - mean) * factor * scale + shift),
-        lambda *_: 4,
-        lambda *_: 2,
+        lambda *_: Work(2, 2),
         lambda counts: counts == Arity(5, 0, 0),
     ),
 }
 """Every operation by the name that a step gives it."""
-
-
-class Work(NamedTuple):
-    """ALU operations that an element takes."""
-
-    products: int
-    others: int
 
 
 def work_of(operation: str, counts: Arity, coefficients: Coefficients, unit: VectorUnit) -> Work:
@@ -328,8 +304,7 @@ def work_of(operation: str, counts: Arity, coefficients: Coefficients, unit: Vec
         CapacityError: when the machine does not say what a function takes.
     """
     does = OPERATIONS[operation]
-    products = does.products(counts, coefficients)
-    others = does.alu(counts, coefficients) - products
+    products, others = does.work(counts, coefficients)
     for name, often in does.functions(counts).items():
         work = unit.functions.work_of(name)
         if work is None:

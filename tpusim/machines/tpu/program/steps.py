@@ -30,13 +30,6 @@ class Use(NamedTuple):
     scratch_write_bytes: int = 0
 
 
-class Shift(NamedTuple):
-    """Where a layer begins in a Program of several: with all `steps` ahead of its own."""
-
-    layer: str
-    steps: int
-
-
 @dataclass(frozen=True, slots=True)
 class Step:
     """Something one unit does. A new kind is a class here and a handler in each interpreter."""
@@ -84,9 +77,9 @@ class Step:
         """Whether it works on the words that it writes, instead of writing them anew."""
         return False
 
-    def shifted(self, by: Shift) -> Self:
-        """The step as it is in a Program of several layers."""
-        return replace(self, after=tuple(each + by.steps for each in self.after))
+    def shifted(self, layer: str, ahead: int) -> Self:
+        """The step in a Program of several layers: a step of `layer`, which `ahead` steps of other layers precede."""
+        return replace(self, after=tuple(each + ahead for each in self.after))
 
     def renumbered(self, places: Mapping[int, int]) -> Self:
         """The step where steps have other numbers: `places` by those that they had."""
@@ -151,11 +144,9 @@ class Finish(NamedTuple):
     coefficients: tuple[float, ...] = ()
 
     @property
-    def operations(self) -> tuple[int, int]:
-        """Multiplications of an element, and all else that the ALUs do with it."""
-        operation, counts = OPERATIONS[self.operation], Arity(1, 0, len(self.coefficients))
-        products = operation.products(counts, self.coefficients)
-        return products, operation.alu(counts, self.coefficients) - products
+    def operations(self) -> Work:
+        """What the ALUs do with an element."""
+        return OPERATIONS[self.operation].work(Arity(1, 0, len(self.coefficients)), self.coefficients)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,8 +207,8 @@ class Stream(Step):
     def words_written(self) -> Iterator[range]:
         yield range(self.result_base, self.result_base + self.words)
 
-    def shifted(self, by: Shift) -> Self:
-        return replace(Step.shifted(self, by), preload=self.preload + by.steps)
+    def shifted(self, layer: str, ahead: int) -> Self:
+        return replace(Step.shifted(self, layer, ahead), preload=self.preload + ahead)
 
 
 class Scalars(NamedTuple):

@@ -10,7 +10,7 @@ from typing import Self
 import numpy as np
 
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.program.steps import Shift, Step, Use
+from tpusim.machines.tpu.program.steps import Step, Use
 from tpusim.machines.tpu.program.tensor import BankPart, Elements, Part, Tensor
 from tpusim.memory.layout import Region
 
@@ -57,9 +57,14 @@ class Transfer(Step):
         """The tensor behind the lanes that it puts elements into."""
         return None
 
+    def shifted(self, layer: str, ahead: int) -> Self:
+        return replace(Step.shifted(self, layer, ahead), tensor=self.tensor.of_layer(layer))
+
     def conversion_cycles(self, hardware: Hardware) -> int:
-        """The cycles that the vector unit takes to convert its words, as many at once as there are lanes."""
-        raise NotImplementedError
+        """The cycles that the vector unit takes to convert its words, as many at once as there are lanes; none where no
+        kind of transfer says more.
+        """
+        return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +85,6 @@ class LaneTransfer(Transfer):
     def _extents(self) -> Iterator[range]:
         for part in self.parts:
             yield from part.extents
-
-    def shifted(self, by: Shift) -> Self:
-        return replace(Step.shifted(self, by), tensor=self.tensor.of_layer(by.layer))
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,13 +191,8 @@ class Prefetch(Transfer):
     def written(self) -> Tensor:
         return self.to
 
-    def shifted(self, by: Shift) -> Self:
-        tensor, to = self.tensor.of_layer(by.layer), self.to.of_layer(by.layer)
-        return replace(Step.shifted(self, by), tensor=tensor, to=to)
-
-    def conversion_cycles(self, hardware: Hardware) -> int:
-        """The vector unit takes none: the tensor lies there as in HBM."""
-        return 0
+    def shifted(self, layer: str, ahead: int) -> Self:
+        return replace(Transfer.shifted(self, layer, ahead), to=self.to.of_layer(layer))
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,5 +229,5 @@ class Keep(Step):
         """From lane 0 on, as many as may take part."""
         return max(part.first_lanes[0] + part.lanes for part in self.parts)
 
-    def shifted(self, by: Shift) -> Self:
-        return replace(Step.shifted(self, by), tensor=self.tensor.of_layer(by.layer))
+    def shifted(self, layer: str, ahead: int) -> Self:
+        return replace(Step.shifted(self, layer, ahead), tensor=self.tensor.of_layer(layer))

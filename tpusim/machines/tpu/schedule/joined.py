@@ -21,7 +21,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.check import meet
 from tpusim.machines.tpu.program.moves import box_of
 from tpusim.machines.tpu.program.program import Handed, Program
-from tpusim.machines.tpu.program.steps import Preload, Shift, Step, Stream, Vector
+from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Vector
 from tpusim.machines.tpu.program.tensor import Tensor
 from tpusim.machines.tpu.program.transfers import Fill, Keep, Spill
 from tpusim.machines.tpu.schedule.scheduler import program_of
@@ -315,7 +315,7 @@ def linked(layers: Sequence[Joint], hardware: Hardware, stay: Collection[str] = 
     waits = Waits(hardware, {each.tensor: each for each in handed})
     programs = []
     for name, program, *_ in layers:
-        programs.append(_shifted(program, Shift(name, waits.steps_before)))
+        programs.append(_shifted(program, name, waits.steps_before))
         waits.join(programs[-1])
     steps, numbers = waits.in_order()
     return Program(
@@ -332,16 +332,16 @@ def linked(layers: Sequence[Joint], hardware: Hardware, stay: Collection[str] = 
     )
 
 
-def _shifted(program: Program, by: Shift) -> Program:
-    """What a Program is among others; its layer's name stands before those of its tensors."""
+def _shifted(program: Program, layer: str, ahead: int) -> Program:
+    """A Program among others: `ahead` steps precede its own, and `layer` stands before the names of its tensors."""
     return replace(
         program,
-        tensors=tuple(each.of_layer(by.layer) for each in program.tensors),
-        buffers=tuple(replace(each, tensor=f"{by.layer}.{each.tensor}") for each in program.buffers),
-        steps=tuple(each.shifted(by) for each in program.steps),
-        constants=tuple(replace(each, tensor=f"{by.layer}.{each.tensor}") for each in program.constants),
+        tensors=tuple(each.of_layer(layer) for each in program.tensors),
+        buffers=tuple(replace(each, tensor=f"{layer}.{each.tensor}") for each in program.buffers),
+        steps=tuple(each.shifted(layer, ahead) for each in program.steps),
+        constants=tuple(replace(each, tensor=f"{layer}.{each.tensor}") for each in program.constants),
         derived=tuple(
-            replace(each, tensor=f"{by.layer}.{each.tensor}", operand=f"{by.layer}.{each.operand}")
+            replace(each, tensor=f"{layer}.{each.tensor}", operand=f"{layer}.{each.operand}")
             for each in program.derived
         ),
     )

@@ -52,7 +52,7 @@ class Recipe(tuple[Line, ...]):
 def operations(factors: Iterable[float]) -> int:
     """ALU operations of the vector unit for an element of a linear combination."""
     each = tuple(factors)
-    return OPERATIONS["combine"].alu(Arity(len(each), 0, len(each)), each)
+    return sum(OPERATIONS["combine"].work(Arity(len(each), 0, len(each)), each))
 
 
 def row_by_row(matrix: Sequence[Sequence[float]]) -> Recipe:
