@@ -18,7 +18,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.board import Loads, Log, Move, Passes, VectorWork
 from tpusim.machines.tpu.event.calendar import Owners, Ports
 from tpusim.machines.tpu.observation.timeline import Cycles, Pieces, Timeline, Track
-from tpusim.machines.tpu.observation.timing import PORT_CLIENTS, Timing, port_accounts, split, unit_accounts, unit_name
+from tpusim.machines.tpu.observation.timing import PORT_CLIENTS, Timing, accounts, split, unit_name
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Stream, Vector, bias_words_of
 from tpusim.machines.tpu.program.transfers import HBM, SCRATCH, Prefetch
@@ -26,21 +26,21 @@ from tpusim.machines.tpu.program.transfers import HBM, SCRATCH, Prefetch
 
 def timing_of(log: Log, port: Ports, program: Program, hardware: Hardware) -> Timing:
     """Close the accounts."""
-    arrays = []
-    for _, mine in log.of_arrays(program, hardware):
-        preload, vector = _preload_use(mine.loads, program, hardware), vector_unit_use(mine, program, hardware)
-        arrays.append((array_use(mine, program), preload, vector))
-    buses = {HBM: _bus_use(log.moves), **({SCRATCH: _bus_use(log.scratch)} if hardware.scratch_memory else {})}
-    accounts = unit_accounts(arrays, buses, log.cycles)
-    accounts |= port_accounts(port.owned, log.cycles, program.ports(hardware))
+    uses: dict[str, Mapping[str, int]] = {}
+    for array, mine in log.of_arrays(program, hardware):
+        uses[unit_name("systolic_array", array)] = array_use(mine, program)
+        uses[unit_name("preload", array)] = _preload_use(mine.loads, program, hardware)
+        uses[unit_name("vector_unit", array)] = vector_unit_use(mine, program, hardware)
+    uses[HBM] = Track.of(bus(log.moves)).sums()
+    uses |= {SCRATCH: Track.of(bus(log.scratch)).sums()} if hardware.scratch_memory else {}
+    found = accounts(uses, port.owned, log.cycles, program.ports(hardware))
     use = program.use
-    return Timing(log.cycles, accounts, bus_use(log.moves, program), use.port_reads, use.port_writes, log.hbm)
+    return Timing(log.cycles, found, bus_use(log.moves, program), use.port_reads, use.port_writes, log.hbm)
 
 
 def array_use(log: Log, program: Program) -> Counter[str]:
     """What the array does, and what it waits for, in all that `log` tells of."""
-    use: Counter[str] = Counter()
-    frames = 0
+    use, frames = Counter(Track.of(_standing_by(log.works)).sums()), 0
     for each in log.passes:
         times = len(each.steps)
         frames += times * log.frame.frames(_stream(each, program).words)
@@ -49,11 +49,6 @@ def array_use(log: Log, program: Program) -> Counter[str]:
         use["blocked"] += times * (each.cleared - each.loaded)
         use["bank_conflict"] += times * each.lost * log.frame.period
         use[each.cause] += times * (each.start - 1 - each.cleared)
-    for work in log.works:
-        use["starved"] += work.filled - work.ended
-        use["waiting_weights"] += work.loaded - work.filled
-        use["blocked"] += work.issued - work.loaded
-        use["vector_work"] += work.done - work.issued
     use["busy"] += frames * log.frame.elements
     use["port_stall"] += frames * log.frame.port_stall
     use["blocked"] += frames * log.frame.blocked
@@ -97,15 +92,6 @@ def bus_use(moves: Iterable[Move], program: Program) -> dict[str, int]:
     return dict(held)
 
 
-def _bus_use(moves: Iterable[Move]) -> Counter[str]:
-    use: Counter[str] = Counter()
-    for each in moves:
-        use["busy"] += each.busy
-        use["blocked"] += each.ready - each.free
-        use["port_stall"] += each.ended - each.ready - each.busy
-    return use
-
-
 MOST_CHANNELS = 64
 """Of a DRAM are drawn."""
 
@@ -141,7 +127,9 @@ class Recording:
         }
         for array, mine in log.of_arrays(program, hardware):
             tracks |= {unit_name(unit, array): pieces for unit, pieces in self._of_array(array, mine, span)}
-            tracks |= {"vector": _works(mine.works)} if mine.works else {}
+            # From the first operand of each step to its last result.
+            works = [Pieces("vector", each.start, each.done - each.start, each.step) for each in mine.works]
+            tracks |= {"vector": works} if works else {}
         tracks |= dict(_channels(log, program))
         drawn = {name: Track.of(pieces) for name, pieces in tracks.items()}
         ports = {name: _port(owners[span.start : span.stop], span.start) for name, owners in self.ports.items()}
@@ -151,13 +139,40 @@ class Recording:
         """The tracks of an array, or of all that share weights."""
         frame = log.frame
         streams = _Streams(log.passes, self.program, frame, span)
-        yield "preload", preloads(log.loads, self.ports, self.program, self.hardware, frame.weight_waits(array))
+        yield "preload", self.preloads(log, array)
         yield "stream", streams.words("stream", 0)
         yield "systolic_array", chain(streams.array(), _standing_by(log.works))
         yield "drain", streams.words("drain", frame.result_delay)
         adds = streams.work(streams.accumulate, frame.psum_delay, frame.add_cycles)
         finishes = streams.work(streams.finish, frame.finish_delay, frame.finish_cycles)
         yield "vector_unit", chain(adds, finishes, self._working(log.works, span))
+
+    def preloads(self, log: Log, array: int) -> Iterator[Pieces]:
+        """A word keeps the weight path busy from its read on, as long as its weights, or its bias, take to enter; of
+        all reads those are an array's that are made where it waits for no turn.
+        """
+        step, free, ready, filled, start, last = unrolled(log.loads).T
+        filled = np.maximum(ready, filled)
+        yield Pieces("blocked", free, ready - free, step)
+        yield Pieces("starved", ready, filled - ready, step)
+        yield Pieces("blocked", filled, start - filled, step)
+        waits, hardware = np.array(log.frame.weight_waits(array)), self.hardware
+        owners = self.ports["port"] if "port" in self.ports else self.ports["port_weight"]
+        reads = np.flatnonzero(owners == WEIGHT)
+        reads = reads[waits[reads % len(waits)] == 0]
+        biased = np.array([bias_words_of(self.program.steps[number]) for number in step.tolist()], np.int64)
+        words = hardware.preload_words + biased
+        ends = np.cumsum(words)
+        entered = reads + hardware.weight_word_cycles
+        # The last word of weights may be short.
+        short = (ends - 1 - biased)[biased > 0]
+        entered[short] = last_weight(reads[short], hardware)
+        entered[ends - 1] = last
+        before = np.roll(entered, 1)
+        before[ends - words] = start
+        steps = np.repeat(step, words)
+        yield Pieces("port_stall", before, reads - before, steps)
+        yield Pieces("busy", reads, entered - reads, steps)
 
     def _working(self, works: Sequence[VectorWork], span: range) -> Iterator[Pieces]:
         """The work on every word, once its operands are read."""
@@ -170,19 +185,15 @@ class Recording:
                 yield Pieces("busy", begins, beat.work, work.step)
 
 
-def _works(works: Sequence[VectorWork]) -> Iterator[Pieces]:
-    """From the first operand of each step to its last result."""
-    for work in works:
-        yield Pieces("vector", work.start, work.done - work.start, work.step)
-
-
 def _standing_by(works: Sequence[VectorWork]) -> Iterator[Pieces]:
     """The array's waits for what the vector unit waits for, and for the vector unit."""
-    for work in works:
-        yield Pieces("starved", work.ended, work.filled - work.ended, work.step)
-        yield Pieces("waiting_weights", work.filled, work.loaded - work.filled, work.step)
-        yield Pieces("blocked", work.loaded, work.issued - work.loaded, work.step)
-        yield Pieces("vector_work", work.issued, work.done - work.issued, work.step)
+    if not works:
+        return
+    step, ended, filled, loaded, issued, _, done, _ = np.array(works, np.int64).T
+    yield Pieces("starved", ended, filled - ended, step)
+    yield Pieces("waiting_weights", filled, loaded - filled, step)
+    yield Pieces("blocked", loaded, issued - loaded, step)
+    yield Pieces("vector_work", issued, done - issued, step)
 
 
 def _port(owners: Owners, first: int) -> Track:
@@ -232,35 +243,6 @@ def _channels(log: Log, program: Program) -> Iterator[tuple[str, Iterable[Pieces
                 for name in np.unique(labels[here])
             ],
         )
-
-
-def preloads(
-    loads: Sequence[Loads], ports: Mapping[str, Owners], program: Program, hardware: Hardware, waits: Sequence[int]
-) -> Iterator[Pieces]:
-    """A word keeps the weight path busy from its read on, as long as its weights, or its bias, take to enter; of all
-    reads those are an array's that are made where it `waits` for no turn.
-    """
-    step, free, ready, filled, start, last = unrolled(loads).T
-    filled = np.maximum(ready, filled)
-    yield Pieces("blocked", free, ready - free, step)
-    yield Pieces("starved", ready, filled - ready, step)
-    yield Pieces("blocked", filled, start - filled, step)
-    owners = ports["port"] if "port" in ports else ports["port_weight"]
-    reads = np.flatnonzero(owners == WEIGHT)
-    reads = reads[np.array(waits)[reads % len(waits)] == 0]
-    biased = np.array([bias_words_of(program.steps[number]) for number in step.tolist()], np.int64)
-    words = hardware.preload_words + biased
-    ends = np.cumsum(words)
-    entered = reads + hardware.weight_word_cycles
-    # The last word of weights may be short.
-    short = (ends - 1 - biased)[biased > 0]
-    entered[short] = last_weight(reads[short], hardware)
-    entered[ends - 1] = last
-    before = np.roll(entered, 1)
-    before[ends - words] = start
-    steps = np.repeat(step, words)
-    yield Pieces("port_stall", before, reads - before, steps)
-    yield Pieces("busy", reads, entered - reads, steps)
 
 
 _CYCLES = 5
@@ -343,7 +325,7 @@ def shares(run: Recording, whole: Timing) -> tuple[Timing, ...]:
     log, program, hardware = run.log, run.program, run.hardware
     cuts = cuts_of(log, program)
     shared = {
-        "preload": _counts(preloads(log.loads, run.ports, program, hardware, log.frame.weight_waits(0)), cuts),
+        "preload": _counts(run.preloads(log, 0), cuts),
         HBM: _counts(bus(log.moves), cuts),
         SCRATCH: _counts(bus(log.scratch), cuts),
         **{port: _owned(owners, cuts) for port, owners in run.ports.items()},

@@ -72,15 +72,10 @@ class Track:
         starts, cycles, kinds, steps = np.concatenate([none, *map(np.stack, columns)], axis=1)
         order = np.argsort(starts, kind="stable")
         order = order[cycles[order] > 0]
-        return cls(names, starts[order], (starts + cycles)[order], kinds[order], steps[order])._merged()
-
-    def _merged(self) -> Track:
-        first = np.ones(len(self), bool)
-        first[1:] = self.starts[1:] != self.ends[:-1]
-        for column in (self.kinds, self.steps):
-            first[1:] |= column[1:] != column[:-1]
-        last = np.roll(first, -1)
-        return Track(self.names, self.starts[first], self.ends[last], self.kinds[first], self.steps[first])
+        starts, ends, kinds, steps = starts[order], (starts + cycles)[order], kinds[order], steps[order]
+        first = np.ones(len(starts), bool)
+        first[1:] = (starts[1:] != ends[:-1]) | (kinds[1:] != kinds[:-1]) | (steps[1:] != steps[:-1])
+        return cls(names, starts[first], ends[np.roll(first, -1)], kinds[first], steps[first])
 
     def __len__(self) -> int:
         return len(self.starts)

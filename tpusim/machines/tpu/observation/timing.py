@@ -34,22 +34,17 @@ def unit_name(unit: str, array: int) -> str:
     return f"{unit}_{array}" if array else unit
 
 
-def unit_accounts(
-    arrays: Sequence[tuple[Mapping[str, int], ...]], buses: Mapping[str, Mapping[str, int]], cycles: int
+def accounts(
+    uses: Mapping[str, Mapping[str, int]], owned: Mapping[str, int], cycles: int, ports: Ports
 ) -> dict[str, dict[str, int]]:
-    """Splits of each array, of its weight path and its share of the vector unit; then those of buses."""
-    units = "systolic_array", "preload", "vector_unit"
-    uses = {unit_name(unit, at): use for at, each in enumerate(arrays) for unit, use in zip(units, each, strict=True)}
-    return {name: split(use, cycles) for name, use in {**uses, **buses}.items()}
-
-
-def port_accounts(owned: Mapping[str, int], cycles: int, ports: Ports) -> dict[str, dict[str, int]]:
-    """Lane 0's `ports` by their owners: an account of the one that is shared, and of each that a client has alone."""
-    accounts = {}
+    """The split of every unit, as `uses` has them in order; then lane 0's `ports` by who `owned` their cycles: an
+    account of the one that is shared, and of each that a client has alone.
+    """
+    found = {name: split(use, cycles) for name, use in uses.items()}
     for clients in ports:
         names = tuple(CLIENTS[client] for client in clients)
-        accounts[port_name(clients)] = split({name: owned.get(name, 0) for name in names}, cycles, names)
-    return accounts
+        found[port_name(clients)] = split({name: owned.get(name, 0) for name in names}, cycles, names)
+    return found
 
 
 class HbmUse(NamedTuple):
@@ -70,10 +65,7 @@ class HbmUse(NamedTuple):
     @classmethod
     def of(cls, counts: Counts, requested: Requested, cycles: int) -> HbmUse:
         """What a model of the DRAM has counted."""
-        hits, activates, conflicts, reads, writes = (
-            tuple(each.tolist())
-            for each in (counts.row_hits, counts.activates, counts.conflicts, counts.reads, counts.writes)
-        )
+        hits, activates, reads, writes, _, conflicts = (tuple(each.tolist()) for each in counts)
         return cls(hits, activates, conflicts, reads, writes, cycles, *requested)
 
     @property

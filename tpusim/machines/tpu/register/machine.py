@@ -10,16 +10,16 @@ from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.base.errors import CheckFailed, DeadlockError, InputError, PortConflict, Problem
-from tpusim.machines.tpu.definition import CLIENTS, DMA, IFMAP, NEVER, POINTER, PSUM, RESULT, VECTOR, WEIGHT, Ports
+from tpusim.machines.tpu.definition import CLIENTS, DMA, IFMAP, NEVER, POINTER, PSUM, RESULT, VECTOR, WEIGHT
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timeline import ACCESSES, LOOK_EVERY, UNUSED, Cycle, Watch, unwatched
-from tpusim.machines.tpu.observation.timing import Timing, port_accounts, unit_accounts, who_waits
+from tpusim.machines.tpu.observation.timing import Timing, accounts, unit_name, who_waits
 from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Stream, Vector
@@ -36,58 +36,11 @@ from tpusim.memory.clocks import Clocks
 Values = NDArray[np.floating[Any]]
 
 
-class Counted(NamedTuple):
-    """Cycles of buses, arrays and weight paths by what they did, those of the ports by who had them, before cycle
-    `now`.
+Booked = Mapping[str, Counter[str]]
+"""By unit, and by PORTS, the cycles that went to each thing, before some cycle; the vector unit's go by steps."""
 
-    Of arrays and weight paths there are as many as have weights of their own.
-    """
-
-    now: int
-    buses: Mapping[str, Mapping[str, int]]
-    granted: Mapping[str, int]
-    arrays: Sequence[Mapping[str, int]]
-    preloads: Sequence[Mapping[str, int]]
-
-    def since(self, before: Counted) -> Counted:
-        """What was counted since then; `now` is how many cycles that are."""
-        buses = {bus: _less(use, before.buses.get(bus, {})) for bus, use in self.buses.items()}
-        arrays = [*map(_less, self.arrays, before.arrays)], [*map(_less, self.preloads, before.preloads)]
-        return Counted(self.now - before.now, buses, _less(self.granted, before.granted), *arrays)
-
-
-def _less(counted: Mapping[str, int], before: Mapping[str, int]) -> dict[str, int]:
-    return {name: cycles - before.get(name, 0) for name, cycles in counted.items()}
-
-
-NOTHING = Counted(0, {}, {}, ({},), ({},))
-"""Before the first cycle of layers that overlap, which only do where all arrays share weights."""
-
-
-class ByStep(NamedTuple):
-    """Cycles that belong to steps, whenever they were: of HBM's queue, and of the vector unit, for each array."""
-
-    held: Counter[int]
-    worked: Sequence[Counter[int]]
-
-    def of_layer(self, number: int, program: Program) -> ByStep:
-        """What belongs to the steps of a layer."""
-        held, *worked = (
-            Counter({step: n for step, n in each.items() if program.layers[step] == number})
-            for each in (self.held, *self.worked)
-        )
-        return ByStep(held, worked)
-
-
-def accounted(counted: Counted, steps: ByStep, program: Program, ports: Ports, reads: int, writes: int) -> Timing:
-    """Every unit's split, of all cycles, and HBM's by the labels of transfers."""
-    vectors = [{"busy": each.total()} for each in steps.worked]
-    accounts = unit_accounts([*zip(counted.arrays, counted.preloads, vectors, strict=True)], counted.buses, counted.now)
-    bus: Counter[str] = Counter()
-    for step, cycles in steps.held.items():
-        bus[program.steps[step].label] += cycles
-    accounts |= port_accounts(counted.granted, counted.now, ports)
-    return Timing(counted.now, accounts, dict(bus), reads, writes)
+PORTS = "ports"
+"""All ports together, by who had them."""
 
 
 class Control:
@@ -122,7 +75,7 @@ class Control:
             for port in program.ports(hardware)
         ]
         self.granted: Counter[str] = Counter()
-        self.ends: list[Counted] = []
+        self.ends: list[tuple[int, Booked]] = []
         issued = [index for index, step in enumerate(program.steps) if isinstance(step, Stream | Vector)]
         # The passes and vector steps up to the last of each of several layers, but of the last one.
         self._through = deque(issued.index(last) + 1 for last in program.last_passes[:-1])
@@ -147,15 +100,13 @@ class Control:
         return max(self.dma.end, *(each.over_at for each in self.streams), *self.scoreboard.done)
 
     @property
-    def by_step(self) -> ByStep:
-        """What is booked to steps."""
-        return ByStep(self.dma.held, [each.adding + self.vector.worked for each in self.streams])
-
-    def counted(self, now: int) -> Counted:
-        """What is booked before this cycle."""
-        arrays, preloads = ([dict(each.use) for each in units] for units in (self.streams, self.preloads))
-        buses = {bus: dict(use) for bus, use in self.dma.use.items()}
-        return Counted(now, buses, dict(self.granted), arrays, preloads)
+    def booked(self) -> Booked:
+        """What is booked until now."""
+        uses: dict[str, Counter[str]] = {}
+        for at, (stream, preload) in enumerate(zip(self.streams, self.preloads, strict=True)):
+            units = {"systolic_array": stream.use, "preload": preload.use, "vector_unit": Counter[str]()}
+            uses |= {unit_name(unit, at): use for unit, use in units.items()}
+        return {unit: use.copy() for unit, use in {**uses, **self.dma.use, PORTS: self.granted}.items()}
 
     def cycle(self, now: int) -> list[Order]:
         """Lane 0's orders, one a port.
@@ -167,7 +118,7 @@ class Control:
         self.next = now + 1
         if self._through and self.streams[0].issued == self._through[0] and not self.running(now):
             self._through.popleft()
-            self.ends.append(self.counted(now))
+            self.ends.append((now, self.booked))
         self.keeps.clock(now)
         for preload in self.preloads:
             preload.tick(now)
@@ -278,18 +229,35 @@ class Machine:
 
     def timing(self) -> Timing:
         """Cycles that the clock has counted, and every unit's split."""
-        control, program, registers = self.control, self.program, self.lanes.registers
-        counted, steps, ports = control.counted(self.now), control.by_step, program.ports(self.hardware)
+        program, registers, booked = self.program, self.lanes.registers, self.control.booked
         read, written = int(registers["read"].sum()), int(registers["written"].sum())
         if self.banks:
             read, written = read + self.banks.read, written + self.banks.written
-            counted = counted._replace(granted=Counter({**control.granted, CLIENTS[IFMAP]: self.banks.cycles}))
+            booked[PORTS][CLIENTS[IFMAP]] = self.banks.cycles
+        ends: list[tuple[int, Booked]] = [(0, {}), *self.control.ends, (self.now, booked)]
         layers = []
-        for number, (before, end) in enumerate(pairwise([NOTHING, *control.ends, counted]) if program.layers else ()):
-            mine, use = steps.of_layer(number, program), program.uses[number]
-            layers.append(accounted(end.since(before), mine, program, ports, use.port_reads, use.port_writes))
-        whole = accounted(counted, steps, program, ports, read, written)
-        return replace(whole, hbm=control.dma.memory.use, layers=tuple(layers))
+        for number, ((start, before), (end, then)) in enumerate(pairwise(ends) if program.layers else ()):
+            steps = [step for step, layer in enumerate(program.layers) if layer == number]
+            mine = {unit: use - before.get(unit, Counter()) for unit, use in then.items()}
+            use = program.uses[number]
+            layers.append(self._account(end - start, mine, steps, use.port_reads, use.port_writes))
+        whole = self._account(self.now, booked, range(len(program.steps)), read, written)
+        return replace(whole, hbm=self.control.dma.memory.use, layers=tuple(layers))
+
+    def _account(self, cycles: int, booked: Booked, steps: Sequence[int], reads: int, writes: int) -> Timing:
+        """Every unit's split of `cycles`; of the vector unit, and of HBM by the labels of transfers, what `steps` took,
+        whenever that was.
+        """
+        control, bus = self.control, Counter[str]()
+        for step in steps:
+            if step in control.dma.held:
+                bus[self.program.steps[step].label] += control.dma.held[step]
+        units = {unit: use for unit, use in booked.items() if unit != PORTS}
+        for at, stream in enumerate(control.streams):
+            worked = (stream.adding[step] + control.vector.worked[step] for step in steps)
+            units[unit_name("vector_unit", at)] = Counter(busy=sum(worked))
+        found = accounts(units, booked[PORTS], cycles, self.program.ports(self.hardware))
+        return Timing(cycles, found, dict(bus), reads, writes)
 
 
 def _longest_wait(program: Program, hardware: Hardware) -> int:
