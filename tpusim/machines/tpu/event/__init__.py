@@ -23,7 +23,7 @@ from tpusim.machines.tpu.event.accounts import Recording, shares, timing_of
 from tpusim.machines.tpu.event.board import Board, Log, keeps
 from tpusim.machines.tpu.event.calendar import Calendar, KeptCalendar, Ports
 from tpusim.machines.tpu.event.dma import Dma
-from tpusim.machines.tpu.event.issue import IssueUnit, VectorSteps
+from tpusim.machines.tpu.event.issue import IssueUnit, vector_steps
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import HBM, SCRATCH
@@ -47,8 +47,7 @@ def run(program: Program, hardware: Hardware) -> Timing:
 def record(program: Program, hardware: Hardware) -> Recording:
     """Time one Program, and keep all that tells what every unit does when. Raises DeadlockError."""
     ports = Ports(program.ports(hardware), KeptCalendar)
-    log = logged(program, hardware, ports, keep=True)
-    return Recording(log, ports.owners(), program, hardware)
+    return Recording(logged(program, hardware, ports, keep=True), ports.owners(), program, hardware)
 
 
 def logged(program: Program, hardware: Hardware, port: Ports | None = None, keep: bool = False) -> Log:
@@ -59,10 +58,9 @@ def logged(program: Program, hardware: Hardware, port: Ports | None = None, keep
     env, port = simpy.Environment(), port or Ports(program.ports(hardware), Calendar)
     board = Board(program, env)
     arrays = [IssueUnit(program, hardware, board, port, array) for array in range(hardware.array.queues)]
-    vector, dma = VectorSteps(program, hardware, board, port, arrays), Dma(program, hardware, board, port, keep)
-    for process in (*(array.process() for array in arrays), vector.process(), dma.process()):
+    vector, dma = vector_steps(program, hardware, board, port, arrays), Dma(program, hardware, board, port, keep)
+    for process in (*(array.process() for array in arrays), vector, dma.process(), keeps(program, board)):
         env.process(process)
-    env.process(keeps(program, board))
     env.run()
     board.check_finished()
     return Log(

@@ -107,8 +107,7 @@ class Loads(NamedTuple):
 
     def again(self, steps: Sequence[int], every: int) -> Loads:
         """The preloads that follow one, each `every` cycles after the one before."""
-        free, ready, filled, start, last = (cycle + every for cycle in self[2:])
-        return Loads(steps, every, free, ready, filled, start, last)
+        return Loads(steps, every, *(cycle + every for cycle in self[2:]))
 
 
 class Passes(NamedTuple):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tpusim.machines.tpu.definition import CLIENTS, DMA, FREE, IFMAP, NEVER, Clients, port_name
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.program.addresses import Feed, Groups, Marks, asked, relative
+from tpusim.machines.tpu.program.addresses import Feed, Groups, asked, relative
 from tpusim.machines.tpu.program.steps import Stream
 
 Cycles = NDArray[np.int64]
@@ -249,16 +249,13 @@ class ConflictCounter:
         if not self._banks:
             return None
         if id(feed) not in self._of_feed:
+            key = relative(feed.groups), step.words
+            if key not in self._of_groups:
+                reading = reading_cycles(*key, self._banks, self._ports)
+                self._of_groups[key] = self._alike.setdefault(reading.tobytes(), Conflicts(reading, self._period))
             # The feed is held too, so that nothing else gets its id.
-            self._of_feed[id(feed)] = feed, self._counted(relative(feed.groups), step.words)
+            self._of_feed[id(feed)] = feed, self._of_groups[key]
         return self._of_feed[id(feed)][1]
-
-    def _counted(self, groups: Groups, words: int) -> Conflicts:
-        key = groups, words
-        if key not in self._of_groups:
-            reading = reading_cycles(groups, words, self._banks, self._ports)
-            self._of_groups[key] = self._alike.setdefault(reading.tobytes(), Conflicts(reading, self._period))
-        return self._of_groups[key]
 
 
 def reading_cycles(groups: Groups, words: int, banks: int, ports: int) -> Cycles:
@@ -266,16 +263,12 @@ def reading_cycles(groups: Groups, words: int, banks: int, ports: int) -> Cycles
     if not groups:
         return np.ones(words, np.int64)
     (addresses, first), most = asked(groups), max(1, _TOGETHER // banks)
-    busiest = [
-        _busiest(addresses[at : at + most] % banks, first[at : at + most], banks) for at in range(0, words, most)
-    ]
+    busiest = []
+    for at in range(0, words, most):
+        # How often each bank is asked for each word, by those that count.
+        bank = addresses[at : at + most] % banks
+        word, asking = first[at : at + most].nonzero()
+        asked_for = np.bincount(word * banks + bank[word, asking], minlength=len(bank) * banks)
+        busiest.append(asked_for.reshape(len(bank), banks).max(axis=1))
     cycles: Cycles = np.maximum(-(-np.concatenate(busiest) // ports), 1)
     return cycles
-
-
-def _busiest(bank: Cycles, counts: Marks, banks: int) -> Cycles:
-    """[word]: how often a bank is asked, by those that count, of the bank that is asked most."""
-    word, asking = counts.nonzero()
-    asked_for = np.bincount(word * banks + bank[word, asking], minlength=len(bank) * banks)
-    busiest: Cycles = asked_for.reshape(len(bank), banks).max(axis=1)
-    return busiest

@@ -1,7 +1,7 @@
 """Transfers in the event engine, in order, each in the port's slots that nobody else owns.
 
-The memory behind the lanes says when words of fills come, and when spills are stored: HBM as a pipe and the scratch
-memory here, HBM with banks in `banked_hbm`.
+The memory behind the lanes says when words of fills come, and when spills are stored: a pipe, or a DRAM with banks,
+which takes each transfer at once, burst by burst.
 """
 
 from __future__ import annotations
@@ -12,16 +12,21 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import simpy
 
-from tpusim.machines.tpu.definition import DMA
+from tpusim.machines.tpu.definition import DMA, NEVER
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.event.board import Board, Move, Process
+from tpusim.machines.tpu.event.board import Board, Move, Process, Span
 from tpusim.machines.tpu.event.calendar import Cycles, Ports
+from tpusim.machines.tpu.observation.timing import HbmUse
+from tpusim.machines.tpu.program.moves import Moves
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import HBM, SCRATCH, BankFill, Prefetch, Spill, Transfer
+from tpusim.memory.clocks import Clocks
+from tpusim.memory.dram.device import Device
 from tpusim.memory.pipe import Pipe
+from tpusim.memory.shares import last_burst_of, last_word_of
 
 if TYPE_CHECKING:
-    from tpusim.machines.tpu.event.banked_hbm import BankedHbm
+    from tpusim.memory.dram.one_pass import Served
 
 Moved = Generator[simpy.Event, object, tuple[int, int, int, int]]
 
@@ -47,15 +52,17 @@ class Spilled(NamedTuple):
 class PipedMemory:
     """A latency, then bytes at the full bandwidth.
 
-    Transfers begin in order, none before the bus is free; what is said of one never depends on a later one. `use` is
-    what has happened in the DRAM, and `spans` tells of each transfer so far: None and none where there is no DRAM.
+    Transfers begin in order, none before the bus is free; what is said of one never depends on a later one. `spans`
+    tells of each transfer so far in the channels of a DRAM.
     """
 
-    use = None
-    spans = ()
-
     def __init__(self, hardware: Hardware, pipe: Pipe) -> None:
-        self._hardware, self._pipe = hardware, pipe
+        self._hardware, self._pipe, self.spans = hardware, pipe, list[Span]()
+
+    @property
+    def use(self) -> HbmUse | None:
+        """What has happened in the DRAM; None where there is none."""
+        return None
 
     def fill(self, step: Transfer, start: int) -> Filled:
         """A fill that has the bus from cycle `start` on."""
@@ -75,7 +82,73 @@ class PipedMemory:
         return Spilled(busy, start + busy, ended, ended + self._pipe.latency)
 
     def _busy(self, step: Transfer) -> int:
+        """The cycles that a transfer takes if nothing but the pipe, or its conversion, holds it up."""
         return max(self._pipe.cycles(step.hbm_bytes), step.conversion_cycles(self._hardware))
+
+
+class BankedHbm(PipedMemory):
+    """A DRAM whose channels, banks and rows the addresses of every transfer go to, docs/timing.md section 5."""
+
+    def __init__(self, program: Program, hardware: Hardware, device: Device, keep: bool) -> None:
+        # Its loops are compiled, and importing the compiler takes longer than many a layer.
+        from tpusim.memory.dram.one_pass import OnePass
+
+        # At the peak bandwidth of all channels words of spills are wanted, whatever waits to be stored.
+        super().__init__(hardware, Pipe(0, hardware.hbm_peak_bytes_per_cycle))
+        self._keep, self._cycles, self._until = keep, 0, 0
+        self._mapping = device.addresses()
+        self._moves, self._dram = Moves(program, hardware), OnePass(device)
+        self._clocks = Clocks.of(hardware.clock_hz, device.clock_hz)
+
+    def fill(self, step: Transfer, start: int) -> Filled:
+        """A word has come with the last burst that it has a share in, converted one after another from the first on."""
+        conversion, bursts = step.conversion_cycles(self._hardware), self._moves.bursts(step)
+        accepted, done = self._served(bursts, write=False, start=start)
+        words = np.arange(1, step.words + 1, dtype=np.int64)
+        # All of it may be padding.
+        first, come = start, np.full(step.words, start)
+        if done.size:
+            latest = np.maximum.accumulate(done)[last_burst_of(step.words, len(done))]
+            first, come = self._clocks.to_machine(int(done[0])), self._clocks.to_machine(latest)
+        arrivals = np.maximum(come, first - (-words * conversion // step.words))
+        return Filled(arrivals, max(start + max(1, conversion), self._after(accepted)))
+
+    def spill(self, step: Transfer, start: int, taken: Cycles) -> Spilled:
+        """A burst is offered once its last word has been taken, and converted."""
+        bursts, last = self._moves.bursts(step), int(taken[-1]) + 1
+        ready = taken + 1 - (-step.conversion_cycles(self._hardware) // step.words)
+        times = self._clocks.to_memory(ready)[last_word_of(step.words, len(bursts))]
+        accepted, done = self._served(bursts, write=True, start=start, times=times)
+        asked = start + self._busy(step)
+        ended = max(asked, int(ready[-1]), self._after(accepted))
+        stored = max(ended, self._clocks.to_machine(int(done.max(initial=0))))
+        return Spilled(ended - start - max(0, last - asked), min(asked, ended), ended, stored)
+
+    @property
+    def use(self) -> HbmUse:
+        """What has happened in the DRAM."""
+        return HbmUse.of(self._dram.counts(), self._dram.requested, self._cycles)
+
+    def _served(self, bursts: Cycles, write: bool, start: int, times: Cycles | None = None) -> Served:
+        """What the DRAM says of a transfer; `times` are the memory's."""
+        served = self._dram.serve(bursts, write, self._clocks.to_memory(start), times)
+        if bursts.size:
+            first, last = int(served.accepted.min()), int(served.done.max())
+            self._cycles += max(0, last - max(first, self._until))
+            self._until = max(self._until, last)
+        if self._keep:
+            from tpusim.memory.dram.places import places
+
+            channels, at = np.unique(places(self._mapping, bursts).channel, return_inverse=True)
+            begun, over = np.full(len(channels), NEVER), np.zeros(len(channels), np.int64)
+            np.minimum.at(begun, at, served.accepted)
+            np.maximum.at(over, at, served.done)
+            self.spans.append(Span(channels, self._clocks.to_machine(begun), self._clocks.to_machine(over)))
+        return served
+
+    def _after(self, accepted: Cycles) -> int:
+        """The first cycle after that of the last acceptance."""
+        return self._clocks.to_machine(int(accepted.max(initial=-1)) + 1)
 
 
 class Dma:
@@ -84,17 +157,11 @@ class Dma:
     def __init__(self, program: Program, hardware: Hardware, board: Board, port: Ports, keep: bool) -> None:
         self._stored: dict[int, int] = {}
         self._program, self._hardware, self._board, self._port = program, hardware, board, port
-        self.hbm: PipedMemory | BankedHbm
-        if device := hardware.hbm.dram:
-            # Its loops are compiled, and importing the compiler takes longer than many a layer.
-            from tpusim.machines.tpu.event import banked_hbm
-
-            self.hbm = banked_hbm.BankedHbm(program, hardware, device, keep)
-        else:
-            self.hbm = PipedMemory(hardware, Pipe(hardware.latency_cycles, hardware.hbm_bytes_per_cycle))
+        pipe, device = Pipe(hardware.latency_cycles, hardware.hbm_bytes_per_cycle), hardware.hbm.dram
+        self.hbm = BankedHbm(program, hardware, device, keep) if device else PipedMemory(hardware, pipe)
         self._memories = {HBM: self.hbm}
-        if pipe := hardware.scratch_pipe:
-            self._memories[SCRATCH] = PipedMemory(hardware, pipe)
+        if scratch := hardware.scratch_pipe:
+            self._memories[SCRATCH] = PipedMemory(hardware, scratch)
         self.moves: dict[str, list[Move]] = {HBM: [], SCRATCH: []}
         """By the bus that they take."""
 
@@ -111,39 +178,36 @@ class Dma:
             # What spills write of what is read has to be in HBM, or in the scratch memory.
             there = max((self._stored.get(each, 0) for each in self._program.sources(step)), default=0)
             ready = max(free[bus], begun, self._board.latest(step.after), there)
-            if isinstance(step, Prefetch):
-                begun, (arrivals, ended) = ready, self.hbm.fill(step, ready)
-                done = int(arrivals[-1])
-                self.moves[bus].append(Move(index, free[bus], ready, ready, ended - ready, ended, ended, done))
-            else:
-                begun, staged = max(ready, staged), last
-                move = self._spill if isinstance(step, Spill) else self._fill
-                busy, stalled, ended, last = yield from move(index, step, begun, last)
-                self.moves[bus].append(Move(index, free[bus], ready, begun, busy, stalled, ended, last))
-                done = last
+            begun = ready if isinstance(step, Prefetch) else max(ready, staged)
+            busy, stalled, ended, done = yield from self._moved(index, step, begun, last)
+            if not isinstance(step, Prefetch):
+                staged, last = last, done
+            self.moves[bus].append(Move(index, free[bus], ready, begun, busy, stalled, ended, done))
             self._board.finish(index, done)
             free[bus] = ended
 
-    def _fill(self, index: int, step: Transfer, start: int, earliest: int) -> Moved:
+    def _moved(self, index: int, step: Transfer, start: int, earliest: int) -> Moved:
         """Cycles that the bus is busy; when the port begins to hold it up; when it is free; when the last word is in
-        place.
+        place, of a spill on its way to be stored.
         """
-        wanted, ended = self._memories[step.bus].fill(step, start)
-        if isinstance(step, BankFill):
+        memory = self._memories[step.bus]
+        if isinstance(step, Spill):
+            slots = yield from self._words(memory.demands(step, start), earliest)
+            busy, stalled, ended, stored = memory.spill(step, start, slots)
+            self._board.end = max(self._board.end, stored)
+            self._stored[index] = stored + self._hardware.lanes - 1
+            return busy, stalled, ended, int(slots[-1]) + 1
+        wanted, ended = memory.fill(step, start)
+        if isinstance(step, Prefetch):
+            last = int(wanted[-1])
+        elif isinstance(step, BankFill):
             # Through a port of their own: each when it is wanted or in the cycle after the one before.
             behind = np.maximum(wanted, earliest) - np.arange(len(wanted))
-            return ended - start, ended, ended, int(behind.max()) + len(wanted)
-        slots = yield from self._words(wanted, earliest)
-        return ended - start, ended, ended, int(slots[-1]) + 1
-
-    def _spill(self, index: int, step: Transfer, start: int, earliest: int) -> Moved:
-        """What `_fill` tells, of a spill, whose words still have to be stored."""
-        memory = self._memories[step.bus]
-        slots = yield from self._words(memory.demands(step, start), earliest)
-        busy, stalled, ended, stored = memory.spill(step, start, slots)
-        self._board.end = max(self._board.end, stored)
-        self._stored[index] = stored + self._hardware.lanes - 1
-        return busy, stalled, ended, int(slots[-1]) + 1
+            last = int(behind.max()) + len(wanted)
+        else:
+            slots = yield from self._words(wanted, earliest)
+            last = int(slots[-1]) + 1
+        return ended - start, ended, ended, last
 
     def _words(self, wanted: Cycles, earliest: int) -> Generator[simpy.Event, object, Cycles]:
         """Take a slot for every word; predictions hold unless somebody reserves before they come true."""

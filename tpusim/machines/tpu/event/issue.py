@@ -243,39 +243,32 @@ class IssueUnit:
         self.passes.append(stream.again(streams, every))
 
 
-class VectorSteps:
-    """Issues vector steps, when no result is on its way from any array and no weights are to any."""
-
-    def __init__(
-        self, program: Program, hardware: Hardware, board: Board, port: Ports, arrays: Sequence[IssueUnit]
-    ) -> None:
-        self._program, self._hardware, self._board, self._port, self._arrays = program, hardware, board, port, arrays
-
-    def process(self) -> Process:
-        """Issue steps one after another, each when it is known of all that stands ahead of it when that is done."""
-        ahead: dict[tuple[int, type[Step]], int] = {}
-        for index, step in enumerate(self._program.steps):
-            if isinstance(step, Preload | Stream):
-                ahead[self._program.array_of(step), type(step)] = index
-            elif isinstance(step, Vector):
-                yield from self._board.wait((*step.after, *ahead.values()))
-                self._work(index, step)
-
-    def _work(self, index: int, step: Vector) -> None:
-        """The port's slots are its own."""
-        filled, others = self._board.known(step.after)
-        loaded = max(array.free for array in self._arrays)
-        issued = max(filled, loaded, others, *(max(array.ended, array.drained) for array in self._arrays))
-        beat, before = step.beat(self._program.word_fill, self._hardware), issued + 1 + step.delay
-        start, port = before + step.scalars.words, self._port[VECTOR]
+def vector_steps(
+    program: Program, hardware: Hardware, board: Board, port: Ports, arrays: Sequence[IssueUnit]
+) -> Process:
+    """Issue vector steps one after another, each when it is known of all that stands ahead of it when that is done: no
+    result is on its way from any array then, and no weights are to any. The port's slots are a step's own.
+    """
+    ahead: dict[tuple[int, type[Step]], int] = {}
+    for index, step in enumerate(program.steps):
+        if isinstance(step, Preload | Stream):
+            ahead[program.array_of(step), type(step)] = index
+        if not isinstance(step, Vector):
+            continue
+        yield from board.wait((*step.after, *ahead.values()))
+        filled, others = board.known(step.after)
+        loaded = max(array.free for array in arrays)
+        issued = max(filled, loaded, others, *(max(array.ended, array.drained) for array in arrays))
+        beat, before = step.beat(program.word_fill, hardware), issued + 1 + step.delay
+        start = before + step.scalars.words
         last = start + (step.words - 1) * beat.period + beat.result_delay
-        port.reserve(VECTOR, before, step.scalars.words, 1)
+        port[VECTOR].reserve(VECTOR, before, step.scalars.words, 1)
         for operand in range(beat.reads):
-            port.reserve(VECTOR, start + operand, step.words, beat.period)
-        port.reserve(VECTOR, start + beat.result_delay, step.words, beat.period)
-        for array in self._arrays:
+            port[VECTOR].reserve(VECTOR, start + operand, step.words, beat.period)
+        port[VECTOR].reserve(VECTOR, start + beat.result_delay, step.words, beat.period)
+        for array in arrays:
             array.stand_by(VectorWork(index, 0, filled, loaded, issued, start, last + 1))
-        self._board.finish(index, last + 1)
+        board.finish(index, last + 1)
 
 
 def _pace(step: Stream) -> PointerTable | None:
