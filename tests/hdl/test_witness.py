@@ -41,7 +41,7 @@ def overhear(engine: register.Machine) -> list[Access]:
 
 def access_of(engine: register.Machine, now: int, lane: int) -> Access:
     """What the port of a lane did in the last cycle: the word still stands where it was read or written."""
-    address, order = int(engine.lanes.addresses[0, lane]), engine.orders[0, lane]
+    address, order = int(engine.lanes.addresses[0, lane]), engine.lanes.orders.registers[0, lane]
     whole = order["client"] in (WEIGHT, DMA)
     word = engine.lanes.memory[lane, address, : None if whole else engine.program.word_fill]
     kind = "write" if order["client"] == RESULT or (order["client"] == DMA and not order["spill"]) else "read"

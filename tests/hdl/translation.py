@@ -104,7 +104,7 @@ class Outside:
     @classmethod
     def of(cls, program: Program, hardware: Hardware, operands: dict[str, Tensor]) -> Outside:
         """HBM before the first cycle; transfers by their number among all transfers."""
-        hbm = HbmWords.of(program, operands, hardware.vector_memory.word_elements)
+        hbm = HbmWords(program, operands, hardware.vector_memory.word_elements)
         words = {}
         for index, step in transfers_of(program):
             hbm.fetch(index)

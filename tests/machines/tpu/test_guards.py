@@ -23,7 +23,7 @@ from tpusim.machines.tpu.program.tensor import Along
 from tpusim.machines.tpu.program.transfers import Fill, Spill, Transfer
 from tpusim.machines.tpu.register import wires
 from tpusim.machines.tpu.register.hbm import HbmWords
-from tpusim.machines.tpu.register.stream_unit import ResultQueue
+from tpusim.machines.tpu.register.issue import ResultQueue
 from tpusim.network.workload import Workload
 from tpusim.network.workload_file import load_workload
 
@@ -159,7 +159,7 @@ def test_hbm_holds_only_the_words_of_lanes_that_take_part() -> None:
 
     layer, hardware = load_workload("resnet50", batch=8).layers[0], load_hardware("tpu_v2")
     program = CHANNEL_FIRST.lower(layer, 8, hardware)[0]
-    words = HbmWords.of(program, operands_of(layer, 8, seed=0), hardware.vector_memory.word_elements)
+    words = HbmWords(program, operands_of(layer, 8, seed=0), hardware.vector_memory.word_elements)
     transfers = [step for step in program.steps if isinstance(step, Transfer)]
     everywhere = hardware.lanes * sum(step.words for step in transfers)
     assert len(words.values) == sum(step.lanes * step.words for step in transfers)

@@ -45,7 +45,7 @@ def traced(layer: Conv2d) -> tuple[list[str], Machine]:
     operands = operands_of(layer, 2, seed=0)
     running = Machine(program, hardware, operands)
     text = list(lines(trace(running)))
-    np.testing.assert_array_equal(running.tensor("ofmap"), expected(layer, operands))
+    np.testing.assert_array_equal(running.hbm.tensor("ofmap"), expected(layer, operands))
     return text, running
 
 

@@ -180,5 +180,5 @@ def test_the_ports_are_those_of_lane_0_in_the_register_engine(
     while not running.finished:
         now = running.now
         running.clock()
-        told = [CLIENTS[client] for client in running.orders["client"][:, 0]]
+        told = [CLIENTS[client] for client in running.lanes.orders.registers["client"][:, 0]]
         assert told == [owner.get(now, "idle") for owner in owners], now

@@ -178,7 +178,7 @@ def test_the_order_in_which_units_are_visited_does_not_matter(order: tuple[int, 
         while not each.finished:
             each.clock()
     assert shuffled.timing() == plain.timing()
-    np.testing.assert_array_equal(shuffled.tensor("ofmap"), plain.tensor("ofmap"))
+    np.testing.assert_array_equal(shuffled.hbm.tensor("ofmap"), plain.hbm.tensor("ofmap"))
 
 
 @pytest.mark.parametrize("rows", [8, 16, 32])

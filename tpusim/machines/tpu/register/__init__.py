@@ -37,4 +37,4 @@ def run(
                 watch(machine.now)
     given = {*program.given(operands), *(each.tensor for each in program.handed), *program.prefetched}
     written = [each.name for each in program.tensors if each.name not in given]
-    return machine.timing(), {name: machine.tensor(name) for name in written}
+    return machine.timing(), {name: machine.hbm.tensor(name) for name in written}

@@ -118,8 +118,7 @@ class Weights:
             return
         self.weights.shift()
         self.tags.shift()
-        _begin(self.weights.cells, self.tags.cells, self.weights.head, self.wires.biases, self.rows)
-        _keep(self.weights.cells, self.tags.cells, self.weights.head, self.wires.weights)
+        _keep(self.weights.cells, self.tags.cells, self.weights.head, self.wires.weights, self.wires.biases)
 
 
 @kernel
@@ -134,11 +133,11 @@ def _enter(moving: Floats, tags: Ints, top: int, top_tag: int, weight: Floats, w
 
 
 @kernel
-def _begin(moving: Floats, tags: Ints, head: int, biases: Floats, rows: int) -> None:
+def _keep(moving: Floats, tags: Ints, head: int, weights: Floats, biases: Floats) -> None:
     """What comes as if to the row behind the last is where sums begin; with new weights of the first row they begin at
     zero again.
     """
-    arrays, buffers, cols = biases.shape
+    arrays, buffers, rows, cols = weights.shape
     for array in range(arrays):
         for chain in range(moving.shape[1]):
             for col in range(cols):
@@ -147,13 +146,6 @@ def _begin(moving: Floats, tags: Ints, head: int, biases: Floats, rows: int) -> 
                     biases[array, buffer, col] = moving[array, chain, head, col]
                 elif row == 0:
                     biases[array, buffer, col] = 0
-
-
-@kernel
-def _keep(moving: Floats, tags: Ints, head: int, weights: Floats) -> None:
-    arrays, buffers, rows, cols = weights.shape
-    for array in range(arrays):
-        for chain in range(moving.shape[1]):
             for row in range(rows):
                 weight, tag = moving[array, chain, head + row], tags[array, chain, head + row]
                 for buffer in range(buffers):

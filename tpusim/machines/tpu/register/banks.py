@@ -129,10 +129,8 @@ def address_of(pattern: int, bases: Ints, counters: Ints, tables: Ints, word: in
 class Banks:
     """Registers of the banks' side; `read` and `written` count accesses, `cycles` those in which they are read."""
 
-    def __init__(
-        self, program: Program, settings: Settings, hbm: HbmWords, rows: int, banks: int, ports: int, word: int
-    ) -> None:
-        self.program, self.settings, self.hbm = program, settings, hbm
+    def __init__(self, program: Program, settings: Settings, hbm: HbmWords, rows: int, banks: int, ports: int) -> None:
+        self.settings, self.hbm, word = settings, hbm, hbm.values.shape[1]
         self.memory = np.zeros((program.bank_words, word), program.number)
         # What each port of each bank reads in this cycle.
         self.ports = np.zeros((banks, ports), np.int64)
@@ -170,9 +168,7 @@ class Banks:
         """Every row presents the address of its next word; one that padding or nobody feeds gets zeros."""
         settings, self.asking = self.settings, True
         self.captured[:] = 0
-        _present(
-            self.wanted, settings.patterns[setting], settings.bases, settings.counters, settings.tables, word
-        )  # fmt: skip
+        _present(self.wanted, settings.patterns[setting], settings.bases, settings.counters, settings.tables, word)
         outside = (self.wanted != NOWHERE) & ((self.wanted < 0) | (self.wanted >= len(self.memory)))
         if outside.any():
             row = int(outside.argmax())

@@ -42,14 +42,14 @@ class PreloadUnit:
         self.array, self.waits = number, frame.weight_waits(number)
         array = hardware.array
         self.rows, self.buffers, self.rate = array.rows, array.weight_buffers, array.weights_per_cycle
-        self.todo = deque(
-            (index, step)
-            for index, step in enumerate(program.steps)
-            if isinstance(step, Preload) and step.array == number
-        )
         starves = [step.cause == STARVED for step in program.steps]
-        self.fills = {index: [other for other in step.after if starves[other]] for index, step in self.todo}
-        self.turn = _ahead(program, number)
+        # Each with the fills that it waits for, and how many streams of its array and vector steps are ahead of it.
+        self.todo: deque[tuple[int, Preload, list[int], int]] = deque()
+        ahead = 0
+        for index, step in enumerate(program.steps):
+            if isinstance(step, Preload) and step.array == number:
+                self.todo.append((index, step, [other for other in step.after if starves[other]], ahead))
+            ahead += isinstance(step, Vector) or (isinstance(step, Stream) and program.array_of(step) == number)
         self.started = self.delayed = 0
         self.row = self.rows
         self.biases = self.injecting = 0
@@ -73,54 +73,42 @@ class PreloadUnit:
         """
         if self.under_way or not self.todo:
             return
-        if issued < self.turn[self.todo[0][0]] or (running and self.buffers == 1):
+        index, step, fills, ahead = self.todo[0]
+        if issued < ahead or (running and self.buffers == 1):
             self.use["blocked"] += 1
-        elif self.scoreboard.waiting(self.fills[self.todo[0][0]], now):
+        elif self.scoreboard.waiting(fills, now):
             self.use["starved"] += 1
-        elif self.scoreboard.waiting(self.todo[0][1].after, now):
+        elif self.scoreboard.waiting(step.after, now):
             self.use["blocked"] += 1
-        elif self.delayed < self.todo[0][1].delay:
+        elif self.delayed < step.delay:
             self.delayed += 1
             self.use["blocked"] += 1
         else:
             self.delayed = 0
-            self.index, self.step = self.todo.popleft()
+            self.todo.popleft()
+            self.index, self.step = index, step
             self.buffer = self.started % self.buffers
             self.started += 1
             self.row, self.biases = 0, self.step.bias_words
 
     def read(self, now: int) -> Order | None:
         """The next weight word, or that of the biases, when the word register can take it at the end of this cycle."""
-        if self.injecting or self.waits[now % len(self.waits)]:
+        if self.injecting or self.waits[now % len(self.waits)] or (self.row >= self.rows and not self.biases):
             return None
-        if self.row >= self.rows:
-            return self._read_bias() if self.biases else None
-        first, step = self.row, self.step
+        first, step = min(self.row, self.rows), self.step
         address = step.base + first // self.word_elements if first < step.rows else NOWHERE
-        self.row += self.word_elements
-        self.injecting = ceil(min(self.word_elements, self.rows - first) / self.rate)
+        if first < self.rows:
+            self.row += self.word_elements
+            self.injecting = ceil(min(self.word_elements, self.rows - first) / self.rate)
+        else:
+            # The first element of this word goes to the register above the first row.
+            self.biases, self.injecting, address = 0, BIAS_CYCLES, NOWHERE if step.bias is None else step.bias
         return Order(WEIGHT, self.index, step.cols, address, array=self.array, buffer=self.buffer, first=first)
-
-    def _read_bias(self) -> Order:
-        """The word whose first element goes to the register above the first row."""
-        self.biases, self.injecting, step = 0, BIAS_CYCLES, self.step
-        address = NOWHERE if step.bias is None else step.bias
-        return Order(WEIGHT, self.index, step.cols, address, array=self.array, buffer=self.buffer, first=self.rows)
 
     def book(self) -> None:
         """Account for a cycle of a preload under way, once it is known whether the port was free."""
         if self.under_way:
             self.use["busy" if self.injecting else "port_stall"] += 1
-
-
-def _ahead(program: Program, array: int) -> dict[int, int]:
-    """By preload, the streams of its array and the vector steps ahead of it."""
-    ahead, issues = {}, 0
-    for index, step in enumerate(program.steps):
-        if isinstance(step, Preload):
-            ahead[index] = issues
-        issues += isinstance(step, Vector) or (isinstance(step, Stream) and program.array_of(step) == array)
-    return ahead
 
 
 UNDER_WAY = 2
@@ -129,7 +117,7 @@ UNDER_WAY = 2
 
 @dataclass(slots=True)
 class _Moving:
-    """A transfer under way, and the words that crossed the port.
+    """A transfer under way.
 
     Where lanes have addresses of their own, `fed` has for each word their setting, and the word of its part.
     """
@@ -138,7 +126,6 @@ class _Moving:
     step: Transfer
     passage: Passage
     fed: list[tuple[int, int]]
-    words: int = 0
 
 
 class DmaUnit:
@@ -222,11 +209,10 @@ class DmaUnit:
 
     def _next(self, head: _Moving, now: int) -> int:
         """The number of the word that a transfer moves in this cycle."""
-        word = head.words
-        head.words += 1
+        word = head.passage.taken
         self.moved = now
         head.passage.took(now)
-        if head.words == head.step.words:
+        if head.passage.taken == head.step.words:
             self.moving.popleft()
             self.scoreboard.finish(head.index, now + 1)
             if isinstance(head.step, Spill):
@@ -273,11 +259,11 @@ class DmaUnit:
     def _ready(self, now: int) -> bool:
         """Whether the bus has brought the next word, or, of a spill, can take it; only one word moves in a cycle."""
         head = self.moving[0]
-        return self.moved != now and head.passage.ready(head.words, now)
+        return self.moved != now and head.passage.ready(now)
 
     def _end_fetches(self, now: int) -> None:
         """Note which prefetches are over; one of nothing but padding is in the cycle in which it begins."""
-        for index in [index for index, passage in self.fetching.items() if passage.ready(0, now)]:
+        for index in [index for index, passage in self.fetching.items() if passage.ready(now)]:
             del self.fetching[index]
             self.stored[index] = now
             self.hbm.prefetched(index)

@@ -6,7 +6,6 @@ HBM is a pipe, as is the scratch memory, or a clocked DRAM.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import accumulate
 from math import ceil
 from typing import Any
@@ -35,7 +34,6 @@ NOTHING = -1
 """An element that the tensor does not have: zero when it is filled, lost when it is spilled."""
 
 
-@dataclass(frozen=True)
 class HbmWords:
     """The tensors in HBM and the scratch memory, and the words that lanes' transfers move, each only for the lanes that
     may take part.
@@ -45,34 +43,26 @@ class HbmWords:
     and `used[place]` says whether it takes part.
     """
 
-    program: Program
-    tensors: dict[str, Values]
-    first: dict[int, int]
-    addresses: dict[int, Indices]
-    used: NDArray[np.bool_]
-    values: Values
-    spilled: list[int] = field(default_factory=list)
-    """The spills that lane 0 has ended; the last words of other lanes may still be on their way."""
-    fetched: dict[int, list[tuple[Indices, Values]]] = field(default_factory=dict)
-    """By prefetch under way, the elements that it brings to the scratch memory, and where they lie in their tensor."""
-
-    @classmethod
-    def of(cls, program: Program, operands: Mapping[str, Values], word_elements: int) -> HbmWords:
+    def __init__(self, program: Program, operands: Mapping[str, Values], word_elements: int) -> None:
         """Before the first cycle: operands in HBM as given, NaN in every other tensor."""
-        transfers = {i: step for i, step in enumerate(program.steps) if isinstance(step, LaneTransfer)}
-        sizes = [step.lanes * step.words for step in transfers.values()]
-        first = dict(zip(transfers, accumulate(sizes, initial=0), strict=False))
-        addresses = {index: _addresses(step) for index, step in transfers.items()}
-        tensors: dict[str, Values] = {}
+        self.program, self.tensors = program, dict[str, Values]()
         for each in program.tensors:
             content = operands.get(each.name, np.full(each.shape, np.nan))
-            tensors[each.name] = np.array(content, program.number).reshape(each.shape)
-        used, values = np.zeros(sum(sizes), np.bool_), np.zeros((sum(sizes), word_elements), program.number)
-        words = cls(program, tensors, first, addresses, used, values)
+            self.tensors[each.name] = np.array(content, program.number).reshape(each.shape)
+        transfers = {i: step for i, step in enumerate(program.steps) if isinstance(step, LaneTransfer)}
+        sizes = [step.lanes * step.words for step in transfers.values()]
+        self.first = dict(zip(transfers, accumulate(sizes, initial=0), strict=False))
+        self.addresses: dict[int, Indices] = {}
+        self.used = np.zeros(sum(sizes), np.bool_)
+        self.values: Values = np.zeros((sum(sizes), word_elements), program.number)
+        # Spills that lane 0 has ended; the last words of other lanes may still be on their way.
+        self.spilled: list[int] = []
+        # By prefetch under way, the elements that it brings to the scratch memory, and where they lie in their tensor.
+        self.fetched: dict[int, list[tuple[Indices, Values]]] = {}
         for index, step in transfers.items():
+            self.addresses[index] = np.concatenate([*map(_addresses, step.parts)])
             for _, at in _places(step):
-                words._of(index, used)[at] = True
-        return words
+                self._of(index, self.used)[at] = True
 
     def fetch(self, index: int, sources: Sequence[int] = ()) -> None:
         """Bring the words of a fill that begins: its elements as they are now, those of all spills up to the last among
@@ -167,9 +157,8 @@ def _places(step: LaneTransfer) -> list[tuple[Part, tuple[slice, slice]]]:
     ]
 
 
-def _addresses(step: LaneTransfer) -> Indices:
-    own = (np.full(part.words, NOWHERE) if part.feed else part.base + np.arange(part.words) for part in step.parts)
-    return np.concatenate([*own])
+def _addresses(part: Part) -> Indices:
+    return np.full(part.words, NOWHERE) if part.feed else part.base + np.arange(part.words)
 
 
 def _elements(part: Elements, shape: tuple[int, ...]) -> Indices:
@@ -200,9 +189,9 @@ class Passage:
         """When all of a spill is in the memory; NEVER while that is not known."""
         return NEVER
 
-    def ready(self, word: int, now: int) -> bool:
-        """Whether a word may cross the port in this cycle; all before it have."""
-        return word < -(-min(now - self.started + 1, self.total) * self.words // self.total)
+    def ready(self, now: int) -> bool:
+        """Whether the next word may cross the port in this cycle."""
+        return self.taken < -(-min(now - self.started + 1, self.total) * self.words // self.total)
 
     def took(self, now: int) -> None:
         """The next word crosses the port."""
@@ -220,8 +209,8 @@ class Passage:
 class PipedFill(Passage):
     """Words come evenly, after the latency."""
 
-    def ready(self, word: int, now: int) -> bool:
-        return word < max(0, min(now - self.started - self.latency, self.total)) * self.words // self.total
+    def ready(self, now: int) -> bool:
+        return self.taken < max(0, min(now - self.started - self.latency, self.total)) * self.words // self.total
 
     def over(self, now: int) -> bool:
         return now >= self.started + self.total
@@ -340,13 +329,13 @@ class BankedFill(BankedPassage):
         super().__init__(started, max(1, conversion), words, offered, clocks)
         self.conversion, self.arrivals = conversion, list[int]()
 
-    def ready(self, word: int, now: int) -> bool:
-        if word == len(self.arrivals):
-            arrival = self._arrival(word)
+    def ready(self, now: int) -> bool:
+        if self.taken == len(self.arrivals):
+            arrival = self._arrival(self.taken)
             if arrival == NEVER:
                 return False
             self.arrivals.append(arrival)
-        return now >= self.arrivals[word]
+        return now >= self.arrivals[self.taken]
 
     def _arrival(self, word: int) -> int:
         """When a word has come; NEVER while that is not known."""
@@ -366,14 +355,11 @@ class BankedSpill(BankedPassage):
 
     def __init__(self, started: int, total: int, words: int, delay: int, offered: Offered, clocks: Clocks) -> None:
         super().__init__(started, total, words, offered, clocks, NEVER)
-        self.delay, self.due = delay, 0
+        self.delay = delay
 
     def took(self, now: int) -> None:
-        self.taken += 1
-        whole = self.taken * self.bursts // self.words
-        for burst in range(self.due, whole):
-            self.offered.times[burst] = self.clocks.to_memory(now + 1 + self.delay)
-        self.due = whole
+        due, self.taken = self.taken * self.bursts // self.words, self.taken + 1
+        self.offered.times[due : self.taken * self.bursts // self.words] = self.clocks.to_memory(now + 1 + self.delay)
         if self.taken == self.words:
             self.ready_at = now + 1 + self.delay
 

@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.base.errors import CheckFailed, PortConflict
-from tpusim.machines.tpu.definition import DMA, FREE, IFMAP, POINTER, PSUM, RESULT, VECTOR, WEIGHT
+from tpusim.machines.tpu.definition import DMA, FREE, IFMAP, POINTER, PSUM, RESULT, VECTOR, WEIGHT, Frame
+from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.register.banks import POINTED, Banks, Settings, address_of
 from tpusim.machines.tpu.register.hbm import HbmWords
-from tpusim.machines.tpu.register.vector_unit import VectorRegisters
+from tpusim.machines.tpu.register.issue import VectorRegisters
 from tpusim.machines.tpu.register.wires import IDLE, NOTHING, NOWHERE, ORDER, Order, Window, Wires, kernel
 
 Floats = NDArray[np.floating[Any]]
@@ -33,31 +34,34 @@ class Lanes:
     """A port obeys one order a cycle, which the lane before obeyed in the cycle before; registers are [port, lane]."""
 
     def __init__(
-        self, wires: Wires, settings: Settings, hbm: HbmWords, banks: Banks | None, vector: VectorRegisters,
-        reader: tuple[int, int, int], ports: int, lanes: int, depth: int, word_elements: int, weights: int,
+        self, program: Program, frame: Frame, ports: int, settings: Settings, wires: Wires, hbm: HbmWords,
+        banks: Banks | None, vector: VectorRegisters,
     ) -> None:  # fmt: skip
-        """`reader`: the pointer reader's word registers, numbers of a word, and pointers that an order carries."""
         (arrays, rows), number = wires.activation.shape, wires.sums.dtype
         _, cols, _, elements = wires.results.shape
+        lanes, word_elements = settings.patterns.shape[1], hbm.values.shape[1]
         self.wires, self.settings, self.hbm, self.banks, self.vector = wires, settings, hbm, banks, vector
         self.orders = Window(np.zeros((ports, lanes), ORDER), axis=1)
         # Cycles for which some lane still has an order, or had one in the cycle before.
         self.obeying = 0
         # Cycles for which some lane still has an order by which its vector unit works.
         self.working = 0
-        # The pointers that go with the order: [lane, pointer]; and the pointer reader's registers, in lane 0.
-        self.pointers = Window(np.zeros((lanes, max(reader[2], vector.together)), np.int64), axis=0)
-        self.reader = np.zeros(reader[:2], number)
+        # The pointers that go with the order: [lane, pointer].
+        together = max((table.together for table in program.tables), default=1)
+        self.pointers = Window(np.zeros((lanes, max(together, vector.together)), np.int64), axis=0)
+        # The pointer reader's words, in lane 0: for two frames, and one that reaches into both from the frame before.
+        words = 2 * len(frame.pointer_slots) + 1
+        self.reader = np.zeros((words, max((table.per_word for table in program.tables), default=1)), number)
         # Ports in this cycle: the address touched, or NOWHERE, and the word.
         self.addresses = np.full((ports, lanes), NOWHERE, np.int64)
         self.words = np.zeros((ports, lanes, word_elements), number)
         self.registers = np.zeros(lanes, LANE)
-        self.memory = np.zeros((lanes, depth, word_elements), number)
+        self.memory = np.zeros((lanes, program.words, word_elements), number)
         # Ifmap serializers: the word, elements left to issue, and the weight buffer they are meant for.
         self.serial = np.zeros((arrays, rows, elements), number)
         self.left, self.buffer = np.zeros((2, arrays, rows), np.int64)
         # Weight serializers: the word, weights left to issue, the row of the next, and the buffer they go to.
-        self.weight_serial = np.zeros((wires.weight_serializers, cols, weights), number)
+        self.weight_serial = np.zeros((wires.weight_serializers, cols, vector.word_elements), number)
         self.weight_at = np.zeros((wires.weight_serializers, cols), WEIGHT_AT)
         self.psums = np.zeros_like(wires.results)
 

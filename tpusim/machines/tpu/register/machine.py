@@ -27,9 +27,8 @@ from tpusim.machines.tpu.register.array import Deserializers, PeArray, Weights
 from tpusim.machines.tpu.register.banks import Banks, Settings
 from tpusim.machines.tpu.register.dma_unit import DmaUnit, KeepUnit, PreloadUnit
 from tpusim.machines.tpu.register.hbm import HbmWords
+from tpusim.machines.tpu.register.issue import StreamUnit, VectorRegisters, VectorStepUnit, issues_of
 from tpusim.machines.tpu.register.lanes import Lanes
-from tpusim.machines.tpu.register.stream_unit import Pass, StreamUnit, registers
-from tpusim.machines.tpu.register.vector_unit import VectorIssue, VectorRegisters, VectorStepUnit
 from tpusim.machines.tpu.register.wires import IDLE, Client, Order, Port, Scoreboard, Wires
 from tpusim.memory.clocks import Clocks
 
@@ -54,12 +53,10 @@ class Control:
     ) -> None:  # fmt: skip
         array, lanes, frame = hardware.array, hardware.lanes, program.frame(hardware)
         self.program, self.scoreboard = program, Scoreboard(len(program.steps))
-        works, self.vector = VectorIssue.all_of(program, settings, hardware), VectorStepUnit(self.scoreboard)
+        self.vector = VectorStepUnit(self.scoreboard)
         self.streams, self.preloads = list[StreamUnit](), list[PreloadUnit]()
         for number in range(array.queues):
-            issues: list[Pass | VectorIssue] = [*Pass.all_of(program, settings, array.weight_buffers, number), *works]
-            issues.sort(key=lambda each: each.index)
-            arrays = range(number, number + array.together)
+            issues, arrays = issues_of(program, settings, hardware, number), range(number, number + array.together)
             self.streams.append(StreamUnit(issues, self.scoreboard, frame, arrays, lanes, sums, banks, self.vector))
             self.preloads.append(PreloadUnit(program, self.scoreboard, hardware, frame, number))
         self.dma = DmaUnit(program, self.scoreboard, hbm, banks, hardware, settings)
@@ -174,21 +171,16 @@ class Machine:
         check_program(program, hardware)
         self.program, self.hardware = program, hardware
         word = program.widest_word(hardware.vector_memory.word_elements)
-        self.hbm = HbmWords.of(program, program.given(operands), word)
+        self.hbm = HbmWords(program, program.given(operands), word)
         settings = Settings.of(program, hardware.lanes)
         wires = Wires(hardware, program.word_fill, program.number)
         self.array, self.weights, deserializers = PeArray(wires), Weights(wires), Deserializers(wires)
         sizes = hardware.array.rows, hardware.banks, hardware.vector_memory.bank_ports
-        self.banks = Banks(program, settings, self.hbm, *sizes, word) if hardware.banked else None
+        self.banks = Banks(program, settings, self.hbm, *sizes) if hardware.banked else None
         self.control = Control(program, hardware, settings, self.hbm, self.banks, deserializers)
+        vector, frame = VectorRegisters(program, hardware, word), program.frame(hardware)
         ports = len(self.control.ports)
-        weights, words = hardware.vector_memory.word_elements, registers(len(program.frame(hardware).pointer_slots))
-        per_word = max((table.per_word for table in program.tables), default=1)
-        reader = words, per_word, max((table.together for table in program.tables), default=1)
-        vector = VectorRegisters(program, hardware.lanes, weights, word)
-        self.lanes = Lanes(
-            wires, settings, self.hbm, self.banks, vector, reader, ports, hardware.lanes, program.words, word, weights
-        )
+        self.lanes = Lanes(program, frame, ports, settings, wires, self.hbm, self.banks, vector)
         self.units: Sequence[Registered] = (self.lanes, self.array, self.weights, deserializers)
         self.now = 0
 
@@ -196,15 +188,6 @@ class Machine:
     def finished(self) -> bool:
         """Whether the last lane is done too, and the last word in HBM."""
         return self.control.finished and self.now >= self.control.end + self.hardware.lanes - 1
-
-    @property
-    def orders(self) -> NDArray[np.void]:
-        """What each port of each lane was told in the last cycle, [port, lane]."""
-        return self.lanes.orders.registers
-
-    def tensor(self, name: str) -> Values:
-        """A tensor as it lies in HBM now."""
-        return self.hbm.tensor(name)
 
     def clock(self) -> None:
         """Let one cycle pass.
@@ -295,10 +278,7 @@ def trace(machine: Machine, first: int = 0, watch: Watch = unwatched) -> Iterato
         if machine.now % LOOK_EVERY == 0:
             watch(machine.now)
         if number >= first:
-            yield Cycle(number, _ports(machine), machine.array.working, machine.weights.moving)
-
-
-def _ports(machine: Machine) -> str:
-    (orders,), (addresses,) = machine.orders, machine.lanes.addresses
-    letters = _LETTERS[orders["client"] + orders["spill"]]
-    return "".join(np.where((orders["client"] > 0) & (addresses < 0), UNUSED, letters))
+            (orders,), (addresses,) = machine.lanes.orders.registers, machine.lanes.addresses
+            letters = _LETTERS[orders["client"] + orders["spill"]]
+            ports = "".join(np.where((orders["client"] > 0) & (addresses < 0), UNUSED, letters))
+            yield Cycle(number, ports, machine.array.working, machine.weights.moving)

@@ -1,19 +1,201 @@
-"""Streams and vector steps, issued in turn: pointers, ifmap words of array after array, and results."""
+"""Streams and vector steps, issued in turn: pointers, ifmap words of array after array, results; and the vector unit,
+with the registers of its lanes and the words that it asks its port for.
+"""
 
 from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from tpusim.machines.tpu.definition import IFMAP, NEVER, POINTER, PSUM, RESULT, Frame
+import numpy as np
+from numpy.typing import NDArray
+
+from tpusim.machines.tpu.definition import IFMAP, NEVER, POINTER, PSUM, RESULT, VECTOR, Beat, Frame
+from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timing import STARVED
+from tpusim.machines.tpu.program.addresses import Picked
+from tpusim.machines.tpu.program.operations import OPERATIONS, finished
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Stream, Vector
 from tpusim.machines.tpu.register.array import Deserializers
 from tpusim.machines.tpu.register.banks import Banks, Settings
-from tpusim.machines.tpu.register.vector_unit import VectorIssue, VectorStepUnit
 from tpusim.machines.tpu.register.wires import NOWHERE, Order, Scoreboard
+
+Floats = NDArray[np.floating[Any]]
+Lanes = NDArray[np.int64]
+
+RESULTS = 2
+"""Result registers of a lane: a word waits for its slot while the next is worked out, never longer."""
+
+
+class VectorRegisters:
+    """`words` [lane, register, W]: those of scalars first, then one an operand; `results` [lane, RESULTS, W]."""
+
+    def __init__(self, program: Program, hardware: Hardware, width: int) -> None:
+        """Words hold up to `width` numbers; those of scalars, no more than elements of the machine."""
+        self.program, self.word_elements, lanes = program, hardware.vector_memory.word_elements, hardware.lanes
+        self.finishes = any(each.finish for each in program.streams)
+        registers = max((each.scalars.words + len(each.operands) for each in program.vectors), default=0)
+        self.words = np.zeros((lanes, registers, width), program.number)
+        self.results = np.zeros((lanes, RESULTS if registers else 0, width), program.number)
+        tables = {each.picks for each in program.vectors if each.picks}
+        # Lane 0's: the pointers of a result word, word by word.
+        sizes = [(each.word_words, each.per_word, each.together) for each in tables]
+        pointer_words, per_word, self.together = (max(every) for every in zip((0, 0, 0), *sizes, strict=True))
+        self.pointers = np.zeros((pointer_words, per_word), program.number)
+
+    def work(self, lanes: Lanes, steps: Lanes, numbers: Lanes) -> None:
+        """These lanes have all operands of a word: the results of their steps go into the registers of these numbers.
+
+        Skewed as they are, lanes may be in different steps.
+        """
+        for index in np.unique(steps).tolist():
+            step, mine = self.program.steps[index], steps == index
+            assert isinstance(step, Vector)
+            # The registers [lane, register, W] of these lanes.
+            words, (_, held, count) = self.words[lanes[mine]], step.scalars
+            scalars = words[:, :held, : self.word_elements].reshape(len(words), -1)[:, :count].T
+            operands = (words[:, None, held + number] for number in range(len(step.operands)))
+            values = OPERATIONS[step.operation].values(operands, scalars, step.coefficients)
+            self.results[lanes[mine], numbers[mine]] = values[:, 0]
+
+    def finished(self, words: Floats, steps: Lanes) -> Floats:
+        """Results [lane, W] of streams, finished; elements beyond those of a result are never stored."""
+        for index in np.unique(steps).tolist():
+            step, mine = self.program.steps[index], steps == index
+            assert isinstance(step, Stream)
+            words[mine] = finished(words[mine][:, None], step.finish)[:, 0]
+        return words
+
+
+def _reads(index: int, step: Vector, settings: Settings) -> list[Order]:
+    """The reads for a result word in their order: pointers, which stand in lane 0 alone, then operand by operand,
+    element by element where these are picked.
+    """
+    lanes, orders = step.lanes, list[Order]()
+    if table := step.picks:
+        points = Order(VECTOR, index, 1, points=True)
+        orders += [points._replace(address=table.base + at, register=at) for at in range(table.word_words)]
+    for number, feed in enumerate(step.operands):
+        read = Order(VECTOR, index, lanes, generator=settings.number[feed], register=step.scalars.words + number)
+        if feed.picks is None:
+            orders.append(read)
+            continue
+        operand = next(group.pattern.operand for group in feed.groups if isinstance(group.pattern, Picked))
+        for element in range(feed.picks.elements):
+            first, together = feed.picks.first(operand, element), feed.picks.together
+            orders.append(read._replace(element=element, pointer=first, together=together))
+    return [*orders[:-1], orders[-1]._replace(works=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class Issue:
+    """What is issued in turn, with the steps that it waits for told apart: those that bring data, weights, others."""
+
+    index: int
+    data: tuple[int, ...]
+    weights: tuple[int, ...]
+    others: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class VectorIssue(Issue):
+    """A vector step, its pace and the settings of its lanes."""
+
+    step: Vector
+    beat: Beat
+    reads: list[Order]
+    writes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pass(Issue):
+    """A stream, the settings of its lanes and its weight buffer."""
+
+    step: Stream
+    generator: int
+    buffer: int
+
+
+def issues_of(program: Program, settings: Settings, hardware: Hardware, array: int) -> list[Pass | VectorIssue]:
+    """The passes of an array, and the vector steps, in order; preloads take the array's weight buffers in turn.
+
+    A pass waits for the last vector step ahead of it, too; a vector step for the last preload and stream of each array
+    ahead of it, and for the last vector step.
+    """
+    starves, number = [step.cause == STARVED for step in program.steps], settings.number
+    issues: list[Pass | VectorIssue] = []
+    buffer: dict[int, int] = {}
+    weights: dict[int, int] = {}
+    ahead: dict[int, int] = {}
+    worked: tuple[int, ...] = ()
+    for index, step in enumerate(program.steps):
+        data, others = ([each for each in step.after if starves[each] == brings] for brings in (True, False))
+        if isinstance(step, Preload):
+            weights[step.array] = index
+            if step.array == array:
+                buffer[index] = len(buffer) % hardware.array.weight_buffers
+        elif isinstance(step, Stream):
+            ahead[program.array_of(step)] = index
+            if step.preload in buffer:
+                data += [each for each in program.steps[step.preload].after if starves[each]]
+                waits, reads = (*others, *worked), number[step.reads]
+                issues.append(Pass(index, tuple(data), (step.preload,), waits, step, reads, buffer[step.preload]))
+        elif isinstance(step, Vector):
+            waits, beat = (*others, *ahead.values()), step.beat(program.word_fill, hardware)
+            orders, writes = _reads(index, step, settings), number[step.writes]
+            issues.append(VectorIssue(index, tuple(data), tuple(weights.values()), waits, step, beat, orders, writes))
+            ahead, worked = {0: index}, (index,)
+    return issues
+
+
+class VectorStepUnit:
+    """Steps of the vector unit, one at a time."""
+
+    def __init__(self, scoreboard: Scoreboard) -> None:
+        self.scoreboard = scoreboard
+        self.at: VectorIssue | None = None
+        self.first = 0
+        self.worked: Counter[int] = Counter()
+
+    @property
+    def running(self) -> bool:
+        """Whether a step is under way."""
+        return self.at is not None
+
+    def begin(self, at: VectorIssue, now: int) -> None:
+        """A step is issued; the port is asked from the cycle on in which its delay is over."""
+        self.at, self.first = at, now + 1 + at.step.delay
+
+    def ask(self, now: int) -> Order | None:
+        """The word that is due in this cycle; with the last, the step is done."""
+        if self.at is None or now < self.first:
+            return None
+        at, step, since = self.at, self.at.step, now - self.first
+        if since < step.scalars.words:
+            return Order(VECTOR, at.index, step.lanes, step.scalars.base + since, register=since)
+        return self._operand(at, since - step.scalars.words) or self._result(at, since - step.scalars.words, now)
+
+    def _operand(self, at: VectorIssue, since: int) -> Order | None:
+        word, place = divmod(since, at.beat.period)
+        if place >= at.beat.reads or word >= at.step.words:
+            return None
+        order, table = at.reads[place], at.step.picks
+        if table and order.points:
+            return order._replace(address=order.address + word * table.word_words)
+        return order._replace(word=word, number=word % RESULTS)
+
+    def _result(self, at: VectorIssue, since: int, now: int) -> Order | None:
+        word, behind = divmod(since - at.beat.result_delay, at.beat.period)
+        if behind or not 0 <= word < at.step.words:
+            return None
+        self.worked[at.index] += at.beat.work
+        if word == at.step.words - 1:
+            self.scoreboard.finish(at.index, now + 1)
+            self.at = None
+        return Order(VECTOR, at.index, at.step.lanes, NOWHERE, at.writes, word, number=word % RESULTS, stores=True)
 
 
 @dataclass(slots=True)
@@ -80,13 +262,6 @@ class ResultQueue:
         return bool(self.reading) and self.reading[0].number < sums.complete(self.array)
 
 
-def registers(pointer_words: int) -> int:
-    """Word registers of a reader that takes `pointer_words` a frame: for two frames, and one word that reaches into
-    both of them from the frame before.
-    """
-    return 2 * pointer_words + 1
-
-
 class PointerReader:
     """Told of a stream a frame before its first ifmap word at the earliest; then keeps a frame ahead of it."""
 
@@ -121,40 +296,6 @@ class PointerReader:
         self.word += 1
         self.number += 1
         return order
-
-
-@dataclass(frozen=True, slots=True)
-class Pass:
-    """A stream, with what it waits for told apart and the settings of its lanes."""
-
-    index: int
-    step: Stream
-    data: tuple[int, ...]
-    others: tuple[int, ...]
-    generator: int
-    buffer: int
-    weights: tuple[int]
-
-    @classmethod
-    def all_of(cls, program: Program, settings: Settings, buffers: int, array: int) -> list[Pass]:
-        """The passes of an array in order; preloads take its weight buffers in turn. A pass waits for the last vector
-        step ahead of it, too.
-        """
-        steps = enumerate(program.steps)
-        preloads = [index for index, step in steps if isinstance(step, Preload) and step.array == array]
-        buffer = {index: number % buffers for number, index in enumerate(preloads)}
-        passes: list[Pass] = []
-        worked: tuple[int, ...] = ()
-        for index, step in enumerate(program.steps):
-            if isinstance(step, Vector):
-                worked = (index,)
-            elif isinstance(step, Stream) and step.preload in buffer:
-                others = (*(other for other in step.after if program.steps[other].cause != STARVED), *worked)
-                needs = {*step.after, *program.steps[step.preload].after}
-                data = tuple(other for other in needs if program.steps[other].cause == STARVED)
-                generator, loaded = settings.number[step.reads], (step.preload,)
-                passes.append(cls(index, step, data, others, generator, buffer[step.preload], loaded))
-        return passes
 
 
 class StreamUnit:
