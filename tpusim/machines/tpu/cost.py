@@ -72,12 +72,8 @@ class Sram:
     macro_mm2: float
 
 
-def parts_of(hardware: Hardware) -> tuple[AreaPart, ...]:
+def parts_of(hardware: Hardware) -> Iterator[AreaPart]:
     """Every part that is modelled, the vector memories by the pitch of their cells."""
-    return tuple(_parts(hardware))
-
-
-def _parts(hardware: Hardware) -> Iterator[AreaPart]:
     silicon, bits, pes, alus = hardware.silicon, word_bits(hardware), hardware.pes, hardware.vector_unit.alus
     for key, name, count, words in _srams(hardware):
         what = f"{count:,} x {words:,} words of {bits} bits, by the pitch of cells"

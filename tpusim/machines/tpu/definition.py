@@ -27,13 +27,10 @@ def word_latency(elements: int, hardware: Hardware) -> int:
     return 1 + elements + hardware.array.rows
 
 
-def add_cycles(elements: int, hardware: Hardware) -> int:
-    """The cycles to add a word of every array to partial sums, in every lane (Table II: 256 ALUs, 2 a lane)."""
-    return finish_cycles(elements, 1, hardware)
-
-
 def finish_cycles(elements: int, operations: int, hardware: Hardware) -> int:
-    """The cycles of `operations` ALU operations on every element of a word of every array, in every lane."""
+    """The cycles of `operations` ALU operations on every element of a word of every array, in every lane: of one, to
+    add it to partial sums (Table II: 256 ALUs, 2 a lane).
+    """
     return -(-operations * elements * hardware.array.count * hardware.lanes // hardware.vector_unit.alus)
 
 
@@ -219,7 +216,7 @@ def frame_of(
     pointers, they read `pointer_words` words a frame at most. A word is made ready in `word_cycles`; what is finished
     takes `finishing` ALU operations an element.
     """
-    adds, finish = add_cycles(elements, hardware), finish_cycles(elements, finishing, hardware)
+    adds, finish = finish_cycles(elements, 1, hardware), finish_cycles(elements, finishing, hardware)
     array, ports = hardware.array, ports_of(hardware)
     return Frame.of(
         elements, adds, clients, ports, array.count, pointer_words, word_cycles, finish, array.together,

@@ -214,7 +214,10 @@ class _Run:
                     if not self.program.instead(step.tensor.name):
                         self._hand_on(step.tensor, step.parts)
                 case Keep():
-                    self._keep(step)
+                    # What is given to those who read it there takes its place.
+                    self._hand_on(step.tensor, step.parts)
+                    for name in self.program.instead(step.tensor.name):
+                        self._fill(self.hbm[name], step.parts)
                 case _:
                     raise CheckFailed(f"step {index} ({step.label}): the data path has no handler for it")
         there = {*self.operands, *(each.tensor for each in self.program.handed), *self.program.prefetched}
@@ -268,12 +271,6 @@ class _Run:
                 values = tensor.in_hbm(collected(map(self._read_by, part.feed.groups), part, self.program.number))
             for place in places:
                 place.write(part, values)
-
-    def _keep(self, step: Keep) -> None:
-        """What is given to those who read it there takes its place."""
-        self._hand_on(step.tensor, step.parts)
-        for name in self.program.instead(step.tensor.name):
-            self._fill(self.hbm[name], step.parts)
 
     # ---- the array
 

@@ -25,14 +25,13 @@ from tpusim.machines.tpu.program.addresses import (
     Pointers,
     walked,
 )
+from tpusim.machines.tpu.program.moves import ends_of
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.tensor import Along, Elements, Part, Tensor
 from tpusim.machines.tpu.program.transfers import Transfer
 
 Values = NDArray[np.floating[Any]]
 Numbers = NDArray[Any]
-Reach = list[tuple[int, int]]
-"""By axis, the lowest coordinate that a Program names and the one after the highest."""
 Walk: TypeAlias = Counters | Addresses
 """How a lane group goes: by counters whose words are evenly spaced, or to every address of its own, or PADDING."""
 
@@ -118,23 +117,8 @@ def span(walk: Walk) -> tuple[int, int]:
     if not isinstance(walk, Counters):
         read = walk[walk != PADDING]
         return (int(read.min()), int(read.max()) + 1) if read.size else (0, 0)
-    if walk.window is None:
-        return _walked(walk)[:2]
-    ends = [(first, stop) for first, stop, _ in map(_walked, walk.pieces) if first < stop]
-    return (min(first for first, _ in ends), max(stop for _, stop in ends)) if ends else (0, 0)
-
-
-@lru_cache(maxsize=4096)
-def _walked(pattern: Counters) -> tuple[int, int, tuple[range, ...]]:
-    """The span of nested counters, and which of each one's counts are stored; many passes walk alike."""
-    insides = tuple(counter.inside for counter in pattern.counters)
-    if not all(insides):
-        return 0, 0, insides
-    first = stop = pattern.base
-    for counter, inside in zip(pattern.counters, insides, strict=True):
-        ends = counter.offset(inside.start), counter.offset(inside.stop - 1)
-        first, stop = first + min(ends), stop + max(ends)
-    return first, stop + 1, insides
+    ends = [extent for piece in walk.pieces if (extent := piece.extent)]
+    return (min(each.start for each in ends), max(each.stop for each in ends)) if ends else (0, 0)
 
 
 def gather(words: Values, walk: Walk, operands: Values) -> None:
@@ -180,13 +164,13 @@ def scatter(values: Values, walk: Walk, words: Values) -> None:
 
 def _counted(pattern: Counters) -> tuple[list[int], tuple[slice, ...]]:
     """How many counts each counter has, and which of [lane, *counts] are stored."""
-    inside = (slice(each.start, each.stop) for each in _walked(pattern)[2])
+    inside = (slice(each.start, each.stop) for each in (counter.inside for counter in pattern.counters))
     return [counter.length for counter in pattern.counters], (slice(None), *inside)
 
 
 def _stored(source: Values, pattern: Counters, first: int) -> Values:
     """A view [lane, *stored counts, E]: every counter becomes an axis; `source` begins at word `first`."""
-    _, _, insides = _walked(pattern)
+    insides = [counter.inside for counter in pattern.counters]
     shape = [len(inside) for inside in insides]
     if not all(shape):
         return source[:, :0].reshape(len(source), *shape, source.shape[2])
@@ -284,15 +268,12 @@ def parts_of(program: Program, name: str) -> list[Elements]:
     return [part for step, both in ends if any(each and each.name in names for each in both) for part in step.parts]
 
 
-def _reach(tensor: Tensor, parts: Iterable[Elements]) -> Reach:
+def _reach(tensor: Tensor, parts: Iterable[Elements]) -> list[tuple[int, int]]:
+    """By axis, the lowest coordinate that a tensor or its parts have, and the one after the highest."""
     reach = [(0, size) for size in tensor.shape]
     for part in parts:
-        low, high = [0] * len(reach), [0] * len(reach)
-        for axis, coordinates in (*part.lane, *part.items):
-            ends = (coordinates[0], coordinates[-1]) if isinstance(coordinates, range) else coordinates
-            low[axis] += min(ends)
-            high[axis] += max(ends)
-        reach = [(min(at, low[axis]), max(to, high[axis] + 1)) for axis, (at, to) in enumerate(reach)]
+        ends = zip(reach, ends_of(part.lane, part.items, len(reach)), strict=True)
+        reach = [(min(low, at), max(high, to + 1)) for (low, high), (at, to) in ends]
     return reach
 
 

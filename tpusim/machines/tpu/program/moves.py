@@ -58,6 +58,12 @@ def ends_of(lane: tuple[Along, ...], items: tuple[Along, ...], axes: int) -> tup
     return tuple(zip(low, high, strict=True))
 
 
+@lru_cache(maxsize=1 << 16)
+def _elements(shape: tuple[int, ...], region: Region) -> int:
+    """The elements of a region that a tensor of this shape has."""
+    return prod(len(inside(part, 0, extent)) for part, extent in zip(region, shape, strict=True))
+
+
 def _of_lanes(lane: tuple[Along, ...], axes: int) -> Iterator[Region]:
     """What lanes hold the first of, each once: neighbours along the first axis that tells them apart together."""
     first = lane[0].axis
@@ -148,7 +154,6 @@ class Moves:
         self.program, self.hardware = program, hardware
         self._bursts = Bursts(hardware.hbm.burst_bytes)
         self._known: dict[tuple[str, Region], Runs | None] = {}
-        self._inside: dict[tuple[str, Region], int] = {}
 
     @cached_property
     def bases(self) -> dict[str, int]:
@@ -190,7 +195,7 @@ class Moves:
 
     def wanted(self, step: Transfer) -> int:
         """Bytes of the elements that it moves, neither padding nor what is read through."""
-        return sum(self._elements(step.tensor, each) for each in regions_of(step)) * self._element_bytes(step.tensor)
+        return sum(_elements(step.tensor.shape, each) for each in regions_of(step)) * self._element_bytes(step.tensor)
 
     # ---- tensors that have axes
 
@@ -199,14 +204,6 @@ class Moves:
         if key not in self._known:
             self._known[key] = self._stored[tensor.name].runs(region)
         return self._known[key]
-
-    def _elements(self, tensor: Tensor, region: Region) -> int:
-        """The elements of a region that the tensor has."""
-        key = tensor.name, region
-        if key not in self._inside:
-            parts = (inside(part, 0, extent) for part, extent in zip(region, tensor.shape, strict=True))
-            self._inside[key] = prod(map(len, parts))
-        return self._inside[key]
 
     @cached_property
     def _stored(self) -> dict[str, Stored]:
@@ -255,7 +252,7 @@ class Moves:
 
     def _size(self, tensor: Tensor, held: _Held) -> int:
         """Elements of a part that there are."""
-        return sum(self._elements(tensor, each) for each in regions_of_part(*held, len(tensor.shape)))
+        return sum(_elements(tensor.shape, each) for each in regions_of_part(*held, len(tensor.shape)))
 
     def _pieces(self, step: Transfer) -> list[Runs]:
         """A run for all parts that stand one after another."""

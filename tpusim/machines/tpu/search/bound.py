@@ -18,7 +18,7 @@ from tpusim.machines.tpu.cut.geometry import MapAxis, padded
 from tpusim.machines.tpu.cut.pace import Cycles, Demand, summed
 from tpusim.machines.tpu.cut.stored import stored_ifmap
 from tpusim.machines.tpu.cut.tiling import MOST_PIECES, Counts, Tiling
-from tpusim.machines.tpu.definition import add_cycles, word_latency
+from tpusim.machines.tpu.definition import finish_cycles, word_latency
 from tpusim.machines.tpu.search.candidates import Candidates
 from tpusim.memory.layout import inside
 from tpusim.memory.orders import Layouts
@@ -162,7 +162,7 @@ class Bound:
     def _after(self) -> int:
         """Cycles from the last frame of a pass until its results are written, if their slot is the next."""
         latency = word_latency(self.of.word_fill, self.hardware)
-        written = latency - 1 + add_cycles(self.of.word_fill, self.hardware) if self.passes > 1 else latency
+        written = latency - 1 + finish_cycles(self.of.word_fill, 1, self.hardware) if self.passes > 1 else latency
         return written + 2 - self.of.frame.period
 
     def _turn(self, stream: Counts, delay: int = 0) -> Counts:
