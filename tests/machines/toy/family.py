@@ -126,6 +126,9 @@ class ToyFamily:
     def meant(self, layer: Op, lowering: str) -> str:
         return lowering
 
+    def unasked(self, layer: Op, batch: int, machine: Toy) -> str:
+        return "plain"
+
     def facts(self, machine: Toy) -> Mapping[str, str]:
         return {"MACs a cycle": f"{machine.pes}", "clock": FREQUENCY.format(machine.clock_hz)}
 
