@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from typer.testing import Result as Shown
 
 from tpusim.cli import app as cli
-from tpusim.report.tables.sweep_export import point_columns
+from tpusim.report.tables.sweep import point_columns
 from tpusim.result.records import LayerResult, Mismatch, Result
 from tpusim.result.totals import total_of
 

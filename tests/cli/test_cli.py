@@ -33,8 +33,8 @@ from tpusim.flow.numbers import DTYPES, SUMS
 from tpusim.flow.simulation import simulate
 from tpusim.machines.tpu import event, register
 from tpusim.network.formats.asked import OPS
-from tpusim.report.tables.compare_results import ORDERS
-from tpusim.report.trace.text import LEGEND
+from tpusim.report.tables.compared import ORDERS
+from tpusim.report.trace.lanes import LEGEND
 from tpusim.result.load import RESULT_FILE, parse_result, read_result
 from tpusim.result.records import Mismatch
 from tpusim.study.validation.cases import WORDS

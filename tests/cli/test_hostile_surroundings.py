@@ -18,8 +18,7 @@ from typer.testing import CliRunner, Result
 from tpusim.base.words import visible
 from tpusim.cli import app as cli
 from tpusim.cli.actions import run as run_action
-from tpusim.report.page.sweep_file import read_points
-from tpusim.report.tables.sweep_export import write_csv
+from tpusim.report.tables.sweep import read_points, write_csv
 from tpusim.report.text import from_cell, to_cell
 
 TINY = ("run", "tiny", "--hardware", "tiny_4x4", "--batch", "2")

@@ -18,7 +18,7 @@ from tpusim.network.ops.deform_conv2d import DeformConv2d
 from tpusim.network.ops.elementwise import Add, Relu
 from tpusim.network.ops.gemm import Gemm
 from tpusim.network.workload import Workload
-from tpusim.report.tables.together import overlap_notice
+from tpusim.report.tables.sentences import overlap_notice
 from tpusim.result.load import parse_result
 
 DRAIN = machine(8, 8, word_elements=4, capacity_words=200, launch_cycles=30, latency_cycles=40)

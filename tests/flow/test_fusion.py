@@ -22,7 +22,7 @@ from tpusim.network.ops.gemm import Gemm
 from tpusim.network.ops.op import Op
 from tpusim.network.ops.pool2d import Pool2d
 from tpusim.network.workload import OwnLowering, Workload
-from tpusim.report.tables.together import fusion_notice
+from tpusim.report.tables.sentences import fusion_notice
 
 
 def conv(name: str) -> Conv2d:

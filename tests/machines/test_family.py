@@ -16,7 +16,7 @@ from tpusim import load_hardware, load_workload, simulate
 from tpusim.base.errors import CapacityError, InputError
 from tpusim.cli import app as cli
 from tpusim.machines import family
-from tpusim.report.tables.own import own_text
+from tpusim.report.tables.sentences import own_text
 from tpusim.result.load import parse_result, read_result
 
 MACHINE = """\

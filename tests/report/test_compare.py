@@ -23,9 +23,10 @@ from tpusim.network.ops.elementwise import Add, Relu
 from tpusim.network.ops.gemm import Gemm
 from tpusim.network.ops.pool2d import Pool2d
 from tpusim.network.workload import Workload
-from tpusim.report.tables.compare_results import Change, ComparedResults
-from tpusim.report.tables.compare_tables import layers_legend, rewired, to_json, totals, verdicts
-from tpusim.report.tables.run import verdict
+from tpusim.report.shown import Words, text_of
+from tpusim.report.tables.compare import layer_table, rewired, runs_compared, totals, verdicts
+from tpusim.report.tables.compared import Change, ComparedResults
+from tpusim.report.tables.sentences import verdict
 from tpusim.result.records import Result
 from tpusim.result.totals import total_of
 
@@ -59,6 +60,16 @@ def test_only_what_differs_is_listed() -> None:
     assert changed == (Change("batch", 2, 4), Change("hbm.bandwidth", "64 GB/s", "7 GB/s"))
 
 
+def said(words: Words) -> str:
+    """The sentences, each in a line however long it is."""
+    return "\n".join(words.lines)
+
+
+def data_of(compared: ComparedResults) -> Any:
+    """What the command writes as JSON, read back."""
+    return json.loads(runs_compared(compared, ("one", "other"), "change").to_json())
+
+
 def wired(edges: dict[str, list[str]], *layers: Conv2d | Gemm) -> Result:
     work = Workload("net", 2, layers or LAYERS, edges=edges)  # type: ignore[arg-type]
     return simulate(work, machine(4, 4), check=False)
@@ -69,8 +80,8 @@ def test_layers_that_read_something_else_are_told() -> None:
     other = wired({"second": ["first"], "third": ["first"]})
     compared = ComparedResults(one, other)
     assert compared.rewired == {"third": (("second",), ("first",))}
-    assert rewired(compared, 80) == "Not wired alike: third reads second in A, first in B."
-    told = {layer["name"]: layer.get("inputs") for layer in json.loads(to_json(compared))["layers"]}
+    assert said(rewired(compared)) == "Not wired alike: third reads second in A, first in B."
+    told = {layer["name"]: layer.get("inputs") for layer in data_of(compared)["layers"]}
     assert told == {"first": None, "second": None, "third": [["second"], ["first"]]}
 
 
@@ -79,13 +90,13 @@ def test_only_some_of_many_are_told() -> None:
     chain = [Gemm(name, 4, 4, 4) for name in names]
     one = wired({name: [ahead] for ahead, name in pairwise(names)}, *chain)
     other = wired({name: ["input"] for name in names[1:]}, *chain)
-    assert rewired(ComparedResults(one, other), 500).endswith("in B; and 2 more (--json has them).")
+    assert said(rewired(ComparedResults(one, other))).endswith("in B; and 2 more (--json has them).")
 
 
 def test_what_nobody_tells_or_what_only_one_has_is_no_other_wiring() -> None:
     one = wired({"second": ["first"], "third": ["second"]})
     fewer = wired({"third": ["first"]}, LAYERS[0], LAYERS[2])
-    assert rewired(ComparedResults(one, run()), 80) == rewired(ComparedResults(one, fewer), 80) == ""
+    assert said(rewired(ComparedResults(one, run()))) == said(rewired(ComparedResults(one, fewer))) == ""
 
 
 def test_a_dram_that_one_side_has_is_told_by_its_name() -> None:
@@ -148,10 +159,10 @@ def test_what_multiplies_nothing_is_told_to_be_left_out_of_the_mean() -> None:
     pool = Pool2d("pool", "max", 4, 8, 8, (2, 2), (2, 2))
     before = simulate(Workload("net", 2, (*LAYERS, pool)), machine(4, 4), check=False)
     compared = ComparedResults(before, slowed(before, pool=8))
-    assert "Geometric mean over the 3 of 4 layers that multiply, each weighing the same: x 1." in totals(compared, 200)
+    assert "Geometric mean over the 3 of 4 layers that multiply, each weighing the same: x 1." in said(totals(compared))
     same = ComparedResults(before, before)
     assert [row.unchanged for row in same.rows] == [True] * 4
-    assert "Geometric mean over layers, each" in totals(ComparedResults(run(), run()), 200)
+    assert "Geometric mean over layers, each" in said(totals(ComparedResults(run(), run())))
 
 
 def test_a_size_may_be_called_as_a_field_is() -> None:
@@ -361,7 +372,7 @@ def test_what_rides_in_one_is_a_row_with_what_carries_it() -> None:
         change = sum(row.difference for row in compared.rows)
         assert change == compared.after.total.cycles - compared.before.total.cycles
     cycles = {layer.name: layer.cycles for layer in apart.layers}
-    told = {layer["name"]: layer for layer in json.loads(to_json(ComparedResults(apart, together)))["layers"]}
+    told = {layer["name"]: layer for layer in data_of(ComparedResults(apart, together))["layers"]}
     assert told["b"]["layers"] == 3
     assert told["b"]["cycles"][0] == cycles["b"] + cycles["sum"] + cycles["last"]
     assert [row.layers for row in ComparedResults(together, together).rows] == [1, 1, 1]
@@ -379,10 +390,10 @@ def test_layers_that_ride_on_different_ones_are_a_row() -> None:
 def test_what_fusion_and_residency_save_is_told() -> None:
     apart, together = fused_and_not("sequencer.between_layers=stay")
     compared = ComparedResults(apart, together)
-    assert "\nHBM traffic " in totals(compared, 300)
-    assert "; energy, a model, " in totals(compared, 300)
-    told = verdicts(compared, 300).splitlines()
+    assert "\nHBM traffic " in said(totals(compared))
+    assert "; energy, a model, " in said(totals(compared))
+    told = verdicts(compared).lines
     assert told[1] == "B: 3 layers ride on the results of 2."
     assert [line.partition(": ")[2][:7] for line in told[2:4]] == ["Layers ", "On chip"]
-    assert "+1: with a layer that rides" in layers_legend(compared, "change")
-    assert "HBM" not in totals(ComparedResults(apart, apart), 300)
+    assert "+1: with a layer that rides" in text_of(layer_table(compared, "change").legend())
+    assert "HBM" not in said(totals(ComparedResults(apart, apart)))

@@ -17,7 +17,7 @@ from typer.testing import Result as Done
 
 from tests.pages import point, points_file
 from tpusim.cli import app as cli
-from tpusim.report.tables.compare_sweep_tables import MOST_ROWS
+from tpusim.report.tables.compare import MOST_ROWS
 
 AXES = ("array.size", "hbm.bandwidth")
 

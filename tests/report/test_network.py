@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from tests.pages import page_of
 from tpusim import load_hardware, load_workload, simulate
-from tpusim.report.page.run_data import run_data
-from tpusim.report.plots.lanes import outputs
-from tpusim.report.plots.network import MOST_LAYERS, looks
+from tpusim.report.page.run import run_data
+from tpusim.report.plots.network import MOST_LAYERS, looks, outputs
 from tpusim.report.plots.run import plots
-from tpusim.report.tables.by_op import op_sentence, op_table
-from tpusim.report.tables.compare_results import ComparedResults
-from tpusim.report.tables.compare_tables import to_json, totals
+from tpusim.report.tables.compare import runs_compared, totals
+from tpusim.report.tables.compared import ComparedResults
+from tpusim.report.tables.run import op_table
+from tpusim.report.tables.sentences import op_sentence
 from tpusim.result.by_op import by_op
 from tpusim.result.records import Result
 
@@ -70,7 +70,7 @@ def test_ops_add_up_to_the_run(block: Result) -> None:
 def test_ops_are_told_where_there_are_several(block: Result) -> None:
     table = op_table(block)
     assert table is not None
-    assert [str(cell) for cell in table.columns[0].cells] == [*by_op(block.layers)]
+    assert [table.columns[0].cell(row) for row in table.rows] == [*by_op(block.layers)]
     assert op_sentence(block).startswith("Time by op: conv2d ")
     assert "relu" in op_sentence(block)
     alone = replace(block, layers=block.layers[:1])
@@ -139,12 +139,12 @@ def test_two_runs_are_compared_by_op(block: Result) -> None:
     alone = replace(block, layers=block.layers[:1])
     compared = ComparedResults(block, alone)
     used = by_op(block.layers)
-    assert json.loads(to_json(compared))["by_op"] == {
+    assert json.loads(runs_compared(compared, "AB", "change").to_json())["by_op"] == {
         "conv2d": [used["conv2d"].cycles, block.layers[0].cycles],
         "add": [used["add"].cycles, 0], "relu": [used["relu"].cycles, 0],
     }  # fmt: skip
-    assert f"relu {used['relu'].cycles:,} -> 0" in " ".join(totals(compared, 79).split())
-    assert "by op" not in totals(ComparedResults(alone, alone), 79)
+    assert f"relu {used['relu'].cycles:,} -> 0" in " ".join(totals(compared).lines)
+    assert "by op" not in " ".join(totals(ComparedResults(alone, alone)).lines)
 
 
 def test_the_page_holds_pictures(staying: Result, tmp_path: Path) -> None:

@@ -24,7 +24,9 @@ from tpusim.network.workload_file import load_workload
 from tpusim.report import text as texts
 from tpusim.report.plots import figure
 from tpusim.report.plots.run import plots
+from tpusim.report.shown import text_of
 from tpusim.report.tables import run as tables
+from tpusim.report.tables.sentences import first_wrong, outcome, totals, verdict, word_notice
 from tpusim.result.load import parse_result, read_result
 from tpusim.result.records import Blocking, LayerResult, Mismatch, Result, VectorMemoryUse
 from tpusim.result.totals import total_of
@@ -100,8 +102,13 @@ def shown(of: Result, width: int | None) -> list[str]:
     """The lines of the layer table."""
     console = Console(width=width or 1000)
     with console.capture() as captured:
-        console.print(tables.layer_table(of.layers, {"conv1": "56x56x64>64 3x3"}, width))
+        console.print(tables.layer_table(of.layers, {"conv1": "56x56x64>64 3x3"}).drawn(width))
     return [line.rstrip() for line in captured.get().splitlines()]
+
+
+def legend_of(*layers: LayerResult) -> str:
+    """What the columns of the layer table hold, in one line."""
+    return " ".join(text_of(tables.layer_table(layers, {}).legend()).split())
 
 
 def names_of(network: str) -> list[str]:
@@ -137,10 +144,10 @@ def test_more_than_every_pe_could_do_is_drawn_and_told() -> None:
     assert re.search(r">175<", drawn["pe_utilization.svg"].decode())
     assert "network: 178.6 %" in drawn["pe_utilization.svg"].decode()
     assert "22.9 TFLOPS" in drawn["roofline.svg"].decode()
-    told = tables.totals(fewer.total)
+    told = text_of(totals(fewer.total))
     assert "PE utilisation 179 %, as not all multiplications are the array's; busy 89.3 %, PEs unused 0 %" in told
-    assert "PE counts multiplications that need not be done" in " ".join(tables.layer_legend(fewer.layers, {}).split())
-    assert "not all multiplications" not in tables.totals(result(layer("taps")).total)
+    assert "PE counts multiplications that need not be done" in legend_of(*fewer.layers)
+    assert "not all multiplications" not in text_of(totals(result(layer("taps")).total))
 
 
 def test_a_thousand_layers_are_drawn_in_five_seconds() -> None:
@@ -298,27 +305,28 @@ def test_resnet50_keeps_every_column_in_132_characters() -> None:
     work = load_workload("resnet50")
     shapes = {each.name: each.text for each in work.layers}
     layers = [layer(each.name, busy=700_000) for each in work.layers]
-    columns = tables.layer_table(layers, shapes, 132).columns
-    assert len(columns) == len(tables.layer_columns(layers, shapes))
+    table = tables.layer_table(layers, shapes)
+    assert len(table.drawn(132).columns) == len(table.columns)
 
 
 @pytest.mark.parametrize("width", [30, 60, 80, 100, 120, 200, None])
 def test_the_legend_explains_the_columns_that_are_shown_and_no_others(width: int | None) -> None:
     layers = [layer(name, busy=1000 + 50 * place) for place, name in enumerate(names_of("densenet121")[:20])]
     shapes = {each.name: "56x56x64>64 3x3" for each in layers}
-    heads = [str(column.header).split("\n") for column in tables.layer_table(layers, shapes, width).columns]
+    table = tables.layer_table(layers, shapes)
+    heads = [str(column.header).split("\n") for column in table.drawn(width).columns]
     units = {"%", "us", "MB"}
     named = {" ".join(word for word in words if word not in units) for words in heads} - {"layer"}
-    legend = tables.layer_legend(layers, shapes, width)
+    legend = text_of(table.legend(), width)
     assert {*re.findall(r"(?:^|\. )([\w/]+(?: unused)?):", " ".join(legend.split()))} == named
     assert max(map(len, legend.splitlines())) <= min(width or 79, 79)
 
 
 def test_the_legend_says_how_to_read_shapes_and_checks() -> None:
-    legend = " ".join(tables.layer_legend([layer("a"), replace(layer("b"), op="gemm")], {}).split())
+    legend = legend_of(layer("a"), replace(layer("b"), op="gemm"))
     assert "shape: conv2d rows x columns x channels > output channels, kernel, /stride, d dilation" in legend
     assert "gemm m x k > n." in legend
-    assert "gemm" not in tables.layer_legend([layer("a")], {})
+    assert "gemm" not in legend_of(layer("a"))
     assert "out: the check of the outputs: ok, how many are wrong, or - where there was none." in legend
     assert "TF/s: 10^12 operations a second, two a MAC." in legend
 
@@ -326,23 +334,23 @@ def test_the_legend_says_how_to_read_shapes_and_checks() -> None:
 def test_what_the_array_does_adds_up_on_the_screen() -> None:
     """To rounding: seven figures of a decimal each; in the table, and in the totals."""
     net = simulate(load_workload("alexnet", batch=1), load_hardware("tpu_v2"), check=False)
-    columns = tables.layer_columns(net.layers, {})
+    columns = tables.layer_table(net.layers, {}).columns
     heads = [column.header.split("\n")[0] for column in columns]
     first, last = heads.index("PE"), heads.index("idle")
     assert heads[first : last + 1] == ["PE", "part", "starv", "block", "wait", "port", "idle"]
     for each in net.layers:
         assert sum(float(column.cell(each)) for column in columns[first : last + 1]) == pytest.approx(100, abs=0.36)
-    (line,) = re.findall(r"Of the cycles: (.*); together 100 %", tables.totals(net.total))
+    (line,) = re.findall(r"Of the cycles: (.*); together 100 %", text_of(totals(net.total)))
     shares = re.findall(r"([\d.]+) %", line)
     assert len(shares) == 7
     assert sum(map(float, shares)) == pytest.approx(100, abs=0.36)
-    assert max(map(len, tables.totals(net.total, 80).splitlines())) <= 80
+    assert max(map(len, text_of(totals(net.total), 80).splitlines())) <= 80
 
 
 def test_columns_that_add_up_go_together() -> None:
     layers = [layer(name) for name in names_of("densenet121")[:20]]
     for width in range(20, 140):
-        heads = [str(column.header).split("\n")[0] for column in tables.layer_table(layers, {}, width).columns]
+        heads = [str(column.header).split("\n")[0] for column in tables.layer_table(layers, {}).drawn(width).columns]
         assert len({"part", "starv", "block", "wait", "port", "idle"} & {*heads}) in (0, 6)
 
 
@@ -358,7 +366,7 @@ def test_names_are_not_markup() -> None:
 
 def test_the_check_of_a_layer_in_a_word() -> None:
     unchecked = replace(layer("c"), outputs_checked=0)
-    assert [tables.outcome(each) for each in (layer("a"), wrong(layer("b")), unchecked)] == [
+    assert [outcome(each) for each in (layer("a"), wrong(layer("b")), unchecked)] == [
         "ok",
         "3 wrong",
         "-",
@@ -367,19 +375,19 @@ def test_the_check_of_a_layer_in_a_word() -> None:
 
 def test_the_verdict() -> None:
     right = result(layer("a"), layer("b"))
-    assert tables.verdict(right) == ("Every output checked: 2,468 of 2,468 elements equal the reference, 0 wrong.")
-    assert tables.first_wrong(right) == ""
+    assert verdict(right) == ("Every output checked: 2,468 of 2,468 elements equal the reference, 0 wrong.")
+    assert first_wrong(right) == ""
     bad = result(layer("a"), wrong(layer("b")))
-    assert tables.verdict(bad) == ("Every output checked: 2,465 of 2,468 elements equal the reference, 3 wrong.")
-    assert tables.first_wrong(bad) == (
+    assert verdict(bad) == ("Every output checked: 2,465 of 2,468 elements equal the reference, 3 wrong.")
+    assert first_wrong(bad) == (
         "layer b: 3 of 1,234 outputs are wrong; the first: ofmap[channel=1, row=2, col=3, image=4] is 9, expected 7"
     )
     none = result(replace(layer("a"), outputs_checked=0))
-    assert tables.verdict(none) == "Outputs not checked (--no-check)."
+    assert verdict(none) == "Outputs not checked (--no-check)."
 
 
 def test_totals_carry_units() -> None:
-    text = tables.totals(result(layer("a"), layer("b")).total)
+    text = text_of(totals(result(layer("a"), layer("b")).total))
     for part in (
         "2,800 cycles = 4 us at 700 MHz",
         "32.77 MMAC in 18 passes",
@@ -394,8 +402,8 @@ def test_totals_carry_units() -> None:
 
 
 def test_partly_used_words_are_noticed() -> None:
-    assert tables.word_notice(result(layer("a"))) == ""
-    notice = tables.word_notice(result(layer("a"), layer("b", word_fill=2)))
+    assert word_notice(result(layer("a"))) == ""
+    notice = word_notice(result(layer("a"), layer("b", word_fill=2)))
     assert "2 of 8 elements hold anything, in 1 of 2 layers" in notice
     assert "4 times the space" in notice
 

@@ -11,8 +11,7 @@ import pytest
 
 from tests.browser import LAYOUT, WIDTHS, chromium, opened
 from tests.pages import AXES, EVIL, LONG, grid, page_of, point, points_file, report, with_layers, wrong
-from tpusim.report.page import machine
-from tpusim.report.page.run_data import run_data
+from tpusim.report.page.run import fields, run_data
 from tpusim.result.records import Result
 
 
@@ -67,7 +66,7 @@ def test_the_table_holds_the_result(browser: Any, run_page: Path, resnet50: Resu
         assert shown.texts(".verdict.unchecked strong") == ["Outputs not checked (--no-check)."]
         assert f"{resnet50.total.cycles:,} cycles at 700 MHz" in shown.page.locator(".tiles").inner_text()
         machine_table = shown.texts(".pairs tr")
-        assert all(f"{path}\t{value}" in machine_table for path, value in machine.fields(resnet50.hardware))
+        assert all(f"{path}\t{value}" in machine_table for path, value in fields(resnet50.hardware))
 
 
 def test_it_sorts(browser: Any, run_page: Path, resnet50: Result) -> None:

@@ -19,12 +19,10 @@ from tpusim.base.errors import InputError
 from tpusim.base.units import magnitude
 from tpusim.cli import app as cli
 from tpusim.machines.tpu.description import hardware_paths
-from tpusim.report.page import machine
-from tpusim.report.page.run_data import run_data
-from tpusim.report.page.run_words import plain, sentences
-from tpusim.report.page.sweep_data import sweep_data
-from tpusim.report.page.sweep_file import MOST_POINTS, read_points
-from tpusim.report.plots.roofline import peaks_of
+from tpusim.report.page.run import fields, plain, run_data, sentences
+from tpusim.report.page.sweep import sweep_data
+from tpusim.report.plots.run import peaks_of
+from tpusim.report.tables.sweep import MOST_POINTS, read_points
 from tpusim.result.records import Result
 from tpusim.result.vocabulary.figures import COLUMNS
 from tpusim.result.vocabulary.states import PARTS, STATES
@@ -68,12 +66,12 @@ def test_the_largest_loss_is_the_largest(tiny: Result, cause: str) -> None:
 
 def test_every_field_of_the_machine_is_shown_with_its_unit(tiny: Result) -> None:
     memory = {"capacity": "1 MiB", "bandwidth": "1 TB/s", "latency": "20 ns"}
-    fields = dict(machine.fields({**tiny.hardware, "scratch_memory": memory}))
-    assert {*hardware_paths()} - {"array.size"} <= {*fields}
-    bare = {path for path, value in fields.items() if re.fullmatch(r"[\d.]+", value)}
+    shown = dict(fields({**tiny.hardware, "scratch_memory": memory}))
+    assert {*hardware_paths()} - {"array.size"} <= {*shown}
+    bare = {path for path, value in shown.items() if re.fullmatch(r"[\d.]+", value)}
     assert bare == set()
-    assert fields["array.rows"] == "4 PEs"
-    assert fields["array.count"] == "1 array"
+    assert shown["array.rows"] == "4 PEs"
+    assert shown["array.count"] == "1 array"
 
 
 def test_shares_of_the_diagram_are_the_units(resnet50: Result) -> None:

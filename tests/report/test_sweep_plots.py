@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 from matplotlib import rc_context
-from rich.table import Table
 
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.report.plots.figure import STYLE
-from tpusim.report.plots.lowerings_plot import lowerings_figure
 from tpusim.report.plots.sweep_labels import axis_label, rows_of, scale_of
+from tpusim.report.plots.sweep_lowerings import lowerings_figure
 from tpusim.report.plots.sweep_plots import file_names, plots
-from tpusim.report.tables.sweep_lowerings import ComparedLowerings, compared
+from tpusim.report.shown import Table, text_of
+from tpusim.report.tables.sweep import ComparedLowerings, compared
 from tpusim.result.vocabulary.states import ARRAY, STATES
 from tpusim.study.sweep.spec import Sweep, load_sweep
 
@@ -221,11 +221,11 @@ def test_a_sweep_over_lowerings_is_a_group_of_bars_a_network(monkeypatch: pytest
     assert "failed: see points.csv" in found
     assert [found.count(name) for name in ("mine", "channel_first", "auto")] == [2, 2, 2]
     assert {"net", "$a$/_b&lt;i&gt;"} <= {*found}
-    rows_, _, legend = compared(made, None)
-    assert isinstance(rows_, Table)
-    cells = [[str(cell) for cell in column.cells] for column in rows_.columns]
+    (table,), (legend,) = compared(made)
+    assert isinstance(table, Table)
+    cells = [[column.cell(row) for row in table.rows] for column in table.columns]
     assert cells == [[*NAMES], ["4.00", "8.00"], ["-", "1.81"], ["0.78", "1.00"]]
-    assert legend == "channel_first: its time. The others: times as long. -: failed."
+    assert text_of(legend) == "channel_first: its time. The others: times as long. -: failed."
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])

@@ -33,9 +33,8 @@ from tpusim.machines.tpu.program.transfers import Transfer
 from tpusim.machines.tpu.sections import MOST_ARRAYS
 from tpusim.network.ops.gemm import Gemm
 from tpusim.network.workload_file import load_workload
-from tpusim.report.trace.counters import COUNTERS, counters, windows
-from tpusim.report.trace.perfetto import OF_AN_ARRAY, TRACKS
-from tpusim.report.trace.vcd import vcd
+from tpusim.report.trace.lanes import vcd
+from tpusim.report.trace.perfetto import COUNTERS, OF_AN_ARRAY, TRACKS, counters, windows
 
 TINY = ("--hardware", "tiny_4x4", "--batch", "2")
 UNITS = ("systolic_array", "preload", "vector_unit", "hbm", "port")

@@ -24,7 +24,7 @@ from tpusim.result.vocabulary.fields import FIELDS, field_of
 from tpusim.result.vocabulary.figures import COLUMNS, FIGURES, LESS, MORE, Figure, value_of
 from tpusim.result.vocabulary.own import OWN
 from tpusim.result.vocabulary.states import ARRAY, CLIENTS, ELSEWHERE, PARTS, PHASES, STATES, UNITS, State, state_of
-from tpusim.study.explain.phases import Phases
+from tpusim.study.explain.bottleneck import Phases
 
 GLOSSARY = (ROOT / "docs" / "glossary.md").read_text()
 SWEEPS = (ROOT / "docs" / "sweeps.md").read_text()

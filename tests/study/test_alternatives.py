@@ -58,7 +58,7 @@ def test_every_figure_is_that_of_a_run() -> None:
         assert each.hbm_bytes == each.layer.hbm_read_bytes + each.layer.hbm_write_bytes
         assert each.accesses == each.layer.vector_memory.reads + each.layer.vector_memory.writes
         assert each.workspace_bytes == (0 if each.lowering == FIRST else 4 * 5 * 9 * 4 + 2 * 20)
-    assert [(each.lowering, each.reason) for each in unfit] == [
+    assert [(each.name, each.reason) for each in unfit] == [
         ("copies", "its copies need 5 MiB a lane; set vector_memory.capacity to more")
     ]
     assert told == [(0, f"by {FIRST}"), (1, f"by {OTHER}"), (2, "by copies")]

@@ -17,7 +17,8 @@ from tpusim.network.ops.conv2d import Conv2d
 from tpusim.network.ops.gemm import Gemm
 from tpusim.network.ops.pool2d import Pool2d
 from tpusim.network.workload import Workload
-from tpusim.report.tables import explain_layer, explain_verdict
+from tpusim.report.shown import Words
+from tpusim.report.tables import explain
 from tpusim.study.explain.bottleneck import LEAST_GAIN, Bottleneck, find_bottleneck
 from tpusim.study.explain.relaxation import LARGER, Setup
 
@@ -33,6 +34,11 @@ CHANGES = {
     "whole filter rows stacked": ["mapping.multi_tile=rows"],
 }
 """What each relaxation of tpu_v2 must come to, as a user would type it."""
+
+
+def said(words: Words) -> str:
+    """The sentences in one line."""
+    return " ".join(words.lines)
 
 
 def explained(layer: Conv2d | Gemm, batch: int, *changes: str, hardware: str = "tpu_v2") -> Bottleneck:
@@ -158,14 +164,14 @@ def test_what_no_resource_alone_accounts_for_is_too_little_input() -> None:
     layer = Gemm("fc6", 8, 4096, 9216)
     found = explained(layer, 8, hardware="tpu_v3_core")
     assert (found.limit, found.main_state, found.agrees) == ("input", "waiting_weights", True)
-    text = " ".join(explain_verdict.verdict(found).split())
+    text = said(explain.verdict(found))
     assert "Bound by too little input: weights take 128 cycles to load for a pass that computes for 8;" in text
 
 
 def test_a_layer_without_passes_has_no_weights_to_wait_for() -> None:
     layer = Pool2d("pool", "max", 64, 14, 14, (3, 3), stride=(2, 2), padding=(1, 1))
     found = find_bottleneck(Setup(layer, 1, load_hardware("tpu_v2"), "vector_ops"), lambda done, name: None)
-    words = " ".join(explain_verdict.verdict(found).split())
+    words = said(explain.verdict(found))
     assert "Bound by too little input: the vector unit, which does it all, works in" in words
     assert "weights" not in words
     assert found.explanation.aspects["layout"] == "feature maps lie HWCN in HBM"
@@ -193,7 +199,7 @@ def test_an_array_that_is_mostly_busy_agrees_with_what_it_is_busy_with() -> None
 
 def test_gains_beyond_all_measure_can_be_read() -> None:
     found = explained(Conv2d("one", 1, 1, 1, 1, (1, 1)), 1)
-    text = explain_verdict.verdict(found)
+    text = said(explain.verdict(found))
     assert "it takes < 1 cycles for as many MACs: 14,320 times as" in " ".join(text.split())
 
 
@@ -218,7 +224,7 @@ def test_what_a_block_takes_beyond_its_steps_may_bound_a_layer() -> None:
     found = explained(of_resnet50("layer2.1.conv2"), 8, *dear)
     assert gain(found, "blocks that take nothing beyond their steps") > 1.2
     assert found.limit == "sequencer"
-    assert "a block 100000 beyond its steps" in " ".join(explain_verdict.verdict(found).split())
+    assert "a block 100000 beyond its steps" in said(explain.verdict(found))
 
 
 def test_laying_out_an_ifmap_anew_may_bound_a_layer() -> None:
@@ -227,7 +233,7 @@ def test_laying_out_an_ifmap_anew_may_bound_a_layer() -> None:
     faster = next(each for each in found.gains if each.relaxation.name == "a vector unit twice as fast")
     assert faster.gain > 1.1
     assert "vector_unit.relayout_cycles=50" in faster.how
-    assert "a word of an ifmap in another layout takes 100 cycles of loads; " in explain_verdict._a_word(found)
+    assert "a word of an ifmap in another layout takes 100 cycles of loads; " in explain._a_word(found)
     assert "arrives in another layout" in found.explanation.aspects["words"]
 
 
@@ -235,7 +241,7 @@ def test_a_block_that_is_given_may_bound_a_layer() -> None:
     """And an ifmap that arrives in another layout is tried as it would be ready."""
     found = explained(conv(128, 6, 128, 3), 8, "mapping.block.rows=1", "mapping.block.cols=1", "mapping.entry=relaid")
     assert (found.limit, found.gains[0].how) == ("block", "mapping.block.rows=auto mapping.block.cols=auto")
-    told = " ".join(explain_verdict.verdict(found).split())
+    told = said(explain.verdict(found))
     assert "Bound by the block that is given: with rows 1, cols 1, the layer reads 1.60 times" in told
     assert "an ifmap whose words are ready" in {each.relaxation.name for each in found.gains}
 
@@ -248,16 +254,16 @@ def test_what_stacked_words_take_may_bound_a_layer() -> None:
     assert "vector_unit.stack_cycles=15.25" in faster.how
     longer = next(each for each in found.gains if each.relaxation.name == "words twice as long")
     assert "vector_unit.stack_cycles=61" in longer.how
-    facts = "".join(explain_verdict._a_word(found))
+    facts = "".join(explain._a_word(found))
     assert facts == "a word of stacked taps takes 30.5 for each copy beyond the second; "
 
 
 def test_what_cannot_be_simulated_is_said() -> None:
     found = explained(Gemm("one", 4, 4, 4), 1, "vector_memory.word_elements=4096", "vector_memory.capacity=16 GiB")
-    reasons = {each.relaxation.name: each.reason for each in found.untried}
+    reasons = {each.name: each.reason for each in found.untried}
     assert set(reasons) == {"words twice as long", "twice the vector memory"}
     assert "8192" in reasons["words twice as long"]
-    text = " ".join(explain_layer.no_gain(found).split())
+    text = said(explain.no_gain([], found.untried))
     assert f"Not tried: words twice as long ({reasons['words twice as long']})." in text
 
 
@@ -267,7 +273,7 @@ def test_a_layer_of_the_vector_unit_is_bound_by_it() -> None:
     assert (found.limit, found.main_state, found.agrees) == ("vector_unit", "vector_work", True)
     assert found.phases.first_fill > 0
     assert sum(asdict(found.phases).values()) == found.layer.cycles
-    words = " ".join(explain_verdict.verdict(found).split())
+    words = said(explain.verdict(found))
     assert re.search(r"Bound by the vector unit: it works by itself in 9\d(\.\d)? % of the cycles", words)
 
 
@@ -295,14 +301,14 @@ def test_a_disagreement_is_said() -> None:
     """Conversion is by the word, in all lanes at once: filled lanes share it, though the array waits for data."""
     found = explained(of_resnet50("layer1.0.conv1"), 8, hardware="tpu_v2_estimator")
     assert (found.limit, found.main_state, found.agrees) == ("mapping", "starved", False)
-    assert "points elsewhere: it is waiting for data from HBM" in " ".join(explain_verdict.verdict(found).split())
+    assert "points elsewhere: it is waiting for data from HBM" in said(explain.verdict(found))
 
 
 def test_no_bottleneck_is_said() -> None:
     found = replace(explained(Gemm("one", 8, 8, 8), 1), gains=())
     assert found.limit is None
     assert found.agrees
-    assert explain_verdict.verdict(found).startswith("No single thing bounds this layer")
+    assert said(explain.verdict(found)).startswith("No single thing bounds this layer")
 
 
 # ---- the command

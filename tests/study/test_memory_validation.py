@@ -9,7 +9,7 @@ from rich.console import Console
 
 from tests import ROOT
 from tpusim.cli.names import MEMORY_SETS
-from tpusim.report.tables.validation_tables import summaries
+from tpusim.report.tables.validation import summaries
 from tpusim.study.validation.memory import compare_memory, memory_sets, play, streams
 
 KNOWN = [each for each in streams() if each.group != "older" and "random" not in each.name]
@@ -33,7 +33,7 @@ def test_the_document_says_what_the_command_prints() -> None:
     comparisons = compare_memory([*memory_sets().values()], [], lambda *_: None)
     text = io.StringIO()
     for heading, table in summaries(comparisons):
-        Console(file=text, width=250).print(heading, table, sep="\n")
+        Console(file=text, width=250).print(heading, table.drawn(), sep="\n")
     written = {" ".join(line.split()) for line in (ROOT / "docs" / "validation.md").read_text().splitlines()}
     assert [line for line in text.getvalue().splitlines() if " ".join(line.split()) not in written] == []
     bandwidths, finishes = ([row.error for each in comparisons if each.numbers.unit == unit for row in each.rows]

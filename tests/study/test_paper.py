@@ -132,7 +132,7 @@ def exhibits(tmp_path_factory: pytest.TempPathFactory) -> list[Exhibit]:
 def printed(made: Sequence[Exhibit]) -> list[str]:
     """The rows of the table as the command shows them, one blank between words."""
     text = io.StringIO()
-    Console(file=text, width=1000).print(tables.claim_table(made))
+    Console(file=text, width=1000).print(tables.claim_table(made).drawn())
     return [" ".join(line.split()) for line in text.getvalue().splitlines()][2:]
 
 

@@ -21,8 +21,9 @@ from tpusim import load_hardware
 from tpusim.base.errors import CapacityError
 from tpusim.cli import app as cli
 from tpusim.network.ops.gemm import Gemm
+from tpusim.report.shown import laid_out
 from tpusim.report.style import SERIES
-from tpusim.report.tables.validation_tables import summaries, summary_legend, totals_table
+from tpusim.report.tables.validation import summaries, validated
 from tpusim.study.validation import convolutions
 from tpusim.study.validation.cases import WORDS, Case, NumberSet
 from tpusim.study.validation.comparison import ComparedCase, Comparison, Spread, Validation, by_word, compare
@@ -179,7 +180,8 @@ def test_the_document_says_what_the_command_prints(comparisons: dict[str, Compar
     written = {" ".join(line.split()) for line in DOCUMENT.splitlines()}
     assert [line for line in printed([*comparisons.values()]) if line not in written] == []
     text = io.StringIO()
-    Console(file=text, width=250).print(totals_table([*comparisons.values()]))
+    *_, totals, _, _ = laid_out(validated([*comparisons.values()]).paragraphs)
+    Console(file=text, width=250).print(totals)
     assert [line for line in text.getvalue().splitlines() if " ".join(line.split()) not in written] == []
 
 
@@ -204,11 +206,16 @@ def test_the_readme_says_what_the_command_prints(comparisons: dict[str, Comparis
     assert [each for each in told if each not in readme] == []
 
 
+def legend_of(comparisons: list[Comparison], width: int | None) -> str:
+    """What the columns of the tables hold."""
+    return str(laid_out(validated(comparisons).paragraphs, width)[-1])
+
+
 def printed(comparisons: list[Comparison], width: int | None = None) -> list[str]:
     """The lines of all tables, without their spaces."""
     text = io.StringIO()
-    for heading, table in summaries(comparisons, width):
-        Console(file=text, width=width or 250).print(heading, table, sep="\n")
+    for heading, table in summaries(comparisons):
+        Console(file=text, width=width or 250).print(heading, table.drawn(width), sep="\n")
     return [" ".join(line.split()) for line in text.getvalue().splitlines()]
 
 
@@ -264,8 +271,8 @@ def test_a_narrow_terminal_loses_columns_not_digits(comparisons: dict[str, Compa
     text = "\n".join(printed(sets, 80))
     assert "…" not in text
     assert "mean" in text
-    assert "where:" not in summary_legend(sets, 80)
-    assert "where:" in summary_legend(sets)
+    assert "where:" not in legend_of(sets, 80)
+    assert "where:" in legend_of(sets, None)
 
 
 def test_a_word_stands_for_all_its_sets(tmp_path: Path) -> None:

@@ -16,8 +16,9 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.network.ops.gemm import Gemm
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
-from tpusim.report.page.run_data import run_data
-from tpusim.report.tables.run import totals
+from tpusim.report.page.run import run_data
+from tpusim.report.shown import text_of
+from tpusim.report.tables.sentences import totals
 from tpusim.result.records import LayerResult, Result
 from tpusim.result.totals import total_of
 from tpusim.result.vocabulary.energies import ENERGIES
@@ -113,7 +114,7 @@ def test_parts_add_up(tiny: Result) -> None:
 
 
 def test_where_it_is_told(tiny: Result) -> None:
-    said = " ".join(totals(tiny.total).split())
+    said = " ".join(text_of(totals(tiny.total)).split())
     assert "Energy, a model in 45nm: " in said
     shown = run_data(tiny)["energy"]
     assert sum(shown["amounts"]) == pytest.approx(shown["whole"])
@@ -126,7 +127,7 @@ def test_results_of_older_versions_tell_none(tiny: Result) -> None:
     old = replace(tiny, layers=layers, total=total_of(layers, 0.0))
     assert old.total.energy_use is None
     assert value_of(old.total, "energy") == 0.0
-    assert "Energy" not in totals(old.total)
+    assert "Energy" not in text_of(totals(old.total))
     assert run_data(old)["energy"] is None
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from tpusim.base.errors import InputError
 from tpusim.base.files import is_device, probe, write
-from tpusim.cli.terminal import Nowhere, say
+from tpusim.cli.terminal import Nowhere, deliver, present, say
+
+if TYPE_CHECKING:
+    from tpusim.report.shown import Shown
 
 STDOUT = "-"
 _READ = frozenset({".yaml", ".yml", ".onnx", ".csv", ".npz"})
@@ -35,6 +39,15 @@ class JsonOutput:
             say(sys.stdout, text)
         if self._file is not None:
             write(self._file, f"{text}\n".encode())
+
+    def deliver(self, shown: Shown, *more: Callable[[], None]) -> None:
+        """Write the JSON, show the words, then do `more`; what fails keeps nothing else from being done.
+
+        Raises:
+            InputError: with everything that failed.
+        """
+        written = [lambda: self.put(shown.to_json())] if self.place else []
+        deliver(*written, lambda: present(self.words_to, shown.paragraphs), *more)
 
     @property
     def replaced(self) -> bool:

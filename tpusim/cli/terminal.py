@@ -20,6 +20,8 @@ from tpusim.base.words import visible
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from tpusim.report.shown import Paragraphs
+
 INTERRUPTED = 130
 
 _UNBOUNDED = 100_000
@@ -139,6 +141,13 @@ def show(stream: TextIO, *items: RenderableType) -> None:
         shown = visible(item) if isinstance(item, str) else item
         console.print(shown, markup=False, highlight=False, emoji=False)
     _put(stream, [line.rstrip(" ") for line in text.getvalue().splitlines()])
+
+
+def present(stream: TextIO, paragraphs: Paragraphs) -> None:
+    """Show what a report says, laid out for where it goes."""
+    from tpusim.report.shown import laid_out
+
+    show(stream, *laid_out(paragraphs, terminal_width(stream)))
 
 
 def terminal_width(stream: TextIO) -> int | None:

@@ -1,16 +1,13 @@
-"""How numbers, names, sentences and JSON are written."""
+"""How numbers, names and sentences are written."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 from textwrap import fill
-from typing import Any
 
 from rich.cells import cell_len
 
-from tpusim.base.version import __version__
 from tpusim.result.vocabulary.figures import Figure, Units
 
 FREQUENCIES: Units = (("MHz", 1e6), ("kHz", 1e3), ("Hz", 1.0))
@@ -47,7 +44,7 @@ def scale(values: Iterable[float | None], units: Units) -> tuple[str, float]:
     return next(((unit, size) for unit, size in units if greatest >= size), units[-1])
 
 
-def shown(figure: Figure, value: float | None, size: float) -> str:
+def written(figure: Figure, value: float | None, size: float) -> str:
     """A value of a figure in a unit of `size`, without the unit; a dash for none."""
     if value is None:
         return "-"
@@ -78,11 +75,6 @@ def folded(lines: Iterable[str], width: int, indent: str = "") -> str:
     return "\n".join(
         fill(line, width, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False) for line in kept
     ).replace(_NO_BREAK, " ")
-
-
-def document(**data: Any) -> str:
-    """A document for other tools, which says who wrote it."""
-    return json.dumps({"tpusim": __version__, **data}, indent=2)
 
 
 _FORMULAS = ("=", "+", "-", "@", "\t", "\r")

@@ -13,7 +13,7 @@ from rich.console import Console
 from tests import ROOT
 from tpusim.cli.names import GPU_SETS
 from tpusim.machines.family import load_hardware
-from tpusim.report.tables.validation_tables import summaries
+from tpusim.report.tables.validation import summaries
 from tpusim.study.validation.comparison import ComparedCase, Comparison, Validation, taken
 from tpusim.study.validation.sets import deepbench_sets, gpu_convolutions
 
@@ -88,5 +88,5 @@ def test_the_document_says_what_the_command_prints() -> None:
     said = {" ".join(line.split()) for line in (ROOT / "docs" / "validation.md").read_text().splitlines()}
     text = io.StringIO()
     for _, table in summaries([compared(name) for name in deepbench_sets()]):
-        Console(file=text, width=250).print(table)
+        Console(file=text, width=250).print(table.drawn())
     assert [line for line in map(str.split, text.getvalue().splitlines()) if " ".join(line) not in said] == []

@@ -28,7 +28,7 @@ from tpusim.network.ops.conv2d import Conv2d
 from tpusim.network.workload_file import load_workload
 from tpusim.report.plots.figure import DOTS_PER_INCH
 from tpusim.report.plots.trace_picture import draw
-from tpusim.report.trace.text import LEGEND, lines
+from tpusim.report.trace.lanes import LEGEND, lines
 
 TIMING = (ROOT / "docs" / "timing.md").read_text()
 

@@ -11,7 +11,7 @@ from tpusim.base.errors import InputError
 from tpusim.base.files import probe, write
 from tpusim.cli.json_output import JsonOutput
 from tpusim.cli.progress import Meter
-from tpusim.cli.terminal import deliver, say, show, terminal_width
+from tpusim.cli.terminal import say
 from tpusim.flow.lowerings import asked_of, usual
 from tpusim.flow.selection import select_layers
 from tpusim.flow.steps import tpu_only
@@ -20,15 +20,10 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 from tpusim.report.plots.formats import KNOWN
-from tpusim.report.tables import alternatives_text as costs
-from tpusim.report.tables import explain_layer as text
-from tpusim.report.tables import explain_modelled as modelled_text
-from tpusim.report.tables.explain_json import to_json
-from tpusim.report.tables.explain_verdict import WIDTH, verdict
-from tpusim.study.explain.alternatives import Alternative, Unfit, alternatives, tried
+from tpusim.report.tables.explain import explained, explained_elsewhere
+from tpusim.study.explain.alternatives import Alternative, alternatives, overlapping, tried
 from tpusim.study.explain.bottleneck import Bottleneck, find_bottleneck
 from tpusim.study.explain.modelled import Asked, explain, steps
-from tpusim.study.explain.overlap import Between, overlapping
 from tpusim.study.explain.relaxation import Setup, relaxations
 
 
@@ -41,7 +36,7 @@ def explain_and_report(
     if not isinstance(machine, Hardware):
         if out:
             tpu_only(machine, "tpusim explain --out")
-        _explain_modelled(work, chosen, machine, lowering, json)
+        _explain_elsewhere(work, chosen, machine, lowering, json)
         return
     setup = Setup(chosen, work.batch, machine, dict(asked_of(work, lowering))[chosen])
     output = JsonOutput(json)
@@ -52,25 +47,17 @@ def explain_and_report(
         found = find_bottleneck(setup, meter.show)
         fit, unfit = alternatives(setup, lambda done, name: meter.show(steps + done, name))
         between = overlapping(work, chosen, machine, lowering)
-    deliver(
-        partial(output.put, to_json(found, work, costs.alternatives_json(fit, unfit), between)),
-        partial(_report, found, work, between, output.words_to),
-        *([partial(_report_lowerings, found, fit, unfit, output.words_to)] if len(fit) + len(unfit) > 1 else []),
-        *([partial(_draw, found, fit, work.name, out, output.words_to)] if out else []),
-    )
+    draw = [partial(_draw, found, fit, work.name, out, output.words_to)] if out else []
+    output.deliver(explained(found, work, between, fit, unfit), *draw)
 
 
-def _explain_modelled(work: Workload, layer: Op, machine: Machine, lowering: str, json: str | None) -> None:
-    """The same of a machine of another family."""
+def _explain_elsewhere(work: Workload, layer: Op, machine: Machine, lowering: str, json: str | None) -> None:
+    """Explain a layer of a machine of another family."""
     asked = Asked(layer, work.batch, machine, dict(asked_of(work, lowering, family_of(machine)))[layer])
     output = JsonOutput(json)
     with Meter(steps(asked)) as meter:
         found = explain(asked, meter.show)
-
-    def report(stream: TextIO) -> None:
-        show(stream, *modelled_text.paragraphs(found, work.name, terminal_width(stream)))
-
-    deliver(lambda: output.put(modelled_text.to_json(found, work.name)), partial(report, output.words_to))
+    output.deliver(explained_elsewhere(found, work.name))
 
 
 def _one_layer(work: Workload, name: str | None) -> Op:
@@ -91,26 +78,6 @@ def _check_picture(out: Path) -> None:
         allowed = ", ".join(f".{kind}" for kind in KNOWN)
         raise InputError(f"{out}: a picture is written as {allowed}, not as {out.suffix or 'no suffix'}")
     probe(out)
-
-
-def _report(found: Bottleneck, work: Workload, between: Between | None, stream: TextIO) -> None:
-    own = any(each.layer == found.layer.name for each in work.lowerings)
-    room = terminal_width(stream)
-    width = min(WIDTH, room or WIDTH)
-    around = text.neighbours(work, found.layer.name, width), text.by_itself(between, width)
-    show(stream, text.heading(found, work.name), *filter(None, around), "", verdict(found, width), "")
-    show(stream, text.gains_table(found, room))
-    show(stream, "", text.no_gain(found, width), "")
-    show(stream, "Where the cycles of the array go", text.cycles_bars(found, width), text.units_line(found, width))
-    show(stream, *filter(None, [text.overlap_line(between, width)]), text.energy_line(found, width), "")
-    show(stream, text.lowering_heading(found, own, width), text.lowering_text(found, width))
-
-
-def _report_lowerings(found: Bottleneck, fit: Sequence[Alternative], unfit: Sequence[Unfit], stream: TextIO) -> None:
-    room, taken = terminal_width(stream), found.layer.lowering
-    table = costs.alternatives_table(fit, taken, room)
-    width = min(WIDTH, room or WIDTH)
-    show(stream, "", costs.TITLE, table, "", costs.meaning(fit, unfit, taken, width))
 
 
 def _draw(found: Bottleneck, fit: Sequence[Alternative], workload: str, out: Path, stream: TextIO) -> None:

@@ -5,17 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tpusim.base.errors import TpusimError
 from tpusim.base.files import make_folder, write
-from tpusim.cli.actions.plot import write_pictures
-from tpusim.cli.actions.sweep_files import stamps
+from tpusim.cli.actions.results import write_pictures
+from tpusim.cli.actions.sweep import kept_files, metered
 from tpusim.cli.json_output import JsonOutput
 from tpusim.cli.progress import Meter
-from tpusim.cli.terminal import say, show, terminal_width
+from tpusim.cli.terminal import present, say, show
 from tpusim.report.tables import paper as tables
 from tpusim.study.paper.design import unverified
 from tpusim.study.paper.exhibit import Exhibit
@@ -23,7 +21,7 @@ from tpusim.study.paper.run import FILE, MAKERS, Plan, chosen
 from tpusim.study.processes import Processes
 from tpusim.study.sweep.job import simulated
 from tpusim.study.sweep.keys import model_version, sources_digest
-from tpusim.study.sweep.store import DamagedStore, Store
+from tpusim.study.sweep.store import Store
 
 if TYPE_CHECKING:
     from tpusim.report.plots.figure import Picture
@@ -48,7 +46,8 @@ def make_and_report(keys: Sequence[str], out: Path, workers: int, json: str | No
         made = plan.made(store)
         output.put(tables.to_json(made))
         stream = output.words_to
-        show(stream, tables.claim_table(made, terminal_width(stream)), "", tables.summary(made), "")
+        present(stream, ([tables.claim_table(made)], [tables.summary(made)]))
+        say(stream, "")
         names = _files(made, plan, store, out, kinds)
     show(stream, f"In {out}: {', '.join([FILE, *names])}")
 
@@ -57,31 +56,19 @@ def _simulate(plan: Plan, store: Store, out: Path, workers: int) -> None:
     """What is missing; what ends it early says where the finished points are."""
     total = plan.left(store)
     kept = f"finished points are in {out}; the same command continues"
-    with Processes(simulated, workers) as executor, Meter(total, "points") as meter:
-        try:
-            plan.run(store, executor, meter.show)
-        except KeyboardInterrupt:
-            say(sys.stderr, f"Interrupted after {meter.done:,} of {total:,} points; {kept}.")
-            raise
-        except TpusimError as error:
-            if isinstance(error, DamagedStore):
-                raise
-            raise type(error)(f"{error}; {kept}") from None
+    with Processes(simulated, workers) as executor, metered(total, out / FILE, kept) as meter:
+        plan.run(store, executor, meter.show)
 
 
 def _files(made: Sequence[Exhibit], plan: Plan, store: Store, out: Path, kinds: Sequence[str]) -> list[str]:
     """Names of pictures and page; they are written again only when something in them may have changed."""
-    digest = _digest(made, plan, kinds)
-    before = store.files(digest)
-    if before and stamps(out, before) == before:
-        return [*before]
+    sources = sources_digest("report/**/*.*", "result/**/*.py", "study/**/*.py"), model_version()
+    inputs = sources, [key for _, key in plan.points], tables.to_json(made), unverified(), kinds
     try:
-        names = [*_written(made, out, kinds)]
+        return kept_files(store, out, inputs, _written(made, out, kinds))
     except KeyboardInterrupt:
         say(sys.stderr, f"Interrupted while drawing; all points are in {out}; the same command continues.")
         raise
-    store.remember_files(digest, stamps(out, names))
-    return names
 
 
 def _written(made: Sequence[Exhibit], out: Path, kinds: Sequence[str]) -> Iterator[str]:
@@ -107,10 +94,3 @@ def _written(made: Sequence[Exhibit], out: Path, kinds: Sequence[str]) -> Iterat
     page = PAGE if len(made) == len(MAKERS) else SOME
     write(out / page, paper_page(made, images, unverified()))
     yield page
-
-
-def _digest(made: Sequence[Exhibit], plan: Plan, kinds: Sequence[str]) -> str:
-    """A digest of all that the files depend on."""
-    sources = sources_digest("report/**/*.*", "result/**/*.py", "study/**/*.py"), model_version()
-    keys = [key for _, key in plan.points]
-    return sha256(repr((sources, keys, tables.to_json(made), unverified(), kinds)).encode()).hexdigest()

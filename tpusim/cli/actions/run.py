@@ -6,30 +6,26 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import typer
 
 from tpusim.base.errors import CheckFailed
 from tpusim.base.files import probe, write
-from tpusim.cli.actions.values import EndToEnd
+from tpusim.cli.actions.inputs import EndToEnd
 from tpusim.cli.json_output import JsonOutput
 from tpusim.cli.progress import Meter
-from tpusim.cli.terminal import INTERRUPTED, deliver, say_interrupted, show, terminal_width, uninterrupted
+from tpusim.cli.terminal import INTERRUPTED, deliver, present, say_interrupted, uninterrupted
 from tpusim.flow.lowerings import usual
 from tpusim.flow.simulation import result_of, simulate
-from tpusim.machines.family import KEY, USUAL, Machine, family_of
+from tpusim.machines.family import Machine, family_of
 from tpusim.network.workload import Workload
-from tpusim.report.tables import run as tables
-from tpusim.report.tables.by_op import op_table
-from tpusim.report.tables.together import fusion_notice, overlap_notice
+from tpusim.report.tables.run import run_paragraphs
+from tpusim.report.tables.sentences import first_wrong
 from tpusim.result.load import RESULT_FILE
 from tpusim.result.records import LayerResult, Result
-from tpusim.result.vocabulary.lowerings import lowered_by
-from tpusim.result.vocabulary.runs import by_reference, left_out
 
 Write = Callable[[], None]
-_MORE = " --ops all times those that the vector unit computes."
 
 
 def simulate_and_report(
@@ -53,7 +49,7 @@ def simulate_and_report(
     outputs = [] if journey is None or interrupted else [partial(ends.save, journey)]
     interrupted = _deliver(work, result, output, out, interrupted, outputs)
     if not result.correct:
-        raise CheckFailed(f"the check failed: {tables.first_wrong(result)}")
+        raise CheckFailed(f"the check failed: {first_wrong(result)}")
     if interrupted:
         raise typer.Exit(INTERRUPTED)
 
@@ -99,8 +95,16 @@ def _deliver(
     """
     kept: list[str] = []
     files, streams = _writes(cache(result.to_json), output, out, kept)
+
+    def put_away() -> None:
+        with uninterrupted():
+            deliver(*files, *outputs)
+
+    def report() -> None:
+        present(output.words_to, run_paragraphs(work, result))
+
     try:
-        deliver(partial(_put_away, [*files, *outputs]), *streams, partial(_report, output.words_to, work, result))
+        deliver(put_away, *streams, report)
     except KeyboardInterrupt:
         interrupted = True
     finally:
@@ -132,35 +136,3 @@ def _writes(
     if output.place:
         (files if output.replaced else streams).append(to_json)
     return files, streams
-
-
-def _put_away(files: Sequence[Write]) -> None:
-    with uninterrupted():
-        deliver(*files)
-
-
-def _report(stream: TextIO, work: Workload, result: Result) -> None:
-    """Print heading, table, totals and verdict."""
-    show(stream, tables.heading(result), "")
-    _print_layers(stream, work, result)
-    missing = left_out(result.not_timed.items(), result.not_known.items())
-    on_tpu = result.hardware.get(KEY, USUAL) == USUAL
-    missing += _MORE if on_tpu and len(work.never_timed) < len(work.not_timed) else ""
-    alone = by_reference(result)
-    together = fusion_notice(work, result), overlap_notice(result)
-    notices = filter(None, (lowered_by(result), *together, tables.word_notice(result), missing, alone))
-    total = tables.totals(result.total, terminal_width(stream))
-    if (by_op := op_table(result)) is not None:
-        show(stream, by_op, "")
-    show(stream, total, *notices, tables.verdict(result))
-
-
-def _print_layers(stream: TextIO, work: Workload, result: Result) -> None:
-    """Print the table of layers, as wide as the terminal."""
-    counts, width = tables.alike(result.layers), terminal_width(stream)
-    apart = [layer for layer in result.layers if layer.name in counts]
-    rows = tables.costliest(apart, counts)
-    shapes = {layer.name: layer.text for layer in work.layers}
-    more = [note] if (note := tables.not_shown(apart)) else []
-    asked = rows, shapes, width, result.lowering, counts
-    show(stream, tables.layer_table(*asked), *more, "", tables.layer_legend(*asked), "")

@@ -4,32 +4,43 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-
 from tpusim.base.errors import TpusimError
 from tpusim.base.extras import need
-from tpusim.base.files import make_folder
-from tpusim.cli.actions.sweep_files import Finished, write_files
+from tpusim.base.files import make_folder, replacing
+from tpusim.cli.actions.results import write_pictures
 from tpusim.cli.progress import Meter
-from tpusim.cli.terminal import say, show, terminal_width
-from tpusim.report.page.sweep_file import POINTS_FILE
-from tpusim.report.tables import sweep_tables as tables
-from tpusim.report.tables.sweep_lowerings import compared, over_lowerings
+from tpusim.cli.terminal import present, say, show
+from tpusim.report.tables.sweep import (
+    POINTS_FILE,
+    Columns,
+    best,
+    compared,
+    layer_columns,
+    over_lowerings,
+    point_columns,
+    write_csv,
+    write_parquet,
+)
 from tpusim.study.processes import Processes
 from tpusim.study.sweep.job import Executor, simulated
+from tpusim.study.sweep.keys import sources_digest
 from tpusim.study.sweep.run import Outcome, keyed, missing, rows_of, run_sweep
 from tpusim.study.sweep.search import need_optuna, run_search
+from tpusim.study.sweep.space import Point
 from tpusim.study.sweep.spec import Sweep, load_sweep
 from tpusim.study.sweep.store import FILE, DamagedStore, Store
 
 _JOIN_SECONDS = 10.0
 _MOST_FAILURES = 10
-"""So many are told one by one on the screen; points.csv has them all."""
+"""Failed points that the screen names one by one; points.csv has them all."""
 
 
 def run_and_report(
@@ -56,19 +67,14 @@ def run_and_report(
             if not outcome.points:
                 raise TpusimError(outcome.short)
             rows = rows_of(sweep, store, outcome.points)
-            show(sys.stdout, *_tables(sweep, rows), "")
+            compares = over_lowerings([*sweep.axes]) and not sweep.goals
+            present(sys.stdout, compared(rows) if compares else best(rows, [*sweep.axes], sweep.goals))
+            say(sys.stdout, "")
             names = write_files(Finished(sweep, outcome.points, store, rows), folder, parquet, kinds)
     show(sys.stdout, f"In {folder}: {FILE}, {', '.join(names)}", _summary(outcome, seconds))
     if outcome.short:
         say(sys.stderr, f"Note: {outcome.short}.")
     _report_failures(sweep, rows, folder)
-
-
-def _tables(sweep: Sweep, rows: Sequence[Mapping[str, Any]]) -> list[Table | str]:
-    axes, width = [*sweep.axes], terminal_width(sys.stdout)
-    if over_lowerings(axes) and not sweep.goals:
-        return compared(rows, width)
-    return tables.best(rows, axes, sweep.goals, width)
 
 
 @contextmanager
@@ -94,16 +100,23 @@ def _compute(sweep: Sweep, store: Store, folder: Path, executor: Executor, fresh
     points = keyed(sweep)
     total = sweep.search.budget if sweep.search else len(missing(points, store, fresh))
     kept = f"finished points are in {folder}; the same command{' without --fresh' * fresh} continues"
+    with metered(total, folder / FILE, kept) as meter:
+        if sweep.search:
+            return run_search(sweep, store, executor, fresh, meter.show)
+        return run_sweep(points, store, executor, fresh, meter.show)
+
+
+@contextmanager
+def metered(total: int, store: Path, kept: str) -> Iterator[Meter]:
+    """A meter of points that are simulated into a store; what ends it early says where the finished ones are `kept`."""
     with Meter(total, "points") as meter:
         try:
-            if sweep.search:
-                return run_search(sweep, store, executor, fresh, meter.show)
-            return run_sweep(points, store, executor, fresh, meter.show)
+            yield meter
         except KeyboardInterrupt:
             say(sys.stderr, f"Interrupted after {meter.done:,} of {total:,} points; {kept}.")
             raise
         except TpusimError as error:
-            if isinstance(error, DamagedStore) or not (folder / FILE).exists():
+            if isinstance(error, DamagedStore) or not store.exists():
                 raise
             raise type(error)(f"{error}; {kept}") from None
 
@@ -127,3 +140,82 @@ def _report_failures(sweep: Sweep, rows: Sequence[Mapping[str, Any]], folder: Pa
         raise TpusimError(f"every one of {len(rows):,} points failed; their errors are in {folder / POINTS_FILE}")
     if failed:
         raise TpusimError(f"{len(failed):,} of {len(rows):,} points failed; the others are in {folder}")
+
+
+# ---- what a sweep leaves beside its store: tables and pictures
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A sweep whose points are in a store, each with its key, and a row a point."""
+
+    sweep: Sweep
+    points: Sequence[tuple[Point, str]]
+    store: Store
+    rows: Sequence[Row]
+
+    def layer_rows(self) -> Iterator[Row]:
+        """Yield a row a layer of every point."""
+        points = [(point.workload, dict(point.settings)) for point, _ in self.points]
+        done = (work for (work, _), row in zip(points, self.rows, strict=True) if not row["error"])
+        count = sum(len(work.layers) for work in done)
+        for row in self.store.layers([key for _, key in self.points], count):
+            workload, settings = points[row["place"]]
+            yield {**row, "workload": workload.name, "batch": workload.batch, **settings}
+
+
+def write_files(finished: Finished, folder: Path, parquet: bool, kinds: Sequence[str]) -> list[str]:
+    """Write points.csv, layers.csv, with `parquet` both in its form as well, and the pictures in `kinds` of files.
+
+    Nothing is written when the same points gave files that are still as they were. Returns the names; raises
+    InputError when a file cannot be written.
+    """
+    results = [(key, row["error"]) for (_, key), row in zip(finished.points, finished.rows, strict=True)]
+    drawn_by = sources_digest("report/**/*.py", "result/**/*.py")
+    inputs = drawn_by, finished.sweep, results, parquet, kinds
+    written = chain(_written(finished, folder, parquet), _pictures(finished, folder, kinds))
+    return kept_files(finished.store, folder, inputs, written)
+
+
+def _written(finished: Finished, folder: Path, parquet: bool) -> Iterator[str]:
+    axes = finished.sweep.axes
+    tables: list[tuple[str, Columns, Callable[[], Iterable[Row]]]] = [
+        ("points", point_columns(axes, bool(finished.sweep.goals)), lambda: finished.rows),
+        ("layers", layer_columns(axes), finished.layer_rows),
+    ]
+    writers = {"csv": write_csv, **({"parquet": write_parquet} if parquet else {})}
+    for stem, columns, content in tables:
+        for kind, writer in writers.items():
+            with replacing(folder / f"{stem}.{kind}") as file:
+                writer(file, content(), columns)
+            yield f"{stem}.{kind}"
+
+
+def _pictures(finished: Finished, folder: Path, kinds: Sequence[str]) -> Iterator[str]:
+    # Here, because matplotlib takes longer to import than a finished sweep to be looked up.
+    from tpusim.report.plots.sweep_plots import plots
+
+    for path in write_pictures(folder, plots(finished.sweep, finished.rows), kinds):
+        yield path.name
+
+
+def kept_files(store: Store, folder: Path, inputs: object, written: Iterable[str]) -> list[str]:
+    """The names of files, which are `written` only where what they depend on is not as it was, or a file is not.
+
+    The text of `inputs` holds whatever they depend on.
+    """
+
+    def stamps(names: Iterable[str]) -> dict[str, str]:
+        """Size and time of each file that is there."""
+        found = ((name, folder / name) for name in names)
+        return {name: f"{s.st_size} {s.st_mtime_ns}" for name, file in found if file.exists() for s in [file.stat()]}
+
+    digest = sha256(repr(inputs).encode()).hexdigest()
+    before = store.files(digest)
+    if before and stamps(before) == before:
+        return [*before]
+    names = [*written]
+    store.remember_files(digest, stamps(names))
+    return names

@@ -14,17 +14,17 @@ from tpusim.base.extras import need
 from tpusim.base.files import probe, write
 from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import say
-from tpusim.flow.tracing import Stretch, recordings
+from tpusim.flow.tracing import Stretch, recordings, slots
 from tpusim.flow.tracing import trace as simulated_trace
+from tpusim.machines.family import Machine, family_of
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timeline import Cycle
 from tpusim.network.workload import Workload
 from tpusim.report.plots.formats import KNOWN
-from tpusim.report.trace import text as trace_text
-from tpusim.report.trace.size import MOST_CYCLES, MOST_LANE_CYCLES, MOST_SLICES, MOST_TIMELINE_CYCLES
+from tpusim.report.trace.lanes import MOST_CYCLES, MOST_LANE_CYCLES, MOST_SLICES, MOST_TIMELINE_CYCLES, lines, vcd
 
 if TYPE_CHECKING:
-    from tpusim.report.trace.perfetto import Placed, Span
+    from tpusim.report.trace.perfetto import Placed, PlacedSlots, Span
 
 TIMELINE_FORMATS = (".perfetto-trace", ".pftrace")
 FORMATS = (".txt", *(f".{kind}" for kind in KNOWN), ".vcd", *TIMELINE_FORMATS)
@@ -93,7 +93,7 @@ def _print(wanted: Wanted) -> None:
 
         shown = _until(end, cycles(first, watch))
         head = next(shown)
-    for line in trace_text.lines(chain([head], shown)):
+    for line in lines(chain([head], shown)):
         if not say(sys.stdout, line):
             break
 
@@ -122,10 +122,8 @@ def _until(end: int, cycles: Iterator[Cycle]) -> Iterator[Cycle]:
 
 def _file_of(cycles: list[Cycle], title: str, suffix: str) -> bytes:
     if suffix == ".txt":
-        return "".join(f"{line}\n" for line in trace_text.lines(cycles)).encode()
+        return "".join(f"{line}\n" for line in lines(cycles)).encode()
     if suffix == ".vcd":
-        from tpusim.report.trace.vcd import vcd
-
         return vcd(cycles, title)
     # Here, because matplotlib takes longer to import than a run does.
     from tpusim.report.plots.trace_picture import picture
@@ -161,10 +159,10 @@ def _placed(wanted: Wanted, out: Path) -> tuple[list[Placed], int]:
             stop = run.cycles if wanted.last is None else min(run.cycles, wanted.last + 1 - at)
             if first < stop:
                 cycles += stop - first
-                not_beyond(cycles, MOST_TIMELINE_CYCLES, "cycles", last, out)
+                _not_beyond(cycles, MOST_TIMELINE_CYCLES, "cycles", last, out)
                 placed.append(Placed(at, run.program, run.timeline(first, stop), tuple(_spans(stretch, inputs))))
                 slices += placed[-1].timeline.clipped(first, stop).slices
-                not_beyond(slices, MOST_SLICES, "slices", last, out)
+                _not_beyond(slices, MOST_SLICES, "slices", last, out)
             at += run.cycles
             done += len(stretch.layers)
             meter.show(done, last)
@@ -180,10 +178,59 @@ def _spans(stretch: Stretch, inputs: Mapping[str, tuple[str, ...]]) -> Iterator[
         yield Span(layer.name, first, stop, inputs.get(layer.name, ()))
 
 
-def not_beyond(count: int, most: int, what: str, layer: str, out: Path) -> None:
+def _not_beyond(count: int, most: int, what: str, layer: str, out: Path) -> None:
     """Raise InputError when a trace up to a layer has too much of something."""
     if count > most:
         raise InputError(
             f"{out}: a trace holds {most:,} {what}, and up to layer {layer} there are {count:,}; "
             "use --layers, or --from and --to"
         )
+
+
+# ---- machines of other families than the TPU's: a timeline
+
+
+def write_timeline(
+    work: Workload, machine: Machine, lowering: str | None, first: int, last: int | None, out: Path | None
+) -> None:
+    """Write what happens in cycles [first, last], to the end where `last` is None.
+
+    Raises:
+        InputError: no file for a timeline is named, it cannot be written, or it would be too large.
+    """
+    if out is None or out.suffix not in TIMELINE_FORMATS:
+        says = f"{machine.name} is {family_of(machine).title}, and a trace of it is a timeline"
+        raise InputError(f"{says}; write it with --out FILE{TIMELINE_FORMATS[0]}")
+    _check_format(out)
+    probe(out)
+    # Here, because it is an extra.
+    from tpusim.report.trace.perfetto import perfetto_slots
+
+    placed = [*_placed_slots(work, machine, lowering, last, out)]
+    total = placed[-1].at + placed[-1].cycles
+    end = min(total, total if last is None else last + 1)
+    if first >= end:
+        says = f"--to {last} comes before it" if last is not None and last < first else f"there are {total:,} cycles"
+        raise InputError(f"--from {first}: {says}")
+    shown = [each for each in placed if each.at < end and each.at + each.cycles > first]
+    title = f"{work.name}, batch {work.batch}, on {machine.name}"
+    write(out, perfetto_slots(title, shown, machine.clock_hz, first, end))
+    say(sys.stdout, str(out))
+
+
+def _placed_slots(
+    work: Workload, machine: Machine, lowering: str | None, last: int | None, out: Path
+) -> Iterator[PlacedSlots]:
+    """Yield the layers on one axis of time, up to the last that is shown."""
+    from tpusim.report.trace.perfetto import PlacedSlots
+
+    at = count = 0
+    with Meter(len(work.layers)) as meter:
+        for done, (layer, cycles, found) in enumerate(slots(work, machine, lowering=lowering), 1):
+            count += sum(map(len, found.values()))
+            _not_beyond(count, MOST_SLICES, "slices", layer.name, out)
+            yield PlacedSlots(layer.name, at, cycles, found)
+            at += cycles
+            meter.show(done, layer.name)
+            if last is not None and at > last:
+                break

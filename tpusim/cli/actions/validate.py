@@ -9,12 +9,12 @@ from typing import TextIO
 
 from tpusim.base.errors import InputError, did_you_mean
 from tpusim.base.files import probe
-from tpusim.cli.actions.plot import write_pictures
+from tpusim.cli.actions.results import write_pictures
 from tpusim.cli.json_output import JsonOutput
 from tpusim.cli.names import GPU_SETS, MEMORY_SETS, NETWORK_SETS
 from tpusim.cli.progress import Meter
-from tpusim.cli.terminal import deliver, say, show, terminal_width
-from tpusim.report.tables import validation_tables as tables
+from tpusim.cli.terminal import say
+from tpusim.report.tables.validation import validated
 from tpusim.study.validation.cases import NETWORKS, WORDS, NumberSet
 from tpusim.study.validation.comparison import Comparison, Validation, compare
 from tpusim.study.validation.memory import compare_memory, memory_sets, played
@@ -50,11 +50,7 @@ def compare_and_report(
     if memory:
         with Meter(played(memory)) as meter:
             comparisons += compare_memory(memory, changes, meter.show)
-    deliver(
-        partial(output.put, tables.to_json(comparisons)),
-        partial(_report, comparisons, output.words_to),
-        *([partial(_draw, comparisons, out, kinds, output.words_to)] if out else []),
-    )
+    output.deliver(validated(comparisons), *([partial(_draw, comparisons, out, kinds, output.words_to)] if out else []))
 
 
 def _sets(names: Sequence[str]) -> list[NumberSet]:
@@ -70,21 +66,6 @@ def _sets(names: Sequence[str]) -> list[NumberSet]:
             raise InputError(f"--set-of-numbers: no set {name!r}{guess} there is {', '.join(choices)}")
     chosen = dict.fromkeys(each for name in names for each in choices[name])
     return [known[name] for name in chosen] or [*number_sets().values()]
-
-
-def _report(comparisons: Sequence[Comparison], stream: TextIO) -> None:
-    for comparison in comparisons if len(comparisons) == 1 else ():
-        others = tables.left_out_table(comparison)
-        show(stream, tables.rows_heading(comparison), "", tables.rows_table(comparison), "")
-        if others:
-            show(stream, others, "")
-    width = terminal_width(stream)
-    for heading, summary in tables.summaries(comparisons, width):
-        show(stream, heading, "", summary, "")
-    totals = tables.totals_table(comparisons)
-    if totals:
-        show(stream, tables.totals_heading(), "", totals, "")
-    show(stream, tables.summary_legend(comparisons, width))
 
 
 def _draw(comparisons: Sequence[Comparison], out: Path, kinds: Sequence[str], stream: TextIO) -> None:

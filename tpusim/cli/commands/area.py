@@ -16,6 +16,6 @@ def area(hardware: Hardware = "tpu_v2", changes: Changes = None, json: Json = No
 
     Exit code 0: done; 2: bad input.
     """
-    from tpusim.cli.actions.area import account_and_report
+    from tpusim.cli.actions.hardware import show_area
 
-    account_and_report(hardware, changes or [], json)
+    show_area(hardware, changes or [], json)

@@ -32,6 +32,6 @@ def compare(
     points by their axes. The largest change comes first; --sort network keeps the order of the network or sweep,
     --sort ratio begins with what became fastest.
     """
-    from tpusim.cli.actions.compare import compare_and_report
+    from tpusim.cli.actions.results import compare_and_report
 
     compare_and_report(before, after, sort, json)

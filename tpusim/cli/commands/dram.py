@@ -42,7 +42,7 @@ def dram(
 
     Exit code 0: done; 1: the two models differ (--engine both); 2: bad input.
     """
-    from tpusim.cli.actions.dram import play_and_report
+    from tpusim.cli.actions.hardware import play_trace
 
     more = [f"mapping={mapping}"] if mapping is not None else []
-    play_and_report(trace, device, [*(changes or []), *more], engine, json)
+    play_trace(trace, device, [*(changes or []), *more], engine, json)

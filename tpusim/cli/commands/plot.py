@@ -27,6 +27,6 @@ def plot(
 
     Each picture comes with a caption, in captions.txt.
     """
-    from tpusim.cli.actions.plot import plot_result
+    from tpusim.cli.actions.results import plot_result
 
     plot_result(source, out, known_formats(formats))

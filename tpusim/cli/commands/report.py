@@ -31,6 +31,6 @@ def report(
 
     Exit code 0: done; 2: bad input.
     """
-    from tpusim.cli.actions.report import write_page
+    from tpusim.cli.actions.results import write_page
 
     write_page(source, out or (source if source.is_dir() else source.parent) / PAGE_FILE)

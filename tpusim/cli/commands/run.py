@@ -82,9 +82,8 @@ def run(
     Exit code 0: done; 1: a wrong output (the JSON is still written) or a deadlock; 2: bad input, or too little memory;
     130: Ctrl-C (the layers that were done are shown, and written where --out or --json says).
     """
-    from tpusim.cli.actions.inputs import asked_of, load
+    from tpusim.cli.actions.inputs import EndToEnd, asked_of, load
     from tpusim.cli.actions.run import simulate_and_report
-    from tpusim.cli.actions.values import EndToEnd
 
     ends = EndToEnd(given, outputs)
     asked = asked_of(dims, skip_unknown, ops, ends.arrays)

@@ -10,6 +10,6 @@ from tpusim.cli.terminal import errors_reported
 @errors_reported()
 def list_shipped() -> None:
     """List workloads, machines, DRAMs, lowerings and sweeps."""
-    from tpusim.cli.actions.shipped import show_shipped
+    from tpusim.cli.actions.hardware import show_shipped
 
     show_shipped()

@@ -45,8 +45,7 @@ def trace(
     Open a .perfetto-trace at https://ui.perfetto.dev (the file stays on your computer), a .vcd with: gtkwave FILE
     """
     from tpusim.cli.actions.inputs import asked_of, load, tell_left_out
-    from tpusim.cli.actions.trace import Wanted, print_or_write
-    from tpusim.cli.actions.trace_modelled import write_timeline
+    from tpusim.cli.actions.trace import Wanted, print_or_write, write_timeline
     from tpusim.flow.lowerings import usual
     from tpusim.machines.tpu.description import Hardware as Tpu
 

@@ -10,8 +10,7 @@ from matplotlib.figure import Figure
 
 from tpusim.report.plots.figure import CYCLE_COUNTS, Picture, figure_of, plain, stack
 from tpusim.report.style import GREY, MAIN
-from tpusim.report.tables.explain_layer import NO_GAIN, gain_name
-from tpusim.report.tables.explain_verdict import LIMITS
+from tpusim.report.tables.explain import LIMITS, NO_GAIN, gain_name
 from tpusim.report.text import scale
 from tpusim.study.explain.alternatives import Alternative
 from tpusim.study.explain.bottleneck import Bottleneck, Gain

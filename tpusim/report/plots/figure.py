@@ -63,7 +63,7 @@ def columns_below(figure: Figure) -> int:
 
 
 def uncrowded(figure: Figure) -> Figure:
-    """The same figure; where names below one of its plots would run into one another they stand upright, in as much
+    """A figure; where names below one of its plots would run into one another they stand upright, in as much
     more height as they take.
     """
     figure.draw_without_rendering()

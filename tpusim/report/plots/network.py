@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from tpusim.base.words import counted
 from tpusim.report.plots.figure import figure_of, plain
-from tpusim.report.plots.lanes import Output, outputs
 from tpusim.report.style import GREY, HATCHES
-from tpusim.report.text import percent, quantity, shortened
+from tpusim.report.text import percent, quantity, scale, shortened
 from tpusim.result.by_op import by_op
 from tpusim.result.records import LayerResult, Result
 from tpusim.result.vocabulary.figures import TIMES
@@ -23,7 +24,7 @@ from tpusim.result.vocabulary.figures import TIMES
 MOST_LAYERS = 1000
 """A picture of more cannot be read."""
 MOST_APART = 3
-"""So many layers side by side that are alike, such as the heads of an attention, are drawn one by one."""
+"""Layers side by side that are alike, such as the heads of an attention, and still drawn one by one."""
 
 _ROWS = 44
 _COLUMNS = 4
@@ -119,7 +120,7 @@ class _Place:
         return pieces
 
 
-def draw(result: Result, title: str) -> Figure:
+def draw_network(result: Result, title: str) -> Figure:
     """Each layer's output is a line down to those that read it; a bar is the layer's time."""
     layers = {layer.name: layer for layer in _drawn(result)}
     given = dict.fromkeys(name for layer in layers.values() for name in layer.inputs if name not in layers)
@@ -184,3 +185,52 @@ def _name_ops(figure: Figure, result: Result, most: float) -> None:
     longest = quantity(most, TIMES)
     title = f"bars: time of a layer, the longest {longest}; below: share of all time by op"
     figure.legend(handles=patches, loc="outside lower center", ncols=columns, fontsize=7, title=title, title_fontsize=7)
+
+
+# ---- where the edges run when layers stand below one another: a line for each output, in lanes
+
+
+class Output(NamedTuple):
+    """What the layer of a row makes: a line down a lane, as far as the row of the last layer that reads it."""
+
+    row: int
+    lane: int
+    last: int
+
+
+def outputs(names: Sequence[str], inputs: Mapping[str, Sequence[str]]) -> list[Output]:
+    """The output of each row. Lines in one lane stand behind one another; the leftmost free lane is taken."""
+    rows = {name: row for row, name in enumerate(names)}
+    last = {row: row for row in rows.values()}
+    for name, read in inputs.items():
+        for each in read:
+            last[rows[each]] = max(last[rows[each]], rows[name])
+    found: list[Output] = []
+    until: list[int] = []
+    """By lane the row where its line ends."""
+    for row in range(len(names)):
+        lane = next((lane for lane, end in enumerate(until) if end <= row), len(until))
+        until[lane : lane + 1] = [last[row]]
+        found.append(Output(row, lane, last[row]))
+    return found
+
+
+# ---- where the time goes by the kind of op
+
+
+def draw_ops(result: Result, title: str) -> Figure:
+    """A bar an op, the costliest at the top, with its share and number of layers."""
+    uses = by_op(result.layers)
+    figure = figure_of(5.2, 0.9 + 0.28 * len(uses))
+    axes = figure.subplots()
+    unit, size = scale((use.time_us for use in uses.values()), TIMES)
+    at, times = np.arange(len(uses)), [use.time_us / size for use in uses.values()]
+    drawn = axes.barh(at, times, 0.7, edgecolor="black", linewidth=0.3)
+    for bar, (tone, hatch) in zip(drawn, looks([*uses]).values(), strict=True):
+        bar.set(facecolor=tone, hatch=hatch)
+    told = [f"{percent(use.share)} %, {counted(use.layers, 'layer')}" for use in uses.values()]
+    axes.bar_label(drawn, told, padding=3, fontsize=7)
+    axes.set_yticks(at, [plain(op) for op in uses])
+    axes.invert_yaxis()
+    axes.set(title=title, xlabel=f"time ({unit})", xlim=(0, 1.3 * max(times)))
+    return figure

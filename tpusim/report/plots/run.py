@@ -6,24 +6,31 @@ Everything is readable in grey: utilisation is one grey, the breakdown has order
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from heapq import nlargest
+from itertools import accumulate
 from math import sqrt
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch, Rectangle
+from pydantic import ValidationError
 
-from tpusim.report.plots import memory, network, ops
+from tpusim.base.errors import InputError
+from tpusim.input.fields import FROM_YAML
+from tpusim.machines.family import KEY, USUAL, Machine, family_named
+from tpusim.machines.tpu.description import Hardware
 from tpusim.report.plots.figure import CYCLE_COUNTS, Picture, bars, columns_below, figure_of, plain, stack
-from tpusim.report.plots.roofline import Peaks, hardware_of, intensity, peaks_of
-from tpusim.report.style import GREY, MAIN
+from tpusim.report.plots.network import draw_network, draw_ops, has_edges
+from tpusim.report.style import GREY, HATCHES, MAIN
 from tpusim.report.text import scale, shortened
 from tpusim.result.by_op import by_op
-from tpusim.result.records import LayerResult, Result
-from tpusim.result.vocabulary.figures import known, value_of
+from tpusim.result.records import LayerResult, Result, Words
+from tpusim.result.vocabulary.figures import TIMES, known, value_of
 from tpusim.result.vocabulary.runs import size_of, with_extent
 from tpusim.result.vocabulary.states import account_states, main_account, main_title
 
@@ -84,31 +91,31 @@ def _ops_of(result: Result) -> Picture | None:
     if len(by_op(result.layers)) < 2:
         return None
     caption = f"Time of {_run(result)} by the kind of op, with its share and its layers."
-    return Picture("time_by_op", caption, partial(ops.draw, result, _title(result)))
+    return Picture("time_by_op", caption, partial(draw_ops, result, _title(result)))
 
 
 def memory_of(result: Result) -> Picture | None:
     """The picture of what stays on chip between layers; None where nothing does."""
-    if not memory.stays(result):
+    if not any(layer.residency and layer.residency.outcome for layer in result.layers):
         return None
     caption = (
         f"What the vector memory of a lane holds in {_run(result)}: what layers make, from the layer that makes it to"
         " the last that reads it on chip, and what layers need for themselves. Layers overlap a little more than is"
         " drawn."
     )
-    return Picture("memory", caption, partial(memory.draw, result, _title(result)))
+    return Picture("memory", caption, partial(_memory, result, _title(result)))
 
 
 def network_of(result: Result) -> Picture | None:
     """The picture of what reads what; None where nobody knows, or where there are too many layers."""
-    if not network.has_edges(result):
+    if not has_edges(result):
         return None
     caption = (
         f"The layers of {_run(result)}, from the top down, one column after the other. A line is what a layer makes, as"
         " far down as the last layer that reads it; what reads it stands on it, or at the end of a line across. Bars:"
         " time. Many layers of one entry that read the same, such as heads, are one row, with the time of all."
     )
-    return Picture("network", caption, partial(network.draw, result, _title(result)))
+    return Picture("network", caption, partial(draw_network, result, _title(result)))
 
 
 def _run(result: Result) -> str:
@@ -243,3 +250,137 @@ def _name_costliest(axes: Axes, layers: Sequence[LayerResult]) -> None:
     for spot, (first, *others) in names.items():
         more = f" and {len(others)} like it" if others else ""
         axes.annotate(f"{first}{more}", spot, (0, -14), **_LABEL, ha="center", va="top")
+
+
+# ---- the vector memories over time: what layers need for themselves, and what stays between them
+
+
+_TYPE = 5.5
+_LETTER, _LINE = 0.045, 0.08
+"""Inches of a letter of that type, and of a line of it."""
+_EDGED = 0.03
+"""Inches of a box at least that has an edge of its own: of a smaller one it would leave nothing."""
+_WIDTH, _HEIGHT = 7.2, 3.6
+_INSIDE = 6.4, 2.6
+"""Inches of the picture, and about those inside its axes."""
+
+
+class _Held(NamedTuple):
+    """Words from one time to another; `name`: whose outcome they are, nothing where they are a layer's own."""
+
+    since: float
+    until: float
+    words: Words
+    name: str
+
+
+class _Scale(NamedTuple):
+    """A unit of time in microseconds, KiB of a word, and how far both axes go in these."""
+
+    time: float
+    kib: float
+    end: float
+    top: float
+
+
+def _memory(result: Result, title: str) -> Figure:
+    """A box for words and the time for which they are taken: an outcome from its maker to its last reader."""
+    machine = hardware_of(result)
+    assert isinstance(machine, Hardware)
+    figure = figure_of(_WIDTH, _HEIGHT)
+    axes = figure.subplots()
+    unit, size = scale([result.total.time_us], TIMES)
+    kib = machine.word_bytes / 1024
+    to = _Scale(size, kib, result.total.time_us / size, machine.capacity_words * kib)
+    for held in _held(result.layers):
+        _box(axes, held, to)
+    axes.set(title=title, xlim=(0, to.end), ylim=(0, to.top))
+    axes.set(xlabel=f"time ({unit})", ylabel="vector memory of a lane (KiB)")
+    looks = (("stays for layers behind", True), ("a layer's own, while it runs", False))
+    marks = [Patch(label=label, **_look(outcome)) for label, outcome in looks]
+    figure.legend(handles=marks, loc="outside lower center", ncols=2)
+    return figure
+
+
+def _held(layers: tuple[LayerResult, ...]) -> Iterator[_Held]:
+    """All words that anybody holds: own ones, then outcomes. One that takes another's place does so when it begins."""
+    starts = [*accumulate((layer.time_us for layer in layers), initial=0.0)]
+    ends = {layer.name: end for layer, end in zip(layers, starts[1:], strict=True)}
+    there = [(layer, start, layer.residency) for layer, start in zip(layers, starts, strict=False) if layer.residency]
+    for layer, start, found in there:
+        if found.own.words:
+            yield _Held(start, ends[layer.name], found.own, "")
+    outcomes = [_Held(start, max(ends[each] for each in found.readers), found.outcome, layer.name)
+                for layer, start, found in there if found.outcome]  # fmt: skip
+    for one in outcomes:
+        taken = (each.since for each in outcomes if each.words == one.words and one.since < each.since < one.until)
+        yield one._replace(until=min([one.until, *taken]))
+
+
+def _look(outcome: bool) -> dict[str, Any]:
+    tone, hatch = (MAIN, "") if outcome else (GREY, HATCHES["rising"][0])
+    return {"facecolor": tone, "hatch": hatch, "edgecolor": "white" if outcome else "black", "linewidth": 0.3}
+
+
+def _box(axes: Axes, held: _Held, to: _Scale) -> None:
+    """Later ones cover those whose place they take; a name stands in it, or along it, where it fits whole."""
+    since, width = held.since / to.time, (held.until - held.since) / to.time
+    first, height = held.words.first * to.kib, held.words.words * to.kib
+    across, up = width / to.end * _INSIDE[0], height / to.top * _INSIDE[1]
+    look = _look(bool(held.name))
+    if min(across, up) < _EDGED:
+        look |= {"edgecolor": look["facecolor"], "hatch": ""}
+    axes.add_patch(Rectangle((since, first), width, height, **look))
+    long = len(held.name) * _LETTER
+    along, upright = across > long and up > _LINE, up > long and across > _LINE
+    if held.name and (along or upright):
+        place: Any = {"ha": "center", "va": "center", "fontsize": _TYPE, "color": "white"}
+        turned = 0 if along else 90
+        axes.text(since + width / 2, first + height / 2, plain(held.name), rotation=turned, **place)
+
+
+# ---- the bounds of a machine: what its array does at most, and what its HBM allows
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """The bounds of the machine."""
+
+    tflops: float
+    hbm_bytes_per_s: int
+    memory_bytes: int
+    pes: int
+
+
+def hardware_of(result: Result) -> Machine:
+    """Raises InputError when the result's machine is none."""
+    model = family_named(result.hardware.get(KEY, USUAL)).model()
+    try:
+        machine: Machine = model.model_validate(dict(result.hardware), context=FROM_YAML)
+        return machine
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        path = ".".join(map(str, ("hardware", *first["loc"])))
+        raise InputError(f"{path}: {first['msg'].removeprefix('Value error, ')}") from None
+
+
+def peaks_of(hardware: Machine) -> Peaks:
+    """Two operations a PE and cycle; all memory on the chip."""
+    return Peaks(
+        tflops=2 * hardware.pes * hardware.clock_hz / 1e12,
+        hbm_bytes_per_s=hardware.hbm_bytes_per_s,
+        memory_bytes=hardware.sram_bytes,
+        pes=hardware.pes,
+    )
+
+
+def intensity(layer: LayerResult) -> float | None:
+    """Operations a byte of HBM traffic, two a MAC; None without traffic."""
+    traffic = layer.hbm_read_bytes + layer.hbm_write_bytes
+    return 2 * layer.macs / traffic if traffic else None
+
+
+def memory_roof(layer: LayerResult, peaks: Peaks) -> float:
+    """TFLOPS that the HBM's bandwidth allows."""
+    operations = intensity(layer)
+    return peaks.tflops if operations is None else operations * peaks.hbm_bytes_per_s / 1e12

@@ -16,12 +16,11 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import NullLocator
 
 from tpusim.report.plots.figure import Picture, figure_of, plain, uncrowded
-from tpusim.report.plots.lowerings_plot import lowerings_figure
 from tpusim.report.plots.sweep_front_plot import front_figure
 from tpusim.report.plots.sweep_labels import Scale, axis_label, rows_of, scale_of, zipped
-from tpusim.report.plots.winners_plot import LOWERING, Winners, winners_figure
+from tpusim.report.plots.sweep_lowerings import LOWERING, Winners, lowerings_figure, winners_figure
 from tpusim.report.style import GREY, MAIN, MARK, SERIES
-from tpusim.report.tables.sweep_lowerings import ComparedLowerings, over_lowerings
+from tpusim.report.tables.sweep import ComparedLowerings, over_lowerings
 from tpusim.result.vocabulary.figures import COLUMNS, PERCENT
 from tpusim.study.sweep.spec import Sweep
 

@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 from tpusim.machines.tpu.observation.timeline import ACCESSES, MOVING, WORKING, Cycle
 from tpusim.report.plots.figure import DOTS_PER_INCH, Picture, figure_of, plain
 from tpusim.report.style import MAIN, MARK
-from tpusim.report.trace.size import DOTS_PER_LANE, MOST_INCHES
+from tpusim.report.trace.lanes import DOTS_PER_LANE, MOST_INCHES
 
 _PORTS_INCHES, _REST_INCHES = 1.3, 3.1
 

@@ -7,11 +7,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rich.table import Table
-
 from tpusim.base.words import counted
-from tpusim.report.tables.layout import Column, table
-from tpusim.report.text import document, folded
+from tpusim.report.shown import Column, Table, document
+from tpusim.report.text import folded
 from tpusim.study.paper.claims import VERDICTS, Claim
 from tpusim.study.paper.exhibit import Exhibit
 
@@ -31,7 +29,7 @@ def rows_of(made: Sequence[Exhibit]) -> list[Row]:
     return [Row(each, claim) for each in made for claim in each.claims]
 
 
-def claim_table(made: Sequence[Exhibit], width: int | None = None) -> Table:
+def claim_table(made: Sequence[Exhibit]) -> Table[Row]:
     """A row a claim."""
     columns: list[Column[Row]] = [
         Column("where", lambda row: row.exhibit.words.name, justify="left"),
@@ -41,7 +39,7 @@ def claim_table(made: Sequence[Exhibit], width: int | None = None) -> Table:
         Column("agree", lambda row: agreeing(row.claim), 1),
         Column("verdict", lambda row: row.claim.verdict, justify="left"),
     ]
-    return table(columns, rows_of(made), width)
+    return Table(columns, rows_of(made))
 
 
 def agreeing(claim: Claim) -> str:

@@ -1,8 +1,8 @@
-"""What a layer would cost by each lowering, found by running it."""
+"""What a layer would cost by each lowering, and what it saves between its neighbours: both found by running it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from tpusim.base.errors import InputError, UnsuitableError, failures_named
@@ -11,8 +11,13 @@ from tpusim.flow.choice import prepared
 from tpusim.flow.engines import UNCHECKED, Prepared
 from tpusim.flow.lowerings import AUTO, candidates
 from tpusim.flow.need import room_for
+from tpusim.flow.simulation import simulate
+from tpusim.flow.steps import overlap_asked
+from tpusim.machines.tpu.description import Hardware
+from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 from tpusim.result.records import LayerResult, told
+from tpusim.study.explain.modelled import Left, Watch
 from tpusim.study.explain.relaxation import Setup
 
 
@@ -40,27 +45,15 @@ class Alternative:
         return memory.reads + memory.writes
 
 
-@dataclass(frozen=True)
-class Unfit:
-    """A lowering by which this layer cannot run on this machine, and why."""
-
-    lowering: str
-    reason: str
-
-
-Watch = Callable[[int, str], None]
-"""Told how many lowerings have been tried, and which comes next."""
-
-
 def tried() -> Sequence[str]:
     """The lowerings that are."""
     return candidates(AUTO)
 
 
-def alternatives(setup: Setup, watch: Watch) -> tuple[tuple[Alternative, ...], tuple[Unfit, ...]]:
+def alternatives(setup: Setup, watch: Watch) -> tuple[tuple[Alternative, ...], tuple[Left, ...]]:
     """The layer by every lowering there is for it, the fastest first; and those that do not fit."""
     fit: list[Alternative] = []
-    unfit: list[Unfit] = []
+    unfit: list[Left] = []
     for number, name in enumerate(tried()):
         watch(number, f"by {name}")
         try:
@@ -68,7 +61,7 @@ def alternatives(setup: Setup, watch: Watch) -> tuple[tuple[Alternative, ...], t
         except UnsuitableError:
             continue
         except InputError as error:
-            unfit.append(Unfit(name, error.problems[0].message))
+            unfit.append(Left(name, error.problems[0].message))
     return tuple(sorted(fit, key=lambda each: each.layer.cycles)), tuple(unfit)
 
 
@@ -85,3 +78,47 @@ def _workspace(ready: Prepared, own: Collection[str]) -> int:
     element_bytes = ready.hardware.vector_memory.element_bytes
     more = (tensor for tensor in ready.program.tensors if tensor.name not in own)
     return sum(tensor.bytes(element_bytes) for tensor in more)
+
+
+@dataclass(frozen=True)
+class Between:
+    """A layer between the one ahead of it and the one behind, which overlap as `how` says.
+
+    Attributes:
+        cycles: those that all of them take, and `hidden_cycles` how many fewer these are than one by one.
+        own_cycles: the layer's share of them.
+        hbm_saved_bytes: those that need not cross the bus, as something stays on chip.
+        apart: why the layer does not overlap with the one ahead, if so.
+        asked: whether the machine says `how`; else it is what it might say.
+    """
+
+    layers: tuple[str, ...]
+    cycles: int
+    hidden_cycles: int
+    apart: str
+    how: str
+    own_cycles: int
+    hbm_saved_bytes: int
+    asked: bool
+
+
+def overlapping(work: Workload, layer: Op, hardware: Hardware, lowering: str) -> Between | None:
+    """The layer and its neighbours, timing alone, by the lowering that all are asked for; None where it has none, or
+    these cannot run on the machine.
+    """
+    names = [each.name for each in work.layers]
+    at = names.index(layer.name)
+    around = tuple(names[max(0, at - 1) : at + 2])
+    if len(around) == 1:
+        return None
+    asked = overlap_asked(hardware)
+    machine = hardware if asked else hardware.with_overrides(["sequencer.between_layers=overlap"])
+    try:
+        few = work.with_layers(lambda each: each.name in around)
+        result = simulate(few, machine, lowering=lowering, check=False)
+    except InputError:
+        return None
+    total, mine = result.total, next(each for each in result.layers if each.name == layer.name)
+    how = machine.sequencer.between_layers
+    saved = total.hbm_saved_bytes
+    return Between(around, total.cycles, total.hidden_cycles, mine.apart, how, mine.cycles, saved, asked)

@@ -1,18 +1,22 @@
-"""What bounds a layer: simulate it again and again, each time with one thing relaxed, and see what gains the most."""
+"""What bounds a layer: simulate it again and again, each time with one thing relaxed, and see what gains the most.
+
+And where its cycles go, the beginning and the end of the layer told apart.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tpusim.base.errors import InputError, UnsuitableError
 from tpusim.flow.choice import prepared
 from tpusim.flow.simulation import simulate
 from tpusim.machines.tpu import event
+from tpusim.machines.tpu.event.board import Log
 from tpusim.machines.tpu.program.program import Explanation, Program
 from tpusim.network.workload import Workload
 from tpusim.result.records import LayerResult
-from tpusim.study.explain.phases import Phases, phases_of
+from tpusim.study.explain.modelled import Left, Watch
 from tpusim.study.explain.relaxation import LARGER, Relaxation, Setup, relaxations
 
 LEAST_GAIN = 1.05
@@ -23,9 +27,6 @@ MOSTLY = 0.8
 
 SHARED = 0.5
 """What alone saves this part of what more input saves is what more input relieves."""
-
-Watch = Callable[[int, str], None]
-"""Told how many relaxations have been tried, and which comes next."""
 
 POINTS_TO: dict[str, tuple[str, ...]] = {
     "busy": ("array", "mapping"),
@@ -42,7 +43,7 @@ POINTS_TO: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Gain:
-    """One thing relaxed: the cycles and MACs of the layer then; `gain` is cycles a MAC before over after.
+    """A thing relaxed: the cycles and MACs of the layer then; `gain` is cycles a MAC before over after.
 
     Layers without MACs count outputs instead.
     """
@@ -60,11 +61,24 @@ class Gain:
 
 
 @dataclass(frozen=True)
-class Untried:
-    """A relaxation that cannot be simulated, and why."""
+class Phases:
+    """Cycles of the array; all of them together are those of the layer.
 
-    relaxation: Relaxation
-    reason: str
+    `first_fill` is what it is starved before its first pass or vector step, `starved` after. What it is idle after its
+    last: `drain` until the last results can be spilled, `spill` until they are in HBM, `skew` for the last lane.
+    """
+
+    busy: int
+    first_fill: int
+    starved: int
+    blocked: int
+    waiting_weights: int
+    port_stall: int
+    bank_conflict: int
+    vector_work: int
+    drain: int
+    spill: int
+    skew: int
 
 
 @dataclass(frozen=True)
@@ -77,7 +91,7 @@ class Bottleneck:
     layer: LayerResult
     phases: Phases
     gains: tuple[Gain, ...]
-    untried: tuple[Untried, ...]
+    untried: tuple[Left, ...]
 
     @property
     def most(self) -> Gain | None:
@@ -117,14 +131,14 @@ def find_bottleneck(setup: Setup, watch: Watch) -> Bottleneck:
     """
     before = _timed(setup)
     wanted = relaxations(setup)
-    outcomes: list[Gain | Untried | None] = []
+    outcomes: list[Gain | Left | None] = []
     for number, relaxation in enumerate(wanted):
         watch(number, relaxation.name)
         outcomes.append(_tried(relaxation, setup, before))
     if not any(isinstance(outcome, Gain) and outcome.helps_as_it_is for outcome in outcomes):
         outcomes.append(_tried(LARGER, setup, before))
     gains = sorted((each for each in outcomes if isinstance(each, Gain)), key=lambda gain: -gain.gain)
-    untried = tuple(each for each in outcomes if isinstance(each, Untried))
+    untried = tuple(each for each in outcomes if isinstance(each, Left))
     ready = prepared(setup.layer, setup.batch, setup.hardware, setup.lowering)
     log = event.logged(ready.program, setup.hardware)
     phases = phases_of(log, before.units["systolic_array"], setup.hardware.lanes)
@@ -142,7 +156,7 @@ def _attributed(gains: Sequence[Gain]) -> tuple[Gain, ...]:
     return (most, *others)
 
 
-def _tried(relaxation: Relaxation, setup: Setup, before: LayerResult) -> Gain | Untried | None:
+def _tried(relaxation: Relaxation, setup: Setup, before: LayerResult) -> Gain | Left | None:
     """What it gains, or why that cannot be found out; None where there is nothing to relax."""
     try:
         relaxed = relaxation.change(setup)
@@ -154,7 +168,7 @@ def _tried(relaxation: Relaxation, setup: Setup, before: LayerResult) -> Gain | 
         # A layer that its lowering is not made for is no relaxed one.
         return None
     except InputError as error:
-        return Untried(relaxation, error.problems[0].message)
+        return Left(relaxation.name, error.problems[0].message)
     gain = (before.cycles * _work(after)) / (after.cycles * _work(before))
     return Gain(relaxation, how, after.cycles, after.macs, gain)
 
@@ -167,3 +181,24 @@ def _work(layer: LayerResult) -> int:
 def _timed(setup: Setup) -> LayerResult:
     work = Workload("explained", setup.batch, (setup.layer,))
     return simulate(work, setup.hardware, lowering=setup.lowering, check=False).layers[0]
+
+
+def phases_of(log: Log, array: Mapping[str, int], lanes: int) -> Phases:
+    """Cut up `array`, the split of the array's cycles, by what the log says of the first pass and the last spill."""
+    last_spill = log.moves[-1]
+    first_fill = _first_fill(log)
+    skew = lanes - 1
+    ended = log.cycles - array["idle"]
+    drain = min(max(last_spill.start - ended, 0), array["idle"] - skew)
+    ends = {"first_fill": first_fill, "drain": drain, "spill": array["idle"] - drain - skew, "skew": skew}
+    rest = {state: cycles for state, cycles in array.items() if state != "idle"}
+    return Phases(**rest | ends | {"starved": array["starved"] - first_fill})
+
+
+def _first_fill(log: Log) -> int:
+    """What the array waits for data before the first pass, or before the first vector step if that comes first."""
+    if not log.passes or (log.works and log.works[0].ended < log.passes[0].ended):
+        return log.works[0].filled - log.works[0].ended
+    first = log.passes[0]
+    on_the_grid = first.start - 1 - first.cleared if first.cause == "starved" else 0
+    return first.filled - first.ended + on_the_grid

@@ -30,13 +30,13 @@ class Asked:
 
     @property
     def family(self) -> Modelled:
-        """That of the machine."""
+        """The family of the machine."""
         return cast(Modelled, family_of(self.machine))
 
 
 @dataclass(frozen=True)
 class Easier:
-    """One thing made easier: in words, by which changes, its cycles, and how many times as fast work is then."""
+    """A thing made easier: in words, by which changes, its cycles, and how many times as fast work is then."""
 
     name: str
     how: str

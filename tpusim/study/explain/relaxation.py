@@ -40,7 +40,7 @@ Relaxed = tuple[Setup, str]
 
 @dataclass(frozen=True)
 class Relaxation:
-    """One thing made easier.
+    """A thing made easier.
 
     `limit` names what it relieves, which reports put in words; `name` says what is assumed. `change` returns None
     where the setup has nothing of the kind to relax, and raises InputError where the result would be out of range.
@@ -60,10 +60,17 @@ def relaxations(setup: Setup) -> tuple[Relaxation, ...]:
     return (*_MACHINE, _WHOLE_ROWS, _MORE_INPUT[setup.layer.counted_by], _FILLED)
 
 
-def _machine(settings: Mapping[str, Setting]) -> Callable[[Setup], Relaxed | None]:
-    """A change of the machine alone: by path a new value, or how it follows from the old; nothing new: not tried."""
+def _machine(
+    settings: Mapping[str, Setting], where: Callable[[Hardware], object] = lambda _: True
+) -> Callable[[Setup], Relaxed | None]:
+    """A change of the machine alone: by path a new value, or how it follows from the old.
+
+    Nothing is tried where nothing is new, or the machine is not one `where` it says anything.
+    """
 
     def change(setup: Setup) -> Relaxed | None:
+        if not where(setup.hardware):
+            return None
         before = {path: _written(setup.hardware, path) for path in settings}
         after = {path: value(before[path]) if callable(value) else value for path, value in settings.items()}
         changes = {path: value for path, value in after.items() if value != before[path]}
@@ -102,13 +109,6 @@ def _longer_words(setup: Setup) -> Relaxed | None:
     return _machine(settings)(setup)
 
 
-def _latency(setup: Setup) -> Relaxed | None:
-    # Latency is counted in whole cycles, so that this is one cycle. A DRAM has times of its own.
-    if setup.hardware.hbm.dram:
-        return None
-    return _machine({"hbm.latency": "1 ps"})(setup) if setup.hardware.latency_cycles > 1 else None
-
-
 def _bandwidth(setup: Setup) -> Relaxed | None:
     """The bandwidth of HBM doubled, of a DRAM by twice the channels."""
     device = setup.hardware.hbm.dram
@@ -129,14 +129,6 @@ def _layout(order: str) -> Callable[[Setup], Relaxed | None]:
         return replace(setup, hardware=setup.hardware.with_overrides([path])), path
 
     return change
-
-
-def _piped(setup: Setup) -> Relaxed | None:
-    return _machine({"hbm.model": "pipe"})(setup) if setup.hardware.hbm.dram else None
-
-
-def _bank_ports(setup: Setup) -> Relaxed | None:
-    return _machine({"vector_memory.bank_ports": _twice})(setup) if setup.hardware.banked else None
 
 
 def _whole_rows(setup: Setup) -> Relaxed | None:
@@ -171,10 +163,24 @@ _MACHINE = (
     Relaxation("twice the arrays", "array", _machine({"array.count": _twice})),
     Relaxation("twice the HBM bandwidth", "hbm", _bandwidth),
     *(Relaxation(f"feature maps as {order} in HBM", "rows", _layout(order)) for order in ("HWC", "HWCN", "CHW")),
-    Relaxation("HBM without rows and banks", "rows", _piped, ideal=True),
-    Relaxation("HBM latency of one cycle", "latency", _latency),
+    Relaxation(
+        "HBM without rows and banks",
+        "rows",
+        _machine({"hbm.model": "pipe"}, lambda machine: machine.hbm.dram),
+        ideal=True,
+    ),
+    # Latency is counted in whole cycles, so that this is one cycle. A DRAM has times of its own.
+    Relaxation(
+        "HBM latency of one cycle",
+        "latency",
+        _machine({"hbm.latency": "1 ps"}, lambda machine: not machine.hbm.dram and machine.latency_cycles > 1),
+    ),
     Relaxation("a port for every client", "ports", _machine({"vector_memory.ports": "separate"})),
-    Relaxation("twice the ports of a bank", "banks", _bank_ports),
+    Relaxation(
+        "twice the ports of a bank",
+        "banks",
+        _machine({"vector_memory.bank_ports": _twice}, lambda machine: machine.banked),
+    ),
     Relaxation("words twice as long", "ports", _longer_words),
     Relaxation("weights enter twice as fast", "weights", _machine({"array.weights_per_cycle": _twice})),
     Relaxation("a second weight buffer", "weights", _machine({"array.weight_buffers": 2})),

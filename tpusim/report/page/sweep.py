@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from tpusim.base.units import magnitude
-from tpusim.report.page.columns import Column, column
-from tpusim.report.page.sweep_file import SweepPoints
+from tpusim.report.page.assemble import Column, column
+from tpusim.report.tables.sweep import SweepPoints
 from tpusim.report.text import percent, quantity, three_digits
 from tpusim.result.vocabulary.figures import TIMES, column_of
 

@@ -1,14 +1,61 @@
-"""A trace as a Value Change Dump, for GTKWave and other viewers of waveforms."""
+"""A trace of every lane in every cycle, as text and as waveforms; and how much of a trace each form can hold."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
-
-from vcd import VCDWriter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 
 from tpusim.base.version import __version__
 from tpusim.machines.tpu.observation.timeline import ACCESSES, MOVING, WORKING, Cycle
+from tpusim.report.text import folded
+
+# ---- text: a line for every cycle, a letter for every lane
+
+
+_WORDS = [f"{letter} {access.meaning}" for letter, access in ACCESSES.items() if access.meaning]
+_WIDTH = 79
+LEGEND = tuple(
+    line
+    for words in (f"lanes: {', '.join(_WORDS)}.", f"PEs: {WORKING}.", f"weights: {MOVING}.")
+    for line in folded([words], _WIDTH, "       ").splitlines()
+)
+
+
+def lines(cycles: Iterable[Cycle]) -> Iterator[str]:
+    """The legend, the heading, and a line for every cycle."""
+    cycles = iter(cycles)
+    first = next(cycles)
+    width = max(len("lanes"), len(first.ports))
+    yield from LEGEND
+    yield f"{'cycle':>7}  {'lanes':{width}}  {'PEs':>5}  {'weights':>7}"
+    for cycle in chain([first], cycles):
+        yield f"{cycle.number:7}  {cycle.ports:{width}}  {cycle.working or '.':>5}  {cycle.moving or '.':>7}"
+
+
+# ---- how much of a trace each form can hold
+
+
+MOST_CYCLES = 2000
+"""In a picture; more cannot be told apart."""
+
+DOTS_PER_LANE = 2
+"""At least, so that every lane is seen."""
+
+MOST_INCHES = 40.0
+"""A picture is not taller; of thousands of lanes some are then not seen."""
+
+MOST_LANE_CYCLES = 4_000_000
+"""Cycles times lanes in a VCD: some 30 MB."""
+
+MOST_SLICES = 2_000_000
+"""In a Perfetto trace: some 100 MB."""
+
+MOST_TIMELINE_CYCLES = 20_000_000
+"""Drawn for a Perfetto trace, for the memory of this computer: some 25 bytes a cycle."""
+
+
+# ---- a Value Change Dump, for GTKWave and other viewers of waveforms
 
 
 def vcd(cycles: Sequence[Cycle], title: str) -> bytes:
@@ -16,6 +63,9 @@ def vcd(cycles: Sequence[Cycle], title: str) -> bytes:
 
     Strings `port.lane_0`, ... hold words of ACCESSES, the integers `array.pes` and `array.weights` what Cycle tells.
     """
+    # Here, because it is an extra.
+    from vcd import VCDWriter
+
     text, first = io.StringIO(), cycles[0]
     comment = f"{title}: 1 ns here is 1 cycle. array.pes: {WORKING}. array.weights: {MOVING}."
     with VCDWriter(

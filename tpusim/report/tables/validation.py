@@ -2,89 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rich.table import Table
-
-from tpusim.report.tables.layout import Column, fitting, legend, table
-from tpusim.report.text import document
+from tpusim.report.shown import NONE, Block, Column, Legend, Paragraphs, Shown, Table, telling
 from tpusim.study.validation.cases import NETWORKS, WORDS, LeftOut
 from tpusim.study.validation.comparison import AGREEING, ComparedCase, Comparison, by_word
 
-_NONE = "-"
 
+def validated(comparisons: Sequence[Comparison]) -> Shown:
+    """Every set in a row, word by word; of a set by itself all cases; of networks the totals.
 
-def summaries(comparisons: Sequence[Comparison], width: int | None = None) -> Iterator[tuple[str, Table]]:
-    """For each word what it means, and a table of its sets, in as many columns as `width` characters hold (None: all).
-
-    Kinds of which there are several sets have a row of all their cases. What no set has makes no column.
+    Kinds of which there are several sets have a row of all their cases. What no set has makes no column. In JSON every
+    set has its figures and rows, and so have those of a word and kind together; errors are ratios.
     """
-    for word, found in by_word(comparisons).items():
-        yield f"{word.capitalize()}: {WORDS[word]}.", table(_shown(found, width), found)
+    shared = (each for found in by_word(comparisons).values() for each in found if each not in comparisons)
+    networks = [each for each in comparisons if each.numbers.kind == NETWORKS]
+    tables = summaries(comparisons)
+    told: list[Sequence[Block]] = [*_cases(comparisons[0])] if len(comparisons) == 1 else []
+    told += [part for heading, table in tables for part in ([heading], [table])]
+    if networks:
+        told += ["Whole networks: cycles of all their operations together."], [Table(_TOTALS, networks)]
+    return Shown(
+        (*told, [Legend(_SUMMARY, [table for _, table in tables])]),
+        {
+            "sets": [{**_to_dict(each), "rows": _rows(each)} for each in comparisons],
+            "together": [_to_dict(each) for each in shared],
+        },
+    )
 
 
-def summary_legend(comparisons: Sequence[Comparison], width: int | None = None) -> str:
-    """What the columns of these tables hold."""
-    shown = {column.header for found in by_word(comparisons).values() for column in _shown(found, width)}
-    return legend([column for column in _SUMMARY if column.header in shown], width)
+def summaries(comparisons: Sequence[Comparison]) -> list[tuple[str, Table[Comparison]]]:
+    """For each word what it means, and a table of its sets."""
+    words = by_word(comparisons).items()
+    return [(f"{word.capitalize()}: {WORDS[word]}.", Table(telling(_SUMMARY, found), found)) for word, found in words]
 
 
-def _shown(found: Sequence[Comparison], width: int | None) -> list[Column[Comparison]]:
-    said = [column for column in _SUMMARY if any(column.cell(each) != _NONE for each in found)]
-    return fitting(said, found, width)
-
-
-def rows_heading(comparison: Comparison) -> str:
-    """What a set holds, and what it is held against."""
+def _cases(comparison: Comparison) -> Paragraphs:
+    """What a set holds, what it is held against, a row a case, and what belongs to it but is not compared."""
     numbers = comparison.numbers
     simulated = f"simulated on {numbers.hardware}" + f" by {numbers.lowering}" * bool(numbers.lowering)
-    return f"{numbers.name}: {numbers.about}; {numbers.status}, {simulated}."
-
-
-def rows_table(comparison: Comparison) -> Table:
-    """One row a case of one set."""
-    numbers = comparison.numbers
     columns: list[Column[ComparedCase]] = [
         Column("case", lambda row: row.name, justify="left"),
         Column(f"tpusim\n{numbers.unit}", lambda row: _figure(row.ours)),
         Column(f"{numbers.status}\n{numbers.unit}", lambda row: _figure(row.theirs)),
         Column("error\n%", lambda row: _signed(row.error)),
         Column("error %,\ntheir block", lambda row: _signed(row.error_with_their_block)),
-        Column("quirk", lambda row: "yes" if row.quirk else _NONE),
+        Column("quirk", lambda row: "yes" if row.quirk else NONE),
         Column("roofline\nerror %", lambda row: _signed(row.roofline_error)),
     ]
-    said = [column for column in columns if any(column.cell(row) != _NONE for row in comparison.rows)]
-    return table(said, comparison.rows)
-
-
-def totals_heading() -> str:
-    """What the table of totals holds."""
-    return "Whole networks: cycles of all their operations together."
-
-
-def totals_table(comparisons: Sequence[Comparison]) -> Table | None:
-    """What whole networks take together, and what of them is left out; None without networks."""
-    found = [each for each in comparisons if each.numbers.kind == NETWORKS]
-    return table(_TOTALS, found) if found else None
-
-
-def left_out_table(comparison: Comparison) -> Table | None:
-    """What belongs to a set, but is not compared; None where nothing is left out."""
-    columns: list[Column[LeftOut]] = [
+    others: list[Column[LeftOut]] = [
         Column("left out", lambda each: each.name, justify="left"),
-        Column(f"{comparison.numbers.status}\n{comparison.numbers.unit}", lambda each: _figure(each.theirs)),
+        Column(f"{numbers.status}\n{numbers.unit}", lambda each: _figure(each.theirs)),
     ]
-    return table(columns, comparison.numbers.left_out) if comparison.numbers.left_out else None
-
-
-def to_json(comparisons: Sequence[Comparison]) -> str:
-    """Every set with its figures and rows as JSON, and those of a word and kind together; errors are ratios."""
-    shared = (each for found in by_word(comparisons).values() for each in found if each not in comparisons)
-    return document(
-        sets=[{**_to_dict(each), "rows": _rows(each)} for each in comparisons],
-        together=[_to_dict(each) for each in shared],
+    return (
+        [f"{numbers.name}: {numbers.about}; {numbers.status}, {simulated}."],
+        [Table(telling(columns, comparison.rows), comparison.rows)],
+        [Table(others, numbers.left_out)] if numbers.left_out else [],
     )
 
 
@@ -123,27 +98,23 @@ def _figure(value: float) -> str:
 
 
 def _signed(ratio: float | None) -> str:
-    return _NONE if ratio is None else f"{100 * ratio:+.1f}"
+    return NONE if ratio is None else f"{100 * ratio:+.1f}"
 
 
 def _percent(ratio: float | None) -> str:
-    return _NONE if ratio is None else f"{100 * ratio:.2f}"
+    return NONE if ratio is None else f"{100 * ratio:.2f}"
 
 
 def _blocks(each: Comparison) -> str:
     """With the number of cases, where not all have a block."""
     if (spread := each.with_their_blocks) is None:
-        return _NONE
+        return NONE
     having = sum(row.with_their_block is not None for row in each.rows)
     return _percent(spread.mean) + (f" ({having})" if having < len(each.rows) else "")
 
 
 def _besides(each: Comparison) -> str:
-    return _figure(sum(one.theirs for one in each.numbers.left_out)) if each.numbers.left_out else _NONE
-
-
-def _agreement(each: Comparison) -> str:
-    return "{} of {}".format(*each.agreement) if each.agreement else _NONE
+    return _figure(sum(one.theirs for one in each.numbers.left_out)) if each.numbers.left_out else NONE
 
 
 _MEAN = "mean: of the absolute errors relative to the reference, in percent"
@@ -167,9 +138,9 @@ _SUMMARY: tuple[Column[Comparison], ...] = (
     Column("total", lambda each: _signed(each.total_error), legend="total: error of the sum over all cases"),
     Column("fit", lambda each: _percent(each.half(True)), 4, legend=_FIT),
     Column("rest", lambda each: _percent(each.half(False)), 4, legend=_REST),
-    Column("quirk", lambda each: f"{each.quirks or _NONE}", 2, legend=_QUIRK),
+    Column("quirk", lambda each: f"{each.quirks or NONE}", 2, legend=_QUIRK),
     Column("without", lambda each: _percent(each.without_quirks), 2, legend="without: mean over all others"),
-    Column("agree", _agreement, 3, legend=_AGREE),
+    Column("agree", lambda each: "{} of {}".format(*each.agreement) if each.agreement else NONE, 3, legend=_AGREE),
     Column("roofline", lambda each: f"{100 * each.roofline.mean:.1f}", legend=_ROOFLINE),
 )
 

@@ -1,0 +1,81 @@
+"""What `tpusim list`, `tpusim area` and `tpusim dram` do: what they tell of machines and memories."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import cast
+
+from tpusim.base.errors import InputError, did_you_mean
+from tpusim.cli.json_output import JsonOutput
+from tpusim.cli.progress import Meter
+from tpusim.cli.terminal import present
+from tpusim.flow.lowerings import glosses
+from tpusim.flow.steps import tpu_only
+from tpusim.input.source import open_document, shipped
+from tpusim.machines.family import FAMILIES, USUAL, Modelled, family_named, load_hardware
+from tpusim.machines.tpu.description import Hardware
+from tpusim.memory.dram.device import FOLDER, load_device
+from tpusim.memory.dram.replay import ENGINES, replay
+from tpusim.memory.dram.trace import read_trace
+from tpusim.network.workload_file import load_workload
+from tpusim.report.shown import Block
+from tpusim.report.tables import hardware as tables
+
+_HINTS = (
+    "Run one:      tpusim run resnet50 --batch 8 --out results/resnet50",
+    "Plot it:      tpusim plot results/resnet50",
+    "Sweep:        tpusim sweep array_size",
+    "Change it:    tpusim run resnet50 --set array.size=256 --layers 'layer1.*'",
+    "More:         tpusim run --help",
+)
+
+
+def show_shipped() -> None:
+    """Print the workloads, the machines, the DRAMs, the lowerings and the sweeps that come with tpusim."""
+    present(sys.stdout, [*([table] for table in _shipped()), _HINTS])
+
+
+def _shipped() -> Iterator[Block]:
+    """Yield the tables; machines and lowerings of each family behind those of TPUs, as far as any comes along."""
+    works = [(name, load_workload(name, batch=1), _source(name)) for name in shipped("workloads")]
+    machines = [load_hardware(name) for name in shipped("configs")]
+    held = {each.family for each in machines} - {USUAL}
+    others = [cast(Modelled, family_named(name)) for name in FAMILIES if name in held]
+    yield tables.workload_table(works)
+    yield tables.hardware_table([each for each in machines if isinstance(each, Hardware)])
+    for family in others:
+        mine = [each for each in machines if each.family == family.name]
+        yield tables.facts_table([{family.name: each.name, **family.facts(each)} for each in mine])
+    yield tables.device_table([load_device(name) for name in shipped(FOLDER)])
+    yield tables.lowering_table(glosses())
+    for family in others:
+        yield tables.lowering_table(glosses(family), f"lowering on {family.title}")
+    folder = "configs/sweeps"
+    yield tables.sweep_table([(name, open_document(name, folder).data) for name in shipped(folder)])
+
+
+def _source(workload: str) -> str:
+    """Where its sizes come from, without the paper: that stands in its file."""
+    return " ".join(str(open_document(workload, "workloads").data.get("source", "")).partition(";")[0].split())
+
+
+def show_area(hardware: str, changes: Sequence[str], json: str | None) -> None:
+    """Show what each part of a machine takes of a chip, as JSON and in tables. Raises InputError."""
+    machine = tpu_only(load_hardware(hardware, changes), "tpusim area")
+    JsonOutput(json).deliver(tables.area(machine))
+
+
+def play_trace(path: Path, name: str, changes: Sequence[str], engine: str, json: str | None) -> None:
+    """Play a trace on a DRAM, and report what came of it: as JSON, and in a table. Raises InputError."""
+    if engine not in ENGINES:
+        raise InputError(f"--engine: no {engine!r}{did_you_mean(engine, ENGINES) or ';'} write {', '.join(ENGINES)}")
+    device = load_device(name, changes)
+    output = JsonOutput(json)
+    with Meter(2) as meter:
+        meter.show(0, f"reading {path.name}")
+        trace = read_trace(path, device.organisation.burst_bytes)
+        result = replay(trace, device, engine, partial(meter.show, 1))
+    output.deliver(tables.replayed(result, trace))

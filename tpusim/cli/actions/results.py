@@ -1,0 +1,116 @@
+"""What `tpusim compare`, `tpusim plot` and `tpusim report` do: what is made of results that are there."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tpusim.base.errors import InputError, did_you_mean
+from tpusim.base.files import probe, write
+from tpusim.cli.json_output import JsonOutput
+from tpusim.cli.terminal import say
+from tpusim.report.page.assemble import page
+from tpusim.report.page.sweep import sentences, sweep_data
+from tpusim.report.plots.formats import FORMATS
+from tpusim.report.tables.compare import runs_compared, sweeps_compared
+from tpusim.report.tables.compared import ORDERS, ComparedResults, ComparedSweeps
+from tpusim.report.tables.sweep import POINTS_FILE, SweepPoints, is_sweep, read_points
+from tpusim.result.load import RESULT_FILE, read_result
+from tpusim.study.sweep.store import FILE as STORE_FILE
+
+if TYPE_CHECKING:
+    from tpusim.report.plots.figure import Picture
+
+CAPTIONS = "captions.txt"
+_SWEPT = (
+    "is of a sweep, and plot draws a run; the sweep has left its pictures there, its command draws them again, "
+    "--format pdf for instance, without computing a point twice, and `tpusim report` makes a page of them"
+)
+
+
+def compare_and_report(before: Path, after: Path, sort: str, json: str | None) -> None:
+    """Compare two results, or two sweeps, as JSON and as tables with the rows in the order `sort`."""
+    if sort not in ORDERS:
+        raise InputError(f"--sort {sort!r}: no such order{did_you_mean(sort, ORDERS)}; there is {', '.join(ORDERS)}")
+    output, names = JsonOutput(json), [str(before), str(after)]
+    for name in (before, after):
+        if name.name == STORE_FILE:
+            raise InputError(f"{name}: is what a sweep works with; give its directory, or its {POINTS_FILE}")
+    kinds = [_sweep_meant(before), _sweep_meant(after)]
+    if len(set(kinds)) > 1:
+        said = (f"{name} is a {'sweep' if kind else 'run'}" for name, kind in zip(names, kinds, strict=True))
+        raise InputError(f"{', '.join(said)}; compare two of a kind")
+    if all(kinds):
+        swept = ComparedSweeps(_points_of(before), _points_of(after))
+        output.deliver(sweeps_compared(swept, names, sort))
+    else:
+        compared = ComparedResults(read_result(before), read_result(after))
+        output.deliver(runs_compared(compared, names, sort))
+
+
+def plot_result(source: Path, out: Path | None, kinds: Sequence[str]) -> None:
+    """Draw a result into `out`, or beside itself, in every one of `kinds` of files."""
+    if source.name == POINTS_FILE or (source.is_dir() and is_sweep(source) and not (source / RESULT_FILE).exists()):
+        raise InputError(f"{source}: {_SWEPT}")
+    result = read_result(source)
+    folder = out or (source if source.is_dir() else source.parent)
+    probe(folder / RESULT_FILE, make_folder=True)
+    # Here, because matplotlib takes longer to import than a run does.
+    from tpusim.report.plots.run import plots
+
+    try:
+        pictures = plots(result)
+    except InputError as error:
+        raise InputError(f"{source}: {error}") from None
+    for path in write_pictures(folder, pictures, kinds):
+        say(sys.stdout, str(path))
+
+
+def write_pictures(folder: Path, pictures: Iterable[Picture], kinds: Sequence[str] = FORMATS) -> Iterator[Path]:
+    """Write each in every format, and CAPTIONS with what to put under them; gives the paths as they are written."""
+    captions = []
+    for picture in pictures:
+        captions.append(f"{picture.name}: {picture.caption}\n")
+        for name, contents in picture.files(kinds):
+            write(folder / name, contents)
+            yield folder / name
+    write(folder / CAPTIONS, "\n".join(captions).encode())
+    yield folder / CAPTIONS
+
+
+def write_page(source: Path, file: Path) -> None:
+    """Write the page on a run or a sweep."""
+    write(file, _sweep_page(source) if _sweep_meant(source) else _run_page(source))
+    say(sys.stdout, str(file))
+
+
+def _sweep_meant(source: Path) -> bool:
+    """Whether it is a sweep's. Raises InputError where it holds a run as well."""
+    swept = is_sweep(source)
+    if swept and (source / RESULT_FILE).exists():
+        raise InputError(f"{source}: holds a run and a sweep; give {source / RESULT_FILE} or {source / POINTS_FILE}")
+    return swept
+
+
+def _points_of(source: Path) -> SweepPoints:
+    """The points of a sweep, from its directory or its points.csv. Raises InputError."""
+    return read_points(source / POINTS_FILE if source.is_dir() else source)
+
+
+def _run_page(source: Path) -> bytes:
+    result = read_result(source)
+    # Here, because it draws with matplotlib, which takes a second to import.
+    from tpusim.report.page.run import run_page
+
+    try:
+        return run_page(result)
+    except InputError as error:
+        raise InputError(f"{source}: {error}") from None
+
+
+def _sweep_page(source: Path) -> bytes:
+    points = _points_of(source)
+    data = sweep_data(points)
+    return page("sweep", data["title"], [data["verdict"]["text"], *sentences(points)], data)

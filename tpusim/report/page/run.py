@@ -1,0 +1,454 @@
+"""What the page of a run shows, as plain data: its words, its figures and layers, its machine, its pictures."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from itertools import accumulate, chain
+from typing import Any, Literal
+
+from tpusim.base.errors import InputError
+from tpusim.base.units import BANDWIDTH, FREQUENCY, SIZE, TIME
+from tpusim.base.words import counted
+from tpusim.machines.tpu.description import Hardware
+from tpusim.report.page.assemble import Column, column, page, text_column
+from tpusim.report.plots.figure import Picture
+from tpusim.report.plots.run import Peaks, hardware_of, intensity, memory_of, memory_roof, network_of, peaks_of
+from tpusim.report.style import hatches
+from tpusim.report.tables.sentences import (
+    energy_sentence,
+    first_wrong,
+    heading,
+    op_sentence,
+    outcome,
+    overlap_notice,
+    overlap_of,
+    own_text,
+    riding,
+    word_notice,
+)
+from tpusim.report.tables.sentences import verdict as verdict_text
+from tpusim.report.text import frequency, percent, quantity, three_digits
+from tpusim.result.records import LayerResult, Result, Total, told
+from tpusim.result.vocabulary.energies import parts_in as energies_in
+from tpusim.result.vocabulary.fields import FIELDS, by_path, field_of
+from tpusim.result.vocabulary.figures import (
+    BYTES,
+    COUNTS,
+    FIGURES,
+    LAYER,
+    LESS,
+    MEMORY,
+    PERCENT,
+    TIMES,
+    Figure,
+    known,
+    value_of,
+)
+from tpusim.result.vocabulary.lowerings import LOWERING, lowered_by, worth_telling
+from tpusim.result.vocabulary.own import own_figure, own_keys
+from tpusim.result.vocabulary.runs import left_out, numbers_asked, size_of, with_extent
+from tpusim.result.vocabulary.states import (
+    ARRAY_UNIT,
+    CLIENTS,
+    STATES,
+    UNITS,
+    State,
+    all_parts,
+    main_name,
+    main_title,
+    parts_in,
+    parts_of,
+    peak_of,
+    unit_name,
+)
+
+
+def run_page(result: Result) -> bytes:
+    """The file's contents. Raises InputError when the result lacks what the page needs."""
+    data = {**run_data(result), "network": _held(network_of(result)), "held": _held(memory_of(result))}
+    sentences = [plain(sentence, result) for sentence in data["sentences"]]
+    return page("run", data["title"], [data["verdict"]["text"], *sentences], data)
+
+
+def _held(picture: Picture | None) -> dict[str, str] | None:
+    """A picture's source, which the page holds itself, and what it shows; None where there is nothing to see."""
+    if picture is None:
+        return None
+    svg = b64encode(picture.contents("svg")).decode()
+    return {"source": f"data:image/svg+xml;base64,{svg}", "caption": picture.caption}
+
+
+def run_data(result: Result) -> dict[str, Any]:
+    """Everything on the page; figures are those of the result, in its units.
+
+    Raises:
+        InputError: when the result lacks what the page needs.
+    """
+    hardware = hardware_of(result)
+    peaks = peaks_of(hardware)
+    if isinstance(hardware, Hardware):
+        for layer in result.layers:
+            _check_units(layer, f"layer {layer.name}")
+        _check_units(result.total, "total")
+    states = parts_in([result.total])
+    return {
+        "title": title(result),
+        "subtitle": heading(result),
+        "verdict": verdict(result),
+        "tiles": tiles(result, peaks),
+        "sentences": sentences(result, peaks),
+        "unit": {"name": main_name(result.total), "title": main_title(result.total)},
+        "states": [{"key": state.key, "label": state.label, "meaning": state.meaning} for state in states],
+        "hatches": hatches(),
+        "total": {
+            **{key: value_of(result.total, key) for key in ("cycles", "time_us", "pe_utilization")},
+            "time": column(LAYER["time_us"], [result.total.time_us]),
+            "states": [parts_of(result.total)[state.key] for state in states],
+        },
+        "energy": _energy(result.total),
+        "peaks": asdict(peaks),
+        "columns": _columns(result),
+        "layers": [_layer(layer, result.total.cycles, states) for layer in result.layers],
+        "diagram": diagram(result, hardware) if isinstance(hardware, Hardware) else None,
+        "machine": fields(result.hardware),
+        "inputs": inputs(result),
+    }
+
+
+def _energy(total: Total) -> dict[str, Any] | None:
+    """What it went to, the sentence, and picojoules by part; None in a result that tells none."""
+    if (use := total.energy_use) is None:
+        return None
+    parts = [{"key": part.key, "label": part.label, "meaning": part.meaning} for part in energies_in([use])]
+    return {
+        "parts": parts,
+        "amounts": [use.parts.get(part["key"], 0.0) for part in parts],
+        "whole": use.energy,
+        "column": column(LAYER["energy"], use.parts.values()),
+        "said": f"{energy_sentence(total).partition(';')[0]}.",
+    }
+
+
+def _check_units(record: LayerResult | Total, name: str) -> None:
+    missing = [unit for unit in UNITS if "busy" not in record.units.get(unit, ())]
+    missing += [] if ports_of(record.units) else ["port"]
+    if missing:
+        raise InputError(f"{name}: units has no {', '.join(missing)}; write the result again with this version")
+
+
+def _layer(layer: LayerResult, run_cycles: int, states: Sequence[State]) -> dict[str, Any]:
+    """A row of the table, with what charts and details need besides."""
+    parts = parts_of(layer)
+    return {
+        **layer.own,
+        "name": layer.name,
+        "op": layer.op,
+        **{figure.key: value_of(layer, figure.key) for figure in FIGURES.values()},
+        "multi_tile": layer.multi_tile,
+        **{state.key: parts.get(state.key, 0) / layer.cycles for state in states},
+        "share": layer.cycles / run_cycles,
+        "states": [parts.get(state.key, 0) for state in states],
+        "flop_per_byte": intensity(layer),
+        "ifmap_bytes": layer.vector_memory.ifmap_bytes if layer.vector_memory else None,
+        "lowering": layer.lowering,
+        "check": outcome(layer),
+        "wrong": layer.wrong > 0,
+        "mapping": _mapping(layer),
+        "reads": ", ".join(layer.inputs),
+        "riders": ", ".join(layer.riders),
+        "overlap": overlap_of(layer),
+        "units": _unit_shares(layer.units),
+        "mismatch": str(layer.first_mismatch) if layer.first_mismatch else None,
+    }
+
+
+def _mapping(layer: LayerResult) -> str:
+    """How the lowering cut the layer up, in a sentence; of a machine of another family, what it tells of it."""
+    cut = layer.blocking
+    if cut is None:
+        return "; ".join(f"{own_figure(key).label} {own_text(key, value)}" for key, value in layer.own.items())
+    passes = told(layer.passes)
+    chunks = f"the reduction in {cut.chunks:,} chunks; " if cut.chunks > 1 else ""
+    return (
+        f"{counted(cut.blocks, 'block')} of {cut.rows} x {cut.cols} outputs and {counted(cut.images, 'image')} in "
+        f"{passes:,} {'pass' if passes == 1 else 'passes'}; {counted(cut.row_folds, 'row fold')}, "
+        f"{counted(cut.col_folds, 'column fold')}; {counted(told(layer.multi_tile), 'tap')} stacked in a pass; "
+        f"{chunks}loop order {cut.loop_order}; {counted(cut.word_fill, 'element')} of a word in use, from "
+        f"{counted(cut.strips, 'strip')}"
+    )
+
+
+def _unit_shares(units: Mapping[str, Mapping[str, int]]) -> list[tuple[str, float]]:
+    """The busy share of every unit; of a port, that of all its owners."""
+    names = UNITS if ARRAY_UNIT in units else {unit: unit_name(unit) for unit in units}
+    busy = [(name, units[unit].get("busy", 0) / sum(units[unit].values())) for unit, name in names.items()]
+    owned = [(name, 1 - split["idle"] / sum(split.values())) for name, split in ports_of(units).items()]
+    return [*busy, *owned]
+
+
+def _columns(result: Result) -> list[Column]:
+    """Columns of the table of layers."""
+
+    def of(figure: Figure, bar: Literal["", "widest", "whole"] = "", alike: Sequence[str] = ()) -> Column:
+        keys = alike or (figure.key,)
+        return column(figure, (value_of(layer, key) for layer in result.layers for key in keys), bar)
+
+    states = parts_in([result.total])
+    traffic, differ = ("hbm_read_bytes", "hbm_write_bytes"), worth_telling(result.layers, result.lowering)
+
+    def those(*keys: str) -> list[Column]:
+        return [of(LAYER[key]) for key in keys if known(result.layers, key)]
+
+    return [
+        text_column("name", "layer", "in network order, until sorted otherwise"),
+        text_column("op", "kind"),
+        *([text_column(LOWERING.key, LOWERING.label, LOWERING.meaning)] if differ else []),
+        of(LAYER["cycles"]),
+        of(LAYER["time_us"]),
+        column(LAYER["share"], bar="widest"),
+        of(LAYER["pe_utilization"], "whole"),
+        *those("mapping_efficiency"),
+        *(column(Figure(state.key, state.short, float, LESS, PERCENT, meaning=state.meaning)) for state in states[1:]),
+        *those("tflops", "macs", "passes", "multi_tile"),
+        *(of(LAYER[key], alike=traffic) for key in traffic),
+        *those("peak_bytes", "port_idle_ratio"),
+        *_own_columns(result.layers),
+        text_column("check", "check", "outputs against the reference"),
+    ]
+
+
+def _own_columns(layers: Sequence[LayerResult]) -> list[Column]:
+    """Columns of what only the machine's family tells."""
+    columns = []
+    for key in own_keys(layers):
+        values = [layer.own.get(key, 0) for layer in layers]
+        numbers = [value for value in values if not isinstance(value, str)]
+        figure = own_figure(key)
+        words = len(numbers) < len(values)
+        columns.append(text_column(key, figure.label) if words else column(figure, numbers))
+    return columns
+
+
+# ---- the machine: its fields with units, and the blocks of its diagram
+
+Share = tuple[str, str, float]
+"""A share of the cycles: its key, its name, how much."""
+
+
+def fields(hardware: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Every field as (path, value with its unit)."""
+    return [(path, field_of(path).shown(_listed(value))) for path, value in by_path(hardware)]
+
+
+def _listed(value: Any) -> Any:
+    """A list in a line: "m 256, n 128; m 128, n 128"."""
+    if not isinstance(value, list):
+        return value
+    parts = (each.items() if isinstance(each, Mapping) else [("", each)] for each in value)
+    return "; ".join(", ".join(f"{key} {of}".strip() for key, of in part) for part in parts)
+
+
+def ports_of(units: Mapping[str, Mapping[str, int]]) -> dict[str, Mapping[str, int]]:
+    """The accounts of lane 0's ports, shared and of one client each, by their names on the page."""
+    alone = {
+        f"port of {client.label}": units[f"port_{key}"] for key, client in CLIENTS.items() if f"port_{key}" in units
+    }
+    return {"ports": units["port"], **alone} if "port" in units else alone
+
+
+def diagram(result: Result, hardware: Hardware) -> dict[str, Any]:
+    """A block for every unit: its name, its own parameters, and the parts of its cycles."""
+    array, memory, hbm = hardware.array, hardware.vector_memory, hardware.hbm
+    lanes, word = hardware.lanes, f"{memory.word_elements} x {memory.element_bytes} B"
+    units, cycles = result.total.units, result.total.cycles
+    scratch = hardware.scratch_memory
+    near = [f"scratch memory of {SIZE.format(scratch.capacity_bytes)}"] if scratch else []
+    total_memory = quantity(hardware.sram_bytes, MEMORY)
+    banks = [f"{hardware.banks} banks x {SIZE.format(memory.bank_capacity_bytes)}"] if hardware.banks else []
+    port_lines, port_parts = _ports(units, word, cycles)
+    array_count = f"{array.count} x " if array.count > 1 else ""
+    parts = parts_of(result.total)
+
+    def busy(unit: str) -> list[Share]:
+        return [("busy", STATES["busy"].label, units[unit]["busy"] / cycles)]
+
+    blocks = {
+        "hbm": ("HBM", [BANDWIDTH.format(hbm.bandwidth_bytes_per_s), f"latency {TIME.format(hbm.latency_ps)}",
+                        f"bursts of {SIZE.format(hbm.burst_bytes)}"], busy("hbm")),
+        "dma": ("DMA", ["one queue, in order", *near,
+                        f"on {percent(_owned(units, 'dma') / cycles)} % of port cycles"], []),
+        "memory": ("Vector memories", [f"{lanes} x {SIZE.format(memory.capacity_bytes)}", *banks,
+                                       f"= {total_memory}",
+                                       *port_lines], port_parts),
+        "preload": ("Weight path", [f"{hardware.preload_cycles} cycles a preload",
+                                    f"{array.weight_buffers} weights a PE"], busy("preload")),
+        "serializer": ("Serializers", [f"{lanes} x one word", f"of {word}"], []),
+        "array": ("Systolic array", [f"{array_count}{array.rows} x {array.cols} PEs",
+                                     f"at {FREQUENCY.format(hardware.clock_hz)}"],
+                  [(state.key, state.label, parts[state.key] / cycles) for state in parts_in([result.total])]),
+        "deserializer": ("De-serializers", [f"{lanes} x one word", f"of {word}"], []),
+        "vector_unit": ("Vector unit", [f"{hardware.vector_unit.alus} ALUs", "adds partial sums"], busy("vector_unit")),
+    }  # fmt: skip
+    return {key: {"name": name, "lines": lines, "parts": parts} for key, (name, lines, parts) in blocks.items()}
+
+
+def _owned(units: Mapping[str, Mapping[str, int]], client: str) -> int:
+    """Port cycles of a client, on whichever port."""
+    return sum(split.get(client, 0) for split in ports_of(units).values())
+
+
+def _ports(units: Mapping[str, Mapping[str, int]], word: str, cycles: int) -> tuple[list[str], list[Share]]:
+    """The one port, whose shares are drawn; of several, each with its own share, as they add up to nothing."""
+    owners = {key for split in ports_of(units).values() for key in split}
+    parts = [(key, each.label, _owned(units, key) / cycles) for key, each in CLIENTS.items() if key in owners]
+    if "port" in units:
+        shared = [(key, label, units["port"].get(key, 0) / cycles) for key, label, _ in parts]
+        return [f"one port, words of {word}"], shared
+    shares = [f"{label} {percent(share)} %" for key, label, share in parts if key != "idle"]
+    return [f"a port a client, words of {word}", *shares], []
+
+
+# ---- its words: title, verdict, totals, and what the figures say
+
+
+Piece = str | dict[str, int]
+Sentence = list[Piece]
+"""Text, and layers by their place in the network, which the page shows by name."""
+
+
+def title(result: Result) -> str:
+    """What was run on what."""
+    title = f"{result.workload} on {result.hardware.get('name', 'unnamed hardware')}, {size_of(result)}"
+    return with_extent(title, result)
+
+
+def verdict(result: Result) -> dict[str, str]:
+    """Whether the values are right: a word for the colour, the sentence, the first wrong element."""
+    total = result.total
+    state = "wrong" if total.wrong else "unchecked" if not total.outputs_checked else "right"
+    if state == "right" and total.outputs_checked < total.outputs:
+        state = "partly"
+    return {"state": state, "text": verdict_text(result), "first": first_wrong(result)}
+
+
+def tiles(result: Result, peaks: Peaks) -> list[dict[str, str]]:
+    """The totals, each with what it is a part of."""
+    total = result.total
+    traffic = total.hbm_read_bytes + total.hbm_write_bytes
+    seconds, memory = total.time_us / 1e6, total.vector_memory
+    mapped = "" if total.mapping_efficiency is None else f"; {percent(total.mapping_efficiency)} % of PEs mapped"
+    clock = frequency(total.cycles / seconds)
+    rows = (
+        ("time", quantity(total.time_us, TIMES), f"{total.cycles:,} cycles at {clock}"),
+        ("speed", f"{three_digits(total.tflops)} TFLOPS", f"of {three_digits(peaks.tflops)} TFLOPS at most"),
+        ("PE utilisation", f"{percent(total.pe_utilization)} %",
+         f"{quantity(total.macs, COUNTS)}MAC{mapped}"),
+        ("HBM traffic", quantity(traffic, BYTES),
+         f"{quantity(total.hbm_read_bytes, BYTES)} read, {quantity(total.hbm_write_bytes, BYTES)} written; "
+         f"{percent(traffic / seconds / peaks.hbm_bytes_per_s)} % of the bandwidth"),
+        *([("vector memory", quantity(memory.peak_bytes, MEMORY),
+            f"most allocated, of {quantity(peaks.memory_bytes, MEMORY)}; "
+            f"ports unused {percent(memory.port_idle_ratio)} %")] if memory else []),
+    )  # fmt: skip
+    return [{"label": label, "value": value, "note": note} for label, value, note in rows]
+
+
+def sentences(result: Result, peaks: Peaks) -> list[Sentence]:
+    """What a reader should know first, each sentence from the figures alone."""
+    together: list[Sentence] = [[line] for line in overlap_notice(result).splitlines()]
+    found: list[Sentence] = [
+        _costliest(result.layers),
+        _largest_loss(result),
+        _bound_by_memory(result, peaks),
+        [op_sentence(result)],
+        [lowered_by(result)],
+        [riding(result)],
+        *together,
+        [word_notice(result)],
+        [left_out(result.not_timed.items(), result.not_known.items())],
+    ]
+    return [sentence for sentence in found if any(sentence)]
+
+
+def plain(sentence: Sequence[Piece], result: Result) -> str:
+    """A sentence without links."""
+    return "".join(part if isinstance(part, str) else result.layers[part["layer"]].name for part in sentence)
+
+
+def inputs(result: Result) -> list[tuple[str, str]]:
+    """What else it takes to repeat the run."""
+    return [
+        ("workload", result.workload),
+        ("batch", FIELDS["batch"].shown(result.batch)),
+        ("lowering", result.lowering),
+        ("engine", "both, in agreement" if result.engine == "both" else result.engine),
+        *([("dtype", result.dtype), ("sums", result.sums)] if numbers_asked(result) else []),
+        ("seed", f"{result.seed}"),
+        ("tpusim", result.tpusim),
+        ("simulated in", f"{result.total.wall_seconds:.2f} s"),
+    ]
+
+
+def _costliest(layers: Sequence[LayerResult]) -> Sentence:
+    if len(layers) == 1:
+        return []
+    cycles = [layer.cycles for layer in layers]
+    order, run = _descending(cycles), sum(cycles)
+    half = 1 + bisect_left([*accumulate(cycles[i] for i in order)], run / 2)
+    of_layers = f"{half} of {len(layers)} layers take" if half > 1 else f"1 of {len(layers)} layers takes"
+    return [f"{of_layers} half of the time; the costliest: ", *_with_shares(order[:3], cycles, run), "."]
+
+
+def _largest_loss(result: Result) -> Sentence:
+    parts, run = parts_of(result.total), result.total.cycles
+    total, by_layer = [*parts.values()], [parts_of(layer) for layer in result.layers]
+    splits = [[each.get(key, 0.0) for key in parts] for each in by_layer]
+    losses = total[1:]
+    states, unit = all_parts(result.total), main_name(result.total)
+    busy = f"The {unit} is busy in {percent((total[0] + total[1]) / run)} % of the cycles, "
+    busy += f"and does the work of {percent(total[0] / run)} %. "
+    if not any(losses):
+        return [busy]
+    state = 1 + losses.index(max(losses))
+    of_state = [split[state] for split in splits]
+    opening = f"{busy}The largest loss is {states[state].doing}: {percent(total[state] / run)} % of the cycles"
+    if len(splits) == 1:
+        return [opening, _why(result.layers[0], states[state]), "."]
+    order = [index for index in _descending(of_state) if of_state[index]][:3]
+    why = _why(result.layers[order[0]], states[state], "in the first, ")
+    return [f"{opening}, the largest parts of it in ", *_with_shares(order, of_state, total[state]), why, "."]
+
+
+def _why(layer: LayerResult, state: State, where: str = "") -> str:
+    if state.key != "unused" or layer.mapping_efficiency is None:
+        return ""
+    return f"; {where}passes map {percent(layer.mapping_efficiency)} % of the PEs"
+
+
+def _bound_by_memory(result: Result, peaks: Peaks) -> Sentence:
+    """Layers whose roof is the HBM's, of those that have multiplications for the array's peak to be of any use."""
+    layers, unit = [layer for layer in result.layers if layer.macs], peak_of(result.total)
+    bound = [layer for layer in layers if memory_roof(layer, peaks) < peaks.tflops]
+    if not layers:
+        return []
+    if not bound:
+        return [f"HBM bounds no layer: each does enough operations a byte for the {unit}'s peak."]
+    share = percent(sum(layer.cycles for layer in bound) / result.total.cycles)
+    which = " with MACs" if len(layers) < len(result.layers) else ""
+    return [
+        f"{len(bound)} of {len(layers)} layers{which}, with {share} % of the time, do too few operations a byte of HBM "
+        f"traffic to reach the {unit}'s peak."
+    ]
+
+
+def _descending(values: Sequence[float]) -> list[int]:
+    return sorted(range(len(values)), key=lambda i: -values[i])
+
+
+def _with_shares(order: Sequence[int], values: Sequence[float], of: float) -> list[Piece]:
+    """Layers with their shares: "conv1 (8.0 %), fc (2.1 %)"."""
+    parts: list[list[Piece]] = [[", ", {"layer": index}, f" ({percent(values[index] / of)} %)"] for index in order]
+    return [*chain.from_iterable(parts)][1:]

@@ -1,0 +1,218 @@
+"""What a report shows, as data: sentences and tables in paragraphs. A terminal, a file and JSON are readers of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from textwrap import fill
+from typing import Any, Generic, TypeVar
+
+from rich.box import Box
+from rich.cells import cell_len
+from rich.table import Table as Drawn
+from rich.text import Text
+
+from tpusim.base.version import __version__
+from tpusim.base.words import visible
+from tpusim.report.text import folded, percent, shortened, written
+from tpusim.result.vocabulary.figures import Figure
+
+# One rule below the heading and single spaces between columns: 16 columns must fit a terminal of 120.
+_RULE = Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
+
+Row = TypeVar("Row")
+
+_NARROW = 9
+_LEAST_NAME = 12
+WIDEST = 79
+"""Characters a line of sentences has at most: longer ones are hard to follow."""
+NONE = "-"
+"""A cell that has nothing to say."""
+
+
+@dataclass(frozen=True)
+class Words:
+    """Sentences, each folded where a line ends; its further lines begin with `indent`.
+
+    A line has WIDEST characters at most; where it is `wide`, as many as the terminal, and in a file all there are.
+    """
+
+    lines: Sequence[str]
+    indent: str = ""
+    wide: bool = False
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Amounts by their names, each with a bar as long as its share of the `whole`."""
+
+    amounts: Sequence[tuple[str, float]]
+    whole: float
+
+    def lines(self, width: int) -> list[str]:
+        """A line an amount."""
+        wide, digits = max(len(name) for name, _ in self.amounts), len(f"{self.whole:,}")
+        # Two spaces, one after the name, and " 99.9 % " before the number.
+        longest = max(5, width - wide - digits - 12)
+        bars = [(name, "#" * max(1, round(longest * count / self.whole)), count) for name, count in self.amounts]
+        return [
+            f"  {name:<{wide}} {bar:<{longest}} {percent(count / self.whole):>4} % {count:>{digits},.0f}"
+            for name, bar, count in bars
+        ]
+
+
+@dataclass(frozen=True)
+class Listed:
+    """Texts by their names, in columns beside them."""
+
+    texts: Mapping[str, str]
+
+    def lines(self, width: int) -> list[str]:
+        """A line or several a text."""
+        texts = self.texts.items()
+        return [fill(text, width, initial_indent=f"  {name:<8}", subsequent_indent=" " * 10) for name, text in texts]
+
+
+@dataclass(frozen=True)
+class Column(Generic[Row]):
+    """A column; where there is no room, those of the highest `rank` go first, and 0 stays.
+
+    `justify` is "left", "right", or "fold": left, and on several lines where it is long. `legend` says what it holds.
+    Names that take more than a `part` of the terminal, a fifth for instance, are cut at the left. A terminal narrower
+    than `least` does without the column.
+    """
+
+    header: str
+    cell: Callable[[Row], str]
+    rank: int = 0
+    justify: str = "right"
+    legend: str = ""
+    part: int = 0
+    least: int = 0
+
+    def text(self, row: Row, room: int | None) -> str:
+        """The cell of a row in a terminal of `room` characters; None: in a file."""
+        return shortened(self.cell(row), max(_LEAST_NAME, room // self.part) if room and self.part else None)
+
+
+@dataclass(frozen=True)
+class Table(Generic[Row]):
+    """A line a row; `styles` are Rich's, one a row."""
+
+    columns: Sequence[Column[Row]]
+    rows: Sequence[Row]
+    styles: Sequence[str] = ()
+
+    def fitting(self, room: int | None) -> list[Column[Row]]:
+        """The columns that `room` characters hold (None: all); those of one rank go together, as they may add up."""
+        kept = [column for column in self.columns if not room or room >= column.least]
+        while room and self._width(kept, room) > room and (highest := max(column.rank for column in kept)):
+            kept = [column for column in kept if column.rank < highest]
+        return kept
+
+    def _width(self, columns: Sequence[Column[Row]], room: int) -> int:
+        texts = ([*column.header.split("\n"), *(column.text(row, room) for row in self.rows)] for column in columns)
+        return sum(max(map(cell_len, text)) for text in texts) + len(columns) - 1
+
+    def legend(self, *more: str) -> Legend:
+        """What the columns hold that there is room for, and `more` sentences."""
+        return Legend(self.columns, [self], more)
+
+    def drawn(self, room: int | None = None) -> Drawn:
+        """The table in as many columns as `room` characters hold (None: all of them)."""
+        made = Drawn(box=_RULE, padding=0, show_edge=False, header_style="bold")
+        kept = self.fitting(room)
+        for column in kept:
+            made.add_column(
+                Text(column.header),
+                justify="right" if column.justify == "right" else "left",
+                no_wrap=column.justify != "fold",
+                overflow="fold" if column.justify == "fold" else "ellipsis",
+            )
+        for row, style in zip(self.rows, self.styles or [""] * len(self.rows), strict=True):
+            # Text, not str: a layer may be called "[red]".
+            made.add_row(*(Text(visible(column.text(row, room))) for column in kept), style=style)
+        return made
+
+
+@dataclass(frozen=True)
+class Legend:
+    """What `columns` hold: all of them, or those that any of `tables` shows; and `more` sentences."""
+
+    columns: Sequence[Column[Any]]
+    tables: Sequence[Table[Any]] = ()
+    more: Sequence[str] = ()
+
+    def words(self, room: int | None) -> Words:
+        """The sentences, of the columns that `room` characters hold."""
+        drawn = {id(column) for table in self.tables for column in table.fitting(room)}
+        kept = (each for each in self.columns if each.legend and (not self.tables or id(each) in drawn))
+        return Words([" ".join([*(f"{each.legend}." for each in kept), *self.more])])
+
+
+Block = str | Words | Bars | Listed | Table[Any] | Legend
+"""Text as it stands, sentences, bars, a table, or what its columns hold; what is empty is left out."""
+Paragraphs = Sequence[Sequence[Block]]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a command tells: in paragraphs for people, and as data for other tools."""
+
+    paragraphs: Paragraphs
+    data: Mapping[str, Any]
+
+    def to_json(self) -> str:
+        """The data as a document, which says who wrote it."""
+        return document(**self.data)
+
+
+def document(**data: Any) -> str:
+    """A document for other tools, which says who wrote it."""
+    return json.dumps({"tpusim": __version__, **data}, indent=2)
+
+
+def laid_out(paragraphs: Paragraphs, room: int | None = None) -> list[Drawn | str]:
+    """What a terminal of `room` characters shows, or a file (None); an empty line parts the paragraphs."""
+    made: list[Drawn | str] = []
+    for paragraph in paragraphs:
+        laid = (block.drawn(room) if isinstance(block, Table) else text_of(block, room) for block in paragraph)
+        blocks = [each for each in laid if each != ""]
+        made += ["", *blocks] if made and blocks else blocks
+    return made
+
+
+def text_of(block: Block, room: int | None = None) -> str:
+    """Sentences as a terminal of `room` characters shows them, or a file (None)."""
+    if isinstance(block, Legend):
+        block = block.words(room)
+    width = min(WIDEST, room or WIDEST)
+    match block:
+        case Words(lines, indent, wide=True):
+            return folded(lines, room, indent) if room else "\n".join(lines)
+        case Words(lines, indent):
+            return folded(lines, width, indent)
+        case Bars() | Listed():
+            return "\n".join(block.lines(width))
+    return str(block)
+
+
+def path_head(path: str) -> str:
+    """A path on several lines where it is long, so that a column is as wide as its values."""
+    parts = path.replace(", ", ",\n").replace(".", ".\n").split("\n")
+    return "\n".join(part if len(part) <= _NARROW else part.replace("_", "_\n") for part in parts)
+
+
+def figure_column(
+    figure: Figure, value: Callable[[Row], float | None], unit: tuple[str, float], rank: int = 0
+) -> Column[Row]:
+    """A figure's column, in a unit and its size."""
+    name, size = unit
+    head = f"{figure.head}\n{name}" if name else figure.head
+    return Column(head, lambda row: written(figure, value(row), size), rank, legend=figure.legend)
+
+
+def telling(columns: Iterable[Column[Row]], rows: Sequence[Row]) -> list[Column[Row]]:
+    """The columns that say something of any row."""
+    return [column for column in columns if any(column.cell(row) != NONE for row in rows)]

@@ -1,0 +1,482 @@
+"""Why a layer takes as long as it does: its place, what would help it, where its cycles go, what it takes otherwise.
+
+First of a TPU, then of a machine of any family; each as paragraphs for people and as data for other tools.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict
+from statistics import fmean
+from typing import Any, TypeVar
+
+from tpusim.base.words import counted
+from tpusim.input.scalars import plain_number
+from tpusim.network.workload import Workload
+from tpusim.report.shown import NONE, Bars, Block, Column, Legend, Listed, Shown, Table, Words, figure_column
+from tpusim.report.tables.sentences import energy_sentence, own_text
+from tpusim.report.text import folded, percent, quantity, scale, three_digits
+from tpusim.result.records import DramUse, LayerResult, told
+from tpusim.result.vocabulary.figures import BYTES, COUNTS, LAYER, MEMORY, RATES, TIMES, Units, value_of
+from tpusim.result.vocabulary.own import own_figure
+from tpusim.result.vocabulary.states import PHASES, STATES, UNITS, all_parts, main_name, parts_of, unit_name
+from tpusim.study.explain.alternatives import Alternative, Between
+from tpusim.study.explain.bottleneck import LEAST_GAIN, Bottleneck, Gain
+from tpusim.study.explain.modelled import Easier, Explained, Left
+
+NO_GAIN = 0.005
+"""What changes the cycles by less is listed by name only."""
+_LEAST_GAIN = 1.01
+"""What gains less bounds nothing, on a machine of another family."""
+_MOST_NAMED = 6
+_NARROW = 72
+"""A terminal that has less room does without what was set."""
+_GRAMMAR_WIDTH = 79
+
+Row = TypeVar("Row")
+Tried = TypeVar("Tried", Gain, Easier)
+
+# ---- a layer of a TPU
+
+
+def explained(
+    found: Bottleneck, work: Workload, between: Between | None, fit: Sequence[Alternative], unfit: Sequence[Left]
+) -> Shown:
+    """What bounds the layer, what it saves `between` its neighbours, and what it costs by each lowering."""
+    layer, setup = found.layer, found.setup
+    core = setup.layer.core
+    more = "" if core is setup.layer else ", + what rides on results"
+    shape = folded([f"({core.op} {core.grammar}{more})"], _GRAMMAR_WIDTH, " ")
+    alone = "Layers overlap on this machine; but for the line that says so, all that follows is of this one by itself."
+    changing, same = _by_effect(found.gains)
+    columns: list[Column[Gain]] = [
+        Column("gain", lambda gain: f"{gain_text(gain)} x"),
+        Column("cycles", lambda gain: cycles_text(found, gain)),
+        Column("with", gain_name, justify="left"),
+        Column("that is", lambda gain: gain.how, justify="fold", least=_NARROW),
+    ]
+    phases = [(PHASES[phase], count) for phase, count in asdict(found.phases).items() if count]
+    busy = {name: layer.units[unit]["busy"] for unit, name in UNITS.items() if unit != "systolic_array"}
+    if "port" in layer.units:
+        busy["each port"] = layer.cycles - layer.units["port"]["idle"]
+    whose = " - what the workload says of this layer, which goes before --lowering"
+    own = any(each.layer == layer.name for each in work.lowerings)
+    return Shown(
+        (
+            [
+                _heading(layer, setup.hardware.name, setup.batch, work.name, setup.layer.text),
+                shape,
+                f"{_time(layer)}; {_use(layer) if layer.macs else 'nothing for the array'}",
+                _neighbours(work, layer.name),
+                Words([alone] if between and between.asked else []),
+            ],
+            [verdict(found)],
+            [Table(columns, changing)],
+            [no_gain([gain.relaxation.name for gain in same], found.untried)],
+            [
+                "Where the cycles of the array go",
+                Bars(phases, layer.cycles),
+                _busy(busy.items(), layer.cycles),
+                _overlap(between),
+                Words([energy_sentence(layer)]),
+            ],
+            [Words([_lowered(layer, setup.lowering) + whose * own]), Listed(found.explanation.aspects)],
+            *(_by_lowering(fit, unfit, layer.lowering) if len(fit) + len(unfit) > 1 else ()),
+        ),
+        _data(found, work, between, fit, unfit),
+    )
+
+
+def _data(
+    found: Bottleneck, work: Workload, between: Between | None, fit: Sequence[Alternative], unfit: Sequence[Left]
+) -> dict[str, Any]:
+    """The layer as in the result JSON, every relaxation with its cycles, what each lowering costs, what is saved."""
+    setup, (reads, read_by) = found.setup, work.neighbours(found.layer.name)
+    return {
+        "hardware": setup.hardware.to_dict(),
+        "workload": work.name,
+        "batch": setup.batch,
+        "lowering": setup.lowering,
+        "layer": {**asdict(found.layer), "inputs": reads, "riders": work.carried_by(found.layer.name)},
+        "read_by": read_by,
+        "phases": asdict(found.phases),
+        "tiling": dict(found.explanation.choices),
+        "overlapping": asdict(between) if between else None,
+        "bound_by": found.limit,
+        "main_state": found.main_state,
+        "agrees": found.agrees,
+        "gains": [
+            {
+                "with": gain.relaxation.name,
+                "that_is": gain.how,
+                "relieves": gain.relaxation.limit,
+                "per": gain.relaxation.per,
+                "cycles": gain.cycles,
+                "macs": gain.macs,
+                "gain": gain.gain,
+            }
+            for gain in found.gains
+        ],
+        "untried": [{"with": each.name, "reason": each.reason} for each in found.untried],
+        "lowerings": [*map(_cost, fit), *({"lowering": each.name, "unfit": each.reason} for each in unfit)],
+    }
+
+
+def _cost(each: Alternative) -> dict[str, Any]:
+    layer, memory = each.layer, told(each.layer.vector_memory)
+    return {
+        "lowering": each.lowering,
+        "cycles": layer.cycles,
+        "time_us": layer.time_us,
+        "hbm_read_bytes": layer.hbm_read_bytes,
+        "hbm_write_bytes": layer.hbm_write_bytes,
+        "workspace_bytes": each.workspace_bytes,
+        "peak_bytes": memory.peak_bytes,
+        "reads": memory.reads,
+        "writes": memory.writes,
+        "units": {"systolic_array": dict(layer.units["systolic_array"])},
+    }
+
+
+def _neighbours(work: Workload, layer: str) -> Words:
+    """What the layer reads, who reads it, and what rides on its results; empty where nobody knows."""
+    (reads, read_by), riders = work.neighbours(layer), work.carried_by(layer)
+
+    def listed(names: Sequence[str]) -> str:
+        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+        return f"{', '.join(names[:_MOST_NAMED])}{more}"
+
+    by = f"; what it makes is read by {listed(read_by)}" if read_by else ""
+    reading = [f"It reads {listed(reads)}{by}."] if reads else []
+    riding = [f"On its results {'rides' if len(riders) == 1 else 'ride'} {listed(riders)}."] if riders else []
+    return Words([" ".join([*reading, *riding])], "  ")
+
+
+def _overlap(between: Between | None) -> Words:
+    """What it hides that the layer overlaps with its neighbours; empty where it has none."""
+    if between is None:
+        return Words(())
+    hidden, saved = between.hidden_cycles, between.hbm_saved_bytes
+    saves = f"all of them take {abs(hidden):,} cycles {'more' if hidden < 0 else 'fewer'} together"
+    saves = saves if hidden else "all of them take as long as one by one"
+    less = f", and move {quantity(saved, BYTES)} less through HBM" if saved else ""
+    share = f"it takes {between.own_cycles:,} of the cycles, and " if between.asked else ""
+    ahead = f"; it does not with the one ahead, as {between.apart}" if between.apart else ""
+    overlap = f"Overlapping with its neighbours (sequencer.between_layers={between.how})"
+    return Words([f"{overlap}: {share}{saves}{less}{ahead}"])
+
+
+def gain_name(gain: Gain) -> str:
+    """What was relaxed, and what its cycles are counted by."""
+    per = gain.relaxation.per
+    return gain.relaxation.name + ("" if per == "layer" else f", per {per}")
+
+
+def _by_lowering(fit: Sequence[Alternative], unfit: Sequence[Left], taken: str) -> Iterator[list[Block]]:
+    """A row a lowering, the fastest first; what the columns hold, and which lowerings do not fit."""
+    now = next((each.layer.cycles for each in fit if each.lowering == taken), 0)
+
+    def size(
+        head: str, value: Callable[[Alternative], int], units: Units, rank: int, meaning: str
+    ) -> Column[Alternative]:
+        """In one unit, so that the eye can compare."""
+        unit, scaled = scale(map(value, fit), units)
+        name = head.replace("\n", " ")
+        return Column(
+            f"{head}\n{unit}", lambda each: three_digits(value(each) / scaled), rank, legend=f"{name}: {meaning}"
+        )
+
+    columns = [
+        *_lowering_columns(lambda each: each.layer, taken, now),
+        size("HBM", lambda each: each.hbm_bytes, BYTES, 1, "bytes read and written"),
+        size("HBM\nworkspace", lambda each: each.workspace_bytes, BYTES, 2, "tensors beside ifmap, filter and ofmap"),
+        size(
+            "vector\nmemory", lambda each: told(each.layer.vector_memory).peak_bytes, MEMORY, 3, "in use, of all lanes"
+        ),
+        size("port\naccesses", lambda each: each.accesses, COUNTS, 4, "words read and written, of all lanes"),
+    ]
+    yield ["What it costs by each lowering", Table(columns, fit)]
+    alike = {each.reason: [other.name for other in unfit if other.reason == each.reason] for each in unfit}
+    yield [Legend(columns), Words([_cannot(" or ".join(names), reason) for reason, names in alike.items()])]
+
+
+# ---- a layer of a machine of any family
+
+
+def explained_elsewhere(found: Explained, workload: str) -> Shown:
+    """What gains the most, the largest loss, and what the layer takes by each lowering."""
+    layer, asked, now = found.layer, found.asked, found.layer.cycles
+    changing, same = _by_effect(found.easier)
+    columns: list[Column[Easier]] = [
+        Column("gain", lambda each: f"{each.gain:.2f} x"),
+        Column("cycles", lambda each: f"{now / each.gain:,.0f}"),
+        Column("with", lambda each: each.name, justify="left"),
+        Column("that is", lambda each: each.how, 1, "fold"),
+    ]
+    parts = parts_of(layer)
+    amounts = [(state.label, parts[state.key]) for state in all_parts(layer) if parts[state.key] >= 1]
+    _, *others = layer.units.items()
+    chose = (f"{own_figure(key).label} {own_text(key, value)}" for key, value in layer.own.items())
+    rows = found.by_lowering
+    unit, size = scale([float(each.hbm_read_bytes + each.hbm_write_bytes) for each in rows], BYTES)
+    lowerings: Table[LayerResult] = Table(
+        [
+            *_lowering_columns(lambda each: each, layer.lowering, now),
+            figure_column(LAYER["pe_utilization"], lambda each: value_of(each, "pe_utilization"), ("%", 1), 1),
+            Column(f"HBM\n{unit}", lambda each: f"{(each.hbm_read_bytes + each.hbm_write_bytes) / size:,.2f}"),
+        ],
+        rows,
+    )
+    cannot = [Words([_cannot(each.name, each.reason) for each in found.unfit])] if found.unfit else []
+    marked = "*: as it is lowered now."
+    return Shown(
+        (
+            [
+                _heading(layer, asked.machine.name, asked.batch, workload, asked.layer.text),
+                f"{_time(layer)}; {_use(layer)}",
+            ],
+            [_verdict_elsewhere(found)],
+            [Table(columns, changing)],
+            [no_gain([each.name for each in same], found.untried)],
+            [
+                f"Where the cycles of the {main_name(layer)} go",
+                Bars(amounts, now),
+                _busy([(unit_name(name), of.get("busy", 0)) for name, of in others], now),
+            ],
+            [Words([f"{_lowered(layer, asked.lowering)}: {', '.join(chose)}"], "  ")],
+            *([[lowerings, *cannot], [marked]] if cannot else [[lowerings, marked]]),
+        ),
+        {
+            "hardware": asked.machine.to_dict(),
+            "workload": workload,
+            "batch": asked.batch,
+            "lowering": asked.lowering,
+            "layer": asdict(layer),
+            "gains": [
+                {"with": each.name, "that_is": each.how, "cycles": each.cycles, "gain": each.gain}
+                for each in found.easier
+            ],
+            "untried": [{"with": each.name, "reason": each.reason} for each in found.untried],
+            "lowerings": [
+                *({"lowering": each.lowering, "cycles": each.cycles, "time_us": each.time_us} for each in rows),
+                *({"lowering": each.name, "unfit": each.reason} for each in found.unfit),
+            ],
+        },
+    )
+
+
+def _verdict_elsewhere(found: Explained) -> Words:
+    most = next(iter(found.easier), None)
+    if most is None or most.gain < _LEAST_GAIN:
+        least = f"{100 * (_LEAST_GAIN - 1):.0f} %"
+        bound = f"No single thing bounds this layer: nothing that was tried makes it {least} faster."
+    else:
+        bound = f"With {most.name}, it is {most.gain:.2f} times as fast: of all that was tried, that gains the most."
+    parts = parts_of(found.layer)
+    states = {state.key: state for state in all_parts(found.layer)}
+    largest = max((key for key in parts if key != "useful"), key=parts.__getitem__)
+    share = percent(parts[largest] / found.layer.cycles)
+    return Words([f"{bound} The largest loss is {states[largest].doing}: {share} % of the cycles."])
+
+
+# ---- what both say
+
+
+def _heading(layer: LayerResult, machine: str, batch: int, workload: str, text: str) -> str:
+    return f"{workload} {layer.name}, batch {batch}, on {machine}: {text}"
+
+
+def _time(layer: LayerResult) -> str:
+    return f"{layer.cycles:,} cycles = {quantity(layer.time_us, TIMES)}"
+
+
+def _use(layer: LayerResult) -> str:
+    return f"PE utilisation {percent(layer.pe_utilization)} % (100 % is {counted(layer.ideal_cycles, 'cycle')})"
+
+
+def _by_effect(gains: Sequence[Tried]) -> tuple[list[Tried], list[Tried]]:
+    """What changes the cycles, and what does not."""
+    changing = [each for each in gains if abs(each.gain - 1) >= NO_GAIN]
+    return changing, [each for each in gains if abs(each.gain - 1) < NO_GAIN]
+
+
+def no_gain(names: Sequence[str], untried: Sequence[Left]) -> Words:
+    """What makes no difference, and what could not be tried."""
+    same = [f"No difference: {', '.join(names)}."] if names else []
+    return Words([*same, *(f"Not tried: {each.name} ({each.reason})." for each in untried)])
+
+
+def _busy(units: Iterable[tuple[str, int]], cycles: int) -> Words:
+    """How busy everything else is."""
+    shares = [f"{name} {percent(count / cycles)} %" for name, count in units]
+    return Words([f"Busy beside it: {', '.join(shares)}"] if shares else [])
+
+
+def _lowered(layer: LayerResult, asked: str) -> str:
+    chosen = "" if asked == layer.lowering else f", the fastest ({asked})"
+    return f"How it is lowered, by {layer.lowering}{chosen}"
+
+
+def _cannot(lowering: str, reason: str) -> str:
+    return f"By {lowering} it cannot run here: {reason}."
+
+
+def _lowering_columns(of: Callable[[Row], LayerResult], taken: str, now: int) -> list[Column[Row]]:
+    """The lowering of a row, and its cycles beside those of now."""
+    return [
+        Column("", lambda row: "*" if of(row).lowering == taken else "", justify="left"),
+        Column("lowering", lambda row: of(row).lowering, justify="left"),
+        Column("cycles", lambda row: f"{of(row).cycles:,}"),
+        Column(
+            "times\nas long",
+            lambda row: f"{of(row).cycles / now:.2f}" if now else NONE,
+            legend=f"times as long: as by {taken} (*), which it is lowered by now",
+        ),
+    ]
+
+
+# ---- what bounds a layer of a TPU, in words
+
+
+LIMITS = {
+    "array": ("the array", "it is busy in {busy} % of the cycles, with {mapped} % of its PEs in use."),
+    "mapping": ("the mapping", "{mapped} % of the PEs are in use; a pass fills {filled}."),
+    "ports": ("the ports of the vector memories", "words of {elements} come and go too often for one port a lane; "
+              "the array loses {port_stall} % of its cycles to it."),
+    "banks": ("conflicts in the banks", "rows of the array ask one bank for several words at once; the array loses "
+              "{bank_conflict} % of its cycles to it."),
+    "hbm": ("HBM bandwidth", "moving {moved} keeps the bus busy in {hbm} % of the cycles."),
+    "rows": ("rows and channels of HBM", "{rows}."),
+    "latency": ("HBM latency", "data comes {latency} cycles after it is asked for, and too little is under way."),
+    "weights": ("loading weights", "{loads}. Too little input shares them."),
+    "memory": ("the size of the vector memories",
+               "cut into blocks that fit, the layer reads {reads:.2f} times its operands from HBM."),
+    "block": ("the block that is given", "with {given}, the layer reads {reads:.2f} times its operands from HBM."),
+    "vector_unit": ("the vector unit", "{conversions}it {adds} in {vector_unit} % of the cycles."),
+    "sequencer": ("the sequencer", "a layer takes {launch} cycles to launch{bodies}{drains}."),
+    "input": ("too little input", "{loads}; the layer's start and end take {ends} % of its cycles. More input would "
+              "share them."),
+}  # fmt: skip
+"""What can bound a layer, in words, and what is found then, of `_facts`."""
+
+_WORK = {"layer": "", "image": " for as many images", "row": " for as many rows", "MAC": " for as many MACs"}
+
+
+def verdict(found: Bottleneck) -> Words:
+    """What bounds the layer, what relieving it gains, and whether the cycles of the array say the same."""
+    if found.most is None:
+        least = f"{100 * (LEAST_GAIN - 1):.0f} %"
+        return Words([f"No single thing bounds this layer: nothing that was tried makes it {least} faster."])
+    limit, finding = LIMITS[found.most.relaxation.limit]
+    bound = f"Bound by {limit}: {finding.format(**_facts(found))}"
+    return Words([bound, _best(found.most, found), _cross_check(found)])
+
+
+def _facts(found: Bottleneck) -> dict[str, object]:
+    """What LIMITS tells of a layer: shares of its cycles, and what they come from."""
+    layer, hardware, phases, units = found.layer, found.setup.hardware, found.phases, found.layer.units
+    sequencer, streams = hardware.sequencer, found.program.streams
+    # There are none where the vector unit does it all.
+    rows, cols = (fmean(sizes or [0]) for sizes in ([each.rows for each in streams], [each.cols for each in streams]))
+    operands = found.setup.layer.operands(found.setup.batch) * hardware.vector_memory.element_bytes
+    ends = phases.first_fill + phases.drain + phases.spill + phases.skew
+    word_fill = told(layer.blocking).word_fill
+    drains = ", and no block begins before the one ahead has drained"
+    return {
+        "busy": percent(units["systolic_array"]["busy"] / layer.cycles),
+        "mapped": percent(told(layer.mapping_efficiency)),
+        "filled": f"{rows:.4g} of {hardware.array.rows} rows and {cols:.4g} of {hardware.array.cols} columns",
+        "elements": "one element" if word_fill == 1 else f"{word_fill} elements",
+        "port_stall": percent(units["systolic_array"]["port_stall"] / layer.cycles),
+        "bank_conflict": percent(units["systolic_array"]["bank_conflict"] / layer.cycles),
+        "moved": quantity(layer.hbm_read_bytes + layer.hbm_write_bytes, BYTES),
+        "hbm": percent(units["hbm"]["busy"] / layer.cycles),
+        "latency": hardware.latency_cycles,
+        "rows": _rows(layer.dram) if layer.dram else "",
+        "loads": _loads(found),
+        "reads": layer.hbm_read_bytes / operands,
+        "given": ", ".join(f"{name} {size}" for name, size in hardware.mapping.block.given.items()),
+        "conversions": "".join(_a_word(found)),
+        "adds": "works by itself" if found.program.vectors else "adds partial sums",
+        "vector_unit": percent(units["vector_unit"]["busy"] / layer.cycles),
+        "launch": sequencer.launch_cycles,
+        "bodies": f", a block {sequencer.block_cycles} beyond its steps" if sequencer.block_cycles else "",
+        "drains": drains if sequencer.between_blocks == "drain" else "",
+        "ends": percent(ends / layer.cycles),
+    }
+
+
+def _loads(found: Bottleneck) -> str:
+    """What more input would be shared by: the weights of a pass, or what the vector unit has to do."""
+    layer, passes = found.layer, found.layer.passes
+    if not passes:
+        works = percent(layer.units["vector_unit"]["busy"] / layer.cycles)
+        return f"the vector unit, which does it all, works in {works} % of the cycles"
+    computes = layer.units["systolic_array"]["busy"] / passes
+    takes = f"weights take {found.setup.hardware.preload_cycles} cycles to load"
+    return f"{takes} for a pass that computes for {computes:,.0f}"
+
+
+def _rows(use: DramUse) -> str:
+    """What the DRAM did."""
+    bursts = use.row_hits + use.row_misses + use.row_conflicts
+    return (
+        f"{percent((use.row_misses + use.row_conflicts) / max(1, bursts))} % of {bursts:,} bursts open a row, the "
+        f"busiest channel of a transfer moves {use.channel_imbalance:.2f} times the mean, and {use.hbm_overfetch:.2f} "
+        f"times the bytes wanted are moved, at {quantity(use.hbm_reached_bytes_per_s, RATES)}"
+    )
+
+
+def _a_word(found: Bottleneck) -> Iterator[str]:
+    """What the vector unit takes for a word, besides adding."""
+    unit = found.setup.hardware.vector_unit
+    if unit.unpack_cycles or unit.pack_cycles:
+        unpacks, packs = plain_number(unit.unpack_cycles), plain_number(unit.pack_cycles)
+        yield f"a word takes {unpacks} cycles to unpack, or {packs} to pack; "
+    if unit.stack_cycles:
+        yield f"a word of stacked taps takes {plain_number(unit.stack_cycles)} for each copy beyond the second; "
+    if unit.relayout_cycles and found.setup.hardware.mapping.entry == "relaid":
+        yield f"a word of an ifmap in another layout takes {plain_number(unit.relayout_cycles)} cycles of loads; "
+    if found.program.vectors and (unit.operand_cycles or unit.result_cycles or unit.ready_cycles):
+        each = (plain_number(cycles) for cycles in (unit.operand_cycles, unit.result_cycles, unit.ready_cycles))
+        yield "an operand takes {} cycles, a result {}, a word to be made ready {}; ".format(*each)
+    if found.program.word_cycles > _streamed(found):
+        yield f"a word that is streamed takes {found.program.word_cycles} to be transposed; "
+
+
+def _streamed(found: Bottleneck) -> int:
+    """Cycles that any word takes, however little of it is used."""
+    hardware = found.setup.hardware
+    return hardware.vector_memory.word_elements if hardware.array.streamed == "all" else 0
+
+
+def _best(most: Gain, found: Bottleneck) -> str:
+    """What gains the most; and, where that takes another layer, what gains the most with this one."""
+    cycles = f"{cycles_text(found, most)} cycles{_WORK[most.relaxation.per]}"
+    gains = f"With {most.relaxation.name}, it takes {cycles}: {gain_text(most)} times as fast."
+    setting = found.best_setting
+    if setting is None or setting is most:
+        return gains
+    return f"{gains} Of what can be set, {setting.relaxation.name}: {gain_text(setting)} times as fast."
+
+
+def _cross_check(found: Bottleneck) -> str:
+    share = found.layer.units["systolic_array"][found.main_state] / found.layer.cycles
+    state = f"{STATES[found.main_state].doing} in {percent(share)} % of its cycles"
+    if found.agrees:
+        return f"The array's own account agrees: it is {state}."
+    return (
+        f"The array's own account points elsewhere: it is {state}. It tells what the array waits for, not what a "
+        "change frees; the gains are simulated."
+    )
+
+
+def gain_text(gain: Gain) -> str:
+    """How many times as fast."""
+    return f"{gain.gain:,.0f}" if gain.gain >= 1000 else f"{gain.gain:.2f}"
+
+
+def cycles_text(found: Bottleneck, gain: Gain) -> str:
+    """Cycles for the work of the layer as it is."""
+    cycles = found.layer.cycles / gain.gain
+    return f"{cycles:,.0f}" if cycles >= 1 else "< 1"

@@ -1,0 +1,218 @@
+"""What is told of machines and memories: what comes with tpusim, the chip area of a machine, a trace on a DRAM."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+from tpusim.base.units import BANDWIDTH, FREQUENCY, LENGTH, POWER, SIZE
+from tpusim.base.words import counted
+from tpusim.machines.tpu.cost import AreaPart, Sram, memories_by_macro, parts_of, srams_by_word, total_mm2
+from tpusim.machines.tpu.description import Hardware
+from tpusim.memory.dram.device import Device
+from tpusim.memory.dram.replay import Figures, Replay
+from tpusim.memory.dram.trace import Trace
+from tpusim.network.workload import Workload
+from tpusim.report.shown import NONE, Column, Shown, Table, Words
+from tpusim.report.text import percent, quantity, three_digits
+from tpusim.result.vocabulary.figures import COUNTS
+from tpusim.technology.area import shrink
+from tpusim.technology.chips import chip_of
+
+# ---- what comes with tpusim
+
+
+def workload_table(workloads: Sequence[tuple[str, Workload, str]]) -> Table[tuple[str, Workload, str]]:
+    """The shipped workloads, as (name, workload at batch 1, source)."""
+    columns: list[Column[tuple[str, Workload, str]]] = [
+        Column("workload", lambda row: row[0], justify="left"),
+        Column("layers", lambda row: f"{len(row[1].layers)}"),
+        Column("MACs/image", lambda row: quantity(sum(layer.macs(1) for layer in row[1].layers), COUNTS)),
+        Column("source", lambda row: row[2], justify="fold"),
+    ]
+    return Table(columns, workloads)
+
+
+def hardware_table(machines: Sequence[Hardware]) -> Table[Hardware]:
+    """The shipped TPUs."""
+    columns: list[Column[Hardware]] = [
+        Column("hardware", lambda each: each.name, justify="left"),
+        Column("array", lambda each: f"{each.array.rows} x {each.array.cols}"),
+        Column("clock", lambda each: FREQUENCY.format(each.clock_hz)),
+        Column("vector memory", lambda each: f"{each.lanes} x {SIZE.format(each.vector_memory.capacity_bytes)}", 1),
+        Column("banks", _banks, 1),
+        Column("word", lambda each: f"{each.vector_memory.word_elements} x {each.vector_memory.element_bytes} B", 2),
+        Column("HBM", lambda each: BANDWIDTH.format(each.hbm.bandwidth_bytes_per_s)),
+    ]
+    return Table(columns, machines)
+
+
+def _banks(machine: Hardware) -> str:
+    """The banks of the ifmap beside the vector memory."""
+    return f"{machine.banks} x {SIZE.format(machine.vector_memory.bank_capacity_bytes)}" if machine.banked else NONE
+
+
+def facts_table(machines: Sequence[Mapping[str, str]]) -> Table[Mapping[str, str]]:
+    """Machines of another family, each as its facts by name; the first is what it is called."""
+
+    def fact(name: str, machine: Mapping[str, str]) -> str:
+        return machine.get(name, NONE)
+
+    names = dict.fromkeys(name for machine in machines for name in machine)
+    columns: list[Column[Mapping[str, str]]] = [
+        Column(name, partial(fact, name), rank, "right" if rank else "left") for rank, name in enumerate(names)
+    ]
+    return Table(columns, machines)
+
+
+def device_table(devices: Sequence[Device]) -> Table[Device]:
+    """The shipped DRAMs."""
+    columns: list[Column[Device]] = [
+        Column("DRAM", lambda each: each.name, justify="left"),
+        Column("channels", lambda each: f"{each.channels}"),
+        Column("banks", lambda each: f"{each.organisation.bank_groups} x {each.organisation.banks}"),
+        Column("row", lambda each: SIZE.format(each.organisation.columns * each.organisation.burst_bytes)),
+        Column("capacity", lambda each: SIZE.format(each.capacity_bytes)),
+        Column("at most", lambda each: BANDWIDTH.format(round(each.peak_bytes_per_s))),
+        Column("refresh", lambda each: each.refresh.replace("_", " "), justify="left"),
+    ]
+    return Table(columns, devices)
+
+
+def lowering_table(lowerings: Sequence[tuple[str, str]], title: str = "lowering") -> Table[tuple[str, str]]:
+    """Every lowering of a family, as (name, what it is)."""
+    columns: list[Column[tuple[str, str]]] = [
+        Column(title, lambda row: row[0], justify="left"),
+        Column("how convolutions become passes", lambda row: row[1], justify="fold"),
+    ]
+    return Table(columns, lowerings)
+
+
+def sweep_table(sweeps: Sequence[tuple[str, Mapping[str, Any]]]) -> Table[tuple[str, Mapping[str, Any]]]:
+    """The shipped sweeps, as (name, what its file says)."""
+    columns: list[Column[tuple[str, Mapping[str, Any]]]] = [
+        Column("sweep", lambda row: row[0], justify="left"),
+        Column("of", lambda row: ", ".join(row[1]["workloads"]), justify="fold"),
+        Column("over", lambda row: ", ".join(row[1]["axes"]), justify="fold"),
+    ]
+    return Table(columns, sweeps)
+
+
+# ---- what a machine takes of a chip
+
+_MM2_OF_NM2 = 1e-12
+_BASES = (
+    "model: of ours, from the pitch of cells and the area of a flip-flop. published: a circuit that somebody laid out "
+    "or synthesised, counted or scaled. None is measured. Not modelled: control, clocks, wires between parts, scalar "
+    "unit, DMA, HBM interface, links."
+)
+_WORDS = (
+    "pitch: a row a word, and periphery beside each row, as in the OpenRAM macros of the paper's Fig. 16b. CACTI: a "
+    "compiled macro that folds short words into columns, and so hardly minds. Each in times of the least of its own."
+)
+
+
+def area(machine: Hardware) -> Shown:
+    """The area of a machine part by part, with other memories, and beside what is published; in JSON all of it."""
+    parts, total, chip = parts_of(machine), total_mm2(machine), chip_of(machine.name)
+    with_macros = total - sum(part.mm2 for part in parts if part.key in ("vector_memories", "banks"))
+    with_macros += memories_by_macro(machine)
+    beside = [f"With vector memories by CACTI's macros (a model): {three_digits(with_macros)} mm2 instead of "
+              f"{three_digits(total)}."]  # fmt: skip
+    if chip:
+        shrunk = chip.cores * shrink(machine.silicon.feature_nm, chip.feature_nm)
+        beside.append(
+            f"{chip.name}, published: less than {chip.area_nm2 * _MM2_OF_NM2:,.0f} mm2 and "
+            f"{POWER.format(chip.power_pw)} in {LENGTH.format(chip.feature_nm)}, for {chip.cores} cores and all that "
+            f"is not modelled. {chip.cores} of this machine, shrunk with the square of the feature: "
+            f"{three_digits(shrunk * total)} mm2, {three_digits(shrunk * with_macros)} with CACTI's macros."
+        )
+    size = SIZE.format(machine.vector_memory.capacity_bytes)
+    return Shown(
+        (
+            [Words([f"{machine.name} in {machine.silicon.name}: {three_digits(total)} mm2"])],
+            [_part_table([*parts, AreaPart("total", "all together", total, "model", "")], total)],
+            [Words([_BASES])],
+            [Words(beside)],
+            [Words([f"One vector memory of {size} by the elements of its word"])],
+            [_word_table(srams_by_word(machine))],
+            [Words([_WORDS])],
+        ),
+        {
+            "hardware": machine.to_dict(),
+            "technology": machine.silicon.to_dict(),
+            "parts": [asdict(part) for part in parts],
+            "total_mm2": total,
+            "total_with_macros_mm2": with_macros,
+            "words": [asdict(sram) for sram in srams_by_word(machine)],
+            "chip": chip.model_dump(by_alias=True) if chip else None,
+        },
+    )
+
+
+def _part_table(parts: Sequence[AreaPart], total: float) -> Table[AreaPart]:
+    columns: list[Column[AreaPart]] = [
+        Column("part", lambda part: part.name, justify="left"),
+        Column("mm2", lambda part: three_digits(part.mm2)),
+        Column("%", lambda part: percent(part.mm2 / total), 1),
+        Column("known by", lambda part: part.basis if part.key != "total" else "", justify="left"),
+        Column("of what", lambda part: part.what, 2, "fold"),
+    ]
+    return Table(columns, parts)
+
+
+def _word_table(srams: Sequence[Sram]) -> Table[Sram]:
+    """A row for each width of a word."""
+    pitch, macro = min(sram.pitch_mm2 for sram in srams), min(sram.macro_mm2 for sram in srams)
+    columns: list[Column[Sram]] = [
+        Column("word", lambda sram: f"{sram.elements}"),
+        Column("bits", lambda sram: f"{sram.bits:,}"),
+        Column("pitch\nmm2", lambda sram: three_digits(sram.pitch_mm2)),
+        Column("of the\nleast", lambda sram: three_digits(sram.pitch_mm2 / pitch)),
+        Column("CACTI\nmm2", lambda sram: three_digits(sram.macro_mm2)),
+        Column("of the\nleast", lambda sram: three_digits(sram.macro_mm2 / macro)),
+    ]
+    return Table(columns, srams)
+
+
+# ---- what a DRAM makes of a trace
+
+
+def replayed(result: Replay, trace: Trace) -> Shown:
+    """What a device made of a trace: in a sentence, channel by channel, and in JSON."""
+    device, total, peak = result.device, result.total, result.device.peak_bytes_per_s
+    bursts = int((trace.addresses >= device.capacity_bytes).sum())
+    has = f"lie beyond the {SIZE.format(device.capacity_bytes)} of {device.name}, where addresses begin again at 0"
+    rows = [(f"{number}", each) for number, each in enumerate(result.channels)]
+    table = Table(_CHANNEL, [*rows, ("all", total)] if len(rows) > 1 else rows)
+    heading = [
+        f"{device.name}: {device.channels} channels of {device.banks} banks, {peak / 1e9:.0f} GB/s at most; "
+        f"mapping {device.mapping}.",
+        f"{total.bytes_moved:,} bytes moved for {total.bytes_requested:,} asked for, in {total.last_ns or 0:,.1f} ns: "
+        f"{total.bandwidth_bytes_per_s / 1e9:.2f} GB/s, {100 * total.bandwidth_bytes_per_s / peak:.1f} % of the peak.",
+        f"{counted(bursts, 'burst')} of the trace {has}." if bursts else "",
+    ]
+    return Shown((heading, [table], [table.legend()]), result.to_dict())
+
+
+def _ns(value: float | None) -> str:
+    return NONE if value is None else f"{value:,.1f}"
+
+
+_CHANNEL: tuple[Column[tuple[str, Figures]], ...] = (
+    Column("channel", lambda row: row[0], justify="left"),
+    Column(
+        "first\nns", lambda row: _ns(row[1].first_ns), 3, legend="first, last: when the first and last data is there"
+    ),
+    Column("last\nns", lambda row: _ns(row[1].last_ns)),
+    Column("asked\nbytes", lambda row: f"{row[1].bytes_requested:,}", 2, legend="asked: the bytes of the trace"),
+    Column("moved\nbytes", lambda row: f"{row[1].bytes_moved:,}", legend="moved: those of all bursts read or written"),
+    Column(
+        "GB/s", lambda row: f"{row[1].bandwidth_bytes_per_s / 1e9:.2f}", legend="GB/s: moved until the last is there"
+    ),
+    Column("row hits", lambda row: f"{row[1].row_hits:,}", legend="row hits: bursts that were not the first of a row"),
+    Column("activates", lambda row: f"{row[1].activates:,}", 1, legend="activates: rows opened"),
+    Column("refreshes", lambda row: f"{row[1].refreshes:,}", 1),
+)

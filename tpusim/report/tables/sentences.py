@@ -1,0 +1,258 @@
+"""What is said of a run: heading, totals, verdict, energy, notices, what is not apart; for a terminal and the page."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from tpusim.base.words import counted
+from tpusim.flow.lowerings import AUTO
+from tpusim.network.ops.fused import Fused
+from tpusim.network.workload import Workload
+from tpusim.report.shown import Words
+from tpusim.report.text import frequency, percent, quantity, three_digits
+from tpusim.result.by_op import by_op
+from tpusim.result.records import DramUse, LayerResult, Result, Total
+from tpusim.result.vocabulary.energies import parts_in as energies_in
+from tpusim.result.vocabulary.figures import BYTES, COUNTS, JOULES, MEMORY, PLAIN, RATES, TIMES
+from tpusim.result.vocabulary.lowerings import in_heading
+from tpusim.result.vocabulary.own import own_figure
+from tpusim.result.vocabulary.runs import numbers_asked, size_of, with_extent
+from tpusim.result.vocabulary.states import does_less, parts_in, parts_of
+
+_WHOLE = "integers", "int8"
+"""Types of numbers of which sums are exact."""
+
+
+def heading(result: Result) -> str:
+    """What was run on what, in one line."""
+    engine = "both engines, in agreement" if result.engine == "both" else f"{result.engine} engine"
+    numbers = f"{asked}, " if (asked := numbers_asked(result)) else ""
+    return with_extent(
+        f"{result.workload}, {size_of(result)}, on {result.hardware.get('name', 'unnamed hardware')}: "
+        f"{in_heading(result)}, {engine}, {numbers}seed {result.seed}",
+        result,
+    )
+
+
+def totals(total: Total) -> Words:
+    """The totals in sentences, every number with its unit.
+
+    What the array does with its cycles adds up to all of them.
+    """
+    cycles, parts = total.cycles, parts_of(total)
+    names = {state.key: state.label.removeprefix("busy, ") for state in parts_in([total])[1:]}
+    losses = ", ".join(f"{name} {percent(parts[key] / cycles)} %" for key, name in names.items())
+    hbm = f"HBM read {quantity(total.hbm_read_bytes, BYTES)}, written {quantity(total.hbm_write_bytes, BYTES)}"
+    useful = f"PE utilisation {percent(total.pe_utilization)} %"
+    if does_less(total):
+        useful = f"{useful}, as not all multiplications are the array's; busy {percent(parts['useful'] / cycles)} %"
+    in_passes = "" if total.passes is None else f" in {total.passes:,} passes"
+    lines = (
+        f"Total: {cycles:,} cycles = {quantity(total.time_us, TIMES)} at {frequency(cycles / total.time_us * 1e6)}; "
+        f"{quantity(total.macs, COUNTS)}MAC{in_passes}; {quantity(total.tflops * 1e12, COUNTS)}FLOPS",
+        f"  Of the cycles: {useful}, {losses}; together 100 %",
+        f"  {'; '.join(_mapped(total, hbm))}",
+        *([_dram_line(total.dram)] if total.dram else []),
+        *([f"  {energy_sentence(total)}"] if total.energy_use else []),
+        f"  simulated in {total.wall_seconds:.2f} s",
+    )
+    return Words(lines, "    ", wide=True)
+
+
+def _mapped(total: Total, hbm: str) -> Iterator[str]:
+    """What is told of the machine's memories, and of what fills its array where it has one."""
+    if total.mapping_efficiency is not None:
+        yield f"Mapping efficiency {percent(total.mapping_efficiency)} %"
+    yield hbm
+    if memory := total.vector_memory:
+        yield (
+            f"vector memory: peak {quantity(memory.peak_bytes, MEMORY)}, ports unused "
+            f"{percent(memory.port_idle_ratio)} %"
+        )
+
+
+def _dram_line(use: DramUse) -> str:
+    """What the DRAM did."""
+    rows = use.row_hits + use.row_misses + use.row_conflicts
+    return (
+        f"  HBM: {quantity(use.hbm_moved_bytes, BYTES)} in bursts at {quantity(use.hbm_reached_bytes_per_s, RATES)}, "
+        f"{use.hbm_overfetch:.3g} times the bytes wanted; row hits {percent(use.row_hits / rows)} %, misses "
+        f"{percent(use.row_misses / rows)} %, conflicts {percent(use.row_conflicts / rows)} %; {use.refreshes:,} "
+        f"refreshes; the busiest channel of a transfer moves {use.channel_imbalance:.3g} times the mean"
+    )
+
+
+_MOST_OF_A_BOUND = 99.9
+"""What is told, in percent, of right elements whose error rounds to all of it."""
+
+
+def verdict(result: Result) -> str:
+    """The one line that says whether the values are right."""
+    total = result.total
+    if total.outputs_checked == 0:
+        return "Outputs not checked (--no-check)."
+    right = total.outputs_checked - total.outputs_mismatched
+    share = total.error_share
+    near = "are within the proven bound of sums in float64"
+    # Of whole numbers only what takes a function is rounded.
+    mixed = f"equal the reference or, where a layer rounds, {near}" if result.dtype in _WHOLE else near
+    held = "equal the reference" if share is None else mixed
+    counts = f"{right:,} of {total.outputs:,} elements {held}, {total.outputs_mismatched:,} wrong."
+    if share is not None:
+        told = 100 * share if total.outputs_mismatched else min(100 * share, _MOST_OF_A_BOUND)
+        counts += f" The largest error worked out is {told:.3g} % of its bound."
+    if total.intermediates_checked:
+        counts += f" Of {total.intermediates_checked:,} on the way to them, {total.intermediates_mismatched:,} wrong."
+    if total.outputs_checked < total.outputs:
+        return f"{total.outputs_checked:,} outputs checked: {counts}"
+    return f"Every output checked: {counts}"
+
+
+def first_wrong(result: Result) -> str:
+    """The first wrong layer and its first wrong element; empty when all is right."""
+    layer = next((layer for layer in result.layers if layer.wrong), None)
+    if layer is None:
+        return ""
+    wrong = f"layer {layer.name}: {layer.outputs_mismatched:,} of {layer.outputs_checked:,} outputs are wrong"
+    if layer.intermediates_mismatched:
+        wrong += f", {layer.intermediates_mismatched:,} of {layer.intermediates_checked:,} elements on the way to them"
+    return f"{wrong}; the first: {layer.first_mismatch}" if layer.first_mismatch else wrong
+
+
+def word_notice(result: Result) -> str:
+    """What partly filled words cost; empty when every layer fills its words."""
+    filled = [(layer, layer.blocking.word_fill) for layer in result.layers if layer.blocking]
+    word = int(result.hardware["vector_memory"]["word_elements"]) if filled else 0
+    layers = [layer for layer, fill in filled if fill < word]
+    if not layers:
+        return ""
+    held = min(fill for _, fill in filled)
+    stalls, cycles = zip(*((layer.stall_cycles["port_stall"], layer.cycles) for layer in layers), strict=True)
+    where = f"in {len(layers)} of {len(result.layers)} layers"
+    return (
+        f"Words partly used: as few as {held} of {word} elements hold anything, {where} at batch {result.batch}; "
+        f"feature maps there take up to {word / held:.3g} times the space and port accesses (port stalls: "
+        f"{percent(sum(stalls) / sum(cycles))} %). Batches, and rows of a GEMM, that are multiples of {word} fill it."
+    )
+
+
+def outcome(layer: LayerResult) -> str:
+    """The check of one layer in a word."""
+    if layer.outputs_checked == 0:
+        return "-"
+    return f"{layer.wrong} wrong" if layer.wrong else "ok"
+
+
+def energy_sentence(record: LayerResult | Total) -> str:
+    """How much, what it went to, and that it is a model; empty where nothing is known of it."""
+    use = record.energy_use
+    if use is None:
+        return ""
+    shares = ", ".join(
+        f"{part.label} {percent(use.parts.get(part.key, 0.0) / use.energy)} %" for part in energies_in([use])
+    )
+    watts = use.energy / record.time_us / 1e6
+    return (
+        f"Energy, a model in {use.technology}: {quantity(use.energy, JOULES)}, {three_digits(watts)} W on the mean, "
+        f"{three_digits(use.tops_per_watt)} TOPS/W; {shares}"
+    )
+
+
+def op_sentence(result: Result) -> str:
+    """The time by op: "By op: conv2d 71.2 % of the time (53 layers), ..."; empty where all layers are of one."""
+    uses = by_op(result.layers)
+    if len(uses) < 2:
+        return ""
+    told = (f"{op} {percent(use.share)} % ({counted(use.layers, 'layer')})" for op, use in uses.items())
+    return f"Time by op: {', '.join(told)}."
+
+
+def own_text(key: str, value: float | str) -> str:
+    """What only one machine family tells, with its unit."""
+    units = own_figure(key).units
+    return value if isinstance(value, str) else f"{value:,}" if units == PLAIN else quantity(value, units)
+
+
+# ---- layers that are not apart: that overlap, or ride on the results of others
+
+
+def fusion_notice(work: Workload, result: Result) -> str:
+    """How many layers ride on the results of others, or why none does; empty where none is to."""
+    if result.hardware.get("sequencer", {}).get("fusion") != "results":
+        return ""
+    biases = _biases_notice(work)
+    if told := riding(result):
+        return f"{told[:-1]} (+ in their shapes).{biases}"
+    if len(work.never_timed) < len(work.not_timed):
+        why = "additions and activations are left out; --ops all has them"
+    elif not work.edges:
+        why = "the workload does not say what its layers read (inputs:)"
+    else:
+        why = "none follows a convolution or a product in a way that it could"
+    return f"No layer rides on the results of another: {why}.{biases}"
+
+
+def _biases_notice(work: Workload) -> str:
+    """How many layers have their biases in the machine, and how many have not; empty where none has any."""
+    within, outside = sum(isinstance(each, Fused) and each.bias for each in work.layers), len(work.biases)
+    told = f" The sums of {counted(within, 'layer')} begin at biases." if within else ""
+    return f"{told} The biases of {counted(outside, 'layer')} are added outside the machine." if outside else told
+
+
+def riding(result: Result) -> str:
+    """How many layers ride on the results of how many others; empty where none does."""
+    carried = [len(layer.riders) for layer in result.layers if layer.riders]
+    riders = sum(carried)
+    if not riders:
+        return ""
+    return f"{counted(riders, 'layer')} {'rides' if riders == 1 else 'ride'} on the results of {len(carried):,}."
+
+
+def overlap_of(layer: LayerResult) -> str:
+    """What a layer saves as it overlaps with others, and who reads on chip what it makes; empty where it is alone."""
+    hidden, found = layer.hidden_cycles, layer.residency
+    told = [f"{abs(hidden):,} cycles {'more' if hidden < 0 else 'fewer'} than alone"] if hidden else []
+    told += [f"{quantity(layer.hbm_saved_bytes, BYTES)} fewer through HBM"] if layer.hbm_saved_bytes else []
+    if found and found.outcome:
+        too = ", and goes to HBM as well" if found.spilled else ""
+        told.append(f"what it makes stays on chip for {', '.join(found.readers)}{too}")
+    told += [f"begins on an empty machine, as {layer.apart}"] if layer.apart else []
+    return "; ".join(told)
+
+
+def overlap_notice(result: Result) -> str:
+    """What it saves that layers overlap; empty where they do not."""
+    if result.hardware.get("sequencer", {}).get("between_layers", "drain") == "drain":
+        return ""
+    hidden, cycles = result.total.hidden_cycles, result.total.cycles
+    share = percent(abs(hidden) / (cycles + hidden))
+    told = f"Layers overlap: {abs(hidden):,} cycles {'more' if hidden < 0 else 'fewer'} than one by one, {share} %."
+    apart = Counter(layer.apart for layer in result.layers if layer.apart)
+    begin = "; ".join(f"{counted(count, 'layer')} on an empty machine, as {why}" for why, count in apart.items())
+    between = f" Not between all: {begin}." if begin else ""
+    stays = f"\n{_stays_notice(result)}" if any(layer.residency for layer in result.layers) else ""
+    return f"{told}{between}{_chosen_alone(result)}{stays}"
+
+
+def _stays_notice(result: Result) -> str:
+    """What it saves that outcomes stay on chip."""
+    total, stay = result.total, sum(bool(each.residency and each.residency.outcome) for each in result.layers)
+    saved, moved = total.hbm_saved_bytes, total.hbm_read_bytes + total.hbm_write_bytes
+    if not stay:
+        return "No outcome stays on chip: none is read word for word as it is made, or none has room."
+    of = f"outcomes of {stay} of {counted(len(result.layers), 'layer')}"
+    if any("scratch_write_bytes" in each.own for each in result.layers):
+        of += ", of others some lie in the scratch memory"
+    return f"On chip stay {of}: {quantity(saved, BYTES)} fewer through HBM, {percent(saved / (saved + moved))} %."
+
+
+def _chosen_alone(result: Result) -> str:
+    """What by simulation is chosen for a layer that overlaps with others; empty where nothing is."""
+    searched = result.hardware.get("mapping", {}).get("search") == "simulate"
+    chosen = ["lowering"] * (result.lowering == AUTO) + ["block"] * searched
+    if not chosen:
+        return ""
+    return (
+        f" Each has the {' and the '.join(chosen)} that is fastest for it alone, which need not be so for all together."
+    )

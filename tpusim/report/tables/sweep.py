@@ -1,0 +1,317 @@
+"""The points of a sweep: the best of them as a table; in files, written and read back."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from itertools import groupby, islice
+from pathlib import Path
+from typing import Any
+
+from tpusim.base.errors import InputError
+from tpusim.base.units import number
+from tpusim.report.shown import NONE, Column, Legend, Paragraphs, Table, figure_column, path_head
+from tpusim.report.text import from_cell, scale, three_digits, to_cell
+from tpusim.result.vocabulary.fields import axis_title
+from tpusim.result.vocabulary.figures import COLUMNS, COSTS, FIGURES, TIMES, Figure
+from tpusim.result.vocabulary.lowerings import COLUMN
+from tpusim.study.sweep.column import Goal
+from tpusim.study.sweep.store import FILE as STORE_FILE
+from tpusim.study.sweep.store import is_as_written
+
+Row = Mapping[str, Any]
+
+AXIS = "lowering"
+_SHOWN = {"cycles": 2, "time_us": 0, "tflops": 3, "pe_utilization": 1, "mapping_efficiency": 4, "port_idle_ratio": 5}
+"""Which of these columns goes first where there is no room; 0 stays."""
+
+
+def best(rows: Sequence[Row], axes: Sequence[str], goals: Sequence[Goal] = (), most: int = 10) -> Paragraphs:
+    """A table of the best points, `most` together but at least one a workload; and what order, stars and columns mean.
+
+    Without goals, best is the most TFLOPS, which for one network and batch is the least time; with goals, best is the
+    Pareto front, in the order of the first goal.
+    """
+
+    def setting(axis: str, row: Row) -> str:
+        return str(row[axis])
+
+    finished = sorted((row for row in rows if not row["error"]), key=lambda row: _rank(row, goals))
+    each = max(1, most // max(1, len({row["workload"] for row in finished})))
+    by_workload = groupby(finished, key=lambda row: row["workload"])
+    chosen = [row for _, ranked in by_workload for row in islice(ranked, each)]
+    columns: list[Column[Row]] = [
+        Column("", lambda row: "*" if row.get("pareto") else "", justify="left"),
+        Column("workload", lambda row: row["workload"], justify="left"),
+        *(Column(path_head(axis), partial(setting, axis), legend=f"{axis}: {axis_title(axis)}") for axis in axes),
+        *(_figure_column(goal.column) for goal in goals if goal.column in COLUMNS and goal.column not in _SHOWN),
+        *(_figure_column(key, rank) for key, rank in _SHOWN.items() if any(row[key] is not None for row in chosen)),
+    ]
+    table = Table(columns, chosen)
+    return [table, *_meaning(rows, goals)], [table.legend()]
+
+
+def _rank(row: Row, goals: Sequence[Goal]) -> tuple[Any, ...]:
+    if not goals:
+        return row["workload"], -row["tflops"]
+    return row["workload"], not row.get("pareto", False), *(goal.cost(row[goal.column]) for goal in goals)
+
+
+def _meaning(rows: Sequence[Row], goals: Sequence[Goal]) -> list[str]:
+    if not goals:
+        return []
+    count = sum(row.get("pareto", False) for row in rows)
+    what = " and ".join(map(str, goals))
+    if not count:
+        return [f"In the order of {what}."]
+    return [f"* on the Pareto front of {what}: {count} of {len(rows):,} points; no other point beats them in all."]
+
+
+def _figure_column(key: str, rank: int = 0) -> Column[Row]:
+    return figure_column(COLUMNS[key], lambda row: row[key], COLUMNS[key].usual, rank)
+
+
+# ---- over lowerings alone
+
+
+def over_lowerings(axes: Sequence[str]) -> bool:
+    """Whether a sweep of these axes compares lowerings and nothing else."""
+    return [*axes] == [AXIS]
+
+
+@dataclass(frozen=True)
+class ComparedLowerings:
+    """The points of such a sweep, failed ones included."""
+
+    rows: Sequence[Row]
+
+    @cached_property
+    def workloads(self) -> tuple[str, ...]:
+        """In the order of the sweep."""
+        return tuple(dict.fromkeys(row["workload"] for row in self.rows))
+
+    @cached_property
+    def lowerings(self) -> tuple[str, ...]:
+        """In the order of the axis."""
+        return tuple(dict.fromkeys(row[AXIS] for row in self.rows))
+
+    @cached_property
+    def reference(self) -> str:
+        """What the others are measured by: the first lowering that did every network, or else the most of them."""
+        done = [row[AXIS] for row in self.rows if not row["error"]]
+        return max(self.lowerings, key=done.count)
+
+    @property
+    def some_failed(self) -> bool:
+        """Whether any point did."""
+        return any(row["error"] for row in self.rows)
+
+    def point(self, workload: str, lowering: str) -> Row | None:
+        """A point; None where it failed, or where there is nothing to measure it by."""
+        return self._done.get((workload, lowering)) if (workload, self.reference) in self._done else None
+
+    def times(self, workload: str, lowering: str) -> float | None:
+        """Its time over that of the reference."""
+        row = self.point(workload, lowering)
+        return row["time_us"] / self._done[workload, self.reference]["time_us"] if row else None
+
+    @cached_property
+    def _done(self) -> Mapping[tuple[str, str], Row]:
+        return {(row["workload"], row[AXIS]): row for row in self.rows if not row["error"]}
+
+
+def compared(rows: Sequence[Row]) -> Paragraphs:
+    """A row a network, a column a lowering; and what they hold."""
+    found = ComparedLowerings(rows)
+    points = ((workload, found.point(workload, found.reference)) for workload in found.workloads)
+    first = {workload: row["time_us"] for workload, row in points if row}
+    unit, size = scale(first.values(), TIMES)
+    others = [lowering for lowering in found.lowerings if lowering != found.reference]
+    columns: list[Column[str]] = [
+        Column("workload", lambda workload: workload, justify="left"),
+        Column(
+            f"{path_head(found.reference)}\n{unit}",
+            lambda workload: three_digits(first[workload] / size) if workload in first else NONE,
+            legend=f"{found.reference}: its time. The others: times as long{'. -: failed' * found.some_failed}",
+        ),
+        *(_column(found, lowering) for lowering in others),
+    ]
+    table = Table(columns, found.workloads)
+    return [table], [Legend(columns)]
+
+
+def _column(found: ComparedLowerings, lowering: str) -> Column[str]:
+    def cell(workload: str) -> str:
+        times = found.times(workload, lowering)
+        return NONE if times is None else f"{times:.2f}"
+
+    return Column(path_head(lowering), cell)
+
+
+# ---- files: CSV, and with the extra `parquet` Parquet; points read back from CSV
+
+
+Columns = Mapping[str, type]
+"""Names of columns in order, and what they hold: int, float, str or bool."""
+
+_ROWS_AT_ONCE = 20_000
+
+
+def point_columns(axes: Mapping[str, Sequence[object]], front: bool) -> Columns:
+    """A point's: its axes, the workload, the figures, why it could not be simulated, and what its machine is made of.
+
+    With `front`, also whether it is on the Pareto front.
+    """
+    marks = {"pareto": bool} if front else {}
+    return {**_point(axes), **_kinds(FIGURES), "error": str, **_kinds(COSTS), **marks}
+
+
+def layer_columns(axes: Mapping[str, Sequence[object]]) -> Columns:
+    """A layer's: the axes of its point, where it stands in the network, what lowered it, and the figures."""
+    return {**_point(axes), "position": int, "name": str, "op": str, COLUMN: str, **_kinds(FIGURES)}
+
+
+def write_csv(file: Path, rows: Iterable[Row], columns: Columns) -> None:
+    """A line a row, after one with the names. Texts that a spreadsheet would compute are guarded."""
+    with file.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(columns)
+        writer.writerows([to_cell(row[name]) for name in columns] for row in rows)
+
+
+def write_parquet(file: Path, rows: Iterable[Row], columns: Columns) -> None:
+    """A line a row, in typed columns; only some rows at a time are in memory."""
+    import pyarrow
+    from pyarrow.parquet import ParquetWriter
+
+    types = {int: pyarrow.int64(), float: pyarrow.float64(), str: pyarrow.string(), bool: pyarrow.bool_()}
+    schema = pyarrow.schema([(name, types[kind]) for name, kind in columns.items()])
+    remaining = iter(rows)
+    with ParquetWriter(file, schema) as writer:
+        while part := list(islice(remaining, _ROWS_AT_ONCE)):
+            data = [[None if row[name] is None else kind(row[name]) for row in part] for name, kind in columns.items()]
+            writer.write_table(pyarrow.table(data, schema=schema))
+
+
+def _point(axes: Mapping[str, Sequence[object]]) -> Columns:
+    return {**{axis: _kind(values) for axis, values in axes.items()}, "workload": str, "batch": int}
+
+
+def _kinds(figures: Mapping[str, Figure]) -> Columns:
+    return {key: figure.kind for key, figure in figures.items()}
+
+
+def _kind(values: Sequence[object]) -> type:
+    """The narrowest that holds them all: quantities such as "700 GB/s" are text, and so is [1, 2, auto]."""
+    kinds = {type(value) for value in values}
+    return kinds.pop() if len(kinds) == 1 else float if kinds <= {int, float} else str
+
+
+# ---- points read back
+
+POINTS_FILE = "points.csv"
+MOST_POINTS = 20_000
+"""More make a page that browsers take long to draw."""
+
+_AGAIN = "remove it, and the same `tpusim sweep` writes it anew"
+_OTHER = "give a directory or a points.csv that `tpusim sweep` wrote"
+Cell = float | None
+"""None where a point failed."""
+_FIRST_COLUMN = "workload"
+_TEXTS = (_FIRST_COLUMN, "error")
+_NEEDED = (_FIRST_COLUMN, "cycles", "time_us", "error")
+
+
+class _TooMany(InputError):
+    """A file that is sound, but no browser would draw it."""
+
+
+@dataclass(frozen=True)
+class SweepPoints:
+    """A sweep's points, column by column: all as they were written, axes first, and the figures as numbers as well."""
+
+    name: str
+    axes: tuple[str, ...]
+    texts: Mapping[str, tuple[str, ...]]
+    figures: Mapping[str, tuple[Cell, ...]]
+
+    @property
+    def size(self) -> int:
+        """Points, failed ones included."""
+        return len(self.texts["error"])
+
+
+def is_sweep(source: Path) -> bool:
+    """Whether it is a points.csv, or a directory that a sweep has written into."""
+    if not source.is_dir():
+        return source.suffix == ".csv"
+    return any((source / name).exists() for name in (POINTS_FILE, STORE_FILE))
+
+
+def read_points(file: Path) -> SweepPoints:
+    """The points in a points.csv.
+
+    Raises:
+        InputError: when there are none, says what is wrong in which line; or when they are not those that the sweep
+            wrote, which the store beside them tells.
+    """
+    todo = _AGAIN if file.name == POINTS_FILE else _OTHER
+    try:
+        with file.open(encoding="utf-8", newline="") as lines:
+            points = _points(file.resolve().parent.name if file.name == POINTS_FILE else file.stem, lines)
+        if not is_as_written(file):
+            raise InputError("was changed after the sweep had written it")
+        return points
+    except FileNotFoundError:
+        raise InputError(f"{file}: no such file; run `tpusim sweep` to its end, it writes one") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{file}: not the points of a sweep: not UTF-8 text; {todo}") from None
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read ({error.strerror}); {todo}") from None
+    except _TooMany as error:
+        raise InputError(f"{file}: {error}; make the sweep smaller") from None
+    except (InputError, csv.Error) as error:
+        raise InputError(f"{file}: {error}; {todo}") from None
+
+
+def _points(name: str, lines: Iterable[str]) -> SweepPoints:
+    reader = csv.reader(lines)
+    header = next(reader, [])
+    missing = [column for column in _NEEDED if column not in header]
+    if missing or len(set(header)) != len(header):
+        raise InputError(f"not the points of a sweep: no column {', '.join(missing) or 'may come twice'}")
+    rows = list(_rows(reader, len(header)))
+    if not rows:
+        raise InputError("no points")
+    axes = tuple(header[: header.index(_FIRST_COLUMN)])
+    texts = dict(zip(header, zip(*rows, strict=True), strict=True))
+    read = {key: _figures(values) for key, values in texts.items() if key not in (*axes, *_TEXTS)}
+    points = SweepPoints(name, axes, texts, {key: values for key, values in read.items() if values})
+    _check_finished(points)
+    return points
+
+
+def _rows(reader: Iterator[list[str]], width: int) -> Iterator[list[str]]:
+    for count, row in enumerate(reader, 1):
+        if len(row) != width:
+            raise InputError(f"line {count + 1}: {len(row)} cells, not {width}")
+        if count > MOST_POINTS:
+            raise _TooMany(f"more than {MOST_POINTS:,} points, which is the most that a page shows")
+        yield [from_cell(cell) for cell in row]
+
+
+def _figures(values: Sequence[str]) -> tuple[Cell, ...]:
+    """Numbers; nothing where a word is among them, or no number at all."""
+    numbers = tuple(map(number, values))
+    given = [found for value, found in zip(values, numbers, strict=True) if value]
+    return numbers if given and None not in given else ()
+
+
+def _check_finished(points: SweepPoints) -> None:
+    for key in ("cycles", "time_us"):
+        values = points.figures.get(key, [None] * points.size)
+        for line, (error, value) in enumerate(zip(points.texts["error"], values, strict=True), 2):
+            if not error and (value is None or value <= 0):
+                raise InputError(f"line {line}: {key} is no number above zero, and the point has no error")
