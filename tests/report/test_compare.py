@@ -23,7 +23,7 @@ from tpusim.network.ops.elementwise import Add, Relu
 from tpusim.network.ops.gemm import Gemm
 from tpusim.network.ops.pool2d import Pool2d
 from tpusim.network.workload import Workload
-from tpusim.report.shown import Words, text_of
+from tpusim.report.shown import Sentences, text_of
 from tpusim.report.tables.compare import layer_table, rewired, runs_compared, totals, verdicts
 from tpusim.report.tables.compared import Change, ComparedResults
 from tpusim.report.tables.sentences import verdict
@@ -60,7 +60,7 @@ def test_only_what_differs_is_listed() -> None:
     assert changed == (Change("batch", 2, 4), Change("hbm.bandwidth", "64 GB/s", "7 GB/s"))
 
 
-def said(words: Words) -> str:
+def said(words: Sentences) -> str:
     """The sentences, each in a line however long it is."""
     return "\n".join(words.lines)
 

@@ -17,7 +17,7 @@ from tpusim.network.ops.conv2d import Conv2d
 from tpusim.network.ops.gemm import Gemm
 from tpusim.network.ops.pool2d import Pool2d
 from tpusim.network.workload import Workload
-from tpusim.report.shown import Words
+from tpusim.report.shown import Sentences
 from tpusim.report.tables import explain
 from tpusim.study.explain.bottleneck import LEAST_GAIN, Bottleneck, find_bottleneck
 from tpusim.study.explain.relaxation import LARGER, Setup
@@ -36,7 +36,7 @@ CHANGES = {
 """What each relaxation of tpu_v2 must come to, as a user would type it."""
 
 
-def said(words: Words) -> str:
+def said(words: Sentences) -> str:
     """The sentences in one line."""
     return " ".join(words.lines)
 

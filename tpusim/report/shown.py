@@ -32,7 +32,7 @@ NONE = "-"
 
 
 @dataclass(frozen=True)
-class Words:
+class Sentences:
     """Sentences, each folded where a line ends; its further lines begin with `indent`.
 
     A line has WIDEST characters at most; where it is `wide`, as many as the terminal, and in a file all there are.
@@ -144,14 +144,14 @@ class Legend:
     tables: Sequence[Table[Any]] = ()
     more: Sequence[str] = ()
 
-    def words(self, room: int | None) -> Words:
+    def sentences(self, room: int | None) -> Sentences:
         """The sentences, of the columns that `room` characters hold."""
         drawn = {id(column) for table in self.tables for column in table.fitting(room)}
         kept = (each for each in self.columns if each.legend and (not self.tables or id(each) in drawn))
-        return Words([" ".join([*(f"{each.legend}." for each in kept), *self.more])])
+        return Sentences([" ".join([*(f"{each.legend}." for each in kept), *self.more])])
 
 
-Block = str | Words | Bars | Listed | Table[Any] | Legend
+Block = str | Sentences | Bars | Listed | Table[Any] | Legend
 """Text as it stands, sentences, bars, a table, or what its columns hold; what is empty is left out."""
 Paragraphs = Sequence[Sequence[Block]]
 
@@ -186,12 +186,12 @@ def laid_out(paragraphs: Paragraphs, room: int | None = None) -> list[Drawn | st
 def text_of(block: Block, room: int | None = None) -> str:
     """Sentences as a terminal of `room` characters shows them, or a file (None)."""
     if isinstance(block, Legend):
-        block = block.words(room)
+        block = block.sentences(room)
     width = min(WIDEST, room or WIDEST)
     match block:
-        case Words(lines, indent, wide=True):
+        case Sentences(lines, indent, wide=True):
             return folded(lines, room, indent) if room else "\n".join(lines)
-        case Words(lines, indent):
+        case Sentences(lines, indent):
             return folded(lines, width, indent)
         case Bars() | Listed():
             return "\n".join(block.lines(width))

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from tpusim.base.words import counted
-from tpusim.report.shown import Column, Paragraphs, Shown, Table, Words, path_head
+from tpusim.report.shown import Column, Paragraphs, Sentences, Shown, Table, path_head
 from tpusim.report.tables.compared import (
     ORDERS,
     Change,
@@ -133,7 +133,7 @@ def _unchanged(compared: ComparedResults, order: str) -> str:
     return left if count else ""
 
 
-def totals(compared: ComparedResults) -> Words:
+def totals(compared: ComparedResults) -> Sentences:
     """All layers together, and the mean over layers."""
     before, after = compared.before.total, compared.after.total
     lines = [
@@ -146,7 +146,7 @@ def totals(compared: ComparedResults) -> Words:
         *_by_op(compared),
         *_mean(compared, "layers"),
     ]
-    return Words(lines, "  ")
+    return Sentences(lines, "  ")
 
 
 def _moved(compared: ComparedResults) -> list[str]:
@@ -184,15 +184,15 @@ def _ops_of(compared: ComparedResults) -> dict[str, list[int]]:
     return {op: [side[op].cycles if op in side else 0 for side in (one, other)] for op in {**one, **other}}
 
 
-def rewired(compared: ComparedResults) -> Words:
+def rewired(compared: ComparedResults) -> Sentences:
     """Layers that do not read the same in both; empty when there are none."""
     said = [f"{name} reads {' and '.join(one)} in A, {' and '.join(two)} in B"
             for name, (one, two) in compared.rewired.items()]  # fmt: skip
     more = [f"and {len(said) - MOST_EDGES:,} more (--json has them)"] if len(said) > MOST_EDGES else []
-    return Words([f"Not wired alike: {'; '.join([*said[:MOST_EDGES], *more])}."] if said else [], "  ")
+    return Sentences([f"Not wired alike: {'; '.join([*said[:MOST_EDGES], *more])}."] if said else [], "  ")
 
 
-def verdicts(compared: ComparedResults) -> Words:
+def verdicts(compared: ComparedResults) -> Sentences:
     """What of each is not apart, and whether its outputs were right."""
     lines = []
     for letter, result in zip("AB", (compared.before, compared.after), strict=True):
@@ -200,7 +200,7 @@ def verdicts(compared: ComparedResults) -> Words:
         wrong = first_wrong(result)
         more = f" WRONG: {wrong}; its cycles may be those of another computation." if wrong else ""
         lines.append(f"{letter}: {verdict(result)}{more}")
-    return Words(lines, "   ")
+    return Sentences(lines, "   ")
 
 
 # ---- sweeps
@@ -216,7 +216,7 @@ def sweeps_compared(compared: ComparedSweeps, names: Sequence[str], order: str) 
         (
             [_named(names, map(_sweep, (compared.before, compared.after)))],
             *_of_rows(points),
-            [_left_out(compared, order, len(points.rows)), Words([*_point_totals(compared)], "  ")],
+            [_left_out(compared, order, len(points.rows)), Sentences([*_point_totals(compared)], "  ")],
         ),
         {
             "axes": [*compared.before.axes],
@@ -270,9 +270,9 @@ def _point_totals(compared: ComparedSweeps) -> Iterator[str]:
 # ---- what both say
 
 
-def _named(names: Sequence[str], told: Iterable[str]) -> Words:
+def _named(names: Sequence[str], told: Iterable[str]) -> Sentences:
     """What A and B are."""
-    return Words([f"{letter}: {name}: {each}" for letter, name, each in zip("AB", names, told, strict=True)], "   ")
+    return Sentences([f"{letter}: {name}: {each}" for letter, name, each in zip("AB", names, told, strict=True)], "   ")
 
 
 def _ordered(rows: Sequence[AnyRow], order: str) -> list[AnyRow]:

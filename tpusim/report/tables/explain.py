@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from tpusim.base.words import counted
 from tpusim.input.scalars import plain_number
 from tpusim.network.workload import Workload
-from tpusim.report.shown import NONE, Bars, Block, Column, Legend, Listed, Shown, Table, Words, figure_column
+from tpusim.report.shown import NONE, Bars, Block, Column, Legend, Listed, Sentences, Shown, Table, figure_column
 from tpusim.report.tables.sentences import energy_sentence, own_text
 from tpusim.report.text import folded, percent, quantity, scale, three_digits
 from tpusim.result.records import DramUse, LayerResult, told
@@ -68,7 +68,7 @@ def explained(
                 shape,
                 f"{_time(layer)}; {_use(layer) if layer.macs else 'nothing for the array'}",
                 _neighbours(work, layer.name),
-                Words([alone] if between and between.asked else []),
+                Sentences([alone] if between and between.asked else []),
             ],
             [verdict(found)],
             [Table(columns, changing)],
@@ -78,9 +78,9 @@ def explained(
                 Bars(phases, layer.cycles),
                 _busy(busy.items(), layer.cycles),
                 _overlap(between),
-                Words([energy_sentence(layer)]),
+                Sentences([energy_sentence(layer)]),
             ],
-            [Words([_lowered(layer, setup.lowering) + whose * own]), Listed(found.explanation.aspects)],
+            [Sentences([_lowered(layer, setup.lowering) + whose * own]), Listed(found.explanation.aspects)],
             *(_by_lowering(fit, unfit, layer.lowering) if len(fit) + len(unfit) > 1 else ()),
         ),
         _data(found, work, between, fit, unfit),
@@ -138,7 +138,7 @@ def _cost(each: Alternative) -> dict[str, Any]:
     }
 
 
-def _neighbours(work: Workload, layer: str) -> Words:
+def _neighbours(work: Workload, layer: str) -> Sentences:
     """What the layer reads, who reads it, and what rides on its results; empty where nobody knows."""
     (reads, read_by), riders = work.neighbours(layer), work.carried_by(layer)
 
@@ -149,13 +149,13 @@ def _neighbours(work: Workload, layer: str) -> Words:
     by = f"; what it makes is read by {listed(read_by)}" if read_by else ""
     reading = [f"It reads {listed(reads)}{by}."] if reads else []
     riding = [f"On its results {'rides' if len(riders) == 1 else 'ride'} {listed(riders)}."] if riders else []
-    return Words([" ".join([*reading, *riding])], "  ")
+    return Sentences([" ".join([*reading, *riding])], "  ")
 
 
-def _overlap(between: Between | None) -> Words:
+def _overlap(between: Between | None) -> Sentences:
     """What it hides that the layer overlaps with its neighbours; empty where it has none."""
     if between is None:
-        return Words(())
+        return Sentences(())
     hidden, saved = between.hidden_cycles, between.hbm_saved_bytes
     saves = f"all of them take {abs(hidden):,} cycles {'more' if hidden < 0 else 'fewer'} together"
     saves = saves if hidden else "all of them take as long as one by one"
@@ -163,7 +163,7 @@ def _overlap(between: Between | None) -> Words:
     share = f"it takes {between.own_cycles:,} of the cycles, and " if between.asked else ""
     ahead = f"; it does not with the one ahead, as {between.apart}" if between.apart else ""
     overlap = f"Overlapping with its neighbours (sequencer.between_layers={between.how})"
-    return Words([f"{overlap}: {share}{saves}{less}{ahead}"])
+    return Sentences([f"{overlap}: {share}{saves}{less}{ahead}"])
 
 
 def gain_name(gain: Gain) -> str:
@@ -197,7 +197,7 @@ def _by_lowering(fit: Sequence[Alternative], unfit: Sequence[Left], taken: str) 
     ]
     yield ["What it costs by each lowering", Table(columns, fit)]
     alike = {each.reason: [other.name for other in unfit if other.reason == each.reason] for each in unfit}
-    yield [Legend(columns), Words([_cannot(" or ".join(names), reason) for reason, names in alike.items()])]
+    yield [Legend(columns), Sentences([_cannot(" or ".join(names), reason) for reason, names in alike.items()])]
 
 
 # ---- a layer of a machine of any family
@@ -227,7 +227,7 @@ def explained_elsewhere(found: Explained, workload: str) -> Shown:
         ],
         rows,
     )
-    cannot = [Words([_cannot(each.name, each.reason) for each in found.unfit])] if found.unfit else []
+    cannot = [Sentences([_cannot(each.name, each.reason) for each in found.unfit])] if found.unfit else []
     marked = "*: as it is lowered now."
     return Shown(
         (
@@ -243,7 +243,7 @@ def explained_elsewhere(found: Explained, workload: str) -> Shown:
                 Bars(amounts, now),
                 _busy([(unit_name(name), of.get("busy", 0)) for name, of in others], now),
             ],
-            [Words([f"{_lowered(layer, asked.lowering)}: {', '.join(chose)}"], "  ")],
+            [Sentences([f"{_lowered(layer, asked.lowering)}: {', '.join(chose)}"], "  ")],
             *([[lowerings, *cannot], [marked]] if cannot else [[lowerings, marked]]),
         ),
         {
@@ -265,7 +265,7 @@ def explained_elsewhere(found: Explained, workload: str) -> Shown:
     )
 
 
-def _verdict_elsewhere(found: Explained) -> Words:
+def _verdict_elsewhere(found: Explained) -> Sentences:
     most = next(iter(found.easier), None)
     if most is None or most.gain < _LEAST_GAIN:
         least = f"{100 * (_LEAST_GAIN - 1):.0f} %"
@@ -276,7 +276,7 @@ def _verdict_elsewhere(found: Explained) -> Words:
     states = {state.key: state for state in all_parts(found.layer)}
     largest = max((key for key in parts if key != "useful"), key=parts.__getitem__)
     share = percent(parts[largest] / found.layer.cycles)
-    return Words([f"{bound} The largest loss is {states[largest].doing}: {share} % of the cycles."])
+    return Sentences([f"{bound} The largest loss is {states[largest].doing}: {share} % of the cycles."])
 
 
 # ---- what both say
@@ -300,16 +300,16 @@ def _by_effect(gains: Sequence[Tried]) -> tuple[list[Tried], list[Tried]]:
     return changing, [each for each in gains if abs(each.gain - 1) < NO_GAIN]
 
 
-def no_gain(names: Sequence[str], untried: Sequence[Left]) -> Words:
+def no_gain(names: Sequence[str], untried: Sequence[Left]) -> Sentences:
     """What makes no difference, and what could not be tried."""
     same = [f"No difference: {', '.join(names)}."] if names else []
-    return Words([*same, *(f"Not tried: {each.name} ({each.reason})." for each in untried)])
+    return Sentences([*same, *(f"Not tried: {each.name} ({each.reason})." for each in untried)])
 
 
-def _busy(units: Iterable[tuple[str, int]], cycles: int) -> Words:
+def _busy(units: Iterable[tuple[str, int]], cycles: int) -> Sentences:
     """How busy everything else is."""
     shares = [f"{name} {percent(count / cycles)} %" for name, count in units]
-    return Words([f"Busy beside it: {', '.join(shares)}"] if shares else [])
+    return Sentences([f"Busy beside it: {', '.join(shares)}"] if shares else [])
 
 
 def _lowered(layer: LayerResult, asked: str) -> str:
@@ -362,14 +362,14 @@ LIMITS = {
 _WORK = {"layer": "", "image": " for as many images", "row": " for as many rows", "MAC": " for as many MACs"}
 
 
-def verdict(found: Bottleneck) -> Words:
+def verdict(found: Bottleneck) -> Sentences:
     """What bounds the layer, what relieving it gains, and whether the cycles of the array say the same."""
     if found.most is None:
         least = f"{100 * (LEAST_GAIN - 1):.0f} %"
-        return Words([f"No single thing bounds this layer: nothing that was tried makes it {least} faster."])
+        return Sentences([f"No single thing bounds this layer: nothing that was tried makes it {least} faster."])
     limit, finding = LIMITS[found.most.relaxation.limit]
     bound = f"Bound by {limit}: {finding.format(**_facts(found))}"
-    return Words([bound, _best(found.most, found), _cross_check(found)])
+    return Sentences([bound, _best(found.most, found), _cross_check(found)])
 
 
 def _facts(found: Bottleneck) -> dict[str, object]:

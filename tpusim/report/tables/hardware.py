@@ -15,7 +15,7 @@ from tpusim.memory.dram.device import Device
 from tpusim.memory.dram.replay import Figures, Replay
 from tpusim.memory.dram.trace import Trace
 from tpusim.network.workload import Workload
-from tpusim.report.shown import NONE, Column, Shown, Table, Words
+from tpusim.report.shown import NONE, Column, Sentences, Shown, Table
 from tpusim.report.text import percent, quantity, three_digits
 from tpusim.result.vocabulary.figures import COUNTS
 from tpusim.technology.area import shrink
@@ -132,13 +132,13 @@ def area(machine: Hardware) -> Shown:
     size = SIZE.format(machine.vector_memory.capacity_bytes)
     return Shown(
         (
-            [Words([f"{machine.name} in {machine.silicon.name}: {three_digits(total)} mm2"])],
+            [Sentences([f"{machine.name} in {machine.silicon.name}: {three_digits(total)} mm2"])],
             [_part_table([*parts, AreaPart("total", "all together", total, "model", "")], total)],
-            [Words([_BASES])],
-            [Words(beside)],
-            [Words([f"One vector memory of {size} by the elements of its word"])],
+            [Sentences([_BASES])],
+            [Sentences(beside)],
+            [Sentences([f"One vector memory of {size} by the elements of its word"])],
             [_word_table(srams_by_word(machine))],
-            [Words([_WORDS])],
+            [Sentences([_WORDS])],
         ),
         {
             "hardware": machine.to_dict(),

@@ -9,7 +9,7 @@ from tpusim.base.words import counted
 from tpusim.flow.lowerings import AUTO
 from tpusim.network.ops.fused import Fused
 from tpusim.network.workload import Workload
-from tpusim.report.shown import Words
+from tpusim.report.shown import Sentences
 from tpusim.report.text import frequency, percent, quantity, three_digits
 from tpusim.result.by_op import by_op
 from tpusim.result.records import DramUse, LayerResult, Result, Total
@@ -35,7 +35,7 @@ def heading(result: Result) -> str:
     )
 
 
-def totals(total: Total) -> Words:
+def totals(total: Total) -> Sentences:
     """The totals in sentences, every number with its unit.
 
     What the array does with its cycles adds up to all of them.
@@ -57,7 +57,7 @@ def totals(total: Total) -> Words:
         *([f"  {energy_sentence(total)}"] if total.energy_use else []),
         f"  simulated in {total.wall_seconds:.2f} s",
     )
-    return Words(lines, "    ", wide=True)
+    return Sentences(lines, "    ", wide=True)
 
 
 def _mapped(total: Total, hbm: str) -> Iterator[str]:
