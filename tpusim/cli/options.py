@@ -58,7 +58,8 @@ Lowering = Annotated[
         metavar="NAME",
         help=f"How convolutions become passes: {', '.join(known())}; tpusim list says what each is, and those of other "
         f"machines ({AUTO}: the fastest of each layer). A layer's own lowering: in the workload file goes before it. "
-        f"Default: {usual()}; of other machines, the first that tpusim list names.",
+        f"Default: {usual()}, for layers of several groups what their estimate prefers; of other machines, the first "
+        "that tpusim list names.",
         autocompletion=words(known()),
     ),
 ]

@@ -57,8 +57,9 @@ def simulate(
 
     Args:
         lowering: one that the machine's family has, such as those in machines/tpu/lowering/registry.py, or "auto":
-            layer by layer the one of the fewest cycles. None: the family's first, of a TPU channel_first. A layer of
-            `workload` that has one of its own is lowered by that.
+            layer by layer the one of the fewest cycles. None: the family's first, of a TPU channel_first, and of
+            layers of several groups what their estimate prefers. A layer of `workload` that has one of its own is
+            lowered by that.
         engine: event, register or both, where the machine's family has them.
         check: compute every output through the Program and compare it with the reference.
         seed: of the random operands.
@@ -80,10 +81,10 @@ def simulate(
     """
     _check_asked(workload, hardware, engine)
     numbers, family, steps = numbers_of(dtype, sums), family_of(hardware), steps_of(hardware)
-    lowering = lowering or usual(family)
     steps.check_engine(engine)
     began = time.perf_counter()
     workload = workload if journey else fused(workload, hardware, lowering, watch=watch)
+    lowering = lowering or usual(family)
     if check:
         steps.check_numbers(workload, lowering, numbers)
     room = steps.room(workload, lowering, engine, check, numbers)

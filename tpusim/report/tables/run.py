@@ -11,7 +11,16 @@ from tpusim.machines.family import KEY, USUAL
 from tpusim.network.ops import OPS
 from tpusim.network.workload import Workload
 from tpusim.report.shown import Column, Paragraphs, Table, figure_column
-from tpusim.report.tables.sentences import fusion_notice, heading, outcome, overlap_notice, totals, verdict, word_notice
+from tpusim.report.tables.sentences import (
+    fusion_notice,
+    heading,
+    outcome,
+    overlap_notice,
+    totals,
+    unasked_notice,
+    verdict,
+    word_notice,
+)
 from tpusim.report.text import percent, scale, three_digits, written
 from tpusim.result.by_op import OpUse, by_op
 from tpusim.result.records import LayerResult, Result
@@ -53,7 +62,8 @@ def run_paragraphs(work: Workload, result: Result) -> Paragraphs:
     missing = left_out(result.not_timed.items(), result.not_known.items())
     on_tpu = result.hardware.get(KEY, USUAL) == USUAL
     missing += _MORE_OPS if on_tpu and len(work.never_timed) < len(work.not_timed) else ""
-    notices = lowered_by(result), fusion_notice(work, result), overlap_notice(result), word_notice(result), missing
+    lowerings = filter(None, (lowered_by(result), unasked_notice(work, result)))
+    notices = " ".join(lowerings), fusion_notice(work, result), overlap_notice(result), word_notice(result), missing
     return (
         [heading(result)],
         [layers, not_shown(apart)],

@@ -174,6 +174,16 @@ def own_text(key: str, value: float | str) -> str:
     return value if isinstance(value, str) else f"{value:,}" if units == PLAIN else quantity(value, units)
 
 
+def unasked_notice(work: Workload, result: Result) -> str:
+    """That layers of several groups have lowerings which nobody asked for; empty where none has."""
+    unasked = {each.layer for each in work.lowerings if each.where is None}
+    number = sum(layer.name in unasked for layer in result.layers)
+    if not number:
+        return ""
+    goes = "layer of several groups goes" if number == 1 else "layers of several groups go"
+    return f"{number:,} {goes} by what the estimate prefers; --lowering {result.lowering} is a pass for each group."
+
+
 # ---- layers that are not apart: that overlap, or ride on the results of others
 
 

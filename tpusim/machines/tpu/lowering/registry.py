@@ -51,7 +51,7 @@ def unasked(layer: Op, batch: int, hardware: Hardware) -> str:
     if getattr(layer.core, "groups", 1) == 1 or meant(layer, usual) != usual:
         return usual
     cycles: dict[str, float] = {}
-    for name in _GROUPED:
+    for name in filter(LOWERINGS.__contains__, _GROUPED):
         # What refuses a layer is told when nothing else takes it.
         with suppress(CapacityError):
             cycles[name] = drafts_of(layer, batch, hardware, name)[0].estimate()
