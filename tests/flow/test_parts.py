@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tpusim.flow.parts import Parts, together
+from tpusim.flow.node_layers import Parts, together
 
 MAPS = np.arange(2 * 3 * 5 * 4.0).reshape(2, 3, 5, 4)
 """[channel, row, col, image]."""

@@ -398,6 +398,24 @@ def test_groups_of_a_transposed_convolution(tmp_path: Path) -> None:
     np.testing.assert_allclose(outputs["y"], expected["y"], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("batch", [1, 3])
+def test_the_factor_that_images_share_is_the_filter(tmp_path: Path, batch: int) -> None:
+    """Where either could be, by the sizes of the layer."""
+    nodes = [node("Reshape", "x flat", "a"), node("MatMul", "k a", "b"), node("Reshape", "b one", "y")]
+    weights = {"k": (3, 3), "flat": numbers(3, 3), "one": numbers(1, 3, 3)}
+    path = saved(tmp_path, model(nodes, {"x": [1, 3, 3]}, weights))
+    _, given, outputs = travelled(path, batch)
+    np.testing.assert_allclose(outputs["y"], witnessed(path, given, batch)["y"], rtol=1e-5)
+
+
+@pytest.mark.parametrize("scale", [(4,), (3, 4), (1, 4), (1, 1, 4)])
+def test_rows_of_several_axes_are_scaled_along_fewer(tmp_path: Path, scale: tuple[int, ...]) -> None:
+    nodes = [node("LayerNormalization", "x scale shift", "y", axis=1)]
+    path = saved(tmp_path, model(nodes, {"x": ["N", 3, 4]}, {"scale": scale, "shift": (3, 1)}))
+    _, given, outputs = travelled(path, 2)
+    np.testing.assert_allclose(outputs["y"], witnessed(path, given, 2)["y"], rtol=1e-4, atol=1e-6)
+
+
 def test_without_layers_of_the_vector_unit_the_reference_takes_their_place(tmp_path: Path) -> None:
     path = saved(tmp_path, CNN)
     alone = ModelOptions(ops="array")
@@ -544,6 +562,16 @@ def test_sums_beyond_float32_are_told_without_warnings_of_numpy(tmp_path: Path, 
 def test_images_that_do_not_divide_among_those_of_the_model(tmp_path: Path) -> None:
     said = refused(saved(tmp_path, PAIRS), 3)
     assert said.endswith("the model is for 2 images at once; its values take a --batch that is a multiple of that")
+
+
+def test_factors_that_differ_from_image_to_image(tmp_path: Path) -> None:
+    """Of a model for one image, whose product has no axis of images: two images have two filters."""
+    nodes = [node("Reshape", "x flat", "a"), node("MatMul", "k a", "y")]
+    path = saved(tmp_path, model(nodes, {"x": [1, 2, 3]}, {"k": (4, 2), "flat": numbers(2, 3)}))
+    assert refused(path, 2) == (
+        "MatMul matmul_y: its values cannot be computed: "
+        "its factors differ from image to image, so that images cannot go through it together"
+    )
 
 
 def test_a_node_that_cannot_be_computed_is_named(tmp_path: Path) -> None:

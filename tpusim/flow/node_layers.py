@@ -1,35 +1,67 @@
-"""Nodes of a graph as layers: what of the graph's values a layer reads, and what its outputs are in the graph.
+"""A node of a graph as layers: what they read of the graph's values, and what the node makes of their outputs.
 
-In a graph maps are [image, channel, row, col]; a layer has [channel, row, col, image], and a filter of [out_channel,
-tap_row, tap_col, channel of the group]. A value of the graph is a list: of an array for each part of the batch that
-goes through the graph by itself, or of one that all of them share.
+The graph says how its values are seen (`network.graph.TensorView`). A value is a list: of an array for each part of the
+batch that goes through the graph by itself, or of one that all of them share.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
-from typing import ClassVar, Protocol
+from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from tpusim.base.errors import InputError
-from tpusim.flow.parts import Parts, Values, together
-from tpusim.flow.vector_node_layers import vector_layers
-from tpusim.network.graph import Node
-from tpusim.network.ops.op import Op
+from tpusim.network.graph import IMAGES, Node, OperandView, Values
+from tpusim.network.ops.fused import BIAS, OTHER, Fused
+from tpusim.network.ops.op import OFMAP, Op
 from tpusim.reference.nodes import Call
 from tpusim.reference.nodes.products import with_bias
 
+Parts = list[Values]
 
-class NodeLayers(Protocol):
-    """A node that some layers compute, one after another."""
+_NORMALIZATION = "BatchNormalization"
+_EPSILON = 1e-5
+"""What is added to the variances of a normalization that says nothing of it."""
+_ADDING = frozenset({"Add", "Sum"})
+_SAME = frozenset({"Identity", "Dropout"})
+"""What hands on what it reads."""
+_OWN = 2
+"""Which operand of a convolution or product is what it adds by itself."""
+_LEAVE_OUT = "leave sequencer.fusion out"
 
-    def operands(self, number: int, layer: Op, batch: int) -> dict[str, Values]:
-        """The operands of the layer of that number, by name."""
 
-    def results(self, ofmaps: Sequence[Values]) -> Parts:
-        """The node's result, from the outputs of all its layers."""
+def together(parts: Sequence[Values], axis: int = 0) -> Values:
+    """The parts one behind the other along an axis: as they stand where they were one array before."""
+    if len(parts) == 1:
+        return parts[0]
+    apart = _apart(parts, axis)
+    if apart is None:
+        return np.concatenate(parts, axis)
+    first = parts[0]
+    shape, strides = [*first.shape], [*first.strides]
+    strides[axis] = apart // shape[axis]
+    shape[axis] *= len(parts)
+    return as_strided(first, shape, strides)
+
+
+def _apart(parts: Sequence[Values], axis: int) -> int | None:
+    """The bytes from each part to the next, where together they are a view of what they are all parts of."""
+    first, starts = parts[0], [each.__array_interface__["data"][0] for each in parts]
+
+    def like(part: Values) -> tuple[Any, ...]:
+        return part.dtype, part.shape, [stride for at, stride in enumerate(part.strides) if at != axis]
+
+    alike = all(each.base is not None and each.base is first.base and like(each) == like(first) for each in parts)
+    bytes_apart = {other - one for one, other in pairwise(starts)}
+    if not alike or not first.size or len(bytes_apart) != 1:
+        return None
+    (apart,) = bytes_apart
+    return apart if first.shape[axis] == 1 or apart == first.strides[axis] * first.shape[axis] else None
 
 
 def _shared(parts: Parts, what: str) -> Values:
@@ -39,164 +71,184 @@ def _shared(parts: Parts, what: str) -> Values:
     return parts[0]
 
 
-class Convolution:
-    """Conv: the layers have so many images each, one after the other."""
+class NodeLayers:
+    """A node that some layers compute, one after another."""
 
-    def __init__(self, node: Node, operands: Sequence[Parts]) -> None:
-        maps, filters, *bias = operands
-        self.node, self.maps, self.filter = node, maps, _shared(filters, "weights")
-        self.bias = _shared(bias[0], "biases") if bias and bias[0] else None
-
-    def operands(self, number: int, layer: Op, batch: int) -> dict[str, Values]:
-        maps = np.moveaxis(together(self.maps)[number * batch : (number + 1) * batch], 0, -1)
-        sources = layer.sources(batch)
-        return {"ifmap": maps.reshape(sources["ifmap"]), "filter": self.weights(layer).reshape(sources["filter"])}
-
-    def weights(self, layer: Op) -> Values:
-        """[out_channel, *taps, channel of the group]."""
-        return np.ascontiguousarray(np.moveaxis(self.filter, 1, -1))
-
-    def results(self, ofmaps: Sequence[Values]) -> Parts:
-        maps = together([np.moveaxis(each, -1, 0) for each in ofmaps])
-        if self.maps[0].ndim == 3:
-            maps = maps[:, :, 0]
-        if self.bias is not None:
-            maps = maps + self.bias.reshape(-1, *[1] * (maps.ndim - 2))
-        return np.split(maps, len(self.maps))
-
-
-class TransposedConvolution(Convolution):
-    """ConvTranspose; a layer may be written mirrored along an axis."""
+    def __init__(self, node: Node, operands: Sequence[Parts], layers: int) -> None:
+        """Raises InputError where no values of the graph are what those layers read."""
+        if not node.views.sources:
+            raise InputError("what its layers read is drawn, and none of its operands")
+        self._node, self._layers, self._views = node, layers, node.views
+        self._sources = {name: each for name, each in node.views.sources.items() if isinstance(each, OperandView)}
+        self._operands = _normalizing(node, operands) if node.op == _NORMALIZATION else operands
+        self._parts = max(len(operands[each.at]) for each in self._sources.values() if not each.shared)
+        self._whole = dict[str, Values]()
+        """By tensor what all layers read, those of their own one behind the other along the last axis."""
 
     def operands(self, number: int, layer: Op, batch: int) -> dict[str, Values]:
-        found = super().operands(number, layer, batch)
-        return {name: np.flip(each, self._mirrored) for name, each in found.items()}
+        """The operands of the layer of that number, by name."""
+        given = {name: self._read(name, source, number) for name, source in self._sources.items()}
+        numbers = {name: each for name, each in self._views.sources.items() if not isinstance(each, OperandView)}
+        shapes = layer.sources(batch)
+        return given | {name: np.full(shapes[name], each, np.float32) for name, each in numbers.items()}
 
-    def weights(self, layer: Op) -> Values:
-        groups = self.node.attributes.get("group", 1)
-        channels, outputs, *taps = self.filter.shape
-        apart = self.filter.reshape(groups, channels // groups, outputs, *taps)
-        return np.moveaxis(apart, 1, -1).reshape(groups * outputs, *taps, channels // groups)
+    def _read(self, name: str, source: OperandView, number: int) -> Values:
+        if name not in self._whole:
+            parts = self._operands[source.at]
+            if source.shared:
+                self._whole[name] = np.ascontiguousarray(source.view.tensor(_shared(parts, source.shared)))
+            else:
+                every = [parts[at % len(parts)] for at in range(self._parts)]
+                self._whole[name] = together([source.view.tensor(each) for each in every], IMAGES)
+        return self._whole[name] if source.shared else self._of(self._whole[name], number)
+
+    def _of(self, whole: Values, number: int) -> Values:
+        """What the layer of that number has of something for all layers."""
+        images = whole.shape[IMAGES] // self._layers
+        return whole[..., number * images : (number + 1) * images]
 
     def results(self, ofmaps: Sequence[Values]) -> Parts:
-        return super().results([np.flip(each, self._mirrored) for each in ofmaps])
+        """The node's result, from the outputs of all its layers."""
+        parts = self._values(ofmaps)
+        bias = self._operands[_OWN] if len(self._operands) > _OWN else []
+        if self._node.op == "Gemm":
+            call = Call(self._node.attributes)
+            return [with_bias(call, each, bias[at % len(bias)] if bias else None) for at, each in enumerate(parts)]
+        if self._node.op in ("Conv", "ConvTranspose") and bias:
+            added = _shared(bias, "biases")
+            return [each + added.reshape(-1, *[1] * (each.ndim - 2)) for each in parts]
+        return parts
+
+    def _values(self, ofmaps: Sequence[Values]) -> Parts:
+        """What the layers make, as values of the graph."""
+        view = self._views.result
+        return [view.value(each) for each in np.split(together(ofmaps, IMAGES), self._parts, view.images)]
+
+
+def _normalizing(node: Node, operands: Sequence[Parts]) -> list[Parts]:
+    """The map of a BatchNormalization, what its elements are multiplied by, and what is added to them, by channel."""
+    maps, *statistics = operands
+    scale, shift, mean, variance = (each[0] for each in statistics)
+    with np.errstate(all="ignore"):
+        spread = np.sqrt(variance + np.float32(node.attributes.get("epsilon", _EPSILON)))
+        factor = (scale / spread).astype(np.float32)
+        return [maps, [factor], [(shift - mean * factor).astype(np.float32)]]
+
+
+# ---- with others that ride on the results
+
+
+@dataclass(frozen=True)
+class Carried:
+    """The nodes that the layers of `bearer` compute as well, in order; of what they add, the names of the values: one
+    number for each channel, and a map, where there are any.
+    """
+
+    bearer: Node
+    nodes: tuple[Node, ...] = ()
+    bias: str = ""
+    other: str = ""
 
     @property
-    def _mirrored(self) -> tuple[int, ...]:
-        """Axes of a layer's map, and of its filter."""
-        axes = self.node.attributes.get("mirrored", ())
-        return tuple(1 + axis for axis, mirrored in enumerate(axes) if mirrored)
-
-
-class Product:
-    """Gemm, and MatMul where the second factor is the same for all: that is the filter."""
-
-    filter: ClassVar[int] = 1
-
-    def __init__(self, node: Node, operands: Sequence[Parts]) -> None:
-        self.call = Call(node.attributes)
-        first, second, *bias = operands
-        transposed = [node.op == "Gemm" and self.call.get(name, 0) for name in ("transA", "transB")]
-        self.factors = [
-            [each.T if turned else each for each in parts]
-            for parts, turned in zip((first, second), transposed, strict=True)
-        ]
-        self.bias = bias[0] if bias and bias[0] else None
-
-    def fits(self, sources: Mapping[str, tuple[int, ...]]) -> bool:
-        """Whether one layer of these operands computes it."""
-        one, other = self.factors[self.filter], self.factors[1 - self.filter]
-        elements = prod(sources["ifmap"]), prod(sources["filter"])
-        return (
-            len(one) == 1
-            and (sum(each.size for each in other), one[0].size) == elements
-            and prod(one[0].shape[:-2]) == 1
-        )
-
-    def operands(self, number: int, layer: Op, batch: int) -> dict[str, Values]:
-        rows = np.concatenate([each.reshape(-1, each.shape[-1]) for each in self.factors[0]])
-        weights = _shared(self.factors[1], "factors")
-        weights = weights.reshape(weights.shape[-2:]) if weights.ndim > 1 else weights[:, None]
-        return {"ifmap": rows.T[:, None, None], "filter": weights.T[:, None, None]}
-
-    def results(self, ofmaps: Sequence[Values]) -> Parts:
-        first = self.factors[0]
-        rows = np.split(ofmaps[0][:, 0, 0].T, len(first))
-        return [
-            with_bias(self.call, each.reshape(self.shape), bias)
-            for each, bias in zip(rows, self._biases(len(first)), strict=True)
-        ]
-
-    def _biases(self, parts: int) -> list[Values | None]:
-        """One for each part of the batch."""
-        return [None] * parts if self.bias is None else [self.bias[at % len(self.bias)] for at in range(parts)]
+    def every(self) -> tuple[Node, ...]:
+        """With the one that carries them."""
+        return self.bearer, *self.nodes
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """That of the product, of one part of the batch."""
-        first, second = (each[0].shape for each in self.factors)
-        one, other = first if len(first) > 1 else (1, *first), second if len(second) > 1 else (*second, 1)
-        rows, cols = one[-2:-1] if len(first) > 1 else (), other[-1:] if len(second) > 1 else ()
-        return (*np.broadcast_shapes(one[:-2], other[:-2]), *rows, *cols)
+    def reads(self) -> tuple[str, ...]:
+        """The values that must be there, beside those of the bearer."""
+        folded = (name for node in self.nodes if node.op == _NORMALIZATION for name in node.inputs[1:])
+        return *folded, *filter(None, (self.bias, self.other))
 
 
-class TurnedProduct(Product):
-    """MatMul whose first factor is the same for all: the transposed product, of columns."""
+def carried_by(
+    bearer: Node, layer: Op, riders: Collection[str], readers: Mapping[str, Sequence[Node | None]],
+    given: Collection[str],
+) -> Carried:  # fmt: skip
+    """What the layers of a node, such as `layer`, carry: entries of the names `riders`, what is folded into weights.
 
-    filter: ClassVar[int] = 0
+    `readers` are the nodes that read each value, None whoever takes it out of the graph; the values `given` depend on
+    the network's inputs, as no bias does.
+
+    Raises:
+        InputError: something lies between the node and what rides that is not done by the machine.
+    """
+    left, found, value, bias, other = {*riders}, list[Node](), bearer.outputs[0], "", ""
+    while len(readers.get(value, ())) == 1 and (node := readers[value][0]) is not None:
+        if node.layer in left:
+            left.discard(node.layer)
+            added = next((name for name in node.inputs if name != value), "") if node.op in _ADDING else ""
+            bias, other = (bias, added) if added in given else (added or bias, other)
+        elif node.layer or not _vanishes(node, layer, begun=len(left) < len(riders)):
+            break
+        found.append(node)
+        value = node.outputs[0]
+    if left:
+        says = f"between {bearer.name} and {', '.join(sorted(left))}, which rides on it, is what others read as well"
+        raise InputError(f"{says}, or what is done outside the machine; {_LEAVE_OUT}")
+    return Carried(bearer, tuple(found), bias, other)
+
+
+def _vanishes(node: Node, layer: Op, begun: bool) -> bool:
+    """Whether nothing is left of a node that is no layer; of a normalization, unless riders have `begun`."""
+    folded = node.op == _NORMALIZATION and isinstance(layer, Fused) and layer.bias and not begun
+    return folded or (node.op in _SAME and len(node.outputs) == 1)
+
+
+class CarryingLayers(NodeLayers):
+    """The layers of a node, whose results are those of the last node that they carry."""
+
+    def __init__(
+        self, carried: Carried, operands: Sequence[Parts], values: Mapping[str, Parts], layers: Sequence[Op]
+    ) -> None:
+        """`operands` are those of the bearer, `values` those that it reads besides.
+
+        Raises InputError where the bearer adds what the machine does not.
+        """
+        own, first = [each[0] for each in operands[_OWN:] if each], layers[0]
+        if own and not (isinstance(first, Fused) and first.bias and prod(own[0].shape[:-1]) == 1):
+            raise InputError(f"what it adds is added outside the machine, and others ride on it; {_LEAVE_OUT}")
+        super().__init__(carried.bearer, operands, len(layers))
+        self._carried, self._beside = carried, values
+        self._scale, self._shift = self._folded(own)
 
     def operands(self, number: int, layer: Op, batch: int) -> dict[str, Values]:
-        weights = _shared(self.factors[0], "factors")
-        weights = weights.reshape((1, *weights.shape)[-2:])
-        columns = np.concatenate([np.moveaxis(each, -2, -1).reshape(-1, each.shape[-2]) for each in self.factors[1]])
-        return {"ifmap": columns.T[:, None, None], "filter": weights[:, None, None]}
+        """Those of the bearer, weights scaled by what is folded into them, and what is added to results."""
+        found, shapes = super().operands(number, layer, batch), layer.shapes(batch)
+        channels = shapes[OFMAP][0]
+        scale = np.broadcast_to(self._scale, channels).reshape(-1, 1, 1, 1)
+        found["filter"] = (found["filter"] * scale).astype(np.float32)
+        if BIAS in shapes:
+            shift = np.broadcast_to(self._shift, channels)
+            if self._carried.bias:
+                shift = shift + self._added(self._carried.bias)[:, 0, 0, 0].astype(np.float32)
+            found[BIAS] = shift.astype(np.float32).reshape(-1, 1, 1, 1)
+        if OTHER in shapes:
+            found[OTHER] = self._of(self._added(self._carried.other), number).astype(np.float32)
+        return found
 
     def results(self, ofmaps: Sequence[Values]) -> Parts:
-        second = self.factors[1]
-        *outer, _, cols = second[0].shape
-        parts = np.split(ofmaps[0][:, 0, 0].T, len(second))
-        return [np.moveaxis(each.reshape(*outer, cols, -1), -2, -1).reshape(self.shape) for each in parts]
+        """With as many axes as what is added has."""
+        parts, added = self._values(ofmaps), (self._carried.bias, self._carried.other)
+        most = max([parts[0].ndim, *(self._beside[name][0].ndim for name in added if name)])
+        return [each.reshape((1,) * (most - each.ndim) + each.shape) for each in parts]
 
+    def _folded(self, own: Sequence[Values]) -> tuple[Values, Values]:
+        """By channel, or for all of them, what weights are multiplied by, and what is added."""
+        call: Mapping[str, Any] = self._node.attributes
+        scale = np.full(1, call.get("alpha", 1.0), np.float64)
+        shift = own[0].reshape(-1) * np.float64(call.get("beta", 1.0)) if own else np.zeros(1)
+        for node in self._carried.nodes:
+            if node.op == _NORMALIZATION:
+                factor, bias, mean, variance = (self._beside[name][0].astype(np.float64) for name in node.inputs[1:])
+                factor = factor / np.sqrt(variance + node.attributes.get("epsilon", _EPSILON))
+                scale, shift = scale * factor, (shift - mean) * factor + bias
+        return scale, shift
 
-class Products(Product):
-    """MatMul of pairs: a layer for each."""
-
-    def operands(self, number: int, layer: Op, batch: int) -> dict[str, Values]:
-        first, second = self._pair(number)
-        return {"ifmap": first.T[:, None, None], "filter": second.T[:, None, None]}
-
-    def _pair(self, number: int) -> tuple[Values, Values]:
-        """The matrices of a layer, axes before them broadcast."""
-        part, at = divmod(number, prod(self._outer))
-        one, other = self._both(part)
-        place = np.unravel_index(at, self._outer)
-        first, second = (np.broadcast_to(each, (*self._outer, *each.shape[-2:]))[place] for each in (one, other))
-        return first, second
-
-    def _both(self, part: int) -> tuple[Values, Values]:
-        one, other = (each[part % len(each)] for each in self.factors)
-        return one if one.ndim > 1 else one[None], other if other.ndim > 1 else other[:, None]
-
-    @property
-    def _outer(self) -> tuple[int, ...]:
-        one, other = self._both(0)
-        return np.broadcast_shapes(one.shape[:-2], other.shape[:-2])
-
-    def results(self, ofmaps: Sequence[Values]) -> Parts:
-        parts = max(map(len, self.factors))
-        return [*np.stack([each[:, 0, 0].T for each in ofmaps]).reshape(parts, *self.shape)]
-
-
-def node_layers(node: Node, operands: Sequence[Parts], layers: Sequence[Op], batch: int) -> NodeLayers:
-    """The node as these layers."""
-    if layers[0].unit == "vector":
-        return vector_layers(node, operands, layers[0])
-    if node.op == "Conv":
-        return Convolution(node, operands)
-    if node.op == "ConvTranspose":
-        return TransposedConvolution(node, operands)
-    kind: type[Product] = Products
-    if len(layers) == 1:
-        sources = layers[0].sources(batch)
-        kind = next((each for each in (Product, TurnedProduct) if each(node, operands).fits(sources)), Products)
-    return kind(node, operands)
+    def _added(self, name: str) -> Values:
+        """A value that is added to results, as a map such as all layers make together."""
+        view, parts = self._views.result, self._beside[name]
+        size = prod(view.shape)
+        every = (parts[at % len(parts)] for at in range(self._parts))
+        wide = [each.reshape(view.shape) if each.size == size else np.broadcast_to(each, view.shape) for each in every]
+        return together([view.tensor(each) for each in wide], view.images)

@@ -7,25 +7,29 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
+from math import prod
 from threading import Condition
 from typing import Any
 
 import numpy as np
 
 from tpusim.base.errors import InputError, Problem
-from tpusim.flow.carried import Carried, FusedLayers, carried_by, most_added
-from tpusim.flow.node_layers import node_layers
+from tpusim.flow.network_inputs import STAY_WITHIN, not_finite
+from tpusim.flow.node_layers import Carried, CarryingLayers, NodeLayers, Parts, carried_by, together
 from tpusim.flow.numbers import Numbers
-from tpusim.flow.parts import Parts, Values, together
-from tpusim.flow.underway import FailuresOf, Underway
-from tpusim.network.graph import Graph, Node
+from tpusim.network.graph import Graph, Node, Values
 from tpusim.network.ops.elementwise import Clip
-from tpusim.network.ops.fused import Fused
+from tpusim.network.ops.fused import BIAS, OTHER, Fused
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
-from tpusim.numerics.element_types import F32
+from tpusim.numerics.element_types import EXACT_FLOAT32, F32, LEAST, MOST_SUM, ElementType
 from tpusim.reference import Operand
 from tpusim.reference.nodes import IMAGE_BY_IMAGE, NODES, Call, compute
+
+_BESIDE = frozenset({BIAS, OTHER})
+"""What a layer of an array adds to its sums: as wide as they are."""
+_FAILURES = ArithmeticError, AttributeError, InputError, LookupError, MemoryError, TypeError, ValueError
+"""What NumPy and Python raise for operands and attributes that do not fit one another."""
 
 
 class Journey:
@@ -57,7 +61,7 @@ class Journey:
         self._reads = Counter(name for node in graph.nodes for name in node.inputs)
         self._reads.update([*graph.outputs])
         self._ahead = iter(graph.nodes)
-        self._current: Underway | None = None
+        self._current: _Underway | None = None
         self._turns = {layer.name: number for number, layer in enumerate(work.layers)}
         self._taken, self._ended, self._news = 0, False, Condition()
 
@@ -73,8 +77,7 @@ class Journey:
             raise InputError(Problem("a layer before it has no values", f"layer {layer.name}"))
         if self._current is None:
             self._current = self._begun()
-        given = self._current.operands(layer, self._batch)
-        return self._current.rounded(given, self.numbers_of(layer), most_added(layer, self._batch, self._numbers))
+        return self._current.operands(layer, self._batch, self.numbers_of(layer))
 
     def numbers_of(self, layer: Op) -> Numbers:
         """A vector unit works with float32, whatever goes into the array."""
@@ -120,7 +123,7 @@ class Journey:
 
     # ---- node by node
 
-    def _begun(self) -> Underway:
+    def _begun(self) -> _Underway:
         """The next node that layers compute; those before it are worked out."""
         for node in self._ahead:
             if not node.layer or id(node) in self._done:
@@ -129,13 +132,13 @@ class Journey:
             operands = [self._value(name) if name else [] for name in node.inputs]
             layers, carried = self._layers[node.layer], self._carried.get(node.layer)
             beside = {name: self._value(name) for name in carried.reads} if carried else {}
-            with FailuresOf(node):
+            with _failures_of(node):
                 made = (
-                    FusedLayers(carried, operands, beside, layers, self._batch)
+                    CarryingLayers(carried, operands, beside, layers)
                     if carried
-                    else node_layers(node, operands, layers, self._batch)
+                    else NodeLayers(node, operands, len(layers))
                 )
-                return Underway(node, made, len(layers))
+                return _Underway(node, made, len(layers))
         raise AssertionError("a layer that no node has")
 
     def _pass(self, node: Node) -> None:
@@ -159,7 +162,7 @@ class Journey:
     def _computed(self, node: Node, operands: Sequence[Parts], parts: int) -> list[Parts]:
         """The results of a node, part by part."""
         call = Call(node.attributes, len(node.outputs), self.graph.opset)
-        with FailuresOf(node):
+        with _failures_of(node):
             results = [
                 compute(node.op, call, [each[part % len(each)] if each else None for each in operands])
                 for part in range(parts)
@@ -183,6 +186,73 @@ class Journey:
     def _joined(self, parts: Parts) -> Values:
         """For the whole batch; what all images share, as it is."""
         return together(parts) if len(parts) == 1 or parts[0].ndim else np.stack(parts)
+
+
+class _Underway:
+    """A node whose layers are being computed."""
+
+    def __init__(self, node: Node, made: NodeLayers, layers: int) -> None:
+        self.node, self._made, self._left = node, made, layers
+        self._ofmaps: list[Values] = []
+        self._scale = 1.0
+
+    def operands(self, layer: Op, batch: int, numbers: Numbers) -> dict[str, Operand]:
+        """What its next layer reads. Raises InputError where that has other sizes, or numbers that are not finite."""
+        with _failures_of(self.node):
+            given = self._made.operands(len(self._ofmaps), layer, batch)
+        wanted, found = layer.sources(batch), {name: each.shape for name, each in given.items()}
+        if wanted != found:
+            says = f"it reads {found}, where the layer has {wanted}"
+            raise InputError(Problem(f"{says}; give the --batch that the model was made for", f"layer {layer.name}"))
+        if problems := [Problem(f"{says}; {STAY_WITHIN}", f"layer {layer.name}") for says in not_finite(given)]:
+            raise InputError(problems)
+        assert numbers.kind is not None
+        if numbers.kind.exact:
+            return self._as_bytes(given, numbers.kind, _most_added(layer, batch, numbers))
+        return {name: (F32 if name in _BESIDE else numbers.kind).rounded(each) for name, each in given.items()}
+
+    def _as_bytes(self, given: Mapping[str, Values], kind: ElementType, most: int) -> dict[str, Operand]:
+        """Each a part of its tensor's largest number; what is added to the sums of such, in the unit of the sums.
+
+        Raises InputError where all that is added may be more than `most`.
+        """
+        multiplied = {name: each for name, each in given.items() if name not in _BESIDE}
+        units = {name: float(np.abs(each).max(initial=0.0)) / 127 or 1.0 for name, each in multiplied.items()}
+        self._scale = prod(units.values())
+        added = {name: np.rint(each / self._scale) for name, each in given.items() if name in _BESIDE}
+        if sum(np.abs(each).max(initial=0.0) for each in added.values()) > most:
+            says = "what is added to its sums of bytes is so large that they are lost beside it"
+            raise InputError(f"{self.node.op} {self.node.name}: {says}; leave sequencer.fusion out")
+        bytes_ = {name: kind.rounded(each / units[name]) for name, each in multiplied.items()}
+        return {**bytes_, **{name: each.astype(np.int32) for name, each in added.items()}}
+
+    def took(self, ofmap: Values) -> bool:
+        """Whether that was the last layer of the node."""
+        scaled = ofmap if self._scale == 1.0 else ofmap * self._scale
+        self._ofmaps.append(scaled.astype(np.float32, copy=False))
+        self._left -= 1
+        return not self._left
+
+    def results(self) -> Parts:
+        """What the node makes, part by part, when its layers are done."""
+        with _failures_of(self.node):
+            return self._made.results(self._ofmaps)
+
+
+@contextmanager
+def _failures_of(node: Node) -> Iterator[None]:
+    """What fails in here says which node it is about."""
+    try:
+        yield
+    except _FAILURES as error:
+        says = " ".join(str(error).split()) or "too little memory"
+        raise InputError(f"{node.op} {node.name}: its values cannot be computed: {says}") from None
+
+
+def _most_added(layer: Op, batch: int, numbers: Numbers) -> int:
+    """What may be added to sums of bytes, all of it together, so that they stay exact."""
+    most = MOST_SUM if numbers.needs_doubles(layer, batch) else EXACT_FLOAT32
+    return most - layer.terms(batch) * LEAST * LEAST
 
 
 def _check_ops(graph: Graph) -> None:

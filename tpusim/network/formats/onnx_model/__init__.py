@@ -23,8 +23,8 @@ from tpusim.network.formats.onnx_model.file import called, load, operator, opset
 from tpusim.network.formats.onnx_model.known import NOT_TIMED
 from tpusim.network.formats.onnx_model.nodes import (
     ARRAY_OPS,
-    MIRRORED,
     ON_BATCH,
+    AsLayer,
     Sizes,
     UnfitNode,
     doubled,
@@ -36,6 +36,7 @@ from tpusim.network.formats.onnx_model.recurrent import Unrolled, sequences, unr
 from tpusim.network.formats.onnx_model.shapes import Values, constants_of, depends, inferred, inlined, without_weights
 from tpusim.network.formats.onnx_model.vector_nodes import VECTOR_OPS, VectorNodes
 from tpusim.network.formats.onnx_model.wires import wired
+from tpusim.network.graph import NodeViews
 from tpusim.network.ops import OPS
 from tpusim.network.wiring import INPUTS
 
@@ -43,11 +44,21 @@ _MOST_TOLD = 8
 _OF_THE_ARRAY = {name for name, op in OPS.items() if op.unit == "array"}
 
 
+class LayerNode(NamedTuple):
+    """A node that is a layer: its sizes for any batch, and what its values are to it, for each number of images for
+    which the shapes were found.
+    """
+
+    node: NodeProto
+    sizes: Sizes
+    views: Sequence[NodeViews]
+
+
 @dataclass
 class _Found:
-    """What a graph is made of: layers with the nodes that they are, and what is none."""
+    """What a graph is made of: its nodes that are layers, and what is none."""
 
-    layers: list[tuple[NodeProto, Sizes]] = field(default_factory=list)
+    layers: list[LayerNode] = field(default_factory=list)
     not_timed: Counter[str] = field(default_factory=Counter)
     not_known: Counter[str] = field(default_factory=Counter)
     reasons: list[str] = field(default_factory=list)
@@ -102,9 +113,9 @@ def understood(path: Path, asked: ModelOptions) -> Understood:
     return Understood(model, batch, found, probes[0])
 
 
-def layer_names(layers: Sequence[tuple[NodeProto, Sizes]], names: Names) -> Iterator[tuple[NodeProto, str]]:
-    """Each node that is a layer, with the name of its entry in the workload."""
-    return ((node, names.take(called(node), "count" in sizes)) for node, sizes in layers)
+def layer_names(layers: Sequence[LayerNode], names: Names) -> Iterator[str]:
+    """The name of each layer's entry in the workload."""
+    return (names.take(called(each.node), "count" in each.sizes) for each in layers)
 
 
 def _stepped(model: ModelProto, batch: Batch, asked: ModelOptions, path: Path) -> Unrolled:
@@ -156,7 +167,7 @@ def _found(
 
 def _add_layer(found: _Found, node: NodeProto, probes: Sequence[Values], batch: Batch) -> None:
     try:
-        found.layers.append((node, _merged([layer(node, values) for values in probes], batch)))
+        found.layers.append(_merged(node, [layer(node, values) for values in probes], batch))
     except (UnfitNode, InputError) as error:
         found.not_known[operator(node)] += 1
         found.reasons.append(f"{operator(node)} {called(node)}: {', '.join(str(error).splitlines())}")
@@ -171,29 +182,29 @@ def _add_vector_layer(
     if vector.is_folded(node):
         found.same.append(node.output[0])
         # What it adds is left of it, whatever was added before.
-        for before, sizes in found.layers:
-            if before.output[0] == node.input[0]:
-                sizes[BIASES] = True
+        for before in found.layers:
+            if before.node.output[0] == node.input[0]:
+                before.sizes[BIASES] = True
         return True
     try:
-        found.layers.append((node, _merged([vector.layer(node, values) for values in probes], batch)))
+        found.layers.append(_merged(node, [vector.layer(node, values) for values in probes], batch))
     except (UnfitNode, InputError):
         return False
     return True
 
 
-def _merged(each: Sequence[Sizes], batch: Batch) -> Sizes:
+def _merged(node: NodeProto, probed: Sequence[AsLayer], batch: Batch) -> LayerNode:
     """The layer for any batch, of what it is for one or more. Raises UnfitNode, or InputError where there is none."""
-    one, two = each if len(each) == 2 else doubled(each[0], batch.fixed)
+    one, two = (each.sizes for each in probed) if len(probed) == 2 else doubled(probed[0].sizes, batch.fixed)
     sizes = for_any_batch(one, two)
     build: Any = OPS[sizes["op"]]
     build(name="layer", **_of_one_image(sizes))
-    return sizes
+    return LayerNode(node, sizes, [each.views for each in probed])
 
 
 def _of_one_image(sizes: Sizes) -> dict[str, Any]:
     """What the op is built with, to see that there is such a layer."""
-    plain = {key: value for key, value in sizes.items() if key not in ("op", "count", BIASES, MIRRORED)}
+    plain = {key: value for key, value in sizes.items() if key not in ("op", "count", BIASES)}
     return {key: 1 if key in ("m", "images") and isinstance(value, str) else value for key, value in plain.items()}
 
 
@@ -228,7 +239,7 @@ def _unknown(found: _Found, batch: Batch) -> str:
 def _document(read: Understood, path: Path, notes: Sequence[str]) -> Document:
     found, names = read.found, Names()
     named = zip(layer_names(found.layers, names), found.layers, strict=True)
-    layers = {node.output[0]: {"name": name, **_ordered(sizes)} for (node, name), (_, sizes) in named}
+    layers = {each.node.output[0]: {"name": name, **_ordered(each.sizes)} for name, each in named}
     given = [each.name for each in inputs(read.model.graph)]
     called_, entries, lost = wired(read.model.graph, layers, given, read.values, found.same, names)
     data = {
@@ -239,7 +250,7 @@ def _document(read: Understood, path: Path, notes: Sequence[str]) -> Document:
         "not_known": dict(found.not_known.most_common()),
         "layers": entries,
     }
-    nodes = {layers[node.output[0]]["name"]: node for node, _ in found.layers}
+    nodes = {layers[each.node.output[0]]["name"]: each.node for each in found.layers}
     moved = {
         f"layers[{index}].{key}": (f"{path}: {operator(node)} {called(node)}: {key}", index + 1)
         for index, entry in enumerate(entries)
@@ -260,7 +271,7 @@ def _ordered(sizes: Sizes) -> Sizes:
         "op", "kind", "channels", "height", "width", "in_channels", "in_length", "in_height", "in_width",
         "out_channels", "m", "n", "k",
     )  # fmt: skip
-    return {key: sizes[key] for key in dict.fromkeys((*first, *sizes)) if key in sizes and key != MIRRORED}
+    return {key: sizes[key] for key in dict.fromkeys((*first, *sizes)) if key in sizes}
 
 
 def _origin(model: ModelProto) -> str:
@@ -278,10 +289,10 @@ def _notes(batch: Batch, asked: ModelOptions, found: _Found) -> Iterator[str]:
         yield f"it is for {counted(batch.fixed, 'image')}; layers are written for one, and run for {many}"
     if batch.dims:
         yield f"sizes given: {', '.join(f'{name}={size}' for name, size in batch.dims.items())}"
-    if several := [called(node) for node, sizes in found.layers if "count" in sizes and sizes["op"] != "gemm"]:
+    if several := [called(node) for node, each, _ in found.layers if "count" in each and each["op"] != "gemm"]:
         which = f"{counted(len(several), 'op')} of several maps an image ({several[0]}, ...)"
         yield f"{which}: a layer for each map"
-    if any(sizes["op"] not in _OF_THE_ARRAY for _, sizes in found.layers):
+    if any(each.sizes["op"] not in _OF_THE_ARRAY for each in found.layers):
         yield "pooling, sums and activations are layers of their own; --ops array leaves them out"
     if found.taken:
         more = f", and {len(found.taken) - _MOST_TOLD:,} more" if len(found.taken) > _MOST_TOLD else ""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,7 @@ from tpusim.network.formats.names import Names, printable
 from tpusim.network.formats.onnx_model import layer_names, understood
 from tpusim.network.formats.onnx_model.dims import inputs, set_sizes
 from tpusim.network.formats.onnx_model.file import called, load, operator, opset_of
-from tpusim.network.formats.onnx_model.nodes import MIRRORED
-from tpusim.network.graph import Given, Graph, Node, Values
+from tpusim.network.graph import Given, Graph, Node, NodeViews, OperandView, TensorView, Values
 
 
 def read_graph(path: Path, asked: ModelOptions, images: int) -> Graph:
@@ -33,22 +33,39 @@ def read_graph(path: Path, asked: ModelOptions, images: int) -> Graph:
         says = f"the model is for {counted(own, 'image')} at once; its values take a --batch that is a multiple of that"
         raise InputError(Problem(says, str(path)))
     graph = read.model.graph
-    layers = {node.output[0]: name for node, name in layer_names(read.found.layers, Names())}
-    mirrored = {node.output[0]: sizes[MIRRORED] for node, sizes in read.found.layers if MIRRORED in sizes}
+    named = zip(read.found.layers, layer_names(read.found.layers, Names()), strict=True)
+    layers = {each.node.output[0]: (name, _views(each.views, own)) for each, name in named}
 
     def as_node(node: NodeProto) -> Node:
-        made = node.output[0] if node.output else ""
-        attributes = _attributes(node.attribute, path)
-        if made in mirrored:
-            attributes[MIRRORED] = mirrored[made]
-        asked_of = tuple(node.input), tuple(node.output), attributes
-        return Node(operator(node), called(node), *asked_of, layers.get(made, ""))
+        asked_of = tuple(node.input), tuple(node.output), _attributes(node.attribute, path)
+        return Node(operator(node), called(node), *asked_of, *layers.get(node.output[0] if node.output else "", ()))
 
     nodes = tuple(map(as_node, graph.node))
     sizes = read.batch.sizes(own)
     weights = _weights(load(path).graph, path)
     given = {name: each for name, each in _given(graph, sizes, path).items() if name not in weights}
     return Graph(str(path), given, _types_of_outputs(graph), nodes, weights, own, opset_of(read.model))
+
+
+def _views(probed: Sequence[NodeViews], images: int) -> NodeViews:
+    """What values are for so many images, of what they are for one and for two, or for all there can be."""
+    one, two = probed[0], probed[-1]
+    both = zip(one.sources.items(), two.sources.values(), strict=True)
+    sources = {
+        name: replace(each, view=_view(each.view, more.view, images))
+        if isinstance(each, OperandView) and isinstance(more, OperandView) else each
+        for (name, each), more in both
+    }  # fmt: skip
+    return NodeViews(sources, _view(one.result, two.result, images))
+
+
+def _view(one: TensorView, two: TensorView, images: int) -> TensorView:
+    """The view for so many images, of those for one and for two."""
+
+    def line(first: Sequence[int], second: Sequence[int]) -> tuple[int, ...]:
+        return tuple(size + (images - 1) * (more - size) for size, more in zip(first, second, strict=True))
+
+    return replace(one, shape=line(one.shape, two.shape), spread=line(one.spread, two.spread))
 
 
 def _types_of_outputs(graph: GraphProto) -> dict[str, np.dtype[Any] | None]:

@@ -1,8 +1,9 @@
-"""What the array computes of a node of a model: a layer's sizes, from the shapes of its operands."""
+"""What the array computes of a node of a model: a layer's sizes and views, from the shapes of its operands."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from tpusim.base.words import counted
 from tpusim.network.entries import BIASES
 from tpusim.network.formats.onnx_model.folding import Shape
 from tpusim.network.formats.onnx_model.shapes import Values
+from tpusim.network.graph import UNSEEN, NodeViews, OperandView, TensorView
 
 Sizes = dict[str, Any]
 """A layer as a file has it, without its name; `images` is how many its input holds."""
@@ -22,8 +24,13 @@ ON_BATCH = "depends on the batch"
 """What to say of what differs from one number of images to another."""
 _BIAS_OPERANDS = {"Conv": 2, "ConvTranspose": 2, "DeformConv": 3, "Gemm": 2}
 """Which operand of a node its biases are."""
-MIRRORED = "mirrored"
-"""Beside sizes: of a transposed convolution, the axes along which its layer is written the other way round."""
+
+
+class AsLayer(NamedTuple):
+    """A node as a layer: its sizes, and what the node's values are to it."""
+
+    sizes: Sizes
+    views: NodeViews
 
 
 class UnfitNode(Exception):
@@ -77,7 +84,7 @@ class Node(NamedTuple):
         return given
 
 
-def layer(node: NodeProto, values: Values) -> Sizes:
+def layer(node: NodeProto, values: Values) -> AsLayer:
     """The layer that a node of ARRAY_OPS is. Raises UnfitNode where there is none."""
     names = [name for name in node.input if name]
     lost = next((name for name in (*names[:2], *node.output[:1]) if name not in values.shapes), None)
@@ -88,8 +95,8 @@ def layer(node: NodeProto, values: Values) -> Sizes:
     constant = [name in values.constants for name in names[:2]]
     given = [*map(bool, node.input)]
     there = Node(shapes, values.shape(node.output[0]), constant, attributes, given)
-    sizes = ARRAY_OPS[node.op_type](there)
-    return {**sizes, BIASES: True} if _has_biases(node, there, values) else sizes
+    made = ARRAY_OPS[node.op_type](there)
+    return made._replace(sizes={**made.sizes, BIASES: True}) if _has_biases(node, there, values) else made
 
 
 def _has_biases(node: NodeProto, there: Node, values: Values) -> bool:
@@ -107,10 +114,29 @@ def needed(graph: GraphProto, ops: Container[str]) -> set[str]:
     return {name for node in nodes for name in (*node.input[:2], *node.output[:1]) if name}
 
 
-def _conv(node: Node) -> Sizes:
+Axes = tuple[tuple[int, ...], ...]
+"""For each axis of a layer's tensor the axes of a value that it is: those of a TensorView."""
+
+
+def map_axes(axes: int, channels_first: bool) -> Axes:
+    """The axes of a value of `axes` axes as [channel, row, col, image]; further ones are rows together, or images."""
+    if channels_first:
+        return (1,), (*range(2, axes - 1),), (*range(2, axes)[-1:],), (0,)
+    outer = range(axes - 1)
+    return (axes - 1,), (*outer[1:][-1:],), (), (*(outer[:-1] or outer),)
+
+
+def maps_of(node: Node) -> NodeViews:
+    """A node of one operand whose values have their channels first."""
+    maps, result = (map_axes(len(shape), channels_first=True) for shape in (node.shapes[0], node.result))
+    return NodeViews({"ifmap": OperandView(0, TensorView(maps))}, TensorView(result, node.result))
+
+
+def _conv(node: Node) -> AsLayer:
     (images, channels, *sides), (outputs, _, *kernel) = _maps(node)
     sizes = {"images": images, "in_channels": channels, "out_channels": outputs, "groups": _groups(node)}
     axes = len(sides)
+    views = _views(node, TensorView(((0,), *_taps(2, axes), (1,))))
     steps: Sizes = {
         "kernel": kernel,
         "stride": node.ints("strides", axes, 1),
@@ -118,12 +144,24 @@ def _conv(node: Node) -> Sizes:
         "dilation": node.ints("dilations", axes, 1),
     }
     if axes == 2:
-        return {"op": "conv2d", **sizes, "in_height": sides[0], "in_width": sides[1], **steps}
+        return AsLayer({"op": "conv2d", **sizes, "in_height": sides[0], "in_width": sides[1], **steps}, views)
     one = {key: value[0] for key, value in steps.items() if key != "padding"}
-    return {"op": "conv1d", **sizes, "in_length": sides[0], "padding": steps["padding"], **one}
+    return AsLayer({"op": "conv1d", **sizes, "in_length": sides[0], "padding": steps["padding"], **one}, views)
 
 
-def _deform_conv(node: Node) -> Sizes:
+def _taps(first: int, axes: int) -> Axes:
+    """Rows and columns of a filter whose taps have so many axes, from the value's axis `first` on."""
+    return (*((),) * (2 - axes), *((first + axis,) for axis in range(axes)))
+
+
+def _views(node: Node, weights: TensorView) -> NodeViews:
+    """Maps that are convolved by such weights, mirrored as these are."""
+    maps = TensorView(map_axes(len(node.result), channels_first=True), mirrored=weights.mirrored)
+    sources = {"ifmap": OperandView(0, maps), "filter": OperandView(1, weights, "weights")}
+    return NodeViews(sources, replace(maps, shape=node.result))
+
+
+def _deform_conv(node: Node) -> AsLayer:
     """Where it samples is an operand, which the file does not tell: offsets are drawn."""
     (images, channels, *sides), (outputs, _, *kernel) = _maps(node)
     if len(sides) != 2:
@@ -131,12 +169,13 @@ def _deform_conv(node: Node) -> Sizes:
     *before, below, right = node.ints("pads", 4, 0)
     if before != [below, right]:
         raise UnfitNode("other numbers are added ahead of its axes than behind them")
-    return {
+    sizes = {
         "op": "deform_conv2d", "images": images, "in_channels": channels, "out_channels": outputs,
         "groups": _groups(node), "in_height": sides[0], "in_width": sides[1], "kernel": kernel,
         "stride": node.ints("strides", 2, 1), "padding": before, "dilation": node.ints("dilations", 2, 1),
         "offset_groups": node.whole("offset_group", 1), "modulated": any(node.given[_MASK:]),
     }  # fmt: skip
+    return AsLayer(sizes, UNSEEN)
 
 
 _MASK = 4
@@ -160,8 +199,8 @@ def _groups(node: Node) -> int:
     return node.whole("group", 1)
 
 
-def _conv_transpose(node: Node) -> Sizes:
-    """One axis becomes two, the first of one element."""
+def _conv_transpose(node: Node) -> AsLayer:
+    """One axis becomes two, the first of one element. Weights are [channel, out_channel of the group, *taps]."""
     (images, channels, *sides), (_, outputs, *kernel) = _maps(node)
     axes, groups = len(sides), _groups(node)
     strides, dilations = node.ints("strides", axes, 1), node.ints("dilations", axes, 1)
@@ -170,13 +209,15 @@ def _conv_transpose(node: Node) -> Sizes:
     cut = [_cut(node, axis, each) for axis, each in enumerate(spread)]
     one, none = [1] * (2 - axes), [0] * (2 - axes)
     height, width = (*one, *sides)
-    return {
+    mirrored = tuple(3 - axes + axis for axis, (_, _, turned) in enumerate(cut) if turned)
+    weights = TensorView(((0, 2), *_taps(3, axes), (1,)), (groups, -1, outputs, *kernel), mirrored=mirrored)
+    sizes = {
         "op": "conv_transpose2d", "images": images, "in_channels": channels, "out_channels": outputs * groups,
         "groups": groups, "in_height": height, "in_width": width, "kernel": [*one, *kernel],
         "stride": [*one, *strides], "padding": [*none, *(start for start, _, _ in cut)],
         "output_padding": [*none, *(more for _, more, _ in cut)], "dilation": [*one, *dilations],
-        MIRRORED: [*(bool(each) for each in none), *(mirrored for _, _, mirrored in cut)],
     }  # fmt: skip
+    return AsLayer(sizes, _views(node, weights))
 
 
 def _cut(node: Node, axis: int, spread: int) -> tuple[int, int, bool]:
@@ -198,39 +239,61 @@ def _cut(node: Node, axis: int, spread: int) -> tuple[int, int, bool]:
     return start, size - spread + 2 * start, start != before
 
 
-def _gemm(node: Node) -> Sizes:
+def _gemm(node: Node) -> AsLayer:
     first, second = node.shapes
     if len(first) != 2 or len(second) != 2:
         raise UnfitNode("its operands are no matrices")
-    m, k = first[::-1] if node.whole("transA", 0) else first
-    return {"op": "gemm", "m": m, "n": second[0 if node.whole("transB", 0) else 1], "k": k}
+    inner, cols = 1 - node.whole("transA", 0), 1 - node.whole("transB", 0)
+    sizes = {"op": "gemm", "m": first[1 - inner], "n": second[cols], "k": first[inner]}
+    maps, weights = OperandView(0, matrix(2, [inner])), OperandView(1, matrix(2, [cols]), _FACTORS)
+    return AsLayer(sizes, NodeViews({"ifmap": maps, "filter": weights}, matrix(2, [1], node.result)))
 
 
-def _matmul(node: Node) -> Sizes:
-    """One product where one factor is the same for all, else a product for each pair."""
-    first, second = ((1, *node.shapes[0]) if len(node.shapes[0]) == 1 else node.shapes[0]), node.shapes[1]
-    second = (*second, 1) if len(second) == 1 else second
-    m, k, n = first[-2], first[-1], second[-1]
-    if _shared(second, node.constant[1]):
-        return {"op": "gemm", "m": prod(first[:-1]), "n": n, "k": k}
-    if _shared(first, node.constant[0]):
-        return {"op": "gemm", "m": prod(second[:-2]) * n, "n": m, "k": k}
-    return {"op": "gemm", "m": m, "n": n, "k": k, "count": _pairs(first[:-2], second[:-2])}
+_FACTORS = "factors"
+
+
+def matrix(axes: int, channels: Sequence[int], shape: Shape = (), spread: Shape = ()) -> TensorView:
+    """A value of so many axes as rows of `channels`: images run along all its other axes."""
+    images = tuple(axis for axis in range(axes) if axis not in channels)
+    return TensorView((tuple(channels), (), (), images), shape, spread)
+
+
+def _matmul(node: Node) -> AsLayer:
+    """One product where one factor is the same for all, transposed where that is the first; else a product for each
+    pair.
+    """
+    (first, second), result = node.shapes, node.result
+    one, other, made = len(first), len(second), len(result)
+    rows, cols = first[:-1][-1:], second[1:][-1:]
+    m, n, k = prod(rows), prod(cols), first[-1]
+    sizes: Sizes = {"op": "gemm", "m": m, "n": n, "k": k}
+    if _shared(second, node.constant[1]) and not _by_columns(node, m, n):
+        sizes["m"], along = prod(first[:-1]), [made - 1] if cols else []
+        maps = OperandView(0, matrix(one, [one - 1]))
+        weights = OperandView(1, matrix(other, [other - 1] if cols else []), _FACTORS)
+    elif _shared(first, node.constant[0]):
+        sizes["m"], sizes["n"], along = prod(second[:-2]) * n, m, [made - 2] if rows else []
+        maps = OperandView(1, matrix(other, [other - 2]))
+        weights = OperandView(0, matrix(one, range(one - 1)), _FACTORS)
+    else:
+        outer, along = result[:-2], [made - 1]
+        sizes["count"] = prod(outer)
+        maps = OperandView(0, matrix(made, along, spread=(*outer, m, k)))
+        weights = OperandView(1, matrix(made, along, spread=(*outer, k, n)))
+    return AsLayer(sizes, NodeViews({"ifmap": maps, "filter": weights}, matrix(made, along, result)))
+
+
+def _by_columns(node: Node, m: int, n: int) -> bool:
+    """Whether the transposed product is as large a layer as the product, and only the second factor has images."""
+    return m == n and len(node.shapes[1]) == 2 and _shared(node.shapes[0], True) and node.constant == [True, False]
 
 
 def _shared(factor: Shape, constant: bool) -> bool:
     """Whether it is one matrix for all images: an operand of one image may be one of each."""
-    return len(factor) == 2 or (constant and prod(factor[:-2]) == 1)
+    return len(factor) <= 2 or (constant and prod(factor[:-2]) == 1)
 
 
-def _pairs(first: Shape, second: Shape) -> int:
-    """How many there are, the axes before the matrices being broadcast."""
-    longest = max(len(first), len(second))
-    both = zip(((1,) * longest + first)[-longest:], ((1,) * longest + second)[-longest:], strict=True)
-    return prod(max(pair) for pair in both)
-
-
-ARRAY_OPS: dict[str, Callable[[Node], Sizes]] = {
+ARRAY_OPS: dict[str, Callable[[Node], AsLayer]] = {
     "Conv": _conv, "ConvTranspose": _conv_transpose, "DeformConv": _deform_conv, "Gemm": _gemm, "MatMul": _matmul,
 }  # fmt: skip
 """What the array computes, of ONNX's own operators."""

@@ -3,31 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 
-from tpusim.network.formats.onnx_model.folding import Shape
-from tpusim.network.formats.onnx_model.nodes import Node, Sizes, UnfitNode
+from tpusim.network.formats.onnx_model.nodes import AsLayer, Node, UnfitNode, maps_of, matrix
+from tpusim.network.graph import NodeViews, OperandView
 
 FLAT_SOFTMAX = 13
 """Before this opset all axes from one on count as one, and that is the second unless something is said."""
 
 
-def softmax(node: Node, opset: int) -> Sizes:
+def softmax(node: Node, opset: int) -> AsLayer:
     """Along one axis, or, in old models, all from one on."""
-    shape, flat = node.result, opset < FLAT_SOFTMAX
-    axis = node.whole("axis", 1 if flat else -1) % max(1, len(shape))
-    if flat:
-        return {"op": "softmax", **_rows(shape, axis)}
-    return {"op": "softmax", **_rows((*shape[:axis], *shape[axis + 1 :], *shape[axis : axis + 1]), len(shape) - 1)}
+    axes, flat = len(node.result), opset < FLAT_SOFTMAX
+    axis = node.whole("axis", 1 if flat else -1) % max(1, axes)
+    return _rows(node, "softmax", range(axis, axes) if flat else [axis])
 
 
-def layer_norm(node: Node) -> Sizes:
-    """Along all axes from one on."""
-    axis = node.whole("axis", -1) % max(1, len(node.result))
-    return {"op": "layer_norm", **_rows(node.result, axis), "epsilon": node.number("epsilon", 1e-5)}
+def layer_norm(node: Node) -> AsLayer:
+    """Along all axes from one on. What it is scaled by and shifted by may have fewer; without, these are numbers."""
+    axes = range(node.whole("axis", -1) % max(1, len(node.result)), len(node.result))
+    sizes, views = _rows(node, "layer_norm", axes)
+    sources: dict[str, OperandView | float] = {"scale": 1.0, "shift": 0.0}
+    row = tuple(node.result[axis] for axis in axes)
+    for at, name in enumerate(sources, start=1):
+        if any(node.given[at : at + 1]):
+            own = node.shapes[at][-len(row) :]
+            sources[name] = OperandView(at, matrix(len(row), range(len(row)), own, row), "numbers")
+    sizes["epsilon"] = node.number("epsilon", 1e-5)
+    return AsLayer(sizes, NodeViews({**views.sources, **sources}, views.result))
 
 
-def reduce_mean(node: Node, axes: Sequence[int], channels_first: bool) -> Sizes:
+def reduce_mean(node: Node, axes: Sequence[int], channels_first: bool) -> AsLayer:
     """Along the last axes; of maps, whose channels are before them, that is pooling all of the map."""
     shape = node.shapes[0]
     along = sorted(axis % max(1, len(shape)) for axis in axes)
@@ -35,13 +40,19 @@ def reduce_mean(node: Node, axes: Sequence[int], channels_first: bool) -> Sizes:
         raise UnfitNode("it is not along the last axes")
     if channels_first and along[0] == 2 and len(shape) in (3, 4):
         sides = [1] * (4 - len(shape)) + [*shape[2:]]
-        return {"op": "pool2d", "kind": "average", "images": shape[0], "channels": shape[1], "in_height": sides[0],
-                "in_width": sides[1], "kernel": sides}  # fmt: skip
-    return {"op": "reduce_mean", **_rows(shape, along[0])}
+        sizes = {"op": "pool2d", "kind": "average", "images": shape[0], "channels": shape[1], "in_height": sides[0],
+                 "in_width": sides[1], "kernel": sides}  # fmt: skip
+        return AsLayer(sizes, maps_of(node))
+    return _rows(node, "reduce_mean", along)
 
 
-def _rows(shape: Shape, axis: int) -> Sizes:
-    """Rows of all that is behind an axis, however many axes are before it."""
-    if len(shape) < 2:
-        raise UnfitNode(f"it works on values of {len(shape)} axes; rows have two or more")
-    return {"channels": prod(shape[axis:]), "images": prod(shape[:axis])}
+def _rows(node: Node, op: str, along: Sequence[int]) -> AsLayer:
+    """Rows of all that is along some axes, however many others there are."""
+    axes, result = len(node.shapes[0]), node.result
+    if axes < 2:
+        raise UnfitNode(f"it works on values of {axes} axes; rows have two or more")
+    rows = matrix(axes, along)
+    channels, _, _, images = rows.sizes(node.shapes[0])
+    left = [axis for axis in along if axis < len(result)]
+    views = NodeViews({"ifmap": OperandView(0, rows)}, matrix(len(result), left, result))
+    return AsLayer({"op": op, "channels": channels, "images": images}, views)

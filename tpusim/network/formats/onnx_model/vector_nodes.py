@@ -1,4 +1,4 @@
-"""What the vector unit computes of a node of a model: a layer's sizes, from the shapes of its operands.
+"""What the vector unit computes of a node of a model: a layer's sizes and views, from the shapes of its operands.
 
 A map is [channel, row, col, image] here. Behind a convolution, axis 1 of a value are the channels; behind a product the
 last; what takes an element at a time leaves that as it was.
@@ -7,18 +7,30 @@ last; what takes an element at a time leaves that as it was.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from onnx import ModelProto, NodeProto
 
 from tpusim.network.formats.onnx_model import move_nodes, row_nodes
 from tpusim.network.formats.onnx_model.facts import Lists, Numbers, channels_first_of, lists_of, merged_of, numbers_of
 from tpusim.network.formats.onnx_model.file import opset_of
-from tpusim.network.formats.onnx_model.folding import Shape
-from tpusim.network.formats.onnx_model.nodes import Node, Sizes, UnfitNode, padding_of
+from tpusim.network.formats.onnx_model.nodes import (
+    AsLayer,
+    Node,
+    Sizes,
+    UnfitNode,
+    map_axes,
+    maps_of,
+    matrix,
+    padding_of,
+)
 from tpusim.network.formats.onnx_model.shapes import Values
+from tpusim.network.graph import NodeViews, OperandView, TensorView
 from tpusim.network.ops.elementwise import ROWS
+from tpusim.network.ops.moves import AXES
+from tpusim.network.ops.op import Shape
 
 _LONGEST_MATRIX = 3
 """Axes up to which a value of which nothing is known has its channels last."""
@@ -73,7 +85,7 @@ class VectorNodes(NamedTuple):
         """Whether nothing is left of it to do."""
         return node.output[0] in self.merged
 
-    def layer(self, node: NodeProto, values: Values) -> Sizes:
+    def layer(self, node: NodeProto, values: Values) -> AsLayer:
         """The layer that a node of VECTOR_OPS is. Raises UnfitNode where there is none."""
         names = [*node.input]
         lost = next((name for name in (*names, *node.output[:1]) if name and name not in values.shapes), None)
@@ -83,7 +95,8 @@ class VectorNodes(NamedTuple):
             raise UnfitNode("it works on whole numbers")
         shapes = [values.shape(name) if name else () for name in names]
         result, attributes = values.shape(node.output[0]), {each.name: each for each in node.attribute}
-        there = Node(shapes, result, [name in values.constants for name in names], attributes)
+        constant, given = [name in values.constants for name in names], [*map(bool, names)]
+        there = Node(shapes, result, constant, attributes, given)
         known = [self.first[name] for name in names if name in self.first]
         first = known[0] if known else max(len(shapes[0]), len(result)) > _LONGEST_MATRIX
         results = sum(map(bool, node.output))
@@ -94,24 +107,24 @@ class VectorNodes(NamedTuple):
 # ---- pooling
 
 
-def _pool(place: Place, op: str) -> Sizes:
+def _pool(place: Place, op: str) -> AsLayer:
     node, kind = place.node, "max" if "Max" in op else "average"
     images, channels, *sides = node.shapes[0]
     axes = len(sides)
     if axes not in (1, 2):
         raise UnfitNode(f"it has {axes} axes; 1 and 2 are known")
+    views = maps_of(node)
     sizes = {"op": "pool2d", "kind": kind, "images": images, "channels": channels}
     height, width = [1] * (2 - axes) + sides
     sizes |= {"in_height": height, "in_width": width}
     if op.startswith("Global"):
-        return {**sizes, "kernel": [height, width]}
+        return AsLayer({**sizes, "kernel": [height, width]}, views)
     one = [1] * (2 - axes)
     kernel = node.ints("kernel_shape", axes, 1)
     pads = padding_of(node, axes)
     if isinstance(pads, list) and axes == 1:
         pads = [0, pads[0], 0, pads[1]]
-    return {
-        **sizes,
+    steps = {
         "kernel": [*one, *kernel],
         "stride": [*one, *node.ints("strides", axes, 1)],
         "padding": pads,
@@ -119,45 +132,48 @@ def _pool(place: Place, op: str) -> Sizes:
         "ceil_mode": bool(node.whole("ceil_mode", 0)),
         "count_include_pad": bool(node.whole("count_include_pad", 0)),
     }
+    return AsLayer({**sizes, **steps}, views)
 
 
 # ---- element by element
 
 
-def _map(shape: Shape, first: bool) -> tuple[int, int, int, int]:
-    """[channel, row, col, image] of a value: further axes are rows together, or images."""
-    if len(shape) < 2:
-        raise UnfitNode(f"it works on values of {len(shape)} axes; maps have two or more")
-    if first:
-        images, channels, *sides = shape
-        return channels, prod(sides[:-1]), sides[-1] if sides else 1, images
-    *outer, channels = shape
-    return channels, outer[-1] if len(outer) > 1 else 1, 1, prod(outer[:-1]) if len(outer) > 1 else outer[0]
+def _map(place: Place, op: str, channels_first: bool | None = None, **fields: Any) -> AsLayer:
+    """A layer of one operand that makes as many elements; with `channels_first`, whatever is known of its place."""
+    node, first = place.node, place.first if channels_first is None else channels_first
+    if len(node.result) < 2:
+        raise UnfitNode(f"it works on values of {len(node.result)} axes; maps have two or more")
+    maps = TensorView(map_axes(len(node.result), first))
+    sizes = dict(zip(AXES, maps.sizes(node.result), strict=True))
+    views = NodeViews({"ifmap": OperandView(0, maps)}, replace(maps, shape=node.result))
+    return AsLayer({"op": op, **sizes, **fields}, views)
 
 
-def _sizes(op: str, place: Place) -> Sizes:
-    channels, height, width, images = _map(place.node.result, place.first)
-    return {"op": op, "channels": channels, "height": height, "width": width, "images": images}
-
-
-def _arithmetic(place: Place, op: str) -> Sizes:
-    node, sizes = place.node, _sizes("add" if op == "Sum" else op.lower(), place)
+def _arithmetic(place: Place, op: str) -> AsLayer:
+    node, name = place.node, "add" if op == "Sum" else op.lower()
     whole = [index for index, shape in enumerate(node.shapes[:2]) if shape == node.result]
     if not whole or len(node.shapes) != 2:
         raise UnfitNode("neither operand is as large as what it makes")
     main = next((index for index in whole if not node.constant[index]), whole[0])
     if main == 1 and op in ("Sub", "Div"):
-        sizes["op"] = f"r{op.lower()}"
-    return {**sizes, "other": _other(node, 1 - main, place.first)}
+        name = f"r{name}"
+    sizes, views = _map(place, name)
+    result = views.result
+    # The other operand may have fewer axes than the result.
+    fewer = len(node.result) - len(node.shapes[1 - main])
+    other = TensorView(tuple(tuple(axis - fewer for axis in each if axis >= fewer) for each in result.axes))
+    sources = {
+        "ifmap": OperandView(main, TensorView(result.axes)),
+        "other": OperandView(1 - main, other, "numbers" if node.constant[1 - main] else ""),
+    }
+    kind = _kind(other.sizes(node.shapes[1 - main]), result.sizes(node.result), node.constant[1 - main])
+    return AsLayer({**sizes, "other": kind}, NodeViews(sources, result))
 
 
-def _other(node: Node, which: int, first: bool) -> str:
+def _kind(mine: Shape, result: Shape, constant: bool) -> str:
     """Along which axes the other operand has elements of its own. A constant is the same for all images."""
-    shape, constant = node.shapes[which], node.constant[which]
-    filled = (1,) * (len(node.result) - len(shape)) + tuple(shape)
-    if prod(filled) == 1 and constant:
+    if prod(mine) == 1 and constant:
         return "number"
-    mine, result = _map(filled, first), _map(node.result, first)
     for kind, kept in _KINDS.items():
         alike = all(a == b if keep else a == 1 for a, b, keep in zip(mine[:3], result[:3], kept[:3], strict=True))
         if alike and kept[3] != constant and mine[3] == (result[3] if kept[3] else 1):
@@ -175,86 +191,89 @@ _KINDS: Mapping[str, tuple[bool, bool, bool, bool]] = {
 """Axes [channel, row, col, image] along which an operand has elements of its own."""
 
 
-def _scale_shift(place: Place, _: str) -> Sizes:
+def _scale_shift(place: Place, _: str) -> AsLayer:
+    """What its statistics make of an element: a number a channel that it is multiplied by, and one that is added."""
     if place.node.whole("training_mode", 0):
         raise UnfitNode("it is for training")
-    return _sizes("scale_shift", place._replace(first=True))
+    sizes, views = _map(place, "scale_shift", channels_first=True)
+    numbers = {name: OperandView(at, matrix(1, [0]), "numbers") for at, name in enumerate(("scale", "shift"), start=1)}
+    return AsLayer(sizes, NodeViews({**views.sources, **numbers}, views.result))
 
 
-def _plain(name: str) -> Callable[[Place, str], Sizes]:
-    return lambda place, _: _sizes(name, place)
+def _plain(name: str) -> Callable[[Place, str], AsLayer]:
+    return lambda place, _: _map(place, name)
 
 
-def _leaky_relu(place: Place, _: str) -> Sizes:
-    return {**_sizes("leaky_relu", place), "slope": place.node.number("alpha", 0.01)}
+def _leaky_relu(place: Place, _: str) -> AsLayer:
+    return _map(place, "leaky_relu", slope=place.node.number("alpha", 0.01))
 
 
-def _power(place: Place, _: str) -> Sizes:
+def _power(place: Place, _: str) -> AsLayer:
     """A square, a cube, or a root."""
     exponent = place.numbers.get(place.names[1])
     if exponent in (2, 3) and exponent:
-        return {**_sizes("power", place), "exponent": int(exponent)}
+        return _map(place, "power", exponent=int(exponent))
     if exponent != 1 / 2:
         raise UnfitNode("its exponent is none of 2, 3 and a half")
-    return _sizes("sqrt", place)
+    return _map(place, "sqrt")
 
 
-def _slice(place: Place, _: str) -> Sizes:
+def _slice(place: Place, _: str) -> AsLayer:
     """What is cut off is an operand; in old models an attribute, and then nothing is left out in between."""
     starts, ends, axes, steps = (place.lists.get(name, ()) for name in [*place.names, "", "", "", ""][1:5])
     return move_nodes.strided(place.node, list(zip(axes, starts, ends, steps, strict=False)), place.first)
 
 
-def _gelu(place: Place, _: str) -> Sizes:
+def _gelu(place: Place, _: str) -> AsLayer:
     given = place.node.attributes.get("approximate")
-    return {**_sizes("gelu", place), "approximate": given.s.decode() if given else "none"}
+    return _map(place, "gelu", approximate=given.s.decode() if given else "none")
 
 
-def _swish(place: Place, _: str) -> Sizes:
+def _swish(place: Place, _: str) -> AsLayer:
     if place.node.number("alpha", 1.0) != 1:
         raise UnfitNode("its alpha is not 1")
-    return _sizes("silu", place)
+    return _map(place, "silu")
 
 
-def _clip(place: Place, _: str) -> Sizes:
+def _clip(place: Place, _: str) -> AsLayer:
     """Its ends are attributes in old models, operands in others."""
-    sizes = _sizes("clip", place)
+    ends: Sizes = {}
     for at, key in enumerate(("min", "max"), start=1):
         name = place.names[at] if len(place.names) > at else ""
         if name and name not in place.numbers:
             raise UnfitNode(f"its {key} is worked out by the model")
         if name or key in place.node.attributes:
-            sizes[key] = place.numbers[name] if name else place.node.number(key, 0.0)
-    return sizes
+            ends[key] = place.numbers[name] if name else place.node.number(key, 0.0)
+    return _map(place, "clip", **ends)
 
 
-def _softmax(place: Place, _: str) -> Sizes:
+def _softmax(place: Place, _: str) -> AsLayer:
     return row_nodes.softmax(place.node, place.opset)
 
 
-def _layer_norm(place: Place, _: str) -> Sizes:
+def _layer_norm(place: Place, _: str) -> AsLayer:
     if place.results > 1:
         raise UnfitNode("its mean is wanted, too")
     return row_nodes.layer_norm(place.node)
 
 
-def _reduce_mean(place: Place, _: str) -> Sizes:
+def _reduce_mean(place: Place, _: str) -> AsLayer:
     given = place.node.attributes.get("axes")
     named = place.lists.get(place.names[1], ()) if len(place.names) > 1 else ()
     return row_nodes.reduce_mean(place.node, given.ints if given else named, place.first)
 
 
-def _lrn(place: Place, _: str) -> Sizes:
+def _lrn(place: Place, _: str) -> AsLayer:
     node = place.node
     numbers = {"alpha": node.number("alpha", 1e-4), "beta": node.number("beta", 0.75), "bias": node.number("bias", 1.0)}
-    return {**_sizes("lrn", place._replace(first=True)), "size": node.whole("size", 1), **numbers}
+    return _map(place, "lrn", channels_first=True, size=node.whole("size", 1), **numbers)
 
 
-def _transpose(place: Place, _: str) -> Sizes:
+def _transpose(place: Place, _: str) -> AsLayer:
     return move_nodes.transpose(place.node, place.first)
 
 
-def _pad(place: Place, _: str) -> Sizes:
+def _pad(place: Place, _: str) -> AsLayer:
     """What it adds is an attribute in old models, an operand in others."""
     names = [*place.names, "", "", ""][1:4]
     given = place.node.attributes.get("pads")
@@ -265,19 +284,15 @@ def _pad(place: Place, _: str) -> Sizes:
     return move_nodes.pad(place.node, pads, value, place.lists.get(names[2], ()))
 
 
-def _upsample(place: Place, op: str) -> Sizes:
+def _upsample(place: Place, op: str) -> AsLayer:
     return move_nodes.upsample(place.node, op)
 
 
-def _hard_sigmoid(place: Place, _: str) -> Sizes:
-    return {
-        **_sizes("hard_sigmoid", place),
-        "alpha": place.node.number("alpha", 0.2),
-        "beta": place.node.number("beta", 0.5),
-    }
+def _hard_sigmoid(place: Place, _: str) -> AsLayer:
+    return _map(place, "hard_sigmoid", alpha=place.node.number("alpha", 0.2), beta=place.node.number("beta", 0.5))
 
 
-VECTOR_OPS: dict[str, Callable[[Place, str], Sizes]] = {
+VECTOR_OPS: dict[str, Callable[[Place, str], AsLayer]] = {
     **dict.fromkeys(("MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool"), _pool),
     **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Sum"), _arithmetic),
     "BatchNormalization": _scale_shift,
