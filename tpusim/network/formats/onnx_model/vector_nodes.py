@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from math import prod
 from typing import Any, NamedTuple
 
 from onnx import ModelProto, NodeProto
 
-from tpusim.network.formats.onnx_model import move_nodes, row_nodes
 from tpusim.network.formats.onnx_model.facts import Lists, Numbers, channels_first_of, lists_of, merged_of, numbers_of
 from tpusim.network.formats.onnx_model.file import opset_of
 from tpusim.network.formats.onnx_model.nodes import (
@@ -34,6 +34,8 @@ from tpusim.network.ops.op import Shape
 
 _LONGEST_MATRIX = 3
 """Axes up to which a value of which nothing is known has its channels last."""
+_FLAT_SOFTMAX = 13
+"""Before this opset all axes from one on count as one, and that is the second unless something is said."""
 
 
 class Place(NamedTuple):
@@ -218,12 +220,6 @@ def _power(place: Place, _: str) -> AsLayer:
     return _map(place, "sqrt")
 
 
-def _slice(place: Place, _: str) -> AsLayer:
-    """What is cut off is an operand; in old models an attribute, and then nothing is left out in between."""
-    starts, ends, axes, steps = (place.lists.get(name, ()) for name in [*place.names, "", "", "", ""][1:5])
-    return move_nodes.strided(place.node, list(zip(axes, starts, ends, steps, strict=False)), place.first)
-
-
 def _gelu(place: Place, _: str) -> AsLayer:
     given = place.node.attributes.get("approximate")
     return _map(place, "gelu", approximate=given.s.decode() if given else "none")
@@ -247,49 +243,200 @@ def _clip(place: Place, _: str) -> AsLayer:
     return _map(place, "clip", **ends)
 
 
-def _softmax(place: Place, _: str) -> AsLayer:
-    return row_nodes.softmax(place.node, place.opset)
-
-
-def _layer_norm(place: Place, _: str) -> AsLayer:
-    if place.results > 1:
-        raise UnfitNode("its mean is wanted, too")
-    return row_nodes.layer_norm(place.node)
-
-
-def _reduce_mean(place: Place, _: str) -> AsLayer:
-    given = place.node.attributes.get("axes")
-    named = place.lists.get(place.names[1], ()) if len(place.names) > 1 else ()
-    return row_nodes.reduce_mean(place.node, given.ints if given else named, place.first)
-
-
 def _lrn(place: Place, _: str) -> AsLayer:
     node = place.node
     numbers = {"alpha": node.number("alpha", 1e-4), "beta": node.number("beta", 0.75), "bias": node.number("bias", 1.0)}
     return _map(place, "lrn", channels_first=True, size=node.whole("size", 1), **numbers)
 
 
+def _hard_sigmoid(place: Place, _: str) -> AsLayer:
+    return _map(place, "hard_sigmoid", alpha=place.node.number("alpha", 0.2), beta=place.node.number("beta", 0.5))
+
+
+# ---- whole rows
+
+
+def _softmax(place: Place, _: str) -> AsLayer:
+    """Along one axis, or, in old models, all from one on."""
+    axes, flat = len(place.node.result), place.opset < _FLAT_SOFTMAX
+    axis = place.node.whole("axis", 1 if flat else -1) % max(1, axes)
+    return _rows(place.node, "softmax", range(axis, axes) if flat else [axis])
+
+
+def _layer_norm(place: Place, _: str) -> AsLayer:
+    """Along all axes from one on. What it is scaled by and shifted by may have fewer; without, these are numbers."""
+    if place.results > 1:
+        raise UnfitNode("its mean is wanted, too")
+    node = place.node
+    axes = range(node.whole("axis", -1) % max(1, len(node.result)), len(node.result))
+    sizes, views = _rows(node, "layer_norm", axes)
+    sources: dict[str, OperandView | float] = {"scale": 1.0, "shift": 0.0}
+    row = tuple(node.result[axis] for axis in axes)
+    for at, name in enumerate(sources, start=1):
+        if any(node.given[at : at + 1]):
+            own = node.shapes[at][-len(row) :]
+            sources[name] = OperandView(at, matrix(len(row), range(len(row)), own, row), "numbers")
+    sizes["epsilon"] = node.number("epsilon", 1e-5)
+    return AsLayer(sizes, NodeViews({**views.sources, **sources}, views.result))
+
+
+def _reduce_mean(place: Place, _: str) -> AsLayer:
+    """Along the last axes; of maps, whose channels are before them, that is pooling all of the map."""
+    node, shape = place.node, place.node.shapes[0]
+    given = node.attributes.get("axes")
+    axes = given.ints if given else place.lists.get(place.names[1], ()) if len(place.names) > 1 else ()
+    along = sorted(axis % max(1, len(shape)) for axis in axes)
+    if not along or along != [*range(along[0], len(shape))] or along[0] == 0:
+        raise UnfitNode("it is not along the last axes")
+    if place.first and along[0] == 2 and len(shape) in (3, 4):
+        sides = [1] * (4 - len(shape)) + [*shape[2:]]
+        sizes = {"op": "pool2d", "kind": "average", "images": shape[0], "channels": shape[1], "in_height": sides[0],
+                 "in_width": sides[1], "kernel": sides}  # fmt: skip
+        return AsLayer(sizes, maps_of(node))
+    return _rows(node, "reduce_mean", along)
+
+
+def _rows(node: Node, op: str, along: Sequence[int]) -> AsLayer:
+    """Rows of all that is along some axes, however many others there are."""
+    axes, result = len(node.shapes[0]), node.result
+    if axes < 2:
+        raise UnfitNode(f"it works on values of {axes} axes; rows have two or more")
+    rows = matrix(axes, along)
+    channels, _, _, images = rows.sizes(node.shapes[0])
+    left = [axis for axis in along if axis < len(result)]
+    views = NodeViews({"ifmap": OperandView(0, rows)}, matrix(len(result), left, result))
+    return AsLayer({"op": op, "channels": channels, "images": images}, views)
+
+
+# ---- moves: what is cut off is read where it lies, as what is joined is
+
+_FIRST = "images", "channels", "height", "width"
+_LAST = {1: ("channels",), 2: ("images", "channels"), 3: ("images", "height", "channels"),
+         4: ("images", "height", "width", "channels")}  # fmt: skip
+"""By how many axes there are."""
+_SHUFFLE = [0, 2, 1, 3, 4]
+_NEAREST = {
+    ("asymmetric", "floor"), *((pixel, mode) for pixel in ("half_pixel", "pytorch_half_pixel", "half_pixel_symmetric")
+                               for mode in ("round_prefer_floor", "round_prefer_ceil")),
+}  # fmt: skip
+"""Ways to name the nearest element that are all the same where maps grow by whole factors."""
+
+
 def _transpose(place: Place, _: str) -> AsLayer:
-    return move_nodes.transpose(place.node, place.first)
+    """A turn of up to four axes, or such that stay together; groups of channels that change places are shuffled.
+
+    Axes are images, channels, height and width where channels come first, else images, height, width and channels.
+    """
+    node, shape = place.node, place.node.shapes[0]
+    given = node.attributes.get("perm")
+    order = [*given.ints] if given else [*range(len(shape))][::-1]
+    if sorted(order) != [*range(len(shape))]:
+        raise UnfitNode("perm does not name every axis once")
+    if _stays(shape, order):
+        raise UnfitNode("elements keep their order")
+    if order == _SHUFFLE:
+        images, groups, each, height, width = shape
+        maps = TensorView(((1, 2), (3,), (4,), (0,)))
+        sizes = {"op": "channel_shuffle", "channels": groups * each, "height": height, "width": width,
+                 "images": images, "groups": groups}  # fmt: skip
+        return AsLayer(sizes, NodeViews({"ifmap": OperandView(0, maps)}, replace(maps, shape=node.result)))
+    runs = _together(order) if len(order) > len(AXES) else [(axis,) for axis in order]
+    read = sorted(runs)
+    if len(read) > len(AXES):
+        raise UnfitNode("more than four axes change places")
+    names = _FIRST[: len(read)] if place.first else _LAST[len(read)]
+    maps = TensorView(tuple(dict(zip(names, read, strict=True)).get(name, ()) for name in AXES))
+    ends = (*accumulate(map(len, runs)),)
+    made = {name: (*range(end - len(run), end),) for name, run, end in zip(names, runs, ends, strict=True)}
+    places = {name: names[read.index(run)] for name, run in zip(names, runs, strict=True)}
+    turned = [places.get(axis, axis) for axis in AXES]
+    result = TensorView(tuple(made.get(name, ()) for name in AXES), node.result, images=turned.index("images"))
+    sizes = dict(zip(AXES, maps.sizes(shape), strict=True))
+    return AsLayer({"op": "transpose", **sizes, "order": turned}, NodeViews({"ifmap": OperandView(0, maps)}, result))
+
+
+def _stays(shape: Sequence[int], order: Sequence[int]) -> bool:
+    """Whether elements keep their order, whatever the number of images, which axis 0 may be."""
+    moved = [axis for axis in order if shape[axis] != 1 or axis == 0]
+    return moved == sorted(moved)
+
+
+def _together(order: Sequence[int]) -> list[tuple[int, ...]]:
+    """Axes that stay neighbours; the first may be the images, and stays alone."""
+    runs: list[tuple[int, ...]] = []
+    for axis in order:
+        if runs and runs[-1][-1] == axis - 1 != 0:
+            runs[-1] = *runs[-1], axis
+        else:
+            runs.append((axis,))
+    return runs
 
 
 def _pad(place: Place, _: str) -> AsLayer:
-    """What it adds is an attribute in old models, an operand in others."""
+    """Padding by zeros, around rows and columns: an attribute in old models, an operand in others."""
     names = [*place.names, "", "", ""][1:4]
-    given = place.node.attributes.get("pads")
     if names[1] and names[1] not in place.numbers:
         raise UnfitNode("what it adds is worked out by the model")
-    value = place.numbers[names[1]] if names[1] else place.node.number("value", 0.0)
-    pads = given.ints if given else place.lists.get(names[0], ())
-    return move_nodes.pad(place.node, pads, value, place.lists.get(names[2], ()))
+    node, shape, given = place.node, place.node.shapes[0], place.node.attributes.get("pads")
+    value = place.numbers[names[1]] if names[1] else node.number("value", 0.0)
+    pads, axes = given.ints if given else place.lists.get(names[0], ()), place.lists.get(names[2], ())
+    mode = node.text("mode", "constant")
+    if mode != "constant" or value or len(shape) not in (3, 4):
+        raise UnfitNode("it adds other elements than zeros around a map")
+    around = [*(axis % len(shape) for axis in axes)] or [*range(len(shape))]
+    if len(pads) != 2 * len(around) or min(pads, default=0) < 0:
+        raise UnfitNode("what it adds is worked out by the model, or less than nothing")
+    ends = dict(zip(around, zip(pads[: len(around)], pads[len(around) :], strict=True), strict=True))
+    if any(ends.get(axis, (0, 0)) != (0, 0) for axis in (0, 1)):
+        raise UnfitNode("it adds images or channels")
+    rows, cols = (ends.get(axis, (0, 0)) for axis in _sides(shape))
+    return _move(node, "pad", padding=[rows[0], cols[0], rows[1], cols[1]])
+
+
+def _slice(place: Place, _: str) -> AsLayer:
+    """Every so many elements along one axis. What is cut off is an operand; in old models an attribute, and then
+    nothing is left out in between.
+    """
+    node, shape = place.node, place.node.shapes[0]
+    starts, ends, axes, steps = (place.lists.get(name, ()) for name in [*place.names, "", "", "", ""][1:5])
+    cuts = zip(axes, starts, ends, steps, strict=False)
+    kept = {
+        axis % len(shape): range(*slice(start, stop, step).indices(shape[axis])) for axis, start, stop, step in cuts
+    }
+    cut = [(axis, part) for axis, part in kept.items() if part != range(shape[axis])]
+    if len(shape) not in (3, 4) or not place.first or len(cut) != 1 or cut[0][0] == 0:
+        raise UnfitNode("it is not along channels, rows or columns alone")
+    ((axis, part),) = cut
+    if part.step < 2 or len(part) < 2:
+        raise UnfitNode("what is left is read where it lies")
+    along = "channels" if axis == 1 else ("height", "width")[axis - len(shape)]
+    return _move(node, "slice", axis=along, start=part[0], stop=part[-1] + 1, step=part.step)
 
 
 def _upsample(place: Place, op: str) -> AsLayer:
-    return move_nodes.upsample(place.node, op)
+    """By whole factors, along rows and columns, of the nearest element."""
+    node, shape, result = place.node, place.node.shapes[0], place.node.result
+    how = node.text("coordinate_transformation_mode", "half_pixel"), node.text("nearest_mode", "round_prefer_floor")
+    if node.text("mode", "nearest") != "nearest" or (op == "Resize" and how not in _NEAREST):
+        raise UnfitNode("it does not take the nearest element")
+    if len(shape) not in (3, 4) or len(result) != len(shape) or shape[:2] != result[:2]:
+        raise UnfitNode("it is not along the rows and columns of a map")
+    if any(not size or more % size for size, more in zip(shape, result, strict=True)):
+        raise UnfitNode("it does not grow by whole factors")
+    rows, cols = (result[axis] // shape[axis] if axis >= 0 else 1 for axis in _sides(shape))
+    return _move(node, "upsample", scale=[rows, cols])
 
 
-def _hard_sigmoid(place: Place, _: str) -> AsLayer:
-    return _map(place, "hard_sigmoid", alpha=place.node.number("alpha", 0.2), beta=place.node.number("beta", 0.5))
+def _sides(shape: Sequence[int]) -> tuple[int, int]:
+    """The axes of rows and of columns; of a map of one row that of rows is none."""
+    return (2, 3) if len(shape) == 4 else (-1, 2)
+
+
+def _move(node: Node, op: str, **fields: Any) -> AsLayer:
+    images, channels, *sides = node.shapes[0]
+    height, width = [1] * (2 - len(sides)) + sides
+    sizes = {"channels": channels, "height": height, "width": width, "images": images}
+    return AsLayer({"op": op, **sizes, **fields}, maps_of(node))
 
 
 VECTOR_OPS: dict[str, Callable[[Place, str], AsLayer]] = {
