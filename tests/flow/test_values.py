@@ -570,7 +570,8 @@ def test_factors_that_differ_from_image_to_image(tmp_path: Path) -> None:
     path = saved(tmp_path, model(nodes, {"x": [1, 2, 3]}, {"k": (4, 2), "flat": numbers(2, 3)}))
     assert refused(path, 2) == (
         "MatMul matmul_y: its values cannot be computed: "
-        "its factors differ from image to image, so that images cannot go through it together"
+        "its factors differ from image to image, so that images cannot go through it together; "
+        "give the --batch that the model was made for"
     )
 
 

@@ -67,7 +67,8 @@ def _apart(parts: Sequence[Values], axis: int) -> int | None:
 def _shared(parts: Parts, what: str) -> Values:
     """What is the same for all images. Raises InputError where it is not."""
     if len(parts) > 1:
-        raise InputError(f"its {what} differ from image to image, so that images cannot go through it together")
+        says = f"its {what} differ from image to image, so that images cannot go through it together"
+        raise InputError(f"{says}; give the --batch that the model was made for")
     return parts[0]
 
 

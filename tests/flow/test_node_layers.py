@@ -1,4 +1,4 @@
-"""Parts of a value, and all of them together."""
+"""Parts of a value, and all of them together as layers read them."""
 
 from __future__ import annotations
 
