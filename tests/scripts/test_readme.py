@@ -115,7 +115,7 @@ def test_links_lead_somewhere(link: str) -> None:
 
 
 EXTRAS = {
-    "register": "--engine both", "perfetto": ".perfetto-trace", "vcd": ".vcd", "search": "sweep search",
+    "perfetto": ".perfetto-trace", "vcd": ".vcd", "search": "sweep search",
     "pandas": "to_frame()", "parquet": "--parquet", "cluster": "--cluster", "onnx": "model.onnx",
     "gpu": "scripts/gpu_bench",
 }  # fmt: skip
@@ -125,7 +125,7 @@ EXTRAS = {
 def test_extras_are_named_before_the_commands_that_need_them() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert {*project["optional-dependencies"]} == {*EXTRAS, "dev"}
-    told = README.index("pip install '.[register]'")
+    told = README.index("pip install '.[perfetto]'")
     naming = README[told : README.index("\n\n", told)]
     for extra, sign in EXTRAS.items():
         assert f"[{extra}]" in naming or f"`{extra}`" in naming
