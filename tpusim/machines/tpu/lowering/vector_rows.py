@@ -40,8 +40,8 @@ from tpusim.machines.tpu.schedule.units import (
     Work,
     at_once,
     in_one,
-    when_free,
     when_needed,
+    with_the_one_ahead,
 )
 from tpusim.memory.layout import Box
 from tpusim.network.ops.op import OFMAP, Shape
@@ -108,7 +108,7 @@ class RowUnits(Units):
     tensors: tuple[Tensor, ...] = ()
     areas: tuple[Area, ...] = ()
     # Pieces come as soon as a slot is free, those that are wanted soon or not.
-    policy = Policy(("given", "rows", "shared", "exchanged"), at_once)
+    policy = Policy(("given", "rows", "shared", "exchanged"), at_once, by_area=True)
 
     def __init__(self, layer: RowOp, batch: int, hardware: Hardware) -> None:
         self.layer, self.hardware, self.stages, shapes = layer, hardware, layer.stages, layer.shapes(batch)
@@ -200,7 +200,7 @@ class RowUnits(Units):
             Area("rows", "ifmap", size, pieces.slots, lanes, in_one(self._rows), ready),
             Area("shared", "filter", size * len(self.shared), pieces.shared, lanes, shared),
             Area("joined", OFMAP, self._most_joined(parts), 1, lanes),
-            Area("given", OFMAP, self.given, 2, lanes, given, gaps=when_free),
+            Area("given", OFMAP, self.given, 2, lanes, given, gaps=with_the_one_ahead),
             Area("numbers", OFMAP, len(self.stages) - self.given, 1, lanes),
             Area("exchanged", OFMAP, self.shares, joining, lanes, self._exchanged, gaps=when_needed),
             Area("results", OFMAP, 1 if self.reduces else size, 2, lanes),

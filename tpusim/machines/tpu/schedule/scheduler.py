@@ -264,7 +264,7 @@ class Schedule:
                     ]
                     queue[at].append(_Entry(wanted, piece.early, tenancy, piece, held))
         # Areas have come in their order, in which sorting leaves what is wanted at the same time.
-        for entries in queue.values():
+        for entries in () if policy.by_area else queue.values():
             entries.sort(key=itemgetter(0, 1))
         return queue
 

@@ -193,6 +193,7 @@ class Policy(NamedTuple):
         whole: whether the first pass of a body waits for all that its unit needs.
         turn: cycles that a turn of the loop over bodies takes.
         serial: whether all that computes waits for what computed before.
+        by_area: whether a gap brings area by area, instead of what is wanted first.
         arrays: arrays with weights of their own, to which sums are dealt out in turn.
     """
 
@@ -204,6 +205,7 @@ class Policy(NamedTuple):
     whole: bool = False
     turn: int = 0
     serial: bool = False
+    by_area: bool = False
     arrays: int = 1
 
 
@@ -296,6 +298,11 @@ def with_the_spill(lag: int) -> Gaps:
 def at_once(freed: int, first: int, ahead: int) -> range:
     """As soon as the slot is free."""
     return range(freed + 1, freed + 2)
+
+
+def with_the_one_ahead(freed: int, first: int, ahead: int) -> range:
+    """When the load ahead of it is used for the first time, free slot or not: transfers behind it in the queue wait."""
+    return range(ahead, ahead + 1)
 
 
 def when_needed(freed: int, first: int, ahead: int) -> range:
