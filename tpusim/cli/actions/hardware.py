@@ -18,8 +18,7 @@ from tpusim.input.source import open_document, shipped
 from tpusim.machines.family import FAMILIES, USUAL, Modelled, family_named, load_hardware
 from tpusim.machines.tpu.description import Hardware
 from tpusim.memory.dram.device import FOLDER, load_device
-from tpusim.memory.dram.replay import ENGINES, replay
-from tpusim.memory.dram.trace import read_trace
+from tpusim.memory.dram.replay import ENGINES, read_trace, replay
 from tpusim.network.workload_file import load_workload
 from tpusim.report.shown import Block
 from tpusim.report.tables import hardware as tables

@@ -13,8 +13,7 @@ from tpusim.base.units import BANDWIDTH, SIZE, TIME
 from tpusim.input.fields import Choice, Quantity, Rational, whole, written
 from tpusim.input.form import FileSection
 from tpusim.input.scalars import show, whole_number
-from tpusim.memory.dram.device import Device
-from tpusim.memory.dram.given import device_of, with_mapping
+from tpusim.memory.dram.device import Device, device_of, with_mapping
 from tpusim.memory.orders import Layouts, read_layouts
 
 _MOST_PES_A_SIDE = 65536

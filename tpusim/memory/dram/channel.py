@@ -1,22 +1,100 @@
-"""The one-pass model of a channel, from now up to a cycle."""
+"""The one-pass model of a channel: from event to event, each at the cycle in which the clocked controller has it.
+
+Names of arrays are those of `queues`; `now` is the cycle of the event. Why a controller does what it does stands in
+docs/memory.md.
+"""
 
 from __future__ import annotations
 
-from tpusim.memory.dram.events import step
-from tpusim.memory.dram.kernel import inlined, kernel
-from tpusim.memory.dram.row_hits import enough, row_hits
-from tpusim.memory.dram.rules import Numbers
-from tpusim.memory.dram.state import LEFT_BELOW, NEXT, READS_BELOW, UNTIL, WRITES_BELOW, State
+from tpusim.memory.dram.queues import (
+    ACTIVATES,
+    ACTIVE,
+    ACTS,
+    BANK_NEAR,
+    BANKS_ACTIVE,
+    CLOCK,
+    CONFLICTS,
+    DISTINCT,
+    FIRST_ACT,
+    HEAD,
+    HIT_AT,
+    HIT_BANKS,
+    HIT_WRITES,
+    HITS,
+    HITTING,
+    IN_GROUP,
+    LAST,
+    LEFT_BELOW,
+    LENGTH,
+    MAY_CLOSE,
+    MAY_MOVE,
+    MERGED,
+    NEAR,
+    NEXT,
+    NEXT_HIT,
+    NOT_BEFORE,
+    OPEN,
+    OTHERS_DUE,
+    QUEUE,
+    QUEUED,
+    READ_BURSTS,
+    READ_HIT,
+    READS,
+    READS_BELOW,
+    REFRESH_AT,
+    REFRESH_BANK,
+    REFRESHED,
+    REFRESHES,
+    TURN,
+    UNTIL,
+    USED,
+    WAKE,
+    WRITE_BURSTS,
+    WRITE_HIT,
+    WRITES,
+    WRITES_BELOW,
+    ControllerState,
+    idle,
+    look,
+    remove,
+    take_one,
+)
+from tpusim.memory.dram.requests import DONE, KIND, KINDS_OF_BURST, ROW
+from tpusim.memory.dram.rules import (
+    ACT,
+    ALL_BANKS,
+    BANKS,
+    CLOSED,
+    FAR,
+    GAPS,
+    INTERVAL,
+    PER_BANK,
+    PRE,
+    RD,
+    READ_CYCLES,
+    REF,
+    REFRESH,
+    WINDOW,
+    WR,
+    WRITE_CYCLES,
+    Numbers,
+    inlined,
+    kernel,
+    part,
+)
+
+_EVERY = -2
+"""All banks, in place of the number of one."""
 
 
 @inlined
 def advance(
-    rules: Numbers, state: State, requests: Numbers, c: int, until: int, reads: int, writes: int, left: int
+    rules: Numbers, state: ControllerState, requests: Numbers, c: int, until: int, reads: int, writes: int, left: int
 ) -> bool:
-    """Do all that a channel does before cycle `until`; or less, up to where fewer than `reads` wait, fewer than
-    `writes`, or fewer requests than `left` are left at all.
+    """Do all that a channel does before cycle `until`, or less: the channel stops as soon as fewer than `reads` reads
+    wait, fewer than `writes` writes, or fewer than `left` requests are left at all.
 
-    Returns whether it came to that.
+    Returns whether it stopped so.
     """
     m = state.channels[c]
     m[UNTIL], m[READS_BELOW], m[WRITES_BELOW], m[LEFT_BELOW] = until, reads, writes, left
@@ -24,12 +102,322 @@ def advance(
 
 
 @kernel
-def _go_on(rules: Numbers, state: State, requests: Numbers, c: int) -> bool:
-    """The same. What is asked stands in the channel: of constants the compiler would make a loop of its own each."""
+def _go_on(rules: Numbers, state: ControllerState, requests: Numbers, c: int) -> bool:
+    """Go on to the limits that stand in the channel: as constants, each would be compiled to a loop of its own."""
     m, groups, banks, seen = state.channels[c], state.groups[c], state.banks[c], state.seen[c]
-    while not enough(m):
+    while not _enough(m):
         if m[NEXT] >= m[UNTIL]:
             return False
-        if not row_hits(rules, m, groups, banks, seen, requests):
-            step(rules, m, groups, banks, seen, requests)
+        if not _row_hits(rules, m, groups, banks, seen, requests):
+            _step(rules, m, groups, banks, seen, requests)
     return True
+
+
+@kernel
+def _step(rules: Numbers, m: Numbers, groups: Numbers, banks: Numbers, seen: Numbers, requests: Numbers) -> None:
+    """Do all that the channel does in the cycle of its next event, and find out when the one after that is."""
+    now = m[NEXT]
+    m[HIT_BANKS] = 0
+    if m[REFRESH_AT] <= now:
+        m[REFRESH_AT] += rules[INTERVAL]
+        m[REFRESHES] += 1
+        m[WAKE] = now
+    if m[WAKE] <= now:
+        m[WAKE] = _commands(rules, m, groups, banks, seen, requests, now)
+    coming, (b, more) = m[REFRESH_AT], take_one(rules, m, banks, seen, requests)
+    if b >= 0:
+        held = _held(rules, m)
+        if held != _EVERY and held != b:
+            m[WAKE] = min(m[WAKE], _due(rules, m, groups[banks[b, IN_GROUP]], banks[b]))
+        if more:
+            coming = now + 1
+    m[CLOCK] = now + 1
+    m[NEXT] = max(now + 1, min(m[WAKE], coming))
+
+
+@inlined
+def _commands(
+    rules: Numbers, m: Numbers, groups: Numbers, banks: Numbers, seen: Numbers, requests: Numbers, now: int
+) -> int:
+    """Issue a command, and one for the other bus; when the next one may be issued."""
+    wake, column, done = FAR, False, False
+    if m[REFRESHES]:
+        wake = _refresh(rules, m, groups, banks, now)
+        done = wake <= now
+    for _ in range(1 if done else 2):
+        b = _search(rules, m, groups, banks, now)
+        if b < 0:
+            return now + 1 if wake <= now else int(min(wake, m[WAKE]))
+        bank = banks[b]
+        group = groups[bank[IN_GROUP]]
+        is_column = bank[OPEN] >= 0 and not (bank[MAY_CLOSE] and _soonest(m, group, bank, PRE) <= now)
+        if done and is_column == column:
+            break
+        if is_column:
+            _access(rules, m, groups, bank, seen, requests, b, now)
+        else:
+            _other_row(rules, m, group, bank, requests, now)
+        done, column = True, is_column
+    return now + 1
+
+
+@inlined
+def _held(rules: Numbers, m: Numbers) -> int:
+    """The bank that waits for a refresh, _EVERY, or -1 for none."""
+    if m[REFRESHES] == 0:
+        return -1
+    return _EVERY if rules[REFRESH] == ALL_BANKS else int(m[REFRESH_BANK])
+
+
+@inlined
+def _search(rules: Numbers, m: Numbers, groups: Numbers, banks: Numbers, now: int) -> int:
+    """The first bank, from the one after the last that was found, that has a command to issue; WAKE where none has."""
+    held = _held(rules, m)
+    found, first, nearest = -1, FAR, 0
+    for place in range(m[ACTIVE] if held != _EVERY else 0):
+        b = m[BANKS_ACTIVE + place]
+        bank = banks[b]
+        if bank[LENGTH] == 0 or b == held or bank[NOT_BEFORE] > first:
+            continue
+        bank[NOT_BEFORE] = _due(rules, m, groups[bank[IN_GROUP]], bank)
+        when, turns = max(now, bank[NOT_BEFORE]), (b - m[TURN] - 1) & (rules[BANKS] - 1)
+        if when < first or (when == first and turns < nearest):
+            found, first, nearest = b, when, turns
+    if first <= now:
+        m[TURN] = found
+        return int(found)
+    m[WAKE] = first
+    return -1
+
+
+@inlined
+def _soonest(m: Numbers, group: Numbers, bank: Numbers, command: int) -> int:
+    """The first cycle in which a command of a bank obeys all that came before it."""
+    return int(max(bank[BANK_NEAR + command], group[command], m[NEAR + command]))
+
+
+@part
+def _due(rules: Numbers, m: Numbers, group: Numbers, bank: Numbers) -> int:
+    """The first cycle in which a bank, whose queue is not empty, has a command to issue."""
+    if bank[OPEN] < 0:
+        return max(_soonest(m, group, bank, ACT), int(m[ACTS + m[FIRST_ACT]] + rules[WINDOW]))
+    when = FAR
+    if bank[MAY_CLOSE]:
+        when = _soonest(m, group, bank, PRE)
+    if bank[READ_HIT] >= 0:
+        when = min(when, _soonest(m, group, bank, RD))
+    if bank[WRITE_HIT] >= 0:
+        when = min(when, _soonest(m, group, bank, WR))
+    return when
+
+
+@inlined
+def _other_row(rules: Numbers, m: Numbers, group: Numbers, bank: Numbers, requests: Numbers, now: int) -> None:
+    """Open the row that the head of a bank's queue needs, or close the one that it does not."""
+    if bank[OPEN] < 0:
+        bank[OPEN], bank[USED] = requests[ROW, bank[QUEUE + bank[HEAD]]], 0
+        m[ACTS + m[FIRST_ACT]] = now
+        m[FIRST_ACT] = (m[FIRST_ACT] + 1) & 3
+        m[ACTIVATES] += 1
+        _follow(rules, m, group, bank, ACT, now)
+    else:
+        _precharge(rules, m, group, bank, now)
+        m[CONFLICTS] += 1
+    look(rules, bank, requests)
+
+
+@inlined
+def _precharge(rules: Numbers, m: Numbers, group: Numbers, bank: Numbers, now: int) -> None:
+    bank[OPEN], bank[NOT_BEFORE] = -1, 0
+    _follow(rules, m, group, bank, PRE, now)
+
+
+@inlined
+def _follow(rules: Numbers, m: Numbers, group: Numbers, bank: Numbers, command: int, now: int) -> None:
+    """Hold back what must not come too soon after a command."""
+    gap = GAPS + 5 * command
+    for later in range(5):
+        _hold(bank, BANK_NEAR + later, now + rules[gap + later])
+        _hold(group, later, now + rules[gap + 25 + later])
+        _hold(m, NEAR + later, now + rules[gap + 50 + later])
+
+
+@inlined
+def _follow_column(rules: Numbers, m: Numbers, group: Numbers, bank: Numbers, command: int, now: int) -> None:
+    """Hold back what must not come too soon after a read or write: the end of its row, and accesses near to it."""
+    gap = GAPS + 5 * command
+    if rules[CLOSED]:
+        _hold(bank, BANK_NEAR + ACT, now + rules[gap + ACT])
+        _hold(bank, BANK_NEAR + REF, now + rules[gap + REF])
+    else:
+        _hold(bank, BANK_NEAR + PRE, now + rules[gap + PRE])
+    _hold(group, RD, now + rules[gap + 25 + RD])
+    _hold(group, WR, now + rules[gap + 25 + WR])
+    _hold(m, NEAR + RD, now + rules[gap + 50 + RD])
+    _hold(m, NEAR + WR, now + rules[gap + 50 + WR])
+
+
+@inlined
+def _hold(earliest: Numbers, command: int, until: int) -> None:
+    earliest[command] = max(earliest[command], until)
+
+
+@inlined
+def _access(
+    rules: Numbers, m: Numbers, groups: Numbers, bank: Numbers, seen: Numbers, requests: Numbers, b: int, now: int
+) -> None:
+    """Issue the column command of the first read or write of the open row that may come now."""
+    read, write, group = bank[READ_HIT], bank[WRITE_HIT], groups[bank[IN_GROUP]]
+    reads = read >= 0 and _soonest(m, group, bank, RD) <= now
+    writes = write >= 0 and _soonest(m, group, bank, WR) <= now
+    first = WRITE_HIT if writes and not (reads and read < write) else READ_HIT
+    m[HITTING] = _column(rules, m, groups, bank, seen, requests, b, first, now)
+
+
+@part
+def _column(
+    rules: Numbers, m: Numbers, groups: Numbers, bank: Numbers, seen: Numbers, requests: Numbers,
+    b: int, first: int, now: int,
+) -> bool:  # fmt: skip
+    """Issue the column command of the first read, or write, of a bank's open row; whether the next head is one, too."""
+    position, write = bank[first], int(first == WRITE_HIT)
+    request = bank[QUEUE + bank[HEAD] + position]
+    m[QUEUED] -= 1
+    m[LAST], m[MAY_MOVE] = now, 1
+    m[HITS] += bank[USED] > 0
+    bank[USED] += 1
+    if rules[CLOSED]:
+        bank[OPEN] = -1
+    m[WRITE_BURSTS if write else READ_BURSTS] += 1
+    if not m[DISTINCT]:
+        seen[write * KINDS_OF_BURST + requests[KIND, request]] -= 1
+    done = now + rules[WRITE_CYCLES if write else READ_CYCLES]
+    while request >= 0:
+        requests[DONE, request] = done
+        request = requests[MERGED, request]
+    again = remove(rules, bank, requests, position, write)
+    idle(m, bank, b)
+    _follow_column(rules, m, groups[bank[IN_GROUP]], bank, WR if write else RD, now)
+    return again
+
+
+@inlined
+def _refresh(rules: Numbers, m: Numbers, groups: Numbers, banks: Numbers, now: int) -> int:
+    """Work at the refresh that is waiting; the cycle of its next command, `now` if it has just been issued."""
+    begin, count = (m[REFRESH_BANK], 1) if rules[REFRESH] == PER_BANK else (0, rules[BANKS])
+    closing, ready = FAR, 0
+    for b in range(begin, begin + count):
+        bank = banks[b]
+        group = groups[bank[IN_GROUP]]
+        if bank[OPEN] >= 0:
+            when = _soonest(m, group, bank, PRE)
+            if when <= now:
+                _precharge(rules, m, group, bank, now)
+                return now
+            closing = min(closing, when)
+        ready = max(ready, _soonest(m, group, bank, REF))
+    if closing < FAR or ready > now:
+        return closing if closing < FAR else ready
+    _follow(rules, m, groups[banks[begin, IN_GROUP]], banks[begin], REF, now)
+    m[REFRESHED] += 1
+    m[REFRESHES] -= 1
+    m[REFRESH_BANK] = (m[REFRESH_BANK] + 1) % rules[BANKS]
+    return now
+
+
+@inlined
+def _row_hits(rules: Numbers, m: Numbers, groups: Numbers, banks: Numbers, seen: Numbers, requests: Numbers) -> bool:
+    """Do what is to be done, as long as heads of queues read, or write, open rows and it is not `_enough`.
+
+    The cycles are those of `_step`, with less to look at. Returns whether anything was done.
+    """
+    if not m[HITTING] or m[REFRESHES] or not m[DISTINCT] or rules[CLOSED]:
+        return False
+    if m[HIT_BANKS] == 0:
+        _find(rules, m, groups, banks)
+    count, write, others = m[HIT_BANKS], m[HIT_WRITES] > 0, m[OTHERS_DUE]
+    first = WRITE_HIT if write else READ_HIT
+    command, limit = WR if write else RD, min(m[UNTIL], others, m[REFRESH_AT])
+    # Where another command may follow in the same cycle, one search is not enough.
+    alone = rules[GAPS + 50 + 6 * command] > 0 and rules[GAPS + 5 * command + PRE] > 0
+    if count == 0 or m[NEXT] >= limit or not alone:
+        m[HITTING] = 0
+        return False
+    same, b, when = True, m[NEXT_HIT], m[HIT_AT]
+    while same and m[NEXT] < limit and not _enough(m):
+        now = m[NEXT]
+        if when <= now:
+            m[TURN] = b
+            same = _column(rules, m, groups, banks[b], seen, requests, b, first, now)
+            b, when = _next(rules, m, groups, banks, count, command, now + 1)
+        coming, (moved, more) = m[REFRESH_AT], take_one(rules, m, banks, seen, requests)
+        if moved >= 0:
+            same = same and _as_before(banks[moved], write)
+            coming = now + 1 if more else coming
+        m[CLOCK] = now + 1
+        m[WAKE] = min(when, others) if same else now + 1
+        m[NEXT] = max(now + 1, min(m[WAKE], coming))
+    if not same:
+        m[HIT_BANKS] = 0
+    m[NEXT_HIT], m[HIT_AT] = b, when
+    return True
+
+
+@inlined
+def _enough(m: Numbers) -> bool:
+    """Whether a channel has as few requests left as it was to stop at."""
+    left = m[READS] + m[WRITES] + m[QUEUED]
+    return bool((m[READS] < m[READS_BELOW]) | (m[WRITES] < m[WRITES_BELOW]) | (left < m[LEFT_BELOW]))
+
+
+@inlined
+def _find(rules: Numbers, m: Numbers, groups: Numbers, banks: Numbers) -> None:
+    """Find the banks whose heads are reads, or writes, of their open row, and the cycle in which others have work."""
+    count, write, others = 0, False, FAR
+    for place in range(m[ACTIVE]):
+        b = m[BANKS_ACTIVE + place]
+        bank = banks[b]
+        if bank[LENGTH] == 0:
+            continue
+        if count == 0:
+            write = bank[WRITE_HIT] == 0
+        if bank[OPEN] >= 0 and _heads(bank, write):
+            m[BANKS_ACTIVE + place] = m[BANKS_ACTIVE + count]
+            m[BANKS_ACTIVE + count] = b
+            count += 1
+        else:
+            others = min(others, _due(rules, m, groups[bank[IN_GROUP]], bank))
+    m[HIT_BANKS], m[HIT_WRITES], m[OTHERS_DUE] = count, write, others
+    m[NEXT_HIT], m[HIT_AT] = _next(rules, m, groups, banks, count, WR if write else RD, m[NEXT])
+
+
+@inlined
+def _heads(bank: Numbers, write: bool) -> bool:
+    """Whether the head of a bank's queue is for its open row, and none of the other kind is."""
+    return bool(
+        (bank[WRITE_HIT] == 0 and bank[READ_HIT] < 0) if write else (bank[READ_HIT] == 0 and bank[WRITE_HIT] < 0)
+    )
+
+
+@inlined
+def _as_before(bank: Numbers, write: bool) -> bool:
+    """Whether a bank has nothing else to do next than before a request came to its queue."""
+    return bool(bank[LENGTH] > 1 and (bank[OPEN] < 0 or _heads(bank, write)))
+
+
+@inlined
+def _next(
+    rules: Numbers, m: Numbers, groups: Numbers, banks: Numbers, count: int, command: int, now: int
+) -> tuple[int, int]:
+    """The bank that comes next, from cycle `now` on, and when; FAR where none has a command queued."""
+    found, first, nearest = -1, FAR, 0
+    for place in range(count):
+        b = m[BANKS_ACTIVE + place]
+        bank = banks[b]
+        if bank[LENGTH] == 0:
+            continue
+        when = max(now, _soonest(m, groups[bank[IN_GROUP]], bank, command))
+        turns = (b - m[TURN] - 1) & (rules[BANKS] - 1)
+        if when < first or (when == first and turns < nearest):
+            found, first, nearest = b, when, turns
+    return found, first

@@ -1,29 +1,82 @@
-"""What a DRAM is: one frozen description, read from YAML with its units in the values."""
+"""What a DRAM is: one frozen description, read from YAML with its units in the values; how addresses name its parts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import model_validator
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import GetCoreSchemaHandler, model_validator
+from pydantic_core import CoreSchema, core_schema
 
-from tpusim.base.errors import InputError, Problem
-from tpusim.base.units import FREQUENCY, SIZE
+from tpusim.base.errors import InputError, Problem, did_you_mean
+from tpusim.base.units import FREQUENCY, SIZE, TIME
 from tpusim.input.document import Document
 from tpusim.input.fields import FROM_YAML, Choice, Name, Quantity, whole, written
 from tpusim.input.form import FileSection, Form
 from tpusim.input.overrides import Overrides, read_overrides
+from tpusim.input.scalars import show, whole_number
 from tpusim.input.source import open_document
-from tpusim.memory.dram.duration import Duration, Time
-from tpusim.memory.dram.mapping import Mapping
 
 FOLDER = "configs/dram"
 """Where the shipped devices lie."""
 
 MOST_BANKS = 60
 """Banks of a channel that are modelled: a search of the clocked controller looks at all of them."""
+
+_MOST_CYCLES = 10**6
+"""The most that a time may be, written in cycles."""
+
+_LETTERS = {"ro": "row", "bg": "group", "ba": "bank", "ch": "channel", "co": "column", "ra": "rank"}
+"""The pairs of letters in which DRAMsim3 writes a mapping, highest bits first."""
+
+FIELDS = tuple(_LETTERS.values())
+"""The fields of a burst's number, by the place they have in `AddressMapping.cuts`."""
+
+_WORD = re.compile(r"([a-z]+)([1-9][0-9]?)?")
+_EXAMPLE = "row:group:bank:channel:column, or by letters rorabgbachco"
+
+
+@dataclass(frozen=True)
+class Duration:
+    """A time of the data sheet: picoseconds, or cycles of the memory's clock."""
+
+    amount: int
+    in_cycles: bool
+
+    def cycles(self, clock_hz: int) -> int:
+        """Whole cycles; a time is rounded up."""
+        return self.amount if self.in_cycles else -(-self.amount * clock_hz // 10**12)
+
+
+class _Timed:
+    """A Duration, which YAML writes as a whole number of cycles, or as a time with its unit."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        plain = core_schema.plain_serializer_function_ser_schema(self._plain)
+        return core_schema.no_info_plain_validator_function(self._read, serialization=plain)
+
+    def _read(self, value: object) -> Duration:
+        if isinstance(value, Duration):
+            return value
+        if isinstance(value, str):
+            return Duration(TIME.parse(value), in_cycles=False)
+        return Duration(whole_number(value, 0, _MOST_CYCLES), in_cycles=True)
+
+    def _plain(self, value: Duration | None) -> int | str | None:
+        if value is None:
+            return None
+        return value.amount if value.in_cycles else TIME.format(value.amount)
+
+
+Time = Annotated[Duration, _Timed()]
+"""A field of a device that is a time."""
 
 
 class Organisation(FileSection):
@@ -143,11 +196,11 @@ class Device(FileSection):
 
     @property
     def peak_bytes_per_s(self) -> float:
-        """The same a second."""
+        """Bytes a second while every channel's data bus is busy."""
         return float(self.peak_bytes_per_cycle * self.clock_hz)
 
     def cycles(self, name: str) -> int:
-        """One of the timing's fields in cycles of the memory's clock, rounded up."""
+        """A field of the timing in cycles of the memory's clock, rounded up."""
         given: Duration | None = getattr(self.timing, name)
         if given is None:
             return self.cycles("tRAS") + self.cycles("tRP") if name == "tRC" else 0
@@ -169,12 +222,12 @@ class Device(FileSection):
         """Cycles of the memory's clock in nanoseconds."""
         return cycles * 1e9 / self.clock_hz
 
-    def addresses(self) -> Mapping:
+    def addresses(self) -> AddressMapping:
         """How an address names a channel, a bank, a row and a column. Raises InputError placed at "mapping"."""
         sizes = {"channel": self.channels, "group": self.organisation.bank_groups, "bank": self.organisation.banks,
                  "row": self.organisation.rows, "column": self.organisation.columns}  # fmt: skip
         try:
-            return Mapping.read(self.mapping, sizes, self.organisation.burst_bytes, self.hash == "row")
+            return AddressMapping.read(self.mapping, sizes, self.organisation.burst_bytes, self.hash == "row")
         except InputError as error:
             raise InputError([Problem(each.message, "mapping") for each in error.problems]) from None
 
@@ -205,6 +258,31 @@ def _build(document: Document, overrides: Overrides) -> Device:
     for path, (value, where) in given.items():
         document = document.override(path, value, where)
     return _FORM.read(document, FROM_YAML, refused)
+
+
+def device_of(value: object) -> Device | None:
+    """The device that a machine's file names, or writes out; None for none. Raises InputError with every problem."""
+    if value is None or isinstance(value, Device):
+        return value
+    if isinstance(value, Mapping):
+        return read_device(value)
+    if not isinstance(value, str):
+        named = "write the name of a shipped one, e.g. hbm2_16ch_700, or a path"
+        raise InputError(f"{show(value)} is not a device; {named}")
+    try:
+        return load_device(value)
+    except InputError as error:
+        # Of another file: its place belongs to the message.
+        raise InputError([Problem(str(each)) for each in error.problems]) from None
+
+
+@lru_cache(maxsize=64)
+def with_mapping(device: Device, mapping: str) -> Device:
+    """Map the addresses of a device in another way. Raises InputError."""
+    try:
+        return device.with_overrides({"mapping": mapping})
+    except InputError as error:
+        raise InputError([Problem(each.message) for each in error.problems]) from None
 
 
 _POWERS = ("stacks", "channels", "pseudo_channels", "bank_groups", "banks", "rows", "columns", "burst_bytes")
@@ -272,3 +350,98 @@ def _refreshes(device: Device) -> Iterator[Problem]:
 
 
 _FORM = Form(Device)
+
+
+@dataclass(frozen=True)
+class AddressMapping:
+    """Runs of address bits by the field they belong to, lowest first: (field, bits); above the bits of a burst.
+
+    Addresses beyond the capacity begin again at 0. With `hashed`, group and bank are XORed with the lowest bits
+    of the row, so that rows one behind the other lie in different banks (permutation-based interleaving: Zhang, Zhu,
+    Zhang, MICRO 2000).
+    """
+
+    runs: tuple[tuple[str, int], ...]
+    burst_bytes: int
+    banks: int
+    groups: int
+    hashed: bool = False
+
+    @classmethod
+    def read(cls, text: str, sizes: Mapping[str, int], burst_bytes: int, hashed: bool) -> AddressMapping:
+        """Read a mapping: "rorabgbachco", or "row:bank:column3:channel:column2", in which column3 is three bits.
+
+        `bank` without `group` stands for bank:group; `sizes` of the fields are powers of two. Raises InputError.
+        """
+        bits = {field: size.bit_length() - 1 for field, size in sizes.items()}
+        runs = _shared_out(_fields(text), {**bits, "rank": 0}, text)
+        return cls(tuple(reversed(runs)), burst_bytes, sizes["bank"], sizes["group"], hashed)
+
+    @property
+    def channels(self) -> int:
+        """How many channels the mapping tells apart."""
+        return 1 << sum(width for field, width in self.runs if field == "channel")
+
+    @cached_property
+    def cuts(self) -> NDArray[np.int64]:
+        """The mapping as numbers, int64[runs + 1, 5].
+
+        The row of a run: the place of its field in FIELDS, its lowest bit in the number of a burst, the mask of its
+        bits shifted there, how many lower bits its field has elsewhere. The first row is of the whole: bits of a place
+        in a burst, the mask of the number of a burst, the change of that number from which on the row may be another,
+        bits of a bank in its group, the mask of the row's bits that the bank is hashed with.
+        """
+        runs = [(field, width) for field, width in self.runs if width]
+        rows, at, taken = [[0] * 5], 0, dict.fromkeys(FIELDS, 0)
+        for field, width in runs:
+            rows.append([FIELDS.index(field), at, (1 << width) - 1, taken[field], 0])
+            at, taken[field] = at + width, taken[field] + width
+        same = 1 << runs[0][1] if runs and runs[0][0] == "column" else 1
+        hashed = self.groups * self.banks - 1 if self.hashed else 0
+        rows[0] = [self.burst_bytes.bit_length() - 1, (1 << at) - 1, same, self.banks.bit_length() - 1, hashed]
+        return np.array(rows, np.int64)
+
+
+def _fields(text: str) -> list[tuple[str, int | None]]:
+    """The fields of a mapping, highest first, with the bits that each takes; None for all bits that are left."""
+    if ":" not in text and len(text) % 2 == 0 and text[:2] in _LETTERS:
+        return [_letters(text[at : at + 2], text) for at in range(0, len(text), 2)]
+    found = [_word(word.strip(), text) for word in text.split(":")]
+    if not any(name == "group" for name, _ in found):
+        at = [index for index, (name, _) in enumerate(found) if name == "bank"]
+        found[at[-1] + 1 : at[-1] + 1] = [("group", None)] if at else []
+    return found
+
+
+def _letters(pair: str, text: str) -> tuple[str, None]:
+    if pair not in _LETTERS:
+        known = ", ".join(f"{letters} ({name})" for letters, name in _LETTERS.items())
+        raise InputError(f"{show(text)}: no field {show(pair)}; the letters are {known}")
+    return _LETTERS[pair], None
+
+
+def _word(word: str, text: str) -> tuple[str, int | None]:
+    match = _WORD.fullmatch(word)
+    if match is None or match[1] not in _LETTERS.values():
+        hint = did_you_mean(word, _LETTERS.values()) or ";"
+        known = ", ".join(_LETTERS.values())
+        raise InputError(f"{show(text)}: no field {show(word)}{hint} fields are {known}; write {_EXAMPLE}")
+    return match[1], int(match[2]) if match[2] else None
+
+
+def _shared_out(fields: list[tuple[str, int | None]], bits: Mapping[str, int], text: str) -> list[tuple[str, int]]:
+    """The bits that each run takes, highest first. Raises InputError where some are missing or too many."""
+    left = {name: bits[name] - sum(width or 0 for each, width in fields if each == name) for name in bits}
+    runs = []
+    for name, width in fields:
+        open_runs = sum(1 for each, other in fields if each == name and other is None)
+        if open_runs > 1:
+            raise InputError(f"{show(text)}: {name} stands there {open_runs} times; say how many bits, such as {name}2")
+        runs.append((name, left[name] if width is None else width))
+    given = {name: sum(width for each, width in runs if each == name) for name in bits}
+    wrong = [f"{name} has {bits[name]} bits, given {given[name]}" for name in bits if given[name] != bits[name]]
+    negative = any(width < 0 for _, width in runs)
+    if wrong or negative:
+        what = "; ".join(wrong) or "a field is given more bits than it has"
+        raise InputError(f"{show(text)} does not name every bit once: {what}; write {_EXAMPLE}")
+    return runs

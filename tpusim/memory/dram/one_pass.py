@@ -9,53 +9,54 @@ beginning. `Clocked` in `clocked` takes the same transfers and gives the same an
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 from numpy.typing import ArrayLike
 
+from tpusim.memory.dram.channel import advance
 from tpusim.memory.dram.device import Device
-from tpusim.memory.dram.intake import serve, settle
-from tpusim.memory.dram.requests import transfer
-from tpusim.memory.dram.rules import INTERVAL, LOOKAHEAD, OUTSTANDING, Numbers, rules
-from tpusim.memory.dram.state import ACCEPTED, COUNTED, DONE, REQUEST_SIZE, State, fresh
-
-
-class Served(NamedTuple):
-    """Memory cycles, int64[n]: in which each request was accepted, and when its data is there, or in the DRAM."""
-
-    accepted: Numbers
-    done: Numbers
-
-
-class Counts(NamedTuple):
-    """int64[channels] each, since the beginning; a row hit is a column command that was not the first of its
-    row, a conflict a row closed for another.
-    """
-
-    row_hits: Numbers
-    activates: Numbers
-    reads: Numbers
-    writes: Numbers
-    refreshes: Numbers
-    conflicts: Numbers
-
-
-class Requested(NamedTuple):
-    """Bursts that transfers asked for; `busiest` of them those of each transfer's busiest channel."""
-
-    bursts: int = 0
-    busiest: int = 0
-
-    def and_also(self, bursts: int, busiest: int) -> Requested:
-        """With those of one more transfer."""
-        return Requested(self.bursts + bursts, self.busiest + busiest)
+from tpusim.memory.dram.queues import (
+    CLOCK,
+    COMPLETE,
+    COUNTED,
+    DISTINCT,
+    NEXT,
+    READS,
+    WRITES,
+    ControllerState,
+    fresh,
+    take_in,
+)
+from tpusim.memory.dram.requests import (
+    ACCEPTED,
+    CHANNEL,
+    DONE,
+    REQUEST_SIZE,
+    TIME,
+    WRITE,
+    Counts,
+    Requested,
+    Served,
+    transfer,
+)
+from tpusim.memory.dram.rules import (
+    FAR,
+    INTERVAL,
+    LOOKAHEAD,
+    OUTSTANDING,
+    PER_CYCLE,
+    WAITING,
+    Numbers,
+    inlined,
+    kernel,
+    rules,
+)
 
 
 class OnePass:
     """A DRAM with all it remembers: open rows, what commands must wait for, the refresh clock, how far it has come.
 
-    It is fresh at cycle 0; the first refresh is due in cycle `first_refresh`, tREFI where nothing is said.
+    The DRAM is fresh at cycle 0; its first refresh is due in cycle `first_refresh`, tREFI where nothing is said.
+    `requested` says how many bursts transfers have asked for.
     """
 
     def __init__(self, device: Device, first_refresh: int | None = None) -> None:
@@ -66,16 +67,19 @@ class OnePass:
         self._state = fresh(self._rules, device.channels, due)
         sizes = (int(self._rules[LOOKAHEAD]), int(self._rules[OUTSTANDING]) + 1, (device.channels, 2))
         self._room = tuple(np.zeros(size, np.int64) for size in sizes)
-        self._last, self.requested = (0, 0), Requested()
+        self.requested = Requested()
+        # The cycle of the last acceptance, and how many there were in it.
+        self._last = 0, 0
 
     def serve(
         self, addresses: ArrayLike, write: ArrayLike = False, start: int = 0, times: ArrayLike | None = None
     ) -> Served:
         """Serve one transfer: requests of a burst each, at byte `addresses`, int64[n], in order, to the last.
 
-        `write` is one for all, or bool[n]. None is accepted before cycle `start`, before its own of `times`, or before
-        the last one of the transfer before. In each channel its commands begin when the transfer before has
-        issued its column commands there; nothing of this transfer depends on the next.
+        `write` is one for all, or bool[n]. No request is accepted before cycle `start`, before its own of `times`,
+        int64[n] in cycles, or before the last one of the transfer before. In each channel its commands begin when the
+        transfer before has issued its column commands there; nothing of this transfer depends on the next. Raises
+        InputError, see `requests.transfer`.
         """
         requests, distinct, busiest = transfer(self._mapping, addresses, write, times)
         self.requested = self.requested.and_also(requests.shape[1], busiest)
@@ -83,7 +87,7 @@ class OnePass:
             last, taken = self._last
             begin = max(last, start)
             already = taken if begin == last else 0
-            cycle, count = serve(self._rules, self._state, requests, distinct, begin, already, *self._room)
+            cycle, count = _serve(self._rules, self._state, requests, distinct, begin, already, *self._room)
             self._last = int(cycle), int(count)
         return Served(requests[ACCEPTED], requests[DONE])
 
@@ -92,6 +96,145 @@ class OnePass:
 
         Looking ahead changes nothing: the next transfer may still begin earlier.
         """
-        state = State(*(each.copy() for each in self._state))
-        settle(self._rules, state, np.empty((REQUEST_SIZE, 0), np.int64), before)
+        state = ControllerState(*(each.copy() for each in self._state))
+        _settle(self._rules, state, np.empty((REQUEST_SIZE, 0), np.int64), before)
         return Counts(*state.channels[:, COUNTED : COUNTED + len(Counts._fields)].T)
+
+
+@kernel
+def _serve(
+    rules: Numbers, state: ControllerState, requests: Numbers, distinct: bool, begin: int, already: int,
+    window: Numbers, flight: Numbers, wanted: Numbers,
+) -> tuple[int, int]:  # fmt: skip
+    """Accept all requests, from cycle `begin` on, in which `already` have been, and serve them to the last.
+
+    `distinct` is whether each is for a burst of its own. Returns the cycle of the last acceptance, and how many there
+    were in it. `window`, `flight` and `wanted` are room to work in: for `lookahead` requests, for reads under way, and
+    for two marks a channel.
+    """
+    state.channels[:, COMPLETE] = 0
+    state.channels[:, DISTINCT] = distinct
+    flying = left = upcoming = 0
+    cycle, taken = begin, already
+    while True:
+        flying = _arrived(rules, state, requests, cycle, flight, flying)
+        upcoming, left, taken, flying = _accept(
+            rules, state, requests, cycle, window, left, upcoming, taken, flight, flying
+        )
+        if left == 0 and upcoming == requests.shape[1]:
+            break
+        if taken == rules[PER_CYCLE]:
+            cycle += 1
+        else:
+            cycle = _possible(rules, state, requests, cycle, window[:left], flight[:flying], wanted)
+        taken = 0
+    for c in range(len(state.channels)):
+        advance(rules, state, requests, c, FAR, 0, 0, left=1)
+    return cycle, taken
+
+
+@kernel
+def _settle(rules: Numbers, state: ControllerState, requests: Numbers, before: int) -> None:
+    """Let channels that have nothing to serve refresh themselves up to a cycle."""
+    for c in range(len(state.channels)):
+        advance(rules, state, requests, c, before, 0, 0, 0)
+
+
+@inlined
+def _accept(
+    rules: Numbers, state: ControllerState, requests: Numbers, cycle: int,
+    window: Numbers, held: int, upcoming: int, taken: int, flight: Numbers, flying: int,
+) -> tuple[int, int, int, int]:  # fmt: skip
+    """Accept in one cycle what can be of the oldest requests: those of the window, and those that move up."""
+    left = place = 0
+    while taken < rules[PER_CYCLE] and (place < held or (upcoming < requests.shape[1] and left < len(window))):
+        request = window[place] if place < held else upcoming
+        upcoming += place >= held
+        place += 1
+        c, read = requests[CHANNEL, request], requests[WRITE, request] == 0
+        m = state.channels[c]
+        coming = requests[TIME, request] <= cycle and not (read and 0 < rules[OUTSTANDING] <= flying)
+        if coming and m[NEXT] < cycle:
+            advance(rules, state, requests, c, cycle, 0, 0, 0)
+        if coming and m[READS if read else WRITES] < rules[WAITING]:
+            requests[ACCEPTED, request] = cycle
+            take_in(rules, m, state.banks[c], state.seen[c], requests, request, cycle)
+            taken += 1
+            if read and rules[OUTSTANDING]:
+                flight[flying] = request
+                flying += 1
+        else:
+            window[left] = request
+            left += 1
+    while place < held:
+        window[left] = window[place]
+        left, place = left + 1, place + 1
+    return upcoming, left, taken, flying
+
+
+@inlined
+def _arrived(
+    rules: Numbers, state: ControllerState, requests: Numbers, cycle: int, flight: Numbers, flying: int
+) -> int:
+    """Forget reads that were done before this cycle; how many are still under way."""
+    if rules[OUTSTANDING] == 0:
+        return 0
+    for c in range(len(state.channels)):
+        advance(rules, state, requests, c, cycle, 0, 0, 0)
+    left = 0
+    for place in range(flying):
+        done = requests[DONE, flight[place]]
+        if done < 0 or done >= cycle:
+            flight[left] = flight[place]
+            left += 1
+    return left
+
+
+@inlined
+def _possible(
+    rules: Numbers,
+    state: ControllerState,
+    requests: Numbers,
+    cycle: int,
+    window: Numbers,
+    flight: Numbers,
+    wanted: Numbers,
+) -> int:
+    """The first cycle after this one in which one of the window's requests may be accepted.
+
+    Of the channels that requests wait for, the one that is behind goes on, until no acceptance can come any sooner.
+    """
+    best, limited = FAR, 0 < rules[OUTSTANDING] <= len(flight)
+    if len(window) == 1 and not limited:
+        request = window[0]
+        if requests[TIME, request] > cycle:
+            return int(requests[TIME, request])
+        c, write, room = requests[CHANNEL, request], requests[WRITE, request], rules[WAITING]
+        advance(rules, state, requests, c, FAR, room * (1 - write), room * write, 0)
+        return int(state.channels[c, CLOCK])
+    wanted[:] = 0
+    for request in window:
+        write = requests[WRITE, request]
+        if requests[TIME, request] > cycle:
+            best = min(best, requests[TIME, request])
+        elif write or not limited:
+            wanted[requests[CHANNEL, request], write] = 1
+    while True:
+        for request in flight if limited else flight[:0]:
+            if requests[DONE, request] >= 0:
+                best = min(best, requests[DONE, request] + 1)
+        none = len(state.channels)
+        c, soonest, until = none, best - 1, best - 1
+        for other in range(len(state.channels)):
+            if limited or wanted[other, 0] or wanted[other, 1]:
+                coming = state.channels[other, NEXT]
+                if coming < soonest:
+                    c, soonest, until = other, coming, soonest
+                else:
+                    until = min(until, coming)
+        if c == none:
+            return best
+        until = soonest + 1 if limited else max(until, soonest + 1)
+        room = rules[WAITING]
+        if advance(rules, state, requests, c, until, room * wanted[c, 0], room * wanted[c, 1], 0):
+            best = min(best, state.channels[c, CLOCK])

@@ -12,8 +12,7 @@ from tpusim.base.words import counted
 from tpusim.machines.tpu.cost import AreaPart, Sram, memories_by_macro, parts_of, srams_by_word, total_mm2
 from tpusim.machines.tpu.description import Hardware
 from tpusim.memory.dram.device import Device
-from tpusim.memory.dram.replay import Figures, Replay
-from tpusim.memory.dram.trace import Trace
+from tpusim.memory.dram.replay import Figures, Replay, Trace
 from tpusim.network.workload import Workload
 from tpusim.report.shown import NONE, Column, Sentences, Shown, Table
 from tpusim.report.text import percent, quantity, three_digits

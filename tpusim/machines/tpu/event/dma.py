@@ -26,7 +26,7 @@ from tpusim.memory.pipe import Pipe
 from tpusim.memory.shares import last_burst_of, last_word_of
 
 if TYPE_CHECKING:
-    from tpusim.memory.dram.one_pass import Served
+    from tpusim.memory.dram.requests import Served
 
 Moved = Generator[simpy.Event, object, tuple[int, int, int, int]]
 
@@ -137,7 +137,7 @@ class BankedHbm(PipedMemory):
             self._cycles += max(0, last - max(first, self._until))
             self._until = max(self._until, last)
         if self._keep:
-            from tpusim.memory.dram.places import places
+            from tpusim.memory.dram.requests import places
 
             channels, at = np.unique(places(self._mapping, bursts).channel, return_inverse=True)
             begun, over = np.full(len(channels), NEVER), np.zeros(len(channels), np.int64)

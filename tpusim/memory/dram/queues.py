@@ -1,0 +1,284 @@
+"""The one-pass model's requests that wait in a channel: which of them goes to the queue of its bank, and when.
+
+What the model remembers stands here: `m` is the row of a channel, `groups` and `banks` are those of its groups and
+banks, `group` and `bank` one of them, `requests` the table of the transfer (see `requests`), `c` and `b` are numbers.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from tpusim.memory.dram.requests import BANK, BURST, DONE, FINAL, KIND, KINDS_OF_BURST, MODELS_OWN, ROW, WRITE
+from tpusim.memory.dram.rules import (
+    BANKS,
+    DEPTH,
+    FAR,
+    GROUP_BANKS,
+    IDLE_WRITES,
+    NO_REFRESH,
+    REFRESH,
+    ROW_HITS,
+    WAITING,
+    Numbers,
+    inlined,
+    part,
+)
+
+# A channel, row `m`. The cycles before CLOCK are done; before NEXT nothing happens unless a request comes, before WAKE
+# no command.
+CLOCK, NEXT, WAKE = range(3)
+# The bank at which the last search ended; when a refresh is due, how many are waiting, which bank is next.
+TURN, REFRESH_AT, REFRESHES, REFRESH_BANK = range(3, 7)
+# Writes still to drain; reads and writes that wait, commands in the queues of banks; the last column command's cycle;
+# whether all requests of the transfer are there, whether each is for a burst of its own.
+DRAIN, READS, WRITES, QUEUED, LAST, COMPLETE, DISTINCT = range(7, 14)
+# Whether row hits are likely, and then, if it is known, how many of the banks that are active have them, 0 if not;
+# whether these are writes; the first cycle in which another bank may have something to do; which of these banks comes
+# next, and when.
+HITTING, HIT_BANKS, HIT_WRITES, OTHERS_DUE, NEXT_HIT, HIT_AT = range(14, 20)
+# Whether a request may have room to move on to the queue of its bank.
+MAY_MOVE = 20
+# Up to which cycle it is to go on; at most until fewer reads wait, fewer writes, or fewer requests are left at all.
+UNTIL, READS_BELOW, WRITES_BELOW, LEFT_BELOW = range(21, 25)
+# The oldest of the last four activates, and the four.
+FIRST_ACT, ACTS = 25, 26
+# Since the beginning: column commands that were not the first of their row; commands.
+COUNTED = 30
+HITS, ACTIVATES, READ_BURSTS, WRITE_BURSTS, REFRESHED, CONFLICTS = range(COUNTED, COUNTED + 6)
+# The earliest cycle of each of the five commands, by what came before in the channel.
+NEAR = 36
+# How many banks have requests, queued or waiting for their queue; and which: first those of HIT_BANKS.
+ACTIVE, BANKS_ACTIVE = 41, 42
+
+# A bank: the open row or -1, accesses to it; commands in its queue, and there the first read and the first write of the
+# open row, or -1; whether the head of the queue may close the row.
+OPEN, USED, LENGTH, READ_HIT, WRITE_HIT, MAY_CLOSE = range(6)
+# Requests that wait for the queue, linked; the bank's group; the earliest cycles of commands; a cycle before which none
+# is due, unless what it may do next changes; where in twice the room that it needs the queue begins, and that room.
+FIRST_READ, LAST_READ, FIRST_WRITE, LAST_WRITE, IN_GROUP, BANK_NEAR, NOT_BEFORE, HEAD, QUEUE = *range(6, 12), 16, 17, 18
+
+# A request: the one that waits behind it, and the one that its column command serves too; -1 for none.
+BEHIND, MERGED = MODELS_OWN, MODELS_OWN + 1
+
+
+class ControllerState(NamedTuple):
+    """int64[channels, ...]: the channels; of each its groups, with the earliest cycles of commands; banks; `seen`.
+
+    `seen` counts pending reads, then writes, by the KIND of their burst: most requests need not look for their own.
+    """
+
+    channels: Numbers
+    groups: Numbers
+    banks: Numbers
+    seen: Numbers
+
+
+def fresh(rules: Numbers, channels: int, first_refresh: int) -> ControllerState:
+    """Make the state of channels in which nothing has happened yet."""
+    banks, groups = int(rules[BANKS]), int(rules[BANKS] // rules[GROUP_BANKS])
+    m = np.zeros((channels, BANKS_ACTIVE + banks), np.int64)
+    m[:, REFRESH_AT] = FAR if rules[REFRESH] == NO_REFRESH else first_refresh
+    m[:, NEXT] = m[:, REFRESH_AT]
+    m[:, WAKE] = FAR
+    m[:, LAST] = -1
+    m[:, ACTS : ACTS + 4] = -FAR
+    of_banks = np.zeros((channels, banks, QUEUE + 2 * int(rules[DEPTH])), np.int64)
+    of_banks[..., [OPEN, READ_HIT, WRITE_HIT, FIRST_READ, LAST_READ, FIRST_WRITE, LAST_WRITE]] = -1
+    of_banks[..., IN_GROUP] = np.arange(banks) // rules[GROUP_BANKS]
+    of_groups, seen = np.zeros((channels, groups, 5), np.int64), np.zeros((channels, 2 * KINDS_OF_BURST), np.int64)
+    return ControllerState(m, of_groups, of_banks, seen)
+
+
+@part
+def look(rules: Numbers, bank: Numbers, requests: Numbers) -> None:
+    """Find out what a bank may do next, after its row has changed."""
+    row, head = bank[OPEN], QUEUE + bank[HEAD]
+    read = write = -1
+    for position in range(bank[LENGTH] if row >= 0 else 0):
+        request = bank[head + position]
+        if requests[ROW, request] == row:
+            if requests[WRITE, request]:
+                write = position if write < 0 else write
+            else:
+                read = position if read < 0 else read
+            if read >= 0 and write >= 0:
+                break
+    bank[READ_HIT], bank[WRITE_HIT] = read, write
+    _may_close(rules, bank)
+
+
+@inlined
+def _may_close(rules: Numbers, bank: Numbers) -> None:
+    """See whether the head of a bank's queue may close its row; a command may then be due sooner than before."""
+    read, write = bank[READ_HIT], bank[WRITE_HIT]
+    enough = (read < 0 and write < 0) or bank[USED] >= rules[ROW_HITS]
+    bank[MAY_CLOSE] = bank[LENGTH] > 0 and enough and read != 0 and write != 0
+    bank[NOT_BEFORE] = 0
+
+
+@inlined
+def _append(rules: Numbers, bank: Numbers, requests: Numbers, request: int) -> None:
+    """Put a request at the end of a bank's queue, and find out what the bank may do next."""
+    length = bank[LENGTH]
+    if bank[HEAD] + length == 2 * rules[DEPTH]:
+        for place in range(QUEUE, QUEUE + length):
+            bank[place] = bank[place + bank[HEAD]]
+        bank[HEAD] = 0
+    bank[QUEUE + bank[HEAD] + length] = request
+    bank[LENGTH] = length + 1
+    hit = WRITE_HIT if requests[WRITE, request] else READ_HIT
+    if bank[OPEN] >= 0 and requests[ROW, request] == bank[OPEN] and bank[hit] < 0:
+        bank[hit] = length
+    _may_close(rules, bank)
+
+
+@part
+def remove(rules: Numbers, bank: Numbers, requests: Numbers, position: int, write: int) -> bool:
+    """Take the first read or write of the open row out of a bank's queue, and find out what the bank may do next.
+
+    Returns whether its new head is of the open row, too, and of the same kind.
+    """
+    bank[LENGTH] -= 1
+    if position == 0:
+        bank[HEAD] += 1
+    head = QUEUE + bank[HEAD]
+    for place in range(head + position, head + bank[LENGTH] if position else 0):
+        bank[place] = bank[place + 1]
+    hit, other = (WRITE_HIT, READ_HIT) if write else (READ_HIT, WRITE_HIT)
+    bank[other] -= bank[other] > position
+    bank[hit] = -1
+    for place in range(position, bank[LENGTH] if bank[OPEN] >= 0 else 0):
+        request = bank[head + place]
+        if requests[ROW, request] == bank[OPEN] and requests[WRITE, request] == write:
+            bank[hit] = place
+            break
+    _may_close(rules, bank)
+    return bool(bank[hit] == 0)
+
+
+@inlined
+def idle(m: Numbers, bank: Numbers, b: int) -> None:
+    """Forget the bank, if it has nothing more to do."""
+    if bank[LENGTH] == 0 and bank[FIRST_READ] < 0 and bank[FIRST_WRITE] < 0:
+        m[ACTIVE] -= 1
+        place = BANKS_ACTIVE
+        while m[place] != b:
+            place += 1
+        m[place] = m[BANKS_ACTIVE + m[ACTIVE]]
+
+
+@part
+def take_one(rules: Numbers, m: Numbers, banks: Numbers, seen: Numbers, requests: Numbers) -> tuple[int, bool]:
+    """Move the oldest waiting request whose bank has room into the queue of its bank.
+
+    Returns which bank, or -1; and whether another request then waits for a bank that has room.
+    """
+    if not m[MAY_MOVE]:
+        return -1, False
+    writes = m[WRITES]
+    nothing = m[QUEUED] == 0 and (writes > rules[IDLE_WRITES] or m[COMPLETE] > 0)
+    if m[DRAIN] == 0 and writes > 0 and (writes >= rules[WAITING] or nothing):
+        m[DRAIN] = writes
+    request, waiting = FAR, 0
+    if m[DRAIN] > 0:
+        request, waiting = _oldest(rules, m, banks, FIRST_WRITE)
+        if request < FAR and _pending(m, banks, seen, requests, request, 0) >= 0:
+            m[DRAIN], request = 0, FAR
+    if m[DRAIN] == 0 and m[READS] > 0:
+        request, waiting = _oldest(rules, m, banks, FIRST_READ)
+    if request == FAR:
+        m[MAY_MOVE] = 0
+        return -1, False
+    b = requests[BANK, request]
+    bank = banks[b]
+    if requests[WRITE, request]:
+        m[WRITES] -= 1
+        m[DRAIN] -= 1
+        bank[FIRST_WRITE] = requests[BEHIND, request]
+    else:
+        m[READS] -= 1
+        bank[FIRST_READ] = requests[BEHIND, request]
+    m[QUEUED] += 1
+    _append(rules, bank, requests, request)
+    return int(b), waiting > 1 or (_waits(bank) and bank[LENGTH] < rules[DEPTH])
+
+
+@inlined
+def _oldest(rules: Numbers, m: Numbers, banks: Numbers, first: int) -> tuple[int, int]:
+    """Find the oldest of the requests whose bank has room; `first` is FIRST_READ or FIRST_WRITE.
+
+    Returns the request, or FAR for none; and how many banks with room have requests of either kind that wait.
+    """
+    oldest, waiting = FAR, 0
+    for place in range(m[ACTIVE]):
+        bank = banks[m[BANKS_ACTIVE + place]]
+        request, has_room = bank[first], bank[LENGTH] < rules[DEPTH]
+        waiting += has_room & _waits(bank)
+        # No `and`: which banks wait cannot be foretold.
+        if has_room & (request >= 0) & (request < oldest):
+            oldest = request
+    return oldest, waiting
+
+
+@inlined
+def _waits(bank: Numbers) -> bool:
+    """Whether a request waits for a bank: the first read, or write, is not -1."""
+    return bool((bank[FIRST_READ] & bank[FIRST_WRITE]) >= 0)
+
+
+@inlined
+def _pending(m: Numbers, banks: Numbers, seen: Numbers, requests: Numbers, request: int, write: int) -> int:
+    """Find a pending request, with a column command of its own, that reads or writes the same burst; -1 for none."""
+    if m[DISTINCT] or seen[write * KINDS_OF_BURST + requests[KIND, request]] == 0:
+        return -1
+    burst, bank = requests[BURST, request], banks[requests[BANK, request]]
+    head = QUEUE + bank[HEAD]
+    for place in range(head, head + bank[LENGTH]):
+        if requests[BURST, bank[place]] == burst and requests[WRITE, bank[place]] == write:
+            return int(bank[place])
+    other = bank[FIRST_WRITE if write else FIRST_READ]
+    while other >= 0 and requests[BURST, other] != burst:
+        other = requests[BEHIND, other]
+    return int(other)
+
+
+@inlined
+def take_in(
+    rules: Numbers, m: Numbers, banks: Numbers, seen: Numbers, requests: Numbers, request: int, cycle: int
+) -> None:
+    """Accept a request: it waits, or a pending request serves it too."""
+    write, now = requests[WRITE, request], max(cycle, m[CLOCK])
+    m[MAY_MOVE] = 1
+    if requests[FINAL, request]:
+        m[COMPLETE] = 1
+        m[NEXT] = min(m[NEXT], now)
+    if not write and _pending(m, banks, seen, requests, request, 1) >= 0:
+        requests[DONE, request] = cycle + 1
+        return
+    other = _pending(m, banks, seen, requests, request, write)
+    if other >= 0:
+        requests[MERGED, request] = requests[MERGED, other]
+        requests[MERGED, other] = request
+        return
+    _wait(m, banks[requests[BANK, request]], requests, request)
+    m[WRITES if write else READS] += 1
+    if not m[DISTINCT]:
+        seen[write * KINDS_OF_BURST + requests[KIND, request]] += 1
+    if write or banks[requests[BANK, request], LENGTH] < rules[DEPTH]:
+        m[NEXT] = min(m[NEXT], now)
+
+
+@inlined
+def _wait(m: Numbers, bank: Numbers, requests: Numbers, request: int) -> None:
+    """Put a request behind those that wait for its bank."""
+    if bank[LENGTH] == 0 and bank[FIRST_READ] < 0 and bank[FIRST_WRITE] < 0:
+        m[BANKS_ACTIVE + m[ACTIVE]] = requests[BANK, request]
+        m[ACTIVE] += 1
+    first, last = (FIRST_WRITE, LAST_WRITE) if requests[WRITE, request] else (FIRST_READ, LAST_READ)
+    if bank[first] < 0:
+        bank[first] = request
+    else:
+        requests[BEHIND, bank[last]] = request
+    bank[last] = request
