@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tpusim.base.errors import InputError
-from tpusim.input.arrays import read_arrays, write_arrays
+from tpusim.input.source import read_arrays, write_arrays
 
 
 def test_every_name_and_type_comes_back(tmp_path: Path) -> None:

@@ -9,9 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tpusim.memory.layout import Box, inside, whole_bursts
-from tpusim.memory.orders import HWCN, axes_of
-from tpusim.memory.stored import Stored
+from tpusim.memory.layout import HWCN, Box, Stored, axes_of, inside, whole_bursts
 
 Shape = tuple[int, int, int, int]
 

@@ -12,10 +12,7 @@ from hypothesis import strategies as st
 
 from tests.memory.test_layout import parts
 from tpusim.base.errors import InputError
-from tpusim.memory.layout import Region
-from tpusim.memory.orders import AXES, FILTERS, Layouts, axes_of, read_layouts
-from tpusim.memory.runs import Bursts, Runs
-from tpusim.memory.stored import Stored
+from tpusim.memory.layout import AXES, FILTERS, Bursts, Layouts, Region, Runs, Stored, axes_of, read_layouts
 
 
 class Case(NamedTuple):

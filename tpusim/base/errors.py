@@ -11,7 +11,7 @@ from typing import ClassVar, Protocol
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing wrong with the input.
+    """A single thing that is wrong with the input.
 
     `message` says what was given, what is allowed and what to do; `where` says where it stands
     ("file.yaml:12: array.rows", "--set clock=3"), or is None; `line` (from 1; 0: none) only orders problems.

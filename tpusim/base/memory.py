@@ -1,11 +1,12 @@
-"""How much memory this process may still take."""
+"""The memory of this process: how much it may still take, and the garbage collector at rest."""
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -18,7 +19,7 @@ def free_bytes() -> int:
 
 
 def _free() -> Iterator[int]:
-    """Without being told, the whole of the computer."""
+    """What the computer has free; where the system does not say, all that there is."""
     with suppress(OSError, ValueError, IndexError):
         fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
         yield int(fields["MemAvailable"].split()[0]) * 1024
@@ -40,7 +41,7 @@ def _control_group() -> Iterator[int]:
 
 
 def _left(group: Path, limit: str, used: str, reclaimable: str) -> Iterator[int]:
-    """What is left of a limit; files that are kept in memory make room when it is needed."""
+    """Bytes left of a group's limit; files that are kept in memory make room when it is needed."""
     with suppress(OSError, ValueError):
         whole = int((group / limit).read_text())
         kept = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
@@ -55,3 +56,17 @@ def _address_space() -> Iterator[int]:
         if limit != resource.RLIM_INFINITY:
             used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
             yield max(0, limit - used)
+
+
+@contextmanager
+def at_rest() -> Iterator[None]:
+    """Let Python's garbage collector rest: to look through a million small objects again and again takes as long as
+    to make them.
+    """
+    on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if on:
+            gc.enable()

@@ -22,10 +22,10 @@ _NOT_FINITE = re.compile(r"[-+]?\.?(nan|inf|infinity)\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Unit:
-    """A kind of quantity.
+class QuantityKind:
+    """A kind of quantity, such as a frequency, and the units in which it is written.
 
-    `scales` maps each spelling to how many `base` units it is, in the order `format` tries them.
+    `scales` maps the spelling of each unit to how many `base` units it is, in the order in which `format` tries them.
     """
 
     kind: str
@@ -77,22 +77,24 @@ _BINARY = {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10}
 _DECIMAL = {"TB": 10**12, "GB": 10**9, "MB": 10**6, "kB": 10**3, "KB": 10**3}
 _RATES = {f"{name}/s": scale for name, scale in {**_DECIMAL, **_BINARY, "B": 1}.items()}
 
-FREQUENCY = Unit("frequency", "Hz", "700 MHz", {"GHz": 10**9, "MHz": 10**6, "kHz": 10**3, "KHz": 10**3, "Hz": 1})
-SIZE = Unit("size", "bytes", "256 KiB", {**_BINARY, **_DECIMAL, "B": 1})
-BANDWIDTH = Unit("bandwidth", "bytes/s", "700 GB/s", _RATES)
-TIME = Unit("time", "picoseconds", "100 ns", {"s": 10**12, "ms": 10**9, "us": 10**6, "ns": 10**3, "ps": 1})
+FREQUENCY = QuantityKind(
+    "frequency", "Hz", "700 MHz", {"GHz": 10**9, "MHz": 10**6, "kHz": 10**3, "KHz": 10**3, "Hz": 1}
+)
+SIZE = QuantityKind("size", "bytes", "256 KiB", {**_BINARY, **_DECIMAL, "B": 1})
+BANDWIDTH = QuantityKind("bandwidth", "bytes/s", "700 GB/s", _RATES)
+TIME = QuantityKind("time", "picoseconds", "100 ns", {"s": 10**12, "ms": 10**9, "us": 10**6, "ns": 10**3, "ps": 1})
 UNITS = (BANDWIDTH, FREQUENCY, SIZE, TIME)
-"""Those of a machine; the others are of a technology."""
+"""The kinds of quantities of a machine; the others are of a technology."""
 
-LENGTH = Unit("length", "nanometres", "45 nm", {"m": 10**9, "mm": 10**6, "um": 10**3, "nm": 1})
-AREA = Unit("area", "square nanometres", "6.6 mm2", {"m2": 10**18, "mm2": 10**12, "um2": 10**6, "nm2": 1})
-ENERGY = Unit(
+LENGTH = QuantityKind("length", "nanometres", "45 nm", {"m": 10**9, "mm": 10**6, "um": 10**3, "nm": 1})
+AREA = QuantityKind("area", "square nanometres", "6.6 mm2", {"m2": 10**18, "mm2": 10**12, "um2": 10**6, "nm2": 1})
+ENERGY = QuantityKind(
     "energy",
     "attojoules",
     "0.9 pJ",
     {"J": 10**18, "mJ": 10**15, "uJ": 10**12, "nJ": 10**9, "pJ": 10**6, "fJ": 10**3, "aJ": 1},
 )
-POWER = Unit(
+POWER = QuantityKind(
     "power", "picowatts", "124 mW", {"kW": 10**15, "W": 10**12, "mW": 10**9, "uW": 10**6, "nW": 10**3, "pW": 1}
 )
 

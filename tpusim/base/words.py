@@ -9,7 +9,7 @@ _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 def counted(count: int, what: str) -> str:
-    """ "1 pass", "2,000 fills": so many of `what`, whose plural takes an s."""
+    """Write a number of things, "1 pass" or "2,000 fills"; the plural of `what` takes an s."""
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 

@@ -7,8 +7,8 @@ from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.moves import Moves
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import HBM, Transfer
-from tpusim.memory.clocks import Clocks
 from tpusim.memory.dram.device import Device
+from tpusim.memory.timing import Clocks
 from tpusim.result.records import DramUse
 
 

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from tpusim.base.errors import CheckFailed, InputError, Named, Problem, failures_named
-from tpusim.base.extras import need
+from tpusim.base.imports import need
 from tpusim.flow.dram_account import wanted_bytes
 from tpusim.flow.numbers import SMALL, Numbers
 from tpusim.machines.tpu import event

@@ -1,30 +1,64 @@
-"""Pydantic models as files write them: which keys they have, and in words what is wrong with what was given."""
+"""Pydantic models as files write them: fields, keys, what is set beside a file, and in words what is wrong.
+
+Errors of fields are InputErrors that say what to write instead.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from functools import cache
+from fractions import Fraction
+from functools import cache, partial
+from math import isfinite, nan
 from types import UnionType
-from typing import Any, Generic, TypeVar, dataclass_transform, get_args, get_type_hints
+from typing import Any, Generic, Literal, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    PlainValidator,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+)
 from pydantic.fields import FieldInfo
-from pydantic_core import ArgsKwargs, ErrorDetails
+from pydantic_core import ArgsKwargs, CoreSchema, ErrorDetails, core_schema
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
-from tpusim.input.document import Document
-from tpusim.input.scalars import path_of, show, unknown_key
+from tpusim.base.units import QuantityKind
+from tpusim.input.document import Document, Place, parse_scalar
+from tpusim.input.scalars import (
+    integer,
+    name_text,
+    path_of,
+    plain_number,
+    rational_number,
+    show,
+    unknown_key,
+    whole_number,
+    worked_out,
+)
 
 Model = TypeVar("Model")
-
 
 _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 """What pydantic calls a key that nobody knows."""
 
+# Validation context of files: there a quantity needs its unit; in Python the attribute's name carries it.
+FROM_YAML = {"from_yaml": True}
+NAMES = "names"
+"""The key of a validation context that holds what sizes may be worked out from."""
+
+Overrides = Mapping[str, object] | Sequence[str]
+
+Settings = dict[str, tuple[object, Place]]
+"""Values by the paths that they are given for, with the place of each."""
+
 
 class FileSection(BaseModel):
-    """A part of a model that is one itself: frozen, with no other keys than its own.
+    """A part of a model that is a model itself: frozen, with no other keys than its own.
 
     Pydantic builds its validator with that of the model it is a part of, not by itself as well.
     """
@@ -121,7 +155,7 @@ class Form(Generic[Model]):
         return " ".join([f"{key}:", *map(str, self._fields(section)[key].examples or [])])
 
     def _fields(self, section: str) -> dict[str, FieldInfo]:
-        """Those of a section, or of what is `tiles[2]` in a list of sections."""
+        """The fields of a section, or of `tiles[2]` in a list of sections."""
         return self._keys[section] if section in self._keys else self._listed[section.rpartition("[")[0]]
 
 
@@ -185,3 +219,194 @@ def _fields(model: Any) -> dict[str, FieldInfo]:
 def _is_model(kind: object) -> bool:
     """Whether a type is a section, with fields of its own."""
     return isinstance(kind, type) and (issubclass(kind, BaseModel) or hasattr(kind, "__pydantic_config__"))
+
+
+def read_overrides(overrides: Overrides, form: Form[Any]) -> tuple[Settings, list[Problem]]:
+    """Read what is to be set of a form, the last value of a path given twice; and the problems of what cannot be."""
+    given: Settings = {}
+    problems: list[Problem] = []
+    if isinstance(overrides, Mapping):
+        overrides = [f"{path}={value}" for path, value in overrides.items()]
+    for text in [overrides] if isinstance(overrides, str) else overrides:
+        try:
+            path, value = _read_override(text, form)
+            given[path] = value, (f"--set {text}", 0)
+        except InputError as error:
+            problems.append(Problem(str(error), f"--set {text}"))
+    return given, problems
+
+
+def _read_override(text: str, form: Form[Any]) -> tuple[str, object]:
+    path, equals, value = map(str.strip, text.partition("="))
+    if not equals:
+        raise InputError("no value; write PATH=VALUE, e.g. --set array.rows=64")
+    if path in form.sections:
+        fields = ", ".join(each for each in form.paths if each.startswith(f"{path}."))
+        raise InputError(f"{path} is a section; set one of its fields: {fields}")
+    if part := next((each for each in form.files if path.startswith(f"{each}.")), ""):
+        field = path.removeprefix(f"{part}.")
+        raise InputError(f"{part} is a file of its own; copy it, change {field} there, and write --set {part}=PATH")
+    if (listed := path.partition("[")[0]) != path and listed in form.paths:
+        raise InputError(
+            f"{listed} is a list, and --set changes single values; copy the machine's file, and change {path} there"
+        )
+    if path not in form.paths:
+        hint = did_you_mean(path, form.paths) or ";"
+        raise InputError(f"no field {show(path)}{hint} fields: {', '.join(form.paths)}")
+    return path, parse_scalar(value)
+
+
+def whole(most: int, least: int = 1) -> PlainValidator:
+    """A whole number from `least` to `most`; where the context has NAMES, also text that works out to one."""
+    return PlainValidator(lambda value, info: size(value, least, most, names_of(info)))
+
+
+def size(value: object, least: int, most: int, names: Mapping[str, int]) -> int:
+    """A whole number from `least` to `most`, or a text such as "batch*197" with `names`. Raises InputError."""
+    number = worked_out(value, names) if names else value
+    try:
+        return whole_number(number, least, most)
+    except InputError as error:
+        if number is not value:
+            raise InputError(f"{show(value)}: {error}") from None
+        hint = did_you_mean(value, names) if isinstance(value, str) else ""
+        raise InputError(f"{error}{hint}") from None
+
+
+def names_of(info: ValidationInfo) -> Mapping[str, int]:
+    """What texts of the file may name."""
+    names: Mapping[str, int] = (info.context or {}).get(NAMES, {})
+    return names
+
+
+def pair(most: int, least: int = 1, why_two: str = "") -> PlainValidator:
+    """Two whole numbers from `least` to `most`, (height, width); one may stand for both.
+
+    `why_two` ends the message for another number of them.
+    """
+
+    def read(value: object, info: ValidationInfo) -> tuple[int, ...]:
+        names = names_of(info)
+        given = worked_out(value, names) if names else value
+        if isinstance(given, bool) or integer(given) is not None:
+            given = (given, given)
+        if not isinstance(given, list | tuple):
+            raise InputError(f"{show(value)} is not a size; write a whole number, or two: [height, width]")
+        if len(given) != 2:
+            raise InputError(f"{show(given)} is not one number or two{why_two}; write one, or [height, width]")
+        return tuple(size(part, least, most, names) for part in given)
+
+    return PlainValidator(read)
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """An int counting `unit.base`, which YAML writes with its unit; at most `most` ("16 GiB")."""
+
+    unit: QuantityKind
+    most: str
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        written = core_schema.plain_serializer_function_ser_schema(self.unit.format)
+        return core_schema.with_info_plain_validator_function(self.amount, serialization=written)
+
+    def amount(self, value: object, info: ValidationInfo) -> int:
+        """Whole number of base units. Raises InputError."""
+        most = self.unit.parse(self.most)
+        in_yaml = isinstance(value, str) or info.context is FROM_YAML
+        amount = self.unit.parse(value) if in_yaml else whole_number(value, 1, most)
+        if amount > most:
+            raise InputError(f"{show(value)} is too large; write at most {self.most}")
+        return amount
+
+
+@dataclass(frozen=True)
+class Quantities:
+    """A tuple of ints counting `unit.base`, which YAML writes as a list, each with its unit; at most `most` each."""
+
+    unit: QuantityKind
+    most: str
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        written = core_schema.plain_serializer_function_ser_schema(lambda held: [*map(self.unit.format, held)])
+        return core_schema.with_info_plain_validator_function(self._read, serialization=written)
+
+    def _read(self, value: object, info: ValidationInfo) -> tuple[int, ...]:
+        if not isinstance(value, list | tuple) or not value:
+            raise InputError(f"{show(value)} is no list; write e.g. [{self.unit.example}, {self.unit.example}]")
+        return tuple(Quantity(self.unit, self.most).amount(each, info) for each in value)
+
+
+@dataclass(frozen=True)
+class Rational:
+    """A Fraction from `least` to `most`, exactly what YAML writes: a number, or text such as "1/3"."""
+
+    most: int
+    least: Fraction | int = 0
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        plain = core_schema.plain_serializer_function_ser_schema(plain_number)
+        return core_schema.no_info_plain_validator_function(
+            lambda value: rational_number(value, self.most, self.least), serialization=plain
+        )
+
+
+class Name:
+    """A line of text, of 1 to 200 characters."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(name_text)
+
+
+class Truth:
+    """A truth value, true or false."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(self._read)
+
+    def _read(self, value: object) -> bool:
+        if not isinstance(value, bool):
+            raise InputError(f"{show(value)} is neither true nor false; write one of them")
+        return value
+
+
+class Real:
+    """A finite number, which YAML may also take for text: 1e-3."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(self._read)
+
+    def _read(self, value: object) -> float:
+        try:
+            number = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else nan
+        except ValueError:
+            number = nan
+        if not isfinite(number):
+            raise InputError(f"{show(value)} is not a number; write one such as 0.1")
+        return number
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A word of the field's Literal, or a whole number from 1 to `most`."""
+
+    most: int = 0
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        literal = next(each for each in (source, *get_args(source)) if get_origin(each) is Literal)
+        return core_schema.no_info_plain_validator_function(partial(self._read, get_args(literal)))
+
+    def _read(self, words: tuple[str, ...], value: object) -> object:
+        number = integer(value)
+        if number is None and value in words:
+            return value
+        if number is not None and 1 <= number <= self.most:
+            return number
+        hint = did_you_mean(value, words) if isinstance(value, str) else ""
+        allowed = " or ".join(words) + (f" or a whole number, 1 to {self.most}" if self.most else "")
+        raise InputError(f"{show(value)} is not allowed{hint or ';'} write {allowed}")
+
+
+def written(example: object, key: str | None = None) -> Any:
+    """Field metadata: an `example` for the message that it is missing, and the YAML `key` where the name is another."""
+    return Field(validation_alias=key, serialization_alias=key, examples=[example])

@@ -1,18 +1,70 @@
-"""Where a description comes from: a shipped name, a path, or standard input."""
+"""Where input comes from: descriptions by a shipped name, a path, or standard input; arrays; and others' files.
+
+Files of other tools, and names that nobody knows, are told what they are, and what to write instead.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
+from typing import Any, TypeAlias
+from zipfile import ZipFile, is_zipfile
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tpusim.base.errors import InputError, Problem
+from tpusim.base.files import replacing
 from tpusim.input.document import Document, parse_document
-from tpusim.input.foreign import FOLDERS, refuse_kind, refuse_suffix, unknown
 from tpusim.input.scalars import show
 
+Arrays: TypeAlias = Mapping[str, NDArray[Any]]
+
 MAX_BYTES = 8 * 2**20
+
+_KINDS = {
+    "workloads": ("a workload", "layers", "tpusim run {}"),
+    "configs": ("hardware", "array", "tpusim run WORKLOAD --hardware {}"),
+    "configs/sweeps": ("a sweep", "axes", "tpusim sweep {}"),
+    "configs/dram": ("a DRAM", "organisation", "tpusim dram TRACE --device {}"),
+    "configs/technology": ("a technology", "arithmetic", "tpusim area --set technology={}"),
+    "configs/chips": ("a chip", "cores", "tpusim area"),
+}
+"""By folder: what is in it, a key that only such files have, and what takes them."""
+
+_EXAMPLES = ("resnet18", "tpu_v2", "array_size", "hbm2_16ch_700", "45nm")
+"""What a file of its kind may begin as a copy of."""
+
+_CONV = "op: conv2d, in_channels: 3, in_height: 224, in_width: 224, out_channels: 64, kernel: 7, stride: 2, padding: 3"
+_NETWORK = f"{{name: my_net, layers: [{{name: conv1, {_CONV}}}, {{name: fc, op: gemm, m: batch, n: 1000, k: 512}}]}}"
+_WRITE = f"write its convolutions and matrix products as YAML, such as {_NETWORK}"
+_MODEL = f"models of other tools are not read; {_WRITE}"
+_RUN = "tpusim run takes it, and tpusim import makes a workload file of it"
+_MACHINES = (
+    "each has a TPU's matrix unit or a GPU's tensor cores; change a field of one, such as --hardware tpu_v2 --set "
+    "array.size=256"
+)
+_SUFFIXES = {
+    ".onnx": f"an ONNX model is a network; {_RUN}",
+    ".csv": f"a topology of SCALE-Sim is a network; {_RUN}",
+    ".cfg": (
+        "the configuration of another tool is not read; a machine is YAML with units, in which ArrayHeight and "
+        "ArrayWidth are array: {rows: 128, cols: 128}, and the bandwidth hbm: {bandwidth: 700 GB/s}; begin with a "
+        "copy of a shipped one, see tpusim list"
+    ),
+    **dict.fromkeys((".pt", ".pth", ".pb", ".h5", ".keras", ".tflite", ".safetensors", ".mlir", ".hlo", ".py"), _MODEL),
+}
+"""What is no YAML, whether it is there or not."""
+
+_TRACE = (
+    "a DRAM is a shipped name, see tpusim list, or a .yaml file; a trace of requests comes first, without an option: "
+    "tpusim dram TRACE.csv --device hbm2_16ch"
+)
+
+_WRITE = "write one with numpy.savez(file, **{name: array})"
 
 
 def shipped(folder: str) -> dict[str, Path]:
@@ -28,15 +80,22 @@ def open_document(name_or_path: str | Path, folder: str) -> Document:
     name, known = str(name_or_path), shipped(folder)
     if isinstance(name_or_path, str) and name in known:
         return parse_document(read_text(known[name]), f"{folder}/{name}.yaml")
-    document = _given(name, folder)
-    refuse_kind(document.data, document.label, folder)
+    if name == "-":
+        document = parse_document(*given_text(name))
+    else:
+        _refuse_suffix(name, folder)
+        if not os.path.exists(name):
+            where = name[:200] if name and name.isprintable() else show(name)
+            raise InputError(Problem(_unknown(name, folder), where))
+        document = parse_document(read_text(Path(name)), name)
+    _refuse_kind(document.data, document.label, folder)
     return document
 
 
 def with_neighbours(document: Document, files: Mapping[str, str]) -> Document:
-    """The same, the `files` that it names by their paths as they are seen from its own folder, where they are there.
+    """A document in which names of files that lie beside it are paths as seen from where the command runs.
 
-    `files` has the folder of those shipped by the path of each: their names stay.
+    `files` has, by the path of each such field, the folder of the files that are shipped: their names stay.
     """
     for path, folder in files.items():
         name = document.value(path)
@@ -44,16 +103,6 @@ def with_neighbours(document: Document, files: Mapping[str, str]) -> Document:
             beside = os.path.join(os.path.dirname(document.label), name)
             document = document.override(path, beside, document.place(path)) if os.path.isfile(beside) else document
     return document
-
-
-def _given(name: str, folder: str) -> Document:
-    if name == "-":
-        return parse_document(*given_text(name))
-    refuse_suffix(name, folder)
-    if not os.path.exists(name):
-        where = name[:200] if name and name.isprintable() else show(name)
-        raise InputError(Problem(unknown(name, folder, {each: shipped(each) for each in FOLDERS}), where))
-    return parse_document(read_text(Path(name)), name)
 
 
 def given_text(path: str | Path, most: int = MAX_BYTES) -> tuple[str, str]:
@@ -98,3 +147,78 @@ def _decode(data: bytes, label: str, most: int) -> str:
         line = data.count(b"\n", 0, error.start) + 1
         message = f"byte 0x{data[error.start]:02x} is not UTF-8 text; save the file as UTF-8"
         raise InputError(Problem(message, f"{label}:{line}", line)) from None
+
+
+def read_arrays(path: Path) -> Arrays:
+    """All arrays of a file; nothing in it is unpickled. Raises InputError that names it."""
+    if not path.is_file():
+        raise InputError(Problem("is a directory; give a file" if path.is_dir() else "no such file", str(path)))
+    try:
+        if not is_zipfile(path):
+            raise InputError(Problem(f"is no .npz; {_WRITE}", str(path)))
+        with np.load(path, allow_pickle=False) as held:
+            arrays = {name: held[name] for name in held.files}
+        # What has no header of NumPy's comes as bytes.
+        if any(isinstance(each, bytes) for each in arrays.values()):
+            raise InputError(Problem(f"holds more than arrays; {_WRITE}", str(path)))
+        if not arrays:
+            raise InputError(Problem(f"holds no array; {_WRITE}", str(path)))
+        return arrays
+    except InputError:
+        raise
+    except Exception as error:  # What NumPy, zipfile and zlib raise for broken files is of no common class.
+        says = "holds objects, which are never unpickled" if "pickle" in str(error).lower() else "is broken"
+        raise InputError(Problem(f"{says}; {_WRITE}", str(path))) from None
+
+
+def write_arrays(path: Path, arrays: Arrays) -> None:
+    """Replace the file in one step. Raises InputError where it cannot be written."""
+    # Not by numpy.savez, to which an array of the name "file" would be the file.
+    with replacing(path) as temporary, ZipFile(temporary, "w") as archive:
+        for name, each in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, np.asarray(each), allow_pickle=False)
+
+
+def _refuse_suffix(name: str, folder: str) -> None:
+    """Raise InputError where the suffix says that a file is another tool's, or a list of requests and no DRAM."""
+    if (suffix := Path(name).suffix.lower()) in _SUFFIXES:
+        raise InputError(Problem(_TRACE if (suffix, folder) == (".csv", "configs/dram") else _SUFFIXES[suffix], name))
+
+
+def _refuse_kind(data: Mapping[str, Any], label: str, folder: str) -> None:
+    """Raise InputError where the keys of a file say that it belongs into another folder, or is a result."""
+    _, own, _ = _KINDS[folder]
+    if own in data and "tpusim" not in data:
+        return
+    if {"tpusim", "total"} <= data.keys():
+        raise InputError(Problem("is the result of a run; tpusim report, plot and compare read it", label))
+    for kind, key, use in _KINDS.values():
+        if key in data and key != own:
+            raise InputError(Problem(f"is {kind}, not {_KINDS[folder][0]}; use it with {use.format(label)}", label))
+
+
+def _unknown(name: str, folder: str) -> str:
+    """What to say of a name that is neither shipped nor a file."""
+    kind, known = _KINDS[folder][0].split()[-1], shipped(folder)
+    is_path = "/" in name or name.endswith((".yaml", ".yml"))
+    missing = "no such file" if is_path else f"no shipped {kind} and no file of that name"
+    near = _near(Path(name).stem, [*known])
+    uses = ((what, use) for at, (what, _, use) in _KINDS.items() if name in shipped(at))
+    elsewhere = next((f"{name} is {what}: {use.format(name)}" for what, use in uses), "")
+    hint = f"; did you mean {' or '.join(near)}?" if near else ";"
+    return f"{missing}{hint} shipped: {', '.join(known) or 'none'}; {elsewhere or _own(folder, known)}"
+
+
+def _near(name: str, known: list[str]) -> list[str]:
+    """The name itself, if it is known, or at most three that begin with it or are spelt alike."""
+    folded = name.casefold()
+    begin = [each for each in known if folded and each.startswith(folded)]
+    return [folded] if folded in known else begin[:3] or get_close_matches(folded, known, 3, 0.7)
+
+
+def _own(folder: str, known: Mapping[str, Path]) -> str:
+    """How to get another one."""
+    example = next((path for name, path in known.items() if name in _EXAMPLES), "")
+    copy = f"write your own, beginning with a copy of {example}"
+    return f"{_MACHINES}, or {copy}" if folder == "configs" else copy

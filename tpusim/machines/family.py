@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from tpusim.input.document import Document
-    from tpusim.input.overrides import Overrides
+    from tpusim.input.form import Overrides
     from tpusim.network.ops.op import Op
     from tpusim.reference import Operands, Tensor
 

@@ -1,11 +1,47 @@
-"""Parts of tensors in HBM, and whole bursts."""
+"""How tensors lie in HBM: which way round, the runs of addresses that a part of one takes, and whole bursts.
+
+Machines name the ways of feature maps by their axes: CHW, HWC, HWCN.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
 from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tpusim.base.errors import InputError, Problem, did_you_mean
+from tpusim.input.scalars import show, unknown_key
+
+Addresses: TypeAlias = NDArray[np.int64]
 
 Region: TypeAlias = tuple[range, ...]
 """A rectangular part of a tensor: coordinates along each axis, ascending and perhaps strided."""
+
+AXES = "CHWN"
+"""The axes of a feature map, as its shape has them: channel, row (height), column (width), image."""
+
+HWCN = "HWCN"
+"""Words as the array streams them: the images of a channel side by side (paper section IV)."""
+
+FILTER = "filter"
+AS_READ = "as_read"
+"""A way of the filter: pass after pass, as the weights are fetched, so that a fill is one run."""
+
+TRANSFORMED = "transformed"
+"""A filter made ready before the layer: it lies as it is read, however filters do."""
+
+FILTERS: Mapping[str, tuple[int, ...] | None] = {AS_READ: None, "OHWI": (0, 1), "HWIO": (1, 0)}
+"""The ways of the filter [out_channel, k], k being tap by tap with channels inside: its axes, the outermost first."""
+
+TENSORS = "ifmap", "ofmap", "lowered", FILTER
+"""The tensors that may have a way of their own."""
+
+_EXAMPLES = "such as CHW, HWC or HWCN (C channels, H rows, W columns, N images, which are outermost where left out)"
 
 
 class Box(NamedTuple):
@@ -28,3 +64,206 @@ def inside(places: range, shift: int, extent: int) -> range:
     count = max(0, min(len(places), (extent - 1 - places.start - shift) // places.step + 1))
     moved = range(places.start + shift, places.stop + shift, places.step)
     return moved[first:count] if first < count else range(0)
+
+
+class Runs(NamedTuple):
+    """Runs of `size` neighbouring bytes, the first of them at address `base`.
+
+    Nested `levels` of (count, bytes apart) say where the others begin, the last level moving fastest; this is the order
+    in which they are asked for.
+    """
+
+    base: int
+    levels: tuple[tuple[int, int], ...]
+    size: int
+
+    @property
+    def number(self) -> int:
+        """How many runs there are."""
+        return prod([count for count, _ in self.levels])
+
+    def moved(self, burst: int) -> int:
+        """Bytes that cross a bus which knows nothing of addresses: each run in whole bursts of `burst` bytes."""
+        return self.number * whole_bursts(self.size, burst)
+
+    @property
+    def starts(self) -> Addresses:
+        """The address of each run, int64[number]."""
+        starts = np.full(1, self.base, np.int64)
+        for count, apart in self.levels:
+            starts = np.add.outer(starts, np.arange(count, dtype=np.int64) * apart).ravel()
+        return starts
+
+
+class Bursts:
+    """Expands runs to the addresses of bursts of `burst` bytes.
+
+    Runs that differ only in where they begin, by whole bursts, are expanded once.
+    """
+
+    def __init__(self, burst: int) -> None:
+        self.burst = burst
+        self._known: dict[Runs, Addresses] = {}
+
+    def of(self, runs: Iterable[Runs]) -> Addresses:
+        """The address of every burst in the order in which runs ask for it, int64[bursts].
+
+        A burst in which a run ends and the next begins is asked for once.
+        """
+        parts = [self._at(each) for each in runs]
+        if not parts:
+            return np.zeros(0, np.int64)
+        return parts[0] if len(parts) == 1 else _once(np.concatenate(parts))
+
+    def _at(self, runs: Runs) -> Addresses:
+        """The bursts of one compact set."""
+        whole, rest = divmod(runs.base, self.burst)
+        kind = runs._replace(base=rest)
+        if kind not in self._known:
+            self._known[kind] = _once(_touched(kind.starts, kind.size, self.burst)) * self.burst
+        return self._known[kind] + whole * self.burst
+
+
+def _touched(starts: Addresses, size: int, burst: int) -> Addresses:
+    """The numbers of the bursts that runs of `size` bytes touch, run after run."""
+    first, last = starts // burst, (starts + size - 1) // burst
+    counts = last - first + 1
+    if (counts == counts[0]).all():
+        return np.asarray(np.add.outer(first, np.arange(counts[0])).ravel())
+    ends = np.cumsum(counts)
+    return np.repeat(first - ends + counts, counts) + np.arange(ends[-1])
+
+
+def _once(numbers: Addresses) -> Addresses:
+    """Leave out numbers that are the same as the one before."""
+    again = numbers[1:] == numbers[:-1]
+    return numbers[np.concatenate(([True], ~again))] if again.any() else numbers
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A tensor in HBM, from the byte at `base` on.
+
+    Attributes:
+        shape: its elements along each axis.
+        padded: its elements along each axis with padding, which comes after the last element of an axis.
+        order: its axes from the outermost to the innermost.
+        needed: its axes in the order in which a transfer needs them, the last moving fastest. A run is never cut, but
+            runs come in this order.
+        element_bytes: bytes of one element.
+        burst: bytes of a burst; steps along the innermost axis that are shorter than a burst are read through.
+    """
+
+    base: int
+    shape: tuple[int, ...]
+    padded: tuple[int, ...]
+    order: tuple[int, ...]
+    needed: tuple[int, ...]
+    element_bytes: int
+    burst: int
+
+    @cached_property
+    def apart(self) -> tuple[int, ...]:
+        """Bytes from one coordinate of each axis to the next."""
+        inner = [self.order[self.order.index(axis) + 1 :] for axis in range(len(self.order))]
+        return tuple(self.element_bytes * prod(self.padded[each] for each in axes) for axes in inner)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that the tensor takes, padding included."""
+        return prod(self.padded) * self.element_bytes
+
+    def runs(self, region: Region) -> Runs | None:
+        """The runs of a part, whose coordinates ascend, and of the padding that it ends with; None where nothing of the
+        part is inside the tensor.
+        """
+        base, size, levels = self.base, self.element_bytes, {}
+        for axis, extent, padded, stride in self._inwards:
+            part = _stored(region[axis], extent, padded)
+            count, apart = len(part), part.step * stride
+            if not count:
+                return None
+            base += part.start * stride
+            if apart == size or (apart < self.burst and axis == self.order[-1]):
+                size += (count - 1) * apart
+            elif count > 1:
+                levels[axis] = count, apart
+        return Runs(base, tuple([levels[axis] for axis in self.needed if axis in levels]) if levels else (), size)
+
+    @cached_property
+    def _inwards(self) -> list[tuple[int, int, int, int]]:
+        """Each axis, the innermost first: its elements, its elements with padding, the bytes from one to the next."""
+        return [(axis, self.shape[axis], self.padded[axis], self.apart[axis]) for axis in reversed(self.order)]
+
+
+def _stored(part: range, extent: int, padded: int) -> range:
+    """The part of one axis that is inside, with the padding behind it where it has the last element."""
+    if part.start < 0 or part.stop > extent:
+        part = inside(part, 0, extent)
+    if part.stop == extent and part.step == 1:
+        return range(part.start, padded) if part else part
+    return range(extent - 1, padded) if part[-1:] == range(extent - 1, extent) and len(part) == 1 else part
+
+
+@dataclass(frozen=True, slots=True)
+class Layouts:
+    """The way of `every` feature map, and those of the tensors that are `named`: pairs of tensor and way."""
+
+    every: str = HWCN
+    named: tuple[tuple[str, str], ...] = ()
+
+    def of(self, tensor: str) -> str:
+        """The way of a tensor."""
+        return dict(self.named).get(tensor, AS_READ if tensor in (FILTER, TRANSFORMED) else self.every)
+
+    @property
+    def written(self) -> str | dict[str, str]:
+        """The ways as files write them."""
+        return dict(self.named) if self.named else self.every
+
+
+def axes_of(order: str) -> tuple[int, ...]:
+    """The axes of a feature map, the outermost first: (3, 0, 1, 2) of CHW, with images outside."""
+    return tuple(map(AXES.index, order if "N" in order else f"N{order}"))
+
+
+def read_layouts(value: object) -> Layouts:
+    """Read what a file says: one way for all feature maps, or a mapping by tensor.
+
+    Raises:
+        InputError: with every problem; `where` is the tensor.
+    """
+    if isinstance(value, Layouts):
+        return value
+    if not isinstance(value, Mapping):
+        return Layouts(_order(value))
+    named, problems = [], []
+    for tensor, order in value.items():
+        try:
+            named.append((str(tensor), _order_of(tensor, order)))
+        except InputError as error:
+            problems.append(Problem(str(error), str(tensor)))
+    if problems:
+        raise InputError(problems)
+    return Layouts(named=tuple(sorted(each for each in named if each[1] != Layouts().of(each[0]))))
+
+
+def _order_of(tensor: object, order: object) -> str:
+    if tensor not in TENSORS:
+        raise InputError(unknown_key(str(tensor), TENSORS, did_you_mean(str(tensor), TENSORS), " in layout"))
+    if tensor != FILTER:
+        return _order(order)
+    if order not in FILTERS:
+        hint = did_you_mean(str(order), FILTERS) or ";"
+        raise InputError(f"{show(order)} is not a layout of the filter{hint} write {' or '.join(FILTERS)}")
+    return str(order)
+
+
+def _order(value: object) -> str:
+    """Read the name of a way for feature maps."""
+    letters = sorted(value) if isinstance(value, str) else []
+    if letters in (sorted(AXES), sorted(AXES.replace("N", ""))):
+        return str(value)
+    upper = str(value).upper()
+    hint = f"; did you mean {upper}?" if upper != value and sorted(upper) in (sorted(AXES), sorted("CHW")) else ";"
+    raise InputError(f"{show(value)} is not a layout of feature maps{hint} write the order of their axes, {_EXAMPLES}")

@@ -8,8 +8,7 @@ from functools import cache
 from typing import Annotated, Any, NamedTuple
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
-from tpusim.input.fields import NAMES, Name, Truth, whole
-from tpusim.input.form import Form, validated
+from tpusim.input.form import NAMES, Form, Name, Truth, validated, whole
 from tpusim.input.scalars import show
 from tpusim.network.edges import Source
 from tpusim.network.foreign import instead_of

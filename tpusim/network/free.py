@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import Annotated, ClassVar, NamedTuple
 
 from tpusim.base.errors import InputError
-from tpusim.input.fields import Name, whole
-from tpusim.input.form import validated
+from tpusim.input.form import Name, validated, whole
 from tpusim.network.edges import Source, side_by_side
 from tpusim.network.ops.grouped import Channels, Size
 from tpusim.network.ops.op import MOST_CHANNELS, Shape

@@ -10,7 +10,7 @@ from pydantic import ValidationInfo
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.input.document import Document
-from tpusim.input.fields import names_of, size
+from tpusim.input.form import names_of, size
 from tpusim.input.scalars import show
 
 BATCH = "batch"

@@ -10,8 +10,7 @@ from typing import Annotated, Self, TypeAlias
 from pydantic import BeforeValidator, InstanceOf, PlainValidator
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
-from tpusim.input.fields import Name, whole
-from tpusim.input.form import validated
+from tpusim.input.form import Name, validated, whole
 from tpusim.input.scalars import name_text, path_of, show, whole_number
 from tpusim.network.edges import Edges, Source, problems_of, read_edges, side_by_side, without
 from tpusim.network.ops import OPS

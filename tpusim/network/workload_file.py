@@ -11,8 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, PlainValidator, Validation
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.input.document import Document
-from tpusim.input.fields import NAMES, Name, names_of
-from tpusim.input.form import Form, validated
+from tpusim.input.form import NAMES, Form, Name, names_of, validated
 from tpusim.input.scalars import path_of, show, whole_number
 from tpusim.input.source import open_document
 from tpusim.network.edges import INPUT, Edges, Source

@@ -6,7 +6,7 @@ import re
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from tpusim.base.extras import need
+from tpusim.base.imports import need
 from tpusim.result.records import LayerResult, Result
 from tpusim.result.vocabulary.fields import by_path
 from tpusim.result.vocabulary.figures import FIGURES, value_of

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from tpusim.base.units import AREA, LENGTH, POWER
-from tpusim.input.fields import FROM_YAML, Name, Quantity, whole, written
-from tpusim.input.form import FileSection, Form
+from tpusim.input.form import FROM_YAML, FileSection, Form, Name, Quantity, whole, written
 from tpusim.input.source import open_document, shipped
 
 FOLDER = "configs/chips"

@@ -12,8 +12,7 @@ from pydantic import model_validator
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.units import AREA, ENERGY, LENGTH, POWER, SIZE
-from tpusim.input.fields import FROM_YAML, Name, Quantities, Quantity, whole, written
-from tpusim.input.form import FileSection, Form
+from tpusim.input.form import FROM_YAML, FileSection, Form, Name, Quantities, Quantity, whole, written
 from tpusim.input.scalars import show
 from tpusim.input.source import open_document, shipped
 

@@ -12,9 +12,7 @@ from tpusim import reference
 from tpusim.base.errors import CapacityError, Problem, UnsuitableError
 from tpusim.base.units import BANDWIDTH, FREQUENCY, SIZE
 from tpusim.input.document import Document
-from tpusim.input.fields import FROM_YAML, Name, Quantity, whole, written
-from tpusim.input.form import FileSection, Form
-from tpusim.input.overrides import Overrides, read_overrides
+from tpusim.input.form import FROM_YAML, FileSection, Form, Name, Overrides, Quantity, read_overrides, whole, written
 from tpusim.machines.family import Slot, Timing, Told
 from tpusim.network.ops.op import Op
 from tpusim.reference import Operands, Tensor

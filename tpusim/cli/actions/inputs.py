@@ -19,9 +19,9 @@ from tpusim.flow.fusion import fused
 from tpusim.flow.lowerings import AUTO, check_own
 from tpusim.flow.numbers import INTEGERS, numbers_of
 from tpusim.flow.selection import names_wanted, select_layers
-from tpusim.input.arrays import Arrays, read_arrays, write_arrays
 from tpusim.input.document import Document
 from tpusim.input.scalars import INTEGER, whole_number
+from tpusim.input.source import Arrays, read_arrays, write_arrays
 from tpusim.machines.family import Machine, family_of, load_hardware
 from tpusim.network.formats.asked import NOTHING, ModelOptions
 from tpusim.network.sizes import MOST_SIZE

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from tpusim.base.errors import TpusimError
-from tpusim.base.extras import need
 from tpusim.base.files import make_folder, replacing
+from tpusim.base.imports import need
 from tpusim.cli.actions.results import write_pictures
 from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import present, say, show

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpusim.base.errors import InputError
-from tpusim.base.extras import need
 from tpusim.base.files import probe, write
+from tpusim.base.imports import need
 from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import say
 from tpusim.flow.tracing import Stretch, recordings, slots

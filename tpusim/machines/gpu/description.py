@@ -13,12 +13,21 @@ from pydantic import field_validator, model_validator
 from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.base.units import FREQUENCY, SIZE
 from tpusim.input.document import Document
-from tpusim.input.fields import FROM_YAML, Choice, Name, Quantity, whole, written
-from tpusim.input.form import FileSection, Form
-from tpusim.input.overrides import Overrides, read_overrides
+from tpusim.input.form import (
+    FROM_YAML,
+    Choice,
+    FileSection,
+    Form,
+    Name,
+    Overrides,
+    Quantity,
+    read_overrides,
+    whole,
+    written,
+)
 from tpusim.input.scalars import show
 from tpusim.machines.gpu.sections import L2, Dram, Launch, Mapping, Sm, Tile
-from tpusim.memory.pipe import Pipe
+from tpusim.memory.timing import Pipe
 
 _PS_PER_S = 10**12
 

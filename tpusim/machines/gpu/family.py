@@ -10,7 +10,7 @@ import numpy as np
 
 from tpusim.base.units import BANDWIDTH, FREQUENCY, SIZE
 from tpusim.input.document import Document
-from tpusim.input.overrides import Overrides
+from tpusim.input.form import Overrides
 from tpusim.machines.family import Machine, Slot, Timing, Told
 from tpusim.machines.gpu import datapath, description, event, stepping
 from tpusim.machines.gpu.description import Gpu

@@ -6,8 +6,7 @@ from fractions import Fraction
 from typing import Annotated, Literal
 
 from tpusim.base.units import BANDWIDTH, SIZE, TIME
-from tpusim.input.fields import Choice, Quantity, Rational, Truth, whole, written
-from tpusim.input.form import FileSection
+from tpusim.input.form import Choice, FileSection, Quantity, Rational, Truth, whole, written
 
 _MOST = 65536
 _SLOWEST = Fraction(1, 1000)

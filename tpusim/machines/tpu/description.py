@@ -13,14 +13,12 @@ from pydantic import PlainSerializer, PlainValidator, ValidationInfo, field_vali
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.units import FREQUENCY
 from tpusim.input.document import Document
-from tpusim.input.fields import FROM_YAML, Name, Quantity, written
-from tpusim.input.form import FileSection, Form
-from tpusim.input.overrides import Overrides, Settings, read_overrides
+from tpusim.input.form import FROM_YAML, FileSection, Form, Name, Overrides, Quantity, Settings, read_overrides, written
 from tpusim.input.scalars import show
 from tpusim.input.source import open_document, with_neighbours
 from tpusim.machines.tpu.sections import Array, Hbm, MappingPolicy, ScratchMemory, Sequencer, VectorMemory, VectorUnit
 from tpusim.memory.dram.device import FOLDER as DEVICES
-from tpusim.memory.pipe import Pipe
+from tpusim.memory.timing import Pipe
 from tpusim.technology.constants import FOLDER as TECHNOLOGIES
 from tpusim.technology.constants import Technology, as_written, load_technology, technology_of
 

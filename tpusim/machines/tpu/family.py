@@ -9,7 +9,7 @@ from tpusim.machines.tpu.lowering.registry import LOWERINGS, meant, unasked
 
 if TYPE_CHECKING:
     from tpusim.input.document import Document
-    from tpusim.input.overrides import Overrides
+    from tpusim.input.form import Overrides
     from tpusim.machines.tpu.description import Hardware
     from tpusim.network.ops.op import Op
 

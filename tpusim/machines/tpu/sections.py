@@ -10,11 +10,10 @@ from pydantic import PlainSerializer, PlainValidator, ValidationInfo, field_vali
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.units import BANDWIDTH, SIZE, TIME
-from tpusim.input.fields import Choice, Quantity, Rational, whole, written
-from tpusim.input.form import FileSection
+from tpusim.input.form import Choice, FileSection, Quantity, Rational, whole, written
 from tpusim.input.scalars import show, whole_number
 from tpusim.memory.dram.device import Device, device_of, with_mapping
-from tpusim.memory.orders import Layouts, read_layouts
+from tpusim.memory.layout import Layouts, read_layouts
 
 _MOST_PES_A_SIDE = 65536
 _MOST_OPERATIONS = 65536

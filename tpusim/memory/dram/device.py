@@ -18,9 +18,18 @@ from pydantic_core import CoreSchema, core_schema
 from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.base.units import FREQUENCY, SIZE, TIME
 from tpusim.input.document import Document
-from tpusim.input.fields import FROM_YAML, Choice, Name, Quantity, whole, written
-from tpusim.input.form import FileSection, Form
-from tpusim.input.overrides import Overrides, read_overrides
+from tpusim.input.form import (
+    FROM_YAML,
+    Choice,
+    FileSection,
+    Form,
+    Name,
+    Overrides,
+    Quantity,
+    read_overrides,
+    whole,
+    written,
+)
 from tpusim.input.scalars import show, whole_number
 from tpusim.input.source import open_document
 

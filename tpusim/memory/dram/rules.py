@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tpusim.base.compiled import compiled
+from tpusim.base.imports import compiled
 from tpusim.memory.dram.device import Device
 
 Numbers = NDArray[np.int64]

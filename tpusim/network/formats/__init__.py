@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tpusim.base.errors import InputError, Problem
-from tpusim.base.extras import need
+from tpusim.base.imports import need
 from tpusim.input.document import Document
 from tpusim.network.formats.asked import ModelOptions
 from tpusim.network.graph import Graph

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tpusim.base.registry import Registry
+from tpusim.base.imports import Registry
 from tpusim.network.ops.elementwise import ROWS, class_name
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from math import prod
 from typing import Annotated, ClassVar, TypeAlias
 
 from tpusim.base.errors import InputError
-from tpusim.input.fields import Name
-from tpusim.input.form import validated
+from tpusim.input.form import Name, validated
 from tpusim.network.ops.array_op import Tensors
 from tpusim.network.ops.grouped import MOST_SIDE, Channels, GroupedOp, Sides, Size, Steps, short
 from tpusim.network.ops.kernel_axis import Ends, KernelAxis, Same, padding

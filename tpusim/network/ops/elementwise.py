@@ -11,8 +11,7 @@ from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
 
 from tpusim.base.errors import InputError, Problem
-from tpusim.input.fields import Choice, Name, Real, whole
-from tpusim.input.form import validated
+from tpusim.input.form import Choice, Name, Real, validated, whole
 from tpusim.network.ops.grouped import Channels, Size
 from tpusim.network.ops.kernel_axis import KernelAxis
 from tpusim.network.ops.op import MOST_CHANNELS, OFMAP, Index, Shape

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, ClassVar, Literal, Self
 
-from tpusim.input.fields import Name, whole
-from tpusim.input.form import validated
+from tpusim.input.form import Name, validated, whole
 from tpusim.network.ops.array_op import ArrayOp, Tensors
 from tpusim.network.ops.conv2d import Conv2d
 from tpusim.network.ops.op import MOST_CHANNELS, Index

@@ -8,7 +8,7 @@ from typing import Annotated, Self, TypeAlias
 
 from tpusim.base.errors import Problem
 from tpusim.base.words import counted
-from tpusim.input.fields import pair, whole
+from tpusim.input.form import pair, whole
 from tpusim.network.ops.array_op import ArrayOp
 from tpusim.network.ops.op import MOST_CHANNELS
 

@@ -9,9 +9,8 @@ from typing import Literal, TypeAlias
 from pydantic import PlainValidator, ValidationInfo
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
-from tpusim.input.arithmetic import worked_out
-from tpusim.input.fields import names_of, size
-from tpusim.input.scalars import integer, show
+from tpusim.input.form import names_of, size
+from tpusim.input.scalars import integer, show, worked_out
 
 Ends: TypeAlias = tuple[int, int]
 """What is added before the first element of an axis, and after the last."""

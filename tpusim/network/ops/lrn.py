@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
 from tpusim.base.errors import InputError, Problem
-from tpusim.input.fields import Real
-from tpusim.input.form import validated
+from tpusim.input.form import Real, validated
 from tpusim.network.ops.elementwise import MapOp
 from tpusim.network.ops.grouped import Channels
 from tpusim.network.ops.kernel_axis import KernelAxis

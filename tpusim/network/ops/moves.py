@@ -9,8 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias
 from pydantic import PlainValidator
 
 from tpusim.base.errors import InputError, Problem
-from tpusim.input.fields import Choice, whole
-from tpusim.input.form import validated
+from tpusim.input.form import Choice, validated, whole
 from tpusim.input.scalars import show
 from tpusim.network.ops.elementwise import MapOp
 from tpusim.network.ops.grouped import MOST_SIDE, Sides, Steps, short

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.base.errors import InputError
-from tpusim.input.arrays import read_arrays
 from tpusim.input.scalars import show
+from tpusim.input.source import read_arrays
 
 SUFFIX = ".npz"
 

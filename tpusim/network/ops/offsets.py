@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pydantic import PlainValidator, ValidationInfo
 
 from tpusim.base.errors import InputError, did_you_mean
-from tpusim.input.fields import names_of
+from tpusim.input.form import names_of
 from tpusim.input.scalars import integer, show
 from tpusim.network.ops.offset_file import SUFFIX, OffsetFile, offset_file
 from tpusim.network.sizes import BATCH

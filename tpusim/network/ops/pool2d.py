@@ -9,8 +9,7 @@ from math import prod
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from tpusim.base.errors import InputError, Problem
-from tpusim.input.fields import Choice, Name, Truth
-from tpusim.input.form import validated
+from tpusim.input.form import Choice, Name, Truth, validated
 from tpusim.network.ops.grouped import MOST_SIDE, Channels, Sides, Size, Steps, short
 from tpusim.network.ops.kernel_axis import Ends, KernelAxis, Same, padding
 from tpusim.network.ops.op import OFMAP, Shape

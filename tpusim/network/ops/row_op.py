@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
-from tpusim.input.fields import Name, whole
-from tpusim.input.form import validated
+from tpusim.input.form import Name, validated, whole
 from tpusim.network.ops.grouped import Channels
 from tpusim.network.ops.op import MOST_CHANNELS, OFMAP, Index, Op, Shape
 

@@ -21,7 +21,7 @@ from matplotlib.patches import Patch, Rectangle
 from pydantic import ValidationError
 
 from tpusim.base.errors import InputError
-from tpusim.input.fields import FROM_YAML
+from tpusim.input.form import FROM_YAML
 from tpusim.machines.family import KEY, USUAL, Machine, family_named
 from tpusim.machines.tpu.description import Hardware
 from tpusim.report.plots.figure import CYCLE_COUNTS, Picture, bars, columns_below, figure_of, plain, stack

@@ -12,7 +12,7 @@ from tpusim.flow.choice import prepared
 from tpusim.input.scalars import plain_number
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.sections import BlockSizes
-from tpusim.memory.orders import Layouts
+from tpusim.memory.layout import Layouts
 from tpusim.network.ops.op import Op
 from tpusim.result.vocabulary.fields import by_path
 

@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 
 from tpusim.base.errors import InputError, did_you_mean
 from tpusim.base.units import UNITS
-from tpusim.input.fields import Choice, Name, Quantity
+from tpusim.input.form import Choice, Name, Quantity
 from tpusim.machines.family import USUAL, Machine, family_named
 
 _UNITS = {suffix: unit for unit in UNITS for suffix in unit.scales}

@@ -13,8 +13,7 @@ from pydantic import AfterValidator, PlainValidator, ValidationInfo
 from tpusim.base.errors import InputError, Problem
 from tpusim.flow.lowerings import check_known, check_own
 from tpusim.input.document import Document
-from tpusim.input.fields import Choice, whole, written
-from tpusim.input.form import Form, validated
+from tpusim.input.form import Choice, Form, validated, whole, written
 from tpusim.input.scalars import name_text, show
 from tpusim.input.source import open_document
 from tpusim.machines.family import Family, Machine, family_in, family_of, load_hardware

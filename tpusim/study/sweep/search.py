@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any
 
 from tpusim.base.errors import InputError
-from tpusim.base.extras import need
+from tpusim.base.imports import need
 from tpusim.study.sweep.axis import Axis
 from tpusim.study.sweep.job import Executor
 from tpusim.study.sweep.keys import key_of

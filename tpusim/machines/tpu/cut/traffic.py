@@ -16,9 +16,7 @@ from tpusim.machines.tpu.program.program import Lowered, Program
 from tpusim.machines.tpu.program.tensor import Part, Tensor
 from tpusim.machines.tpu.program.transfers import Transfer
 from tpusim.machines.tpu.schedule import units
-from tpusim.memory.layout import Box, Region
-from tpusim.memory.orders import AS_READ, HWCN, Layouts, axes_of
-from tpusim.memory.stored import Stored
+from tpusim.memory.layout import AS_READ, HWCN, Box, Layouts, Region, Stored, axes_of
 
 
 class Moved(NamedTuple):

@@ -17,7 +17,7 @@ from itertools import chain
 
 import simpy
 
-from tpusim.base.collector import at_rest
+from tpusim.base.memory import at_rest
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.accounts import Recording, shares, timing_of
 from tpusim.machines.tpu.event.board import Board, Log, keeps

@@ -20,10 +20,8 @@ from tpusim.machines.tpu.observation.timing import HbmUse
 from tpusim.machines.tpu.program.moves import Moves
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import HBM, SCRATCH, BankFill, Prefetch, Spill, Transfer
-from tpusim.memory.clocks import Clocks
 from tpusim.memory.dram.device import Device
-from tpusim.memory.pipe import Pipe
-from tpusim.memory.shares import last_burst_of, last_word_of
+from tpusim.memory.timing import Clocks, Pipe, last_burst_of, last_word_of
 
 if TYPE_CHECKING:
     from tpusim.memory.dram.requests import Served

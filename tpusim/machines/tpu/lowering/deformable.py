@@ -32,8 +32,7 @@ from tpusim.machines.tpu.program.program import Constant, Explanation, Program
 from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
 from tpusim.machines.tpu.program.transfers import Fill
 from tpusim.machines.tpu.schedule.units import Area, Compute, Moves, Need, Piece, Units, in_one, when_free, when_needed
-from tpusim.memory.layout import Box, whole_bursts
-from tpusim.memory.stored import Stored
+from tpusim.memory.layout import Box, Stored, whole_bursts
 from tpusim.network.ops.array_op import ArrayOp
 from tpusim.network.ops.deform_conv2d import DeformConv2d
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from tpusim.base.collector import at_rest
 from tpusim.base.errors import CapacityError, Problem, UnsuitableError
+from tpusim.base.memory import at_rest
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.program import Explanation, Lowered, Planned, Program
 from tpusim.machines.tpu.schedule.scheduler import planned, program_of

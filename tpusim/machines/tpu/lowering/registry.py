@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tpusim.base.errors import CapacityError, Problem, UnsuitableError
-from tpusim.base.registry import Registry
+from tpusim.base.imports import Registry
 
 if TYPE_CHECKING:
     from tpusim.machines.tpu.description import Hardware

@@ -11,10 +11,20 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.tensor import Along, Coordinates, Tensor
 from tpusim.machines.tpu.program.transfers import Transfer
-from tpusim.memory.layout import Region, inside, whole_bursts
-from tpusim.memory.orders import AS_READ, AXES, FILTER, FILTERS, axes_of
-from tpusim.memory.runs import Addresses, Bursts, Runs
-from tpusim.memory.stored import Stored
+from tpusim.memory.layout import (
+    AS_READ,
+    AXES,
+    FILTER,
+    FILTERS,
+    Addresses,
+    Bursts,
+    Region,
+    Runs,
+    Stored,
+    axes_of,
+    inside,
+    whole_bursts,
+)
 
 
 def regions_of(step: Transfer) -> tuple[Region, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tpusim.base.collector import at_rest
+from tpusim.base.memory import at_rest
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timeline import LOOK_EVERY, Watch, unwatched
 from tpusim.machines.tpu.observation.timing import Timing

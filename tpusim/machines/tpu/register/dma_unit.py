@@ -29,7 +29,7 @@ from tpusim.machines.tpu.program.transfers import (
 from tpusim.machines.tpu.register.banks import Banks, Settings
 from tpusim.machines.tpu.register.hbm import BankedMemory, HbmWords, Passage, PipedMemory
 from tpusim.machines.tpu.register.wires import NOWHERE, Order, Scoreboard
-from tpusim.memory.pipe import Pipe
+from tpusim.memory.timing import Pipe
 
 Values = NDArray[np.floating[Any]]
 

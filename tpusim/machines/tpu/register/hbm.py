@@ -21,11 +21,10 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.tensor import Elements, Part
 from tpusim.machines.tpu.program.transfers import BankFill, Keep, LaneTransfer, Prefetch, Spill, Transfer
 from tpusim.machines.tpu.register.wires import NOWHERE
-from tpusim.memory.clocks import Clocks
 from tpusim.memory.dram.clocked import Clocked, Offered
 from tpusim.memory.dram.device import Device
 from tpusim.memory.dram.rules import FAR, Numbers
-from tpusim.memory.pipe import Pipe
+from tpusim.memory.timing import Clocks, Pipe
 
 Values = NDArray[np.floating[Any]]
 Indices = NDArray[np.int64]

@@ -30,7 +30,7 @@ from tpusim.machines.tpu.register.hbm import HbmWords
 from tpusim.machines.tpu.register.issue import StreamUnit, VectorRegisters, VectorStepUnit, issues_of
 from tpusim.machines.tpu.register.lanes import Lanes
 from tpusim.machines.tpu.register.wires import IDLE, Client, Order, Port, Scoreboard, Wires
-from tpusim.memory.clocks import Clocks
+from tpusim.memory.timing import Clocks
 
 Values = NDArray[np.floating[Any]]
 

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tpusim.base.compiled import compiled
 from tpusim.base.errors import PortConflict
+from tpusim.base.imports import compiled
 from tpusim.machines.tpu.definition import FREE, NEVER
 from tpusim.machines.tpu.description import Hardware
 

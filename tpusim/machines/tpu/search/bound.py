@@ -20,8 +20,7 @@ from tpusim.machines.tpu.cut.stored import stored_ifmap
 from tpusim.machines.tpu.cut.tiling import MOST_PIECES, Counts, Tiling
 from tpusim.machines.tpu.definition import finish_cycles, word_latency
 from tpusim.machines.tpu.search.candidates import Candidates
-from tpusim.memory.layout import inside
-from tpusim.memory.orders import Layouts
+from tpusim.memory.layout import Layouts, inside
 
 
 class _Array(NamedTuple):

@@ -39,8 +39,7 @@ from tpusim.machines.tpu.schedule.units import (
     when_free,
 )
 from tpusim.machines.tpu.tiles.tile_algorithm import Filtering, Grid, Mix, Product, Recipe, TileAlgorithm, Tiles
-from tpusim.memory.layout import whole_bursts
-from tpusim.memory.orders import TRANSFORMED
+from tpusim.memory.layout import TRANSFORMED, whole_bursts
 
 At = Callable[[int], Counters]
 """The words of an input or an output, by its number."""

@@ -1,0 +1,117 @@
+"""What is imported only when it is needed: things of tables, libraries of some commands, the compiler of loops."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import UserDict
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Generic, TypeVar, cast
+from warnings import warn
+
+from tpusim.base.errors import InputError
+
+Thing = TypeVar("Thing")
+F = TypeVar("F", bound=Callable[..., object])
+
+_ROOM = bytes(2**20)
+"""As many bytes as all compiled code takes, and more."""
+
+
+class Registry(UserDict[str, Thing], Generic[Thing]):
+    """Things by name. Names, their order and their number cost no import; a thing costs that of its own module."""
+
+    def __init__(self, package: str, places: Mapping[str, str]) -> None:
+        """`places` says for each name where the thing stands in `package`: "module.attribute"."""
+        super().__init__()
+        self._package = package
+        self.data = dict[str, Any](places)
+
+    def __getitem__(self, name: str) -> Thing:
+        found: Any = self.data[name]
+        if isinstance(found, str):
+            module, _, attribute = found.rpartition(".")
+            found = self.data[name] = getattr(import_module(f"{self._package}.{module}"), attribute)
+        thing: Thing = found
+        return thing
+
+
+def need(what: str, library: str, module: str) -> None:
+    """Find out, before the work, whether `module` of a library can be imported; `what` is what needs it.
+
+    Raises:
+        InputError: when it, or what it needs, cannot be imported; says how to install it for this Python.
+    """
+    try:
+        import_module(module)
+    except Exception as error:  # A library of the wrong version may raise anything.
+        raise InputError(f"{what} needs {library}, which cannot be imported ({error}): {_install(library)}") from None
+
+
+def _install(library: str) -> str:
+    """The command that installs a library for this Python."""
+    return f"{sys.executable} -m pip install {library.lower()}"
+
+
+def compiled(function: F, sources: tuple[Path, ...], here: Path, **options: Any) -> F:
+    """Compile a loop where Numba can be imported; elsewhere the loop stays Python, and a warning says so once.
+
+    The machine code is kept on disk, in or below `here`, so that only the first run of all waits for the compiler;
+    `sources` are the folders and files from which the loop takes constants and other loops; `options` are the
+    compiler's.
+    """
+    numba = _numba()
+    if numba is None:
+        return function
+    config, folder = numba.config, _cache_folder(sources, here, numba.config.CACHE_DIR)
+    before = config.CACHE_DIR
+    config.CACHE_DIR = str(folder or before)
+    try:
+        return cast(F, numba.njit(cache=folder is not None, **options)(function))
+    finally:
+        config.CACHE_DIR = before
+
+
+@cache
+def _numba() -> Any:
+    """Numba, or None, with a warning, on a platform for which there is none."""
+    try:
+        import numba
+    except Exception as error:  # A library of the wrong version may raise anything.
+        slow = "loops of the DRAM run as Python, some 20 times slower"
+        warn(f"Numba cannot be imported ({error}): {slow}; {_install('numba')}", stacklevel=2)
+        return None
+    return numba
+
+
+@cache
+def _cache_folder(sources: tuple[Path, ...], here: Path, given: str) -> Path | None:
+    """Return a folder for what is compiled from these very sources; None where there is no place for it.
+
+    The folder lies in `given`, if that is not empty. Numba freezes constants, but looks for changes only in the loop's
+    own file.
+    """
+    from tempfile import TemporaryFile
+
+    places = (str(here / "__pycache__"), os.path.expanduser("~/.cache/tpusim"))
+    for parent in (given,) if given else places:
+        folder = Path(parent, f"tpusim-{_digest(sources)}")
+        with suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            with TemporaryFile(dir=folder) as file:
+                file.write(_ROOM)
+            return folder
+    return None
+
+
+def _digest(sources: tuple[Path, ...]) -> str:
+    import hashlib
+
+    together = hashlib.sha256()
+    for path in sorted(path for each in sources for path in ([each] if each.is_file() else each.glob("*.py"))):
+        together.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return together.hexdigest()[:16]

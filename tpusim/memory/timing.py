@@ -1,0 +1,71 @@
+"""When words of a transfer come: HBM as a pipe of bytes, two clocks that tick at a ratio, words that share bursts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from math import gcd
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+Cycle = TypeVar("Cycle", int, NDArray[np.int64])
+
+
+@dataclass(frozen=True, slots=True)
+class Pipe:
+    """HBM as a latency in cycles and bytes a cycle, an exact fraction, so that no rounding ever accumulates."""
+
+    latency: int
+    bytes_per_cycle: Fraction
+
+    def cycles(self, size_bytes: int) -> int:
+        """Cycles the bus is busy with one transfer."""
+        return max(1, -(-size_bytes * self.bytes_per_cycle.denominator // self.bytes_per_cycle.numerator))
+
+    def arrivals(self, start: int, cycles: int, words: int) -> NDArray[np.int64]:
+        """When word k of a fill, spread evenly over a transfer of `cycles`, is complete on the chip: int64[words]."""
+        whole, rest = divmod(cycles, words)
+        order = np.arange(1, words + 1, dtype=np.int64)
+        return start + self.latency + order * whole - (-order * rest // words)
+
+    def demands(self, start: int, cycles: int, words: int) -> NDArray[np.int64]:
+        """When the bus can take word k of a spill that takes `cycles`: int64[words]."""
+        whole, rest = divmod(cycles, words)
+        order = np.arange(words, dtype=np.int64)
+        return start + order * whole + order * rest // words
+
+
+class Clocks(NamedTuple):
+    """Two clocks that begin their cycle 0 at once.
+
+    While the machine's clock ticks `machine` times, the memory's ticks `memory` times, exactly.
+    """
+
+    machine: int
+    memory: int
+
+    @classmethod
+    def of(cls, machine_hz: int, memory_hz: int) -> Clocks:
+        """The ratio of two clocks in lowest terms."""
+        common = gcd(machine_hz, memory_hz)
+        return cls(machine_hz // common, memory_hz // common)
+
+    def to_memory(self, cycle: Cycle) -> Cycle:
+        """The first cycle of the memory that does not begin before a cycle of the machine does."""
+        return -(-cycle * self.memory // self.machine)
+
+    def to_machine(self, cycle: Cycle) -> Cycle:
+        """The first cycle of the machine that does not begin before a cycle of the memory does."""
+        return -(-cycle * self.machine // self.memory)
+
+
+def last_burst_of(words: int, bursts: int) -> NDArray[np.int64]:
+    """The last burst that has a share in each word, int64[words]; there is at least one burst."""
+    return np.asarray(-(-np.arange(1, words + 1, dtype=np.int64) * bursts // words) - 1)
+
+
+def last_word_of(words: int, bursts: int) -> NDArray[np.int64]:
+    """The last word that has a share in each burst, int64[bursts]."""
+    return last_burst_of(bursts, words)
