@@ -13,9 +13,7 @@ from tpusim.base.errors import InputError
 from tpusim.cli.app import app
 from tpusim.machines.tpu.cost import parts_of, srams_by_word, total_mm2
 from tpusim.machines.tpu.description import Hardware, load_hardware
-from tpusim.technology import area
-from tpusim.technology.chips import chip_of
-from tpusim.technology.constants import load_technology
+from tpusim.technology.constants import chip_of, load_technology
 
 PLAIN = (ROOT / "configs" / "technology" / "45nm.yaml").read_text()
 
@@ -42,18 +40,18 @@ def test_the_order_of_the_papers_fig_16b() -> None:
 def test_compiled_macros_are_what_the_file_says() -> None:
     """At the widths of the file and between them, and in proportion to the capacity."""
     usual = load_technology()
-    assert area.sram_by_macro(usual, 8192, 256) == pytest.approx(0.876577)
-    assert area.sram_by_macro(usual, 4096, 256) == pytest.approx(0.876577 / 2)
-    assert 0.876577 < area.sram_by_macro(usual, 256 * 1024 // 48, 384) < 1.07416
-    assert area.sram_by_macro(usual, 1024, 2048) == pytest.approx(0.776452)
+    assert usual.macro.area(8192, 256) == pytest.approx(0.876577)
+    assert usual.macro.area(4096, 256) == pytest.approx(0.876577 / 2)
+    assert 0.876577 < usual.macro.area(256 * 1024 // 48, 384) < 1.07416
+    assert usual.macro.area(1024, 2048) == pytest.approx(0.776452)
 
 
 def test_a_crossbar_grows_with_the_square_of_its_ports() -> None:
     usual = load_technology()
-    laid_out = area.crossbar(usual, 128, 128, 32)
+    laid_out = usual.crossbar.area(128, 128, 32, usual.feature_nm)
     assert laid_out == pytest.approx(6.6 / 4)
-    assert area.crossbar(usual, 256, 256, 32) == pytest.approx(4 * laid_out)
-    assert area.crossbar(usual, 128, 128, 256) == pytest.approx(8 * laid_out)
+    assert usual.crossbar.area(256, 256, 32, usual.feature_nm) == pytest.approx(4 * laid_out)
+    assert usual.crossbar.area(128, 128, 256, usual.feature_nm) == pytest.approx(8 * laid_out)
 
 
 @pytest.mark.parametrize("name", ["tpu_v2", "tpu_v2_banked", "tpu_v3_core", "tiny_4x4"])

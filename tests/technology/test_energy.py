@@ -23,7 +23,6 @@ from tpusim.result.records import LayerResult, Result
 from tpusim.result.totals import total_of
 from tpusim.result.vocabulary.energies import ENERGIES
 from tpusim.result.vocabulary.figures import value_of
-from tpusim.technology import energy
 from tpusim.technology.constants import load_technology
 
 USUAL = load_technology()
@@ -54,8 +53,8 @@ def test_a_product_by_hand() -> None:
     assert use.parts["multiply_adds"] == pytest.approx(8 * 3 * 6 * (1.1 + 0.9))
     assert use.parts["pe_registers"] == pytest.approx((8 * 3 * 6 * 48 + moves * 16) * 8.999e-3)
     assert use.parts["vector_operations"] == pytest.approx(8 * 3 * 0.9)
-    assert use.parts["port_reads"] == pytest.approx(memory.reads * energy.sram_access(USUAL, "read", capacity, bits))
-    assert use.parts["port_writes"] == pytest.approx(memory.writes * energy.sram_access(USUAL, "write", capacity, bits))
+    assert use.parts["port_reads"] == pytest.approx(memory.reads * USUAL.macro.access("read", capacity, bits))
+    assert use.parts["port_writes"] == pytest.approx(memory.writes * USUAL.macro.access("write", capacity, bits))
     assert use.parts["serializers"] == pytest.approx(2 * (memory.reads + memory.writes) * bits * 8.999e-3)
     assert use.parts["hbm_bits"] == pytest.approx(moved * 3.92)
     assert use.parts["hbm_activates"] == 0
@@ -63,18 +62,18 @@ def test_a_product_by_hand() -> None:
 
 
 def test_an_access_by_word_and_capacity() -> None:
-    at = energy.sram_access
-    assert at(USUAL, "read", 256 * 1024, 256) == pytest.approx(86.7138)
-    assert at(USUAL, "write", 256 * 1024, 8 * 128) == pytest.approx(546.04)
-    assert 54.5535 < at(USUAL, "read", 256 * 1024, 192) < 86.7138
-    assert at(USUAL, "read", 64 * 1024, 256) == pytest.approx(86.7138 / 2)
+    at = USUAL.macro.access
+    assert at("read", 256 * 1024, 256) == pytest.approx(86.7138)
+    assert at("write", 256 * 1024, 8 * 128) == pytest.approx(546.04)
+    assert 54.5535 < at("read", 256 * 1024, 192) < 86.7138
+    assert at("read", 64 * 1024, 256) == pytest.approx(86.7138 / 2)
     # Beyond the widest and the narrowest of the macros, a bit takes what it takes there.
-    assert at(USUAL, "read", 256 * 1024, 2048) == pytest.approx(2 * 149.971)
-    assert at(USUAL, "read", 256 * 1024, 8) == pytest.approx(17.0226 / 2)
+    assert at("read", 256 * 1024, 2048) == pytest.approx(2 * 149.971)
+    assert at("read", 256 * 1024, 8) == pytest.approx(17.0226 / 2)
 
 
 def test_leakage_goes_with_time() -> None:
-    wide = 128 * energy.sram_leakage(USUAL, 256 * 1024, 256)
+    wide = 128 * USUAL.macro.leakage(256 * 1024, 256)
     assert wide * 1e-12 == pytest.approx(128 * 0.124058)
     slow = load_hardware("tiny_4x4", ["clock=350 MHz", "hbm.latency=92.4 ns"])
     uses = [layer_of(Gemm("product", m=64, n=64, k=64), each) for each in (TINY, slow)]

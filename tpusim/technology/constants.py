@@ -1,13 +1,18 @@
-"""What bits, operations and ports take in a process: areas and energies, read from YAML with units in the values."""
+"""What bits, operations and ports take in a process, read from YAML with units in the values; and published chips.
+
+Areas are in square millimetres, energies in picojoules, powers in picojoules a second.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
+import numpy as np
 from pydantic import model_validator
 
 from tpusim.base.errors import InputError, Problem
@@ -20,7 +25,16 @@ FOLDER = "configs/technology"
 """Where the shipped technologies lie."""
 
 USUAL = "45nm"
-"""The one of machines that name none."""
+"""The technology of machines that name none."""
+
+CHIPS = "configs/chips"
+"""Where the shipped chips lie."""
+
+_NM2 = 1e-12
+"""A square nanometre in square millimetres."""
+_AJ = 1e-6
+"""An attojoule in picojoules."""
+_BITS = 8
 
 _Length = Quantity(LENGTH, "1 m")
 _Area = Quantity(AREA, "1 m2")
@@ -35,6 +49,10 @@ class Pitch(FileSection):
     column_nm: Annotated[int, _Length, written("0.705 um", "column")]
     periphery_nm: Annotated[int, _Length, written("96 um", "periphery")]
 
+    def area(self, words: int, bits: int) -> float:
+        """An SRAM of `words` of `bits` each: a row a word, and periphery beside each row."""
+        return words * self.row_nm * (self.column_nm * bits + self.periphery_nm) * _NM2
+
 
 class Macro(FileSection):
     """SRAMs of one capacity, one for each width of a word: areas, energies of an access, leakage."""
@@ -46,14 +64,43 @@ class Macro(FileSection):
     write_aj: Annotated[tuple[int, ...], Quantities(ENERGY, "1 J"), written("[18 pJ, 108 pJ]", "write")]
     leakage_pw: Annotated[tuple[int, ...], Quantities(POWER, "1 kW"), written("[125 mW, 124 mW]", "leakage")]
 
+    def area(self, words: int, bits: int) -> float:
+        """An SRAM of `words` of `bits` each, in proportion to the capacity.
+
+        Between two widths of a word the area is interpolated, logarithms of both; beyond the last it stays.
+        """
+        area = np.exp(np.interp(np.log(bits / _BITS), np.log(self.word_bytes), np.log(self.area_nm2)))
+        return float(area) * words * bits / (_BITS * self.capacity_bytes) * _NM2
+
+    def access(self, kind: Literal["read", "write"], capacity_bytes: int, bits: int) -> float:
+        """The energy of reading or writing a word of `bits`, in an SRAM of a capacity.
+
+        Between macros energies are interpolated, logarithms of both; beyond them a bit takes what it takes at the last.
+        Wires grow with the side of a macro: with the square root of its capacity.
+        """
+        words, energies = self.word_bytes, self.read_aj if kind == "read" else self.write_aj
+        inside = min(max(bits / _BITS, words[0]), words[-1])
+        energy = float(np.exp(np.interp(np.log(inside), np.log(words), np.log(energies)))) * (bits / _BITS) / inside
+        return energy * _AJ * math.sqrt(capacity_bytes / self.capacity_bytes)
+
+    def leakage(self, capacity_bytes: int, bits: int) -> float:
+        """The power that an SRAM of a capacity, with words of `bits`, leaks: in proportion to the capacity."""
+        leaks = float(np.interp(np.log(bits / _BITS), np.log(self.word_bytes), self.leakage_pw))
+        return leaks * capacity_bytes / self.capacity_bytes
+
 
 class Crossbar(FileSection):
-    """One that was laid out: `ports` times `ports`, each `width` bits wide, in a process of its own."""
+    """A crossbar that was laid out: `ports` times `ports`, each `width` bits wide, in a process of its own."""
 
     ports: Annotated[int, whole(65536), written(128)]
     width: Annotated[int, whole(65536), written(32)]
     area_nm2: Annotated[int, _Area, written("6.6 mm2", "area")]
     feature_nm: Annotated[int, _Length, written("90 nm", "feature")]
+
+    def area(self, inputs: int, outputs: int, bits: int, feature_nm: int) -> float:
+        """A crossbar in a process of `feature_nm`: in proportion to inputs, outputs, bits, and the feature's square."""
+        crossings = inputs * outputs * bits / (self.ports**2 * self.width)
+        return crossings * self.area_nm2 * _NM2 * shrink(self.feature_nm, feature_nm)
 
 
 class Arithmetic(FileSection):
@@ -66,6 +113,19 @@ class Arithmetic(FileSection):
     fp32_multiplier_nm2: Annotated[int, _Area, written("7700 um2", "fp32_multiplier")]
     fp32_adder_nm2: Annotated[int, _Area, written("4184 um2", "fp32_adder")]
 
+    def area(self, count: int, narrow: bool) -> float:
+        """`count` multipliers, each with an FP32 adder: of bfloat16 where they are `narrow`, else of FP32."""
+        multiplier = self.bf16_multiplier_nm2 if narrow else self.fp32_multiplier_nm2
+        return count * (multiplier + self.fp32_adder_nm2) * _NM2
+
+    def multiply_adds(self, count: int) -> float:
+        """The energy of `count` products of bfloat16, each added to an FP32 sum."""
+        return count * (self.bf16_multiply_aj + self.fp32_add_aj) * _AJ
+
+    def fp32(self, products: int, sums: int) -> float:
+        """The energy of FP32 multiplications and additions."""
+        return (products * self.fp32_multiply_aj + sums * self.fp32_add_aj) * _AJ
+
 
 class FlipFlop(FileSection):
     """A bit of a register: its area, the energy of a clock that writes it, its leakage."""
@@ -74,14 +134,34 @@ class FlipFlop(FileSection):
     write_aj: Annotated[int, _Energy, written("9 fJ", "write")]
     leakage_pw: Annotated[int, _Power, written("74 nW", "leakage")]
 
+    def area(self, bits: int) -> float:
+        """Flip-flops of `bits`."""
+        return bits * self.area_nm2 * _NM2
+
+    def leakage(self, bits: int) -> float:
+        """The power that flip-flops of `bits` leak."""
+        return float(bits * self.leakage_pw)
+
+    def writes(self, bits: int) -> float:
+        """The energy of writing `bits` once."""
+        return bits * self.write_aj * _AJ
+
 
 class HbmEnergy(FileSection):
-    """HBM: a bit with its share of activates; or a bit without, and the activate of a row of so many bytes."""
+    """HBM: a bit with its share of activates; or a bit without, and the activate of a row of `row_bytes`."""
 
     bit_aj: Annotated[int, _Energy, written("3.92 pJ", "bit")]
     column_bit_aj: Annotated[int, _Energy, written("3.48 pJ", "column_bit")]
     activate_aj: Annotated[int, _Energy, written("909 pJ", "activate")]
     row_bytes: Annotated[int, Quantity(SIZE, "1 MiB"), written("1 KiB", "row")]
+
+    def bits(self, bits: int, activates_counted: bool) -> float:
+        """The energy of moving `bits`: with their share of activates, unless those are counted."""
+        return bits * (self.column_bit_aj if activates_counted else self.bit_aj) * _AJ
+
+    def activates(self, count: int, row_bytes: int) -> float:
+        """The energy of opening `count` rows, in proportion to the bytes of one."""
+        return count * self.activate_aj * _AJ * row_bytes / self.row_bytes
 
 
 class Technology(FileSection):
@@ -108,7 +188,7 @@ class Technology(FileSection):
 
 
 def _columns(macro: Macro) -> Iterator[Problem]:
-    """Lists of another length than that of the words, and words that do not grow."""
+    """Find lists of another length than that of the words, and words that do not grow."""
     words = macro.word_bytes
     if any(wider <= word for word, wider in pairwise(words)):
         yield Problem("words must grow from one to the next; write them in order, each once", "macro.words")
@@ -148,4 +228,26 @@ def as_written(technology: Technology | None) -> str | dict[str, Any] | None:
     return technology.name if known else technology.to_dict()
 
 
+def shrink(before_nm: float, after_nm: float) -> float:
+    """The factor of an area in another process: the square of the features' ratio (Dennard et al., JSSC 1974)."""
+    return (after_nm / before_nm) ** 2
+
+
+class Chip(FileSection):
+    """A whole chip of `cores`, of each of which a machine is the matrix units and vector memories; as published."""
+
+    name: Annotated[str, Name(), written("my_chip")]
+    cores: Annotated[int, whole(1024), written(2)]
+    area_nm2: Annotated[int, Quantity(AREA, "1 m2"), written("611 mm2", "area")]
+    power_pw: Annotated[int, Quantity(POWER, "1 kW"), written("280 W", "power")]
+    feature_nm: Annotated[int, Quantity(LENGTH, "1 m"), written("16 nm", "feature")]
+
+
+def chip_of(machine: str) -> Chip | None:
+    """The chip that a machine of this name models: tpu_v2 of tpu_v2 and of tpu_v2_core; None where none is known."""
+    name = next((name for name in shipped(CHIPS) if machine == name or machine.startswith(f"{name}_")), None)
+    return _CHIP.read(open_document(name, CHIPS), FROM_YAML) if name else None
+
+
 _FORM = Form(Technology)
+_CHIP = Form(Chip)

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from tpusim.machines.tpu.description import Hardware
-from tpusim.technology import area, energy
 
 NARROW_BITS = 16
 """Of a weight, and of an element on its way through the array."""
@@ -77,23 +76,24 @@ def parts_of(hardware: Hardware) -> Iterator[AreaPart]:
     silicon, bits, pes, alus = hardware.silicon, word_bits(hardware), hardware.pes, hardware.vector_unit.alus
     for key, name, count, words in _srams(hardware):
         what = f"{count:,} x {words:,} words of {bits} bits, by the pitch of cells"
-        yield AreaPart(key, name, count * area.sram_by_pitch(silicon, words, bits), "model", what)
+        yield AreaPart(key, name, count * silicon.pitch.area(words, bits), "model", what)
     if hardware.banks:
         ports, rows = hardware.banks * hardware.vector_memory.bank_ports, hardware.array.rows
         what = f"{ports:,} x {rows:,} ports of {bits} bits, scaled from one that was laid out"
-        yield AreaPart("crossbar", "crossbar", area.crossbar(silicon, ports, rows, bits), "published", what)
+        area = silicon.crossbar.area(ports, rows, bits, silicon.feature_nm)
+        yield AreaPart("crossbar", "crossbar", area, "published", what)
     what = f"{pes:,} multipliers of {NARROW_BITS} bits, adders of {WIDE_BITS}"
-    yield AreaPart("array", "array", area.multiply_adders(silicon, pes, narrow=True), "published", what)
+    yield AreaPart("array", "array", silicon.arithmetic.area(pes, narrow=True), "published", what)
 
     def flip_flops(key: str, name: str, count: int, of: str, each: int) -> AreaPart:
-        return AreaPart(key, name, area.registers(silicon, count * each), "model", f"{count:,} {of} of flip-flops")
+        return AreaPart(key, name, silicon.flip_flop.area(count * each), "model", f"{count:,} {of} of flip-flops")
 
     each = pe_register_bits(hardware)
     yield flip_flops("pe_registers", "registers of the PEs", pes, f"x {each} bits", each)
     of = f"words of {bits} bits"
     yield flip_flops("serializers", "serializers, de-serializers", serializer_words(hardware), of, bits)
     what = f"{alus:,} multipliers and adders of {WIDE_BITS} bits"
-    yield AreaPart("vector_unit", "vector unit", area.multiply_adders(silicon, alus, narrow=False), "published", what)
+    yield AreaPart("vector_unit", "vector unit", silicon.arithmetic.area(alus, narrow=False), "published", what)
     yield flip_flops("vector_registers", "its registers", scalar_words(hardware), of, bits)
 
 
@@ -105,7 +105,7 @@ def total_mm2(hardware: Hardware) -> float:
 def memories_by_macro(hardware: Hardware) -> float:
     """Vector memories and banks by compiled macros instead, in square millimetres."""
     bits = word_bits(hardware)
-    return sum(count * area.sram_by_macro(hardware.silicon, words, bits) for _, _, count, words in _srams(hardware))
+    return sum(count * hardware.silicon.macro.area(words, bits) for _, _, count, words in _srams(hardware))
 
 
 _WORDS = (1, 2, 4, 8, 16, 32)
@@ -118,7 +118,7 @@ def srams_by_word(hardware: Hardware) -> tuple[Sram, ...]:
     sizes = [(elements, memory.capacity_bytes // (elements * memory.element_bytes)) for elements in _WORDS]
     widths = [(elements, 8 * elements * memory.element_bytes, words) for elements, words in sizes if words]
     return tuple(
-        Sram(elements, bits, area.sram_by_pitch(silicon, words, bits), area.sram_by_macro(silicon, words, bits))
+        Sram(elements, bits, silicon.pitch.area(words, bits), silicon.macro.area(words, bits))
         for elements, bits, words in widths
     )
 
@@ -154,20 +154,20 @@ def energies(counts: EnergyCounts, hardware: Hardware) -> dict[str, float]:
     memory, device = hardware.vector_memory, hardware.hbm.dram
     row_bytes = device.organisation.columns * device.organisation.burst_bytes if device else 0
     # Picojoules a second.
-    lanes = hardware.lanes * energy.sram_leakage(silicon, memory.capacity_bytes, bits)
-    banks = hardware.banks * energy.sram_leakage(silicon, memory.bank_capacity_bytes, bits)
-    leakage = lanes + banks + energy.register_leakage(silicon, register_bits(hardware))
+    lanes = hardware.lanes * silicon.macro.leakage(memory.capacity_bytes, bits)
+    banks = hardware.banks * silicon.macro.leakage(memory.bank_capacity_bytes, bits)
+    leakage = lanes + banks + silicon.flip_flop.leakage(register_bits(hardware))
     passed = counts.pe_operations * PASSED_BITS + counts.weight_moves * NARROW_BITS
     # A word is written into the register beside its port, and each element of it once more on its way from or to there.
     moved = 2 * (counts.reads + counts.writes) * bits
     return {
-        "multiply_adds": energy.multiply_adds(silicon, counts.pe_operations),
-        "pe_registers": energy.register_writes(silicon, passed),
-        "vector_operations": energy.fp32(silicon, counts.vector_products, counts.vector_sums),
-        "port_reads": counts.reads * energy.sram_access(silicon, "read", memory.capacity_bytes, bits),
-        "port_writes": counts.writes * energy.sram_access(silicon, "write", memory.capacity_bytes, bits),
-        "serializers": energy.register_writes(silicon, moved),
-        "hbm_bits": energy.hbm_bits(silicon, 8 * counts.hbm_bytes, counts.activates is not None),
-        "hbm_activates": energy.hbm_activates(silicon, counts.activates or 0, row_bytes),
+        "multiply_adds": silicon.arithmetic.multiply_adds(counts.pe_operations),
+        "pe_registers": silicon.flip_flop.writes(passed),
+        "vector_operations": silicon.arithmetic.fp32(counts.vector_products, counts.vector_sums),
+        "port_reads": counts.reads * silicon.macro.access("read", memory.capacity_bytes, bits),
+        "port_writes": counts.writes * silicon.macro.access("write", memory.capacity_bytes, bits),
+        "serializers": silicon.flip_flop.writes(moved),
+        "hbm_bits": silicon.hbm.bits(8 * counts.hbm_bytes, counts.activates is not None),
+        "hbm_activates": silicon.hbm.activates(counts.activates or 0, row_bytes),
         "leakage": leakage * counts.seconds,
     }

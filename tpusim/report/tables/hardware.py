@@ -17,8 +17,7 @@ from tpusim.network.workload import Workload
 from tpusim.report.shown import NONE, Column, Sentences, Shown, Table
 from tpusim.report.text import percent, quantity, three_digits
 from tpusim.result.vocabulary.figures import COUNTS
-from tpusim.technology.area import shrink
-from tpusim.technology.chips import chip_of
+from tpusim.technology.constants import chip_of, shrink
 
 # ---- what comes with tpusim
 

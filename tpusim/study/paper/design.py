@@ -13,8 +13,7 @@ from tpusim.study.paper.claims import COUNTED, MODELLED, Finding
 from tpusim.study.paper.exhibit import Asked, Curves, Making, Shown, Table, point_of
 from tpusim.study.paper.layers import square
 from tpusim.study.validation.cases import rows
-from tpusim.technology import chips, constants
-from tpusim.technology.area import shrink
+from tpusim.technology import constants
 
 _MIB = 2**20
 _TABLE_2 = "tpu_v2"
@@ -68,9 +67,9 @@ def whole_chip() -> Making:
     """Area and power of two cores beside those of the chip; nothing is tuned to them. Watts are those of VGG16."""
     found = yield _vgg16("")
     machine = load_hardware(_TABLE_2)
-    chip = chips.chip_of(_TABLE_2)
+    chip = constants.chip_of(_TABLE_2)
     assert chip is not None, "it is shipped"
-    scale = chip.cores * shrink(machine.silicon.feature_nm, chip.feature_nm)
+    scale = chip.cores * constants.shrink(machine.silicon.feature_nm, chip.feature_nm)
     pitch = total_mm2(machine)
     memories = sum(part.mm2 for part in parts_of(machine) if part.key == "vector_memories")
     areas = {
@@ -108,7 +107,7 @@ def unverified() -> tuple[str, ...]:
 
 
 def _marked(sign: str) -> Iterator[str]:
-    for folder in (constants.FOLDER, chips.FOLDER):
+    for folder in (constants.FOLDER, constants.CHIPS):
         for name, path in shipped(folder).items():
             for line in read_text(path).splitlines():
                 constant, _, comment = line.partition("#")

@@ -17,7 +17,6 @@ from tpusim.study.paper.exhibit import Asked, Bars, Found, Making, Schedule, Sho
 from tpusim.study.paper.layers import LAYOUTS, LIBRARY, RESNET, STRIDES, products, square
 from tpusim.study.sweep.space import Point
 from tpusim.study.validation.sets import number_sets
-from tpusim.technology.area import crossbar
 
 _FETCHES = {"resident": "a patch for all taps", "per_tap": "each tap's points by themselves"}
 _ORDERS = {"taps_fastest": "channel-last", "channels_fastest": "channel-first"}
@@ -134,7 +133,7 @@ def channel_last() -> Making:
     banks = [found["banks", stride] for stride in STRIDES]
     conflicts = sum(int(each.figures["bank_conflict_cycles"]) for each in banks)
     silicon = load_hardware("tpu_v2_banked").silicon
-    larger, usual = (crossbar(silicon, ports, ports, 256) for ports in (256, 128))
+    larger, usual = (silicon.crossbar.area(ports, ports, 256, silicon.feature_nm) for ports in (256, 128))
     throughput = [Finding(label, _used(found[way, 1], found["product", 1])) for label, way in ways.items()]
     without = Finding("all strides, in a layout of windows", 100 * conflicts / sum(each.cycles for each in banks))
     return Shown(
