@@ -6,54 +6,36 @@ docs/memory.md.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+import numpy as np
+
 from tpusim.memory.dram.queues import (
-    ACTIVATES,
     ACTIVE,
-    ACTS,
-    BANK_NEAR,
     BANKS_ACTIVE,
+    BANKS_OWN,
+    CHANNELS_OWN,
     CLOCK,
-    CONFLICTS,
     DISTINCT,
-    FIRST_ACT,
+    FIRST_READ,
+    FIRST_WRITE,
     HEAD,
-    HIT_AT,
-    HIT_BANKS,
-    HIT_WRITES,
-    HITS,
-    HITTING,
-    IN_GROUP,
-    LAST,
-    LEFT_BELOW,
+    LAST_READ,
+    LAST_WRITE,
     LENGTH,
     MAY_CLOSE,
     MAY_MOVE,
     MERGED,
-    NEAR,
     NEXT,
-    NEXT_HIT,
     NOT_BEFORE,
     OPEN,
-    OTHERS_DUE,
     QUEUE,
     QUEUED,
-    READ_BURSTS,
     READ_HIT,
     READS,
-    READS_BELOW,
-    REFRESH_AT,
-    REFRESH_BANK,
-    REFRESHED,
-    REFRESHES,
-    TURN,
-    UNTIL,
     USED,
-    WAKE,
-    WRITE_BURSTS,
     WRITE_HIT,
     WRITES,
-    WRITES_BELOW,
-    ControllerState,
     idle,
     look,
     remove,
@@ -65,9 +47,12 @@ from tpusim.memory.dram.rules import (
     ALL_BANKS,
     BANKS,
     CLOSED,
+    DEPTH,
     FAR,
     GAPS,
+    GROUP_BANKS,
     INTERVAL,
+    NO_REFRESH,
     PER_BANK,
     PRE,
     RD,
@@ -83,8 +68,56 @@ from tpusim.memory.dram.rules import (
     part,
 )
 
+# What a channel remembers besides its queues, in row `m`. The cycle before which no command is due; the bank at which
+# the last search ended; when a refresh is due, how many are waiting, which bank is next; the last column command.
+WAKE, TURN, REFRESH_AT, REFRESHES, REFRESH_BANK, LAST = range(CHANNELS_OWN, CHANNELS_OWN + 6)
+# Whether row hits are likely, and then, if it is known, how many of the banks that are active have them, 0 if not;
+# whether these are writes; the first cycle in which another bank may have something to do; which of these banks comes
+# next, and when. Banks with row hits stand first among those that are active.
+HITTING, HIT_BANKS, HIT_WRITES, OTHERS_DUE, NEXT_HIT, HIT_AT = range(16, 22)
+# Up to which cycle it is to go on; at most until fewer reads wait, fewer writes, or fewer requests are left at all.
+UNTIL, READS_BELOW, WRITES_BELOW, LEFT_BELOW = range(22, 26)
+# The oldest of the last four activates, and the four.
+FIRST_ACT, ACTS = 26, 27
+# Since the beginning: column commands that were not the first of their row; commands.
+COUNTED = 31
+HITS, ACTIVATES, READ_BURSTS, WRITE_BURSTS, REFRESHED, CONFLICTS = range(COUNTED, COUNTED + 6)
+# The earliest cycle of each of the five commands, by what came before in the channel; it ends at BANKS_ACTIVE.
+NEAR = 37
+
+# What a bank remembers besides its queue: its group; the earliest cycles of commands.
+IN_GROUP, BANK_NEAR = BANKS_OWN, BANKS_OWN + 1
+
 _EVERY = -2
 """All banks, in place of the number of one."""
+
+
+class ControllerState(NamedTuple):
+    """int64[channels, ...]: the channels; of each its groups, with the earliest cycles of commands; banks; `seen`.
+
+    `seen` counts pending reads, then writes, by the KIND of their burst: most requests need not look for their own.
+    """
+
+    channels: Numbers
+    groups: Numbers
+    banks: Numbers
+    seen: Numbers
+
+
+def fresh(rules: Numbers, channels: int, first_refresh: int) -> ControllerState:
+    """Make the state of channels in which nothing has happened yet."""
+    banks, groups = int(rules[BANKS]), int(rules[BANKS] // rules[GROUP_BANKS])
+    m = np.zeros((channels, BANKS_ACTIVE + banks), np.int64)
+    m[:, REFRESH_AT] = FAR if rules[REFRESH] == NO_REFRESH else first_refresh
+    m[:, NEXT] = m[:, REFRESH_AT]
+    m[:, WAKE] = FAR
+    m[:, LAST] = -1
+    m[:, ACTS : ACTS + 4] = -FAR
+    of_banks = np.zeros((channels, banks, QUEUE + 2 * int(rules[DEPTH])), np.int64)
+    of_banks[..., [OPEN, READ_HIT, WRITE_HIT, FIRST_READ, LAST_READ, FIRST_WRITE, LAST_WRITE]] = -1
+    of_banks[..., IN_GROUP] = np.arange(banks) // rules[GROUP_BANKS]
+    of_groups, seen = np.zeros((channels, groups, 5), np.int64), np.zeros((channels, 2 * KINDS_OF_BURST), np.int64)
+    return ControllerState(m, of_groups, of_banks, seen)
 
 
 @inlined

@@ -12,20 +12,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tpusim.memory.dram.channel import advance
+from tpusim.memory.dram.channel import COUNTED, ControllerState, advance, fresh
 from tpusim.memory.dram.device import Device
-from tpusim.memory.dram.queues import (
-    CLOCK,
-    COMPLETE,
-    COUNTED,
-    DISTINCT,
-    NEXT,
-    READS,
-    WRITES,
-    ControllerState,
-    fresh,
-    take_in,
-)
+from tpusim.memory.dram.queues import CLOCK, COMPLETE, DISTINCT, NEXT, READS, WRITES, take_in
 from tpusim.memory.dram.requests import (
     ACCEPTED,
     CHANNEL,

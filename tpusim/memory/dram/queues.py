@@ -1,94 +1,32 @@
 """The one-pass model's requests that wait in a channel: which of them goes to the queue of its bank, and when.
 
-What the model remembers stands here: `m` is the row of a channel, `groups` and `banks` are those of its groups and
-banks, `group` and `bank` one of them, `requests` the table of the transfer (see `requests`), `c` and `b` are numbers.
+`m` is the row of a channel, `groups` and `banks` are those of its groups and banks, `group` and `bank` one of them,
+`requests` the table of the transfer (see `requests`), `c` and `b` are numbers.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-import numpy as np
-
 from tpusim.memory.dram.requests import BANK, BURST, DONE, FINAL, KIND, KINDS_OF_BURST, MODELS_OWN, ROW, WRITE
-from tpusim.memory.dram.rules import (
-    BANKS,
-    DEPTH,
-    FAR,
-    GROUP_BANKS,
-    IDLE_WRITES,
-    NO_REFRESH,
-    REFRESH,
-    ROW_HITS,
-    WAITING,
-    Numbers,
-    inlined,
-    part,
-)
+from tpusim.memory.dram.rules import DEPTH, FAR, IDLE_WRITES, ROW_HITS, WAITING, Numbers, inlined, part
 
-# A channel, row `m`. The cycles before CLOCK are done; before NEXT nothing happens unless a request comes, before WAKE
-# no command.
-CLOCK, NEXT, WAKE = range(3)
-# The bank at which the last search ended; when a refresh is due, how many are waiting, which bank is next.
-TURN, REFRESH_AT, REFRESHES, REFRESH_BANK = range(3, 7)
-# Writes still to drain; reads and writes that wait, commands in the queues of banks; the last column command's cycle;
-# whether all requests of the transfer are there, whether each is for a burst of its own.
-DRAIN, READS, WRITES, QUEUED, LAST, COMPLETE, DISTINCT = range(7, 14)
-# Whether row hits are likely, and then, if it is known, how many of the banks that are active have them, 0 if not;
-# whether these are writes; the first cycle in which another bank may have something to do; which of these banks comes
-# next, and when.
-HITTING, HIT_BANKS, HIT_WRITES, OTHERS_DUE, NEXT_HIT, HIT_AT = range(14, 20)
-# Whether a request may have room to move on to the queue of its bank.
-MAY_MOVE = 20
-# Up to which cycle it is to go on; at most until fewer reads wait, fewer writes, or fewer requests are left at all.
-UNTIL, READS_BELOW, WRITES_BELOW, LEFT_BELOW = range(21, 25)
-# The oldest of the last four activates, and the four.
-FIRST_ACT, ACTS = 25, 26
-# Since the beginning: column commands that were not the first of their row; commands.
-COUNTED = 30
-HITS, ACTIVATES, READ_BURSTS, WRITE_BURSTS, REFRESHED, CONFLICTS = range(COUNTED, COUNTED + 6)
-# The earliest cycle of each of the five commands, by what came before in the channel.
-NEAR = 36
-# How many banks have requests, queued or waiting for their queue; and which: first those of HIT_BANKS.
-ACTIVE, BANKS_ACTIVE = 41, 42
+# A channel, row `m`. The cycles before CLOCK are done; before NEXT nothing happens unless a request comes.
+CLOCK, NEXT = range(2)
+# Writes still to drain; reads and writes that wait, commands in the queues of banks; whether all requests of the
+# transfer are there, whether each is for a burst of its own; whether a request may have room to move on to the queue of
+# its bank.
+DRAIN, READS, WRITES, QUEUED, COMPLETE, DISTINCT, MAY_MOVE = range(2, 9)
+# How many banks have requests, queued or waiting for their queue; and which, at the end of the row.
+ACTIVE, CHANNELS_OWN, BANKS_ACTIVE = 9, 10, 42
 
 # A bank: the open row or -1, accesses to it; commands in its queue, and there the first read and the first write of the
 # open row, or -1; whether the head of the queue may close the row.
 OPEN, USED, LENGTH, READ_HIT, WRITE_HIT, MAY_CLOSE = range(6)
-# Requests that wait for the queue, linked; the bank's group; the earliest cycles of commands; a cycle before which none
-# is due, unless what it may do next changes; where in twice the room that it needs the queue begins, and that room.
-FIRST_READ, LAST_READ, FIRST_WRITE, LAST_WRITE, IN_GROUP, BANK_NEAR, NOT_BEFORE, HEAD, QUEUE = *range(6, 12), 16, 17, 18
+# Requests that wait for the queue, linked; a cycle before which no command is due, unless what the bank may do next
+# changes; where in twice the room that it needs the queue begins, and that room, at the end of the row.
+FIRST_READ, LAST_READ, FIRST_WRITE, LAST_WRITE, NOT_BEFORE, HEAD, BANKS_OWN, QUEUE = *range(6, 13), 18
 
 # A request: the one that waits behind it, and the one that its column command serves too; -1 for none.
 BEHIND, MERGED = MODELS_OWN, MODELS_OWN + 1
-
-
-class ControllerState(NamedTuple):
-    """int64[channels, ...]: the channels; of each its groups, with the earliest cycles of commands; banks; `seen`.
-
-    `seen` counts pending reads, then writes, by the KIND of their burst: most requests need not look for their own.
-    """
-
-    channels: Numbers
-    groups: Numbers
-    banks: Numbers
-    seen: Numbers
-
-
-def fresh(rules: Numbers, channels: int, first_refresh: int) -> ControllerState:
-    """Make the state of channels in which nothing has happened yet."""
-    banks, groups = int(rules[BANKS]), int(rules[BANKS] // rules[GROUP_BANKS])
-    m = np.zeros((channels, BANKS_ACTIVE + banks), np.int64)
-    m[:, REFRESH_AT] = FAR if rules[REFRESH] == NO_REFRESH else first_refresh
-    m[:, NEXT] = m[:, REFRESH_AT]
-    m[:, WAKE] = FAR
-    m[:, LAST] = -1
-    m[:, ACTS : ACTS + 4] = -FAR
-    of_banks = np.zeros((channels, banks, QUEUE + 2 * int(rules[DEPTH])), np.int64)
-    of_banks[..., [OPEN, READ_HIT, WRITE_HIT, FIRST_READ, LAST_READ, FIRST_WRITE, LAST_WRITE]] = -1
-    of_banks[..., IN_GROUP] = np.arange(banks) // rules[GROUP_BANKS]
-    of_groups, seen = np.zeros((channels, groups, 5), np.int64), np.zeros((channels, 2 * KINDS_OF_BURST), np.int64)
-    return ControllerState(m, of_groups, of_banks, seen)
 
 
 @part
