@@ -13,6 +13,8 @@ with which it shares what a device is and what is asked of it (`rules`, `request
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -61,6 +63,7 @@ from tpusim.memory.dram.rules import (
     WR,
     WRITE_CYCLES,
     Numbers,
+    inlined,
     kernel,
     part,
     rules,
@@ -83,6 +86,21 @@ START, BEGIN, PAST, UPCOMING, HELD = range(5)
 # The whole DRAM: the cycle that comes next; that of the first refresh; transfers offered so far; the number of the one
 # that was last to be accepted from, and which of those on their way is.
 NOW, FIRST_REFRESH, OFFERED, ACCEPTING, AT = range(5)
+
+
+class ControllerArrays(NamedTuple):
+    """What the controllers remember, int64: all arrays but `requests` are by channel, `m` is those of one channel.
+
+    `banks` and `earliest` are by bank, `earliest` says for each command when what came before allows it; `queues` by
+    bank and `waiting` (reads, then writes) hold requests, the oldest first.
+    """
+
+    cells: Numbers
+    banks: Numbers
+    earliest: Numbers
+    queues: Numbers
+    waiting: Numbers
+    requests: Numbers
 
 
 class Offered:
@@ -216,112 +234,111 @@ def _clock_cycles(
     """Do what happens in `cycles`: in each, requests of the `transfers` on their way are accepted, then every channel
     has its cycle.
 
-    `whole` is of the whole DRAM; `window` is room to work in. Other arrays are by channel `c`, then by bank `b`:
-    `earliest` says for each command when what came before allows it; `queues` and `waiting` (reads, then writes) hold
-    requests, the oldest first.
+    `whole` is of the whole DRAM; `window` is room to work in.
     """
+    every = ControllerArrays(cells, banks, earliest, queues, waiting, requests)
     for _ in range(cycles):
-        _accept_all(rules, whole, transfers, window, cells, banks, queues, waiting, requests)
+        _accept_all(rules, whole, transfers, window, every)
         now, first = whole[NOW], whole[FIRST_REFRESH]
         due = rules[REFRESH] != NO_REFRESH and now >= first and (now - first) % rules[INTERVAL] == 0
         for c in range(len(cells)):
-            cells[c, REFRESHES] += due
-            _issue_two(rules, c, cells, banks, earliest, queues, requests, now)
-            _take_one(rules, c, cells, banks, queues, waiting, requests, now, whole[ACCEPTING])
+            m = _channel(every, c)
+            m.cells[REFRESHES] += due
+            _issue_two(rules, m, now)
+            _take_one(rules, m, now, whole[ACCEPTING])
         whole[NOW] += 1
 
 
+@inlined
+def _channel(every: ControllerArrays, c: int) -> ControllerArrays:
+    """The arrays of a channel, without their first axis."""
+    return ControllerArrays(
+        every.cells[c], every.banks[c], every.earliest[c], every.queues[c], every.waiting[c], every.requests
+    )
+
+
 @part
-def _issue_two(
-    rules: Numbers, c: int, cells: Numbers, banks: Numbers, earliest: Numbers, queues: Numbers, requests: Numbers,
-    now: int,
-) -> None:  # fmt: skip
+def _issue_two(rules: Numbers, m: ControllerArrays, now: int) -> None:
     """Issue the first command that is ready, and the next one that is if it is for the other bus."""
     issued, column = 0, False
-    if cells[c, REFRESHES] > 0 and _refresh(rules, c, cells, banks, earliest, now):
+    if m.cells[REFRESHES] > 0 and _refresh(rules, m, now):
         issued = 1
     while issued < 2:
-        b, position, command = _search(rules, c, cells, banks, earliest, queues, requests, now)
+        b, position, command = _search(rules, m, now)
         if b < 0 or (issued == 1 and (command >= RD) == column):
             break
-        _issue(rules, c, b, position, command, cells, banks, earliest, queues, requests, now)
+        _issue(rules, m, b, position, command, now)
         issued, column = issued + 1, command >= RD
 
 
 @part
-def _search(
-    rules: Numbers, c: int, cells: Numbers, banks: Numbers, earliest: Numbers, queues: Numbers, requests: Numbers,
-    now: int,
-) -> tuple[int, int, int]:  # fmt: skip
+def _search(rules: Numbers, m: ControllerArrays, now: int) -> tuple[int, int, int]:
     """Find the first bank, from the one found last, with a command ready: bank, entry of its queue, command; or -1."""
-    b = cells[c, TURN]
+    b = m.cells[TURN]
     for _ in range(rules[BANKS]):
         b = b + 1 if b + 1 < rules[BANKS] else 0
-        if banks[c, b, LENGTH] == 0:
+        if m.banks[b, LENGTH] == 0:
             continue
-        refreshed = cells[c, REFRESHES] > 0 and (rules[REFRESH] == ALL_BANKS or cells[c, REFRESH_BANK] == b)
-        for position in range(0 if refreshed else banks[c, b, LENGTH]):
-            command = _needed(rules, c, b, position, banks, queues, requests)
-            if command < 0 or now < earliest[c, b, command]:
+        refreshed = m.cells[REFRESHES] > 0 and (rules[REFRESH] == ALL_BANKS or m.cells[REFRESH_BANK] == b)
+        for position in range(0 if refreshed else m.banks[b, LENGTH]):
+            command = _needed(rules, m, b, position)
+            if command < 0 or now < m.earliest[b, command]:
                 continue
-            if command == ACT and cells[c, ACTIVATES] >= 4 and now < cells[c, ACTS] + rules[WINDOW]:
+            if command == ACT and m.cells[ACTIVATES] >= 4 and now < m.cells[ACTS] + rules[WINDOW]:
                 continue
-            cells[c, TURN] = b
+            m.cells[TURN] = b
             return b, position, command
     return -1, -1, -1
 
 
 @part
-def _needed(rules: Numbers, c: int, b: int, position: int, banks: Numbers, queues: Numbers, requests: Numbers) -> int:
+def _needed(rules: Numbers, m: ControllerArrays, b: int, position: int) -> int:
     """The command that an entry of a queue needs next; -1 where it must not have it yet."""
-    row, is_open = requests[queues[c, b, position], ROW], banks[c, b, OPEN]
+    row, is_open = m.requests[m.queues[b, position], ROW], m.banks[b, OPEN]
     if is_open == row:
-        return WR if requests[queues[c, b, position], WRITE] else RD
+        return WR if m.requests[m.queues[b, position], WRITE] else RD
     if is_open < 0:
         return ACT
     if position > 0:
         return -1
     hits = False
-    for other in range(banks[c, b, LENGTH]):
-        hits = hits or requests[queues[c, b, other], ROW] == is_open
-    return -1 if hits and banks[c, b, USED] < rules[ROW_HITS] else PRE
+    for other in range(m.banks[b, LENGTH]):
+        hits = hits or m.requests[m.queues[b, other], ROW] == is_open
+    return -1 if hits and m.banks[b, USED] < rules[ROW_HITS] else PRE
 
 
 @part
-def _issue(
-    rules: Numbers, c: int, b: int, position: int, command: int, cells: Numbers, banks: Numbers, earliest: Numbers,
-    queues: Numbers, requests: Numbers, now: int,
-) -> None:  # fmt: skip
+def _issue(rules: Numbers, m: ControllerArrays, b: int, position: int, command: int, now: int) -> None:
     """Issue the command that an entry of a bank's queue needs."""
-    request = queues[c, b, position]
-    _constrain(rules, c, b, command, earliest, now)
+    request = m.queues[b, position]
+    _constrain(rules, m, b, command, now)
     if command == ACT:
-        banks[c, b, OPEN], banks[c, b, USED] = requests[request, ROW], 0
+        m.banks[b, OPEN], m.banks[b, USED] = m.requests[request, ROW], 0
         for place in range(ACTS, ACTS + 3):
-            cells[c, place] = cells[c, place + 1]
-        cells[c, ACTS + 3] = now
-        cells[c, ACTIVATES] += 1
-        cells[c, COUNTS + 1] += 1
+            m.cells[place] = m.cells[place + 1]
+        m.cells[ACTS + 3] = now
+        m.cells[ACTIVATES] += 1
+        m.cells[COUNTS + 1] += 1
     elif command == PRE:
-        banks[c, b, OPEN] = -1
-        cells[c, COUNTS + 5] += 1
+        m.banks[b, OPEN] = -1
+        m.cells[COUNTS + 5] += 1
     else:
-        cells[c, COUNTS] += banks[c, b, USED] > 0
-        cells[c, COUNTS + (3 if command == WR else 2)] += 1
-        banks[c, b, USED] += 1
+        m.cells[COUNTS] += m.banks[b, USED] > 0
+        m.cells[COUNTS + (3 if command == WR else 2)] += 1
+        m.banks[b, USED] += 1
         if rules[CLOSED]:
-            banks[c, b, OPEN] = -1
-        for place in range(position, banks[c, b, LENGTH] - 1):
-            queues[c, b, place] = queues[c, b, place + 1]
-        banks[c, b, LENGTH] -= 1
-        cells[c, LAST] = now
+            m.banks[b, OPEN] = -1
+        for place in range(position, m.banks[b, LENGTH] - 1):
+            m.queues[b, place] = m.queues[b, place + 1]
+        m.banks[b, LENGTH] -= 1
+        m.cells[LAST] = now
         while request >= 0:
-            requests[request, DONE] = now + rules[WRITE_CYCLES if command == WR else READ_CYCLES]
-            request = requests[request, ALSO]
+            m.requests[request, DONE] = now + rules[WRITE_CYCLES if command == WR else READ_CYCLES]
+            request = m.requests[request, ALSO]
 
 
 @part
-def _constrain(rules: Numbers, c: int, b: int, command: int, earliest: Numbers, now: int) -> None:
+def _constrain(rules: Numbers, m: ControllerArrays, b: int, command: int, now: int) -> None:
     """Hold back every command of every bank that must not follow this one too soon."""
     group = b // rules[GROUP_BANKS]
     for other in range(rules[BANKS]):
@@ -333,37 +350,34 @@ def _constrain(rules: Numbers, c: int, b: int, command: int, earliest: Numbers, 
             if other == b:
                 gap = max(gap, rules[GAPS + 5 * command + later])
             if gap:
-                earliest[c, other, later] = max(earliest[c, other, later], now + gap)
+                m.earliest[other, later] = max(m.earliest[other, later], now + gap)
 
 
 @part
-def _refresh(rules: Numbers, c: int, cells: Numbers, banks: Numbers, earliest: Numbers, now: int) -> bool:
+def _refresh(rules: Numbers, m: ControllerArrays, now: int) -> bool:
     """Close an open bank of those to be refreshed, or refresh them; whether a command was issued."""
     ready = True
     for b in range(rules[BANKS]):
-        if rules[REFRESH] == PER_BANK and b != cells[c, REFRESH_BANK]:
+        if rules[REFRESH] == PER_BANK and b != m.cells[REFRESH_BANK]:
             continue
-        if banks[c, b, OPEN] < 0:
-            ready = ready and now >= earliest[c, b, REF]
-        elif now >= earliest[c, b, PRE]:
-            _constrain(rules, c, b, PRE, earliest, now)
-            banks[c, b, OPEN] = -1
+        if m.banks[b, OPEN] < 0:
+            ready = ready and now >= m.earliest[b, REF]
+        elif now >= m.earliest[b, PRE]:
+            _constrain(rules, m, b, PRE, now)
+            m.banks[b, OPEN] = -1
             return True
         else:
             ready = False
     if ready:
-        _constrain(rules, c, cells[c, REFRESH_BANK] if rules[REFRESH] == PER_BANK else 0, REF, earliest, now)
-        cells[c, COUNTS + 4] += 1
-        cells[c, REFRESHES] -= 1
-        cells[c, REFRESH_BANK] = (cells[c, REFRESH_BANK] + 1) % rules[BANKS]
+        _constrain(rules, m, m.cells[REFRESH_BANK] if rules[REFRESH] == PER_BANK else 0, REF, now)
+        m.cells[COUNTS + 4] += 1
+        m.cells[REFRESHES] -= 1
+        m.cells[REFRESH_BANK] = (m.cells[REFRESH_BANK] + 1) % rules[BANKS]
     return ready
 
 
 @part
-def _accept_all(
-    rules: Numbers, whole: Numbers, transfers: Numbers, window: Numbers, cells: Numbers, banks: Numbers,
-    queues: Numbers, waiting: Numbers, requests: Numbers,
-) -> None:  # fmt: skip
+def _accept_all(rules: Numbers, whole: Numbers, transfers: Numbers, window: Numbers, every: ControllerArrays) -> None:
     """Accept what can be in this cycle: the rest of a transfer, then the beginning of the next ones."""
     taken, now = 0, whole[NOW]
     while whole[AT] < len(transfers) and taken < rules[PER_CYCLE]:
@@ -373,39 +387,36 @@ def _accept_all(
         number = whole[OFFERED] - len(transfers) + whole[AT]
         if number != whole[ACCEPTING]:
             whole[ACCEPTING] = number
-            cells[:, OWN : OWN + 2] = 0
-        taken = _accept(rules, coming, window, cells, banks, queues, waiting, requests, taken, now)
+            every.cells[:, OWN : OWN + 2] = 0
+        taken = _accept(rules, coming, window, every, taken, now)
         if coming[HELD] or coming[UPCOMING] < coming[PAST]:
             return
         whole[AT] += 1
 
 
 @part
-def _accept(
-    rules: Numbers, coming: Numbers, window: Numbers, cells: Numbers, banks: Numbers, queues: Numbers, waiting: Numbers,
-    requests: Numbers, taken: int, now: int,
-) -> int:  # fmt: skip
+def _accept(rules: Numbers, coming: Numbers, window: Numbers, every: ControllerArrays, taken: int, now: int) -> int:
     """Accept what can be of a transfer's requests in this cycle. Returns how many have then been accepted in it.
 
     The oldest requests are the first ones of `window`, as many as are held, then the upcoming ones.
     """
     flying, held, upcoming, begin, past = 0, coming[HELD], coming[UPCOMING], coming[BEGIN], coming[PAST]
     for request in range(begin, upcoming if rules[OUTSTANDING] else begin):
-        read = requests[request, ACCEPTED] >= 0 and not requests[request, WRITE]
-        flying += read and (requests[request, DONE] < 0 or requests[request, DONE] >= now)
+        read = every.requests[request, ACCEPTED] >= 0 and not every.requests[request, WRITE]
+        flying += read and (every.requests[request, DONE] < 0 or every.requests[request, DONE] >= now)
     while held < len(window) and upcoming < past:
         window[held] = upcoming
         held, upcoming = held + 1, upcoming + 1
     place = 0
     while place < held and taken < rules[PER_CYCLE]:
         request = window[place]
-        c, kind = requests[request, CHANNEL], requests[request, WRITE]
+        c, kind = every.requests[request, CHANNEL], every.requests[request, WRITE]
         limited = kind == 0 and 0 < rules[OUTSTANDING] <= flying
-        if limited or requests[request, TIME] > now or cells[c, OWN + kind] >= rules[WAITING]:
+        if limited or every.requests[request, TIME] > now or every.cells[c, OWN + kind] >= rules[WAITING]:
             place += 1
             continue
-        requests[request, ACCEPTED] = now
-        _take_in(c, request, kind, cells, banks, queues, waiting, requests, now)
+        every.requests[request, ACCEPTED] = now
+        _take_in(_channel(every, c), request, kind, now)
         taken, flying = taken + 1, flying + (kind == 0)
         for behind in range(place, held - 1):
             window[behind] = window[behind + 1]
@@ -418,109 +429,97 @@ def _accept(
 
 
 @part
-def _take_in(
-    c: int, request: int, kind: int, cells: Numbers, banks: Numbers, queues: Numbers, waiting: Numbers,
-    requests: Numbers, now: int,
-) -> None:  # fmt: skip
+def _take_in(m: ControllerArrays, request: int, kind: int, now: int) -> None:
     """Put a request that is accepted among those that wait, unless a pending request serves it too."""
-    if requests[request, FINAL]:
-        cells[c, COMPLETE] = requests[request, TRANSFER]
-    if kind == 0 and _pending(c, request, 1, cells, banks, queues, waiting, requests) >= 0:
-        requests[request, DONE] = now + 1
+    if m.requests[request, FINAL]:
+        m.cells[COMPLETE] = m.requests[request, TRANSFER]
+    if kind == 0 and _pending(m, request, 1) >= 0:
+        m.requests[request, DONE] = now + 1
         return
-    other = _pending(c, request, kind, cells, banks, queues, waiting, requests)
+    other = _pending(m, request, kind)
     if other >= 0:
-        requests[request, ALSO] = requests[other, ALSO]
-        requests[other, ALSO] = request
+        m.requests[request, ALSO] = m.requests[other, ALSO]
+        m.requests[other, ALSO] = request
         return
-    waiting[c, kind, cells[c, LENGTHS + kind]] = request
-    cells[c, LENGTHS + kind] += 1
-    cells[c, OWN + kind] += 1
+    m.waiting[kind, m.cells[LENGTHS + kind]] = request
+    m.cells[LENGTHS + kind] += 1
+    m.cells[OWN + kind] += 1
 
 
 @part
-def _pending(
-    c: int, request: int, kind: int, cells: Numbers, banks: Numbers, queues: Numbers, waiting: Numbers,
-    requests: Numbers,
-) -> int:  # fmt: skip
+def _pending(m: ControllerArrays, request: int, kind: int) -> int:
     """Find a request of the same transfer that will read or write the same burst by a command of its own; or -1."""
-    b = requests[request, BANK]
-    for place in range(banks[c, b, LENGTH]):
-        if _same(requests, queues[c, b, place], request, kind):
-            return int(queues[c, b, place])
-    for place in range(cells[c, LENGTHS + kind]):
-        if _same(requests, waiting[c, kind, place], request, kind):
-            return int(waiting[c, kind, place])
+    b = m.requests[request, BANK]
+    for place in range(m.banks[b, LENGTH]):
+        if _same(m, m.queues[b, place], request, kind):
+            return int(m.queues[b, place])
+    for place in range(m.cells[LENGTHS + kind]):
+        if _same(m, m.waiting[kind, place], request, kind):
+            return int(m.waiting[kind, place])
     return -1
 
 
 @part
-def _same(requests: Numbers, one: int, other: int, kind: int) -> bool:
-    same = requests[one, BURST] == requests[other, BURST] and requests[one, TRANSFER] == requests[other, TRANSFER]
-    return bool(same and requests[one, WRITE] == kind)
+def _same(m: ControllerArrays, one: int, other: int, kind: int) -> bool:
+    same = (
+        m.requests[one, BURST] == m.requests[other, BURST] and m.requests[one, TRANSFER] == m.requests[other, TRANSFER]
+    )
+    return bool(same and m.requests[one, WRITE] == kind)
 
 
 @part
-def _take_one(
-    rules: Numbers, c: int, cells: Numbers, banks: Numbers, queues: Numbers, waiting: Numbers, requests: Numbers,
-    now: int, accepting: int,
-) -> None:  # fmt: skip
+def _take_one(rules: Numbers, m: ControllerArrays, now: int, accepting: int) -> None:
     """Move the oldest waiting request whose bank has room into the queue of its bank."""
     queued = 0
     for b in range(rules[BANKS]):
-        queued += banks[c, b, LENGTH]
-    if queued == 0 and now > cells[c, LAST]:
-        cells[c, SERVED] = _oldest_transfer(c, cells, waiting, requests, accepting)
+        queued += m.banks[b, LENGTH]
+    if queued == 0 and now > m.cells[LAST]:
+        m.cells[SERVED] = _oldest_transfer(m, accepting)
     writes = 0
-    for place in range(cells[c, LENGTHS + 1]):
-        writes += requests[waiting[c, 1, place], TRANSFER] == cells[c, SERVED]
-    idle = queued == 0 and (writes > rules[IDLE_WRITES] or cells[c, COMPLETE] >= cells[c, SERVED])
-    if cells[c, DRAIN] == 0 and writes > 0 and (writes >= rules[WAITING] or idle):
-        cells[c, DRAIN] = writes
-    kind = 1 if cells[c, DRAIN] > 0 else 0
-    place = _eligible(rules, c, kind, cells, banks, waiting, requests)
+    for place in range(m.cells[LENGTHS + 1]):
+        writes += m.requests[m.waiting[1, place], TRANSFER] == m.cells[SERVED]
+    idle = queued == 0 and (writes > rules[IDLE_WRITES] or m.cells[COMPLETE] >= m.cells[SERVED])
+    if m.cells[DRAIN] == 0 and writes > 0 and (writes >= rules[WAITING] or idle):
+        m.cells[DRAIN] = writes
+    kind = 1 if m.cells[DRAIN] > 0 else 0
+    place = _eligible(rules, m, kind)
     if kind == 1 and place >= 0:
-        if _pending(c, waiting[c, 1, place], 0, cells, banks, queues, waiting, requests) >= 0:
-            cells[c, DRAIN], kind = 0, 0
-            place = _eligible(rules, c, 0, cells, banks, waiting, requests)
+        if _pending(m, m.waiting[1, place], 0) >= 0:
+            m.cells[DRAIN], kind = 0, 0
+            place = _eligible(rules, m, 0)
         else:
-            cells[c, DRAIN] -= 1
+            m.cells[DRAIN] -= 1
     if place >= 0:
-        _move(c, kind, place, cells, banks, queues, waiting, requests, accepting)
+        _move(m, kind, place, accepting)
 
 
 @part
-def _oldest_transfer(c: int, cells: Numbers, waiting: Numbers, requests: Numbers, accepting: int) -> int:
+def _oldest_transfer(m: ControllerArrays, accepting: int) -> int:
     oldest = accepting
     for kind in range(2):
-        if cells[c, LENGTHS + kind]:
-            oldest = min(oldest, requests[waiting[c, kind, 0], TRANSFER])
+        if m.cells[LENGTHS + kind]:
+            oldest = min(oldest, m.requests[m.waiting[kind, 0], TRANSFER])
     return oldest
 
 
 @part
-def _eligible(
-    rules: Numbers, c: int, kind: int, cells: Numbers, banks: Numbers, waiting: Numbers, requests: Numbers
-) -> int:
+def _eligible(rules: Numbers, m: ControllerArrays, kind: int) -> int:
     """The place of the oldest waiting request of the transfer being served whose bank has room; or -1."""
-    for place in range(cells[c, LENGTHS + kind]):
-        request = waiting[c, kind, place]
-        room = banks[c, requests[request, BANK], LENGTH] < rules[DEPTH]
-        if room and requests[request, TRANSFER] == cells[c, SERVED]:
+    for place in range(m.cells[LENGTHS + kind]):
+        request = m.waiting[kind, place]
+        room = m.banks[m.requests[request, BANK], LENGTH] < rules[DEPTH]
+        if room and m.requests[request, TRANSFER] == m.cells[SERVED]:
             return place
     return -1
 
 
 @part
-def _move(
-    c: int, kind: int, place: int, cells: Numbers, banks: Numbers, queues: Numbers, waiting: Numbers,
-    requests: Numbers, accepting: int,
-) -> None:  # fmt: skip
-    request = waiting[c, kind, place]
-    for behind in range(place, cells[c, LENGTHS + kind] - 1):
-        waiting[c, kind, behind] = waiting[c, kind, behind + 1]
-    cells[c, LENGTHS + kind] -= 1
-    cells[c, OWN + kind] -= requests[request, TRANSFER] == accepting
-    b = requests[request, BANK]
-    queues[c, b, banks[c, b, LENGTH]] = request
-    banks[c, b, LENGTH] += 1
+def _move(m: ControllerArrays, kind: int, place: int, accepting: int) -> None:
+    request = m.waiting[kind, place]
+    for behind in range(place, m.cells[LENGTHS + kind] - 1):
+        m.waiting[kind, behind] = m.waiting[kind, behind + 1]
+    m.cells[LENGTHS + kind] -= 1
+    m.cells[OWN + kind] -= m.requests[request, TRANSFER] == accepting
+    b = m.requests[request, BANK]
+    m.queues[b, m.banks[b, LENGTH]] = request
+    m.banks[b, LENGTH] += 1

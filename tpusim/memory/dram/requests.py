@@ -23,6 +23,7 @@ KINDS_OF_BURST = 1024
 _CHANNEL, _GROUP, _BANK, _ROW = (FIELDS.index(each) for each in ("channel", "group", "bank", "row"))
 """Where `_place` leaves the fields of an address."""
 
+_NO_TIMES = np.zeros(0, np.int64)
 _ADDRESSES = "addresses are a list of bytes from 0"
 _ORDER = "times are as many as addresses, and in order from 0; write is one for all, or as many"
 
@@ -88,7 +89,7 @@ def transfer(
     """
     given = np.ascontiguousarray(addresses, np.int64)
     writes = np.ascontiguousarray(write, np.int64).ravel()
-    earliest = np.ascontiguousarray([] if times is None else times, np.int64)
+    earliest = _NO_TIMES if times is None else np.ascontiguousarray(times, np.int64)
     if given.ndim != 1:
         raise InputError(_ADDRESSES)
     if (times is not None and earliest.shape != given.shape) or writes.size not in (1, given.size):
