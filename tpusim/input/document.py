@@ -110,7 +110,7 @@ def parse_document(text: str, label: str) -> Document:
 
 
 def parse_scalar(text: str) -> object:
-    """One YAML scalar as `--set PATH=VALUE` gives it: "64" is 64, "700 MHz" is text. Raises InputError."""
+    """Read a YAML scalar as `--set PATH=VALUE` gives it: "64" is 64, "700 MHz" is text. Raises InputError."""
     try:
         (value,) = parse_document(f"value: {text}", "value").data.values()
     except ValueError:
@@ -121,7 +121,7 @@ def parse_scalar(text: str) -> object:
 
 
 class _Reader:
-    """One walk over a node graph, gathering lines and problems on the way."""
+    """A walk over a node graph, gathering lines and problems on the way."""
 
     def __init__(self, label: str, line: int) -> None:
         self.lines = {"": line}
