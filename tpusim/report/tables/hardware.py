@@ -114,7 +114,7 @@ _WORDS = (
 
 def area(machine: Hardware) -> Shown:
     """The area of a machine part by part, with other memories, and beside what is published; in JSON all of it."""
-    parts, total, chip = parts_of(machine), total_mm2(machine), chip_of(machine.name)
+    parts, total, chip = [*parts_of(machine)], total_mm2(machine), chip_of(machine.name)
     with_macros = total - sum(part.mm2 for part in parts if part.key in ("vector_memories", "banks"))
     with_macros += memories_by_macro(machine)
     beside = [f"With vector memories by CACTI's macros (a model): {three_digits(with_macros)} mm2 instead of "
