@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from tpusim.base.errors import InputError
 from tpusim.input.document import parse_document
+from tpusim.machines.gpu.choice import layer_of
 from tpusim.machines.gpu.definition import Pace
 from tpusim.machines.gpu.description import Gpu, read
-from tpusim.machines.gpu.lowering.layer import layer_of
-from tpusim.machines.gpu.lowering.registry import LOWERINGS
-from tpusim.machines.gpu.program.kernels import Program
+from tpusim.machines.gpu.lowering import LOWERINGS
+from tpusim.machines.gpu.program import GpuProgram
 from tpusim.network.ops.conv2d import Conv2d
 from tpusim.network.ops.op import Op
 
@@ -50,7 +50,7 @@ def gpu(*changes: str) -> Gpu:
     return read(parse_document(SMALL, "small.yaml"), changes)
 
 
-def lowered(layer: Op, batch: int, machine: Gpu, lowering: str) -> Program:
+def lowered(layer: Op, batch: int, machine: Gpu, lowering: str) -> GpuProgram:
     """A layer made ready."""
     return LOWERINGS[lowering](layer_of(layer, batch, machine))
 
@@ -109,7 +109,7 @@ def paces(draw: st.DrawFn) -> Pace:
     )
 
 
-def fits(layer: Op, batch: int, machine: Gpu, lowering: str) -> Program | None:
+def fits(layer: Op, batch: int, machine: Gpu, lowering: str) -> GpuProgram | None:
     """The same, or None where a patch has no room."""
     try:
         return lowered(layer, batch, machine, lowering)

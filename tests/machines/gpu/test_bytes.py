@@ -13,10 +13,8 @@ from tests.machines.gpu import conv, convolutions, fits, gpu, lowered, mappings
 from tests.strategies import cases
 from tpusim.machines.gpu import event
 from tpusim.machines.gpu.description import Gpu
-from tpusim.machines.gpu.lowering.registry import LOWERINGS
-from tpusim.machines.gpu.program.blocks import Boxes
-from tpusim.machines.gpu.program.kernels import Program
-from tpusim.machines.gpu.program.overlap import unique
+from tpusim.machines.gpu.lowering import LOWERINGS
+from tpusim.machines.gpu.program import Boxes, GpuProgram, unique
 from tpusim.network.ops.conv2d import Conv2d
 
 side = st.integers(1, 12)
@@ -34,7 +32,7 @@ def test_nothing_is_saved_where_the_stride_is_as_long_as_the_kernel() -> None:
         assert unique(16, 3, stride, 1) == 16 * 3
 
 
-def counted(program: Program, reused: bool) -> tuple[int, int]:
+def counted(program: GpuProgram, reused: bool) -> tuple[int, int]:
     """Elements of both operands that blocks ask for: of a box that reuses them, each once."""
     products, taken = program.products, 0
     layer, blocks = products.conv, products.blocks

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tpusim import load_hardware, load_workload
-from tpusim.machines.gpu.lowering.registry import LOWERINGS
+from tpusim.machines.gpu.lowering import LOWERINGS
 from tpusim.study.explain.modelled import Asked, explain, steps
 
 

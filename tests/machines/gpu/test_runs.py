@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.cli import app as cli
-from tpusim.machines.gpu.lowering.registry import LOWERINGS
+from tpusim.machines.gpu.lowering import LOWERINGS
 
 GPUS = ["v100", "a100", "h100", "t4"]
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from tests.machines.gpu import conv, convolutions, fits, gpu, lowered, paces
 from tests.strategies import cases
 from tpusim.machines.gpu import event, stepping
+from tpusim.machines.gpu.choice import resident_cycles
 from tpusim.machines.gpu.definition import Pace, waves
 from tpusim.machines.gpu.description import Gpu
-from tpusim.machines.gpu.event.resident import resident
-from tpusim.machines.gpu.lowering.estimate import resident_cycles
-from tpusim.machines.gpu.lowering.registry import LOWERINGS
+from tpusim.machines.gpu.event import resident
+from tpusim.machines.gpu.lowering import LOWERINGS
 from tpusim.network.ops.conv2d import Conv2d
 
 

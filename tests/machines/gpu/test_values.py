@@ -14,8 +14,8 @@ from tpusim import reference
 from tpusim.base.errors import CapacityError, UnsuitableError
 from tpusim.machines.gpu import datapath
 from tpusim.machines.gpu.description import Gpu
-from tpusim.machines.gpu.lowering.registry import LOWERINGS
-from tpusim.machines.gpu.program.kernels import Program
+from tpusim.machines.gpu.lowering import LOWERINGS
+from tpusim.machines.gpu.program import GpuProgram
 from tpusim.network.ops.conv1d import Conv1d
 from tpusim.network.ops.conv2d import Conv2d
 from tpusim.network.ops.elementwise import Relu
@@ -23,7 +23,7 @@ from tpusim.network.ops.gemm import Gemm
 from tpusim.network.ops.op import Op
 
 
-def check(program: Program, layer: Op, batch: int) -> None:
+def check(program: GpuProgram, layer: Op, batch: int) -> None:
     """Hold every tensor that is written against the reference."""
     operands = reference.operands(layer, batch, 0)
     told: list[int] = []
@@ -58,7 +58,7 @@ def test_a_wrong_tile_is_seen() -> None:
     first, *rest = products.steps
     wrong = replace(products, steps=((first[0]._replace(tap=1),), *rest))
     with pytest.raises(AssertionError):
-        check(Program((wrong,)), layer, 1)
+        check(GpuProgram((wrong,)), layer, 1)
 
 
 def test_a_patch_without_room_is_told_of() -> None:

@@ -11,24 +11,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tpusim.machines.gpu.program.blocks import Boxes
-from tpusim.machines.gpu.program.kernels import KStep, Products, Program, Run
+from tpusim.machines.gpu.program import Boxes, ChannelRun, GpuProgram, KStep, ProductKernel
 from tpusim.network.ops.conv2d import Conv2d
-from tpusim.reference.operands import Operands, Tensor
+from tpusim.reference import Operands, Tensor
 
 _MOST_ELEMENTS = 1 << 22
 """Of tiles, patches and sums that are held at a time."""
 _Places = NDArray[np.int64]
 
 
-def run(program: Program, operands: Operands, number: np.dtype[Any], told: Callable[[int], None]) -> dict[str, Tensor]:
+def run(
+    program: GpuProgram, operands: Operands, number: np.dtype[Any], told: Callable[[int], None]
+) -> dict[str, Tensor]:
     """The ofmap [out_channel, row, col, image], and the lowered matrix where one is written; NaN where nothing is."""
     products, conv = program.products, program.products.conv
     out = np.full((products.images * conv.out_height * conv.out_width, conv.out_channels), np.nan, number)
-    lowered = np.full(_lowered_shape(products), np.nan, number) if program.lowered_bytes else None
+    taps, channels = prod(conv.kernel), conv.in_channels // conv.groups
+    lowered = np.full((conv.groups, len(out), taps, channels), np.nan, number) if program.lowered_bytes else None
     for group in range(conv.groups):
         made = slice(group * conv.out_channels // conv.groups, (group + 1) * conv.out_channels // conv.groups)
-        filter_ = operands["filter"][made].astype(number).reshape(made.stop - made.start, prod(conv.kernel), -1)
+        filter_ = operands["filter"][made].astype(number).reshape(made.stop - made.start, taps, -1)
         map_ = _Map(conv, operands["ifmap"], group, number)
         pixels = map_ if lowered is None else _Matrix(map_, lowered[group])
         for places, values in _tiles(products, pixels, filter_):
@@ -37,7 +39,13 @@ def run(program: Program, operands: Operands, number: np.dtype[Any], told: Calla
             told(int(np.count_nonzero(there)) * (made.stop - made.start))
     shape = products.images, conv.out_height, conv.out_width, conv.out_channels
     written = {"ofmap": out.reshape(shape).transpose(3, 1, 2, 0)}
-    return written if lowered is None else {**written, "lowered": _as_reference(lowered, conv, products.images)}
+    if lowered is not None:
+        # From [group, output, tap, channel] to what the reference calls it.
+        maps = lowered.reshape(conv.groups, products.images, conv.out_height, conv.out_width, taps * channels)
+        rows = conv.groups * taps * channels
+        in_order = maps.transpose(0, 4, 2, 3, 1)
+        written["lowered"] = in_order.reshape(rows, conv.out_height, conv.out_width, products.images)
+    return written
 
 
 @dataclass(frozen=True)
@@ -92,7 +100,7 @@ class _Matrix:
         self.written, taps = written, prod(pixels.conv.kernel)
         outputs = np.arange(len(written), dtype=np.int64)
         for tap in range(taps):
-            (part,) = pixels.gather(outputs, (Run(tap, 0, written.shape[-1]),))
+            (part,) = pixels.gather(outputs, (ChannelRun(tap, 0, written.shape[-1]),))
             written[:, tap] = part
 
     def gather(self, outputs: _Places, step: KStep) -> Iterator[Tensor]:
@@ -102,7 +110,7 @@ class _Matrix:
             yield np.where(outputs[..., None] < 0, part.dtype.type(0), part)
 
 
-def _tiles(products: Products, pixels: _Map | _Matrix, filter_: Tensor) -> Iterator[tuple[_Places, Tensor]]:
+def _tiles(products: ProductKernel, pixels: _Map | _Matrix, filter_: Tensor) -> Iterator[tuple[_Places, Tensor]]:
     """The outputs of some blocks after others, [block, row], and their values [block, row, out_channel]."""
     width = max(len(filter_), max(sum(run.channels for run in step) for step in products.steps))
     together = max(1, _MOST_ELEMENTS // (products.tile.m * width))
@@ -116,7 +124,7 @@ def _tiles(products: Products, pixels: _Map | _Matrix, filter_: Tensor) -> Itera
 
 
 def _part(
-    products: Products, pixels: _Map | _Matrix, filter_: Tensor, which: tuple[int, int], steps: tuple[KStep, ...]
+    products: ProductKernel, pixels: _Map | _Matrix, filter_: Tensor, which: tuple[int, int], steps: tuple[KStep, ...]
 ) -> Tensor:
     """What blocks that share a sum make of their k-steps: those of one part."""
     places = products.blocks.places(*which)
@@ -133,7 +141,7 @@ def _part(
 
 
 def _patched(
-    products: Products, pixels: _Map | _Matrix, which: tuple[int, int], steps: tuple[KStep, ...]
+    products: ProductKernel, pixels: _Map | _Matrix, which: tuple[int, int], steps: tuple[KStep, ...]
 ) -> Iterator[list[Tensor]]:
     """The first tap of a slab of channels stages the patch that all its taps read from."""
     assert isinstance(products.blocks, Boxes)
@@ -167,11 +175,6 @@ class _Patch:
             (col[:, None] * across + self.kept[1])[:, None, None, :],
         ).reshape(len(corners), -1)
 
-    @property
-    def elements(self) -> int:
-        """The number of elements of one channel of a block."""
-        return self.at.shape[1]
-
     def staged(self, first: int, count: int) -> Tensor:
         """A slab of channels of it."""
         return self.pixels.rows[self.at, first : first + count]
@@ -183,16 +186,3 @@ class _Patch:
         sides = len(self.kept[0]), len(self.kept[1])
         at = (self.images[:, None, None] * sides[0] + rows[:, None]) * sides[1] + cols
         return np.asarray(at.ravel(), np.int64)
-
-
-def _lowered_shape(products: Products) -> tuple[int, int, int, int]:
-    conv = products.conv
-    outputs = products.images * conv.out_height * conv.out_width
-    return conv.groups, outputs, prod(conv.kernel), conv.in_channels // conv.groups
-
-
-def _as_reference(lowered: Tensor, conv: Conv2d, images: int) -> Tensor:
-    """From [group, output, tap, channel] to what the reference calls it."""
-    groups, _, taps, size = lowered.shape
-    maps = lowered.reshape(groups, images, conv.out_height, conv.out_width, taps * size)
-    return maps.transpose(0, 4, 2, 3, 1).reshape(groups * taps * size, conv.out_height, conv.out_width, images)

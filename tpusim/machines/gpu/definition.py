@@ -1,25 +1,50 @@
-"""How long each thing that a block does takes: all that the interpreters and estimates share."""
+"""How long each thing takes that a block does, and the kernels of a layer one after another: all that the interpreters
+and estimates share.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
+from math import floor
+from typing import NamedTuple, TypeAlias
 
+from tpusim.machines.family import Timing
 from tpusim.machines.gpu.description import Gpu
-from tpusim.machines.gpu.program.kernels import Moves, Products, Stage
+from tpusim.machines.gpu.program import GpuProgram, Kernel, MoveKernel, ProductKernel, StepTraffic
+
+
+class SmState(IntEnum):
+    """What counts of all that the blocks of an SM do in a cycle: the first that any does."""
+
+    BUSY = 0
+    STAGE = 1
+    EPILOGUE = 2
+    LOAD_WAIT = 3
+
+
+class Resident(NamedTuple):
+    """What a resident set takes: cycles, and how many of them the SM spends in each state."""
+
+    cycles: int
+    states: Counter[SmState]
 
 
 @dataclass(frozen=True)
 class Pace:
-    """Cycles of the k-steps of a block, while so many SMs are at work.
+    """Cycles of the k-steps of a block, for a number of SMs that are at work together.
 
     Attributes:
         stages: kinds of k-steps: cycles of the load port, and cycles to read offsets and store what has come.
+        period: k-steps after which the stages repeat themselves, but for the last.
         latency: from the load port to the block.
-        step: addresses and barrier. multiply: the tensor cores.
+        step: addresses and barrier.
+        multiply: the tensor cores.
         epilogue: writing the tile.
-        ahead: k-steps whose operands are on their way. held: whether what is stored makes room for them (registers),
-            or only what is multiplied (asynchronous copies).
+        ahead: k-steps whose operands are on their way.
+        held: whether what is stored makes room for them (registers), or only what is multiplied (asynchronous copies).
         together: blocks that store and multiply at a time.
     """
 
@@ -34,10 +59,10 @@ class Pace:
     together: int
 
 
-def pace_of(products: Products, gpu: Gpu, active: int, stages: Sequence[Stage] | None = None) -> Pace:
+def pace_of(products: ProductKernel, gpu: Gpu, active: int, stages: Sequence[StepTraffic] | None = None) -> Pace:
     """The pace of one of its blocks while `active` SMs share L2; of other `stages` than a block's, where given."""
     part = products.stages[: products.part] if stages is None else stages
-    kinds = {stage: _timed(stage, gpu, active) for stage in set(part)}
+    kinds = {stage: _stage_cycles(stage, gpu, active) for stage in set(part)}
     return Pace(
         stages=tuple(kinds[stage] for stage in part),
         period=products.period,
@@ -51,36 +76,36 @@ def pace_of(products: Products, gpu: Gpu, active: int, stages: Sequence[Stage] |
     )
 
 
-def _timed(stage: Stage, gpu: Gpu, active: int) -> tuple[int, int]:
-    """What is copied asynchronously needs no instruction to store it; offsets are read by the same threads."""
+def _stage_cycles(stage: StepTraffic, gpu: Gpu, active: int) -> tuple[int, int]:
+    """Cycles of the load port, and to store: what is copied asynchronously needs no instruction for that;
+    offsets are read by the same threads.
+    """
     from_l2 = -(-stage.fetched * active // gpu.l2.bytes_per_cycle)
     by_port = -(-stage.requested // gpu.sm.load_bytes_per_cycle)
     stored = 0 if gpu.sm.async_copy else -(-stage.stored // gpu.sm.shared_bytes_per_cycle)
     return max(from_l2, by_port), stored + stage.taps * gpu.sm.tap_cycles
 
 
-def dram_cycles(kernel: Products | Moves, gpu: Gpu) -> int:
-    """What the DRAM takes for the bytes of a kernel; 0 for none."""
-    read, written = (
-        (kernel.hbm_read_bytes, kernel.hbm_write_bytes) if isinstance(kernel, Products) else dram_bytes(kernel)
-    )
-    return gpu.pipe.cycles(read + written) if read + written else 0
+def launch_cycles(kernel: Kernel, gpu: Gpu) -> int:
+    """Cycles of the launch of a kernel; 0 for one that is not launched by itself."""
+    return gpu.cycles_of(gpu.launch.kernel_ps) if kernel.launched else 0
 
 
-def dram_bytes(moves: Moves) -> tuple[int, int]:
-    """What it reads and writes there."""
-    return (moves.read_bytes, moves.write_bytes) if moves.between == "dram" else (0, 0)
+def dram_cycles(kernel: Kernel, gpu: Gpu) -> int:
+    """Cycles of the DRAM for the bytes of a kernel; 0 for none."""
+    moved = kernel.hbm_read_bytes + kernel.hbm_write_bytes
+    return gpu.pipe.cycles(moved) if moved else 0
 
 
-def moves_cycles(moves: Moves, gpu: Gpu) -> int:
-    """What a kernel takes that moves bytes, its launch not included."""
-    moved = moves.read_bytes + moves.write_bytes
-    if moves.between == "dram":
-        return gpu.cycles_of(moves.fixed_ps) + dram_cycles(moves, gpu)
-    return gpu.cycles_of(moves.fixed_ps) - (-moved // gpu.l2.bytes_per_cycle)
+def move_cycles(kernel: MoveKernel, gpu: Gpu) -> int:
+    """Cycles of a kernel that moves bytes, its launch not included."""
+    if kernel.between == "dram":
+        return gpu.cycles_of(kernel.fixed_ps) + dram_cycles(kernel, gpu)
+    moved = kernel.read_bytes + kernel.write_bytes
+    return gpu.cycles_of(kernel.fixed_ps) - (-moved // gpu.l2.bytes_per_cycle)
 
 
-def waves(products: Products, gpu: Gpu) -> list[dict[int, int]]:
+def waves(products: ProductKernel, gpu: Gpu) -> list[dict[int, int]]:
     """How many SMs have how many blocks, one resident set after another; those like the first are there once each.
 
     Blocks go to the SM with the fewest; blocks that begin together end together.
@@ -90,3 +115,72 @@ def waves(products: Products, gpu: Gpu) -> list[dict[int, int]]:
     last = {most + 1: more, most: gpu.sm.count - more if most else 0}
     full = [{products.resident: gpu.sm.count}] * whole
     return full + ([{blocks: sms for blocks, sms in last.items() if sms}] if rest else [])
+
+
+# ---- the kernels of a layer, one after another
+
+ResidentTime: TypeAlias = Callable[[Pace, int], Resident]
+"""What a number of blocks of a pace take on an SM, by whichever interpreter."""
+
+_ORDER = ("busy", "load_wait", "stage", "epilogue", "dram_wait", "move", "launch", "idle")
+
+
+def timed(program: GpuProgram, gpu: Gpu, of_set: ResidentTime) -> Timing:
+    """How long a layer takes, launches included; of every kind of resident set, `of_set` is asked once."""
+    spent: Counter[str] = Counter()
+    hbm = transformation = 0
+    for kernel in program.kernels:
+        states = _states_of(kernel, gpu, of_set)
+        spent += states
+        hbm += dram_cycles(kernel, gpu)
+        if kernel.what == "lowered":
+            transformation += states.total() // gpu.sm.count
+    cycles = spent.total() // gpu.sm.count
+    products = program.products
+    fetched = sum(stage.fetched for stage in products.stages)
+    return Timing(
+        cycles=cycles,
+        units={"sms": _averaged(spent, gpu.sm.count, cycles), "hbm": {"busy": hbm, "idle": cycles - hbm}},
+        hbm_read_bytes=sum(kernel.hbm_read_bytes for kernel in program.kernels),
+        hbm_write_bytes=sum(kernel.hbm_write_bytes for kernel in program.kernels),
+        lowered_bytes=program.lowered_bytes,
+        transformation_cycles=transformation,
+        figures={
+            "blocks": products.count,
+            "waves": len(waves(products, gpu)),
+            "a_bytes": products.a_bytes,
+            "b_bytes": products.b_bytes,
+            "l2_bytes": fetched * products.blocks.count * products.columns,
+        },
+    )
+
+
+def _states_of(kernel: Kernel, gpu: Gpu, of_set: ResidentTime) -> Counter[str]:
+    """Cycles of all SMs together by what they do; a resident set is as long as the longest of its SMs."""
+    spent = Counter(launch=launch_cycles(kernel, gpu) * gpu.sm.count)
+    if isinstance(kernel, MoveKernel):
+        spent["move"] = move_cycles(kernel, gpu) * gpu.sm.count
+        return spent
+    made: Counter[str] = Counter()
+    for wave, number in Counter(tuple(each.items()) for each in waves(kernel, gpu)).items():
+        pace = pace_of(kernel, gpu, sum(sms for _, sms in wave))
+        found = [(of_set(pace, blocks), sms) for blocks, sms in wave]
+        working: Counter[str] = Counter()
+        for (_, states), sms in found:
+            for state, cycles in states.items():
+                working[state.name.lower()] += sms * cycles
+        working["idle"] = max(each.cycles for each, _ in found) * gpu.sm.count - working.total()
+        for name, cycles in working.items():
+            made[name] += number * cycles
+    made["dram_wait"] = max(0, dram_cycles(kernel, gpu) - made.total() // gpu.sm.count) * gpu.sm.count
+    return spent + made
+
+
+def _averaged(spent: Counter[str], sms: int, cycles: int) -> dict[str, int]:
+    """What an average SM spends, in whole cycles that add up: those with the largest rests are rounded up."""
+    exact = {name: spent[name] / sms for name in _ORDER}
+    whole = {name: floor(each) for name, each in exact.items()}
+    rests = sorted(_ORDER, key=lambda name: whole[name] - exact[name])
+    for name in rests[: cycles - sum(whole.values())]:
+        whole[name] += 1
+    return {name: count for name, count in whole.items() if count or name in ("busy", "idle")}

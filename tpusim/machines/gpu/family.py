@@ -13,11 +13,10 @@ from tpusim.input.document import Document
 from tpusim.input.form import Overrides
 from tpusim.machines.family import Machine, Slot, Timing, Told
 from tpusim.machines.gpu import datapath, description, event, stepping
+from tpusim.machines.gpu.choice import layer_of
 from tpusim.machines.gpu.description import Gpu
-from tpusim.machines.gpu.event.timeline import timeline
-from tpusim.machines.gpu.lowering.layer import layer_of
-from tpusim.machines.gpu.lowering.registry import GLOSSES, LOWERINGS
-from tpusim.machines.gpu.program.kernels import Program
+from tpusim.machines.gpu.lowering import GLOSSES, LOWERINGS
+from tpusim.machines.gpu.program import GpuProgram
 from tpusim.network.ops.op import Op
 from tpusim.reference import Operands, Tensor
 
@@ -26,10 +25,10 @@ _STEP_BYTES = 400
 
 
 @dataclass(frozen=True)
-class Ready:
-    """A layer's Program on a GPU."""
+class GpuLowered:
+    """A layer's Program on a GPU, ready to run."""
 
-    program: Program
+    program: GpuProgram
     gpu: Gpu
 
     @property
@@ -44,7 +43,7 @@ class Ready:
 
     @property
     def to_step(self) -> int:
-        """Those of every kind of resident set, once."""
+        """Cycles of every kind of resident set, once."""
         return event.to_step(self.program, self.gpu)
 
     def stepped(self, told: Told) -> Timing:
@@ -53,7 +52,7 @@ class Ready:
 
     def slots(self) -> Mapping[str, Sequence[Slot]]:
         """Kernels, waves, and an SM."""
-        return timeline(self.program, self.gpu)
+        return event.timeline(self.program, self.gpu)
 
     def values(self, operands: Operands, number: np.dtype[Any], told: Told) -> Mapping[str, Tensor]:
         """Through tiles in shared memory."""
@@ -70,7 +69,7 @@ class Gpus:
     partial: frozenset[str] = frozenset()
 
     def paths(self) -> tuple[str, ...]:
-        """Those that a file's sections have."""
+        """Fields of a file's sections."""
         return description.FORM.paths
 
     def model(self) -> type[Gpu]:
@@ -82,7 +81,7 @@ class Gpus:
         return description.read(document, overrides)
 
     def meant(self, layer: Op, lowering: str) -> str:
-        """Itself."""
+        """The name itself: all lowerings are for the same ops."""
         return lowering
 
     def unasked(self, layer: Op, batch: int, machine: Machine) -> str:
@@ -128,10 +127,10 @@ class Gpus:
         asked = layer_of(layer, batch, gpu)
         return _STEP_BYTES * asked.taps * -(-asked.channels // gpu.mapping.k_step)
 
-    def lowered(self, layer: Op, batch: int, machine: Machine, lowering: str) -> Ready:
+    def lowered(self, layer: Op, batch: int, machine: Machine, lowering: str) -> GpuLowered:
         """Raises CapacityError and UnsuitableError."""
         gpu = cast(Gpu, machine)
-        return Ready(LOWERINGS[lowering](layer_of(layer, batch, gpu)), gpu)
+        return GpuLowered(LOWERINGS[lowering](layer_of(layer, batch, gpu)), gpu)
 
 
 FAMILY = Gpus()

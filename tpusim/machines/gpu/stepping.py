@@ -7,16 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tpusim.machines.family import Timing
-from tpusim.machines.gpu.definition import Pace
+from tpusim.machines.gpu.definition import Pace, Resident, SmState, timed
 from tpusim.machines.gpu.description import Gpu
-from tpusim.machines.gpu.program.kernels import Program
-from tpusim.machines.gpu.sequence import run as run_with
-from tpusim.machines.gpu.state import Resident, State
+from tpusim.machines.gpu.program import GpuProgram
 
 _OFTEN = 4096
 
 
-def run(program: Program, gpu: Gpu, told: Callable[[int], None]) -> Timing:
+def run(program: GpuProgram, gpu: Gpu, told: Callable[[int], None]) -> Timing:
     """How long a layer takes; `told` now and then how many cycles of all kinds of resident sets are done."""
     done = 0
 
@@ -26,12 +24,12 @@ def run(program: Program, gpu: Gpu, told: Callable[[int], None]) -> Timing:
         done += made.cycles
         return made
 
-    return run_with(program, gpu, of_set)
+    return timed(program, gpu, of_set)
 
 
 def resident(pace: Pace, blocks: int, told: Callable[[int], None] = lambda cycles: None) -> Resident:
     """`blocks` blocks of an SM that begin together in cycle 0."""
-    sm, states, cycles = _Sm(pace, [_Block(pace) for _ in range(blocks)]), Counter[State](), 0
+    sm, states, cycles = _Sm(pace, blocks), Counter[SmState](), 0
     while not sm.over:
         states[sm.clock()] += 1
         cycles += 1
@@ -72,8 +70,8 @@ class _Block:
 class _Sm:
     """Its load port, what is on the way to the blocks, those that wait for the tensor cores, one that writes."""
 
-    def __init__(self, pace: Pace, blocks: list[_Block]) -> None:
-        self.pace, self.blocks = pace, blocks
+    def __init__(self, pace: Pace, blocks: int) -> None:
+        self.pace, self.blocks = pace, [_Block(pace) for _ in range(blocks)]
         self.requests: deque[_Block] = deque()
         self.port = 0
         self.travelling: deque[list[object]] = deque()
@@ -86,8 +84,8 @@ class _Sm:
         """Whether every block has written."""
         return all(block.written for block in self.blocks)
 
-    def clock(self) -> State:
-        """One cycle: who may begin something does, then all that is under way comes a cycle nearer."""
+    def clock(self) -> SmState:
+        """Do a cycle: who may begin something does, then all that is under way comes a cycle nearer."""
         self._begin()
         state = self._state()
         self._advance()
@@ -129,12 +127,12 @@ class _Sm:
         block.stepping, block.multiplying = self.pace.step, self.pace.multiply
         block.begun += 1
 
-    def _state(self) -> State:
+    def _state(self) -> SmState:
         if any(not block.storing and not block.stepping and block.multiplying for block in self.blocks):
-            return State.BUSY
+            return SmState.BUSY
         if any(block.working for block in self.blocks):
-            return State.STAGE
-        return State.EPILOGUE if self.writing else State.LOAD_WAIT
+            return SmState.STAGE
+        return SmState.EPILOGUE if self.writing else SmState.LOAD_WAIT
 
     def _advance(self) -> None:
         self.port = max(0, self.port - 1)

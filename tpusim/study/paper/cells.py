@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from tpusim import reference
 from tpusim.machines.family import load_hardware as load_machine
+from tpusim.machines.gpu.choice import layer_of
 from tpusim.machines.gpu.description import Gpu
-from tpusim.machines.gpu.lowering.layer import layer_of
-from tpusim.machines.gpu.lowering.registry import LOWERINGS
-from tpusim.machines.gpu.program.kernels import Products
+from tpusim.machines.gpu.lowering import LOWERINGS
+from tpusim.machines.gpu.program import ProductKernel
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.datapath.memories import hbm_tensors, pack
 from tpusim.machines.tpu.description import Hardware, load_hardware
@@ -301,7 +301,7 @@ _OVERLAPPING = Conv2d("overlapping", 8, 99, 99, 8, (3, 3), (2, 2))
 _ORDERS = {"taps_outside": "naive", "channels_outside": "reordered"}
 
 
-def _products(layer: Conv2d, order: str = "channels_outside", reuse: str = "patch") -> Products:
+def _products(layer: Conv2d, order: str = "channels_outside", reuse: str = "patch") -> ProductKernel:
     machine = load_machine("v100", [f"mapping.order={order}", f"mapping.reuse={reuse}", "mapping.tile=128x128"])
     assert isinstance(machine, Gpu), "v100 is a GPU"
     return LOWERINGS["block_channel_first"](layer_of(layer, 1, machine)).products

@@ -1,0 +1,258 @@
+"""The event engine: from event to event, and rounds that are alike left out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import pairwise
+from typing import TypeAlias
+
+import numpy as np
+
+from tpusim.machines.family import Slot, Timing
+from tpusim.machines.gpu.definition import (
+    Pace,
+    Resident,
+    SmState,
+    dram_cycles,
+    launch_cycles,
+    move_cycles,
+    pace_of,
+    timed,
+    waves,
+)
+from tpusim.machines.gpu.description import Gpu
+from tpusim.machines.gpu.program import GpuProgram, MoveKernel, ProductKernel
+
+
+def run(program: GpuProgram, gpu: Gpu) -> Timing:
+    """How long a layer takes, launches included."""
+    return timed(program, gpu, resident)
+
+
+def to_step(program: GpuProgram, gpu: Gpu) -> int:
+    """The cycles that stepping does: those of every kind of resident set, once."""
+    found: list[int] = []
+
+    def of_set(pace: Pace, blocks: int) -> Resident:
+        made = resident(pace, blocks)
+        found.append(made.cycles)
+        return made
+
+    timed(program, gpu, of_set)
+    return sum(found)
+
+
+# ---- blocks that share an SM, from the first load to the last result
+
+Interval: TypeAlias = tuple[int, int, SmState]
+"""From a cycle to before another, and what a block does then."""
+_LOAD, _READY = 0, 1
+_Event = tuple[int, int, int]
+"""When, which of the two, which block."""
+
+
+def resident(pace: Pace, blocks: int) -> Resident:
+    """`blocks` blocks of an SM that begin together in cycle 0."""
+    return _Sm(pace, blocks).run()
+
+
+def recorded(pace: Pace, blocks: int) -> list[Interval]:
+    """What each of `blocks` such blocks does when; no round is left out."""
+    sm = _Sm(pace, blocks)
+    sm.seen = None
+    sm.run()
+    return sm.intervals
+
+
+@dataclass
+class _Block:
+    """Where a block is: k-steps whose loads were asked for, that wait to be stored, the one that comes next."""
+
+    asked: int = 0
+    arrived: list[int] = field(default_factory=list)
+    done: int = 0
+    free: int | None = 0
+
+
+class _Sm:
+    """Events in order of time; the load port serves requests as they come, and so do the tensor cores."""
+
+    def __init__(self, pace: Pace, blocks: int) -> None:
+        self.pace, self.blocks = pace, [_Block() for _ in range(blocks)]
+        self.port, self.cores = 0, [0] * pace.together
+        self.events: list[_Event] = [(0, _LOAD, at) for at in range(blocks) for _ in range(pace.ahead)]
+        self.intervals: list[Interval] = []
+        self.skipped, self.states = 0, Counter[SmState]()
+        self.seen: dict[tuple[object, ...], tuple[int, int]] | None = {}
+        stages, period = pace.stages, pace.period
+        self.regular = next((at for at in range(period, len(stages)) if stages[at] != stages[at - period]), len(stages))
+        """K-steps from the first on that are as those a period before."""
+
+    def run(self) -> Resident:
+        """Until the last block has multiplied; then the results leave, block by block."""
+        steps, ends = len(self.pace.stages), []
+        while self.events:
+            now, kind, at = heappop(self.events)
+            if kind == _LOAD:
+                self._load(now, at)
+                continue
+            if at == 0 and self.seen is not None and self.blocks[0].done % self.pace.period == 0:
+                self._skip(now)
+            end = self._multiply(now, at)
+            if self.blocks[at].done == steps:
+                ends.append((end, at))
+        writer = 0
+        for end, _ in sorted(ends):
+            writer = max(writer, end) + self.pace.epilogue
+            self.intervals.append((max(end, writer - self.pace.epilogue), writer, SmState.EPILOGUE))
+        self.states += account(self.intervals, 0, writer)
+        return Resident(writer + self.skipped, self.states)
+
+    def _load(self, now: int, at: int) -> None:
+        """A block asks for the operands of its next k-step, if there is one."""
+        block = self.blocks[at]
+        if block.asked == len(self.pace.stages):
+            return
+        self.port = max(self.port, now) + self.pace.stages[block.asked][0]
+        block.asked += 1
+        block.arrived.append(self.port + self.pace.latency)
+        self._ready(at)
+
+    def _ready(self, at: int) -> None:
+        """Once its operands are there and its last k-step is done, a block waits for the tensor cores."""
+        block = self.blocks[at]
+        if block.arrived and block.free is not None:
+            heappush(self.events, (max(block.arrived.pop(0), block.free), _READY, at))
+            block.free = None
+
+    def _multiply(self, now: int, at: int) -> int:
+        """Store, step and multiply a k-step, as soon as there is room; the cycle when it is done."""
+        pace, block = self.pace, self.blocks[at]
+        begin = max(now, min(self.cores))
+        stored = begin + pace.stages[block.done][1]
+        end = stored + pace.step + pace.multiply
+        self.cores[self.cores.index(min(self.cores))] = end
+        self.intervals += [(begin, stored + pace.step, SmState.STAGE), (end - pace.multiply, end, SmState.BUSY)]
+        block.done, block.free = block.done + 1, end
+        heappush(self.events, (stored if pace.held else end, _LOAD, at))
+        self._ready(at)
+        return end
+
+    def _skip(self, now: int) -> None:
+        """Where all is as it was before, but later, what comes is known: leave out as many rounds as are alike."""
+        assert self.seen is not None
+        picture = tuple(self._picture(now))
+        if picture not in self.seen:
+            self.seen[picture] = now, self.blocks[0].done
+            return
+        before, done = self.seen[picture]
+        round_, furthest = self.blocks[0].done - done, max(block.asked for block in self.blocks)
+        rounds = max(0, (self.regular - furthest) // round_)
+        self.skipped = rounds * (now - before)
+        alike = account(self.intervals, before, now)
+        self.states = Counter({state: rounds * cycles for state, cycles in alike.items()})
+        for block in self.blocks:
+            block.asked += rounds * round_
+            block.done += rounds * round_
+        self.seen = None
+
+    def _picture(self, now: int) -> Iterator[object]:
+        """All that decides what comes, as it looks from here."""
+        first = self.blocks[0].done
+        yield max(0, self.port - now)
+        yield tuple(sorted(max(0, free - now) for free in self.cores))
+        yield tuple(sorted((when - now, kind, at) for when, kind, at in self.events))
+        for block in self.blocks:
+            arrived = tuple(max(0, when - now) for when in block.arrived)
+            yield block.asked - first, block.done - first, arrived, block.free and max(0, block.free - now)
+
+
+# ---- what an SM does when
+
+
+def account(intervals: list[Interval], begin: int, end: int) -> Counter[SmState]:
+    """Cycles from `begin` to before `end` by what is done; where no interval is, operands are on their way."""
+    clipped = [(max(first, begin), min(stop, end), state) for first, stop, state in intervals]
+    found: Counter[SmState] = Counter()
+    done = 0
+    for state in (SmState.BUSY, SmState.STAGE, SmState.EPILOGUE):
+        covered = _covered([(first, stop) for first, stop, kind in clipped if kind <= state and first < stop])
+        found[state], done = covered - done, covered
+    found[SmState.LOAD_WAIT] = end - begin - done
+    return found
+
+
+def _covered(spans: list[tuple[int, int]]) -> int:
+    """Cycles in which at least one of them is."""
+    if not spans:
+        return 0
+    ordered = np.array(sorted(spans), np.int64)
+    reach = np.maximum.accumulate(ordered[:, 1])
+    starts = np.maximum(ordered[1:, 0], reach[:-1])
+    return int(ordered[0, 1] - ordered[0, 0] + np.maximum(0, ordered[1:, 1] - starts).sum())
+
+
+KERNEL, WAVE, SM = "kernel", "wave", "sm"
+"""The tracks."""
+
+
+def timeline(program: GpuProgram, gpu: Gpu) -> dict[str, list[Slot]]:
+    """Slots in order of time, track by track; together they last as long as the layer takes."""
+    tracks: dict[str, list[Slot]] = {KERNEL: [], WAVE: [], SM: []}
+    at = 0
+    for kernel in program.kernels:
+        if launch := launch_cycles(kernel, gpu):
+            tracks[SM].append((at, at + launch, "launch"))
+        begin = at + launch
+        slots = {SM: [(0, move_cycles(kernel, gpu), "move")]} if isinstance(kernel, MoveKernel) else _waves(kernel, gpu)
+        end = max(stop for _, stop, _ in slots[SM]) + begin
+        for track, found in slots.items():
+            tracks[track] += [(begin + start, begin + stop, name) for start, stop, name in found]
+        tracks[KERNEL].append((at, end, kernel.what))
+        at = end
+    return tracks
+
+
+def _waves(products: ProductKernel, gpu: Gpu) -> dict[str, list[Slot]]:
+    """Slots of the products of a layer, from the first wave on."""
+    tracks: dict[str, list[Slot]] = {WAVE: [], SM: []}
+    known: dict[tuple[tuple[int, int], ...], tuple[int, list[Slot]]] = {}
+    at = 0
+    for wave in waves(products, gpu):
+        kind = tuple(wave.items())
+        if kind not in known:
+            pace, most = pace_of(products, gpu, sum(wave.values())), max(wave)
+            cycles = max(resident(pace, blocks).cycles for blocks in wave)
+            known[kind] = cycles, [*_states(recorded(pace, most))]
+        cycles, states = known[kind]
+        blocks = sum(each * sms for each, sms in wave.items())
+        tracks[WAVE].append((at, at + cycles, f"{blocks} blocks"))
+        tracks[SM] += [(at + start, at + stop, name) for start, stop, name in states]
+        at += cycles
+    if (needed := dram_cycles(products, gpu)) > at:
+        tracks[SM].append((at, needed, "dram_wait"))
+    return tracks
+
+
+def _states(intervals: list[Interval]) -> Iterator[Slot]:
+    """What counts in each cycle of all that blocks do; where none does anything, operands are on their way."""
+    edges = sorted(
+        (when, change, state)
+        for start, stop, state in intervals
+        for when, change in ((start, 1), (stop, -1))
+        if start < stop
+    )
+    under_way = dict.fromkeys((SmState.BUSY, SmState.STAGE, SmState.EPILOGUE), 0)
+    begin, doing, last = 0, SmState.LOAD_WAIT, (edges[-1][0] + 1, 0, SmState.BUSY)
+    for (when, change, state), (then, *_) in pairwise([*edges, last]):
+        under_way[state] += change
+        if then == when:
+            continue
+        now = next((each for each, count in under_way.items() if count), SmState.LOAD_WAIT)
+        if now != doing:
+            if begin < when:
+                yield begin, when, doing.name.lower()
+            begin, doing = when, now

@@ -1,0 +1,258 @@
+"""From a layer to a Program: the k-steps of its sum, what its blocks stage, and every lowering by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from math import prod
+
+from tpusim.base.errors import CapacityError
+from tpusim.machines.gpu.choice import GpuLayer, fastest, reduction
+from tpusim.machines.gpu.description import BlockTile
+from tpusim.machines.gpu.program import (
+    Boxes,
+    ChannelRun,
+    GpuProgram,
+    InOrder,
+    Kernel,
+    KStep,
+    MoveKernel,
+    ProductKernel,
+    StepTraffic,
+    unique,
+)
+
+
+def channel_last(layer: GpuLayer) -> GpuProgram:
+    """As the library does it: blocks gather each tap by offsets worked out ahead, tap by tap, each padded to a k-step.
+
+    Raises CapacityError.
+    """
+    mapping, launch = layer.gpu.mapping, layer.gpu.launch
+    if mapping.pad_taps:
+        steps = _padded(layer, channels_outside=False)
+        period = len(steps) // layer.taps
+    else:
+        steps, period = _compact(layer), 1
+    read = layer.touched_bytes + layer.filter_bytes
+    products = fastest(layer, lambda tile: _gathered(layer, tile, steps, period, read, offsets=not layer.is_a_product))
+    ahead: list[Kernel] = []
+    if not layer.is_a_product:
+        ahead.append(MoveKernel("offsets", "l2", fixed_ps=launch.offsets_ps))
+        if layer.strided:
+            ahead.append(MoveKernel("strided", "l2", fixed_ps=launch.strided_ps, launched=False))
+    return _program(layer, products, ahead)
+
+
+def block_channel_first(layer: GpuLayer) -> GpuProgram:
+    """Blocks of a map stage channels of all taps together: the paper's algorithm, on a block instead of an array.
+
+    A block makes a box of images, rows and columns, so that its taps read many an element several times. The taps of a
+    slab of channels read a patch that was staged with the first of them, or find in L1 what the first has fetched.
+    Where no tile has room for its patch, taps reuse by the cache. Raises CapacityError where nothing fits.
+    """
+    reuse = layer.gpu.mapping.reuse
+    steps = _padded(layer, channels_outside=layer.gpu.mapping.order == "channels_outside")
+    try:
+        products = fastest(layer, lambda tile: _boxed(layer, tile, steps, reuse))
+    except CapacityError:
+        if reuse != "patch":
+            raise
+        products = fastest(layer, lambda tile: _boxed(layer, tile, steps, "cache"))
+    return _program(layer, products)
+
+
+def explicit(layer: GpuLayer) -> GpuProgram:
+    """The lowered matrix is written to DRAM by a kernel of its own; the product then knows nothing of taps.
+
+    A layer that is its own lowered matrix has no such kernel. Raises CapacityError.
+    """
+    steps = _compact(layer)
+    made = 0 if layer.conv.is_a_product else layer.outputs * layer.taps * layer.conv.in_channels * layer.element_bytes
+    read = (made or layer.touched_bytes) + layer.filter_bytes
+    products = fastest(layer, lambda tile: _gathered(layer, tile, steps, 1, read))
+    return _program(layer, products, [MoveKernel("lowered", "dram", layer.touched_bytes, made)] if made else [], made)
+
+
+LOWERINGS: dict[str, Callable[[GpuLayer], GpuProgram]] = {
+    "channel_last": channel_last,
+    "block_channel_first": block_channel_first,
+    "explicit": explicit,
+}
+"""Every lowering of a GPU by its name, the usual one first."""
+GLOSSES = {
+    "channel_last": "as the library does it: each tap gathered by itself",
+    "block_channel_first": "the paper's, in blocks: taps of a slab of channels share what was staged",
+    "explicit": "the lowered matrix written to DRAM first",
+}
+
+
+def _program(
+    layer: GpuLayer, products: ProductKernel, ahead: Iterable[Kernel] = (), lowered_bytes: int = 0
+) -> GpuProgram:
+    """Maps that come channel by channel are transposed ahead; the epilogue writes them either way."""
+    transposed = layer.gpu.mapping.layout == "NCHW" and not layer.is_a_product
+    transform = [MoveKernel("transform", "dram", layer.ifmap_bytes, layer.ifmap_bytes)] if transposed else []
+    return GpuProgram((*transform, *ahead, products, *reduction(layer, products)), lowered_bytes)
+
+
+# ---- the k-steps of a sum over taps and channels
+
+
+def _padded(layer: GpuLayer, channels_outside: bool) -> tuple[KStep, ...]:
+    """Every tap begins a k-step: the rest of its last one is zeros."""
+    size = layer.gpu.mapping.k_step
+    slabs = [(first, min(size, layer.channels - first)) for first in range(0, layer.channels, size)]
+    if channels_outside:
+        return tuple((ChannelRun(tap, *slab),) for slab in slabs for tap in range(layer.taps))
+    return tuple((ChannelRun(tap, *slab),) for tap in range(layer.taps) for slab in slabs)
+
+
+def _compact(layer: GpuLayer) -> tuple[KStep, ...]:
+    """Taps follow one another without a gap: a k-step may hold the channels of several."""
+    size, channels, rows = layer.gpu.mapping.k_step, layer.channels, layer.taps * layer.channels
+    steps = []
+    for at in range(0, rows, size):
+        runs, stop = [], min(at + size, rows)
+        while at < stop:
+            tap, channel = divmod(at, channels)
+            count = min(channels - channel, stop - at)
+            runs.append(ChannelRun(tap, channel, count))
+            at += count
+        steps.append(tuple(runs))
+    return tuple(steps)
+
+
+# ---- blocks that gather every tap of every k-step anew
+
+
+def _gathered(
+    layer: GpuLayer, tile: BlockTile, steps: tuple[KStep, ...], period: int, read_bytes: int, *, offsets: bool = False
+) -> ProductKernel | None:
+    """The products of blocks of neighbouring outputs; None where they have no room.
+
+    The DRAM gives them `read_bytes`. `offsets` of taps may have been worked out ahead.
+    """
+    resident = layer.gpu.resident(tile, _staged_bytes(layer, tile))
+    if not resident:
+        return None
+    blocks, kinds = InOrder(layer.outputs, tile.m), _kinds_of(steps)
+    known = {kind: _gathered_step(layer, tile, *kind[: 1 + offsets]) for kind in set(kinds)}
+    a_bytes, b_bytes = _operand_bytes(layer, tile, blocks.count)
+    return ProductKernel(
+        layer.conv, layer.images, tile, blocks, steps, tuple(known[kind] for kind in kinds), period, 1, resident,
+        False, a_bytes, b_bytes, read_bytes, layer.ofmap_bytes,
+    )  # fmt: skip
+
+
+def _staged_bytes(layer: GpuLayer, tile: BlockTile) -> int:
+    """Shared memory of a block: the operands of a k-step, in as many buffers as are under way, at least two."""
+    return (layer.gpu.sm.loads_under_way + 1) * _stored_bytes(layer, tile.m + tile.n)
+
+
+def _stored_bytes(layer: GpuLayer, rows: int) -> int:
+    """Shared memory of a k-step of `rows`, zeros included."""
+    return rows * layer.gpu.mapping.k_step * layer.element_bytes
+
+
+@lru_cache(maxsize=16)
+def _kinds_of(steps: tuple[KStep, ...]) -> tuple[tuple[int, int], ...]:
+    """Channels of each k-step, and taps that begin with it."""
+    return tuple((sum(run.channels for run in step), sum(run.first == 0 for run in step)) for step in steps)
+
+
+def _gathered_step(layer: GpuLayer, tile: BlockTile, channels: int, taps: int = 0) -> StepTraffic:
+    """The channels of each row come in whole sectors, those of neighbouring taps side by side; zeros are stored too."""
+    fetched = (tile.m + tile.n) * _sectors(layer, channels)
+    return StepTraffic(fetched, fetched, _stored_bytes(layer, tile.m + tile.n), taps)
+
+
+def _sectors(layer: GpuLayer, channels: int) -> int:
+    """Bytes of the sectors that neighbouring channels are in."""
+    sector = layer.gpu.l2.sector_bytes
+    return -(-channels * layer.element_bytes // sector) * sector
+
+
+def _operand_bytes(layer: GpuLayer, tile: BlockTile, tiles: int) -> tuple[int, int]:
+    """What all blocks fetch of map and filter: every tap for each column of tiles; the filter for each row of them."""
+    columns = -(-layer.out_channels // tile.n)
+    sums = layer.taps * layer.channels * layer.element_bytes
+    return layer.outputs * sums * columns * layer.conv.groups, sums * layer.conv.out_channels * tiles
+
+
+# ---- blocks whose taps share what they read
+
+
+def _boxed(layer: GpuLayer, tile: BlockTile, steps: tuple[KStep, ...], reuse: str) -> ProductKernel | None:
+    """The products of blocks that make boxes; None where they have no room."""
+    gpu, patch = layer.gpu, reuse == "patch"
+    outside = gpu.mapping.order == "channels_outside"
+
+    def staged_by(box: tuple[int, int, int]) -> int:
+        if not patch:
+            return _staged_bytes(layer, tile)
+        # One patch, of all channels where taps are outermost, and the filter as buffers have it.
+        slabs = 1 if outside else -(-layer.channels // gpu.mapping.k_step)
+        return _stored_bytes(layer, _patch_elements(layer, box) * slabs + (gpu.sm.loads_under_way + 1) * tile.n)
+
+    boxes = _box_of(layer, tile, lambda box: gpu.resident(tile, staged_by(box)))
+    if boxes is None:
+        return None
+    elements, staged = _patch_elements(layer, boxes.box), staged_by(boxes.box)
+    resident = gpu.resident(tile, staged)
+    # L1 still has an element when the next tap reads it if what blocks fetch in between fits what is left of it.
+    between = tile.m * (gpu.mapping.k_step if outside else layer.channels) * layer.element_bytes
+    if reuse == "cache" and resident * (between + staged) > gpu.sm.unified_bytes:
+        reuse = "none"
+    known = {step: _shared_step(layer, tile, step, elements, reuse) for step in set(steps)}
+    a_bytes, b_bytes = _operand_bytes(layer, tile, boxes.count)
+    if reuse != "none":
+        fetched = sum(number * _patch_elements(layer, box) for number, box in boxes.shapes())
+        columns = -(-layer.out_channels // tile.n)
+        a_bytes = fetched * layer.conv.in_channels * layer.element_bytes * columns
+    period = layer.taps if outside else len(steps) // layer.taps
+    # Parts of a sum are cut where a patch ends.
+    unit = (layer.taps if outside else len(steps)) if patch else 1
+    return ProductKernel(
+        layer.conv, layer.images, tile, boxes, steps, tuple(known[step] for step in steps), period, unit, resident,
+        patch, a_bytes, b_bytes, layer.touched_bytes + layer.filter_bytes, layer.ofmap_bytes,
+    )  # fmt: skip
+
+
+def _box_of(layer: GpuLayer, tile: BlockTile, room: Callable[[tuple[int, int, int]], int]) -> Boxes | None:
+    """The boxes of as many outputs as the tile has rows that make the fewest tiles, and read the fewest elements.
+
+    Only boxes that an SM has `room` for, and rather several than one; None where it has for none.
+    """
+    extent = layer.images, layer.conv.out_height, layer.conv.out_width
+    keys = {}
+    for box in _factors(tile.m):
+        if blocks := room(box):
+            boxes = Boxes(extent, box)
+            keys[boxes.count, -min(blocks, 2), _patch_elements(layer, box), box] = boxes
+    return keys[min(keys)] if keys else None
+
+
+def _factors(size: int) -> Iterator[tuple[int, int, int]]:
+    for images in (each for each in range(1, size + 1) if size % each == 0):
+        rest = size // images
+        yield from ((images, rows, rest // rows) for rows in range(1, rest + 1) if rest % rows == 0)
+
+
+def _patch_elements(layer: GpuLayer, box: tuple[int, int, int]) -> int:
+    """Different elements of a channel that all taps of such a box read, padding included."""
+    images, *sides = box
+    axes = zip(sides, layer.conv.kernel, layer.conv.stride, layer.conv.dilation, strict=True)
+    return images * prod(unique(*axis) for axis in axes)
+
+
+def _shared_step(layer: GpuLayer, tile: BlockTile, step: KStep, elements: int, reuse: str) -> StepTraffic:
+    """With a patch, the first tap stages it for all; what L1 has, taps fetch in equal shares."""
+    (run,) = step
+    if reuse == "patch":
+        rows = elements * (run.tap == 0) + tile.n
+        fetched = rows * _sectors(layer, run.channels)
+        return StepTraffic(fetched, fetched, _stored_bytes(layer, rows))
+    rows = -(-elements // layer.taps) if reuse == "cache" else tile.m
+    gathered = _gathered_step(layer, tile, run.channels)
+    return gathered._replace(fetched=(rows + tile.n) * _sectors(layer, run.channels))

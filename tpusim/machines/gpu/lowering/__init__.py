@@ -1,1 +1,0 @@
-"""From a layer to a Program."""

@@ -1,1 +1,0 @@
-"""The waist: the kernels of a layer, what their blocks stage and multiply step by step, and where it comes from."""
