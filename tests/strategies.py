@@ -29,11 +29,10 @@ from tpusim.machines.tpu.sections import (
 )
 from tpusim.memory.dram.device import Device, read_device
 from tpusim.network.ops import OPS
-from tpusim.network.ops.array_op import ArrayOp
+from tpusim.network.ops.array_op import ArrayOp, Conv2d, Gemm
 from tpusim.network.ops.conv1d import Conv1d
-from tpusim.network.ops.conv2d import Conv2d
 from tpusim.network.ops.conv_transpose2d import ConvTranspose2d
-from tpusim.network.ops.deform_conv2d import DeformConv2d
+from tpusim.network.ops.deform_conv2d import KINDS, DeformConv2d
 from tpusim.network.ops.elementwise import (
     ROWS,
     Arithmetic,
@@ -45,15 +44,10 @@ from tpusim.network.ops.elementwise import (
     Power,
     ScaleShift,
 )
-from tpusim.network.ops.gemm import Gemm
-from tpusim.network.ops.lrn import BETAS, Lrn
 from tpusim.network.ops.moves import AXES, ChannelShuffle, Move, Pad, Slice, Transpose, Upsample
-from tpusim.network.ops.offsets import KINDS
-from tpusim.network.ops.op import Op
+from tpusim.network.ops.op import Op, VectorOp
 from tpusim.network.ops.pool2d import Pool2d
-from tpusim.network.ops.row_op import RowOp
-from tpusim.network.ops.rows import LayerNorm, ReduceMean, Softmax, SumExp, SumSquares
-from tpusim.network.ops.vector_op import VectorOp
+from tpusim.network.ops.rows import BETAS, LayerNorm, Lrn, ReduceMean, RowOp, Softmax, SumExp, SumSquares
 
 
 def machine(

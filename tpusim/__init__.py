@@ -11,11 +11,10 @@ if TYPE_CHECKING:
     from tpusim.flow.simulation import simulate
     from tpusim.machines.family import load_hardware
     from tpusim.machines.tpu.description import Hardware
+    from tpusim.network.ops.array_op import Conv2d, Gemm
     from tpusim.network.ops.conv1d import Conv1d
-    from tpusim.network.ops.conv2d import Conv2d
     from tpusim.network.ops.conv_transpose2d import ConvTranspose2d
     from tpusim.network.ops.deform_conv2d import DeformConv2d
-    from tpusim.network.ops.gemm import Gemm
     from tpusim.network.workload import Workload
     from tpusim.network.workload_file import load_workload
     from tpusim.result.records import Result
@@ -37,10 +36,10 @@ __all__ = [
 
 _MODULES = {
     "Conv1d": "network.ops.conv1d",
-    "Conv2d": "network.ops.conv2d",
+    "Conv2d": "network.ops.array_op",
     "ConvTranspose2d": "network.ops.conv_transpose2d",
     "DeformConv2d": "network.ops.deform_conv2d",
-    "Gemm": "network.ops.gemm",
+    "Gemm": "network.ops.array_op",
     "Hardware": "machines.tpu.description",
     "Result": "result.records",
     "Workload": "network.workload",

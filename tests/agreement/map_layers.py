@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tests.agreement.test_fused import FINISHES
 from tests.strategies import among
 from tpusim.network.ops import OPS, elementwise
+from tpusim.network.ops.array_op import Conv2d, Gemm
 from tpusim.network.ops.conv1d import Conv1d
-from tpusim.network.ops.conv2d import Conv2d
 from tpusim.network.ops.conv_transpose2d import ConvTranspose2d
 from tpusim.network.ops.elementwise import (
     Add,
@@ -26,7 +26,6 @@ from tpusim.network.ops.elementwise import (
     ScaleShift,
 )
 from tpusim.network.ops.fused import Fused
-from tpusim.network.ops.gemm import Gemm
 from tpusim.network.ops.op import Op, Shape
 from tpusim.network.ops.pool2d import Pool2d
 from tpusim.network.ops.rows import LayerNorm, ReduceMean, Softmax

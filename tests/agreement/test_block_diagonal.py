@@ -19,7 +19,7 @@ from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.tensor import Along
 from tpusim.machines.tpu.program.transfers import Fill
-from tpusim.network.ops.conv2d import Conv2d
+from tpusim.network.ops.array_op import Conv2d
 
 NAME = "block_diagonal"
 

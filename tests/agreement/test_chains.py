@@ -27,7 +27,7 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Step, Stream
 from tpusim.machines.tpu.program.transfers import Fill, LaneTransfer, Spill
 from tpusim.machines.tpu.schedule.joined import Read, joined
-from tpusim.network.ops.conv2d import Conv2d
+from tpusim.network.ops.array_op import Conv2d
 
 MOST_CYCLES = 1_000
 """Of a case for an engine that takes time for every cycle: longer ones cost most of it and show nothing more."""

@@ -36,7 +36,7 @@ from tpusim.machines.tpu.program.addresses import BankFeed, Counter, Counters, L
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Step, Stream
 from tpusim.machines.tpu.program.transfers import BankFill
-from tpusim.network.ops.conv2d import Conv2d
+from tpusim.network.ops.array_op import Conv2d
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 from tpusim.network.workload_file import load_workload

@@ -24,7 +24,7 @@ from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Stream, Vector
 from tpusim.machines.tpu.program.transfers import Fill
-from tpusim.network.ops.conv2d import Conv2d
+from tpusim.network.ops.array_op import Conv2d
 from tpusim.network.ops.deform_conv2d import DeformConv2d
 
 SMALL = machine(8, 8, word_elements=4)

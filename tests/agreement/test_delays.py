@@ -30,8 +30,7 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Stream
 from tpusim.machines.tpu.search.candidates import Candidates
 from tpusim.machines.tpu.sections import BlockSizes
-from tpusim.network.ops.conv2d import Conv2d
-from tpusim.network.ops.gemm import Gemm
+from tpusim.network.ops.array_op import Conv2d, Gemm
 
 
 def agreed(layer: Conv2d | Gemm, batch: int, program: Program, hardware: Hardware) -> Timing:

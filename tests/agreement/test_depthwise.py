@@ -24,8 +24,7 @@ from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Step, Vector
 from tpusim.machines.tpu.program.transfers import Fill, Spill, Transfer
-from tpusim.network.ops.conv2d import Conv2d
-from tpusim.network.ops.gemm import Gemm
+from tpusim.network.ops.array_op import Conv2d, Gemm
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 

@@ -22,9 +22,8 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import Fill, Transfer
 from tpusim.machines.tpu.register.hbm import BankedFill, BankedMemory
 from tpusim.memory.dram.device import Device
-from tpusim.memory.timing import Clocks, last_burst_of, last_word_of
-from tpusim.network.ops.conv2d import Conv2d
-from tpusim.network.ops.gemm import Gemm
+from tpusim.memory.shares import last_burst_of, last_word_of
+from tpusim.network.ops.array_op import Conv2d, Gemm
 
 
 def with_banks(hardware: Hardware, device: Device) -> Hardware:

@@ -32,8 +32,7 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Stream
 from tpusim.machines.tpu.program.tensor import Part
 from tpusim.machines.tpu.program.transfers import Fill, Spill
-from tpusim.network.ops.conv2d import Conv2d
-from tpusim.network.ops.gemm import Gemm
+from tpusim.network.ops.array_op import Conv2d, Gemm
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 from tpusim.network.workload_file import load_workload

@@ -22,7 +22,7 @@ from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Vector
 from tpusim.machines.tpu.program.transfers import Spill
 from tpusim.machines.tpu.tiles.fft import fourier_tiles, real_transform, waves
 from tpusim.machines.tpu.tiles.tile_algorithm import Recipe
-from tpusim.network.ops.conv2d import Conv2d
+from tpusim.network.ops.array_op import Conv2d
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 

@@ -19,17 +19,15 @@ from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, lowered
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Step
-from tpusim.network.ops.conv2d import Conv2d
+from tpusim.network.ops.array_op import Conv2d, Gemm
 from tpusim.network.ops.conv_transpose2d import ConvTranspose2d
 from tpusim.network.ops.deform_conv2d import DeformConv2d
 from tpusim.network.ops.elementwise import Add, Gelu, Mul, Relu, ScaleShift
 from tpusim.network.ops.fused import Fused
-from tpusim.network.ops.gemm import Gemm
-from tpusim.network.ops.lrn import Lrn
 from tpusim.network.ops.moves import Slice, Transpose
 from tpusim.network.ops.op import Op
 from tpusim.network.ops.pool2d import Pool2d
-from tpusim.network.ops.rows import LayerNorm, Softmax
+from tpusim.network.ops.rows import LayerNorm, Lrn, Softmax
 
 TRAIL = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+-"
 RELU = Relu("relu", 64, 14, 14)

@@ -48,12 +48,11 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Stream
 from tpusim.machines.tpu.program.tensor import Along
 from tpusim.machines.tpu.program.transfers import Fill
-from tpusim.network.ops.conv2d import Conv2d
+from tpusim.network.ops.array_op import Conv2d, Gemm
 from tpusim.network.ops.conv_transpose2d import ConvTranspose2d
 from tpusim.network.ops.deform_conv2d import DeformConv2d
 from tpusim.network.ops.elementwise import Clip, LeakyRelu, Pointwise, Relu
 from tpusim.network.ops.fused import Fused
-from tpusim.network.ops.gemm import Gemm
 
 RELU = Relu("relu", 1)
 FINISHES = st.sampled_from([(), (RELU,), (LeakyRelu("leaky", 1, slope=0.25),), (RELU, Clip("clip", 1, max=6.0))])

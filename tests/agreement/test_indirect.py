@@ -28,7 +28,7 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Step, Stream
 from tpusim.machines.tpu.program.transfers import Fill
 from tpusim.machines.tpu.schedule.scheduler import program_of
-from tpusim.network.ops.conv2d import Conv2d
+from tpusim.network.ops.array_op import Conv2d
 from tpusim.reference import Tensor as Values
 
 CASES = cases(1 / 20)

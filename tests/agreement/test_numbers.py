@@ -20,8 +20,8 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, meant
 from tpusim.machines.tpu.program.program import Program
+from tpusim.network.ops.array_op import Gemm
 from tpusim.network.ops.conv_transpose2d import ConvTranspose2d
-from tpusim.network.ops.gemm import Gemm
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 from tpusim.numerics.element_types import ELEMENT_TYPES, INT8

@@ -44,7 +44,7 @@ from tpusim.machines.tpu.schedule.joined import Joint, Read, linked, placed
 from tpusim.machines.tpu.schedule.residence import residence
 from tpusim.machines.tpu.schedule.scratch import in_scratch, prefetched
 from tpusim.machines.tpu.sections import ScratchMemory
-from tpusim.network.ops.gemm import Gemm
+from tpusim.network.ops.array_op import Gemm
 from tpusim.reference import Tensor as Array
 
 MOST_CYCLES = 1_500

@@ -26,7 +26,7 @@ from tpusim.machines.tpu.tiles.fft import tiles_of
 from tpusim.machines.tpu.tiles.tile_algorithm import Recipe
 from tpusim.machines.tpu.tiles.tile_lowering import in_tiles
 from tpusim.machines.tpu.tiles.winograd import WINOGRAD_2, WINOGRAD_4
-from tpusim.network.ops.conv2d import Conv2d
+from tpusim.network.ops.array_op import Conv2d
 
 SHORT = 3000
 """Cycles of a case; transforms take many steps even of one tile."""

@@ -33,8 +33,8 @@ from tpusim.machines.tpu.program.transfers import Fill, Spill
 from tpusim.network.ops import OPS
 from tpusim.network.ops.elementwise import ROWS, Add, Div, Gelu, Mul, Pointwise, Relu, ScaleShift, Sub
 from tpusim.network.ops.moves import ChannelShuffle, Move, Pad, Slice, Transpose, Upsample
+from tpusim.network.ops.op import VectorOp
 from tpusim.network.ops.pool2d import Pool2d
-from tpusim.network.ops.vector_op import VectorOp
 from tpusim.network.workload import Workload
 
 LOWERING = "vector_ops"

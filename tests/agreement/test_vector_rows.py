@@ -30,8 +30,7 @@ from tpusim.machines.tpu.program.steps import Step, Vector
 from tpusim.machines.tpu.program.tensor import Part
 from tpusim.machines.tpu.program.transfers import Fill, Spill
 from tpusim.network.ops.elementwise import Relu
-from tpusim.network.ops.row_op import RowOp
-from tpusim.network.ops.rows import LayerNorm, ReduceMean, Softmax, SumExp, SumSquares
+from tpusim.network.ops.rows import LayerNorm, ReduceMean, RowOp, Softmax, SumExp, SumSquares
 from tpusim.network.workload import Workload
 
 LOWERING = "vector_rows"

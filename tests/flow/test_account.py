@@ -13,7 +13,7 @@ from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Stream
 from tpusim.machines.tpu.program.transfers import Transfer
-from tpusim.network.ops.gemm import Gemm
+from tpusim.network.ops.array_op import Gemm
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 

@@ -13,10 +13,9 @@ from tpusim.base.errors import InputError
 from tpusim.flow.fusion import fused
 from tpusim.flow.tracing import recordings, trace
 from tpusim.machines.tpu.description import Hardware
-from tpusim.network.ops.conv2d import Conv2d
+from tpusim.network.ops.array_op import Conv2d, Gemm
 from tpusim.network.ops.deform_conv2d import DeformConv2d
 from tpusim.network.ops.elementwise import Add, Relu
-from tpusim.network.ops.gemm import Gemm
 from tpusim.network.workload import Workload
 from tpusim.report.tables.sentences import overlap_notice
 from tpusim.result.load import parse_result

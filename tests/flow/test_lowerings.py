@@ -30,7 +30,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.lowering.vector_ops import VECTOR_OPS
 from tpusim.machines.tpu.program.program import Lowered
-from tpusim.network.ops.gemm import Gemm
+from tpusim.network.ops.array_op import Gemm
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 from tpusim.result.load import parse_result

@@ -23,7 +23,7 @@ from tpusim.flow.tracing import recordings, trace
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.lowering.registry import lowered, planned_of
 from tpusim.machines.tpu.program.transfers import Transfer
-from tpusim.network.ops.gemm import Gemm
+from tpusim.network.ops.array_op import Gemm
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 

@@ -13,7 +13,7 @@ from tpusim.flow.held import Expectation
 from tpusim.flow.numbers import numbers_of
 from tpusim.flow.screening import Screening
 from tpusim.flow.verify import verdict_of
-from tpusim.network.ops.gemm import Gemm
+from tpusim.network.ops.array_op import Gemm
 from tpusim.network.ops.op import Op
 from tpusim.numerics.equality import agreement
 from tpusim.reference.screening import screen

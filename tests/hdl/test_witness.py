@@ -16,8 +16,7 @@ from tpusim.machines.tpu.definition import DMA, RESULT, WEIGHT
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.machines.tpu.program.program import Program
-from tpusim.network.ops.conv2d import Conv2d
-from tpusim.network.ops.gemm import Gemm
+from tpusim.network.ops.array_op import Conv2d, Gemm
 from tpusim.reference import Tensor
 
 pytest.importorskip("amaranth", reason="the hardware witness needs Amaranth HDL: pip install amaranth")

@@ -13,7 +13,7 @@ import numpy as np
 
 from tpusim import reference
 from tpusim.kernels.block_channel_first import ORDERS, Tile, convolve
-from tpusim.network.ops.conv2d import Conv2d
+from tpusim.network.ops.array_op import Conv2d
 
 BATCH = 2
 TILE = Tile(pixels=32, out_channels=16, channels=16)

@@ -10,8 +10,8 @@ import pytest
 from tpusim import load_workload
 from tpusim.base.errors import InputError
 from tpusim.network.edges import Source
+from tpusim.network.ops.array_op import Gemm
 from tpusim.network.ops.elementwise import Relu
-from tpusim.network.ops.gemm import Gemm
 from tpusim.network.workload import Workload
 
 NET = """

@@ -11,7 +11,7 @@ from tpusim.base.errors import InputError
 from tpusim.flow.verify import expected, operands_of
 from tpusim.machines.tpu.lowering import vector_ops
 from tpusim.machines.tpu.program.transfers import Fill
-from tpusim.network.ops.lrn import Lrn
+from tpusim.network.ops.rows import Lrn
 
 
 def test_windows_stand_on_the_channels_that_there_are() -> None:

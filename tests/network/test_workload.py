@@ -14,8 +14,7 @@ from tpusim import load_hardware, load_workload, simulate
 from tpusim.base.errors import InputError
 from tpusim.input.source import shipped
 from tpusim.machines.tpu import event
-from tpusim.network.ops.conv2d import Conv2d
-from tpusim.network.ops.gemm import Gemm
+from tpusim.network.ops.array_op import Conv2d, Gemm
 from tpusim.network.workload import Workload
 from tpusim.result.load import parse_result
 from tpusim.result.vocabulary.runs import left_out

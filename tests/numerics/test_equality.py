@@ -9,7 +9,7 @@ from tests.strategies import conv
 from tpusim import reference
 from tpusim.flow.numbers import SMALL
 from tpusim.flow.verify import verdict_of
-from tpusim.network.ops.gemm import Gemm
+from tpusim.network.ops.array_op import Gemm
 from tpusim.network.ops.op import OFMAP, Op
 from tpusim.numerics.bounds import moved
 from tpusim.numerics.equality import Verdict, agreement

@@ -11,9 +11,8 @@ from tests.strategies import conv
 from tpusim import reference
 from tpusim.base.errors import InputError
 from tpusim.network.ops import OPS
-from tpusim.network.ops.conv2d import Conv2d
+from tpusim.network.ops.array_op import Conv2d, Gemm
 from tpusim.network.ops.fused import Fused
-from tpusim.network.ops.gemm import Gemm
 from tpusim.reference import pointwise
 from tpusim.reference.operands import EXACT
 

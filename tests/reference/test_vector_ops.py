@@ -36,8 +36,8 @@ from tpusim.network.ops.elementwise import (
     Sub,
     Tanh,
 )
+from tpusim.network.ops.op import VectorOp
 from tpusim.network.ops.pool2d import Pool2d
-from tpusim.network.ops.vector_op import VectorOp
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))

@@ -18,9 +18,8 @@ from tests.strategies import conv, machine
 from tpusim import simulate
 from tpusim.cli import app as cli
 from tpusim.machines.tpu.description import Hardware
-from tpusim.network.ops.conv2d import Conv2d
+from tpusim.network.ops.array_op import Conv2d, Gemm
 from tpusim.network.ops.elementwise import Add, Relu
-from tpusim.network.ops.gemm import Gemm
 from tpusim.network.ops.pool2d import Pool2d
 from tpusim.network.workload import Workload
 from tpusim.report.shown import Sentences, text_of

@@ -18,8 +18,7 @@ from tpusim import simulate
 from tpusim.base.errors import InputError
 from tpusim.cli import app as cli
 from tpusim.machines.tpu.description import load_hardware
-from tpusim.network.ops.conv2d import Conv2d
-from tpusim.network.ops.gemm import Gemm
+from tpusim.network.ops.array_op import Conv2d, Gemm
 from tpusim.network.workload_file import load_workload
 from tpusim.report import text as texts
 from tpusim.report.plots import figure

@@ -31,7 +31,7 @@ from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.machines.tpu.observation.timeline import ACCESSES, Cycle, Pieces, Timeline, Track, unwatched
 from tpusim.machines.tpu.program.transfers import Transfer
 from tpusim.machines.tpu.sections import MOST_ARRAYS
-from tpusim.network.ops.gemm import Gemm
+from tpusim.network.ops.array_op import Gemm
 from tpusim.network.workload_file import load_workload
 from tpusim.report.trace.lanes import vcd
 from tpusim.report.trace.perfetto import COUNTERS, OF_AN_ARRAY, TRACKS, counters, windows

@@ -13,8 +13,7 @@ from typer.testing import CliRunner, Result
 from tests.strategies import conv, machine
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.cli import app as cli
-from tpusim.network.ops.conv2d import Conv2d
-from tpusim.network.ops.gemm import Gemm
+from tpusim.network.ops.array_op import Conv2d, Gemm
 from tpusim.network.ops.pool2d import Pool2d
 from tpusim.network.workload import Workload
 from tpusim.report.shown import Sentences

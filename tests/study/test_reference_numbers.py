@@ -10,8 +10,7 @@ import pytest
 
 from tests import ROOT
 from tpusim import load_hardware
-from tpusim.network.ops.conv2d import Conv2d
-from tpusim.network.ops.gemm import Gemm
+from tpusim.network.ops.array_op import Conv2d, Gemm
 from tpusim.study.validation import operations
 from tpusim.study.validation.cases import WORDS, Case, rows, sizes
 from tpusim.study.validation.convolutions import uncharged

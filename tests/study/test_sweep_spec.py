@@ -15,9 +15,8 @@ from tests import ROOT
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.base.errors import InputError
 from tpusim.cli import app as cli
-from tpusim.network.ops.conv2d import Conv2d
+from tpusim.network.ops.array_op import Conv2d, Gemm
 from tpusim.network.ops.elementwise import Add
-from tpusim.network.ops.gemm import Gemm
 from tpusim.network.ops.pool2d import Pool2d
 from tpusim.study.sweep.constraint import Constraint
 from tpusim.study.sweep.spec import Sweep, load_sweep

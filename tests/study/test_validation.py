@@ -20,7 +20,7 @@ from tests.conftest import in_this_process
 from tpusim import load_hardware
 from tpusim.base.errors import CapacityError
 from tpusim.cli import app as cli
-from tpusim.network.ops.gemm import Gemm
+from tpusim.network.ops.array_op import Gemm
 from tpusim.report.shown import laid_out
 from tpusim.report.style import SERIES
 from tpusim.report.tables.validation import summaries, validated

@@ -14,7 +14,7 @@ from tpusim.machines.tpu.cut.reduction import TapGroups
 from tpusim.machines.tpu.lowering.convolution import plan_of
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.sections import BlockSizes
-from tpusim.network.ops.conv2d import Conv2d
+from tpusim.network.ops.array_op import Conv2d
 from tpusim.study.validation.cases import Row, rows
 from tpusim.study.validation.convolutions import (
     LANES,

@@ -13,7 +13,7 @@ from tests.strategies import conv
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.cli.app import app
 from tpusim.machines.tpu.description import Hardware
-from tpusim.network.ops.gemm import Gemm
+from tpusim.network.ops.array_op import Gemm
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 from tpusim.report.page.run import run_data

@@ -20,7 +20,7 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.tensor import Part
 from tpusim.machines.tpu.program.transfers import Spill
 from tpusim.network.ops.op import OFMAP, Index, Op
-from tpusim.network.ops.row_op import RowOp
+from tpusim.network.ops.rows import RowOp
 from tpusim.numerics.bounds import BOUNDED, bounded, gamma, moved
 from tpusim.numerics.equality import Values, Verdict, agreement, difference, larger
 from tpusim.reference import Box, Operands, Tensor, rows

@@ -9,8 +9,7 @@ from typing import Annotated, ClassVar, NamedTuple
 from tpusim.base.errors import InputError
 from tpusim.input.form import Name, validated, whole
 from tpusim.network.edges import Source, side_by_side
-from tpusim.network.ops.grouped import Channels, Size
-from tpusim.network.ops.op import MOST_CHANNELS, Shape
+from tpusim.network.ops.op import MOST_CHANNELS, Channels, Shape, Size
 
 
 class Made(NamedTuple):

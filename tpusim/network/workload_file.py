@@ -18,7 +18,6 @@ from tpusim.network.edges import INPUT, Edges, Source
 from tpusim.network.entries import EXAMPLE, LOWERING, MOST_LAYERS, Read, count_of, numbered, read_layers
 from tpusim.network.formats import is_foreign, read
 from tpusim.network.formats.asked import NOTHING, ModelOptions, check_ops
-from tpusim.network.ops.offset_file import beside
 from tpusim.network.ops.op import Op
 from tpusim.network.sizes import Sizes, are_sound, names_in, read_sizes, with_sizes
 from tpusim.network.wiring import INPUTS, Wiring, inputs_of, is_graph
@@ -62,8 +61,18 @@ def open_workload(name_or_path: str | Path, asked: ModelOptions = NOTHING) -> Do
     if is_foreign(name_or_path):
         return read(Path(name_or_path), asked)
     document = with_sizes(open_document(name_or_path, "workloads"), asked.dims)
-    layers = beside(document.data.get("layers"), Path(name_or_path).parent)
-    return replace(document, data={**document.data, "layers": layers}) if layers else document
+    layers, folder = document.data.get("layers"), Path(name_or_path).parent
+    if not isinstance(layers, list):
+        return document
+    return replace(document, data={**document.data, "layers": [_beside(each, folder) for each in layers]})
+
+
+def _beside(layer: object, folder: Path) -> object:
+    """A layer as a file gives it, with the path of its file of offsets from here instead of from that folder."""
+    given = layer.get("offsets") if isinstance(layer, Mapping) else None
+    if not isinstance(layer, Mapping) or not isinstance(given, str) or not given.endswith(".npz"):
+        return layer
+    return {**layer, "offsets": str(folder / given)}
 
 
 def workload_of(document: Document, batch: int, ops: str | None = None) -> Workload:

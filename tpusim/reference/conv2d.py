@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tpusim.network.ops.conv2d import Conv2d
+from tpusim.network.ops.array_op import Conv2d
 from tpusim.reference.operands import Operand, Operands, Tensor, number_of
 
 MOST_ELEMENTS = 1 << 19

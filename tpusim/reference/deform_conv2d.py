@@ -7,8 +7,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from tpusim.network.ops.deform_conv2d import DeformConv2d
-from tpusim.network.ops.offsets import MASK_PARTS, Offsets
+from tpusim.network.ops.deform_conv2d import MASK_PARTS, DeformConv2d, Offsets
 from tpusim.reference.operands import Operand, Operands, Tensor, number_of
 
 _Box = tuple[range, range, range, range]

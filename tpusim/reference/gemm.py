@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from tpusim.network.ops.gemm import Gemm
+from tpusim.network.ops.array_op import Gemm
 from tpusim.reference.operands import Operands, Tensor, number_of
 
 _Box: TypeAlias = tuple[range, range, range, range]

@@ -7,8 +7,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from tpusim.network.ops.array_op import ArrayOp
-from tpusim.network.ops.conv2d import Conv2d
+from tpusim.network.ops.array_op import ArrayOp, Conv2d
 from tpusim.reference.conv2d import receptive_fields
 from tpusim.reference.operands import Operand, Operands, Tensor, number_of
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tpusim.network.ops.lrn import Lrn
+from tpusim.network.ops.rows import Lrn
 from tpusim.reference.operands import Operands, Tensor
 
 MORE_ROUNDINGS = 4

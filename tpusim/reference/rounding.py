@@ -5,11 +5,10 @@ from __future__ import annotations
 from functools import partial
 
 from tpusim.network.ops.fused import Fused
-from tpusim.network.ops.lrn import Lrn
 from tpusim.network.ops.moves import Move
 from tpusim.network.ops.op import Op
 from tpusim.network.ops.pool2d import Pool2d
-from tpusim.network.ops.row_op import RowOp
+from tpusim.network.ops.rows import Lrn, RowOp
 from tpusim.reference import Box, compute, functions, fused, lrn, pointwise, rows
 from tpusim.reference.operands import Operands, Tensor
 

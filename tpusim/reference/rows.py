@@ -8,8 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tpusim.network.ops.row_op import RowOp
-from tpusim.network.ops.rows import LayerNorm
+from tpusim.network.ops.rows import LayerNorm, RowOp
 from tpusim.reference.operands import Operands, Tensor, number_of
 
 _Box: TypeAlias = tuple[range, range, range, range]

@@ -14,7 +14,7 @@ from tpusim.machines.gpu.definition import Pace
 from tpusim.machines.gpu.description import Gpu, read
 from tpusim.machines.gpu.lowering import LOWERINGS
 from tpusim.machines.gpu.program import GpuProgram
-from tpusim.network.ops.conv2d import Conv2d
+from tpusim.network.ops.array_op import Conv2d
 from tpusim.network.ops.op import Op
 
 SMALL = """

@@ -15,7 +15,7 @@ from tpusim.machines.gpu import event
 from tpusim.machines.gpu.description import Gpu
 from tpusim.machines.gpu.lowering import LOWERINGS
 from tpusim.machines.gpu.program import Boxes, GpuProgram, unique
-from tpusim.network.ops.conv2d import Conv2d
+from tpusim.network.ops.array_op import Conv2d
 
 side = st.integers(1, 12)
 

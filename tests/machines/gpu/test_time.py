@@ -17,7 +17,7 @@ from tpusim.machines.gpu.definition import Pace, waves
 from tpusim.machines.gpu.description import Gpu
 from tpusim.machines.gpu.event import resident
 from tpusim.machines.gpu.lowering import LOWERINGS
-from tpusim.network.ops.conv2d import Conv2d
+from tpusim.network.ops.array_op import Conv2d
 
 
 @settings(max_examples=cases(0.12), deadline=None)

@@ -16,10 +16,9 @@ from tpusim.machines.gpu import datapath
 from tpusim.machines.gpu.description import Gpu
 from tpusim.machines.gpu.lowering import LOWERINGS
 from tpusim.machines.gpu.program import GpuProgram
+from tpusim.network.ops.array_op import Conv2d, Gemm
 from tpusim.network.ops.conv1d import Conv1d
-from tpusim.network.ops.conv2d import Conv2d
 from tpusim.network.ops.elementwise import Relu
-from tpusim.network.ops.gemm import Gemm
 from tpusim.network.ops.op import Op
 
 

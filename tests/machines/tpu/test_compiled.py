@@ -16,8 +16,7 @@ from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.machines.tpu.lowering.convolution import plan_of
 from tpusim.machines.tpu.program.steps import Preload, Stream
 from tpusim.machines.tpu.program.transfers import Fill
-from tpusim.network.ops.conv2d import Conv2d
-from tpusim.network.ops.gemm import Gemm
+from tpusim.network.ops.array_op import Conv2d, Gemm
 from tpusim.study.validation import convolutions
 from tpusim.study.validation.cases import Row, rows, sizes
 from tpusim.study.validation.convolutions import their_block, weights_transposed

@@ -25,7 +25,7 @@ from tpusim.machines.tpu.lowering.dense import Dense, DenseTaps
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, planned_of
 from tpusim.machines.tpu.program.addresses import Counter, Counters, boxes_of
 from tpusim.machines.tpu.sections import MappingPolicy
-from tpusim.network.ops.conv2d import Conv2d
+from tpusim.network.ops.array_op import Conv2d
 
 relaxed = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 CUTS = {

@@ -22,8 +22,7 @@ from tpusim.machines.tpu.lowering.convolution import plan_of
 from tpusim.machines.tpu.lowering.dense import Dense
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, lowered
 from tpusim.machines.tpu.sections import BlockSizes
-from tpusim.network.ops.conv2d import Conv2d
-from tpusim.network.ops.gemm import Gemm
+from tpusim.network.ops.array_op import Conv2d, Gemm
 
 LAYER = conv(200, 14, 300, 3, padding=1)
 CUTS = {

@@ -24,7 +24,7 @@ from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.machines.tpu.observation.timeline import ACCESSES, Cycle, unwatched
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.register import Machine, trace
-from tpusim.network.ops.conv2d import Conv2d
+from tpusim.network.ops.array_op import Conv2d
 from tpusim.network.workload_file import load_workload
 from tpusim.report.plots.figure import DOTS_PER_INCH
 from tpusim.report.plots.trace_picture import draw

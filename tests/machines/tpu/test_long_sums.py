@@ -13,8 +13,7 @@ from tpusim.machines.tpu.description import load_hardware
 from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.program import Lowered
-from tpusim.network.ops.conv2d import Conv2d
-from tpusim.network.ops.gemm import Gemm
+from tpusim.network.ops.array_op import Conv2d, Gemm
 
 HARDWARE = load_hardware("tpu_v2")
 

@@ -19,8 +19,7 @@ from tpusim.machines.tpu.observation.timeline import unwatched
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Stream
-from tpusim.network.ops.conv2d import Conv2d
-from tpusim.network.ops.gemm import Gemm
+from tpusim.network.ops.array_op import Conv2d, Gemm
 from tpusim.network.workload import Workload
 
 GEMM = Gemm("gemm", 4, 4, 4)

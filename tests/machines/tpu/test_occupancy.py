@@ -22,9 +22,8 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Stream
 from tpusim.machines.tpu.program.transfers import Fill
 from tpusim.machines.tpu.schedule.joined import linked
-from tpusim.network.ops.conv2d import Conv2d
+from tpusim.network.ops.array_op import Conv2d, Gemm
 from tpusim.network.ops.fused import Fused
-from tpusim.network.ops.gemm import Gemm
 
 
 def used(program: Program, hardware: Hardware) -> dict[int, int]:

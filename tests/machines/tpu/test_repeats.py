@@ -19,7 +19,7 @@ from tpusim.machines.tpu.event.issue import IssueUnit
 from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.program import Program
-from tpusim.network.ops.conv2d import Conv2d
+from tpusim.network.ops.array_op import Conv2d
 
 
 def one_by_one(program: Program, hardware: Hardware) -> Timing:

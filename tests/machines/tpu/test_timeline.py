@@ -18,8 +18,7 @@ from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.machines.tpu.observation.timeline import Pieces, Slice, Timeline, Track
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.program import Program
-from tpusim.network.ops.conv2d import Conv2d
-from tpusim.network.ops.gemm import Gemm
+from tpusim.network.ops.array_op import Conv2d, Gemm
 
 MOST_PASSES = 1000
 relaxed = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))

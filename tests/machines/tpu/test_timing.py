@@ -25,8 +25,7 @@ from tpusim.machines.tpu.program.steps import Preload, Step, Stream
 from tpusim.machines.tpu.program.transfers import Spill
 from tpusim.machines.tpu.register.machine import Registered
 from tpusim.machines.tpu.register.wires import Wires
-from tpusim.network.ops.conv2d import Conv2d
-from tpusim.network.ops.gemm import Gemm
+from tpusim.network.ops.array_op import Conv2d, Gemm
 from tpusim.network.workload import Workload
 from tpusim.result.records import Blocking, LayerResult, VectorMemoryUse
 

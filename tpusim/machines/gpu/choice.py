@@ -11,8 +11,7 @@ from tpusim.base.errors import CapacityError, UnsuitableError
 from tpusim.machines.gpu.definition import Pace, dram_cycles, launch_cycles, move_cycles, pace_of, waves
 from tpusim.machines.gpu.description import BlockTile, Gpu
 from tpusim.machines.gpu.program import PART_BYTES, MoveKernel, ProductKernel, StepTraffic
-from tpusim.network.ops.array_op import ArrayOp
-from tpusim.network.ops.conv2d import Conv2d
+from tpusim.network.ops.array_op import ArrayOp, Conv2d
 from tpusim.network.ops.op import Op
 
 _CONVOLUTIONS = "conv2d", "conv1d", "gemm"

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.machines.gpu.program import Boxes, ChannelRun, GpuProgram, KStep, ProductKernel
-from tpusim.network.ops.conv2d import Conv2d
+from tpusim.network.ops.array_op import Conv2d
 from tpusim.reference import Operands, Tensor
 
 _MOST_ELEMENTS = 1 << 22

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.machines.gpu.description import BlockTile
-from tpusim.network.ops.conv2d import Conv2d
+from tpusim.network.ops.array_op import Conv2d
 
 Outputs = NDArray[np.int64]
 """Positions in [image, row, col], flat, [block, row of the tile]; -1 where a row of the tile has none."""

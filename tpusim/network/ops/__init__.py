@@ -14,10 +14,12 @@ if TYPE_CHECKING:
 
 _WITH_FIELDS = ("scale_shift", "leaky_relu", "clip", "power", "hard_sigmoid", "hard_swish", "gelu")
 _MODULES = {
-    **{name: name for name in ("conv2d", "conv1d", "conv_transpose2d", "deform_conv2d", "gemm", "pool2d")},
+    "conv2d": "array_op",
+    **{name: name for name in ("conv1d", "conv_transpose2d", "deform_conv2d")},
+    "gemm": "array_op",
+    "pool2d": "pool2d",
     **dict.fromkeys((*ROWS, *_WITH_FIELDS), "elementwise"),
-    **dict.fromkeys(("softmax", "layer_norm", "reduce_mean", "sum_exp", "sum_squares"), "rows"),
-    "lrn": "lrn",
+    **dict.fromkeys(("softmax", "layer_norm", "reduce_mean", "sum_exp", "sum_squares", "lrn"), "rows"),
     **dict.fromkeys(("transpose", "channel_shuffle", "slice", "pad", "upsample"), "moves"),
 }
 """The module of each, by its name in files."""

@@ -6,12 +6,10 @@ from collections.abc import Hashable, Mapping
 from typing import Annotated, ClassVar, TypeAlias
 
 from tpusim.base.errors import InputError
-from tpusim.input.form import Name, validated
-from tpusim.network.ops.array_op import Tensors
-from tpusim.network.ops.conv2d import Conv2d
-from tpusim.network.ops.grouped import MOST_SIDE, Channels, GroupedOp, Size
-from tpusim.network.ops.kernel_axis import Ends, KernelAxis, Same, padding
-from tpusim.network.ops.op import Index
+from tpusim.input.fields import Name
+from tpusim.input.form import validated
+from tpusim.network.ops.array_op import Conv2d, GroupedOp, Tensors
+from tpusim.network.ops.op import MOST_SIDE, Channels, Ends, Index, KernelAxis, Same, Size, padding
 
 _Padding: TypeAlias = Annotated[Ends | Same, padding(MOST_SIDE, (2,), "a whole number, [before, after]")]
 
@@ -71,7 +69,7 @@ class Conv1d(GroupedOp):
         return self._plane.tensors(batch)
 
     def convolution(self, batch: int) -> tuple[Conv2d, int]:
-        """The same over maps of one row."""
+        """A 2-D convolution over maps of one row."""
         return self._plane, batch
 
     def element_name(self, index: Index) -> tuple[tuple[str, ...], Index]:
@@ -81,16 +79,6 @@ class Conv1d(GroupedOp):
 
     @property
     def _plane(self) -> Conv2d:
-        before, after = self.axis.ends
-        return Conv2d(
-            self.name,
-            self.in_channels,
-            1,
-            self.in_length,
-            self.out_channels,
-            (1, self.kernel),
-            (1, self.stride),
-            (0, before, 0, after),
-            (1, self.dilation),
-            self.groups,
-        )
+        sizes = self.in_channels, 1, self.in_length, self.out_channels
+        (before, after), steps = self.axis.ends, ((1, self.kernel), (1, self.stride))
+        return Conv2d(self.name, *sizes, *steps, (0, before, 0, after), (1, self.dilation), self.groups)

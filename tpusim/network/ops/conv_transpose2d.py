@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from math import prod
 from typing import Annotated, ClassVar, TypeAlias
 
 from tpusim.base.errors import InputError, Problem, UnsuitableError
-from tpusim.input.form import Name, pair, validated
-from tpusim.network.ops.array_op import Tensors
-from tpusim.network.ops.conv2d import Conv2d
-from tpusim.network.ops.grouped import MOST_SIDE, Channels, GroupedOp, Sides, Size, Steps, short
+from tpusim.input.fields import Name, pair
+from tpusim.input.form import validated
+from tpusim.network.ops.array_op import Conv2d, PlanarOp
+from tpusim.network.ops.op import MOST_SIDE, Channels, Sides, Size, Steps, short
 
 _Cropped: TypeAlias = Annotated[Sides, pair(MOST_SIDE, 0, "; as much is cut off on opposite sides")]
 _Added: TypeAlias = Annotated[Sides, pair(MOST_SIDE, 0, "; rows and columns added at the far ends")]
 
 
 @validated
-class ConvTranspose2d(GroupedOp):
+class ConvTranspose2d(PlanarOp):
     """A transposed 2-D convolution, every field as PyTorch has it; pairs are (height, width).
 
     Each element of the ifmap, times each tap of the filter, is added to an output: that of row
-    `row * stride - padding + tap_row * dilation`, the same by columns. What falls outside the ofmap is dropped.
+    `row * stride - padding + tap_row * dilation`, the same by columns. What falls outside the ofmap is dropped. The
+    filter's axes stand as in a convolution; PyTorch has [in_channel, out_channel of the group, ...].
 
     Raises InputError, whose problems say which field, when no such op exists.
     """
 
     op: ClassVar[str] = "conv_transpose2d"
     grammar: ClassVar[str] = "rows x columns x channels > output channels, kernel, *stride, d dilation, g groups"
-    sized_by: ClassVar[Mapping[str, int]] = {"in_channels": 0, "in_height": 1, "in_width": 2}
 
     name: Annotated[str, Name()]
     in_channels: Channels
@@ -48,29 +48,18 @@ class ConvTranspose2d(GroupedOp):
 
     @property
     def out_height(self) -> int:
-        """Rows of the ofmap."""
         return self._outputs(0)
 
     @property
     def out_width(self) -> int:
-        """Columns of the ofmap."""
         return self._outputs(1)
 
     @property
     def text(self) -> str:
         """ "28x28x256>128 4x4*2" is rows x cols x channels > channels, kernel * stride."""
-        text = f"{self.in_height}x{self.in_width}x{self.in_channels}>{self.out_channels}"
-        text += f" {self.kernel[0]}x{self.kernel[1]}*{short(self.stride)}"
+        text = f"{self.map_text}*{short(self.stride)}"
         text += f" d{short(self.dilation)}" if prod(self.dilation) > 1 else ""
         return text + (f" g{self.groups}" if self.groups > 1 else "")
-
-    def tensors(self, batch: int) -> Tensors:
-        """The filter's axes stand as in a convolution; PyTorch has [in_channel, out_channel of the group, ...]."""
-        return Tensors(
-            (self.in_channels, self.in_height, self.in_width, batch),
-            (self.out_channels, *self.kernel, self.in_channels // self.groups),
-            (self.out_channels, self.out_height, self.out_width, batch),
-        )
 
     def macs(self, batch: int) -> int:
         """MACs of the definition: each element of the ifmap times each weight of its channel, with what is cut off."""

@@ -2,32 +2,197 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+import zlib
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from math import lcm, prod
-from typing import Annotated, ClassVar, Self, TypeAlias
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, NamedTuple, Self, TypeAlias
 
-from tpusim.base.errors import InputError, Problem, UnsuitableError
-from tpusim.input.form import Name, Truth, pair, validated
-from tpusim.network.ops.array_op import Tensors
-from tpusim.network.ops.conv2d import Conv2d
-from tpusim.network.ops.grouped import MOST_SIDE, Channels, GroupedOp, Sides, Size, Steps, short
-from tpusim.network.ops.kernel_axis import KernelAxis
-from tpusim.network.ops.offset_file import OffsetFile
-from tpusim.network.ops.offsets import MASK_PARTS, Given, Offsets, drawn, offset_parts, offsets
-from tpusim.network.ops.op import Shape
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import PlainValidator, ValidationInfo
+
+from tpusim.base.errors import InputError, Problem, UnsuitableError, did_you_mean
+from tpusim.input.arrays import read_arrays
+from tpusim.input.fields import Name, Truth, names_of, pair
+from tpusim.input.form import validated
+from tpusim.input.scalars import integer, show
+from tpusim.network.ops.array_op import Conv2d, PlanarOp
+from tpusim.network.ops.op import BATCH, MOST_SIDE, Channels, KernelAxis, Shape, Sides, Size, Steps, kernel_axes, short
+
+SUFFIX = ".npz"
+"""Of the files that offsets come in."""
+
+
+@dataclass(frozen=True)
+class OffsetFile:
+    """What a file says: numbers [image, 2 x offset group x tap, row, col], `parts` to an element; `digest` tells them.
+
+    One image stands for all.
+    """
+
+    shape: tuple[int, ...]
+    parts: int
+    digest: int
+    numbers: bytes = field(repr=False)
+
+    def by_tap(self, samples: tuple[int, ...]) -> NDArray[np.int64]:
+        """[down or across, *samples], of `samples` [offset_group, tap_row, tap_col, row, col, image].
+
+        Raises InputError when it is for another number of images.
+        """
+        *taps, rows, cols, images = samples
+        numbers = np.frombuffer(self.numbers, np.int32).astype(np.int64)
+        by_image = numbers.reshape(self.shape[0], *taps, 2, rows, cols)
+        self.check_images(images)
+        return np.broadcast_to(np.moveaxis(by_image, (4, 0), (0, -1)), (2, *samples))
+
+    def check_images(self, images: int) -> None:
+        """Raise InputError when it is for another number of images."""
+        if self.shape[0] not in (1, images):
+            given = f"offsets for {self.shape[0]} images in a batch of {images}"
+            raise InputError(f"{given}; give those of 1, or of {images}")
+
+
+def offset_file(path: Path, parts: int, most: int) -> OffsetFile:
+    """What a file says. Nothing in it is unpickled.
+
+    Raises InputError when it is no such file, or has other numbers than multiples of 1/`parts` up to `most`.
+    """
+    values = _read(path)
+    counted = values.astype(np.float64) * parts
+    wrong = ~(np.abs(counted) <= most * parts) | (counted != np.rint(counted))
+    if wrong.any():
+        at = tuple(map(int, np.argwhere(wrong)[0]))
+        says = f"{values[at]} at {list(at)} is no offset; multiples of 1/{parts} up to {most:,} are"
+        raise InputError(f"{show(str(path))}: {says}, so round them")
+    shape = (1, *values.shape) if values.ndim == 3 else values.shape
+    numbers = counted.astype(np.int32).tobytes()
+    return OffsetFile(shape, parts, zlib.crc32(numbers), numbers)
+
+
+def _read(path: Path) -> NDArray[Any]:
+    """The array of a file, real numbers along three or four axes."""
+    try:
+        arrays = [*read_arrays(path).values()]
+    except InputError as error:
+        raise InputError(f"{show(str(path))}: {error.problems[0].message}") from None
+    if len(arrays) != 1:
+        raise InputError(f"{show(str(path))} has {len(arrays)} arrays; save one")
+    (values,) = arrays
+    if values.dtype.kind not in "fiu" or values.ndim not in (3, 4):
+        says = f"{show(str(path))} has {values.ndim} axes of {values.dtype}"
+        raise InputError(f"{says}; write numbers [image, 2 x offset group x tap, row, col], or without the image")
+    return values
+
+
+Given: TypeAlias = str | tuple[float, ...] | OffsetFile
+"""How offsets are drawn; or those of every output and image: of each offset group, tap by tap, down and across; or
+those of a file.
+"""
+Parts: TypeAlias = NDArray[np.int64]
+
+MASK_PARTS = 4
+"""Equal parts of one that masks are counted in: they are drawn from 0 to 1."""
+MOST = 2
+"""Offsets are drawn from -MOST to MOST."""
+KINDS: dict[str, int] = {"random": 4, "zero": 1, "integer": 1, "half": 2}
+"""Ways to draw offsets, and the equal parts that each counts in: `half` lies halfway between elements both ways."""
+_WRITTEN = 4
+
+
+class Offsets(NamedTuple):
+    """Where a deformable convolution samples its ifmap.
+
+    They decide which words are read, so that they belong to the layer, and are the same whatever the seed of a run. All
+    are fractions of a few equal parts: what is interpolated of whole numbers is exact.
+
+    Displacements [offset_group, tap_row, tap_col, row, col, image] down and across, `parts` to an element; and the
+    masks, MASK_PARTS to one.
+    """
+
+    parts: int
+    down: Parts
+    across: Parts
+    masks: Parts
+
+
+def offset_parts(given: Given) -> int:
+    """The equal parts of an element that such offsets are counted in."""
+    return KINDS[given] if isinstance(given, str) else _WRITTEN
+
+
+def drawn(given: Given, key: Hashable, shape: tuple[int, ...], modulated: bool) -> Offsets:
+    """Offsets of a layer known by `key`, for samples of a `shape` [offset_group, tap_row, tap_col, row, col, image]."""
+    random = np.random.default_rng(zlib.crc32(repr(key).encode()))
+    if isinstance(given, OffsetFile):
+        down, across = given.by_tap(shape)
+    else:
+        down, across = _drawn(random, given, (2, *shape)) if isinstance(given, str) else _written(given, shape)
+    masks = random.integers(0, MASK_PARTS, shape, endpoint=True) if modulated else np.full(shape, MASK_PARTS)
+    return Offsets(offset_parts(given), down, across, masks)
+
+
+def _drawn(random: np.random.Generator, kind: str, shape: tuple[int, ...]) -> Parts:
+    """Evenly from all that there are."""
+    most = MOST * KINDS[kind]
+    match kind:
+        case "zero":
+            return np.zeros(shape, np.int64)
+        case "half":
+            return 2 * random.integers(-MOST, MOST, shape) + 1
+    return random.integers(-most, most, shape, endpoint=True)
+
+
+def _written(given: tuple[float, ...], shape: tuple[int, ...]) -> Parts:
+    """[down or across, *shape] of those that are the same everywhere."""
+    values = np.array([round(each * _WRITTEN) for each in given])
+    groups, rows, cols = shape[:3]
+    by_tap = np.moveaxis(values.reshape(groups, rows, cols, 2), -1, 0)
+    return np.broadcast_to(by_tap[..., None, None, None], (2, *shape))
+
+
+def offsets(most: int) -> PlainValidator:
+    """A word of KINDS, or multiples of a quarter from -`most` to `most`, in a list or a file."""
+
+    def read(value: object, info: ValidationInfo) -> Given:
+        if isinstance(value, OffsetFile) or (isinstance(value, str) and value in KINDS):
+            return value
+        if isinstance(value, str) and value.endswith(SUFFIX):
+            found = offset_file(Path(value), _WRITTEN, most)
+            if images := names_of(info).get(BATCH):
+                found.check_images(images)
+            return found
+        if not isinstance(value, list | tuple):
+            hint = did_you_mean(value, KINDS) if isinstance(value, str) else ""
+            words = ", ".join(KINDS)
+            others = f"a list of numbers, or an {SUFFIX} file"
+            raise InputError(f"{show(value)} are no offsets{hint or ';'} write {words}, {others}")
+        return tuple(_quarters(each, most) for each in value)
+
+    return PlainValidator(read)
+
+
+def _quarters(value: object, most: int) -> float:
+    number = value if isinstance(value, float) else integer(value)
+    if number is None or not abs(number) <= most or Fraction(number) * _WRITTEN % 1:
+        raise InputError(f"{show(value)} is no offset; write a multiple of 1/{_WRITTEN}, such as -1.25, up to {most:,}")
+    return float(number)
+
 
 _Padding: TypeAlias = Annotated[Sides, pair(MOST_SIDE, 0, "; as much is added on opposite sides")]
 _Offsets: TypeAlias = Annotated[Given, offsets(MOST_SIDE)]
 
 
 @validated
-class DeformConv2d(GroupedOp):
+class DeformConv2d(PlanarOp):
     """A deformable 2-D convolution, every field as torchvision has it; pairs are (height, width).
 
     Each tap of each output of each image is displaced by an offset, the same for all channels of one of
     `offset_groups`; between elements of the ifmap it is interpolated bilinearly, outside them it is zero. `modulated`
-    multiplies each sample by a mask. What `offsets` and masks are, network/ops/offsets.py tells.
+    multiplies each sample by a mask. What `offsets` and masks are, `Offsets` tells.
 
     Raises InputError, whose problems say which field, when no such op exists.
     """
@@ -36,7 +201,6 @@ class DeformConv2d(GroupedOp):
     grammar: ClassVar[str] = (
         "rows x columns x channels > output channels, kernel, /stride, d dilation, g groups, o offset groups, m masks"
     )
-    sized_by: ClassVar[Mapping[str, int]] = {"in_channels": 0, "in_height": 1, "in_width": 2}
 
     name: Annotated[str, Name()]
     in_channels: Channels
@@ -53,24 +217,22 @@ class DeformConv2d(GroupedOp):
     offsets: _Offsets = "random"
 
     def __post_init__(self) -> None:
-        if problems := [*self._group_problems(), *self._offset_problems(), *self._size_problems()]:
+        of_axes = (each for axis in self._axes for each in axis.problems())
+        if problems := [*self._group_problems(), *self._offset_problems(), *of_axes]:
             raise InputError(problems)
 
     @property
     def out_height(self) -> int:
-        """Rows of the ofmap."""
         return self._axes[0].outputs
 
     @property
     def out_width(self) -> int:
-        """Columns of the ofmap."""
         return self._axes[1].outputs
 
     @property
     def text(self) -> str:
         """ "14x14x512>512 3x3/2 o4 m" is rows x cols x channels > channels, kernel / stride, offset groups, masks."""
-        text = f"{self.in_height}x{self.in_width}x{self.in_channels}>{self.out_channels}"
-        text += f" {self.kernel[0]}x{self.kernel[1]}"
+        text = self.map_text
         text += f"/{short(self.stride)}" if prod(self.stride) > 1 else ""
         text += f" d{short(self.dilation)}" if prod(self.dilation) > 1 else ""
         text += f" g{self.groups}" if self.groups > 1 else ""
@@ -82,19 +244,12 @@ class DeformConv2d(GroupedOp):
         """Equal parts of one that samples are counted in, of an ifmap of whole numbers."""
         return offset_parts(self.offsets) ** 2 * (MASK_PARTS if self.modulated else 1)
 
-    def tensors(self, batch: int) -> Tensors:
-        return Tensors(
-            (self.in_channels, self.in_height, self.in_width, batch),
-            (self.out_channels, *self.kernel, self.in_channels // self.groups),
-            (self.out_channels, self.out_height, self.out_width, batch),
-        )
-
     def samples(self, batch: int) -> tuple[int, ...]:
         """The shape [offset_group, tap_row, tap_col, row, col, image] of what is sampled of a channel."""
         return self.offset_groups, *self.kernel, self.out_height, self.out_width, batch
 
     def displaced(self, batch: int) -> Offsets:
-        """Offsets and masks for so many images: the same for all layers of a shape."""
+        """Offsets and masks for `batch` images: the same for all layers of a shape."""
         return drawn(self.offsets, (self.shape_key, batch), self.samples(batch), self.modulated)
 
     def reads(self, batch: int) -> dict[str, Shape]:
@@ -108,7 +263,7 @@ class DeformConv2d(GroupedOp):
     def operands(self, batch: int) -> int:
         """With two offsets a sample, and its mask."""
         given = 3 if self.modulated else 2
-        return GroupedOp.operands(self, batch) + given * prod(self.samples(batch))
+        return PlanarOp.operands(self, batch) + given * prod(self.samples(batch))
 
     def convolution(self, batch: int) -> tuple[Conv2d, int]:
         """There is none: UnsuitableError names the lowering that does without."""
@@ -125,15 +280,7 @@ class DeformConv2d(GroupedOp):
 
     @property
     def _axes(self) -> tuple[KernelAxis, KernelAxis]:
-        rows, cols = ((each, each) for each in self.padding)
-        return (
-            KernelAxis("height", self.in_height, self.kernel[0], self.stride[0], self.dilation[0], rows),
-            KernelAxis("width", self.in_width, self.kernel[1], self.stride[1], self.dilation[1], cols),
-        )
-
-    def _size_problems(self) -> Iterator[Problem]:
-        for axis in self._axes:
-            yield from axis.problems()
+        return kernel_axes((self.in_height, self.in_width), self.kernel, self.stride, self.dilation, self.padding)
 
     def _offset_problems(self) -> Iterator[Problem]:
         if self.in_channels % self.offset_groups:

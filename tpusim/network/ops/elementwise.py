@@ -7,15 +7,23 @@ one in machines/tpu/program/operations.py for what the machine does, and one in 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 from tpusim.base.errors import InputError, Problem
-from tpusim.input.form import Choice, Name, Real, validated, whole
-from tpusim.network.ops.grouped import Channels, Size
-from tpusim.network.ops.kernel_axis import KernelAxis
-from tpusim.network.ops.op import MOST_CHANNELS, OFMAP, Index, Shape
-from tpusim.network.ops.vector_op import VectorOp, Window
+from tpusim.input.fields import Choice, Name, Real, whole
+from tpusim.input.form import validated
+from tpusim.network.ops.op import (
+    MOST_CHANNELS,
+    OFMAP,
+    Channels,
+    Index,
+    KernelAxis,
+    OwnImages,
+    Shape,
+    Size,
+    TapWindow,
+    VectorOp,
+)
 
 LARGEST = 3.4028234663852886e38
 """Of float32."""
@@ -36,7 +44,7 @@ _KEPT: Mapping[str, tuple[bool, bool, bool, bool]] = {
 
 
 @validated
-class MapOp(VectorOp):
+class MapOp(OwnImages, VectorOp):
     """An op of the vector unit on maps of channels x height x width elements, one for each image.
 
     `images` is how many there are, such as the rows of a product; 0: those of the batch.
@@ -58,8 +66,8 @@ class MapOp(VectorOp):
         return KernelAxis("height", height, 1, 1, 1, (0, 0)), KernelAxis("width", width, 1, 1, 1, (0, 0))
 
     @property
-    def windows(self) -> tuple[tuple[Window, ...], tuple[Window, ...]]:
-        return (Window(range(1), 1),) * self.height, (Window(range(1), 1),) * self.width
+    def windows(self) -> tuple[tuple[TapWindow, ...], tuple[TapWindow, ...]]:
+        return (TapWindow(range(1), 1),) * self.height, (TapWindow(range(1), 1),) * self.width
 
     @property
     def map_text(self) -> str:
@@ -70,22 +78,13 @@ class MapOp(VectorOp):
         """The shape of what comes in."""
         return self.channels, self.height, self.width, self.images or batch
 
+    def shapes(self, batch: int) -> Mapping[str, Shape]:
+        """What comes out is as large as what comes in."""
+        return {"ifmap": self.map(batch), OFMAP: self.map(batch)}
+
     def terms(self, batch: int) -> int:
-        """One: no sum grows with the layer."""
+        """1: no sum grows with the layer."""
         return 1
-
-    def with_more_input(self, batch: int) -> tuple[Self, int, str]:
-        """Twice the images."""
-        if not self.images:
-            return VectorOp.with_more_input(self, batch)
-        return replace(self, images=2 * self.images), batch, f"images={2 * self.images}"
-
-    def with_less_input(self, batch: int) -> tuple[Self, int, str] | None:
-        """Half the images."""
-        if not self.images:
-            return VectorOp.with_less_input(self, batch)
-        half = self.images // 2
-        return (replace(self, images=half), batch, f"images={half}") if half else None
 
 
 @validated
@@ -103,10 +102,6 @@ class Pointwise(MapOp):
     def text(self) -> str:
         """ "56x56x64" is rows x cols x channels, n the images where these are not the batch."""
         return self.map_text
-
-    def shapes(self, batch: int) -> Mapping[str, Shape]:
-        """As large as what comes out."""
-        return {"ifmap": self.map(batch), OFMAP: self.map(batch)}
 
     def element_name(self, index: Index) -> tuple[tuple[str, ...], Index]:
         """Rows and columns of a product, where the map is one."""
@@ -200,7 +195,7 @@ class Power(Pointwise):
 
     @property
     def operation(self) -> str:
-        """Either has one of its own."""
+        """The square and the cube have operations of their own."""
         return f"power_{self.exponent}"
 
 
@@ -238,7 +233,7 @@ class Gelu(Pointwise):
 
     @property
     def operation(self) -> str:
-        """Either has an operation of its own."""
+        """The form by tanh has an operation of its own."""
         return "gelu" if self.approximate == "none" else "gelu_tanh"
 
     @property
@@ -247,7 +242,7 @@ class Gelu(Pointwise):
         return self.map_text + (" tanh" if self.approximate == "tanh" else "")
 
 
-class Row(NamedTuple):
+class OpRow(NamedTuple):
     """An op without fields of its own.
 
     Attributes:
@@ -265,21 +260,23 @@ class Row(NamedTuple):
 
 
 ROWS = {
-    "add": Row(Arithmetic, "The ifmap and the other operand, added."),
-    "sub": Row(Arithmetic, "The ifmap less the other operand."),
-    "rsub": Row(Arithmetic, "The other operand less the ifmap."),
-    "mul": Row(Arithmetic, "The ifmap times the other operand."),
-    "div": Row(Arithmetic, "The ifmap over the other operand.", exact=False),
-    "rdiv": Row(Arithmetic, "The other operand over the ifmap.", exact=False),
-    "copy": Row(Pointwise, "Each element as it is, from HBM and back: to lay a map out anew, or to join some to one."),
-    "relu": Row(Pointwise, "What is above zero; zero for the rest.", "Relu"),
-    "exp": Row(Pointwise, "e to the power of the element.", "Exp", exact=False),
-    "sqrt": Row(Pointwise, "The root of the element, which is not below zero.", "Sqrt", exact=False, positive=True),
-    "tanh": Row(Pointwise, "The hyperbolic tangent.", "Tanh", exact=False),
-    "erf": Row(Pointwise, "The error function.", "Erf", exact=False),
-    "sigmoid": Row(Pointwise, "1 / (1 + exp(-x)).", "Sigmoid", exact=False),
-    "softplus": Row(Pointwise, "log(1 + exp(x)).", "Softplus", exact=False),
-    "silu": Row(Pointwise, "The element times its sigmoid; also called swish.", exact=False),
+    "add": OpRow(Arithmetic, "The ifmap and the other operand, added."),
+    "sub": OpRow(Arithmetic, "The ifmap less the other operand."),
+    "rsub": OpRow(Arithmetic, "The other operand less the ifmap."),
+    "mul": OpRow(Arithmetic, "The ifmap times the other operand."),
+    "div": OpRow(Arithmetic, "The ifmap over the other operand.", exact=False),
+    "rdiv": OpRow(Arithmetic, "The other operand over the ifmap.", exact=False),
+    "copy": OpRow(
+        Pointwise, "Each element as it is, from HBM and back: to lay a map out anew, or to join some to one."
+    ),
+    "relu": OpRow(Pointwise, "What is above zero; zero for the rest.", "Relu"),
+    "exp": OpRow(Pointwise, "e to the power of the element.", "Exp", exact=False),
+    "sqrt": OpRow(Pointwise, "The root of the element, which is not below zero.", "Sqrt", exact=False, positive=True),
+    "tanh": OpRow(Pointwise, "The hyperbolic tangent.", "Tanh", exact=False),
+    "erf": OpRow(Pointwise, "The error function.", "Erf", exact=False),
+    "sigmoid": OpRow(Pointwise, "1 / (1 + exp(-x)).", "Sigmoid", exact=False),
+    "softplus": OpRow(Pointwise, "log(1 + exp(x)).", "Softplus", exact=False),
+    "silu": OpRow(Pointwise, "The element times its sigmoid; also called swish.", exact=False),
 }
 """Such ops by their names in files. The class of each has that name, too: `sqrt` is Sqrt."""
 

@@ -6,8 +6,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Self
 
-from tpusim.network.ops.array_op import ArrayOp, Tensors
-from tpusim.network.ops.conv2d import Conv2d
+from tpusim.network.ops.array_op import ArrayOp, Conv2d, Tensors
 from tpusim.network.ops.elementwise import Pointwise
 from tpusim.network.ops.op import OFMAP, Index, Shape
 
@@ -77,7 +76,7 @@ class Fused(ArrayOp):
         return self.inner.tensors(batch)
 
     def shapes(self, batch: int) -> Mapping[str, Shape]:
-        """Those of the core, and what is added."""
+        """Tensors of the core, and what is added."""
         shapes = dict(self.inner.shapes(batch))
         ofmap = shapes.pop(OFMAP)
         other = {OTHER: ofmap} if self.adds else {}

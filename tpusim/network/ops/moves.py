@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias
+from math import prod
+from typing import Annotated, ClassVar, Literal, NamedTuple, TypeAlias
 
 from pydantic import PlainValidator
 
@@ -12,9 +13,7 @@ from tpusim.base.errors import InputError, Problem
 from tpusim.input.form import Choice, validated, whole
 from tpusim.input.scalars import show
 from tpusim.network.ops.elementwise import MapOp
-from tpusim.network.ops.grouped import MOST_SIDE, Sides, Steps, short
-from tpusim.network.ops.kernel_axis import padding
-from tpusim.network.ops.op import MOST_CHANNELS, OFMAP, Shape
+from tpusim.network.ops.op import MOST_CHANNELS, OFMAP, PadSides, Shape, Steps, ends_of, short
 
 AXES = ("channels", "height", "width", "images")
 """What the axes of a map are called in files, as [channel, row, col, image]."""
@@ -35,7 +34,7 @@ class Taken(NamedTuple):
 
 @validated
 class Move(MapOp):
-    """Such an op: along each axis of what it makes, coordinates of one axis of what it reads."""
+    """An op that only moves elements: along each axis of what it makes, coordinates of one axis of what it reads."""
 
     @abstractmethod
     def taken(self, batch: int) -> tuple[Taken, Taken, Taken, Taken]:
@@ -146,20 +145,14 @@ class Slice(Move):
         return channels, rows, cols, images
 
 
-_Pads: TypeAlias = Annotated[
-    Sides | tuple[int, int, int, int],
-    padding(MOST_SIDE, (2, 4), "a whole number, [height, width], [top, left, bottom, right]"),
-]
-
-
 @validated
 class Pad(Move):
-    """A map with zeros around it, so many rows and columns as `padding` says, as convolutions have it."""
+    """A map with zeros around it, as many rows and columns as `padding` says, as convolutions have it."""
 
     op: ClassVar[str] = "pad"
     grammar: ClassVar[str] = "rows x columns x channels > rows and columns added"
 
-    padding: _Pads = (0, 0)
+    padding: PadSides = (0, 0)
 
     def __post_init__(self) -> None:
         if isinstance(self.padding, str):
@@ -168,8 +161,7 @@ class Pad(Move):
     @property
     def sides(self) -> tuple[int, int, int, int]:
         """Top, left, bottom, right."""
-        given: Any = self.padding if len(self.padding) == 4 else (*self.padding, *self.padding)
-        top, left, bottom, right = given
+        (top, bottom), (left, right) = ends_of(self.padding)
         return top, left, bottom, right
 
     @property
@@ -203,3 +195,59 @@ class Upsample(Move):
             for at, side in enumerate((self.height, self.width))
         )
         return channels, rows, cols, images
+
+
+_FIRST = "images", "channels", "height", "width"
+_LAST = {1: ("channels",), 2: ("images", "channels"), 3: ("images", "height", "channels"),
+         4: ("images", "height", "width", "channels")}  # fmt: skip
+"""By how many axes there are."""
+
+
+class Transposition(NamedTuple):
+    """What is transposed, as a map.
+
+    Attributes:
+        axes: the name of each axis in order, axes that stay together taken as one; those of the result are the same.
+        sizes: how long each is.
+        order: for channels, height, width and images of the result the axis of the map that is read.
+    """
+
+    axes: tuple[str, ...]
+    sizes: tuple[int, ...]
+    order: tuple[str, ...]
+
+    def size(self, axis: str) -> int:
+        """How long an axis of the map is."""
+        return self.sizes[self.axes.index(axis)] if axis in self.axes else 1
+
+
+def transposition(shape: Sequence[int], order: Sequence[int], channels_first: bool) -> Transposition | None:
+    """A value of that shape with its axes in another order; None where a map has too few axes for it.
+
+    Axes are images, channels, height and width where channels come first, else images, height, width and channels.
+    """
+    together = _together(order) if len(order) > len(AXES) else [[axis] for axis in order]
+    inner = sorted(together)
+    if len(inner) > len(AXES):
+        return None
+    names = _FIRST[: len(inner)] if channels_first else _LAST[len(inner)]
+    read = dict(zip(names, (names[inner.index(each)] for each in together), strict=True))
+    sizes = tuple(prod(shape[axis] for axis in each) for each in inner)
+    return Transposition(names, sizes, tuple(read.get(axis, axis) for axis in AXES))
+
+
+def stays(shape: Sequence[int], order: Sequence[int]) -> bool:
+    """Whether elements keep their order, whatever the number of images, which axis 0 may be."""
+    moved = [axis for axis in order if shape[axis] != 1 or axis == 0]
+    return moved == sorted(moved)
+
+
+def _together(order: Sequence[int]) -> list[list[int]]:
+    """Axes that stay neighbours; the first may be the images, and stays alone."""
+    runs: list[list[int]] = []
+    for axis in order:
+        if runs and runs[-1][-1] == axis - 1 != 0:
+            runs[-1].append(axis)
+        else:
+            runs.append([axis])
+    return runs

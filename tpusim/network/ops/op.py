@@ -1,12 +1,22 @@
-"""What every op answers about itself, so that nobody above asks which op it is."""
+"""What every op answers about itself, so that nobody above asks which op it is.
+
+With it come the sizes of maps as files write them, and the axes over which kernels move.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Mapping
-from dataclasses import Field, fields
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import Field, dataclass, fields, replace
 from math import prod
-from typing import Any, ClassVar, Literal, Self, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
+
+from pydantic import PlainValidator, ValidationInfo
+
+from tpusim.base.errors import InputError, Problem, did_you_mean
+from tpusim.input.arithmetic import worked_out
+from tpusim.input.fields import names_of, pair, size, whole
+from tpusim.input.scalars import integer, show
 
 Shape: TypeAlias = tuple[int, int, int, int]
 Index: TypeAlias = tuple[int, ...]
@@ -16,6 +26,20 @@ MOST_CHANNELS = 2**24
 
 OFMAP = "ofmap"
 """The name of what an op makes, among its tensors."""
+
+Sides: TypeAlias = tuple[int, int]
+"""Of rows and of columns."""
+
+MOST_SIDE = 2**16
+"""The largest extent of a map, and of what moves over it."""
+Size: TypeAlias = Annotated[int, whole(MOST_SIDE)]
+Channels: TypeAlias = Annotated[int, whole(MOST_CHANNELS)]
+Steps: TypeAlias = Annotated[Sides, pair(MOST_SIDE)]
+
+
+def short(sides: Sides) -> str:
+    """ "3", or "3x5" where rows and columns differ."""
+    return f"{sides[0]}" if sides[0] == sides[1] else f"{sides[0]}x{sides[1]}"
 
 
 class Op(ABC):
@@ -75,7 +99,7 @@ class Op(ABC):
         """
 
     def sources(self, batch: int) -> dict[str, Shape]:
-        """Those that it reads, in order."""
+        """Shapes of the tensors that it reads, in order."""
         return {name: shape for name, shape in self.shapes(batch).items() if name != OFMAP}
 
     def reads(self, batch: int) -> dict[str, Shape]:
@@ -120,3 +144,187 @@ class Op(ABC):
     def macs(self, batch: int) -> int:
         """Multiply-accumulates of an array for `batch` images, those with padding zeros included."""
         return 0
+
+
+class OwnImages(Op):
+    """An op that may say how many `images` it has, such as the rows of a product; 0: as many as the batch."""
+
+    __slots__ = ()
+
+    images: int
+
+    def with_more_input(self, batch: int) -> tuple[Self, int, str]:
+        """Twice the images."""
+        if not self.images:
+            return Op.with_more_input(self, batch)
+        return replace(self, images=2 * self.images), batch, f"images={2 * self.images}"
+
+    def with_less_input(self, batch: int) -> tuple[Self, int, str] | None:
+        """Half the images."""
+        if not self.images:
+            return Op.with_less_input(self, batch)
+        half = self.images // 2
+        return (replace(self, images=half), batch, f"images={half}") if half else None
+
+
+# ---- axes over which a kernel moves, and the padding at their ends as files write it
+
+Ends: TypeAlias = tuple[int, int]
+"""What is added before the first element of an axis, and after the last."""
+Same: TypeAlias = Literal["same", "same_lower"]
+"""As much as gives an output for each step of the stride that the map has; an odd one comes last, or first."""
+
+_SAME = "same", "same_lower"
+_ELSEWHERE = {"valid": "0", "same_upper": "same"}
+"""What other tools call paddings."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelAxis:
+    """An axis of a map of `size` elements, over which `kernel` taps move, `dilation` apart, by `stride`."""
+
+    name: str
+    size: int
+    kernel: int
+    stride: int
+    dilation: int
+    padding: Ends | Same
+
+    @property
+    def reach(self) -> int:
+        """Elements from the first tap to the last."""
+        return self.dilation * (self.kernel - 1) + 1
+
+    @property
+    def ends(self) -> Ends:
+        """The padding, in elements; `same` as ONNX and TensorFlow define it."""
+        if isinstance(self.padding, tuple):
+            return self.padding
+        steps = -(-self.size // self.stride)
+        added = max(0, (steps - 1) * self.stride + self.reach - self.size)
+        less, more = added // 2, -(-added // 2)
+        return (less, more) if self.padding == "same" else (more, less)
+
+    @property
+    def padded(self) -> int:
+        """Elements, padding included."""
+        return self.size + sum(self.ends)
+
+    @property
+    def outputs(self) -> int:
+        """Positions of the kernel."""
+        return (self.padded - self.reach) // self.stride + 1
+
+    def problems(self) -> Iterator[Problem]:
+        """What is wrong where the kernel has no position."""
+        if self.reach > self.padded:
+            only = f"but the padded input only {self.padded}"
+            sizes = f"the kernel spans {self.reach} in {self.name} with its dilation, {only}"
+            yield Problem(f"{sizes}; use a smaller kernel or dilation, or more padding", "kernel")
+
+
+def kernel_axes(
+    sides: Sides, kernel: Sides, stride: Sides, dilation: Sides, padding: Sides | tuple[int, int, int, int] | Same
+) -> tuple[KernelAxis, KernelAxis]:
+    """Height and width of a map, over which a kernel moves; padded as it is written."""
+    rows, cols = (padding, padding) if isinstance(padding, str) else ends_of(padding)
+    return (
+        KernelAxis("height", sides[0], kernel[0], stride[0], dilation[0], rows),
+        KernelAxis("width", sides[1], kernel[1], stride[1], dilation[1], cols),
+    )
+
+
+def ends_of(padding: Sides | tuple[int, int, int, int]) -> tuple[Ends, Ends]:
+    """Top and bottom, left and right of a padding by (height, width), or by (top, left, bottom, right)."""
+    top, left, bottom, right = padding if len(padding) == 4 else (*padding, *padding)
+    return (top, bottom), (left, right)
+
+
+def padding(most: int, counts: tuple[int, ...], forms: str) -> PlainValidator:
+    """`same`, `same_lower`, or whole numbers up to `most`: as many as one of `counts`, or one for the first of them.
+
+    Four numbers that are alike at opposite sides become two. `forms` is what a message says of how to write them.
+    """
+
+    def read(value: object, info: ValidationInfo) -> tuple[int, ...] | str:
+        if isinstance(value, str) and value in _SAME:
+            return value
+        names = names_of(info)
+        given = worked_out(value, names) if names else value
+        if isinstance(given, bool) or integer(given) is not None:
+            given = (given,) * counts[0]
+        if not isinstance(given, list | tuple) or len(given) not in counts:
+            raise InputError(f"{show(value)} is not a padding{_hint(value)} write {forms}, {' or '.join(_SAME)}")
+        sides = tuple(size(part, 0, most, names) for part in given)
+        return sides[:2] if sides[:2] == sides[2:] else sides
+
+    return PlainValidator(read)
+
+
+def _hint(value: object) -> str:
+    if not isinstance(value, str):
+        return ";"
+    known = _ELSEWHERE.get(value.casefold())
+    return f"; did you mean {known}?" if known else did_you_mean(value, _SAME) or ";"
+
+
+_OF_SIDES = padding(MOST_SIDE, (2, 4), "a whole number, [height, width], [top, left, bottom, right]")
+PadSides: TypeAlias = Annotated[Sides | tuple[int, int, int, int], _OF_SIDES]
+KernelPadding: TypeAlias = Annotated[Sides | tuple[int, int, int, int] | Same, _OF_SIDES]
+"""The padding of rows and columns."""
+BATCH = "batch"
+"""The size that every file may use; a run says what it is."""
+
+
+# ---- ops of the vector unit
+
+
+class TapWindow(NamedTuple):
+    """What an output sees along an axis: the taps that stand on elements, and how many of all taps count."""
+
+    taps: range
+    counted: int
+
+
+class VectorOp(Op):
+    """An op that a vector unit does by itself: pooling, sums of maps, activations.
+
+    An output is made of the elements under a window of the ifmap, and of one of each other source.
+    """
+
+    __slots__ = ()
+
+    unit: ClassVar[Literal["array", "vector"]] = "vector"
+    along_channels: ClassVar[bool] = False
+    """Whether windows stand along the channels, not rows and columns. Then all elements under one are joined, and the
+    operation takes what that gives, and the element in the middle.
+    """
+
+    @property
+    @abstractmethod
+    def operation(self) -> str:
+        """What makes an output: a name that machines know."""
+
+    @property
+    def joining(self) -> str:
+        """What makes one of the first of many elements, so that the operation takes that and what is left, later."""
+        return self.operation
+
+    @property
+    def joining_more(self) -> str:
+        """What does that where what is joined so far comes first."""
+        return self.joining
+
+    @property
+    @abstractmethod
+    def axes(self) -> tuple[KernelAxis, KernelAxis]:
+        """Height and width: where windows stand. Padding stands for no element."""
+
+    @property
+    @abstractmethod
+    def windows(self) -> tuple[tuple[TapWindow, ...], tuple[TapWindow, ...]]:
+        """The window of each row and of each column of the ofmap."""
+
+    def coefficients(self, counted: int) -> tuple[float, ...]:
+        """What the operation is given besides, for an output in whose window `counted` elements count."""
+        return ()

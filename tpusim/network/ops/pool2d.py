@@ -6,19 +6,24 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from math import prod
-from typing import Annotated, ClassVar, Literal, TypeAlias
+from typing import Annotated, ClassVar, Literal
 
 from tpusim.base.errors import InputError, Problem
-from tpusim.input.form import Choice, Name, Truth, validated
-from tpusim.network.ops.grouped import MOST_SIDE, Channels, Sides, Size, Steps, short
-from tpusim.network.ops.kernel_axis import Ends, KernelAxis, Same, padding
-from tpusim.network.ops.op import OFMAP, Shape
-from tpusim.network.ops.vector_op import VectorOp, Window
-
-_Padding: TypeAlias = Annotated[
-    Sides | tuple[int, int, int, int] | Same,
-    padding(MOST_SIDE, (2, 4), "a whole number, [height, width], [top, left, bottom, right]"),
-]
+from tpusim.input.fields import Choice, Name, Truth
+from tpusim.input.form import validated
+from tpusim.network.ops.op import (
+    OFMAP,
+    Channels,
+    KernelAxis,
+    KernelPadding,
+    Shape,
+    Size,
+    Steps,
+    TapWindow,
+    VectorOp,
+    kernel_axes,
+    short,
+)
 
 
 @validated
@@ -43,7 +48,7 @@ class Pool2d(VectorOp):
     in_width: Size
     kernel: Steps
     stride: Steps = (1, 1)
-    padding: _Padding = (0, 0)
+    padding: KernelPadding = (0, 0)
     dilation: Steps = (1, 1)
     ceil_mode: Annotated[bool, Truth()] = False
     count_include_pad: Annotated[bool, Truth()] = False
@@ -71,7 +76,7 @@ class Pool2d(VectorOp):
         return rows, cols
 
     @property
-    def windows(self) -> tuple[tuple[Window, ...], tuple[Window, ...]]:
+    def windows(self) -> tuple[tuple[TapWindow, ...], tuple[TapWindow, ...]]:
         rows, cols = (
             _windows(axis, given, self.count_include_pad) for axis, given in zip(self.axes, self._given, strict=True)
         )
@@ -102,23 +107,10 @@ class Pool2d(VectorOp):
     @property
     def _given(self) -> tuple[KernelAxis, KernelAxis]:
         """Height and width, padded as it is written."""
-        (top, bottom), (left, right) = self._ends
-        rows = (top, bottom) if isinstance(self.padding, tuple) else self.padding
-        cols = (left, right) if isinstance(self.padding, tuple) else self.padding
-        return (
-            KernelAxis("height", self.in_height, self.kernel[0], self.stride[0], self.dilation[0], rows),
-            KernelAxis("width", self.in_width, self.kernel[1], self.stride[1], self.dilation[1], cols),
-        )
-
-    @property
-    def _ends(self) -> tuple[Ends, Ends]:
-        if isinstance(self.padding, str):
-            return (0, 0), (0, 0)
-        top, left, bottom, right = self.padding if len(self.padding) == 4 else (*self.padding, *self.padding)
-        return (top, bottom), (left, right)
+        return kernel_axes((self.in_height, self.in_width), self.kernel, self.stride, self.dilation, self.padding)
 
     def _unseen(self, axis: int) -> Iterator[Problem]:
-        """That a window stands on padding alone."""
+        """What is wrong where a window stands on padding alone."""
         which = next((at for at, each in enumerate(self.windows[axis]) if not each.taps), None)
         if which is not None:
             where = f"window {which} of {self.axes[axis].name} stands on padding alone"
@@ -135,15 +127,15 @@ def _reaching(axis: KernelAxis, ceil_mode: bool) -> KernelAxis:
 
 
 @lru_cache(maxsize=1 << 10)
-def _windows(axis: KernelAxis, given: KernelAxis, include_pad: bool) -> tuple[Window, ...]:
+def _windows(axis: KernelAxis, given: KernelAxis, include_pad: bool) -> tuple[TapWindow, ...]:
     """The window of each output; padding counts, but not beyond what is `given`."""
     before, after = given.ends
     seen, padded = range(given.size), range(-before, given.size + after)
 
-    def window(output: int) -> Window:
+    def window(output: int) -> TapWindow:
         at = range(output * axis.stride - before, output * axis.stride - before + axis.reach, axis.dilation)
         taps = [tap for tap, place in enumerate(at) if place in seen]
         counted = sum(place in padded for place in at) if include_pad else len(taps)
-        return Window(range(taps[0], taps[-1] + 1) if taps else range(0), counted)
+        return TapWindow(range(taps[0], taps[-1] + 1) if taps else range(0), counted)
 
     return tuple(map(window, range(axis.outputs)))

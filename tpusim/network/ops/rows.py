@@ -1,14 +1,78 @@
-"""Ops of whole rows: softmax, layer normalization, means."""
+"""Ops that sum up over channels: those of whole rows, and local response normalization."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from tpusim.base.errors import InputError, Problem
-from tpusim.input.form import Real, validated
-from tpusim.network.ops.op import OFMAP, Shape
-from tpusim.network.ops.row_op import RowOp, Stage
+from tpusim.input.fields import Name, Real, whole
+from tpusim.input.form import validated
+from tpusim.network.ops.elementwise import MapOp
+from tpusim.network.ops.op import MOST_CHANNELS, OFMAP, Channels, Index, KernelAxis, OwnImages, Shape, TapWindow
+
+
+class Stage(NamedTuple):
+    """What a vector unit does with the elements of a row, one stage after another.
+
+    Attributes:
+        operation: what makes a number of some elements, and of one number a row of each stage that is `known`, then one
+            a channel of each source that is `shared` by all rows: a name that machines know.
+        joins: what makes one of two such numbers; empty: each is an output, of one element.
+        ends: what makes the stage's one number a row of those that are left.
+        coefficients: of what ends it.
+        given: a source of one number a row, which is the stage's; nothing is done then. Such stages come first.
+    """
+
+    operation: str
+    known: tuple[int, ...] = ()
+    shared: tuple[str, ...] = ()
+    joins: str = ""
+    ends: str = ""
+    coefficients: tuple[float, ...] = ()
+    given: str = ""
+
+
+@validated
+class RowOp(OwnImages):
+    """An op whose outputs depend on a whole row of `channels`, of which there are `images`; 0: as many as the batch."""
+
+    unit: ClassVar[Literal["array", "vector"]] = "vector"
+    spatial: ClassVar[bool] = False
+    whole_rows: ClassVar[bool] = True
+    counted_by: ClassVar[Literal["image", "row"]] = "row"
+    grammar: ClassVar[str] = "rows x elements of each"
+    sized_by: ClassVar[Mapping[str, int]] = {"channels": 0, "images": 3}
+
+    name: Annotated[str, Name()]
+    channels: Channels
+    images: Annotated[int, whole(MOST_CHANNELS, 0)] = 0
+
+    @property
+    @abstractmethod
+    def stages(self) -> tuple[Stage, ...]:
+        """What is done with a row."""
+
+    @property
+    def text(self) -> str:
+        """ "1024x768", or "batch x 1000" where there are as many rows as images in a batch."""
+        return f"{self.images}x{self.channels}" if self.images else f"batch x {self.channels}"
+
+    def shapes(self, batch: int) -> Mapping[str, Shape]:
+        """What comes out is as large as what comes in."""
+        return {"ifmap": self.rows(batch), OFMAP: self.rows(batch)}
+
+    def rows(self, batch: int) -> Shape:
+        """The shape of what comes in."""
+        return self.channels, 1, 1, self.images or batch
+
+    def terms(self, batch: int) -> int:
+        """A row is summed up."""
+        return self.channels
+
+    def element_name(self, index: Index) -> tuple[tuple[str, ...], Index]:
+        return ("row", "element"), (index[3], index[0])
 
 
 @validated
@@ -69,7 +133,7 @@ class ReduceMean(RowOp):
         return (Stage("add", joins="add", ends="mean", coefficients=(1 / self.channels,)),)
 
     def shapes(self, batch: int) -> Mapping[str, Shape]:
-        """One number comes out of a row."""
+        """The ofmap has a number for each row."""
         return {"ifmap": self.rows(batch), OFMAP: (1, 1, 1, self.images or batch)}
 
 
@@ -90,7 +154,7 @@ class _SumAbout(RowOp):
         return Stage("", given=_ABOUT), Stage(self._of_elements, (0,), joins="add", ends="add")
 
     def shapes(self, batch: int) -> Mapping[str, Shape]:
-        """One number for a row goes in beside it, and one comes out."""
+        """A number for each row goes in beside it, and another comes out."""
         one = 1, 1, 1, self.images or batch
         return {"ifmap": self.rows(batch), _ABOUT: one, OFMAP: one}
 
@@ -109,3 +173,79 @@ class SumSquares(_SumAbout):
 
     op: ClassVar[str] = "sum_squares"
     _of_elements: ClassVar[str] = "squares_sum"
+
+
+BETAS = (0.5, 0.75, 1.0)
+"""Powers that reciprocal roots, or a quotient, give."""
+
+
+@validated
+class Lrn(MapOp):
+    """An element over (`bias` + `alpha` / `size` times the sum of squares) to the power of `beta`.
+
+    That sum is over `size` channels around it, those that there are. As AlexNet has it, and ONNX; `beta` is 0.5, 0.75
+    or 1.
+    """
+
+    op: ClassVar[str] = "lrn"
+    grammar: ClassVar[str] = "rows x columns x channels, channels that are summed up"
+    exact: ClassVar[bool] = False
+    along_channels: ClassVar[bool] = True
+
+    size: Channels = 5
+    alpha: Annotated[float, Real()] = 1e-4
+    beta: Annotated[float, Real()] = 0.75
+    bias: Annotated[float, Real()] = 1.0
+
+    def __post_init__(self) -> None:
+        problems = []
+        if self.alpha < 0:
+            problems.append(Problem(f"{self.alpha} is below zero; write one such as 1e-4", "alpha"))
+        if self.bias <= 0:
+            problems.append(Problem(f"{self.bias} is not above zero; write one such as 1", "bias"))
+        if self.beta not in BETAS:
+            problems.append(Problem(f"{self.beta} is none of {', '.join(map(str, BETAS))}; write one of these", "beta"))
+        if problems:
+            raise InputError(problems)
+
+    @property
+    def operation(self) -> str:
+        """The operation that takes the sum of squares, and the element itself."""
+        return f"normalize_by_{100 * self.beta:.0f}"
+
+    @property
+    def joining(self) -> str:
+        return "squares"
+
+    @property
+    def joining_more(self) -> str:
+        return "squares_more"
+
+    @property
+    def text(self) -> str:
+        """ "27x27x96 5" where five channels are summed up."""
+        return f"{self.map_text} {self.size}"
+
+    @property
+    def axes(self) -> tuple[KernelAxis, KernelAxis]:
+        """Channels, and what has windows of one element."""
+        before, behind = (self.size - 1) // 2, self.size // 2
+        along = KernelAxis("channels", self.channels, self.size, 1, 1, (before, behind))
+        return along, KernelAxis("width", self.width, 1, 1, 1, (0, 0))
+
+    @property
+    def windows(self) -> tuple[tuple[TapWindow, ...], tuple[TapWindow, ...]]:
+        """The window of each channel, and that of one element."""
+        before = (self.size - 1) // 2
+        taps = (
+            range(max(0, before - channel), min(self.size, self.channels + before - channel))
+            for channel in range(self.channels)
+        )
+        return tuple(TapWindow(each, self.size) for each in taps), (TapWindow(range(1), 1),)
+
+    def coefficients(self, counted: int) -> tuple[float, ...]:
+        return self.alpha / self.size, self.bias
+
+    def terms(self, batch: int) -> int:
+        """Channels that are summed up."""
+        return min(self.size, self.channels)

@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from tpusim.machines.tpu.description import load_hardware
-from tpusim.network.ops.conv2d import Conv2d
+from tpusim.network.ops.array_op import Conv2d
 from tpusim.network.workload_file import load_workload
 from tpusim.study.paper.claims import AGAINST, COUNTED, ESTIMATED, Finding
 from tpusim.study.paper.exhibit import Asked, Bars, Curves, Errors, Found, Making, Pairs, Parity, Shown, point_of

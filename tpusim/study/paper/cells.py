@@ -22,8 +22,7 @@ from tpusim.machines.tpu.lowering.registry import lowered
 from tpusim.machines.tpu.observation.timeline import ACCESSES
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import Fill
-from tpusim.network.ops.array_op import ArrayOp
-from tpusim.network.ops.conv2d import Conv2d
+from tpusim.network.ops.array_op import ArrayOp, Conv2d
 from tpusim.network.workload_file import load_workload
 from tpusim.reference import lowered as lowered_matrix
 from tpusim.study.paper.claims import COUNTED, Finding

@@ -10,7 +10,7 @@ from typing import Any
 
 from tpusim.machines.family import load_hardware as load_machine
 from tpusim.machines.tpu.description import Hardware, load_hardware
-from tpusim.network.ops.conv2d import Conv2d
+from tpusim.network.ops.array_op import Conv2d
 from tpusim.study.paper.claims import COUNTED, Finding
 from tpusim.study.paper.exhibit import Asked, Bars, Found, Making, Marks, Shown, Table, point_of
 from tpusim.study.paper.layers import LAYOUTS, LIBRARY, SEVEN, convolutions, ifmap_elements, products

@@ -11,7 +11,7 @@ from tpusim.machines.family import load_hardware as load_machine
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import load_hardware
 from tpusim.machines.tpu.lowering.registry import lowered
-from tpusim.network.ops.conv2d import Conv2d
+from tpusim.network.ops.array_op import Conv2d
 from tpusim.study.paper.claims import ESTIMATED, MODELLED, Finding
 from tpusim.study.paper.exhibit import Asked, Bars, Found, Making, Schedule, Shown, Simulated, Span, point_of
 from tpusim.study.paper.layers import LAYOUTS, LIBRARY, RESNET, STRIDES, products, square

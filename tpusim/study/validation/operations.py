@@ -15,14 +15,11 @@ from itertools import pairwise, permutations
 from math import ceil, gcd, lcm, prod
 from typing import Literal, NamedTuple
 
-from tpusim.network.ops.array_op import ArrayOp
-from tpusim.network.ops.conv2d import Conv2d
+from tpusim.network.ops.array_op import ArrayOp, Conv2d, Gemm
 from tpusim.network.ops.elementwise import Add, Copy, Gelu, LeakyRelu, Relu, ScaleShift
-from tpusim.network.ops.gemm import Gemm
-from tpusim.network.ops.op import Op
+from tpusim.network.ops.op import Op, VectorOp
 from tpusim.network.ops.pool2d import Pool2d
 from tpusim.network.ops.rows import LayerNorm, Softmax, SumExp, SumSquares
-from tpusim.network.ops.vector_op import VectorOp
 from tpusim.study.validation.cases import Case, LeftOut, Row, rows, sizes
 from tpusim.study.validation.convolutions import LANES, SUBLANES, USUAL_BATCH
 

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from functools import cache, partial
 from statistics import fmean
 
-from tpusim.network.ops.conv2d import Conv2d
-from tpusim.network.ops.gemm import Gemm
+from tpusim.network.ops.array_op import Conv2d, Gemm
 from tpusim.network.ops.op import Op
 from tpusim.study.validation import convolutions, operations
 from tpusim.study.validation.cases import NETWORKS, Case, NumberSet, Row, rows, sizes

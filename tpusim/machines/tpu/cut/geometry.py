@@ -7,8 +7,7 @@ from functools import cached_property
 from math import gcd
 
 from tpusim.machines.tpu.description import Hardware
-from tpusim.network.ops.array_op import ArrayOp, Tensors
-from tpusim.network.ops.grouped import GroupedOp
+from tpusim.network.ops.array_op import ArrayOp, GroupedOp, Tensors
 
 LEAST_FRAME = 3
 """Cycles a word takes at least: one port slot each for ifmap, partial sum and result."""

@@ -38,8 +38,7 @@ from tpusim.machines.tpu.schedule.units import Act, Area, Moves, Need, Piece, Po
 from tpusim.machines.tpu.search.candidates import least_words
 from tpusim.machines.tpu.search.search import Ranked
 from tpusim.memory.layout import Box, whole_bursts
-from tpusim.network.ops.array_op import ArrayOp
-from tpusim.network.ops.conv2d import Conv2d
+from tpusim.network.ops.array_op import ArrayOp, Conv2d
 
 SLACK = 1.02
 """Among windows that cost so much more than the best, the smallest is taken: the product has use for the memory."""

@@ -25,8 +25,7 @@ from tpusim.machines.tpu.program.addresses import encoded, pointers_a_word
 from tpusim.machines.tpu.program.operations import OPERATIONS, Arity
 from tpusim.machines.tpu.search.candidates import Candidates
 from tpusim.machines.tpu.search.search import choose
-from tpusim.network.ops.deform_conv2d import DeformConv2d
-from tpusim.network.ops.offsets import MASK_PARTS, Offsets
+from tpusim.network.ops.deform_conv2d import MASK_PARTS, DeformConv2d, Offsets
 
 CORNERS = ((0, 0), (0, 1), (1, 0), (1, 1))
 """The elements around a sample: rows and columns beyond the one above and to the left of it."""

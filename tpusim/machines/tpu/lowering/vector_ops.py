@@ -29,8 +29,7 @@ from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
 from tpusim.machines.tpu.schedule.units import Compute, Moves
 from tpusim.machines.tpu.search.search import TOLERANCE
 from tpusim.network.ops.moves import Move
-from tpusim.network.ops.op import OFMAP
-from tpusim.network.ops.vector_op import VectorOp, Window
+from tpusim.network.ops.op import OFMAP, TapWindow, VectorOp
 
 COLUMNS_IN_LANES = Turn(lanes=COL, cols=CHANNEL)
 
@@ -185,7 +184,7 @@ class _PointByPoint(VectorUnits):
         ]
 
     @cached_property
-    def _windows(self) -> tuple[Sequence[Window], Sequence[Window]]:
+    def _windows(self) -> tuple[Sequence[TapWindow], Sequence[TapWindow]]:
         """Outputs beyond the end of the last strip have windows, too; those of several strips are all alike, and those
         of one element.
         """
@@ -236,7 +235,7 @@ class _PointByPoint(VectorUnits):
         return walks
 
 
-def _alike(outputs: range, windows: Sequence[Window]) -> list[tuple[range, Window]]:
+def _alike(outputs: range, windows: Sequence[TapWindow]) -> list[tuple[range, TapWindow]]:
     """Neighbouring outputs whose windows are the same."""
     runs = groupby(outputs, key=lambda output: windows[output])
     return [(range((held := [*mine])[0], held[-1] + 1), window) for window, mine in runs]

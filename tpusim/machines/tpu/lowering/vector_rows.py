@@ -45,7 +45,7 @@ from tpusim.machines.tpu.schedule.units import (
 )
 from tpusim.memory.layout import Box
 from tpusim.network.ops.op import OFMAP, Shape
-from tpusim.network.ops.row_op import RowOp, Stage
+from tpusim.network.ops.rows import RowOp, Stage
 from tpusim.result.records import Blocking
 
 

@@ -46,7 +46,7 @@ from tpusim.machines.tpu.tiles.tile_algorithm import (
     TileAlgorithm,
 )
 from tpusim.machines.tpu.tiles.tile_lowering import in_tiles, refused
-from tpusim.network.ops.conv2d import Conv2d
+from tpusim.network.ops.array_op import Conv2d
 from tpusim.numerics.bounds import DOUBLE, gamma
 from tpusim.numerics.element_types import EXACT_FLOAT32
 

@@ -23,8 +23,7 @@ from tpusim.machines.tpu.lowering.words import block_of, blocking_of, memory_of,
 from tpusim.machines.tpu.program.program import Explanation
 from tpusim.machines.tpu.tiles.tile_algorithm import Filtering, Mix, Recipes, TileAlgorithm
 from tpusim.machines.tpu.tiles.tile_units import TilePlan, TileUnits, plan_of
-from tpusim.network.ops.array_op import ArrayOp
-from tpusim.network.ops.conv2d import Conv2d
+from tpusim.network.ops.array_op import ArrayOp, Conv2d
 
 Choice: TypeAlias = Callable[[Conv2d], TileAlgorithm]
 """Which tiles such a convolution takes; raises UnsuitableError for those that it is not for."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tpusim.machines.tpu.tiles.tile_algorithm import AxisTransform, Line, Product, Recipe, TileAlgorithm, row_by_row
 from tpusim.machines.tpu.tiles.tile_lowering import in_tiles, refused
-from tpusim.network.ops.conv2d import Conv2d
+from tpusim.network.ops.array_op import Conv2d
 
 Matrix: TypeAlias = tuple[tuple[int, ...], ...]
 
