@@ -9,10 +9,9 @@ import pytest
 
 from tpusim import load_workload
 from tpusim.base.errors import InputError
-from tpusim.network.edges import Source
 from tpusim.network.ops.array_op import Gemm
 from tpusim.network.ops.elementwise import Relu
-from tpusim.network.workload import Workload
+from tpusim.network.workload import Source, Workload
 
 NET = """
   - {name: conv1, op: conv2d, in_channels: 3, in_height: 16, in_width: 16, out_channels: 8, kernel: 3, padding: 1}

@@ -15,9 +15,9 @@ from tpusim.flow.verify import expected, operands_of
 from tpusim.machines.tpu.lowering import vector_ops
 from tpusim.machines.tpu.lowering.registry import lowered
 from tpusim.machines.tpu.program.transfers import Fill, Spill
-from tpusim.network.edges import Source
 from tpusim.network.ops.elementwise import Copy
 from tpusim.network.ops.moves import ChannelShuffle, Move, Pad, Slice, Transpose, Upsample
+from tpusim.network.workload import Source
 
 SIZES = {"channels": 6, "height": 3, "width": 4}
 MOVES: list[tuple[Move, str, tuple[int, int, int, int]]] = [

@@ -50,8 +50,7 @@ from tpusim.network.ops.moves import ChannelShuffle, Pad, Slice, Transpose, Upsa
 from tpusim.network.ops.op import Op
 from tpusim.network.ops.pool2d import Pool2d
 from tpusim.network.ops.rows import LayerNorm, ReduceMean, Softmax
-from tpusim.network.workload_file import open_workload, workload_of
-from tpusim.network.written import yaml_of
+from tpusim.network.workload_file import open_workload, workload_of, yaml_of
 
 FLOAT, LOWER = TensorProto.FLOAT, "same_lower"
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"

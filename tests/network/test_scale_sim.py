@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from tpusim import Conv2d, Gemm, load_workload
 from tpusim.base.errors import InputError
 from tpusim.network.formats.names import Names
-from tpusim.network.workload_file import open_workload, workload_of
-from tpusim.network.written import yaml_of
+from tpusim.network.workload_file import open_workload, workload_of, yaml_of
 
 CONV = "Layer name, IFMAP Height, IFMAP Width, Filter Height, Filter Width, Channels, Num Filter, Strides,\n"
 GEMM = "Layer,M,N,K,\n"

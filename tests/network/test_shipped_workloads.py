@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from tpusim.network.edges import Source
+from tpusim.network.workload import Source
 from tpusim.network.workload_file import load_workload
 
 # convolutions, fully-connected layers (or GEMMs)

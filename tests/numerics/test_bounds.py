@@ -8,8 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpusim.numerics.bounds import bounded, gamma, moved, surely_near
-from tpusim.numerics.equality import agreement, difference
+from tpusim.numerics.equality import agreement, bounded, difference, gamma, moved, surely_near
 
 NUMBERS = st.floats(width=32, min_value=-(2.0**50), max_value=2.0**50)
 

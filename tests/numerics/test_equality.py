@@ -11,8 +11,7 @@ from tpusim.flow.numbers import SMALL
 from tpusim.flow.verify import verdict_of
 from tpusim.network.ops.array_op import Gemm
 from tpusim.network.ops.op import OFMAP, Op
-from tpusim.numerics.bounds import moved
-from tpusim.numerics.equality import Verdict, agreement
+from tpusim.numerics.equality import Verdict, agreement, moved
 
 CONV = conv(3, 5, 4, 3)
 GEMM = Gemm("fc", m=3, n=5, k=7)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tpusim.numerics.finite import all_finite
+from tpusim.numerics.element_types import all_finite
 
 
 @pytest.mark.parametrize(

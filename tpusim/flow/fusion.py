@@ -15,12 +15,11 @@ from tpusim.machines.family import Machine
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, meant, planned_of
 from tpusim.machines.tpu.program.steps import Finish
-from tpusim.network.edges import Source
 from tpusim.network.ops.array_op import ArrayOp
 from tpusim.network.ops.elementwise import Add, Arithmetic, Clip, LeakyRelu, Relu
 from tpusim.network.ops.fused import OTHER, Fused
 from tpusim.network.ops.op import Op
-from tpusim.network.workload import Workload
+from tpusim.network.workload import Source, Workload
 
 BEARERS = frozenset({"conv2d", "conv1d", "gemm", "conv_transpose2d", "deform_conv2d"})
 """Ops whose results others may ride on."""

@@ -21,8 +21,7 @@ from tpusim.machines.tpu.program.tensor import Part
 from tpusim.machines.tpu.program.transfers import Spill
 from tpusim.network.ops.op import OFMAP, Index, Op
 from tpusim.network.ops.rows import RowOp
-from tpusim.numerics.bounds import BOUNDED, bounded, gamma, moved
-from tpusim.numerics.equality import Values, Verdict, agreement, difference, larger
+from tpusim.numerics.equality import BOUNDED, Values, Verdict, agreement, bounded, difference, gamma, larger, moved
 from tpusim.reference import Box, Operands, Tensor, rows
 from tpusim.reference.rounding import magnitudes, roundings
 

@@ -17,8 +17,8 @@ from tpusim.machines.tpu.lowering.registry import least_of
 from tpusim.machines.tpu.program.program import Program
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
-from tpusim.numerics.bounds import MOST_ROUNDINGS
 from tpusim.numerics.element_types import ELEMENT_TYPES, SIXTEENTHS, ElementType
+from tpusim.numerics.equality import MOST_ROUNDINGS
 
 if TYPE_CHECKING:
     from tpusim.reference import Operand

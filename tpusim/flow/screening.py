@@ -7,9 +7,8 @@ import numpy as np
 from tpusim.flow.boxes import alone, places, within
 from tpusim.flow.held import Expectation
 from tpusim.network.ops.op import OFMAP, Index
-from tpusim.numerics.bounds import surely_near
-from tpusim.numerics.equality import Values, agreement, larger
-from tpusim.numerics.finite import all_finite
+from tpusim.numerics.element_types import all_finite
+from tpusim.numerics.equality import Values, agreement, larger, surely_near
 from tpusim.reference import Box
 from tpusim.reference.screening import Screen, screen
 

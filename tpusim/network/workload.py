@@ -1,22 +1,181 @@
-"""What is asked of the machine: layers to run one after another."""
+"""What is asked of the machine: layers to run, what each of them reads, and sizes that a file names."""
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Self, TypeAlias
+from typing import Annotated, NamedTuple, Self, TypeAlias
 
-from pydantic import BeforeValidator, InstanceOf, PlainValidator
+from pydantic import BeforeValidator, InstanceOf, PlainValidator, ValidationInfo
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
-from tpusim.input.form import Name, validated, whole
+from tpusim.input.document import Document
+from tpusim.input.fields import Name, names_of, size, whole
+from tpusim.input.form import validated
 from tpusim.input.scalars import name_text, path_of, show, whole_number
-from tpusim.network.edges import Edges, Source, problems_of, read_edges, side_by_side, without
 from tpusim.network.ops import OPS
 from tpusim.network.ops.elementwise import Pointwise
-from tpusim.network.ops.op import Op
-from tpusim.network.sizes import Sizes, read_sizes
+from tpusim.network.ops.op import BATCH, Op
+
+# ---- sizes that a workload file names, such as the length of a sequence: its layers use them, its user may set them
+
+Sizes: TypeAlias = tuple[tuple[str, int], ...]
+"""By name, in the order of the file."""
+
+MOST_SIZE = 2**24
+"""Beyond this a size is a slip."""
+_KEY = "sizes"
+
+
+def read_sizes(given: object, info: ValidationInfo) -> Sizes:
+    """Sizes as files have them, {side: 224, patches: side//16*14}, each worked out from those before it, or as they are
+    kept. Raises InputError with every problem.
+    """
+    items = tuple(given.items()) if isinstance(given, Mapping) else given
+    if not isinstance(items, tuple) or not all(isinstance(each, tuple) and len(each) == 2 for each in items):
+        raise InputError(f"{show(given)} names no sizes; write each with its usual value, such as {{seq: 128}}")
+    found = [*_worked_out(items, {name: batch for name, batch in names_of(info).items() if name == BATCH})]
+    if problems := [each for _, each in found if isinstance(each, Problem)]:
+        raise InputError(problems)
+    return tuple((name, each) for name, each in found if isinstance(each, int))
+
+
+def _worked_out(items: Iterable[tuple[object, object]], known: dict[str, int]) -> Iterator[tuple[str, int | Problem]]:
+    """Each name with its size, or with what is wrong with it."""
+    for name, given in items:
+        if not isinstance(name, str) or not name.isidentifier():
+            message = f"{show(name)} cannot be used in a sum; name a size by a word, such as seq"
+            yield str(name), Problem(message, str(name))
+        elif name == BATCH:
+            yield name, Problem("batch is what a run says (--batch); name the size otherwise", name)
+        else:
+            try:
+                known[name] = size(given, 1, MOST_SIZE, known)
+                yield name, known[name]
+            except InputError as error:
+                # Those after it are not to be blamed.
+                known[name] = 1
+                yield name, Problem(str(error), name)
+
+
+def names_in(document: Document, batch: int) -> dict[str, int]:
+    """What layers of `document` may use, for `batch` images; 1 where a size is wrong, which is told with the file."""
+    given = document.data.get(_KEY)
+    found = _worked_out(given.items(), {BATCH: batch}) if isinstance(given, Mapping) else ()
+    return {BATCH: batch, **{name: each if isinstance(each, int) else 1 for name, each in found if name != BATCH}}
+
+
+def are_sound(document: Document) -> bool:
+    """Whether nothing is wrong with the sizes of `document`."""
+    given = document.data.get(_KEY, {})
+    return isinstance(given, Mapping) and all(
+        isinstance(each, int) for _, each in _worked_out(given.items(), {BATCH: 1})
+    )
+
+
+def sizes_named(document: Document) -> list[str]:
+    """The names of its sizes."""
+    known = document.data.get(_KEY)
+    return [str(name) for name in known] if isinstance(known, Mapping) else []
+
+
+def with_sizes(document: Document, wanted: Mapping[str, int]) -> Document:
+    """`document` with other values of the sizes that it names. Raises InputError for one that it does not name."""
+    names = sizes_named(document)
+    there = f"its sizes: {', '.join(names)}" if names else "it names none; leave --dim out"
+    problems: list[Problem] = []
+    for name, number in wanted.items():
+        option = f"--dim {name}={number}"
+        if name in names:
+            document = document.override(f"{_KEY}.{name}", number, (option, sys.maxsize))
+            continue
+        message = f"the workload has no size {show(name)}{did_you_mean(name, names) or ';'} {there}"
+        problems.append(Problem(message, f"{option}: {document.label}"))
+    if problems:
+        raise InputError(problems)
+    return document
+
+
+# ---- who reads whom: for each layer of a network, the layers whose outputs it reads
+
+INPUT = "input"
+"""What layers call the input of their network, unless it says otherwise."""
+
+
+class Source(NamedTuple):
+    """What a layer reads for one of its tensors.
+
+    Attributes:
+        names: layers, or inputs of the network; the outputs of several lie side by side along the channels.
+        direct: whether it reads all of just that, as it was made; otherwise what takes no time here lies between, such
+            as a transposition, or the layer reads a part.
+        placed: whether, if it is not direct, each element still is made of those at its place in what they made.
+    """
+
+    names: tuple[str, ...]
+    direct: bool = True
+    placed: bool = False
+
+
+Edges: TypeAlias = tuple[tuple[str, tuple[Source, ...]], ...]
+"""By layer what it reads, in the order of its tensors (`Op.reads`); nothing for those that are weights."""
+
+
+def side_by_side(sources: Iterable[Source], direct: bool = True) -> Source:
+    """Several sources as one."""
+    every = [*sources]
+    names = tuple(dict.fromkeys(name for each in every for name in each.names))
+    whole = sum(len(each.names) for each in every) == len(names)
+    return Source(names, direct and whole and all(each.direct for each in every))
+
+
+def read_edges(given: object) -> Edges:
+    """By the names of layers, as people write them in Python ({"conv2": ["conv1"]}), or as they are kept."""
+    if not isinstance(given, Mapping):
+        return given  # type: ignore[return-value]
+    return tuple((name, tuple(map(_source, sources))) for name, sources in given.items())
+
+
+def _source(given: object) -> Source:
+    return Source((given,)) if isinstance(given, str) else Source(*given)  # type: ignore[misc]
+
+
+def problems_of(edges: Edges, layers: Sequence[str]) -> list[Problem]:
+    """What is wrong with edges: layers that read what comes later. Edges of layers that are left out tell nothing."""
+    found: list[Problem] = []
+    place = {name: index for index, name in enumerate(layers)}
+    for name, sources in edges:
+        for read in (each for source in sources for each in source.names):
+            if place.get(read, -1) >= place.get(name, len(layers)):
+                found.append(Problem(f"layer {show(name)} reads {show(read)}, which is not before it", "edges"))
+    return found
+
+
+def without(edges: Edges, left_out: Iterable[str], placed: Collection[str] = ()) -> Edges:
+    """Edges of the other layers, which read what layers `left_out` have read; of these, `placed` leave each element at
+    its place.
+    """
+    gone, instead = {*left_out}, dict[str, Source]()
+
+    def seen(source: Source) -> Source:
+        if not gone & {*source.names}:
+            return source
+        every = [instead.get(name, Source((name,))) for name in source.names]
+        stays = len(every) == 1 and (source.direct or source.placed) and (every[0].direct or every[0].placed)
+        return side_by_side(every, direct=False)._replace(placed=stays)
+
+    kept: list[tuple[str, tuple[Source, ...]]] = []
+    for name, sources in edges:
+        now = tuple(map(seen, sources))
+        if name in gone:
+            stays = name in placed and all(each.direct or each.placed for each in now)
+            instead[name] = side_by_side(now, direct=False)._replace(placed=stays)
+        else:
+            kept.append((name, now))
+    return tuple(kept)
+
 
 MOST_IMAGES = 2**16
 
@@ -140,7 +299,7 @@ class Workload:
         return tuple(each for each in self.not_timed if each[0] not in OPS)
 
     def with_layers(self, keep: Callable[[Op], bool]) -> Self:
-        """The same of some of the layers, which read what they have read before, and so do those that are left out."""
+        """This workload with some of its layers, which read what they have read before, also of layers left out."""
         layers = tuple(layer for layer in self.layers if keep(layer))
         names = {layer.name for layer in layers}
         own = tuple(each for each in self.lowerings if each.layer in names)
@@ -148,7 +307,7 @@ class Workload:
         return replace(self, layers=layers, lowerings=own, biases=biases)
 
     def with_ops(self, ops: str) -> Self:
-        """The same; of "array", without the layers of other units, which take no time then and are named so.
+        """This workload; with `ops` "array", without layers of other units, which then count among those `not_timed`.
 
         Raises InputError where nothing is left.
         """

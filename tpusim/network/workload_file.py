@@ -1,12 +1,13 @@
-"""A workload as its file has it: YAML, or what a format of another tool makes of it."""
+"""A workload as its file has it: YAML, or what a format of another tool makes of it; and YAML text of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import yaml
 from pydantic import AfterValidator, BeforeValidator, PlainValidator, ValidationInfo
 
 from tpusim.base.errors import InputError, Problem
@@ -14,14 +15,27 @@ from tpusim.input.document import Document
 from tpusim.input.form import NAMES, Form, Name, names_of, validated
 from tpusim.input.scalars import path_of, show, whole_number
 from tpusim.input.source import open_document
-from tpusim.network.edges import INPUT, Edges, Source
 from tpusim.network.entries import EXAMPLE, LOWERING, MOST_LAYERS, Read, count_of, numbered, read_layers
 from tpusim.network.formats import is_foreign, read
 from tpusim.network.formats.asked import NOTHING, ModelOptions, check_ops
 from tpusim.network.ops.op import Op
-from tpusim.network.sizes import Sizes, are_sound, names_in, read_sizes, with_sizes
 from tpusim.network.wiring import INPUTS, Wiring, inputs_of, is_graph
-from tpusim.network.workload import MOST_IMAGES, Counts, OwnLowering, Workload, counts_of, taken_names
+from tpusim.network.workload import (
+    INPUT,
+    MOST_IMAGES,
+    Counts,
+    Edges,
+    OwnLowering,
+    Sizes,
+    Source,
+    Workload,
+    are_sound,
+    counts_of,
+    names_in,
+    read_sizes,
+    taken_names,
+    with_sizes,
+)
 
 _WIRING = "wiring"
 """The key of a validation context that holds who reads whom in a file, if it says."""
@@ -153,7 +167,7 @@ def _problems_together(document: Document, names: Mapping[str, int]) -> list[Pro
 
 
 def _input_names(document: Document) -> tuple[str, ...]:
-    """Those of the network's inputs; none where they are wrong, which is told with the file."""
+    """The names of the network's inputs; none where they are wrong, which is told with the file."""
     try:
         return inputs_of(document.data.get(INPUTS))
     except InputError:
@@ -195,3 +209,42 @@ class _File:
 
 
 _FILE = Form(_File)
+
+
+# ---- written again
+
+_PLAIN: Mapping[str, object] = {
+    "kernel": None, "stride": [1], "dilation": [1], "padding": [0], "output_padding": [0], "groups": 1, "count": 1,
+}  # fmt: skip
+"""What one number may be written for; a layer that has just this number needs no such key."""
+
+
+def yaml_of(document: Document) -> str:
+    """The text of a file that reads as `document` does; its notes are comments."""
+    return "".join(f"{line}\n" for line in _lines(document))
+
+
+def _lines(document: Document) -> Iterator[str]:
+    data = document.data
+    yield from (f"# {note}" for note in document.notes)
+    for key in ("name", "source", "inputs", "not_timed", "not_known"):
+        if data.get(key):
+            yield _flow({key: data[key]})[1:-1]
+    yield "layers:"
+    yield from (f"  - {_flow(_short(entry))}" for entry in data["layers"])
+
+
+def _short(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what is so by default, and with one number for several that are the same."""
+    alike = {key: _one(value) if key in _PLAIN else value for key, value in entry.items()}
+    return {key: value for key, value in alike.items() if key not in _PLAIN or value != _one(_PLAIN[key])}
+
+
+def _one(value: object) -> object:
+    return value[0] if isinstance(value, list) and len({*value}) == 1 else value
+
+
+def _flow(value: Mapping[str, Any]) -> str:
+    """On one line."""
+    text: str = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=float("inf"), allow_unicode=True)
+    return text.strip()

@@ -43,15 +43,21 @@ class ElementType:
     limit: int = 0
 
     def check_sum(self, products: int) -> None:
-        """Raise InputError where a sum of so many products may be larger than what holds it."""
+        """Raise InputError where a sum of `products` products may be larger than what holds it."""
         if self.limit and products * LEAST * LEAST > self.limit:
             most = self.limit // (LEAST * LEAST)
             problem = f"a sum of {products:,} products of {self.name} may not fit 32 bits, {most:,} always do"
             raise InputError(f"{problem}; use --dtype f32 or --no-check")
 
     def needs_doubles(self, products: int) -> bool:
-        """Whether sums of so many products may be larger than what float32 holds exactly."""
+        """Whether sums of `products` products may be larger than what float32 holds exactly."""
         return self.exact and self.limit > 0 and products * LEAST * LEAST > EXACT_FLOAT32
+
+
+def all_finite(values: Values) -> bool:
+    """Whether none is infinite or NaN. A sum is neither unless one of them is, or it grows too large itself."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(values.sum()) or np.isfinite(values).all())
 
 
 def to_float32(values: Values) -> Values:

@@ -13,8 +13,8 @@ from tpusim.input.scalars import show, whole_number
 from tpusim.machines.family import KEY, Family
 from tpusim.machines.tpu.family import FAMILY as TPU
 from tpusim.network.entries import LOWERING
-from tpusim.network.free import FREE
-from tpusim.network.sizes import sizes_named
+from tpusim.network.wiring import FREE
+from tpusim.network.workload import sizes_named
 
 Value = int | float | str | tuple[int, ...]
 Shown = int | float | str

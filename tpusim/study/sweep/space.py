@@ -18,9 +18,8 @@ from tpusim.input.document import Document
 from tpusim.input.scalars import show, whole_number
 from tpusim.machines.family import Machine, family_of
 from tpusim.network.entries import LOWERING, Read, read_layers
-from tpusim.network.sizes import names_in
 from tpusim.network.wiring import Wiring
-from tpusim.network.workload import MOST_IMAGES, Workload
+from tpusim.network.workload import MOST_IMAGES, Workload, names_in
 from tpusim.network.workload_file import in_network_order, wiring_of, workload_of
 from tpusim.study.sweep.axis import BATCH, LAYERS, SIZES, Axis, Shown, Value, layers_of, of_machine, shown
 from tpusim.study.sweep.reader import Spec

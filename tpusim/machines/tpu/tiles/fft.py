@@ -19,7 +19,7 @@ Linear transforms as graphs of sums, and recipes made of them: transposed, with 
 
 Bounds of what floating point may lose in them hold whatever the numbers and the order of sums: a sum of n terms, each a
 product with a rounded factor, is off by at most g(n + 1) times the sum of their sizes, where g is the gamma of
-numerics/bounds.py, of float64; what terms were off by before comes to that, times their factors.
+numerics/equality.py, of float64; what terms were off by before comes to that, times their factors.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ from tpusim.machines.tpu.tiles.tile_algorithm import (
 )
 from tpusim.machines.tpu.tiles.tile_lowering import in_tiles, refused
 from tpusim.network.ops.array_op import Conv2d
-from tpusim.numerics.bounds import DOUBLE, gamma
 from tpusim.numerics.element_types import EXACT_FLOAT32
+from tpusim.numerics.equality import DOUBLE, gamma
 
 Sums = dict[str, dict[str, float]]
 """Each of what has a name already; inputs are x0, x1, ..."""

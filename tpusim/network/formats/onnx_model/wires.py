@@ -9,17 +9,15 @@ from typing import Any, NamedTuple
 from onnx import GraphProto, NodeProto
 
 from tpusim.base.errors import InputError
-from tpusim.network.edges import INPUT
 from tpusim.network.entries import read_layers
 from tpusim.network.formats.names import Names
 from tpusim.network.formats.onnx_model.file import called
 from tpusim.network.formats.onnx_model.folding import Shape
 from tpusim.network.formats.onnx_model.shapes import Values
-from tpusim.network.free import Made
-from tpusim.network.ops.op import Op
+from tpusim.network.ops.op import BATCH, Op
 from tpusim.network.ops.op import Shape as MapShape
-from tpusim.network.sizes import BATCH
-from tpusim.network.wiring import INPUTS, Wiring
+from tpusim.network.wiring import INPUTS, Made, Wiring
+from tpusim.network.workload import INPUT
 
 Entry = dict[str, Any]
 """A layer, or what takes no time, as a file has it."""
