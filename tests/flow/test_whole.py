@@ -16,7 +16,7 @@ from tpusim.flow.verify import verdict_of
 from tpusim.network.ops.array_op import Gemm
 from tpusim.network.ops.op import Op
 from tpusim.numerics.equality import agreement
-from tpusim.reference.screening import screen
+from tpusim.reference.rounding import screen
 
 F32 = numbers_of("f32", "any")
 BATCH = 3

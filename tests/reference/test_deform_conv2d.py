@@ -13,7 +13,7 @@ from tests.strategies import convolved, deform_convs
 from tpusim import reference
 from tpusim.network.ops.array_op import Conv2d
 from tpusim.network.ops.deform_conv2d import MASK_PARTS, DeformConv2d
-from tpusim.reference.operands import EXACT
+from tpusim.reference import EXACT
 
 relaxed = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 

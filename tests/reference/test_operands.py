@@ -13,8 +13,7 @@ from tpusim.base.errors import InputError
 from tpusim.network.ops import OPS
 from tpusim.network.ops.array_op import Conv2d, Gemm
 from tpusim.network.ops.fused import Fused
-from tpusim.reference import pointwise
-from tpusim.reference.operands import EXACT
+from tpusim.reference import EXACT, pointwise
 
 
 def test_every_op_has_an_oracle() -> None:

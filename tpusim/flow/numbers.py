@@ -54,7 +54,7 @@ class Numbers:
         """
         kind = self.of(layer).kind
         if kind is None:
-            from tpusim.reference.operands import operands
+            from tpusim.reference import operands
 
             return operands(layer, batch, seed)
         self.check(layer, batch)

@@ -10,7 +10,7 @@ from tpusim.network.ops.op import OFMAP, Index
 from tpusim.numerics.element_types import all_finite
 from tpusim.numerics.equality import Values, agreement, larger, surely_near
 from tpusim.reference import Box
-from tpusim.reference.screening import Screen, screen
+from tpusim.reference.rounding import Screen, screen
 
 MOST_LEFT = 20
 """So many outputs of a box are worked out one by one, in less time than all of it takes in float64."""

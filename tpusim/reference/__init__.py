@@ -1,49 +1,48 @@
 """The oracle: each op straight from its definition, in vectorised NumPy.
 
-Shares no code with the lowering, the data path or the engines.
+Shares no code with the lowering, the data path or the engines. Random operands are small integers, a byte each: every
+partial sum is an exact integer below 2**24, or one of equal parts of it where a layer interpolates, so that results are
+equal whatever the order of summation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Mapping
+from math import prod
 from typing import Any, NamedTuple, TypeAlias
 
-from tpusim.network.ops.op import OFMAP, Index, Op
-from tpusim.reference import (
-    conv1d,
-    conv2d,
-    conv_transpose2d,
-    deform_conv2d,
-    fused,
-    gemm,
-    lowered,
-    lrn,
-    moves,
-    pointwise,
-    pool2d,
-    rows,
-)
-from tpusim.reference.operands import Operand, Operands, Tensor, operands
+import numpy as np
+from numpy.typing import NDArray
 
-__all__ = ["ORACLES", "STRIDED", "TENSORS", "Box", "Operand", "Operands", "Oracle", "Tensor", "compute", "operands"]
+from tpusim.base.errors import InputError
+from tpusim.base.registry import Registry
+from tpusim.network.ops import POINTWISE
+from tpusim.network.ops.op import OFMAP, Index, Op
 
 Box: TypeAlias = tuple[range, range, range, range]
 """Neighbouring channels, rows, columns and images of an ofmap; of some ops every so many rows and columns."""
+Operand: TypeAlias = NDArray[Any]
+Operands: TypeAlias = Mapping[str, Operand]
+"""What a layer reads, by the names of its tensors."""
+Tensor: TypeAlias = NDArray[np.floating[Any]]
 
-ORACLES: dict[str, Callable[[Any, Operands, Box], Tensor]] = {
-    "conv2d": conv2d.compute,
-    "conv1d": conv1d.compute,
-    "conv_transpose2d": conv_transpose2d.compute,
-    "deform_conv2d": deform_conv2d.compute,
-    "gemm": gemm.compute,
-    "fused": lambda *asked: fused.compute(compute, *asked),
-    "pool2d": pool2d.compute,
-    "lrn": lrn.compute,
-    **dict.fromkeys(pointwise.FUNCTIONS, pointwise.compute),
-    **dict.fromkeys(rows.OPS, rows.compute),
-    **dict.fromkeys(moves.OPS, moves.compute),
+EXACT = 1 << 24
+"""float32 holds every integer up to here exactly."""
+OPERAND_BITS = 4
+"""Operands are signed integers of this many bits, fewer where a long sum would not be exact."""
+
+_PLACES = {
+    **{op: f"products.{op}" for op in ("conv2d", "conv1d", "conv_transpose2d", "deform_conv2d", "gemm")},
+    "fused": "pointwise.fused",
+    "pool2d": "maps.pool2d",
+    "lrn": "rows.lrn",
+    **dict.fromkeys(POINTWISE, "pointwise.pointwise"),
+    **{op: f"rows.{op}" for op in ("softmax", "layer_norm", "reduce_mean", "sum_exp", "sum_squares")},
+    **dict.fromkeys(("transpose", "channel_shuffle", "slice", "pad", "upsample"), "maps.move"),
 }
-"""By the name of the op in files."""
+ORACLES: Registry[Callable[[Any, Operands, Box], Tensor]] = Registry(__name__, _PLACES)
+"""By the name of the op in files: from a layer, what it reads and a box, the elements of the ofmap in the box."""
 STRIDED = frozenset({"conv_transpose2d"})
 """The ops whose boxes may be strided by rows and columns."""
 
@@ -66,8 +65,38 @@ class Oracle(NamedTuple):
     element_name: Callable[[Any, Index], tuple[tuple[str, ...], Index]]
 
 
-TENSORS: dict[str, Oracle] = {
-    OFMAP: Oracle(lambda *asked: compute(*asked), lambda layer, index: layer.element_name(index)),
-    "lowered": Oracle(lowered.compute, lowered.element_name),
-}
+RESULTS = Oracle(lambda *asked: compute(*asked), lambda layer, index: layer.element_name(index))
+TENSORS: Registry[Oracle] = Registry(
+    "tpusim", {OFMAP: "reference.RESULTS", "lowered": "reference.products.LOWERED_MATRIX"}
+)
 """By the name of the tensor in a Program."""
+
+
+def number_of(*operands: Operand) -> np.dtype[Any]:
+    """What sums of such operands are computed in: float32, or float64 where one of them comes in that."""
+    return np.result_type(np.float32, *(each.dtype for each in operands))
+
+
+def operands(layer: Op, batch: int, seed: int) -> dict[str, Operand]:
+    """All that a layer reads, by name; the same seed and layer give the same, whatever other layers run.
+
+    Raises:
+        InputError: when the sum is so long that float32 cannot hold it exactly.
+    """
+    products = layer.terms(batch) * layer.sample_parts
+    bits = next((b for b in range(OPERAND_BITS, 0, -1) if products * 4 ** (b - 1) <= EXACT), 0)
+    if not bits:
+        raise InputError(
+            f"layer {layer.name}: a sum of {layer.terms(batch)} products is not exact in float32; use --no-check"
+        )
+    random = np.random.default_rng([seed, zlib.crc32(repr(layer).encode())])
+    return {name: _integers(random, shape, bits) for name, shape in layer.sources(batch).items()}
+
+
+def _integers(random: np.random.Generator, shape: tuple[int, ...], bits: int) -> Operand:
+    """Eight numbers from each random 64-bit word."""
+    count = prod(shape)
+    words = random.integers(1 << 64, size=-(-count // 8), dtype=np.uint64)
+    numbers = words.view(np.int8)[:count]
+    np.right_shift(numbers, 8 - bits, out=numbers)
+    return numbers.reshape(shape)

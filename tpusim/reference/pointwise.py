@@ -1,30 +1,104 @@
-"""Ops that make each element of a map of one at the same place, straight from their definitions."""
+"""Ops that make each element of a map of one at the same place, straight from their definitions; and fused ops."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from math import erf, erfc, pi, sqrt
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tpusim.network.ops.op import Op
-from tpusim.reference import functions
-from tpusim.reference.operands import Operands, Tensor, number_of
+from tpusim.network.ops.fused import BIAS, OTHER, Fused
+from tpusim.reference import Box, Operands, Tensor, compute, number_of
 
-_Box: TypeAlias = tuple[range, range, range, range]
+if TYPE_CHECKING:
+    from tpusim.network.ops.op import Op
 
 
-def compute(layer: Op, operands: Operands, box: _Box) -> Tensor:
+# ---- functions of elements, in float64
+
+_ERF, _ERFC = np.vectorize(erf, otypes=[float]), np.vectorize(erfc, otypes=[float])
+Doubles: TypeAlias = NDArray[np.float64]
+
+FUNCTION_ROUNDINGS = 2
+"""One to float32; what is lost before, in float64, is far less than another."""
+
+
+def in_doubles(function: Callable[..., Doubles]) -> Callable[..., Doubles]:
+    """The function, of a layer and its operands as they come."""
+
+    def made(layer: object, *operands: NDArray[Any]) -> Doubles:
+        with np.errstate(over="ignore"):
+            return function(layer, *(each.astype(np.float64) for each in operands))
+
+    return made
+
+
+def tanh(x: Doubles) -> Doubles:
+    """The hyperbolic tangent, worked out of the exponential, less one, of what is below zero."""
+    raised = np.expm1(-2 * abs(x))
+    return np.asarray(np.sign(x) * -raised / (raised + 2))
+
+
+def sigmoid(x: Doubles) -> Doubles:
+    """1 / (1 + exp(-x)), of which no exponential overflows."""
+    raised = np.exp(-abs(x))
+    return np.asarray(np.where(x < 0, raised, 1) / (1 + raised))
+
+
+def _below(x: Doubles) -> Doubles:
+    """The share of the normal distribution below x."""
+    beyond = _ERFC(abs(x) / sqrt(2)) / 2 if x.size else x
+    return np.where(x < 0, beyond, 1 - beyond)
+
+
+def erf_of(x: Doubles) -> Doubles:
+    """The error function."""
+    return np.asarray(_ERF(x) if x.size else x)
+
+
+def softplus(x: Doubles) -> Doubles:
+    """log(1 + exp(x))."""
+    return np.logaddexp(x, 0)
+
+
+def gelu(x: Doubles, approximate: str) -> Doubles:
+    """The element times the share of the normal distribution below it, or what is near that, by tanh."""
+    if approximate == "none":
+        return np.asarray(x * _below(x))
+    return x * sigmoid(2 * sqrt(2 / pi) * (x + 0.044715 * x**3))
+
+
+REAL_FUNCTIONS: dict[str, Callable[..., Doubles]] = {
+    "exp": lambda _, x: np.exp(x),
+    "tanh": lambda _, x: tanh(x),
+    "erf": lambda _, x: erf_of(x),
+    "div": lambda _, x, y: x / y,
+    "rdiv": lambda _, x, y: y / x,
+    "sqrt": lambda _, x: np.sqrt(x),
+    "sigmoid": lambda _, x: sigmoid(x),
+    "softplus": lambda _, x: softplus(x),
+    "silu": lambda _, x: x * sigmoid(x),
+    "gelu": lambda op, x: gelu(x, op.approximate),
+}
+"""By the name of the op: an element of the ofmap from the layer and an element of each operand."""
+
+
+# ---- ops
+
+
+def pointwise(layer: Op, operands: Operands, box: Box) -> Tensor:
     """The elements in `box`, each made of those at its place; what an operand has one of along an axis is for all."""
     return _made(FUNCTIONS[layer.op], layer, operands, box)
 
 
-def magnitudes(layer: Op, operands: Operands, box: _Box) -> Tensor:
-    """What the same would be if nothing cancelled, of operands that are magnitudes."""
+def magnitudes(layer: Op, operands: Operands, box: Box) -> Tensor:
+    """What these elements would be if nothing cancelled, of operands that are magnitudes."""
     return _made(MAGNITUDES.get(layer.op, FUNCTIONS[layer.op]), layer, operands, box)
 
 
-def _made(function: Callable[..., Any], layer: Op, operands: Operands, box: _Box) -> Tensor:
+def _made(function: Callable[..., Any], layer: Op, operands: Operands, box: Box) -> Tensor:
     parts = []
     for each in operands.values():
         places = (
@@ -56,7 +130,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "clip": lambda op, x: _within(x, op.min, op.max),
     "hard_sigmoid": lambda op, x: _within(_line(x, op.alpha, op.beta), 0, 1),
     "hard_swish": lambda _, x: x * _within(_line(x, 1 / 6, 0.5), 0, 1),
-    **{name: functions.in_doubles(each) for name, each in functions.FUNCTIONS.items()},
+    **{name: in_doubles(each) for name, each in REAL_FUNCTIONS.items()},
 }
 """By the name of the op: an element of the ofmap from the layer and an element of each operand."""
 
@@ -65,9 +139,30 @@ MAGNITUDES: dict[str, Callable[..., Any]] = {
     "hard_sigmoid": lambda op, x: _line(x, abs(op.alpha), abs(op.beta)),
     "hard_swish": lambda _, x: x * _line(x, 1 / 6, 0.5),
 }
-"""Where they are not those of the magnitudes."""
+"""Where magnitudes of results are not what the function makes of magnitudes."""
 ROUNDINGS = {
     "add": 1, "sub": 1, "rsub": 1, "mul": 1, "power": 2, "copy": 0, "scale_shift": 2, "relu": 0, "leaky_relu": 1,
-    "clip": 0, "hard_sigmoid": 2, "hard_swish": 3, **dict.fromkeys(functions.FUNCTIONS, functions.ROUNDINGS),
+    "clip": 0, "hard_sigmoid": 2, "hard_swish": 3, **dict.fromkeys(REAL_FUNCTIONS, FUNCTION_ROUNDINGS),
 }  # fmt: skip
 """How often an element is rounded, one after another."""
+
+
+def fused(layer: Fused, operands: Operands, box: Box) -> Tensor:
+    """The outputs in `box`: those of the core, and what is done to them, one after another."""
+    results = summed(compute, layer, operands, box)
+    whole = tuple(map(range, results.shape))
+    for each in layer.finish:
+        results = pointwise(each, {"ifmap": results}, whole)  # type: ignore[arg-type]
+    return results
+
+
+def summed(made: Callable[..., Any], layer: Fused, operands: Operands, box: Box) -> Tensor:
+    """The outputs in `box` before anything but the sum is done to them; `made` computes those of the core."""
+    own = {name: each for name, each in operands.items() if name not in (OTHER, BIAS)}
+    results: Tensor = made(layer.core, own, box)
+    if layer.bias:
+        results = results + operands[BIAS][box[0].start : box[0].stop].astype(results.dtype, copy=False)
+    if layer.adds:
+        other = operands[OTHER][tuple(slice(each.start, each.stop) for each in box)]
+        results = results + other.astype(results.dtype, copy=False)
+    return results

@@ -1,35 +1,52 @@
-"""How often what a machine makes in float32 is rounded, and the magnitudes of what is rounded, op by op."""
+"""How often what a machine makes in float32 is rounded, and the magnitudes of what is rounded, op by op.
+
+With these, outputs are looked at in float32 first: near enough to the true ones to tell that what is right is right. It
+halves what the oracle costs; what it does not settle is worked out in float64.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from tpusim.network.ops.fused import Fused
 from tpusim.network.ops.moves import Move
 from tpusim.network.ops.op import Op
 from tpusim.network.ops.pool2d import Pool2d
-from tpusim.network.ops.rows import Lrn, RowOp
-from tpusim.reference import Box, compute, functions, fused, lrn, pointwise, rows
-from tpusim.reference.operands import Operands, Tensor
+from tpusim.reference import Box, Operands, Tensor, compute, pointwise, products, rows
 
 _SAMPLING = 4
 """Of what is interpolated between four elements, before the array multiplies it."""
+SHARES = 3
+"""The number of shares of a sum, whose sizes add up to magnitudes that hardly any sum has less of: all shares would
+have to cancel at once.
+"""
+_BY_SHARES: dict[str, Callable[[Any, Operands, Box, int], Tensor]] = {
+    "conv2d": products.shares_of_conv2d,
+    "gemm": products.shares_of_gemm,
+}
 
 
 def roundings(layer: Op, batch: int) -> int:
     """How often an output is rounded at most, one after another, in whatever order it is summed up; 0: it is exact."""
     if layer.op in pointwise.ROUNDINGS:
         return pointwise.ROUNDINGS[layer.op]
-    if isinstance(layer, Move) or (isinstance(layer, Pool2d) and layer.kind == "max"):
+    if _only_moves(layer):
         return 0
     if isinstance(layer, Fused):
         after = sum(pointwise.ROUNDINGS[each.op] for each in layer.finish)
         return roundings(layer.core, batch) + layer.adds + layer.bias + after
-    if isinstance(layer, RowOp):
-        return rows.roundings(layer)
-    if isinstance(layer, Lrn):
-        return lrn.roundings(layer)
+    if layer.whole_rows or layer.op == "lrn":
+        return rows.roundings(layer, batch)
     return layer.terms(batch) + (_SAMPLING if layer.sample_parts > 1 else 0)
+
+
+def _only_moves(layer: Op) -> bool:
+    """Whether outputs are elements of the ifmap."""
+    return isinstance(layer, Move) or (isinstance(layer, Pool2d) and layer.kind == "max")
 
 
 def magnitudes(layer: Op, operands: Operands, box: Box, true: Tensor) -> Tensor:
@@ -37,10 +54,49 @@ def magnitudes(layer: Op, operands: Operands, box: Box, true: Tensor) -> Tensor:
 
     Functions are worked out with no more than they lose in float64, so that of them it is a share of the `true` ones.
     """
-    if layer.op in functions.FUNCTIONS or isinstance(layer, Lrn):
+    if layer.op in pointwise.REAL_FUNCTIONS or layer.op == "lrn":
         return abs(true)
     if layer.op in pointwise.FUNCTIONS:
         return pointwise.magnitudes(layer, operands, box)
     if isinstance(layer, Fused):
-        return fused.summed(partial(magnitudes, true=true), layer, operands, box)
+        return pointwise.summed(partial(magnitudes, true=true), layer, operands, box)
     return compute(layer, operands, box)
+
+
+class Screen(NamedTuple):
+    """Outputs in float32.
+
+    Attributes:
+        values: [out_channel, row, col, image].
+        roundings: how often each has been rounded at most, one after another.
+        least: what the magnitudes of an output's products sum up to at least, rounded as often; None: nothing is known.
+    """
+
+    values: Tensor
+    roundings: int
+    least: Tensor | None = None
+
+
+def screen(layer: Op, operands: Operands, box: Box) -> Screen | None:
+    """The outputs of a layer in `box`; None where float32 would settle nothing. Operands are float32."""
+    batch = operands["ifmap"].shape[-1]
+    if layer.op in _BY_SHARES:
+        return _of_shares(layer, operands, box, layer.terms(batch))
+    if _only_moves(layer) or (layer.op in pointwise.FUNCTIONS and layer.op not in pointwise.REAL_FUNCTIONS):
+        return Screen(compute(layer, operands, box), roundings(layer, batch))
+    return None
+
+
+def _of_shares(layer: Op, operands: Operands, box: Box, terms: int) -> Screen | None:
+    """A share's products are rounded once, and its sums once less than it has products."""
+    own = -(-terms // SHARES) + SHARES - 1
+    if own >= terms:
+        return None
+    shares = _BY_SHARES[layer.op](layer, operands, box, SHARES)
+    values = shares[0].copy()
+    for share in shares[1:]:
+        values += share
+    least, *others = np.abs(shares, out=shares)
+    for share in others:
+        least += share
+    return Screen(values, own, least)

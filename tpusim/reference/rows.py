@@ -1,77 +1,80 @@
-"""Ops of whole rows, straight from their definitions, in float64; and how far float32 may be off."""
+"""Ops that sum up over channels, straight from their definitions, in float64; and how far float32 may be off."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tpusim.network.ops.rows import LayerNorm, RowOp
-from tpusim.reference.operands import Operands, Tensor, number_of
+from tpusim.reference import Box, Operands, Tensor, number_of
 
-_Box: TypeAlias = tuple[range, range, range, range]
+if TYPE_CHECKING:
+    from tpusim.network.ops.op import Op
+    from tpusim.network.ops.rows import LayerNorm, Lrn, RowOp
+
+
 _Doubles: TypeAlias = NDArray[np.float64]
 
 SOFTMAX_ROUNDINGS = 3
 """Beyond those of the sum: of powers, of what they are divided by, of the quotient."""
 NORM_ROUNDINGS = 8
 """Beyond those of the sums."""
+LRN_ROUNDINGS = 4
+"""Beyond those of the squares: of the line of their sum, to a power of one at most, and of what is made of it."""
 
 
-def compute(layer: RowOp, operands: Operands, box: _Box) -> Tensor:
-    """The elements in `box` [channel, 1, 1, row]."""
-    return _FUNCTIONS[layer.op](layer, operands, box)
+def roundings(layer: Op, batch: int) -> int:
+    """How often an output is rounded at most, in whatever order elements are summed up."""
+    sums = layer.terms(batch)
+    if layer.op == "lrn":
+        # All that is summed up is positive, so that it is a share of itself.
+        return 2 * sums + LRN_ROUNDINGS
+    return sums + {"softmax": SOFTMAX_ROUNDINGS, "layer_norm": NORM_ROUNDINGS}.get(layer.op, 1)
 
 
-def roundings(layer: RowOp) -> int:
-    """How often an output is rounded at most, in whatever order a row is summed up."""
-    return layer.channels + {"softmax": SOFTMAX_ROUNDINGS, "layer_norm": NORM_ROUNDINGS}.get(layer.op, 1)
-
-
-def magnitudes(layer: RowOp, operands: Operands, box: _Box, true: Tensor, share: float) -> Tensor:
+def magnitudes(layer: RowOp, operands: Operands, box: Box, true: Tensor, share: float) -> Tensor:
     """What `share`, the gamma of all roundings, has to be multiplied by, for the error of the `true` outputs in `box`.
 
     A softmax is a power over a sum of powers: all are positive, so that it is a share of itself; so are sums of powers,
     and of squares. A mean is off by the mean size of what it is made of.
     """
-    if isinstance(layer, LayerNorm):
+    if layer.op == "layer_norm":
         return _of_norm(layer, operands, box, share)
-    return abs(true) if layer.op in _OF_ONE_SIGN else abs(_rows(operands, box)).mean(axis=0, keepdims=True)
+    of_one_sign = layer.op in ("softmax", "sum_exp", "sum_squares")
+    return abs(true) if of_one_sign else abs(_rows(operands, box)).mean(axis=0, keepdims=True)
 
 
-def _rows(operands: Operands, box: _Box) -> _Doubles:
+def _rows(operands: Operands, box: Box) -> _Doubles:
     """Whole rows, those in `box`."""
     return np.asarray(operands["ifmap"][:, :, :, box[3].start : box[3].stop], np.float64)
 
 
-def _softmax(layer: RowOp, operands: Operands, box: _Box) -> Tensor:
+def softmax(layer: RowOp, operands: Operands, box: Box) -> Tensor:
     rows = _rows(operands, box)
     raised = np.exp(rows - rows.max(axis=0, keepdims=True))
     return np.asarray(raised[box[0].start : box[0].stop] / raised.sum(axis=0, keepdims=True))
 
 
-def _layer_norm(layer: RowOp, operands: Operands, box: _Box) -> Tensor:
-    assert isinstance(layer, LayerNorm)
+def layer_norm(layer: LayerNorm, operands: Operands, box: Box) -> Tensor:
     rows, (scale, shift) = _rows(operands, box), _channels(operands, box)
     apart, root = _parts(layer, rows, box)
     return np.asarray(apart / root * scale + shift)
 
 
-def _parts(layer: LayerNorm, rows: _Doubles, box: _Box) -> tuple[_Doubles, _Doubles]:
+def _parts(layer: LayerNorm, rows: _Doubles, box: Box) -> tuple[_Doubles, _Doubles]:
     """What is more than the mean, of the channels in `box`, and the root of the variance and epsilon."""
     apart = rows - rows.mean(axis=0, keepdims=True)
     root = np.sqrt((apart * apart).mean(axis=0, keepdims=True) + layer.epsilon)
     return apart[box[0].start : box[0].stop], root
 
 
-def _channels(operands: Operands, box: _Box) -> tuple[_Doubles, _Doubles]:
+def _channels(operands: Operands, box: Box) -> tuple[_Doubles, _Doubles]:
     scale, shift = (operands[name][box[0].start : box[0].stop].astype(np.float64) for name in ("scale", "shift"))
     return scale, shift
 
 
-def _of_norm(layer: LayerNorm, operands: Operands, box: _Box, share: float) -> Tensor:
+def _of_norm(layer: Any, operands: Operands, box: Box, share: float) -> Tensor:
     """The error of scale (x - mean) / root + shift, where g, the `share`, is the gamma of all roundings.
 
     The mean is off by e of at most g times the mean size A of the row. With that mean the squares' mean is e^2 more,
@@ -87,32 +90,33 @@ def _of_norm(layer: LayerNorm, operands: Operands, box: _Box, share: float) -> T
     return np.where(2 * share * wrong < 1, unsure, np.inf)
 
 
-def _mean(layer: RowOp, operands: Operands, box: _Box) -> Tensor:
+def reduce_mean(layer: RowOp, operands: Operands, box: Box) -> Tensor:
     """The sum times one by their number, in float32 where the operands are exact in that."""
     rows = operands["ifmap"][:, :, :, box[3].start : box[3].stop].astype(number_of(operands["ifmap"]))
     return np.asarray(rows.sum(axis=0, keepdims=True) * np.float32(1 / layer.channels))
 
 
-def _sum_exp(_: RowOp, operands: Operands, box: _Box) -> Tensor:
+def sum_exp(_: RowOp, operands: Operands, box: Box) -> Tensor:
     return np.asarray(np.exp(_apart(operands, box)).sum(axis=0, keepdims=True))
 
 
-def _sum_squares(_: RowOp, operands: Operands, box: _Box) -> Tensor:
+def sum_squares(_: RowOp, operands: Operands, box: Box) -> Tensor:
     return np.asarray(np.square(_apart(operands, box)).sum(axis=0, keepdims=True))
 
 
-def _apart(operands: Operands, box: _Box) -> _Doubles:
+def _apart(operands: Operands, box: Box) -> _Doubles:
     """Elements less the number that is given for their row."""
     return _rows(operands, box) - operands["about"][:, :, :, box[3].start : box[3].stop].astype(np.float64)
 
 
-_OF_ONE_SIGN = frozenset({"softmax", "sum_exp", "sum_squares"})
-_FUNCTIONS: dict[str, Callable[[Any, Operands, _Box], Tensor]] = {
-    "softmax": _softmax,
-    "layer_norm": _layer_norm,
-    "reduce_mean": _mean,
-    "sum_exp": _sum_exp,
-    "sum_squares": _sum_squares,
-}
-OPS = tuple(_FUNCTIONS)
-"""Their names in files."""
+def lrn(layer: Lrn, operands: Operands, box: Box) -> Tensor:
+    """out[c] = x[c] / (bias + alpha / size * sum of x[i]^2)^beta, i from c - (size - 1) // 2 to c + size // 2."""
+    channels, rows, cols, images = box
+    part = operands["ifmap"][:, rows.start : rows.stop, cols.start : cols.stop, images.start : images.stop]
+    x = part.astype(np.float64)
+    outputs = []
+    for channel in channels:
+        near = x[max(0, channel - (layer.size - 1) // 2) : channel + layer.size // 2 + 1]
+        line = layer.bias + layer.alpha / layer.size * np.square(near).sum(axis=0)
+        outputs.append(x[channel] / line**layer.beta)
+    return np.stack(outputs)

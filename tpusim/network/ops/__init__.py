@@ -12,13 +12,14 @@ from tpusim.network.ops.elementwise import ROWS, class_name
 if TYPE_CHECKING:
     from tpusim.network.ops.op import Op
 
-_WITH_FIELDS = ("scale_shift", "leaky_relu", "clip", "power", "hard_sigmoid", "hard_swish", "gelu")
+POINTWISE = (*ROWS, "scale_shift", "leaky_relu", "clip", "power", "hard_sigmoid", "hard_swish", "gelu")
+"""Ops that make each element of a map of one at the same place."""
 _MODULES = {
     "conv2d": "array_op",
     **{name: name for name in ("conv1d", "conv_transpose2d", "deform_conv2d")},
     "gemm": "array_op",
     "pool2d": "pool2d",
-    **dict.fromkeys((*ROWS, *_WITH_FIELDS), "elementwise"),
+    **dict.fromkeys(POINTWISE, "elementwise"),
     **dict.fromkeys(("softmax", "layer_norm", "reduce_mean", "sum_exp", "sum_squares", "lrn"), "rows"),
     **dict.fromkeys(("transpose", "channel_shuffle", "slice", "pad", "upsample"), "moves"),
 }

@@ -110,13 +110,14 @@ class Offsets(NamedTuple):
     are fractions of a few equal parts: what is interpolated of whole numbers is exact.
 
     Displacements [offset_group, tap_row, tap_col, row, col, image] down and across, `parts` to an element; and the
-    masks, MASK_PARTS to one.
+    masks, `mask_parts` to one.
     """
 
     parts: int
     down: Parts
     across: Parts
     masks: Parts
+    mask_parts: int = MASK_PARTS
 
 
 def offset_parts(given: Given) -> int:

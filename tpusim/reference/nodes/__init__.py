@@ -9,18 +9,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tpusim.reference.nodes import elementwise, moves, products, quantization, recurrent, reductions, windows
+from tpusim.reference.nodes import elementwise, moves, products, reductions
 from tpusim.reference.nodes.node import Call, Function, Values
 
 __all__ = ["IMAGE_BY_IMAGE", "NODES", "Call", "Values", "compute"]
 
-NODES: dict[str, Function] = {
-    **elementwise.NODES, **moves.NODES, **products.NODES, **quantization.NODES, **recurrent.NODES, **reductions.NODES,
-    **windows.NODES,
-}  # fmt: skip
+NODES: dict[str, Function] = {**elementwise.NODES, **moves.NODES, **products.NODES, **reductions.NODES}
 """By the name of the operator."""
 IMAGE_BY_IMAGE = frozenset({"BatchNormalization"})
-"""Those that make each image of the first operand by itself, all of them alike: so images may come in any number."""
+"""Operators that make each image of the first operand by itself, all alike: so images may come in any number."""
 
 
 def compute(op: str, call: Call, operands: Sequence[Values | None]) -> tuple[Values, ...]:

@@ -1,19 +1,20 @@
-"""Operators that work element by element, broadcasting as NumPy does."""
+"""Operators that work element by element, broadcasting as NumPy does; and numbers to whole ones and back."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any
 
 import numpy as np
 
-from tpusim.reference import functions
+from tpusim.base.errors import InputError
+from tpusim.reference import pointwise
 from tpusim.reference.nodes.node import Call, Function, Values, as_real
 
 
 def _ufunc(function: Any) -> Function:
-    """One of NumPy's, whose results are of the operands' type."""
+    """A function of NumPy, whose results are of the operands' type."""
     return lambda _, *operands: function(*operands)
 
 
@@ -91,7 +92,7 @@ def _hard_swish(_: Call, values: Values) -> Values:
 
 
 def _swish(call: Call, values: Values) -> Values:
-    return as_real(values * functions.sigmoid(call.get("alpha", 1.0) * values.astype(np.float64)), values)
+    return as_real(values * pointwise.sigmoid(call.get("alpha", 1.0) * values.astype(np.float64)), values)
 
 
 def _mish(_: Call, values: Values) -> Values:
@@ -103,7 +104,7 @@ def _softsign(_: Call, values: Values) -> Values:
 
 
 def _gelu(call: Call, values: Values) -> Values:
-    return as_real(functions.gelu(values.astype(np.float64), call.get("approximate", "none")), values)
+    return as_real(pointwise.gelu(values.astype(np.float64), call.get("approximate", "none")), values)
 
 
 def _where(_: Call, condition: Values, one: Values, other: Values) -> Values:
@@ -116,6 +117,39 @@ def _is_infinite(call: Call, values: Values) -> Values:
     return np.asarray(sum(wanted, np.zeros_like(up)))
 
 
+def _along(call: Call, numbers: Values, values: Values) -> Values:
+    """A scale or zero point for all values, or one for each place along an axis."""
+    if call.get("block_size", 0):
+        raise InputError("numbers that are quantized block by block")
+    if numbers.size == 1:
+        return numbers.reshape(())
+    axis = call.get("axis", 1) % values.ndim
+    return numbers.reshape(-1, *[1] * (values.ndim - 1 - axis))
+
+
+def _quantize(call: Call, values: Values, scale: Values, zero: Values | None = None) -> Values:
+    point = np.zeros(1, np.uint8) if zero is None else zero
+    limits = np.iinfo(point.dtype)
+    moved = np.rint(values / _along(call, scale, values)) + _along(call, point, values).astype(np.int64)
+    return np.asarray(np.clip(moved, limits.min, limits.max), point.dtype)
+
+
+def _dequantize(call: Call, values: Values, scale: Values, zero: Values | None = None) -> Values:
+    numbers = values.astype(np.int64)
+    if zero is not None:
+        numbers = numbers - _along(call, zero, values).astype(np.int64)
+    return numbers.astype(scale.dtype) * _along(call, scale, values)
+
+
+def _dynamic(_: Call, values: Values) -> Sequence[Values]:
+    """The bytes, their scale, their zero point."""
+    low, high = min(0.0, float(values.min())), max(0.0, float(values.max()))
+    scale = np.float32((high - low) / 255)
+    zero = np.uint8(np.clip(np.rint(-low / scale), 0, 255)) if scale else np.uint8(0)
+    numbers = np.clip(np.rint(values / scale) + zero, 0, 255) if scale else np.zeros(values.shape)
+    return numbers.astype(np.uint8), np.asarray(scale), np.asarray(zero)
+
+
 NODES: dict[str, Function] = {
     **{name: _ufunc(each) for name, each in {
         "Abs": np.abs, "Add": np.add, "And": np.logical_and, "Ceil": np.ceil, "Cos": np.cos, "Equal": np.equal,
@@ -125,12 +159,13 @@ NODES: dict[str, Function] = {
         "Round": np.rint, "Sign": np.sign, "Sin": np.sin, "Sqrt": np.sqrt, "Sub": np.subtract, "Xor": np.logical_xor,
     }.items()},
     **{name: _in_doubles(each) for name, each in {
-        "Erf": functions.erf_of, "Sigmoid": functions.sigmoid, "Softplus": functions.softplus, "Tanh": functions.tanh,
+        "Erf": pointwise.erf_of, "Sigmoid": pointwise.sigmoid, "Softplus": pointwise.softplus, "Tanh": pointwise.tanh,
     }.items()},
     "Celu": _celu, "Clip": _clip, "Div": _div, "Elu": _elu, "Gelu": _gelu, "HardSigmoid": _hard_sigmoid,
     "HardSwish": _hard_swish, "IsInf": _is_infinite, "LeakyRelu": _leaky, "Max": _folded(np.maximum), "Mean": _mean,
     "Min": _folded(np.minimum), "Mish": _mish, "Mod": _mod, "PRelu": _prelu, "Pow": _power,
     "Relu": lambda _, values: np.maximum(values, values.dtype.type(0)), "Selu": _selu,
     "Softsign": _softsign, "Sum": _folded(np.add), "Swish": _swish, "ThresholdedRelu": _thresholded, "Where": _where,
+    "DequantizeLinear": _dequantize, "DynamicQuantizeLinear": _dynamic, "QuantizeLinear": _quantize,
 }  # fmt: skip
 """By the name of the operator."""

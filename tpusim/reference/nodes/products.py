@@ -1,9 +1,16 @@
-"""Products of weights alone, which are worked out before a network runs, and what is added to a machine's products."""
+"""Products of weights alone, which are worked out before a network runs, and what is added to a machine's products.
+
+Recurrent networks, for which no machine here has layers, are worked out step by step.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
 import numpy as np
 
+from tpusim.base.errors import InputError
 from tpusim.reference.nodes.node import Call, Function, Values, as_real
 
 
@@ -22,5 +29,117 @@ def with_bias(call: Call, product: Values, bias: Values | None) -> Values:
     return as_real(scaled if bias is None else scaled + call.get("beta", 1.0) * bias, product)
 
 
-NODES: dict[str, Function] = {"Gemm": _gemm, "MatMul": _matmul}
+_State: TypeAlias = tuple[Values, ...]
+_Step: TypeAlias = Callable[[Values, _State], _State]
+"""From the inputs of a step, [image, input], and what the one before left, to what it leaves, its outputs first."""
+
+_USUAL = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"]}
+
+
+def _lstm(
+    call: Call,
+    sequence: Values,
+    weights: Values,
+    recurrent: Values,
+    bias: Values | None = None,
+    lengths: Values | None = None,
+    outputs: Values | None = None,
+    cells: Values | None = None,
+    peepholes: Values | None = None,
+) -> Sequence[Values]:
+    def step_of(direction: int) -> _Step:
+        ins, backs = weights[direction].T, recurrent[direction].T
+        added = 0 if bias is None else np.add(*np.split(bias[direction], 2))
+        peeps = (0, 0, 0) if peepholes is None else np.split(peepholes[direction], 3)
+
+        def step(given: Values, state: _State) -> _State:
+            output, cell = state
+            enters, leaves, stays, new = np.split(given @ ins + output @ backs + added, 4, axis=-1)
+            cell = _sigmoid(stays + peeps[2] * cell) * cell + _sigmoid(enters + peeps[0] * cell) * np.tanh(new)
+            return _sigmoid(leaves + peeps[1] * cell) * np.tanh(cell), cell
+
+        return step
+
+    _check(call, "LSTM", len(weights), lengths, sequence)
+    return _unrolled(call, sequence, step_of, [outputs, cells], recurrent)
+
+
+def _gru(
+    call: Call,
+    sequence: Values,
+    weights: Values,
+    recurrent: Values,
+    bias: Values | None = None,
+    lengths: Values | None = None,
+    outputs: Values | None = None,
+) -> Sequence[Values]:
+    after = call.get("linear_before_reset", 0)
+
+    def step_of(direction: int) -> _Step:
+        ins, backs = weights[direction].T, recurrent[direction].T
+        both = np.zeros(2 * ins.shape[1], ins.dtype) if bias is None else bias[direction]
+        size, (before, behind) = recurrent.shape[-1], np.split(both, 2)
+
+        def step(given: Values, state: _State) -> _State:
+            (output,) = state
+            entering = given @ ins + before
+            gates = _sigmoid(entering[:, : 2 * size] + output @ backs[:, : 2 * size] + behind[: 2 * size])
+            keeps, resets = np.split(gates, 2, axis=-1)
+            old = resets * (output @ backs[:, 2 * size :] + behind[2 * size :])
+            if not after:
+                old = (resets * output) @ backs[:, 2 * size :] + behind[2 * size :]
+            return ((1 - keeps) * np.tanh(entering[:, 2 * size :] + old) + keeps * output,)
+
+        return step
+
+    _check(call, "GRU", len(weights), lengths, sequence)
+    return _unrolled(call, sequence, step_of, [outputs], recurrent)
+
+
+def _unrolled(
+    call: Call, sequence: Values, step_of: Callable[[int], _Step], given: Sequence[Values | None], recurrent: Values
+) -> Sequence[Values]:
+    """All outputs, [step, direction, image, output], then the state behind the last step; images first if laid so."""
+    images_first = bool(call.get("layout", 0))
+    steps = np.swapaxes(sequence, 0, 1) if images_first else sequence
+    shape = len(recurrent), steps.shape[1], recurrent.shape[-1]
+    states = [np.zeros(shape, sequence.dtype) if each is None else _turned(each, images_first) for each in given]
+    made, last = [], []
+    for direction in range(len(recurrent)):
+        step, state = step_of(direction), tuple(each[direction] for each in states)
+        turn = slice(None, None, -1 if direction or call.get("direction") == "reverse" else 1)
+        told = []
+        for inputs in steps[turn]:
+            state = step(inputs, state)
+            told.append(state[0])
+        made.append(np.stack(told)[turn])
+        last.append(state)
+    every = np.stack(made, 1)
+    ends = [_turned(np.stack(each), images_first) for each in zip(*last, strict=True)]
+    return [every.transpose(2, 0, 1, 3) if images_first else every, *ends]
+
+
+def _turned(state: Values, images_first: bool) -> Values:
+    return np.swapaxes(state, 0, 1) if images_first else state
+
+
+def _check(call: Call, op: str, directions: int, lengths: Values | None, sequence: Values) -> None:
+    """Raise InputError for what is not known here."""
+    steps = sequence.shape[1 if call.get("layout", 0) else 0]
+    if call.get("activations", _USUAL[op] * directions) != _USUAL[op] * directions:
+        raise InputError(f"{op} with activations of its own")
+    if call.get("clip") or call.get("input_forget"):
+        raise InputError(f"{op} that clips, or couples its gates")
+    if lengths is not None and (lengths != steps).any():
+        raise InputError(f"{op} of sequences of several lengths")
+
+
+def _sigmoid(values: Values) -> Values:
+    return np.asarray(1 / (1 + np.exp(-values)))
+
+
+NODES: dict[str, Function] = {
+    "Gemm": _gemm, "MatMul": _matmul,
+    "GRU": _gru, "LSTM": _lstm,
+}  # fmt: skip
 """By the name of the operator."""

@@ -24,7 +24,7 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import Fill
 from tpusim.network.ops.array_op import ArrayOp, Conv2d
 from tpusim.network.workload_file import load_workload
-from tpusim.reference import lowered as lowered_matrix
+from tpusim.reference.products import lowered as lowered_matrix
 from tpusim.study.paper.claims import COUNTED, Finding
 from tpusim.study.paper.exhibit import Asked, Cell, Grid, Making, Shown, point_of
 from tpusim.study.paper.layers import SEVEN, convolutions, ifmap_elements
@@ -110,7 +110,7 @@ def matrix(layer: Conv2d, ifmap: Numbers, is_channel_last: bool) -> Numbers:
     taps, (_, rows, cols, _) = prod(layer.kernel), layer.tensors(1).ofmap
     size = taps * layer.in_channels
     box = range(size), range(rows), range(cols), range(1)
-    by_taps = lowered_matrix.compute(layer, {"ifmap": ifmap}, box).reshape(size, -1)
+    by_taps = lowered_matrix(layer, {"ifmap": ifmap}, box).reshape(size, -1)
     order = np.arange(size).reshape(taps, layer.in_channels)
     return np.ascontiguousarray(by_taps[(order.T if is_channel_last else order).ravel()].T)
 

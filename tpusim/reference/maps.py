@@ -1,14 +1,20 @@
-"""Two-dimensional pooling, straight from its definition: element by element of a window."""
+"""Pooling, and ops that only move elements, straight from their definitions."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 
-from tpusim.network.ops.pool2d import Pool2d
-from tpusim.reference.operands import Operands, Tensor, number_of
+from tpusim.reference import Box, Operand, Operands, Tensor, number_of
+
+if TYPE_CHECKING:
+    from tpusim.network.ops.moves import ChannelShuffle, Move, Pad, Slice, Transpose, Upsample
+    from tpusim.network.ops.pool2d import Pool2d
 
 
-def compute(layer: Pool2d, operands: Operands, box: tuple[range, range, range, range]) -> Tensor:
+def pool2d(layer: Pool2d, operands: Operands, box: Box) -> Tensor:
     """out[c, y, x, n] = the largest of ifmap[c, y*s+i*d-p, x*s+j*d-p, n], or their sum times one by their count."""
     ifmap, (channels, rows, cols, images) = operands["ifmap"], box
     largest = layer.kind == "max"
@@ -60,3 +66,44 @@ def _padded(layer: Pool2d) -> list[tuple[int, int]]:
         return [(-axis.ends[0], size + axis.ends[1]) for axis, size in zip(layer.axes, sizes, strict=True)]
     top, left, bottom, right = layer.padding if len(layer.padding) == 4 else (*layer.padding, *layer.padding)
     return [(-top, layer.in_height + bottom), (-left, layer.in_width + right)]
+
+
+_AXES = {"channels": 0, "height": 1, "width": 2, "images": 3}
+
+
+def move(layer: Move, operands: Operands, box: Box) -> Tensor:
+    """The elements in `box` of the map, moved as a whole."""
+    ifmap = operands["ifmap"]
+    made = _MOVES[layer.op](layer, ifmap)
+    return made[tuple(slice(part.start, part.stop) for part in box)].astype(number_of(ifmap))
+
+
+def _transpose(layer: Transpose, ifmap: Operand) -> Operand:
+    return np.transpose(ifmap, [_AXES[axis] for axis in layer.order])
+
+
+def _channel_shuffle(layer: ChannelShuffle, ifmap: Operand) -> Operand:
+    grouped = ifmap.reshape(layer.groups, -1, *ifmap.shape[1:])
+    return grouped.swapaxes(0, 1).reshape(ifmap.shape)
+
+
+def _slice(layer: Slice, ifmap: Operand) -> Operand:
+    along = [slice(None)] * ifmap.ndim
+    along[_AXES[layer.axis]] = slice(layer.start, layer.stop, layer.step)
+    return ifmap[tuple(along)]
+
+
+def _pad(layer: Pad, ifmap: Operand) -> Operand:
+    top, left, bottom, right = layer.sides
+    return np.pad(ifmap, ((0, 0), (top, bottom), (left, right), (0, 0)))
+
+
+def _upsample(layer: Upsample, ifmap: Operand) -> Operand:
+    rows, cols = layer.scale
+    return ifmap.repeat(rows, axis=1).repeat(cols, axis=2)
+
+
+_MOVES: dict[str, Callable[[Any, Operand], Operand]] = {
+    "transpose": _transpose, "channel_shuffle": _channel_shuffle, "slice": _slice, "pad": _pad, "upsample": _upsample,
+}  # fmt: skip
+"""By the name of the op in files: the ofmap of an ifmap."""

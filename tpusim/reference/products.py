@@ -1,0 +1,297 @@
+"""Ops that multiply maps by a filter, straight from their definitions, and the lowered matrix of a convolution."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tpusim.reference import Box, Operand, Operands, Oracle, Tensor, number_of
+
+if TYPE_CHECKING:
+    from tpusim.network.ops.array_op import ArrayOp, Conv2d, Gemm
+    from tpusim.network.ops.conv1d import Conv1d
+    from tpusim.network.ops.conv_transpose2d import ConvTranspose2d
+    from tpusim.network.ops.deform_conv2d import DeformConv2d, Offsets
+    from tpusim.network.ops.op import Index
+
+
+_Places: TypeAlias = NDArray[np.int64]
+_Doubles: TypeAlias = NDArray[np.float64]
+
+
+def _groups(size: int, channels: range) -> Iterator[tuple[int, range]]:
+    """The groups of `size` that `channels` belong to, each with its share of them."""
+    for group in range(channels.start // size, (channels.stop - 1) // size + 1):
+        yield group, range(max(channels.start, group * size), min(channels.stop, (group + 1) * size))
+
+
+def _within(part: range, whole: range) -> slice:
+    """Where a part of some channels stands among them."""
+    return slice(part.start - whole.start, part.stop - whole.start)
+
+
+_MOST_ELEMENTS = 1 << 19
+"""The receptive fields of about this many elements are gathered at a time, to stay within the cache."""
+
+
+def conv2d(layer: Conv2d, operands: Operands, box: Box) -> Tensor:
+    """out[o, y, x, n] = sum over c, i, j of filter[o, i, j, c] * ifmap[c, y*s+i*d-p, ...], group by group, in `box`."""
+    return np.asarray(shares_of_conv2d(layer, operands, box, 1)[0])
+
+
+def shares_of_conv2d(layer: Conv2d, operands: Operands, box: Box, count: int) -> Tensor:
+    """The sums of `conv2d` in `count` shares [share, o, y, x, n], of as many products each but for one."""
+    ifmap, filter_ = operands["ifmap"], operands["filter"]
+    outputs = np.empty([count, *map(len, box)], number_of(ifmap, filter_))
+    into, out = layer.in_channels // layer.groups, layer.out_channels // layer.groups
+    for group, own in _groups(out, box[0]):
+        fields = _receptive_fields(layer, ifmap[group * into : (group + 1) * into], box, outputs.dtype)
+        weights = filter_[own.start : own.stop].astype(outputs.dtype, copy=False)
+        _convolve(fields, weights, outputs[:, _within(own, box[0])])
+    return outputs
+
+
+def _receptive_fields(layer: Conv2d, ifmap: Operand, box: Box, number: np.dtype[Any]) -> Tensor:
+    """The receptive fields of the outputs in `box` as a view, [kh, kw, c, h, w, n]; padding is zero."""
+    reach = [(taps - 1) * step + 1 for taps, step in zip(layer.kernel, layer.dilation, strict=True)]
+    under = [
+        range(part.start * stride - pad, (part.stop - 1) * stride - pad + length)
+        for part, stride, (pad, _), length in zip(box[1:3], layer.stride, layer.pads, reach, strict=True)
+    ]
+    window = _window(ifmap[..., box[3].start : box[3].stop], under, number)
+    fields = np.lib.stride_tricks.sliding_window_view(window, reach, axis=(1, 2))
+    (sh, sw), (dh, dw) = layer.stride, layer.dilation
+    return fields[:, ::sh, ::sw, :, ::dh, ::dw].transpose(4, 5, 0, 1, 2, 3)
+
+
+def _window(ifmap: Operand, under: Sequence[range], number: np.dtype[Any]) -> Tensor:
+    """The rows and columns `under` a kernel; what there is of them as it stands, if that is all."""
+    rows, cols = under
+    (to_row, from_row), (to_col, from_col) = (_stored(*each) for each in zip(under, ifmap.shape[1:3], strict=True))
+    stored = ifmap[:, from_row, from_col]
+    if stored.shape[1:3] == (len(rows), len(cols)):
+        return stored.astype(number, copy=False)
+    window = np.zeros((len(ifmap), len(rows), len(cols), ifmap.shape[-1]), number)
+    window[:, to_row, to_col] = stored
+    return window
+
+
+def _stored(under: range, extent: int) -> tuple[slice, slice]:
+    """Where the positions `under` a kernel go that a map of that extent has, and where they come from."""
+    first, stop = max(under.start, 0), max(under.start, 0, min(under.stop, extent))
+    return slice(first - under.start, stop - under.start), slice(first, stop)
+
+
+def _convolve(fields: Tensor, filter_: Tensor, outputs: Tensor) -> None:
+    """fields [kh, kw, c, h, w, n], a view, to outputs [share, o, h, w, n].
+
+    A few output rows at a time, and of a long sum some channels.
+    """
+    taps, channels, row = int(np.prod(fields.shape[:2])), fields.shape[2], int(np.prod(fields.shape[4:]))
+    height = max(1, _MOST_ELEMENTS // (taps * channels * row))
+    depth = min(channels, max(1, 8 * _MOST_ELEMENTS // (taps * row)))
+    flat = outputs.reshape(*outputs.shape[:2], -1)
+    ends = [*pairwise(number * taps * channels // len(outputs) for number in range(len(outputs) + 1))]
+    for top in range(0, fields.shape[3], height):
+        places = flat[..., top * row : (top + height) * row]
+        for at in range(0, channels, depth):
+            weights = filter_[..., at : at + depth].reshape(len(filter_), -1)
+            part = fields[:, :, at : at + depth, top : top + height].reshape(weights.shape[1], -1)
+            for place, (first, stop) in zip(places, ends, strict=True):
+                mine = slice(max(first - taps * at, 0), min(stop - taps * at, len(part)))
+                if mine.start >= mine.stop:
+                    continue
+                if first >= taps * at:
+                    np.matmul(weights[:, mine], part[mine], out=place)
+                else:
+                    place += weights[:, mine] @ part[mine]
+
+
+def conv1d(layer: Conv1d, operands: Operands, box: Box) -> Tensor:
+    """out[o, 0, x, n] = sum over c, j of filter[o, 0, j, c] * ifmap[c, 0, x*s+j*d-p, n], group by group, in `box`."""
+    ifmap, filter_ = operands["ifmap"], operands["filter"]
+    channels, _, positions, images = box
+    sums = np.zeros((len(channels), len(positions), len(images)), number_of(ifmap, filter_))
+    into, out = layer.in_channels // layer.groups, layer.out_channels // layer.groups
+    for group, own in _groups(out, channels):
+        place = sums[_within(own, channels)]
+        sequence = ifmap[group * into : (group + 1) * into, 0, :, images.start : images.stop]
+        for tap in range(layer.kernel):
+            at = np.array(positions) * layer.stride + tap * layer.dilation - layer.axis.ends[0]
+            real = np.flatnonzero((at >= 0) & (at < layer.in_length))
+            weights = filter_[own.start : own.stop, 0, tap].astype(sums.dtype)
+            place[:, real] += np.tensordot(weights, sequence[:, at[real]].astype(sums.dtype), 1)
+    return sums[:, None]
+
+
+def conv_transpose2d(layer: ConvTranspose2d, operands: Operands, box: Box) -> Tensor:
+    """out[o, y*s+i*d-p, x*s+j*d-p, n] += filter[o, i, j, c] * ifmap[c, y, x, n], group by group, in `box`.
+
+    Rows and columns of the box may be strided.
+    """
+    ifmap, filter_ = operands["ifmap"], operands["filter"]
+    channels, rows, cols, images = box
+    outputs = np.zeros([len(part) for part in box], number_of(ifmap, filter_))
+    size, into = layer.out_channels // layer.groups, layer.in_channels // layer.groups
+    for group, own in _groups(size, channels):
+        weights = filter_[own.start : own.stop].astype(outputs.dtype)
+        source = ifmap[group * into : (group + 1) * into, ..., images.start : images.stop]
+        _scatter(layer, source, weights, (rows, cols), outputs[_within(own, channels)])
+    return outputs
+
+
+def _scatter(
+    layer: ConvTranspose2d, source: Operand, weights: Tensor, box: tuple[range, range], outputs: Tensor
+) -> None:
+    """Tap by tap, all elements of the ifmap that it brings into the box."""
+    height, width = layer.kernel
+    downwards = [_landing(layer, 0, tap, box[0]) for tap in range(height)]
+    across = [_landing(layer, 1, tap, box[1]) for tap in range(width)]
+    for i in range(height):
+        from_rows, to_rows = downwards[i]
+        for j in range(width):
+            from_cols, to_cols = across[j]
+            if len(from_rows) and len(from_cols):
+                elements = source[:, from_rows[:, None], from_cols].astype(outputs.dtype)
+                added = weights[:, i, j] @ elements.reshape(len(elements), -1)
+                shape = len(weights), len(from_rows), len(from_cols), elements.shape[-1]
+                outputs[:, to_rows[:, None], to_cols] += added.reshape(shape)
+
+
+def _landing(layer: ConvTranspose2d, axis: int, tap: int, wanted: range) -> tuple[_Places, _Places]:
+    """The rows (or columns) of the ifmap that a tap brings to one of those `wanted`, and to which of them."""
+    size = (layer.in_height, layer.in_width)[axis]
+    shift = tap * layer.dilation[axis] - layer.padding[axis]
+    every = np.arange(size)
+    lands = every * layer.stride[axis] + shift
+    inside = (lands >= wanted.start) & (lands < wanted.stop) & ((lands - wanted.start) % wanted.step == 0)
+    return every[inside], (lands[inside] - wanted.start) // wanted.step
+
+
+def deform_conv2d(layer: DeformConv2d, operands: Operands, box: Box) -> Tensor:
+    """out[o, y, x, n] = sum over c, i, j of filter[o, i, j, c] * mask * sample, group by group, in `box`.
+
+    A sample is what the ifmap [c, :, :, n] has at (y*s+i*d-p + down, ...), bilinearly; all around it is zero.
+    """
+    ifmap, filter_ = operands["ifmap"], operands["filter"]
+    channels, rows, cols, images = box
+    outputs = np.zeros([len(part) for part in box], number_of(ifmap, filter_))
+    size, into = layer.out_channels // layer.groups, layer.in_channels // layer.groups
+    given, points = _offsets_of_shape(layer, ifmap.shape[-1]), (rows, cols, images)
+    for group, own in _groups(size, channels):
+        weights, place = filter_[own.start : own.stop].astype(outputs.dtype), outputs[_within(own, channels)]
+        for tap in np.ndindex(*layer.kernel):
+            samples = _samples(layer, ifmap, range(group * into, (group + 1) * into), tap, given, points)
+            samples = samples.astype(outputs.dtype, copy=False)
+            place += (weights[:, *tap] @ samples.reshape(into, -1)).reshape(place.shape)
+    return outputs
+
+
+@lru_cache(maxsize=4)
+def _offsets_of_shape(layer: DeformConv2d, batch: int) -> Offsets:
+    """Offsets of a layer, kept while it is computed box by box."""
+    return layer.displaced(batch)
+
+
+def _samples(
+    layer: DeformConv2d, ifmap: Operand, channels: range, tap: tuple[int, int], given: Offsets,
+    points: tuple[range, range, range],
+) -> Tensor:  # fmt: skip
+    """What a tap samples of some channels for the outputs in `points`, [channel, row, col, image]."""
+    samples = np.empty((len(channels), *map(len, points)))
+    size = layer.in_channels // layer.offset_groups
+    for number, own in _groups(size, channels):
+        here = np.ix_((number,), (tap[0],), (tap[1],), *points)
+        down, across, mask = (each[here][0, 0, 0] for each in (given.down, given.across, given.masks))
+        # The rows and columns on which the tap stands without its offset.
+        rows, cols = (
+            np.array(points[axis]) * layer.stride[axis] + tap[axis] * layer.dilation[axis] - float(layer.padding[axis])
+            for axis in (0, 1)
+        )
+        rows, cols = rows[:, None, None] + down / given.parts, cols[:, None] + across / given.parts
+        found = _interpolated(ifmap[own.start : own.stop], rows, cols, points[2])
+        samples[_within(own, channels)] = found * (mask / given.mask_parts)
+    return samples
+
+
+def _interpolated(ifmap: Operand, rows: _Doubles, cols: _Doubles, images: range) -> _Doubles:
+    """The four elements around each place (rows, cols), each times how near it is; [channel, *place]."""
+    total = np.zeros((len(ifmap), *rows.shape))
+    for y in (np.floor(rows), np.floor(rows) + 1):
+        for x in (np.floor(cols), np.floor(cols) + 1):
+            near = (1 - abs(rows - y)) * (1 - abs(cols - x))
+            there = (y >= 0) & (y < ifmap.shape[1]) & (x >= 0) & (x < ifmap.shape[2])
+            at = np.where(there, y, 0).astype(int), np.where(there, x, 0).astype(int)
+            total += np.where(there, near, 0) * ifmap[:, *at, np.array(images)]
+    return total
+
+
+_MOST_FACTORS = 1 << 22
+"""Factors of about this many elements are multiplied at a time, so that long sums take no more memory."""
+
+
+def gemm(layer: Gemm, operands: Operands, box: Box) -> Tensor:
+    """The part [n, 1, 1, m] in `box` of the product of the ifmap [k, 1, 1, m] and the filter [n, 1, 1, k]."""
+    return np.asarray(shares_of_gemm(layer, operands, box, 1)[0])
+
+
+def shares_of_gemm(layer: Gemm, operands: Operands, box: Box, count: int) -> Tensor:
+    """The sums of `gemm` in `count` shares [share, n, 1, 1, m], of as many products each but for one."""
+    ifmap, filter_ = operands["ifmap"], operands["filter"]
+    cols, _, _, rows = box
+    first, second = filter_[cols.start : cols.stop, 0, 0], ifmap[:, 0, 0, rows.start : rows.stop]
+    products = np.zeros((count, len(cols), len(rows)), number_of(ifmap, filter_))
+    ends = [number * layer.k // count for number in range(count + 1)]
+    step = max(1, _MOST_FACTORS // (len(cols) + len(rows)))
+    for product, (start, stop) in zip(products, pairwise(ends), strict=True):
+        for at in range(start, stop, step):
+            mine = slice(at, min(at + step, stop))
+            factors = (each.astype(product.dtype, copy=False) for each in (first[:, mine], second[mine]))
+            product += np.matmul(*factors)
+    return products[:, :, None, None, :]
+
+
+def lowered(layer: ArrayOp, operands: Operands, box: Box) -> Tensor:
+    """The part in `box` of the lowered matrix [k, row, col, image], k = (tap_row * kernel width + tap_col) * channels
+    of a group + channel, group after group.
+    """
+    ifmap = operands["ifmap"]
+    conv, _ = layer.convolution(ifmap.shape[-1])
+    lowered = np.empty([len(part) for part in box], number_of(ifmap))
+    size = conv.in_channels // conv.groups * conv.kernel[0] * conv.kernel[1]
+    for _, ks in _groups(size, box[0]):
+        lowered[_within(ks, box[0])] = _lowered_group(conv, ifmap, (ks, *box[1:]))
+    return lowered
+
+
+def _element_name(layer: ArrayOp, index: Index) -> tuple[tuple[str, ...], Index]:
+    """Axes and index by which an element is known: whose copy it is, and for which output."""
+    k, row, col, image = index
+    conv, _ = layer.convolution(1)
+    size, (height, width) = conv.in_channels // conv.groups, conv.kernel
+    group, rest = divmod(k, height * width * size)
+    tap, channel = divmod(rest, size)
+    axes = ("channel", "tap_row", "tap_col", "row", "col", "image")
+    return axes, (group * size + channel, *divmod(tap, width), row, col, image)
+
+
+def _lowered_group(layer: Conv2d, ifmap: Operand, box: Box) -> Tensor:
+    """The part in `box`, all of whose rows are of one group."""
+    size, (height, width) = layer.in_channels // layer.groups, layer.kernel
+    group, first = divmod(box[0].start, height * width * size)
+    ks = range(first, first + len(box[0]))
+    taps = range(first // size, (ks.stop - 1) // size + 1)
+    channels = range(first % size, (ks.stop - 1) % size + 1) if len(taps) == 1 else range(size)
+    mine = ifmap[group * size + channels.start : group * size + channels.stop]
+    fields = _receptive_fields(layer, mine, box, number_of(ifmap))
+    first -= taps.start * size + channels.start
+    return np.concatenate([fields[divmod(tap, width)] for tap in taps])[first : first + len(ks)]
+
+
+LOWERED_MATRIX = Oracle(lowered, _element_name)
+"""The lowered matrix of a convolution: what the kernel sees of the padded ifmap."""
