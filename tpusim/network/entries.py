@@ -50,7 +50,11 @@ def read_layers(entry: object, names: Mapping[str, int], wiring: Wiring | None =
         raise InputError(f"{show(entry)} is not a layer; write e.g. {EXAMPLE}")
     if "op" not in entry:
         raise InputError(Problem(f"required key is missing; add op: with one of {', '.join(OPS)}", "op"))
-    op = _op_of(entry["op"])
+    op = entry["op"]
+    if not isinstance(op, str) or (op not in OPS and op not in FREE):
+        instead = "" if str(op).casefold() in OPS else instead_of(str(op))
+        hint = f"{instead};" if instead else did_you_mean(str(op), [*OPS, *FREE]) or ";"
+        raise InputError(Problem(f"unknown op {show(op)}{hint} ops: {', '.join((*OPS, *FREE))}", "op"))
     read = wiring.read_by(entry) if wiring else []
     sizes = {key: value for key, value in entry.items() if key not in ("op", *_AROUND)}
     if wiring and op in FREE:
@@ -60,15 +64,6 @@ def read_layers(entry: object, names: Mapping[str, int], wiring: Wiring | None =
         wiring.add_free(free, read)
         return Read(())
     return _read_layer(entry, op, sizes, names, wiring, read)
-
-
-def _op_of(op: object) -> str:
-    """The operation of an entry. Raises InputError."""
-    if isinstance(op, str) and (op in OPS or op in FREE):
-        return op
-    instead = "" if str(op).casefold() in OPS else instead_of(str(op))
-    hint = f"{instead};" if instead else did_you_mean(str(op), [*OPS, *FREE]) or ";"
-    raise InputError(Problem(f"unknown op {show(op)}{hint} ops: {', '.join((*OPS, *FREE))}", "op"))
 
 
 def _read_layer(

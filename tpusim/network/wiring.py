@@ -10,10 +10,10 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.base.words import counted
-from tpusim.input.fields import Name, whole
+from tpusim.input.fields import Name
 from tpusim.input.form import validated
 from tpusim.input.scalars import path_of, show
-from tpusim.network.ops.op import MOST_CHANNELS, OFMAP, Channels, Op, Shape, Size
+from tpusim.network.ops.op import OFMAP, Channels, Images, Op, Shape, Size
 from tpusim.network.workload import INPUT, Source, side_by_side
 
 
@@ -95,7 +95,7 @@ class View(Free):
     channels: Channels
     height: Size = 1
     width: Size = 1
-    images: Annotated[int, whole(MOST_CHANNELS, 0)] = 0
+    images: Images = 0
 
     def made(self, read: Sequence[Made], batch: int) -> Made:
         shape = self.channels, self.height, self.width, self.images or batch
@@ -194,9 +194,13 @@ class Wiring:
             raise InputError(Problem(f"{says}; join maps by a concat before it, or name fewer", INPUTS))
         problems: list[Problem] = []
         for number, (made, wanted) in enumerate(zip(read, tensors.values(), strict=False)):
-            now = self._now(made)
+            # An input of the network has the size that a layer before has said.
+            name, one = made.source.names[0], len(made.source.names) == 1
+            now = self._made[name] if one and name in self._inputs and made.source.direct else made
             if self.fits(now, wanted):
-                self._say_size(now, wanted, layer.name)
+                if now is self._made.get(name) and now.shape is None and name in self._inputs:
+                    self._made[name] = now._replace(shape=wanted)
+                    self._inputs[name] = layer.name
             else:
                 problems.append(self._unfit(layer, now, wanted, given, number))
         if problems and self._sure:
@@ -232,17 +236,6 @@ class Wiring:
 
     def _put(self, name: str, made: Made) -> None:
         self._made[name] = self._last = made
-
-    def _now(self, made: Made) -> Made:
-        """What is read; of an input of the network with the size that somebody has said since."""
-        (*names,) = made.source.names
-        return self._made[names[0]] if len(names) == 1 and names[0] in self._inputs and made.source.direct else made
-
-    def _say_size(self, made: Made, shape: Shape, layer: str) -> None:
-        name = made.source.names[0]
-        if made is self._made.get(name) and made.shape is None and name in self._inputs:
-            self._made[name] = made._replace(shape=shape)
-            self._inputs[name] = layer
 
     def _no_size(self, made: Made, alone: bool) -> str:
         if not alone:

@@ -135,11 +135,10 @@ def read_edges(given: object) -> Edges:
     """By the names of layers, as people write them in Python ({"conv2": ["conv1"]}), or as they are kept."""
     if not isinstance(given, Mapping):
         return given  # type: ignore[return-value]
-    return tuple((name, tuple(map(_source, sources))) for name, sources in given.items())
-
-
-def _source(given: object) -> Source:
-    return Source((given,)) if isinstance(given, str) else Source(*given)  # type: ignore[misc]
+    return tuple(
+        (name, tuple(Source((each,)) if isinstance(each, str) else Source(*each) for each in sources))
+        for name, sources in given.items()
+    )
 
 
 def problems_of(edges: Edges, layers: Sequence[str]) -> list[Problem]:
@@ -299,7 +298,7 @@ class Workload:
         return tuple(each for each in self.not_timed if each[0] not in OPS)
 
     def with_layers(self, keep: Callable[[Op], bool]) -> Self:
-        """This workload with some of its layers, which read what they have read before, also of layers left out."""
+        """The workload with some of its layers; edges stay as they are, also those of layers that are left out."""
         layers = tuple(layer for layer in self.layers if keep(layer))
         names = {layer.name for layer in layers}
         own = tuple(each for each in self.lowerings if each.layer in names)
@@ -307,7 +306,7 @@ class Workload:
         return replace(self, layers=layers, lowerings=own, biases=biases)
 
     def with_ops(self, ops: str) -> Self:
-        """This workload; with `ops` "array", without layers of other units, which then count among those `not_timed`.
+        """The workload; with `ops` "array", without layers of other units, which then count among those `not_timed`.
 
         Raises InputError where nothing is left.
         """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -221,17 +221,11 @@ _PLAIN: Mapping[str, object] = {
 
 def yaml_of(document: Document) -> str:
     """The text of a file that reads as `document` does; its notes are comments."""
-    return "".join(f"{line}\n" for line in _lines(document))
-
-
-def _lines(document: Document) -> Iterator[str]:
-    data = document.data
-    yield from (f"# {note}" for note in document.notes)
-    for key in ("name", "source", "inputs", "not_timed", "not_known"):
-        if data.get(key):
-            yield _flow({key: data[key]})[1:-1]
-    yield "layers:"
-    yield from (f"  - {_flow(_short(entry))}" for entry in data["layers"])
+    data, keys = document.data, ("name", "source", "inputs", "not_timed", "not_known")
+    lines = [f"# {note}" for note in document.notes]
+    lines += [_flow({key: data[key]})[1:-1] for key in keys if data.get(key)]
+    lines += ["layers:", *(f"  - {_flow(_short(entry))}" for entry in data["layers"])]
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _short(entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -85,10 +85,6 @@ def _normal(random: np.random.Generator, shape: tuple[int, ...]) -> Values:
     return random.standard_normal(shape, np.float32)
 
 
-def _normal_bfloat16(random: np.random.Generator, shape: tuple[int, ...]) -> Values:
-    return to_bfloat16(_normal(random, shape))
-
-
 def _bytes(random: np.random.Generator, shape: tuple[int, ...]) -> Values:
     """Each from LEAST to MOST."""
     return np.frombuffer(random.bytes(prod(shape)), np.int8).reshape(shape)
@@ -100,7 +96,7 @@ def _odd_sixteenths(random: np.random.Generator, shape: tuple[int, ...]) -> Valu
 
 
 F32 = ElementType("f32", "float32, sums in float32", False, to_float32, _normal)
-BF16 = ElementType("bf16", "bfloat16, sums in float32", False, to_bfloat16, _normal_bfloat16)
+BF16 = ElementType("bf16", "bfloat16, sums in float32", False, to_bfloat16, lambda *asked: to_bfloat16(_normal(*asked)))
 INT8 = ElementType("int8", "whole numbers from -128 to 127, sums of 32 bits", True, to_int8, _bytes, MOST_SUM)
 SIXTEENTHS = ElementType("sixteenths", "odd sixteenths, results in float32", False, to_float32, _odd_sixteenths)
 """What a layer is given that rounds whatever it is given, where others get whole numbers."""

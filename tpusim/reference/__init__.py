@@ -90,13 +90,10 @@ def operands(layer: Op, batch: int, seed: int) -> dict[str, Operand]:
             f"layer {layer.name}: a sum of {layer.terms(batch)} products is not exact in float32; use --no-check"
         )
     random = np.random.default_rng([seed, zlib.crc32(repr(layer).encode())])
-    return {name: _integers(random, shape, bits) for name, shape in layer.sources(batch).items()}
-
-
-def _integers(random: np.random.Generator, shape: tuple[int, ...], bits: int) -> Operand:
-    """Eight numbers from each random 64-bit word."""
-    count = prod(shape)
-    words = random.integers(1 << 64, size=-(-count // 8), dtype=np.uint64)
-    numbers = words.view(np.int8)[:count]
-    np.right_shift(numbers, 8 - bits, out=numbers)
-    return numbers.reshape(shape)
+    drawn = {}
+    for name, shape in layer.sources(batch).items():
+        # Eight numbers from each random 64-bit word.
+        words = random.integers(1 << 64, size=-(-prod(shape) // 8), dtype=np.uint64)
+        numbers = words.view(np.int8)[: prod(shape)]
+        drawn[name] = np.right_shift(numbers, 8 - bits, out=numbers).reshape(shape)
+    return drawn

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from tpusim.base.errors import CapacityError, UnsuitableError
-from tpusim.machines.gpu.definition import Pace, dram_cycles, launch_cycles, move_cycles, pace_of, waves
+from tpusim.machines.gpu.definition import Pace, dram_cycles, move_cycles, pace_of, waves
 from tpusim.machines.gpu.description import BlockTile, Gpu
 from tpusim.machines.gpu.program import PART_BYTES, MoveKernel, ProductKernel, StepTraffic
 from tpusim.network.ops.array_op import ArrayOp, Conv2d
@@ -56,14 +56,9 @@ class GpuLayer:
         return self.conv.is_a_product and self.conv.in_height == self.conv.in_width == 1
 
     @property
-    def element_bytes(self) -> int:
-        """Bytes of a number."""
-        return self.gpu.element_bytes
-
-    @property
     def ifmap_bytes(self) -> int:
         """The size of the ifmap."""
-        return prod(self.conv.tensors(self.images).ifmap) * self.element_bytes
+        return prod(self.conv.tensors(self.images).ifmap) * self.gpu.element_bytes
 
     @property
     def touched_bytes(self) -> int:
@@ -74,12 +69,12 @@ class GpuLayer:
     @property
     def filter_bytes(self) -> int:
         """The size of the filter."""
-        return prod(self.conv.tensors(self.images).filter) * self.element_bytes
+        return prod(self.conv.tensors(self.images).filter) * self.gpu.element_bytes
 
     @property
     def ofmap_bytes(self) -> int:
         """The size of the ofmap."""
-        return self.outputs * self.conv.out_channels * self.element_bytes
+        return self.outputs * self.conv.out_channels * self.gpu.element_bytes
 
 
 def layer_of(op: Op, batch: int, gpu: Gpu) -> GpuLayer:
@@ -170,7 +165,7 @@ def _estimate(layer: GpuLayer, products: ProductKernel, kinds: Mapping[StepTraff
         numbers = [share * count for count in kinds.values()]
         cycles += number * resident_cycles(pace, numbers, max(blocks for blocks, _ in wave))
     cycles = max(cycles, dram_cycles(products, gpu))
-    return cycles + sum(launch_cycles(each, gpu) + move_cycles(each, gpu) for each in reduction(layer, products))
+    return cycles + sum(gpu.launch_cycles + move_cycles(each, gpu) for each in reduction(layer, products))
 
 
 def resident_cycles(pace: Pace, numbers: list[float], blocks: int) -> float:

@@ -115,29 +115,25 @@ def _tiles(products: ProductKernel, pixels: _Map | _Matrix, filter_: Tensor) -> 
     width = max(len(filter_), max(sum(run.channels for run in step) for step in products.steps))
     together = max(1, _MOST_ELEMENTS // (products.tile.m * width))
     for first in range(0, products.blocks.count, together):
-        stop = min(first + together, products.blocks.count)
-        places = products.blocks.places(first, stop)
+        which = first, min(first + together, products.blocks.count)
+        places = products.blocks.places(*which)
         total = np.zeros((*places.shape, len(filter_)), filter_.dtype)
         for part in range(0, len(products.steps), products.part):
-            total += _part(products, pixels, filter_, (first, stop), products.steps[part : part + products.part])
+            # The sums of blocks that share one: each makes those of its k-steps.
+            steps = products.steps[part : part + products.part]
+            tiles = (
+                _patched(products, pixels, which, steps)
+                if products.patch
+                else (pixels.gather(places, each) for each in steps)
+            )
+            sums = np.zeros((places.size, len(filter_)), filter_.dtype)
+            for step, parts in zip(steps, tiles, strict=True):
+                # Shared memory: a k-step of both operands; the zeros at its end change nothing.
+                a = np.concatenate(list(parts), axis=-1)
+                b = np.concatenate([filter_[:, run.tap, run.first : run.first + run.channels] for run in step], axis=-1)
+                sums += a.reshape(places.size, -1) @ b.T
+            total += sums.reshape(total.shape)
         yield places, total
-
-
-def _part(
-    products: ProductKernel, pixels: _Map | _Matrix, filter_: Tensor, which: tuple[int, int], steps: tuple[KStep, ...]
-) -> Tensor:
-    """What blocks that share a sum make of their k-steps: those of one part."""
-    places = products.blocks.places(*which)
-    tiles = (
-        _patched(products, pixels, which, steps) if products.patch else (pixels.gather(places, each) for each in steps)
-    )
-    sums = np.zeros((places.size, len(filter_)), filter_.dtype)
-    for step, parts in zip(steps, tiles, strict=True):
-        # Shared memory: a k-step of both operands; the zeros at its end change nothing.
-        a = np.concatenate(list(parts), axis=-1)
-        b = np.concatenate([filter_[:, run.tap, run.first : run.first + run.channels] for run in step], axis=-1)
-        sums += a.reshape(places.size, -1) @ b.T
-    return sums.reshape(*places.shape, -1)
 
 
 def _patched(

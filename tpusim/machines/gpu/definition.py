@@ -86,11 +86,6 @@ def _stage_cycles(stage: StepTraffic, gpu: Gpu, active: int) -> tuple[int, int]:
     return max(from_l2, by_port), stored + stage.taps * gpu.sm.tap_cycles
 
 
-def launch_cycles(kernel: Kernel, gpu: Gpu) -> int:
-    """Cycles of the launch of a kernel; 0 for one that is not launched by itself."""
-    return gpu.cycles_of(gpu.launch.kernel_ps) if kernel.launched else 0
-
-
 def dram_cycles(kernel: Kernel, gpu: Gpu) -> int:
     """Cycles of the DRAM for the bytes of a kernel; 0 for none."""
     moved = kernel.hbm_read_bytes + kernel.hbm_write_bytes
@@ -157,7 +152,7 @@ def timed(program: GpuProgram, gpu: Gpu, of_set: ResidentTime) -> Timing:
 
 def _states_of(kernel: Kernel, gpu: Gpu, of_set: ResidentTime) -> Counter[str]:
     """Cycles of all SMs together by what they do; a resident set is as long as the longest of its SMs."""
-    spent = Counter(launch=launch_cycles(kernel, gpu) * gpu.sm.count)
+    spent = Counter(launch=kernel.launched * gpu.launch_cycles * gpu.sm.count)
     if isinstance(kernel, MoveKernel):
         spent["move"] = move_cycles(kernel, gpu) * gpu.sm.count
         return spent

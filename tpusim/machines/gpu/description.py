@@ -141,14 +141,9 @@ class Gpu(FileSection):
 
     @field_validator("tiles")
     @classmethod
-    def _some(cls, tiles: tuple[BlockTile, ...]) -> tuple[BlockTile, ...]:
+    def _some_that_differ(cls, tiles: tuple[BlockTile, ...]) -> tuple[BlockTile, ...]:
         if all(tile.products for tile in tiles):
             raise InputError("no tile for convolutions; add one such as {m: 128, n: 128}")
-        return tiles
-
-    @field_validator("tiles")
-    @classmethod
-    def _differ(cls, tiles: tuple[BlockTile, ...]) -> tuple[BlockTile, ...]:
         first = {tile.text: at for at, tile in reversed([*enumerate(tiles)])}
         twice = [(at, tile.text) for at, tile in enumerate(tiles) if first[tile.text] != at]
         says = "is tiles[{}] already; leave one of them out"
@@ -157,16 +152,12 @@ class Gpu(FileSection):
         return tiles
 
     @model_validator(mode="after")
-    def _has_its_shared_memory(self) -> Self:
+    def _has_its_shared_memory_and_its_tile(self) -> Self:
         sm = self.sm
         if sm.shared_bytes > sm.unified_bytes:
             whole = SIZE.format(sm.unified_bytes)
             message = f"{SIZE.format(sm.shared_bytes)} is a part of sm.unified, {whole}; set that higher, or this lower"
             raise InputError([Problem(message, "sm.shared")])
-        return self
-
-    @model_validator(mode="after")
-    def _knows_its_tile(self) -> Self:
         names = [tile.text for tile in self.tiles]
         if self.mapping.tile not in ("auto", *names):
             hint = did_you_mean(self.mapping.tile, names) or ";"
@@ -194,6 +185,11 @@ class Gpu(FileSection):
         """The DRAM, at the rate that is reached."""
         return Pipe(self.l2.latency_cycles, self.dram.bandwidth_bytes_per_s * self.dram.reached / self.clock_hz)
 
+    @property
+    def launch_cycles(self) -> int:
+        """Cycles of the launch of a kernel."""
+        return self.cycles_of(self.launch.kernel_ps)
+
     def cycles_of(self, picoseconds: int) -> int:
         """Whole cycles of a time, rounded up."""
         return -(-picoseconds * self.clock_hz // _PS_PER_S)
@@ -217,7 +213,7 @@ class Gpu(FileSection):
         return self.model_dump(by_alias=True)
 
     def with_overrides(self, overrides: Overrides) -> Gpu:
-        """This machine with `PATH=VALUE` changes. Raises InputError."""
+        """The machine with `PATH=VALUE` changes. Raises InputError."""
         return read(Document(self.name, self.to_dict()), overrides)
 
 

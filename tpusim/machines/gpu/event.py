@@ -12,17 +12,7 @@ from typing import TypeAlias
 import numpy as np
 
 from tpusim.machines.family import Slot, Timing
-from tpusim.machines.gpu.definition import (
-    Pace,
-    Resident,
-    SmState,
-    dram_cycles,
-    launch_cycles,
-    move_cycles,
-    pace_of,
-    timed,
-    waves,
-)
+from tpusim.machines.gpu.definition import Pace, Resident, SmState, dram_cycles, move_cycles, pace_of, timed, waves
 from tpusim.machines.gpu.description import Gpu
 from tpusim.machines.gpu.program import GpuProgram, MoveKernel, ProductKernel
 
@@ -204,7 +194,7 @@ def timeline(program: GpuProgram, gpu: Gpu) -> dict[str, list[Slot]]:
     tracks: dict[str, list[Slot]] = {KERNEL: [], WAVE: [], SM: []}
     at = 0
     for kernel in program.kernels:
-        if launch := launch_cycles(kernel, gpu):
+        if launch := kernel.launched * gpu.launch_cycles:
             tracks[SM].append((at, at + launch, "launch"))
         begin = at + launch
         slots = {SM: [(0, move_cycles(kernel, gpu), "move")]} if isinstance(kernel, MoveKernel) else _waves(kernel, gpu)

@@ -68,7 +68,9 @@ def explicit(layer: GpuLayer) -> GpuProgram:
     A layer that is its own lowered matrix has no such kernel. Raises CapacityError.
     """
     steps = _compact(layer)
-    made = 0 if layer.conv.is_a_product else layer.outputs * layer.taps * layer.conv.in_channels * layer.element_bytes
+    made = (
+        0 if layer.conv.is_a_product else layer.outputs * layer.taps * layer.conv.in_channels * layer.gpu.element_bytes
+    )
     read = (made or layer.touched_bytes) + layer.filter_bytes
     products = fastest(layer, lambda tile: _gathered(layer, tile, steps, 1, read))
     return _program(layer, products, [MoveKernel("lowered", "dram", layer.touched_bytes, made)] if made else [], made)
@@ -152,7 +154,7 @@ def _staged_bytes(layer: GpuLayer, tile: BlockTile) -> int:
 
 def _stored_bytes(layer: GpuLayer, rows: int) -> int:
     """Shared memory of a k-step of `rows`, zeros included."""
-    return rows * layer.gpu.mapping.k_step * layer.element_bytes
+    return rows * layer.gpu.mapping.k_step * layer.gpu.element_bytes
 
 
 @lru_cache(maxsize=16)
@@ -170,13 +172,13 @@ def _gathered_step(layer: GpuLayer, tile: BlockTile, channels: int, taps: int = 
 def _sectors(layer: GpuLayer, channels: int) -> int:
     """Bytes of the sectors that neighbouring channels are in."""
     sector = layer.gpu.l2.sector_bytes
-    return -(-channels * layer.element_bytes // sector) * sector
+    return -(-channels * layer.gpu.element_bytes // sector) * sector
 
 
 def _operand_bytes(layer: GpuLayer, tile: BlockTile, tiles: int) -> tuple[int, int]:
     """What all blocks fetch of map and filter: every tap for each column of tiles; the filter for each row of them."""
     columns = -(-layer.out_channels // tile.n)
-    sums = layer.taps * layer.channels * layer.element_bytes
+    sums = layer.taps * layer.channels * layer.gpu.element_bytes
     return layer.outputs * sums * columns * layer.conv.groups, sums * layer.conv.out_channels * tiles
 
 
@@ -201,7 +203,7 @@ def _boxed(layer: GpuLayer, tile: BlockTile, steps: tuple[KStep, ...], reuse: st
     elements, staged = _patch_elements(layer, boxes.box), staged_by(boxes.box)
     resident = gpu.resident(tile, staged)
     # L1 still has an element when the next tap reads it if what blocks fetch in between fits what is left of it.
-    between = tile.m * (gpu.mapping.k_step if outside else layer.channels) * layer.element_bytes
+    between = tile.m * (gpu.mapping.k_step if outside else layer.channels) * layer.gpu.element_bytes
     if reuse == "cache" and resident * (between + staged) > gpu.sm.unified_bytes:
         reuse = "none"
     known = {step: _shared_step(layer, tile, step, elements, reuse) for step in set(steps)}
@@ -209,7 +211,7 @@ def _boxed(layer: GpuLayer, tile: BlockTile, steps: tuple[KStep, ...], reuse: st
     if reuse != "none":
         fetched = sum(number * _patch_elements(layer, box) for number, box in boxes.shapes())
         columns = -(-layer.out_channels // tile.n)
-        a_bytes = fetched * layer.conv.in_channels * layer.element_bytes * columns
+        a_bytes = fetched * layer.conv.in_channels * layer.gpu.element_bytes * columns
     period = layer.taps if outside else len(steps) // layer.taps
     # Parts of a sum are cut where a patch ends.
     unit = (layer.taps if outside else len(steps)) if patch else 1

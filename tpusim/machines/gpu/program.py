@@ -69,17 +69,15 @@ class Boxes:
 
     def shapes(self) -> Iterator[tuple[int, tuple[int, int, int]]]:
         """How many tiles there are of each shape: those at the ends may be smaller."""
-        axes = [_sides(size, side) for size, side in zip(self.extent, self.box, strict=True)]
+        axes = [
+            [each for each in ((size // side, side), (1, size % side)) if all(each)]
+            for size, side in zip(self.extent, self.box, strict=True)
+        ]
         for (some, images), (more, rows), (most, cols) in product(*axes):
             yield some * more * most, (images, rows, cols)
 
 
 Blocks = InOrder | Boxes
-
-
-def _sides(size: int, side: int) -> list[tuple[int, int]]:
-    whole, rest = divmod(size, side)
-    return [each for each in ((whole, side), (1, rest)) if all(each)]
 
 
 def unique(outputs: int, taps: int, stride: int, dilation: int) -> int:

@@ -92,26 +92,27 @@ class _Sm:
         return state
 
     def _begin(self) -> None:
-        self._ask()
+        for block in self.blocks:
+            # Blocks ask for as many k-steps as they have room for, one block after another.
+            while block.room and block.asked < len(self.pace.stages):
+                block.room -= 1
+                self.requests.append(block)
+                block.asked += 1
         self._serve()
         for block in self.blocks:
             if block.there > block.begun and not block.working and not block.queued:
                 block.queued = True
                 self.waiting.append(block)
         while self.waiting and sum(block.working for block in self.blocks) < self.pace.together:
-            self._issue(self.waiting.popleft())
+            block = self.waiting.popleft()
+            block.queued = False
+            block.storing = self.pace.stages[block.begun][1]
+            block.stepping, block.multiplying = self.pace.step, self.pace.multiply
+            block.begun += 1
         for block in self.blocks:
             if block.finished and not block.written and block not in self.writers:
                 self.writers.append(block)
                 self.writing = self.writing or self.pace.epilogue
-
-    def _ask(self) -> None:
-        """Blocks ask for as many k-steps as they have room for, one block after another."""
-        for block in self.blocks:
-            while block.room and block.asked < len(self.pace.stages):
-                block.room -= 1
-                self.requests.append(block)
-                block.asked += 1
 
     def _serve(self) -> None:
         """A port with nothing to do takes the next request."""
@@ -120,12 +121,6 @@ class _Sm:
             done = block.asked - 1 - sum(other is block for other in self.requests)
             self.port = self.pace.stages[done][0]
             self.travelling.append([block, self.port + self.pace.latency])
-
-    def _issue(self, block: _Block) -> None:
-        block.queued = False
-        block.storing = self.pace.stages[block.begun][1]
-        block.stepping, block.multiplying = self.pace.step, self.pace.multiply
-        block.begun += 1
 
     def _state(self) -> SmState:
         if any(not block.storing and not block.stepping and block.multiplying for block in self.blocks):
@@ -143,20 +138,16 @@ class _Sm:
             assert isinstance(block, _Block)
             block.there += 1
         for block in self.blocks:
-            self._work(block)
+            if block.storing:
+                block.storing -= 1
+                block.room += self.pace.held and not block.storing
+            elif block.stepping:
+                block.stepping -= 1
+            elif block.multiplying:
+                block.multiplying -= 1
+                block.room += not self.pace.held and not block.multiplying
         if self.writing:
             self.writing -= 1
             if not self.writing:
                 self.writers.popleft().written = True
                 self.writing = self.pace.epilogue if self.writers else 0
-
-    def _work(self, block: _Block) -> None:
-        """A cycle of what it does."""
-        if block.storing:
-            block.storing -= 1
-            block.room += self.pace.held and not block.storing
-        elif block.stepping:
-            block.stepping -= 1
-        elif block.multiplying:
-            block.multiplying -= 1
-            block.room += not self.pace.held and not block.multiplying

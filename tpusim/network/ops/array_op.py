@@ -10,10 +10,9 @@ from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.words import counted
-from tpusim.input.fields import Name, whole
+from tpusim.input.fields import Name
 from tpusim.input.form import validated
 from tpusim.network.ops.op import (
-    MOST_CHANNELS,
     Channels,
     Ends,
     Index,
@@ -25,7 +24,7 @@ from tpusim.network.ops.op import (
     Size,
     Steps,
     kernel_axes,
-    short,
+    steps_text,
 )
 
 
@@ -95,10 +94,14 @@ class GroupedOp(ArrayOp):
     def filled(self, rows: int, cols: int) -> tuple[Self, str]:
         """Each group has channels for every row and column."""
         into, out = (
-            self.groups * -(-channels // self.groups // side) * side
-            for channels, side in ((self.in_channels, rows), (self.out_channels, cols))
+            -(-channels // step) * step
+            for channels, step in ((self.in_channels, self._into_step(rows)), (self.out_channels, self.groups * cols))
         )
         return replace(self, in_channels=into, out_channels=out), f"in_channels={into} out_channels={out}"
+
+    def _into_step(self, rows: int) -> int:
+        """Input channels that fill `rows` in each group."""
+        return self.groups * rows
 
     def _group_problems(self) -> Iterator[Problem]:
         for key in ("in_channels", "out_channels"):
@@ -199,9 +202,7 @@ class Conv2d(PlanarOp):
     @property
     def text(self) -> str:
         """ "56x56x64>128 3x3/2" is rows x cols x channels > channels, kernel / stride; p: top, left, bottom, right."""
-        text = self.map_text
-        text += f"/{short(self.stride)}" if prod(self.stride) > 1 else ""
-        text += f" d{short(self.dilation)}" if prod(self.dilation) > 1 else ""
+        text = self.map_text + steps_text(self.stride, self.dilation)
         (top, bottom), (left, right) = self.pads
         text += f" p{top}x{left}x{bottom}x{right}" if (top, left) != (bottom, right) else ""
         return text + (f" g{self.groups}" if self.groups > 1 else "")
@@ -237,9 +238,9 @@ class Gemm(ArrayOp):
     spatial: ClassVar[bool] = False
 
     name: Annotated[str, Name()]
-    m: Annotated[int, whole(MOST_CHANNELS)]
-    n: Annotated[int, whole(MOST_CHANNELS)]
-    k: Annotated[int, whole(MOST_CHANNELS)]
+    m: Channels
+    n: Channels
+    k: Channels
 
     @property
     def text(self) -> str:

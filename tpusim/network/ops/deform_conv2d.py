@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 from math import lcm, prod
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NamedTuple, Self, TypeAlias
+from typing import Annotated, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,18 @@ from tpusim.input.fields import Name, Truth, names_of, pair
 from tpusim.input.form import validated
 from tpusim.input.scalars import integer, show
 from tpusim.network.ops.array_op import Conv2d, PlanarOp
-from tpusim.network.ops.op import BATCH, MOST_SIDE, Channels, KernelAxis, Shape, Sides, Size, Steps, kernel_axes, short
+from tpusim.network.ops.op import (
+    BATCH,
+    MOST_SIDE,
+    Channels,
+    KernelAxis,
+    Shape,
+    Sides,
+    Size,
+    Steps,
+    kernel_axes,
+    steps_text,
+)
 
 SUFFIX = ".npz"
 """Of the files that offsets come in."""
@@ -61,20 +72,6 @@ def offset_file(path: Path, parts: int, most: int) -> OffsetFile:
 
     Raises InputError when it is no such file, or has other numbers than multiples of 1/`parts` up to `most`.
     """
-    values = _read(path)
-    counted = values.astype(np.float64) * parts
-    wrong = ~(np.abs(counted) <= most * parts) | (counted != np.rint(counted))
-    if wrong.any():
-        at = tuple(map(int, np.argwhere(wrong)[0]))
-        says = f"{values[at]} at {list(at)} is no offset; multiples of 1/{parts} up to {most:,} are"
-        raise InputError(f"{show(str(path))}: {says}, so round them")
-    shape = (1, *values.shape) if values.ndim == 3 else values.shape
-    numbers = counted.astype(np.int32).tobytes()
-    return OffsetFile(shape, parts, zlib.crc32(numbers), numbers)
-
-
-def _read(path: Path) -> NDArray[Any]:
-    """The array of a file, real numbers along three or four axes."""
     try:
         arrays = [*read_arrays(path).values()]
     except InputError as error:
@@ -85,7 +82,15 @@ def _read(path: Path) -> NDArray[Any]:
     if values.dtype.kind not in "fiu" or values.ndim not in (3, 4):
         says = f"{show(str(path))} has {values.ndim} axes of {values.dtype}"
         raise InputError(f"{says}; write numbers [image, 2 x offset group x tap, row, col], or without the image")
-    return values
+    counted = values.astype(np.float64) * parts
+    wrong = ~(np.abs(counted) <= most * parts) | (counted != np.rint(counted))
+    if wrong.any():
+        at = tuple(map(int, np.argwhere(wrong)[0]))
+        says = f"{values[at]} at {list(at)} is no offset; multiples of 1/{parts} up to {most:,} are"
+        raise InputError(f"{show(str(path))}: {says}, so round them")
+    shape = (1, *values.shape) if values.ndim == 3 else values.shape
+    numbers = counted.astype(np.int32).tobytes()
+    return OffsetFile(shape, parts, zlib.crc32(numbers), numbers)
 
 
 Given: TypeAlias = str | tuple[float, ...] | OffsetFile
@@ -130,8 +135,11 @@ def drawn(given: Given, key: Hashable, shape: tuple[int, ...], modulated: bool) 
     random = np.random.default_rng(zlib.crc32(repr(key).encode()))
     if isinstance(given, OffsetFile):
         down, across = given.by_tap(shape)
+    elif isinstance(given, str):
+        down, across = _drawn(random, given, (2, *shape))
     else:
-        down, across = _drawn(random, given, (2, *shape)) if isinstance(given, str) else _written(given, shape)
+        quarters = np.array([round(each * _WRITTEN) for each in given]).reshape(*shape[:3], 2)
+        down, across = (np.broadcast_to(each[..., None, None, None], shape) for each in np.moveaxis(quarters, -1, 0))
     masks = random.integers(0, MASK_PARTS, shape, endpoint=True) if modulated else np.full(shape, MASK_PARTS)
     return Offsets(offset_parts(given), down, across, masks)
 
@@ -145,14 +153,6 @@ def _drawn(random: np.random.Generator, kind: str, shape: tuple[int, ...]) -> Pa
         case "half":
             return 2 * random.integers(-MOST, MOST, shape) + 1
     return random.integers(-most, most, shape, endpoint=True)
-
-
-def _written(given: tuple[float, ...], shape: tuple[int, ...]) -> Parts:
-    """[down or across, *shape] of those that are the same everywhere."""
-    values = np.array([round(each * _WRITTEN) for each in given])
-    groups, rows, cols = shape[:3]
-    by_tap = np.moveaxis(values.reshape(groups, rows, cols, 2), -1, 0)
-    return np.broadcast_to(by_tap[..., None, None, None], (2, *shape))
 
 
 def offsets(most: int) -> PlainValidator:
@@ -233,9 +233,7 @@ class DeformConv2d(PlanarOp):
     @property
     def text(self) -> str:
         """ "14x14x512>512 3x3/2 o4 m" is rows x cols x channels > channels, kernel / stride, offset groups, masks."""
-        text = self.map_text
-        text += f"/{short(self.stride)}" if prod(self.stride) > 1 else ""
-        text += f" d{short(self.dilation)}" if prod(self.dilation) > 1 else ""
+        text = self.map_text + steps_text(self.stride, self.dilation)
         text += f" g{self.groups}" if self.groups > 1 else ""
         text += f" o{self.offset_groups}" if self.offset_groups > 1 else ""
         return text + (" m" if self.modulated else "")
@@ -270,14 +268,8 @@ class DeformConv2d(PlanarOp):
         """There is none: UnsuitableError names the lowering that does without."""
         raise UnsuitableError(f"no convolution of fixed taps computes a {self.op}; lower it by deformable")
 
-    def filled(self, rows: int, cols: int) -> tuple[Self, str]:
-        """Whole offset groups too."""
-        into = lcm(self.offset_groups, self.groups * rows)
-        into, out = (
-            -(-channels // step) * step
-            for channels, step in ((self.in_channels, into), (self.out_channels, self.groups * cols))
-        )
-        return replace(self, in_channels=into, out_channels=out), f"in_channels={into} out_channels={out}"
+    def _into_step(self, rows: int) -> int:
+        return lcm(self.offset_groups, self.groups * rows)
 
     @property
     def _axes(self) -> tuple[KernelAxis, KernelAxis]:

@@ -13,9 +13,9 @@ from tpusim.base.errors import InputError, Problem
 from tpusim.input.fields import Choice, Name, Real, whole
 from tpusim.input.form import validated
 from tpusim.network.ops.op import (
-    MOST_CHANNELS,
     OFMAP,
     Channels,
+    Images,
     Index,
     KernelAxis,
     OwnImages,
@@ -23,6 +23,7 @@ from tpusim.network.ops.op import (
     Size,
     TapWindow,
     VectorOp,
+    kernel_axes,
 )
 
 LARGEST = 3.4028234663852886e38
@@ -57,13 +58,12 @@ class MapOp(OwnImages, VectorOp):
     channels: Channels
     height: Size = 1
     width: Size = 1
-    images: Annotated[int, whole(MOST_CHANNELS, 0)] = 0
+    images: Images = 0
 
     @property
     def axes(self) -> tuple[KernelAxis, KernelAxis]:
         """Windows of one element."""
-        height, width = self.height, self.width
-        return KernelAxis("height", height, 1, 1, 1, (0, 0)), KernelAxis("width", width, 1, 1, 1, (0, 0))
+        return kernel_axes((self.height, self.width), (1, 1), (1, 1), (1, 1), (0, 0))
 
     @property
     def windows(self) -> tuple[tuple[TapWindow, ...], tuple[TapWindow, ...]]:

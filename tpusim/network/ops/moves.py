@@ -37,7 +37,7 @@ class Move(MapOp):
     """An op that only moves elements: along each axis of what it makes, coordinates of one axis of what it reads."""
 
     @abstractmethod
-    def taken(self, batch: int) -> tuple[Taken, Taken, Taken, Taken]:
+    def taken(self, batch: int) -> tuple[Taken, ...]:
         """Where channels, rows, columns and images of the ofmap come from."""
 
     @property
@@ -83,10 +83,9 @@ class Transpose(Move):
     def how(self) -> str:
         return "".join(axis[0] for axis in self.order)
 
-    def taken(self, batch: int) -> tuple[Taken, Taken, Taken, Taken]:
+    def taken(self, batch: int) -> tuple[Taken, ...]:
         every = self._every(batch)
-        channels, rows, cols, images = (every[AXES.index(axis)] for axis in self.order)
-        return channels, rows, cols, images
+        return tuple(every[AXES.index(axis)] for axis in self.order)
 
 
 @validated
@@ -107,11 +106,11 @@ class ChannelShuffle(Move):
     def how(self) -> str:
         return str(self.groups)
 
-    def taken(self, batch: int) -> tuple[Taken, Taken, Taken, Taken]:
+    def taken(self, batch: int) -> tuple[Taken, ...]:
         _, *others = self._every(batch)
         each = self.channels // self.groups
         channels = tuple(group * each + at for at in range(each) for group in range(self.groups))
-        return Taken(0, channels), others[0], others[1], others[2]
+        return Taken(0, channels), *others
 
 
 @validated
@@ -138,11 +137,10 @@ class Slice(Move):
     def how(self) -> str:
         return f"{self.axis[0]} {self.start}:{self.stop}" + (f":{self.step}" if self.step > 1 else "")
 
-    def taken(self, batch: int) -> tuple[Taken, Taken, Taken, Taken]:
+    def taken(self, batch: int) -> tuple[Taken, ...]:
         every, at = self._every(batch), AXES.index(self.axis)
         every[at] = Taken(at, range(self.start, self.stop, self.step))
-        channels, rows, cols, images = every
-        return channels, rows, cols, images
+        return tuple(every)
 
 
 @validated
@@ -168,7 +166,7 @@ class Pad(Move):
     def how(self) -> str:
         return short(self.padding) if len(self.padding) == 2 else ",".join(map(str, self.padding))
 
-    def taken(self, batch: int) -> tuple[Taken, Taken, Taken, Taken]:
+    def taken(self, batch: int) -> tuple[Taken, ...]:
         channels, *_, images = self._every(batch)
         top, left, bottom, right = self.sides
         rows, cols = range(-top, self.height + bottom), range(-left, self.width + right)
@@ -188,13 +186,13 @@ class Upsample(Move):
     def how(self) -> str:
         return short(self.scale)
 
-    def taken(self, batch: int) -> tuple[Taken, Taken, Taken, Taken]:
+    def taken(self, batch: int) -> tuple[Taken, ...]:
         channels, *_, images = self._every(batch)
-        rows, cols = (
+        sides = (
             Taken(at + 1, tuple(place // self.scale[at] for place in range(side * self.scale[at])))
             for at, side in enumerate((self.height, self.width))
         )
-        return channels, rows, cols, images
+        return channels, *sides, images
 
 
 _FIRST = "images", "channels", "height", "width"
@@ -226,7 +224,13 @@ def transposition(shape: Sequence[int], order: Sequence[int], channels_first: bo
 
     Axes are images, channels, height and width where channels come first, else images, height, width and channels.
     """
-    together = _together(order) if len(order) > len(AXES) else [[axis] for axis in order]
+    together: list[list[int]] = []
+    for axis in order:
+        # Of more axes than a map has, neighbours that stay so are one; the first may be the images, and stays alone.
+        if len(order) > len(AXES) and together and together[-1][-1] == axis - 1 != 0:
+            together[-1].append(axis)
+        else:
+            together.append([axis])
     inner = sorted(together)
     if len(inner) > len(AXES):
         return None
@@ -240,14 +244,3 @@ def stays(shape: Sequence[int], order: Sequence[int]) -> bool:
     """Whether elements keep their order, whatever the number of images, which axis 0 may be."""
     moved = [axis for axis in order if shape[axis] != 1 or axis == 0]
     return moved == sorted(moved)
-
-
-def _together(order: Sequence[int]) -> list[list[int]]:
-    """Axes that stay neighbours; the first may be the images, and stays alone."""
-    runs: list[list[int]] = []
-    for axis in order:
-        if runs and runs[-1][-1] == axis - 1 != 0:
-            runs[-1].append(axis)
-        else:
-            runs.append([axis])
-    return runs

@@ -34,12 +34,20 @@ MOST_SIDE = 2**16
 """The largest extent of a map, and of what moves over it."""
 Size: TypeAlias = Annotated[int, whole(MOST_SIDE)]
 Channels: TypeAlias = Annotated[int, whole(MOST_CHANNELS)]
+Images: TypeAlias = Annotated[int, whole(MOST_CHANNELS, 0)]
+"""0: those of the batch."""
 Steps: TypeAlias = Annotated[Sides, pair(MOST_SIDE)]
 
 
 def short(sides: Sides) -> str:
     """ "3", or "3x5" where rows and columns differ."""
     return f"{sides[0]}" if sides[0] == sides[1] else f"{sides[0]}x{sides[1]}"
+
+
+def steps_text(stride: Sides, dilation: Sides) -> str:
+    """ "/2 d3": what stride and dilation are, where they are not 1."""
+    text = f"/{short(stride)}" if prod(stride) > 1 else ""
+    return text + (f" d{short(dilation)}" if prod(dilation) > 1 else "")
 
 
 class Op(ABC):
@@ -254,18 +262,14 @@ def padding(most: int, counts: tuple[int, ...], forms: str) -> PlainValidator:
         if isinstance(given, bool) or integer(given) is not None:
             given = (given,) * counts[0]
         if not isinstance(given, list | tuple) or len(given) not in counts:
-            raise InputError(f"{show(value)} is not a padding{_hint(value)} write {forms}, {' or '.join(_SAME)}")
+            word = value if isinstance(value, str) else ""
+            known = _ELSEWHERE.get(word.casefold())
+            hint = f"; did you mean {known}?" if known else did_you_mean(word, _SAME) or ";"
+            raise InputError(f"{show(value)} is not a padding{hint} write {forms}, {' or '.join(_SAME)}")
         sides = tuple(size(part, 0, most, names) for part in given)
         return sides[:2] if sides[:2] == sides[2:] else sides
 
     return PlainValidator(read)
-
-
-def _hint(value: object) -> str:
-    if not isinstance(value, str):
-        return ";"
-    known = _ELSEWHERE.get(value.casefold())
-    return f"; did you mean {known}?" if known else did_you_mean(value, _SAME) or ";"
 
 
 _OF_SIDES = padding(MOST_SIDE, (2, 4), "a whole number, [height, width], [top, left, bottom, right]")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from math import prod
@@ -22,7 +22,7 @@ from tpusim.network.ops.op import (
     TapWindow,
     VectorOp,
     kernel_axes,
-    short,
+    steps_text,
 )
 
 
@@ -55,7 +55,11 @@ class Pool2d(VectorOp):
 
     def __post_init__(self) -> None:
         problems = [each for axis in self._given for each in axis.problems()]
-        problems = problems or [each for axis in range(2) for each in self._unseen(axis)]
+        for axis, windows in [] if problems else zip(self.axes, self.windows, strict=True):
+            which = next((at for at, each in enumerate(windows) if not each.taps), None)
+            if which is not None:
+                where = f"window {which} of {axis.name} stands on padding alone"
+                problems.append(Problem(f"{where}; write less padding than the kernel reaches", "padding"))
         if problems:
             raise InputError(problems)
 
@@ -86,8 +90,7 @@ class Pool2d(VectorOp):
     def text(self) -> str:
         """ "112x112x64 max 3x3/2" is rows x cols x channels, kind, kernel / stride; p: top, left, bottom, right."""
         text = f"{self.in_height}x{self.in_width}x{self.channels} {self.kind} {self.kernel[0]}x{self.kernel[1]}"
-        text += f"/{short(self.stride)}" if prod(self.stride) > 1 else ""
-        text += f" d{short(self.dilation)}" if prod(self.dilation) > 1 else ""
+        text += steps_text(self.stride, self.dilation)
         (top, bottom), (left, right) = (axis.ends for axis in self.axes)
         return text + (f" p{top}x{left}x{bottom}x{right}" if any((top, left, bottom, right)) else "")
 
@@ -108,13 +111,6 @@ class Pool2d(VectorOp):
     def _given(self) -> tuple[KernelAxis, KernelAxis]:
         """Height and width, padded as it is written."""
         return kernel_axes((self.in_height, self.in_width), self.kernel, self.stride, self.dilation, self.padding)
-
-    def _unseen(self, axis: int) -> Iterator[Problem]:
-        """What is wrong where a window stands on padding alone."""
-        which = next((at for at, each in enumerate(self.windows[axis]) if not each.taps), None)
-        if which is not None:
-            where = f"window {which} of {self.axes[axis].name} stands on padding alone"
-            yield Problem(f"{where}; write less padding than the kernel reaches", "padding")
 
 
 def _reaching(axis: KernelAxis, ceil_mode: bool) -> KernelAxis:

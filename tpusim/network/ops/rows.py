@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from tpusim.base.errors import InputError, Problem
-from tpusim.input.fields import Name, Real, whole
+from tpusim.input.fields import Name, Real
 from tpusim.input.form import validated
 from tpusim.network.ops.elementwise import MapOp
-from tpusim.network.ops.op import MOST_CHANNELS, OFMAP, Channels, Index, KernelAxis, OwnImages, Shape, TapWindow
+from tpusim.network.ops.op import OFMAP, Channels, Images, Index, KernelAxis, OwnImages, Shape, TapWindow
 
 
 class Stage(NamedTuple):
@@ -47,7 +47,7 @@ class RowOp(OwnImages):
 
     name: Annotated[str, Name()]
     channels: Channels
-    images: Annotated[int, whole(MOST_CHANNELS, 0)] = 0
+    images: Images = 0
 
     @property
     @abstractmethod

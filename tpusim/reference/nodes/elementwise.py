@@ -23,10 +23,6 @@ def _folded(function: Any) -> Function:
     return lambda _, *operands: reduce(function, operands)
 
 
-def _mean(_: Call, *operands: Values) -> Values:
-    return as_real(reduce(np.add, operands) / len(operands), operands[0])
-
-
 def _div(_: Call, one: Values, other: Values) -> Values:
     """Whole numbers are divided towards zero."""
     if np.issubdtype(one.dtype, np.floating):
@@ -40,27 +36,11 @@ def _mod(call: Call, one: Values, other: Values) -> Values:
     return np.fmod(one, other) if call.get("fmod", 0) else np.mod(one, other)
 
 
-def _power(_: Call, one: Values, other: Values) -> Values:
-    return as_real(np.power(one, other), one)
-
-
 def _clip(call: Call, values: Values, least: Values | None = None, most: Values | None = None) -> Values:
     """Limits are attributes before opset 11."""
     low = call.get("min") if least is None else least
     high = call.get("max") if most is None else most
     return values if low is None and high is None else as_real(np.clip(values, low, high), values)
-
-
-def _leaky(call: Call, values: Values) -> Values:
-    return np.where(values < 0, values * np.float32(call.get("alpha", 0.01)), values)
-
-
-def _prelu(_: Call, values: Values, slope: Values) -> Values:
-    return np.where(values < 0, values * slope, values)
-
-
-def _thresholded(call: Call, values: Values) -> Values:
-    return np.where(values > call.get("alpha", 1.0), values, as_real(np.zeros(()), values))
 
 
 def _elu(call: Call, values: Values) -> Values:
@@ -80,35 +60,6 @@ def _selu(call: Call, values: Values) -> Values:
 def _in_doubles(function: Callable[[Values], Values]) -> Function:
     """A function of the oracle, whose results are of the operand's type."""
     return lambda _, values: as_real(function(values.astype(np.float64)), values)
-
-
-def _hard_sigmoid(call: Call, values: Values) -> Values:
-    line = call.get("alpha", 0.2) * values + call.get("beta", 0.5)
-    return as_real(np.clip(line, 0, 1), values)
-
-
-def _hard_swish(_: Call, values: Values) -> Values:
-    return as_real(values * np.clip(values / 6 + 0.5, 0, 1), values)
-
-
-def _swish(call: Call, values: Values) -> Values:
-    return as_real(values * pointwise.sigmoid(call.get("alpha", 1.0) * values.astype(np.float64)), values)
-
-
-def _mish(_: Call, values: Values) -> Values:
-    return as_real(values * np.tanh(np.logaddexp(values, 0)), values)
-
-
-def _softsign(_: Call, values: Values) -> Values:
-    return np.asarray(values / (1 + abs(values)))
-
-
-def _gelu(call: Call, values: Values) -> Values:
-    return as_real(pointwise.gelu(values.astype(np.float64), call.get("approximate", "none")), values)
-
-
-def _where(_: Call, condition: Values, one: Values, other: Values) -> Values:
-    return np.where(condition, one, other)
 
 
 def _is_infinite(call: Call, values: Values) -> Values:
@@ -161,11 +112,21 @@ NODES: dict[str, Function] = {
     **{name: _in_doubles(each) for name, each in {
         "Erf": pointwise.erf_of, "Sigmoid": pointwise.sigmoid, "Softplus": pointwise.softplus, "Tanh": pointwise.tanh,
     }.items()},
-    "Celu": _celu, "Clip": _clip, "Div": _div, "Elu": _elu, "Gelu": _gelu, "HardSigmoid": _hard_sigmoid,
-    "HardSwish": _hard_swish, "IsInf": _is_infinite, "LeakyRelu": _leaky, "Max": _folded(np.maximum), "Mean": _mean,
-    "Min": _folded(np.minimum), "Mish": _mish, "Mod": _mod, "PRelu": _prelu, "Pow": _power,
-    "Relu": lambda _, values: np.maximum(values, values.dtype.type(0)), "Selu": _selu,
-    "Softsign": _softsign, "Sum": _folded(np.add), "Swish": _swish, "ThresholdedRelu": _thresholded, "Where": _where,
+    "Celu": _celu, "Clip": _clip, "Div": _div, "Elu": _elu, "IsInf": _is_infinite, "Max": _folded(np.maximum),
+    "Min": _folded(np.minimum), "Mod": _mod, "Selu": _selu, "Sum": _folded(np.add),
+    "Relu": lambda _, values: np.maximum(values, values.dtype.type(0)),
+    "Gelu": lambda call, x: as_real(pointwise.gelu(x.astype(np.float64), call.get("approximate", "none")), x),
+    "HardSigmoid": lambda call, x: as_real(np.clip(call.get("alpha", 0.2) * x + call.get("beta", 0.5), 0, 1), x),
+    "Swish": lambda call, x: as_real(x * pointwise.sigmoid(call.get("alpha", 1.0) * x.astype(np.float64)), x),
+    "HardSwish": lambda _, values: as_real(values * np.clip(values / 6 + 0.5, 0, 1), values),
+    "LeakyRelu": lambda call, values: np.where(values < 0, values * np.float32(call.get("alpha", 0.01)), values),
+    "Mean": lambda _, *operands: as_real(reduce(np.add, operands) / len(operands), operands[0]),
+    "Mish": lambda _, values: as_real(values * np.tanh(np.logaddexp(values, 0)), values),
+    "ThresholdedRelu": lambda call, x: np.where(x > call.get("alpha", 1.0), x, as_real(np.zeros(()), x)),
+    "PRelu": lambda _, values, slope: np.where(values < 0, values * slope, values),
+    "Pow": lambda _, one, other: as_real(np.power(one, other), one),
+    "Softsign": lambda _, values: np.asarray(values / (1 + abs(values))),
+    "Where": lambda _, condition, one, other: np.where(condition, one, other),
     "DequantizeLinear": _dequantize, "DynamicQuantizeLinear": _dynamic, "QuantizeLinear": _quantize,
 }  # fmt: skip
 """By the name of the operator."""

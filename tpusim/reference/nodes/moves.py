@@ -18,19 +18,11 @@ TYPES = {
 """NumPy's types by ONNX's numbers."""
 
 
-def _same(_: Call, values: Values, *__: Values | None) -> Values:
-    return values
-
-
 def _cast(call: Call, values: Values) -> Values:
     number = call.get("to")
     if number not in TYPES:
         raise InputError(f"a Cast to ONNX's type {number}, which NumPy has not")
     return values.astype(TYPES[number])
-
-
-def _cast_like(_: Call, values: Values, like: Values) -> Values:
-    return values.astype(like.dtype)
 
 
 def _dropout(
@@ -40,10 +32,6 @@ def _dropout(
     if training is not None and training:
         raise InputError("Dropout as it is in training")
     return (values, np.ones(values.shape, np.bool_)) if call.results > 1 else values
-
-
-def _concat(call: Call, *operands: Values) -> Values:
-    return np.concatenate(operands, call.get("axis", 1))
 
 
 def _constant(call: Call) -> Values:
@@ -81,18 +69,6 @@ def _squeeze(call: Call, values: Values, axes: Values | None = None) -> Values:
 
 def _unsqueeze(call: Call, values: Values, axes: Values | None = None) -> Values:
     return np.expand_dims(values, tuple(call.ints("axes", axes) or ()))
-
-
-def _transpose(call: Call, values: Values) -> Values:
-    return np.transpose(values, call.get("perm"))
-
-
-def _expand(_: Call, values: Values, shape: Values) -> Values:
-    return np.broadcast_to(values, np.broadcast_shapes(values.shape, tuple(shape.tolist())))
-
-
-def _tile(_: Call, values: Values, repeats: Values) -> Values:
-    return np.tile(values, repeats.tolist())
 
 
 def _range(_: Call, start: Values, stop: Values, step: Values) -> Values:
@@ -140,10 +116,6 @@ def _pad(
     return np.asarray(pad(values[cut], more, mode))
 
 
-def _gather(call: Call, values: Values, indices: Values) -> Values:
-    return np.take(values, indices, call.get("axis", 0))
-
-
 def _gather_elements(call: Call, values: Values, indices: Values) -> Values:
     axis = call.get("axis", 0)
     return np.take_along_axis(values, np.where(indices < 0, indices + values.shape[axis], indices), axis)
@@ -179,11 +151,17 @@ def _triangle(call: Call, values: Values, diagonal: Values | None = None) -> Val
 
 
 NODES: dict[str, Function] = {
-    "Cast": _cast, "CastLike": _cast_like, "Concat": _concat, "Constant": _constant, "ConstantOfShape": _filled,
-    "DepthToSpace": _depth_to_space, "Dropout": _dropout, "Expand": _expand, "Flatten": _flatten, "Gather": _gather,
-    "GatherElements": _gather_elements, "GatherND": _gather_nd, "Identity": _same, "Pad": _pad, "Range": _range,
-    "Reshape": _reshape, "Shape": _shape, "Size": lambda _, values: np.array(values.size, np.int64), "Slice": _slice,
-    "SpaceToDepth": _space_to_depth, "Split": _split, "Squeeze": _squeeze, "Tile": _tile, "Transpose": _transpose,
-    "Trilu": _triangle, "Unsqueeze": _unsqueeze,
+    "Cast": _cast, "Constant": _constant, "ConstantOfShape": _filled, "DepthToSpace": _depth_to_space,
+    "Dropout": _dropout, "Flatten": _flatten, "GatherElements": _gather_elements, "GatherND": _gather_nd, "Pad": _pad,
+    "Range": _range, "Reshape": _reshape, "Shape": _shape, "Slice": _slice, "SpaceToDepth": _space_to_depth,
+    "Split": _split, "Squeeze": _squeeze, "Trilu": _triangle, "Unsqueeze": _unsqueeze,
+    "Size": lambda _, values: np.array(values.size, np.int64),
+    "CastLike": lambda _, values, like: values.astype(like.dtype),
+    "Concat": lambda call, *operands: np.concatenate(operands, call.get("axis", 1)),
+    "Expand": lambda _, x, shape: np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(shape.tolist()))),
+    "Gather": lambda call, values, indices: np.take(values, indices, call.get("axis", 0)),
+    "Identity": lambda _, values, *__: values,
+    "Tile": lambda _, values, repeats: np.tile(values, repeats.tolist()),
+    "Transpose": lambda call, values: np.transpose(values, call.get("perm")),
 }  # fmt: skip
 """By the name of the operator."""

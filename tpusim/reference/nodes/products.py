@@ -14,10 +14,6 @@ from tpusim.base.errors import InputError
 from tpusim.reference.nodes.node import Call, Function, Values, as_real
 
 
-def _matmul(_: Call, first: Values, second: Values) -> Values:
-    return np.asarray(np.matmul(first, second))
-
-
 def _gemm(call: Call, first: Values, second: Values, bias: Values | None = None) -> Values:
     one, other = (each.T if call.get(name, 0) else each for each, name in ((first, "transA"), (second, "transB")))
     return with_bias(call, one @ other, bias)
@@ -60,8 +56,7 @@ def _lstm(
 
         return step
 
-    _check(call, "LSTM", len(weights), lengths, sequence)
-    return _unrolled(call, sequence, step_of, [outputs, cells], recurrent)
+    return _unrolled(call, "LSTM", sequence, lengths, step_of, [outputs, cells], recurrent)
 
 
 def _gru(
@@ -92,16 +87,25 @@ def _gru(
 
         return step
 
-    _check(call, "GRU", len(weights), lengths, sequence)
-    return _unrolled(call, sequence, step_of, [outputs], recurrent)
+    return _unrolled(call, "GRU", sequence, lengths, step_of, [outputs], recurrent)
 
 
 def _unrolled(
-    call: Call, sequence: Values, step_of: Callable[[int], _Step], given: Sequence[Values | None], recurrent: Values
-) -> Sequence[Values]:
-    """All outputs, [step, direction, image, output], then the state behind the last step; images first if laid so."""
+    call: Call, op: str, sequence: Values, lengths: Values | None, step_of: Callable[[int], _Step],
+    given: Sequence[Values | None], recurrent: Values,
+) -> Sequence[Values]:  # fmt: skip
+    """All outputs, [step, direction, image, output], then the state behind the last step; images first if laid so.
+
+    Raises InputError for what is not known here.
+    """
+    if call.get("activations", _USUAL[op] * len(recurrent)) != _USUAL[op] * len(recurrent):
+        raise InputError(f"{op} with activations of its own")
+    if call.get("clip") or call.get("input_forget"):
+        raise InputError(f"{op} that clips, or couples its gates")
     images_first = bool(call.get("layout", 0))
     steps = np.swapaxes(sequence, 0, 1) if images_first else sequence
+    if lengths is not None and (lengths != len(steps)).any():
+        raise InputError(f"{op} of sequences of several lengths")
     shape = len(recurrent), steps.shape[1], recurrent.shape[-1]
     states = [np.zeros(shape, sequence.dtype) if each is None else _turned(each, images_first) for each in given]
     made, last = [], []
@@ -123,23 +127,12 @@ def _turned(state: Values, images_first: bool) -> Values:
     return np.swapaxes(state, 0, 1) if images_first else state
 
 
-def _check(call: Call, op: str, directions: int, lengths: Values | None, sequence: Values) -> None:
-    """Raise InputError for what is not known here."""
-    steps = sequence.shape[1 if call.get("layout", 0) else 0]
-    if call.get("activations", _USUAL[op] * directions) != _USUAL[op] * directions:
-        raise InputError(f"{op} with activations of its own")
-    if call.get("clip") or call.get("input_forget"):
-        raise InputError(f"{op} that clips, or couples its gates")
-    if lengths is not None and (lengths != steps).any():
-        raise InputError(f"{op} of sequences of several lengths")
-
-
 def _sigmoid(values: Values) -> Values:
     return np.asarray(1 / (1 + np.exp(-values)))
 
 
 NODES: dict[str, Function] = {
-    "Gemm": _gemm, "MatMul": _matmul,
+    "Gemm": _gemm, "MatMul": lambda _, first, second: np.asarray(np.matmul(first, second)),
     "GRU": _gru, "LSTM": _lstm,
 }  # fmt: skip
 """By the name of the operator."""

@@ -63,10 +63,6 @@ def _of_exponents(values: Values, axis: int) -> Values:
     return np.asarray(raised / raised.sum(axis=axis, keepdims=True))
 
 
-def _log_softmax(call: Call, values: Values) -> Values:
-    return np.log(_softmax(call, values))
-
-
 def _along_channels(numbers: Values, values: Values) -> Values:
     """A number a channel, to be broadcast over [image, channel, ...]."""
     return numbers.reshape(-1, *[1] * (values.ndim - 2))
@@ -304,8 +300,8 @@ def _upsample(call: Call, values: Values, scales: Values | None = None) -> Value
 NODES: dict[str, Function] = {
     "ArgMax": _farthest(np.argmax), "ArgMin": _farthest(np.argmin), "BatchNormalization": _batch_normalization,
     "CumSum": _cumulative, "GroupNormalization": _group_normalization,
-    "InstanceNormalization": _instance_normalization, "LRN": _local_response,
-    "LayerNormalization": _layer_normalization, "LogSoftmax": _log_softmax, "LpNormalization": _lp_normalization,
+    "InstanceNormalization": _instance_normalization, "LRN": _local_response, "LpNormalization": _lp_normalization,
+    "LayerNormalization": _layer_normalization, "LogSoftmax": lambda call, values: np.log(_softmax(call, values)),
     "MeanVarianceNormalization": _mean_variance_normalization, "RMSNormalization": _rms_normalization,
     "ReduceL1": _reduced(lambda x, **along: abs(x).sum(**along)),
     "ReduceL2": _reduced(lambda x, **along: np.sqrt((x**2).sum(**along))),
