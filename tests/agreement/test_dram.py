@@ -22,7 +22,7 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import Fill, Transfer
 from tpusim.machines.tpu.register.hbm import BankedFill, BankedMemory
 from tpusim.memory.dram.device import Device
-from tpusim.memory.shares import last_burst_of, last_word_of
+from tpusim.memory.timing import Clocks, last_burst_of, last_word_of
 from tpusim.network.ops.array_op import Conv2d, Gemm
 
 

@@ -8,8 +8,7 @@ import numpy as np
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.words import counted
-from tpusim.flow.parts import Values
-from tpusim.network.graph import Given, Graph
+from tpusim.network.graph import Given, Graph, Values
 from tpusim.numerics.element_types import all_finite
 
 _MOST_TOLD = 8

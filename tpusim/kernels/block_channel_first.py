@@ -7,7 +7,7 @@ from math import prod
 from typing import Any, NamedTuple, Protocol
 
 from tpusim.base.errors import InputError, did_you_mean
-from tpusim.base.extras import need
+from tpusim.base.imports import need
 from tpusim.network.ops.array_op import Conv2d
 
 ORDERS = ("taps_outside", "channels_outside")

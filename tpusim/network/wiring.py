@@ -10,8 +10,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.base.words import counted
-from tpusim.input.fields import Name
-from tpusim.input.form import validated
+from tpusim.input.form import Name, validated
 from tpusim.input.scalars import path_of, show
 from tpusim.network.ops.op import OFMAP, Channels, Images, Op, Shape, Size
 from tpusim.network.workload import INPUT, Source, side_by_side

@@ -12,8 +12,7 @@ from pydantic import BeforeValidator, InstanceOf, PlainValidator, ValidationInfo
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.input.document import Document
-from tpusim.input.fields import Name, names_of, size, whole
-from tpusim.input.form import validated
+from tpusim.input.form import Name, names_of, size, validated, whole
 from tpusim.input.scalars import name_text, path_of, show, whole_number
 from tpusim.network.ops import OPS
 from tpusim.network.ops.elementwise import Pointwise

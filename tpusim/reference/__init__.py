@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.base.errors import InputError
-from tpusim.base.registry import Registry
+from tpusim.base.imports import Registry
 from tpusim.network.ops import POINTWISE
 from tpusim.network.ops.op import OFMAP, Index, Op
 

@@ -29,7 +29,7 @@ from tpusim.machines.tpu.program.moves import Moves, regions_of
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
 from tpusim.machines.tpu.program.transfers import Fill, Spill, Transfer
-from tpusim.memory.orders import AS_READ, FILTERS, Layouts, axes_of
+from tpusim.memory.layout import AS_READ, FILTERS, Layouts, axes_of
 from tpusim.network.ops.array_op import Conv2d, Gemm
 from tpusim.network.ops.conv_transpose2d import ConvTranspose2d
 

@@ -13,11 +13,22 @@ from pydantic import field_validator, model_validator
 from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.base.units import BANDWIDTH, FREQUENCY, SIZE, TIME
 from tpusim.input.document import Document
-from tpusim.input.fields import FROM_YAML, Choice, Name, Quantity, Rational, Truth, whole, written
-from tpusim.input.form import FileSection, Form
-from tpusim.input.overrides import Overrides, read_overrides
+from tpusim.input.form import (
+    FROM_YAML,
+    Choice,
+    FileSection,
+    Form,
+    Name,
+    Overrides,
+    Quantity,
+    Rational,
+    Truth,
+    read_overrides,
+    whole,
+    written,
+)
 from tpusim.input.scalars import show
-from tpusim.memory.pipe import Pipe
+from tpusim.memory.timing import Pipe
 
 _MOST = 65536
 _SLOWEST = Fraction(1, 1000)

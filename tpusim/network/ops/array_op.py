@@ -10,8 +10,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.words import counted
-from tpusim.input.fields import Name
-from tpusim.input.form import validated
+from tpusim.input.form import Name, validated
 from tpusim.network.ops.op import (
     Channels,
     Ends,

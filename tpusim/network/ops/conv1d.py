@@ -6,8 +6,7 @@ from collections.abc import Hashable, Mapping
 from typing import Annotated, ClassVar, TypeAlias
 
 from tpusim.base.errors import InputError
-from tpusim.input.fields import Name
-from tpusim.input.form import validated
+from tpusim.input.form import Name, validated
 from tpusim.network.ops.array_op import Conv2d, GroupedOp, Tensors
 from tpusim.network.ops.op import MOST_SIDE, Channels, Ends, Index, KernelAxis, Same, Size, padding
 

@@ -7,8 +7,7 @@ from math import prod
 from typing import Annotated, ClassVar, TypeAlias
 
 from tpusim.base.errors import InputError, Problem, UnsuitableError
-from tpusim.input.fields import Name, pair
-from tpusim.input.form import validated
+from tpusim.input.form import Name, pair, validated
 from tpusim.network.ops.array_op import Conv2d, PlanarOp
 from tpusim.network.ops.op import MOST_SIDE, Channels, Sides, Size, Steps, short
 

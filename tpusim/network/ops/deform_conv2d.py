@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 from pydantic import PlainValidator, ValidationInfo
 
 from tpusim.base.errors import InputError, Problem, UnsuitableError, did_you_mean
-from tpusim.input.arrays import read_arrays
-from tpusim.input.fields import Name, Truth, names_of, pair
-from tpusim.input.form import validated
+from tpusim.input.form import Name, Truth, names_of, pair, validated
 from tpusim.input.scalars import integer, show
+from tpusim.input.source import read_arrays
 from tpusim.network.ops.array_op import Conv2d, PlanarOp
 from tpusim.network.ops.op import (
     BATCH,

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 from tpusim.base.errors import InputError, Problem
-from tpusim.input.fields import Choice, Name, Real, whole
-from tpusim.input.form import validated
+from tpusim.input.form import Choice, Name, Real, validated, whole
 from tpusim.network.ops.op import (
     OFMAP,
     Channels,

@@ -14,9 +14,8 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeAlia
 from pydantic import PlainValidator, ValidationInfo
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
-from tpusim.input.arithmetic import worked_out
-from tpusim.input.fields import names_of, pair, size, whole
-from tpusim.input.scalars import integer, show
+from tpusim.input.form import names_of, pair, size, whole
+from tpusim.input.scalars import integer, show, worked_out
 
 Shape: TypeAlias = tuple[int, int, int, int]
 Index: TypeAlias = tuple[int, ...]

@@ -9,8 +9,7 @@ from math import prod
 from typing import Annotated, ClassVar, Literal
 
 from tpusim.base.errors import InputError, Problem
-from tpusim.input.fields import Choice, Name, Truth
-from tpusim.input.form import validated
+from tpusim.input.form import Choice, Name, Truth, validated
 from tpusim.network.ops.op import (
     OFMAP,
     Channels,

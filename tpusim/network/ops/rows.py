@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from tpusim.base.errors import InputError, Problem
-from tpusim.input.fields import Name, Real
-from tpusim.input.form import validated
+from tpusim.input.form import Name, Real, validated
 from tpusim.network.ops.elementwise import MapOp
 from tpusim.network.ops.op import OFMAP, Channels, Images, Index, KernelAxis, OwnImages, Shape, TapWindow
 
