@@ -12,8 +12,7 @@ from typer.testing import Result as Shown
 
 from tpusim.cli import app as cli
 from tpusim.report.tables.sweep import point_columns
-from tpusim.result.records import LayerResult, Mismatch, Result
-from tpusim.result.totals import total_of
+from tpusim.result.records import LayerResult, Mismatch, Result, total_of
 
 EVIL = "</script><img src=x onerror=alert(1)>"
 LONG = "features.denseblock1.denselayer2.and.a.name.that.never.seems.to.come.to.its.end.conv1"

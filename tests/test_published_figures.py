@@ -17,8 +17,7 @@ from typer.testing import CliRunner
 
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.cli import app as cli
-from tpusim.result.energy_use import EnergyUse
-from tpusim.result.records import DramUse
+from tpusim.result.records import DramUse, EnergyUse
 from tpusim.study.validation.comparison import Comparison
 
 NETWORKS = (

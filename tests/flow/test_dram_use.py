@@ -18,7 +18,7 @@ from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.machines.tpu.program.transfers import Transfer
 from tpusim.network.workload import Workload
 from tpusim.result.vocabulary.figures import FIGURES, value_of
-from tpusim.study.sweep.spec import load_sweep
+from tpusim.study.sweep.points import load_sweep
 
 SMALL = Workload("small", 8, (conv(64, 14, 256, 1),))
 BANKS = load_hardware("tpu_v2_hbm")

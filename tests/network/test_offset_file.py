@@ -15,8 +15,8 @@ from tpusim.base.errors import InputError
 from tpusim.machines.tpu.description import load_hardware
 from tpusim.network.ops.deform_conv2d import DeformConv2d
 from tpusim.network.workload import Workload
-from tpusim.study.sweep.keys import key_of
-from tpusim.study.sweep.space import Point
+from tpusim.study.sweep.points import Point
+from tpusim.study.sweep.store import key_of
 
 NET = """\
 name: net

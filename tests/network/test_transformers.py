@@ -16,7 +16,7 @@ from tpusim.cli import app as cli
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 from tpusim.network.workload_file import load_workload
-from tpusim.study.sweep.spec import Sweep, load_sweep
+from tpusim.study.sweep.points import Sweep, load_sweep
 
 WIDTH, BLOCKS = 768, 12
 NORMS = 2 * 2 * WIDTH

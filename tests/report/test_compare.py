@@ -26,8 +26,7 @@ from tpusim.report.shown import Sentences, text_of
 from tpusim.report.tables.compare import layer_table, rewired, runs_compared, totals, verdicts
 from tpusim.report.tables.compared import Change, ComparedResults
 from tpusim.report.tables.sentences import verdict
-from tpusim.result.records import Result
-from tpusim.result.totals import total_of
+from tpusim.result.records import Result, total_of
 
 LAYERS = (replace(conv(4, 8, 4, 3), name="first"), Gemm("second", 4, 40, 4), Gemm("third", 4, 4, 4))
 

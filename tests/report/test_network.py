@@ -21,8 +21,7 @@ from tpusim.report.tables.compare import runs_compared, totals
 from tpusim.report.tables.compared import ComparedResults
 from tpusim.report.tables.run import op_table
 from tpusim.report.tables.sentences import op_sentence
-from tpusim.result.by_op import by_op
-from tpusim.result.records import Result
+from tpusim.result.records import Result, by_op
 
 BLOCK = """name: block
 layers:

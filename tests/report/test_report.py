@@ -27,8 +27,7 @@ from tpusim.report.shown import text_of
 from tpusim.report.tables import run as tables
 from tpusim.report.tables.sentences import first_wrong, outcome, totals, verdict, word_notice
 from tpusim.result.load import parse_result, read_result
-from tpusim.result.records import Blocking, LayerResult, Mismatch, Result, VectorMemoryUse
-from tpusim.result.totals import total_of
+from tpusim.result.records import Blocking, LayerResult, Mismatch, Result, VectorMemoryUse, total_of
 from tpusim.result.vocabulary.figures import TIMES
 from tpusim.result.vocabulary.states import ARRAY, STATES
 

@@ -19,8 +19,8 @@ from tpusim.base.errors import InputError
 from tpusim.base.units import magnitude
 from tpusim.cli import app as cli
 from tpusim.machines.tpu.description import hardware_paths
+from tpusim.report.page.assemble import sweep_data
 from tpusim.report.page.run import fields, plain, run_data, sentences
-from tpusim.report.page.sweep import sweep_data
 from tpusim.report.plots.run import peaks_of
 from tpusim.report.tables.sweep import MOST_POINTS, read_points
 from tpusim.result.records import Result

@@ -10,14 +10,12 @@ import pytest
 from matplotlib import rc_context
 
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
-from tpusim.report.plots.figure import STYLE
-from tpusim.report.plots.sweep_labels import axis_label, rows_of, scale_of
-from tpusim.report.plots.sweep_lowerings import lowerings_figure
-from tpusim.report.plots.sweep_plots import file_names, plots
+from tpusim.report.plots.figure import STYLE, axis_label, rows_of, scale_of
+from tpusim.report.plots.sweep import file_names, lowerings_figure, plots
 from tpusim.report.shown import Table, text_of
 from tpusim.report.tables.sweep import ComparedLowerings, compared
 from tpusim.result.vocabulary.states import ARRAY, STATES
-from tpusim.study.sweep.spec import Sweep, load_sweep
+from tpusim.study.sweep.points import Sweep, load_sweep
 
 HEAD = "name: s\nhardware: tiny_4x4\nbatch: 2\n"
 NAMES = ("net", "$a$/_b<i>")

@@ -18,9 +18,8 @@ from tests import ROOT
 from tests.pages import EVIL, with_layers, wrong
 from tpusim.base.errors import InputError
 from tpusim.cli import app as cli
-from tpusim.result.energy_use import EnergyUse
-from tpusim.result.html import MOST_LAYERS
-from tpusim.result.records import Blocking, DramUse, LayerResult, Result, VectorMemoryUse
+from tpusim.result.notebook import MOST_LAYERS
+from tpusim.result.records import Blocking, DramUse, EnergyUse, LayerResult, Result, VectorMemoryUse
 from tpusim.result.vocabulary.figures import FIGURES
 
 

@@ -17,13 +17,21 @@ from tpusim.machines.tpu import definition
 from tpusim.machines.tpu.observation.timeline import ACCESSES
 from tpusim.network.workload import Workload
 from tpusim.report.style import HATCHES, hatches, tones
-from tpusim.result.energy_use import EnergyUse
-from tpusim.result.records import STALL_CAUSES, DramUse, LayerResult, Total, VectorMemoryUse
-from tpusim.result.vocabulary.energies import ENERGIES
+from tpusim.result.records import STALL_CAUSES, DramUse, EnergyUse, LayerResult, Total, VectorMemoryUse
 from tpusim.result.vocabulary.fields import FIELDS, field_of
-from tpusim.result.vocabulary.figures import COLUMNS, FIGURES, LESS, MORE, Figure, value_of
-from tpusim.result.vocabulary.own import OWN
-from tpusim.result.vocabulary.states import ARRAY, CLIENTS, ELSEWHERE, PARTS, PHASES, STATES, UNITS, State, state_of
+from tpusim.result.vocabulary.figures import COLUMNS, FIGURES, LESS, MORE, OWN, Figure, value_of
+from tpusim.result.vocabulary.states import (
+    ARRAY,
+    CLIENTS,
+    ELSEWHERE,
+    ENERGIES,
+    PARTS,
+    PHASES,
+    STATES,
+    UNITS,
+    State,
+    state_of,
+)
 from tpusim.study.explain.bottleneck import Phases
 
 GLOSSARY = (ROOT / "docs" / "glossary.md").read_text()

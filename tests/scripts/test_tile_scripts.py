@@ -12,7 +12,7 @@ from tests.strategies import conv
 from tpusim import load_hardware, simulate
 from tpusim.network.workload import Workload
 from tpusim.network.workload_file import load_workload
-from tpusim.study.sweep.spec import load_sweep
+from tpusim.study.sweep.points import load_sweep
 
 
 def test_what_floating_point_rounds() -> None:

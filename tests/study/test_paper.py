@@ -30,7 +30,7 @@ from tpusim.study.paper.claims import CONDITION, FAILS, HOLDS, OPEN, Claim, Find
 from tpusim.study.paper.exhibit import Exhibit, Grid, Simulated, shown
 from tpusim.study.paper.run import FILE, MAKERS, Plan, chosen
 from tpusim.study.processes import Processes
-from tpusim.study.sweep.job import simulated
+from tpusim.study.sweep.jobs import simulated
 from tpusim.study.sweep.store import Store
 
 pytestmark = pytest.mark.xdist_group("paper")

@@ -14,8 +14,8 @@ from tpusim.base.errors import InputError
 from tpusim.machines.tpu.cost import total_mm2
 from tpusim.machines.tpu.description import load_hardware
 from tpusim.result.vocabulary.figures import COLUMNS, COSTS, FIGURES
-from tpusim.study.sweep.column import Goal, columns_of, costs, goals_of
-from tpusim.study.sweep.pareto import Floats, front_of, on_front
+from tpusim.study.sweep.reader import Goal, columns_of, costs, goals_of
+from tpusim.study.sweep.run import Floats, front_of, on_front
 
 
 def by_definition(points: Floats) -> list[bool]:

@@ -14,10 +14,9 @@ from typer.testing import CliRunner, Result
 
 from tpusim.cli import app as cli
 from tpusim.study.processes import Processes
-from tpusim.study.sweep.job import Done, Job, simulated
-from tpusim.study.sweep.run import Outcome, keyed, rows_of, run_sweep
-from tpusim.study.sweep.search import run_search
-from tpusim.study.sweep.spec import load_sweep
+from tpusim.study.sweep.jobs import Done, Job, simulated
+from tpusim.study.sweep.points import load_sweep
+from tpusim.study.sweep.run import Outcome, keyed, rows_of, run_search, run_sweep
 from tpusim.study.sweep.store import Store
 
 NET = """
@@ -223,7 +222,7 @@ def test_a_search_that_cannot_reach_its_budget_says_why(changes: dict[str, str],
 
 
 def test_a_search_that_finds_nothing_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tpusim.study.sweep.search._MOST_DRAWN", 1)
+    monkeypatch.setattr("tpusim.study.sweep.run._MOST_DRAWN", 1)
     Path("hunt.yaml").write_text(SPEC.replace("24]", "120]").replace("pes <= 200", "pes == 49"))
     shown = command()
     assert shown.exit_code == 1

@@ -22,10 +22,10 @@ from tpusim.base.errors import InputError
 from tpusim.input.source import shipped
 from tpusim.machines.tpu.lowering import channel_first
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
-from tpusim.study.sweep.constraint import Constraint
-from tpusim.study.sweep.keys import key_of
+from tpusim.study.sweep.axes import Constraint
+from tpusim.study.sweep.points import FOLDER, load_sweep
 from tpusim.study.sweep.reader import MOST_POINTS
-from tpusim.study.sweep.spec import FOLDER, load_sweep
+from tpusim.study.sweep.store import key_of
 
 
 @pytest.fixture(autouse=True)

@@ -18,8 +18,8 @@ from tpusim.cli import app as cli
 from tpusim.network.ops.array_op import Conv2d, Gemm
 from tpusim.network.ops.elementwise import Add
 from tpusim.network.ops.pool2d import Pool2d
-from tpusim.study.sweep.constraint import Constraint
-from tpusim.study.sweep.spec import Sweep, load_sweep
+from tpusim.study.sweep.axes import Constraint
+from tpusim.study.sweep.points import Sweep, load_sweep
 
 NET = """
 name: net
@@ -289,7 +289,7 @@ def test_workloads_are_told_apart_by_name() -> None:
 
 
 def test_a_search_may_have_more_points_than_a_grid(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tpusim.study.sweep.spec._DRAWN", 1000)
+    monkeypatch.setattr("tpusim.study.sweep.points._DRAWN", 1000)
     sides = "array.rows: {range: [1, 4000]}\narray.cols: {range: [1, 4000]}"
     sweep = spec(sides, SEARCH)
     assert sweep.size == 16_000_000

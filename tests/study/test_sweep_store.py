@@ -31,14 +31,11 @@ from tpusim.cli import app as cli
 from tpusim.machines.tpu.description import Hardware
 from tpusim.result.vocabulary.figures import FIGURES
 from tpusim.study.processes import Processes
-from tpusim.study.sweep.assembly import Assembly
-from tpusim.study.sweep.job import Job, WholeJob, simulated
-from tpusim.study.sweep.keys import _MODEL as MODEL
-from tpusim.study.sweep.keys import key_of, sources_digest
+from tpusim.study.sweep.jobs import Assembly, Job, WholeJob, simulated
+from tpusim.study.sweep.points import Point, load_sweep
 from tpusim.study.sweep.run import keyed, run_sweep
-from tpusim.study.sweep.space import Point
-from tpusim.study.sweep.spec import load_sweep
-from tpusim.study.sweep.store import FILE, Store
+from tpusim.study.sweep.store import _MODEL as MODEL
+from tpusim.study.sweep.store import FILE, Store, key_of, sources_digest
 
 
 @pytest.fixture(autouse=True)
@@ -304,7 +301,7 @@ def test_what_nobody_foresaw_fails_one_point_only(monkeypatch: pytest.MonkeyPatc
             raise ZeroDivisionError("a mistake")
         return simulate(workload, hardware, **options)
 
-    monkeypatch.setattr("tpusim.study.sweep.job.simulate", broken)
+    monkeypatch.setattr("tpusim.study.sweep.jobs.simulate", broken)
     shown = sweep("small.yaml")
     assert shown.exit_code == 1
     assert "layer one: ZeroDivisionError: a mistake" in shown.stderr
@@ -373,7 +370,7 @@ def test_the_keys_follow_the_model() -> None:
     """Every module that has a say in cycles is in the digest; each pattern names files that exist."""
     package = ROOT / "tpusim"
     assert all([*package.glob(pattern)] for pattern in MODEL)
-    code = "import sys; from tpusim.study.sweep import job; print(*sys.modules)"
+    code = "import sys; from tpusim.study.sweep import jobs; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     prefixes = ("tpusim.machines.", "tpusim.memory.", "tpusim.network.")
     deciding = {name for name in loaded if name.startswith(prefixes)}

@@ -19,10 +19,10 @@ from tpusim.network.workload import Workload
 from tpusim.report.page.run import run_data
 from tpusim.report.shown import text_of
 from tpusim.report.tables.sentences import totals
-from tpusim.result.records import LayerResult, Result
-from tpusim.result.totals import total_of
-from tpusim.result.vocabulary.energies import ENERGIES
+from tpusim.result.records import LayerResult, Result, total_of
 from tpusim.result.vocabulary.figures import value_of
+from tpusim.result.vocabulary.states import ENERGIES
+from tpusim.technology import energy
 from tpusim.technology.constants import load_technology
 
 USUAL = load_technology()

@@ -9,7 +9,7 @@ from typer import Argument, Option
 
 from tpusim.cli.names import OPS
 from tpusim.flow.lowerings import AUTO, known, usual
-from tpusim.report.plots.formats import FORMATS, KNOWN
+from tpusim.report.plots import FORMATS, KNOWN
 
 
 def words(known: Iterable[str]) -> Callable[[str], list[str]]:

@@ -9,7 +9,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload
-from tpusim.result.energy_use import EnergyUse, energy_use
+from tpusim.result.records import EnergyUse, energy_use
 
 
 def energy_of(macs: int, program: Program, timing: Timing, hardware: Hardware) -> EnergyUse:

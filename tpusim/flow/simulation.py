@@ -23,8 +23,7 @@ from tpusim.machines.family import Family, Machine, family_of
 from tpusim.machines.tpu.family import FAMILY as TPU
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
-from tpusim.result.records import LayerResult, Result
-from tpusim.result.totals import total_of
+from tpusim.result.records import LayerResult, Result, total_of
 
 if TYPE_CHECKING:
     from tpusim.flow.values import Journey

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tpusim.result.vocabulary.energies import ENERGIES
-from tpusim.result.vocabulary.states import CLIENTS, STATES
+from tpusim.result.vocabulary.states import CLIENTS, ENERGIES, STATES
 
 HATCHES: Mapping[str, tuple[str, str]] = {
     "": ("", ""),

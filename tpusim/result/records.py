@@ -1,4 +1,4 @@
-"""What came out of a simulation: one record a layer, and one of all of them.
+"""What came out of a simulation: one record a layer, and one of what all of them add up to.
 
 Field names are those of the result JSON, so `Result.to_json()` is a plain dump.
 """
@@ -6,17 +6,51 @@ Field names are those of the result JSON, so `Result.to_json()` is a plain dump.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
+
+from annotated_types import Interval
 
 from tpusim.base.errors import InputError
-from tpusim.result.by_op import by_op
-from tpusim.result.energy_use import EnergyUse
-from tpusim.result.quantities import Count, Difference, Element, Figure
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+_MOST = 10**30
+"""No figure of a result comes near it."""
+
+Count: TypeAlias = Annotated[int, Interval(ge=0, lt=_MOST)]
+Difference: TypeAlias = Annotated[int, Interval(gt=-_MOST, lt=_MOST)]
+Figure: TypeAlias = Annotated[float, Interval(ge=0, lt=_MOST)]
+Element: TypeAlias = Annotated[float, Interval(gt=-_MOST, lt=_MOST)]
+
+
+@dataclass(frozen=True)
+class EnergyUse:
+    """What was taken, in picojoules, by the constants of `technology`: a model. `parts` add up to `energy`.
+
+    `energy_delay` is picojoules times seconds; `tops_per_watt` 10^12 operations a joule, two a MAC. `counts` are
+    of what takes energy and is told nowhere else.
+    """
+
+    technology: str
+    energy: Figure
+    energy_delay: Figure
+    tops_per_watt: Figure
+    parts: Mapping[str, Figure]
+    counts: Mapping[str, Count]
+
+
+def energy_use(
+    technology: str, parts: Mapping[str, float], counts: Mapping[str, int], macs: int, seconds: float
+) -> EnergyUse:
+    """What follows from `parts` in picojoules, for so many `macs` in so many `seconds`."""
+    energy = sum(parts.values())
+    # 10^12 operations a joule are as many a picojoule.
+    return EnergyUse(technology, energy, energy * seconds, 2 * macs / energy if energy else 0.0, parts, counts)
+
 
 STALL_CAUSES = ("starved", "blocked", "waiting_weights", "port_stall", "bank_conflict", "vector_work")
 """Why the array stood still; `tpusim.result.vocabulary.states` says what each means."""
@@ -293,12 +327,134 @@ class Result:
         Raises:
             InputError: pandas is not installed; says how to install it.
         """
-        from tpusim.result.frame import frame_of
+        from tpusim.result.notebook import frame_of
 
         return frame_of(self)
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        from tpusim.result.html import html_of
+        from tpusim.result.notebook import html_of
 
         return html_of(self)
+
+
+@dataclass(frozen=True)
+class OpUse:
+    """The layers of one op together; `share` is of the cycles of all layers."""
+
+    layers: int
+    cycles: int
+    time_us: float
+    share: float
+
+
+def by_op(layers: Sequence[LayerResult]) -> dict[str, OpUse]:
+    """By op, the costliest first."""
+    run = sum(layer.cycles for layer in layers)
+    found: dict[str, list[LayerResult]] = {}
+    for layer in layers:
+        found.setdefault(layer.op, []).append(layer)
+    uses = {op: _together(each, run) for op, each in found.items()}
+    return dict(sorted(uses.items(), key=lambda each: -each[1].cycles))
+
+
+def _together(layers: Sequence[LayerResult], run: int) -> OpUse:
+    cycles = sum(layer.cycles for layer in layers)
+    return OpUse(len(layers), cycles, sum(layer.time_us for layer in layers), cycles / run)
+
+
+_ADDED = (
+    "macs", "cycles", "time_us", "ideal_cycles", "hbm_read_bytes", "hbm_write_bytes", "outputs",
+    "outputs_checked", "outputs_mismatched", "intermediates_checked", "intermediates_mismatched", "lowered_bytes",
+    "transformation_cycles", "hidden_cycles", "hbm_saved_bytes",
+)  # fmt: skip
+"""What a total is the sum of."""
+
+
+def total_of(layers: tuple[LayerResult, ...], wall_seconds: float) -> Total:
+    """Add the layers up. Ratios are weighted: by cycles, or by passes for the mapping efficiency."""
+    sums: dict[str, Any] = {name: sum(getattr(layer, name) for layer in layers) for name in _ADDED}
+    return Total(
+        **sums,
+        **_mapped(layers),
+        pe_utilization=_mean((layer.pe_utilization, layer.cycles) for layer in layers),
+        transformation_share=_mean((layer.transformation_share, layer.cycles) for layer in layers),
+        tflops=2 * sums["macs"] / (sums["time_us"] * 1e6) if sums["time_us"] else 0.0,
+        stall_cycles=_sum_maps(layer.stall_cycles for layer in layers),
+        units={unit: _sum_maps(_account(layer, unit) for layer in layers) for unit in _units(layers)},
+        dram=_dram_total([layer.dram for layer in layers if layer.dram]),
+        energy_use=_energy_total(layers, sums["macs"], sums["time_us"] / 1e6),
+        error_share=max((layer.error_share for layer in layers if layer.error_share is not None), default=None),
+        wall_seconds=wall_seconds,
+    )
+
+
+def _mapped(layers: Sequence[LayerResult]) -> dict[str, Any]:
+    """What is told of passes and vector memories; None where layers have none."""
+    weighted = [(each.mapping_efficiency, each.passes) for each in layers]
+    known = [(efficiency, passes) for efficiency, passes in weighted if efficiency is not None and passes is not None]
+    memories = [(each.vector_memory, each.cycles) for each in layers if each.vector_memory]
+    return {
+        "passes": sum(passes for _, passes in known) if known else None,
+        "mapping_efficiency": _mean(known) if known else None,
+        "vector_memory": _memory_total(memories) if memories else None,
+    }
+
+
+def _memory_total(uses: Sequence[tuple[VectorMemoryUse, int]]) -> VectorMemoryUse:
+    """Sums and peaks; ports by cycles."""
+    memories = [use for use, _ in uses]
+    return VectorMemoryUse(
+        reads=sum(memory.reads for memory in memories),
+        writes=sum(memory.writes for memory in memories),
+        port_idle_ratio=_mean((memory.port_idle_ratio, cycles) for memory, cycles in uses),
+        peak_bytes=max(memory.peak_bytes for memory in memories),
+        ifmap_bytes=max(memory.ifmap_bytes for memory in memories),
+    )
+
+
+def _dram_total(uses: Sequence[DramUse]) -> DramUse | None:
+    """Sums; rates by the bytes moved. None where no layer has any."""
+    if not uses:
+        return None
+    counts = ("hbm_moved_bytes", "hbm_wanted_bytes", "row_hits", "row_misses", "row_conflicts", "refreshes")
+    sums: dict[str, int] = {name: sum(getattr(use, name) for use in uses) for name in counts}
+    seconds = sum(use.hbm_moved_bytes / use.hbm_reached_bytes_per_s for use in uses if use.hbm_reached_bytes_per_s)
+    return DramUse(
+        **sums,
+        hbm_overfetch=sums["hbm_moved_bytes"] / max(1, sums["hbm_wanted_bytes"]),
+        hbm_reached_bytes_per_s=sums["hbm_moved_bytes"] / seconds if seconds else 0.0,
+        channel_imbalance=_mean((use.channel_imbalance, use.hbm_moved_bytes) for use in uses),
+    )
+
+
+def _energy_total(layers: Sequence[LayerResult], macs: int, seconds: float) -> EnergyUse | None:
+    """Sums; None where a layer has none, as in older results."""
+    uses = [layer.energy_use for layer in layers if layer.energy_use]
+    if len(uses) < len(layers):
+        return None
+    parts = {key: sum(use.parts[key] for use in uses) for key in uses[0].parts}
+    return energy_use(uses[0].technology, parts, _sum_maps(use.counts for use in uses), macs, seconds)
+
+
+def _units(layers: tuple[LayerResult, ...]) -> list[str]:
+    """Every unit that some layer uses."""
+    return [*dict.fromkeys(unit for layer in layers for unit in layer.units)]
+
+
+def _account(layer: LayerResult, unit: str) -> Mapping[str, int]:
+    """What a unit does in a layer; one that it has no use for has nothing to do."""
+    return layer.units.get(unit, {"idle": layer.cycles})
+
+
+def _mean(weighted: Iterable[tuple[float, int]]) -> float:
+    pairs = list(weighted)
+    weight = sum(w for _, w in pairs)
+    return sum(value * w for value, w in pairs) / weight if weight else 0.0
+
+
+def _sum_maps(maps: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for each in maps:
+        total.update(each)
+    return dict(total)

@@ -27,7 +27,7 @@ from tpusim.machines.tpu.register import Machine, trace
 from tpusim.network.ops.array_op import Conv2d
 from tpusim.network.workload_file import load_workload
 from tpusim.report.plots.figure import DOTS_PER_INCH
-from tpusim.report.plots.trace_picture import draw
+from tpusim.report.plots.layer import draw_trace
 from tpusim.report.trace.lanes import LEGEND, lines
 
 TIMING = (ROOT / "docs" / "timing.md").read_text()
@@ -124,11 +124,11 @@ def test_the_manuals_figure_is_what_the_command_draws(tmp_path: Path) -> None:
 def test_pictures_of_one_cycle_and_of_many_lanes(two_passes: tuple[Timing, list[Cycle]]) -> None:
     """Whole cycles below, and at least two dots for each lane."""
     _, cycles = two_passes
-    figure = draw(cycles[30:31], "one")
+    figure = draw_trace(cycles[30:31], "one")
     figure.canvas.draw()
     low, high = figure.axes[1].get_xlim()
     assert [tick for tick in figure.axes[1].get_xticks() if low <= tick <= high] == [30]
-    many = draw([Cycle(0, "R" * 512, 0, 0), Cycle(1, "W" * 512, 0, 0)], "many")
+    many = draw_trace([Cycle(0, "R" * 512, 0, 0), Cycle(1, "W" * 512, 0, 0)], "many")
     many.canvas.draw()
     assert [each.get_xlabel() for each in many.axes] == ["cycle"], "no PE works"
     assert many.axes[0].get_window_extent().height / many.dpi * DOTS_PER_INCH > 2 * 500

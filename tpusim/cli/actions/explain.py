@@ -19,7 +19,7 @@ from tpusim.machines.family import Machine, family_of
 from tpusim.machines.tpu.description import Hardware
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
-from tpusim.report.plots.formats import KNOWN
+from tpusim.report.plots import KNOWN
 from tpusim.report.tables.explain import explained, explained_elsewhere
 from tpusim.study.explain.alternatives import Alternative, alternatives, overlapping, tried
 from tpusim.study.explain.bottleneck import Bottleneck, find_bottleneck
@@ -82,8 +82,8 @@ def _check_picture(out: Path) -> None:
 
 def _draw(found: Bottleneck, fit: Sequence[Alternative], workload: str, out: Path, stream: TextIO) -> None:
     # Here, because matplotlib takes longer to import than the simulations.
-    from tpusim.report.plots.explain_picture import picture
+    from tpusim.report.plots.layer import explained
 
-    ((_, contents),) = picture(found, workload, fit).files([out.suffix[1:]])
+    ((_, contents),) = explained(found, workload, fit).files([out.suffix[1:]])
     write(out, contents)
     say(stream, "", str(out))

@@ -19,9 +19,8 @@ from tpusim.study.paper.design import unverified
 from tpusim.study.paper.exhibit import Exhibit
 from tpusim.study.paper.run import FILE, MAKERS, Plan, chosen
 from tpusim.study.processes import Processes
-from tpusim.study.sweep.job import simulated
-from tpusim.study.sweep.keys import model_version, sources_digest
-from tpusim.study.sweep.store import Store
+from tpusim.study.sweep.jobs import simulated
+from tpusim.study.sweep.store import Store, model_version, sources_digest
 
 if TYPE_CHECKING:
     from tpusim.report.plots.figure import Picture

@@ -11,9 +11,8 @@ from tpusim.base.errors import InputError, did_you_mean
 from tpusim.base.files import probe, write
 from tpusim.cli.json_output import JsonOutput
 from tpusim.cli.terminal import say
-from tpusim.report.page.assemble import page
-from tpusim.report.page.sweep import sentences, sweep_data
-from tpusim.report.plots.formats import FORMATS
+from tpusim.report.page.assemble import page, sentences, sweep_data
+from tpusim.report.plots import FORMATS
 from tpusim.report.tables.compare import runs_compared, sweeps_compared
 from tpusim.report.tables.compared import ORDERS, ComparedResults, ComparedSweeps
 from tpusim.report.tables.sweep import POINTS_FILE, SweepPoints, is_sweep, read_points

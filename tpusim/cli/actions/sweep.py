@@ -30,13 +30,10 @@ from tpusim.report.tables.sweep import (
     write_parquet,
 )
 from tpusim.study.processes import Processes
-from tpusim.study.sweep.job import Executor, simulated
-from tpusim.study.sweep.keys import sources_digest
-from tpusim.study.sweep.run import Outcome, keyed, missing, rows_of, run_sweep
-from tpusim.study.sweep.search import need_optuna, run_search
-from tpusim.study.sweep.space import Point
-from tpusim.study.sweep.spec import Sweep, load_sweep
-from tpusim.study.sweep.store import FILE, DamagedStore, Store
+from tpusim.study.sweep.jobs import Executor, simulated
+from tpusim.study.sweep.points import Point, Sweep, load_sweep
+from tpusim.study.sweep.run import Outcome, keyed, missing, need_optuna, rows_of, run_search, run_sweep
+from tpusim.study.sweep.store import FILE, DamagedStore, Store, sources_digest
 
 _JOIN_SECONDS = 10.0
 _MOST_FAILURES = 10
@@ -195,7 +192,7 @@ def _written(finished: Finished, folder: Path, parquet: bool) -> Iterator[str]:
 
 def _pictures(finished: Finished, folder: Path, kinds: Sequence[str]) -> Iterator[str]:
     # Here, because matplotlib takes longer to import than a finished sweep to be looked up.
-    from tpusim.report.plots.sweep_plots import plots
+    from tpusim.report.plots.sweep import plots
 
     for path in write_pictures(folder, plots(finished.sweep, finished.rows), kinds):
         yield path.name

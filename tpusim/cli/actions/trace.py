@@ -20,7 +20,7 @@ from tpusim.machines.family import Machine, family_of
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timeline import Cycle
 from tpusim.network.workload import Workload
-from tpusim.report.plots.formats import KNOWN
+from tpusim.report.plots import KNOWN
 from tpusim.report.trace.lanes import MOST_CYCLES, MOST_LANE_CYCLES, MOST_SLICES, MOST_TIMELINE_CYCLES, lines, vcd
 
 if TYPE_CHECKING:
@@ -126,9 +126,9 @@ def _file_of(cycles: list[Cycle], title: str, suffix: str) -> bytes:
     if suffix == ".vcd":
         return vcd(cycles, title)
     # Here, because matplotlib takes longer to import than a run does.
-    from tpusim.report.plots.trace_picture import picture
+    from tpusim.report.plots.layer import traced
 
-    return picture(cycles, title, suffix[1:])
+    return traced(cycles, title, suffix[1:])
 
 
 # ---- every unit, layer after layer

@@ -70,7 +70,7 @@ def _sets(names: Sequence[str]) -> list[NumberSet]:
 
 def _draw(comparisons: Sequence[Comparison], out: Path, kinds: Sequence[str], stream: TextIO) -> None:
     # Here, because matplotlib takes longer to import than a comparison of one set.
-    from tpusim.report.plots.validation_plots import plots
+    from tpusim.report.plots.paper import plots
 
     for path in write_pictures(out, plots(comparisons), kinds):
         say(stream, str(path))

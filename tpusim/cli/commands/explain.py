@@ -10,7 +10,7 @@ from typer import Option
 from tpusim.cli.options import Batch, Changes, Dims, Hardware, Json, Lowering, Ops, SkipUnknown, Workload
 from tpusim.cli.root import app
 from tpusim.cli.terminal import NO_FILE, errors_reported
-from tpusim.report.plots.formats import KNOWN
+from tpusim.report.plots import KNOWN
 
 
 @app.command(epilog="Example: tpusim explain resnet50 --layer conv1")

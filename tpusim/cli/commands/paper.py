@@ -12,7 +12,7 @@ from tpusim.cli.names import EXHIBITS
 from tpusim.cli.options import Formats, Json, words
 from tpusim.cli.root import app
 from tpusim.cli.terminal import errors_reported
-from tpusim.report.plots.formats import known_formats
+from tpusim.report.plots import known_formats
 
 
 @app.command(epilog="Example: tpusim paper --figure 14a --figure 16b")

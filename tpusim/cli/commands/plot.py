@@ -11,7 +11,7 @@ from tpusim.cli.names import RESULT_FILE
 from tpusim.cli.options import Formats
 from tpusim.cli.root import app
 from tpusim.cli.terminal import errors_reported
-from tpusim.report.plots.formats import known_formats
+from tpusim.report.plots import known_formats
 
 
 @app.command(epilog="Example: tpusim plot results/resnet50 --out figures --format pdf")

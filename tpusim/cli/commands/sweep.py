@@ -11,7 +11,7 @@ from typer import Argument, Option
 from tpusim.cli.options import Formats, shipped_names
 from tpusim.cli.root import app
 from tpusim.cli.terminal import errors_reported
-from tpusim.report.plots.formats import known_formats
+from tpusim.report.plots import known_formats
 
 
 @app.command(epilog="Example: tpusim sweep array_size --out results/array_size")

@@ -11,7 +11,7 @@ from tpusim.cli.names import GPU_SETS, MEMORY_SETS, NETWORK_SETS, NUMBER_SETS, N
 from tpusim.cli.options import AnotherLowering, Changes, Formats, Json, words
 from tpusim.cli.root import app
 from tpusim.cli.terminal import NO_FILE, errors_reported
-from tpusim.report.plots.formats import known_formats
+from tpusim.report.plots import known_formats
 
 
 @app.command(epilog="Example: tpusim validate --set-of-numbers vgg16")

@@ -149,7 +149,7 @@ class EnergyCounts(NamedTuple):
 
 
 def energies(counts: EnergyCounts, hardware: Hardware) -> dict[str, float]:
-    """Picojoules by what takes them, under the keys of `tpusim.result.vocabulary.energies`."""
+    """Picojoules by what takes them, under the keys of `tpusim.result.vocabulary.states`."""
     silicon, bits = hardware.silicon, word_bits(hardware)
     memory, device = hardware.vector_memory, hardware.hbm.dram
     row_bytes = device.organisation.columns * device.organisation.burst_bytes if device else 0

@@ -12,9 +12,11 @@ from string import Template
 from typing import Any, Literal
 
 from tpusim.base.errors import InputError
+from tpusim.base.units import magnitude
 from tpusim.report.style import tones
-from tpusim.report.text import scale
-from tpusim.result.vocabulary.figures import Figure
+from tpusim.report.tables.sweep import SweepPoints
+from tpusim.report.text import percent, quantity, scale, three_digits
+from tpusim.result.vocabulary.figures import TIMES, Figure, column_of
 
 _ASSETS = files("tpusim.report.page") / "assets"
 _COMMON = ("dom", "format", "scale", "selection", "figure", "axis", "states", "table")
@@ -82,3 +84,80 @@ def column(figure: Figure, values: Iterable[float | None] = (), bar: Literal["",
 def text_column(key: str, label: str, title: str = "") -> Column:
     """Words, as they are."""
     return {"key": key, "label": label, "style": "text", "title": title}
+
+
+_FIRST = ("time_us", "tflops", "pe_utilization", "port_idle_ratio")
+
+
+def sweep_data(points: SweepPoints) -> dict[str, Any]:
+    """Everything on the page. Points are columns, as a row of keys each would make the file several times larger."""
+    texts = points.texts
+    failed = [index for index, error in enumerate(texts["error"]) if error]
+    counts = f"{len(failed):,} of {points.size:,} points failed; see below"
+    verdict = counts if failed else f"All {points.size:,} points finished"
+    return {
+        "title": f"Sweep {points.name}",
+        "subtitle": _subtitle(points),
+        "verdict": {"state": "wrong" if failed else "right", "text": verdict, "first": ""},
+        "sentences": [[sentence] for sentence in sentences(points)],
+        "axes": [_axis(axis, texts[axis]) for axis in points.axes],
+        "figures": _figures(points),
+        "points": {**texts, **points.figures},
+        "front": [index for index, mark in enumerate(texts.get("pareto", ())) if mark == "True"],
+        "failed": failed,
+    }
+
+
+def sentences(points: SweepPoints) -> list[str]:
+    """The fastest point of each workload, and how far the others are from it."""
+    return [_fastest(points, workload) for workload in dict.fromkeys(points.texts["workload"])]
+
+
+def _fastest(points: SweepPoints, workload: str) -> str:
+    names, errors, figures = points.texts["workload"], points.texts["error"], points.figures.get("time_us", ())
+    columns = enumerate(zip(names, errors, figures, strict=False))
+    times = {index: time for index, (name, error, time) in columns if time and name == workload and not error}
+    if not times:
+        return f"{workload}: every point failed."
+    best, slowest = min(times, key=times.__getitem__), max(times.values())
+    settings = ", ".join(f"{axis} = {points.texts[axis][best]}" for axis in points.axes)
+    figures_there = f"{quantity(times[best], TIMES)}{_figures_at(points, best)}"
+    if len(times) == 1:
+        return f"{workload}: {figures_there}."
+    return (
+        f"{workload} is fastest with {settings}: {figures_there}; "
+        f"the slowest of its {len(times):,} points takes {quantity(slowest, TIMES)}, "
+        f"{three_digits(slowest / times[best])} times as long."
+    )
+
+
+def _figures_at(points: SweepPoints, index: int) -> str:
+    known = {key: values[index] for key, values in points.figures.items()}
+    speed, utilization = known.get("tflops"), known.get("pe_utilization")
+    text = "" if speed is None else f", {three_digits(speed)} TFLOPS"
+    return text if utilization is None else f"{text}, PE utilisation {percent(utilization)} %"
+
+
+def _subtitle(points: SweepPoints) -> str:
+    axes = [f"{axis} ({len(set(points.texts[axis]))} values)" for axis in points.axes]
+    return f"{points.size:,} points over {' x '.join(axes) or 'no axis'}; timing alone, values not checked"
+
+
+def _axis(key: str, values: Sequence[str]) -> dict[str, Any]:
+    """Its values in order, and what they measure when all of them do."""
+    distinct = dict.fromkeys(values)
+    known = {value: measure for value in distinct if (measure := magnitude(value)) is not None}
+    if len(known) < len(distinct):
+        return {"key": key, "values": [*distinct], "measures": None}
+    order = sorted(known, key=known.__getitem__)
+    return {"key": key, "values": order, "measures": [known[value] for value in order]}
+
+
+def _figures(points: SweepPoints) -> list[Column]:
+    """How the columns of points.csv are written; one that is not known here, in three digits as it stands."""
+    keys = dict.fromkeys((*_FIRST, *points.figures))
+    return [
+        column(column_of(key), (value for value in points.figures[key] if value is not None))
+        for key in keys
+        if key in points.figures and key != "batch"
+    ]

@@ -32,7 +32,6 @@ from tpusim.report.tables.sentences import (
 from tpusim.report.tables.sentences import verdict as verdict_text
 from tpusim.report.text import frequency, percent, quantity, three_digits
 from tpusim.result.records import LayerResult, Result, Total, told
-from tpusim.result.vocabulary.energies import parts_in as energies_in
 from tpusim.result.vocabulary.fields import FIELDS, by_path, field_of
 from tpusim.result.vocabulary.figures import (
     BYTES,
@@ -45,11 +44,19 @@ from tpusim.result.vocabulary.figures import (
     TIMES,
     Figure,
     known,
+    own_figure,
+    own_keys,
     value_of,
 )
-from tpusim.result.vocabulary.lowerings import LOWERING, lowered_by, worth_telling
-from tpusim.result.vocabulary.own import own_figure, own_keys
-from tpusim.result.vocabulary.runs import left_out, numbers_asked, size_of, with_extent
+from tpusim.result.vocabulary.runs import (
+    LOWERING,
+    left_out,
+    lowered_by,
+    numbers_asked,
+    size_of,
+    with_extent,
+    worth_telling,
+)
 from tpusim.result.vocabulary.states import (
     ARRAY_UNIT,
     CLIENTS,
@@ -57,6 +64,7 @@ from tpusim.result.vocabulary.states import (
     UNITS,
     State,
     all_parts,
+    energies_in,
     main_name,
     main_title,
     parts_in,

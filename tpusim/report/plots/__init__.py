@@ -1,0 +1,22 @@
+"""Pictures, and what they are written as; told here, so that the command line needs no matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tpusim.base.errors import InputError, did_you_mean
+
+FORMATS = ("png", "svg")
+"""Written unless somebody asks for others."""
+
+KNOWN = ("png", "svg", "pdf")
+
+
+def known_formats(formats: Sequence[str] | None) -> tuple[str, ...]:
+    """Each once, in the order given. Raises InputError for one that is not known."""
+    for each in formats or ():
+        if each not in KNOWN:
+            raise InputError(
+                f"--format {each!r}: no such format{did_you_mean(each, KNOWN)}; there is {', '.join(KNOWN)}"
+            )
+    return tuple(dict.fromkeys(formats or FORMATS))

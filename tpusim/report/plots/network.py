@@ -17,8 +17,7 @@ from tpusim.base.words import counted
 from tpusim.report.plots.figure import figure_of, plain
 from tpusim.report.style import GREY, HATCHES
 from tpusim.report.text import percent, quantity, scale, shortened
-from tpusim.result.by_op import by_op
-from tpusim.result.records import LayerResult, Result
+from tpusim.result.records import LayerResult, Result, by_op
 from tpusim.result.vocabulary.figures import TIMES
 
 MOST_LAYERS = 1000

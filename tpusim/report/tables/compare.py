@@ -22,8 +22,7 @@ from tpusim.report.tables.compared import (
 from tpusim.report.tables.sentences import first_wrong, heading, overlap_notice, riding, verdict
 from tpusim.report.tables.sweep import SweepPoints
 from tpusim.report.text import percent, scale, three_digits
-from tpusim.result.by_op import by_op
-from tpusim.result.records import Result
+from tpusim.result.records import Result, by_op
 from tpusim.result.vocabulary.figures import BYTES, JOULES, LAYER, TIMES, Units
 from tpusim.result.vocabulary.runs import left_out
 

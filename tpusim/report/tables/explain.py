@@ -17,8 +17,7 @@ from tpusim.report.shown import NONE, Bars, Block, Column, Legend, Listed, Sente
 from tpusim.report.tables.sentences import energy_sentence, own_text
 from tpusim.report.text import folded, percent, quantity, scale, three_digits
 from tpusim.result.records import DramUse, LayerResult, told
-from tpusim.result.vocabulary.figures import BYTES, COUNTS, LAYER, MEMORY, RATES, TIMES, Units, value_of
-from tpusim.result.vocabulary.own import own_figure
+from tpusim.result.vocabulary.figures import BYTES, COUNTS, LAYER, MEMORY, RATES, TIMES, Units, own_figure, value_of
 from tpusim.result.vocabulary.states import PHASES, STATES, UNITS, all_parts, main_name, parts_of, unit_name
 from tpusim.study.explain.alternatives import Alternative, Between
 from tpusim.study.explain.bottleneck import LEAST_GAIN, Bottleneck, Gain

@@ -22,12 +22,9 @@ from tpusim.report.tables.sentences import (
     word_notice,
 )
 from tpusim.report.text import percent, scale, three_digits, written
-from tpusim.result.by_op import OpUse, by_op
-from tpusim.result.records import LayerResult, Result
-from tpusim.result.vocabulary.figures import LAYER, TIMES, Figure, known, value_of
-from tpusim.result.vocabulary.lowerings import LOWERING, lowered_by, worth_telling
-from tpusim.result.vocabulary.own import own_figure, own_keys
-from tpusim.result.vocabulary.runs import by_reference, left_out
+from tpusim.result.records import LayerResult, OpUse, Result, by_op
+from tpusim.result.vocabulary.figures import LAYER, TIMES, Figure, known, own_figure, own_keys, value_of
+from tpusim.result.vocabulary.runs import LOWERING, by_reference, left_out, lowered_by, worth_telling
 from tpusim.result.vocabulary.states import State, does_less, parts_in, parts_of
 
 _RANKS = {

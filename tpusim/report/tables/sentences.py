@@ -11,14 +11,10 @@ from tpusim.network.ops.fused import Fused
 from tpusim.network.workload import Workload
 from tpusim.report.shown import Sentences
 from tpusim.report.text import frequency, percent, quantity, three_digits
-from tpusim.result.by_op import by_op
-from tpusim.result.records import DramUse, LayerResult, Result, Total
-from tpusim.result.vocabulary.energies import parts_in as energies_in
-from tpusim.result.vocabulary.figures import BYTES, COUNTS, JOULES, MEMORY, PLAIN, RATES, TIMES
-from tpusim.result.vocabulary.lowerings import in_heading
-from tpusim.result.vocabulary.own import own_figure
-from tpusim.result.vocabulary.runs import numbers_asked, size_of, with_extent
-from tpusim.result.vocabulary.states import does_less, parts_in, parts_of
+from tpusim.result.records import DramUse, LayerResult, Result, Total, by_op
+from tpusim.result.vocabulary.figures import BYTES, COUNTS, JOULES, MEMORY, PLAIN, RATES, TIMES, own_figure
+from tpusim.result.vocabulary.runs import in_heading, numbers_asked, size_of, with_extent
+from tpusim.result.vocabulary.states import does_less, energies_in, parts_in, parts_of
 
 _WHOLE = "integers", "int8"
 """Types of numbers of which sums are exact."""

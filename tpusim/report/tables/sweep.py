@@ -16,8 +16,8 @@ from tpusim.report.shown import NONE, Column, Legend, Paragraphs, Table, figure_
 from tpusim.report.text import from_cell, scale, three_digits, to_cell
 from tpusim.result.vocabulary.fields import axis_title
 from tpusim.result.vocabulary.figures import COLUMNS, COSTS, FIGURES, TIMES, Figure
-from tpusim.result.vocabulary.lowerings import COLUMN
-from tpusim.study.sweep.column import Goal
+from tpusim.result.vocabulary.runs import COLUMN
+from tpusim.study.sweep.reader import Goal
 from tpusim.study.sweep.store import FILE as STORE_FILE
 from tpusim.study.sweep.store import is_as_written
 

@@ -15,7 +15,7 @@ from tpusim.network.workload_file import load_workload
 from tpusim.study.paper.claims import AGAINST, COUNTED, ESTIMATED, Finding
 from tpusim.study.paper.exhibit import Asked, Bars, Curves, Errors, Found, Making, Pairs, Parity, Shown, point_of
 from tpusim.study.paper.layers import SEVEN
-from tpusim.study.sweep.space import Point
+from tpusim.study.sweep.points import Point
 from tpusim.study.validation.cases import Case, rows
 from tpusim.study.validation.sets import number_sets
 

@@ -14,7 +14,7 @@ from tpusim.machines.family import Machine
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 from tpusim.study.paper.claims import Claim, ExhibitWords, Finding
-from tpusim.study.sweep.space import Point
+from tpusim.study.sweep.points import Point
 
 # ---- what is simulated
 

@@ -14,7 +14,7 @@ from tpusim.network.ops.array_op import Conv2d
 from tpusim.study.paper.claims import COUNTED, Finding
 from tpusim.study.paper.exhibit import Asked, Bars, Found, Making, Marks, Shown, Table, point_of
 from tpusim.study.paper.layers import LAYOUTS, LIBRARY, SEVEN, convolutions, ifmap_elements, products
-from tpusim.study.sweep.space import Point
+from tpusim.study.sweep.points import Point
 
 # ---- Table I
 

@@ -10,12 +10,10 @@ from tpusim.base.errors import InputError, TpusimError, did_you_mean
 from tpusim.study.paper import accuracy, cells, design, networks, strides
 from tpusim.study.paper.claims import words
 from tpusim.study.paper.exhibit import Exhibit, Maker, Row, Simulated, asked, shown
-from tpusim.study.sweep.assembly import Assembly
-from tpusim.study.sweep.job import Executor
-from tpusim.study.sweep.keys import key_of
+from tpusim.study.sweep.jobs import Assembly, Executor
+from tpusim.study.sweep.points import Point
 from tpusim.study.sweep.run import Progress, missing, run_sweep
-from tpusim.study.sweep.space import Point
-from tpusim.study.sweep.store import Store
+from tpusim.study.sweep.store import Store, key_of
 
 MAKERS: dict[str, Maker] = {
     "table1": networks.lowered_sizes,

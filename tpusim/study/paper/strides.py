@@ -15,7 +15,7 @@ from tpusim.network.ops.array_op import Conv2d
 from tpusim.study.paper.claims import ESTIMATED, MODELLED, Finding
 from tpusim.study.paper.exhibit import Asked, Bars, Found, Making, Schedule, Shown, Simulated, Span, point_of
 from tpusim.study.paper.layers import LAYOUTS, LIBRARY, RESNET, STRIDES, products, square
-from tpusim.study.sweep.space import Point
+from tpusim.study.sweep.points import Point
 from tpusim.study.validation.sets import number_sets
 
 _FETCHES = {"resident": "a patch for all taps", "per_tap": "each tap's points by themselves"}

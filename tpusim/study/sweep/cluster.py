@@ -24,8 +24,8 @@ from distributed.core import rpc
 from distributed.security import Security
 
 from tpusim.base.errors import InputError, TpusimError
-from tpusim.study.sweep.job import Done, Finding, Job, simulated
-from tpusim.study.sweep.keys import model_version
+from tpusim.study.sweep.jobs import Done, Finding, Job, simulated
+from tpusim.study.sweep.store import model_version
 
 _LOGGERS = ("distributed", "distributed.client", "tornado", "tornado.application")
 _ADDRESS = re.compile(r"(tcp|tls)://(\[[0-9a-fA-F:]+\]|[^\s:/\[\]]+):(\d{1,5})")

@@ -1,20 +1,29 @@
-"""Run what is missing of a sweep, keep every point as soon as it is there, and give all of them back as rows."""
+"""Run what is missing of a sweep or of a search, and give all points back as rows, with their Pareto front."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+import math
+import warnings
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from typing import Any
 
-from tpusim.study.sweep.assembly import Assembly, weight
-from tpusim.study.sweep.column import costs
-from tpusim.study.sweep.job import Executor
-from tpusim.study.sweep.keys import key_of
-from tpusim.study.sweep.pareto import front_of
-from tpusim.study.sweep.space import Point
-from tpusim.study.sweep.spec import Sweep
-from tpusim.study.sweep.store import Store
+import numpy as np
+from numpy.typing import NDArray
+
+from tpusim.base.errors import InputError
+from tpusim.base.extras import need
+from tpusim.study.sweep.axes import Axis
+from tpusim.study.sweep.jobs import Assembly, Executor, weight
+from tpusim.study.sweep.points import Point, Space, Sweep, Values
+from tpusim.study.sweep.reader import Goal, Search, costs
+from tpusim.study.sweep.store import Store, key_of
 
 Progress = Callable[[int, str, float], None]
 """Is told after every job: points done, the workload at hand, and the share of the work that is done, 0 to 1."""
@@ -85,3 +94,213 @@ def rows_of(sweep: Sweep, store: Store, points: Sequence[tuple[Point, str]]) -> 
     if sweep.goals:
         rows = [{**row, "pareto": on} for row, on in zip(rows, front_of(rows, sweep.goals), strict=True)]
     return rows
+
+
+Row = Mapping[str, Any]
+Floats = NDArray[np.float64]
+_MOST_GOALS = 3
+
+
+def on_front(costs: Floats) -> NDArray[np.bool_]:
+    """Return which of `costs` (points x 1 to 3 goals, less is better) are on the front.
+
+    A point is beaten by another that is nowhere worse and somewhere better; so equal points are on the front
+    together. Points with a nan or an infinity never are, and beat none.
+    """
+    found = np.zeros(len(costs), dtype=bool)
+    usable = np.isfinite(costs).all(axis=1)
+    if usable.any():
+        distinct, back = np.unique(costs[usable], axis=0, return_inverse=True)
+        found[usable] = np.array(_unbeaten(distinct))[back.reshape(-1)]
+    return found
+
+
+def _unbeaten(costs: Floats) -> list[bool]:
+    """Return which of distinct points in lexicographic order no other beats.
+
+    Those before are no worse in the first goal, so a point is beaten if one before it is no worse in the other two.
+    Of those before, only their own front in these two is kept: `y` ascending, `z` descending.
+    """
+    padded = np.zeros((len(costs), _MOST_GOALS))
+    padded[:, : costs.shape[1]] = costs
+    ys: list[float] = []
+    zs: list[float] = []
+    found = []
+    for _, y, z in padded.tolist():
+        after = bisect_right(ys, y)
+        found.append(after == 0 or zs[after - 1] > z)
+        if found[-1]:
+            first = bisect_left(ys, y)
+            last = first
+            while last < len(zs) and zs[last] >= z:
+                last += 1
+            ys[first:last], zs[first:last] = [y], [z]
+    return found
+
+
+def front_of(rows: Sequence[Row], goals: Sequence[Goal]) -> list[bool]:
+    """Return which rows are on the front of their workload; failed points are not."""
+    together: dict[str, list[int]] = defaultdict(list)
+    for index, row in enumerate(rows):
+        together[row["workload"]].append(index)
+    found = np.zeros(len(rows), dtype=bool)
+    for indices in together.values():
+        costs = [[_cost(rows[index], goal) for goal in goals] for index in indices]
+        found[indices] = on_front(np.array(costs, dtype=np.float64))
+    return [bool(each) for each in found]
+
+
+def _cost(row: Row, goal: Goal) -> float:
+    value = row[goal.column]
+    return math.nan if row["error"] or value is None else goal.cost(float(value))
+
+
+_MOST_PROPOSED = 20
+"""Proposals without a new point in a row; then a random point is taken."""
+_MOST_DRAWN = 20_000
+
+Keyed = tuple[Point, str]
+Trial = Any
+"""Optuna's type; it is imported only when somebody searches."""
+
+
+def need_optuna() -> None:
+    """Search is an extra. Raise InputError when Optuna cannot be imported; it says how to install it."""
+    need("mode: search", "Optuna", "optuna")
+
+
+def run_search(sweep: Sweep, store: Store, executor: Executor, fresh: bool, progress: Progress) -> Outcome:
+    """Simulate `budget` different points, or as many as are found, in the order in which they were asked for.
+
+    Where they are fewer, `Outcome.short` says why.
+
+    The points are a matter of the sweep and its seed alone, not of the executor: always `at_once` are asked for, and
+    told in that order. Those in the store already are not simulated again.
+
+    Raises:
+        InputError: Optuna cannot be imported, or the sweep is no search.
+    """
+    if sweep.search is None:
+        raise InputError(f"{sweep.name} is no search; add mode: search and search: to the file")
+    need_optuna()
+    walk, reused, computed, failed = _Walk(sweep.search, sweep.space), 0, 0, 0
+    while batch := walk.ask():
+        progress_here = partial(_progress_after, len(walk.tried) - len(batch), sweep.search.budget, progress)
+        part = run_sweep([keyed for _, keyed in batch], store, executor, fresh, progress_here)
+        reused, computed, failed = reused + part.reused, computed + part.computed, failed + part.failed
+        rows = rows_of(sweep, store, [keyed for _, keyed in batch])
+        for (trial, (_, key)), row in zip(batch, rows, strict=True):
+            walk.tell(
+                trial, key, None if row["error"] else [float(row[goal.column]) for goal in sweep.search.objectives]
+            )
+    return Outcome(tuple(walk.tried.values()), reused, computed, failed, walk.short)
+
+
+def _progress_after(before: int, budget: int, progress: Progress, done: int, name: str, share: float) -> None:
+    progress(before + done, name, (before + done) / budget)
+
+
+class _Walk:
+    """An Optuna study over the indices of the axes' values."""
+
+    def __init__(self, search: Search, space: Space) -> None:
+        self.tried: dict[str, Keyed] = {}
+        self.short = ""
+        self._search, self._space = search, space
+        self._drawn = space.drawn(search.seed)
+        self._values: dict[str, list[float] | None] = {}
+        self._study = _study(search)
+        self._distributions = {axis.name: _distribution(axis) for axis in space.axes}
+
+    def ask(self) -> list[tuple[Trial, Keyed]]:
+        """Return the next points, each new; none when the budget is spent or no new point was found."""
+        wanted = min(self._search.at_once, self._search.budget - len(self.tried))
+        found: list[tuple[Trial, Keyed]] = []
+        while len(found) < wanted and (new := self._next_new()):
+            found.append(new)
+            self.tried[new[1][1]] = new[1]
+        return found
+
+    def tell(self, trial: Trial, key: str, values: list[float] | None) -> None:
+        """Tell the sampler the `values` of the objectives, or None for a point that failed."""
+        self._values[key] = values
+        self._tell(trial, values)
+
+    def _next_new(self) -> tuple[Trial, Keyed] | None:
+        for _ in range(_MOST_PROPOSED):
+            if found := self._next_proposal():
+                return found
+        if self._enqueue_random():
+            return self._next_proposal()
+        return None
+
+    def _next_proposal(self) -> tuple[Trial, Keyed] | None:
+        """A proposal that is a new point; any other is told at once, so that the sampler goes on."""
+        trial = self._study.ask(self._distributions)
+        keyed = self._keyed(tuple(axis.values[trial.params[axis.name]] for axis in self._space.axes))
+        if isinstance(keyed, str) or keyed[1] in self.tried:
+            self._tell(trial, None if isinstance(keyed, str) else self._values.get(keyed[1]))
+            return None
+        return trial, keyed
+
+    def _enqueue_random(self) -> bool:
+        """Have a random new point proposed next; where none is found, `short` says why."""
+        useless: Counter[str] = Counter()
+        for values in islice(self._drawn, _MOST_DRAWN):
+            keyed = self._keyed(values)
+            if isinstance(keyed, str):
+                useless[keyed] += 1
+            elif keyed[1] in self.tried:
+                useless["were tried before"] += 1
+            else:
+                indices = {
+                    axis.name: axis.values.index(value) for axis, value in zip(self._space.axes, values, strict=True)
+                }
+                self._study.enqueue_trial(indices)
+                return True
+        self.short = _short(len(self.tried), self._search.budget, useless)
+        return False
+
+    def _keyed(self, values: Values) -> Keyed | str:
+        """Return the point, or in words why these values make none."""
+        try:
+            points = self._space.points(values)
+        except InputError:
+            return "make no machine or layer"
+        return (points[0], key_of(points[0])) if points else f"do not satisfy {self._space.conditions}"
+
+    def _tell(self, trial: Trial, values: list[float] | None) -> None:
+        from optuna.trial import TrialState
+
+        if values is None:
+            self._study.tell(trial, state=TrialState.FAIL)
+        else:
+            self._study.tell(trial, values)
+
+
+def _short(found: int, budget: int, useless: Counter[str]) -> str:
+    """Say why a search stopped before its budget: what became of the combinations drawn last."""
+    why = ", ".join(f"{count:,} {what}" for what, count in useless.most_common())
+    none = f"the search found {found:,} of {budget:,} points and no other among {_MOST_DRAWN:,} random combinations"
+    return f"{none}: {why}; widen the axes or the conditions, or ask for less"
+
+
+def _study(search: Search) -> Any:
+    import optuna
+    from optuna.study import StudyDirection
+
+    # It logs every trial, and warns that constant_liar, which spreads points asked for together, may yet change.
+    logging.getLogger("optuna").setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        sampler = optuna.samplers.TPESampler(seed=search.seed, constant_liar=True)
+    directions = [StudyDirection.MINIMIZE if goal.minimize else StudyDirection.MAXIMIZE for goal in search.objectives]
+    return optuna.create_study(sampler=sampler, directions=directions)
+
+
+def _distribution(axis: Axis) -> Any:
+    """Return a distribution over indices: with an order where neighbours are alike, as numbers are."""
+    from optuna.distributions import CategoricalDistribution, IntDistribution
+
+    count = len(axis.values)
+    return IntDistribution(0, count - 1) if axis.ordered else CategoricalDistribution(range(count))

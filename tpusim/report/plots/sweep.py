@@ -1,0 +1,520 @@
+"""Pictures of a sweep: curves, heat maps or a panel an axis; which lowering is the fastest where; the Pareto front."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from math import ceil, dist
+from textwrap import fill
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch, Rectangle
+from matplotlib.ticker import LogLocator, NullFormatter, NullLocator
+from numpy.typing import NDArray
+
+from tpusim.report.plots.figure import (
+    Picture,
+    Scale,
+    axis_label,
+    columns_below,
+    figure_of,
+    plain,
+    rows_of,
+    scale_of,
+    stack,
+    uncrowded,
+    zipped,
+)
+from tpusim.report.style import GREY, MAIN, MARK, SERIES
+from tpusim.report.tables.sweep import ComparedLowerings, over_lowerings
+from tpusim.result.vocabulary.figures import COLUMNS, PERCENT, column_of
+from tpusim.result.vocabulary.states import ARRAY, STALLED
+from tpusim.study.sweep.points import Sweep
+from tpusim.study.sweep.reader import Goal
+
+Row = Mapping[str, Any]
+
+_LETTERS, _AROUND = 14, 0.8
+"""Of a label in an inch, and the inches of a picture above and below what the label stands beside."""
+_MOST_NUMBERS = 12
+_MOST_PANELS = 12
+
+
+def plots(sweep: Sweep, rows: Sequence[Row]) -> Iterator[Picture]:
+    """Every picture; none where every point failed.
+
+    A row is a point: its columns, its axes, and whether it is on the front as `pareto`.
+    """
+    finished = [row for row in rows if not row["error"]]
+    if finished and over_lowerings([*sweep.axes]):
+        yield _of_lowerings(sweep, rows)
+    elif finished and _moves_along_one(sweep):
+        yield from _along_one(sweep, finished)
+    for workload, stem in file_names([*dict.fromkeys(row["workload"] for row in finished)]).items():
+        yield from _of_workload(sweep, stem, [row for row in rows if row["workload"] == workload])
+
+
+def file_names(workloads: Sequence[str]) -> dict[str, str]:
+    """A part of a file name for each workload, safe on every file system, all different."""
+    names: dict[str, str] = {}
+    for workload in workloads:
+        plain_name = re.sub(r"[^A-Za-z0-9._-]+", "_", workload)[:60].strip("._") or "workload"
+        taken = {name.casefold() for name in names.values()}
+        numbered = (f"{plain_name}_{number}" for number in range(2, len(workloads) + 2))
+        names[workload] = next(name for name in (plain_name, *numbered) if name.casefold() not in taken)
+    return names
+
+
+def _moves_along_one(sweep: Sweep) -> bool:
+    return len(sweep.axes) == 1 or sweep.combine == "zip"
+
+
+def _along_one(sweep: Sweep, rows: Sequence[Row]) -> Iterator[Picture]:
+    over = f"over {' and '.join(map(axis_label, sweep.axes))}; {_title(sweep, rows)}."
+    draw = _twins if len({row["workload"] for row in rows}) == 1 else _stacked
+    both = partial(draw, sweep, rows, ("tflops", "pe_utilization"))
+    yield Picture("throughput", f"TFLOPS and PE utilisation {over}", both)
+    idle = f"Share of the cycles in which the port of a vector memory is not used, {over}"
+    if any(row["port_idle_ratio"] is not None for row in rows):
+        yield Picture("port_idle", idle, partial(_stacked, sweep, rows, ("port_idle_ratio",)))
+
+
+def _of_lowerings(sweep: Sweep, rows: Sequence[Row]) -> Picture:
+    found, title = ComparedLowerings(rows), _title(sweep, rows)
+    split = any(row.get("starved_cycles") is not None for row in rows)
+    unit = "systolic array" if split else "machine"
+    caption = (
+        f"Time of each network by each lowering, in times of what {found.reference} takes; {title}. Stacked: what the"
+        f" {unit} did meanwhile."
+    ) + " A cross: the point failed." * found.some_failed
+    return Picture("lowerings", caption, partial(lowerings_figure, title, found))
+
+
+def _of_workload(sweep: Sweep, stem: str, rows: Sequence[Row]) -> Iterator[Picture]:
+    title, finished = _title(sweep, rows), [row for row in rows if not row["error"]]
+    if len(sweep.axes) == 2 and not _moves_along_one(sweep) and not sweep.search:
+        for name, column in (("utilization", "pe_utilization"), ("tflops", "tflops")):
+            over = f"over {' and '.join(map(axis_label, sweep.axes))}"
+            caption = f"{COLUMNS[column].title} {over}; {title}. Framed: the most. A cross: the point failed."
+            yield Picture(f"{name}_{stem}", caption, partial(_heat_map, title, rows, [*sweep.axes], column))
+    elif not _moves_along_one(sweep):
+        caption = f"TFLOPS of every point over each axis by itself, and of the best at each value; {title}."
+        yield Picture(f"axes_{stem}", caption, partial(_panels, title, finished, [*sweep.axes]))
+    winners = Winners(rows, [*sweep.axes])
+    if LOWERING in sweep.axes and sweep.combine == "grid" and not sweep.search and winners.drawable:
+        yield Picture(f"winners_{stem}", _of_winners(title, winners), partial(winners_figure, title, winners))
+    if sweep.goals:
+        caption = f"Pareto front of {' and '.join(map(str, sweep.goals))}; {title}."
+        yield Picture(f"pareto_{stem}", caption, partial(front_figure, title, rows, sweep.goals, [*sweep.axes]))
+
+
+def _of_winners(title: str, found: Winners) -> str:
+    first = found.lowerings[0]
+    return (
+        f"The fastest lowering over {' and '.join(map(axis_label, found.others))}; {title}. In a cell: how many times "
+        f"as fast as {first} the best of the others is. A cross: every point failed."
+    )
+
+
+def _title(sweep: Sweep, rows: Sequence[Row]) -> str:
+    names, batches = ({row[key] for row in rows} for key in ("workload", "batch"))
+    what = f": {rows[0]['workload']}" if len(names) == 1 else ""
+    batch = f", batch {rows[0]['batch']}" if len(batches) == 1 else ""
+    return plain(f"{sweep.name}{what}{batch}")
+
+
+def _stacked(sweep: Sweep, rows: Sequence[Row], columns: Sequence[str]) -> Figure:
+    """Columns one above the other; a curve a workload."""
+    figure = figure_of(5.4, 1.6 + 1.8 * len(columns))
+    plots = figure.subplots(len(columns), 1, sharex=True, squeeze=False).flatten()
+    for plot, column in zip(plots, columns, strict=True):
+        _curves(plot, sweep, rows, column)
+        plot.set_xlabel(plot.get_xlabel() if plot is plots[-1] else "")
+    plots[0].set_title(_title(sweep, rows))
+    curves = plots[0].get_lines()
+    if len(curves) > 1:
+        figure.legend(handles=curves, loc="outside lower center", ncols=min(4, len(curves)))
+    return uncrowded(figure)
+
+
+def _twins(sweep: Sweep, rows: Sequence[Row], columns: Sequence[str]) -> Figure:
+    """Two columns of one workload on twin axes, as in the paper's Fig. 16a."""
+    figure = figure_of(5.4, 3.4)
+    left = figure.subplots()
+    right = left.twinx()
+    left.set_title(_title(sweep, rows))
+    for plot, column, tone, look in zip((left, right), columns, (0, 1), ("-", "--"), strict=True):
+        _curves(plot, sweep, rows, column, first=tone, look=look)
+        plot.yaxis.label.set_color(SERIES[tone][0])
+        plot.lines[0].set_label(COLUMNS[column].title)
+    right.spines["right"].set_visible(True)
+    figure.legend(handles=[left.lines[0], right.lines[0]], loc="outside lower center", ncols=2)
+    return uncrowded(figure)
+
+
+def _curves(plot: Axes, sweep: Sweep, rows: Sequence[Row], column: str, first: int = 0, look: str = "-") -> None:
+    """A line a workload over the axis, or over the steps of axes that move together."""
+    shown, together = COLUMNS[column], len(sweep.axes) > 1
+    axis = next(iter(sweep.axes))
+    values = [row[axis] for row in rows]
+    scale, values = zipped([*sweep.axes], rows) if together else (scale_of(axis, values), values)
+    places = [scale.places[value] for value in values]
+    for index, workload in enumerate(dict.fromkeys(row["workload"] for row in rows), first):
+        chosen = [(x, row) for x, row in zip(places, rows, strict=True) if row["workload"] == workload]
+        chosen.sort(key=lambda each: each[0])
+        (tone, _), (_, marker) = (SERIES[n % len(SERIES)] for n in (index, index + index // len(SERIES)))
+        y = [shown.scaled(row[column]) for _, row in chosen]
+        plot.plot([x for x, _ in chosen], y, label=plain(workload), markersize=4, color=tone, marker=marker, ls=look)
+    _lay_out(plot, scale)
+    plot.set_ylabel(shown.title)
+    most = max(shown.scaled(row[column]) for row in rows)
+    plot.set_ylim(0, max(100, most) if shown.units == PERCENT else None)
+
+
+def _lay_out(plot: Axes, scale: Scale, ticks: int = 12) -> None:
+    """The scale along x."""
+    plot.set_xscale(scale.kind)
+    plot.xaxis.set_minor_locator(NullLocator())
+    places, texts = scale.ticks(ticks)
+    plot.set_xticks(places, texts)
+    plot.set_xlabel(scale.label)
+
+
+def _heat_map(title: str, rows: Sequence[Row], axes: Sequence[str], column: str) -> Figure:
+    """The number in every cell where there is room; a cross where a point failed, a frame around the best."""
+    shown = COLUMNS[column]
+    across, down = (rows_of(axis, [row[axis] for row in rows]) for axis in axes)
+    grid = np.full((len(down.places), len(across.places)), np.nan)
+    figure = figure_of(min(9.0, 2.4 + 0.5 * grid.shape[1]), min(7.0, 1.5 + 0.35 * grid.shape[0]))
+    plot = figure.subplots()
+    for row in rows:
+        x, y = int(across.places[row[axes[0]]]), int(down.places[row[axes[1]]])
+        if row["error"]:
+            plot.plot(x, y, marker="x", color="black", markersize=5)
+        else:
+            grid[y, x] = shown.scaled(row[column])
+    top = max(100.0 if shown.units == PERCENT else 0.0, float(np.nanmax(grid)))
+    image = plot.imshow(grid, cmap="Greys", vmin=0, vmax=top, aspect="auto", origin="lower")
+    for (y, x), value in np.ndenumerate(grid) if max(grid.shape) <= _MOST_NUMBERS else ():
+        if value == value:
+            tone = "white" if value > 0.55 * top else "black"
+            plot.text(x, y, f"{value:.1f}" if top >= 10 else f"{value:.2f}", ha="center", va="center", color=tone)
+    best = np.unravel_index(np.nanargmax(grid), grid.shape)
+    plot.add_patch(
+        Rectangle((best[1] - 0.5, best[0] - 0.5), 1, 1, fill=False, edgecolor=MARK, linewidth=2, clip_on=False)
+    )
+    plot.set_xticks(*across.ticks())
+    plot.set_yticks(*down.ticks())
+    beside = fill(down.label, max(12, int(_LETTERS * (figure.get_figheight() - _AROUND))))
+    plot.set(xlabel=across.label, ylabel=beside, title=title)
+    figure.colorbar(image, label=shown.title)
+    return uncrowded(figure)
+
+
+def _panels(title: str, rows: Sequence[Row], axes: Sequence[str]) -> Figure:
+    """For each axis, the TFLOPS of all points over its values, and a line through the best at each value."""
+    varied = [axis for axis in axes if len({row[axis] for row in rows}) > 1][:_MOST_PANELS] or list(axes[:1])
+    columns = min(3, len(varied))
+    lines = ceil(len(varied) / columns)
+    figure = figure_of(2.6 * columns + 0.4, 2.3 * lines + 0.5)
+    plots = figure.subplots(lines, columns, sharey=True, squeeze=False).flatten()
+    for plot, axis in zip(plots, varied, strict=False):
+        _panel(plot, rows, axis)
+    for plot in plots[len(varied) :]:
+        plot.remove()
+    for plot in plots[: len(varied) : columns]:
+        plot.set_ylabel(COLUMNS["tflops"].title)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=9)
+    figure.legend(handles=plots[0].get_lines(), loc="outside lower center", ncols=2)
+    return uncrowded(figure)
+
+
+def _panel(plot: Axes, rows: Sequence[Row], axis: str) -> None:
+    scale = scale_of(axis, [row[axis] for row in rows])
+    x, y = [scale.places[row[axis]] for row in rows], [row["tflops"] for row in rows]
+    plot.plot(x, y, ls="", marker="o", markersize=2.5, color=GREY, label="a point")
+    best = {place: max(high for at, high in zip(x, y, strict=True) if at == place) for place in sorted({*x})}
+    plot.plot([*best], [*best.values()], color=MAIN, marker="D", markersize=3.5, label="the best at each value")
+    _lay_out(plot, scale, ticks=7)
+    plot.set_ylim(bottom=0)
+
+
+# ---- alone: a group of bars a network, a bar a lowering, stacked by what the array did
+
+
+_BAR = 0.84
+_GAP = 1.2
+"""Between groups, in bars."""
+_SMALL = 6.5
+_FEW = 90
+"""Bars of a picture at most of which each has its number above it."""
+
+
+def lowerings_figure(title: str, found: ComparedLowerings) -> Figure:
+    """Heights are times of what the reference takes on the same network; a cross marks what failed."""
+    step = len(found.lowerings) + _GAP
+    slots = len(found.workloads) * step
+    figure = figure_of(min(max(5.4, 1.2 + 0.19 * slots), 13.0), 3.9)
+    axes = figure.subplots()
+    places = {
+        (workload, lowering): group * step + place
+        for group, workload in enumerate(found.workloads)
+        for place, lowering in enumerate(found.lowerings)
+    }
+    done = {key: at for key, at in places.items() if found.point(*key)}
+    _bars(axes, done, found, numbered=len(places) <= _FEW)
+    _crosses(axes, [at for key, at in places.items() if key not in done])
+    axes.axhline(1, color="black", linewidth=0.8, linestyle="--")
+    axes.set(title=title, ylabel=f"time relative to {plain(found.reference)}", xlim=(-1, slots - _GAP))
+    axes.margins(y=0.1)
+    _name(axes, [*places.values()], found)
+    figure.legend(loc="outside lower center", ncols=columns_below(figure))
+    return figure
+
+
+def _bars(axes: Axes, places: Mapping[tuple[str, str], float], found: ComparedLowerings, numbered: bool) -> None:
+    """Bars of the points that were done, stacked by the states that any of them was in."""
+    rows, times = [found.point(*key) or {} for key in places], [found.times(*key) or 0.0 for key in places]
+    splits = [{state.key: row[f"{state.key}_cycles"] or 0 for state in ARRAY} for row in rows]
+    units = np.array([row["cycles"] / each for row, each in zip(rows, times, strict=True)])
+    for row, split in zip(rows, splits, strict=True):
+        # Machines of other families wait for reasons of their own, which a sweep does not tell apart.
+        split[STALLED.key] = row["cycles"] - sum(split.values())
+    states = [state for state in (*ARRAY, STALLED) if any(split[state.key] for split in splits)]
+    stack(axes.bar, [*places.values()], splits, units, _BAR, states)
+    # Beyond the line at one, which would cross the number of a shorter bar.
+    above: Any = {"textcoords": "offset points", "ha": "center", "va": "bottom", "fontsize": _SMALL, "rotation": 90}
+    for at, each in zip(places.values(), times, strict=True) if numbered else ():
+        axes.annotate(f"{each:.2f}", (at, max(each, 1)), (0, 2), **above)
+
+
+def _crosses(axes: Axes, places: Sequence[float]) -> None:
+    """Where a point failed."""
+    if places:
+        foot: Any = {"transform": axes.get_xaxis_transform(), "label": "failed: see points.csv"}
+        axes.plot(places, [0.04] * len(places), marker="x", color="black", markersize=4, ls="", **foot)
+
+
+def _name(axes: Axes, places: Sequence[float], found: ComparedLowerings) -> None:
+    """The lowering under each bar, the network above each group."""
+    axes.set_xticks(places, [plain(each) for each in found.lowerings] * len(found.workloads))
+    axes.tick_params(axis="x", length=0, rotation=90, labelsize=_SMALL)
+    groups, count = axes.secondary_xaxis("top"), len(found.lowerings)
+    firsts = places[::count]
+    groups.set_xticks([first + (count - 1) / 2 for first in firsts], [*map(plain, found.workloads)])
+    groups.tick_params(length=0)
+    groups.spines["top"].set_visible(False)
+
+
+# ---- and two or three other axes: a map of which lowering is the fastest where
+
+
+Cell = tuple[Any, Any, Any]
+"""A value of each axis: across, down, of a panel (None: there is one)."""
+
+LOWERING = "lowering"
+MOST_CELLS = 24
+"""Along an axis; of more nobody could read the numbers."""
+_TONES = (
+    ("#ffffff", "black"), ("#a9cbe3", "black"), ("#0b3c5d", "white"), ("#d55e00", "black"), ("#6e6e6e", "white"),
+    ("#e8d9a8", "black"), ("#000000", "white"),
+)  # fmt: skip
+"""Of the first lowering, the second, ..., and what is written on it; they differ in lightness."""
+
+
+@dataclass(frozen=True)
+class Winners:
+    """Points over `lowering` and two or three other axes, of one workload."""
+
+    rows: Sequence[Row]
+    axes: Sequence[str]
+
+    @property
+    def drawable(self) -> bool:
+        """Whether there is a map to draw: numbers and tones for all of it."""
+        few = all(len({row[axis] for row in self.rows}) <= MOST_CELLS for axis in self.axes)
+        return len(self.others) in (2, 3) and 1 < len(self.lowerings) <= len(_TONES) and few
+
+    @cached_property
+    def others(self) -> list[str]:
+        """The axes that make cells."""
+        return [axis for axis in self.axes if axis != LOWERING]
+
+    @cached_property
+    def lowerings(self) -> list[str]:
+        """In the order of the sweep, the first being what others are compared with; not those that choose another."""
+        return [*dict.fromkeys(row[LOWERING] for row in self.rows if row[LOWERING] != "auto")]
+
+    @cached_property
+    def cycles(self) -> dict[Cell, dict[str, int]]:
+        """Cycles of each cell, by lowering; what failed is missing."""
+        found: dict[Cell, dict[str, int]] = {}
+        for row in self.rows:
+            of_cell = found.setdefault(self.cell(row), {})
+            if row[LOWERING] in self.lowerings and not row["error"]:
+                of_cell[row[LOWERING]] = row["cycles"]
+        return found
+
+    def cell(self, row: Row) -> Cell:
+        """Where a point belongs."""
+        across, down, *panel = (row[axis] for axis in self.others)
+        return across, down, panel[0] if panel else None
+
+    def winner(self, cell: Cell) -> str | None:
+        """The fastest; of equals the first."""
+        return min(self.cycles[cell], key=self.cycles[cell].__getitem__, default=None)
+
+    def gain(self, cell: Cell) -> float | None:
+        """How many times as fast as the first lowering the best of the others is."""
+        first, *others = self.lowerings
+        took = self.cycles[cell]
+        best = min((took[each] for each in others if each in took), default=None)
+        return took[first] / best if first in took and best else None
+
+
+def winners_figure(title: str, found: Winners) -> Figure:
+    """A panel for each value of the third axis, beside one another."""
+    across, down = (rows_of(axis, [row[axis] for row in found.rows]) for axis in found.others[:2])
+    panels = list(dict.fromkeys(panel for _, _, panel in found.cycles))
+    wide, high = 0.45 * len(across.places), 0.33 * len(down.places)
+    figure = figure_of(min(13.0, 1.2 + len(panels) * max(1.9, wide + 0.2)), min(9.0, 1.5 + high))
+    plots = figure.subplots(1, len(panels), sharey=True, squeeze=False).flatten()
+    for plot, panel in zip(plots, panels, strict=True):
+        _winners_in(plot, found, panel, across, down)
+        if panel is not None:
+            plot.set_title(plain(f"{axis_label(found.others[2])}: {panel}"))
+    plots[0].set_ylabel(down.label)
+    told = f"in a cell: how many times as fast as {found.lowerings[0]} the best of the others is"
+    figure.suptitle(f"{title}\n{told}", x=0.01, ha="left", fontsize=9)
+    shown = zip(found.lowerings, _TONES, strict=False)
+    handles = [Patch(facecolor=tone, edgecolor="black", linewidth=0.5, label=name) for name, (tone, _) in shown]
+    figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(handles)))
+    return uncrowded(figure)
+
+
+def _winners_in(plot: Axes, found: Winners, panel: Any, across: Scale, down: Scale) -> None:
+    """Every cell in the tone of its winner, with the gain; a cross where no point was done."""
+    for cell in (each for each in found.cycles if each[2] == panel):
+        x, y = across.places[cell[0]], down.places[cell[1]]
+        winner, gain = found.winner(cell), found.gain(cell)
+        if winner is None:
+            plot.plot(x, y, marker="x", color="black", markersize=5)
+            continue
+        tone, ink = _TONES[found.lowerings.index(winner)]
+        plot.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=tone, edgecolor="black", linewidth=0.5))
+        plot.text(x, y, "-" if gain is None else f"{gain:.2f}", ha="center", va="center", color=ink, fontsize=7)
+    plot.set_xticks(*across.ticks(MOST_CELLS))
+    plot.set_yticks(*down.ticks(MOST_CELLS))
+    plot.set(xlabel=across.label, xlim=(-0.5, len(across.places) - 0.5), ylim=(-0.5, len(down.places) - 0.5))
+
+
+_LOG_RATIO = 10
+_MOST_NAMED = 16
+_LEAST_DISTANCE = 0.04
+"""The least distance of two numbered points, as a part of the picture's width and height."""
+
+
+def front_figure(title: str, rows: Sequence[Row], goals: Sequence[Goal], axes: Sequence[str]) -> Figure:
+    """All points, those on the front (`pareto`) dark, numbered and named beside; the third goal is a tone."""
+    finished = [row for row in rows if not row["error"]]
+    front = sorted((row for row in finished if row["pareto"]), key=lambda row: goals[0].cost(row[goals[0].column]))
+    rest = [row for row in finished if not row["pareto"]]
+    figure = figure_of(5.4, 3.9)
+    plot = figure.subplots()
+    plot.plot(*_values(rest, goals[:2]), ls="", marker="o", markersize=3, color=GREY, label="other points")
+    _draw_front(figure, plot, front, goals)
+    for which, goal, values in zip("xy", goals, _values(finished, goals), strict=False):
+        _lay_out_goal(plot, which, goal, values)
+    plot.set_title(title)
+    named = _number(plot, _values(front, goals[:2]), goals)
+    key = _key(named, front, axes)
+    # The layout engine does not make room for text; an empty legend with a title is text that it knows.
+    figure.set_size_inches(5.4 + 0.056 * max(map(len, key.split("\n"))), 3.9)
+    figure.legend(handles=plot.get_legend_handles_labels()[0], loc="outside lower center", ncols=2)
+    beside = figure.legend(handles=[], title=key, loc="outside right upper", alignment="left")
+    beside.get_title().set(family="monospace", fontsize=6.5)
+    return uncrowded(figure)
+
+
+def _values(rows: Sequence[Row], goals: Sequence[Goal]) -> list[list[float]]:
+    """A list a goal."""
+    columns = [column_of(goal.column) for goal in goals]
+    return [[column.scaled(row[column.key]) for row in rows] for column in columns]
+
+
+def _draw_front(figure: Figure, plot: Axes, front: Sequence[Row], goals: Sequence[Goal]) -> None:
+    """Beyond the steps nothing was found; they turn where the next point's first goal is reached."""
+    x, y, *tones = _values(front, goals)
+    if tones:
+        points = plot.scatter(x, y, 34, *tones, marker="D", cmap="cividis", edgecolors="black", lw=0.6, zorder=3)
+        points.set_label("Pareto front")
+        figure.colorbar(points, ax=plot, label=_words(goals[2]))
+    else:
+        plot.plot(x, y, drawstyle="steps-post", color=MAIN, marker="D", markersize=4.5, lw=1, label="Pareto front")
+
+
+def _lay_out_goal(plot: Axes, which: str, goal: Goal, values: Sequence[float]) -> None:
+    axis = plot.xaxis if which == "x" else plot.yaxis
+    axis.set_label_text(_words(goal))
+    if 0 < min(values) * _LOG_RATIO <= max(values):
+        plot.set(**{f"{which}scale": "log"})
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_minor_formatter(NullFormatter())
+    else:
+        plot.set(**{f"{which}lim": (0, None)})
+    # In full: matplotlib writes a million as 1e6 in the corner.
+    axis.set_major_formatter("{x:,.10g}")
+
+
+def _words(goal: Goal) -> str:
+    return f"{plain(column_of(goal.column).title)}, {'less' if goal.minimize else 'more'} is better"
+
+
+def _number(plot: Axes, spots: Sequence[Sequence[float]], goals: Sequence[Goal]) -> list[int]:
+    """Number some points on their better side, where by definition no other is; returns which."""
+    points = np.transpose(spots)
+    named = _spread(plot.transAxes.inverted().transform(plot.transData.transform(points)))
+    right, up = (-1 if goal.minimize else 1 for goal in goals[:2])
+    sides: Any = {"ha": "left" if right > 0 else "right", "va": "bottom" if up > 0 else "top"}
+    for number, point in enumerate(points[named], 1):
+        plot.annotate(f"{number}", point, (4 * right, 4 * up), textcoords="offset points", fontsize=6.5, **sides)
+    return named
+
+
+def _spread(places: NDArray[np.float64]) -> list[int]:
+    """At most _MOST_NAMED of these places, in order, that are so far from each other that numbers do not touch."""
+    least = _LEAST_DISTANCE
+    while True:
+        kept: list[int] = []
+        for index, place in enumerate(places):
+            if all(dist(place, places[other]) >= least for other in kept):
+                kept.append(index)
+        if len(kept) <= _MOST_NAMED:
+            return kept
+        least *= 1.3
+
+
+def _key(named: Sequence[int], front: Sequence[Row], axes: Sequence[str]) -> str:
+    """What the numbers mean: a line a point, its axes in columns; those that are the same throughout come last."""
+    short = _short(axes)
+    fixed = [axis for axis in axes if len({row[axis] for row in front}) == 1]
+    columns = [["", *(f"{number}" for number in range(1, len(named) + 1))]]
+    columns += [[short[axis], *(f"{front[index][axis]}" for index in named)] for axis in axes if axis not in fixed]
+    aligned = [[cell.rjust(max(map(len, column))) for cell in column] for column in columns]
+    lines = ["  ".join(line) for line in zip(*aligned, strict=True)]
+    if len(named) < len(front):
+        lines += ["", f"and {len(front) - len(named)} close to these: see points.csv"]
+    if fixed:
+        lines += ["", "all:", *(f"{short[axis]} {front[0][axis]}" for axis in fixed)]
+    return plain("\n".join(lines))
+
+
+def _short(axes: Sequence[str]) -> dict[str, str]:
+    """The last part of each path, where that is enough to tell the axes apart."""
+    ends = {axis: ", ".join(path.rpartition(".")[2] for path in axis.split(",")) for axis in axes}
+    return {axis: end if [*ends.values()].count(end) == 1 else axis for axis, end in ends.items()}

@@ -1,0 +1,345 @@
+"""What a sweep varies: its axes with their values, and the conditions that machines must satisfy."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cache
+from operator import attrgetter
+from types import CodeType
+from typing import Any
+
+from pydantic.fields import FieldInfo
+
+from tpusim.base.errors import InputError, did_you_mean
+from tpusim.base.units import UNITS
+from tpusim.flow.lowerings import check_known, known, of_any_layer
+from tpusim.input.document import Document
+from tpusim.input.fields import Choice, Name, Quantity
+from tpusim.input.scalars import show, whole_number
+from tpusim.machines.family import KEY, USUAL, Family, Machine, family_named
+from tpusim.machines.tpu.family import FAMILY as TPU
+from tpusim.network.entries import LOWERING
+from tpusim.network.free import FREE
+from tpusim.network.sizes import sizes_named
+
+Value = int | float | str | tuple[int, ...]
+Shown = int | float | str
+BATCH = "batch"
+LAYERS = "layers."
+SIZES = "sizes."
+EVERY = "all"
+"""Of an axis of lowerings: all of them but those of some layers alone, which `auto` tries."""
+
+_MOST_LISTED = 100_000
+_FIELDS = (
+    "in_channels", "in_height", "in_width", "in_length", "out_channels", "kernel", "stride", "padding", "dilation",
+    "output_padding", "groups", "offset_groups", "offsets", "channels", "height", "width",
+    "images", "kind", "other", "m", "n", "k", "count", LOWERING,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Axis:
+    """`name` as it was written; `paths` are the fields that all take the same one of `values`."""
+
+    name: str
+    paths: tuple[str, ...]
+    values: Sequence[Value]
+
+    @property
+    def shown(self) -> Sequence[Shown]:
+        """The values as tables show them."""
+        return self.values if isinstance(self.values, range) else tuple(map(shown, self.values))
+
+    @property
+    def ordered(self) -> bool:
+        """Whether neighbouring values are alike: numbers and quantities, as opposed to words."""
+        return all(not isinstance(value, str) or value[:1].isdigit() for value in self.values[:_MOST_LISTED])
+
+    @property
+    def numeric(self) -> bool:
+        """Whether all values are numbers, so that points can be compared by them."""
+        return isinstance(self.values, range) or all(isinstance(value, int | float) for value in self.values)
+
+    @classmethod
+    def parse(cls, name: str, values: object, family: Family = TPU) -> Axis:
+        """Return the axis of `array.rows`, `layers.conv1.kernel`, `sizes.seq`, `batch`, or several, commas between.
+
+        Raises:
+            InputError: no such field, or no values.
+        """
+        paths = tuple(path.strip() for path in name.split(","))
+        for path in paths:
+            _check_path(path, family)
+        if len(set(paths)) < len(paths):
+            raise InputError(f"names {next(path for path in paths if paths.count(path) > 1)} twice; name it once")
+        if all(path.rpartition(".")[2] == LOWERING for path in paths):
+            return cls(name, paths, _lowerings(values, family))
+        return cls(name, paths, _expanded(values))
+
+
+def of_machine(path: str) -> bool:
+    """Whether it is a field of the machine."""
+    return path not in (BATCH, LOWERING) and not path.startswith((LAYERS, SIZES))
+
+
+def shown(value: Value) -> Shown:
+    """Return a value as a table shows it: a pair as [3, 1]."""
+    return show(list(value)) if isinstance(value, tuple) else value
+
+
+def layers_of(document: Document, path: str) -> tuple[int, ...]:
+    """Return which layers of a sound file `layers.NAME.FIELD` means: the one of that name, or all that match the glob.
+
+    Raises:
+        InputError: none; says what the layers are called.
+    """
+    pattern, _, _ = path.removeprefix(LAYERS).rpartition(".")
+    entries = enumerate(document.data["layers"])
+    places = {index: entry["name"] for index, entry in entries if entry["op"] not in FREE}
+    found = [index for index, name in places.items() if name == pattern]
+    found = found or [index for index, name in places.items() if fnmatchcase(name, pattern)]
+    if not found:
+        names = [*places.values()]
+        listed = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+        hint = did_you_mean(pattern, names) or ";"
+        raise InputError(f"{document.data['name']} has no layer {show(pattern)}{hint} it has {listed}")
+    return tuple(found)
+
+
+def check_size(document: Document, path: str) -> None:
+    """Raise InputError when a file names no size that `sizes.NAME` could mean."""
+    name, named = path.removeprefix(SIZES), sizes_named(document)
+    if name not in named:
+        there = f"it has {', '.join(named)}" if named else "it names none"
+        raise InputError(f"{document.data['name']} has no size {show(name)}{did_you_mean(name, named) or ';'} {there}")
+
+
+def _check_path(path: str, family: Family) -> None:
+    fields = (*(each for each in family.paths() if each not in ("name", KEY)), BATCH, LOWERING)
+    if path in ("workload", "workloads"):
+        raise InputError("workloads are no axis; list them: workloads: [vgg16, resnet50]")
+    if path.startswith(LAYERS):
+        _, _, field = path.rpartition(".")
+        if path.count(".") < 2 or field not in _FIELDS:
+            hint = did_you_mean(field, _FIELDS) or ";"
+            listed = ", ".join(_FIELDS)
+            raise InputError(f"{show(path)} is no field of a layer{hint} write layers.NAME.FIELD, fields: {listed}")
+    elif path not in fields and not path.startswith(SIZES):
+        hint = did_you_mean(path, fields) or ";"
+        raise InputError(f"no field {show(path)}{hint} fields: {', '.join(fields)}, layers.NAME.FIELD, sizes.NAME")
+
+
+def _lowerings(values: object, family: Family) -> Sequence[Value]:
+    """Return, for the word `all`, every lowering that any layer can be asked for; or the names in a list."""
+    if values == EVERY:
+        return of_any_layer(family)
+    if not isinstance(values, list) or not values:
+        raise InputError(f"{show(values)} is no axis; write {EVERY}, or a list of {', '.join(known(family))}")
+    for value in values:
+        check_known(value, family)
+    return tuple(dict.fromkeys(values))
+
+
+def _expanded(values: object) -> Sequence[Value]:
+    """Return the values of [a, b, ...], {range: [first, last, step]} or {powers_of_two: [first, last]}."""
+    if isinstance(values, list) and values:
+        return tuple(dict.fromkeys(_value(each, values) for each in values))
+    if isinstance(values, Mapping) and len(values) == 1:
+        ((kind, limits),) = values.items()
+        if kind in ("range", "powers_of_two") and isinstance(limits, list):
+            return _range(limits) if kind == "range" else _powers(limits)
+    what = "an empty list" if values == [] else show(values)
+    raise InputError(
+        f"{what} is no axis; write a list, {{range: [first, last, step]}} or {{powers_of_two: [first, last]}}"
+    )
+
+
+def _value(value: object, values: object) -> Value:
+    if isinstance(value, list) and len(value) in (2, 4) and all(type(each) is int for each in value):
+        return tuple(value)
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise InputError(f"{show(values)} is not a list of numbers, quantities and pairs; {show(value)} is none")
+    return value
+
+
+def _range(limits: list[object]) -> Sequence[Value]:
+    numbers = [whole_number(limit, 0, 2**40) for limit in limits]
+    if len(numbers) not in (2, 3) or numbers[1] < numbers[0] or 0 in numbers[2:]:
+        raise InputError(f"range: {show(limits)}; write [first, last] or [first, last, step], the last included")
+    first, last, step = (*numbers, 1)[:3]
+    # Not written out: a range may be longer than memory holds, and is then refused with its length.
+    return range(first, last + 1, step)
+
+
+def _powers(limits: list[object]) -> Sequence[Value]:
+    numbers = [whole_number(limit, 1, 2**40) for limit in limits]
+    if len(numbers) != 2 or numbers[1] < numbers[0] or any(number & (number - 1) for number in numbers):
+        raise InputError(f"powers_of_two: {show(limits)}; write [first, last], both powers of two")
+    first, last = numbers
+    return tuple(first << shift for shift in range((last // first).bit_length()))
+
+
+_UNITS = {suffix: unit for unit in UNITS for suffix in unit.scales}
+_QUANTITY = re.compile(rf"(?<![\w.])(\d+(?:\.\d+)?)\s*({'|'.join(sorted(_UNITS, key=len, reverse=True))})(?![\w/])")
+_PATH = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
+_ALLOWED = (
+    ast.Expression, ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.USub, ast.BinOp, ast.Add, ast.Sub, ast.Mult,
+    ast.Div, ast.FloorDiv, ast.Mod, ast.Compare, ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Name,
+    ast.Load, ast.Constant,
+)  # fmt: skip
+_WORDS = ("and", "or", "not")
+_CHOSEN = ("lowering", "workload")
+"""What a sweep goes over besides."""
+_EXTRA = ("lanes", "pes", "batch")
+_LONGEST, _DEEPEST = 1000, 300
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """`text` as it was written, of machines of a family; sizes, rates, frequencies and times count base units."""
+
+    text: str
+    family: str = USUAL
+
+    def holds(self, hardware: Machine, batch: int) -> bool:
+        """Return whether a machine and a batch satisfy it. Raise InputError for sums of texts, and division by zero."""
+        code, names = _compiled(self.text, self.family)
+        values = {name: batch if name == "batch" else value_of(hardware) for name, value_of in names.items()}
+        try:
+            return bool(eval(code, {"__builtins__": {}}, values))
+        except (TypeError, ZeroDivisionError, OverflowError) as error:
+            raise InputError(f"where: {self.text!r} cannot be worked out ({error})") from None
+
+    @classmethod
+    def parse(cls, text: object, family: str = USUAL) -> Constraint:
+        """Raise InputError that says which name or construct is wrong."""
+        if not isinstance(text, str) or not text.strip():
+            raise InputError("a condition is text such as vector_memory.capacity * lanes == 32 MiB")
+        if len(text) > _LONGEST:
+            raise InputError(f"a condition has at most {_LONGEST} characters; this has {len(text)}")
+        known = _known(family)
+        for path in _PATH.findall(_QUANTITY.sub("0", text)):
+            if path not in known and path not in _WORDS:
+                raise InputError(_no_field(path, family))
+        try:
+            tree = ast.parse(_python(text), mode="eval")
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            raise InputError(f"{text!r} is not a condition; write e.g. array.rows == array.cols") from None
+        if (depth := _depth(tree)) > _DEEPEST:
+            raise InputError(f"a condition nests at most {_DEEPEST} deep; this does {depth}; write it with fewer signs")
+        if not all(map(_is_allowed, ast.walk(tree))) or not _is_condition(tree.body):
+            raise InputError(f"{text!r} is not a condition; write comparisons of sums and products, e.g. lanes <= 256")
+        if wrong := _clash(text, family):
+            raise InputError(f"{text!r} makes no sense: {wrong}")
+        return cls(text, family)
+
+
+def _depth(tree: ast.AST) -> int:
+    """Return how many nodes lie below one another at most."""
+    depth, level = 0, [tree]
+    while level:
+        depth, level = depth + 1, [child for node in level for child in ast.iter_child_nodes(node)]
+    return depth
+
+
+def _no_field(path: str, family: str) -> str:
+    known = _known(family)
+    numbers = f"a condition compares numbers: {', '.join(known)}"
+    if path in family_named(family).paths():
+        return f"{path!r} is no single number; {numbers}"
+    if path in _CHOSEN:
+        return f"{path!r} is no number; leave out of its list what is not wanted, as {numbers}"
+    return f"no field {path!r}{did_you_mean(path, known) or ';'} {numbers}"
+
+
+def _is_condition(node: ast.AST) -> bool:
+    if isinstance(node, ast.BoolOp):
+        return all(map(_is_condition, node.values))
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        return _is_condition(node.operand)
+    return isinstance(node, ast.Compare)
+
+
+def _is_allowed(node: ast.AST) -> bool:
+    return isinstance(node, _ALLOWED) and (not isinstance(node, ast.Constant) or type(node.value) in (int, float))
+
+
+@cache
+def _fields(family: str) -> dict[str, tuple[str, FieldInfo]]:
+    """Return by path, in the order of a machine's description, attribute and field of everything that is a number."""
+    model = family_named(family).model()
+    return {path: (attribute, field) for path, attribute, field in _numbers(model, "", "")}
+
+
+def _numbers(model: Any, path: str, attribute: str) -> Iterator[tuple[str, str, FieldInfo]]:
+    """Yield path, attribute and field of what is a number in a model and its sections, which lie at `path`."""
+    for name, field in model.model_fields.items():
+        at, of = f"{path}{field.serialization_alias or name}", f"{attribute}{name}"
+        if hasattr(field.annotation, "model_fields"):
+            yield from _numbers(field.annotation, f"{at}.", f"{of}.")
+        elif not any(map(_is_word, field.metadata)):
+            yield at, of, field
+
+
+def _is_word(kind: object) -> bool:
+    return isinstance(kind, Name) or (isinstance(kind, Choice) and not kind.most)
+
+
+@cache
+def _known(family: str) -> dict[str, str]:
+    """Return what a condition may name, with the attribute of a machine that it is."""
+    model = family_named(family).model()
+    more = {name: name for name in _EXTRA if name == "batch" or hasattr(model, name)}
+    return {path: attribute for path, (attribute, _) in _fields(family).items()} | more
+
+
+@cache
+def _compiled(text: str, family: str) -> tuple[CodeType, Mapping[str, attrgetter[Any]]]:
+    """Return the code, and what gives the value of each name in it for a machine."""
+    code = compile(_python(text), "where", "eval")
+    attributes = {_names(path): attribute for path, attribute in _known(family).items()}
+    return code, {name: attrgetter(attributes[name]) for name in code.co_names}
+
+
+def _python(text: str) -> str:
+    """Return the text with quantities as whole numbers, dots of paths as underscores."""
+    return _names(_QUANTITY.sub(lambda match: str(_UNITS[match[2]].parse(match[0])), text))
+
+
+def _names(text: str) -> str:
+    return _PATH.sub(lambda match: match[0].replace(".", "__"), text)
+
+
+def _clash(text: str, family: str) -> str:
+    """Return why two sides can never be compared, such as bytes and bytes/s; empty when they can."""
+    tree = ast.parse(_names(_QUANTITY.sub(lambda match: f"unit_{match[2].replace('/', '_per_')}", text)), mode="eval")
+    bases = {f"unit_{suffix.replace('/', '_per_')}": unit.base for suffix, unit in _UNITS.items()}
+    for path, (_, field) in _fields(family).items():
+        bases |= {_names(path): each.unit.base for each in field.metadata if isinstance(each, Quantity)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare):
+            sides = [base for side in (node.left, *node.comparators) if (base := _base(side, bases))]
+            if len(set(sides)) > 1:
+                return f"it compares {sides[0]} with {next(base for base in sides if base != sides[0])}"
+    return ""
+
+
+def _base(node: ast.AST, bases: Mapping[str, str]) -> str:
+    """Return the unit of an expression that has one for certain; a plain number, and a product of units, have none."""
+    if isinstance(node, ast.Name):
+        return bases.get(node.id, "")
+    if isinstance(node, ast.UnaryOp):
+        return _base(node.operand, bases)
+    if not isinstance(node, ast.BinOp):
+        return ""
+    left, right = _base(node.left, bases), _base(node.right, bases)
+    if isinstance(node.op, ast.Add | ast.Sub):
+        return left or right
+    if isinstance(node.op, ast.Mult):
+        return "" if left and right else left or right
+    return "" if right else left
