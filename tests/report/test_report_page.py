@@ -21,7 +21,6 @@ from tpusim.cli import app as cli
 from tpusim.machines.tpu.description import hardware_paths
 from tpusim.report.page.assemble import sweep_data
 from tpusim.report.page.run import fields, plain, run_data, sentences
-from tpusim.report.plots.run import peaks_of
 from tpusim.report.tables.sweep import MOST_POINTS, read_points
 from tpusim.result.records import Result
 from tpusim.result.vocabulary.figures import COLUMNS
@@ -119,8 +118,8 @@ def test_layers_without_multiplications_are_not_told_to_reach_the_peak(tiny: Res
     """Pooling has none, however many bytes there are."""
     idle = replace(tiny.layers[0], macs=0)
     mixed, alone = with_layers(tiny, idle, *tiny.layers[1:]), with_layers(tiny, idle)
-    peaks = peaks_of(load_hardware("tiny_4x4"))
-    told = [[plain(each, result) for each in sentences(result, peaks)] for result in (mixed, alone)]
+    machine = load_hardware("tiny_4x4")
+    told = [[plain(each, result) for each in sentences(result, machine)] for result in (mixed, alone)]
     few = "too few operations a byte"
     assert [any(few in each or "HBM bounds no layer" in each for each in texts) for texts in told] == [True, False]
     assert all(few not in each or "of 2 layers with MACs" in each for each in told[0])

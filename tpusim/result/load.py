@@ -26,7 +26,7 @@ _WRONG = {
     "float": "is not a number", "finite": "is not a finite number below 1e+30", "string": "is not text",
     "tuple": "is not a list",
 }  # fmt: skip
-"""By the first word of what pydantic calls it; all other values are mappings."""
+"""What is wrong with a value, by the first word of what pydantic calls it; all other values are mappings."""
 
 
 _LATER = {"bank_conflict", "vector_work"}
@@ -60,16 +60,13 @@ def parse_result(text: str) -> Result:
         raise InputError(f"not a tpusim result: {_first_problem(error)}") from None
     if not result.layers:
         raise InputError("not a tpusim result: it has no layers")
-    result = replace(result, layers=tuple(_named(layer, result.lowering) for layer in result.layers))
+    # An older version lowered all layers by the one that the run was asked for, and said so once.
+    named = (each if each.lowering else replace(each, lowering=result.lowering) for each in result.layers)
+    result = replace(result, layers=tuple(named))
     for layer in result.layers:
         _validate(layer, f"layer {layer.name}")
     _validate(result.total, "total")
     return result
-
-
-def _named(layer: LayerResult, asked: str) -> LayerResult:
-    """An older version lowered all layers by the one that the run was asked for, and said so once."""
-    return layer if layer.lowering else replace(layer, lowering=asked)
 
 
 def _first_problem(error: ValidationError) -> str:

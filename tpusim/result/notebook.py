@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict
 from html import escape
 from itertools import chain, repeat
@@ -21,26 +21,19 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 MOST_LAYERS = 20
-"""Of a longer network, those that take the longest are shown."""
+"""Layers shown; of a longer network the ones that take the longest."""
 
 _HEADS = (
-    "layer",
-    "op",
-    "outputs",
-    "cycles",
-    "time (us)",
-    "PE utilisation (%)",
-    "PEs unused (%)",
-    "stalled (%)",
-    "idle (%)",
-)
+    "layer", "op", "outputs", "cycles", "time (us)", "PE utilisation (%)", "PEs unused (%)", "stalled (%)", "idle (%)",
+)  # fmt: skip
 _WORDS = 3
-"""So many columns hold words; figures stand at the right of theirs."""
+"""Columns that hold words; figures stand at the right of theirs."""
 
 
 def html_of(result: Result) -> str:
     """What was run, a row a layer and the total."""
-    shown = _costliest(result.layers)
+    ranked = sorted(enumerate(result.layers), key=lambda each: -each[1].cycles)[:MOST_LAYERS]
+    shown = [layer for _, layer in sorted(ranked, key=itemgetter(0))]
     shorter = len(result.layers) - len(shown)
     rows = [_row([layer.name, layer.op, *_figures(layer)]) for layer in shown]
     if shorter:
@@ -56,26 +49,14 @@ def html_of(result: Result) -> str:
     return f"<table><caption>{escape(caption)}</caption>{_row(_HEADS, 'th')}{''.join(rows)}</table>"
 
 
-def _costliest(layers: Sequence[LayerResult]) -> list[LayerResult]:
-    """Those that take the longest, in the order of the network."""
-    ranked = sorted(enumerate(layers), key=lambda each: -each[1].cycles)[:MOST_LAYERS]
-    return [layer for _, layer in sorted(ranked, key=itemgetter(0))]
-
-
 def _figures(record: LayerResult | Total) -> list[str]:
     """From the check on; the shares of the cycles add up."""
     parts = parts_of(record)
     stalled = sum(cycles for part, cycles in parts.items() if part not in ("useful", "unused", "idle"))
-    shares = (
-        f"{100 * part / record.cycles:.1f}" for part in (parts["useful"], parts["unused"], stalled, parts["idle"])
-    )
-    return [_checked(record), f"{record.cycles:,}", f"{record.time_us:,.1f}", *shares]
-
-
-def _checked(record: LayerResult | Total) -> str:
-    if not record.outputs_checked:
-        return "not checked"
-    return f"{record.wrong:,} wrong" if record.wrong else "all equal"
+    shown = parts["useful"], parts["unused"], stalled, parts["idle"]
+    checked = f"{record.wrong:,} wrong" if record.wrong else "all equal" if record.outputs_checked else "not checked"
+    shares = (f"{100 * part / record.cycles:.1f}" for part in shown)
+    return [checked, f"{record.cycles:,}", f"{record.time_us:,.1f}", *shares]
 
 
 def _row(cells: Iterable[str], tag: str = "td") -> str:

@@ -46,7 +46,7 @@ class EnergyUse:
 def energy_use(
     technology: str, parts: Mapping[str, float], counts: Mapping[str, int], macs: int, seconds: float
 ) -> EnergyUse:
-    """What follows from `parts` in picojoules, for so many `macs` in so many `seconds`."""
+    """Return the record of `parts` in picojoules, where a machine does `macs` multiplications in `seconds`."""
     energy = sum(parts.values())
     # 10^12 operations a joule are as many a picojoule.
     return EnergyUse(technology, energy, energy * seconds, 2 * macs / energy if energy else 0.0, parts, counts)
@@ -59,7 +59,7 @@ _WHERE_ANY = ("layers_left", "not_timed", "not_known", "reference_only", "sizes"
 """What the JSON of a result has only where there is any."""
 
 _OF_LAYERS_WHERE_ANY = ("own", "riders")
-"""The same of a layer."""
+"""What the JSON of a layer has only where there is any."""
 
 _ASKED_TOO = ("dtype", "sums")
 """What a run was asked besides; the JSON has it before what came of it."""
@@ -149,7 +149,7 @@ class Mismatch:
 
 @dataclass(frozen=True)
 class Words:
-    """So many words of each lane, from word `first` of the vector memories on, in `lanes` lanes."""
+    """A range of the vector memories: `words` words of each of `lanes` lanes, from word `first` on."""
 
     first: Count
     words: Count
@@ -172,7 +172,7 @@ class Residency:
 
 @dataclass(frozen=True)
 class LayerResult:
-    """One layer. Cycles are clock cycles; `units` splits every unit's cycles, each adding up to `cycles`.
+    """What came of a layer. Cycles are clock cycles; `units` splits every unit's cycles, each adding up to `cycles`.
 
     `lowering` is the one that its Program is from, also where the run was asked for another name, such as "auto".
     A layer may be lowered by writing a tensor to HBM and reading it again: an intermediate, of `lowered_bytes` in all,
@@ -349,19 +349,19 @@ class OpUse:
 
 
 def by_op(layers: Sequence[LayerResult]) -> dict[str, OpUse]:
-    """By op, the costliest first."""
+    """Where the time of a run goes by the kind of op: what the layers of each take, the costliest op first."""
     run = sum(layer.cycles for layer in layers)
     found: dict[str, list[LayerResult]] = {}
     for layer in layers:
         found.setdefault(layer.op, []).append(layer)
-    uses = {op: _together(each, run) for op, each in found.items()}
+    uses: dict[str, OpUse] = {}
+    for op, alike in found.items():
+        cycles = sum(layer.cycles for layer in alike)
+        uses[op] = OpUse(len(alike), cycles, sum(layer.time_us for layer in alike), cycles / run)
     return dict(sorted(uses.items(), key=lambda each: -each[1].cycles))
 
 
-def _together(layers: Sequence[LayerResult], run: int) -> OpUse:
-    cycles = sum(layer.cycles for layer in layers)
-    return OpUse(len(layers), cycles, sum(layer.time_us for layer in layers), cycles / run)
-
+# ---- the totals of a run: what its layers take together
 
 _ADDED = (
     "macs", "cycles", "time_us", "ideal_cycles", "hbm_read_bytes", "hbm_write_bytes", "outputs",
@@ -374,6 +374,7 @@ _ADDED = (
 def total_of(layers: tuple[LayerResult, ...], wall_seconds: float) -> Total:
     """Add the layers up. Ratios are weighted: by cycles, or by passes for the mapping efficiency."""
     sums: dict[str, Any] = {name: sum(getattr(layer, name) for layer in layers) for name in _ADDED}
+    units = dict.fromkeys(unit for layer in layers for unit in layer.units)
     return Total(
         **sums,
         **_mapped(layers),
@@ -381,7 +382,8 @@ def total_of(layers: tuple[LayerResult, ...], wall_seconds: float) -> Total:
         transformation_share=_mean((layer.transformation_share, layer.cycles) for layer in layers),
         tflops=2 * sums["macs"] / (sums["time_us"] * 1e6) if sums["time_us"] else 0.0,
         stall_cycles=_sum_maps(layer.stall_cycles for layer in layers),
-        units={unit: _sum_maps(_account(layer, unit) for layer in layers) for unit in _units(layers)},
+        # A unit that a layer has no use for has nothing to do in it.
+        units={unit: _sum_maps(each.units.get(unit, {"idle": each.cycles}) for each in layers) for unit in units},
         dram=_dram_total([layer.dram for layer in layers if layer.dram]),
         energy_use=_energy_total(layers, sums["macs"], sums["time_us"] / 1e6),
         error_share=max((layer.error_share for layer in layers if layer.error_share is not None), default=None),
@@ -435,16 +437,6 @@ def _energy_total(layers: Sequence[LayerResult], macs: int, seconds: float) -> E
         return None
     parts = {key: sum(use.parts[key] for use in uses) for key in uses[0].parts}
     return energy_use(uses[0].technology, parts, _sum_maps(use.counts for use in uses), macs, seconds)
-
-
-def _units(layers: tuple[LayerResult, ...]) -> list[str]:
-    """Every unit that some layer uses."""
-    return [*dict.fromkeys(unit for layer in layers for unit in layer.units)]
-
-
-def _account(layer: LayerResult, unit: str) -> Mapping[str, int]:
-    """What a unit does in a layer; one that it has no use for has nothing to do."""
-    return layer.units.get(unit, {"idle": layer.cycles})
 
 
 def _mean(weighted: Iterable[tuple[float, int]]) -> float:

@@ -1,4 +1,7 @@
-"""The page itself: template, style and script in one file, under a policy that forbids everything else; its columns."""
+"""The page itself: template, style and script in one file, under a policy that forbids everything else; its columns.
+
+And what the page of a sweep shows, as plain data.
+"""
 
 from __future__ import annotations
 
@@ -38,30 +41,30 @@ def page(kind: str, title: str, plain: Sequence[str], data: Mapping[str, Any]) -
     """
     parts = "\n".join(_asset(f"{name}.js") for name in _SCRIPTS[kind])
     script = f'"use strict";\n(() => {{\n{parts}}})();\n'
-    style = Template(_asset("page.css")).substitute(tones())
-    text = Template(_asset("page.html")).substitute(
-        title=escape(title),
-        policy=f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; "
-        "img-src data:; base-uri 'none'; form-action 'none'",
-        style=style,
-        plain="\n".join(f"<p>{escape(sentence)}</p>" for sentence in plain),
-        data=_json(data),
-        script=script,
-    )
+    try:
+        # JSON that cannot end the element it stands in.
+        told = json.dumps(data, allow_nan=False, separators=(",", ":")).translate(_IN_SCRIPT)
+    except ValueError:
+        raise InputError("holds a figure that is not a finite number; write the result again") from None
+    said = "\n".join(f"<p>{escape(sentence)}</p>" for sentence in plain)
+    allowed = f"script-src '{_digest(script)}'; style-src '{{}}'; img-src data:"
+    return filled("page", allowed, title=escape(title), plain=said, data=told, script=script)
+
+
+def filled(stem: str, allowed: str, **parts: str) -> bytes:
+    """Return the bytes of a page: its template and style by their `stem`, with `parts` where the template names them.
+
+    Its policy forbids everything but `allowed`, in which {} stands for the digest of the style.
+    """
+    style = Template(_asset(f"{stem}.css")).substitute(tones())
+    policy = f"default-src 'none'; {allowed.format(_digest(style))}; base-uri 'none'; form-action 'none'"
+    text = Template(_asset(f"{stem}.html")).substitute(parts, policy=policy, style=style)
     # A name from a JSON file may hold half of a surrogate pair.
     return text.encode(errors="replace")
 
 
 def _asset(name: str) -> str:
     return (_ASSETS / name).read_text(encoding="utf-8")
-
-
-def _json(data: Mapping[str, Any]) -> str:
-    """JSON that cannot end the element it stands in."""
-    try:
-        return json.dumps(data, allow_nan=False, separators=(",", ":")).translate(_IN_SCRIPT)
-    except ValueError:
-        raise InputError("holds a figure that is not a finite number; write the result again") from None
 
 
 def _digest(text: str) -> str:
@@ -86,6 +89,8 @@ def text_column(key: str, label: str, title: str = "") -> Column:
     return {"key": key, "label": label, "style": "text", "title": title}
 
 
+# ---- a sweep as plain data
+
 _FIRST = ("time_us", "tflops", "pe_utilization", "port_idle_ratio")
 
 
@@ -93,11 +98,14 @@ def sweep_data(points: SweepPoints) -> dict[str, Any]:
     """Everything on the page. Points are columns, as a row of keys each would make the file several times larger."""
     texts = points.texts
     failed = [index for index, error in enumerate(texts["error"]) if error]
-    counts = f"{len(failed):,} of {points.size:,} points failed; see below"
-    verdict = counts if failed else f"All {points.size:,} points finished"
+    verdict = f"All {points.size:,} points finished"
+    if failed:
+        verdict = f"{len(failed):,} of {points.size:,} points failed; see below"
+    axes = [f"{axis} ({len(set(texts[axis]))} values)" for axis in points.axes]
+    over = " x ".join(axes) or "no axis"
     return {
         "title": f"Sweep {points.name}",
-        "subtitle": _subtitle(points),
+        "subtitle": f"{points.size:,} points over {over}; timing alone, values not checked",
         "verdict": {"state": "wrong" if failed else "right", "text": verdict, "first": ""},
         "sentences": [[sentence] for sentence in sentences(points)],
         "axes": [_axis(axis, texts[axis]) for axis in points.axes],
@@ -136,11 +144,6 @@ def _figures_at(points: SweepPoints, index: int) -> str:
     speed, utilization = known.get("tflops"), known.get("pe_utilization")
     text = "" if speed is None else f", {three_digits(speed)} TFLOPS"
     return text if utilization is None else f"{text}, PE utilisation {percent(utilization)} %"
-
-
-def _subtitle(points: SweepPoints) -> str:
-    axes = [f"{axis} ({len(set(points.texts[axis]))} values)" for axis in points.axes]
-    return f"{points.size:,} points over {' x '.join(axes) or 'no axis'}; timing alone, values not checked"
 
 
 def _axis(key: str, values: Sequence[str]) -> dict[str, Any]:

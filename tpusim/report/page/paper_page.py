@@ -4,108 +4,81 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
-from hashlib import sha256
 from html import escape
-from importlib.resources import files
-from string import Template
 
 from tpusim.base.version import __version__
-from tpusim.report.style import tones
+from tpusim.report.page.assemble import filled
 from tpusim.report.tables.paper import Row, agreeing, rows_of, summary
 from tpusim.study.paper.claims import CONDITION, FAILS, HOLDS, OPEN, VERDICTS, Claim
-from tpusim.study.paper.exhibit import Exhibit, Table
+from tpusim.study.paper.exhibit import Exhibit
 
-_ASSETS = files("tpusim.report.page") / "assets"
 TITLE = "The paper, claim by claim"
 _CLASSES = {HOLDS: "holds", CONDITION: "partly", FAILS: "fails", OPEN: "open"}
 
 
 def paper_page(made: Sequence[Exhibit], images: Mapping[str, bytes], sources: Sequence[str]) -> bytes:
     """The file's contents; `images` are PNGs by the stem of their exhibit, `sources` sentences on sources."""
-    style = Template(_asset("paper.css")).substitute(tones())
-    digest = b64encode(sha256(style.encode()).digest()).decode()
-    text = Template(_asset("paper.html")).substitute(
+    return filled(
+        "paper",
+        "img-src data:; style-src '{}'",
         title=TITLE,
-        policy=f"default-src 'none'; img-src data:; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'",
-        style=style,
         version=escape(__version__),
         summary=escape(summary(made, 10_000)),
-        verdicts=_definitions(VERDICTS),
+        verdicts="".join(f"<dt>{_verdict(key)}</dt><dd>{escape(said)}</dd>" for key, said in VERDICTS.items()),
         claims="\n".join(map(_row, rows_of(made))),
         exhibits="\n".join(_section(each, images.get(each.words.stem)) for each in made),
-        sources=_paragraphs(sources),
+        sources="".join(f"<p>{escape(each)}</p>" for each in sources),
     )
-    return text.encode(errors="replace")
-
-
-def _asset(name: str) -> str:
-    return (_ASSETS / name).read_text(encoding="utf-8")
-
-
-def _definitions(pairs: Mapping[str, str]) -> str:
-    return "".join(
-        f'<dt><span class="verdict {_CLASSES[key]}">{escape(key)}</span></dt><dd>{escape(meaning)}</dd>'
-        for key, meaning in pairs.items()
-    )
-
-
-def _paragraphs(sentences: Iterable[str]) -> str:
-    return "".join(f"<p>{escape(each)}</p>" for each in sentences)
 
 
 def _row(row: Row) -> str:
     claim = row.claim
     cells = (
         f'<a href="#{row.exhibit.words.stem}">{escape(row.exhibit.words.name)}</a>',
-        escape(claim.short), escape(claim.stated), escape(claim.ours), agreeing(claim), _verdict(claim),
+        escape(claim.short), escape(claim.stated), escape(claim.ours), agreeing(claim), _verdict(claim.verdict),
     )  # fmt: skip
     return f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
 
 
-def _verdict(claim: Claim) -> str:
-    return f'<span class="verdict {_CLASSES[claim.verdict]}">{escape(claim.verdict)}</span>'
+def _verdict(verdict: str) -> str:
+    return f'<span class="verdict {_CLASSES[verdict]}">{escape(verdict)}</span>'
 
 
 def _section(exhibit: Exhibit, image: bytes | None) -> str:
     words = exhibit.words
     title = escape(f"{words.name}: {words.title}")
+    whose = f"<b>The paper</b> (section {escape(words.section)})." if words.section else "<b>Elsewhere.</b>"
     parts = [
         f'<section id="{words.stem}"><h2>{title}</h2>',
-        f"<p>{_whose(words.section)} {escape(words.states)}</p>",
+        f"<p>{whose} {escape(words.states)}</p>",
         f"<p><b>Here.</b> {escape(words.how)}</p>",
     ]
     if image:
         data = b64encode(image).decode()
         parts.append(f'<img src="data:image/png;base64,{data}" alt="{title}">')
-    parts += [_table(each) for each in exhibit.tables]
+    parts += [_table(each.head, each.rows, each.title) for each in exhibit.tables]
     parts += [_claim(each) for each in exhibit.claims]
     return "\n".join([*parts, "</section>"])
 
 
-def _table(view: Table) -> str:
-    head = "".join(f"<th>{escape(each)}</th>" for each in view.head)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in view.rows)
-    caption = f"<caption>{escape(view.title)}</caption>" if view.title else ""
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> str:
+    head = "".join(f"<th>{escape(each)}</th>" for each in heads)
+    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    caption = f"<caption>{escape(title)}</caption>" if title else ""
     return f'<div class="scroller"><table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def _claim(claim: Claim) -> str:
     rule = f"; agrees: {claim.rule}" if claim.rule else ""
-    findings = "".join(
-        f"<tr><td>{'yes' if each in claim.kept else 'no'}</td><td>{escape(claim.written(each.value))}</td>"
-        f"<td>{escape(each.when)}</td><td>{escape(each.word)}</td></tr>"
+    rows = [
+        ("yes" if each in claim.kept else "no", claim.written(each.value), each.when, each.word)
         for each in claim.findings
-    )
-    head = "".join(f"<th>{each}</th>" for each in ("agrees", "ours", "when", "how it is known"))
-    shown = f'<div class="scroller"><table><thead><tr>{head}</tr></thead><tbody>{findings}</tbody></table></div>'
+    ]
+    shown = _table(("agrees", "ours", "when", "how it is known"), rows) if rows else ""
     said = f"<q>{escape(claim.sentence)}</q>" if claim.section else escape(claim.sentence)
     where = f"Section {escape(claim.section)}, stated" if claim.section else "Asked for"
+    stated = f"{where}: {escape(claim.stated)}{escape(rule)}."
     return (
-        f'<article><h3>{_verdict(claim)} {said}</h3><p class="soft">{where}: {escape(claim.stated)}{escape(rule)}.</p>'
-        f"{shown if findings else ''}<p>{escape(claim.note)}</p></article>"
+        f'<article><h3>{_verdict(claim.verdict)} {said}</h3><p class="soft">{stated}</p>'
+        f"{shown}<p>{escape(claim.note)}</p></article>"
     )
-
-
-def _whose(section: str) -> str:
-    """Whose words follow."""
-    return f"<b>The paper</b> (section {escape(section)})." if section else "<b>Elsewhere.</b>"

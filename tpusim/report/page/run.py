@@ -5,17 +5,17 @@ from __future__ import annotations
 from base64 import b64encode
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from itertools import accumulate, chain
 from typing import Any, Literal
 
 from tpusim.base.errors import InputError
 from tpusim.base.units import BANDWIDTH, FREQUENCY, SIZE, TIME
 from tpusim.base.words import counted
+from tpusim.machines.family import Machine
 from tpusim.machines.tpu.description import Hardware
 from tpusim.report.page.assemble import Column, column, page, text_column
 from tpusim.report.plots.figure import Picture
-from tpusim.report.plots.run import Peaks, hardware_of, intensity, memory_of, memory_roof, network_of, peaks_of
+from tpusim.report.plots.run import hardware_of, intensity, memory_bounds, memory_of, network_of, peak_tflops
 from tpusim.report.style import hatches
 from tpusim.report.tables.sentences import (
     energy_sentence,
@@ -66,7 +66,7 @@ from tpusim.result.vocabulary.states import (
     all_parts,
     energies_in,
     main_name,
-    main_title,
+    main_unit,
     parts_in,
     parts_of,
     peak_of,
@@ -96,7 +96,6 @@ def run_data(result: Result) -> dict[str, Any]:
         InputError: when the result lacks what the page needs.
     """
     hardware = hardware_of(result)
-    peaks = peaks_of(hardware)
     if isinstance(hardware, Hardware):
         for layer in result.layers:
             _check_units(layer, f"layer {layer.name}")
@@ -106,9 +105,9 @@ def run_data(result: Result) -> dict[str, Any]:
         "title": title(result),
         "subtitle": heading(result),
         "verdict": verdict(result),
-        "tiles": tiles(result, peaks),
-        "sentences": sentences(result, peaks),
-        "unit": {"name": main_name(result.total), "title": main_title(result.total)},
+        "tiles": tiles(result, hardware),
+        "sentences": sentences(result, hardware),
+        "unit": {"name": main_name(result.total), "title": unit_name(main_unit(result.total))},
         "states": [{"key": state.key, "label": state.label, "meaning": state.meaning} for state in states],
         "hatches": hatches(),
         "total": {
@@ -117,7 +116,12 @@ def run_data(result: Result) -> dict[str, Any]:
             "states": [parts_of(result.total)[state.key] for state in states],
         },
         "energy": _energy(result.total),
-        "peaks": asdict(peaks),
+        "peaks": {
+            "tflops": peak_tflops(hardware),
+            "hbm_bytes_per_s": hardware.hbm_bytes_per_s,
+            "memory_bytes": hardware.sram_bytes,
+            "pes": hardware.pes,
+        },
         "columns": _columns(result),
         "layers": [_layer(layer, result.total.cycles, states) for layer in result.layers],
         "diagram": diagram(result, hardware) if isinstance(hardware, Hardware) else None,
@@ -247,12 +251,11 @@ Share = tuple[str, str, float]
 
 
 def fields(hardware: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Every field as (path, value with its unit)."""
-    return [(path, field_of(path).shown(_listed(value))) for path, value in by_path(hardware)]
+    """Every field as (path, value with its unit), a list in a line: "m 256, n 128; m 128, n 128"."""
+    return [(path, field_of(path).shown(_in_a_line(value))) for path, value in by_path(hardware)]
 
 
-def _listed(value: Any) -> Any:
-    """A list in a line: "m 256, n 128; m 128, n 128"."""
+def _in_a_line(value: Any) -> Any:
     if not isinstance(value, list):
         return value
     parts = (each.items() if isinstance(each, Mapping) else [("", each)] for each in value)
@@ -342,7 +345,7 @@ def verdict(result: Result) -> dict[str, str]:
     return {"state": state, "text": verdict_text(result), "first": first_wrong(result)}
 
 
-def tiles(result: Result, peaks: Peaks) -> list[dict[str, str]]:
+def tiles(result: Result, hardware: Machine) -> list[dict[str, str]]:
     """The totals, each with what it is a part of."""
     total = result.total
     traffic = total.hbm_read_bytes + total.hbm_write_bytes
@@ -351,26 +354,26 @@ def tiles(result: Result, peaks: Peaks) -> list[dict[str, str]]:
     clock = frequency(total.cycles / seconds)
     rows = (
         ("time", quantity(total.time_us, TIMES), f"{total.cycles:,} cycles at {clock}"),
-        ("speed", f"{three_digits(total.tflops)} TFLOPS", f"of {three_digits(peaks.tflops)} TFLOPS at most"),
+        ("speed", f"{three_digits(total.tflops)} TFLOPS", f"of {three_digits(peak_tflops(hardware))} TFLOPS at most"),
         ("PE utilisation", f"{percent(total.pe_utilization)} %",
          f"{quantity(total.macs, COUNTS)}MAC{mapped}"),
         ("HBM traffic", quantity(traffic, BYTES),
          f"{quantity(total.hbm_read_bytes, BYTES)} read, {quantity(total.hbm_write_bytes, BYTES)} written; "
-         f"{percent(traffic / seconds / peaks.hbm_bytes_per_s)} % of the bandwidth"),
+         f"{percent(traffic / seconds / hardware.hbm_bytes_per_s)} % of the bandwidth"),
         *([("vector memory", quantity(memory.peak_bytes, MEMORY),
-            f"most allocated, of {quantity(peaks.memory_bytes, MEMORY)}; "
+            f"most allocated, of {quantity(hardware.sram_bytes, MEMORY)}; "
             f"ports unused {percent(memory.port_idle_ratio)} %")] if memory else []),
     )  # fmt: skip
     return [{"label": label, "value": value, "note": note} for label, value, note in rows]
 
 
-def sentences(result: Result, peaks: Peaks) -> list[Sentence]:
+def sentences(result: Result, hardware: Machine) -> list[Sentence]:
     """What a reader should know first, each sentence from the figures alone."""
     together: list[Sentence] = [[line] for line in overlap_notice(result).splitlines()]
     found: list[Sentence] = [
         _costliest(result.layers),
         _largest_loss(result),
-        _bound_by_memory(result, peaks),
+        _bound_by_memory(result, hardware),
         [op_sentence(result)],
         [lowered_by(result)],
         [riding(result)],
@@ -411,23 +414,20 @@ def _costliest(layers: Sequence[LayerResult]) -> Sentence:
 
 
 def _largest_loss(result: Result) -> Sentence:
-    parts, run = parts_of(result.total), result.total.cycles
-    total, by_layer = [*parts.values()], [parts_of(layer) for layer in result.layers]
-    splits = [[each.get(key, 0.0) for key in parts] for each in by_layer]
-    losses = total[1:]
-    states, unit = all_parts(result.total), main_name(result.total)
-    busy = f"The {unit} is busy in {percent((total[0] + total[1]) / run)} % of the cycles, "
-    busy += f"and does the work of {percent(total[0] / run)} %. "
-    if not any(losses):
+    parts, run, unit = parts_of(result.total), result.total.cycles, main_name(result.total)
+    busy = f"The {unit} is busy in {percent((parts['useful'] + parts['unused']) / run)} % of the cycles, "
+    busy += f"and does the work of {percent(parts['useful'] / run)} %. "
+    loss = max(all_parts(result.total)[1:], key=lambda state: parts[state.key])
+    lost = parts[loss.key]
+    if not lost:
         return [busy]
-    state = 1 + losses.index(max(losses))
-    of_state = [split[state] for split in splits]
-    opening = f"{busy}The largest loss is {states[state].doing}: {percent(total[state] / run)} % of the cycles"
-    if len(splits) == 1:
-        return [opening, _why(result.layers[0], states[state]), "."]
-    order = [index for index in _descending(of_state) if of_state[index]][:3]
-    why = _why(result.layers[order[0]], states[state], "in the first, ")
-    return [f"{opening}, the largest parts of it in ", *_with_shares(order, of_state, total[state]), why, "."]
+    opening = f"{busy}The largest loss is {loss.doing}: {percent(lost / run)} % of the cycles"
+    if len(result.layers) == 1:
+        return [opening, _why(result.layers[0], loss), "."]
+    by_layer = [parts_of(layer).get(loss.key, 0.0) for layer in result.layers]
+    order = [index for index in _descending(by_layer) if by_layer[index]][:3]
+    why = _why(result.layers[order[0]], loss, "in the first, ")
+    return [f"{opening}, the largest parts of it in ", *_with_shares(order, by_layer, lost), why, "."]
 
 
 def _why(layer: LayerResult, state: State, where: str = "") -> str:
@@ -436,10 +436,10 @@ def _why(layer: LayerResult, state: State, where: str = "") -> str:
     return f"; {where}passes map {percent(layer.mapping_efficiency)} % of the PEs"
 
 
-def _bound_by_memory(result: Result, peaks: Peaks) -> Sentence:
+def _bound_by_memory(result: Result, hardware: Machine) -> Sentence:
     """Layers whose roof is the HBM's, of those that have multiplications for the array's peak to be of any use."""
     layers, unit = [layer for layer in result.layers if layer.macs], peak_of(result.total)
-    bound = [layer for layer in layers if memory_roof(layer, peaks) < peaks.tflops]
+    bound = [layer for layer in layers if memory_bounds(layer, hardware)]
     if not layers:
         return []
     if not bound:

@@ -1,4 +1,4 @@
-"""How every picture looks."""
+"""How every picture looks, and how the axes of sweeps are named and scaled in it."""
 
 from __future__ import annotations
 
@@ -146,6 +146,8 @@ class Picture:
             self.draw().savefig(buffer, format=kind, dpi=DOTS_PER_INCH, metadata=metadata)
         return buffer.getvalue()
 
+
+# ---- what the axes and columns of a sweep are called, and where their values stand
 
 _OF_NUMBERS = "0123456789.eE_+- "
 _LOG_RATIO = 8

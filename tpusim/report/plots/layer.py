@@ -80,6 +80,8 @@ def _draw_gains(axes: Axes, found: Bottleneck, shown: Sequence[Gain]) -> None:
     axes.set_xlabel("times as fast with this one thing relaxed")
 
 
+# ---- a trace: a column for every cycle
+
 _PORTS_INCHES, _REST_INCHES = 1.3, 3.1
 
 

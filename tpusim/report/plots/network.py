@@ -124,40 +124,37 @@ def draw_network(result: Result, title: str) -> Figure:
     layers = {layer.name: layer for layer in _drawn(result)}
     given = dict.fromkeys(name for layer in layers.values() for name in layer.inputs if name not in layers)
     names = [*given, *layers]
-    made = outputs(names, {name: layer.inputs for name, layer in layers.items()})
+    lines = outputs(names, {name: layer.inputs for name, layer in layers.items()})
+    made = dict(zip(names, lines, strict=True))
     columns = min(_COLUMNS, -(-len(names) // _ROWS))
     letters = max(len(shortened(name, _NAME_WIDTH)) for name in names)
-    place = _Place(-(-len(names) // columns), 1 + max(each.lane for each in made), letters)
+    place = _Place(-(-len(names) // columns), 1 + max(each.lane for each in lines), letters)
     height = place.rows * _PITCH
     figure = figure_of(max(4.5, columns * place.width + 0.2), height + 0.9)
     axes = figure.subplots()
     axes.set(xlim=(0, columns * place.width), ylim=(height, -_PITCH), title=title)
     axes.set_axis_off()
-    _draw_edges(axes, place, names, made, layers)
-    _draw_layers(axes, place, names, made, layers)
+    _draw_edges(axes, place, made, layers)
+    _draw_layers(axes, place, made, layers)
     _name_ops(figure, result, max(layer.time_us for layer in layers.values()))
     return figure
 
 
-def _draw_edges(
-    axes: Axes, place: _Place, names: Sequence[str], made: Sequence[Output], layers: Mapping[str, LayerResult]
-) -> None:
-    rows = {name: row for row, name in enumerate(names)}
-    lines = [piece for each in made for piece in place.down(each.lane, each.row, each.last) if each.last > each.row]
+def _draw_edges(axes: Axes, place: _Place, made: Mapping[str, Output], layers: Mapping[str, LayerResult]) -> None:
+    kept = [each for each in made.values() if each.last > each.row]
+    lines = [piece for each in kept for piece in place.down(each.lane, each.row, each.last)]
     taps: list[list[tuple[float, float]]] = []
     for layer in layers.values():
-        row = rows[layer.name]
-        lanes = [made[rows[each]].lane for each in layer.inputs]
-        taps += [[place.of(row, lane), place.of(row, made[row].lane)] for lane in lanes if lane != made[row].lane]
+        row, own, _ = made[layer.name]
+        lanes = [made[each].lane for each in layer.inputs]
+        taps += [[place.of(row, lane), place.of(row, own)] for lane in lanes if lane != own]
     axes.add_collection(LineCollection([*lines, *taps], colors="black", linewidths=0.6, zorder=1))
 
 
-def _draw_layers(
-    axes: Axes, place: _Place, names: Sequence[str], made: Sequence[Output], layers: Mapping[str, LayerResult]
-) -> None:
+def _draw_layers(axes: Axes, place: _Place, made: Mapping[str, Output], layers: Mapping[str, LayerResult]) -> None:
     tones = looks([*by_op([*layers.values()])])
     longest = max(layer.cycles for layer in layers.values())
-    for each, name in zip(made, names, strict=True):
+    for name, each in made.items():
         (left, y), layer = place.of(each.row, place.lanes), layers.get(name)
         x, _ = place.of(each.row, each.lane)
         tone, hatch = tones[layer.op] if layer else ("white", "")

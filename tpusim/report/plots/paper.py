@@ -1,4 +1,7 @@
-"""A picture of each exhibit of `tpusim paper`: its views side by side, or below one another where they are wide."""
+"""A picture of each exhibit of `tpusim paper`: its views side by side, or below one another where they are wide.
+
+And pictures of `tpusim validate`: parity with reference numbers, and errors.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator, NullLocator
 
-from tpusim.report.plots.figure import Picture, figure_of, plain
+from tpusim.report.plots.figure import Picture, columns_below, figure_of, plain
 from tpusim.report.style import HATCHES, MAIN, MARK, SERIES
 from tpusim.study.paper.exhibit import Bars, Curves, Errors, Exhibit, Grid, Marks, Parity, Schedule, Values, View
 from tpusim.study.validation.comparison import Comparison
@@ -27,7 +30,6 @@ _WIDEST = 10.5
 """Inches that panels beside one another may take."""
 _LEGEND = 0.45
 """Inches for the legend."""
-_NARROW = 6.5
 _FONT = 7
 
 
@@ -53,32 +55,28 @@ def draw(views: Sequence[View]) -> Figure:
         plot.set_title(plain(view.title))
     for plot in plots[len(views) :]:
         plot.set_axis_off()
-    _legend(figure)
-    return figure
-
-
-def _legend(figure: Figure) -> None:
-    """A legend for all panels, each name once, below everything."""
+    # A legend for all panels, each name once, below everything.
     named: dict[str, Artist] = {}
     for plot in figure.axes:
         for handle, label in zip(*plot.get_legend_handles_labels(), strict=True):
             named.setdefault(label, handle)
     if len(named) > 1:
-        columns = 3 if figure.get_figwidth() > _NARROW else 2
-        figure.legend([*named.values()], [*named], loc="outside lower center", ncols=columns, fontsize=_FONT)
+        below = columns_below(figure)
+        figure.legend([*named.values()], [*named], loc="outside lower center", ncols=below, fontsize=_FONT)
+    return figure
 
 
 # ---- bars, curves and errors
 
 _SIZE = 5.0, 3.6
-"""Of most charts."""
+"""Width and height of most charts."""
 _BAR_INCHES = 0.16
 _FILLED = 0.84
 _LOOKS = ("-", "--", ":", "-.")
 _LIGHT = ("#9dbdd6", "#f0b27a", "#e6e6e6", "#7a7a7a", "#c9dfc0", "#d9c7e8")
 _HATCHES = ("", "rising", "dots", "falling", "grid", "bars")
 _BINS = np.arange(-32.5, 35, 5)
-"""Of errors in percent; the outermost hold all beyond."""
+"""Bounds of the bins of errors in percent; the outermost bins hold all beyond."""
 
 
 def _bars_size(view: Bars) -> tuple[float, float]:
@@ -155,7 +153,7 @@ def _marks(axes: Axes, marks: Marks) -> None:
 # ---- schedules and cells
 
 _TONES = ("#ffffff", "#86aed0", "#fae3c8", "#bfcfa8", "#8d8d8d", "#d9c7e8")
-"""By number; the first is blank. Each holds black text, and neighbours differ in grey."""
+"""Tones of cells by number; the first is blank. Each holds black text, and neighbours differ in grey."""
 _CELL_INCHES, _LETTER_INCHES = 0.3, 0.075
 _ROW_INCHES = 0.42
 _SPANS = {
@@ -166,12 +164,7 @@ _SPANS = {
     "starved": ("#ffffff", "///", "the array waits for data"),
     "waiting": ("#d5d5d5", "xxx", "the array waits for something else"),
 }
-"""Of spans in a schedule by their kind: tone, hatch, meaning."""
-
-
-def _schedule_size(view: Schedule) -> tuple[float, float]:
-    """Wide, a line a row."""
-    return 7.2, 0.95 + _ROW_INCHES * len(view.rows)
+"""Spans in a schedule by their kind: tone, hatch, meaning."""
 
 
 def _schedule(axes: Axes, view: Schedule) -> None:
@@ -233,11 +226,13 @@ _KINDS: Mapping[type, tuple[Draw, Size]] = {
     Curves: (_curves, lambda _: _SIZE),
     Parity: (lambda axes, view: parity(axes, view.clouds, view.word, "cycles", 16), lambda _: _SIZE),
     Errors: (_errors, lambda _: _SIZE),
-    Schedule: (_schedule, _schedule_size),
+    Schedule: (_schedule, lambda view: (7.2, 0.95 + _ROW_INCHES * len(view.rows))),
     Grid: (_grid, _grid_size),
 }
 """How a view is drawn into axes, and the room that it takes."""
 
+
+# ---- parity and errors against reference numbers; numbers of two words never in one picture
 
 _WIDEST_ERROR = 30
 
@@ -257,11 +252,19 @@ def draw_comparisons(comparisons: Sequence[Comparison]) -> Figure:
     """Sets of one status and unit: ours over theirs, and beside it how errors are spread."""
     figure = figure_of(7.4, 3.6)
     left, right = figure.subplots(1, 2)
-    numbers = comparisons[0].numbers
+    numbers, rows = comparisons[0].numbers, [row for each in comparisons for row in each.rows]
     clouds = {each.numbers.name: [(row.theirs, row.ours) for row in each.rows] for each in comparisons}
     parity(left, clouds, numbers.status, numbers.unit, 14)
     left.set_title("parity")
-    _draw_errors(right, comparisons)
+    # Errors beyond the widest bin are counted in the outermost ones.
+    reach = (-_WIDEST_ERROR, _WIDEST_ERROR)
+    theirs: Any = {"label": "roofline", "color": "#c9c9c9"}
+    ours: Any = {"label": "tpusim", "facecolor": "none", "edgecolor": MAIN, "linewidth": 1.2}
+    for errors, style in (([row.roofline_error for row in rows], theirs), ([row.error for row in rows], ours)):
+        right.hist(np.clip(100 * np.array(errors), *reach), bins=30, range=reach, **style)
+    right.set(xlabel="error (%), the outermost bins hold all beyond", ylabel="cases", title="errors")
+    right.yaxis.set_major_locator(MaxNLocator(integer=True))
+    right.legend()
     figure.legend(handles=left.get_legend_handles_labels()[0], loc="outside lower center", ncols=4)
     return figure
 
@@ -277,20 +280,3 @@ def parity(axes: Axes, clouds: Mapping[str, Sequence[tuple[float, float]]], word
     low, high = (pick(*axes.get_xlim(), *axes.get_ylim()) for pick in (min, max))
     axes.plot([low, high], [low, high], color="black", linewidth=0.7)
     axes.set(xlabel=f"{word} ({unit})", ylabel=f"tpusim ({unit})", xlim=(low, high), ylim=(low, high))
-
-
-def _draw_errors(axes: Axes, comparisons: Sequence[Comparison]) -> None:
-    """Errors beyond the widest bin are counted in the outermost ones."""
-    rows = [row for comparison in comparisons for row in comparison.rows]
-    theirs: Any = {"label": "roofline", "color": "#c9c9c9"}
-    ours: Any = {"label": "tpusim", "facecolor": "none", "edgecolor": MAIN, "linewidth": 1.2}
-    for errors, style in (([row.roofline_error for row in rows], theirs), ([row.error for row in rows], ours)):
-        axes.hist(
-            np.clip(100 * np.array(errors), -_WIDEST_ERROR, _WIDEST_ERROR),
-            bins=30,
-            range=(-_WIDEST_ERROR, _WIDEST_ERROR),
-            **style,
-        )
-    axes.set(xlabel="error (%), the outermost bins hold all beyond", ylabel="cases", title="errors")
-    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.legend()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from heapq import nlargest
 from itertools import accumulate
@@ -31,7 +30,7 @@ from tpusim.report.text import scale, shortened
 from tpusim.result.records import LayerResult, Result, Words, by_op
 from tpusim.result.vocabulary.figures import TIMES, known, value_of
 from tpusim.result.vocabulary.runs import size_of, with_extent
-from tpusim.result.vocabulary.states import account_states, main_account, main_title
+from tpusim.result.vocabulary.states import account_states, main_account, main_unit, unit_name
 
 _MAPPED = "mapping_efficiency"
 _MOST_NAMES = 64
@@ -43,11 +42,11 @@ _LABEL: Any = {"textcoords": "offset points", "fontsize": 7}
 def plots(result: Result) -> tuple[Picture, ...]:
     """Every picture of a run of which there is anything to see. Raises InputError when the result's machine is none."""
     # First, as whatever is drawn needs it.
-    peaks = peaks_of(hardware_of(result))
+    hardware = hardware_of(result)
     made = (
         _utilization_of(result),
         _breakdown_of(result),
-        _roofline_of(result, peaks),
+        _roofline_of(result, hardware),
         _ops_of(result),
         memory_of(result),
         network_of(result),
@@ -68,14 +67,15 @@ def _utilization_of(result: Result) -> Picture | None:
 
 
 def _breakdown_of(result: Result) -> Picture:
+    unit = unit_name(main_unit(result.total))
     caption = (
-        f"What the {main_title(result.total)} did in each layer of {_run(result)}: cycles (above) and their shares"
-        f" (below), by cause. The network takes {result.total.cycles:,} cycles."
+        f"What the {unit} did in each layer of {_run(result)}: cycles (above) and their shares (below), by cause."
+        f" The network takes {result.total.cycles:,} cycles."
     )
     return Picture("cycle_breakdown", caption, partial(_breakdown, result))
 
 
-def _roofline_of(result: Result, peaks: Peaks) -> Picture | None:
+def _roofline_of(result: Result, hardware: Machine) -> Picture | None:
     spots = _spots(result)
     left = "" if len(spots) == len(result.layers) else " Layers that multiply or move nothing are left out."
     caption = (
@@ -83,7 +83,7 @@ def _roofline_of(result: Result, peaks: Peaks) -> Picture | None:
         " what HBM's bandwidth and the PEs allow. Larger marks take more cycles; circles are convolutions, squares"
         f" matrix products.{left}"
     )
-    return Picture("roofline", caption, partial(_roofline, result, peaks)) if spots else None
+    return Picture("roofline", caption, partial(_roofline, result, hardware)) if spots else None
 
 
 def _ops_of(result: Result) -> Picture | None:
@@ -192,31 +192,26 @@ def _name_layers(axes: Axes, layers: Sequence[LayerResult], network_at: float | 
 # ---- a mark a layer
 
 
-def _roofline(result: Result, peaks: Peaks) -> Figure:
+def _roofline(result: Result, hardware: Machine) -> Figure:
     """A mark a layer, the larger the more cycles it takes, under the bounds of the machine.
 
     Layers without MACs or traffic are left out.
     """
     figure = figure_of(5.2, 3.6)
     axes = figure.subplots()
-    layers = _spots(result)
-    _draw_roofs(axes, peaks, [x for x, _ in map(_spot, layers)])
+    layers, peak = _spots(result), peak_tflops(hardware)
+    _draw_roofs(axes, hardware, [x for x, _ in map(_spot, layers)])
     for marker, squares in (("o", False), ("s", True)):
-        _mark(axes, [layer for layer in layers if (layer.op == "gemm") is squares], marker, result.total.cycles)
+        # All at once: a call each takes a second for a few hundred of them.
+        marked = [layer for layer in layers if (layer.op == "gemm") is squares]
+        areas = [(6 + 24 * sqrt(layer.cycles / result.total.cycles)) ** 2 for layer in marked]
+        style: Any = {"color": MAIN, "alpha": 0.55, "edgecolors": "black", "linewidths": 0.4, "marker": marker}
+        axes.scatter([x for x, _ in map(_spot, marked)], [y for _, y in map(_spot, marked)], areas, **style)
     _name_costliest(axes, layers)
     axes.set(xscale="log", yscale="log", xlabel="operations a byte of HBM traffic", ylabel="TFLOPS")
-    least = min((peaks.tflops, *(layer.tflops for layer in layers))) if layers else peaks.tflops / 100
-    most = max((peaks.tflops, *(layer.tflops for layer in layers)))
-    axes.set(title=_title(result), ylim=(least / 2, most * 2))
+    speeds = [peak, *(layer.tflops for layer in layers)]
+    axes.set(title=_title(result), ylim=(min(speeds) / 2, max(speeds) * 2))
     return figure
-
-
-def _mark(axes: Axes, layers: Sequence[LayerResult], marker: str, run_cycles: int) -> None:
-    # All at once: a call each takes a second for a few hundred of them.
-    spots = [_spot(layer) for layer in layers]
-    areas = [(6 + 24 * sqrt(layer.cycles / run_cycles)) ** 2 for layer in layers]
-    style: Any = {"color": MAIN, "alpha": 0.55, "edgecolors": "black", "linewidths": 0.4, "marker": marker}
-    axes.scatter([x for x, _ in spots], [y for _, y in spots], areas, **style)
 
 
 def _spots(result: Result) -> list[LayerResult]:
@@ -229,16 +224,17 @@ def _spot(layer: LayerResult) -> tuple[float, float]:
     return intensity(layer) or 0.0, layer.tflops
 
 
-def _draw_roofs(axes: Axes, peaks: Peaks, reached: Sequence[float]) -> None:
-    ridge = peaks.tflops * 1e12 / peaks.hbm_bytes_per_s
+def _draw_roofs(axes: Axes, hardware: Machine, reached: Sequence[float]) -> None:
+    peak, rate = peak_tflops(hardware), hardware.hbm_bytes_per_s
+    ridge = peak * 1e12 / rate
     # Left of the ridge there is room for what stands there.
     ends = [min([*reached, ridge / 4]) / 2, ridge, max([*reached, ridge]) * 2]
-    axes.plot(ends, [x * peaks.tflops / ridge for x in ends[:2]] + [peaks.tflops], color="black", linewidth=1.2)
+    axes.plot(ends, [x * peak / ridge for x in ends[:2]] + [peak], color="black", linewidth=1.2)
     axes.set_xlim(ends[0], ends[-1])
-    pes = f"{peaks.pes:,} PEs: {peaks.tflops:.1f} TFLOPS"
-    bandwidth = f"HBM: {peaks.hbm_bytes_per_s / 1e9:,.0f} GB/s, enough\nfrom {ridge:.0f} operations a byte"
-    axes.annotate(pes, (ends[-1], peaks.tflops), (-2, 9), **_LABEL, ha="right")
-    axes.annotate(bandwidth, (ridge, peaks.tflops), (-8, 0), **_LABEL, ha="right")
+    pes = f"{hardware.pes:,} PEs: {peak:.1f} TFLOPS"
+    bandwidth = f"HBM: {rate / 1e9:,.0f} GB/s, enough\nfrom {ridge:.0f} operations a byte"
+    axes.annotate(pes, (ends[-1], peak), (-2, 9), **_LABEL, ha="right")
+    axes.annotate(bandwidth, (ridge, peak), (-8, 0), **_LABEL, ha="right")
 
 
 def _name_costliest(axes: Axes, layers: Sequence[LayerResult]) -> None:
@@ -273,15 +269,6 @@ class _Held(NamedTuple):
     name: str
 
 
-class _Scale(NamedTuple):
-    """A unit of time in microseconds, KiB of a word, and how far both axes go in these."""
-
-    time: float
-    kib: float
-    end: float
-    top: float
-
-
 def _memory(result: Result, title: str) -> Figure:
     """A box for words and the time for which they are taken: an outcome from its maker to its last reader."""
     machine = hardware_of(result)
@@ -290,10 +277,9 @@ def _memory(result: Result, title: str) -> Figure:
     axes = figure.subplots()
     unit, size = scale([result.total.time_us], TIMES)
     kib = machine.word_bytes / 1024
-    to = _Scale(size, kib, result.total.time_us / size, machine.capacity_words * kib)
+    axes.set(title=title, xlim=(0, result.total.time_us / size), ylim=(0, machine.capacity_words * kib))
     for held in _held(result.layers):
-        _box(axes, held, to)
-    axes.set(title=title, xlim=(0, to.end), ylim=(0, to.top))
+        _box(axes, held, size, kib)
     axes.set(xlabel=f"time ({unit})", ylabel="vector memory of a lane (KiB)")
     looks = (("stays for layers behind", True), ("a layer's own, while it runs", False))
     marks = [Patch(label=label, **_look(outcome)) for label, outcome in looks]
@@ -321,11 +307,13 @@ def _look(outcome: bool) -> dict[str, Any]:
     return {"facecolor": tone, "hatch": hatch, "edgecolor": "white" if outcome else "black", "linewidth": 0.3}
 
 
-def _box(axes: Axes, held: _Held, to: _Scale) -> None:
-    """Later ones cover those whose place they take; a name stands in it, or along it, where it fits whole."""
-    since, width = held.since / to.time, (held.until - held.since) / to.time
-    first, height = held.words.first * to.kib, held.words.words * to.kib
-    across, up = width / to.end * _INSIDE[0], height / to.top * _INSIDE[1]
+def _box(axes: Axes, held: _Held, time: float, kib: float) -> None:
+    """Draw words held, in units of `time` microseconds and of `kib` KiB a word; a name stands in the box, or along it,
+    where it fits whole.
+    """
+    since, width = held.since / time, (held.until - held.since) / time
+    first, height = held.words.first * kib, held.words.words * kib
+    across, up = width / axes.get_xlim()[1] * _INSIDE[0], height / axes.get_ylim()[1] * _INSIDE[1]
     look = _look(bool(held.name))
     if min(across, up) < _EDGED:
         look |= {"edgecolor": look["facecolor"], "hatch": ""}
@@ -341,16 +329,6 @@ def _box(axes: Axes, held: _Held, to: _Scale) -> None:
 # ---- the bounds of a machine: what its array does at most, and what its HBM allows
 
 
-@dataclass(frozen=True)
-class Peaks:
-    """The bounds of the machine."""
-
-    tflops: float
-    hbm_bytes_per_s: int
-    memory_bytes: int
-    pes: int
-
-
 def hardware_of(result: Result) -> Machine:
     """Raises InputError when the result's machine is none."""
     model = family_named(result.hardware.get(KEY, USUAL)).model()
@@ -363,14 +341,9 @@ def hardware_of(result: Result) -> Machine:
         raise InputError(f"{path}: {first['msg'].removeprefix('Value error, ')}") from None
 
 
-def peaks_of(hardware: Machine) -> Peaks:
-    """Two operations a PE and cycle; all memory on the chip."""
-    return Peaks(
-        tflops=2 * hardware.pes * hardware.clock_hz / 1e12,
-        hbm_bytes_per_s=hardware.hbm_bytes_per_s,
-        memory_bytes=hardware.sram_bytes,
-        pes=hardware.pes,
-    )
+def peak_tflops(hardware: Machine) -> float:
+    """TFLOPS of all PEs at work: two operations a PE and cycle."""
+    return 2 * hardware.pes * hardware.clock_hz / 1e12
 
 
 def intensity(layer: LayerResult) -> float | None:
@@ -379,7 +352,7 @@ def intensity(layer: LayerResult) -> float | None:
     return 2 * layer.macs / traffic if traffic else None
 
 
-def memory_roof(layer: LayerResult, peaks: Peaks) -> float:
-    """TFLOPS that the HBM's bandwidth allows."""
+def memory_bounds(layer: LayerResult, hardware: Machine) -> bool:
+    """Whether the HBM's bandwidth allows a layer fewer TFLOPS than the PEs do."""
     operations = intensity(layer)
-    return peaks.tflops if operations is None else operations * peaks.hbm_bytes_per_s / 1e12
+    return operations is not None and operations * hardware.hbm_bytes_per_s / 1e12 < peak_tflops(hardware)

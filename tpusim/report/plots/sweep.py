@@ -17,6 +17,7 @@ from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import LogLocator, NullFormatter, NullLocator
 from numpy.typing import NDArray
 
+from tpusim.network.entries import LOWERING
 from tpusim.report.plots.figure import (
     Picture,
     Scale,
@@ -40,7 +41,7 @@ from tpusim.study.sweep.reader import Goal
 Row = Mapping[str, Any]
 
 _LETTERS, _AROUND = 14, 0.8
-"""Of a label in an inch, and the inches of a picture above and below what the label stands beside."""
+"""Letters of a label in an inch, and the inches of a picture above and below what the label stands beside."""
 _MOST_NUMBERS = 12
 _MOST_PANELS = 12
 
@@ -107,18 +108,14 @@ def _of_workload(sweep: Sweep, stem: str, rows: Sequence[Row]) -> Iterator[Pictu
         yield Picture(f"axes_{stem}", caption, partial(_panels, title, finished, [*sweep.axes]))
     winners = Winners(rows, [*sweep.axes])
     if LOWERING in sweep.axes and sweep.combine == "grid" and not sweep.search and winners.drawable:
-        yield Picture(f"winners_{stem}", _of_winners(title, winners), partial(winners_figure, title, winners))
+        caption = (
+            f"The fastest lowering over {' and '.join(map(axis_label, winners.others))}; {title}. In a cell: how many"
+            f" times as fast as {winners.lowerings[0]} the best of the others is. A cross: every point failed."
+        )
+        yield Picture(f"winners_{stem}", caption, partial(winners_figure, title, winners))
     if sweep.goals:
         caption = f"Pareto front of {' and '.join(map(str, sweep.goals))}; {title}."
         yield Picture(f"pareto_{stem}", caption, partial(front_figure, title, rows, sweep.goals, [*sweep.axes]))
-
-
-def _of_winners(title: str, found: Winners) -> str:
-    first = found.lowerings[0]
-    return (
-        f"The fastest lowering over {' and '.join(map(axis_label, found.others))}; {title}. In a cell: how many times "
-        f"as fast as {first} the best of the others is. A cross: every point failed."
-    )
 
 
 def _title(sweep: Sweep, rows: Sequence[Row]) -> str:
@@ -224,7 +221,13 @@ def _panels(title: str, rows: Sequence[Row], axes: Sequence[str]) -> Figure:
     figure = figure_of(2.6 * columns + 0.4, 2.3 * lines + 0.5)
     plots = figure.subplots(lines, columns, sharey=True, squeeze=False).flatten()
     for plot, axis in zip(plots, varied, strict=False):
-        _panel(plot, rows, axis)
+        scale = scale_of(axis, [row[axis] for row in rows])
+        x, y = [scale.places[row[axis]] for row in rows], [row["tflops"] for row in rows]
+        plot.plot(x, y, ls="", marker="o", markersize=2.5, color=GREY, label="a point")
+        best = {place: max(high for at, high in zip(x, y, strict=True) if at == place) for place in sorted({*x})}
+        plot.plot([*best], [*best.values()], color=MAIN, marker="D", markersize=3.5, label="the best at each value")
+        _lay_out(plot, scale, ticks=7)
+        plot.set_ylim(bottom=0)
     for plot in plots[len(varied) :]:
         plot.remove()
     for plot in plots[: len(varied) : columns]:
@@ -234,17 +237,7 @@ def _panels(title: str, rows: Sequence[Row], axes: Sequence[str]) -> Figure:
     return uncrowded(figure)
 
 
-def _panel(plot: Axes, rows: Sequence[Row], axis: str) -> None:
-    scale = scale_of(axis, [row[axis] for row in rows])
-    x, y = [scale.places[row[axis]] for row in rows], [row["tflops"] for row in rows]
-    plot.plot(x, y, ls="", marker="o", markersize=2.5, color=GREY, label="a point")
-    best = {place: max(high for at, high in zip(x, y, strict=True) if at == place) for place in sorted({*x})}
-    plot.plot([*best], [*best.values()], color=MAIN, marker="D", markersize=3.5, label="the best at each value")
-    _lay_out(plot, scale, ticks=7)
-    plot.set_ylim(bottom=0)
-
-
-# ---- alone: a group of bars a network, a bar a lowering, stacked by what the array did
+# ---- over lowerings alone: a group of bars a network, a bar a lowering, stacked by what the array did
 
 
 _BAR = 0.84
@@ -268,7 +261,9 @@ def lowerings_figure(title: str, found: ComparedLowerings) -> Figure:
     }
     done = {key: at for key, at in places.items() if found.point(*key)}
     _bars(axes, done, found, numbered=len(places) <= _FEW)
-    _crosses(axes, [at for key, at in places.items() if key not in done])
+    if failed := [at for key, at in places.items() if key not in done]:
+        foot: Any = {"transform": axes.get_xaxis_transform(), "label": "failed: see points.csv"}
+        axes.plot(failed, [0.04] * len(failed), marker="x", color="black", markersize=4, ls="", **foot)
     axes.axhline(1, color="black", linewidth=0.8, linestyle="--")
     axes.set(title=title, ylabel=f"time relative to {plain(found.reference)}", xlim=(-1, slots - _GAP))
     axes.margins(y=0.1)
@@ -293,13 +288,6 @@ def _bars(axes: Axes, places: Mapping[tuple[str, str], float], found: ComparedLo
         axes.annotate(f"{each:.2f}", (at, max(each, 1)), (0, 2), **above)
 
 
-def _crosses(axes: Axes, places: Sequence[float]) -> None:
-    """Where a point failed."""
-    if places:
-        foot: Any = {"transform": axes.get_xaxis_transform(), "label": "failed: see points.csv"}
-        axes.plot(places, [0.04] * len(places), marker="x", color="black", markersize=4, ls="", **foot)
-
-
 def _name(axes: Axes, places: Sequence[float], found: ComparedLowerings) -> None:
     """The lowering under each bar, the network above each group."""
     axes.set_xticks(places, [plain(each) for each in found.lowerings] * len(found.workloads))
@@ -311,20 +299,19 @@ def _name(axes: Axes, places: Sequence[float], found: ComparedLowerings) -> None
     groups.spines["top"].set_visible(False)
 
 
-# ---- and two or three other axes: a map of which lowering is the fastest where
+# ---- over lowerings and two or three other axes: a map of which lowering is the fastest where
 
 
 Cell = tuple[Any, Any, Any]
 """A value of each axis: across, down, of a panel (None: there is one)."""
 
-LOWERING = "lowering"
 MOST_CELLS = 24
 """Along an axis; of more nobody could read the numbers."""
 _TONES = (
     ("#ffffff", "black"), ("#a9cbe3", "black"), ("#0b3c5d", "white"), ("#d55e00", "black"), ("#6e6e6e", "white"),
     ("#e8d9a8", "black"), ("#000000", "white"),
 )  # fmt: skip
-"""Of the first lowering, the second, ..., and what is written on it; they differ in lightness."""
+"""Tones of the first lowering, the second, ..., and of what is written on each; they differ in lightness."""
 
 
 @dataclass(frozen=True)
@@ -412,6 +399,8 @@ def _winners_in(plot: Axes, found: Winners, panel: Any, across: Scale, down: Sca
     plot.set_yticks(*down.ticks(MOST_CELLS))
     plot.set(xlabel=across.label, xlim=(-0.5, len(across.places) - 0.5), ylim=(-0.5, len(down.places) - 0.5))
 
+
+# ---- the Pareto front as a scatter plot of two or three columns
 
 _LOG_RATIO = 10
 _MOST_NAMED = 16
@@ -501,7 +490,9 @@ def _spread(places: NDArray[np.float64]) -> list[int]:
 
 def _key(named: Sequence[int], front: Sequence[Row], axes: Sequence[str]) -> str:
     """What the numbers mean: a line a point, its axes in columns; those that are the same throughout come last."""
-    short = _short(axes)
+    # The last part of each path, where that is enough to tell the axes apart.
+    ends = {axis: ", ".join(path.rpartition(".")[2] for path in axis.split(",")) for axis in axes}
+    short = {axis: end if [*ends.values()].count(end) == 1 else axis for axis, end in ends.items()}
     fixed = [axis for axis in axes if len({row[axis] for row in front}) == 1]
     columns = [["", *(f"{number}" for number in range(1, len(named) + 1))]]
     columns += [[short[axis], *(f"{front[index][axis]}" for index in named)] for axis in axes if axis not in fixed]
@@ -512,9 +503,3 @@ def _key(named: Sequence[int], front: Sequence[Row], axes: Sequence[str]) -> str
     if fixed:
         lines += ["", "all:", *(f"{short[axis]} {front[0][axis]}" for axis in fixed)]
     return plain("\n".join(lines))
-
-
-def _short(axes: Sequence[str]) -> dict[str, str]:
-    """The last part of each path, where that is enough to tell the axes apart."""
-    ends = {axis: ", ".join(path.rpartition(".")[2] for path in axis.split(",")) for axis in axes}
-    return {axis: end if [*ends.values()].count(end) == 1 else axis for axis, end in ends.items()}

@@ -1,12 +1,15 @@
-"""The figures of a layer, a total and a sweep's point: names, units, the better direction, meanings."""
+"""The figures of a layer, a total and a sweep's point: names, units, the better direction, meanings.
+
+And what only one machine family tells of a layer, by its name in `LayerResult.own`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Literal
 
-from tpusim.result.records import STALL_CAUSES, DramUse, EnergyUse, LayerResult, Total, VectorMemoryUse
+from tpusim.result.records import STALL_CAUSES, LayerResult, Total
 from tpusim.result.vocabulary.fields import axis_title
 from tpusim.result.vocabulary.states import ARRAY_UNIT, STATES, main_account, main_unit
 
@@ -125,7 +128,7 @@ FIGURES = _by_key(
     Figure("energy_delay", "energy x time", float, LESS, JOULE_SECONDS, "mJ s", "energy\nx time", "energy times time"),
     Figure("tops_per_watt", "TOPS/W", float, MORE, head="TOPS/W", meaning="10^12 operations a joule, two a MAC"),
 )  # fmt: skip
-"""Those of every layer and every point, in the order of a sweep's files."""
+"""The figures of every layer and every point, in the order of a sweep's files."""
 
 COSTS = _by_key(
     Figure("pes", "PEs", int, LESS, head="PEs", meaning="of the machine"),
@@ -152,19 +155,17 @@ def column_of(key: str) -> Figure:
 
 
 def value_of(record: LayerResult | Total, key: str) -> float | None:
-    """One of FIGURES of a record; None where machines of its family have no such thing."""
+    """Return a record's figure by its key in FIGURES; None where machines of its family have no such thing."""
     if (state := key.removesuffix("_cycles")) in STALL_CAUSES:
         return record.stall_cycles.get(state, 0) if main_unit(record) == ARRAY_UNIT else None
     if state in ("busy", "idle"):
         return main_account(record).get(state, 0)
-    if key in _OF_MEMORY and record.vector_memory is None:
-        return None
     holders = (record, record.vector_memory, record.dram, record.energy_use)
-    if key in _SELDOM and not any(hasattr(each, key) for each in holders):
-        if record.vector_memory is None:
-            return None
-        return 0 if FIGURES[key].kind is int else 0.0
-    value: float | None = getattr(next(each for each in holders if hasattr(each, key)), key)
+    holder = next((each for each in holders if hasattr(each, key)), None)
+    if holder is None:
+        # Results without banks, or of an older version, lack some figures, which are then zero.
+        return None if record.vector_memory is None else FIGURES[key].kind()
+    value: float | None = getattr(holder, key)
     return value
 
 
@@ -173,19 +174,15 @@ def known(records: Iterable[LayerResult | Total], key: str) -> bool:
     return any(value_of(record, key) is not None for record in records)
 
 
-OF_ANY_MACHINE = frozenset(
-    {
-        "macs", "cycles", "time_us", "ideal_cycles", "pe_utilization", "tflops", "hbm_read_bytes", "hbm_write_bytes",
-        "busy_cycles", "idle_cycles", "lowered_bytes", "transformation_cycles", "transformation_share", "pes",
-        "sram_bytes", "hbm_bytes_per_s",
-    }
-)  # fmt: skip
+OF_ANY_MACHINE = frozenset({
+    "macs", "cycles", "time_us", "ideal_cycles", "pe_utilization", "tflops", "hbm_read_bytes", "hbm_write_bytes",
+    "busy_cycles", "idle_cycles", "lowered_bytes", "transformation_cycles", "transformation_share", "pes",
+    "sram_bytes", "hbm_bytes_per_s",
+})  # fmt: skip
 """Columns of a sweep's points that machines of every family fill."""
-_OF_MEMORY = frozenset(field.name for field in fields(VectorMemoryUse))
-"""What only machines with vector memories have."""
-_SELDOM = frozenset(field.name for record in (DramUse, EnergyUse) for field in fields(record))
-"""What results lack that have no banks, or are of an older version."""
 
+
+# ---- what only one machine family tells of a layer
 
 OWN: Mapping[str, Figure] = {figure.key: figure for figure in (
     Figure("tile", "tile", str, head="tile", meaning="outputs x channels of a block"),
@@ -201,7 +198,7 @@ OWN: Mapping[str, Figure] = {figure.key: figure for figure in (
            "bytes to the scratch memory"),
     Figure("l2_bytes", "L2", float, 0, BYTES, "", "L2", "bytes from L2, in whole sectors"),
 )}  # fmt: skip
-"""Those whose names do not say enough."""
+"""Figures whose names do not say enough."""
 
 
 def own_keys(layers: Iterable[LayerResult]) -> list[str]:

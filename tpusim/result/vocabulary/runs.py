@@ -1,8 +1,8 @@
-"""A run as a whole, in words."""
+"""A run as a whole, and by which lowerings its layers became passes, in words."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from tpusim.base.words import counted
 from tpusim.result.records import LayerResult, Result
@@ -68,6 +68,8 @@ def _listed(ops: dict[str, int]) -> str:
     return ", ".join(f"{op} {count:,}" for op, count in sorted(ops.items(), key=lambda each: -each[1]))
 
 
+# ---- by which lowering each layer became passes: its column, and when that is worth one
+
 COLUMN = "lowered_by"
 """In flat files, where `lowering` is what a run or a point was asked for."""
 
@@ -91,16 +93,12 @@ def lowered_by(result: Result) -> str:
     """How many layers took which, and their share of the cycles; empty where that is not worth telling."""
     if not worth_telling(result.layers, result.lowering):
         return ""
-    groups = _groups(result.layers)
-    if len(groups) == 1:
+    names = dict.fromkeys(layer.lowering for layer in result.layers)
+    if len(names) == 1:
         return f"Lowered by {result.layers[0].lowering}: all layers."
+    taken = {name: [layer.cycles for layer in result.layers if layer.lowering == name] for name in names}
     shares = (
         f"{name} {len(cycles):,} layer{'s' * (len(cycles) != 1)}, {100 * sum(cycles) / result.total.cycles:.1f} %"
-        for name, cycles in groups
+        for name, cycles in taken.items()
     )
     return f"Lowered by {'; '.join(shares)} of the cycles."
-
-
-def _groups(layers: Sequence[LayerResult]) -> list[tuple[str, list[int]]]:
-    names = dict.fromkeys(layer.lowering for layer in layers)
-    return [(name, [layer.cycles for layer in layers if layer.lowering == name]) for name in names]

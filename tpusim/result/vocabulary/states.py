@@ -19,7 +19,7 @@ class Look:
 
 @dataclass(frozen=True)
 class State:
-    """One thing that a cycle goes to: `label` names it, `meaning` explains it.
+    """What a cycle goes to: `label` names it, `meaning` explains it.
 
     Of the array's: `short` and `head` are labels for narrow columns, `why` is the cause in brief, and `doing` completes
     "the array is ..." and "the largest loss is ...". What is `seldom` is left out where no cycle goes to it.
@@ -116,7 +116,7 @@ ARRAY = tuple(STATES[key] for key in ("busy", *STALL_CAUSES, "idle"))
 """How a result splits the cycles of the array, from the bottom of a bar to its top."""
 
 PARTS = tuple(STATES[key] for key in ("useful", "unused", *STALL_CAUSES, "idle"))
-"""The same, what it is busy with told apart by how many PEs work."""
+"""How pictures split the cycles of the array: what it is busy with told apart by how many PEs work."""
 
 
 MAIN_UNITS: Mapping[str, str] = {ARRAY_UNIT: "array", "sms": "average SM"}
@@ -142,11 +142,6 @@ def main_name(record: LayerResult | Total) -> str:
 def unit_name(unit: str) -> str:
     """What people call a unit; one that is not known here goes by its key."""
     return UNITS.get(unit) or MAIN_UNITS.get(unit, unit.replace("_", " "))
-
-
-def main_title(record: LayerResult | Total) -> str:
-    """The same in full."""
-    return UNITS.get(main_unit(record), main_name(record))
 
 
 def peak_of(record: LayerResult | Total) -> str:
@@ -179,7 +174,8 @@ def parts_of(record: LayerResult | Total) -> dict[str, float]:
     split = main_account(record)
     busy = split.get("busy", 0)
     useful = min(record.pe_utilization * record.cycles, busy)
-    others = {key: float(split.get(key, 0)) for key in _others(record)}
+    stalls = STALL_CAUSES if ARRAY_UNIT in record.units else [key for key in split if key not in ("busy", "idle")]
+    others = {key: float(split.get(key, 0)) for key in (*stalls, "idle")}
     return {"useful": useful, "unused": busy - useful, **others}
 
 
@@ -201,13 +197,6 @@ def parts_in(records: Iterable[LayerResult | Total]) -> tuple[State, ...]:
     of_array = {*units} == {ARRAY_UNIT}
     states = [state_of(key, of_array) for key in known if key != "idle"]
     return (*(state for state in states if not state.seldom or state.key in held), state_of("idle", of_array))
-
-
-def _others(record: LayerResult | Total) -> tuple[str, ...]:
-    """What its main unit does when it is not busy."""
-    if ARRAY_UNIT in record.units:
-        return *STALL_CAUSES, "idle"
-    return (*(key for key in main_account(record) if key not in ("busy", "idle")), "idle")
 
 
 PHASES: Mapping[str, str] = {
@@ -237,6 +226,8 @@ UNITS: Mapping[str, str] = {
 """The units but the ports."""
 
 
+# ---- what the energy of a run goes to
+
 ENERGIES: Mapping[str, State] = {part.key: part for part in (
     State("multiply_adds", "multiply-adds", Look("#0b3c5d", "#6db5ea"), "Products and sums of the PEs in use."),
     State("pe_registers", "registers of the PEs", Look("#9dbdd6", "#2f5878", "level"),
@@ -255,5 +246,5 @@ ENERGIES: Mapping[str, State] = {part.key: part for part in (
 
 
 def energies_in(uses: Sequence[EnergyUse]) -> tuple[State, ...]:
-    """Those of ENERGIES that these are split into."""
+    """Return the parts of ENERGIES that these uses are split into."""
     return tuple(part for part in ENERGIES.values() if not part.seldom or any(use.parts.get(part.key) for use in uses))

@@ -12,8 +12,6 @@ from operator import attrgetter
 from types import CodeType
 from typing import Any
 
-from pydantic.fields import FieldInfo
-
 from tpusim.base.errors import InputError, did_you_mean
 from tpusim.base.units import UNITS
 from tpusim.flow.lowerings import check_known, known, of_any_layer
@@ -32,7 +30,7 @@ BATCH = "batch"
 LAYERS = "layers."
 SIZES = "sizes."
 EVERY = "all"
-"""Of an axis of lowerings: all of them but those of some layers alone, which `auto` tries."""
+"""The values of an axis of lowerings: all of them but those of some layers alone, which `auto` tries."""
 
 _MOST_LISTED = 100_000
 _FIELDS = (
@@ -184,6 +182,8 @@ def _powers(limits: list[object]) -> Sequence[Value]:
     return tuple(first << shift for shift in range((last // first).bit_length()))
 
 
+# ---- conditions on a machine, as `where` states them: "vector_memory.capacity * lanes == 32 MiB"
+
 _UNITS = {suffix: unit for unit in UNITS for suffix in unit.scales}
 _QUANTITY = re.compile(rf"(?<![\w.])(\d+(?:\.\d+)?)\s*({'|'.join(sorted(_UNITS, key=len, reverse=True))})(?![\w/])")
 _PATH = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
@@ -232,7 +232,9 @@ class Constraint:
             raise InputError(f"{text!r} is not a condition; write e.g. array.rows == array.cols") from None
         if (depth := _depth(tree)) > _DEEPEST:
             raise InputError(f"a condition nests at most {_DEEPEST} deep; this does {depth}; write it with fewer signs")
-        if not all(map(_is_allowed, ast.walk(tree))) or not _is_condition(tree.body):
+        constants = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
+        allowed = all(isinstance(node, _ALLOWED) for node in ast.walk(tree))
+        if not allowed or not all(type(each) in (int, float) for each in constants) or not _is_condition(tree.body):
             raise InputError(f"{text!r} is not a condition; write comparisons of sums and products, e.g. lanes <= 256")
         if wrong := _clash(text, family):
             raise InputError(f"{text!r} makes no sense: {wrong}")
@@ -265,44 +267,29 @@ def _is_condition(node: ast.AST) -> bool:
     return isinstance(node, ast.Compare)
 
 
-def _is_allowed(node: ast.AST) -> bool:
-    return isinstance(node, _ALLOWED) and (not isinstance(node, ast.Constant) or type(node.value) in (int, float))
-
-
 @cache
-def _fields(family: str) -> dict[str, tuple[str, FieldInfo]]:
-    """Return by path, in the order of a machine's description, attribute and field of everything that is a number."""
+def _known(family: str) -> dict[str, tuple[str, str]]:
+    """Return what a condition may name, in the order of a machine's description: its attribute, and its unit if any."""
     model = family_named(family).model()
-    return {path: (attribute, field) for path, attribute, field in _numbers(model, "", "")}
+    more = {name: (name, "") for name in _EXTRA if name == "batch" or hasattr(model, name)}
+    return {path: (attribute, base) for path, attribute, base in _numbers(model, "", "")} | more
 
 
-def _numbers(model: Any, path: str, attribute: str) -> Iterator[tuple[str, str, FieldInfo]]:
-    """Yield path, attribute and field of what is a number in a model and its sections, which lie at `path`."""
+def _numbers(model: Any, path: str, attribute: str) -> Iterator[tuple[str, str, str]]:
+    """Yield path, attribute and unit of what is a number in a model and its sections, which lie at `path`."""
     for name, field in model.model_fields.items():
         at, of = f"{path}{field.serialization_alias or name}", f"{attribute}{name}"
         if hasattr(field.annotation, "model_fields"):
             yield from _numbers(field.annotation, f"{at}.", f"{of}.")
-        elif not any(map(_is_word, field.metadata)):
-            yield at, of, field
-
-
-def _is_word(kind: object) -> bool:
-    return isinstance(kind, Name) or (isinstance(kind, Choice) and not kind.most)
-
-
-@cache
-def _known(family: str) -> dict[str, str]:
-    """Return what a condition may name, with the attribute of a machine that it is."""
-    model = family_named(family).model()
-    more = {name: name for name in _EXTRA if name == "batch" or hasattr(model, name)}
-    return {path: attribute for path, (attribute, _) in _fields(family).items()} | more
+        elif not any(isinstance(kind, Name) or (isinstance(kind, Choice) and not kind.most) for kind in field.metadata):
+            yield at, of, next((kind.unit.base for kind in field.metadata if isinstance(kind, Quantity)), "")
 
 
 @cache
 def _compiled(text: str, family: str) -> tuple[CodeType, Mapping[str, attrgetter[Any]]]:
     """Return the code, and what gives the value of each name in it for a machine."""
     code = compile(_python(text), "where", "eval")
-    attributes = {_names(path): attribute for path, attribute in _known(family).items()}
+    attributes = {_names(path): attribute for path, (attribute, _) in _known(family).items()}
     return code, {name: attrgetter(attributes[name]) for name in code.co_names}
 
 
@@ -319,8 +306,7 @@ def _clash(text: str, family: str) -> str:
     """Return why two sides can never be compared, such as bytes and bytes/s; empty when they can."""
     tree = ast.parse(_names(_QUANTITY.sub(lambda match: f"unit_{match[2].replace('/', '_per_')}", text)), mode="eval")
     bases = {f"unit_{suffix.replace('/', '_per_')}": unit.base for suffix, unit in _UNITS.items()}
-    for path, (_, field) in _fields(family).items():
-        bases |= {_names(path): each.unit.base for each in field.metadata if isinstance(each, Quantity)}
+    bases |= {_names(path): base for path, (_, base) in _known(family).items()}
     for node in ast.walk(tree):
         if isinstance(node, ast.Compare):
             sides = [base for side in (node.left, *node.comparators) if (base := _base(side, bases))]

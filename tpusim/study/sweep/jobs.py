@@ -31,8 +31,15 @@ class Job:
     layers: tuple[Op, ...]
 
     def findings(self) -> Sequence[Finding]:
-        """One for each layer, of timing alone."""
-        return tuple(_one(layer, self) for layer in self.layers)
+        """Return a finding for each layer, of timing alone."""
+        return tuple(map(self._finding, self.layers))
+
+    def _finding(self, layer: Op) -> Finding:
+        try:
+            work = Workload("job", self.batch, (layer,))
+            return simulate(work, self.hardware, lowering=self.lowering, check=False).layers[0]
+        except Exception as error:
+            return _told(error).removeprefix(f"layer {layer.name}: ")
 
 
 @dataclass(frozen=True)
@@ -74,18 +81,12 @@ def simulated(job: Job) -> Sequence[Finding]:
     return job.findings()
 
 
-def _one(layer: Op, job: Job) -> Finding:
-    try:
-        work = Workload("job", job.batch, (layer,))
-        return simulate(work, job.hardware, lowering=job.lowering, check=False).layers[0]
-    except Exception as error:
-        return _told(error).removeprefix(f"layer {layer.name}: ")
-
-
 def _told(error: Exception) -> str:
     """Also of what nobody foresaw: one point must not end a sweep of thousands."""
     return str(error) if isinstance(error, TpusimError) else f"{type(error).__name__}: {error}"
 
+
+# ---- points on their way: jobs made of them, and findings put together
 
 Layers = tuple[LayerResult, ...]
 Whole = tuple[str, Point, Layers | str]
@@ -99,7 +100,7 @@ _MACS_OF_A_LAYER = 100_000
 
 @dataclass
 class _Place:
-    """One machine and batch: who waits for which shape by which lowering, and what is known."""
+    """A machine and a batch: who waits for which shape by which lowering, and what is known."""
 
     waiting: dict[Hashable, list[str]] = field(default_factory=dict)
     found: dict[Hashable, Finding] = field(default_factory=dict)
@@ -129,7 +130,10 @@ class Assembly:
     def add(self, job: Job, findings: Sequence[Finding]) -> Iterator[Whole]:
         """Take in what came of a job, and yield the points that are complete now."""
         if isinstance(job, WholeJob):
-            yield self._done(job, findings)
+            key = self._whole.pop(job)
+            said = [each for each in findings if isinstance(each, str)]
+            layers = tuple(each for each in findings if not isinstance(each, str))
+            yield key, self._points[key], said[0] if said else layers
             return
         place = self._places[job.hardware, job.batch]
         for layer, finding in zip(job.layers, findings, strict=True):
@@ -141,12 +145,6 @@ class Assembly:
                     yield key, self._points[key], _layers_of(self._points[key], place.found)
         if not place.waiting:
             del self._places[job.hardware, job.batch]
-
-    def _done(self, job: WholeJob, findings: Sequence[Finding]) -> Whole:
-        key = self._whole.pop(job)
-        layers = tuple(each for each in findings if not isinstance(each, str))
-        said = [each for each in findings if isinstance(each, str)]
-        return key, self._points[key], said[0] if said else layers
 
     def _add_point(self, key: str, point: Point) -> None:
         if overlap_asked(point.hardware):
@@ -175,9 +173,8 @@ def weight(job: Job) -> float:
 
 
 def _weight(layer: Op, job: Job) -> float:
-    return len(candidates(job.lowering, family_of(job.hardware))) * (
-        layer.macs(job.batch) / job.hardware.pes + _MACS_OF_A_LAYER
-    )
+    tried = len(candidates(job.lowering, family_of(job.hardware)))
+    return tried * (layer.macs(job.batch) / job.hardware.pes + _MACS_OF_A_LAYER)
 
 
 def _pieces(job: Job, limit: float) -> Iterator[Job]:

@@ -38,7 +38,7 @@ Field = tuple[str, int]
 
 @dataclass(frozen=True)
 class Point:
-    """One machine, one workload and a lowering; `settings` are (axis, value) in the order of the axes."""
+    """A machine, a workload and a lowering; `settings` are (axis, value) in the order of the axes."""
 
     workload: Workload
     settings: Settings
@@ -116,7 +116,9 @@ class _Machines:
         for index, axis in enumerate(axes):
             for path in axis.paths:
                 if of_machine(path):
-                    sections[_section(path)].append((path, index))
+                    section = path.partition(".")[0]
+                    # `array.size` also sets the vector unit's ALUs.
+                    sections["array" if section == "vector_unit" else section].append((path, index))
         self._sections = [tuple(fields) for fields in sections.values()]
 
     def with_values(self, values: Values) -> Machine:
@@ -174,7 +176,9 @@ class _Network:
 
     def _build(self, values: Values, batch: int) -> Workload:
         sized = (batch, *((type(values[axis]), values[axis]) for _, axis in self._sizes))
-        document = self._sized(values)
+        document = self._document
+        for name, axis in self._sizes:
+            document = document.override(f"sizes.{name}", values[axis], (self._axes[axis].name, sys.maxsize))
         if sized not in self._known:
             self._known[sized] = self._workload(document, batch, values)
         if not self._layers:
@@ -191,12 +195,6 @@ class _Network:
                 read[index] = self._changed(index, values, names)
         layers, own, edges, biases = in_network_order(read, repeat(None, len(read)))
         return replace(self._known[sized], layers=layers, lowerings=own, edges=edges, biases=biases).with_ops(self._ops)
-
-    def _sized(self, values: Values) -> Document:
-        document = self._document
-        for name, axis in self._sizes:
-            document = document.override(f"sizes.{name}", values[axis], (self._axes[axis].name, sys.maxsize))
-        return document
 
     def _workload(self, document: Document, batch: int, values: Values) -> Workload:
         try:
@@ -218,12 +216,6 @@ class _Network:
             raise _impossible(problems, fields, self._axes, values) from None
 
 
-def _section(path: str) -> str:
-    """Return the section of a path that depends on nothing outside: `array.size` also sets the vector unit's ALUs."""
-    section = path.partition(".")[0]
-    return "array" if section == "vector_unit" else section
-
-
 def _attributes(hardware: Machine) -> dict[str, Any]:
     return {name: getattr(hardware, name) for name in family_of(hardware).model().model_fields}
 
@@ -233,17 +225,19 @@ def _impossible(
     values: Values,
 ) -> InputError:  # fmt: skip
     """Return an error of problems (message, axis at fault, place); where several axes meet, with what they set."""
+
+    def told(message: str, index: int | None, where: str | None) -> Problem:
+        if index is None and where:
+            message = f"{where.rpartition(' ')[2]}: {message}"
+        return Problem(f"{message}{end}", axes[index].name if index is not None else None)
+
     involved = dict.fromkeys(index for _, index in fields)
     together = ", ".join(f"{axes[index].name}={shown(values[index])}" for index in involved)
     end = f"{TOGETHER}{together})" if len(involved) > 1 else ""
-    return InputError([_problem(message, index, where, axes, end) for message, index, where in problems])
+    return InputError([told(*each) for each in problems])
 
 
-def _problem(message: str, index: int | None, where: str | None, axes: Sequence[Axis], end: str) -> Problem:
-    if index is None and where:
-        message = f"{where.rpartition(' ')[2]}: {message}"
-    return Problem(f"{message}{end}", axes[index].name if index is not None else None)
-
+# ---- the sweep: axes over fields of the machine, the batch and the layers, combined, for one or more workloads
 
 FOLDER = "configs/sweeps"
 
@@ -316,10 +310,13 @@ def _notes(document: Document) -> Iterator[str]:
 def _sound_points(document: Document, spec: Spec, space: Space, combinations: int) -> tuple[Point, ...]:
     """Return every point, or those of a large sample where there are too many."""
     whole = combinations <= MOST_POINTS
-    built = _build(space, _combinations(spec) if whole else islice(space.drawn(0), _DRAWN))
+    values = [axis.values for axis in spec.axes]
+    every = product(*values) if spec.combine == "grid" else zip(*values, strict=True)
+    built = _build(space, every if whole else islice(space.drawn(0), _DRAWN))
     problems = built.hopeless(space.axes) if spec.search and built.points else [*built.problems.values()]
     if problems:
-        found = [_located(document, problem) for _, problem in problems]
+        places = ((f"axes.{each.where}" if each.where else "axes", each.message) for _, each in problems)
+        found = [document.problem(*place) for place in places]
         more = [Problem(f"{document.label}: and more like these")] if len(found) > _MOST_TOLD else []
         raise InputError([*document.in_order(found[:_MOST_TOLD]), *more])
     if not built.points:
@@ -363,12 +360,3 @@ def _build(space: Space, combinations: Iterator[Values]) -> _Built:
         if failed > _MOST_FAILED:
             break
     return built
-
-
-def _located(document: Document, problem: Problem) -> Problem:
-    return document.problem(f"axes.{problem.where}" if problem.where else "axes", problem.message)
-
-
-def _combinations(spec: Spec) -> Iterator[Values]:
-    values = [axis.values for axis in spec.axes]
-    return product(*values) if spec.combine == "grid" else zip(*values, strict=True)

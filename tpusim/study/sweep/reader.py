@@ -1,4 +1,7 @@
-"""A sweep's file, taken apart: each part sound by itself, and everything that is wrong with it told at once."""
+"""A sweep's file, taken apart: each part sound by itself, and everything that is wrong with it told at once.
+
+Goals are columns of points that can be compared, and which way is better.
+"""
 
 from __future__ import annotations
 
@@ -87,6 +90,8 @@ def _goal(column: str, direction: object, known: Sequence[str]) -> Goal:
         raise InputError(f"{column}: {show(direction)} is not allowed; write {MINIMIZE} or {MAXIMIZE}")
     return Goal(column, direction == MINIMIZE)
 
+
+# ---- the file
 
 MOST_POINTS = 100_000
 """More would take days and cannot be looked at; a sweep of that size is a search."""
@@ -271,15 +276,10 @@ def _front(given: object, info: ValidationInfo) -> tuple[Goal, ...]:
 
 
 def _columns(info: ValidationInfo) -> Sequence[str]:
-    """Return the columns that a goal may name: those of the machine, and its axes."""
-    return [*columns_of(_family(info).name), *_numeric_axes(info)]
-
-
-def _numeric_axes(info: ValidationInfo) -> Sequence[str]:
-    """Return the axes that a goal may name; all, where some are not sound."""
-    if "axes" not in info.data:
-        return [*map(str, _raw(info, "axes") or ())]
-    return [axis.name for axis in info.data["axes"] if axis.numeric]
+    """Return the columns that a goal may name: the machine's, and the axes of numbers."""
+    # All axes where some are not sound.
+    axes = [each.name for each in info.data["axes"] if each.numeric] if "axes" in info.data else _raw(info, "axes")
+    return [*columns_of(_family(info).name), *map(str, axes or ())]
 
 
 @validated

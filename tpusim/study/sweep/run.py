@@ -96,6 +96,8 @@ def rows_of(sweep: Sweep, store: Store, points: Sequence[tuple[Point, str]]) -> 
     return rows
 
 
+# ---- the Pareto front: the points that no other point beats in everything
+
 Row = Mapping[str, Any]
 Floats = NDArray[np.float64]
 _MOST_GOALS = 3
@@ -140,20 +142,22 @@ def _unbeaten(costs: Floats) -> list[bool]:
 
 def front_of(rows: Sequence[Row], goals: Sequence[Goal]) -> list[bool]:
     """Return which rows are on the front of their workload; failed points are not."""
+
+    def cost(row: Row, goal: Goal) -> float:
+        value = row[goal.column]
+        return math.nan if row["error"] or value is None else goal.cost(float(value))
+
     together: dict[str, list[int]] = defaultdict(list)
     for index, row in enumerate(rows):
         together[row["workload"]].append(index)
     found = np.zeros(len(rows), dtype=bool)
     for indices in together.values():
-        costs = [[_cost(rows[index], goal) for goal in goals] for index in indices]
+        costs = [[cost(rows[index], goal) for goal in goals] for index in indices]
         found[indices] = on_front(np.array(costs, dtype=np.float64))
     return [bool(each) for each in found]
 
 
-def _cost(row: Row, goal: Goal) -> float:
-    value = row[goal.column]
-    return math.nan if row["error"] or value is None else goal.cost(float(value))
-
+# ---- a space too large for a grid: Optuna proposes points, the executor and the store of every sweep do them
 
 _MOST_PROPOSED = 20
 """Proposals without a new point in a row; then a random point is taken."""
@@ -183,9 +187,13 @@ def run_search(sweep: Sweep, store: Store, executor: Executor, fresh: bool, prog
     if sweep.search is None:
         raise InputError(f"{sweep.name} is no search; add mode: search and search: to the file")
     need_optuna()
+
+    def told(before: int, budget: int, done: int, name: str, share: float) -> None:
+        progress(before + done, name, (before + done) / budget)
+
     walk, reused, computed, failed = _Walk(sweep.search, sweep.space), 0, 0, 0
     while batch := walk.ask():
-        progress_here = partial(_progress_after, len(walk.tried) - len(batch), sweep.search.budget, progress)
+        progress_here = partial(told, len(walk.tried) - len(batch), sweep.search.budget)
         part = run_sweep([keyed for _, keyed in batch], store, executor, fresh, progress_here)
         reused, computed, failed = reused + part.reused, computed + part.computed, failed + part.failed
         rows = rows_of(sweep, store, [keyed for _, keyed in batch])
@@ -194,10 +202,6 @@ def run_search(sweep: Sweep, store: Store, executor: Executor, fresh: bool, prog
                 trial, key, None if row["error"] else [float(row[goal.column]) for goal in sweep.search.objectives]
             )
     return Outcome(tuple(walk.tried.values()), reused, computed, failed, walk.short)
-
-
-def _progress_after(before: int, budget: int, progress: Progress, done: int, name: str, share: float) -> None:
-    progress(before + done, name, (before + done) / budget)
 
 
 class _Walk:
@@ -258,7 +262,10 @@ class _Walk:
                 }
                 self._study.enqueue_trial(indices)
                 return True
-        self.short = _short(len(self.tried), self._search.budget, useless)
+        why = ", ".join(f"{count:,} {what}" for what, count in useless.most_common())
+        found = f"the search found {len(self.tried):,} of {self._search.budget:,} points"
+        none = f"{found} and no other among {_MOST_DRAWN:,} random combinations"
+        self.short = f"{none}: {why}; widen the axes or the conditions, or ask for less"
         return False
 
     def _keyed(self, values: Values) -> Keyed | str:
@@ -276,13 +283,6 @@ class _Walk:
             self._study.tell(trial, state=TrialState.FAIL)
         else:
             self._study.tell(trial, values)
-
-
-def _short(found: int, budget: int, useless: Counter[str]) -> str:
-    """Say why a search stopped before its budget: what became of the combinations drawn last."""
-    why = ", ".join(f"{count:,} {what}" for what, count in useless.most_common())
-    none = f"the search found {found:,} of {budget:,} points and no other among {_MOST_DRAWN:,} random combinations"
-    return f"{none}: {why}; widen the axes or the conditions, or ask for less"
 
 
 def _study(search: Search) -> Any:

@@ -54,16 +54,16 @@ def key_of(point: Point) -> str:
 
 @lru_cache(maxsize=4096)
 def _digest(workload: Workload) -> str:
+    def from_file(numbers: bytes) -> str:
+        return sha256(numbers).hexdigest()
+
     layers = [{"op": layer.op, **asdict(layer)} for layer in workload.layers]
     own = [(each.layer, each.lowering) for each in workload.lowerings]
-    inputs = json.dumps([workload.batch, layers, own, workload.edges], sort_keys=True, default=_bytes_digest)
+    inputs = json.dumps([workload.batch, layers, own, workload.edges], sort_keys=True, default=from_file)
     return sha256(inputs.encode()).hexdigest()
 
 
-def _bytes_digest(numbers: bytes) -> str:
-    """The digest of what a layer has read of a file."""
-    return sha256(numbers).hexdigest()
-
+# ---- the file of results
 
 FILE = "sweep.sqlite"
 
@@ -84,7 +84,7 @@ CREATE TABLE IF NOT EXISTS layers (
 CREATE TABLE IF NOT EXISTS files (name TEXT PRIMARY KEY, digest TEXT NOT NULL, stamp TEXT NOT NULL);
 """
 _VERSION = crc32(_TABLES.encode()) >> 1
-"""Of the tables, whatever columns they have; SQLite keeps 31 bits without a sign."""
+"""The version of the tables, whatever columns they have; SQLite keeps 31 bits without a sign."""
 _SCHEMA = f"""
 BEGIN IMMEDIATE;
 {_TABLES}
@@ -110,7 +110,7 @@ class DamagedStore(InputError):
 
 
 class Store:
-    """One file; several sweeps may use it at once, and a killed one leaves only whole points behind.
+    """A file of results; several sweeps may use it at once, and a killed one leaves only whole points behind.
 
     Every method raises InputError when the file cannot be read or written any more.
     """
@@ -134,7 +134,10 @@ class Store:
         empty = not self._number("SELECT count(*) FROM sqlite_master")
         self._connection.rollback()
         if not empty and (application, version) != (_APPLICATION, _VERSION):
-            raise InputError(f"{self._path}: {_foreign(application)}; take another --out, or move it away")
+            older = "another version of tpusim wrote it, and keeps its results in another form"
+            other = "it holds something else than the results of a sweep, or those of an old version of tpusim"
+            said = older if application == _APPLICATION else other
+            raise InputError(f"{self._path}: {said}; take another --out, or move it away")
         # A killed process loses nothing; without power the last points may be missing, and are computed again.
         for setting in ("journal_mode = WAL", "synchronous = NORMAL", "temp_store = MEMORY"):
             self._connection.execute(f"PRAGMA {setting}")
@@ -164,7 +167,11 @@ class Store:
         work, machine = point.workload, json.dumps(point.hardware.to_dict())
         seal = _seal(key, work.name, work.batch, error, *figures)
         row = (key, work.name, work.batch, machine, error, *figures, detail, seal)
-        rows = [_layer_row(key, place, layer) for place, layer in enumerate(layers)]
+        rows = []
+        for place, layer in enumerate(layers):
+            figures, detail = _figures(layer)
+            read = key, place, layer.name, layer.op, layer.lowering, *figures
+            rows.append((*read, detail, _seal(*read)))
         with self._failures_told("written"), self._connection:
             self._connection.execute("DELETE FROM layers WHERE key = ?", (key,))
             self._connection.execute(f"REPLACE INTO points VALUES ({_placeholders(row)})", row)
@@ -274,18 +281,6 @@ def _when_free(do: Callable[[], None]) -> None:
             if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > until:
                 raise
             time.sleep(_LOOK_SECONDS)
-
-
-def _foreign(application: int) -> str:
-    if application == _APPLICATION:
-        return "another version of tpusim wrote it, and keeps its results in another form"
-    return "it holds something else than the results of a sweep, or those of an old version of tpusim"
-
-
-def _layer_row(key: str, place: int, layer: LayerResult) -> tuple[Any, ...]:
-    figures, detail = _figures(layer)
-    read = key, place, layer.name, layer.op, layer.lowering, *figures
-    return *read, detail, _seal(*read)
 
 
 def _figures(of: LayerResult | Total) -> tuple[tuple[Any, ...], str]:
