@@ -22,7 +22,6 @@ from tpusim.report.tables.sentences import totals
 from tpusim.result.records import LayerResult, Result, total_of
 from tpusim.result.vocabulary.figures import value_of
 from tpusim.result.vocabulary.states import ENERGIES
-from tpusim.technology import energy
 from tpusim.technology.constants import load_technology
 
 USUAL = load_technology()

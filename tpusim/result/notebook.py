@@ -10,7 +10,7 @@ from itertools import chain, repeat
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from tpusim.base.extras import need
+from tpusim.base.imports import need
 from tpusim.result.records import LayerResult, Result, Total
 from tpusim.result.vocabulary.fields import by_path
 from tpusim.result.vocabulary.figures import FIGURES, value_of

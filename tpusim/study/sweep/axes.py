@@ -16,13 +16,13 @@ from tpusim.base.errors import InputError, did_you_mean
 from tpusim.base.units import UNITS
 from tpusim.flow.lowerings import check_known, known, of_any_layer
 from tpusim.input.document import Document
-from tpusim.input.fields import Choice, Name, Quantity
+from tpusim.input.form import Choice, Name, Quantity
 from tpusim.input.scalars import show, whole_number
 from tpusim.machines.family import KEY, USUAL, Family, Machine, family_named
 from tpusim.machines.tpu.family import FAMILY as TPU
 from tpusim.network.entries import LOWERING
-from tpusim.network.free import FREE
-from tpusim.network.sizes import sizes_named
+from tpusim.network.wiring import FREE
+from tpusim.network.workload import sizes_named
 
 Value = int | float | str | tuple[int, ...]
 Shown = int | float | str

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.base.errors import InputError
-from tpusim.base.extras import need
+from tpusim.base.imports import need
 from tpusim.study.sweep.axes import Axis
 from tpusim.study.sweep.jobs import Assembly, Executor, weight
 from tpusim.study.sweep.points import Point, Space, Sweep, Values
