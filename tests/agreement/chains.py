@@ -24,7 +24,7 @@ from tpusim.machines.tpu.lowering.registry import LOWERINGS, meant
 from tpusim.machines.tpu.lowering.riding import bias_words, riding, spared
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import Transfer
-from tpusim.machines.tpu.schedule.joined import Joint, Read, joined, unfit
+from tpusim.machines.tpu.schedule.joined import Joint, ReadOutcomes, joined, unfit
 from tpusim.machines.tpu.schedule.residence import Residence
 from tpusim.machines.tpu.schedule.scheduler import program_of
 from tpusim.network.ops.elementwise import Div, Rdiv, Sqrt
@@ -90,7 +90,7 @@ class Chain:
 
         return nameless(draft, finish)
 
-    def join(self, layer: Op, made: Joint, reads: Mapping[str, Read]) -> None:
+    def join(self, layer: Op, made: Joint, reads: Mapping[str, ReadOutcomes]) -> None:
         """A layer, if it fits those before. What is transformed before it begins, none of these has made."""
         for each in (reads, {}):
             joint = made._replace(name=f"l{len(self.joints)}", reads=each)
@@ -137,7 +137,7 @@ def repeat(draw: st.DrawFn, chain: Chain) -> None:
     join(draw, chain, chain.layers[at], chain.joints[at], {})
 
 
-def join(draw: st.DrawFn, chain: Chain, layer: Op, made: Joint, reads: Mapping[str, Read]) -> None:
+def join(draw: st.DrawFn, chain: Chain, layer: Op, made: Joint, reads: Mapping[str, ReadOutcomes]) -> None:
     """A layer, if there is time for it and its Program fits those before; what it reads that is not told is drawn."""
     longest = MOST_WORK * min(3, len(chain.layers) + 1) / 3
     if sum(work(each, chain.hardware) for each in (made.program, *(joint.program for joint in chain.joints))) < longest:
@@ -159,7 +159,7 @@ def extend(draw: st.DrawFn, chain: Chain) -> None:
 
 
 @st.composite
-def sources(draw: st.DrawFn, chain: Chain) -> tuple[Shape, Read | None]:
+def sources(draw: st.DrawFn, chain: Chain) -> tuple[Shape, ReadOutcomes | None]:
     """What the next layer reads, and its shape: what one layer before has made, or several, side by side or of each
     place; some of what one has made; or what nobody has.
     """
@@ -170,30 +170,30 @@ def sources(draw: st.DrawFn, chain: Chain) -> tuple[Shape, Read | None]:
     one = draw(among(*made))
     first, *rest = made[one]
     if way == "part":
-        return draw(maps(chain.batch)), Read((one,), False)
+        return draw(maps(chain.batch)), ReadOutcomes((one,), False)
     alike = [name for name, shape in made.items() if [*shape[1:]] == rest and (way == "beside" or shape[0] == first)]
     other = draw(among(*alike))
     if way == "one" or other == one:
-        return made[one], Read((one,), way != "placed", way == "placed")
+        return made[one], ReadOutcomes((one,), way != "placed", way == "placed")
     if way == "placed":
-        return made[one], Read((one, other), False, True)
-    return (first + made[other][0], *made[one][1:]), Read((one, other))
+        return made[one], ReadOutcomes((one, other), False, True)
+    return (first + made[other][0], *made[one][1:]), ReadOutcomes((one, other))
 
 
-def read_of(layer: Op, batch: int, shape: Shape, read: Read | None) -> dict[str, Read]:
+def read_of(layer: Op, batch: int, shape: Shape, read: ReadOutcomes | None) -> dict[str, ReadOutcomes]:
     """How a layer reads its ifmap, whose elements may be moved to be rows."""
     if read is None:
         return {}
-    return {"ifmap": read if layer.reads(batch)["ifmap"] == shape else Read(read.names, False)}
+    return {"ifmap": read if layer.reads(batch)["ifmap"] == shape else ReadOutcomes(read.names, False)}
 
 
-def reads_of(draw: st.DrawFn, chain: Chain, layer: Op) -> dict[str, Read]:
+def reads_of(draw: st.DrawFn, chain: Chain, layer: Op) -> dict[str, ReadOutcomes]:
     """Of each tensor that a layer reads mostly a map of its shape, if one was made."""
     found = {}
     for name, shape in layer.reads(chain.batch).items():
         alike = [each for each, other in chain.made.items() if other == shape]
         if alike and draw(among(True, True, True, False)):
-            found[name] = Read((draw(among(*alike)),))
+            found[name] = ReadOutcomes((draw(among(*alike)),))
     return found
 
 

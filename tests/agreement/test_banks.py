@@ -23,12 +23,12 @@ from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.addresses import (
     PADDING,
     AddressPattern,
+    AddressTable,
     BankFeed,
     Counter,
     Counters,
     Feed,
     LaneGroup,
-    Table,
 )
 from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Buffer, Program
@@ -61,7 +61,7 @@ class Case:
 
 def walk(pattern: AddressPattern) -> list[int]:
     """The addresses of a pattern, from its definition."""
-    if isinstance(pattern, Table):
+    if isinstance(pattern, AddressTable):
         return [*pattern.addresses]
     addresses = [pattern.base]
     for each in pattern.counters:
@@ -160,7 +160,7 @@ def random_pattern(random: Any, part: BankPart, shape: tuple[int, int], words: i
     held = part.addresses.ravel()
     if random.random() < 0.5:
         chosen = random.choice(np.append(held, PADDING), words)
-        return Table(tuple(chosen.tolist()))
+        return AddressTable(tuple(chosen.tolist()))
     # A counter over positions, whose words after every `wrap` of them lie `jump` further.
     low, stop = int(held.min()), int(held.max()) + 1
     wrap, jump = int(random.integers(1, 4)), int(random.integers(0, 3))
@@ -243,7 +243,9 @@ def by_hand(rows: Any = ASKED, part: BankPart | None = None) -> tuple[Program, H
     word = part or BankPart(0, (range(8),), (Along(0, range(8)),), (Along(1, range(2)),), 2)
     weights = Part(0, (0,), (Along(0, range(4)),), (Along(1, range(4)),), 2)
     out = Part(2, (0,), (Along(0, range(4)),), (Along(1, range(4)), Along(2, range(2))), 2)
-    feed = BankFeed(tuple(LaneGroup(row, 1, Table(tuple(each))) for row, each in enumerate(zip(*rows, strict=True))))
+    feed = BankFeed(
+        tuple(LaneGroup(row, 1, AddressTable(tuple(each))) for row, each in enumerate(zip(*rows, strict=True)))
+    )
     steps: tuple[Step, ...] = (
         Fill((), filter_, (weights,), 64),
         BankFill((), ifmap, (word,), 64, 2),

@@ -26,7 +26,7 @@ from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Step, Stream
 from tpusim.machines.tpu.program.transfers import Fill, LaneTransfer, Spill
-from tpusim.machines.tpu.schedule.joined import Read, joined
+from tpusim.machines.tpu.schedule.joined import ReadOutcomes, joined
 from tpusim.network.ops.array_op import Conv2d
 
 MOST_CYCLES = 1_000
@@ -107,7 +107,7 @@ def row(layer: Conv2d, batch: int, hardware: Hardware, count: int = 2, numbers: 
     chain, (draft, *_) = Chain(batch, hardware, numbers), LOWERINGS["channel_first"].drafts(layer, batch, hardware)
     made = nameless(draft)
     for at in range(count):
-        chain.join(layer, made, {"ifmap": Read((f"l{at - 1}",))} if at else {})
+        chain.join(layer, made, {"ifmap": ReadOutcomes((f"l{at - 1}",))} if at else {})
     return chain
 
 

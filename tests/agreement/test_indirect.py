@@ -22,7 +22,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering import channel_first, indirect
 from tpusim.machines.tpu.lowering.convolution import Convolution
 from tpusim.machines.tpu.lowering.indirect import INDIRECT, NAME
-from tpusim.machines.tpu.program.addresses import PADDING, Counters, Feed, Pointers, Table
+from tpusim.machines.tpu.program.addresses import PADDING, AddressTable, Counters, Feed, Pointers
 from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Step, Stream
@@ -126,7 +126,7 @@ def tabled(feed: Feed, numbers: NDArray[np.float32]) -> Feed:
     return Feed(tuple(group._replace(pattern=table_of(group.pattern, numbers)) for group in feed.groups))
 
 
-def table_of(pattern: Any, numbers: NDArray[np.float32]) -> Table:
+def table_of(pattern: Any, numbers: NDArray[np.float32]) -> AddressTable:
     """One by one, as section 3 of docs/timing.md says."""
     assert isinstance(pattern, Pointers)
     _, pixels, together, _, repeat = pattern.table
@@ -135,7 +135,7 @@ def table_of(pattern: Any, numbers: NDArray[np.float32]) -> Table:
         number = int(numbers[pixel * together + pattern.which])
         for word in range(repeat):
             addresses.append(PADDING if number % 2 else pattern.base + number // 2 + word)
-    return Table(tuple(addresses))
+    return AddressTable(tuple(addresses))
 
 
 def words_of(step: Stream) -> tuple[Any, ...]:
@@ -145,7 +145,7 @@ def words_of(step: Stream) -> tuple[Any, ...]:
 
 
 def addresses_of(pattern: Any) -> tuple[int, ...]:
-    if isinstance(pattern, Table):
+    if isinstance(pattern, AddressTable):
         return pattern.addresses
     assert isinstance(pattern, Counters)
     return tuple(at if at == PADDING else at + pattern.base for at in offsets_of(pattern._replace(base=0)))

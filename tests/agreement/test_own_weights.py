@@ -369,7 +369,7 @@ def test_the_order_in_which_arrays_are_visited_does_not_matter() -> None:
     program = dealt(LOWERINGS["winograd_2"].lower(layer, 4, hardware)[0], in_turn(3))
     operands = operands_of(layer, 4, seed=0)
     told, _ = register.run(program, hardware, operands)
-    turned = register.Machine(program, hardware, operands)
+    turned = register.RegisterMachine(program, hardware, operands)
     units = turned.control
     units.streams, units.preloads = units.streams[::-1], units.preloads[::-1]
     while not turned.finished:

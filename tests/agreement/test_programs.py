@@ -12,7 +12,15 @@ from tests.strategies import machine
 from tpusim.base.errors import CheckFailed
 from tpusim.flow.account import transformation_cycles
 from tpusim.machines.tpu import datapath, event, register
-from tpusim.machines.tpu.program.addresses import PADDING, AddressPattern, Counter, Counters, Feed, LaneGroup, Table
+from tpusim.machines.tpu.program.addresses import (
+    PADDING,
+    AddressPattern,
+    AddressTable,
+    Counter,
+    Counters,
+    Feed,
+    LaneGroup,
+)
 from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Buffer, Program
 from tpusim.machines.tpu.program.steps import Preload, Step, Stream
@@ -124,7 +132,7 @@ def test_a_table_of_addresses() -> None:
     """In any order, a word twice, and padding."""
     gathered = np.zeros((4, 4, 2), np.float32)
     gathered[:, [0, 1, 3]] = OPERANDS["ifmap"][:, 0, 0].reshape(4, 4, 2)[:, [3, 0, 3]]
-    reads = feed((0, 4), pattern=Table((3, 0, PADDING, 3)))
+    reads = feed((0, 4), pattern=AddressTable((3, 0, PADDING, 3)))
     np.testing.assert_array_equal(written(program(reads=reads))[:, 0, 0], products(gathered.reshape(4, 8)))
 
 
@@ -135,7 +143,7 @@ def test_counters_that_begin_and_end_anywhere(first: int, stop: int) -> None:
     rows = [[row * 2 + col if 0 <= row < 2 and 0 <= col < 2 else PADDING for col in (-1, 1, 3)] for row in range(-1, 3)]
     addresses = tuple(address for row in rows for address in row)[first:stop]
     window = Counters(0, counters, range(first, stop))
-    by_window, by_table = (program(reads=feed((0, 4), pattern=each)) for each in (window, Table(addresses)))
+    by_window, by_table = (program(reads=feed((0, 4), pattern=each)) for each in (window, AddressTable(addresses)))
     np.testing.assert_array_equal(written(by_window), written(by_table))
     assert event.run(by_window, HARDWARE) == event.run(by_table, HARDWARE)
 
@@ -170,7 +178,7 @@ def test_a_word_below_the_first_is_refused(name: str, by: int, engine: Any) -> N
 @pytest.mark.parametrize("engine", [datapath, register], ids=["data path", "register"])
 @pytest.mark.parametrize("address", [-2, 14])
 def test_a_table_names_words_that_exist(address: int, engine: Any) -> None:
-    wrong = program(reads=feed((0, 4), pattern=Table((0, 1, address, 3))))
+    wrong = program(reads=feed((0, 4), pattern=AddressTable((0, 1, address, 3))))
     with pytest.raises(CheckFailed, match=rf"\[-2, |, 15\)|word {address} is outside"):
         engine.run(wrong, HARDWARE, OPERANDS)
 
@@ -270,7 +278,7 @@ def test_lanes_that_are_counted_in_two_ways_are_refused() -> None:
 def test_a_spill_takes_each_lane_group_from_its_own_addresses() -> None:
     """Backwards with a word left out, and by a table with a word twice; padding is zero."""
     backwards = Counters(BESIDE + 2, (Counter(4, 0, 1, 3, -1),))
-    groups = LaneGroup(0, 2, backwards), LaneGroup(2, 2, Table((BESIDE + 3, PADDING, BESIDE, BESIDE)))
+    groups = LaneGroup(0, 2, backwards), LaneGroup(2, 2, AddressTable((BESIDE + 3, PADDING, BESIDE, BESIDE)))
     words = products(OPERANDS["ifmap"][:, 0, 0]).reshape(4, 4, 2)
     taken = np.zeros((4, 4, 2), np.float32)
     taken[:2, :3] = words[:2, [2, 1, 0]]
@@ -298,7 +306,7 @@ def test_only_spills_have_addresses_of_their_own_and_as_many_as_words() -> None:
     with pytest.raises(CheckFailed, match=r"step 0 .* has addresses for other lanes"):
         check_program(change(0, feed=feed((0, 4))), HARDWARE)
     with pytest.raises(CheckFailed, match="moves 4 words, and lane 0 reads 1"):
-        check_program(change(6, feed=feed((0, 4), pattern=Table((BESIDE,)))), HARDWARE)
+        check_program(change(6, feed=feed((0, 4), pattern=AddressTable((BESIDE,)))), HARDWARE)
 
 
 # ---- tensors that are written and read again

@@ -24,7 +24,7 @@ from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.transfers import Fill, Keep, Spill
 from tpusim.machines.tpu.schedule.at_home import Stays, settled
 from tpusim.machines.tpu.schedule.home import ScatteredError, home_of
-from tpusim.machines.tpu.schedule.joined import Read, linked
+from tpusim.machines.tpu.schedule.joined import ReadOutcomes, linked
 from tpusim.machines.tpu.schedule.residence import Residence, residence
 from tpusim.network.ops.elementwise import Add, Relu
 from tpusim.network.ops.fused import OTHER, Fused
@@ -105,8 +105,8 @@ def block(capacity: int = 800, numbers: Numbers = SMALL) -> Chain:
     behind = [Relu(**sizes), conv(12, 6, 12, 3, padding=1), Add(**sizes), Relu(**sizes)]
     for at, layer in enumerate([conv(6, 6, 12, 3, padding=1), *behind]):
         made = nameless(LOWERINGS[meant(layer, "channel_first")].drafts(layer, 4, chain.hardware)[0])
-        reads = {"ifmap": Read((f"l{at - 1}",))} if at else {}
-        chain.join(layer, made, {**reads, "other": Read(("l0",))} if isinstance(layer, Add) else reads)
+        reads = {"ifmap": ReadOutcomes((f"l{at - 1}",))} if at else {}
+        chain.join(layer, made, {**reads, "other": ReadOutcomes(("l0",))} if isinstance(layer, Add) else reads)
     return chain
 
 

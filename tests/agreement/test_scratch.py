@@ -40,7 +40,7 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Step
 from tpusim.machines.tpu.program.tensor import Tensor
 from tpusim.machines.tpu.program.transfers import Fill, Inbound, Prefetch, Transfer
-from tpusim.machines.tpu.schedule.joined import Joint, Read, linked, placed
+from tpusim.machines.tpu.schedule.joined import Joint, ReadOutcomes, linked, placed
 from tpusim.machines.tpu.schedule.residence import residence
 from tpusim.machines.tpu.schedule.scratch import in_scratch, prefetched
 from tpusim.machines.tpu.sections import ScratchMemory
@@ -262,7 +262,7 @@ def test_what_somebody_else_wants_stays_in_hbm() -> None:
     alone = [each._replace(leaves=False) for each in joints]
     near = [each.program.tensor("ofmap").scratch is not None for each in in_scratch(alone, hardware)]
     assert near == [True, True, False]
-    other = [alone[0], alone[1], alone[2]._replace(reads={"ifmap": Read(("l0", "l1"), False, True)})]
+    other = [alone[0], alone[1], alone[2]._replace(reads={"ifmap": ReadOutcomes(("l0", "l1"), False, True)})]
     assert in_scratch(other, hardware) == tuple(other)
     stay = frozenset({"l1.ifmap"})
     assert [each.program.tensor("ifmap").scratch is None for each in in_scratch(alone, hardware, stay)] == [

@@ -26,7 +26,7 @@ from tpusim.flow.verify import expected, operands_of
 from tpusim.machines.tpu import datapath, event, register
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
-from tpusim.machines.tpu.program.addresses import AddressPattern, Counter, Counters, Feed, LaneGroup, Table
+from tpusim.machines.tpu.program.addresses import AddressPattern, AddressTable, Counter, Counters, Feed, LaneGroup
 from tpusim.machines.tpu.program.program import Buffer, Explanation, Lowered, Program
 from tpusim.machines.tpu.program.steps import Preload, Step, Stream
 from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
@@ -142,14 +142,14 @@ class Reversed:
         return as_table(counters) if self.tables else counters
 
 
-def as_table(pattern: Counters) -> Table:
+def as_table(pattern: Counters) -> AddressTable:
     """The same addresses, one by one."""
     addresses = []
     for counts in np.ndindex(*(counter.length for counter in pattern.counters)):
         pairs = [*zip(pattern.counters, counts, strict=True)]
         inside = all(count in counter.inside for counter, count in pairs)
         addresses.append(pattern.base + sum(c.offset(count) for c, count in pairs) if inside else -1)
-    return Table(tuple(addresses))
+    return AddressTable(tuple(addresses))
 
 
 def lower(layer: Op, batch: int, hardware: Hardware) -> Lowered:

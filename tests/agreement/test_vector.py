@@ -20,6 +20,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import (
     PADDING,
     AddressPattern,
+    AddressTable,
     BankFeed,
     Counter,
     Counters,
@@ -27,7 +28,6 @@ from tpusim.machines.tpu.program.addresses import (
     Feed,
     LaneGroup,
     Picked,
-    Table,
 )
 from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Buffer, Constant, Derived, Program
@@ -126,7 +126,7 @@ def test_padding_and_lanes_that_nothing_feeds_are_zero() -> None:
 def test_results_go_where_their_addresses_say() -> None:
     """Backwards, and one nowhere, which keeps what was there before."""
     before = Vector((), "maximum", (at(TWO),), at(INTO), WORDS)
-    there = at(0, pattern=Table((INTO + 3, PADDING, INTO + 1, INTO)))
+    there = at(0, pattern=AddressTable((INTO + 3, PADDING, INTO + 1, INTO)))
     values = outcome(program(before, Vector((), "maximum", (at(ONE),), there, WORDS))).reshape(4, 4, 2)
     words = FIRST.reshape(4, 4, 2)
     np.testing.assert_array_equal(values[:, [3, 1, 0]], words[:, [0, 2, 3]])
@@ -459,7 +459,7 @@ class Writer:
         if self.draw(st.booleans()):
             return Counters(base, (Counter(words, start, 1, WORDS, 1),))
         places = st.one_of(st.just(PADDING), st.integers(base, base + WORDS - 1))
-        return Table(tuple(self.draw(st.lists(places, min_size=words, max_size=words))))
+        return AddressTable(tuple(self.draw(st.lists(places, min_size=words, max_size=words))))
 
 
 @st.composite

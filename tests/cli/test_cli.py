@@ -677,7 +677,7 @@ def test_an_interrupted_trace_says_so(out: tuple[str, ...], monkeypatch: pytest.
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(register.Machine, "clock", interrupted)
+    monkeypatch.setattr(register.RegisterMachine, "clock", interrupted)
     result = tpusim("trace", "small.yaml", *TINY, "--layers", "fc", *out)
     assert result.exit_code == 130
     assert result.stderr == "Interrupted; no file was written.\n"
@@ -703,7 +703,7 @@ def test_too_little_memory_is_told(arguments: tuple[str, ...], monkeypatch: pyte
     def full(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(register.Machine, "__init__", full)
+    monkeypatch.setattr(register.RegisterMachine, "__init__", full)
     result = tpusim(arguments[0], "small.yaml", *TINY, *arguments[1:])
     assert result.exit_code == 2
     assert "too little memory for the register engine; take a smaller --batch, or --engine event" in result.stderr

@@ -28,7 +28,7 @@ from tests.hdl.translation import Outside, plan_of
 # ---- the register engine, overheard
 
 
-def overhear(engine: register.Machine) -> list[Access]:
+def overhear(engine: register.RegisterMachine) -> list[Access]:
     """Run the register engine to its end; every access in the order (cycle, lane)."""
     accesses: list[Access] = []
     while not engine.finished:
@@ -38,7 +38,7 @@ def overhear(engine: register.Machine) -> list[Access]:
     return accesses
 
 
-def access_of(engine: register.Machine, now: int, lane: int) -> Access:
+def access_of(engine: register.RegisterMachine, now: int, lane: int) -> Access:
     """What the port of a lane did in the last cycle: the word still stands where it was read or written."""
     address, order = int(engine.lanes.addresses[0, lane]), engine.lanes.orders.registers[0, lane]
     whole = order["client"] in (WEIGHT, DMA)
@@ -72,9 +72,9 @@ class Case:
         return operands_of(self.layer, self.batch, seed=3)
 
     @property
-    def engine(self) -> register.Machine:
+    def engine(self) -> register.RegisterMachine:
         """The register engine before its first cycle."""
-        return register.Machine(self.program, self.hardware, self.operands)
+        return register.RegisterMachine(self.program, self.hardware, self.operands)
 
     @property
     def outside(self) -> Outside:

@@ -27,8 +27,8 @@ from tpusim.flow.tracing import trace
 from tpusim.report.plots.paper import pictures
 from tpusim.report.tables import paper as tables
 from tpusim.study.paper.claims import CONDITION, FAILS, HOLDS, OPEN, Claim, Finding, words
-from tpusim.study.paper.exhibit import Exhibit, Grid, Simulated, shown
-from tpusim.study.paper.run import FILE, MAKERS, Plan, chosen
+from tpusim.study.paper.exhibit import CellGrid, Exhibit, Simulated, shown
+from tpusim.study.paper.run import FILE, MAKERS, PointPlan, chosen
 from tpusim.study.processes import Processes
 from tpusim.study.sweep.jobs import simulated
 from tpusim.study.sweep.store import Store
@@ -119,7 +119,7 @@ def quiet(*_: object) -> None:
 
 def made_in(folder: Path, figures: Sequence[str]) -> list[Exhibit]:
     with closing(Store(folder / FILE)) as store, Processes(simulated, 1) as processes:
-        plan = Plan.of(figures)
+        plan = PointPlan.of(figures)
         plan.run(store, processes, quiet)
         return plan.made(store)
 
@@ -201,7 +201,7 @@ def test_ports_are_as_the_register_engine_has_them() -> None:
     every = {cycle.number: cycle.ports for cycle in cycles(0, quiet)}
     made = shown(MAKERS["10"], {"fig10": Simulated({"port_stall_cycles": 0}, ())})
     ports = made.views[1]
-    assert isinstance(ports, Grid)
+    assert isinstance(ports, CellGrid)
     for column, number in enumerate(ports.columns):
         letters = "".join(row[column].text or "." for row in ports.cells)
         assert letters == re.sub("[^RW]", ".", every[int(number)])
@@ -213,7 +213,7 @@ def test_finished_points_outlive_an_interruption(tmp_path: Path) -> None:
             yield from islice(super().outcomes(inputs), len(inputs) // 2)
             raise KeyboardInterrupt
 
-    plan = Plan.of(["14a"])
+    plan = PointPlan.of(["14a"])
     with closing(Store(tmp_path / FILE)) as store:
         everything = plan.left(store)
         with pytest.raises(KeyboardInterrupt):

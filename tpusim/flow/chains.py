@@ -29,7 +29,7 @@ from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.schedule.joined import Joint, Read, linked, placed, unfit
+from tpusim.machines.tpu.schedule.joined import Joint, ReadOutcomes, linked, placed, unfit
 from tpusim.machines.tpu.schedule.residence import Residence, immovable, residence
 from tpusim.machines.tpu.schedule.scratch import in_scratch
 from tpusim.network.ops.op import Op
@@ -109,7 +109,7 @@ def chains_of(tasks: Iterable[Task[Prepared]], workload: Workload, hardware: Har
     yield Chain(tuple(held), reads.among(joints), hardware, apart)
 
 
-def _joint(task: Task[Prepared], reads: Mapping[str, Read]) -> Joint:
+def _joint(task: Task[Prepared], reads: Mapping[str, ReadOutcomes]) -> Joint:
     joint, draft = Joint(task.layer.name, task.prepared.program, reads), task.prepared.draft
     return joint._replace(units=draft.units, finish=draft.finished) if draft else joint
 
@@ -161,14 +161,14 @@ class _Reads:
                     found[name].add(layer.name)
         return found
 
-    def of(self, layer: Op) -> dict[str, Read]:
+    def of(self, layer: Op) -> dict[str, ReadOutcomes]:
         """By its tensors. Where nobody tells, it reads what the layer ahead makes."""
         tensors = layer.reads(self._batch)
         if layer.name in self._known:
             told = zip(tensors, self._known[layer.name], strict=False)
-            return {tensor: Read(*source) for tensor, source in told}
+            return {tensor: ReadOutcomes(*source) for tensor, source in told}
         ahead = self._ahead[layer.name]
-        return {next(iter(tensors)): Read((ahead.name,))} if ahead else {}
+        return {next(iter(tensors)): ReadOutcomes((ahead.name,))} if ahead else {}
 
 
 # ---- what engines make of them

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timing import Timing
-from tpusim.machines.tpu.program.moves import Moves
+from tpusim.machines.tpu.program.moves import TransferRuns
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import HBM, Transfer
 from tpusim.memory.dram.device import Device
@@ -16,7 +16,7 @@ def wanted_bytes(program: Program, hardware: Hardware) -> int:
     """Bytes of the elements that all transfers move; 0 where no banks are modelled."""
     if hardware.hbm.dram is None:
         return 0
-    moves = Moves(program, hardware)
+    moves = TransferRuns(program, hardware)
     return sum(moves.wanted(step) for step in program.steps if isinstance(step, Transfer) and step.bus == HBM)
 
 

@@ -59,7 +59,7 @@ def trace(
     ready = prepared(layer, workload.batch, hardware, asked)
     with failures_named(layer), memory_needed(layer):
         total = ready.timing.cycles
-        running = register.Machine(ready.program, hardware, as_floats(operands_of(layer, workload.batch, seed)))
+        running = register.RegisterMachine(ready.program, hardware, as_floats(operands_of(layer, workload.batch, seed)))
 
     def cycles(first: int, watch: Watch) -> Iterator[Cycle]:
         with failures_named(layer):

@@ -16,7 +16,7 @@ MOST_ELEMENTS = 2**31 - 1
 """Of a tensor: its addresses are whole numbers of 32 bits."""
 
 
-class Tile(NamedTuple):
+class BlockTile(NamedTuple):
     """What a block of threads works on.
 
     Attributes:
@@ -34,10 +34,10 @@ class Tile(NamedTuple):
     stages: int = 3
 
 
-TILE = Tile()
+TILE = BlockTile()
 
 
-class Tensor(Protocol):
+class DeviceTensor(Protocol):
     """A tensor that Triton takes, such as one of PyTorch: contiguous, on the GPU that is to work."""
 
     @property
@@ -57,7 +57,12 @@ def shapes(layer: Conv2d, batch: int) -> Mapping[str, tuple[int, int, int, int]]
 
 
 def convolve(
-    layer: Conv2d, ifmap: Tensor, filters: Tensor, ofmap: Tensor, order: str = ORDERS[1], tile: Tile = TILE
+    layer: Conv2d,
+    ifmap: DeviceTensor,
+    filters: DeviceTensor,
+    ofmap: DeviceTensor,
+    order: str = ORDERS[1],
+    tile: BlockTile = TILE,
 ) -> None:
     """Write the ofmap of a layer; sums are of float32, whatever the tensors hold.
 
@@ -83,7 +88,7 @@ def convolve(
     )  # fmt: skip
 
 
-def _check(layer: Conv2d, tensors: Mapping[str, Tensor], order: str) -> None:
+def _check(layer: Conv2d, tensors: Mapping[str, DeviceTensor], order: str) -> None:
     if order not in ORDERS:
         raise InputError(f"unknown order {order!r}{did_you_mean(order, ORDERS)}; there is {', '.join(ORDERS)}")
     if layer.groups > 1:

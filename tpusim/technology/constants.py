@@ -103,7 +103,7 @@ class Crossbar(FileSection):
         return crossings * self.area_nm2 * _NM2 * shrink(self.feature_nm, feature_nm)
 
 
-class Arithmetic(FileSection):
+class ArithmeticEnergies(FileSection):
     """Energies of an operation, and areas of what does it once a cycle."""
 
     bf16_multiply_aj: Annotated[int, _Energy, written("1.1 pJ", "bf16_multiply")]
@@ -172,7 +172,7 @@ class Technology(FileSection):
     pitch: Pitch
     macro: Macro
     crossbar: Crossbar
-    arithmetic: Arithmetic
+    arithmetic: ArithmeticEnergies
     flip_flop: FlipFlop
     hbm: HbmEnergy
 

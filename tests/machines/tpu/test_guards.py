@@ -35,18 +35,18 @@ NARROW_PROGRAM = CHANNEL_FIRST.lower(LAYER, 4, NARROW)[0]
 OPERANDS = operands_of(LAYER, 4, seed=0)
 
 
-def started(program: Program = PROGRAM) -> register.Machine:
-    return register.Machine(program, MACHINE, OPERANDS)
+def started(program: Program = PROGRAM) -> register.RegisterMachine:
+    return register.RegisterMachine(program, MACHINE, OPERANDS)
 
 
-def reframed(running: register.Machine, frame: Frame) -> register.Machine:
+def reframed(running: register.RegisterMachine, frame: Frame) -> register.RegisterMachine:
     """The machine with another frame on its port."""
     stream = running.control.streams[0]
     stream.frame, stream.queues = frame, [ResultQueue(frame, 0, stream.scoreboard)]
     return running
 
 
-def run(machine: register.Machine) -> None:
+def run(machine: register.RegisterMachine) -> None:
     with failures_named(LAYER):
         while not machine.finished:
             machine.clock()
@@ -69,7 +69,7 @@ def test_a_frame_too_short_for_the_serializers() -> None:
 
 
 def test_weights_read_faster_than_they_leave() -> None:
-    running = register.Machine(NARROW_PROGRAM, NARROW, OPERANDS)
+    running = register.RegisterMachine(NARROW_PROGRAM, NARROW, OPERANDS)
     running.control.preloads[0].tick = _hasty(running.control.preloads[0])  # type: ignore[method-assign]
     with pytest.raises(PortConflict, match=r"layer conv: cycle \d+: lane 0: a serializer gets a word before"):
         run(running)
@@ -84,10 +84,10 @@ def _hasty(unit: Any) -> Any:
 
 def test_too_few_places_for_results(monkeypatch: pytest.MonkeyPatch) -> None:
     """IN_FLIGHT is what three frames need; with less a result would be lost without a word."""
-    run(register.Machine(NARROW_PROGRAM, NARROW, OPERANDS))
+    run(register.RegisterMachine(NARROW_PROGRAM, NARROW, OPERANDS))
     monkeypatch.setattr(wires, "IN_FLIGHT", 1)
     with pytest.raises(PortConflict, match=r"layer conv: cycle \d+: lane 0: result word \d+ is written when \d+ are"):
-        run(register.Machine(NARROW_PROGRAM, NARROW, OPERANDS))
+        run(register.RegisterMachine(NARROW_PROGRAM, NARROW, OPERANDS))
 
 
 def test_steps_that_wait_for_one_another_are_named() -> None:
@@ -146,7 +146,8 @@ def test_who_watches_is_told_how_many_cycles_have_passed() -> None:
     assert looks == list(range(LOOK_EVERY, timing.cycles + 1, LOOK_EVERY))
     assert len(looks) > 2
     traced: list[int] = []
-    assert len(list(register.trace(register.Machine(program, hardware, operands), 0, traced.append))) == timing.cycles
+    running = register.RegisterMachine(program, hardware, operands)
+    assert len(list(register.trace(running, 0, traced.append))) == timing.cycles
     assert traced == looks
     told: list[tuple[str, str]] = []
     simulate(Workload("one", 4, (layer,)), hardware, engine="register", watch=lambda *seen: told.append(seen))

@@ -23,7 +23,7 @@ from tpusim.machines.tpu.description import load_hardware
 from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.machines.tpu.observation.timeline import ACCESSES, Cycle, unwatched
 from tpusim.machines.tpu.observation.timing import Timing
-from tpusim.machines.tpu.register import Machine, trace
+from tpusim.machines.tpu.register import RegisterMachine, trace
 from tpusim.network.ops.array_op import Conv2d
 from tpusim.network.workload_file import load_workload
 from tpusim.report.plots.figure import DOTS_PER_INCH
@@ -39,11 +39,11 @@ FIG_11 = Conv2d("fig11", 2, 3, 4, 4, (1, 2), (1, 1), (0, 0), (1, 1), 1)
 """Tiles (1,1) and (1,2) stacked: C_I = 2, 3 x 3 outputs."""
 
 
-def traced(layer: Conv2d) -> tuple[list[str], Machine]:
+def traced(layer: Conv2d) -> tuple[list[str], RegisterMachine]:
     hardware = machine(4, 4, word_elements=2, alus=8, bytes_per_cycle=5000, latency_cycles=1)
     program = CHANNEL_FIRST.lower(layer, 2, hardware)[0]
     operands = operands_of(layer, 2, seed=0)
-    running = Machine(program, hardware, operands)
+    running = RegisterMachine(program, hardware, operands)
     text = list(lines(trace(running)))
     np.testing.assert_array_equal(running.hbm.tensor("ofmap"), expected(layer, operands))
     return text, running

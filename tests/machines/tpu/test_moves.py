@@ -25,7 +25,7 @@ from tests.strategies import (
 from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import lowered
-from tpusim.machines.tpu.program.moves import Moves, regions_of
+from tpusim.machines.tpu.program.moves import TransferRuns, regions_of
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
 from tpusim.machines.tpu.program.transfers import Fill, Spill, Transfer
@@ -93,7 +93,7 @@ def programs(draw: st.DrawFn) -> tuple[Program, Hardware]:
 @given(programs())
 def test_runs_of_all_transfers(case: tuple[Program, Hardware]) -> None:
     program, hardware = case
-    moves = Moves(program, hardware)
+    moves = TransferRuns(program, hardware)
     assert_one_after_another(moves)
     for step in transfers(program):
         held = elements(step)
@@ -108,7 +108,7 @@ def test_runs_of_all_transfers(case: tuple[Program, Hardware]) -> None:
     assert_read_in_one_run(program, hardware)
 
 
-def assert_bytes_follow(step: Transfer, moves: Moves, hardware: Hardware) -> None:
+def assert_bytes_follow(step: Transfer, moves: TransferRuns, hardware: Hardware) -> None:
     """From the runs; where nothing else than HWCN is asked for, nobody but the lowering has written them."""
     runs, burst = moves.runs(step), hardware.hbm.burst_bytes
     assert step.hbm_bytes == moves.bytes(step) == sum(-(-each.size // burst) * burst * each.number for each in runs)
@@ -117,7 +117,7 @@ def assert_bytes_follow(step: Transfer, moves: Moves, hardware: Hardware) -> Non
     assert touched <= step.hbm_bytes + burst * sum(each.number for each in runs)
 
 
-def assert_one_after_another(moves: Moves) -> None:
+def assert_one_after_another(moves: TransferRuns) -> None:
     """Tensors have addresses of their own."""
     bases = [*moves.bases.values()]
     assert [*moves.bases] == [each.name for each in moves.program.tensors]
@@ -132,7 +132,7 @@ def assert_one_after_another(moves: Moves) -> None:
 def assert_read_in_one_run(program: Program, hardware: Hardware) -> None:
     """A filter that lies as it is read: each part at one place, whichever fill brings it, and no two at one."""
     hardware = hardware.model_copy(update={"hbm": hardware.hbm.model_copy(update={"layout": Layouts()})})
-    moves, size = Moves(program, hardware), hardware.vector_memory.element_bytes
+    moves, size = TransferRuns(program, hardware), hardware.vector_memory.element_bytes
     places: dict[tuple[tuple[Along, ...], ...], tuple[int, int]] = {}
     for step in transfers(program):
         if step.tensor.name == "filter":
@@ -151,7 +151,7 @@ def test_a_lowering_that_says_nothing_has_runs_all_the_same() -> None:
     """One that the package has never seen, and which counts bytes of its own."""
     layer, hardware = conv(5, 6, 7, 3, padding=1), machine(8, 4, word_elements=4, layout="CHW")
     program = Reversed(layer, 3, hardware).lowered()[0]
-    moves = Moves(program, hardware)
+    moves = TransferRuns(program, hardware)
     fill, spill = (next(step for step in program.steps if isinstance(step, kind)) for kind in (Fill, Spill))
     assert fill.regions is None
     # Eight rows hold channel 0 seven times, or channel 0 and one tap of no other: each channel comes once.
@@ -169,7 +169,7 @@ def test_rows_of_a_block_by_hand() -> None:
     runs = {}
     for order in ("HWCN", "HWC", "CHW"):
         hardware = machine(layout=order)
-        runs[order] = Moves(Program((tensor,), (), (step,), 2), hardware).runs(step)
+        runs[order] = TransferRuns(Program((tensor,), (), (step,), 2), hardware).runs(step)
     assert [(each.base, each.levels, each.size) for each in runs["HWCN"]] == [(512, (), 512)]
     assert [(each.base, each.levels, each.size) for each in runs["HWC"]] == [(256, ((2, 768),), 256)]
     assert [(each.base, each.levels, each.size) for each in runs["CHW"]] == [(64, ((2, 768), (4, 192)), 64)]

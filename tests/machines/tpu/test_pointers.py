@@ -21,11 +21,11 @@ from tpusim.machines.tpu.lowering.registry import lowered
 from tpusim.machines.tpu.program.addresses import (
     MOST_WORDS,
     PADDING,
+    AddressTable,
     BankFeed,
     Feed,
     LaneGroup,
     Pointers,
-    Table,
     pointer_bytes,
     pointers_a_word,
 )
@@ -293,7 +293,9 @@ def gathering(
     out = Part(into, (0,), cols, (Along(2, range(length)), Along(3, range(fill))), fill)
     steps: list[Fill | Preload | Stream | Spill] = [Fill((), ifmap, (map_part,), 64), Fill((), filter_, (weights,), 64)]
     for number in range(passes):
-        groups = (LaneGroup(tap * lanes, lanes, Table(tuple(addresses[number, tap].tolist()))) for tap in range(taps))
+        groups = (
+            LaneGroup(tap * lanes, lanes, AddressTable(tuple(addresses[number, tap].tolist()))) for tap in range(taps)
+        )
         steps.append(Preload((1,), words, weight_words, lanes * taps, hardware.array.cols))
         reads = Feed(tuple(groups))
         steps.append(Stream((0,), len(steps) - 1, reads, into, length, lanes * taps, hardware.array.cols, number > 0))

@@ -15,7 +15,7 @@ from tpusim.machines.tpu import event
 from tpusim.machines.tpu.definition import CLIENTS
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
-from tpusim.machines.tpu.observation.timeline import Pieces, Slice, Timeline, Track
+from tpusim.machines.tpu.observation.timeline import Pieces, Timeline, TimeSlice, Track
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.program import Program
 from tpusim.network.ops.array_op import Conv2d, Gemm
@@ -56,7 +56,12 @@ def test_pieces_become_slices_in_order() -> None:
     """Those of one name and step that touch are one; empty ones are none."""
     starts = np.array([0, 4, 8])
     track = Track.of([Pieces("b", starts + 3, np.array([1, 0, 1])), Pieces("a", starts, np.array([3, 4, 2]), 7)])
-    assert list(track) == [Slice(0, 3, "a", 7), Slice(3, 4, "b", -1), Slice(4, 10, "a", 7), Slice(11, 12, "b", -1)]
+    assert list(track) == [
+        TimeSlice(0, 3, "a", 7),
+        TimeSlice(3, 4, "b", -1),
+        TimeSlice(4, 10, "a", 7),
+        TimeSlice(11, 12, "b", -1),
+    ]
     assert track.sums() == {"a": 9, "b": 2}
 
 

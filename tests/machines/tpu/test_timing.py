@@ -169,8 +169,8 @@ def test_the_order_in_which_units_are_visited_does_not_matter(order: tuple[int, 
     layer, hardware = conv(3, 6, 5, 3, padding=1), machine(5, 4, word_elements=3)
     program = CHANNEL_FIRST.lower(layer, 4, hardware)[0]
     operands = operands_of(layer, 4, seed=0)
-    plain = register.Machine(program, hardware, operands)
-    shuffled = register.Machine(program, hardware, operands)
+    plain = register.RegisterMachine(program, hardware, operands)
+    shuffled = register.RegisterMachine(program, hardware, operands)
     shuffled.units = [shuffled.units[index] for index in order]
     shuffled.units = [Quiet(unit, shuffled.lanes.wires) for unit in shuffled.units]
     for each in (plain, shuffled):

@@ -17,7 +17,7 @@ from tpusim.cli.terminal import present, say, show
 from tpusim.report.tables import paper as tables
 from tpusim.study.paper.design import unverified
 from tpusim.study.paper.exhibit import Exhibit
-from tpusim.study.paper.run import FILE, MAKERS, Plan, chosen
+from tpusim.study.paper.run import FILE, MAKERS, PointPlan, chosen
 from tpusim.study.processes import Processes
 from tpusim.study.sweep.jobs import simulated
 from tpusim.study.sweep.store import Store, model_version, sources_digest
@@ -39,7 +39,7 @@ def make_and_report(keys: Sequence[str], out: Path, workers: int, json: str | No
     figures = chosen(keys)
     output = JsonOutput(json, made=out)
     make_folder(out)
-    plan = Plan.of(figures)
+    plan = PointPlan.of(figures)
     with closing(Store(out / FILE)) as store:
         _simulate(plan, store, out, workers)
         made = plan.made(store)
@@ -51,7 +51,7 @@ def make_and_report(keys: Sequence[str], out: Path, workers: int, json: str | No
     show(stream, f"In {out}: {', '.join([FILE, *names])}")
 
 
-def _simulate(plan: Plan, store: Store, out: Path, workers: int) -> None:
+def _simulate(plan: PointPlan, store: Store, out: Path, workers: int) -> None:
     """What is missing; what ends it early says where the finished points are."""
     total = plan.left(store)
     kept = f"finished points are in {out}; the same command continues"
@@ -59,7 +59,7 @@ def _simulate(plan: Plan, store: Store, out: Path, workers: int) -> None:
         plan.run(store, executor, meter.show)
 
 
-def _files(made: Sequence[Exhibit], plan: Plan, store: Store, out: Path, kinds: Sequence[str]) -> list[str]:
+def _files(made: Sequence[Exhibit], plan: PointPlan, store: Store, out: Path, kinds: Sequence[str]) -> list[str]:
     """Names of pictures and page; they are written again only when something in them may have changed."""
     sources = sources_digest("report/**/*.*", "result/**/*.py", "study/**/*.py"), model_version()
     inputs = sources, [key for _, key in plan.points], tables.to_json(made), unverified(), kinds

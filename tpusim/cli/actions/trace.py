@@ -24,7 +24,7 @@ from tpusim.report.plots import KNOWN
 from tpusim.report.trace.lanes import MOST_CYCLES, MOST_LANE_CYCLES, MOST_SLICES, MOST_TIMELINE_CYCLES, lines, vcd
 
 if TYPE_CHECKING:
-    from tpusim.report.trace.perfetto import Placed, PlacedSlots, Span
+    from tpusim.report.trace.perfetto import LayerSpan, Placed, PlacedSlots
 
 TIMELINE_FORMATS = (".perfetto-trace", ".pftrace")
 FORMATS = (".txt", *(f".{kind}" for kind in KNOWN), ".vcd", *TIMELINE_FORMATS)
@@ -171,11 +171,11 @@ def _placed(wanted: Wanted, out: Path) -> tuple[list[Placed], int]:
     return placed, at
 
 
-def _spans(stretch: Stretch, inputs: Mapping[str, tuple[str, ...]]) -> Iterator[Span]:
-    from tpusim.report.trace.perfetto import Span
+def _spans(stretch: Stretch, inputs: Mapping[str, tuple[str, ...]]) -> Iterator[LayerSpan]:
+    from tpusim.report.trace.perfetto import LayerSpan
 
     for layer, (first, stop) in zip(stretch.layers, pairwise(stretch.cuts), strict=True):
-        yield Span(layer.name, first, stop, inputs.get(layer.name, ()))
+        yield LayerSpan(layer.name, first, stop, inputs.get(layer.name, ()))
 
 
 def _not_beyond(count: int, most: int, what: str, layer: str, out: Path) -> None:

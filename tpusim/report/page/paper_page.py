@@ -8,7 +8,7 @@ from html import escape
 
 from tpusim.base.version import __version__
 from tpusim.report.page.assemble import filled
-from tpusim.report.tables.paper import Row, agreeing, rows_of, summary
+from tpusim.report.tables.paper import ClaimRow, agreeing, rows_of, summary
 from tpusim.study.paper.claims import CONDITION, FAILS, HOLDS, OPEN, VERDICTS, Claim
 from tpusim.study.paper.exhibit import Exhibit
 
@@ -31,7 +31,7 @@ def paper_page(made: Sequence[Exhibit], images: Mapping[str, bytes], sources: Se
     )
 
 
-def _row(row: Row) -> str:
+def _row(row: ClaimRow) -> str:
     claim = row.claim
     cells = (
         f'<a href="#{row.exhibit.words.stem}">{escape(row.exhibit.words.name)}</a>',

@@ -19,7 +19,18 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 
 from tpusim.report.plots.figure import Picture, columns_below, figure_of, plain
 from tpusim.report.style import HATCHES, MAIN, MARK, SERIES
-from tpusim.study.paper.exhibit import Bars, Curves, Errors, Exhibit, Grid, Marks, Parity, Schedule, Values, View
+from tpusim.study.paper.exhibit import (
+    BarChart,
+    CellGrid,
+    Curves,
+    Errors,
+    Exhibit,
+    Marks,
+    Parity,
+    ScheduleChart,
+    Values,
+    View,
+)
 from tpusim.study.validation.comparison import Comparison
 
 Draw = Callable[[Axes, Any], None]
@@ -79,12 +90,12 @@ _BINS = np.arange(-32.5, 35, 5)
 """Bounds of the bins of errors in percent; the outermost bins hold all beyond."""
 
 
-def _bars_size(view: Bars) -> tuple[float, float]:
+def _bars_size(view: BarChart) -> tuple[float, float]:
     """As wide as the bars need."""
     return max(_SIZE[0], 1.2 + _BAR_INCHES * len(view.groups) * (len(view.series) + 1)), _SIZE[1]
 
 
-def _bars(axes: Axes, view: Bars) -> None:
+def _bars(axes: Axes, view: BarChart) -> None:
     """A group of bars each, tones and hatches by series."""
     places = np.arange(len(view.groups))
     _beside(axes, places, _FILLED / len(view.series), view.series)
@@ -167,7 +178,7 @@ _SPANS = {
 """Spans in a schedule by their kind: tone, hatch, meaning."""
 
 
-def _schedule(axes: Axes, view: Schedule) -> None:
+def _schedule(axes: Axes, view: ScheduleChart) -> None:
     """A bar for every span, rows from the top down."""
     for place, spans in enumerate(view.rows.values()):
         for kind in dict.fromkeys(span.kind for span in spans):
@@ -181,20 +192,20 @@ def _schedule(axes: Axes, view: Schedule) -> None:
     axes.set(xlim=(0, view.end), ylim=(len(view.rows) - 0.5, -0.5), xlabel="cycles")
 
 
-def _grid_size(view: Grid) -> tuple[float, float]:
+def _grid_size(view: CellGrid) -> tuple[float, float]:
     """A cell as wide as the longest text in any."""
     names = max(map(len, view.rows), default=0) * _LETTER_INCHES
     width = max(map(len, view.cells)) * _cell_width(view) + names + 0.3
     return max(_LETTER_INCHES * len(view.title), width), len(view.cells) * _CELL_INCHES + 0.5
 
 
-def _cell_width(view: Grid) -> float:
+def _cell_width(view: CellGrid) -> float:
     """Inches: wide enough for the longest line in any cell."""
     lines = (line for row in view.cells for cell in row for line in cell.text.split("\n"))
     return max(_CELL_INCHES, 0.1 + _LETTER_INCHES * max(map(len, lines), default=1))
 
 
-def _grid(axes: Axes, view: Grid) -> None:
+def _grid(axes: Axes, view: CellGrid) -> None:
     """A rectangle and a text each."""
     columns = max(map(len, view.cells))
     for y, row in enumerate(view.cells):
@@ -222,12 +233,12 @@ def _named(axes: Axes, tone: str, meaning: str, hatch: str = "") -> None:
 
 
 _KINDS: Mapping[type, tuple[Draw, Size]] = {
-    Bars: (_bars, _bars_size),
+    BarChart: (_bars, _bars_size),
     Curves: (_curves, lambda _: _SIZE),
     Parity: (lambda axes, view: parity(axes, view.clouds, view.word, "cycles", 16), lambda _: _SIZE),
     Errors: (_errors, lambda _: _SIZE),
-    Schedule: (_schedule, lambda view: (7.2, 0.95 + _ROW_INCHES * len(view.rows))),
-    Grid: (_grid, _grid_size),
+    ScheduleChart: (_schedule, lambda view: (7.2, 0.95 + _ROW_INCHES * len(view.rows))),
+    CellGrid: (_grid, _grid_size),
 }
 """How a view is drawn into axes, and the room that it takes."""
 

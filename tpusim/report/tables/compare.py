@@ -14,10 +14,10 @@ from tpusim.report.tables.compared import (
     Change,
     Compared,
     ComparedResults,
+    ComparedRow,
     ComparedSweeps,
     Measured,
     PointRow,
-    Row,
 )
 from tpusim.report.tables.sentences import first_wrong, heading, overlap_notice, riding, verdict
 from tpusim.report.tables.sweep import SweepPoints
@@ -40,7 +40,7 @@ _SHARES = (
 _BY_MAC = "MAC: the same by the MAC, as the work differs"
 _IN_TIME = "time: the same in time, as the clocks differ"
 
-AnyRow = TypeVar("AnyRow", bound=Row)
+AnyRow = TypeVar("AnyRow", bound=ComparedRow)
 
 # ---- runs
 
@@ -105,11 +105,11 @@ def _given(value: Any) -> str:
     return "(not there)" if value is None else str(value)
 
 
-def layer_table(compared: ComparedResults, order: str) -> Table[Row]:
+def layer_table(compared: ComparedResults, order: str) -> Table[ComparedRow]:
     """A row a layer. Equal ones only in network order."""
     all_of_a = compared.before.total.cycles
     carried = any(row.layers > 1 for row in compared.rows)
-    columns: list[Column[Row]] = [
+    columns: list[Column[ComparedRow]] = [
         Column(
             "layer",
             lambda row: f"{row.name} +{row.layers - 1}" if row.layers > 1 else row.name,
@@ -284,7 +284,7 @@ def _of_rows(table: Table[Any], *more: str) -> Paragraphs:
     return ([table], [table.legend(*more)]) if table.rows else ()
 
 
-def _measured(row: Row) -> dict[str, Any]:
+def _measured(row: ComparedRow) -> dict[str, Any]:
     sides = _sides(row.before, row.after, "cycles", "time_us", "macs", "pe_utilization")
     return {**sides, "ratio": row.ratio, "mac_ratio": row.mac_ratio}
 
@@ -293,9 +293,9 @@ def _sides(before: object, after: object, *names: str) -> dict[str, list[Any]]:
     return {name: [getattr(side, name) if side else None for side in (before, after)] for name in names}
 
 
-def _measured_columns(compared: Compared) -> list[Column[Row]]:
+def _measured_columns(compared: Compared) -> list[Column[ComparedRow]]:
     """What was measured of both sides, and how they differ."""
-    columns: list[Column[Row]] = [
+    columns: list[Column[ComparedRow]] = [
         Column("A\ncycles", lambda row: _cell(row.before, lambda layer: f"{layer.cycles:,}")),
         Column("B\ncycles", lambda row: _cell(row.after, lambda layer: f"{layer.cycles:,}")),
         Column("\nB/A", _ratio_or_side, legend="B/A: cycles of B over those of A; below 1, B takes fewer"),
@@ -315,7 +315,7 @@ def _measured_columns(compared: Compared) -> list[Column[Row]]:
     return columns
 
 
-def _ratio_or_side(row: Row) -> str:
+def _ratio_or_side(row: ComparedRow) -> str:
     return _ratio(row.ratio) if row.ratio else "only A" if row.before else "only B"
 
 

@@ -48,7 +48,7 @@ class Measures:
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparedRow:
     """A layer or a point in both, or (the other is None) in one."""
 
     name: str
@@ -93,7 +93,7 @@ class Compared(ABC):
 
     @property
     @abstractmethod
-    def rows(self) -> Sequence[Row]:
+    def rows(self) -> Sequence[ComparedRow]:
         """Every layer or point of either; those that are only after come last."""
 
     @property
@@ -127,7 +127,7 @@ class Compared(ABC):
         return [ratio for row in self.rows if (ratio := row.mac_ratio or 0) > 0]
 
 
-ORDERS: dict[str, Callable[[Row], float]] = {
+ORDERS: dict[str, Callable[[ComparedRow], float]] = {
     "change": lambda row: -abs(row.difference),
     "ratio": lambda row: row.mac_ratio if row.mac_ratio is not None else float("inf"),
     "network": lambda row: 0,
@@ -169,13 +169,13 @@ class ComparedResults(Compared):
         return tuple(change for change in changes if change.before != change.after)
 
     @cached_property
-    def rows(self) -> tuple[Row, ...]:
+    def rows(self) -> tuple[ComparedRow, ...]:
         """Every layer of either, in the order of the network; those that are only after come last.
 
         Layers of one that ride on another's results in the other are a row with it.
         """
         before, after = matched(self.before, self.after)
-        return tuple(Row(name[0], before.get(name), after.get(name)) for name in {**before, **after})
+        return tuple(ComparedRow(name[0], before.get(name), after.get(name)) for name in {**before, **after})
 
     @property
     def rewired(self) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
@@ -291,7 +291,7 @@ PointKey = tuple[str | float, ...]
 
 
 @dataclass(frozen=True)
-class PointRow(Row):
+class PointRow(ComparedRow):
     """A point by its settings, as the first sweep that has it wrote them: its workload, then its axes."""
 
     settings: Mapping[str, str]

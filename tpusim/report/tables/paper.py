@@ -17,21 +17,21 @@ _WIDTH = 79
 
 
 @dataclass(frozen=True)
-class Row:
+class ClaimRow:
     """A claim and where it stands."""
 
     exhibit: Exhibit
     claim: Claim
 
 
-def rows_of(made: Sequence[Exhibit]) -> list[Row]:
+def rows_of(made: Sequence[Exhibit]) -> list[ClaimRow]:
     """Every claim, in the order of the exhibits."""
-    return [Row(each, claim) for each in made for claim in each.claims]
+    return [ClaimRow(each, claim) for each in made for claim in each.claims]
 
 
-def claim_table(made: Sequence[Exhibit]) -> Table[Row]:
+def claim_table(made: Sequence[Exhibit]) -> Table[ClaimRow]:
     """A row a claim."""
-    columns: list[Column[Row]] = [
+    columns: list[Column[ClaimRow]] = [
         Column("where", lambda row: row.exhibit.words.name, justify="left"),
         Column("claim", lambda row: row.claim.short, justify="fold"),
         Column("stated", lambda row: row.claim.stated, 1, justify="left"),

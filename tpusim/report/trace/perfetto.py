@@ -17,7 +17,7 @@ from tpusim.base.version import __version__
 from tpusim.machines.family import Slot
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.accounts import MOST_CHANNELS
-from tpusim.machines.tpu.observation.timeline import Cycles, Slice, Timeline, Track, Watch, unwatched, words_in_use
+from tpusim.machines.tpu.observation.timeline import Cycles, Timeline, TimeSlice, Track, Watch, unwatched, words_in_use
 from tpusim.machines.tpu.observation.timing import unit_name
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Step
@@ -63,7 +63,7 @@ TRACKS = {
 _MOST_WINDOWS = 1000
 
 
-class Span(NamedTuple):
+class LayerSpan(NamedTuple):
     """A layer's share of the time: cycles [first, stop) of those of its Program; and what it reads, where known."""
 
     name: str
@@ -79,7 +79,7 @@ class Placed:
     at: int
     program: Program
     timeline: Timeline
-    layers: tuple[Span, ...]
+    layers: tuple[LayerSpan, ...]
 
     @property
     def stop(self) -> int:
@@ -126,19 +126,19 @@ def _begun(title: str, clock_hz: int, seen: str, layers: str) -> tuple[Packets, 
     return packets, root, packets.track("layer", layers, root)
 
 
-def _clipped(layers: Sequence[Span], first: int, stop: int) -> Iterator[Slice]:
+def _clipped(layers: Sequence[LayerSpan], first: int, stop: int) -> Iterator[TimeSlice]:
     for number, layer in enumerate(layers):
         if layer.first < stop and layer.stop > first:
-            yield Slice(max(first, layer.first), min(stop, layer.stop), layer.name, number)
+            yield TimeSlice(max(first, layer.first), min(stop, layer.stop), layer.name, number)
 
 
-def _told(layer: Span) -> Arguments:
+def _told(layer: LayerSpan) -> Arguments:
     """What is told of a layer: its cycles, and what it reads where that is known."""
     reads = {"reads": ", ".join(layer.reads)} if layer.reads else {}
     return {"cycles": layer.stop - layer.first, **reads}
 
 
-def _arguments(program: Program, layers: Sequence[Span]) -> list[Arguments]:
+def _arguments(program: Program, layers: Sequence[LayerSpan]) -> list[Arguments]:
     """What is told of each step, passes numbered from 0; of several layers also whose it is."""
     numbers = {index: {"pass": number} for index, number in program.passes.items()}
     whose = [{"layer": layers[number].name} for number in program.layers] or [{} for _ in program.steps]
@@ -249,16 +249,16 @@ def perfetto_slots(title: str, layers: Sequence[PlacedSlots], clock_hz: int, fir
     tracks = {name: packets.track(name, "", root) for name in known}
     for layer in layers:
         start, end = max(first, layer.at), min(stop, layer.at + layer.cycles)
-        packets.slices(layer_track, [Slice(start, end, layer.name, 0)], [{"cycles": layer.cycles}], 0)
+        packets.slices(layer_track, [TimeSlice(start, end, layer.name, 0)], [{"cycles": layer.cycles}], 0)
         for name, slots in layer.slots.items():
             packets.slices(tracks[name], clipped(slots, start - layer.at, end - layer.at), [], layer.at)
     return packets.to_bytes()
 
 
-def clipped(slots: Sequence[Slot], first: int, stop: int) -> list[Slice]:
+def clipped(slots: Sequence[Slot], first: int, stop: int) -> list[TimeSlice]:
     """What lies in cycles [first, stop); what reaches across the edges is cut."""
     cut = ((max(start, first), min(end, stop), name) for start, end, name in slots)
-    return [Slice(start, end, name, -1) for start, end, name in cut if start < end]
+    return [TimeSlice(start, end, name, -1) for start, end, name in cut if start < end]
 
 
 # ---- packets of a trace: tracks, slices and counters, with every name written once
@@ -294,7 +294,7 @@ class Packets:
         self._data += _trace({"track_descriptor": descriptor}).SerializeToString()
         return self._tracks
 
-    def slices(self, track: int, slices: Iterable[Slice], arguments: Sequence[Arguments], at: int) -> None:
+    def slices(self, track: int, slices: Iterable[TimeSlice], arguments: Sequence[Arguments], at: int) -> None:
         """Slices `at` nanoseconds later than they say, each with the arguments of its step."""
         templates: dict[tuple[str, int], Trace] = {}
         for each in slices:

@@ -13,7 +13,18 @@ from tpusim.machines.tpu.description import load_hardware
 from tpusim.network.ops.array_op import Conv2d
 from tpusim.network.workload_file import load_workload
 from tpusim.study.paper.claims import AGAINST, COUNTED, ESTIMATED, Finding
-from tpusim.study.paper.exhibit import Asked, Bars, Curves, Errors, Found, Making, Pairs, Parity, Shown, point_of
+from tpusim.study.paper.exhibit import (
+    Asked,
+    BarChart,
+    Curves,
+    Errors,
+    Exhibited,
+    Found,
+    Making,
+    Pairs,
+    Parity,
+    point_of,
+)
 from tpusim.study.paper.layers import SEVEN
 from tpusim.study.sweep.points import Point
 from tpusim.study.validation.cases import Case, rows
@@ -50,7 +61,7 @@ def convolution(case: Case) -> Conv2d:
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldCases:
     """Cases of some sets of one word that a machine is held against: their own, or `machine` as it is."""
 
     sets: tuple[str, ...]
@@ -115,7 +126,7 @@ class Held:
         return Finding(when, 100 * (ours / theirs - 1), AGAINST.format(word=self.word))
 
 
-def _asked(held: Iterable[Held]) -> dict[Any, Point]:
+def _asked(held: Iterable[HeldCases]) -> dict[Any, Point]:
     """The points of several."""
     return {key: point for each in held for key, point in each.asked.items()}
 
@@ -125,7 +136,7 @@ def _asked(held: Iterable[Held]) -> dict[Any, Point]:
 
 def products() -> Making:
     """Fig. 13a: all products, on both machines."""
-    own, plain = Held(("gemm",)), Held(("gemm",), _TABLE_2)
+    own, plain = HeldCases(("gemm",)), HeldCases(("gemm",), _TABLE_2)
     found = yield _asked((own, plain))
     clouds = {_OWN: own.pairs(found), _PLAIN: plain.pairs(found)}
     findings = [
@@ -133,14 +144,14 @@ def products() -> Making:
         own.mean_error(found, "the half of them on which nothing was fitted", unseen),
         plain.mean_error(found, _PLAIN),
     ]
-    return Shown([Parity("products", clouds, own.word)], {"gemm_error": findings})
+    return Exhibited([Parity("products", clouds, own.word)], {"gemm_error": findings})
 
 
 def convolutions() -> Making:
     """Fig. 13b: convolutions of 128 channels and more; and what was measured on TPU v3."""
-    own, plain = Held(("micro",), chosen=thick), Held(("micro",), _TABLE_2, thick)
-    code = Held(("scheduled_1x1", "scheduled_3x3", "scheduled_large"), chosen=thick)
-    usual, odd = Held(("v3",)), Held(("v3_odd",))
+    own, plain = HeldCases(("micro",), chosen=thick), HeldCases(("micro",), _TABLE_2, thick)
+    code = HeldCases(("scheduled_1x1", "scheduled_3x3", "scheduled_large"), chosen=thick)
+    usual, odd = HeldCases(("v3",)), HeldCases(("v3_odd",))
     found = yield _asked((own, plain, code, usual, odd))
     estimated = {_OWN: own.pairs(found), _PLAIN: plain.pairs(found)}
     views = [
@@ -157,7 +168,7 @@ def convolutions() -> Making:
         usual.mean_error(found, "seven products and convolutions of TPU v3"),
         odd.mean_error(found, "a layer of TPU v3 that stands apart"),
     ]
-    return Shown(views, {"conv_error": findings, "measured_error": measured})
+    return Exhibited(views, {"conv_error": findings, "measured_error": measured})
 
 
 # ---- Fig. 14b
@@ -204,7 +215,7 @@ def stacked_taps() -> Making:
     for what, each in _emitted().items():
         rule.append(Finding(f"passes of emitted code, {what}", 100 * fmean(each), COUNTED))
     views = _over_channels(layers, lines, machines[_RULE].clock_hz)
-    return Shown(views, {"multi_tile_error": off, "multi_tile_rule": rule})
+    return Exhibited(views, {"multi_tile_error": off, "multi_tile_rule": rule})
 
 
 def _over_channels(layers: Sequence[Conv2d], cycles: Mapping[str, Sequence[float]], clock_hz: float) -> list[Curves]:
@@ -245,7 +256,7 @@ def networks() -> Making:
     """Fig. 15a: the seven on the machine of Table II, and all for which there are numbers on their machines."""
     machine = load_hardware(_TABLE_2)
     words = {
-        word: {called: Held((name,)) for name, called in sets.items()}
+        word: {called: HeldCases((name,)) for name, called in sets.items()}
         for word, sets in (("estimated", _NETWORKS), ("scheduled", _EMITTED))
     }
     seven: dict[Any, Point] = {
@@ -262,11 +273,11 @@ def networks() -> Making:
     findings = [
         each.total_error(found, f"{called}, {word}") for word, held in words.items() for called, each in held.items()
     ]
-    bars = Bars("convolutions and products, batch 8", [*groups], columns, "TFLOPS")
-    return Shown([bars], {"networks_match": findings})
+    bars = BarChart("convolutions and products, batch 8", [*groups], columns, "TFLOPS")
+    return Exhibited([bars], {"networks_match": findings})
 
 
-def _tflops(held: Held, found: Found) -> tuple[float, float]:
+def _tflops(held: HeldCases, found: Found) -> tuple[float, float]:
     """Theirs and ours."""
     macs = sum(layer.macs(case.batch) for _, case in held.cases for layer in case.layers)
     rate = 2 * macs * load_hardware(_TABLE_2).clock_hz / 1e12
@@ -276,8 +287,8 @@ def _tflops(held: Held, found: Found) -> tuple[float, float]:
 
 def layers_of_networks() -> Making:
     """Fig. 15b: how errors are spread over every layer for which there is a number."""
-    estimated, scheduled = Held(tuple(_NETWORKS)), Held(tuple(_EMITTED))
-    plain = Held(tuple(_NETWORKS), _TABLE_2)
+    estimated, scheduled = HeldCases(tuple(_NETWORKS)), HeldCases(tuple(_EMITTED))
+    plain = HeldCases(tuple(_NETWORKS), _TABLE_2)
     found = yield _asked((estimated, scheduled, plain))
     series = {f"against what is {held.word}": held.errors(found) for held in (estimated, scheduled)}
     series[f"{_PLAIN}, against what is estimated"] = plain.errors(found)
@@ -286,4 +297,4 @@ def layers_of_networks() -> Making:
         scheduled.mean_error(found, f"scheduled, {_OWN}"),
         plain.mean_error(found, f"estimated, {_PLAIN}"),
     ]
-    return Shown([Errors("layers of networks, batch 8", series)], {"layer_error": findings})
+    return Exhibited([Errors("layers of networks, batch 8", series)], {"layer_error": findings})

@@ -26,7 +26,7 @@ from tpusim.network.ops.array_op import ArrayOp, Conv2d
 from tpusim.network.workload_file import load_workload
 from tpusim.reference.products import lowered as lowered_matrix
 from tpusim.study.paper.claims import COUNTED, Finding
-from tpusim.study.paper.exhibit import Asked, Cell, Grid, Making, Shown, point_of
+from tpusim.study.paper.exhibit import Asked, Cell, CellGrid, Exhibited, Making, point_of
 from tpusim.study.paper.layers import SEVEN, convolutions, ifmap_elements
 
 Numbers = NDArray[np.float32]
@@ -120,7 +120,7 @@ def lowered_layer() -> Making:
     yield {}
     ifmap = numbered_ifmap(_SMALL, 1)
     maps = [
-        Grid(f"ifmap, {name}", [[Cell(point_name(each, ifmap.shape), tone) for each in row] for row in rows])
+        CellGrid(f"ifmap, {name}", [[Cell(point_name(each, ifmap.shape), tone) for each in row] for row in rows])
         for (tone, name), rows in zip(_channels(_SMALL.in_channels).items(), ifmap[..., 0], strict=True)
     ]
     networks = {called: convolutions(network, 1) for network, called in SEVEN.items()}
@@ -132,17 +132,17 @@ def lowered_layer() -> Making:
     findings = [Finding("the layer drawn", small, COUNTED)]
     findings += [Finding(f"the layer of {called} with the most", each, COUNTED) for called, each in most.items()]
     views = [*maps, _filters(_SMALL), _lowered(_SMALL, True, "lowered matrix, a row an output")]
-    return Shown(views, {"lowered_growth": findings})
+    return Exhibited(views, {"lowered_growth": findings})
 
 
-def _filters(layer: Conv2d) -> Grid:
+def _filters(layer: Conv2d) -> CellGrid:
     """Flattened: a column a filter, rows by channel and then tap."""
     taps = [f"<{row + 1},{col + 1}>" for row in range(layer.kernel[0]) for col in range(layer.kernel[1])]
     cells = [[Cell(tap, tone)] * layer.out_channels for tone in _channels(layer.in_channels) for tap in taps]
-    return Grid("flattened filters", cells, columns=_numbered("filter", layer.out_channels))
+    return CellGrid("flattened filters", cells, columns=_numbered("filter", layer.out_channels))
 
 
-def _lowered(layer: Conv2d, is_channel_last: bool, title: str) -> Grid:
+def _lowered(layer: Conv2d, is_channel_last: bool, title: str) -> CellGrid:
     """Tones tell the channel."""
     ifmap = numbered_ifmap(layer, 1)
     numbers = matrix(layer, ifmap, is_channel_last)
@@ -150,7 +150,7 @@ def _lowered(layer: Conv2d, is_channel_last: bool, title: str) -> Grid:
     cells = [
         [Cell(point_name(each, ifmap.shape), tone) for each, tone in zip(row, tones, strict=True)] for row in numbers
     ]
-    return Grid(title, cells, rows=_numbered("output", len(cells)), tones=_channels(layer.in_channels))
+    return CellGrid(title, cells, rows=_numbered("output", len(cells)), tones=_channels(layer.in_channels))
 
 
 def orders_of_columns() -> Making:
@@ -159,7 +159,7 @@ def orders_of_columns() -> Making:
     titles = {True: "channel-last: a channel's window after the other", False: "channel-first: all channels of a tap"}
     views = [_lowered(_SMALL, is_last, title) for is_last, title in titles.items()]
     findings = [Finding(each.text, _wrong_outputs(each), COUNTED) for each in (_SMALL, _EIGHT)]
-    return Shown(views, {"column_order": findings})
+    return Exhibited(views, {"column_order": findings})
 
 
 def _wrong_outputs(layer: Conv2d) -> int:
@@ -198,8 +198,8 @@ def on_chip() -> Making:
     names = [[point_name(each, shape) for each in lane] for lane in in_use(first)[:, :, 0]]
     cells = [[Cell(name, 2 if name in window else 1) for name in lane] for lane in names]
     tones = {2: "words of the first window, read in the first nine cycles", 1: "others"}
-    grid = Grid("a channel a lane, a word (column) a pixel", cells, _numbered("lane", len(cells)), tones=tones)
-    return Shown([grid], {"fixed_row": findings})
+    grid = CellGrid("a channel a lane, a word (column) a pixel", cells, _numbered("lane", len(cells)), tones=tones)
+    return Exhibited([grid], {"fixed_row": findings})
 
 
 # ---- Fig. 10 and 11
@@ -228,7 +228,7 @@ def one_tile() -> Making:
     run = _Example("fig10")
     stalls = Finding("the tile of the figure, cycles stalled at ports", found["fig10"].figure("port_stall_cycles"))
     turns = [Finding("reads of a lane, cycles apart", run.apart("ifmap")), Finding("its writes", run.apart("result"))]
-    return Shown([run.memories(), run.ports()], {"interleaved": [stalls], "every_second": turns})
+    return Exhibited([run.memories(), run.ports()], {"interleaved": [stalls], "every_second": turns})
 
 
 def two_tiles() -> Making:
@@ -236,7 +236,7 @@ def two_tiles() -> Making:
     found = yield _asked()
     run = _Example("fig11")
     both, one = (found[key].figure("mapping_efficiency") for key in ("fig11", "one tile"))
-    return Shown(
+    return Exhibited(
         [run.memories(), run.ports()],
         {
             "two_tiles": [Finding("PEs in use, two tiles over one", both / one)],
@@ -263,7 +263,7 @@ class _Example:
         """Cycles between two accesses of lane 0, at least."""
         return float(np.diff([cycle for cycle, name in self.owners.items() if name == client]).min())
 
-    def memories(self) -> Grid:
+    def memories(self) -> CellGrid:
         """What stands in the vector memories, the elements of a word below one another."""
         channels = self.shape[0]
         cells = [
@@ -271,13 +271,13 @@ class _Example:
             for lane, words in enumerate(in_use(self.memory))
         ]
         title = "words of the vector memories: (row, column, channel, image)"
-        return Grid(title, cells, self.lanes, tones=_channels(channels))
+        return CellGrid(title, cells, self.lanes, tones=_channels(channels))
 
     def _name(self, element: float) -> str:
         channel, row, col, image = place(element, self.shape)
         return f"({row + 1},{col + 1},{channel + 1},{image + 1})"
 
-    def ports(self) -> Grid:
+    def ports(self) -> CellGrid:
         """Every lane runs the schedule of lane 0 a cycle after its neighbour."""
         first = min(cycle for cycle, name in self.owners.items() if name == "ifmap")
         cycles = range(first, first + _SHOWN)
@@ -286,7 +286,7 @@ class _Example:
             for lane in range(len(self.lanes))
         ]
         tones = {tone: f"{letter} {ACCESSES[letter].meaning}" for letter, tone in _CLIENTS.values()}
-        return Grid("ports, cycle by cycle", cells, self.lanes, [str(cycle) for cycle in cycles], tones)
+        return CellGrid("ports, cycle by cycle", cells, self.lanes, [str(cycle) for cycle in cycles], tones)
 
 
 # ---- Fig. 12
@@ -318,10 +318,10 @@ def order_of_subtiles() -> Making:
         Finding("of what either reads", 100 * len(first & third) / len(first | third), COUNTED),
         Finding("of what one reads, as Fig. 8c counts a half", 100 * len(first & third) / len(first), COUNTED),
     ]
-    return Shown([_subtiles()], {"tap_order": reordered, "tap_bytes": saved, "tap_overlap": overlap})
+    return Exhibited([_subtiles()], {"tap_order": reordered, "tap_bytes": saved, "tap_overlap": overlap})
 
 
-def _subtiles() -> Grid:
+def _subtiles() -> CellGrid:
     """A row an order; numbered as the figure does, tap by tap of a slab of channels, then those of the next."""
     rows, taps = [], 9
     for order in _ORDERS:
@@ -330,7 +330,7 @@ def _subtiles() -> Grid:
         rows.append([Cell(str(slab * taps + each.tap + 1), slab + 1) for slab, each in zip(slabs, runs, strict=True)])
     columns = [str(each + 1) for each in range(len(rows[0]))]
     tones = {1: "channels 1 to 32", 2: "channels 33 to 64"}
-    return Grid("subtiles of matrix A, k-step by k-step", rows, [*_ORDERS.values()], columns, tones)
+    return CellGrid("subtiles of matrix A, k-step by k-step", rows, [*_ORDERS.values()], columns, tones)
 
 
 def _apart(layer: Conv2d) -> float:

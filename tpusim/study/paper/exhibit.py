@@ -60,7 +60,7 @@ Marks: TypeAlias = Mapping[str, float]
 
 
 @dataclass(frozen=True)
-class Table:
+class TextTable:
     """Text in rows under a head."""
 
     head: Sequence[str]
@@ -69,7 +69,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Bars:
+class BarChart:
     """A bar of each series in every group."""
 
     title: str
@@ -116,7 +116,7 @@ class Errors:
 
 
 @dataclass(frozen=True)
-class Span:
+class ChartSpan:
     """Time [start, end) in which a row of a schedule does something; `kind` gives the tone."""
 
     start: float
@@ -125,11 +125,11 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Schedule:
+class ScheduleChart:
     """What each unit does when, in cycles."""
 
     title: str
-    rows: Mapping[str, Sequence[Span]]
+    rows: Mapping[str, Sequence[ChartSpan]]
     end: float
 
 
@@ -142,7 +142,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Grid:
+class CellGrid:
     """Cells in rows, with names beside the rows and above the columns; `tones` say what tones mean."""
 
     title: str
@@ -152,11 +152,11 @@ class Grid:
     tones: Mapping[int, str] = field(default_factory=dict)
 
 
-View: TypeAlias = Table | Bars | Curves | Parity | Errors | Schedule | Grid
+View: TypeAlias = TextTable | BarChart | Curves | Parity | Errors | ScheduleChart | CellGrid
 
 
 @dataclass(frozen=True)
-class Shown:
+class Exhibited:
     """What we make of an exhibit: views, and figures by the key of their claim."""
 
     views: Sequence[View] = ()
@@ -168,17 +168,17 @@ class Exhibit:
     """The words of an exhibit, and what we make of it."""
 
     words: ExhibitWords
-    shown: Shown
+    shown: Exhibited
 
     @property
     def drawn(self) -> list[View]:
         """What of it is a picture."""
-        return [each for each in self.shown.views if not isinstance(each, Table)]
+        return [each for each in self.shown.views if not isinstance(each, TextTable)]
 
     @property
-    def tables(self) -> list[Table]:
+    def tables(self) -> list[TextTable]:
         """What of it is a table."""
-        return [each for each in self.shown.views if isinstance(each, Table)]
+        return [each for each in self.shown.views if isinstance(each, TextTable)]
 
     @property
     def claims(self) -> list[Claim]:
@@ -194,7 +194,7 @@ Asked: TypeAlias = Mapping[Any, Point]
 """What is to be simulated, each under a name of the exhibit's own."""
 Found: TypeAlias = Mapping[Any, Simulated]
 """What came of it, under the same names."""
-Making: TypeAlias = Generator[Asked, Found, Shown]
+Making: TypeAlias = Generator[Asked, Found, Exhibited]
 """An exhibit being made: it yields what it asks for, is sent what came of it, and returns what it shows."""
 Maker: TypeAlias = Callable[[], Making]
 
@@ -204,13 +204,13 @@ def asked(maker: Maker) -> Asked:
     return next(maker())
 
 
-def shown(maker: Maker, found: Found) -> Shown:
+def shown(maker: Maker, found: Found) -> Exhibited:
     """What an exhibit makes of what came of it."""
     making = maker()
     next(making)
     try:
         making.send(found)
     except StopIteration as done:
-        result: Shown = done.value
+        result: Exhibited = done.value
         return result
     raise AssertionError("an exhibit asks once")

@@ -12,7 +12,7 @@ from tpusim.machines.family import load_hardware as load_machine
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.network.ops.array_op import Conv2d
 from tpusim.study.paper.claims import COUNTED, Finding
-from tpusim.study.paper.exhibit import Asked, Bars, Found, Making, Marks, Shown, Table, point_of
+from tpusim.study.paper.exhibit import Asked, BarChart, Exhibited, Found, Making, Marks, TextTable, point_of
 from tpusim.study.paper.layers import LAYOUTS, LIBRARY, SEVEN, convolutions, ifmap_elements, products
 from tpusim.study.sweep.points import Point
 
@@ -52,7 +52,7 @@ def lowered_sizes() -> Making:
         ]
         more.append(Finding(when, theirs / own, COUNTED))
     head = ("network", "variant", "ifmaps, paper", "ifmaps, ours", "lowered, paper", "lowered, ours")
-    return Shown([Table(head, rows, "MiB")], {"table_1_sizes": same, "table_1_overhead": more})
+    return Exhibited([TextTable(head, rows, "MiB")], {"table_1_sizes": same, "table_1_overhead": more})
 
 
 def _variants() -> dict[tuple[str, str], tuple[Conv2d, ...]]:
@@ -88,10 +88,10 @@ def _over(found: Found, one: Any, other: Any) -> list[float]:
     return [found[one, network].cycles / found[other, network].cycles for network in SEVEN]
 
 
-def _by_network(title: str, series: Mapping[str, Sequence[float]], unit: str, marks: Marks | None = None) -> Bars:
+def _by_network(title: str, series: Mapping[str, Sequence[float]], unit: str, marks: Marks | None = None) -> BarChart:
     """A group of bars for each of the seven networks, and one for their mean."""
     with_means = {label: [*values, fmean(values)] for label, values in series.items()}
-    return Bars(title, [*SEVEN.values(), "mean"], with_means, unit, marks or {})
+    return BarChart(title, [*SEVEN.values(), "mean"], with_means, unit, marks or {})
 
 
 def explicit_on_gpu() -> Making:
@@ -99,7 +99,7 @@ def explicit_on_gpu() -> Making:
     found = yield _on_gpu({**_LIBRARY, "explicit": ("explicit", ())}, _MANY)
     series = {f"over {layout}": [100 * (each - 1) for each in _over(found, "explicit", layout)] for layout in LAYOUTS}
     findings = [Finding(f"{label}, mean of seven networks", fmean(values)) for label, values in series.items()]
-    return Shown([_by_network("explicit on a V100", series, "% slower")], {"gpu_explicit": findings})
+    return Exhibited([_by_network("explicit on a V100", series, "% slower")], {"gpu_explicit": findings})
 
 
 def explicit_on_tpu() -> Making:
@@ -140,7 +140,7 @@ def explicit_on_tpu() -> Making:
         for how, label in implicit.items()
     ]
     slower = longer("explicit", {how: f"than by {label}" for how, label in implicit.items()})
-    return Shown(
+    return Exhibited(
         views,
         {
             "explicit_slower": slower,
@@ -188,7 +188,7 @@ def blocks_on_gpu() -> Making:
     }
     findings = [Finding(label, fmean(values)) for label, values in series.items()]
     bars = _by_network("channel-first blocks on a V100", series, "time over the library's")
-    return Shown([bars], {"gpu_networks": findings})
+    return Exhibited([bars], {"gpu_networks": findings})
 
 
 def strided_on_gpu() -> Making:
@@ -198,7 +198,7 @@ def strided_on_gpu() -> Making:
         Finding(f"{what}, over {layout}", _sooner(found, (reuse, ""), layout, lambda each: max(each.stride) > 1))
         for (reuse, what), layout in product(_REUSES.items(), LAYOUTS)
     ]
-    return Shown((), {"gpu_strided": findings})
+    return Exhibited((), {"gpu_strided": findings})
 
 
 def reuse_on_gpu() -> Making:
@@ -212,7 +212,7 @@ def reuse_on_gpu() -> Making:
         Finding(f"{what}, {kind}{rate}", _sooner(found, (reuse, rate), ("none", rate), chosen))
         for (reuse, what), (kind, chosen), rate in product(_REUSES.items(), kinds.items(), _RATES)
     ]
-    return Shown((), {"gpu_reuse": findings})
+    return Exhibited((), {"gpu_reuse": findings})
 
 
 def _sooner(found: Found, way: Any, other: Any, chosen: Callable[[Conv2d], bool]) -> float:

@@ -68,14 +68,14 @@ def chosen(figures: Sequence[str]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Plan:
+class PointPlan:
     """The points of some exhibits, each with its key in the store; several exhibits may share one."""
 
     figures: tuple[str, ...]
     keyed: tuple[dict[object, tuple[Point, str]], ...]
 
     @classmethod
-    def of(cls, figures: Sequence[str]) -> Plan:
+    def of(cls, figures: Sequence[str]) -> PointPlan:
         """Everything that these exhibits ask for."""
         points = (asked(MAKERS[each]) for each in figures)
         keyed = ({name: (point, key_of(point)) for name, point in each.items()} for each in points)

@@ -13,7 +13,17 @@ from tpusim.machines.tpu.description import load_hardware
 from tpusim.machines.tpu.lowering.registry import lowered
 from tpusim.network.ops.array_op import Conv2d
 from tpusim.study.paper.claims import ESTIMATED, MODELLED, Finding
-from tpusim.study.paper.exhibit import Asked, Bars, Found, Making, Schedule, Shown, Simulated, Span, point_of
+from tpusim.study.paper.exhibit import (
+    Asked,
+    BarChart,
+    ChartSpan,
+    Exhibited,
+    Found,
+    Making,
+    ScheduleChart,
+    Simulated,
+    point_of,
+)
 from tpusim.study.paper.layers import LAYOUTS, LIBRARY, RESNET, STRIDES, products, square
 from tpusim.study.sweep.points import Point
 from tpusim.study.validation.sets import number_sets
@@ -30,10 +40,10 @@ def _layers(stride: int) -> list[Conv2d]:
     return [square(size, stride) for size in RESNET]
 
 
-def _bars(title: str, found: Found, way: Any) -> Bars:
+def _bars(title: str, found: Found, way: Any) -> BarChart:
     """TFLOPS of each layer at each stride."""
     series = {f"stride {stride}": found[way, stride].each("tflops") for stride in STRIDES}
-    return Bars(title, [layer.name for layer in _layers(1)], series, "TFLOPS")
+    return BarChart(title, [layer.name for layer in _layers(1)], series, "TFLOPS")
 
 
 def _kept(
@@ -78,7 +88,7 @@ def on_tensor_cores() -> Making:
     found = yield points
     lost = _kept(found, ways, lambda strided, plain: 100 * (1 - _tflops(strided, plain)))
     drawn = _bars("a V100, NHWC, batch 64", found, ("stride", "NHWC", 64))
-    return Shown([drawn], {f"gpu_stride_{stride}": findings for stride, findings in lost.items()})
+    return Exhibited([drawn], {f"gpu_stride_{stride}": findings for stride, findings in lost.items()})
 
 
 def on_tpu() -> Making:
@@ -93,7 +103,7 @@ def on_tpu() -> Making:
     ways = {f"implicit, {what}": fetch for fetch, what in _FETCHES.items()} | {"GEMM alone": "product"}
     views = [_bars(label, found, way) for label, way in ways.items()]
     ours = _at_strides(_kept(found, {what: fetch for fetch, what in _FETCHES.items()}, _tflops))
-    return Shown(views, {"stride_insensitive": [*ours, *_estimated()]})
+    return Exhibited(views, {"stride_insensitive": [*ours, *_estimated()]})
 
 
 def _estimated() -> Iterator[Finding]:
@@ -136,7 +146,7 @@ def channel_last() -> Making:
     larger, usual = (silicon.crossbar.area(ports, ports, 256, silicon.feature_nm) for ports in (256, 128))
     throughput = [Finding(label, _used(found[way, 1], found["product", 1])) for label, way in ways.items()]
     without = Finding("all strides, in a layout of windows", 100 * conflicts / sum(each.cycles for each in banks))
-    return Shown(
+    return Exhibited(
         [*_schedules(*copies)],
         {
             "full_throughput": throughput,
@@ -155,10 +165,10 @@ def channel_first() -> Making:
         for order, called in _ORDERS.items()
     )
     views = [*_schedules("channels_fastest", "per_tap")]
-    return Shown(views, {"channel_first_stride": first, "order_decides": last})
+    return Exhibited(views, {"channel_first_stride": first, "order_decides": last})
 
 
-def _schedules(order: str, fetch: str) -> Iterator[Schedule]:
+def _schedules(order: str, fetch: str) -> Iterator[ScheduleChart]:
     """The beginning of a layer at each stride: what HBM and array do."""
     hardware = load_hardware("tpu_v2", [f"mapping.k_order={order}", f"mapping.fetch={fetch}"])
     for stride in STRIDES:
@@ -169,16 +179,16 @@ def _schedules(order: str, fetch: str) -> Iterator[Schedule]:
         tracks = recording.timeline(0, end).clipped(0, end).tracks
         fills = {index for index, step in enumerate(program.steps) if step.label == "ifmap fill"}
         hbm = [
-            Span(each.start, each.end, _transfer(each.name, each.step in fills))
+            ChartSpan(each.start, each.end, _transfer(each.name, each.step in fills))
             for each in tracks["hbm"]
             if each.name != "blocked"
         ]
         array = [
-            Span(each.start, each.end, each.name if each.name in ("busy", "starved") else "waiting")
+            ChartSpan(each.start, each.end, each.name if each.name in ("busy", "starved") else "waiting")
             for each in tracks["systolic_array"]
         ]
         title = f"{layer.name}, stride {stride}: the first of {recording.cycles:,} cycles"
-        yield Schedule(title, {"HBM": _joined(hbm), "array": _joined(array)}, end)
+        yield ScheduleChart(title, {"HBM": _joined(hbm), "array": _joined(array)}, end)
 
 
 def _transfer(doing: str, is_fill: bool) -> str:
@@ -186,12 +196,12 @@ def _transfer(doing: str, is_fill: bool) -> str:
     return "ports" if doing == "port_stall" else "fill" if is_fill else "other"
 
 
-def _joined(spans: list[Span]) -> list[Span]:
+def _joined(spans: list[ChartSpan]) -> list[ChartSpan]:
     """Spans of one kind that touch become one."""
-    joined: list[Span] = []
+    joined: list[ChartSpan] = []
     for each in spans:
         if joined and joined[-1].kind == each.kind and each.start - joined[-1].end <= 1:
-            joined[-1] = Span(joined[-1].start, each.end, each.kind)
+            joined[-1] = ChartSpan(joined[-1].start, each.end, each.kind)
         else:
             joined.append(each)
     return joined
@@ -213,10 +223,10 @@ def in_hbm() -> Making:
         for at, layer in layers.items()
     }
 
-    def bars(unit: str, figure: str, scale: float) -> Bars:
+    def bars(unit: str, figure: str, scale: float) -> BarChart:
         series = {layout: [found[layout, "per_tap", at].figure(figure) / scale for at in layers] for layout in layouts}
         groups = [f"{width}, stride {stride}" for width, stride in layers]
-        return Bars("each tap fetched by itself", groups, series, unit)
+        return BarChart("each tap fetched by itself", groups, series, unit)
 
     slower: dict[bool, list[Finding]] = {True: [], False: []}
     for (fetch, what), at in product(fetches.items(), sorted(layers, key=lambda at: at[1])):
@@ -226,4 +236,4 @@ def in_hbm() -> Making:
         bars("bytes moved over bytes wanted", "hbm_overfetch", 1),
         bars("time (thousand cycles)", "cycles", 1e3),
     ]
-    return Shown(views, {"layout_stride_1": slower[True], "layout_strides": slower[False]})
+    return Exhibited(views, {"layout_stride_1": slower[True], "layout_strides": slower[False]})

@@ -199,7 +199,7 @@ Cycles = Mapping[Simulation, int | None]
 
 
 @dataclass(frozen=True)
-class Work:
+class CaseWork:
     """A case, and the simulations it takes: with our blocks, and with the compiler's where that is known."""
 
     case: Case
@@ -233,17 +233,17 @@ class Validation:
         ]
 
 
-def _work(case: Case, numbers: NumberSet, changes: Sequence[str], machine: Callable[..., Machine]) -> Work:
+def _work(case: Case, numbers: NumberSet, changes: Sequence[str], machine: Callable[..., Machine]) -> CaseWork:
     def on(more: tuple[str, ...]) -> tuple[Simulation, ...]:
         hardware = machine(numbers.hardware, *numbers.changes, *case.changes, *changes, *more)
         how = [family_of(hardware).meant(layer, numbers.lowering) for layer in case.layers]
         asked = zip(case.layers, how, strict=True)
         return tuple(Simulation(layer, case.batch, hardware, name, bool(more)) for layer, name in asked)
 
-    return Work(case, on(()), on(case.their_block) if case.their_block else ())
+    return CaseWork(case, on(()), on(case.their_block) if case.their_block else ())
 
 
-def _row(work: Work, unit: str, cycles: Cycles) -> ComparedCase:
+def _row(work: CaseWork, unit: str, cycles: Cycles) -> ComparedCase:
     """A case with what its simulations took, in the unit of its set."""
     case, machine = work.case, work.ours[0].hardware
     ideal = 100 * sum(layer.macs(case.batch) for layer in case.layers) / machine.pes

@@ -43,7 +43,7 @@ _BESIDE_LOOP = 630
 
 
 @dataclass(frozen=True)
-class Operation:
+class RowOperation:
     """A row of the table, what it is, and the layers that it holds, each for `batch` images."""
 
     row: Row
@@ -103,11 +103,11 @@ def scheduled_pooling() -> tuple[Case, ...]:
     return _compared(coded, lambda each: "reduce-window" in each.row["fused"])[0]
 
 
-def _coded(name: str) -> Iterator[tuple[Operation, float | None]]:
+def _coded(name: str) -> Iterator[tuple[RowOperation, float | None]]:
     return ((each, each.code) for each in _operations(name.removeprefix("scheduled_")))
 
 
-def _compared(figures: Iterator[tuple[Operation, float | None]], holds: Callable[[Operation], bool]) -> Compared:
+def _compared(figures: Iterator[tuple[RowOperation, float | None]], holds: Callable[[RowOperation], bool]) -> Compared:
     """Operations for which there is a figure: a case where `holds`, and otherwise left out."""
     known = [(each, theirs) for each, theirs in figures if theirs is not None]
     compared = ((each, theirs) for each, theirs in known if holds(each))
@@ -122,7 +122,7 @@ def _code() -> dict[tuple[str, str], Row]:
 
 
 @cache
-def _operations(network: str) -> list[Operation]:
+def _operations(network: str) -> list[RowOperation]:
     """Every operation of a network, in order."""
     return [operation(row) for row in rows("xla_tpu_v2_networks") if row["network"] == network]
 
@@ -142,7 +142,7 @@ class _Tensor(NamedTuple):
     tiles: Mapping[int, int]
 
 
-def operation(row: Row) -> Operation:
+def operation(row: Row) -> RowOperation:
     """What a row is."""
     made = next(make for holds, make in _KINDS if holds(row))
     return made(row)
@@ -163,14 +163,14 @@ def layers_of(row: Row) -> tuple[Op, ...]:
     return _convolutions(chain, (height, width), out, row["conv_window"])
 
 
-def _of_the_array(row: Row) -> Operation:
+def _of_the_array(row: Row) -> RowOperation:
     """The rows of products hold the images already."""
     head, *rest = layers_of(row)
     what = " ".join([head.text, *(f">{layer.text.split('>')[1]}" for layer in rest)])
-    return Operation(row, what, (head, *rest), int(row["batch"]) if head.spatial else 1)
+    return RowOperation(row, what, (head, *rest), int(row["batch"]) if head.spatial else 1)
 
 
-def _attention(row: Row) -> Operation:
+def _attention(row: Row) -> RowOperation:
     """A product for each image and head, as groups of a convolution.
 
     Scores: words of one operand's rows, the other's are columns. Sums over words: those of the heads' values are the
@@ -180,18 +180,18 @@ def _attention(row: Row) -> Operation:
     products, scores = int(row["batch"]) * heads, "reduce" in row["fused"]
     rows_, depth = (words, width) if scores else (width, words)
     layer = Conv2d("attention", products * depth, 1, rows_ // SUBLANES, products * words, (1, 1), groups=products)
-    return Operation(row, f"{products} of {rows_}x{depth}>{words}", (layer,), SUBLANES)
+    return RowOperation(row, f"{products} of {rows_}x{depth}>{words}", (layer,), SUBLANES)
 
 
-def _pooling(row: Row) -> Operation:
+def _pooling(row: Row) -> RowOperation:
     """A maximum of 3 x 3 elements of a padded map, or of 2 x 2: whichever halves its sides."""
     batch, height, width, channels = _shapes(row["operands"])[0]
     kernel = _POOLS[row["network"]]
     layer = Pool2d("pooling", "max", channels, height, width, kernel, (2, 2), "same" if kernel[0] > 2 else (0, 0))
-    return Operation(row, layer.text, (layer,), batch)
+    return RowOperation(row, layer.text, (layer,), batch)
 
 
-def _copy(row: Row) -> Operation:
+def _copy(row: Row) -> RowOperation:
     """An op of one operand on as many words as the result has, in whole tiles of both layouts.
 
     Axes that lie in another order in the other tensor, as where blocks become channels, are padded to the result's.
@@ -203,7 +203,7 @@ def _copy(row: Row) -> Operation:
     words = prod(padded) // (LANES * SUBLANES)
     rows_ = gcd(words, _SIDE)
     layer = Relu("copy", LANES, rows_, words // rows_)
-    return Operation(row, f"copy {'x'.join(map(str, other.dims))}", (layer,), SUBLANES)
+    return RowOperation(row, f"copy {'x'.join(map(str, other.dims))}", (layer,), SUBLANES)
 
 
 def _tensor(text: str) -> _Tensor:
@@ -214,23 +214,23 @@ def _tensor(text: str) -> _Tensor:
     return _Tensor(dims, {axes[0]: int(found[4]), axes[1]: int(found[3])})
 
 
-def _element_by_element(row: Row) -> Operation:
+def _element_by_element(row: Row) -> RowOperation:
     """What is left of a normalization once mean and variance are known."""
     *_, (batch, words, channels) = _shapes(row["output_shape"])
     layer = ScaleShift("normalization", channels, 1, words)
-    return Operation(row, f"normalize {batch}x{words}x{channels}", (layer,), batch)
+    return RowOperation(row, f"normalize {batch}x{words}x{channels}", (layer,), batch)
 
 
-def _sum_of_rows(row: Row) -> Operation:
+def _sum_of_rows(row: Row) -> RowOperation:
     """The operation that sums up rows, less a number of its row: powers over the last axis, or squares."""
     (*rows_, words), *_ = _shapes(row["operands"])
     kind = SumExp if "exponential" in row["fused"] else SumSquares
     layer = kind("sum", words, prod(rows_))
-    return Operation(row, f"{kind.op} {layer.text}", (layer,), 1)
+    return RowOperation(row, f"{kind.op} {layer.text}", (layer,), 1)
 
 
-def _none(row: Row) -> Operation:
-    return Operation(row, row["fused"] or row["op"], (), 1)
+def _none(row: Row) -> RowOperation:
+    return RowOperation(row, row["fused"] or row["op"], (), 1)
 
 
 def _holds(*words: str) -> Callable[[Row], bool]:
@@ -277,7 +277,7 @@ def _convolutions(chain: Sequence[Dims], side: tuple[int, int], out: Dims, windo
     return tuple(layers)
 
 
-_KINDS: tuple[tuple[Callable[[Row], bool], Callable[[Row], Operation]], ...] = (
+_KINDS: tuple[tuple[Callable[[Row], bool], Callable[[Row], RowOperation]], ...] = (
     (lambda row: not row["estimated_cycles"], _none),
     (_holds("lhs_dilate"), _attention),
     (_holds("convolution"), _of_the_array),

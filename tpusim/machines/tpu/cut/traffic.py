@@ -11,7 +11,7 @@ from typing import NamedTuple
 from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu.cut.geometry import InStrips, shifted
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.program.moves import Moves
+from tpusim.machines.tpu.program.moves import TransferRuns
 from tpusim.machines.tpu.program.program import Lowered, Program
 from tpusim.machines.tpu.program.tensor import Part, Tensor
 from tpusim.machines.tpu.program.transfers import Transfer
@@ -77,7 +77,7 @@ def laid_out(lowered: Lowered, hardware: Hardware) -> Lowered:
         others = ", the filter as it is read" if any(each.name == "filter" for each in program.tensors) else ""
         words = f"feature maps lie {HWCN} in HBM{others}"
     else:
-        words = f"in HBM {'; '.join(_words(program, Moves(program, hardware)))}"
+        words = f"in HBM {'; '.join(_words(program, TransferRuns(program, hardware)))}"
     return program, replace(told, aspects={**told.aspects, "layout": words})
 
 
@@ -88,7 +88,7 @@ def in_layout(program: Program, hardware: Hardware) -> Program:
     """
     if hardware.hbm.layout == Layouts():
         return program
-    moves = Moves(program, hardware)
+    moves = TransferRuns(program, hardware)
     steps = (
         replace(each, hbm_bytes=moves.bytes(each)) if isinstance(each, Transfer) else each for each in program.steps
     )
@@ -106,14 +106,14 @@ def _check_room(program: Program, hardware: Hardware) -> None:
     wide = max([hardware.vector_memory.element_bytes, *(each.number_bytes or 0 for each in program.tensors)])
     if elements * wide + moved + len(program.tensors) * hardware.hbm.alignment_bytes <= device.capacity_bytes:
         return
-    if (size := Moves(program, hardware).size) > device.capacity_bytes:
+    if (size := TransferRuns(program, hardware).size) > device.capacity_bytes:
         raise CapacityError(
             f"its tensors take {size:,} B in HBM, and {device.name} has {device.capacity_bytes:,} B; "
             "give hbm.device more rows or channels, or choose a smaller batch"
         )
 
 
-def _words(program: Program, moves: Moves) -> Iterator[str]:
+def _words(program: Program, moves: TransferRuns) -> Iterator[str]:
     """Which way each feature map and the filter lie, and how many bytes are moved for each that is wanted."""
     for tensor in (each for each in program.tensors if each.number_bytes is None):
         steps = [step for step in program.steps if isinstance(step, Transfer) and step.tensor.name == tensor.name]

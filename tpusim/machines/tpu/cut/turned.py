@@ -85,7 +85,7 @@ def turn_of(taken: Sequence[Taken], hardware: Hardware) -> Turn:
                * sizes[turn.rows] * sizes[turn.cols])  # fmt: skip
 
 
-class Moved(NamedTuple):
+class TurnedMap(NamedTuple):
     """How a map is moved: what of another is taken, and how its axes are turned."""
 
     taken: Sequence[Taken]

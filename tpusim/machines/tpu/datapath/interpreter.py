@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from tpusim.base.errors import CheckFailed
 from tpusim.machines.tpu.datapath.memories import (
     HbmTensor,
-    Read,
+    ReadWindow,
     Walk,
     collected,
     followed,
@@ -347,7 +347,7 @@ class _Run:
         word, element = (addresses != PADDING).nonzero()
         operand[:, word, element] = words[:, addresses[word, element] - first, element]
 
-    def _read_by(self, group: LaneGroup) -> Read:
+    def _read_by(self, group: LaneGroup) -> ReadWindow:
         """The words among which a lane group reads, from the lowest address to the highest."""
         walk: Walk
         if isinstance(pattern := group.pattern, Pointers):
@@ -356,7 +356,7 @@ class _Run:
         else:
             walk = walk_of(pattern)
         first, stop = span(walk)
-        return Read(group, walk, self._words(group.first_lane, group.lanes, first, stop - first))
+        return ReadWindow(group, walk, self._words(group.first_lane, group.lanes, first, stop - first))
 
     def _gather_from_banks(self, step: Stream, operands: Values) -> None:
         """Every row's words, all rows of a group the same."""

@@ -36,7 +36,7 @@ Walk: TypeAlias = Counters | Addresses
 """How a lane group goes: by counters whose words are evenly spaced, or to every address of its own, or PADDING."""
 
 
-class Read(NamedTuple):
+class ReadWindow(NamedTuple):
     """A lane group, how it goes, and the words [lanes, words, W] among which it reads, which begin at the span."""
 
     group: LaneGroup
@@ -68,7 +68,7 @@ def unpacked(words: Values, part: Part) -> Values:
     return flat[:, : prod(counts)].reshape(len(words), *counts)
 
 
-def collected(reads: Iterable[Read], part: Part, number: type[Any]) -> Values:
+def collected(reads: Iterable[ReadWindow], part: Part, number: type[Any]) -> Values:
     """What a part with addresses of its own takes, [lane, *items]."""
     counts = [len(each.coordinates) for each in part.items]
     flat: Values = np.zeros((part.lanes, part.words * part.per_word), number)

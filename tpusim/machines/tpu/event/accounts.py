@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tpusim.machines.tpu.definition import BIAS_CYCLES, CLIENTS, FREE, WEIGHT, Frame, last_weight
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.event.board import Loads, Log, Move, Passes, VectorWork
+from tpusim.machines.tpu.event.board import DmaTransfer, Loads, Log, Passes, VectorWork
 from tpusim.machines.tpu.event.calendar import Owners, Ports
 from tpusim.machines.tpu.observation.timeline import Cycles, Pieces, Timeline, Track
 from tpusim.machines.tpu.observation.timing import PORT_CLIENTS, Timing, accounts, split, unit_name
@@ -84,7 +84,7 @@ def _preload_use(loads: Iterable[Loads], program: Program, hardware: Hardware) -
     return use
 
 
-def bus_use(moves: Iterable[Move], program: Program) -> dict[str, int]:
+def bus_use(moves: Iterable[DmaTransfer], program: Program) -> dict[str, int]:
     """Cycles of HBM by the label of the transfer that they go to."""
     held: Counter[str] = Counter()
     for each in moves:
@@ -206,7 +206,7 @@ def _port(owners: Owners, first: int) -> Track:
     return Track(PORT_CLIENTS, starts + first, ends + first, kinds, none)
 
 
-def bus(moves: Sequence[Move]) -> Iterator[Pieces]:
+def bus(moves: Sequence[DmaTransfer]) -> Iterator[Pieces]:
     """What a bus does, transfer by transfer."""
     if not moves:
         return
@@ -219,7 +219,7 @@ def bus(moves: Sequence[Move]) -> Iterator[Pieces]:
     yield Pieces("busy", stalled + waits, ended - stalled - waits, step)
 
 
-def _transfers(moves: Sequence[Move], program: Program) -> Iterator[Pieces]:
+def _transfers(moves: Sequence[DmaTransfer], program: Program) -> Iterator[Pieces]:
     """Every other transfer: two may be under way at once, but not three."""
     for move in moves:
         yield Pieces(program.steps[move.step].label, move.start, move.done - move.start, move.step)

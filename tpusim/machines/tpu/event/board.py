@@ -153,7 +153,7 @@ class VectorWork(NamedTuple):
     array: int = 0
 
 
-class Move(NamedTuple):
+class DmaTransfer(NamedTuple):
     """A transfer. The bus, `free` since the one before, is blocked until it is `ready`, and held up by the port until
     `start`; it moves for `busy` cycles, held up by the port for the others, from `stalled` on, and is free again at
     `ended`. The last word is in place at `done`.
@@ -169,7 +169,7 @@ class Move(NamedTuple):
     done: int
 
 
-class Span(NamedTuple):
+class ChannelSpan(NamedTuple):
     """A transfer in the channels that it uses: from the first burst accepted to the last one done, in cycles."""
 
     channels: Cycles
@@ -188,10 +188,10 @@ class Log:
     loads: tuple[Loads, ...]
     passes: tuple[Passes, ...]
     works: tuple[VectorWork, ...]
-    moves: tuple[Move, ...]
-    scratch: tuple[Move, ...] = ()
+    moves: tuple[DmaTransfer, ...]
+    scratch: tuple[DmaTransfer, ...] = ()
     hbm: HbmUse | None = None
-    spans: tuple[Span, ...] = ()
+    spans: tuple[ChannelSpan, ...] = ()
 
     def of_arrays(self, program: Program, hardware: Hardware) -> Iterator[tuple[int, Log]]:
         """Each array that has weights of its own, or the first of all that share theirs, and what is told of it."""

@@ -14,10 +14,10 @@ import simpy
 
 from tpusim.machines.tpu.definition import DMA, NEVER
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.event.board import Board, Move, Process, Span
+from tpusim.machines.tpu.event.board import Board, ChannelSpan, DmaTransfer, Process
 from tpusim.machines.tpu.event.calendar import Cycles, Ports
 from tpusim.machines.tpu.observation.timing import HbmUse
-from tpusim.machines.tpu.program.moves import Moves
+from tpusim.machines.tpu.program.moves import TransferRuns
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import HBM, SCRATCH, BankFill, Prefetch, Spill, Transfer
 from tpusim.memory.dram.device import Device
@@ -55,7 +55,7 @@ class PipedMemory:
     """
 
     def __init__(self, hardware: Hardware, pipe: Pipe) -> None:
-        self._hardware, self._pipe, self.spans = hardware, pipe, list[Span]()
+        self._hardware, self._pipe, self.spans = hardware, pipe, list[ChannelSpan]()
 
     @property
     def use(self) -> HbmUse | None:
@@ -95,7 +95,7 @@ class BankedHbm(PipedMemory):
         super().__init__(hardware, Pipe(0, hardware.hbm_peak_bytes_per_cycle))
         self._keep, self._cycles, self._until = keep, 0, 0
         self._mapping = device.addresses()
-        self._moves, self._dram = Moves(program, hardware), OnePass(device)
+        self._moves, self._dram = TransferRuns(program, hardware), OnePass(device)
         self._clocks = Clocks.of(hardware.clock_hz, device.clock_hz)
 
     def fill(self, step: Transfer, start: int) -> Filled:
@@ -141,7 +141,7 @@ class BankedHbm(PipedMemory):
             begun, over = np.full(len(channels), NEVER), np.zeros(len(channels), np.int64)
             np.minimum.at(begun, at, served.accepted)
             np.maximum.at(over, at, served.done)
-            self.spans.append(Span(channels, self._clocks.to_machine(begun), self._clocks.to_machine(over)))
+            self.spans.append(ChannelSpan(channels, self._clocks.to_machine(begun), self._clocks.to_machine(over)))
         return served
 
     def _after(self, accepted: Cycles) -> int:
@@ -160,7 +160,7 @@ class Dma:
         self._memories = {HBM: self.hbm}
         if scratch := hardware.scratch_pipe:
             self._memories[SCRATCH] = PipedMemory(hardware, scratch)
-        self.moves: dict[str, list[Move]] = {HBM: [], SCRATCH: []}
+        self.moves: dict[str, list[DmaTransfer]] = {HBM: [], SCRATCH: []}
         """By the bus that they take."""
 
     def process(self) -> Process:
@@ -180,7 +180,7 @@ class Dma:
             busy, stalled, ended, done = yield from self._moved(index, step, begun, last)
             if not isinstance(step, Prefetch):
                 staged, last = last, done
-            self.moves[bus].append(Move(index, free[bus], ready, begun, busy, stalled, ended, done))
+            self.moves[bus].append(DmaTransfer(index, free[bus], ready, begun, busy, stalled, ended, done))
             self._board.finish(index, done)
             free[bus] = ended
 

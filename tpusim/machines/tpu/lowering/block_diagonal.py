@@ -16,7 +16,7 @@ from tpusim.machines.tpu.cut.tiling import col_folds
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering import channel_first
 from tpusim.machines.tpu.lowering.convolution import convolved
-from tpusim.machines.tpu.lowering.drafts import Left, Lowering
+from tpusim.machines.tpu.lowering.drafts import LeftTo, Lowering
 from tpusim.network.ops.array_op import ArrayOp
 
 
@@ -43,6 +43,6 @@ BLOCK_DIAGONAL = Lowering(
     "channel_first with several channel groups in a pass, side by side: grouped and depthwise layers",
     partial(convolved, cut),
     banks=True,
-    left=Left(channel_first.CHANNEL_FIRST, _has_one_group),
+    left=LeftTo(channel_first.CHANNEL_FIRST, _has_one_group),
     ignores=channel_first.CHANNEL_FIRST.ignores,
 )

@@ -20,7 +20,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft
 from tpusim.machines.tpu.lowering.words import explanation_of
 from tpusim.machines.tpu.program.program import Explanation, Lowered, Planned, Program
-from tpusim.machines.tpu.schedule.units import Area, Moves, Need, Pass, Piece, Policy, Touch, Unit, Units, beside
+from tpusim.machines.tpu.schedule.units import Area, Moves, Pass, Piece, Policy, SlotNeed, Touch, Unit, Units, beside
 from tpusim.machines.tpu.search.candidates import Candidates
 from tpusim.machines.tpu.search.search import Ranked, tilings_of
 from tpusim.memory.layout import whole_bursts
@@ -92,9 +92,9 @@ class Convolution(Units):
             group, block, fold, number = stage.group, stage.block, stage.fold, stage.section
             section = sections[number]
             needs = (
-                Need("ifmap", (group, block, section.chunk)),
-                Need("weights", (group, fold, number)),
-                Need("sums", (group, block, fold)),
+                SlotNeed("ifmap", (group, block, section.chunk)),
+                SlotNeed("weights", (group, fold, number)),
+                SlotNeed("sums", (group, block, fold)),
             )
             leaves = SUMS if number in plan.last_sections else -1
             body = group, block, fold // kept, section.chunk
@@ -127,7 +127,7 @@ class Convolution(Units):
     def _piece(self, load: Load, patch: Patch, places: range, filled: Patch) -> Piece:
         return Piece(places.start, places, partial(self._filled, load, patch, places, filled), self.needs(filled))
 
-    def needs(self, filled: Patch) -> tuple[Need, ...]:
+    def needs(self, filled: Patch) -> tuple[SlotNeed, ...]:
         """What must be there before a part of the ifmap is filled: nothing, as it is an operand."""
         return ()
 

@@ -24,14 +24,24 @@ from tpusim.machines.tpu.definition import ready_delay
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.convolution import Convolution, Load
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, one_draft
-from tpusim.machines.tpu.lowering.sampling import CORNERS, OPERATION, Lanes, SampledTaps, kinds_of, sampling_of
+from tpusim.machines.tpu.lowering.sampling import CORNERS, OPERATION, LaneRun, SampledTaps, kinds_of, sampling_of
 from tpusim.machines.tpu.lowering.vector_units import feed, in_turn
 from tpusim.machines.tpu.lowering.words import explanation_of
 from tpusim.machines.tpu.program.addresses import ElementTable, Feed, LaneGroup, Picked, pointer_bytes, pointers_a_word
 from tpusim.machines.tpu.program.program import Constant, Explanation, Program
 from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
 from tpusim.machines.tpu.program.transfers import Fill
-from tpusim.machines.tpu.schedule.units import Area, Compute, Moves, Need, Piece, Units, in_one, when_free, when_needed
+from tpusim.machines.tpu.schedule.units import (
+    Area,
+    Compute,
+    Moves,
+    Piece,
+    SlotNeed,
+    Units,
+    in_one,
+    when_free,
+    when_needed,
+)
 from tpusim.memory.layout import Box, Stored, whole_bursts
 from tpusim.network.ops.array_op import ArrayOp
 from tpusim.network.ops.deform_conv2d import DeformConv2d
@@ -46,7 +56,7 @@ class TableKey(NamedTuple):
     """What tells tables apart: the block, and the lanes of each place."""
 
     block: int
-    lanes: tuple[tuple[Lanes, ...], ...]
+    lanes: tuple[tuple[LaneRun, ...], ...]
 
 
 class Sampled(Convolution):
@@ -131,7 +141,7 @@ class Sampled(Convolution):
         groups, chunks = range(self.plan.shape.groups), range(len(self.plan.chunks))
         return max(len(self.table_key(group, 0, chunk).lanes) for group in groups for chunk in chunks)
 
-    def table(self, lanes: Sequence[Lanes], patch: Patch, base: int, number: int) -> ElementTable:
+    def table(self, lanes: Sequence[LaneRun], patch: Patch, base: int, number: int) -> ElementTable:
         """The pointers of a place, whose table is one of those from word `base` on."""
         hardware, kinds = self.plan.hardware, len(kinds_of(lanes))
         first, fill = base + number * self.table_words[0], self.word_fill
@@ -222,8 +232,8 @@ class Sampled(Convolution):
         """The words of a place in each piece."""
         group, block, chunk = load
         table = self.table_key(group, block, chunk)
-        band = Need("bands", (group, block, self._folds[chunk]))
-        needs = band, Need("pointers", table), Need("blends", table)
+        band = SlotNeed("bands", (group, block, self._folds[chunk]))
+        needs = band, SlotNeed("pointers", table), SlotNeed("blends", table)
         places = range(len(self.plan.chunks[chunk].places))
         return [Piece(GATHERED_LAST, (at,), partial(self._gathered, load, table, at), needs) for at in places]
 

@@ -73,7 +73,7 @@ class Draft:
             return planned(self.units)
 
 
-class Left(NamedTuple):
+class LeftTo(NamedTuple):
     """Layers that a lowering leaves to another, as it would do the same with them."""
 
     to: Lowering
@@ -109,7 +109,7 @@ class Lowering:
     banks: bool = False
     carries: frozenset[str] = frozenset({"bias", "add", "finish"})
     instead: Mapping[str, str] = field(default_factory=dict)
-    left: Left | None = None
+    left: LeftTo | None = None
     least: Callable[[Any, int, Hardware], float] | None = None
     ignores: Callable[[Hardware], frozenset[str]] | frozenset[str] = frozenset()
 

@@ -28,13 +28,13 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering import channel_first
 from tpusim.machines.tpu.lowering.convolution import Convolution, convolved, is_a_product, tilings_by
 from tpusim.machines.tpu.lowering.dense import OnChip
-from tpusim.machines.tpu.lowering.drafts import Draft, Left, Lowering
+from tpusim.machines.tpu.lowering.drafts import Draft, LeftTo, Lowering
 from tpusim.machines.tpu.lowering.words import explanation_of
 from tpusim.machines.tpu.program.addresses import Counters, Feed, LaneGroup
 from tpusim.machines.tpu.program.program import Explanation, Lowered, Program
 from tpusim.machines.tpu.program.tensor import Along, Coordinates, Part, Tensor
 from tpusim.machines.tpu.program.transfers import Fill, Spill, Transfer
-from tpusim.machines.tpu.schedule.units import Act, Area, Moves, Need, Piece, Policy, Unit, Units, one_ahead_if_free
+from tpusim.machines.tpu.schedule.units import Act, Area, Moves, Piece, Policy, SlotNeed, Unit, Units, one_ahead_if_free
 from tpusim.machines.tpu.search.candidates import least_words
 from tpusim.machines.tpu.search.search import Ranked
 from tpusim.memory.layout import Box, whole_bursts
@@ -234,7 +234,7 @@ class Transformation(Units):
 
     def units(self) -> Iterator[Unit]:
         for place in range(len(self.windows)):
-            yield Unit((Need("window", place),), None, place, leaves=0, makes=place)
+            yield Unit((SlotNeed("window", place),), None, place, leaves=0, makes=place)
 
     # ---- into the window
 
@@ -422,8 +422,8 @@ class _Explicit(Convolution):
 
     counted = Units.counted
 
-    def needs(self, filled: Patch) -> tuple[Need, ...]:
-        return (Need(LOWERED, self.work.last_of(filled)),)
+    def needs(self, filled: Patch) -> tuple[SlotNeed, ...]:
+        return (SlotNeed(LOWERED, self.work.last_of(filled)),)
 
 
 # ---- in words
@@ -486,6 +486,6 @@ EXPLICIT = Lowering(
     "explicit",
     "im2col proper: the lowered matrix is written, to HBM unless told otherwise, and then multiplied",
     ways,
-    left=Left(channel_first.CHANNEL_FIRST, is_a_product),
+    left=LeftTo(channel_first.CHANNEL_FIRST, is_a_product),
     ignores=_ignored,
 )

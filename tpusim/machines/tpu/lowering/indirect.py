@@ -29,15 +29,15 @@ from tpusim.machines.tpu.cut.tiling import Counts, Tiling
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering import channel_first
 from tpusim.machines.tpu.lowering.convolution import Convolution, draft_of, is_a_product, tilings_by
-from tpusim.machines.tpu.lowering.drafts import Draft, Left, Lowering
+from tpusim.machines.tpu.lowering.drafts import Draft, LeftTo, Lowering
 from tpusim.machines.tpu.lowering.words import explanation_of
 from tpusim.machines.tpu.program.addresses import (
+    AddressTable,
     Counter,
     Counters,
     Feed,
     Pointers,
     PointerTable,
-    Table,
     encoded,
     pointer_bytes,
     pointers_a_word,
@@ -58,7 +58,7 @@ from tpusim.network.ops.fused import BIAS
 NAME = "pointers"
 """What the tensor is called, and its buffers."""
 
-Walk: TypeAlias = Counters | Table
+Walk: TypeAlias = Counters | AddressTable
 """Where a pattern goes, counters from word 0 on."""
 
 Key: TypeAlias = tuple[int, tuple[Walk, ...]]
@@ -224,7 +224,7 @@ def table_of(feed: Feed) -> Key:
     walks: list[Walk] = []
     for group in feed.groups:
         pattern = group.pattern
-        if not isinstance(pattern, Counters | Table):
+        if not isinstance(pattern, Counters | AddressTable):
             raise TypeError("the pass reads through pointers already")
         walks.append(pattern._replace(base=0) if isinstance(pattern, Counters) else pattern)
     repeats = {_shared(walk) for walk in walks}
@@ -365,6 +365,6 @@ INDIRECT = Lowering(
     "indirect",
     "channel_first whose every address is read from a table of pointers",
     ways,
-    left=Left(channel_first.CHANNEL_FIRST, is_a_product),
+    left=LeftTo(channel_first.CHANNEL_FIRST, is_a_product),
     ignores=channel_first.CHANNEL_FIRST.ignores,
 )

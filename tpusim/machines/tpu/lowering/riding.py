@@ -30,12 +30,12 @@ from tpusim.machines.tpu.schedule.units import (
     Compute,
     Key,
     Moves,
-    Need,
     Pass,
+    SlotNeed,
     Touch,
     Unit,
     Units,
-    Work,
+    VectorWork,
     in_one,
     with_the_spill,
 )
@@ -140,7 +140,7 @@ class Riding(Units):
         for unit in self.core.units():
             if unit.leaves >= 0:
                 self._leaving[unit.needs[unit.leaves].key] = unit
-                needs = *unit.needs, *((Need(BIAS, 0),) if self.layer.bias else ())
+                needs = *unit.needs, *((SlotNeed(BIAS, 0),) if self.layer.bias else ())
                 unit = unit._replace(needs=needs, steps=unit.steps + steps)
             yield unit
 
@@ -172,19 +172,19 @@ class Riding(Units):
             ends = isinstance(act, Pass) and last[act.result] is act
             yield act._replace(finish=self._finish, bias=bias) if ends and isinstance(act, Pass) else act
 
-    def _worked(self, unit: Unit, bases: Sequence[int]) -> Iterator[Work]:
+    def _worked(self, unit: Unit, bases: Sequence[int]) -> Iterator[VectorWork]:
         """Steps of the vector unit, in the words of the results."""
         results = Touch(unit.leaves)
         for part in self.core.spill(unit, bases[unit.leaves]).parts:
             at = feed(part.lanes, in_turn(part.base, part.words))
             if self.layer.bias:
                 numbers = Scalars(self._bias_of(unit, bases), 1, 1)
-                yield Work(
+                yield VectorWork(
                     [Compute("add", (at,), at, part.words, numbers)], (results, Touch(len(bases) - 1)), unit.leaves
                 )
             for operation, coefficients in self._finish:
                 step = Compute(operation, (at,), at, part.words, coefficients=coefficients)
-                yield Work([step], (results,), unit.leaves)
+                yield VectorWork([step], (results,), unit.leaves)
 
     def channels(self, unit: Unit) -> tuple[int, ...]:
         return self.core.channels(unit)

@@ -140,7 +140,7 @@ class Samples:
 # ---- the cut: channel-first's, where each tap has words of its own, gathered from samples
 
 
-class Lanes(NamedTuple):
+class LaneRun(NamedTuple):
     """Neighbouring lanes of a place whose samples lie alike."""
 
     first_lane: int
@@ -148,7 +148,7 @@ class Lanes(NamedTuple):
     kind: Kind
 
 
-def kinds_of(lanes: Sequence[Lanes]) -> tuple[Kind, ...]:
+def kinds_of(lanes: Sequence[LaneRun]) -> tuple[Kind, ...]:
     """The kinds of a place, each once, in the order in which pointers stand side by side."""
     return tuple(dict.fromkeys(each.kind for each in lanes))
 
@@ -174,7 +174,7 @@ class SampledTaps(TapGroups):
         return Samples(self.layer, self.batch, fill)
 
     @cached_property
-    def every_place(self) -> list[tuple[Lanes, ...]]:
+    def every_place(self) -> list[tuple[LaneRun, ...]]:
         """The lanes of every place of every chunk, by channel group."""
         groups, chunks = range(self.shape.groups if self.layer.offset_groups > 1 else 1), self.chunks(1, self.folds)
         return [self.lanes_of(each, at, group) for group in groups for each in chunks for at in range(len(each.places))]
@@ -188,14 +188,14 @@ class SampledTaps(TapGroups):
         """Pointer words of a word of samples, of which places have the most kinds side by side."""
         return -(-len(CORNERS) * self.samples.word_fill * self.most_kinds // pointers_a_word(hardware))
 
-    def lanes_of(self, chunk: Chunk, place: int, group: int) -> tuple[Lanes, ...]:
+    def lanes_of(self, chunk: Chunk, place: int, group: int) -> tuple[LaneRun, ...]:
         """The lanes of a place of a chunk for a channel group, those together that sample alike."""
         held = chunk.places[place]
         size, first = self.layer.in_channels // self.layer.offset_groups, group * self.shape.channels
-        found, lane = list[Lanes](), 0
+        found, lane = list[LaneRun](), 0
         kinds = (((first + channel) // size, tap) for channel, tap in zip(held.channels, held.taps, strict=True))
         for kind, alike in groupby(kinds):
-            found.append(Lanes(lane, len([*alike]), kind))
+            found.append(LaneRun(lane, len([*alike]), kind))
             lane += found[-1].lanes
         return tuple(found)
 

@@ -20,7 +20,7 @@ from tpusim.machines.tpu.cut.stored import padded_map
 from tpusim.machines.tpu.cut.tiling import Tiling
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, one_draft
-from tpusim.machines.tpu.lowering.vector_units import IGNORED, Portion, Source, VectorUnits, feed, in_turn
+from tpusim.machines.tpu.lowering.vector_units import IGNORED, MapSource, Portion, VectorUnits, feed, in_turn
 from tpusim.machines.tpu.program.operations import OPERATIONS, Arity
 from tpusim.machines.tpu.program.program import Explanation
 from tpusim.machines.tpu.program.steps import Scalars
@@ -71,7 +71,7 @@ class _Depthwise(VectorUnits):
             for name, each in (("ifmap", shape.tensors.ifmap), (OFMAP, shape.tensors.ofmap))
         )
         # Lanes of several output channels have the same channel of the ifmap.
-        self.maps = (Source(ifmap, (shape.out_channels, 1, 1, 1)),)
+        self.maps = (MapSource(ifmap, (shape.out_channels, 1, 1, 1)),)
         self.tensors = ifmap, Tensor("filter", (out_channels, prod(k))), self.ofmap
         super().__init__(shape, shape.groups * shape.out_channels, hardware)
 

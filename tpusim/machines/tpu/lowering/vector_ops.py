@@ -17,10 +17,10 @@ from tpusim.base.errors import CapacityError, Problem
 from tpusim.machines.tpu.cut.geometry import InStrips, MapAxis, in_strips, padded
 from tpusim.machines.tpu.cut.plan import CHANNEL, COL, IMAGE, ROW, Block, Patch, patch_of, portions
 from tpusim.machines.tpu.cut.tiling import Tiling
-from tpusim.machines.tpu.cut.turned import Moved, PixelsInLanes, Turn, boxes_of, turn_of
+from tpusim.machines.tpu.cut.turned import PixelsInLanes, Turn, TurnedMap, boxes_of, turn_of
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, one_draft
-from tpusim.machines.tpu.lowering.vector_units import IGNORED, Portion, Source, VectorUnits, feed
+from tpusim.machines.tpu.lowering.vector_units import IGNORED, MapSource, Portion, VectorUnits, feed
 from tpusim.machines.tpu.program.addresses import Counter, Counters
 from tpusim.machines.tpu.program.operations import Arity, work_of
 from tpusim.machines.tpu.program.program import Explanation
@@ -75,7 +75,7 @@ class _PointByPoint(VectorUnits):
     def __init__(self, layer: VectorOp, batch: int, hardware: Hardware) -> None:
         self.layer, self.batch, self.hardware = layer, batch, hardware
         self.turn = turn = self._turned()
-        self.moved = Moved(layer.taken(batch), turn) if isinstance(layer, Move) and isinstance(turn, Turn) else None
+        self.moved = TurnedMap(layer.taken(batch), turn) if isinstance(layer, Move) and isinstance(turn, Turn) else None
         self.shapes = {name: turn.of(shape) for name, shape in layer.shapes(batch).items()}
         others = [name for name in layer.sources(batch) if name != "ifmap"]
         scalars = [name for name in others if prod(self.shapes[name][1:]) == 1]
@@ -124,10 +124,10 @@ class _PointByPoint(VectorUnits):
             return Maps(images, row, col)
         return Maps(images, *in_strips(row, col, images, self.hardware))
 
-    def _source(self, tensor: Tensor) -> Source:
+    def _source(self, tensor: Tensor) -> MapSource:
         sizes = zip(self.shapes[tensor.name], self.shapes["ifmap"], strict=True)
         channels, rows, cols, images = (whole if size == 1 else 1 for size, whole in sizes)
-        return Source(tensor, (channels, rows, cols, images))
+        return MapSource(tensor, (channels, rows, cols, images))
 
     def _map(self, name: str) -> Tensor:
         shape, multiple = self.layer.shapes(self.batch)[name], self.hardware.hbm.channel_multiple
@@ -165,7 +165,7 @@ class _PointByPoint(VectorUnits):
             part = Part(word, (0,), (Along(CHANNEL, channels),), (Along(IMAGE, range(1)),), 1)
             yield self.numbers_of(source.tensor, part, len(set(channels)))
 
-    def bring(self, source: Source, portion: range, patch: Patch, base: int) -> Moves:
+    def bring(self, source: MapSource, portion: range, patch: Patch, base: int) -> Moves:
         if not self.moved:
             return super().bring(source, portion, patch, base)
         part = self.moved.read(self.moved.made(self.outputs, portion, patch, base, self.word_fill))

@@ -31,13 +31,13 @@ from tpusim.machines.tpu.schedule.units import (
     Area,
     Compute,
     Moves,
-    Need,
     Piece,
     Policy,
+    SlotNeed,
     Touch,
     Unit,
     Units,
-    Work,
+    VectorWork,
     at_once,
     in_one,
     when_needed,
@@ -59,7 +59,7 @@ def ways(layer: RowOp, batch: int, hardware: Hardware) -> list[Draft]:
     return one_draft(lambda: work, lambda _: _explained(work))
 
 
-class Pieces(NamedTuple):
+class RowPieces(NamedTuple):
     """How rows come.
 
     Attributes:
@@ -79,7 +79,7 @@ ON_THE_WAY = "on_the_way"
 """What lanes exchange by way of HBM; a tensor for each stage."""
 
 
-class Stretch(NamedTuple):
+class RowStretch(NamedTuple):
     """A piece of some rows in a stage; without a piece, the end of the stage. Where rows have shares, the end is two:
     until what the shares have come to is exchanged, and from there.
     """
@@ -171,7 +171,7 @@ class RowUnits(Units):
 
     # ---- pieces, and what is where
 
-    def _ways(self) -> Iterator[Pieces]:
+    def _ways(self) -> Iterator[RowPieces]:
         counts = [min(MOST_PIECES, self.share)]
         while counts[-1] < self.share:
             counts.append(min(2 * counts[-1], self.share))
@@ -179,15 +179,15 @@ class RowUnits(Units):
         # Whether what is shared stays, and how many blocks of rows do; 0: rows come again for each stage.
         for stays, blocks in product((True, False) if self.shared else (True,), (*kept, 0)):
             for count in counts:
-                yield Pieces(count, blocks * count or 2, blocks > 0, count if stays else min(2, count))
+                yield RowPieces(count, blocks * count or 2, blocks > 0, count if stays else min(2, count))
 
-    def _words(self, pieces: Pieces) -> int:
+    def _words(self, pieces: RowPieces) -> int:
         return sum(each.count * each.words for each in self._areas(pieces))
 
     def _parts(self, count: int) -> list[range]:
         return portions(self.share, -(-self.share // count))
 
-    def _areas(self, pieces: Pieces) -> tuple[Area, ...]:
+    def _areas(self, pieces: RowPieces) -> tuple[Area, ...]:
         """Rows, what they share, numbers to be joined, numbers given, those of stages, those of all shares, results."""
         parts, lanes = self._parts(pieces.number), self._lanes(self.blocks[0])
         size, joining = len(parts[0]), sum(bool(stage.joins) for stage in self.stages) if self.shares > 1 else 0
@@ -230,22 +230,22 @@ class RowUnits(Units):
     def units(self) -> Iterator[Unit]:
         kept, shares, stays = self.pieces.kept, self.shares, self.pieces.shared == len(self.parts)
         for u in range(len(self.blocks)):
-            always = Need("joined", 0), Need("numbers", 0), *((Need("given", u),) if self.given else ())
+            always = SlotNeed("joined", 0), SlotNeed("numbers", 0), *((SlotNeed("given", u),) if self.given else ())
             for n, stage in enumerate(self.stages[self.given :], self.given):
                 for p in range(len(self.parts)):
-                    needs = [*always, Need("rows", (u, 0 if kept else n, p))]
-                    needs += [Need("shared", (0 if stays else u, p))] if stage.shared else []
-                    needs += [] if stage.joins else [Need("results", (u, n, p))]
+                    needs = [*always, SlotNeed("rows", (u, 0 if kept else n, p))]
+                    needs += [SlotNeed("shared", (0 if stays else u, p))] if stage.shared else []
+                    needs += [] if stage.joins else [SlotNeed("results", (u, n, p))]
                     leaves = -1 if stage.joins else len(needs) - 1
-                    yield Unit(tuple(needs), None, Stretch(u, n, p), steps=2, leaves=leaves)
+                    yield Unit(tuple(needs), None, RowStretch(u, n, p), steps=2, leaves=leaves)
                 if not stage.joins:
                     continue
-                last, end = n == len(self.stages) - 1, Stretch(u, n)
+                last, end = n == len(self.stages) - 1, RowStretch(u, n)
                 levels = len(self._levels(stage, self._made(stage, self.parts)))
                 if shares > 1:
                     yield Unit(always, None, end, steps=2 * levels, leaves=1, gap=False, makes=(u, n))
-                needs = [*always, *((Need("exchanged", (u, n)),) if shares > 1 else ())]
-                needs += [Need("results", (u, n, 0))] if last else []
+                needs = [*always, *((SlotNeed("exchanged", (u, n)),) if shares > 1 else ())]
+                needs += [SlotNeed("results", (u, n, 0))] if last else []
                 leaves = len(needs) - 1 if last else -1
                 yield Unit(tuple(needs), None, end, steps=2 * (levels + shares), leaves=leaves, gap=False)
 
@@ -305,17 +305,17 @@ class RowUnits(Units):
         def moves(base: int) -> Iterator[Moves]:
             yield self._moves(name, base, lane, items, self._of_shares, copies)
 
-        return [Piece(0, (0,), moves, (Need("", key),))]
+        return [Piece(0, (0,), moves, (SlotNeed("", key),))]
 
     # ---- what is done with it, and what goes
 
-    def acts(self, unit: Unit, bases: Sequence[int]) -> Iterator[Work]:
+    def acts(self, unit: Unit, bases: Sequence[int]) -> Iterator[VectorWork]:
         place = {need.area: at for at, need in enumerate(unit.needs)}
         base = {area: bases[at] for area, at in place.items()}
         act = self._end if unit.about.piece < 0 else self._piece
         return act(unit.about, self.stages[unit.about.stage], place, base)
 
-    def _piece(self, of: Stretch, stage: Stage, place: dict[str, int], base: dict[str, int]) -> Iterator[Work]:
+    def _piece(self, of: RowStretch, stage: Stage, place: dict[str, int], base: dict[str, int]) -> Iterator[VectorWork]:
         given, first, words = self.given, of.stage == self.given, len(self.parts[of.piece])
         # Where the numbers of earlier stages stand.
         known = [base["given"] + at if at < given else base["numbers"] + at - given for at in stage.known]
@@ -330,9 +330,9 @@ class RowUnits(Units):
         walks = [in_turn(base["rows"], words), *(in_turn(at, words, 0) for at in known)]
         walks += [in_turn(at, words) for at in shared]
         step = self._step(of, stage.operation, walks, base["results"], words)
-        yield Work((step,), tuple(reads), place["results"], True)
+        yield VectorWork((step,), tuple(reads), place["results"], True)
 
-    def _end(self, of: Stretch, stage: Stage, place: dict[str, int], base: dict[str, int]) -> Iterator[Work]:
+    def _end(self, of: RowStretch, stage: Stage, place: dict[str, int], base: dict[str, int]) -> Iterator[VectorWork]:
         """Numbers are joined until one step takes all of them; that ends the stage, or what shares exchange does."""
         reads = [Touch(place["given"], ())] if self.given else []
         first, count = base["joined"], self._made(stage, self.parts)
@@ -349,13 +349,13 @@ class RowUnits(Units):
         walks = [in_turn(each, 1) for each in range(first, first + levels[-1])]
         number, final = base["numbers"] + of.stage - self.given, "results" in place
         if self.shares > 1 and not exchanged:
-            yield Work((self._step(of, stage.joins, walks, number, 1),), tuple(reads), place["numbers"])
+            yield VectorWork((self._step(of, stage.joins, walks, number, 1),), tuple(reads), place["numbers"])
             return
         step = self._step(of, stage.ends, walks, base["results"] if final else number, 1, stage.coefficients)
-        yield Work((step,), tuple(reads), place["results"] if final else -1, final)
+        yield VectorWork((step,), tuple(reads), place["results"] if final else -1, final)
 
     def _joined(
-        self, of: Stretch, operation: str, known: list[int], base: int, count: int, to: int
+        self, of: RowStretch, operation: str, known: list[int], base: int, count: int, to: int
     ) -> Iterator[Compute]:
         """Make of `count` words a number of every few, as many as a step takes, and one of those that are left."""
         most = self._most(self.stages[of.stage])
@@ -367,7 +367,7 @@ class RowUnits(Units):
                 to += words
 
     def _step(
-        self, of: Stretch, operation: str, walks: list[Counters], to: int, words: int,
+        self, of: RowStretch, operation: str, walks: list[Counters], to: int, words: int,
         coefficients: tuple[float, ...] = (),
     ) -> Compute:  # fmt: skip
         lanes = self._lanes(self.blocks[of.rows])
@@ -384,10 +384,10 @@ class RowUnits(Units):
         return self._held(OFMAP, rows, channels, 1 if self.reduces else self.shares, base)
 
 
-def _one_by_one(steps: Iterable[Compute], reads: Sequence[Touch]) -> Iterator[Work]:
+def _one_by_one(steps: Iterable[Compute], reads: Sequence[Touch]) -> Iterator[VectorWork]:
     """Steps of which the first waits for what all of them read."""
     for step in steps:
-        yield Work((step,), tuple(reads))
+        yield VectorWork((step,), tuple(reads))
         reads = [Touch(each.need, ()) for each in reads]
 
 

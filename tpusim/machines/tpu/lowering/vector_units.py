@@ -39,12 +39,12 @@ from tpusim.machines.tpu.schedule.units import (
     Area,
     Compute,
     Moves,
-    Need,
     Policy,
+    SlotNeed,
     Touch,
     Unit,
     Units,
-    Work,
+    VectorWork,
     in_one,
     one_ahead_if_free,
 )
@@ -74,7 +74,7 @@ def feed(lanes: int, pattern: Counters) -> Feed:
     return Feed((LaneGroup(0, lanes, pattern),))
 
 
-class Source(NamedTuple):
+class MapSource(NamedTuple):
     """A map that is read word by word. Along each of [channel, row, col, image], `share` outputs read the same."""
 
     tensor: Tensor
@@ -116,7 +116,7 @@ class VectorUnits(Units):
     """
 
     tensors: tuple[Tensor, ...] = ()
-    maps: tuple[Source, ...]
+    maps: tuple[MapSource, ...]
     ofmap: Tensor
     scalar_words: int
     numbers: int
@@ -231,7 +231,7 @@ class VectorUnits(Units):
         """What comes before a block: its turn of the loop, and its words made ready."""
         return pace.delay_of(sum(patch.words for _, patch, _ in self.patches(of.block, 0)), self.hardware)
 
-    def patches(self, block: Block, base: int) -> Iterator[tuple[Source, Patch, int]]:
+    def patches(self, block: Block, base: int) -> Iterator[tuple[MapSource, Patch, int]]:
         """What a block needs of each map, one after another from word `base` on; perhaps nothing but padding."""
         whole = patch_of(self.outputs, block)
         for source in self.maps:
@@ -255,11 +255,11 @@ class VectorUnits(Units):
         for number, channels in enumerate(self.portions):
             for block, count in zip(self.blocks, steps, strict=True):
                 of = Portion(channels, block)
-                needs = Need("maps", of), Need("scalars", number), Need("results", of)
+                needs = SlotNeed("maps", of), SlotNeed("scalars", number), SlotNeed("results", of)
                 yield Unit(needs, None, of, steps=count, leaves=2)
 
-    def acts(self, unit: Unit, bases: Sequence[int]) -> Iterator[Work]:
-        yield Work([*self.work(unit.about, bases)], (Touch(0), Touch(1)), 2, True)
+    def acts(self, unit: Unit, bases: Sequence[int]) -> Iterator[VectorWork]:
+        yield VectorWork([*self.work(unit.about, bases)], (Touch(0), Touch(1)), 2, True)
 
     def channels(self, unit: Unit) -> tuple[int, ...]:
         return tuple(unit.about.channels)
@@ -270,7 +270,7 @@ class VectorUnits(Units):
             if patch.words:
                 yield self.bring(source, of.channels, patch, at)
 
-    def bring(self, source: Source, portion: range, patch: Patch, base: int) -> Moves:
+    def bring(self, source: MapSource, portion: range, patch: Patch, base: int) -> Moves:
         """The transfer of a patch of a map, to word `base` and on."""
         row, col = self.outputs.row, self.outputs.col
         points = Patch(row.coordinates(patch.rows), col.coordinates(patch.cols), patch.groups)
@@ -294,7 +294,7 @@ class VectorUnits(Units):
         placed = self.turn.placed(part)
         return Moves(tensor, (placed,), *self.traffic.of(self.turn.boxes(placed, box), tensor, apart))
 
-    def walk(self, source: Source, tap: tuple[int, int], outputs: Block, patch: Patch, base: int) -> Counters:
+    def walk(self, source: MapSource, tap: tuple[int, int], outputs: Block, patch: Patch, base: int) -> Counters:
         """The words of a patch under a tap; where all share one row, or column, the walk stands still."""
         walk = walk_of(self.outputs, tap, outputs, patch, by_tap=False)
         counters = [

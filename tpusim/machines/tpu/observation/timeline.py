@@ -37,7 +37,7 @@ class Pieces:
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
+class TimeSlice:
     """Cycles [start, end) in which a unit does one thing; `step` of the Program, or -1 for none in particular."""
 
     start: int
@@ -80,9 +80,9 @@ class Track:
     def __len__(self) -> int:
         return len(self.starts)
 
-    def __iter__(self) -> Iterator[Slice]:
+    def __iter__(self) -> Iterator[TimeSlice]:
         columns = (column.tolist() for column in (self.starts, self.ends, self.kinds, self.steps))
-        return (Slice(start, end, self.names[kind], step) for start, end, kind, step in zip(*columns, strict=True))
+        return (TimeSlice(start, end, self.names[kind], step) for start, end, kind, step in zip(*columns, strict=True))
 
     def sums(self) -> dict[str, int]:
         """Cycles by name."""
@@ -280,7 +280,7 @@ def _readers_of_kept(program: Program) -> dict[int, list[int]]:
     return readers
 
 
-def _by_step(timeline: Timeline, *tracks: str) -> Mapping[int, Slice]:
+def _by_step(timeline: Timeline, *tracks: str) -> Mapping[int, TimeSlice]:
     """The last slice of each step on some tracks, numbered ones among them."""
     named = re.compile(rf"({'|'.join(tracks)})(_\d+)?")
     return {each.step: each for name, track in timeline.tracks.items() if named.fullmatch(name) for each in track}

@@ -316,7 +316,7 @@ def boxes_of(lengths: tuple[int, ...], window: range) -> list[tuple[range, ...]]
     return head + body + [(range(last, last + 1), *box) for box in boxes_of(lengths[1:], range(end))]
 
 
-class Table(NamedTuple):
+class AddressTable(NamedTuple):
     """An address for every word, or PADDING: for gathers that no counter walks."""
 
     addresses: tuple[int, ...]
@@ -337,12 +337,12 @@ class Table(NamedTuple):
         stored = [each for each in self.addresses if each != PADDING]
         return range(min(stored), max(stored) + 1) if stored else range(0)
 
-    def moved(self, words: int) -> Table:
+    def moved(self, words: int) -> AddressTable:
         """The pattern that walks alike, `words` further on."""
-        return Table(tuple(each if each == PADDING else each + words for each in self.addresses))
+        return AddressTable(tuple(each if each == PADDING else each + words for each in self.addresses))
 
 
-AddressPattern: TypeAlias = Counters | Table | Pointers | Picked
+AddressPattern: TypeAlias = Counters | AddressTable | Pointers | Picked
 
 
 def first_word(pattern: AddressPattern) -> int:
@@ -357,7 +357,7 @@ def walked(pattern: AddressPattern) -> tuple[NDArray[np.bool_], Addresses]:
     """
     if isinstance(pattern, Pointers | Picked):
         raise TypeError("where pointers lead stands in the vector memory")
-    if isinstance(pattern, Table):
+    if isinstance(pattern, AddressTable):
         table = np.array(pattern.addresses, np.int64)
         return table != PADDING, table
     inside, offsets = _offsets(pattern.counters)

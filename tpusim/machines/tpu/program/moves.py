@@ -151,7 +151,7 @@ _Held = tuple[tuple[Along, ...], tuple[Along, ...]]
 """What lanes and items of a part are."""
 
 
-class Moves:
+class TransferRuns:
     """The runs of every transfer of a Program on a machine.
 
     Tensors lie one after another from address 0 on, in the Program's order, each at a multiple of `hbm.alignment` and

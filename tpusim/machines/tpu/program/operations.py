@@ -37,7 +37,7 @@ class Arity(NamedTuple):
     coefficients: int
 
 
-class Work(NamedTuple):
+class AluWork(NamedTuple):
     """ALU operations that an element takes."""
 
     products: int
@@ -56,7 +56,7 @@ class Operation(NamedTuple):
     """
 
     values: Callable[[Operands, Values, Coefficients], Values]
-    work: Callable[[Arity, Coefficients], Work]
+    work: Callable[[Arity, Coefficients], AluWork]
     fits: Callable[[Arity], bool]
     functions: Callable[[Arity], Mapping[str, int]] = lambda _: {}
 
@@ -136,7 +136,7 @@ def _of_one(values: Callable[[Values, Values, Coefficients], Values], products: 
 
     return Operation(
         of_all,
-        lambda *_: Work(products, others),
+        lambda *_: AluWork(products, others),
         lambda counts: counts.operands == 1 and counts.coefficients == coefficients and counts.scalars >= scalars,
     )
 
@@ -144,9 +144,9 @@ def _of_one(values: Callable[[Values, Values, Coefficients], Values], products: 
 def _of_terms(together: Callable[[list[Values]], Values], multiplies: bool = False) -> Operation:
     """An operation that joins operands, and the scalar of a lane if there is one, two by two."""
 
-    def work(counts: Arity, _: Coefficients) -> Work:
+    def work(counts: Arity, _: Coefficients) -> AluWork:
         steps = counts.operands + (counts.scalars > 0) - 1
-        return Work(steps, 0) if multiplies else Work(0, steps)
+        return AluWork(steps, 0) if multiplies else AluWork(0, steps)
 
     return Operation(
         lambda operands, scalars, _: together(_terms(operands, scalars)),
@@ -168,7 +168,7 @@ def _of_functions(
     """A function of elements, which takes operations of the ALUs and some of the machine's functions, once each."""
     return Operation(
         _rounded_once(function),
-        lambda *_: Work(products, others),
+        lambda *_: AluWork(products, others),
         lambda counts: counts.operands + (counts.scalars > 0) == operands and counts.coefficients == coefficients,
         lambda _: dict.fromkeys(of, 1),
     )
@@ -180,7 +180,7 @@ def _of_elements(
     """A sum over all operands but the last, of each of which `others` and `products` operations are made."""
     return Operation(
         _rounded_once(function),
-        lambda counts, _: Work((counts.operands - 1) * products, (counts.operands - 1) * (others + 1) - 1),
+        lambda counts, _: AluWork((counts.operands - 1) * products, (counts.operands - 1) * (others + 1) - 1),
         lambda counts: counts.operands > 1 and not counts.scalars + counts.coefficients,
         lambda counts: of(counts.operands - 1),
     )
@@ -190,7 +190,7 @@ def _of_sum(function: Callable[..., Any], coefficients: int, products: int, of: 
     """A function of a sum, which is first multiplied by coefficients, or gets them added."""
     return Operation(
         _rounded_once(function),
-        lambda counts, _: Work(products, counts.operands - 1 + coefficients - products),
+        lambda counts, _: AluWork(products, counts.operands - 1 + coefficients - products),
         lambda counts: counts.operands > 0 and counts.coefficients == coefficients and not counts.scalars,
         lambda _: {of: 1},
     )
@@ -200,7 +200,7 @@ def _of_squares(first: bool) -> Operation:
     """The sum of the squares of all operands, or of the `first` as it is and the squares of the others."""
     return Operation(
         lambda operands, *_: _sum(x if first and not at else x * x for at, x in enumerate(operands)),
-        lambda counts, _: Work(counts.operands - first, counts.operands - 1),
+        lambda counts, _: AluWork(counts.operands - first, counts.operands - 1),
         lambda counts: counts.operands > first and not counts.scalars + counts.coefficients,
     )
 
@@ -209,7 +209,7 @@ def _of_power(beta: float, products: int, takes: Mapping[str, int]) -> Operation
     """An element, the last operand, over a power of a line of the first: x / (slope squares + shift)^beta."""
     return Operation(
         _rounded_once(lambda squares, x, slope, shift: x * np.exp(-beta * np.log(slope * squares + shift))),
-        lambda *_: Work(products, 1),
+        lambda *_: AluWork(products, 1),
         lambda counts: counts == Arity(2, 0, 2),
         lambda _: takes,
     )
@@ -223,27 +223,27 @@ def _factors(factors: Coefficients) -> int:
 OPERATIONS: dict[str, Operation] = {
     "multiply_add": Operation(
         _multiply_add,
-        lambda counts, _: Work(counts.scalars, counts.operands - 1),
+        lambda counts, _: AluWork(counts.scalars, counts.operands - 1),
         lambda counts: 0 < counts.scalars <= counts.operands and not counts.coefficients,
     ),
     "combine": Operation(
         _combine,
-        lambda counts, factors: Work(_factors(factors), counts.operands - 1 + all(each == -1 for each in factors)),
+        lambda counts, factors: AluWork(_factors(factors), counts.operands - 1 + all(each == -1 for each in factors)),
         lambda counts: 0 < counts.coefficients == counts.operands and not counts.scalars,
     ),
     "sum_of_products": Operation(
         _sum_of_products,
-        lambda counts, _: Work(counts.operands // 2, counts.operands // 2 - 1),
+        lambda counts, _: AluWork(counts.operands // 2, counts.operands // 2 - 1),
         lambda counts: counts.operands > 0 and counts.operands % 2 == 0 and not counts.scalars + counts.coefficients,
     ),
     "maximum": Operation(
         lambda operands, *_: reduce(np.maximum, operands),
-        lambda counts, _: Work(0, counts.operands - 1),
+        lambda counts, _: AluWork(0, counts.operands - 1),
         lambda counts: counts.operands > 0 and not counts.scalars + counts.coefficients,
     ),
     "mean": Operation(
         lambda operands, _, part: _sum(operands) * np.float32(part[0]),
-        lambda counts, _: Work(1, counts.operands - 1),
+        lambda counts, _: AluWork(1, counts.operands - 1),
         lambda counts: counts.operands > 0 and counts.coefficients == 1 and not counts.scalars,
     ),
     "add": _of_terms(_sum),
@@ -290,14 +290,14 @@ OPERATIONS: dict[str, Operation] = {
     "normalize_by_100": _of_power(1.0, 1, {"divide": 1}),
     "normalize": Operation(
         _rounded_once(lambda x, mean, factor, scale, shift: (x - mean) * factor * scale + shift),
-        lambda *_: Work(2, 2),
+        lambda *_: AluWork(2, 2),
         lambda counts: counts == Arity(5, 0, 0),
     ),
 }
 """Every operation by the name that a step gives it."""
 
 
-def work_of(operation: str, counts: Arity, coefficients: Coefficients, unit: VectorUnit) -> Work:
+def work_of(operation: str, counts: Arity, coefficients: Coefficients, unit: VectorUnit) -> AluWork:
     """What an element of a step takes of a machine.
 
     Raises:
@@ -311,4 +311,4 @@ def work_of(operation: str, counts: Arity, coefficients: Coefficients, unit: Vec
             says = f"the machine does not say how many ALU operations {name} takes"
             raise CapacityError(Problem(f"{says}; write multiplications + others", f"vector_unit.functions.{name}"))
         products, others = products + often * work.multiplications, others + often * work.others
-    return Work(products, others)
+    return AluWork(products, others)

@@ -12,7 +12,7 @@ from typing import ClassVar, NamedTuple, Self
 from tpusim.machines.tpu.definition import Beat, beat_of
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import ElementTable, Feed, first_word
-from tpusim.machines.tpu.program.operations import OPERATIONS, Arity, Work, work_of
+from tpusim.machines.tpu.program.operations import OPERATIONS, AluWork, Arity, work_of
 
 
 class Use(NamedTuple):
@@ -144,7 +144,7 @@ class Finish(NamedTuple):
     coefficients: tuple[float, ...] = ()
 
     @property
-    def operations(self) -> Work:
+    def operations(self) -> AluWork:
         """What the ALUs do with an element."""
         return OPERATIONS[self.operation].work(Arity(1, 0, len(self.coefficients)), self.coefficients)
 
@@ -283,7 +283,7 @@ class Vector(Step):
         """How it goes through its words, in each of which `elements` are in use."""
         return beat_of(self.reads, sum(self.operations(hardware)), elements, hardware)
 
-    def operations(self, hardware: Hardware) -> Work:
+    def operations(self, hardware: Hardware) -> AluWork:
         """What the ALUs do with an element."""
         return work_of(self.operation, self.counts, self.coefficients, hardware.vector_unit)
 

@@ -9,9 +9,9 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timeline import LOOK_EVERY, Watch, unwatched
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.register.machine import Machine, Values, trace
+from tpusim.machines.tpu.register.machine import RegisterMachine, Values, trace
 
-__all__ = ["Machine", "run", "trace"]
+__all__ = ["RegisterMachine", "run", "trace"]
 
 
 def run(
@@ -29,7 +29,7 @@ def run(
         PortConflict: when a port, a serializer or a result register is asked too early, twice or too late.
         MemoryError: when its words do not fit the memory of this computer.
     """
-    machine = Machine(program, hardware, operands)
+    machine = RegisterMachine(program, hardware, operands)
     with at_rest():
         while not machine.finished:
             machine.clock()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tpusim.machines.tpu.register.wires import Window, Wires, kernel
+from tpusim.machines.tpu.register.wires import SlidingWindow, Wires, kernel
 
 Floats = NDArray[np.floating[Any]]
 Tags = NDArray[np.int8]
@@ -25,9 +25,9 @@ class PeArray:
         self.wires = wires
         arrays, _, self.rows, self.cols = wires.weights.shape
         pes = arrays, self.rows, self.cols
-        self.activations = Window(np.zeros(pes, wires.sums.dtype), axis=2)
-        self.tags = Window(np.zeros(pes, np.int8), axis=2)
-        self.sums = Window(np.zeros(pes, wires.sums.dtype), axis=1)
+        self.activations = SlidingWindow(np.zeros(pes, wires.sums.dtype), axis=2)
+        self.tags = SlidingWindow(np.zeros(pes, np.int8), axis=2)
+        self.sums = SlidingWindow(np.zeros(pes, wires.sums.dtype), axis=1)
         self.way = self.quiet = self.rows + self.cols
         """Cycles in which nothing has entered: after those of the way of an activation and its sum, all is zero."""
 
@@ -83,7 +83,7 @@ def _multiply(
                 total[col] += activation[col] * (one if tag[col] <= 1 else other)
 
 
-class Weights:
+class WeightRegisters:
     """Weight registers, one or two in every PE, which are wires to the multiplier.
 
     Beside them one moving register, and its tag, for each weight that enters a column in a cycle: [array, chain, row,
@@ -94,8 +94,8 @@ class Weights:
         self.wires = wires
         arrays, chains, cols = wires.weight.shape
         moving = arrays, chains, wires.weights.shape[2], cols
-        self.weights = Window(np.zeros(moving, wires.sums.dtype), axis=2)
-        self.tags = Window(np.full(moving, -1, np.int32), axis=2)
+        self.weights = SlidingWindow(np.zeros(moving, wires.sums.dtype), axis=2)
+        self.tags = SlidingWindow(np.full(moving, -1, np.int32), axis=2)
         self.rows, self.quiet = moving[2], moving[2]
         """Cycles in which nothing has entered: after as many as there are rows, nothing is on its way."""
 

@@ -20,7 +20,7 @@ from tpusim.machines.tpu.program.addresses import PADDING, AddressPattern, BankF
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import BankFill, Spill
 from tpusim.machines.tpu.register.hbm import HbmWords
-from tpusim.machines.tpu.register.wires import NOWHERE, Window, kernel
+from tpusim.machines.tpu.register.wires import NOWHERE, SlidingWindow, kernel
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.floating[Any]]
@@ -138,7 +138,7 @@ class Banks:
         self.wanted, self.captured = np.full(rows, NOWHERE), np.zeros((rows, word), program.number)
         self.asking = False
         # [register, row]: after r registers row r has its word; what nothing has been handed on to is no number.
-        self.skew = Window(np.full((rows, rows, word), np.nan, program.number), axis=0)
+        self.skew = SlidingWindow(np.full((rows, rows, word), np.nan, program.number), axis=0)
         self.handed_on = False
         self.arriving: dict[int, tuple[Ints, Ints, Floats]] = {}
         self.entering: tuple[Ints, Floats] | None = None

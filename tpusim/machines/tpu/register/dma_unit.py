@@ -27,7 +27,7 @@ from tpusim.machines.tpu.program.transfers import (
     Transfer,
 )
 from tpusim.machines.tpu.register.banks import Banks, Settings
-from tpusim.machines.tpu.register.hbm import BankedMemory, HbmWords, Passage, PipedMemory
+from tpusim.machines.tpu.register.hbm import BankedMemory, HbmWords, Passage, PipedHbm
 from tpusim.machines.tpu.register.wires import NOWHERE, Order, Scoreboard
 from tpusim.memory.timing import Pipe
 
@@ -138,10 +138,10 @@ class DmaUnit:
         self.scoreboard, self.hbm, self.banks = scoreboard, hbm, banks
         self.hardware, self.settings = hardware, settings
         pipe, device = Pipe(hardware.latency_cycles, hardware.hbm_bytes_per_cycle), hardware.hbm.dram
-        self.memory = BankedMemory(program, hardware, device) if device else PipedMemory(hardware, pipe)
+        self.memory = BankedMemory(program, hardware, device) if device else PipedHbm(hardware, pipe)
         self.memories = {HBM: self.memory}
         if scratch := hardware.scratch_pipe:
-            self.memories[SCRATCH] = PipedMemory(hardware, scratch)
+            self.memories[SCRATCH] = PipedHbm(hardware, scratch)
         transfers = [(index, step) for index, step in enumerate(program.steps) if isinstance(step, Transfer)]
         self.todo = deque((index, step, program.sources(step)) for index, step in transfers)
         self.turns = {bus: deque(index for index, step in transfers if step.bus == bus) for bus in self.memories}

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tpusim.machines.tpu.definition import NEVER
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timing import HbmUse
-from tpusim.machines.tpu.program.moves import Moves
+from tpusim.machines.tpu.program.moves import TransferRuns
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.tensor import Elements, Part
 from tpusim.machines.tpu.program.transfers import BankFill, Keep, LaneTransfer, Prefetch, Spill, Transfer
@@ -228,7 +228,7 @@ class PipedSpill(Passage):
             self.free_at = max(self.started + self.total, now + 1 - (-self.total // self.words))
 
 
-class PipedMemory:
+class PipedHbm:
     """A latency, then bytes at the full bandwidth; `use` is what has happened in the DRAM, None where there is none."""
 
     use = None
@@ -251,7 +251,7 @@ class BankedMemory:
     """The DRAM, clocked as the machine's cycles pass, by a clock of its own."""
 
     def __init__(self, program: Program, hardware: Hardware, device: Device) -> None:
-        self.hardware, self.moves, self.dram = hardware, Moves(program, hardware), Clocked(device)
+        self.hardware, self.moves, self.dram = hardware, TransferRuns(program, hardware), Clocked(device)
         self.offered: list[Offered] = []
         self.clocks = Clocks.of(hardware.clock_hz, device.clock_hz)
         self.peak = hardware.hbm_peak_bytes_per_cycle

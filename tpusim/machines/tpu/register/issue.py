@@ -111,7 +111,7 @@ class VectorIssue(Issue):
 
 
 @dataclass(frozen=True, slots=True)
-class Pass(Issue):
+class PassSettings(Issue):
     """A stream, the settings of its lanes and its weight buffer."""
 
     step: Stream
@@ -119,14 +119,14 @@ class Pass(Issue):
     buffer: int
 
 
-def issues_of(program: Program, settings: Settings, hardware: Hardware, array: int) -> list[Pass | VectorIssue]:
+def issues_of(program: Program, settings: Settings, hardware: Hardware, array: int) -> list[PassSettings | VectorIssue]:
     """The passes of an array, and the vector steps, in order; preloads take the array's weight buffers in turn.
 
     A pass waits for the last vector step ahead of it, too; a vector step for the last preload and stream of each array
     ahead of it, and for the last vector step.
     """
     starves, number = [step.cause == STARVED for step in program.steps], settings.number
-    issues: list[Pass | VectorIssue] = []
+    issues: list[PassSettings | VectorIssue] = []
     buffer: dict[int, int] = {}
     weights: dict[int, int] = {}
     ahead: dict[int, int] = {}
@@ -142,7 +142,9 @@ def issues_of(program: Program, settings: Settings, hardware: Hardware, array: i
             if step.preload in buffer:
                 data += [each for each in program.steps[step.preload].after if starves[each]]
                 waits, reads = (*others, *worked), number[step.reads]
-                issues.append(Pass(index, tuple(data), (step.preload,), waits, step, reads, buffer[step.preload]))
+                issues.append(
+                    PassSettings(index, tuple(data), (step.preload,), waits, step, reads, buffer[step.preload])
+                )
         elif isinstance(step, Vector):
             waits, beat = (*others, *ahead.values()), step.beat(program.word_fill, hardware)
             orders, writes = _reads(index, step, settings), number[step.writes]
@@ -202,7 +204,7 @@ class VectorStepUnit:
 class _Word:
     """A word of a stream; `number` counts those of this array since the layer began."""
 
-    at: Pass
+    at: PassSettings
     word: int
     number: int
     summed: int = NEVER
@@ -217,7 +219,7 @@ class ResultQueue:
         self.summing: deque[_Word] = deque()
         self.number = 0
 
-    def read(self, at: Pass, word: int) -> None:
+    def read(self, at: PassSettings, word: int) -> None:
         """The ifmap word `word` of a stream is read in this cycle."""
         self.reading.append(_Word(at, word, self.number))
         self.number += 1
@@ -267,16 +269,16 @@ class PointerReader:
 
     def __init__(self, frame: Frame) -> None:
         self.frame = frame
-        self.at: Pass | None = None
+        self.at: PassSettings | None = None
         self.told_at, self.issued_at = 0, -1
         self.word = self.number = self.first = 0
 
-    def tell(self, at: Pass, now: int) -> None:
+    def tell(self, at: PassSettings, now: int) -> None:
         """From this cycle on, read for `at`; nothing is left to read for the stream before."""
         self.at, self.told_at, self.issued_at = at, now, -1
         self.word, self.first = 0, self.number
 
-    def waited_for(self, at: Pass, now: int) -> bool:
+    def waited_for(self, at: PassSettings, now: int) -> bool:
         """Whether the stream cannot be issued yet because its first pointers are not there."""
         if at.step.reads.table is None:
             return False
@@ -306,7 +308,7 @@ class StreamUnit:
     """
 
     def __init__(
-        self, issues: list[Pass | VectorIssue], scoreboard: Scoreboard, frame: Frame, arrays: range, lanes: int,
+        self, issues: list[PassSettings | VectorIssue], scoreboard: Scoreboard, frame: Frame, arrays: range, lanes: int,
          sums: Deserializers, banks: Banks | None, vector: VectorStepUnit,
     ) -> None:  # fmt: skip
         """`banks` are where ifmap words come from; without any, every lane reads its own in the cycle it is told to."""
@@ -366,7 +368,7 @@ class StreamUnit:
         if now % self.frame.period or now <= self.over_at - self.frame.period or not self.todo:
             return
         at = self.todo[0]
-        if not isinstance(at, Pass) or not at.step.reads.table or self.pointers.at is at:
+        if not isinstance(at, PassSettings) or not at.step.reads.table or self.pointers.at is at:
             return
         if not self.scoreboard.waiting((*at.data, *at.others), now):
             self.pointers.tell(at, now)
@@ -450,7 +452,7 @@ class StreamUnit:
         self.cause = self.todo.popleft().step.cause
         self.issued += 1
 
-    def _issue(self, at: Pass, now: int) -> None:
+    def _issue(self, at: PassSettings, now: int) -> None:
         """The next stream reads its first word in the cycle after this one."""
         self.current = at
         self.todo.popleft()

@@ -14,7 +14,7 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.register.banks import POINTED, Banks, Settings, address_of
 from tpusim.machines.tpu.register.hbm import HbmWords
 from tpusim.machines.tpu.register.issue import VectorRegisters
-from tpusim.machines.tpu.register.wires import IDLE, NOTHING, NOWHERE, ORDER, Order, Window, Wires, kernel
+from tpusim.machines.tpu.register.wires import IDLE, NOTHING, NOWHERE, ORDER, Order, SlidingWindow, Wires, kernel
 
 Floats = NDArray[np.floating[Any]]
 Ints = NDArray[np.int32]
@@ -41,14 +41,14 @@ class Lanes:
         _, cols, _, elements = wires.results.shape
         lanes, word_elements = settings.patterns.shape[1], hbm.values.shape[1]
         self.wires, self.settings, self.hbm, self.banks, self.vector = wires, settings, hbm, banks, vector
-        self.orders = Window(np.zeros((ports, lanes), ORDER), axis=1)
+        self.orders = SlidingWindow(np.zeros((ports, lanes), ORDER), axis=1)
         # Cycles for which some lane still has an order, or had one in the cycle before.
         self.obeying = 0
         # Cycles for which some lane still has an order by which its vector unit works.
         self.working = 0
         # The pointers that go with the order: [lane, pointer].
         together = max((table.together for table in program.tables), default=1)
-        self.pointers = Window(np.zeros((lanes, max(together, vector.together)), np.int64), axis=0)
+        self.pointers = SlidingWindow(np.zeros((lanes, max(together, vector.together)), np.int64), axis=0)
         # The pointer reader's words, in lane 0: for two frames, and one that reaches into both from the frame before.
         words = 2 * len(frame.pointer_slots) + 1
         self.reader = np.zeros((words, max((table.per_word for table in program.tables), default=1)), number)

@@ -23,7 +23,7 @@ from tpusim.machines.tpu.observation.timing import Timing, accounts, unit_name, 
 from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Stream, Vector
-from tpusim.machines.tpu.register.array import Deserializers, PeArray, Weights
+from tpusim.machines.tpu.register.array import Deserializers, PeArray, WeightRegisters
 from tpusim.machines.tpu.register.banks import Banks, Settings
 from tpusim.machines.tpu.register.dma_unit import DmaUnit, KeepUnit, PreloadUnit
 from tpusim.machines.tpu.register.hbm import HbmWords
@@ -160,7 +160,7 @@ class Registered(Protocol):
         """Take the new values, and drive the wires."""
 
 
-class Machine:
+class RegisterMachine:
     """A layer on a machine; `operands` are the tensors that HBM holds before, by their names.
 
     Raises:
@@ -174,7 +174,7 @@ class Machine:
         self.hbm = HbmWords(program, program.given(operands), word)
         settings = Settings.of(program, hardware.lanes)
         wires = Wires(hardware, program.word_fill, program.number)
-        self.array, self.weights, deserializers = PeArray(wires), Weights(wires), Deserializers(wires)
+        self.array, self.weights, deserializers = PeArray(wires), WeightRegisters(wires), Deserializers(wires)
         sizes = hardware.array.rows, hardware.banks, hardware.vector_memory.bank_ports
         self.banks = Banks(program, settings, self.hbm, *sizes) if hardware.banked else None
         self.control = Control(program, hardware, settings, self.hbm, self.banks, deserializers)
@@ -259,7 +259,7 @@ def _longest_wait(program: Program, hardware: Hardware) -> int:
 _LETTERS = np.array([*ACCESSES])
 
 
-def trace(machine: Machine, first: int = 0, watch: Watch = unwatched) -> Iterator[Cycle]:
+def trace(machine: RegisterMachine, first: int = 0, watch: Watch = unwatched) -> Iterator[Cycle]:
     """Run `machine` to its end and show every cycle from `first` on; `watch` is told how many have passed.
 
     Raises:

@@ -36,7 +36,7 @@ SPARE = 64
 """Cells beside the window, at least: as many shifts cost no copy."""
 
 
-class Window:
+class SlidingWindow:
     """`length` registers along `axis`, seen through a window that slides over at least twice as many cells.
 
     Shifting by one cell moves the window, not the contents: register `i` is cell `head + i`, and the cell

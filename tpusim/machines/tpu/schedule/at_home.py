@@ -22,7 +22,7 @@ from tpusim.machines.tpu.program.tensor import Part
 from tpusim.machines.tpu.program.transfers import Keep, Spill
 from tpusim.machines.tpu.schedule.home import Home, ScatteredError, Words, reached, words_of
 from tpusim.machines.tpu.schedule.scheduler import APART, Bases, Schedule, buffers, link, scheduled
-from tpusim.machines.tpu.schedule.units import Act, Area, Compute, Key, Moves, Need, Pass, Piece, Unit, Units
+from tpusim.machines.tpu.schedule.units import Act, Area, Compute, Key, Moves, Pass, Piece, SlotNeed, Unit, Units
 from tpusim.network.ops.op import OFMAP
 
 
@@ -154,7 +154,7 @@ class _AtHome(Units):
         self._rings = sorted((_Standing(each, bases[each.name]) for each in of.areas), key=lambda ring: ring.base)
         self._bases = [each.base for each in self._rings]
         self._leaving = {unit.needs[unit.leaves]: unit for unit in self._units if unit.leaves >= 0}
-        self._kept: dict[int, tuple[Need | None, Moves | None]] = {}
+        self._kept: dict[int, tuple[SlotNeed | None, Moves | None]] = {}
         """By the first word of a slot, what is to be left there, and of the outcome what is kept of it."""
         self._added, self._others = set[int](), set[int]()
         """The first words of slots that hold at home what sums begin with, and what is others'."""
@@ -181,10 +181,10 @@ class _AtHome(Units):
 
     def _cut(self, area: Area, key: Key, gaps: int, grows: bool) -> list[Piece]:
         assert area.cut is not None
-        need = Need(area.name, key)
+        need = SlotNeed(area.name, key)
         return [each._replace(brings=partial(self._brought, each, need)) for each in area.cut(key, gaps, grows)]
 
-    def _brought(self, piece: Piece, need: Need, base: int, *others: int) -> Iterator[Moves | Compute]:
+    def _brought(self, piece: Piece, need: SlotNeed, base: int, *others: int) -> Iterator[Moves | Compute]:
         """What a piece brings that is not at home."""
         results = self._results(need, base)
         for each in piece.brings(base, *others):
@@ -259,7 +259,7 @@ class _AtHome(Units):
         if not keeps or self.spilled:
             yield Spill(after, *moves[:3], regions=moves.regions)
 
-    def _results(self, need: Need, base: int) -> bool:
+    def _results(self, need: SlotNeed, base: int) -> bool:
         """Whether the slot is to hold some of the outcome; its words are those at home from then on."""
         if not self.stays.home or need not in self._leaving:
             return False

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from tpusim.machines.tpu.program.addresses import (
     PADDING,
     AddressPattern,
+    AddressTable,
     Counter,
     Counters,
     Picked,
     Pointers,
-    Table,
     walked,
 )
 from tpusim.machines.tpu.program.moves import ends_of
@@ -159,10 +159,10 @@ def reached(pattern: AddressPattern, at: Callable[[Words], Words]) -> AddressPat
     there = at(here)
     if (there - here == there[0] - here[0]).all():
         return pattern.moved(int(there[0] - here[0]))
-    if isinstance(pattern, Table):
+    if isinstance(pattern, AddressTable):
         addresses = np.full(len(addresses), PADDING)
         addresses[stored] = there
-        return Table(tuple(addresses.tolist()))
+        return AddressTable(tuple(addresses.tolist()))
     moved = _nested(there) if stored.all() else _with_strides(pattern, stored, there)
     inside, addresses = walked(moved)
     if len(addresses) != len(stored) or not np.array_equal(addresses[inside], there):

@@ -38,7 +38,7 @@ class FullError(Exception):
         self.layer = layer
 
 
-class Room:
+class WordRoom:
     """What is taken of a memory, each part of it for some layers."""
 
     def __init__(self, capacity: int) -> None:
@@ -89,7 +89,7 @@ class Waits:
         self._steps: list[Step] = []
         self._layers: list[int] = []
         self._order: list[int] = []
-        self._before: Layer | None = None
+        self._before: JoinedLayer | None = None
         self._users = {kind: np.full(hardware.capacity_words, _NONE) for kind in KINDS}
         self._waited: defaultdict[tuple[type[Step], type[Step]], int] = defaultdict(lambda: _NONE)
         self._spills: defaultdict[str, list[tuple[int, Region]]] = defaultdict(list)
@@ -126,7 +126,7 @@ class Waits:
                 self._spills[step.tensor.name].append((number, box_of(step)))
         self._layers += [max(self._layers, default=-1) + 1] * len(steps)
         numbers = [number for number in range(first, self.steps_before) if number not in early]
-        self._before = Layer(numbers, [self._steps[each] for each in numbers], program, self._hardware)
+        self._before = JoinedLayer(numbers, [self._steps[each] for each in numbers], program, self._hardware)
 
     def in_order(self) -> tuple[tuple[Step, ...], tuple[int, ...]]:
         """All steps, numbered anew, and the layer of each."""
@@ -172,7 +172,7 @@ def _meet(one: Region, other: Region) -> bool:
     return all(a.start < b.stop and b.start < a.stop for a, b in zip(one, other, strict=True))
 
 
-class Layer:
+class JoinedLayer:
     """A layer in its order, with the fills of the next that go among its steps; `numbers` are those of its steps."""
 
     def __init__(self, numbers: Sequence[int], steps: Sequence[Step], program: Program, hardware: Hardware) -> None:
@@ -235,7 +235,7 @@ def _cycles(step: Step, pace: float, program: Program, hardware: Hardware) -> fl
     return step.words * step.beat(program.word_fill, hardware).period if isinstance(step, Vector) else 0.0
 
 
-class Read(NamedTuple):
+class ReadOutcomes(NamedTuple):
     """What a layer reads: the outcomes of the layers of these names; `direct`: of one, and as that made it; `placed`:
     made of what stands at the same place in all of them.
     """
@@ -256,7 +256,7 @@ class Joint(NamedTuple):
 
     name: str
     program: Program
-    reads: Mapping[str, Read]
+    reads: Mapping[str, ReadOutcomes]
     leaves: bool = True
     units: Units | None = None
     finish: Callable[[Program], Program] = lambda program: program
@@ -303,7 +303,7 @@ def joined(layers: Sequence[Joint], hardware: Hardware) -> Program:
 
 def placed(layers: Sequence[Joint], hardware: Hardware) -> list[Joint]:
     """The layers, each in words of its own."""
-    room = Room(hardware.capacity_words)
+    room = WordRoom(hardware.capacity_words)
     return [each._replace(program=each.at(room.own(at, each.program.words))) for at, each in enumerate(layers)]
 
 

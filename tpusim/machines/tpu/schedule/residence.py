@@ -16,7 +16,7 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import Fill, Keep, Spill
 from tpusim.machines.tpu.schedule.at_home import Settled, Stays, settled
 from tpusim.machines.tpu.schedule.home import Home, ScatteredError, home_of
-from tpusim.machines.tpu.schedule.joined import FullError, Joint, Room, alike
+from tpusim.machines.tpu.schedule.joined import FullError, Joint, WordRoom, alike
 from tpusim.machines.tpu.schedule.units import Units
 from tpusim.network.ops.op import OFMAP
 
@@ -194,7 +194,7 @@ class _Search:
 
     def placed(self, staying: _Plan) -> Residence:
         """Everything at its place. Raises FullError."""
-        room = Room(self.capacity)
+        room = WordRoom(self.capacity)
         there: dict[int, Allocation] = {}
         found: list[tuple[Settled | None, Mapping[str, int], bool]] = []
         own: list[tuple[int, int]] = []

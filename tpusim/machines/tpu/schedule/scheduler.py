@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeAlias
 
 from tpusim.machines.tpu.program.program import Buffer, Planned, Program
 from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Vector
-from tpusim.machines.tpu.schedule.units import Area, Key, Moves, Pass, Piece, Unit, Units, Work
+from tpusim.machines.tpu.schedule.units import Area, Key, Moves, Pass, Piece, Unit, Units, VectorWork
 
 Bases: TypeAlias = Mapping[str, int]
 """By area, the first word of its first slot."""
@@ -363,7 +363,7 @@ class Schedule:
         steps.append(Stream(waits, at, reads, result, words, rows, cols, not begins, finish))
         into.written = self._computed[array] = at + 1
 
-    def _vector(self, act: Work, mine: list[Tenancy], delay: int) -> None:
+    def _vector(self, act: VectorWork, mine: list[Tenancy], delay: int) -> None:
         waits = tuple(step for need, atoms in act.reads for step in mine[need].made(atoms))
         if act.begins:
             waits = (*waits, *mine[act.writes].freed())

@@ -18,7 +18,7 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Step
 from tpusim.machines.tpu.program.tensor import Tensor
 from tpusim.machines.tpu.program.transfers import Inbound, Prefetch, Transfer
-from tpusim.machines.tpu.schedule.joined import FullError, Joint, Room, alike
+from tpusim.machines.tpu.schedule.joined import FullError, Joint, WordRoom, alike
 from tpusim.network.ops.op import OFMAP
 
 AHEAD = 2
@@ -42,7 +42,7 @@ def in_scratch(layers: Sequence[Joint], hardware: Hardware, stay: Collection[str
     """
     if hardware.scratch_memory is None:
         return tuple(layers)
-    room, places = Room(hardware.scratch_memory.capacity_bytes), defaultdict[int, dict[str, int]](dict)
+    room, places = WordRoom(hardware.scratch_memory.capacity_bytes), defaultdict[int, dict[str, int]](dict)
     lives = (_life(layers, users, hardware) for users in _users(layers, stay))
     for life in sorted(lives, key=lambda each: -each.worth):
         starts = 0, *sorted(place.stop for place in room.taken(life.span))

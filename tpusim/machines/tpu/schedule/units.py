@@ -49,7 +49,7 @@ class Compute(NamedTuple):
     coefficients: tuple[float, ...] = ()
 
 
-class Need(NamedTuple):
+class SlotNeed(NamedTuple):
     """A key that is wanted in an area."""
 
     area: str
@@ -71,7 +71,7 @@ class Piece(NamedTuple):
     early: int
     atoms: Sequence[int]
     brings: Callable[..., Iterable[Moves | Compute]]
-    needs: tuple[Need, ...] = ()
+    needs: tuple[SlotNeed, ...] = ()
     steps: int = 1
 
 
@@ -121,7 +121,7 @@ class Unit(NamedTuple):
         makes: the key by which pieces need what it leaves.
     """
 
-    needs: tuple[Need, ...]
+    needs: tuple[SlotNeed, ...]
     body: Key
     about: Key
     passes: int = 0
@@ -167,7 +167,7 @@ class Pass(NamedTuple):
     bias: Bias | None = None
 
 
-class Work(NamedTuple):
+class VectorWork(NamedTuple):
     """Steps of the vector unit, all of which wait for the same. `writes` is the place of a need, or -1; where the work
     `begins` it, its slot must be free.
     """
@@ -178,7 +178,7 @@ class Work(NamedTuple):
     begins: bool = False
 
 
-Act: TypeAlias = Pass | Work
+Act: TypeAlias = Pass | VectorWork
 
 
 class Policy(NamedTuple):

@@ -38,12 +38,12 @@ from numpy.typing import NDArray
 from tpusim.machines.tpu.tiles.tile_algorithm import (
     AxisTransform,
     Factors,
-    Grid,
     Line,
     Mix,
-    Product,
     Recipe,
     TileAlgorithm,
+    TilePlaces,
+    TileProduct,
 )
 from tpusim.machines.tpu.tiles.tile_lowering import in_tiles, refused
 from tpusim.network.ops.array_op import Conv2d
@@ -167,35 +167,35 @@ LARGEST_SUM = EXACT_FLOAT32
 """Operands are such that the sizes of an output's products sum up to this at most."""
 
 
-class Bound(NamedTuple):
+class ErrorBound(NamedTuple):
     """Numbers are at most so `large`, and `off` by at most so much."""
 
     large: float
     off: float = 0.0
 
 
-def weighted(terms: Iterable[tuple[Bound, float]]) -> Bound:
+def weighted(terms: Iterable[tuple[ErrorBound, float]]) -> ErrorBound:
     """A sum of numbers times factors."""
     terms = [*terms]
     large = sum(abs(factor) * bound.large for bound, factor in terms)
     off = sum(abs(factor) * bound.off for bound, factor in terms)
-    return Bound(large, off + growth(len(terms)) * (large + off))
+    return ErrorBound(large, off + growth(len(terms)) * (large + off))
 
 
-def through(recipe: Recipe, given: Bound) -> Bound:
+def through(recipe: Recipe, given: ErrorBound) -> ErrorBound:
     """The worst output of a transform."""
-    known: dict[str, Bound] = {}
+    known: dict[str, ErrorBound] = {}
     for line in recipe:
         known[line.made] = weighted((known.get(name, given), factor) for name, factor in line.factors.items())
     outputs = [bound for name, bound in known.items() if name.startswith("y")]
-    return Bound(max(each.large for each in outputs), max(each.off for each in outputs))
+    return ErrorBound(max(each.large for each in outputs), max(each.off for each in outputs))
 
 
-def products(one: Bound, other: Bound, count: int) -> Bound:
+def products(one: ErrorBound, other: ErrorBound, count: int) -> ErrorBound:
     """The sum of `count` products."""
     large = count * one.large * other.large
     off = count * (one.off * (other.large + other.off) + other.off * one.large)
-    return Bound(large, off + growth(count) * (large + off))
+    return ErrorBound(large, off + growth(count) * (large + off))
 
 
 def growth(terms: int) -> float:
@@ -290,9 +290,9 @@ class Spectrum:
         h = length // 2 - 1
         self.length = length
         four = [(row, col) for row in (0, 1) for col in (0, 1)]
-        self.quarters = [Grid((2 + row) * length + 2 + col, h, h, (2 * length, 2)) for row, col in four]
-        self.row_ends = [Grid(2 + col, 2, h, (length, 2)) for col in (0, 1)]
-        self.col_ends = [Grid((2 + row) * length, h, 2, (2 * length, 1)) for row in (0, 1)]
+        self.quarters = [TilePlaces((2 + row) * length + 2 + col, h, h, (2 * length, 2)) for row, col in four]
+        self.row_ends = [TilePlaces(2 + col, 2, h, (length, 2)) for col in (0, 1)]
+        self.col_ends = [TilePlaces((2 + row) * length, h, 2, (2 * length, 1)) for row in (0, 1)]
         self.real_points = [row * length + col for row, col in four]
 
     def tiles(self, taps: tuple[int, int]) -> TileAlgorithm:
@@ -302,8 +302,8 @@ class Spectrum:
         length, h, (down, across) = self.length, self.length // 2 - 1, (_axis(self.length, each) for each in taps)
         (cc, cs, sc, ss), (rows, row_sines), (cols, col_sines) = self.quarters, self.row_ends, self.col_ends
 
-        def more(first: int, down: int, across: int, each: int = 1) -> Grid:
-            return Grid(length**2 + first, down, across, (across * each, each))
+        def more(first: int, down: int, across: int, each: int = 1) -> TilePlaces:
+            return TilePlaces(length**2 + first, down, across, (across * each, each))
 
         # Beside data: real parts of (u, v), negated imaginary ones of (u, -v), of row ends, of column ends.
         one, other = more(0, h, h), more(h * h, h, h)
@@ -316,7 +316,7 @@ class Spectrum:
             down=down,
             across=across,
             products=(
-                *(Product((place,), place) for place in self.real_points),
+                *(TileProduct((place,), place) for place in self.real_points),
                 *_products(one, cc, cs, sums),
                 *_products(ss, sc, other, sc, swapped=True),
                 *_products(rows, row_sines, no_rows, rows),
@@ -364,21 +364,23 @@ class Spectrum:
         return np.concatenate([real, *(pair.reshape(-1, *real.shape[1:]) for pair in pairs)])
 
 
-def places(grid: Grid) -> Iterator[int]:
+def places(grid: TilePlaces) -> Iterator[int]:
     """All of them, row by row."""
     down, across = grid.apart
     return (grid.first + i * down + j * across for i, j in product(range(grid.down), range(grid.across)))
 
 
-def _products(real: Grid, imaginary: Grid, negated: Grid, results: Grid, swapped: bool = False) -> Iterator[Product]:
+def _products(
+    real: TilePlaces, imaginary: TilePlaces, negated: TilePlaces, results: TilePlaces, swapped: bool = False
+) -> Iterator[TileProduct]:
     """Two of each point: with the real part of a weight, and with its imaginary part.
 
     Grids hold the data's real part, its imaginary part, and that negated; and the first place of the sums' parts, which
     stand side by side; `swapped`, where the imaginary one comes first.
     """
     for a, b, c, first in zip(*map(places, (real, imaginary, negated, results)), strict=True):
-        yield Product((b, a) if swapped else (a, b), first)
-        yield Product((a, c) if swapped else (c, a), first, adds=True)
+        yield TileProduct((b, a) if swapped else (a, b), first)
+        yield TileProduct((a, c) if swapped else (c, a), first, adds=True)
 
 
 def waves(length: int) -> Values:
@@ -412,16 +414,16 @@ def _lost(length: int, taps: tuple[int, int], channels: int) -> float:
     """How far at most an output is from the whole number that it should be."""
     down, across = (_axis(length, each) for each in taps)
     # Of operands of size 1; the worst recipe each, and the worst place: all sums and differences are of two.
-    data = max(_through(down.data, across.data, Bound(1.0)))
+    data = max(_through(down.data, across.data, ErrorBound(1.0)))
     data = weighted([(data, 1), (data, 1)])
-    rows = weighted([(Bound(1.0), 1)] * taps[0])
+    rows = weighted([(ErrorBound(1.0), 1)] * taps[0])
     weights = weighted([(weighted([(rows, 1)] * taps[1]), 2 / length**2)] * 2)
     sums = products(data, weights, 2 * channels)
     output = max(_through(down.inverse, across.inverse, weighted([(sums, 1), (sums, 1)])))
     return output.off * LARGEST_SUM / (channels * taps[0] * taps[1])
 
 
-def _through(down: tuple[Any, ...], across: tuple[Any, ...], given: Bound) -> list[Bound]:
+def _through(down: tuple[Any, ...], across: tuple[Any, ...], given: ErrorBound) -> list[ErrorBound]:
     return [through(second, through(first, given)) for first in down for second in across]
 
 

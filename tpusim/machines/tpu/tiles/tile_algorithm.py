@@ -77,7 +77,7 @@ class AxisTransform(NamedTuple):
         return self.outputs + self.taps - 1
 
 
-class Grid(NamedTuple):
+class TilePlaces(NamedTuple):
     """Places of a tile: from `first` on, `down` and `across`, so far `apart` each way."""
 
     first: int
@@ -94,11 +94,11 @@ class Grid(NamedTuple):
 class Mix(NamedTuple):
     """Place by place a sum of factors times what stands in grids of one size; it may be made in one of these."""
 
-    made: Grid
-    terms: tuple[tuple[Grid, float], ...]
+    made: TilePlaces
+    terms: tuple[tuple[TilePlaces, float], ...]
 
 
-class Product(NamedTuple):
+class TileProduct(NamedTuple):
     """What the weights of one product meet: data of these places, one after another. Sums go to places from `results`
     on, and are added to what stands there, or not.
     """
@@ -129,7 +129,7 @@ class TileAlgorithm:
     name: str
     down: AxisTransform
     across: AxisTransform
-    products: tuple[Product, ...]
+    products: tuple[TileProduct, ...]
     transformed: Callable[[NDArray[Any]], NDArray[np.float64]]
     data_places: int
     result_places: int

@@ -28,17 +28,25 @@ from tpusim.machines.tpu.schedule.units import (
     Area,
     Compute,
     Moves,
-    Need,
     Pass,
     Policy,
+    SlotNeed,
     Touch,
     Unit,
     Units,
-    Work,
+    VectorWork,
     in_one,
     when_free,
 )
-from tpusim.machines.tpu.tiles.tile_algorithm import Filtering, Grid, Mix, Product, Recipe, TileAlgorithm, Tiles
+from tpusim.machines.tpu.tiles.tile_algorithm import (
+    Filtering,
+    Mix,
+    Recipe,
+    TileAlgorithm,
+    TilePlaces,
+    TileProduct,
+    Tiles,
+)
 from tpusim.memory.layout import TRANSFORMED, whole_bursts
 
 At = Callable[[int], Counters]
@@ -189,7 +197,7 @@ PRODUCT, OUT_CHANNEL, IN_CHANNEL = range(3)
 """The axes of the transformed filter."""
 
 
-class Stretch(NamedTuple):
+class TileStretch(NamedTuple):
     """The data of a block and a row fold, to be transformed; or, with a section, its products for a column fold."""
 
     block: int
@@ -234,15 +242,15 @@ class TileUnits(Units):
         inverse = sum(map(len, self.filtering.inverse)) + len(by.result_mixes)
         for block in range(len(self.plan.blocks)):
             for fold in range(len(self.filtering.row_folds)):
-                needs = Need("ifmap", (block, fold)), Need("tiles", 0), Need("products", 0)
-                yield Unit(needs, ("data", block), Stretch(block, fold), steps=data)
+                needs = SlotNeed("ifmap", (block, fold)), SlotNeed("tiles", 0), SlotNeed("products", 0)
+                yield Unit(needs, ("data", block), TileStretch(block, fold), steps=data)
             for fold in range(len(self.plan.col_folds)):
                 for at, section in enumerate(sections):
-                    weights, results = Need("weights", (fold, at)), Need("results", (block, fold))
+                    weights, results = SlotNeed("weights", (fold, at)), SlotNeed("results", (block, fold))
                     last, passes = at == len(sections) - 1, len(section) * len(self.filtering.row_folds)
                     yield Unit(
-                        (weights, results, Need("tiles", 0), Need("products", 0)), ("products", block),
-                        Stretch(block, fold, at),
+                        (weights, results, SlotNeed("tiles", 0), SlotNeed("products", 0)), ("products", block),
+                        TileStretch(block, fold, at),
                         passes, inverse if last else 0, leaves=1 if last else -1,
                     )  # fmt: skip
 
@@ -279,7 +287,7 @@ class TileUnits(Units):
         stretch = unit.about
         return self._transform(stretch, *bases) if stretch.section is None else self._multiply(stretch, bases)
 
-    def _transform(self, stretch: Stretch, patch: int, data: int, scratch: int) -> Iterator[Work]:
+    def _transform(self, stretch: TileStretch, patch: int, data: int, scratch: int) -> Iterator[VectorWork]:
         """The data of a row fold, one axis after the other; the patch is free after the first."""
         plan, block, lanes = self.plan, self.plan.blocks[stretch.block], len(self.filtering.row_folds[stretch.fold])
         by, words = self.filtering.by, plan.tiles(block).words
@@ -289,7 +297,7 @@ class TileUnits(Units):
         yield from _in_turn(second.steps(lanes))
         yield from _in_turn(mixed(by.data_mixes, data, words, lanes))
 
-    def _multiply(self, stretch: Stretch, bases: Sequence[int]) -> Iterator[Act]:
+    def _multiply(self, stretch: TileStretch, bases: Sequence[int]) -> Iterator[Act]:
         """The products of a section, each over all row folds; behind the last the outputs."""
         plan, by, block = self.plan, self.filtering.by, self.plan.blocks[stretch.block]
         (weights, results, data, scratch), words = bases, plan.tiles(block).words
@@ -306,7 +314,7 @@ class TileUnits(Units):
             yield from _in_turn(mixed(by.result_mixes, scratch, words, lanes))
             first, second = inverse_stages(plan, block, scratch, results)
             yield from _in_turn(first.steps(lanes))
-            yield Work([*second.steps(lanes)], (), 1, True)
+            yield VectorWork([*second.steps(lanes)], (), 1, True)
 
     def spill(self, unit: Unit, base: int) -> Moves:
         plan, about = self.plan, unit.about
@@ -314,16 +322,16 @@ class TileUnits(Units):
         return self.traffic.moves(plan.ofmap, (part, box), plan.strips_apart)
 
 
-def _in_turn(steps: Iterable[Compute], *reads: Touch) -> Iterator[Work]:
+def _in_turn(steps: Iterable[Compute], *reads: Touch) -> Iterator[VectorWork]:
     """The steps of a stage, if there are any."""
     if found := [*steps]:
-        yield Work(found, reads)
+        yield VectorWork(found, reads)
 
 
 # ---- the transforms of a block as steps of the vector unit, one axis after the other
 
 
-class Stage(NamedTuple):
+class TransformStage(NamedTuple):
     """A one-dimensional transform of many words: where inputs and outputs lie, and what is kept between."""
 
     recipe: Recipe
@@ -347,7 +355,9 @@ class Stage(NamedTuple):
         return feed(lanes, (self.inputs if kind == "x" else self.outputs)(number))
 
 
-def data_stages(plan: TilePlan, block: Block, patch_base: int, scratch: int, data: int) -> tuple[Stage, Stage]:
+def data_stages(
+    plan: TilePlan, block: Block, patch_base: int, scratch: int, data: int
+) -> tuple[TransformStage, TransformStage]:
     """From a patch to the transformed data of a row fold, at word `data`: down the columns, then along the rows.
 
     Tiles that lie side by side share columns, which are transformed once.
@@ -378,11 +388,11 @@ def data_stages(plan: TilePlan, block: Block, patch_base: int, scratch: int, dat
     def row_of_tiles(number: int) -> Counters:
         return in_turn(rows + number * row_words, row_words)
 
-    first = Stage(filtering.data.down, row_of_patch, row_of_tiles, between)
-    return first, Stage(filtering.data.across, along_a_row, product, between)
+    first = TransformStage(filtering.data.down, row_of_patch, row_of_tiles, between)
+    return first, TransformStage(filtering.data.across, along_a_row, product, between)
 
 
-def inverse_stages(plan: TilePlan, block: Block, products: int, results: int) -> tuple[Stage, Stage]:
+def inverse_stages(plan: TilePlan, block: Block, products: int, results: int) -> tuple[TransformStage, TransformStage]:
     """From the products of a column fold to its outputs; columns beyond the block are kept nowhere."""
     filtering, tiles = plan.filtering, plan.tiles(block)
     by, words = filtering.by, tiles.words
@@ -402,13 +412,13 @@ def inverse_stages(plan: TilePlan, block: Block, products: int, results: int) ->
         return Counters(results, (below, down, across, Counter(tiles.groups, 0, 1, tiles.groups, 1)))
 
     down, across = filtering.inverse
-    return Stage(down, row(products), row(rows), between), Stage(across, column, outputs, between)
+    return TransformStage(down, row(products), row(rows), between), TransformStage(across, column, outputs, between)
 
 
 def mixed(mixes: tuple[Mix, ...], base: int, words: int, lanes: int) -> Iterator[Compute]:
     """A step a mix, of `words` a place."""
 
-    def over(grid: Grid) -> Feed:
+    def over(grid: TilePlaces) -> Feed:
         down, across = grid.apart
         sides = (grid.down, down * words), (grid.across, across * words)
         return feed(lanes, nested(base + grid.first * words, *sides, (words, 1)))
@@ -419,7 +429,7 @@ def mixed(mixes: tuple[Mix, ...], base: int, words: int, lanes: int) -> Iterator
         yield Compute("combine", operands, over(mix.made), mix.made.size * words, coefficients=factors)
 
 
-def streamed(product: Product, data: int, words: int) -> Counters:
+def streamed(product: TileProduct, data: int, words: int) -> Counters:
     """The data that the weights of a product meet, place after place."""
     first, *others = product.data
     if not others:

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tpusim.machines.tpu.tiles.tile_algorithm import AxisTransform, Line, Product, Recipe, TileAlgorithm, row_by_row
+from tpusim.machines.tpu.tiles.tile_algorithm import AxisTransform, Line, Recipe, TileAlgorithm, TileProduct, row_by_row
 from tpusim.machines.tpu.tiles.tile_lowering import in_tiles, refused
 from tpusim.network.ops.array_op import Conv2d
 
@@ -54,7 +54,7 @@ class MinimalFiltering:
             name=f"F({self.outputs}x{self.outputs}, {TAPS}x{TAPS})",
             down=axis,
             across=axis,
-            products=tuple(Product((at,), at) for at in range(places)),
+            products=tuple(TileProduct((at,), at) for at in range(places)),
             transformed=self.transformed,
             data_places=places,
             result_places=places,
