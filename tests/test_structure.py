@@ -88,7 +88,7 @@ def test_every_folder_of_a_family_is_a_room(family: str) -> None:
 
 DATA_PATH = {
     "machines.tpu.register.lanes": {"Lanes"},
-    "machines.tpu.register.array": {"PeArray", "Weights", "Deserializers"},
+    "machines.tpu.register.array": {"PeArray", "WeightRegisters", "Deserializers"},
 }
 """The units of each module."""
 

@@ -173,14 +173,14 @@ def test_the_ports_are_those_of_lane_0_in_the_register_engine(
 ) -> None:
     """Cycle by cycle, who owns each."""
     pytest.importorskip("numba")
-    from tpusim.machines.tpu.register import Machine
+    from tpusim.machines.tpu.register import RegisterMachine
 
     program = lowered(layer, batch, hardware)
     run = event.record(program, hardware)
     assume(run.cycles < 4000)
     tracks = [track for name, track in run.timeline().tracks.items() if name.startswith("port")]
     owners = [{cycle: each.name for each in track for cycle in range(each.start, each.end)} for track in tracks]
-    running = Machine(program, hardware, operands_of(layer, batch, seed=0))
+    running = RegisterMachine(program, hardware, operands_of(layer, batch, seed=0))
     while not running.finished:
         now = running.now
         running.clock()
