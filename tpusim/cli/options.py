@@ -19,7 +19,7 @@ def words(known: Iterable[str]) -> Callable[[str], list[str]]:
 
 
 def shipped_names(folder: str) -> Callable[[str], list[str]]:
-    """The same for what comes with tpusim; where none fits, shells offer files."""
+    """Completion by the names of what comes with tpusim in a folder; where none fits, shells offer files."""
 
     def offered(incomplete: str) -> list[str]:
         from tpusim.input.source import shipped

@@ -48,7 +48,7 @@ class DeviceTensor(Protocol):
 
 
 def shapes(layer: Conv2d, batch: int) -> Mapping[str, tuple[int, int, int, int]]:
-    """Those of the tensors: the ifmap and the ofmap as NHWC, the filter as its taps, C_I, C_O."""
+    """Shapes of the tensors: the ifmap and the ofmap as NHWC, the filter as its taps, C_I, C_O."""
     return {
         "ifmap": (batch, layer.in_height, layer.in_width, layer.in_channels),
         "filters": (*layer.kernel, layer.in_channels, layer.out_channels),

@@ -17,7 +17,7 @@ def convolution(
     KERNEL_ROWS: tl.constexpr, KERNEL_COLS: tl.constexpr, CHANNELS_OUTSIDE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """One tile of the ofmap: BLOCK_M pixels by BLOCK_N output channels.
+    """Compute a tile of the ofmap: BLOCK_M pixels by BLOCK_N output channels.
 
     Each k-step multiplies the tile's pixels, seen by one tap, with BLOCK_K input channels of that tap. The two orders
     of the k-steps are the paper's: all taps of a slab of channels, then of the next, or all slabs of a tap first.

@@ -66,7 +66,7 @@ class Machine(Protocol):
         """The YAML form, units in the values, its family among them unless that is USUAL."""
 
     def with_overrides(self, overrides: Overrides) -> Self:
-        """This machine with `PATH=VALUE` changes. Raises InputError."""
+        """The machine with `PATH=VALUE` changes. Raises InputError."""
 
 
 class Family(Protocol):
@@ -150,7 +150,7 @@ class Lowered(Protocol):
         """Cycles that `stepped` is to do, by the event engine."""
 
     def stepped(self, told: Told) -> Timing:
-        """The same from the family's second interpreter; `told` how many cycles it has done."""
+        """Its time from the family's second interpreter; `told` how many cycles it has done."""
 
     def slots(self) -> Mapping[str, Sequence[Slot]]:
         """What happens when, for traces: by track, in order of time, none over another of its track."""

@@ -22,7 +22,7 @@ Found = TypeVar("Found")
 
 
 class Processes(Generic[Given, Found]):
-    """At most so many processes, which end with this one, whatever ends it; with one, this process itself.
+    """A limited number of processes, which end with this one, whatever ends it; with one, this process itself.
 
     They are started when there is work, and stay for more of it until `close`. Ctrl-C is for this process alone.
     """

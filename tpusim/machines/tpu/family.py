@@ -67,7 +67,7 @@ class Tpu:
         return meant(layer, lowering)
 
     def unasked(self, layer: Op, batch: int, machine: Hardware) -> str:
-        """Of layers of several groups the one that their estimate prefers."""
+        """The first lowering; for layers of several groups the one that their estimate prefers."""
         return unasked(layer, batch, machine)
 
 

@@ -245,7 +245,7 @@ class Device(FileSection):
         return self.model_dump(by_alias=True, exclude_none=True)
 
     def with_overrides(self, overrides: Overrides) -> Device:
-        """This device with `PATH=VALUE` changes. Raises InputError."""
+        """The device with `PATH=VALUE` changes. Raises InputError."""
         return _build(Document(self.name, self.to_dict()), overrides)
 
 

@@ -35,7 +35,7 @@ def read(path: Path, asked: ModelOptions) -> Document:
 
 
 def read_graph(path: Path, asked: ModelOptions, images: int) -> Graph:
-    """The network in a file with its weights, for so many images. Raises InputError, also where it has no weights."""
+    """The network in a file with its weights, for `images` images. Raises InputError, also where it has no weights."""
     if path.suffix.lower() not in WITH_WEIGHTS:
         says = f"holds no weights, so no values go from layer to layer; give a model: {', '.join(WITH_WEIGHTS)}"
         raise InputError(Problem(f"{says}, or leave --input and --save-outputs out", str(path)))

@@ -93,7 +93,7 @@ def read(path: Path, asked: ModelOptions) -> Document:
 
 
 def _lines(text: str) -> Iterator[_Line]:
-    """Those that are not empty, without the commas at their end."""
+    """Lines that are not empty, without the commas at their end."""
     for number, line in enumerate(text.splitlines(), 1):
         cells = [cell.strip() for cell in line.split(",")]
         while cells and not cells[-1]:

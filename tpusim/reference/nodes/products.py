@@ -12,6 +12,7 @@ import numpy as np
 
 from tpusim.base.errors import InputError
 from tpusim.reference.nodes.node import Call, Function, Values, as_real
+from tpusim.reference.pointwise import sigmoid
 
 
 def _gemm(call: Call, first: Values, second: Values, bias: Values | None = None) -> Values:
@@ -51,8 +52,8 @@ def _lstm(
         def step(given: Values, state: _State) -> _State:
             output, cell = state
             enters, leaves, stays, new = np.split(given @ ins + output @ backs + added, 4, axis=-1)
-            cell = _sigmoid(stays + peeps[2] * cell) * cell + _sigmoid(enters + peeps[0] * cell) * np.tanh(new)
-            return _sigmoid(leaves + peeps[1] * cell) * np.tanh(cell), cell
+            cell = sigmoid(stays + peeps[2] * cell) * cell + sigmoid(enters + peeps[0] * cell) * np.tanh(new)
+            return sigmoid(leaves + peeps[1] * cell) * np.tanh(cell), cell
 
         return step
 
@@ -78,7 +79,7 @@ def _gru(
         def step(given: Values, state: _State) -> _State:
             (output,) = state
             entering = given @ ins + before
-            gates = _sigmoid(entering[:, : 2 * size] + output @ backs[:, : 2 * size] + behind[: 2 * size])
+            gates = sigmoid(entering[:, : 2 * size] + output @ backs[:, : 2 * size] + behind[: 2 * size])
             keeps, resets = np.split(gates, 2, axis=-1)
             old = resets * (output @ backs[:, 2 * size :] + behind[2 * size :])
             if not after:
@@ -125,10 +126,6 @@ def _unrolled(
 
 def _turned(state: Values, images_first: bool) -> Values:
     return np.swapaxes(state, 0, 1) if images_first else state
-
-
-def _sigmoid(values: Values) -> Values:
-    return np.asarray(1 / (1 + np.exp(-values)))
 
 
 NODES: dict[str, Function] = {

@@ -171,7 +171,7 @@ def own_text(key: str, value: float | str) -> str:
 
 
 def unasked_notice(work: Workload, result: Result) -> str:
-    """That layers of several groups have lowerings which nobody asked for; empty where none has."""
+    """How many layers of several groups have lowerings that nobody asked for; empty where none has."""
     unasked = {each.layer for each in work.lowerings if each.where is None}
     number = sum(layer.name in unasked for layer in result.layers)
     if not number:

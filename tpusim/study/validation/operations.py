@@ -215,7 +215,7 @@ def _tensor(text: str) -> _Tensor:
 
 
 def _element_by_element(row: Row) -> RowOperation:
-    """What is left of a normalization once mean and variance are known."""
+    """A normalization whose mean and variance are known."""
     *_, (batch, words, channels) = _shapes(row["output_shape"])
     layer = ScaleShift("normalization", channels, 1, words)
     return RowOperation(row, f"normalize {batch}x{words}x{channels}", (layer,), batch)

@@ -240,7 +240,7 @@ class _Search:
         return self._sources[layer][name]
 
     def _readers(self, maker: int, staying: _Plan) -> tuple[Reader, ...]:
-        """Those of an outcome, in their order."""
+        """Readers of an outcome, in their order."""
         return tuple(sorted(each for each in staying if self._maker(each) == maker))
 
     def _read_by(self, layer: int, staying: _Plan) -> dict[str, int]:

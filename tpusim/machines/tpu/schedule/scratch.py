@@ -54,8 +54,8 @@ def in_scratch(layers: Sequence[Joint], hardware: Hardware, stay: Collection[str
 
 
 def _users(layers: Sequence[Joint], stay: Collection[str]) -> Iterator[list[tuple[int, str]]]:
-    """Of what a layer writes and reads again, the layer; of what it makes, where all who want it are layers that read
-    it element for element, these too. Each with what it calls the tensor.
+    """The layers that use a tensor, each with what it calls the tensor: the layer that makes it, and, where all who
+    want it are layers that read it element for element, these too.
     """
     for maker, (name, program, _, leaves, *_) in enumerate(layers):
         yield from ([(maker, own)] for own in sorted(program.intermediates - {OFMAP}))

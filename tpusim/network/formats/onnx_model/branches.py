@@ -117,7 +117,7 @@ def _replaced(model: ModelProto, known: Mapping[str, bool]) -> ModelProto:
 
 
 def names_in(graph: GraphProto) -> set[str]:
-    """Those of all values."""
+    """Names of all values of a graph."""
     given = chain((each.name for each in graph.input), (each.name for each in graph.initializer))
     return {*given, *(name for node in graph.node for name in node.output)}
 
@@ -169,7 +169,7 @@ def _rename(node: NodeProto, name_of: Callable[[str], str]) -> None:
 
 
 def _needed(nodes: Sequence[NodeProto], outputs: set[str]) -> list[NodeProto]:
-    """Those that something of the network's outputs is made of."""
+    """Nodes on which outputs of the network depend."""
     read, kept = {*outputs}, list[NodeProto]()
     for node in reversed(nodes):
         if read & {*node.output}:

@@ -70,7 +70,7 @@ class Batch:
         return (1, 2) if self.is_open else (self.fixed,)
 
     def sizes(self, images: int) -> dict[str, int]:
-        """The sizes of all open dimensions, by name, where the batch is of so many images."""
+        """The sizes of all open dimensions, by name, for a batch of `images`."""
         return {**self.dims, **dict.fromkeys(self.names, images)}
 
 

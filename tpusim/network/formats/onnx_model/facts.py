@@ -40,7 +40,7 @@ def lists_of(graph: GraphProto) -> dict[str, tuple[int, ...]]:
 
 
 def _constants(graph: GraphProto, most: int) -> dict[str, NDArray[Any]]:
-    """Those of so many elements at most."""
+    """Constants of at most `most` elements, by name."""
     tensors = {each.name: each for each in graph.initializer if prod(each.dims) <= most}
     for node in graph.node:
         value = node.op_type == "Constant" and next((each.t for each in node.attribute if each.name == "value"), None)

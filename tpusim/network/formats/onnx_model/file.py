@@ -70,7 +70,7 @@ def _check_whole(model: ModelProto, path: Path) -> None:
 
 
 def _check_text(model: ModelProto, path: Path) -> None:
-    """That names are text: what is none comes from a file in which bytes have changed."""
+    """Check that names are text: what is none comes from a file in which bytes have changed."""
     graph = model.graph
     named = (*graph.input, *graph.output, *graph.initializer, *(each.values for each in graph.sparse_initializer))
     dims = (dim for each in (*graph.input, *graph.output) for dim in each.type.tensor_type.shape.dim)
@@ -86,7 +86,7 @@ def _check_text(model: ModelProto, path: Path) -> None:
 
 
 def _check_version(model: ModelProto, path: Path) -> None:
-    """That the library knows the opset of ONNX's own operators."""
+    """Check that the library knows the opset of ONNX's own operators."""
     known = onnx.defs.onnx_opset_version()
     for opset in model.opset_import:
         if opset.domain in _MAIN and not 1 <= opset.version <= known:
@@ -95,7 +95,7 @@ def _check_version(model: ModelProto, path: Path) -> None:
 
 
 def _check_beside(model: ModelProto, path: Path) -> None:
-    """That files of weights are there, in the model's own folder; nobody reads them."""
+    """Check that files of weights are there, in the model's own folder; nobody reads them."""
     missing: dict[str, int] = {}
     for tensor in _tensors(model.graph):
         if tensor.data_location == TensorProto.EXTERNAL:
@@ -113,7 +113,7 @@ def _check_beside(model: ModelProto, path: Path) -> None:
 
 
 def _tensors(graph: GraphProto) -> Iterator[TensorProto]:
-    """Those of the graph, and of its nodes."""
+    """Tensors of the graph, and of its nodes."""
     yield from graph.initializer
     for node in graph.node:
         for attribute in node.attribute:
@@ -121,7 +121,7 @@ def _tensors(graph: GraphProto) -> Iterator[TensorProto]:
 
 
 def _check_order(graph: GraphProto, path: Path) -> None:
-    """That each node reads what stands before it."""
+    """Check that each node reads what stands before it."""
     made = {name for name in _given(graph)} | {""}
     makers = {name: index for index, node in enumerate(graph.node) for name in node.output if name}
     for node in graph.node:

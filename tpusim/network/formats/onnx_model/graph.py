@@ -21,7 +21,7 @@ from tpusim.network.graph import Given, Graph, Node, NodeViews, OperandView, Ten
 
 
 def read_graph(path: Path, asked: ModelOptions, images: int) -> Graph:
-    """The graph of a model for so many images.
+    """The graph of a model for a number of `images`.
 
     Raises:
         InputError: as `read` does; or the model is for a number of images of which `images` is no multiple, or holds
@@ -48,7 +48,7 @@ def read_graph(path: Path, asked: ModelOptions, images: int) -> Graph:
 
 
 def _views(probed: Sequence[NodeViews], images: int) -> NodeViews:
-    """What values are for so many images, of what they are for one and for two, or for all there can be."""
+    """Views for `images`, worked out from the views for one image and for two, or for all there can be."""
     one, two = probed[0], probed[-1]
     both = zip(one.sources.items(), two.sources.values(), strict=True)
     sources = {
@@ -60,7 +60,7 @@ def _views(probed: Sequence[NodeViews], images: int) -> NodeViews:
 
 
 def _view(one: TensorView, two: TensorView, images: int) -> TensorView:
-    """The view for so many images, of those for one and for two."""
+    """The view for `images`, worked out from the views for one image and for two."""
 
     def line(first: Sequence[int], second: Sequence[int]) -> tuple[int, ...]:
         return tuple(size + (images - 1) * (more - size) for size, more in zip(first, second, strict=True))
@@ -90,7 +90,7 @@ def _given(graph: GraphProto, sizes: Mapping[str, int], path: Path) -> dict[str,
 
 
 def _weights(graph: GraphProto, path: Path) -> dict[str, Values]:
-    """Those of the file, and of the files beside it."""
+    """Weights of the file, and of the files beside it."""
     if graph.sparse_initializer:
         raise InputError(Problem("its weights are sparse, so that its values cannot be computed", str(path)))
     return {each.name: _array(each, path) for each in graph.initializer}

@@ -150,7 +150,7 @@ def _conv(node: Node) -> AsLayer:
 
 
 def _taps(first: int, axes: int) -> Axes:
-    """Rows and columns of a filter whose taps have so many axes, from the value's axis `first` on."""
+    """Rows and columns of a filter whose taps have `axes` axes, from the value's axis `first` on."""
     return (*((),) * (2 - axes), *((first + axis,) for axis in range(axes)))
 
 
@@ -200,7 +200,7 @@ def _groups(node: Node) -> int:
 
 
 def _conv_transpose(node: Node) -> AsLayer:
-    """One axis becomes two, the first of one element. Weights are [channel, out_channel of the group, *taps]."""
+    """A transposed convolution; maps of one axis have a row. Weights: [channel, out_channel of the group, *taps]."""
     (images, channels, *sides), (_, outputs, *kernel) = _maps(node)
     axes, groups = len(sides), _groups(node)
     strides, dilations = node.ints("strides", axes, 1), node.ints("dilations", axes, 1)
@@ -253,13 +253,13 @@ _FACTORS = "factors"
 
 
 def matrix(axes: int, channels: Sequence[int], shape: Shape = (), spread: Shape = ()) -> TensorView:
-    """A value of so many axes as rows of `channels`: images run along all its other axes."""
+    """A value of `axes` axes as rows of `channels`: images run along all its other axes."""
     images = tuple(axis for axis in range(axes) if axis not in channels)
     return TensorView((tuple(channels), (), (), images), shape, spread)
 
 
 def _matmul(node: Node) -> AsLayer:
-    """One product where one factor is the same for all, transposed where that is the first; else a product for each
+    """A product where a factor is common to all images, transposed where that is the first; else a product for each
     pair.
     """
     (first, second), result = node.shapes, node.result
@@ -319,7 +319,7 @@ def for_any_batch(one: Sizes, two: Sizes) -> Sizes:
 
 
 def doubled(sizes: Sizes, images: int) -> tuple[Sizes, Sizes]:
-    """The same layer for one image and for two, of what it is for `images`."""
+    """Sizes of a layer for one image and for two, worked out from its sizes for `images`."""
     follows = "count" if sizes.get("count") else "images" if "images" in sizes else "m"
     value = sizes[follows]
     if value % images:

@@ -157,7 +157,7 @@ class _Steps:
         return self._shaped(parts[at], [gates, -1])
 
     def _biases(self, at: int) -> tuple[str, str]:
-        """Those of what comes in, and those that belong to the state; what can be is added before the network runs."""
+        """Biases of what comes in, and of the state; biases that can be added before the network runs are."""
         if 3 not in self._operands:
             return "", ""
         gates = _GATES[self._node.op_type] * self._size
@@ -205,7 +205,7 @@ class _Steps:
         return (self._plus(new, self._times(keeps, self._add("Sub", [output, new]))),)
 
     def rnn(self, given: str, state: tuple[str, ...], backs: str, _: str) -> tuple[str, ...]:
-        """One sum of what comes in and what was there."""
+        """A simple recurrent cell: the tanh of what comes in and what was there, added."""
         return (self._add("Tanh", [self._plus(given, self._product(state[0], backs))]),)
 
     # ---- nodes

@@ -27,7 +27,7 @@ _REAL = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorPro
 
 @dataclass(frozen=True)
 class Values:
-    """Shapes of a model's values, by name, for so many images, of some none; and which are `reals`."""
+    """Shapes of a model's values, by name, where they are known for the images; and which are `reals`."""
 
     shapes: Mapping[str, Shape]
     constants: frozenset[str]

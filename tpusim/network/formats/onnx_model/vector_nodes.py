@@ -394,7 +394,7 @@ def _pad(place: Place, _: str) -> AsLayer:
 
 
 def _slice(place: Place, _: str) -> AsLayer:
-    """Every so many elements along one axis. What is cut off is an operand; in old models an attribute, and then
+    """A strided part along an axis. What is cut off is an operand; in old models an attribute, and then
     nothing is left out in between.
     """
     node, shape = place.node, place.node.shapes[0]
