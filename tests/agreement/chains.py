@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from tests.agreement.map_layers import layers_on, maps
 from tests.agreement.test_agreement import asked_for, suppose, with_capacity
+from tests.checks import program_for
 from tests.strategies import among, lowerings_of, machines_of_all_kinds, with_resident_taps
 from tpusim.base.errors import CapacityError
 from tpusim.flow.numbers import SMALL, Numbers, numbers_of
-from tpusim.flow.residency import given_to
-from tpusim.flow.verify import as_floats, expected
+from tpusim.flow.verify import expected
 from tpusim.machines.tpu.cut.traffic import in_layout
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft
@@ -24,6 +24,8 @@ from tpusim.machines.tpu.lowering.registry import LOWERINGS, meant
 from tpusim.machines.tpu.lowering.riding import bias_words, riding, spared
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import Transfer
+from tpusim.machines.tpu.runs.chains import given_to
+from tpusim.machines.tpu.runs.prepared import as_floats
 from tpusim.machines.tpu.schedule.joined import Joint, ReadOutcomes, joined, unfit
 from tpusim.machines.tpu.schedule.residence import Residence
 from tpusim.machines.tpu.schedule.scheduler import program_of
@@ -86,7 +88,7 @@ class Chain:
         draft = riding(draft, layer, self.hardware) if isinstance(layer, Fused) else draft
 
         def finish(program: Program) -> Program:
-            return self.numbers.program(layer, self.batch, in_layout(draft.finished(program), self.hardware))
+            return program_for(self.numbers, layer, self.batch, in_layout(draft.finished(program), self.hardware))
 
         return nameless(draft, finish)
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, assume, currently_in_test_context, example, given, settings
 from hypothesis import strategies as st
 
+from tests.checks import check_layer
 from tests.strategies import (
     OF_CELLS,
     cases,
@@ -31,8 +32,8 @@ from tests.strategies import (
 )
 from tpusim import reference
 from tpusim.base.errors import CapacityError
-from tpusim.flow.verify import check_layer, operands_of, verdict_of
 from tpusim.flow.verify import expected as expected_of
+from tpusim.flow.verify import operands_of, verdict_of
 from tpusim.machines.tpu import datapath, event, register
 from tpusim.machines.tpu.cut.traffic import in_layout
 from tpusim.machines.tpu.definition import DMA, IFMAP, PSUM, RESULT, ports_of

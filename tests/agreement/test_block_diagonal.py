@@ -11,8 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.agreement.test_agreement import fitted, short, suppose
+from tests.checks import check_layer
 from tests.strategies import cases, conv, fills, grouped_convs, machine, machines_of_all_kinds
-from tpusim.flow.verify import check_layer, expected, operands_of
+from tpusim.flow.verify import expected, operands_of
 from tpusim.machines.tpu import event, register
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.lowering.registry import LOWERINGS

@@ -23,7 +23,7 @@ from tests.strategies import cases, conv, machine, small_layers
 from tpusim import simulate
 from tpusim.base.errors import CapacityError
 from tpusim.cli import app as cli
-from tpusim.flow.engines import ENGINES, Prepared, Task, unwatched
+from tpusim.flow.engines import ENGINES, Task, unwatched
 from tpusim.flow.verify import expected, operands_of
 from tpusim.machines.tpu import datapath, event, register
 from tpusim.machines.tpu.cut.geometry import MapAxis
@@ -36,6 +36,7 @@ from tpusim.machines.tpu.program.addresses import BankFeed, Counter, Counters, L
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Step, Stream
 from tpusim.machines.tpu.program.transfers import BankFill
+from tpusim.machines.tpu.runs.prepared import Prepared
 from tpusim.network.ops.array_op import Conv2d
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload

@@ -14,7 +14,7 @@ from tests.strategies import conv, machine, spills
 from tests.written import by_hand
 from tpusim import reference
 from tpusim.base.errors import CheckFailed
-from tpusim.flow.engines import ENGINES, Prepared, Task, unwatched
+from tpusim.flow.engines import ENGINES, Task, unwatched
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
@@ -25,6 +25,7 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Step, Stream
 from tpusim.machines.tpu.program.tensor import Along, Part
 from tpusim.machines.tpu.program.transfers import Fill, Spill, Transfer
+from tpusim.machines.tpu.runs.prepared import Prepared
 from tpusim.numerics.equality import Verdict
 
 LAYER = conv(6, 9, 7, 3)

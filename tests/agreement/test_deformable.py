@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from tests.agreement.test_agreement import fitted, suppose
 from tests.agreement.test_hazards import hazards
+from tests.checks import check_layer
 from tests.strategies import cases, deform_convs, fills, machine, machines_of_all_kinds
 from tpusim.base.errors import CapacityError, UnsuitableError
-from tpusim.flow.verify import as_floats, check_layer, operands_of, verdict_of
+from tpusim.flow.verify import operands_of, verdict_of
 from tpusim.machines.tpu import event, register
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import lowered, planned_of
@@ -24,6 +25,7 @@ from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Stream, Vector
 from tpusim.machines.tpu.program.transfers import Fill
+from tpusim.machines.tpu.runs.prepared import as_floats
 from tpusim.network.ops.array_op import Conv2d
 from tpusim.network.ops.deform_conv2d import DeformConv2d
 

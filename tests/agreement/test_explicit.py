@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 from tests.agreement.test_agreement import asked_for, short, suppose, with_capacity
 from tests.agreement.test_corruption import change, edit_part, shift_items, shift_lanes
+from tests.checks import check_layer
 from tests.strategies import cases, conv, convs, fills, machine, machines, small_layers
 from tests.written import by_hand
 from tpusim import reference, simulate
 from tpusim.base.errors import CapacityError, CheckFailed
-from tpusim.flow.account import transformation_cycles
-from tpusim.flow.verify import check_layer, expected, operands_of
+from tpusim.flow.verify import expected, operands_of
 from tpusim.machines.tpu import datapath, event, register
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.lowering import channel_first
@@ -32,6 +32,7 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Stream
 from tpusim.machines.tpu.program.tensor import Part
 from tpusim.machines.tpu.program.transfers import Fill, Spill
+from tpusim.machines.tpu.runs.account import transformation_cycles
 from tpusim.network.ops.array_op import Conv2d, Gemm
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload

@@ -20,6 +20,7 @@ from tests.agreement.test_agreement import (
     with_capacity,
 )
 from tests.agreement.test_hazards import hazards
+from tests.checks import check_layer
 from tests.machines.tpu.test_timeline import agree as assert_slices
 from tests.strategies import (
     cases,
@@ -35,9 +36,8 @@ from tests.strategies import (
     with_resident_taps,
 )
 from tpusim.base.errors import CapacityError, UnsuitableError
-from tpusim.flow.energy_account import energy_of
 from tpusim.flow.numbers import numbers_of
-from tpusim.flow.verify import as_floats, check_layer, expected, operands_of, verdict_of
+from tpusim.flow.verify import expected, operands_of, verdict_of
 from tpusim.machines.tpu import datapath, event, register
 from tpusim.machines.tpu.cut.traffic import in_layout
 from tpusim.machines.tpu.description import Hardware, load_hardware
@@ -48,6 +48,8 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Stream
 from tpusim.machines.tpu.program.tensor import Along
 from tpusim.machines.tpu.program.transfers import Fill
+from tpusim.machines.tpu.runs.account import energy_of
+from tpusim.machines.tpu.runs.prepared import as_floats
 from tpusim.network.ops.array_op import Conv2d, Gemm
 from tpusim.network.ops.conv_transpose2d import ConvTranspose2d
 from tpusim.network.ops.deform_conv2d import DeformConv2d

@@ -9,17 +9,18 @@ from hypothesis import strategies as st
 
 from tests.agreement.test_agreement import short
 from tests.agreement.test_corruption import BATCH, CORRUPTIONS, LAYER, MACHINE
+from tests.checks import check_layer, check_program_values, program_for
 from tests.strategies import conv, deform_convs, layers, machine, machines, small_layers, transposed_convs, vector_ops
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.base.errors import CapacityError, InputError
-from tpusim.flow.engines import ENGINES, Prepared, Task, unwatched
+from tpusim.flow.engines import ENGINES, Task, unwatched
 from tpusim.flow.numbers import ARRAY_ORDER, DTYPES, Numbers, numbers_of
-from tpusim.flow.verify import as_floats, check_layer, check_values
 from tpusim.machines.tpu import datapath, register
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, meant
 from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.runs.prepared import Prepared, as_floats
 from tpusim.network.ops.array_op import Gemm
 from tpusim.network.ops.conv_transpose2d import ConvTranspose2d
 from tpusim.network.ops.op import Op
@@ -113,7 +114,7 @@ def test_bytes_whose_sums_float32_would_lose(engine: str) -> None:
     layer, hardware = Gemm("fc", m=2, n=2, k=2001), machine(8, 8)
     numbers = numbers_of("int8", "any")
     operands = {"ifmap": np.full((2001, 1, 1, 2), -127, np.int8), "filter": np.full((2, 1, 1, 2001), -127, np.int8)}
-    program = numbers.program(layer, 1, CHANNEL_FIRST.lower(layer, 1, hardware)[0])
+    program = program_for(numbers, layer, 1, CHANNEL_FIRST.lower(layer, 1, hardware)[0])
     runs = {"event": lambda: datapath.run(program, hardware, operands),
             "register": lambda: register.run(program, hardware, as_floats(operands))[1]}  # fmt: skip
     assert 2001 * 127**2 > 2**24
@@ -124,9 +125,9 @@ def test_bytes_whose_sums_float32_would_lose(engine: str) -> None:
 def test_the_reference_keeps_what_float32_would_lose_too(layer: Op) -> None:
     numbers, hardware = numbers_of("int8", "any"), machine(8, 8)
     operands = {name: np.full(shape, -127, np.int8) for name, shape in layer.sources(2).items()}
-    program = numbers.program(layer, 2, CHANNEL_FIRST.lower(layer, 2, hardware)[0])
+    program = program_for(numbers, layer, 2, CHANNEL_FIRST.lower(layer, 2, hardware)[0])
     assert (2001 * 127**2) % 2
-    assert check_values(layer, program, hardware, operands, numbers=numbers).mismatched == 0
+    assert check_program_values(layer, program, hardware, operands, numbers=numbers).mismatched == 0
 
 
 def test_sums_too_long_for_32_bits_are_refused_before_the_work() -> None:

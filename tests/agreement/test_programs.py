@@ -10,7 +10,6 @@ import pytest
 
 from tests.strategies import machine
 from tpusim.base.errors import CheckFailed
-from tpusim.flow.account import transformation_cycles
 from tpusim.machines.tpu import datapath, event, register
 from tpusim.machines.tpu.program.addresses import (
     PADDING,
@@ -26,6 +25,7 @@ from tpusim.machines.tpu.program.program import Buffer, Program
 from tpusim.machines.tpu.program.steps import Preload, Step, Stream
 from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
 from tpusim.machines.tpu.program.transfers import Fill, Spill
+from tpusim.machines.tpu.runs.account import transformation_cycles
 from tpusim.reference import Tensor as Values
 
 CHANNEL, ROW, COL, IMAGE = range(4)

@@ -14,6 +14,7 @@ from tests.agreement.chains import Chain, Values, chains
 from tests.agreement.test_agreement import IN_LANES, Layer, fitted, least_cycles, short, suppose
 from tests.agreement.test_chains import TIGHT, add_up, early, row
 from tests.agreement.test_hazards import hazards
+from tests.checks import check_layer
 from tests.machines.tpu.test_timeline import agree as slices_agree
 from tests.strategies import (
     DICE,
@@ -30,7 +31,7 @@ from tests.strategies import (
     with_resident_taps,
 )
 from tpusim.base.errors import CheckFailed
-from tpusim.flow.verify import check_layer, expected, operands_of, verdict_of
+from tpusim.flow.verify import expected, operands_of, verdict_of
 from tpusim.machines.tpu import datapath, event, register
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import LOWERINGS

@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 from tests.agreement.test_agreement import fitted, short, suppose
 from tests.agreement.test_corruption import change, edit_part, shift_items, shift_lanes
 from tests.agreement.test_hazards import hazards
+from tests.checks import check_layer
 from tests.strategies import cases, conv, machine, machines_of_all_kinds, spills, vector_ops
 from tpusim import simulate
 from tpusim.base.errors import CapacityError, UnsuitableError
 from tpusim.flow.lowerings import asked_of, known
 from tpusim.flow.numbers import numbers_of
-from tpusim.flow.verify import as_floats, check_layer, expected, operands_of, verdict_of
+from tpusim.flow.verify import expected, operands_of, verdict_of
 from tpusim.machines.tpu import datapath, register
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering import vector_ops as lowering
@@ -30,6 +31,7 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Step, Vector
 from tpusim.machines.tpu.program.tensor import Part
 from tpusim.machines.tpu.program.transfers import Fill, Spill
+from tpusim.machines.tpu.runs.prepared import as_floats
 from tpusim.network.ops import OPS
 from tpusim.network.ops.elementwise import ROWS, Add, Div, Gelu, Mul, Pointwise, Relu, ScaleShift, Sub
 from tpusim.network.ops.moves import ChannelShuffle, Move, Pad, Slice, Transpose, Upsample

@@ -14,12 +14,13 @@ from tests.agreement.test_agreement import fitted, short
 from tests.agreement.test_corruption import change, edit_part, shift_items
 from tests.agreement.test_hazards import hazards
 from tests.agreement.test_vector_ops import moved, with_first_moved
+from tests.checks import check_layer
 from tests.strategies import cases, machine, machines_of_all_kinds, row_ops, spills
 from tpusim import simulate
 from tpusim.base.errors import CapacityError, UnsuitableError
 from tpusim.flow.lowerings import asked_of, known
 from tpusim.flow.numbers import numbers_of
-from tpusim.flow.verify import as_floats, check_layer, operands_of, verdict_of
+from tpusim.flow.verify import operands_of, verdict_of
 from tpusim.machines.tpu import datapath, register
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering import vector_rows as lowering
@@ -29,6 +30,7 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Step, Vector
 from tpusim.machines.tpu.program.tensor import Part
 from tpusim.machines.tpu.program.transfers import Fill, Spill
+from tpusim.machines.tpu.runs.prepared import as_floats
 from tpusim.network.ops.elementwise import Relu
 from tpusim.network.ops.rows import LayerNorm, ReduceMean, RowOp, Softmax, SumExp, SumSquares
 from tpusim.network.workload import Workload

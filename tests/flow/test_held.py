@@ -11,11 +11,12 @@ from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
 from tests.agreement.test_corruption import CORRUPTIONS
+from tests.checks import check_layer
 from tests.strategies import conv, layers, machine, machines
 from tpusim import reference
 from tpusim.base.errors import CapacityError
-from tpusim.flow.boxes import indices, outline
-from tpusim.flow.verify import check_layer, expected, operands_of, verdict_of
+from tpusim.flow.boxes import indices, outline, straight
+from tpusim.flow.verify import expected, operands_of, verdict_of
 from tpusim.machines.tpu import datapath
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
@@ -99,7 +100,7 @@ def test_pixels_from_all_over_a_map_are_one_box(size: int) -> None:
     """As words hold them where there are fewer images than elements: columns 0, 2, 4, then 1, 3, 5."""
     along = (Along(2, range(2)), Along(2, range(0, 6, 2)))
     part = Part(0, (0,), (Along(0, range(2)),), along, 1)
-    lengths, _, _, ((places, box),) = outline(part, (2, 1, size, 1))
+    lengths, _, _, ((places, box),) = outline(*straight(part), (2, 1, size, 1))
     values = np.full(lengths, -1)
     values[indices(places, lengths)] = np.arange(size)[:, None]
     assert box == (range(2), range(1), range(size), range(1))

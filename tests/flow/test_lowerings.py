@@ -24,12 +24,13 @@ from tpusim.cli import app as cli
 from tpusim.flow import need
 from tpusim.flow.choice import prepared
 from tpusim.flow.lowerings import AUTO, candidates, known
-from tpusim.flow.need import PASS_BYTES, Asked, need_of
+from tpusim.flow.need import Asked, need_of
 from tpusim.flow.selection import select_layers
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.lowering.vector_ops import VECTOR_OPS
 from tpusim.machines.tpu.program.program import Lowered
+from tpusim.machines.tpu.runs.need import PASS_BYTES
 from tpusim.network.ops.array_op import Gemm
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload

@@ -191,7 +191,7 @@ def test_what_does_not_fit_names_the_layer() -> None:
 
 
 def test_what_needs_too_much_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(toy.ToyFamily, "planned", lambda *_: 10**15)
+    monkeypatch.setattr(toy.ToyFamily, "planned", lambda *_: family.Planned(10**15))
     with pytest.raises(InputError, match=r"needs about 1,000,000\.0 GB of memory"):
         simulate(load_workload("tiny", batch=2), load_hardware("abacus.yaml"))
 

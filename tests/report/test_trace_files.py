@@ -25,16 +25,18 @@ from tpusim.cli import app as cli
 from tpusim.cli.actions import trace as action
 from tpusim.flow.selection import select_layers
 from tpusim.flow.tracing import trace
+from tpusim.machines.lowered import Cycle
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import load_hardware
 from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
-from tpusim.machines.tpu.observation.timeline import ACCESSES, Cycle, Pieces, Timeline, Track, unwatched
+from tpusim.machines.tpu.observation.drawing import COUNTERS, OF_AN_ARRAY, TRACKS, counters, windows
+from tpusim.machines.tpu.observation.timeline import Pieces, Timeline, Track, unwatched
 from tpusim.machines.tpu.program.transfers import Transfer
 from tpusim.machines.tpu.sections import MOST_ARRAYS
 from tpusim.network.ops.array_op import Gemm
 from tpusim.network.workload_file import load_workload
 from tpusim.report.trace.lanes import vcd
-from tpusim.report.trace.perfetto import COUNTERS, OF_AN_ARRAY, TRACKS, counters, windows
+from tpusim.result.vocabulary.states import ACCESSES
 
 TINY = ("--hardware", "tiny_4x4", "--batch", "2")
 UNITS = ("systolic_array", "preload", "vector_unit", "hbm", "port")

@@ -14,13 +14,13 @@ from tests.strategies import conv
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.machines.family import FAMILIES, family_named
 from tpusim.machines.tpu import definition
-from tpusim.machines.tpu.observation.timeline import ACCESSES
 from tpusim.network.workload import Workload
 from tpusim.report.style import HATCHES, hatches, tones
 from tpusim.result.records import STALL_CAUSES, DramUse, EnergyUse, LayerResult, Total, VectorMemoryUse
 from tpusim.result.vocabulary.fields import FIELDS, field_of
 from tpusim.result.vocabulary.figures import COLUMNS, FIGURES, LESS, MORE, OWN, Figure, value_of
 from tpusim.result.vocabulary.states import (
+    ACCESSES,
     ARRAY,
     CLIENTS,
     ELSEWHERE,

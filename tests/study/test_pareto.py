@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from tpusim.base.errors import InputError
-from tpusim.machines.tpu.cost import total_mm2
+from tpusim.machines.tpu.cost import area_of
 from tpusim.machines.tpu.description import load_hardware
 from tpusim.result.vocabulary.figures import COLUMNS, COSTS, FIGURES
 from tpusim.study.sweep.reader import Goal, columns_of, costs, goals_of
@@ -96,5 +96,5 @@ def test_a_gpu_has_no_goals_that_only_a_tpu_has_figures_for() -> None:
 
 def test_what_a_machine_is_made_of() -> None:
     machine = load_hardware("tpu_v2", ["array.rows=64", "vector_memory.capacity=128 KiB"])
-    known = (64 * 128, 128, 128 * 128 * 1024, 700 * 10**9, total_mm2(machine))
+    known = (64 * 128, 128, 128 * 128 * 1024, 700 * 10**9, area_of(machine).total_mm2)
     assert costs(machine) == dict(zip(COSTS, known, strict=True))

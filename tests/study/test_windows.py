@@ -115,7 +115,7 @@ def test_every_lowering_takes_them(name: str) -> None:
     """3 x 21 outputs at a time: seven blocks."""
     row = next(row for row in rows(TABLES[0]) if numbers(row, "H", "ci", "co") == [23, 160, 128])
     block = BlockSizes(rows=3, cols=21, images=8, in_channels=160, out_channels=128, taps=9)
-    assert their_block(row).block == block
+    assert their_block(row).block == block.given
     hardware = load_hardware("tpu_v2_core", [each for each in their_block(row).changes if "in_channels" not in each])
     assert LOWERINGS[name].lower(layer_of(row), 8, hardware)[1].blocking.blocks == 7
 
@@ -138,4 +138,4 @@ def test_read_by_eye() -> None:
 def test_their_block_stands_instead_of_a_size_that_words_are_cut_to() -> None:
     row = next(row for row in rows(TABLES[0]) if their_block(row).changes)
     hardware = load_hardware("tpu_v2_core", ["mapping.block_m=5", *their_block(row).changes])
-    assert (hardware.mapping.block_m, hardware.mapping.block) == ("auto", their_block(row).block)
+    assert (hardware.mapping.block_m, hardware.mapping.block.given) == ("auto", their_block(row).block)

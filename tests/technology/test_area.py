@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from tests import ROOT
 from tpusim.base.errors import InputError
 from tpusim.cli.app import app
-from tpusim.machines.tpu.cost import parts_of, srams_by_word, total_mm2
+from tpusim.machines.tpu.cost import area_of, parts_of, srams_by_word
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.technology.constants import chip_of, load_technology
 
@@ -60,7 +60,7 @@ def test_parts_add_up(name: str) -> None:
     found = json.loads(done.stdout)
     assert sum(part["mm2"] for part in found["parts"]) == pytest.approx(found["total_mm2"])
     assert {part["basis"] for part in found["parts"]} == {"model", "published"}
-    assert found["total_mm2"] == total_mm2(load_hardware(name))
+    assert found["total_mm2"] == area_of(load_hardware(name)).total_mm2
     assert found["technology"]["name"] == "45nm"
 
 
@@ -84,7 +84,7 @@ def test_the_published_chip_stands_beside() -> None:
 
 def test_narrow_words_take_more() -> None:
     wide, thin = (load_hardware("tpu_v2", [f"vector_memory.word_elements={n}"]) for n in (8, 1))
-    assert total_mm2(thin) > 2 * total_mm2(wide)
+    assert area_of(thin).total_mm2 > 2 * area_of(wide).total_mm2
 
 
 @pytest.mark.parametrize(
@@ -127,4 +127,4 @@ def test_a_technology_of_ones_own_travels_with_the_machine(tmp_path: Path) -> No
     assert written["technology"]["pitch"]["periphery"] == "85 um"
     assert Hardware.model_validate(written) == machine
     assert load_hardware("tpu_v2", ["technology=45nm"]).to_dict()["technology"] == "45nm"
-    assert total_mm2(machine) < total_mm2(load_hardware("tpu_v2"))
+    assert area_of(machine).total_mm2 < area_of(load_hardware("tpu_v2")).total_mm2

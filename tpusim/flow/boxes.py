@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise, product
 from typing import Any, NamedTuple
@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tpusim.machines.tpu.program.tensor import Along, Coordinates, Part
+from tpusim.machines.lowered import Counter, Part
 from tpusim.reference import Box
 
+Counters = Sequence[Counter]
 Places = slice | NDArray[np.intp]
 """Where neighbours stand among the coordinates of a part: side by side, or here and there."""
 Run = tuple[Places, range]
@@ -41,26 +42,27 @@ class Outline(NamedTuple):
     boxes: tuple[Placed, ...]
 
 
-def straight(part: Part) -> tuple[Part, ...]:
-    """A part in parts whose counters are independent: lane by lane, where lanes differ along several axes at once."""
+def straight(part: Part) -> tuple[Counters, ...]:
+    """The counters of a part whose counters are independent; lane by lane, where lanes differ along several axes."""
     if len(part.lane) == 1:
-        return (part,)
+        return ((*part.lane, *part.items),)
+    axes = [axis for axis, _ in part.lane]
     each_lane = zip(*(coordinates for _, coordinates in part.lane), strict=True)
-    alone = (tuple(Along(a.axis, range(at, at + 1)) for a, at in zip(part.lane, ats, strict=True)) for ats in each_lane)
-    return tuple(part._replace(lane=lane) for lane in alone)
+    return tuple(
+        (*((axis, range(at, at + 1)) for axis, at in zip(axes, ats, strict=True)), *part.items) for ats in each_lane
+    )
 
 
-def outline(part: Part, shape: tuple[int, ...], strided: bool = False) -> Outline:
-    """The outline of a part of a tensor of that shape, which has four axes; the part is `straight`.
+def outline(counters: Counters, shape: tuple[int, ...], strided: bool = False) -> Outline:
+    """The outline of a part of a tensor of that shape, which has four axes; `counters` are `straight`.
 
     Boxes may be `strided` where whoever computes them can do that.
     """
-    counters = (*part.lane, *part.items)
-    by_axis = [[at for at, each in enumerate(counters) if each.axis == axis] for axis in range(len(shape))]
-    steps = [tuple(counters[at].coordinates for at in mine) for mine in by_axis]
+    by_axis = [[at for at, (along, _) in enumerate(counters) if along == axis] for axis in range(len(shape))]
+    steps = [tuple(counters[at][1] for at in mine) for mine in by_axis]
     order = [at for mine in by_axis for at in mine]
     back = tuple(order.index(at) for at in range(len(counters)))
-    counts = tuple(len(counters[at].coordinates) for at in order)
+    counts = tuple(len(counters[at][1]) for at in order)
     axes = [
         _runs(mine, size, strided and at in SPATIAL) for at, (mine, size) in enumerate(zip(steps, shape, strict=True))
     ]
@@ -87,7 +89,7 @@ def _boxes(axes: Iterable[tuple[Run, ...]]) -> Iterator[Placed]:
 
 
 @lru_cache(maxsize=4096)
-def _runs(steps: tuple[Coordinates, ...], size: int, strided: bool) -> tuple[int, tuple[Run, ...]]:
+def _runs(steps: tuple[Sequence[int], ...], size: int, strided: bool) -> tuple[int, tuple[Run, ...]]:
     """How many coordinates nested counters walk along an axis, and the runs of those in [0, size)."""
     coordinates = np.zeros(1, np.int64)
     for each in steps:

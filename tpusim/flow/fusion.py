@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -11,10 +12,7 @@ from tpusim.base.errors import CapacityError
 from tpusim.flow.choice import prepared
 from tpusim.flow.engines import Watch, unwatched
 from tpusim.flow.lowerings import AUTO, asked_of, usual, with_unasked
-from tpusim.machines.family import Machine
-from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.registry import LOWERINGS, meant, planned_of
-from tpusim.machines.tpu.program.steps import Finish
+from tpusim.machines.family import Machine, Riding, family_of
 from tpusim.network.ops.array_op import ArrayOp
 from tpusim.network.ops.elementwise import Add, Arithmetic, Clip, LeakyRelu, Relu
 from tpusim.network.ops.fused import OTHER, Fused
@@ -47,7 +45,7 @@ class _Riders:
         alone = not (self.bias or self.adds or self.finish)
         return self.layer if alone else Fused(self.layer.name, self.layer, self.adds, self.finish, self.bias)
 
-    def dearer(self, workload: Workload, hardware: Hardware) -> bool:
+    def dearer(self, workload: Workload, hardware: Machine) -> bool:
         """Whether all this takes fewer cycles layer by layer, each by the lowering that does it fastest."""
         if not self.apart:
             return False
@@ -63,13 +61,14 @@ class _Timed:
     shape: Hashable
     layer: Op = field(compare=False)
     batch: int
-    hardware: Hardware
+    hardware: Machine
 
 
 @lru_cache(maxsize=1024)
 def _cycles(asked: _Timed) -> int:
-    lowering = meant(asked.layer, AUTO)
-    return prepared(asked.layer, asked.batch, asked.hardware, lowering).timing.cycles
+    lowering = family_of(asked.hardware).meant(asked.layer, AUTO)
+    cycles: int = prepared(asked.layer, asked.batch, asked.hardware, lowering).timing.cycles
+    return cycles
 
 
 def _all_of_them(name: str) -> bool:
@@ -99,25 +98,29 @@ def fused(
     layer then. It is found out for those alone whose names are `wanted`: of the others nobody knows.
     """
     workload = workload if lowering else with_unasked(workload, hardware)
-    if not isinstance(hardware, Hardware) or hardware.sequencer.fusion == "none":
+    family = family_of(hardware)
+    riding, asked = family.riding(hardware), lowering or usual(family)
+    if riding is None:
         return workload
-    fusion = _Fusion(workload, hardware, lowering or usual())
+    fusion = _Fusion(workload, hardware, riding, asked)
     whole = fusion.whole()
     dearer: set[str] = set()
     for name in fusion.bearers_of(wanted) if lowering == AUTO else ():
         watch(name, "timing it with and without what rides on it")
         dearer |= {name} if fusion.riders[name].dearer(workload, hardware) else set()
-    return _Fusion(workload, hardware, lowering or usual(), dearer).whole() if dearer else whole
+    return _Fusion(workload, hardware, riding, asked, dearer).whole() if dearer else whole
 
 
 class _Fusion:
-    def __init__(self, workload: Workload, hardware: Hardware, lowering: str, empty: Collection[str] = ()) -> None:
+    def __init__(
+        self, workload: Workload, hardware: Machine, riding: Riding, lowering: str, empty: Collection[str] = ()
+    ) -> None:
         """The layers called `empty` carry nothing."""
-        self.workload, self.hardware = workload, hardware
-        asked = asked_of(workload, usual() if lowering == AUTO else lowering)
+        self.workload, self.hardware, self.riding, self.family = workload, hardware, riding, family_of(hardware)
+        unsaid = usual(self.family)
+        asked = asked_of(workload, unsaid if lowering == AUTO else lowering, self.family)
         # Where a layer's lowering is left open, the usual one says what its results may carry.
-        self.lowerings = {layer: meant(layer, usual()) if name == AUTO else name for layer, name in asked}
-        self.most = hardware.vector_unit.alus // (hardware.lanes * hardware.array.count)
+        self.lowerings = {layer: self.family.meant(layer, unsaid) if name == AUTO else name for layer, name in asked}
         self.edges: Mapping[str, tuple[Source, ...]] = dict(workload.edges)
         self.place = {layer.name: index for index, layer in enumerate(workload.layers)}
         self.readers = Counter(name for each in self.edges.values() for source in each for name in source.names)
@@ -180,7 +183,7 @@ class _Fusion:
 
     def _finishes(self, layer: Relu | LeakyRelu | Clip, source: Source) -> bool:
         on = self._on(source, layer, "finish")
-        if on is None or 1 + sum(map(_operations, (*on.finish, layer))) > self.most:
+        if on is None or 1 + sum(map(self._operations, (*on.finish, layer))) > self.riding.most:
             return False
         on.finish = *on.finish, layer
         return self._took(on, layer)
@@ -209,15 +212,16 @@ class _Fusion:
         if not self._carries(layer, "bias"):
             return False
         try:
-            asked = meant(layer, self.lowerings[layer])
-            planned_of(Fused(layer.name, layer, bias=True), self.workload.batch, self.hardware, asked)
+            asked = self.family.meant(layer, self.lowerings[layer])
+            biased = Fused(layer.name, layer, bias=True)
+            self.family.planned(biased, self.workload.batch, self.hardware, asked, sys.maxsize)
         except CapacityError:
             return False
         return True
 
     def _carries(self, layer: ArrayOp, what: str) -> bool:
         """Whether that may ride on a layer, by the lowering that it is asked for."""
-        return what in LOWERINGS[meant(layer, self.lowerings[layer])].carries
+        return what in self.riding.carries(self.family.meant(layer, self.lowerings[layer]))
 
     def _took(self, on: _Riders, layer: Op) -> bool:
         on.last = layer.name
@@ -240,6 +244,5 @@ class _Fusion:
         """The place of the layer by which a source is all there; -1 for an input of the network."""
         return max(self.place.get(self.within.get(each, each), -1) for each in source.names)
 
-
-def _operations(layer: Relu | LeakyRelu | Clip) -> int:
-    return sum(Finish(layer.operation, layer.coefficients(1)).operations)
+    def _operations(self, layer: Relu | LeakyRelu | Clip) -> int:
+        return self.riding.operations(layer.operation, layer.coefficients(1))

@@ -15,10 +15,8 @@ import numpy as np
 from tpusim import reference
 from tpusim.flow.boxes import alone, in_order, indices, merged, outline, straight
 from tpusim.flow.numbers import Numbers
-from tpusim.machines.tpu.datapath.memories import HbmTensor
-from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.tensor import Part
-from tpusim.machines.tpu.program.transfers import Spill
+from tpusim.machines.lowered import Held as InMemory
+from tpusim.machines.lowered import Part, WrittenTensor
 from tpusim.network.ops.op import OFMAP, Index, Op
 from tpusim.network.ops.rows import RowOp
 from tpusim.numerics.equality import BOUNDED, Values, Verdict, agreement, bounded, difference, gamma, larger, moved
@@ -102,16 +100,14 @@ class Expectation:
 class Held:
     """What a Program writes to one of its tensors. An element that is written again counts as it was written last."""
 
-    def __init__(self, layer: Op, program: Program, name: str, expectation: Expectation, told: Told) -> None:
-        self._layer, self._expectation, self._told = layer, expectation, told
+    def __init__(self, layer: Op, tensor: WrittenTensor, expectation: Expectation, told: Told) -> None:
+        self._layer, self._tensor, self._expectation, self._told = layer, tensor, expectation, told
         self._share: float | None = None
-        self._tensor, self._oracle, self._written = program.tensor(name), reference.TENSORS[name], 0
-        spills = (step for step in program.steps if isinstance(step, Spill) and step.tensor.name == name)
-        self._parts = [part for step in spills for part in step.parts]
-        self._known = HbmTensor(self._tensor, np.False_, self._parts)
-        self._wrong: HbmTensor | None = None
+        self._oracle, self._written = reference.TENSORS[expectation.tensor], 0
+        self._known = tensor.filled(np.False_)
+        self._wrong: InMemory | None = None
         strided = layer.op in reference.STRIDED
-        outlines = [outline(each, self._tensor.shape, strided) for part in self._parts for each in straight(part)]
+        outlines = [outline(each, tensor.shape, strided) for part in tensor.parts for each in straight(part)]
         self._outlines = iter(outlines)
         self._ahead = iter(merged((box for each in outlines for _, box in each.boxes), self._fits))
         self._left = 0
@@ -125,7 +121,7 @@ class Held:
         self._known.write(part, right)
         if self._wrong is None and not right.all():
             # Only now: of what was right before, nobody asks for the value.
-            self._wrong = HbmTensor(self._tensor, np.float32(np.nan), self._parts)
+            self._wrong = self._tensor.filled(np.float32(np.nan))
         if self._wrong is not None:
             self._wrong.write(part, values)
         self._written += values.size
@@ -142,7 +138,7 @@ class Held:
         at = (channel, *map(int, inside))
         expected = self._expectation.of(alone(at))
         actual = np.nan if self._wrong is None else self._wrong.values[at]
-        first = difference(at, float(actual), expected, self._element_name, self._tensor.name)
+        first = difference(at, float(actual), expected, self._element_name, self._expectation.tensor)
         return Verdict(known.size, known.size - right, first, error_share=self._share)
 
     def _expected(self) -> Values:

@@ -7,58 +7,47 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tpusim.base.errors import CapacityError, InputError, Problem, UnsuitableError, did_you_mean
-from tpusim.machines.family import Family, Machine, family_of
-from tpusim.machines.tpu.family import FAMILY as TPU
-from tpusim.machines.tpu.lowering.registry import LOWERINGS
+from tpusim.base.errors import CapacityError, InputError, Problem, did_you_mean
+from tpusim.machines.family import USUAL, Family, Machine, family_named, family_of
 
 if TYPE_CHECKING:
-    from tpusim.machines.tpu.lowering.drafts import Lowering
     from tpusim.network.ops.op import Op
     from tpusim.network.workload import Workload
 
 AUTO = "auto"
 """The fastest of all others, layer by layer."""
+USUAL_FAMILY = family_named(USUAL)
+"""The one that is meant where nobody names a machine."""
 
 
-def known(family: Family = TPU) -> tuple[str, ...]:
+def known(family: Family = USUAL_FAMILY) -> tuple[str, ...]:
     """Every name."""
     return (*family.lowerings, AUTO)
 
 
-def usual(family: Family = TPU) -> str:
+def usual(family: Family = USUAL_FAMILY) -> str:
     """The one that a run takes unasked."""
     return next(iter(family.lowerings))
 
 
-def of_any_layer(family: Family = TPU) -> tuple[str, ...]:
+def of_any_layer(family: Family = USUAL_FAMILY) -> tuple[str, ...]:
     """Those that every layer can be asked for, however a workload looks; `auto` takes the others where it can."""
     return tuple(name for name in known(family) if name not in family.partial)
 
 
-def glosses(family: Family = TPU) -> tuple[tuple[str, str], ...]:
+def glosses(family: Family = USUAL_FAMILY) -> tuple[tuple[str, str], ...]:
     """Every name, and what it means in a line."""
     return (*family.lowerings.items(), (AUTO, "of each layer the fastest of these"))
 
 
-def candidates(lowering: str, family: Family = TPU) -> tuple[str, ...]:
+def candidates(lowering: str, family: Family = USUAL_FAMILY) -> tuple[str, ...]:
     """The lowerings of the family that a name stands for."""
     return tuple(family.lowerings) if lowering == AUTO else (lowering,)
 
 
-def tried(lowering: str, layer: Op, batch: int) -> tuple[str, ...]:
-    """The candidates of a TPU for a layer, without those that would leave it to another."""
-    if lowering != AUTO:
-        return (lowering,)
-    return tuple(name for name, each in LOWERINGS.items() if not _is_left(each, layer, batch))
-
-
-def _is_left(lowering: Lowering, layer: Op, batch: int) -> bool:
-    """Whether it would leave the layer to another, which takes convolutions alone."""
-    try:
-        return lowering.leaves(layer, batch)
-    except UnsuitableError:
-        return False
+def tried(lowering: str, layer: Op, batch: int, family: Family) -> tuple[str, ...]:
+    """The candidates for a layer, without those that would leave it to another."""
+    return family.tried(layer, batch) if lowering == AUTO else (lowering,)
 
 
 def with_unasked(workload: Workload, machine: Machine) -> Workload:
@@ -79,15 +68,15 @@ def with_unasked(workload: Workload, machine: Machine) -> Workload:
     return replace(workload, lowerings=(*workload.lowerings, *own)) if own else workload
 
 
-def check_known(lowering: object, family: Family = TPU) -> None:
+def check_known(lowering: object, family: Family = USUAL_FAMILY) -> None:
     """Raise InputError when it is none of the names; it says which there are."""
     if lowering not in known(family):
         hint = did_you_mean(str(lowering), known(family)) or ";"
-        whose = "" if family.name == TPU.name else f" for {family.title}"
+        whose = "" if family.name == USUAL else f" for {family.title}"
         raise InputError(f"unknown lowering {lowering!r}{whose}{hint} there is {', '.join(known(family))}")
 
 
-def asked_of(workload: Workload, lowering: str, family: Family = TPU) -> tuple[tuple[Op, str], ...]:
+def asked_of(workload: Workload, lowering: str, family: Family = USUAL_FAMILY) -> tuple[tuple[Op, str], ...]:
     """Each layer with the name that it has of its own, or else `lowering`; with what that means for such an op.
 
     Raises:
@@ -100,7 +89,7 @@ def asked_of(workload: Workload, lowering: str, family: Family = TPU) -> tuple[t
     return tuple((layer, family.meant(layer, name)) for layer, name in asked)
 
 
-def check_own(workload: Workload, family: Family = TPU) -> None:
+def check_own(workload: Workload, family: Family = USUAL_FAMILY) -> None:
     """Raise InputError with every name that layers have of their own, and that is unknown or ignored, at its place."""
     if problems := [*_unknown(workload, family)] or [*_ignored(workload, family)]:
         raise InputError(problems)

@@ -6,15 +6,13 @@ import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tpusim.base.errors import CapacityError, InputError, Problem, did_you_mean
 from tpusim.flow.lowerings import AUTO, asked_of, tried
-from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.registry import least_of
-from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.family import Machine, family_of
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 from tpusim.numerics.element_types import ELEMENT_TYPES, SIXTEENTHS, ElementType
@@ -29,8 +27,6 @@ DTYPES = (INTEGERS, *ELEMENT_TYPES)
 ANY_ORDER, ARRAY_ORDER = "any", "array"
 SUMS = (ANY_ORDER, ARRAY_ORDER)
 """The orders in which the data path may add: the fastest for this computer, or that of the array."""
-UNBOUNDED = frozenset({"winograd_2", "winograd_4", "fft"})
-"""Lowerings that round more than sums of products: what they transform grows before it cancels."""
 _MOST_TOLD = 8
 
 
@@ -91,9 +87,9 @@ class Numbers:
             return 1
         return 1 + 8 if self.kind.exact else 4 + 8 + 4
 
-    def program(self, layer: Op, batch: int, program: Program) -> Program:
-        """The Program, for numbers that hold these values."""
-        return replace(program, doubles=True) if self.needs_doubles(layer, batch) else program
+    def number(self, layer: Op, batch: int) -> np.dtype[Any]:
+        """What a machine adds the values of a layer in, so that every whole number is exact."""
+        return np.dtype(np.float64 if self.needs_doubles(layer, batch) else np.float32)
 
     def needs_doubles(self, layer: Op, batch: int) -> bool:
         """Whether whole numbers, or equal parts of them, are summed up beyond what float32 holds exactly."""
@@ -113,15 +109,19 @@ def numbers_of(dtype: str, sums: str) -> Numbers:
     return Numbers(ELEMENT_TYPES.get(dtype), sums == ARRAY_ORDER)
 
 
-def check_numbers(workload: Workload, hardware: Hardware, lowering: str, numbers: Numbers) -> None:
+def check_numbers(workload: Workload, machine: Machine, lowering: str, numbers: Numbers) -> None:
     """Raise InputError for layers whose values could not be checked: all of them, before the first is simulated."""
+    family = family_of(machine)
+    if numbers.in_array_order and not family.array_order:
+        says = f"{machine.name} is {family.title}, and an array's order is a TPU's"
+        raise InputError(f"--sums array: {says}; take --sums {ANY_ORDER}")
     problems: list[Problem] = []
-    for layer, name in asked_of(workload, lowering):
+    for layer, name in asked_of(workload, lowering, family):
         try:
             numbers.check(layer, workload.batch)
         except InputError as error:
             problems += error.problems
-        if numbers.bounded and (lost := [*_unbounded(layer, workload.batch, hardware, name)]):
+        if numbers.bounded and (lost := [*_unbounded(layer, workload.batch, machine, name)]):
             says = f"no bound is proven for the roundings of {', '.join(lost)}"
             also = f", which {AUTO} may take" if name == AUTO else ""
             advice = "take another --lowering or --dtype, or --no-check"
@@ -130,11 +130,12 @@ def check_numbers(workload: Workload, hardware: Hardware, lowering: str, numbers
         raise InputError(problems[:_MOST_TOLD])
 
 
-def _unbounded(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Iterator[str]:
-    """Those of UNBOUNDED that may take a layer."""
-    for name in tried(lowering, layer, batch):
-        if name in UNBOUNDED:
+def _unbounded(layer: Op, batch: int, machine: Machine, lowering: str) -> Iterator[str]:
+    """Lowerings for which no bound is proven, of those that may take a layer."""
+    family = family_of(machine)
+    for name in tried(lowering, layer, batch, family):
+        if name in family.unbounded:
             # What a lowering is not for, it refuses by itself.
             with suppress(CapacityError):
-                least_of(layer, batch, hardware, name)
+                family.least(layer, batch, machine, name)
                 yield name

@@ -8,19 +8,21 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from itertools import chain
+from typing import TYPE_CHECKING, TypeVar
 
 from tpusim.base.errors import InputError, did_you_mean
 from tpusim.base.version import __version__
+from tpusim.flow.account import layer_result
 from tpusim.flow.ahead import ROOM_BYTES, ahead
+from tpusim.flow.choice import prepared
 from tpusim.flow.engines import ENGINES, Begun, Task, Watch, unwatched
 from tpusim.flow.fusion import fused
-from tpusim.flow.lowerings import asked_of, at_its_place, usual
-from tpusim.flow.need import Room
-from tpusim.flow.numbers import ANY_ORDER, INTEGERS, Numbers, numbers_of
-from tpusim.flow.steps import Steps, steps_of
+from tpusim.flow.lowerings import USUAL_FAMILY, asked_of, at_its_place, usual
+from tpusim.flow.need import Room, room_for
+from tpusim.flow.numbers import ANY_ORDER, INTEGERS, Numbers, check_numbers, numbers_of
 from tpusim.machines.family import Family, Machine, family_of
-from tpusim.machines.tpu.family import FAMILY as TPU
+from tpusim.machines.lowered import Lowered
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 from tpusim.result.records import LayerResult, Result, total_of
@@ -79,17 +81,17 @@ def simulate(
         DeadlockError, PortConflict: the machine stopped, or was asked for two things at once; names the layer.
     """
     _check_asked(workload, hardware, engine)
-    numbers, family, steps = numbers_of(dtype, sums), family_of(hardware), steps_of(hardware)
-    steps.check_engine(engine)
+    numbers, family = numbers_of(dtype, sums), family_of(hardware)
+    _check_engine(hardware, engine)
     began = time.perf_counter()
     workload = workload if journey else fused(workload, hardware, lowering, watch=watch)
     lowering = lowering or usual(family)
     if check:
-        steps.check_numbers(workload, lowering, numbers)
-    room = steps.room(workload, lowering, engine, check, numbers)
+        check_numbers(workload, hardware, lowering, numbers)
+    room = room_for(workload, hardware, lowering, engine, check, numbers)
     layers = []
     asked = check, seed, watch, room, numbers, journey, workload.inputs(), dict(workload.riders)
-    run = _Run(workload, family, steps, lowering, engine, *asked)
+    run = _Run(workload, family, hardware, lowering, engine, *asked)
     for layer in run.results():
         layers.append(layer)
         progress(layer)
@@ -107,6 +109,14 @@ def _check_asked(workload: object, hardware: object, engine: str) -> None:
             raise InputError(f"{given!r} is no {name}; give what tpusim.load_{name.lower()}(...) returns")
     if engine not in ENGINES:
         raise InputError(f"unknown engine {engine!r}{did_you_mean(engine, ENGINES)}; there is {', '.join(ENGINES)}")
+
+
+def _check_engine(machine: Machine, engine: str) -> None:
+    """Raise InputError for an engine that the machine's family does not have."""
+    family = family_of(machine)
+    if engine not in family.engines:
+        keeps = f"{machine.name} is {family.title}, whose time is kept by {', '.join(family.engines)}"
+        raise InputError(f"--engine {engine}: {keeps}")
 
 
 def result_of(
@@ -134,7 +144,7 @@ class _Run:
 
     workload: Workload
     family: Family
-    steps: Steps
+    machine: Machine
     lowering: str
     engine: str
     check: bool
@@ -152,14 +162,31 @@ class _Run:
         Nothing in here holds a Program once its last layer is done: so these are maps, not loops with variables.
         """
         tasks = map(self._asked, shared(self.workload, self.lowering, self._prepared, self.room, self.family))
-        left = map(self._left, self.steps.begun(self.engine, tasks, self.workload, self.room))
+        left = map(self._left, self._begun(tasks))
         together = min(ROOM_BYTES, self.room.ahead)
         return ahead(left, together) if self.check and together else map(_done, left)
 
-    def _prepared(self, layer: Op, lowering: str) -> Any:
-        return self.steps.prepared(layer, self.workload.batch, lowering, partial(self.watch, layer.name))
+    def _begun(self, tasks: Iterator[Task]) -> Iterator[Begun]:
+        """Time the layers; those that overlap together."""
+        if not self.family.overlaps(self.machine):
+            return map(self._timed, tasks)
+        from tpusim.flow.chains import overlapping
 
-    def _asked(self, each: tuple[Op, str, Any]) -> Task[Any]:
+        chains = self.family.chains(tasks, self.workload, self.machine, self.room.kept)
+        return chain.from_iterable(overlapping(each, self.machine, self.engine) for each in chains)
+
+    def _timed(self, task: Task) -> Begun:
+        timing, verdict = ENGINES[self.engine](task)
+        machine = self.machine
+        return Begun(
+            task.layer, lambda: layer_result(task.layer, task.batch, machine, task.prepared, timing, verdict())
+        )
+
+    def _prepared(self, layer: Op, lowering: str) -> Lowered:
+        watch = partial(self.watch, layer.name)
+        return prepared(layer, self.workload.batch, self.machine, lowering, watch)
+
+    def _asked(self, each: tuple[Op, str, Lowered]) -> Task:
         layer, _, ready = each
         asked = self.check, self.seed, self.watch, self.numbers, self.journey
         return Task(layer, self.workload.batch, ready, *asked)
@@ -187,7 +214,7 @@ def _done(task: Left) -> LayerResult:
 
 
 def shared(
-    workload: Workload, lowering: str, make: Callable[[Op, str], Made], room: Room, family: Family = TPU
+    workload: Workload, lowering: str, make: Callable[[Op, str], Made], room: Room, family: Family = USUAL_FAMILY
 ) -> Iterator[tuple[Op, str, Made]]:
     """Each layer, the lowering it is asked for, and what is made of the first that is like it in shape and lowering.
 

@@ -4,23 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tpusim.base.errors import CheckFailed, InputError, failures_named
-from tpusim.flow.chains import chains_of
-from tpusim.flow.choice import prepared, unsaid
-from tpusim.flow.engines import Prepared, Task, memory_needed, need_numba, unwatched
+from tpusim.flow.choice import prepared
+from tpusim.flow.engines import Task, memory_needed, unwatched
 from tpusim.flow.lowerings import asked_of, usual
-from tpusim.flow.modelled import Ready
 from tpusim.flow.need import Room, room_for
 from tpusim.flow.numbers import SMALL
 from tpusim.flow.simulation import shared
-from tpusim.flow.steps import overlap_asked, steps_of
-from tpusim.flow.verify import as_floats, operands_of
-from tpusim.machines.family import Machine, Slot, family_of
-from tpusim.machines.tpu import event
-from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.event.accounts import Recording, cuts_of
-from tpusim.machines.tpu.observation.timeline import Cycle, Watch
+from tpusim.machines.family import Machine, family_of
+from tpusim.machines.lowered import Cycle, Lowered, Slot, Told
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 
@@ -32,13 +26,13 @@ class Stretch:
     """
 
     layers: tuple[Op, ...]
-    recording: Recording
+    recording: Any
     cuts: tuple[int, ...]
 
 
 def trace(
-    workload: Workload, hardware: Hardware, *, lowering: str = "channel_first", seed: int = 0
-) -> tuple[int, Callable[[int, Watch], Iterator[Cycle]]]:
+    workload: Workload, hardware: Machine, *, lowering: str = "channel_first", seed: int = 0
+) -> tuple[int, Callable[[int, Told], Iterator[Cycle]]]:
     """How many cycles a workload of one layer takes, from the event engine, and a run of the register engine.
 
     The run is called once, with the first cycle to show and what is told how many have passed. While it lasts it
@@ -50,25 +44,22 @@ def trace(
         CheckFailed: the Program names lanes that do not exist.
         DeadlockError: the Program's steps wait for one another for ever.
     """
-    layer = _only_layer(workload)
-    need_numba()
-    from tpusim.machines.tpu import register
-
+    layer, batch = _only_layer(workload), workload.batch
     room_for(workload, hardware, lowering, "register", check=False)
-    ((_, asked),) = asked_of(workload, lowering)
-    ready = prepared(layer, workload.batch, hardware, asked)
+    ((_, asked),) = asked_of(workload, lowering, family_of(hardware))
+    ready = prepared(layer, batch, hardware, asked)
     with failures_named(layer), memory_needed(layer):
         total = ready.timing.cycles
-        running = register.RegisterMachine(ready.program, hardware, as_floats(operands_of(layer, workload.batch, seed)))
+        running = ready.lane_by_lane(SMALL.operands(layer, batch, seed))
 
-    def cycles(first: int, watch: Watch) -> Iterator[Cycle]:
+    def cycles(first: int, watch: Told) -> Iterator[Cycle]:
         with failures_named(layer):
-            yield from _agreeing(register.trace(running, first, watch), total)
+            yield from _agreeing(running(first, watch), total)
 
     return total, cycles
 
 
-def recordings(workload: Workload, hardware: Hardware, *, lowering: str = "channel_first") -> Iterator[Stretch]:
+def recordings(workload: Workload, hardware: Machine, *, lowering: str = "channel_first") -> Iterator[Stretch]:
     """Runs of the event engine that tell what every unit does when, in the order of the network.
 
     Where layers overlap, those of a chain are one run. Others of one shape share theirs.
@@ -79,31 +70,31 @@ def recordings(workload: Workload, hardware: Hardware, *, lowering: str = "chann
         DeadlockError: the steps of a Program wait for one another for ever; names the layer.
     """
     room = room_for(workload, hardware, lowering, "event", check=False)
-    return (_overlapping if overlap_asked(hardware) else _one_by_one)(workload, hardware, lowering, room)
+    overlap = family_of(hardware).overlaps(hardware)
+    return (_overlapping if overlap else _one_by_one)(workload, hardware, lowering, room)
 
 
-def _one_by_one(workload: Workload, hardware: Hardware, lowering: str, room: Room) -> Iterator[Stretch]:
-    def record(layer: Op, asked: str) -> Recording:
-        program = prepared(layer, workload.batch, hardware, asked).program
+def _one_by_one(workload: Workload, hardware: Machine, lowering: str, room: Room) -> Iterator[Stretch]:
+    def record(layer: Op, asked: str) -> Any:
+        ready = prepared(layer, workload.batch, hardware, asked)
         with failures_named(layer):
-            return event.record(program, hardware)
+            return ready.recorded()
 
-    for layer, _, recorded in shared(workload, lowering, record, room):
+    for layer, _, recorded in shared(workload, lowering, record, room, family_of(hardware)):
         yield Stretch((layer,), recorded, (0, recorded.cycles))
 
 
-def _overlapping(workload: Workload, hardware: Hardware, lowering: str, room: Room) -> Iterator[Stretch]:
-    def ready(layer: Op, asked: str) -> Prepared:
+def _overlapping(workload: Workload, hardware: Machine, lowering: str, room: Room) -> Iterator[Stretch]:
+    def ready(layer: Op, asked: str) -> Lowered:
         return prepared(layer, workload.batch, hardware, asked)
 
-    lowered = shared(workload, lowering, ready, room)
+    family = family_of(hardware)
+    lowered = shared(workload, lowering, ready, room, family)
     tasks = (Task(layer, workload.batch, each, False, 0, unwatched) for layer, _, each in lowered)
-    for chain in chains_of(tasks, workload, hardware, room):
+    for chain in family.chains(tasks, workload, hardware, room.kept):
         with failures_named(chain):
-            recorded = event.record(chain.program, hardware)
-        layers = tuple(task.layer for task in chain.tasks)
-        cuts = cuts_of(recorded.log, recorded.program) if len(layers) > 1 else (0, recorded.cycles)
-        yield Stretch(layers, recorded, tuple(cuts))
+            recorded, cuts = chain.recorded()
+        yield Stretch(tuple(task.layer for task in chain.members), recorded, cuts)
 
 
 def slots(
@@ -115,14 +106,14 @@ def slots(
         InputError: an unknown lowering, a layer that cannot fit (CapacityError), or one for which this computer has too
             little memory.
     """
-    family, steps = family_of(machine), steps_of(machine)
+    family = family_of(machine)
     lowering = lowering or usual(family)
 
     def made(layer: Op, asked: str) -> tuple[int, Mapping[str, Sequence[Slot]]]:
-        ready: Ready = steps.prepared(layer, workload.batch, asked, unsaid)
-        return ready.timing.cycles, ready.lowered.slots()
+        ready = prepared(layer, workload.batch, machine, asked)
+        return ready.timing.cycles, ready.slots()
 
-    room = steps.room(workload, lowering, "event", False, SMALL)
+    room = room_for(workload, machine, lowering, "event", check=False)
     return ((layer, *found) for layer, _, found in shared(workload, lowering, made, room, family))
 
 

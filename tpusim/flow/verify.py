@@ -11,68 +11,75 @@ from tpusim.base.errors import CheckFailed, failures_named
 from tpusim.flow.held import Expectation, Held, Told, unheard
 from tpusim.flow.numbers import SMALL, Numbers
 from tpusim.flow.whole import Kept, verdict_of_whole
-from tpusim.machines.tpu import datapath
-from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.program.check import check_program
-from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.lowered import InParts, Lowered, Taker
 from tpusim.network.ops.op import OFMAP, Op
 from tpusim.numerics.equality import Verdict
 from tpusim.reference import Operand, Operands, Tensor
 
 Take = Callable[[Tensor], None]
 """Given the outputs of a layer."""
+Doing = Callable[[int, str], None]
+"""Told of how many outputs something is done, and what."""
 
 
-def check_layer(
-    layer: Op,
-    batch: int,
-    program: Program,
-    hardware: Hardware,
-    seed: int,
-    told: Told = unheard,
-    numbers: Numbers = SMALL,
-) -> Verdict:
-    """Compare every element that is written with the reference; `told` how many outputs have been, now and then.
-
-    Raises:
-        InputError: when a sum of the layer is too long to be checked; names the layer.
-        CheckFailed: when the Program addresses words or lanes that do not exist; names the layer.
-    """
-    operands = numbers.operands(layer, batch, seed)
-    return check_values(layer, numbers.program(layer, batch, program), hardware, operands, told, numbers)
+def undone(_: int, what: str) -> None:
+    """Nobody listens."""
 
 
 def check_values(
     layer: Op,
-    program: Program,
-    hardware: Hardware,
+    ready: Lowered,
     operands: Operands,
-    told: Told = unheard,
     numbers: Numbers = SMALL,
+    told: Doing = undone,
     take: Take | None = None,
 ) -> Verdict:
-    """The same with operands that are given; `take` gets the ofmap [out_channel, row, col, image], if it is wanted."""
-    told_of = {OFMAP: told}
+    """Compare every element that is written with the reference.
+
+    Args:
+        ready: the layer, for its machine.
+        told: how many outputs have been, now and then, and what has been done to them.
+        take: gets the ofmap [out_channel, row, col, image], if it is wanted.
+
+    Raises:
+        CheckFailed: when the machine is asked for what it does not have; names the layer.
+    """
+    number = numbers.number(layer, int(operands["ifmap"].shape[-1]))
     # What overflows is infinite here and there: whoever reads or expects it says so, in words of ours.
     with np.errstate(over="ignore", invalid="ignore"), failures_named(layer):
-        check_program(program, hardware)
-        held = {
-            name: Held(layer, program, name, Expectation(layer, name, operands, numbers), told_of.get(name, unheard))
-            for name in _written(program) - ({OFMAP} if take else set())
-        }
-        takers: dict[str, datapath.Taker] = {**held}
-        if take:
-            takers[OFMAP] = kept = Kept(program, OFMAP, told)
-        datapath.run(program, hardware, operands, takers, in_array_order=numbers.in_array_order)
-    with np.errstate(over="ignore", invalid="ignore"):
-        verdicts = {name: each.verdict() for name, each in held.items()}
-        if take:
-            take(kept.values)
-            verdicts[OFMAP] = verdict_of_whole(Expectation(layer, OFMAP, operands, numbers), kept.values)
+        if (program := ready.in_parts(number)) is not None:
+            return _by_parts(layer, program, operands, numbers, lambda count: told(count, "checked"), take)
+        written = ready.values(operands, number, lambda count: told(count, "computed"))
+    if take:
+        take(written[OFMAP])
+    return verdict_of(layer, operands, written, numbers)
+
+
+def _by_parts(
+    layer: Op, program: InParts, operands: Operands, numbers: Numbers, told: Told, take: Take | None
+) -> Verdict:
+    """Each part as it is written; but for the ofmap that is to be taken, in the end."""
+    told_of = {OFMAP: told}
+
+    def expectation(name: str) -> Expectation:
+        return Expectation(layer, name, operands, numbers)
+
+    held = {
+        name: Held(layer, program.written(name), expectation(name), told_of.get(name, unheard))
+        for name in _written(program) - ({OFMAP} if take else set())
+    }
+    takers: dict[str, Taker] = {**held}
+    if take:
+        takers[OFMAP] = kept = Kept(program, OFMAP, told)
+    program.run(operands, takers, numbers.in_array_order)
+    verdicts = {name: each.verdict() for name, each in held.items()}
+    if take:
+        take(kept.values)
+        verdicts[OFMAP] = verdict_of_whole(expectation(OFMAP), kept.values)
     return _together(verdicts)
 
 
-def _written(program: Program) -> set[str]:
+def _written(program: InParts) -> set[str]:
     """The tensors that are to be compared."""
     names = {OFMAP, *program.checked}
     if unknown := names - {*reference.TENSORS}:
@@ -83,11 +90,6 @@ def _written(program: Program) -> set[str]:
 def operands_of(layer: Op, batch: int, seed: int) -> dict[str, Operand]:
     """The operands of a layer, small whole numbers, by the names of the tensors in its Program."""
     return SMALL.operands(layer, batch, seed)
-
-
-def as_floats(operands: Operands) -> dict[str, Tensor]:
-    """The same numbers as the register engine moves them."""
-    return {name: each.astype(np.float32) for name, each in operands.items()}
 
 
 def verdict_of(layer: Op, operands: Operands, written: Mapping[str, Tensor], numbers: Numbers = SMALL) -> Verdict:

@@ -12,10 +12,7 @@ from tpusim import reference
 from tpusim.flow.boxes import alone, places, within
 from tpusim.flow.held import Expectation, Told
 from tpusim.flow.screening import Screening
-from tpusim.machines.tpu.datapath.memories import HbmTensor
-from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.tensor import Part
-from tpusim.machines.tpu.program.transfers import Spill
+from tpusim.machines.lowered import InParts, Part
 from tpusim.network.ops.op import Index
 from tpusim.numerics.equality import Values, Verdict, agreement, difference, larger
 from tpusim.reference import Box
@@ -28,12 +25,12 @@ MOST_ELEMENTS = 1 << 18
 class Kept:
     """What a Program writes to one of its tensors; NaN where it never does."""
 
-    def __init__(self, program: Program, name: str, told: Told) -> None:
-        spills = (step for step in program.steps if isinstance(step, Spill) and step.tensor.name == name)
-        parts = [part for step in spills for part in step.parts]
+    def __init__(self, program: InParts, name: str, told: Told) -> None:
         self._tensor, self._told, self._written = (
-            HbmTensor(program.tensor(name), np.array(np.nan, program.number), parts), told, 0,
-        )  # fmt: skip
+            program.written(name).filled(np.array(np.nan, program.number)),
+            told,
+            0,
+        )
 
     def write(self, part: Part, values: Values) -> None:
         """Note `values` [lane, *items] of a part."""
@@ -44,7 +41,8 @@ class Kept:
     @property
     def values(self) -> Values:
         """The tensor."""
-        return self._tensor.values
+        values: Values = self._tensor.values
+        return values
 
 
 def verdict_of_whole(expectation: Expectation, written: Values) -> Verdict:

@@ -5,30 +5,26 @@ A family is a package beside `machines/tpu`. Its hardware files say `family: NAM
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
 
 from tpusim.base.errors import InputError, did_you_mean
+from tpusim.machines.lowered import Chain, Lowered, Ran, lacking
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from tpusim.input.document import Document
     from tpusim.input.form import Overrides
     from tpusim.network.ops.op import Op
-    from tpusim.reference import Operands, Tensor
+    from tpusim.network.workload import Workload
+    from tpusim.technology.constants import Technology
 
 KEY = "family"
 """Of a hardware file."""
 USUAL = "tpu"
 """The family of machines that name none."""
-Slot = tuple[int, int, str]
-"""From a cycle to before another, and what is done in these."""
-Told = Callable[[int], None]
-"""Told now and then how far it is: cycles, or elements written."""
 
 
 @runtime_checkable
@@ -69,8 +65,110 @@ class Machine(Protocol):
         """The machine with `PATH=VALUE` changes. Raises InputError."""
 
 
+class Planned(NamedTuple):
+    """What lowering and timing a layer takes, before it is done.
+
+    Attributes:
+        bytes: of this computer's memory, about.
+        passes: of its Program, where a family has such.
+        intermediates: elements of tensors that are written and read again.
+        at_once: Programs of the layer that are held beside one another while the fastest is looked for.
+    """
+
+    bytes: int
+    passes: int | None = None
+    intermediates: int = 0
+    at_once: int = 1
+
+
+class Checking(NamedTuple):
+    """How values are computed and checked: by which engine, whether at all, with operands of how many bytes."""
+
+    engine: str
+    check: bool
+    operand_bytes: int
+
+
+class Riding(NamedTuple):
+    """What may ride on the results of a layer, on a machine that fuses.
+
+    Attributes:
+        most: operations that are done with an element at most.
+        carries: by a lowering, what may: "bias", "add", "finish".
+        operations: of an activation and its coefficients, those with an element.
+    """
+
+    most: int
+    carries: Callable[[str], Collection[str]]
+    operations: Callable[[str, tuple[float, ...]], int]
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """The lanes of a machine: how many, the words of the memory that each has, and the bytes of a word."""
+
+    count: int
+    words: int
+    word_bytes: int
+
+
+Basis = Literal["model", "published"]
+"""Where an area is from: a model of ours or of a tool, or what somebody published of a circuit. None was measured."""
+
+
+@dataclass(frozen=True)
+class AreaPart:
+    """`mm2` in the machine's technology; `what` says in words of what it is made, `basis` how it is known."""
+
+    key: str
+    name: str
+    mm2: float
+    basis: Basis
+    what: str
+
+
+@dataclass(frozen=True)
+class Sram:
+    """A vector memory with words of `elements` elements: by the pitch of its cells, and by compiled macros."""
+
+    elements: int
+    bits: int
+    pitch_mm2: float
+    macro_mm2: float
+
+
+@dataclass(frozen=True)
+class Area:
+    """What a machine takes of a chip.
+
+    Attributes:
+        silicon: the technology.
+        parts: each, in order; the memories by the pitch of their cells.
+        macros_mm2: the memories by compiled macros instead.
+        memory_bytes: of the memory of a lane.
+        words: that memory with words of other widths.
+    """
+
+    silicon: Technology
+    parts: tuple[AreaPart, ...]
+    macros_mm2: float
+    memory_bytes: int
+    words: tuple[Sram, ...]
+
+    @property
+    def total_mm2(self) -> float:
+        """All parts together."""
+        return sum(part.mm2 for part in self.parts)
+
+
+_COMPARED_BYTES = 4 + 8 + 8
+"""Of an output: what the machine has written, what is expected of it, and what comparing them takes."""
+
+
 class Family(Protocol):
-    """A kind of machine: how it is described, and the names that it gives to what it does.
+    """A kind of machine: how it is described, the names that it gives to what it does, and layers made ready.
+
+    Whoever implements it inherits from it. What has a body here need not be offered: few families have it.
 
     Attributes:
         name: its key in FAMILIES and in files.
@@ -78,7 +176,12 @@ class Family(Protocol):
         engines: which of event, register and both keep its time; register is the family's second interpreter.
         lowerings: every one by its name, and what it is in a line; the first is what a run takes unasked.
         partial: those of some layers alone.
+        unbounded: lowerings that round more than sums of products: what they transform grows before it cancels.
+        array_order: whether its data path adds in the order of the machine, if it is asked to.
     """
+
+    unbounded: frozenset[str] = frozenset()
+    array_order: bool = False
 
     @property
     def name(self) -> str: ...
@@ -110,20 +213,65 @@ class Family(Protocol):
     def unasked(self, layer: Op, batch: int, machine: Any) -> str:
         """The lowering of a layer for which nobody names one: the first, or what suits it better."""
 
+    def tried(self, layer: Op, batch: int) -> tuple[str, ...]:
+        """The lowerings that `auto` tries: all, without those that would leave the layer to another."""
+        return tuple(self.lowerings)
 
-class Modelled(Family, Protocol):
-    """A family whose layers flow runs through this alone. That of the TPU, which is older, flow knows step by step."""
+    def least(self, layer: Op, batch: int, machine: Any, lowering: str) -> float:
+        """Cycles that no run by a lowering can do without; 0 where nobody can tell. Raises CapacityError."""
+        return 0.0
 
-    def facts(self, machine: Machine) -> Mapping[str, str]:
+    def facts(self, machine: Any) -> Mapping[str, str]:
         """What people are told of a machine: values with their units, by what they are."""
+        return {}
 
-    def easier(self, machine: Machine) -> Mapping[str, Mapping[str, object]]:
+    def lanes(self, machine: Any) -> Lanes | None:
+        """The lanes of a machine; None where it has none. Such have layers that run `lane_by_lane`."""
+        return None
+
+    def area(self, machine: Any) -> Area | None:
+        """What a machine takes of a chip; None where nobody knows."""
+        return None
+
+    def blocks(self, machine: Any) -> Mapping[str, Sequence[str]]:
+        """What each unit is, in short lines, for a diagram; nothing where there is none."""
+        return {}
+
+    def constants(self, machine: Any) -> Mapping[str, Any]:
+        """What a description goes by the name of, in full: results depend on it."""
+        return {}
+
+    def left_out(self) -> Mapping[str, Any]:
+        """What a file may leave out: the defaults, in the YAML form."""
+        return {}
+
+    def planned(self, layer: Op, batch: int, machine: Any, lowering: str, most: int) -> Planned:
+        """What a layer takes. What is more than `most` bytes for certain is not counted any further.
+
+        Raises:
+            CapacityError: when it does not fit the machine.
+            UnsuitableError: when the lowering is not made for such an op.
+        """
+
+    def value_bytes(self, layer: Op, batch: int, machine: Any, planned: Planned, how: Checking) -> int:
+        """Bytes that the values of a layer take while they are computed and checked: here as a whole."""
+        if not how.check:
+            return 0
+        return layer.operands(batch) * (how.operand_bytes + 8) + layer.outputs(batch) * _COMPARED_BYTES
+
+    def larger(self, machine: Any) -> Iterator[tuple[str, Any]]:
+        """Machines on which a layer needs less of this computer's memory, by the option that asks for them."""
+        return iter(())
+
+    def easier(self, machine: Any) -> Mapping[str, Mapping[str, object]]:
         """What `explain` makes easier, one thing at a time: changes of fields, by what they are in words."""
+        return {}
 
-    def planned(self, layer: Op, batch: int, machine: Machine, lowering: str) -> int:
-        """Bytes of this computer's memory that lowering and timing a layer take, about."""
+    def riding(self, machine: Any) -> Riding | None:
+        """What may ride on results; None where the machine fuses nothing."""
+        return None
 
-    def lowered(self, layer: Op, batch: int, machine: Machine, lowering: str) -> Lowered:
+    def lowered(self, layer: Op, batch: int, machine: Any, lowering: str) -> Lowered:
         """A layer made ready.
 
         Raises:
@@ -131,61 +279,13 @@ class Modelled(Family, Protocol):
             UnsuitableError: when the lowering is not made for such an op.
         """
 
+    def overlaps(self, machine: Any) -> bool:
+        """Whether layers overlap on a machine: such are run by `chains`."""
+        return False
 
-class Lowered(Protocol):
-    """A layer made ready to run, for all layers of its shape.
-
-    Attributes:
-        choices: how it was lowered, by name; figures beside those of `Timing` in the result.
-    """
-
-    @property
-    def choices(self) -> Mapping[str, int | str]: ...
-
-    def timed(self) -> Timing:
-        """Its time from the event engine."""
-
-    @property
-    def to_step(self) -> int:
-        """Cycles that `stepped` is to do, by the event engine."""
-
-    def stepped(self, told: Told) -> Timing:
-        """Its time from the family's second interpreter; `told` how many cycles it has done."""
-
-    def slots(self) -> Mapping[str, Sequence[Slot]]:
-        """What happens when, for traces: by track, in order of time, none over another of its track."""
-
-    def values(self, operands: Operands, number: np.dtype[Any], told: Told) -> Mapping[str, Tensor]:
-        """Every tensor that it writes, whole, as `reference.TENSORS` has them by name; NaN where it writes nothing.
-
-        Args:
-            operands: by name, as the reference takes them.
-            number: what to add in: float32, or float64 where only that is exact.
-            told: how many outputs are done.
-        """
-
-
-@dataclass(frozen=True)
-class Timing:
-    """What an interpreter that keeps time reports of one layer.
-
-    Attributes:
-        cycles: of the machine's clock.
-        units: the cycles of each unit by what it does, "busy" first and "idle" last, each adding up to `cycles`. The
-            first unit is the main one, whose states are the stalls of the result.
-        hbm_read_bytes, hbm_write_bytes: that the DRAM moves.
-        lowered_bytes: of tensors written to DRAM and read again.
-        transformation_cycles: that go to writing them.
-        figures: the family's own, by name.
-    """
-
-    cycles: int
-    units: Mapping[str, Mapping[str, int]]
-    hbm_read_bytes: int
-    hbm_write_bytes: int
-    lowered_bytes: int = 0
-    transformation_cycles: int = 0
-    figures: Mapping[str, int | float] = field(default_factory=dict)
+    def chains(self, members: Iterable[Ran], workload: Workload, machine: Any, kept: int) -> Iterator[Chain[Ran]]:
+        """Layers of a workload, in order, in chains as long as can be; for each there are `kept` bytes."""
+        raise lacking(self)
 
 
 FAMILIES: dict[str, str] = {"tpu": "tpusim.machines.tpu.family", "gpu": "tpusim.machines.gpu.family"}
@@ -204,6 +304,12 @@ def family_named(name: object) -> Family:
 def family_of(machine: Machine) -> Family:
     """The family of a machine."""
     return family_named(machine.family)
+
+
+def of_tpus_alone(machine: Machine, what: str) -> InputError:
+    """What is told of something that no other family than the TPU's offers, `what` in words."""
+    says = f"{machine.name} is {family_of(machine).title}, and {what} is of TPUs alone"
+    return InputError(f"{says}; give a TPU with --hardware, such as tpu_v2")
 
 
 def family_in(document: Document) -> Family:

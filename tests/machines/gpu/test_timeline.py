@@ -9,9 +9,9 @@ import pytest
 
 from tests.strategies import conv
 from tpusim import load_hardware
-from tpusim.machines.family import Slot
 from tpusim.machines.gpu.family import FAMILY
 from tpusim.machines.gpu.lowering import LOWERINGS
+from tpusim.machines.lowered import Slot
 from tpusim.network.ops.op import Op
 
 

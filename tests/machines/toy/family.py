@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -13,7 +13,8 @@ from tpusim.base.errors import CapacityError, Problem, UnsuitableError
 from tpusim.base.units import BANDWIDTH, FREQUENCY, SIZE
 from tpusim.input.document import Document
 from tpusim.input.form import FROM_YAML, FileSection, Form, Name, Overrides, Quantity, read_overrides, whole, written
-from tpusim.machines.family import Slot, Timing, Told
+from tpusim.machines.family import Family, Planned
+from tpusim.machines.lowered import Account, Lowered, Slot, Timing, Told
 from tpusim.network.ops.op import Op
 from tpusim.reference import Operands, Tensor
 
@@ -48,17 +49,17 @@ _FORM = Form(Toy)
 
 
 @dataclass(frozen=True)
-class ToyLowered:
+class ToyLowered(Lowered):
     """One layer; the second lowering works at half the speed, in halves."""
 
     layer: Op
     batch: int
     machine: Toy
+    lowering: str
     halves: int
 
-    @property
-    def choices(self) -> Mapping[str, int | str]:
-        return {"halves": self.halves, "manner": "slow" if self.halves > 1 else "plain"}
+    def account(self, layer: Op, batch: int, timing: Timing) -> Account:
+        return timing.account({"halves": self.halves, "manner": self.lowering})
 
     def timed(self) -> Timing:
         """In closed form."""
@@ -78,14 +79,14 @@ class ToyLowered:
     def to_step(self) -> int:
         return self.timed().cycles
 
-    def stepped(self, told: Told) -> Timing:
+    def stepped(self, operands: Callable[[], Operands], number: np.dtype[Any], told: Told) -> tuple[Timing, None]:
         """Cycle by cycle."""
         timing, cycle, left = self.timed(), 0, self.timed().cycles
         while left:
             cycle, left = cycle + 1, left - 1
         told(cycle)
         late = self.layer.name in SLOW
-        return Timing(**{**vars(timing), "cycles": cycle + late})
+        return Timing(**{**vars(timing), "cycles": cycle + late}), None
 
     def slots(self) -> Mapping[str, Sequence[Slot]]:
         """It waits, works, and idles for a cycle."""
@@ -102,7 +103,7 @@ class ToyLowered:
         return {"ofmap": ofmap}
 
 
-class ToyFamily:
+class ToyFamily(Family):
     name = "toy"
     title = "a toy"
     engines = "event", "register", "both"
@@ -137,15 +138,15 @@ class ToyFamily:
             "what nobody can build": {"macs": 0},
         }
 
-    def planned(self, layer: Op, batch: int, machine: Toy, lowering: str) -> int:
-        return 1000
+    def planned(self, layer: Op, batch: int, machine: Toy, lowering: str, most: int) -> Planned:
+        return Planned(1000)
 
     def lowered(self, layer: Op, batch: int, machine: Toy, lowering: str) -> ToyLowered:
         if lowering == "slow" and layer.op == "gemm":
             raise UnsuitableError(Problem("slow takes no products", f"layer {layer.name}"))
         if layer.operands(batch) > machine.sram_bytes:
             raise CapacityError(Problem("its operands do not fit", f"layer {layer.name}"))
-        return ToyLowered(layer, batch, machine, 2 if lowering == "slow" else 1)
+        return ToyLowered(layer, batch, machine, lowering, 2 if lowering == "slow" else 1)
 
 
 FAMILY = ToyFamily()

@@ -18,10 +18,11 @@ from tpusim.cli import app as cli
 from tpusim.flow.selection import select_layers
 from tpusim.flow.tracing import trace as simulated
 from tpusim.flow.verify import expected, operands_of
+from tpusim.machines.lowered import Cycle
 from tpusim.machines.tpu import definition, event
 from tpusim.machines.tpu.description import load_hardware
 from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
-from tpusim.machines.tpu.observation.timeline import ACCESSES, Cycle, unwatched
+from tpusim.machines.tpu.observation.timeline import unwatched
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.register import RegisterMachine, trace
 from tpusim.network.ops.array_op import Conv2d
@@ -29,6 +30,7 @@ from tpusim.network.workload_file import load_workload
 from tpusim.report.plots.figure import DOTS_PER_INCH
 from tpusim.report.plots.layer import draw_trace
 from tpusim.report.trace.lanes import LEGEND, lines
+from tpusim.result.vocabulary.states import ACCESSES
 
 TIMING = (ROOT / "docs" / "timing.md").read_text()
 

@@ -6,8 +6,8 @@ from functools import cache
 
 import pytest
 
+from tests.checks import check_layer
 from tests.strategies import conv, machine
-from tpusim.flow.verify import check_layer
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import load_hardware
 from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from tests.checks import check_layer
 from tests.strategies import GENERAL, OF_CELLS, conv, fills, machine, spills
 from tpusim import load_hardware, simulate
 from tpusim.base.errors import CapacityError, UnsuitableError
 from tpusim.flow.lowerings import AUTO
-from tpusim.flow.verify import check_layer
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.lowering.registry import lowered, planned_of
 from tpusim.machines.tpu.program.transfers import Transfer

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tests.strategies import conv, fills, machine
 from tpusim.base.errors import CapacityError, CheckFailed
-from tpusim.flow.engines import ENGINES, Prepared, Task, unwatched
+from tpusim.flow.engines import ENGINES, Task, unwatched
 from tpusim.flow.verify import operands_of
 from tpusim.machines.tpu import datapath, event, register
 from tpusim.machines.tpu.definition import IFMAP, POINTER, PORTS, PSUM, RESULT, Frame
@@ -34,6 +34,7 @@ from tpusim.machines.tpu.program.program import Buffer, Constant, Program
 from tpusim.machines.tpu.program.steps import Preload, Stream
 from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
 from tpusim.machines.tpu.program.transfers import Fill, Spill
+from tpusim.machines.tpu.runs.prepared import Prepared
 from tpusim.network.workload_file import load_workload
 from tpusim.numerics.equality import Verdict
 

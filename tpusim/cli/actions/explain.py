@@ -14,9 +14,7 @@ from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import say
 from tpusim.flow.lowerings import asked_of, usual
 from tpusim.flow.selection import select_layers
-from tpusim.flow.steps import tpu_only
-from tpusim.machines.family import Machine, family_of
-from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.family import Machine, family_of, of_tpus_alone
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 from tpusim.report.plots import KNOWN
@@ -33,9 +31,9 @@ def explain_and_report(
     """Find what bounds one layer, as JSON, in words, and of a TPU drawn into `out`."""
     chosen = _one_layer(work, layer)
     lowering = lowering or usual(family_of(machine))
-    if not isinstance(machine, Hardware):
+    if not family_of(machine).lanes(machine):
         if out:
-            tpu_only(machine, "tpusim explain --out")
+            raise of_tpus_alone(machine, "tpusim explain --out")
         _explain_elsewhere(work, chosen, machine, lowering, json)
         return
     setup = Setup(chosen, work.batch, machine, dict(asked_of(work, lowering))[chosen])

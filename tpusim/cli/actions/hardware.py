@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import cast
 
 from tpusim.base.errors import InputError, did_you_mean
 from tpusim.cli.json_output import JsonOutput
 from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import present
-from tpusim.flow.lowerings import glosses
-from tpusim.flow.steps import tpu_only
+from tpusim.flow.lowerings import USUAL_FAMILY, glosses
 from tpusim.input.source import open_document, shipped
-from tpusim.machines.family import FAMILIES, USUAL, Modelled, family_named, load_hardware
-from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.family import (
+    FAMILIES,
+    USUAL,
+    Family,
+    Machine,
+    family_named,
+    family_of,
+    load_hardware,
+    of_tpus_alone,
+)
 from tpusim.memory.dram.device import FOLDER, load_device
 from tpusim.memory.dram.replay import ENGINES, read_trace, replay
 from tpusim.network.workload_file import load_workload
@@ -42,18 +48,23 @@ def _shipped() -> Iterator[Block]:
     works = [(name, load_workload(name, batch=1), _source(name)) for name in shipped("workloads")]
     machines = [load_hardware(name) for name in shipped("configs")]
     held = {each.family for each in machines} - {USUAL}
-    others = [cast(Modelled, family_named(name)) for name in FAMILIES if name in held]
+    others = [family_named(name) for name in FAMILIES if name in held]
     yield tables.workload_table(works)
-    yield tables.hardware_table([each for each in machines if isinstance(each, Hardware)])
+    yield tables.facts_table(_facts(USUAL_FAMILY, "hardware", machines), {"vector memory": 1, "banks": 1, "word": 2})
     for family in others:
-        mine = [each for each in machines if each.family == family.name]
-        yield tables.facts_table([{family.name: each.name, **family.facts(each)} for each in mine])
+        yield tables.facts_table(_facts(family, family.name, machines))
     yield tables.device_table([load_device(name) for name in shipped(FOLDER)])
     yield tables.lowering_table(glosses())
     for family in others:
         yield tables.lowering_table(glosses(family), f"lowering on {family.title}")
     folder = "configs/sweeps"
     yield tables.sweep_table([(name, open_document(name, folder).data) for name in shipped(folder)])
+
+
+def _facts(family: Family, heading: str, machines: Sequence[Machine]) -> list[Mapping[str, str]]:
+    """What is told of each machine of a family, its name first."""
+    mine = (each for each in machines if each.family == family.name)
+    return [{heading: each.name, **family.facts(each)} for each in mine]
 
 
 def _source(workload: str) -> str:
@@ -63,8 +74,11 @@ def _source(workload: str) -> str:
 
 def show_area(hardware: str, changes: Sequence[str], json: str | None) -> None:
     """Show what each part of a machine takes of a chip, as JSON and in tables. Raises InputError."""
-    machine = tpu_only(load_hardware(hardware, changes), "tpusim area")
-    JsonOutput(json).deliver(tables.area(machine))
+    machine = load_hardware(hardware, changes)
+    area = family_of(machine).area(machine)
+    if area is None:
+        raise of_tpus_alone(machine, "tpusim area")
+    JsonOutput(json).deliver(tables.area(machine, area))
 
 
 def play_trace(path: Path, name: str, changes: Sequence[str], engine: str, json: str | None) -> None:

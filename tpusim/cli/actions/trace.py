@@ -17,14 +17,13 @@ from tpusim.cli.terminal import say
 from tpusim.flow.tracing import Stretch, recordings, slots
 from tpusim.flow.tracing import trace as simulated_trace
 from tpusim.machines.family import Machine, family_of
-from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.observation.timeline import Cycle
+from tpusim.machines.lowered import Cycle, SlotDrawing
 from tpusim.network.workload import Workload
 from tpusim.report.plots import KNOWN
 from tpusim.report.trace.lanes import MOST_CYCLES, MOST_LANE_CYCLES, MOST_SLICES, MOST_TIMELINE_CYCLES, lines, vcd
 
 if TYPE_CHECKING:
-    from tpusim.report.trace.perfetto import LayerSpan, Placed, PlacedSlots
+    from tpusim.report.trace.perfetto import LayerSpan, Placed
 
 TIMELINE_FORMATS = (".perfetto-trace", ".pftrace")
 FORMATS = (".txt", *(f".{kind}" for kind in KNOWN), ".vcd", *TIMELINE_FORMATS)
@@ -35,7 +34,8 @@ class Wanted:
     """What is to be traced: cycles [first, last], to the end where `last` is None."""
 
     work: Workload
-    hardware: Hardware
+    hardware: Machine
+    lanes: int
     lowering: str
     seed: int
     first: int
@@ -102,7 +102,7 @@ def _registers(wanted: Wanted, out: Path) -> bytes:
     """Return what the file holds, from the register engine."""
     total, cycles = simulated_trace(wanted.work, wanted.hardware, lowering=wanted.lowering, seed=wanted.seed)
     end = wanted.end(total)
-    _small_enough(end - wanted.first, wanted.hardware.lanes, out)
+    _small_enough(end - wanted.first, wanted.lanes, out)
     with Meter(end) as meter:
         shown = list(_until(end, cycles(wanted.first, lambda done: meter.show(done, "cycles"))))
         return _file_of(shown, f"{wanted.work.name} {wanted.work.layers[0].name}", out.suffix)
@@ -142,7 +142,9 @@ def _timeline(wanted: Wanted, out: Path) -> bytes:
     end = wanted.end(total)
     title = f"{wanted.work.name}, batch {wanted.work.batch}, on {wanted.hardware.name}"
     with Meter(sum(len(each.layers) for each in placed)) as meter:
-        return perfetto(title, placed, wanted.hardware, wanted.first, end, lambda done: meter.show(done, "written"))
+        return perfetto(
+            title, placed, wanted.hardware.clock_hz, wanted.first, end, lambda done: meter.show(done, "written")
+        )
 
 
 def _placed(wanted: Wanted, out: Path) -> tuple[list[Placed], int]:
@@ -160,8 +162,8 @@ def _placed(wanted: Wanted, out: Path) -> tuple[list[Placed], int]:
             if first < stop:
                 cycles += stop - first
                 _not_beyond(cycles, MOST_TIMELINE_CYCLES, "cycles", last, out)
-                placed.append(Placed(at, run.program, run.timeline(first, stop), tuple(_spans(stretch, inputs))))
-                slices += placed[-1].timeline.clipped(first, stop).slices
+                placed.append(Placed(at, run.drawn(first, stop), tuple(_spans(stretch, inputs))))
+                slices += placed[-1].drawing.slices(first, stop)
                 _not_beyond(slices, MOST_SLICES, "slices", last, out)
             at += run.cycles
             done += len(stretch.layers)
@@ -204,32 +206,32 @@ def write_timeline(
     _check_format(out)
     probe(out)
     # Here, because it is an extra.
-    from tpusim.report.trace.perfetto import perfetto_slots
+    from tpusim.report.trace.perfetto import perfetto
 
     placed = [*_placed_slots(work, machine, lowering, last, out)]
-    total = placed[-1].at + placed[-1].cycles
+    total = placed[-1].stop
     end = min(total, total if last is None else last + 1)
     if first >= end:
         says = f"--to {last} comes before it" if last is not None and last < first else f"there are {total:,} cycles"
         raise InputError(f"--from {first}: {says}")
-    shown = [each for each in placed if each.at < end and each.at + each.cycles > first]
+    shown = [each for each in placed if each.at < end and each.stop > first]
     title = f"{work.name}, batch {work.batch}, on {machine.name}"
-    write(out, perfetto_slots(title, shown, machine.clock_hz, first, end))
+    write(out, perfetto(title, shown, machine.clock_hz, first, end))
     say(sys.stdout, str(out))
 
 
 def _placed_slots(
     work: Workload, machine: Machine, lowering: str | None, last: int | None, out: Path
-) -> Iterator[PlacedSlots]:
+) -> Iterator[Placed]:
     """Yield the layers on one axis of time, up to the last that is shown."""
-    from tpusim.report.trace.perfetto import PlacedSlots
+    from tpusim.report.trace.perfetto import LayerSpan, Placed
 
     at = count = 0
     with Meter(len(work.layers)) as meter:
         for done, (layer, cycles, found) in enumerate(slots(work, machine, lowering=lowering), 1):
             count += sum(map(len, found.values()))
             _not_beyond(count, MOST_SLICES, "slices", layer.name, out)
-            yield PlacedSlots(layer.name, at, cycles, found)
+            yield Placed(at, SlotDrawing(cycles, found), (LayerSpan(layer.name, 0, cycles),))
             at += cycles
             meter.show(done, layer.name)
             if last is not None and at > last:

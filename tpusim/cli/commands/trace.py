@@ -47,11 +47,11 @@ def trace(
     from tpusim.cli.actions.inputs import asked_of, load, tell_left_out
     from tpusim.cli.actions.trace import Wanted, print_or_write, write_timeline
     from tpusim.flow.lowerings import usual
-    from tpusim.machines.tpu.description import Hardware as Tpu
+    from tpusim.machines.family import family_of
 
     work, machine = load(workload, hardware, batch, changes, layers, asked_of(dims, skip_unknown, ops), lowering)
     tell_left_out(work)
-    if isinstance(machine, Tpu):
-        print_or_write(Wanted(work, machine, lowering or usual(), seed, first, last), out)
+    if lanes := family_of(machine).lanes(machine):
+        print_or_write(Wanted(work, machine, lanes.count, lowering or usual(), seed, first, last), out)
     else:
         write_timeline(work, machine, lowering, first, last, out)

@@ -11,9 +11,9 @@ from enum import IntEnum
 from math import floor
 from typing import NamedTuple, TypeAlias
 
-from tpusim.machines.family import Timing
 from tpusim.machines.gpu.description import Gpu
 from tpusim.machines.gpu.program import GpuProgram, Kernel, MoveKernel, ProductKernel, StepTraffic
+from tpusim.machines.lowered import Timing
 
 
 class SmState(IntEnum):

@@ -11,10 +11,10 @@ from typing import TypeAlias
 
 import numpy as np
 
-from tpusim.machines.family import Slot, Timing
 from tpusim.machines.gpu.definition import Pace, Resident, SmState, dram_cycles, move_cycles, pace_of, timed, waves
 from tpusim.machines.gpu.description import Gpu
 from tpusim.machines.gpu.program import GpuProgram, MoveKernel, ProductKernel
+from tpusim.machines.lowered import Slot, Timing
 
 
 def run(program: GpuProgram, gpu: Gpu) -> Timing:

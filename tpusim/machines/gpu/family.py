@@ -1,8 +1,8 @@
-"""What the others know of GPUs: `machines.family.Modelled`."""
+"""What the others know of GPUs: `machines.family.Family`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -11,12 +11,13 @@ import numpy as np
 from tpusim.base.units import BANDWIDTH, FREQUENCY, SIZE
 from tpusim.input.document import Document
 from tpusim.input.form import Overrides
-from tpusim.machines.family import Machine, Slot, Timing, Told
+from tpusim.machines.family import Family, Machine, Planned
 from tpusim.machines.gpu import datapath, description, event, stepping
 from tpusim.machines.gpu.choice import layer_of
 from tpusim.machines.gpu.description import Gpu
 from tpusim.machines.gpu.lowering import GLOSSES, LOWERINGS
 from tpusim.machines.gpu.program import GpuProgram
+from tpusim.machines.lowered import Account, Lowered, Slot, Timing, Told
 from tpusim.network.ops.op import Op
 from tpusim.reference import Operands, Tensor
 
@@ -25,17 +26,17 @@ _STEP_BYTES = 400
 
 
 @dataclass(frozen=True)
-class GpuLowered:
+class GpuLowered(Lowered):
     """A layer's Program on a GPU, ready to run."""
 
     program: GpuProgram
     gpu: Gpu
+    lowering: str
 
-    @property
-    def choices(self) -> Mapping[str, int | str]:
-        """The tile of a block, the parts of a sum, the blocks that share an SM."""
+    def account(self, layer: Op, batch: int, timing: Timing) -> Account:
+        """With the tile of a block, the parts of a sum, the blocks that share an SM."""
         products = self.program.products
-        return {"tile": products.tile.text, "split_k": products.split, "resident": products.resident}
+        return timing.account({"tile": products.tile.text, "split_k": products.split, "resident": products.resident})
 
     def timed(self) -> Timing:
         """From event to event."""
@@ -46,9 +47,9 @@ class GpuLowered:
         """Cycles of every kind of resident set, once."""
         return event.to_step(self.program, self.gpu)
 
-    def stepped(self, told: Told) -> Timing:
-        """Cycle by cycle."""
-        return stepping.run(self.program, self.gpu, told)
+    def stepped(self, operands: Callable[[], Operands], number: np.dtype[Any], told: Told) -> tuple[Timing, None]:
+        """Cycle by cycle, without values."""
+        return stepping.run(self.program, self.gpu, told), None
 
     def slots(self) -> Mapping[str, Sequence[Slot]]:
         """Kernels, waves, and an SM."""
@@ -59,7 +60,7 @@ class GpuLowered:
         return datapath.run(self.program, operands, number, told)
 
 
-class Gpus:
+class Gpus(Family):
     """The family."""
 
     name = "gpu"
@@ -121,16 +122,16 @@ class Gpus:
             "no time for launches, offsets and strides": dict.fromkeys(launch, "1 ps"),
         }
 
-    def planned(self, layer: Op, batch: int, machine: Machine, lowering: str) -> int:
+    def planned(self, layer: Op, batch: int, machine: Machine, lowering: str, most: int) -> Planned:
         """By the k-steps of a block. Raises CapacityError and UnsuitableError."""
         gpu = cast(Gpu, machine)
         asked = layer_of(layer, batch, gpu)
-        return _STEP_BYTES * asked.taps * -(-asked.channels // gpu.mapping.k_step)
+        return Planned(_STEP_BYTES * asked.taps * -(-asked.channels // gpu.mapping.k_step))
 
     def lowered(self, layer: Op, batch: int, machine: Machine, lowering: str) -> GpuLowered:
         """Raises CapacityError and UnsuitableError."""
         gpu = cast(Gpu, machine)
-        return GpuLowered(LOWERINGS[lowering](layer_of(layer, batch, gpu)), gpu)
+        return GpuLowered(LOWERINGS[lowering](layer_of(layer, batch, gpu)), gpu, lowering)
 
 
 FAMILY = Gpus()

@@ -6,10 +6,10 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tpusim.machines.family import Timing
 from tpusim.machines.gpu.definition import Pace, Resident, SmState, timed
 from tpusim.machines.gpu.description import Gpu
 from tpusim.machines.gpu.program import GpuProgram
+from tpusim.machines.lowered import Timing
 
 _OFTEN = 4096
 

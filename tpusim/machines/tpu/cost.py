@@ -6,9 +6,9 @@ Bits are those published of TPU v2: bfloat16 times bfloat16 into FP32.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
+from tpusim.machines.family import Area, AreaPart, Sram
 from tpusim.machines.tpu.description import Hardware
 
 NARROW_BITS = 16
@@ -46,31 +46,6 @@ def register_bits(hardware: Hardware) -> int:
     return hardware.pes * pe_register_bits(hardware) + words * word_bits(hardware)
 
 
-Basis = Literal["model", "published"]
-"""Where an area is from: a model of ours or of a tool, or what somebody published of a circuit. None was measured."""
-
-
-@dataclass(frozen=True)
-class AreaPart:
-    """`mm2` in the machine's technology; `what` says in words of what it is made, `basis` how it is known."""
-
-    key: str
-    name: str
-    mm2: float
-    basis: Basis
-    what: str
-
-
-@dataclass(frozen=True)
-class Sram:
-    """A vector memory with words of `elements` elements: by the pitch of its cells, and by compiled macros."""
-
-    elements: int
-    bits: int
-    pitch_mm2: float
-    macro_mm2: float
-
-
 def parts_of(hardware: Hardware) -> Iterator[AreaPart]:
     """Every part that is modelled, the vector memories by the pitch of their cells."""
     silicon, bits, pes, alus = hardware.silicon, word_bits(hardware), hardware.pes, hardware.vector_unit.alus
@@ -97,9 +72,15 @@ def parts_of(hardware: Hardware) -> Iterator[AreaPart]:
     yield flip_flops("vector_registers", "its registers", scalar_words(hardware), of, bits)
 
 
-def total_mm2(hardware: Hardware) -> float:
-    """All of them together."""
-    return sum(part.mm2 for part in parts_of(hardware))
+def area_of(hardware: Hardware) -> Area:
+    """What the machine takes of a chip."""
+    return Area(
+        hardware.silicon,
+        tuple(parts_of(hardware)),
+        memories_by_macro(hardware),
+        hardware.vector_memory.capacity_bytes,
+        srams_by_word(hardware),
+    )
 
 
 def memories_by_macro(hardware: Hardware) -> float:

@@ -9,10 +9,8 @@ from itertools import accumulate, chain
 from typing import Any, Literal
 
 from tpusim.base.errors import InputError
-from tpusim.base.units import BANDWIDTH, FREQUENCY, SIZE, TIME
 from tpusim.base.words import counted
-from tpusim.machines.family import Machine
-from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.family import Machine, family_of
 from tpusim.report.page.assemble import Column, column, page, text_column
 from tpusim.report.plots.figure import Picture
 from tpusim.report.plots.run import hardware_of, intensity, memory_bounds, memory_of, network_of, peak_tflops
@@ -96,7 +94,8 @@ def run_data(result: Result) -> dict[str, Any]:
         InputError: when the result lacks what the page needs.
     """
     hardware = hardware_of(result)
-    if isinstance(hardware, Hardware):
+    blocks = family_of(hardware).blocks(hardware)
+    if blocks:
         for layer in result.layers:
             _check_units(layer, f"layer {layer.name}")
         _check_units(result.total, "total")
@@ -124,7 +123,7 @@ def run_data(result: Result) -> dict[str, Any]:
         },
         "columns": _columns(result),
         "layers": [_layer(layer, result.total.cycles, states) for layer in result.layers],
-        "diagram": diagram(result, hardware) if isinstance(hardware, Hardware) else None,
+        "diagram": diagram(result, hardware, blocks) if blocks else None,
         "machine": fields(result.hardware),
         "inputs": inputs(result),
     }
@@ -270,38 +269,27 @@ def ports_of(units: Mapping[str, Mapping[str, int]]) -> dict[str, Mapping[str, i
     return {"ports": units["port"], **alone} if "port" in units else alone
 
 
-def diagram(result: Result, hardware: Hardware) -> dict[str, Any]:
-    """A block for every unit: its name, its own parameters, and the parts of its cycles."""
-    array, memory, hbm = hardware.array, hardware.vector_memory, hardware.hbm
-    lanes, word = hardware.lanes, f"{memory.word_elements} x {memory.element_bytes} B"
+def diagram(result: Result, hardware: Machine, own: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """A block for every unit: its name, its `own` parameters, and the parts of its cycles."""
     units, cycles = result.total.units, result.total.cycles
-    scratch = hardware.scratch_memory
-    near = [f"scratch memory of {SIZE.format(scratch.capacity_bytes)}"] if scratch else []
-    total_memory = quantity(hardware.sram_bytes, MEMORY)
-    banks = [f"{hardware.banks} banks x {SIZE.format(memory.bank_capacity_bytes)}"] if hardware.banks else []
+    (word,), total_memory = own["word"], quantity(hardware.sram_bytes, MEMORY)
     port_lines, port_parts = _ports(units, word, cycles)
-    array_count = f"{array.count} x " if array.count > 1 else ""
     parts = parts_of(result.total)
+    dma_share = f"on {percent(_owned(units, 'dma') / cycles)} % of port cycles"
 
     def busy(unit: str) -> list[Share]:
         return [("busy", STATES["busy"].label, units[unit]["busy"] / cycles)]
 
     blocks = {
-        "hbm": ("HBM", [BANDWIDTH.format(hbm.bandwidth_bytes_per_s), f"latency {TIME.format(hbm.latency_ps)}",
-                        f"bursts of {SIZE.format(hbm.burst_bytes)}"], busy("hbm")),
-        "dma": ("DMA", ["one queue, in order", *near,
-                        f"on {percent(_owned(units, 'dma') / cycles)} % of port cycles"], []),
-        "memory": ("Vector memories", [f"{lanes} x {SIZE.format(memory.capacity_bytes)}", *banks,
-                                       f"= {total_memory}",
-                                       *port_lines], port_parts),
-        "preload": ("Weight path", [f"{hardware.preload_cycles} cycles a preload",
-                                    f"{array.weight_buffers} weights a PE"], busy("preload")),
-        "serializer": ("Serializers", [f"{lanes} x one word", f"of {word}"], []),
-        "array": ("Systolic array", [f"{array_count}{array.rows} x {array.cols} PEs",
-                                     f"at {FREQUENCY.format(hardware.clock_hz)}"],
+        "hbm": ("HBM", own["hbm"], busy("hbm")),
+        "dma": ("DMA", [*own["dma"], dma_share], []),
+        "memory": ("Vector memories", [*own["memory"], f"= {total_memory}", *port_lines], port_parts),
+        "preload": ("Weight path", own["preload"], busy("preload")),
+        "serializer": ("Serializers", own["serializer"], []),
+        "array": ("Systolic array", own["array"],
                   [(state.key, state.label, parts[state.key] / cycles) for state in parts_in([result.total])]),
-        "deserializer": ("De-serializers", [f"{lanes} x one word", f"of {word}"], []),
-        "vector_unit": ("Vector unit", [f"{hardware.vector_unit.alus} ALUs", "adds partial sums"], busy("vector_unit")),
+        "deserializer": ("De-serializers", own["deserializer"], []),
+        "vector_unit": ("Vector unit", own["vector_unit"], busy("vector_unit")),
     }  # fmt: skip
     return {key: {"name": name, "lines": lines, "parts": parts} for key, (name, lines, parts) in blocks.items()}
 

@@ -12,12 +12,13 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from tpusim.machines.tpu.observation.timeline import ACCESSES, MOVING, WORKING, Cycle
+from tpusim.machines.lowered import Cycle
 from tpusim.report.plots.figure import CYCLE_COUNTS, DOTS_PER_INCH, Picture, figure_of, plain, stack
 from tpusim.report.style import GREY, MAIN, MARK
 from tpusim.report.tables.explain import LIMITS, NO_GAIN, gain_name
 from tpusim.report.text import scale
 from tpusim.report.trace.lanes import DOTS_PER_LANE, MOST_INCHES
+from tpusim.result.vocabulary.states import ACCESSES, MOVING, WORKING
 from tpusim.study.explain.alternatives import Alternative
 from tpusim.study.explain.bottleneck import Bottleneck, Gain
 

@@ -21,8 +21,7 @@ from pydantic import ValidationError
 
 from tpusim.base.errors import InputError
 from tpusim.input.form import FROM_YAML
-from tpusim.machines.family import KEY, USUAL, Machine, family_named
-from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.family import KEY, USUAL, Machine, family_named, family_of
 from tpusim.report.plots.figure import CYCLE_COUNTS, Picture, bars, columns_below, figure_of, plain, stack
 from tpusim.report.plots.network import draw_network, draw_ops, has_edges
 from tpusim.report.style import GREY, HATCHES, MAIN
@@ -272,12 +271,13 @@ class _Held(NamedTuple):
 def _memory(result: Result, title: str) -> Figure:
     """A box for words and the time for which they are taken: an outcome from its maker to its last reader."""
     machine = hardware_of(result)
-    assert isinstance(machine, Hardware)
+    lanes = family_of(machine).lanes(machine)
+    assert lanes
     figure = figure_of(_WIDTH, _HEIGHT)
     axes = figure.subplots()
     unit, size = scale([result.total.time_us], TIMES)
-    kib = machine.word_bytes / 1024
-    axes.set(title=title, xlim=(0, result.total.time_us / size), ylim=(0, machine.capacity_words * kib))
+    kib = lanes.word_bytes / 1024
+    axes.set(title=title, xlim=(0, result.total.time_us / size), ylim=(0, lanes.words * kib))
     for held in _held(result.layers):
         _box(axes, held, size, kib)
     axes.set(xlabel=f"time ({unit})", ylabel="vector memory of a lane (KiB)")

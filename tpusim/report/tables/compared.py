@@ -12,8 +12,7 @@ from typing import Any, Protocol
 
 from tpusim.base.errors import InputError
 from tpusim.base.units import magnitude
-from tpusim.machines.family import KEY, USUAL
-from tpusim.machines.tpu.description import optional_fields
+from tpusim.machines.family import FAMILIES, KEY, USUAL, family_named
 from tpusim.report.tables.sweep import SweepPoints
 from tpusim.result.records import LayerResult, Result
 from tpusim.result.vocabulary.fields import by_path
@@ -211,7 +210,8 @@ def _named(fields: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, An
 def _inputs(result: Result) -> dict[str, Any]:
     asked = {name: getattr(result, name) for name in _ASKED}
     fields = dict(by_path({key: value for key, value in result.hardware.items() if key != "name"}))
-    optional = by_path(optional_fields()) if fields.get(KEY, USUAL) == USUAL else ()
+    family = fields.get(KEY, USUAL)
+    optional = by_path(family_named(family).left_out()) if family in FAMILIES else ()
     unsaid = {path: value for path, value in optional if path not in fields}
     sizes = {f"sizes.{name}": size for name, size in result.sizes.items()}
     return {**asked, **sizes, "hardware": result.hardware.get("name"), **fields, **unsaid}

@@ -7,10 +7,9 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from tpusim.base.units import BANDWIDTH, FREQUENCY, LENGTH, POWER, SIZE
+from tpusim.base.units import BANDWIDTH, LENGTH, POWER, SIZE
 from tpusim.base.words import counted
-from tpusim.machines.tpu.cost import AreaPart, Sram, memories_by_macro, parts_of, srams_by_word, total_mm2
-from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.family import Area, AreaPart, Machine, Sram
 from tpusim.memory.dram.device import Device
 from tpusim.memory.dram.replay import Figures, Replay, Trace
 from tpusim.network.workload import Workload
@@ -33,34 +32,21 @@ def workload_table(workloads: Sequence[tuple[str, Workload, str]]) -> Table[tupl
     return Table(columns, workloads)
 
 
-def hardware_table(machines: Sequence[Hardware]) -> Table[Hardware]:
-    """The shipped TPUs."""
-    columns: list[Column[Hardware]] = [
-        Column("hardware", lambda each: each.name, justify="left"),
-        Column("array", lambda each: f"{each.array.rows} x {each.array.cols}"),
-        Column("clock", lambda each: FREQUENCY.format(each.clock_hz)),
-        Column("vector memory", lambda each: f"{each.lanes} x {SIZE.format(each.vector_memory.capacity_bytes)}", 1),
-        Column("banks", _banks, 1),
-        Column("word", lambda each: f"{each.vector_memory.word_elements} x {each.vector_memory.element_bytes} B", 2),
-        Column("HBM", lambda each: BANDWIDTH.format(each.hbm.bandwidth_bytes_per_s)),
-    ]
-    return Table(columns, machines)
+def facts_table(
+    machines: Sequence[Mapping[str, str]], drop: Mapping[str, int] | None = None
+) -> Table[Mapping[str, str]]:
+    """Machines of a family, each as its facts by name; the first is what it is called.
 
-
-def _banks(machine: Hardware) -> str:
-    """The banks of the ifmap beside the vector memory."""
-    return f"{machine.banks} x {SIZE.format(machine.vector_memory.bank_capacity_bytes)}" if machine.banked else NONE
-
-
-def facts_table(machines: Sequence[Mapping[str, str]]) -> Table[Mapping[str, str]]:
-    """Machines of another family, each as its facts by name; the first is what it is called."""
+    `drop` says which columns a narrow terminal does without, the highest first; else the last go first.
+    """
 
     def fact(name: str, machine: Mapping[str, str]) -> str:
-        return machine.get(name, NONE)
+        return machine.get(name) or NONE
 
     names = dict.fromkeys(name for machine in machines for name in machine)
     columns: list[Column[Mapping[str, str]]] = [
-        Column(name, partial(fact, name), rank, "right" if rank else "left") for rank, name in enumerate(names)
+        Column(name, partial(fact, name), rank if drop is None else drop.get(name, 0), "right" if rank else "left")
+        for rank, name in enumerate(names)
     ]
     return Table(columns, machines)
 
@@ -112,39 +98,39 @@ _WORDS = (
 )
 
 
-def area(machine: Hardware) -> Shown:
+def area(machine: Machine, found: Area) -> Shown:
     """The area of a machine part by part, with other memories, and beside what is published; in JSON all of it."""
-    parts, total, chip = [*parts_of(machine)], total_mm2(machine), chip_of(machine.name)
+    parts, total, chip, silicon = found.parts, found.total_mm2, chip_of(machine.name), found.silicon
     with_macros = total - sum(part.mm2 for part in parts if part.key in ("vector_memories", "banks"))
-    with_macros += memories_by_macro(machine)
+    with_macros += found.macros_mm2
     beside = [f"With vector memories by CACTI's macros (a model): {three_digits(with_macros)} mm2 instead of "
               f"{three_digits(total)}."]  # fmt: skip
     if chip:
-        shrunk = chip.cores * shrink(machine.silicon.feature_nm, chip.feature_nm)
+        shrunk = chip.cores * shrink(silicon.feature_nm, chip.feature_nm)
         beside.append(
             f"{chip.name}, published: less than {chip.area_nm2 * _MM2_OF_NM2:,.0f} mm2 and "
             f"{POWER.format(chip.power_pw)} in {LENGTH.format(chip.feature_nm)}, for {chip.cores} cores and all that "
             f"is not modelled. {chip.cores} of this machine, shrunk with the square of the feature: "
             f"{three_digits(shrunk * total)} mm2, {three_digits(shrunk * with_macros)} with CACTI's macros."
         )
-    size = SIZE.format(machine.vector_memory.capacity_bytes)
+    size = SIZE.format(found.memory_bytes)
     return Shown(
         (
-            [Sentences([f"{machine.name} in {machine.silicon.name}: {three_digits(total)} mm2"])],
+            [Sentences([f"{machine.name} in {silicon.name}: {three_digits(total)} mm2"])],
             [_part_table([*parts, AreaPart("total", "all together", total, "model", "")], total)],
             [Sentences([_BASES])],
             [Sentences(beside)],
             [Sentences([f"One vector memory of {size} by the elements of its word"])],
-            [_word_table(srams_by_word(machine))],
+            [_word_table(found.words)],
             [Sentences([_WORDS])],
         ),
         {
             "hardware": machine.to_dict(),
-            "technology": machine.silicon.to_dict(),
+            "technology": silicon.to_dict(),
             "parts": [asdict(part) for part in parts],
             "total_mm2": total,
             "total_with_macros_mm2": with_macros,
-            "words": [asdict(sram) for sram in srams_by_word(machine)],
+            "words": [asdict(sram) for sram in found.words],
             "chip": chip.model_dump(by_alias=True) if chip else None,
         },
     )

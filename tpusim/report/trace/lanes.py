@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
 from tpusim.base.version import __version__
-from tpusim.machines.tpu.observation.timeline import ACCESSES, MOVING, WORKING, Cycle
+from tpusim.machines.lowered import Cycle
 from tpusim.report.text import folded
+from tpusim.result.vocabulary.states import ACCESSES, MOVING, WORKING
 
 # ---- text: a line for every cycle, a letter for every lane
 

@@ -248,3 +248,36 @@ ENERGIES: Mapping[str, State] = {part.key: part for part in (
 def energies_in(uses: Sequence[EnergyUse]) -> tuple[State, ...]:
     """Return the parts of ENERGIES that these uses are split into."""
     return tuple(part for part in ENERGIES.values() if not part.seldom or any(use.parts.get(part.key) for use in uses))
+
+
+# ---- what the port of a lane does in a cycle
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What a lane's port does in a cycle: in a word, in a sentence about the lane, and its tone in a picture."""
+
+    word: str
+    meaning: str
+    tone: str
+
+
+UNUSED = "-"
+"""A slot that padding, or a lane that has no part in the step, leaves unused."""
+
+ACCESSES = {
+    ".": Access("free", "", "#ffffff"),
+    "R": Access("ifmap", "reads ifmap", CLIENTS["ifmap"].look.light),
+    "p": Access("pointer", "reads pointers", CLIENTS["pointer"].look.light),
+    "P": Access("psum", "reads a partial sum", CLIENTS["psum"].look.light),
+    "W": Access("result", "writes a result", CLIENTS["result"].look.light),
+    "v": Access("vector", "works for the vector unit", CLIENTS["vector"].look.light),
+    "k": Access("weight", "reads weights", CLIENTS["weight"].look.light),
+    "f": Access("fill", "is filled", CLIENTS["dma"].look.light),
+    "s": Access("spill", "is spilled", "#c49a6c"),
+    UNUSED: Access("unused", "leaves its slot unused (padding, or no part in the step)", "#e8e8e8"),
+}
+"""By letter: first those of the port's clients, FREE to DMA, then a DMA access that spills. Legends skip the first."""
+
+WORKING = "PEs that hold an activation (zeros of unused rows and columns included)"
+MOVING = "weights on their way"

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tpusim.base.errors import InputError, UnsuitableError, failures_named
 from tpusim.flow.account import layer_result
 from tpusim.flow.choice import prepared
-from tpusim.flow.engines import UNCHECKED, Prepared
+from tpusim.flow.engines import UNCHECKED
 from tpusim.flow.lowerings import AUTO, candidates
 from tpusim.flow.need import room_for
 from tpusim.flow.simulation import simulate
-from tpusim.flow.steps import overlap_asked
-from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.family import Machine, family_of
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 from tpusim.result.records import LayerResult, told
+from tpusim.result.vocabulary.fields import by_path
 from tpusim.study.explain.modelled import Left, Watch
 from tpusim.study.explain.relaxation import Setup
 
@@ -70,14 +70,8 @@ def _measured(setup: Setup, lowering: str) -> Alternative:
     room_for(Workload("explained", batch, (layer,)), hardware, lowering, "event", check=False)
     ready = prepared(layer, batch, hardware, lowering)
     with failures_named(layer):
-        result = layer_result(layer, batch, ready, ready.timing, UNCHECKED)
-    return Alternative(result, _workspace(ready, layer.shapes(batch)))
-
-
-def _workspace(ready: Prepared, own: Collection[str]) -> int:
-    element_bytes = ready.hardware.vector_memory.element_bytes
-    more = (tensor for tensor in ready.program.tensors if tensor.name not in own)
-    return sum(tensor.bytes(element_bytes) for tensor in more)
+        result = layer_result(layer, batch, hardware, ready, ready.timing, UNCHECKED)
+    return Alternative(result, ready.workspace_bytes(layer.shapes(batch)))
 
 
 @dataclass(frozen=True)
@@ -102,7 +96,7 @@ class Between:
     asked: bool
 
 
-def overlapping(work: Workload, layer: Op, hardware: Hardware, lowering: str) -> Between | None:
+def overlapping(work: Workload, layer: Op, hardware: Machine, lowering: str) -> Between | None:
     """The layer and its neighbours, timing alone, by the lowering that all are asked for; None where it has none, or
     these cannot run on the machine.
     """
@@ -111,7 +105,7 @@ def overlapping(work: Workload, layer: Op, hardware: Hardware, lowering: str) ->
     around = tuple(names[max(0, at - 1) : at + 2])
     if len(around) == 1:
         return None
-    asked = overlap_asked(hardware)
+    asked = family_of(hardware).overlaps(hardware)
     machine = hardware if asked else hardware.with_overrides(["sequencer.between_layers=overlap"])
     try:
         few = work.with_layers(lambda each: each.name in around)
@@ -119,6 +113,6 @@ def overlapping(work: Workload, layer: Op, hardware: Hardware, lowering: str) ->
     except InputError:
         return None
     total, mine = result.total, next(each for each in result.layers if each.name == layer.name)
-    how = machine.sequencer.between_layers
+    how = dict(by_path(machine.to_dict()))["sequencer.between_layers"]
     saved = total.hbm_saved_bytes
     return Between(around, total.cycles, total.hidden_cycles, mine.apart, how, mine.cycles, saved, asked)

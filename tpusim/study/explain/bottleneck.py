@@ -5,15 +5,14 @@ And where its cycles go, the beginning and the end of the layer told apart.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from tpusim.base.errors import InputError, UnsuitableError
 from tpusim.flow.choice import prepared
 from tpusim.flow.simulation import simulate
-from tpusim.machines.tpu import event
-from tpusim.machines.tpu.event.board import Log
-from tpusim.machines.tpu.program.program import Explanation, Program
+from tpusim.machines.lowered import Phases
 from tpusim.network.workload import Workload
 from tpusim.result.records import LayerResult
 from tpusim.study.explain.modelled import Left, Watch
@@ -61,33 +60,12 @@ class Gain:
 
 
 @dataclass(frozen=True)
-class Phases:
-    """Cycles of the array; all of them together are those of the layer.
-
-    `first_fill` is what it is starved before its first pass or vector step, `starved` after. What it is idle after its
-    last: `drain` until the last results can be spilled, `spill` until they are in HBM, `skew` for the last lane.
-    """
-
-    busy: int
-    first_fill: int
-    starved: int
-    blocked: int
-    waiting_weights: int
-    port_stall: int
-    bank_conflict: int
-    vector_work: int
-    drain: int
-    spill: int
-    skew: int
-
-
-@dataclass(frozen=True)
 class Bottleneck:
-    """A layer as it is, and what every relaxation gains, the largest gain first."""
+    """A layer as it is, its Program and what is told of it; and what every relaxation gains, the largest gain first."""
 
     setup: Setup
-    program: Program
-    explanation: Explanation
+    program: Any
+    explanation: Any
     layer: LayerResult
     phases: Phases
     gains: tuple[Gain, ...]
@@ -139,9 +117,8 @@ def find_bottleneck(setup: Setup, watch: Watch) -> Bottleneck:
         outcomes.append(_tried(LARGER, setup, before))
     gains = sorted((each for each in outcomes if isinstance(each, Gain)), key=lambda gain: -gain.gain)
     untried = tuple(each for each in outcomes if isinstance(each, Left))
-    ready = prepared(setup.layer, setup.batch, setup.hardware, setup.lowering)
-    log = event.logged(ready.program, setup.hardware)
-    phases = phases_of(log, before.units["systolic_array"], setup.hardware.lanes)
+    ready: Any = prepared(setup.layer, setup.batch, setup.hardware, setup.lowering)
+    phases = ready.phases(before.units["systolic_array"])
     return Bottleneck(setup, ready.program, ready.explanation, before, phases, _attributed(gains), untried)
 
 
@@ -181,24 +158,3 @@ def _work(layer: LayerResult) -> int:
 def _timed(setup: Setup) -> LayerResult:
     work = Workload("explained", setup.batch, (setup.layer,))
     return simulate(work, setup.hardware, lowering=setup.lowering, check=False).layers[0]
-
-
-def phases_of(log: Log, array: Mapping[str, int], lanes: int) -> Phases:
-    """Cut up `array`, the split of the array's cycles, by what the log says of the first pass and the last spill."""
-    last_spill = log.moves[-1]
-    first_fill = _first_fill(log)
-    skew = lanes - 1
-    ended = log.cycles - array["idle"]
-    drain = min(max(last_spill.start - ended, 0), array["idle"] - skew)
-    ends = {"first_fill": first_fill, "drain": drain, "spill": array["idle"] - drain - skew, "skew": skew}
-    rest = {state: cycles for state, cycles in array.items() if state != "idle"}
-    return Phases(**rest | ends | {"starved": array["starved"] - first_fill})
-
-
-def _first_fill(log: Log) -> int:
-    """What the array waits for data before the first pass, or before the first vector step if that comes first."""
-    if not log.passes or (log.works and log.works[0].ended < log.passes[0].ended):
-        return log.works[0].filled - log.works[0].ended
-    first = log.passes[0]
-    on_the_grid = first.start - 1 - first.cleared if first.cause == "starved" else 0
-    return first.filled - first.ended + on_the_grid

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import cast
 
 from tpusim.base.errors import InputError, UnsuitableError
 from tpusim.flow.simulation import simulate
-from tpusim.machines.family import Machine, Modelled, family_of
+from tpusim.machines.family import Family, Machine, family_of
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 from tpusim.result.records import LayerResult
@@ -29,9 +28,9 @@ class Asked:
     lowering: str
 
     @property
-    def family(self) -> Modelled:
+    def family(self) -> Family:
         """The family of the machine."""
-        return cast(Modelled, family_of(self.machine))
+        return family_of(self.machine)
 
 
 @dataclass(frozen=True)

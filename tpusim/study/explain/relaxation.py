@@ -9,9 +9,9 @@ from typing import Any
 
 from tpusim.base.units import UNITS
 from tpusim.flow.choice import prepared
+from tpusim.flow.lowerings import USUAL_FAMILY
 from tpusim.input.scalars import plain_number
-from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.sections import BlockSizes
+from tpusim.machines.family import Machine
 from tpusim.memory.layout import Layouts
 from tpusim.network.ops.op import Op
 from tpusim.result.vocabulary.fields import by_path
@@ -30,7 +30,7 @@ class Setup:
 
     layer: Op
     batch: int
-    hardware: Hardware
+    hardware: Any
     lowering: str = "channel_first"
 
 
@@ -61,7 +61,7 @@ def relaxations(setup: Setup) -> tuple[Relaxation, ...]:
 
 
 def _machine(
-    settings: Mapping[str, Setting], where: Callable[[Hardware], object] = lambda _: True
+    settings: Mapping[str, Setting], where: Callable[[Any], object] = lambda _: True
 ) -> Callable[[Setup], Relaxed | None]:
     """A change of the machine alone: by path a new value, or how it follows from the old.
 
@@ -80,7 +80,7 @@ def _machine(
     return change
 
 
-def _written(hardware: Hardware, path: str) -> object:
+def _written(hardware: Machine, path: str) -> object:
     """Return what a description of the machine has at a path."""
     return dict(by_path(hardware.to_dict()))[path]
 
@@ -139,7 +139,9 @@ def _whole_rows(setup: Setup) -> Relaxed | None:
 
 def _stacked(setup: Setup) -> int:
     """Taps that the lowering stacks in a pass."""
-    return prepared(setup.layer, setup.batch, setup.hardware, setup.lowering).explanation.multi_tile
+    ready: Any = prepared(setup.layer, setup.batch, setup.hardware, setup.lowering)
+    taps: int = ready.explanation.multi_tile
+    return taps
 
 
 def _more_input(setup: Setup) -> Relaxed:
@@ -158,7 +160,7 @@ _FASTER: Mapping[str, Setting] = {
     **dict.fromkeys(_A_WORD, _scaled(Fraction(1, 2))),
     "vector_unit.transpose_cycles": _half,
 }
-_OPEN: Mapping[str, Setting] = {f"mapping.block.{size}": "auto" for size in BlockSizes.model_fields}
+_OPEN: Mapping[str, Setting] = {path: "auto" for path in USUAL_FAMILY.paths() if path.startswith("mapping.block.")}
 _MACHINE = (
     Relaxation("twice the arrays", "array", _machine({"array.count": _twice})),
     Relaxation("twice the HBM bandwidth", "hbm", _bandwidth),

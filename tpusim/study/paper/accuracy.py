@@ -9,7 +9,7 @@ from math import ceil
 from statistics import fmean
 from typing import Any
 
-from tpusim.machines.tpu.description import load_hardware
+from tpusim.machines.family import load_hardware
 from tpusim.network.ops.array_op import Conv2d
 from tpusim.network.workload_file import load_workload
 from tpusim.study.paper.claims import AGAINST, COUNTED, ESTIMATED, Finding

@@ -5,26 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import pairwise
 from math import prod
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tpusim import reference
-from tpusim.machines.family import load_hardware as load_machine
-from tpusim.machines.gpu.choice import layer_of
-from tpusim.machines.gpu.description import Gpu
-from tpusim.machines.gpu.lowering import LOWERINGS
-from tpusim.machines.gpu.program import ProductKernel
-from tpusim.machines.tpu import event
-from tpusim.machines.tpu.datapath.memories import hbm_tensors, pack
-from tpusim.machines.tpu.description import Hardware, load_hardware
-from tpusim.machines.tpu.lowering.registry import lowered
-from tpusim.machines.tpu.observation.timeline import ACCESSES
-from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.transfers import Fill
+from tpusim.flow.choice import prepared
+from tpusim.machines.family import Machine, load_hardware
 from tpusim.network.ops.array_op import ArrayOp, Conv2d
 from tpusim.network.workload_file import load_workload
 from tpusim.reference.products import lowered as lowered_matrix
+from tpusim.result.vocabulary.states import ACCESSES
 from tpusim.study.paper.claims import COUNTED, Finding
 from tpusim.study.paper.exhibit import Asked, Cell, CellGrid, Exhibited, Making, point_of
 from tpusim.study.paper.layers import SEVEN, convolutions, ifmap_elements
@@ -72,21 +64,13 @@ def point_name(element: float, shape: Shape) -> str:
     return f"{row + 1}{chr(ord('A') + col)}"
 
 
-def contents(program: Program, layer: ArrayOp, batch: int, hardware: Hardware) -> Numbers:
+def contents(layer: ArrayOp, batch: int, machine: Machine, lowering: str) -> Numbers:
     """Numbers of elements [lane, word, element], PADDING or EMPTY, as the fills of the ifmap leave them.
 
     What a later fill puts over an earlier one is what stands there.
     """
     given = {"ifmap": numbered_ifmap(layer, batch), "filter": np.zeros(layer.tensors(batch).filter, np.float32)}
-    tensors = hbm_tensors(program, program.given(given), ())
-    memory = np.full((hardware.lanes, program.words, hardware.vector_memory.word_elements), EMPTY, np.float32)
-    for step in program.steps:
-        if isinstance(step, Fill) and step.tensor.name == "ifmap":
-            for part in step.parts:
-                values = tensors["ifmap"].read(part)
-                for first in part.first_lanes:
-                    words = memory[first : first + part.lanes, part.base : part.base + part.words]
-                    pack(values, words, part)
+    memory: Numbers = prepared(layer, batch, machine, lowering).lane_contents("ifmap", given, EMPTY)
     return memory
 
 
@@ -186,9 +170,7 @@ def on_chip() -> Making:
     """
     yield {}
     hardware = load_hardware("tiny_4x4", ("array.size=8", "vector_memory.word_elements=1"))
-    first, last = (
-        contents(lowered(_EIGHT, 1, hardware, how)[0], _EIGHT, 1, hardware) for how in ("channel_first", "channel_last")
-    )
+    first, last = (contents(_EIGHT, 1, hardware, how) for how in ("channel_first", "channel_last"))
     findings = [
         Finding("channel_first, a tap at a time", most_lanes(first), COUNTED),
         Finding("channel_last without a crossbar, by copies", most_lanes(last), COUNTED),
@@ -252,12 +234,11 @@ class _Example:
         hardware = load_hardware("tiny_4x4")
         layer = next(each for each in load_workload("tiny", _BATCH).layers if each.name == name)
         assert isinstance(layer, ArrayOp), "these are convolutions"
-        program, _ = lowered(layer, _BATCH, hardware, "channel_first")
-        track = event.record(program, hardware).timeline().tracks["port"]
+        track = prepared(layer, _BATCH, hardware, "channel_first").recorded().timeline().tracks["port"]
         self.owners = {cycle: each.name for each in track for cycle in range(each.start, each.end)}
-        self.memory = contents(program, layer, _BATCH, hardware)
+        self.memory = contents(layer, _BATCH, hardware, "channel_first")
         self.shape = layer.tensors(_BATCH).ifmap
-        self.lanes = _numbered("lane", hardware.lanes)
+        self.lanes = _numbered("lane", len(self.memory))
 
     def apart(self, client: str) -> float:
         """Cycles between two accesses of lane 0, at least."""
@@ -300,10 +281,10 @@ _OVERLAPPING = Conv2d("overlapping", 8, 99, 99, 8, (3, 3), (2, 2))
 _ORDERS = {"taps_outside": "naive", "channels_outside": "reordered"}
 
 
-def _products(layer: Conv2d, order: str = "channels_outside", reuse: str = "patch") -> ProductKernel:
-    machine = load_machine("v100", [f"mapping.order={order}", f"mapping.reuse={reuse}", "mapping.tile=128x128"])
-    assert isinstance(machine, Gpu), "v100 is a GPU"
-    return LOWERINGS["block_channel_first"](layer_of(layer, 1, machine)).products
+def _products(layer: Conv2d, order: str = "channels_outside", reuse: str = "patch") -> Any:
+    machine = load_hardware("v100", [f"mapping.order={order}", f"mapping.reuse={reuse}", "mapping.tile=128x128"])
+    ready: Any = prepared(layer, 1, machine, "block_channel_first")
+    return ready.program.products
 
 
 def order_of_subtiles() -> Making:
@@ -343,4 +324,5 @@ def _apart(layer: Conv2d) -> float:
 
 def _saved(layer: Conv2d) -> float:
     """Percent of the bytes of matrix A that blocks need not fetch."""
-    return 100 * (1 - _products(layer).a_bytes / _products(layer, reuse="none").a_bytes)
+    saved: float = 100 * (1 - _products(layer).a_bytes / _products(layer, reuse="none").a_bytes)
+    return saved

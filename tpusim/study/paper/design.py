@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from typing import Any
 
 from tpusim.input.source import read_text, shipped
-from tpusim.machines.tpu.cost import memories_by_macro, parts_of, srams_by_word, total_mm2
-from tpusim.machines.tpu.description import Hardware, load_hardware
+from tpusim.machines.family import Area, family_of, load_hardware
 from tpusim.network.workload_file import load_workload
 from tpusim.study.paper.claims import COUNTED, MODELLED, Finding
 from tpusim.study.paper.exhibit import Asked, Curves, Exhibited, Making, TextTable, point_of
@@ -48,7 +48,15 @@ def configuration() -> Making:
     return Exhibited([TextTable(head, lines)], {"table_2": same, "as_tpu_v2": chip})
 
 
-def _figures(machine: Hardware) -> tuple[float, ...]:
+def _area(name: str) -> Area:
+    """What a shipped machine takes of a chip."""
+    machine = load_hardware(name)
+    area = family_of(machine).area(machine)
+    assert area is not None
+    return area
+
+
+def _figures(machine: Any) -> tuple[float, ...]:
     registers = machine.lanes * machine.vector_unit.scalar_words
     array, word = machine.array, machine.word_bytes
     return (
@@ -66,15 +74,15 @@ _W_OF_PW = 1e-12
 def whole_chip() -> Making:
     """Area and power of two cores beside those of the chip; nothing is tuned to them. Watts are those of VGG16."""
     found = yield _vgg16("")
-    machine = load_hardware(_TABLE_2)
     chip = constants.chip_of(_TABLE_2)
     assert chip is not None, "it is shipped"
-    scale = chip.cores * constants.shrink(machine.silicon.feature_nm, chip.feature_nm)
-    pitch = total_mm2(machine)
-    memories = sum(part.mm2 for part in parts_of(machine) if part.key == "vector_memories")
+    ours = _area(_TABLE_2)
+    scale = chip.cores * constants.shrink(ours.silicon.feature_nm, chip.feature_nm)
+    pitch = ours.total_mm2
+    memories = sum(part.mm2 for part in ours.parts if part.key == "vector_memories")
     areas = {
         "vector memories by the pitch of cells": scale * pitch,
-        "vector memories by CACTI's macros": scale * (pitch - memories + memories_by_macro(machine)),
+        "vector memories by CACTI's macros": scale * (pitch - memories + ours.macros_mm2),
     }
     watts = chip.cores * found[""].figure("energy") / found[""].figure("time_us") * 1e-6
     area, power = chip.area_nm2 * _MM2_OF_NM2, chip.power_pw * _W_OF_PW
@@ -184,7 +192,7 @@ def width_of_word() -> Making:
     changes = [f"vector_memory.word_elements={word}" for word in widths]
     found = yield _vgg16(*changes)
     idle = [100 * found[each].figure("port_idle_ratio") for each in changes]
-    srams = srams_by_word(load_hardware(_TABLE_2))
+    srams = _area(_TABLE_2).words
     pitch = _normalised(widths, {each.elements: float(each.pitch_mm2) for each in srams})
     macro = _normalised(widths, {each.elements: float(each.macro_mm2) for each in srams})
     curves = Curves(

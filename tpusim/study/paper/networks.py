@@ -8,8 +8,7 @@ from itertools import product
 from statistics import fmean
 from typing import Any
 
-from tpusim.machines.family import load_hardware as load_machine
-from tpusim.machines.tpu.description import Hardware, load_hardware
+from tpusim.machines.family import Machine, family_of, load_hardware
 from tpusim.network.ops.array_op import Conv2d
 from tpusim.study.paper.claims import COUNTED, Finding
 from tpusim.study.paper.exhibit import Asked, BarChart, Exhibited, Found, Making, Marks, TextTable, point_of
@@ -77,7 +76,7 @@ _MANY = 64
 def _on_gpu(ways: Mapping[Any, tuple[str, tuple[str, ...]]], batch: int) -> Asked:
     """Every network on a V100 by each way: a lowering, and changes of the machine."""
     return {
-        (way, network): point_of(network, convolutions(network, batch), load_machine("v100", changes), batch, how)
+        (way, network): point_of(network, convolutions(network, batch), load_hardware("v100", changes), batch, how)
         for network in SEVEN
         for way, (how, changes) in ways.items()
     }
@@ -153,11 +152,12 @@ def explicit_on_tpu() -> Making:
     )
 
 
-def _of_elements(size: int) -> Hardware:
+def _of_elements(size: int) -> Machine:
     """tpu_v2, or one like it whose elements have `size` bytes: as many of them on chip, words alike."""
     machine = load_hardware("tpu_v2")
-    memory = machine.vector_memory
-    capacity = memory.capacity_bytes * size // memory.element_bytes
+    lanes = family_of(machine).lanes(machine)
+    assert lanes, "a TPU has some"
+    capacity = lanes.words * lanes.word_bytes * size // machine.element_bytes
     changes = {"vector_memory.element_bytes": size, "vector_memory.capacity": f"{capacity} B"}
     return machine.with_overrides(changes)
 

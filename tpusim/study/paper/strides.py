@@ -7,10 +7,8 @@ from itertools import product
 from statistics import fmean
 from typing import Any
 
-from tpusim.machines.family import load_hardware as load_machine
-from tpusim.machines.tpu import event
-from tpusim.machines.tpu.description import load_hardware
-from tpusim.machines.tpu.lowering.registry import lowered
+from tpusim.flow.choice import prepared
+from tpusim.machines.family import family_of, load_hardware
 from tpusim.network.ops.array_op import Conv2d
 from tpusim.study.paper.claims import ESTIMATED, MODELLED, Finding
 from tpusim.study.paper.exhibit import (
@@ -79,7 +77,7 @@ def on_tensor_cores() -> Making:
     batches = 8, 64
     ways = {f"{layout}, batch {batch}": ("stride", layout, batch) for batch, layout in product(batches, LAYOUTS)}
     ways |= {f"product of equal size, batch {batch}": ("product", "NHWC", batch) for batch in batches}
-    machines = {layout: load_machine("v100", changes) for layout, changes in LAYOUTS.items()}
+    machines = {layout: load_hardware("v100", changes) for layout, changes in LAYOUTS.items()}
     points: dict[Any, Point] = {}
     for way, stride in product(ways.values(), STRIDES):
         what, layout, batch = way
@@ -142,7 +140,10 @@ def channel_last() -> Making:
     ways = {"banks and a crossbar": "banks", "copies in the lanes": copies}
     banks = [found["banks", stride] for stride in STRIDES]
     conflicts = sum(int(each.figures["bank_conflict_cycles"]) for each in banks)
-    silicon = load_hardware("tpu_v2_banked").silicon
+    banked = load_hardware("tpu_v2_banked")
+    area = family_of(banked).area(banked)
+    assert area is not None
+    silicon = area.silicon
     larger, usual = (silicon.crossbar.area(ports, ports, 256, silicon.feature_nm) for ports in (256, 128))
     throughput = [Finding(label, _used(found[way, 1], found["product", 1])) for label, way in ways.items()]
     without = Finding("all strides, in a layout of windows", 100 * conflicts / sum(each.cycles for each in banks))
@@ -173,11 +174,10 @@ def _schedules(order: str, fetch: str) -> Iterator[ScheduleChart]:
     hardware = load_hardware("tpu_v2", [f"mapping.k_order={order}", f"mapping.fetch={fetch}"])
     for stride in STRIDES:
         layer = square(_DRAWN, stride)
-        program, _ = lowered(layer, 8, hardware, "implicit_gemm")
-        recording = event.record(program, hardware)
+        recording = prepared(layer, 8, hardware, "implicit_gemm").recorded()
         end = recording.cycles // _SHARE
         tracks = recording.timeline(0, end).clipped(0, end).tracks
-        fills = {index for index, step in enumerate(program.steps) if step.label == "ifmap fill"}
+        fills = {index for index, step in enumerate(recording.program.steps) if step.label == "ifmap fill"}
         hbm = [
             ChartSpan(each.start, each.end, _transfer(each.name, each.step in fills))
             for each in tracks["hbm"]

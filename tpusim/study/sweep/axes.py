@@ -14,12 +14,11 @@ from typing import Any
 
 from tpusim.base.errors import InputError, did_you_mean
 from tpusim.base.units import UNITS
-from tpusim.flow.lowerings import check_known, known, of_any_layer
+from tpusim.flow.lowerings import USUAL_FAMILY, check_known, known, of_any_layer
 from tpusim.input.document import Document
 from tpusim.input.form import Choice, Name, Quantity
 from tpusim.input.scalars import show, whole_number
 from tpusim.machines.family import KEY, USUAL, Family, Machine, family_named
-from tpusim.machines.tpu.family import FAMILY as TPU
 from tpusim.network.entries import LOWERING
 from tpusim.network.wiring import FREE
 from tpusim.network.workload import sizes_named
@@ -64,7 +63,7 @@ class Axis:
         return isinstance(self.values, range) or all(isinstance(value, int | float) for value in self.values)
 
     @classmethod
-    def parse(cls, name: str, values: object, family: Family = TPU) -> Axis:
+    def parse(cls, name: str, values: object, family: Family = USUAL_FAMILY) -> Axis:
         """Return the axis of `array.rows`, `layers.conv1.kernel`, `sizes.seq`, `batch`, or several, commas between.
 
         Raises:

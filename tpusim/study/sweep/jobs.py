@@ -10,7 +10,6 @@ from typing import Protocol
 from tpusim.base.errors import TpusimError
 from tpusim.flow.lowerings import asked_of, candidates
 from tpusim.flow.simulation import simulate
-from tpusim.flow.steps import overlap_asked
 from tpusim.machines.family import Machine, family_of
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
@@ -147,7 +146,7 @@ class Assembly:
             del self._places[job.hardware, job.batch]
 
     def _add_point(self, key: str, point: Point) -> None:
-        if overlap_asked(point.hardware):
+        if family_of(point.hardware).overlaps(point.hardware):
             work = point.workload
             self._whole[WholeJob(point.hardware, work.batch, point.lowering, work.layers, work)] = key
             return

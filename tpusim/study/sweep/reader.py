@@ -14,15 +14,12 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, PlainValidator, ValidationInfo
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
-from tpusim.flow.lowerings import check_known, check_own
+from tpusim.flow.lowerings import USUAL_FAMILY, check_known, check_own
 from tpusim.input.document import Document
 from tpusim.input.form import Choice, Form, validated, whole, written
 from tpusim.input.scalars import name_text, show
 from tpusim.input.source import open_document
 from tpusim.machines.family import USUAL, Family, Machine, family_in, family_of, load_hardware
-from tpusim.machines.tpu.cost import total_mm2
-from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.family import FAMILY as TPU
 from tpusim.network.formats.asked import OPS, ModelOptions, check_ops
 from tpusim.network.workload import MOST_IMAGES
 from tpusim.network.workload_file import open_workload, workload_of
@@ -51,10 +48,12 @@ class Goal:
 def costs(hardware: Machine) -> dict[str, float | None]:
     """Return COSTS of a machine: PEs, lanes, bytes of all vector memories, bytes a second of HBM, mm2.
 
-    Lanes and areas are known of TPUs alone.
+    None for lanes and areas of machines of which nobody knows any.
     """
-    lanes, area = (hardware.lanes, total_mm2(hardware)) if isinstance(hardware, Hardware) else (None, None)
-    known = hardware.pes, lanes, hardware.sram_bytes, hardware.hbm_bytes_per_s, area
+    family = family_of(hardware)
+    lanes, area = family.lanes(hardware), family.area(hardware)
+    count, mm2 = lanes.count if lanes else None, area.total_mm2 if area else None
+    known = hardware.pes, count, hardware.sram_bytes, hardware.hbm_bytes_per_s, mm2
     return dict(zip(COSTS, known, strict=True))
 
 
@@ -194,7 +193,7 @@ def _family(info: ValidationInfo) -> Family:
     try:
         return family_in(open_document(str(_raw(info, "hardware")), "configs"))
     except InputError:
-        return TPU
+        return USUAL_FAMILY
 
 
 def _lowering(given: object, info: ValidationInfo) -> str | None:

@@ -15,7 +15,7 @@ from typing import Any
 from zlib import crc32
 
 from tpusim.base.errors import InputError
-from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.family import family_of
 from tpusim.network.workload import Workload
 from tpusim.result.records import LayerResult, Total, total_of
 from tpusim.result.vocabulary.figures import FIGURES, value_of
@@ -24,8 +24,7 @@ from tpusim.study.sweep.points import Point
 
 _MODEL = (
     "network/**/*.py", "memory/**/*.py", "technology/*.py", "machines/**/*.py", "flow/account.py",
-    "flow/energy_account.py", "flow/choice.py", "flow/lowerings.py", "flow/modelled.py", "flow/fusion.py",
-    "flow/chains.py", "flow/residency.py", "result/records.py",
+    "flow/choice.py", "flow/lowerings.py", "flow/fusion.py", "flow/chains.py", "result/records.py",
 )  # fmt: skip
 
 
@@ -45,9 +44,7 @@ def model_version() -> str:
 def key_of(point: Point) -> str:
     """Return a digest of a point's complete inputs and of the version of the model."""
     machine = {name: value for name, value in point.hardware.to_dict().items() if name != "name"}
-    if isinstance(point.hardware, Hardware):
-        # A shipped technology goes by its name there, and its constants may change.
-        machine["technology"] = point.hardware.silicon.to_dict()
+    machine |= family_of(point.hardware).constants(point.hardware)
     inputs = {"work": _digest(point.workload), "hardware": machine, "lowering": point.lowering}
     return sha256(f"{model_version()} {json.dumps(inputs, sort_keys=True)}".encode()).hexdigest()
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache
 from math import ceil
 from os import cpu_count
 from statistics import fmean, median
 from typing import TypeVar
 
 from tpusim.base.errors import CapacityError
-from tpusim.flow.engines import unwatched
+from tpusim.flow.choice import prepared
 from tpusim.flow.lowerings import check_known
-from tpusim.flow.steps import steps_of
 from tpusim.machines.family import Machine, family_of, load_hardware
 from tpusim.network.ops.op import Op
 from tpusim.study.processes import Processes
@@ -278,7 +277,7 @@ def taken(simulation: Simulation) -> int | None:
     """Its cycles; None where the machine cannot take a block that is imposed on it."""
     layer, batch, hardware, lowering = simulation.layer, simulation.batch, simulation.hardware, simulation.lowering
     try:
-        ready = steps_of(hardware).prepared(layer, batch, lowering, partial(unwatched, layer.name))
+        ready = prepared(layer, batch, hardware, lowering)
         cycles: int = ready.timing.cycles
     except CapacityError:
         if not simulation.imposed:

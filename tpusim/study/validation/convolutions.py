@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import NamedTuple
 
-from tpusim.machines.tpu.sections import BlockSizes
 from tpusim.network.ops.array_op import Conv2d
 from tpusim.network.ops.conv_transpose2d import ConvTranspose2d
 from tpusim.network.ops.op import Op
@@ -272,7 +272,7 @@ class Windows:
 class TheirBlock:
     """The block of ours that is a window of theirs, and the order of blocks; or the `reason` why there is none."""
 
-    block: BlockSizes = field(default_factory=BlockSizes)
+    block: Mapping[str, int] = field(default_factory=dict)
     loop_order: str = "auto"
     reason: str = ""
 
@@ -281,7 +281,7 @@ class TheirBlock:
         """The overrides of a machine that make its blocks so, instead of all that it says of them; none where there is
         no such block.
         """
-        sizes = tuple(f"mapping.block.{name}={value}" for name, value in self.block.given.items())
+        sizes = tuple(f"mapping.block.{name}={value}" for name, value in self.block.items())
         return (*sizes, "mapping.block_m=auto", f"mapping.loop_order={self.loop_order}") if sizes else ()
 
 
@@ -294,7 +294,7 @@ def their_block(row: Row) -> TheirBlock:
         taps = f"{windows.tap_rows} x {windows.tap_cols} of {tap_rows} x {tap_cols} taps"
         return TheirBlock(reason=f"{taps} at a time: ours follow one another along the rows of the filter")
     # Windows are padded to whole registers.
-    block = BlockSizes(
+    block = dict(
         rows=windows.rows,
         cols=windows.cols,
         images=min(windows.images, int(row["batch"])),

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import ArrayLike, NDArray
 
+from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import (
     PADDING,
     Addresses,
@@ -28,7 +29,7 @@ from tpusim.machines.tpu.program.addresses import (
 from tpusim.machines.tpu.program.moves import ends_of
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.tensor import Along, Elements, Part, Tensor
-from tpusim.machines.tpu.program.transfers import Transfer
+from tpusim.machines.tpu.program.transfers import Fill, Transfer
 
 Values = NDArray[np.floating[Any]]
 Numbers = NDArray[Any]
@@ -293,3 +294,18 @@ def _stretches(lane: tuple[Along, ...]) -> list[tuple[Along, ...]]:
         ends += [turn] if turn - ends[-1] > 1 else []
     cuts = pairwise([*ends, coordinates.shape[1]])
     return [tuple(Along(a.axis, a.coordinates[first:stop]) for a in lane) for first, stop in cuts]
+
+
+def filled(
+    program: Program, hardware: Hardware, tensor: str, operands: Mapping[str, NDArray[Any]], empty: float
+) -> Values:
+    """What all fills of a tensor leave in the lanes, [lane, word, element]; `empty` where they put nothing."""
+    source = hbm_tensors(program, program.given(operands), ())[tensor]
+    memory = np.full((hardware.lanes, program.words, hardware.vector_memory.word_elements), empty, np.float32)
+    for step in program.steps:
+        if isinstance(step, Fill) and step.tensor.name == tensor:
+            for part in step.parts:
+                values = source.read(part)
+                for first in part.first_lanes:
+                    pack(values, memory[first : first + part.lanes, part.base : part.base + part.words], part)
+    return memory

@@ -17,6 +17,7 @@ from tpusim.machines.tpu.definition import BIAS_CYCLES, CLIENTS, FREE, WEIGHT, F
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.board import DmaTransfer, Loads, Log, Passes, VectorWork
 from tpusim.machines.tpu.event.calendar import Owners, Ports
+from tpusim.machines.tpu.observation.drawing import MOST_CHANNELS, TimelineDrawing
 from tpusim.machines.tpu.observation.timeline import Cycles, Pieces, Timeline, Track
 from tpusim.machines.tpu.observation.timing import PORT_CLIENTS, Timing, accounts, split, unit_name
 from tpusim.machines.tpu.program.program import Program
@@ -92,10 +93,6 @@ def bus_use(moves: Iterable[DmaTransfer], program: Program) -> dict[str, int]:
     return dict(held)
 
 
-MOST_CHANNELS = 64
-"""Of a DRAM are drawn."""
-
-
 @dataclass(frozen=True, eq=False)
 class Recording:
     """A run of `program` from which timelines can be drawn; `ports` are those of lane 0, by account."""
@@ -134,6 +131,10 @@ class Recording:
         drawn = {name: Track.of(pieces) for name, pieces in tracks.items()}
         ports = {name: _port(owners[span.start : span.stop], span.start) for name, owners in self.ports.items()}
         return Timeline(self.cycles, drawn | ports)
+
+    def drawn(self, first: int, stop: int) -> TimelineDrawing:
+        """As a trace shows it, complete in cycles [first, stop)."""
+        return TimelineDrawing(self.program, self.timeline(first, stop), self.hardware)
 
     def _of_array(self, array: int, log: Log, span: range) -> Iterator[tuple[str, Iterable[Pieces]]]:
         """The tracks of an array, or of all that share weights."""

@@ -15,10 +15,10 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
+from tpusim.machines.lowered import TimeSlice
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Vector
 from tpusim.machines.tpu.program.transfers import Fill, Keep, Spill
-from tpusim.result.vocabulary.states import CLIENTS
 
 Cycles = NDArray[np.int64]
 
@@ -34,16 +34,6 @@ class Pieces:
     starts: Cycles | int
     cycles: Cycles | int
     steps: Cycles | int = -1
-
-
-@dataclass(frozen=True, slots=True)
-class TimeSlice:
-    """Cycles [start, end) in which a unit does one thing; `step` of the Program, or -1 for none in particular."""
-
-    start: int
-    end: int
-    name: str
-    step: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -113,50 +103,11 @@ class Timeline:
         return sum(len(track) for track in self.tracks.values())
 
 
-@dataclass(frozen=True, slots=True)
-class Access:
-    """What a lane's port does in a cycle: in a word, in a sentence about the lane, and its tone in a picture."""
-
-    word: str
-    meaning: str
-    tone: str
-
-
-UNUSED = "-"
-"""A slot that padding, or a lane that has no part in the step, leaves unused."""
-
-ACCESSES = {
-    ".": Access("free", "", "#ffffff"),
-    "R": Access("ifmap", "reads ifmap", CLIENTS["ifmap"].look.light),
-    "p": Access("pointer", "reads pointers", CLIENTS["pointer"].look.light),
-    "P": Access("psum", "reads a partial sum", CLIENTS["psum"].look.light),
-    "W": Access("result", "writes a result", CLIENTS["result"].look.light),
-    "v": Access("vector", "works for the vector unit", CLIENTS["vector"].look.light),
-    "k": Access("weight", "reads weights", CLIENTS["weight"].look.light),
-    "f": Access("fill", "is filled", CLIENTS["dma"].look.light),
-    "s": Access("spill", "is spilled", "#c49a6c"),
-    UNUSED: Access("unused", "leaves its slot unused (padding, or no part in the step)", "#e8e8e8"),
-}
-"""By letter: first those of the port's clients, FREE to DMA, then a DMA access that spills. Legends skip the first."""
-
-WORKING = "PEs that hold an activation (zeros of unused rows and columns included)"
-MOVING = "weights on their way"
-
 LOOK_EVERY = 1024
 """Cycles between two looks at a clock that runs."""
 
 Watch = Callable[[int], None]
 """Told now and then how many cycles have passed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cycle:
-    """A letter for each lane's port; how many PEs are WORKING, how many weights MOVING."""
-
-    number: int
-    ports: str
-    working: int
-    moving: int
 
 
 def unwatched(_: int) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from tpusim.machines.lowered import by_unit
 from tpusim.machines.tpu.definition import CLIENTS, Ports, port_name
 from tpusim.machines.tpu.program.program import Program
 from tpusim.result.records import STALL_CAUSES
@@ -97,6 +98,19 @@ class Timing:
     writes: int
     hbm: HbmUse | None = None
     layers: tuple[Timing, ...] = ()
+
+    @property
+    def compared(self) -> dict[str, int | float]:
+        """Every figure by its name, those of layers' shares behind those of the whole."""
+        held = {f"bus for {label}": cycles for label, cycles in self.bus.items()}
+        dram = self.hbm.figures if self.hbm else {}
+        shares = {
+            f"{name} of layer {number}": figure
+            for number, share in enumerate(self.layers)
+            for name, figure in share.compared.items()
+        }
+        whole = {"cycles": self.cycles, **by_unit(self.units), **held, "reads": self.reads, "writes": self.writes}
+        return {**whole, **dram, **shares}
 
 
 def who_waits(program: Program, stuck: Sequence[int]) -> str:

@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.base.errors import CheckFailed, DeadlockError, InputError, PortConflict, Problem
+from tpusim.machines.lowered import Cycle
 from tpusim.machines.tpu.definition import CLIENTS, DMA, IFMAP, NEVER, POINTER, PSUM, RESULT, VECTOR, WEIGHT
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.observation.timeline import ACCESSES, LOOK_EVERY, UNUSED, Cycle, Watch, unwatched
+from tpusim.machines.tpu.observation.timeline import LOOK_EVERY, Watch, unwatched
 from tpusim.machines.tpu.observation.timing import Timing, accounts, unit_name, who_waits
 from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
@@ -31,6 +32,7 @@ from tpusim.machines.tpu.register.issue import StreamUnit, VectorRegisters, Vect
 from tpusim.machines.tpu.register.lanes import Lanes
 from tpusim.machines.tpu.register.wires import IDLE, Client, Order, Port, Scoreboard, Wires
 from tpusim.memory.timing import Clocks
+from tpusim.result.vocabulary.states import ACCESSES, UNUSED
 
 Values = NDArray[np.floating[Any]]
 
