@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -79,6 +79,12 @@ class Tiling(Generic[Extent]):
     def at(self: Tiling[Counts], index: int) -> Tiling[int]:
         """The candidate at a place of the arrays."""
         return self.each(lambda values: values[index].item())
+
+
+def together(tilings: Sequence[Tiling[Counts]]) -> Tiling[Counts]:
+    """The candidates of all of them, in order."""
+    found: Tiling[Counts] = tilings[0].each(lambda *parts: np.concatenate(parts), *tilings[1:])
+    return found
 
 
 def word_groups(images: int, word_elements: int) -> tuple[int, int]:

@@ -228,7 +228,10 @@ def least_words(shape: ConvShape, hardware: Hardware, cut: Cut, among: type[Cand
 
 def _tilings(extents: Extents, **held: Counts | int | str) -> Tiling[Counts]:
     """Blocks of these extents, each held like that."""
-    arrays: dict[str, Any] = {name: np.broadcast_to(value, extents.rows.shape) for name, value in held.items()}
+    arrays: dict[str, Any] = {
+        name: value if isinstance(value, np.ndarray) else np.full(len(extents.rows), value)
+        for name, value in held.items()
+    }
     return Tiling(**extents._asdict(), **arrays)
 
 

@@ -5,7 +5,7 @@ A simulation tries them in the order of what no run of them can beat, so that it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
@@ -16,7 +16,7 @@ import numpy as np
 
 from tpusim.machines.tpu.cut.geometry import ConvShape
 from tpusim.machines.tpu.cut.reduction import Cut
-from tpusim.machines.tpu.cut.tiling import Counts, Tiling
+from tpusim.machines.tpu.cut.tiling import Counts, Tiling, together
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.search.bound import Bound
 from tpusim.machines.tpu.search.candidates import Candidates, Way
@@ -93,17 +93,24 @@ def _better(candidates: Candidates, simple: _Choice | None, other: _Choice | Non
     return other if others * (1 / (1 + TOLERANCE) if fewer else 1 + TOLERANCE) < mine else simple
 
 
-def _first_close(candidates: Candidates, ways: Iterable[Way]) -> _Choice | None:
+def _first_close(candidates: Candidates, ways: Sequence[Way]) -> _Choice | None:
     """The first of the ways whose estimate lies close to the best: it moves data in the fewest pieces. Of each way the
     cheapest that fits; of those close to it, the one with the largest block.
     """
-    found = list[tuple[float, Tiling[Counts], int]]()
-    for tilings, fits in ways:
-        cost = np.where(fits, candidates.estimate(tilings), np.inf)
-        at = int(np.where(cost <= cost.min() * (1 + TOLERANCE), tilings.psum_words, 0).argmax())
-        found.append((float(cost[at]), tilings, at))
-    least = min((cost for cost, *_ in found), default=0) * (1 + TOLERANCE)
-    return next((_Choice(cost, tilings.at(at)) for cost, tilings, at in found if cost <= least), None)
+    if not ways:
+        return None
+    # Together, as an estimate takes as long for one as for a thousand.
+    tilings, fits = together([tilings for tilings, _ in ways]), np.concatenate([fits for _, fits in ways])
+    cost = np.where(fits, candidates.estimate(tilings), np.inf)
+    found, begin = list[int](), 0
+    for _, of_way in ways:
+        mine = slice(begin, begin + len(of_way))
+        close = cost[mine] <= cost[mine].min() * (1 + TOLERANCE)
+        found.append(begin + int(np.where(close, tilings.psum_words[mine], 0).argmax()))
+        begin = mine.stop
+    least = cost[found].min() * (1 + TOLERANCE)
+    at = next(at for at in found if cost[at] <= least)
+    return _Choice(float(cost[at]), tilings.at(at))
 
 
 def _chosen(candidates: Candidates) -> tuple[Candidates, Tiling[int]]:
@@ -174,7 +181,7 @@ def _in_order(candidates: Candidates) -> Iterator[tuple[Tiling[Counts], int, flo
     if not found:
         return
     # Together, as a bound takes as long for one as for a thousand.
-    tilings: Tiling[Counts] = found[0].each(lambda *parts: np.concatenate(parts), *found[1:])
+    tilings = together(found)
     least = Bound(candidates).cycles(tilings)
     order = np.lexsort((tilings.filter_buffers, least, -tilings.psum_words, least // (least.min() * ALIKE)))
     left = np.minimum.accumulate(least[order][::-1])[::-1]
