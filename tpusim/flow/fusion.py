@@ -10,9 +10,10 @@ from functools import lru_cache
 
 from tpusim.base.errors import CapacityError
 from tpusim.flow.choice import prepared
-from tpusim.flow.engines import Watch, unwatched
+from tpusim.flow.engines import LayerWatch
 from tpusim.flow.lowerings import AUTO, asked_of, usual, with_unasked
-from tpusim.machines.family import Machine, Riding, family_of
+from tpusim.machines.family import Checking, Fusing, Machine, family_of
+from tpusim.machines.lowered import unheard
 from tpusim.network.ops.array_op import ArrayOp
 from tpusim.network.ops.elementwise import Add, Arithmetic, Clip, LeakyRelu, Relu
 from tpusim.network.ops.fused import OTHER, Fused
@@ -80,7 +81,7 @@ def fused(
     hardware: Machine,
     lowering: str | None = None,
     wanted: Callable[[str], bool] = _all_of_them,
-    watch: Watch = unwatched,
+    watch: LayerWatch = unheard,
 ) -> Workload:
     """The workload as its layers run.
 
@@ -113,7 +114,7 @@ def fused(
 
 class _Fusion:
     def __init__(
-        self, workload: Workload, hardware: Machine, riding: Riding, lowering: str, empty: Collection[str] = ()
+        self, workload: Workload, hardware: Machine, riding: Fusing, lowering: str, empty: Collection[str] = ()
     ) -> None:
         """The layers called `empty` carry nothing."""
         self.workload, self.hardware, self.riding, self.family = workload, hardware, riding, family_of(hardware)
@@ -214,7 +215,7 @@ class _Fusion:
         try:
             asked = self.family.meant(layer, self.lowerings[layer])
             biased = Fused(layer.name, layer, bias=True)
-            self.family.planned(biased, self.workload.batch, self.hardware, asked, sys.maxsize)
+            self.family.planned(biased, self.workload.batch, self.hardware, asked, Checking(), sys.maxsize)
         except CapacityError:
             return False
         return True

@@ -8,13 +8,13 @@ from typing import Any
 
 from tpusim.base.errors import CheckFailed, InputError, failures_named
 from tpusim.flow.choice import prepared
-from tpusim.flow.engines import Task, memory_needed, unwatched
+from tpusim.flow.engines import memory_needed
 from tpusim.flow.lowerings import asked_of, usual
-from tpusim.flow.need import Room, room_for
+from tpusim.flow.need import room_for
 from tpusim.flow.numbers import SMALL
 from tpusim.flow.simulation import shared
 from tpusim.machines.family import Machine, family_of
-from tpusim.machines.lowered import Cycle, Lowered, Slot, Told
+from tpusim.machines.lowered import Chain, Cycle, Lowered, Slot, Told
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 
@@ -31,7 +31,7 @@ class Stretch:
 
 
 def trace(
-    workload: Workload, hardware: Machine, *, lowering: str = "channel_first", seed: int = 0
+    workload: Workload, hardware: Machine, *, lowering: str | None = None, seed: int = 0
 ) -> tuple[int, Callable[[int, Told], Iterator[Cycle]]]:
     """How many cycles a workload of one layer takes, from the event engine, and a run of the register engine.
 
@@ -44,22 +44,39 @@ def trace(
         CheckFailed: the Program names lanes that do not exist.
         DeadlockError: the Program's steps wait for one another for ever.
     """
-    layer, batch = _only_layer(workload), workload.batch
+    if len(workload.layers) != 1:
+        names = ", ".join([*(layer.name for layer in workload.layers[:8]), *["..."] * (len(workload.layers) > 8)])
+        raise InputError(
+            f"a trace of lanes shows one layer; --layers leaves {len(workload.layers)} of {workload.name}: {names}; "
+            "a .perfetto-trace shows any number"
+        )
+    (layer,), batch, family = workload.layers, workload.batch, family_of(hardware)
+    lowering = lowering or usual(family)
     room_for(workload, hardware, lowering, "register", check=False)
-    ((_, asked),) = asked_of(workload, lowering, family_of(hardware))
+    ((_, asked),) = asked_of(workload, lowering, family)
     ready = prepared(layer, batch, hardware, asked)
     with failures_named(layer), memory_needed(layer):
         total = ready.timing.cycles
         running = ready.lane_by_lane(SMALL.operands(layer, batch, seed))
 
     def cycles(first: int, watch: Told) -> Iterator[Cycle]:
+        last = -1
         with failures_named(layer):
-            yield from _agreeing(running(first, watch), total)
+            for cycle in running(first, watch):
+                last = cycle.number
+                if last >= total:
+                    break
+                yield cycle
+            # The event engine says how long a trace is; the register engine must end there.
+            if last != total - 1:
+                found = "more" if last >= total else f"{last + 1:,}"
+                says = f"the engines disagree: {total:,} cycles in the event engine, {found} in the register engine"
+                raise CheckFailed(says)
 
     return total, cycles
 
 
-def recordings(workload: Workload, hardware: Machine, *, lowering: str = "channel_first") -> Iterator[Stretch]:
+def recordings(workload: Workload, hardware: Machine, *, lowering: str | None = None) -> Iterator[Stretch]:
     """Runs of the event engine that tell what every unit does when, in the order of the network.
 
     Where layers overlap, those of a chain are one run. Others of one shape share theirs.
@@ -69,32 +86,28 @@ def recordings(workload: Workload, hardware: Machine, *, lowering: str = "channe
             computer has too little memory.
         DeadlockError: the steps of a Program wait for one another for ever; names the layer.
     """
+    family, batch = family_of(hardware), workload.batch
+    lowering = lowering or usual(family)
     room = room_for(workload, hardware, lowering, "event", check=False)
-    overlap = family_of(hardware).overlaps(hardware)
-    return (_overlapping if overlap else _one_by_one)(workload, hardware, lowering, room)
 
-
-def _one_by_one(workload: Workload, hardware: Machine, lowering: str, room: Room) -> Iterator[Stretch]:
-    def record(layer: Op, asked: str) -> Any:
-        ready = prepared(layer, workload.batch, hardware, asked)
-        with failures_named(layer):
-            return ready.recorded()
-
-    for layer, _, recorded in shared(workload, lowering, record, room, family_of(hardware)):
-        yield Stretch((layer,), recorded, (0, recorded.cycles))
-
-
-def _overlapping(workload: Workload, hardware: Machine, lowering: str, room: Room) -> Iterator[Stretch]:
     def ready(layer: Op, asked: str) -> Lowered:
-        return prepared(layer, workload.batch, hardware, asked)
+        return prepared(layer, batch, hardware, asked)
 
-    family = family_of(hardware)
-    lowered = shared(workload, lowering, ready, room, family)
-    tasks = (Task(layer, workload.batch, each, False, 0, unwatched) for layer, _, each in lowered)
-    for chain in family.chains(tasks, workload, hardware, room.kept):
+    def recorded(layer: Op, asked: str) -> Any:
+        made = ready(layer, asked)
+        with failures_named(layer):
+            return made.recorded()
+
+    def together(chain: Chain) -> Stretch:
         with failures_named(chain):
-            recorded, cuts = chain.recorded()
-        yield Stretch(tuple(task.layer for task in chain.members), recorded, cuts)
+            recording, cuts = chain.recorded()
+        return Stretch(tuple(layer for layer, _ in chain.members), recording, cuts)
+
+    if family.overlaps(hardware):
+        lowered = shared(workload, lowering, ready, room, family)
+        return map(together, family.chains(lowered, workload, hardware, room.kept))
+    runs = shared(workload, lowering, recorded, room, family)
+    return (Stretch((layer,), run, (0, run.cycles)) for layer, run in runs)
 
 
 def slots(
@@ -114,29 +127,4 @@ def slots(
         return ready.timing.cycles, ready.slots()
 
     room = room_for(workload, machine, lowering, "event", check=False)
-    return ((layer, *found) for layer, _, found in shared(workload, lowering, made, room, family))
-
-
-def _only_layer(workload: Workload) -> Op:
-    if len(workload.layers) != 1:
-        names = ", ".join([*(layer.name for layer in workload.layers[:8]), *["..."] * (len(workload.layers) > 8)])
-        raise InputError(
-            f"a trace of lanes shows one layer; --layers leaves {len(workload.layers)} of {workload.name}: {names}; "
-            "a .perfetto-trace shows any number"
-        )
-    return workload.layers[0]
-
-
-def _agreeing(cycles: Iterator[Cycle], total: int) -> Iterator[Cycle]:
-    """The event engine says how long a trace is; the register engine must end there."""
-    last = -1
-    for cycle in cycles:
-        last = cycle.number
-        if last >= total:
-            break
-        yield cycle
-    if last != total - 1:
-        raise CheckFailed(
-            f"the engines disagree: {total:,} cycles in the event engine, "
-            f"{'more' if last >= total else f'{last + 1:,}'} in the register engine"
-        )
+    return ((layer, *found) for layer, found in shared(workload, lowering, made, room, family))

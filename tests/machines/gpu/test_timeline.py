@@ -19,7 +19,7 @@ def slots_of(
     layer: Op, lowering: str, changes: tuple[str, ...] = ()
 ) -> tuple[dict[str, list[Slot]], dict[str, int], int]:
     ready = FAMILY.lowered(layer, 8, load_hardware("v100", changes), lowering)
-    timing = ready.timed()
+    timing = ready.timing
     return {name: list(found) for name, found in ready.slots().items()}, dict(timing.units["sms"]), timing.cycles
 
 

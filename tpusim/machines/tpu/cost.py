@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tpusim.machines.family import Area, AreaPart, Sram
+from tpusim.machines.family import AreaPart, ChipArea, Sram
 from tpusim.machines.tpu.description import Hardware
 
 NARROW_BITS = 16
@@ -72,9 +72,9 @@ def parts_of(hardware: Hardware) -> Iterator[AreaPart]:
     yield flip_flops("vector_registers", "its registers", scalar_words(hardware), of, bits)
 
 
-def area_of(hardware: Hardware) -> Area:
+def area_of(hardware: Hardware) -> ChipArea:
     """What the machine takes of a chip."""
-    return Area(
+    return ChipArea(
         hardware.silicon,
         tuple(parts_of(hardware)),
         memories_by_macro(hardware),

@@ -13,7 +13,7 @@ import numpy as np
 
 from tpusim.base.imports import need
 from tpusim.base.words import counted
-from tpusim.machines.lowered import Account, Cycle, Lowered, Phases, Told
+from tpusim.machines.lowered import Account, Cycle, InParts, Lowered, Phases, Told, WrittenTensor
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.accounts import Recording
@@ -21,13 +21,13 @@ from tpusim.machines.tpu.lowering.drafts import Draft
 from tpusim.machines.tpu.lowering.registry import drafts_of
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.program import Explanation, Program
-from tpusim.machines.tpu.runs.account import account_of, wanted_bytes
-from tpusim.machines.tpu.runs.phases import phases_of
-from tpusim.network.ops.op import Op
+from tpusim.machines.tpu.program.transfers import Spill
+from tpusim.machines.tpu.runs.account import account_of, phases_of, wanted_bytes
+from tpusim.network.ops.op import OFMAP, Op
 
 if TYPE_CHECKING:
     from tpusim.machines.tpu.datapath.memories import Values
-    from tpusim.machines.tpu.runs.parts import ProgramInParts
+    from tpusim.machines.tpu.program.tensor import Tensor as HeldTensor
     from tpusim.reference import Operands, Tensor
 
 CLOSE = 0.03
@@ -59,7 +59,8 @@ class Prepared(Lowered):
         vars(more)["timing"] = self.timing
         return more
 
-    def timed(self) -> Timing:
+    @cached_property
+    def timing(self) -> Timing:
         """From event to event."""
         return event.run(self.program, self.hardware)
 
@@ -111,11 +112,23 @@ class Prepared(Lowered):
 
         return partial(register.trace, register.RegisterMachine(self.program, self.hardware, as_floats(operands)))
 
-    def in_parts(self, number: np.dtype[Any]) -> ProgramInParts:
-        """What the data path writes, spill by spill."""
-        from tpusim.machines.tpu.runs.parts import ProgramInParts
+    def in_parts(self, number: np.dtype[Any]) -> InParts:
+        """What the data path writes, spill by spill. Raises CheckFailed when the Program names what is not there."""
+        # Here, because a run without a check needs none of them.
+        from tpusim.machines.tpu import datapath
+        from tpusim.machines.tpu.datapath.memories import HbmTensor
+        from tpusim.machines.tpu.program.check import check_program
 
-        return ProgramInParts(self.program_for(number), self.hardware)
+        program = self.program_for(number)
+        check_program(program, self.hardware)
+
+        def written(tensor: HeldTensor) -> WrittenTensor:
+            spills = (step for step in program.steps if isinstance(step, Spill) and step.tensor.name == tensor.name)
+            parts = [part for step in spills for part in step.parts]
+            return WrittenTensor(tensor.shape, parts, lambda content: HbmTensor(tensor, content, parts))
+
+        tensors = {name: written(program.tensor(name)) for name in {OFMAP, *program.checked}}
+        return InParts(program.number, tensors, partial(datapath.run, program, self.hardware))
 
 
 def need_numba() -> None:
@@ -140,7 +153,25 @@ def prepared(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Prepar
         CheckFailed, DeadlockError: when a draft fails otherwise as it is timed.
     """
     drafts = drafts_of(layer, batch, hardware, lowering)
-    return _of_drafts(drafts, lambda each: _in_scratch(Prepared(*each.lower(), hardware, lowering, each)))
+
+    def made(draft: Draft) -> Prepared:
+        return _in_scratch(Prepared(*draft.lower(), hardware, lowering, draft))
+
+    if len(drafts) == 1:
+        return made(drafts[0])
+    tried: list[_Tried] = []
+
+    def promising() -> Iterator[Prepared]:
+        for draft in drafts:
+            if tried and _enough(tried, draft.least):
+                break
+            ready = made(draft)
+            tried.append(_Tried(ready.timing.cycles, len(ready.program.steps)))
+            yield ready
+            del ready
+
+    best = min(promising(), key=lambda each: each.timing.cycles)
+    return _told(best, drafts, [each.cycles for each in tried])
 
 
 def _in_scratch(ready: Prepared) -> Prepared:
@@ -159,25 +190,6 @@ def _in_scratch(ready: Prepared) -> Prepared:
     if not names or found.timing.cycles >= ready.timing.cycles:
         return ready
     return found.with_told({"scratch": f"it holds {', '.join(names)}"}, {})
-
-
-def _of_drafts(drafts: Sequence[Draft], make: Callable[[Draft], Prepared]) -> Prepared:
-    """The fastest of a lowering's drafts, which are tried as long as another may be clearly faster; or the only one."""
-    if len(drafts) == 1:
-        return make(drafts[0])
-    tried: list[_Tried] = []
-
-    def promising() -> Iterator[Prepared]:
-        for draft in drafts:
-            if tried and _enough(tried, draft.least):
-                break
-            made = make(draft)
-            tried.append(_Tried(made.timing.cycles, len(made.program.steps)))
-            yield made
-            del made
-
-    best = min(promising(), key=lambda each: each.timing.cycles)
-    return _told(best, drafts, [each.cycles for each in tried])
 
 
 class _Tried(NamedTuple):
