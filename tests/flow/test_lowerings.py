@@ -21,8 +21,7 @@ from tests.written import by_hand
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.base.errors import CapacityError, CheckFailed, InputError
 from tpusim.cli import app as cli
-from tpusim.flow.choice import prepared
-from tpusim.flow.lowerings import AUTO, candidates, known
+from tpusim.flow.lowerings import AUTO, candidates, known, prepared
 from tpusim.flow.need import AskedLayer, need_of
 from tpusim.flow.selection import select_layers
 from tpusim.machines.tpu.description import Hardware

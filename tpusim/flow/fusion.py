@@ -9,9 +9,8 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from tpusim.base.errors import CapacityError
-from tpusim.flow.choice import prepared
 from tpusim.flow.engines import LayerWatch
-from tpusim.flow.lowerings import AUTO, asked_of, usual, with_unasked
+from tpusim.flow.lowerings import AUTO, asked_of, prepared, usual, with_unasked
 from tpusim.machines.family import Checking, Fusing, Machine, family_of
 from tpusim.machines.lowered import unheard
 from tpusim.network.ops.array_op import ArrayOp

@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 from tpusim.base.errors import CapacityError, InputError, Problem
 from tpusim.base.memory import free_bytes
-from tpusim.flow.choice import fitting
-from tpusim.flow.lowerings import asked_of, at_its_place, tried
+from tpusim.flow.lowerings import asked_of, at_its_place, fitting, tried
 from tpusim.flow.numbers import SMALL, Numbers
 from tpusim.machines.family import Checking, Machine, Need, family_of
 from tpusim.network.ops.op import Op

@@ -18,10 +18,9 @@ from threadpoolctl import threadpool_limits
 
 from tpusim.base.errors import InputError, did_you_mean
 from tpusim.base.version import __version__
-from tpusim.flow.choice import prepared
 from tpusim.flow.engines import ENGINES, Begun, LayerWatch, Task, layer_result, overlapping, timed
 from tpusim.flow.fusion import fused
-from tpusim.flow.lowerings import USUAL_FAMILY, asked_of, at_its_place, usual
+from tpusim.flow.lowerings import USUAL_FAMILY, asked_of, at_its_place, prepared, usual
 from tpusim.flow.need import Room, room_for
 from tpusim.flow.numbers import ANY_ORDER, INTEGERS, Numbers, check_numbers, numbers_of
 from tpusim.machines.family import Family, Machine, family_of

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tpusim.base.errors import CheckFailed, InputError, failures_named
-from tpusim.flow.choice import prepared
 from tpusim.flow.engines import memory_needed
-from tpusim.flow.lowerings import asked_of, usual
+from tpusim.flow.lowerings import asked_of, prepared, usual
 from tpusim.flow.need import room_for
 from tpusim.flow.numbers import SMALL
 from tpusim.flow.simulation import shared

@@ -185,7 +185,7 @@ class Family(Protocol):
         name: its key in FAMILIES and in files.
         title: what one of its machines is, in a sentence: "a TPU".
         engines: which of event, register and both keep its time; register is the family's second interpreter.
-        lowerings: every one by its name, and what it is in a line; the first is what a run takes unasked.
+        lowerings: the names of all; the first is what a run takes unasked.
         partial: those of some layers alone.
         unbounded: lowerings that round more than sums of products: what they transform grows before it cancels.
         array_order: whether its data path adds in the order of the machine, if it is asked to.
@@ -204,12 +204,15 @@ class Family(Protocol):
     def engines(self) -> tuple[str, ...]: ...
 
     @property
-    def lowerings(self) -> Mapping[str, str]: ...
+    def lowerings(self) -> Collection[str]: ...
 
     @property
     def partial(self) -> frozenset[str]:
         """None."""
         return frozenset()
+
+    def glosses(self) -> Mapping[str, str]:
+        """What each lowering is, in a line."""
 
     def paths(self) -> tuple[str, ...]:
         """Every field that `--set` and sweeps may change: "clock", "array.rows"."""

@@ -112,6 +112,9 @@ class ToyFamily(Family):
     lowerings: ClassVar[dict[str, str]] = {"plain": "all at once", "slow": "in halves"}
     partial = frozenset({"slow"})
 
+    def glosses(self) -> Mapping[str, str]:
+        return self.lowerings
+
     def paths(self) -> tuple[str, ...]:
         return _FORM.paths
 

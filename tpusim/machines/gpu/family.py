@@ -72,6 +72,10 @@ class Gpus(Family):
     engines = ("event", "register", "both")
     lowerings = GLOSSES
 
+    def glosses(self) -> Mapping[str, str]:
+        """As tables have them."""
+        return GLOSSES
+
     def paths(self) -> tuple[str, ...]:
         """Fields of a file's sections."""
         return description.FORM.paths

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -32,19 +32,6 @@ LARGEST_ARRAY = 1024
 _FLOAT_BYTES = 4
 
 
-class _Glosses(Mapping[str, str]):
-    """The gloss of each lowering, for which its module is imported; names come without."""
-
-    def __getitem__(self, name: str) -> str:
-        return LOWERINGS[name].gloss
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(LOWERINGS)
-
-    def __len__(self) -> int:
-        return len(LOWERINGS)
-
-
 class Tpu(Family):
     """Systolic arrays beside vector memories: `machines.family.Family`."""
 
@@ -55,14 +42,18 @@ class Tpu(Family):
     array_order = True
 
     @property
-    def lowerings(self) -> Mapping[str, str]:
-        """Glosses by the names of the registry, which tests add to."""
-        return _Glosses()
+    def lowerings(self) -> Collection[str]:
+        """Names of the registry, which tests add to; they cost no import."""
+        return LOWERINGS
 
     @property
     def partial(self) -> frozenset[str]:
         """Names of lowerings that refuse some layers."""
         return frozenset(name for name, each in LOWERINGS.items() if each.partial)
+
+    def glosses(self) -> Mapping[str, str]:
+        """Those that lowerings have, whose modules are imported."""
+        return {name: each.gloss for name, each in LOWERINGS.items()}
 
     def paths(self) -> tuple[str, ...]:
         """Every field of its description, and "array.size"."""

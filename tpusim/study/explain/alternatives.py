@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tpusim.base.errors import InputError, UnsuitableError, failures_named
-from tpusim.flow.choice import prepared
 from tpusim.flow.engines import UNCHECKED, layer_result
-from tpusim.flow.lowerings import AUTO, candidates
+from tpusim.flow.lowerings import AUTO, candidates, prepared
 from tpusim.flow.need import room_for
 from tpusim.flow.simulation import simulate
 from tpusim.machines.family import Machine, family_of
