@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -14,7 +14,7 @@ from tpusim.flow.lowerings import AUTO, asked_of, prepared, usual, with_unasked
 from tpusim.machines.family import Checking, Fusing, Machine, family_of
 from tpusim.machines.lowered import unheard
 from tpusim.network.ops.array_op import ArrayOp
-from tpusim.network.ops.elementwise import Add, Arithmetic, Clip, LeakyRelu, Relu
+from tpusim.network.ops.elementwise import Add, Clip, LeakyRelu, Relu
 from tpusim.network.ops.fused import OTHER, Fused
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Source, Workload
@@ -71,15 +71,11 @@ def _cycles(asked: _Timed) -> int:
     return cycles
 
 
-def _all_of_them(name: str) -> bool:
-    return True
-
-
 def fused(
     workload: Workload,
     hardware: Machine,
     lowering: str | None = None,
-    wanted: Callable[[str], bool] = _all_of_them,
+    wanted: Callable[[str], bool] = lambda name: True,
     watch: LayerWatch = unheard,
 ) -> Workload:
     """The workload as its layers run.
@@ -99,24 +95,24 @@ def fused(
     """
     workload = workload if lowering else with_unasked(workload, hardware)
     family = family_of(hardware)
-    riding, asked = family.riding(hardware), lowering or usual(family)
-    if riding is None:
+    fusing, asked = family.fusing(hardware), lowering or usual(family)
+    if fusing is None:
         return workload
-    fusion = _Fusion(workload, hardware, riding, asked)
+    fusion = _Fusion(workload, hardware, fusing, asked)
     whole = fusion.whole()
     dearer: set[str] = set()
     for name in fusion.bearers_of(wanted) if lowering == AUTO else ():
         watch(name, "timing it with and without what rides on it")
         dearer |= {name} if fusion.riders[name].dearer(workload, hardware) else set()
-    return _Fusion(workload, hardware, riding, asked, dearer).whole() if dearer else whole
+    return _Fusion(workload, hardware, fusing, asked, dearer).whole() if dearer else whole
 
 
 class _Fusion:
     def __init__(
-        self, workload: Workload, hardware: Machine, riding: Fusing, lowering: str, empty: Collection[str] = ()
+        self, workload: Workload, hardware: Machine, fusing: Fusing, lowering: str, empty: Collection[str] = ()
     ) -> None:
         """The layers called `empty` carry nothing."""
-        self.workload, self.hardware, self.riding, self.family = workload, hardware, riding, family_of(hardware)
+        self.workload, self.hardware, self.fusing, self.family = workload, hardware, fusing, family_of(hardware)
         unsaid = usual(self.family)
         asked = asked_of(workload, unsaid if lowering == AUTO else lowering, self.family)
         # Where a layer's lowering is left open, the usual one says what its results may carry.
@@ -143,14 +139,10 @@ class _Fusion:
         edges = tuple((name, self._read(name)) for name in self.edges if name not in self.within)
         ride = {name for name, each in self.riders.items() if each.bias}
         biases = tuple(each for each in self.workload.biases if each not in ride)
-        riders = *self.workload.riders, *self._carried()
+        # By layer that carries others their names, in the order in which results meet them.
+        carried = ((name, tuple(each.name for each in on.apart)) for name, on in self.riders.items() if on.apart)
+        riders = *self.workload.riders, *carried
         return replace(self.workload, layers=layers, edges=edges, riders=riders, biases=biases)
-
-    def _carried(self) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """By layer that carries others their names, in the order in which results meet them."""
-        for name, on in self.riders.items():
-            if on.apart:
-                yield name, tuple(each.name for each in on.apart)
 
     def bearers_of(self, wanted: Callable[[str], bool]) -> list[str]:
         """Layers that carry others, in order: of those `wanted`, and of what these add, whose place counts."""
@@ -173,69 +165,52 @@ class _Fusion:
         """Take a layer onto what it follows, if that can be."""
         sources = self.edges.get(layer.name, ())
         if isinstance(layer, ACTIVATIONS) and len(sources) == 1:
-            return self._finishes(layer, sources[0])
-        if isinstance(layer, Add) and layer.other == "each" and len(sources) == 2:
+            on = self._on(sources[0], layer, "finish")
+            finish = (*on.finish, layer) if on else (layer,)
+            done = sum(self.fusing.operations(each.operation, each.coefficients(1)) for each in finish)
+            if on is None or 1 + done > self.fusing.most:
+                return False
+            on.finish = finish
+        elif isinstance(layer, Add) and layer.other == "each" and len(sources) == 2:
             later, other = sorted(sources, key=lambda each: -self._made(each))
-            return self._adds(layer, later, other)
-        if isinstance(layer, Add) and len(sources) == 1 and self._is_a_bias(layer):
-            return self._begins(layer, sources[0])
-        return False
-
-    def _finishes(self, layer: Relu | LeakyRelu | Clip, source: Source) -> bool:
-        on = self._on(source, layer, "finish")
-        if on is None or 1 + sum(map(self._operations, (*on.finish, layer))) > self.riding.most:
+            on = self._on(later, layer, "add")
+            if on is None or on.adds or on.finish or self._made(other) >= self.place[on.layer.name]:
+                return False
+            on.adds, on.reads = True, (*on.reads[:1], other, *on.reads[1:])
+        elif isinstance(layer, Add) and len(sources) == 1:
+            # A number for each channel is a bias, also where a map for all images has one element.
+            on = self._on(sources[0], layer, "bias")
+            a_bias = layer.shapes(self.workload.batch)[OTHER] == (layer.channels, 1, 1, 1)
+            if on is None or not a_bias or on.bias or on.finish or on.layer.name in self.workload.biases:
+                return False
+            if not self._has_room(on.layer):
+                return False
+            on.bias = True
+        else:
             return False
-        on.finish = *on.finish, layer
-        return self._took(on, layer)
-
-    def _adds(self, layer: Add, source: Source, other: Source) -> bool:
-        on = self._on(source, layer, "add")
-        if on is None or on.adds or on.finish or self._made(other) >= self.place[on.layer.name]:
-            return False
-        on.adds, on.reads = True, (*on.reads[:1], other, *on.reads[1:])
-        return self._took(on, layer)
-
-    def _begins(self, layer: Add, source: Source) -> bool:
-        on = self._on(source, layer, "bias")
-        if on is None or on.bias or on.finish or on.layer.name in self.workload.biases or not self._has_room(on.layer):
-            return False
-        on.bias = True
-        return self._took(on, layer)
-
-    def _is_a_bias(self, layer: Arithmetic) -> bool:
-        """Whether what it adds is a number for each channel, also where a map for all images has one element."""
-        channels, *rest = layer.shapes(self.workload.batch)[OTHER]
-        return channels == layer.channels and rest == [1, 1, 1]
-
-    def _has_room(self, layer: ArrayOp) -> bool:
-        """Whether biases of a layer fit beside it, by the lowering that it is asked for."""
-        if not self._carries(layer, "bias"):
-            return False
-        try:
-            asked = self.family.meant(layer, self.lowerings[layer])
-            biased = Fused(layer.name, layer, bias=True)
-            self.family.planned(biased, self.workload.batch, self.hardware, asked, Checking(), sys.maxsize)
-        except CapacityError:
-            return False
-        return True
-
-    def _carries(self, layer: ArrayOp, what: str) -> bool:
-        """Whether that may ride on a layer, by the lowering that it is asked for."""
-        return what in self.riding.carries(self.family.meant(layer, self.lowerings[layer]))
-
-    def _took(self, on: _Riders, layer: Op) -> bool:
         on.last = layer.name
         on.apart.append(layer)
         self.within[layer.name] = on.layer.name
+        return True
+
+    def _has_room(self, layer: ArrayOp) -> bool:
+        """Whether biases of a layer fit beside it, by the lowering that it is asked for."""
+        biased, asked = Fused(layer.name, layer, bias=True), self.lowerings[layer]
+        if "bias" not in self.fusing.carries(asked):
+            return False
+        try:
+            self.family.planned(biased, self.workload.batch, self.hardware, asked, Checking(), sys.maxsize)
+        except CapacityError:
+            return False
         return True
 
     def _on(self, source: Source, layer: Op, what: str) -> _Riders | None:
         """What carries the results that a layer reads, all of them and alone, and could carry that."""
         name = source.names[0]
         on = self.riders.get(self.within.get(name, name))
-        if on is None or on.last != name or self.readers[name] > 1 or not self._carries(on.layer, what):
+        if on is None or on.last != name or self.readers[name] > 1 or not source.direct or len(source.names) > 1:
             return None
-        if not source.direct or len(source.names) > 1:
+        if what not in self.fusing.carries(self.lowerings[on.layer]):
             return None
         batch = self.workload.batch
         return on if next(iter(layer.sources(batch).values())) == on.layer.shapes(batch)["ofmap"] else None
@@ -243,6 +218,3 @@ class _Fusion:
     def _made(self, source: Source) -> int:
         """The place of the layer by which a source is all there; -1 for an input of the network."""
         return max(self.place.get(self.within.get(each, each), -1) for each in source.names)
-
-    def _operations(self, layer: Relu | LeakyRelu | Clip) -> int:
-        return self.riding.operations(layer.operation, layer.coefficients(1))

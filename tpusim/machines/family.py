@@ -279,7 +279,7 @@ class Family(Protocol):
         """What `explain` makes easier, one thing at a time: changes of fields, by what they are in words."""
         return {}
 
-    def riding(self, machine: Any) -> Fusing | None:
+    def fusing(self, machine: Any) -> Fusing | None:
         """What may ride on results; None where the machine fuses nothing."""
         return None
 

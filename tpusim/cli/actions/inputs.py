@@ -167,7 +167,7 @@ class EndToEnd:
             write_arrays(self.target, journey.outputs())
 
     def _inputs(self, graph: Graph, batch: int, seed: int) -> dict[str, Values]:
-        from tpusim.flow.network_inputs import checked, drawn, listed
+        from tpusim.flow.values import checked, drawn, listed
 
         if self.source is None:
             made = drawn(graph, batch, seed)

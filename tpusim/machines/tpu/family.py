@@ -177,7 +177,7 @@ class Tpu(Family):
             machine = machine.model_copy(update={"array": array})
             yield f"--set array.size={side}", machine
 
-    def riding(self, machine: Hardware) -> Fusing | None:
+    def fusing(self, machine: Hardware) -> Fusing | None:
         """As many operations as there are ALUs for a lane, if the machine fuses."""
         if machine.sequencer.fusion == "none":
             return None
