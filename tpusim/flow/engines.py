@@ -4,7 +4,7 @@ and with both what is told of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -81,7 +81,7 @@ def timed(task: Task, engine: str) -> TimedLayer:
     task.doing("timing")
     with failures_named(task.layer):
         timing = task.prepared.timing
-    return timing, _values_of(task)
+    return timing, partial(_checked, task)
 
 
 def overlapping(chain: Chain, tasks: Sequence[Task], machine: Machine, engine: str) -> Iterator[Begun]:
@@ -92,10 +92,15 @@ def overlapping(chain: Chain, tasks: Sequence[Task], machine: Machine, engine: s
         CheckFailed: with engine "both", the two disagree.
         DeadlockError: steps wait for one another for ever; all of them name the layers.
     """
+    found: Iterable[TimedLayer]
     if len(tasks) == 1:
-        found = iter([timed(tasks[0], engine)])
+        found = [timed(tasks[0], engine)]
+    elif engine == "event":
+        # The share of each in the time of all, and its values by itself.
+        shares = enumerate(zip(tasks, chain.timing.layers, strict=True))
+        found = ((share, partial(_checked, replace(task, prepared=chain.alone(at)))) for at, (task, share) in shares)
     else:
-        found = _alone(chain, tasks) if engine == "event" else _stepped_together(chain, tasks, engine)
+        found = _stepped_together(chain, tasks, engine)
 
     def result(at: int, timing: Timed, verdict: Callable[[], Verdict]) -> LayerResult:
         task = tasks[at]
@@ -136,31 +141,21 @@ def layer_result(
 # ---- the event engine, and values from the data path
 
 
-def _values_of(task: Task) -> Callable[[], Verdict]:
-    """What holds the data path's values of a layer against the reference, if it is to be checked."""
+def _checked(task: Task) -> Verdict:
+    """Hold the data path's values of a layer against the reference, if it is to be checked."""
+    if not task.check:
+        return UNCHECKED
+    # Here, because a run without a check needs neither the reference nor the data path.
+    from tpusim.flow.verify import check_values
 
-    def verdict() -> Verdict:
-        if not task.check:
-            return UNCHECKED
-        # Here, because a run without a check needs neither the reference nor the data path.
-        from tpusim.flow.verify import check_values
+    outputs = task.layer.outputs(task.batch)
 
-        outputs = task.layer.outputs(task.batch)
+    def told(written: int, what: str) -> None:
+        task.doing(f"{written / outputs:.0%} of its outputs {what}")
 
-        def told(written: int, what: str) -> None:
-            task.doing(f"{written / outputs:.0%} of its outputs {what}")
-
-        task.doing("checking")
-        take = task.journey.take if task.journey else None
-        return check_values(task.layer, task.prepared, task.operands(), task.numbers, told, take)
-
-    return verdict
-
-
-def _alone(chain: Chain, tasks: Sequence[Task]) -> Iterator[TimedLayer]:
-    """The share of each layer in the time of all, and its values by itself."""
-    for at, (task, share) in enumerate(zip(tasks, chain.timing.layers, strict=True)):
-        yield share, _values_of(replace(task, prepared=chain.alone(at)))
+    task.doing("checking")
+    take = task.journey.take if task.journey else None
+    return check_values(task.layer, task.prepared, task.operands(), task.numbers, told, take)
 
 
 # ---- the second interpreter, which may compute values too
@@ -182,7 +177,7 @@ def _stepped(task: Task, engine: str) -> TimedLayer:
     if engine == "both":
         with failures_named(layer):
             _check_agreement(f"layer {layer.name}", task.prepared.timing, timing)
-    return timing, _values_of(task) if written is None else _verdict_on(task, operands, written)
+    return timing, partial(_checked, task) if written is None else partial(_compared, task, operands, written)
 
 
 def _stepped_together(chain: Chain, tasks: Sequence[Task], engine: str) -> Iterator[TimedLayer]:
@@ -205,20 +200,16 @@ def _stepped_together(chain: Chain, tasks: Sequence[Task], engine: str) -> Itera
     if engine == "both":
         _check_agreement(f"layers {chain.name}", chain.timing, timing)
     for at, (task, made, share) in enumerate(zip(tasks, written, timing.layers, strict=True)):
-        yield share, _verdict_on(task, partial(operands.__getitem__, at), made)
+        yield share, partial(_compared, task, partial(operands.__getitem__, at), made)
 
 
-def _verdict_on(task: Task, operands: Callable[[], Operands], written: Mapping[str, Tensor]) -> Callable[[], Verdict]:
-    """What holds values against the reference that are there, if the layer is to be checked."""
+def _compared(task: Task, operands: Callable[[], Operands], written: Mapping[str, Tensor]) -> Verdict:
+    """Hold values that are there against the reference, if the layer is to be checked."""
+    if not task.check:
+        return UNCHECKED
+    from tpusim.flow.verify import verdict_of
 
-    def verdict() -> Verdict:
-        if not task.check:
-            return UNCHECKED
-        from tpusim.flow.verify import verdict_of
-
-        return verdict_of(task.layer, operands(), written, task.numbers)
-
-    return verdict
+    return verdict_of(task.layer, operands(), written, task.numbers)
 
 
 def _check_agreement(name: str, told: Timed, timing: Timed) -> None:
@@ -226,11 +217,9 @@ def _check_agreement(name: str, told: Timed, timing: Timed) -> None:
     if timing == told:
         return
     figures, others = told.compared, timing.compared
-    name_of = next(figure for figure in figures if figures[figure] != others.get(figure))
-    differs = (
-        f"{name_of} is {figures[name_of]:,} in the event engine, {others.get(name_of, 0):,} in the register engine"
-    )
-    raise CheckFailed(f"{name}: the engines disagree: {differs}")
+    first = next(figure for figure in figures if figures[figure] != others.get(figure))
+    differs = f"{figures[first]:,} in the event engine, {others.get(first, 0):,} in the register engine"
+    raise CheckFailed(f"{name}: the engines disagree: {first} is {differs}")
 
 
 @contextmanager
