@@ -1,5 +1,5 @@
-"""A layer made ready for a TPU: its Program; of blocks that are left open (`mapping.search: simulate`) the one that
-simulation finds fastest.
+"""A layer made ready for a TPU: its Program, and what is counted of it; of blocks that are left open
+(`mapping.search: simulate`) the one that simulation finds fastest.
 """
 
 from __future__ import annotations
@@ -15,15 +15,18 @@ from tpusim.base.imports import need
 from tpusim.base.words import counted
 from tpusim.machines.lowered import Account, Cycle, InParts, Lowered, Phases, Told, WrittenTensor
 from tpusim.machines.tpu import event
+from tpusim.machines.tpu.cost import energy_of
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.accounts import Recording
 from tpusim.machines.tpu.lowering.drafts import Draft
 from tpusim.machines.tpu.lowering.registry import drafts_of
 from tpusim.machines.tpu.observation.timing import Timing
+from tpusim.machines.tpu.program.moves import TransferRuns
 from tpusim.machines.tpu.program.program import Explanation, Program
-from tpusim.machines.tpu.program.transfers import Spill
-from tpusim.machines.tpu.runs.account import account_of, phases_of, wanted_bytes
+from tpusim.machines.tpu.program.transfers import HBM, Inbound, Spill, Transfer
+from tpusim.memory.timing import Clocks
 from tpusim.network.ops.op import OFMAP, Op
+from tpusim.result.records import STALL_CAUSES, DramUse, VectorMemoryUse
 
 if TYPE_CHECKING:
     from tpusim.machines.tpu.datapath.memories import Values
@@ -66,8 +69,10 @@ class Prepared(Lowered):
 
     @cached_property
     def wanted_bytes(self) -> int:
-        """Bytes of the elements that all transfers move; 0 where no banks are modelled."""
-        return wanted_bytes(self.program, self.hardware)
+        """Bytes of the elements that all transfers move."""
+        moves = TransferRuns(self.program, self.hardware)
+        steps = (step for step in self.program.steps if isinstance(step, Transfer) and step.bus == HBM)
+        return sum(map(moves.wanted, steps))
 
     def program_for(self, number: np.dtype[Any]) -> Program:
         """The Program, for values that are added in such numbers."""
@@ -84,7 +89,39 @@ class Prepared(Lowered):
 
     def account(self, layer: Op, batch: int, timing: Timing) -> Account:
         """All that is counted."""
-        return account_of(self, layer, batch, timing)
+        program, explanation, hardware = self.program, self.explanation, self.hardware
+        element_bytes = hardware.vector_memory.element_bytes
+        occupied = sum(stream.rows * stream.cols for stream in program.streams) * hardware.array.count
+        lane_ports = len(program.ports(hardware)) - hardware.banked
+        ports = hardware.lanes * lane_ports + hardware.banks * (hardware.vector_memory.bank_ports + 1)
+        # What crosses the bus of the scratch memory, or is brought there.
+        scratch = {name: getattr(program.use, name) for name in ("scratch_read_bytes", "scratch_write_bytes")}
+        return Account(
+            lowering=self.lowering,
+            passes=len(program.streams),
+            multi_tile=explanation.multi_tile,
+            mapping_efficiency=occupied / (hardware.pes * max(1, len(program.streams))),
+            stall_cycles={cause: timing.units["systolic_array"].get(cause, 0) for cause in STALL_CAUSES},
+            hbm_read_bytes=program.use.hbm_read_bytes,
+            hbm_write_bytes=program.use.hbm_write_bytes,
+            vector_memory=VectorMemoryUse(
+                reads=timing.reads,
+                writes=timing.writes,
+                port_idle_ratio=max(0.0, 1 - (timing.reads + timing.writes) / (ports * timing.cycles)),
+                peak_bytes=program.lane_words() * hardware.word_bytes,
+                ifmap_bytes=program.lane_words("ifmap") * hardware.word_bytes,
+            ),
+            blocking=explanation.blocking,
+            lowered_bytes=sum(
+                each.bytes(element_bytes)
+                for each in map(program.tensor, program.intermediates & program.checked)
+                if each.scratch is None
+            ),
+            transformation_cycles=transformation_cycles(program, timing),
+            dram=dram_use(self, timing),
+            energy_use=energy_of(layer.macs(batch), program, timing, hardware),
+            own={name: moved for name, moved in scratch.items() if moved},
+        )
 
     def lane_contents(self, tensor: str, operands: Operands, empty: float) -> Values:
         """As fills leave it; what a later one puts over an earlier one is what stands there."""
@@ -98,8 +135,19 @@ class Prepared(Lowered):
         return sum(each.bytes(element_bytes) for each in self.program.tensors if each.name not in own)
 
     def phases(self, array: Mapping[str, int]) -> Phases:
-        """By what the event engine notes of the first pass and the last spill."""
-        return phases_of(event.logged(self.program, self.hardware), array, self.hardware.lanes)
+        """By what the event engine notes of the first pass, or the first vector step, and the last spill."""
+        log, skew = event.logged(self.program, self.hardware), self.hardware.lanes - 1
+        if not log.passes or (log.works and log.works[0].ended < log.passes[0].ended):
+            first_fill = log.works[0].filled - log.works[0].ended
+        else:
+            first = log.passes[0]
+            on_the_grid = first.start - 1 - first.cleared if first.cause == "starved" else 0
+            first_fill = first.filled - first.ended + on_the_grid
+        ended = log.cycles - array["idle"]
+        drain = min(max(log.moves[-1].start - ended, 0), array["idle"] - skew)
+        ends = {"first_fill": first_fill, "drain": drain, "spill": array["idle"] - drain - skew, "skew": skew}
+        rest = {state: cycles for state, cycles in array.items() if state != "idle"}
+        return Phases(**rest | ends | {"starved": array["starved"] - first_fill})
 
     def recorded(self) -> Recording:
         """What every unit does when."""
@@ -129,6 +177,41 @@ class Prepared(Lowered):
 
         tensors = {name: written(program.tensor(name)) for name in {OFMAP, *program.checked}}
         return InParts(program.number, tensors, partial(datapath.run, program, self.hardware))
+
+
+def transformation_cycles(program: Program, timing: Timing) -> int:
+    """Cycles of the bus that go to what writes intermediates: their spills, and the fills that these wait for."""
+    checked = program.intermediates & program.checked
+    spills = [step for step in program.steps if isinstance(step, Spill) and step.tensor.name in checked]
+    sources = (program.steps[each] for spill in spills for each in spill.after)
+    steps = (*spills, *(step for step in sources if isinstance(step, Inbound)))
+    return sum(timing.bus.get(label, 0) for label in {step.label for step in steps})
+
+
+def dram_use(ready: Prepared, timing: Timing) -> DramUse | None:
+    """What the DRAM did; None where no banks are modelled."""
+    use, device = timing.hbm, ready.hardware.hbm.dram
+    if use is None or device is None:
+        return None
+    wanted = ready.wanted_bytes
+    bursts, hits = sum((*use.reads, *use.writes)), sum(use.row_hits)
+    moved = bursts * device.organisation.burst_bytes
+    seconds, conflicts = use.cycles / device.clock_hz, sum(use.conflicts)
+    # Those due in all channels before the layer's cycles have passed.
+    memory_cycles = Clocks.of(ready.hardware.clock_hz, device.clock_hz).to_memory(timing.cycles)
+    banks = {"none": 0, "all_banks": 1, "per_bank": device.banks}[device.refresh]
+    due = max(0, memory_cycles - 1) // max(1, device.cycles("tREFI") // banks) if banks else 0
+    return DramUse(
+        hbm_moved_bytes=moved,
+        hbm_wanted_bytes=wanted,
+        hbm_overfetch=moved / max(1, wanted),
+        hbm_reached_bytes_per_s=moved / seconds if seconds else 0.0,
+        row_hits=hits,
+        row_misses=bursts - hits - conflicts,
+        row_conflicts=conflicts,
+        refreshes=device.channels * due,
+        channel_imbalance=use.busiest * device.channels / max(1, use.requested),
+    )
 
 
 def need_numba() -> None:
