@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from tpusim.flow.need import room_for
 from tpusim.flow.numbers import SMALL
 from tpusim.flow.simulation import shared
 from tpusim.machines.family import Machine, family_of
-from tpusim.machines.lowered import Chain, Cycle, Lowered, Slot, Told
+from tpusim.machines.lowered import Chain, Cycle, Lowered, Told
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 
@@ -107,23 +107,3 @@ def recordings(workload: Workload, hardware: Machine, *, lowering: str | None = 
         return map(together, family.chains(lowered, workload, hardware, room.kept))
     runs = shared(workload, lowering, recorded, room, family)
     return (Stretch((layer,), run, (0, run.cycles)) for layer, run in runs)
-
-
-def slots(
-    workload: Workload, machine: Machine, *, lowering: str | None = None
-) -> Iterator[tuple[Op, int, Mapping[str, Sequence[Slot]]]]:
-    """Each layer on a machine of another family: its cycles, and what happens when, by track.
-
-    Raises:
-        InputError: an unknown lowering, a layer that cannot fit (CapacityError), or one for which this computer has too
-            little memory.
-    """
-    family = family_of(machine)
-    lowering = lowering or usual(family)
-
-    def made(layer: Op, asked: str) -> tuple[int, Mapping[str, Sequence[Slot]]]:
-        ready = prepared(layer, workload.batch, machine, asked)
-        return ready.timing.cycles, ready.slots()
-
-    room = room_for(workload, machine, lowering, "event", check=False)
-    return ((layer, *found) for layer, found in shared(workload, lowering, made, room, family))

@@ -20,19 +20,9 @@ from tpusim.flow.numbers import SMALL, Numbers
 from tpusim.machines.lowered import InMemory, InParts, Lowered, Taker, Told, WrittenPart, WrittenTensor, unheard
 from tpusim.network.ops.op import OFMAP, Index, Op
 from tpusim.network.ops.rows import RowOp
+from tpusim.numerics import equality
 from tpusim.numerics.element_types import all_finite
-from tpusim.numerics.equality import (
-    BOUNDED,
-    Values,
-    Verdict,
-    agreement,
-    bounded,
-    difference,
-    gamma,
-    larger,
-    moved,
-    surely_near,
-)  # fmt: skip
+from tpusim.numerics.equality import Values, Verdict, agreement, larger
 from tpusim.reference import Box, Operand, Operands, Tensor, rows
 from tpusim.reference.rounding import Screen, magnitudes, roundings, screen
 from tpusim.result.records import Mismatch
@@ -90,17 +80,16 @@ def _by_parts(
     def expectation(name: str) -> Expectation:
         return Expectation(layer, name, operands, numbers)
 
+    kept = program.written[OFMAP].filled(np.array(np.nan, program.number)) if take else None
     held = {
-        name: Held(tensor, expectation(name), told if name == OFMAP else unheard)
+        name: Held(tensor, expectation(name))
         for name, tensor in program.written.items()
-        if not (take and name == OFMAP)
+        if kept is None or name != OFMAP
     }
-    takers: dict[str, Taker] = {**held}
-    if take:
-        takers[OFMAP] = kept = Kept(program, told)
+    takers: dict[str, Taker] = {**held, OFMAP: Counting(kept or held[OFMAP], told)}
     program.run(operands, takers, numbers.in_array_order)
     verdicts = {name: each.verdict() for name, each in held.items()}
-    if take:
+    if take and kept:
         take(kept.values)
         verdicts[OFMAP] = verdict_of_whole(expectation(OFMAP), kept.values)
     return _together(verdicts)
@@ -146,7 +135,7 @@ class Expectation:
     @property
     def number(self) -> np.dtype[Any]:
         """What is expected of an element: a number, or a BOUNDED one."""
-        return BOUNDED if self.bounded else np.dtype(np.float64 if self._doubles else np.float32)
+        return equality.BOUNDED if self.bounded else np.dtype(np.float64 if self._doubles else np.float32)
 
     def of(self, box: Box) -> Values:
         """What is expected of the elements in a box of the tensor."""
@@ -154,17 +143,17 @@ class Expectation:
         if not self.bounded:
             return true
         if not self.roundings:
-            return moved(true)
-        return bounded(true, self._magnitudes(box, true), self.roundings)
+            return equality.moved(true)
+        return equality.bounded(true, self._magnitudes(box, true), self.roundings)
 
     def mismatch(self, at: Index, actual: float) -> Mismatch:
         """What is wrong with an element."""
         name = partial(reference.TENSORS[self.tensor].element_name, self.layer)
-        return difference(at, actual, self.of(alone(at)), name, self.tensor)
+        return equality.difference(at, actual, self.of(alone(at)), name, self.tensor)
 
     def _magnitudes(self, box: Box, true: Values) -> Values:
         if isinstance(self.layer, RowOp):
-            return rows.magnitudes(self.layer, self._exact, box, true, gamma(self.roundings))
+            return rows.magnitudes(self.layer, self._exact, box, true, equality.gamma(self.roundings))
         return magnitudes(self.layer, self._sizes, box, true)
 
     @cached_property
@@ -204,13 +193,25 @@ class Expectation:
 # ---- part by part
 
 
+class Counting:
+    """What hands values on, and tells how many have been written."""
+
+    def __init__(self, taker: Taker, told: Told) -> None:
+        self._taker, self._told, self._written = taker, told, 0
+
+    def write(self, part: WrittenPart, values: Tensor) -> None:
+        """Hand on `values` [lane, *items] of a part."""
+        self._taker.write(part, values)
+        self._written += values.size
+        self._told(self._written)
+
+
 class Held:
     """What a Program writes to one of its tensors. An element that is written again counts as it was written last."""
 
-    def __init__(self, tensor: WrittenTensor, expectation: Expectation, told: Told) -> None:
-        self._tensor, self._expectation, self._told = tensor, expectation, told
+    def __init__(self, tensor: WrittenTensor, expectation: Expectation) -> None:
+        self._tensor, self._expectation = tensor, expectation
         self._share: float | None = None
-        self._written = 0
         self._known = tensor.filled(np.False_)
         self._wrong: InMemory | None = None
         strided = expectation.layer.op in reference.STRIDED
@@ -231,8 +232,6 @@ class Held:
             self._wrong = self._tensor.filled(np.float32(np.nan))
         if self._wrong is not None:
             self._wrong.write(part, values)
-        self._written += values.size
-        self._told(self._written)
 
     def verdict(self) -> Verdict:
         """Count the elements that are not as the reference has them, those never written among them."""
@@ -273,26 +272,6 @@ class Held:
 
 
 # ---- a whole tensor, box by box
-
-
-class Kept:
-    """The outputs of a layer, as they are written; NaN where they never are."""
-
-    def __init__(self, program: InParts, told: Told) -> None:
-        self._tensor = program.written[OFMAP].filled(np.array(np.nan, program.number))
-        self._told, self._written = told, 0
-
-    def write(self, part: WrittenPart, values: Values) -> None:
-        """Note `values` [lane, *items] of a part."""
-        self._tensor.write(part, values)
-        self._written += values.size
-        self._told(self._written)
-
-    @property
-    def values(self) -> Values:
-        """The tensor."""
-        values: Values = self._tensor.values
-        return values
 
 
 def verdict_of_whole(expectation: Expectation, written: Values) -> Verdict:
@@ -364,7 +343,7 @@ class Screening:
         with np.errstate(invalid="ignore", over="ignore"):  # Of infinities, which settle nothing.
             apart = np.subtract(actual, found.values, out=found.values)
             np.abs(apart, out=apart)
-            near = surely_near(apart, found.least, self._expectation.roundings, found.roundings)
+            near = equality.surely_near(apart, found.least, self._expectation.roundings, found.roundings)
         if near.size - int(np.count_nonzero(near)) > MOST_LEFT:
             return False
         for at in np.argwhere(~near):

@@ -252,7 +252,7 @@ class Drawing(Protocol):
 
 @dataclass(frozen=True)
 class SlotDrawing(Drawing):
-    """What is drawn of slots alone."""
+    """What happens when, by track: slots in order of time, none over another of its track."""
 
     cycles: int
     slots: Mapping[str, Sequence[Slot]]
@@ -314,10 +314,6 @@ class Lowered(Protocol):
     def account(self, layer: Op, batch: int, timing: Any) -> Account:
         """What is told of a layer that took this time."""
 
-    def slots(self) -> Mapping[str, Sequence[Slot]]:
-        """What happens when, for traces: by track, in order of time, none over another of its track."""
-        raise lacking(self)
-
     def lane_contents(self, tensor: str, operands: Operands, empty: float) -> Any:
         """What fills of a tensor leave in the memories of lanes [lane, word, element]; `empty` where nothing is."""
         raise lacking(self)
@@ -331,8 +327,9 @@ class Lowered(Protocol):
         raise lacking(self)
 
     def recorded(self) -> Any:
-        """What every unit does when, in one run of the event engine. Raises DeadlockError."""
-        raise lacking(self)
+        """What every unit does when, in one run of the event engine of so many `cycles`: `SlotDrawing`, or what makes
+        a `Drawing` of some cycles by `drawn`. Raises DeadlockError.
+        """
 
     def lane_by_lane(self, operands: Operands) -> Callable[[int, Told], Iterator[Cycle]]:
         """Every lane in every cycle from one on, where a family has lanes; told how many cycles have passed.

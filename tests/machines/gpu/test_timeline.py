@@ -20,7 +20,11 @@ def slots_of(
 ) -> tuple[dict[str, list[Slot]], dict[str, int], int]:
     ready = FAMILY.lowered(layer, 8, load_hardware("v100", changes), lowering)
     timing = ready.timing
-    return {name: list(found) for name, found in ready.slots().items()}, dict(timing.units["sms"]), timing.cycles
+    return (
+        {name: list(found) for name, found in ready.recorded().slots.items()},
+        dict(timing.units["sms"]),
+        timing.cycles,
+    )
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
@@ -15,7 +15,7 @@ from tpusim.base.units import BANDWIDTH, FREQUENCY, SIZE
 from tpusim.input.document import Document
 from tpusim.input.form import FROM_YAML, FileSection, Form, Name, Overrides, Quantity, read_overrides, whole, written
 from tpusim.machines.family import Checking, Family, Need
-from tpusim.machines.lowered import Account, Lowered, Slot, Timing, Told
+from tpusim.machines.lowered import Account, Lowered, SlotDrawing, Timing, Told
 from tpusim.network.ops.op import Op
 from tpusim.reference import Operands, Tensor
 
@@ -90,12 +90,13 @@ class ToyLowered(Lowered):
         late = self.layer.name in SLOW
         return Timing(**{**vars(timing), "cycles": cycle + late}), None
 
-    def slots(self) -> Mapping[str, Sequence[Slot]]:
+    def recorded(self) -> SlotDrawing:
         """It waits, works, and idles for a cycle."""
         timing = self.timing
         waits, works = timing.units["worker"]["waiting_bytes"], timing.units["worker"]["busy"]
         ends = waits, waits + works, timing.cycles
-        return {"worker": [(0, ends[0], "waiting_bytes"), (ends[0], ends[1], "busy"), (ends[1], ends[2], "idle")]}
+        worker = [(0, ends[0], "waiting_bytes"), (ends[0], ends[1], "busy"), (ends[1], ends[2], "idle")]
+        return SlotDrawing(timing.cycles, {"worker": worker})
 
     def values(self, operands: Operands, number: np.dtype[Any], told: Told) -> Mapping[str, Tensor]:
         ofmap = reference.compute(self.layer, operands).astype(number)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,7 +18,7 @@ from tpusim.machines.gpu.choice import layer_of
 from tpusim.machines.gpu.description import Gpu
 from tpusim.machines.gpu.lowering import GLOSSES, LOWERINGS
 from tpusim.machines.gpu.program import GpuProgram
-from tpusim.machines.lowered import Account, Lowered, Slot, Timing, Told
+from tpusim.machines.lowered import Account, Lowered, SlotDrawing, Timing, Told
 from tpusim.network.ops.op import Op
 from tpusim.reference import Operands, Tensor
 
@@ -55,9 +55,9 @@ class GpuLowered(Lowered):
         """Cycle by cycle, without values."""
         return stepping.run(self.program, self.gpu, told), None
 
-    def slots(self) -> Mapping[str, Sequence[Slot]]:
+    def recorded(self) -> SlotDrawing:
         """Kernels, waves, and an SM."""
-        return event.timeline(self.program, self.gpu)
+        return SlotDrawing(self.timing.cycles, event.timeline(self.program, self.gpu))
 
     def values(self, operands: Operands, number: np.dtype[Any], told: Told) -> Mapping[str, Tensor]:
         """Through tiles in shared memory."""

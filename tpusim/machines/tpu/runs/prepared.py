@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -242,19 +242,22 @@ def prepared(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Prepar
 
     if len(drafts) == 1:
         return made(drafts[0])
-    tried: list[_Tried] = []
+    cycles: list[int] = []
 
     def promising() -> Iterator[Prepared]:
+        no_faster: list[int] = []
         for draft in drafts:
-            if tried and _enough(tried, draft.least):
+            patient = len(no_faster) < PATIENCE or sum(no_faster) < LONG_ENOUGH
+            if cycles and (min(cycles) <= draft.least * (1 + CLOSE) or not patient):
                 break
             ready = made(draft)
-            tried.append(_Tried(ready.timing.cycles, len(ready.program.steps)))
+            faster = not cycles or ready.timing.cycles < min(cycles)
+            no_faster = [] if faster else [*no_faster, len(ready.program.steps)]
+            cycles.append(ready.timing.cycles)
             yield ready
             del ready
 
-    best = min(promising(), key=lambda each: each.timing.cycles)
-    return _told(best, drafts, [each.cycles for each in tried])
+    return _told(min(promising(), key=lambda each: each.timing.cycles), drafts, cycles)
 
 
 def _in_scratch(ready: Prepared) -> Prepared:
@@ -273,21 +276,6 @@ def _in_scratch(ready: Prepared) -> Prepared:
     if not names or found.timing.cycles >= ready.timing.cycles:
         return ready
     return found.with_told({"scratch": f"it holds {', '.join(names)}"}, {})
-
-
-class _Tried(NamedTuple):
-    """What a draft takes, and how long it is."""
-
-    cycles: int
-    steps: int
-
-
-def _enough(tried: Sequence[_Tried], least: float) -> bool:
-    """Whether none that is left, of which each takes `least` cycles or more, is worth a try."""
-    fastest = min(each.cycles for each in tried)
-    since = tried[next(at for at, each in enumerate(tried) if each.cycles == fastest) + 1 :]
-    patient = len(since) < PATIENCE or sum(each.steps for each in since) < LONG_ENOUGH
-    return fastest <= least * (1 + CLOSE) or not patient
 
 
 def _told(best: Prepared, drafts: Sequence[Draft], tried: Sequence[int]) -> Prepared:
