@@ -21,9 +21,9 @@ from tests.written import by_hand
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.base.errors import CapacityError, CheckFailed, InputError
 from tpusim.cli import app as cli
+from tpusim.flow.fusion import select_layers
 from tpusim.flow.lowerings import AUTO, candidates, known, prepared
 from tpusim.flow.need import AskedLayer, need_of
-from tpusim.flow.selection import select_layers
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.family import PASS_BYTES
 from tpusim.machines.tpu.lowering.registry import LOWERINGS

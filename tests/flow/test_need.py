@@ -18,8 +18,7 @@ from tpusim.base import memory
 from tpusim.base.errors import InputError
 from tpusim.flow import need
 from tpusim.flow.need import PROCESS_BYTES, AskedLayer, Room, need_of, room_for
-from tpusim.flow.simulation import shared
-from tpusim.flow.tracing import recordings, trace
+from tpusim.flow.simulation import recordings, shared, trace
 from tpusim.machines.family import Need
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.lowering.registry import lowered, planned_of

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tpusim.base.errors import CheckFailed, InputError, Named, Problem, failures_named
 from tpusim.flow.numbers import SMALL, Numbers
 from tpusim.machines.family import Machine
-from tpusim.machines.lowered import Account, Chain, Lowered, Timed
+from tpusim.machines.lowered import Account, Chain, ReadyLayer, Timed
 from tpusim.network.ops.op import OFMAP, Op
 from tpusim.numerics.equality import Verdict
 from tpusim.result.records import LayerResult
@@ -44,7 +44,7 @@ class Task:
 
     layer: Op
     batch: int
-    prepared: Lowered
+    prepared: ReadyLayer
     check: bool
     seed: int
     watch: LayerWatch

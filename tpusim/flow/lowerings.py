@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from tpusim.base.errors import CapacityError, InputError, Problem, UnsuitableError, did_you_mean, failures_named
 from tpusim.machines.family import USUAL, Family, Machine, family_named, family_of
-from tpusim.machines.lowered import Lowered, unheard
+from tpusim.machines.lowered import ReadyLayer, unheard
 
 if TYPE_CHECKING:
     from tpusim.network.ops.op import Op
@@ -133,7 +133,9 @@ def at_its_place(workload: Workload, layer: Op) -> Iterator[None]:
 # ---- a layer made ready
 
 
-def prepared(layer: Op, batch: int, machine: Machine, lowering: str, doing: Callable[[str], None] = unheard) -> Lowered:
+def prepared(
+    layer: Op, batch: int, machine: Machine, lowering: str, doing: Callable[[str], None] = unheard
+) -> ReadyLayer:
     """A layer for its machine; of several candidates the one of the fewest cycles, of equals that which comes first.
 
     `doing` is told what is done to it.
@@ -144,7 +146,7 @@ def prepared(layer: Op, batch: int, machine: Machine, lowering: str, doing: Call
     """
     family = family_of(machine)
 
-    def by(name: str) -> Lowered:
+    def by(name: str) -> ReadyLayer:
         doing("lowering" if name == lowering else f"trying {name}")
         return family.lowered(layer, batch, machine, name)
 
@@ -153,7 +155,7 @@ def prepared(layer: Op, batch: int, machine: Machine, lowering: str, doing: Call
         return by(lowering)
     cycles: list[int] = []
 
-    def timed(name: str) -> Lowered:
+    def timed(name: str) -> ReadyLayer:
         made = by(name)
         cycles.append(made.timing.cycles)
         return made

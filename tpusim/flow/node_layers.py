@@ -22,7 +22,7 @@ from tpusim.network.ops.op import OFMAP, Op
 from tpusim.reference.nodes import Call
 from tpusim.reference.nodes.products import with_bias
 
-Parts = list[Values]
+BatchParts = list[Values]
 
 _NORMALIZATION = "BatchNormalization"
 _EPSILON = 1e-5
@@ -64,7 +64,7 @@ def _apart(parts: Sequence[Values], axis: int) -> int | None:
     return apart if first.shape[axis] == 1 or apart == first.strides[axis] * first.shape[axis] else None
 
 
-def _shared(parts: Parts, what: str) -> Values:
+def _shared(parts: BatchParts, what: str) -> Values:
     """What is the same for all images. Raises InputError where it is not."""
     if len(parts) > 1:
         says = f"its {what} differ from image to image, so that images cannot go through it together"
@@ -75,7 +75,7 @@ def _shared(parts: Parts, what: str) -> Values:
 class NodeLayers:
     """A node that some layers compute, one after another, and what those that are done have made."""
 
-    def __init__(self, node: Node, operands: Sequence[Parts], layers: int) -> None:
+    def __init__(self, node: Node, operands: Sequence[BatchParts], layers: int) -> None:
         """Raises InputError where no values of the graph are what those layers read."""
         if not node.views.sources:
             raise InputError("what its layers read is drawn, and none of its operands")
@@ -114,7 +114,7 @@ class NodeLayers:
         images, number = whole.shape[IMAGES] // self._layers, len(self._ofmaps)
         return whole[..., number * images : (number + 1) * images]
 
-    def results(self) -> Parts:
+    def results(self) -> BatchParts:
         """The node's result, from the outputs of all its layers."""
         parts = self._values()
         bias = self._operands[_OWN] if len(self._operands) > _OWN else []
@@ -126,13 +126,13 @@ class NodeLayers:
             return [each + added.reshape(-1, *[1] * (each.ndim - 2)) for each in parts]
         return parts
 
-    def _values(self) -> Parts:
+    def _values(self) -> BatchParts:
         """What the layers make, as values of the graph."""
         view = self._views.result
         return [view.value(each) for each in np.split(together(self._ofmaps, IMAGES), self._parts, view.images)]
 
 
-def _normalizing(node: Node, operands: Sequence[Parts]) -> list[Parts]:
+def _normalizing(node: Node, operands: Sequence[BatchParts]) -> list[BatchParts]:
     """The map of a BatchNormalization, what its elements are multiplied by, and what is added to them, by channel."""
     maps, *statistics = operands
     scale, shift, mean, variance = (each[0] for each in statistics)
@@ -206,7 +206,7 @@ class CarryingLayers(NodeLayers):
     """The layers of a node, whose results are those of the last node that they carry."""
 
     def __init__(
-        self, carried: Carried, operands: Sequence[Parts], values: Mapping[str, Parts], layers: Sequence[Op]
+        self, carried: Carried, operands: Sequence[BatchParts], values: Mapping[str, BatchParts], layers: Sequence[Op]
     ) -> None:
         """`operands` are those of the bearer, `values` those that it reads besides.
 
@@ -234,7 +234,7 @@ class CarryingLayers(NodeLayers):
             found[OTHER] = self._next(self._added(self._carried.other)).astype(np.float32)
         return found
 
-    def results(self) -> Parts:
+    def results(self) -> BatchParts:
         """With as many axes as what is added has."""
         parts, added = self._values(), (self._carried.bias, self._carried.other)
         most = max([parts[0].ndim, *(self._beside[name][0].ndim for name in added if name)])

@@ -1,4 +1,6 @@
-"""The whole flow on one screen: lower each layer, time it, compute it through the machine, verify it, report."""
+"""The whole flow on one screen: lower each layer, time it, compute it through the machine, verify it, report; and the
+same layers run to be looked at.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +10,23 @@ from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, starmap
 from os import cpu_count
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from threadpoolctl import threadpool_limits
 
-from tpusim.base.errors import InputError, did_you_mean
+from tpusim.base.errors import CheckFailed, InputError, did_you_mean, failures_named
 from tpusim.base.version import __version__
-from tpusim.flow.engines import ENGINES, Begun, LayerWatch, Task, layer_result, overlapping, timed
+from tpusim.flow.engines import ENGINES, Begun, LayerWatch, Task, layer_result, memory_needed, overlapping, timed
 from tpusim.flow.fusion import fused
 from tpusim.flow.lowerings import USUAL_FAMILY, asked_of, at_its_place, prepared, usual
 from tpusim.flow.need import Room, room_for
-from tpusim.flow.numbers import ANY_ORDER, INTEGERS, Numbers, check_numbers, numbers_of
+from tpusim.flow.numbers import ANY_ORDER, INTEGERS, SMALL, Numbers, check_numbers, numbers_of
 from tpusim.machines.family import Family, Machine, family_of
-from tpusim.machines.lowered import Chain, Lowered, unheard
+from tpusim.machines.lowered import Chain, LaneCycle, ReadyLayer, Told, unheard
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 from tpusim.result.records import LayerResult, Result, total_of
@@ -150,13 +152,13 @@ def _results(
     room = room_for(workload, machine, lowering, engine, check, numbers)
     failure = journey.ended_by_failure if journey else nullcontext
 
-    def made(layer: Op, name: str) -> Lowered:
+    def made(layer: Op, name: str) -> ReadyLayer:
         return prepared(layer, batch, machine, name, partial(watch, layer.name))
 
-    def asked(layer: Op, ready: Lowered) -> Task:
+    def asked(layer: Op, ready: ReadyLayer) -> Task:
         return Task(layer, batch, ready, check, seed, watch, numbers, journey)
 
-    def begun(layer: Op, ready: Lowered) -> Begun:
+    def begun(layer: Op, ready: ReadyLayer) -> Begun:
         timing, verdict = timed(asked(layer, ready), engine)
         return Begun(
             layer,
@@ -183,6 +185,103 @@ def _results(
         tasks = map(left, starmap(begun, ready))
     most = min(ROOM_BYTES, room.ahead)
     return ahead(tasks, most) if check and most else map(lambda task: task[1](), tasks)
+
+
+# ---- runs that are looked at: every lane in every cycle of one layer, or what every unit of several layers does
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Layers that ran as one, mostly one alone: what every unit did, and the first cycle of each layer, with the one
+    after the last.
+    """
+
+    layers: tuple[Op, ...]
+    recording: Any
+    cuts: tuple[int, ...]
+
+
+def trace(
+    workload: Workload, hardware: Machine, *, lowering: str | None = None, seed: int = 0
+) -> tuple[int, Callable[[int, Told], Iterator[LaneCycle]]]:
+    """How many cycles a workload of one layer takes, from the event engine, and a run of the register engine.
+
+    The run is called once, with the first cycle to show and what is told how many have passed. While it lasts it
+    raises CheckFailed when it does not take as many cycles as the event engine says, and what Machine.clock raises.
+
+    Raises:
+        InputError: several layers, an unknown lowering, a layer that cannot fit, Numba is not installed, or this
+            computer has too little memory.
+        CheckFailed: the Program names lanes that do not exist.
+        DeadlockError: the Program's steps wait for one another for ever.
+    """
+    if len(workload.layers) != 1:
+        names = ", ".join([*(layer.name for layer in workload.layers[:8]), *["..."] * (len(workload.layers) > 8)])
+        raise InputError(
+            f"a trace of lanes shows one layer; --layers leaves {len(workload.layers)} of {workload.name}: {names}; "
+            "a .perfetto-trace shows any number"
+        )
+    (layer,), batch, family = workload.layers, workload.batch, family_of(hardware)
+    lowering = lowering or usual(family)
+    room_for(workload, hardware, lowering, "register", check=False)
+    ((_, asked),) = asked_of(workload, lowering, family)
+    ready = prepared(layer, batch, hardware, asked)
+    with failures_named(layer), memory_needed(layer):
+        total = ready.timing.cycles
+        running = ready.lane_by_lane(SMALL.operands(layer, batch, seed))
+
+    def cycles(first: int, watch: Told) -> Iterator[LaneCycle]:
+        last = -1
+        with failures_named(layer):
+            for cycle in running(first, watch):
+                last = cycle.number
+                if last >= total:
+                    break
+                yield cycle
+            # The event engine says how long a trace is; the register engine must end there.
+            if last != total - 1:
+                found = "more" if last >= total else f"{last + 1:,}"
+                says = f"the engines disagree: {total:,} cycles in the event engine, {found} in the register engine"
+                raise CheckFailed(says)
+
+    return total, cycles
+
+
+def recordings(workload: Workload, hardware: Machine, *, lowering: str | None = None) -> Iterator[Stretch]:
+    """Runs of the event engine that tell what every unit does when, in the order of the network.
+
+    Where layers overlap, those of a chain are one run. Others of one shape share theirs.
+
+    Raises:
+        InputError: an unknown lowering, a layer that cannot fit (CapacityError, names the layer), or one for which this
+            computer has too little memory.
+        DeadlockError: the steps of a Program wait for one another for ever; names the layer.
+    """
+    family, batch = family_of(hardware), workload.batch
+    lowering = lowering or usual(family)
+    room = room_for(workload, hardware, lowering, "event", check=False)
+
+    def ready(layer: Op, asked: str) -> ReadyLayer:
+        return prepared(layer, batch, hardware, asked)
+
+    def recorded(layer: Op, asked: str) -> Any:
+        made = ready(layer, asked)
+        with failures_named(layer):
+            return made.recorded()
+
+    def together(chain: Chain) -> Stretch:
+        with failures_named(chain):
+            recording, cuts = chain.recorded()
+        return Stretch(tuple(layer for layer, _ in chain.members), recording, cuts)
+
+    if family.overlaps(hardware):
+        lowered = shared(workload, lowering, ready, room, family)
+        return map(together, family.chains(lowered, workload, hardware, room.kept))
+    runs = shared(workload, lowering, recorded, room, family)
+    return (Stretch((layer,), run, (0, run.cycles)) for layer, run in runs)
+
+
+# ---- one thing for all layers that are alike, and a few things at once
 
 
 def shared(

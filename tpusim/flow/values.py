@@ -14,7 +14,7 @@ import numpy as np
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.words import counted
-from tpusim.flow.node_layers import Carried, CarryingLayers, NodeLayers, Parts, carried_by, together
+from tpusim.flow.node_layers import BatchParts, Carried, CarryingLayers, NodeLayers, carried_by, together
 from tpusim.flow.numbers import Numbers
 from tpusim.network.graph import Given, Graph, Node, Values
 from tpusim.network.ops.elementwise import Clip
@@ -199,7 +199,7 @@ class Journey:
         else:
             self._put([node], self._computed(node, operands, parts))
 
-    def _computed(self, node: Node, operands: Sequence[Parts], parts: int) -> list[Parts]:
+    def _computed(self, node: Node, operands: Sequence[BatchParts], parts: int) -> list[BatchParts]:
         """The results of a node, part by part."""
         call = Call(node.attributes, len(node.outputs), self.graph.opset)
         with _failures_of(node):
@@ -209,7 +209,7 @@ class Journey:
             ]
         return [list(each) for each in zip(*results, strict=True)]
 
-    def _put(self, nodes: Sequence[Node], results: Sequence[Parts]) -> None:
+    def _put(self, nodes: Sequence[Node], results: Sequence[BatchParts]) -> None:
         """The results of the last of some nodes that are computed together; what nobody reads any more goes."""
         made = zip(nodes[-1].outputs, results, strict=False)
         self._values |= {name: each for name, each in made if self._reads[name]}
@@ -218,12 +218,12 @@ class Journey:
             if not self._reads[name]:
                 self._values.pop(name, None)
 
-    def _value(self, name: str) -> Parts:
+    def _value(self, name: str) -> BatchParts:
         if name not in self._values:
             self._work_out(self._makers[name])
         return self._values[name]
 
-    def _joined(self, parts: Parts) -> Values:
+    def _joined(self, parts: BatchParts) -> Values:
         """For the whole batch; what all images share, as it is."""
         return together(parts) if len(parts) == 1 or parts[0].ndim else np.stack(parts)
 
@@ -274,7 +274,7 @@ def _carried(graph: Graph, work: Workload, layers: Mapping[str, Sequence[Op]], n
     return found
 
 
-def _split(values: Values, parts: int) -> Parts:
+def _split(values: Values, parts: int) -> BatchParts:
     return [values] if parts == 1 or not values.ndim else [*np.split(values, parts)]
 
 

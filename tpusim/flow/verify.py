@@ -17,7 +17,7 @@ from tpusim import reference
 from tpusim.base.errors import CheckFailed, failures_named
 from tpusim.flow.boxes import alone, in_order, indices, merged, outline, places, straight, within
 from tpusim.flow.numbers import SMALL, Numbers
-from tpusim.machines.lowered import InMemory, InParts, Lowered, Taker, Told, WrittenPart, WrittenTensor, unheard
+from tpusim.machines.lowered import InMemory, InParts, ReadyLayer, Taker, Told, WrittenPart, WrittenTensor, unheard
 from tpusim.network.ops.op import OFMAP, Index, Op
 from tpusim.network.ops.rows import RowOp
 from tpusim.numerics import equality
@@ -43,7 +43,7 @@ Take = Callable[[Tensor], None]
 
 def check_values(
     layer: Op,
-    ready: Lowered,
+    ready: ReadyLayer,
     operands: Operands,
     numbers: Numbers = SMALL,
     told: Callable[[int, str], None] = unheard,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self, runt
 
 from tpusim.base.errors import InputError, did_you_mean
 from tpusim.base.imports import Registry
-from tpusim.machines.lowered import Chain, Lowered, lacking
+from tpusim.machines.lowered import Chain, ReadyLayer, lacking
 
 if TYPE_CHECKING:
     from tpusim.input.document import Document
@@ -283,7 +283,7 @@ class Family(Protocol):
         """What may ride on results; None where the machine fuses nothing."""
         return None
 
-    def lowered(self, layer: Op, batch: int, machine: Any, lowering: str) -> Lowered:
+    def lowered(self, layer: Op, batch: int, machine: Any, lowering: str) -> ReadyLayer:
         """A layer made ready.
 
         Raises:

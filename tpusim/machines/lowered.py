@@ -149,7 +149,7 @@ class Chain(Protocol):
 
     @property
     def members(self) -> Sequence[tuple[Op, Any]]:
-        """Each, and the same made ready: `Lowered`."""
+        """Each, and the same made ready: `ReadyLayer`."""
 
     @property
     def name(self) -> str:
@@ -159,7 +159,7 @@ class Chain(Protocol):
     def timing(self) -> Any:
         """Time by the event engine, `layers` the share of each. Raises DeadlockError, which names the layers."""
 
-    def alone(self, at: int) -> Lowered:
+    def alone(self, at: int) -> ReadyLayer:
         """A layer by itself, with the addresses that it has among the others."""
 
     def account(self, at: int, batch: int, timing: Any) -> Account:
@@ -275,7 +275,7 @@ class SlotDrawing(Drawing):
 
 
 @dataclass(frozen=True, slots=True)
-class Cycle:
+class LaneCycle:
     """A letter for what each lane's port does in a cycle; how many PEs are working, how many weights moving."""
 
     number: int
@@ -284,7 +284,7 @@ class Cycle:
     moving: int
 
 
-class Lowered(Protocol):
+class ReadyLayer(Protocol):
     """A layer made ready to run, for all layers of its shape. Whoever implements it inherits from it."""
 
     @cached_property
@@ -331,7 +331,7 @@ class Lowered(Protocol):
         a `Drawing` of some cycles by `drawn`. Raises DeadlockError.
         """
 
-    def lane_by_lane(self, operands: Operands) -> Callable[[int, Told], Iterator[Cycle]]:
+    def lane_by_lane(self, operands: Operands) -> Callable[[int, Told], Iterator[LaneCycle]]:
         """Every lane in every cycle from one on, where a family has lanes; told how many cycles have passed.
 
         Raises:
@@ -355,7 +355,7 @@ class Lowered(Protocol):
 
 
 @dataclass(frozen=True)
-class Timing:
+class PlainTiming:
     """What an interpreter that keeps time reports of one layer: `Timed`, for families that have no more to report.
 
     Attributes:

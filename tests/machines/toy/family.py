@@ -15,7 +15,7 @@ from tpusim.base.units import BANDWIDTH, FREQUENCY, SIZE
 from tpusim.input.document import Document
 from tpusim.input.form import FROM_YAML, FileSection, Form, Name, Overrides, Quantity, read_overrides, whole, written
 from tpusim.machines.family import Checking, Family, Need
-from tpusim.machines.lowered import Account, Lowered, SlotDrawing, Timing, Told
+from tpusim.machines.lowered import Account, PlainTiming, ReadyLayer, SlotDrawing, Told
 from tpusim.network.ops.op import Op
 from tpusim.reference import Operands, Tensor
 
@@ -50,7 +50,7 @@ _FORM = Form(Toy)
 
 
 @dataclass(frozen=True)
-class ToyLowered(Lowered):
+class ToyLowered(ReadyLayer):
     """One layer; the second lowering works at half the speed, in halves."""
 
     layer: Op
@@ -59,11 +59,11 @@ class ToyLowered(Lowered):
     lowering: str
     halves: int
 
-    def account(self, layer: Op, batch: int, timing: Timing) -> Account:
+    def account(self, layer: Op, batch: int, timing: PlainTiming) -> Account:
         return timing.account(self.lowering, {"halves": self.halves, "manner": self.lowering})
 
     @cached_property
-    def timing(self) -> Timing:
+    def timing(self) -> PlainTiming:
         """In closed form."""
         works = -(-self.layer.macs(self.batch) * self.halves // self.machine.pes) + 1
         moved = self.layer.operands(self.batch) + self.layer.outputs(self.batch)
@@ -75,20 +75,20 @@ class ToyLowered(Lowered):
             "hbm": {"busy": waits, "idle": works},
         }
         read = self.layer.operands(self.batch)
-        return Timing(cycles, units, read, moved - read, figures={"touched_bytes": moved, "rounds": self.halves})
+        return PlainTiming(cycles, units, read, moved - read, figures={"touched_bytes": moved, "rounds": self.halves})
 
     @property
     def to_step(self) -> int:
         return self.timing.cycles
 
-    def stepped(self, operands: Callable[[], Operands], number: np.dtype[Any], told: Told) -> tuple[Timing, None]:
+    def stepped(self, operands: Callable[[], Operands], number: np.dtype[Any], told: Told) -> tuple[PlainTiming, None]:
         """Cycle by cycle."""
         timing, cycle, left = self.timing, 0, self.timing.cycles
         while left:
             cycle, left = cycle + 1, left - 1
         told(cycle)
         late = self.layer.name in SLOW
-        return Timing(**{**vars(timing), "cycles": cycle + late}), None
+        return PlainTiming(**{**vars(timing), "cycles": cycle + late}), None
 
     def recorded(self) -> SlotDrawing:
         """It waits, works, and idles for a cycle."""

@@ -14,10 +14,10 @@ from tpusim.base.files import probe, write
 from tpusim.base.imports import need
 from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import say
-from tpusim.flow.tracing import Stretch, recordings
-from tpusim.flow.tracing import trace as simulated_trace
+from tpusim.flow.simulation import Stretch, recordings
+from tpusim.flow.simulation import trace as simulated_trace
 from tpusim.machines.family import Machine, family_of
-from tpusim.machines.lowered import Cycle
+from tpusim.machines.lowered import LaneCycle
 from tpusim.network.workload import Workload
 from tpusim.report.plots import KNOWN
 from tpusim.report.trace.lanes import MOST_CYCLES, MOST_LANE_CYCLES, MOST_SLICES, MOST_TIMELINE_CYCLES, lines, vcd
@@ -115,12 +115,12 @@ def _small_enough(cycles: int, lanes: int, out: Path) -> None:
         raise InputError(f"{out}: {what} holds {most:,} cycles, not {cycles:,}; use --from and --to")
 
 
-def _until(end: int, cycles: Iterator[Cycle]) -> Iterator[Cycle]:
+def _until(end: int, cycles: Iterator[LaneCycle]) -> Iterator[LaneCycle]:
     # One cycle more is asked for, so that a run to the end finds out whether it is the end.
     return takewhile(lambda cycle: cycle.number < end, cycles)
 
 
-def _file_of(cycles: list[Cycle], title: str, suffix: str) -> bytes:
+def _file_of(cycles: list[LaneCycle], title: str, suffix: str) -> bytes:
     if suffix == ".txt":
         return "".join(f"{line}\n" for line in lines(cycles)).encode()
     if suffix == ".vcd":

@@ -18,7 +18,7 @@ from tpusim.machines.gpu.choice import layer_of
 from tpusim.machines.gpu.description import Gpu
 from tpusim.machines.gpu.lowering import GLOSSES, LOWERINGS
 from tpusim.machines.gpu.program import GpuProgram
-from tpusim.machines.lowered import Account, Lowered, SlotDrawing, Timing, Told
+from tpusim.machines.lowered import Account, PlainTiming, ReadyLayer, SlotDrawing, Told
 from tpusim.network.ops.op import Op
 from tpusim.reference import Operands, Tensor
 
@@ -27,14 +27,14 @@ _STEP_BYTES = 400
 
 
 @dataclass(frozen=True)
-class GpuLowered(Lowered):
+class GpuLowered(ReadyLayer):
     """A layer's Program on a GPU, ready to run."""
 
     program: GpuProgram
     gpu: Gpu
     lowering: str
 
-    def account(self, layer: Op, batch: int, timing: Timing) -> Account:
+    def account(self, layer: Op, batch: int, timing: PlainTiming) -> Account:
         """With the tile of a block, the parts of a sum, the blocks that share an SM."""
         products = self.program.products
         return timing.account(
@@ -42,7 +42,7 @@ class GpuLowered(Lowered):
         )
 
     @cached_property
-    def timing(self) -> Timing:
+    def timing(self) -> PlainTiming:
         """From event to event."""
         return event.run(self.program, self.gpu)
 
@@ -51,7 +51,7 @@ class GpuLowered(Lowered):
         """Cycles of every kind of resident set, once."""
         return event.to_step(self.program, self.gpu)
 
-    def stepped(self, operands: Callable[[], Operands], number: np.dtype[Any], told: Told) -> tuple[Timing, None]:
+    def stepped(self, operands: Callable[[], Operands], number: np.dtype[Any], told: Told) -> tuple[PlainTiming, None]:
         """Cycle by cycle, without values."""
         return stepping.run(self.program, self.gpu, told), None
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from tpusim.base.imports import need
 from tpusim.base.words import counted
-from tpusim.machines.lowered import Account, Cycle, InParts, Lowered, Phases, Told, WrittenTensor
+from tpusim.machines.lowered import Account, InParts, LaneCycle, Phases, ReadyLayer, Told, WrittenTensor
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.cost import energy_of
 from tpusim.machines.tpu.description import Hardware
@@ -41,7 +41,7 @@ PATIENCE, LONG_ENOUGH = 3, 500
 
 
 @dataclass(frozen=True)
-class Prepared(Lowered):
+class Prepared(ReadyLayer):
     """A Program for a machine, which all layers of a shape share, and its time from the event engine.
 
     `lowering` is the one that made it, of a `draft`; a Program that was written by hand has none.
@@ -153,7 +153,7 @@ class Prepared(Lowered):
         """What every unit does when."""
         return event.record(self.program, self.hardware)
 
-    def lane_by_lane(self, operands: Operands) -> Callable[[int, Told], Iterator[Cycle]]:
+    def lane_by_lane(self, operands: Operands) -> Callable[[int, Told], Iterator[LaneCycle]]:
         """Every lane in every cycle, from the register engine."""
         need_numba()
         from tpusim.machines.tpu import register
