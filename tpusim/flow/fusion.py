@@ -138,8 +138,13 @@ class _Fusion:
                     self.riders[layer.name] = _Riders(layer, self.edges.get(layer.name, ()), layer.name, bias)
                 kept.append(layer)
         layers = tuple(self.riders[each.name].fused if each.name in self.riders else each for each in kept)
-        # Layers that were left out before are nobody's riders, and still read.
-        edges = tuple((name, self._read(name)) for name in self.edges if name not in self.within)
+        # Layers that were left out before are nobody's riders, and still read: by the names of those that are left.
+        reads = {name: self.riders[name].reads if name in self.riders else of for name, of in self.edges.items()}
+        edges = tuple(
+            (name, tuple(each._replace(names=tuple(self.within.get(one, one) for one in each.names)) for each in of))
+            for name, of in reads.items()
+            if name not in self.within
+        )
         ride = {name for name, each in self.riders.items() if each.bias}
         biases = tuple(each for each in self.workload.biases if each not in ride)
         # By layer that carries others their names, in the order in which results meet them.
@@ -158,11 +163,6 @@ class _Fusion:
                 found.add(bearer)
                 due += self.riders[bearer].reads[-1].names if self.riders[bearer].adds else ()
         return sorted((each for each in found if self.riders[each].apart), key=self.place.__getitem__)
-
-    def _read(self, name: str) -> tuple[Source, ...]:
-        """What a layer reads, by the names of those that are left."""
-        sources = self.riders[name].reads if name in self.riders else self.edges[name]
-        return tuple(each._replace(names=tuple(self.within.get(one, one) for one in each.names)) for each in sources)
 
     def _rides(self, layer: Op) -> bool:
         """Take a layer onto what it follows, if that can be."""

@@ -181,25 +181,23 @@ def carried_by(
         InputError: something lies between the node and what rides that is not done by the machine.
     """
     left, found, value, bias, other = {*riders}, list[Node](), bearer.outputs[0], "", ""
+    folds = isinstance(layer, Fused) and layer.bias
     while len(readers.get(value, ())) == 1 and (node := readers[value][0]) is not None:
         if node.layer in left:
             left.discard(node.layer)
             added = next((name for name in node.inputs if name != value), "") if node.op in _ADDING else ""
             bias, other = (bias, added) if added in given else (added or bias, other)
-        elif node.layer or not _vanishes(node, layer, begun=len(left) < len(riders)):
-            break
+        else:
+            # Nothing is left of what hands on what it reads, and of a normalization, unless something rides already.
+            same = node.op in _SAME and len(node.outputs) == 1
+            if node.layer or not (same or (node.op == _NORMALIZATION and folds and len(left) == len(riders))):
+                break
         found.append(node)
         value = node.outputs[0]
     if left:
         says = f"between {bearer.name} and {', '.join(sorted(left))}, which rides on it, is what others read as well"
         raise InputError(f"{says}, or what is done outside the machine; {_LEAVE_OUT}")
     return Carried(bearer, tuple(found), bias, other)
-
-
-def _vanishes(node: Node, layer: Op, begun: bool) -> bool:
-    """Whether nothing is left of a node that is no layer; of a normalization, unless riders have `begun`."""
-    folded = node.op == _NORMALIZATION and isinstance(layer, Fused) and layer.bias and not begun
-    return folded or (node.op in _SAME and len(node.outputs) == 1)
 
 
 class CarryingLayers(NodeLayers):

@@ -144,17 +144,16 @@ class Expectation:
             return true
         if not self.roundings:
             return equality.moved(true)
-        return equality.bounded(true, self._magnitudes(box, true), self.roundings)
+        if isinstance(self.layer, RowOp):
+            sizes = rows.magnitudes(self.layer, self._exact, box, true, equality.gamma(self.roundings))
+        else:
+            sizes = magnitudes(self.layer, self._sizes, box, true)
+        return equality.bounded(true, sizes, self.roundings)
 
     def mismatch(self, at: Index, actual: float) -> Mismatch:
         """What is wrong with an element."""
         name = partial(reference.TENSORS[self.tensor].element_name, self.layer)
         return equality.difference(at, actual, self.of(alone(at)), name, self.tensor)
-
-    def _magnitudes(self, box: Box, true: Values) -> Values:
-        if isinstance(self.layer, RowOp):
-            return rows.magnitudes(self.layer, self._exact, box, true, equality.gamma(self.roundings))
-        return magnitudes(self.layer, self._sizes, box, true)
 
     @cached_property
     def bounded(self) -> bool:

@@ -70,11 +70,6 @@ class ProgramChain:
         """All of them as one."""
         return linked(self.layers, self.hardware, self.residence.stay)
 
-    def program_for(self, number: np.dtype[Any]) -> Program:
-        """The Program, for values that are added in such numbers, where each layer is given all that it reads."""
-        doubles = number == np.float64 or any(ready.program.doubles for _, ready in self.members)
-        return replace(self.program, doubles=doubles).with_given_operands()
-
     def alone(self, at: int) -> Prepared:
         """A layer by itself, with the addresses that it has among the others."""
         return replace(self.members[at][1], program=self.residence.alone(at))
@@ -119,7 +114,10 @@ class ProgramChain:
 
         named = {f"{joint.name}.{name}": each
                  for joint, mine in zip(self.joints, operands, strict=True) for name, each in mine.items()}  # fmt: skip
-        timing, written = register.run(self.program_for(number), self.hardware, as_floats(named), told)
+        # Each layer is given all that it reads.
+        doubles = number == np.float64 or any(ready.program.doubles for _, ready in self.members)
+        program = replace(self.program, doubles=doubles).with_given_operands()
+        timing, written = register.run(program, self.hardware, as_floats(named), told)
         made = [{name: written[f"{each.name}.{name}"] for name in each.program.written} for each in self.joints]
         return timing, made
 
