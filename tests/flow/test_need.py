@@ -19,7 +19,7 @@ from tpusim.base.errors import InputError
 from tpusim.flow import need
 from tpusim.flow.need import PROCESS_BYTES, AskedLayer, Room, need_of, room_for
 from tpusim.flow.simulation import recordings, shared, trace
-from tpusim.machines.family import Need
+from tpusim.machines.family import Checking, Need
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.lowering.registry import lowered, planned_of
 from tpusim.machines.tpu.program.transfers import Transfer
@@ -29,7 +29,7 @@ from tpusim.network.workload import Workload
 
 
 def asked(layer: Op, batch: int = 1, check: bool = True, engine: str = "event", **changes: Any) -> AskedLayer:
-    return AskedLayer(layer, batch, load_hardware("tpu_v2", changes), "channel_first", engine, check)
+    return AskedLayer(layer, batch, load_hardware("tpu_v2", changes), "channel_first", Checking(engine, check))
 
 
 def refused(monkeypatch: pytest.MonkeyPatch, layer: Op, free: float, batch: int = 1, **options: Any) -> str:

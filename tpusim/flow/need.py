@@ -26,9 +26,7 @@ class AskedLayer(NamedTuple):
     batch: int
     machine: Machine
     lowering: str
-    engine: str
-    check: bool
-    numbers: Numbers = SMALL
+    how: Checking
 
     @property
     def kind(self) -> Hashable:
@@ -66,9 +64,8 @@ def need_of(asked: AskedLayer, free: int = sys.maxsize) -> Need:
         CapacityError: when it does not fit the machine.
     """
     layer, batch, machine, family = asked.layer, asked.batch, asked.machine, family_of(asked.machine)
-    how = Checking(asked.engine, asked.check, asked.numbers.of(layer).operand_bytes)
     names = tried(asked.lowering, layer, batch, family)
-    plans = [*fitting(names, lambda name: family.planned(layer, batch, machine, name, how, free))]
+    plans = [*fitting(names, lambda name: family.planned(layer, batch, machine, name, asked.how, free))]
     neediest, *others = sorted((plan.program for plan in plans for _ in range(plan.at_once)), reverse=True)
     return Need(
         neediest + sum(others[:1]) // 2,
@@ -89,7 +86,8 @@ def room_for(
     free = free_bytes() - PROCESS_BYTES
     shapes: dict[Hashable, AskedLayer] = {}
     for layer, name in asked_of(workload, lowering, family_of(machine)):
-        asked = AskedLayer(layer, workload.batch, machine, name, engine, check, numbers)
+        how = Checking(engine, check, numbers.of(layer).operand_bytes)
+        asked = AskedLayer(layer, workload.batch, machine, name, how)
         shapes.setdefault(asked.kind, asked)
     needs = {}
     for shape, asked in shapes.items():
@@ -105,7 +103,7 @@ def room_for(
 
 def _refusal(layers: Sequence[AskedLayer], need: Need, free: int) -> InputError:
     """The message about the first of `layers`, the neediest."""
-    check, where = layers[0].check, f"layer {layers[0].layer.name}"
+    check, where = layers[0].how.check, f"layer {layers[0].layer.name}"
     if need.passes is None:
         says = f"needs about {_giga(need.total)} GB of memory, and {_giga(max(0, free))} GB are free"
         return InputError(Problem(f"{says}; take a smaller --batch{', or --no-check' if check else ''}", where))
@@ -119,7 +117,7 @@ def _advice(layers: Sequence[AskedLayer], free: int) -> str:
     """What all layers would fit with, as people write it."""
     first = layers[0]
     fits = [text for text, others in _smaller(layers) if _fit(others, free)][:1]
-    if first.check and _fit([each._replace(check=False) for each in layers], free):
+    if first.how.check and _fit([each._replace(how=each.how._replace(check=False)) for each in layers], free):
         fits.append("--no-check")
     if not fits:
         larger = family_of(first.machine).larger(first.machine)

@@ -164,9 +164,9 @@ class Tpu(Family):
         weights = -(-layer.weights(batch) // machine.pes)
         words = machine.capacity_words * machine.vector_memory.word_elements
         least = max(weights, -(-layer.macs(batch) // (machine.pes * words)))
-        if least * PASS_BYTES > most:
-            return Need(least * PASS_BYTES, _value_bytes(layer, batch, machine, how, 0), least, at_once)
-        passes, transfers, intermediates = planned_of(layer, batch, machine, lowering)
+        passes, transfers, intermediates = least, 0, 0
+        if least * PASS_BYTES <= most:
+            passes, transfers, intermediates = planned_of(layer, batch, machine, lowering)
         values = _value_bytes(layer, batch, machine, how, intermediates)
         return Need(passes * PASS_BYTES + transfers * TRANSFER_BYTES, values, passes, at_once)
 

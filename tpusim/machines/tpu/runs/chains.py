@@ -84,9 +84,20 @@ class ProgramChain:
             replace(ready, program=program).account(layer, batch, timing),
             hidden_cycles=ready.timing.cycles - timing.cycles,
             hbm_saved_bytes=saved[0] - saved[1],
-            residency=residency_of(self.residence, at),
+            residency=self._residency(at),
             apart="" if at else self.apart,
         )
+
+    def _residency(self, at: int) -> Residency | None:
+        """Where a layer has its words, and its outcome, if that stays; None where nothing is to stay."""
+        found = self.residence
+        if not found.own:
+            return None
+        mine = Words(*found.own[at], max((each.lanes for each in found.layers[at].program.buffers), default=0))
+        if (outcome := found.outcome(at)) is None:
+            return Residency(mine)
+        readers = tuple(dict.fromkeys(found.layers[reader].name for reader, _ in outcome.readers))
+        return Residency(mine, Words(outcome.base, outcome.words, outcome.lanes), readers, outcome.spilled)
 
     @cached_property
     def timing(self) -> Timing:
@@ -186,22 +197,6 @@ class _Reads:
             return {tensor: ReadOutcomes(*source) for tensor, source in told}
         ahead = self._ahead.get(layer.name)
         return {next(iter(tensors)): ReadOutcomes((ahead,))} if ahead else {}
-
-
-# ---- what is told of tensors that stay on chip, and what layers are given that read them there
-
-
-def residency_of(found: Residence, layer: int) -> Residency | None:
-    """Where a layer of a chain has its words, and its outcome, if that stays; None where nothing is to stay."""
-    if not found.own:
-        return None
-    own, outcome = found.own[layer], found.outcome(layer)
-    buffers = found.layers[layer].program.buffers
-    mine = Words(*own, max((each.lanes for each in buffers), default=0))
-    if outcome is None:
-        return Residency(mine)
-    readers = tuple(dict.fromkeys(found.layers[at].name for at, _ in outcome.readers))
-    return Residency(mine, Words(outcome.base, outcome.words, outcome.lanes), readers, outcome.spilled)
 
 
 def given_to(found: Residence, layers: Sequence[Op]) -> dict[LayerTensor, LayerTensor]:
