@@ -23,8 +23,9 @@ from tests.strategies import cases, conv, machine, small_layers
 from tpusim import simulate
 from tpusim.base.errors import CapacityError
 from tpusim.cli import app as cli
-from tpusim.flow.engines import ENGINES, Task, unwatched
+from tpusim.flow.engines import Task, timed
 from tpusim.flow.verify import expected, operands_of
+from tpusim.machines.lowered import unheard
 from tpusim.machines.tpu import datapath, event, register
 from tpusim.machines.tpu.cut.geometry import MapAxis
 from tpusim.machines.tpu.description import Hardware, load_hardware
@@ -255,8 +256,8 @@ CORRUPTIONS: dict[str, Callable[[Program], Program]] = {
 
 def verdict_of(program: Program, engine: str) -> Verdict:
     explanation = lowered(LAYER, BATCH, MACHINE, "channel_last")[1]
-    task = Task(LAYER, BATCH, Prepared(program, explanation, MACHINE, "channel_last"), True, 0, unwatched)
-    return ENGINES[engine](task)[1]()
+    task = Task(LAYER, BATCH, Prepared(program, explanation, MACHINE, "channel_last"), True, 0, unheard)
+    return timed(task, engine)[1]()
 
 
 @pytest.mark.parametrize("engine", ["event", "register"])

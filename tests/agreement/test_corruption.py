@@ -14,7 +14,8 @@ from tests.strategies import conv, machine, spills
 from tests.written import by_hand
 from tpusim import reference
 from tpusim.base.errors import CheckFailed
-from tpusim.flow.engines import ENGINES, Task, unwatched
+from tpusim.flow.engines import ENGINES, Task, timed
+from tpusim.machines.lowered import unheard
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
@@ -126,9 +127,9 @@ CORRUPTIONS: dict[str, Callable[[Program], Program]] = {
 def verdict_of(program: Program, engine: str = "event", hardware: Hardware = MACHINE) -> Verdict:
     explanation = CHANNEL_FIRST.lower(LAYER, BATCH, hardware)[1]
     task = Task(
-        LAYER, BATCH, Prepared(program, explanation, hardware, "channel_first"), check=True, seed=0, watch=unwatched
+        LAYER, BATCH, Prepared(program, explanation, hardware, "channel_first"), check=True, seed=0, watch=unheard
     )
-    return ENGINES[engine](task)[1]()
+    return timed(task, engine)[1]()
 
 
 @pytest.mark.parametrize("hardware", [MACHINE, MANY_PORTS], ids=["one port", "many ports"])

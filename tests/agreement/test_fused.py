@@ -39,6 +39,7 @@ from tpusim.base.errors import CapacityError, UnsuitableError
 from tpusim.flow.numbers import numbers_of
 from tpusim.flow.verify import expected, operands_of, verdict_of
 from tpusim.machines.tpu import datapath, event, register
+from tpusim.machines.tpu.cost import energy_of
 from tpusim.machines.tpu.cut.traffic import in_layout
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, lowered
@@ -48,7 +49,6 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Stream
 from tpusim.machines.tpu.program.tensor import Along
 from tpusim.machines.tpu.program.transfers import Fill
-from tpusim.machines.tpu.runs.account import energy_of
 from tpusim.machines.tpu.runs.prepared import as_floats
 from tpusim.network.ops.array_op import Conv2d, Gemm
 from tpusim.network.ops.conv_transpose2d import ConvTranspose2d

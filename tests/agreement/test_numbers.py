@@ -13,8 +13,9 @@ from tests.checks import check_layer, check_program_values, program_for
 from tests.strategies import conv, deform_convs, layers, machine, machines, small_layers, transposed_convs, vector_ops
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.base.errors import CapacityError, InputError
-from tpusim.flow.engines import ENGINES, Task, unwatched
+from tpusim.flow.engines import Task, timed
 from tpusim.flow.numbers import ARRAY_ORDER, DTYPES, Numbers, numbers_of
+from tpusim.machines.lowered import unheard
 from tpusim.machines.tpu import datapath, register
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
@@ -40,7 +41,7 @@ def lowered(layer: Op, batch: int, hardware: Hardware) -> Program:
 
 def verdict_of(program: Program, engine: str, numbers: Numbers) -> Verdict:
     prepared = Prepared(program, CHANNEL_FIRST.lower(LAYER, BATCH, MACHINE)[1], MACHINE, "channel_first")
-    return ENGINES[engine](Task(LAYER, BATCH, prepared, True, 0, unwatched, numbers))[1]()
+    return timed(Task(LAYER, BATCH, prepared, True, 0, unheard, numbers), engine)[1]()
 
 
 @pytest.mark.parametrize("dtype", TYPES)

@@ -17,7 +17,7 @@ from tests import ROOT
 from tests.agreement.test_agreement import suppose
 from tests.strategies import GENERAL, cases, conv, layers, machine, machines_of_all_kinds
 from tpusim import load_hardware, simulate
-from tpusim.flow.choice import prepared
+from tpusim.flow.lowerings import prepared
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.cut.geometry import ConvShape, shape_of
 from tpusim.machines.tpu.cut.plan import Plan

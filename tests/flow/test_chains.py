@@ -11,7 +11,7 @@ from tests.strategies import conv, dram, machine
 from tpusim import load_hardware, simulate
 from tpusim.base.errors import InputError
 from tpusim.flow.fusion import fused
-from tpusim.flow.tracing import recordings, trace
+from tpusim.flow.simulation import recordings, trace
 from tpusim.machines.tpu.description import Hardware
 from tpusim.network.ops.array_op import Conv2d, Gemm
 from tpusim.network.ops.deform_conv2d import DeformConv2d

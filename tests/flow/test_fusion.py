@@ -9,8 +9,7 @@ import pytest
 from tests.strategies import machine
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.base.errors import CapacityError, InputError
-from tpusim.flow.fusion import fused
-from tpusim.flow.selection import select_layers
+from tpusim.flow.fusion import fused, select_layers
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import lowered
 from tpusim.network.ops.array_op import Conv2d, Gemm

@@ -21,16 +21,15 @@ from tests.written import by_hand
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.base.errors import CapacityError, CheckFailed, InputError
 from tpusim.cli import app as cli
-from tpusim.flow import need
-from tpusim.flow.choice import prepared
-from tpusim.flow.lowerings import AUTO, candidates, known
-from tpusim.flow.need import Asked, need_of
-from tpusim.flow.selection import select_layers
+from tpusim.flow.fusion import select_layers
+from tpusim.flow.lowerings import AUTO, candidates, known, prepared
+from tpusim.flow.need import AskedLayer, need_of
+from tpusim.machines.family import Checking
 from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.family import PASS_BYTES
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.lowering.vector_ops import VECTOR_OPS
-from tpusim.machines.tpu.program.program import Lowered
-from tpusim.machines.tpu.runs.need import PASS_BYTES
+from tpusim.machines.tpu.program.program import Lowered, Planned
 from tpusim.network.ops.array_op import Gemm
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
@@ -247,8 +246,8 @@ def test_every_engine_proves_what_auto_takes() -> None:
 
 
 def test_memory_is_estimated_for_the_best_so_far_and_the_next() -> None:
-    def asked(lowering: str) -> Asked:
-        return Asked(LAYER, 3, MACHINE, lowering, "event", True)
+    def asked(lowering: str) -> AskedLayer:
+        return AskedLayer(LAYER, 3, MACHINE, lowering, Checking(check=True))
 
     alone = [need_of(asked(name)) for name in LOWERINGS]
     together = need_of(asked(AUTO))
@@ -261,7 +260,7 @@ def test_the_estimate_is_about_what_auto_takes(monkeypatch: pytest.MonkeyPatch) 
     """The best so far is held while the next is lowered and timed; here the two are alike in size."""
     layer, hardware = Gemm("many_passes", m=64, n=1024, k=2048), load_hardware("tpu_v2", {"array.size": 16})
     monkeypatch.setitem(LOWERINGS, OTHER, LOWERINGS[FIRST])
-    estimate = need_of(Asked(layer, 1, hardware, AUTO, "event", False)).total
+    estimate = need_of(AskedLayer(layer, 1, hardware, AUTO, Checking())).total
     tracemalloc.start()
     ready = prepared(layer, 1, hardware, AUTO)
     peak = tracemalloc.get_traced_memory()[1]
@@ -271,11 +270,11 @@ def test_the_estimate_is_about_what_auto_takes(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_candidate_that_does_not_fit_needs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(layer: Op, batch: int, hardware: Hardware) -> need.Planned:
+    def refused(layer: Op, batch: int, hardware: Hardware) -> Planned:
         raise CapacityError("needs a larger machine")
 
     monkeypatch.setitem(LOWERINGS, OTHER, by_hand(OTHER, second.lower, refused))
-    asked = Asked(LAYER, 3, MACHINE, AUTO, "event", True)
+    asked = AskedLayer(LAYER, 3, MACHINE, AUTO, Checking(check=True))
     assert need_of(asked) == need_of(asked._replace(lowering=FIRST))
     assert need_of(asked).program >= PASS_BYTES
 

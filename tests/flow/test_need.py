@@ -17,9 +17,9 @@ from tpusim import load_hardware, load_workload, simulate
 from tpusim.base import memory
 from tpusim.base.errors import InputError
 from tpusim.flow import need
-from tpusim.flow.need import PROCESS_BYTES, Asked, Need, Room, need_of, room_for
-from tpusim.flow.simulation import shared
-from tpusim.flow.tracing import recordings, trace
+from tpusim.flow.need import PROCESS_BYTES, AskedLayer, Room, need_of, room_for
+from tpusim.flow.simulation import recordings, shared, trace
+from tpusim.machines.family import Checking, Need
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.lowering.registry import lowered, planned_of
 from tpusim.machines.tpu.program.transfers import Transfer
@@ -28,8 +28,8 @@ from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 
 
-def asked(layer: Op, batch: int = 1, check: bool = True, engine: str = "event", **changes: Any) -> Asked:
-    return Asked(layer, batch, load_hardware("tpu_v2", changes), "channel_first", engine, check)
+def asked(layer: Op, batch: int = 1, check: bool = True, engine: str = "event", **changes: Any) -> AskedLayer:
+    return AskedLayer(layer, batch, load_hardware("tpu_v2", changes), "channel_first", Checking(engine, check))
 
 
 def refused(monkeypatch: pytest.MonkeyPatch, layer: Op, free: float, batch: int = 1, **options: Any) -> str:

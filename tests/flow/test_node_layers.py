@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tpusim.flow.node_layers import Parts, together
+from tpusim.flow.node_layers import BatchParts, together
 
 MAPS = np.arange(2 * 3 * 5 * 4.0).reshape(2, 3, 5, 4)
 """[channel, row, col, image]."""
@@ -28,7 +28,7 @@ def test_what_was_one_array_is_not_copied(whole: np.ndarray, parts: int) -> None
     ],
     ids=["out of order", "overlapping", "elsewhere", "of two lengths", "of two shapes", "empty"],
 )  # fmt: skip
-def test_others_are_joined(parts: Parts) -> None:
+def test_others_are_joined(parts: BatchParts) -> None:
     if parts[0].shape[1:] != parts[1].shape[1:]:
         with pytest.raises(ValueError, match="must match"):
             together(parts)

@@ -6,8 +6,7 @@ import pytest
 
 from tests.flow.test_fusion import RESIDUAL, on
 from tpusim.base.errors import InputError
-from tpusim.flow.fusion import fused
-from tpusim.flow.selection import select_layers
+from tpusim.flow.fusion import fused, select_layers
 from tpusim.network.workload import Workload
 
 TOGETHER = fused(RESIDUAL, on())

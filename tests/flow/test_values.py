@@ -21,9 +21,8 @@ from tpusim import load_hardware, load_workload, simulate
 from tpusim.base.errors import CheckFailed, InputError
 from tpusim.cli import app as cli
 from tpusim.flow.fusion import fused
-from tpusim.flow.network_inputs import checked, drawn
 from tpusim.flow.numbers import numbers_of
-from tpusim.flow.values import Journey
+from tpusim.flow.values import Journey, checked, drawn
 from tpusim.network.formats import read_graph
 from tpusim.network.formats.asked import NOTHING, ModelOptions
 from tpusim.network.ops.op import Op

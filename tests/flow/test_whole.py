@@ -8,11 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.strategies import conv, layers, vector_ops
-from tpusim.flow import whole
-from tpusim.flow.held import Expectation
+from tpusim.flow import verify
 from tpusim.flow.numbers import numbers_of
-from tpusim.flow.screening import Screening
-from tpusim.flow.verify import verdict_of
+from tpusim.flow.verify import Expectation, Screening, verdict_of
 from tpusim.network.ops.array_op import Gemm
 from tpusim.network.ops.op import Op
 from tpusim.numerics.equality import agreement
@@ -72,8 +70,8 @@ def test_float32_settles_sums_of_many_products(layer: Op) -> None:
 def test_it_is_not_asked_for_what_it_does_not_settle(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short sums leave no room between the roundings of the one and those of the other."""
     layer, asked = conv(1, 2, 9, 2), []
-    monkeypatch.setattr("tpusim.flow.screening.screen", lambda *each: asked.append(each) or screen(*each))
-    monkeypatch.setattr(whole, "MOST_ELEMENTS", 40)
+    monkeypatch.setattr("tpusim.flow.verify.screen", lambda *each: asked.append(each) or screen(*each))
+    monkeypatch.setattr(verify, "MOST_ELEMENTS", 40)
     expectation = expectation_of(layer)
     written = expectation.of(all_of(layer))["value"].astype(np.float32)
     assert verdict_of(layer, expectation.operands, {"ofmap": written}, F32).mismatched == 0
@@ -82,9 +80,9 @@ def test_it_is_not_asked_for_what_it_does_not_settle(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("most", [1, 7, 60, 1000])
 def test_boxes_are_all_of_it_once(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(whole, "MOST_ELEMENTS", most)
+    monkeypatch.setattr(verify, "MOST_ELEMENTS", most)
     seen = np.zeros((2, 5, 4, 3), int)
-    for box in whole.boxes(seen.shape, 3):
+    for box in verify.boxes(seen.shape, 3):
         place = seen[tuple(slice(part.start, part.stop) for part in box)]
         assert place[0].size <= max(1, most // 3)
         place += 1

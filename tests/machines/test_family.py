@@ -42,7 +42,7 @@ pareto: [time_us, pes]
 @pytest.fixture(autouse=True)
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(family.FAMILIES, "toy", toy.__name__)
+    monkeypatch.setitem(family.FAMILIES, "toy", toy.FAMILY)
     Path("abacus.yaml").write_text(MACHINE)
     Path("swept.yaml").write_text(SWEEP)
 
@@ -191,7 +191,7 @@ def test_what_does_not_fit_names_the_layer() -> None:
 
 
 def test_what_needs_too_much_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(toy.ToyFamily, "planned", lambda *_: family.Planned(10**15))
+    monkeypatch.setattr(toy.ToyFamily, "planned", lambda *_: family.Need(10**15, 0))
     with pytest.raises(InputError, match=r"needs about 1,000,000\.0 GB of memory"):
         simulate(load_workload("tiny", batch=2), load_hardware("abacus.yaml"))
 

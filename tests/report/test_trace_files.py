@@ -23,9 +23,9 @@ from vcd.reader import TokenKind, tokenize
 from tests.strategies import machine
 from tpusim.cli import app as cli
 from tpusim.cli.actions import trace as action
-from tpusim.flow.selection import select_layers
-from tpusim.flow.tracing import trace
-from tpusim.machines.lowered import Cycle
+from tpusim.flow.fusion import select_layers
+from tpusim.flow.simulation import trace
+from tpusim.machines.lowered import LaneCycle
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import load_hardware
 from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
@@ -405,7 +405,7 @@ def replayed(data: bytes) -> Iterator[tuple[int, dict[str, str | int]]]:
                 values[names[token.vector_change.id_code]] = token.vector_change.value
 
 
-def expected(cycles: list[Cycle]) -> list[tuple[int, dict[str, str | int]]]:
+def expected(cycles: list[LaneCycle]) -> list[tuple[int, dict[str, str | int]]]:
     return [
         (
             cycle.number,
@@ -429,7 +429,7 @@ def test_a_vcd_says_what_the_register_engine_did(arguments: tuple[str, ...], fir
 
 def test_a_vcd_of_many_lanes_and_strange_names() -> None:
     """Lanes sort as they are counted; a name cannot end the comment."""
-    cycles = [Cycle(7, "R" * 100, 1, 0), Cycle(8, "W" + "R" * 99, 1, 2)]
+    cycles = [LaneCycle(7, "R" * 100, 1, 0), LaneCycle(8, "W" + "R" * 99, 1, 2)]
     text = vcd(cycles, "a\n$end größe").decode()
     assert "lane_00 " in text
     assert "lane_99 " in text

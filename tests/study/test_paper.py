@@ -23,7 +23,7 @@ from tpusim import load_hardware, load_workload
 from tpusim.base.errors import InputError
 from tpusim.cli import app as cli
 from tpusim.cli import names
-from tpusim.flow.tracing import trace
+from tpusim.flow.simulation import trace
 from tpusim.report.plots.paper import pictures
 from tpusim.report.tables import paper as tables
 from tpusim.study.paper.claims import CONDITION, FAILS, HOLDS, OPEN, Claim, Finding, words

@@ -10,19 +10,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tpusim.machines.lowered import Counter, Part
+from tpusim.machines.lowered import AxisCounter, WrittenPart
 from tpusim.reference import Box
 
-Counters = Sequence[Counter]
-Places = slice | NDArray[np.intp]
+AxisCounters = Sequence[AxisCounter]
+Standing = slice | NDArray[np.intp]
 """Where neighbours stand among the coordinates of a part: side by side, or here and there."""
-Run = tuple[Places, range]
+Neighbours = tuple[Standing, range]
 """Neighbours along an axis of the tensor: their places, and which they are. Rows or columns that are evenly spaced are
 neighbours too where boxes may be strided.
 """
 SPATIAL = 1, 2
 """The axes of a feature map along which a box may be strided."""
-Placed = tuple[tuple[Places, ...], Box]
+PlacedBox = tuple[tuple[Standing, ...], Box]
 """A box in a tensor, and where its elements stand in a part."""
 
 
@@ -39,10 +39,10 @@ class Outline(NamedTuple):
     lengths: tuple[int, ...]
     counts: tuple[int, ...]
     order: tuple[int, ...]
-    boxes: tuple[Placed, ...]
+    boxes: tuple[PlacedBox, ...]
 
 
-def straight(part: Part) -> tuple[Counters, ...]:
+def straight(part: WrittenPart) -> tuple[AxisCounters, ...]:
     """The counters of a part whose counters are independent; lane by lane, where lanes differ along several axes."""
     if len(part.lane) == 1:
         return ((*part.lane, *part.items),)
@@ -53,7 +53,7 @@ def straight(part: Part) -> tuple[Counters, ...]:
     )
 
 
-def outline(counters: Counters, shape: tuple[int, ...], strided: bool = False) -> Outline:
+def outline(counters: AxisCounters, shape: tuple[int, ...], strided: bool = False) -> Outline:
     """The outline of a part of a tensor of that shape, which has four axes; `counters` are `straight`.
 
     Boxes may be `strided` where whoever computes them can do that.
@@ -66,15 +66,19 @@ def outline(counters: Counters, shape: tuple[int, ...], strided: bool = False) -
     axes = [
         _runs(mine, size, strided and at in SPATIAL) for at, (mine, size) in enumerate(zip(steps, shape, strict=True))
     ]
-    return Outline(tuple(length for length, _ in axes), counts, back, tuple(_boxes([runs for _, runs in axes])))
+    boxes = []
+    for runs in product(*(runs for _, runs in axes)):
+        channels, rows, cols, images = (run for _, run in runs)
+        boxes.append((tuple(place for place, _ in runs), (channels, rows, cols, images)))
+    return Outline(tuple(length for length, _ in axes), counts, back, tuple(boxes))
 
 
-def in_order(places: tuple[Places, ...]) -> bool:
+def in_order(places: tuple[Standing, ...]) -> bool:
     """Whether the elements of a box follow one another as in the box."""
     return all(isinstance(each, slice) for each in places)
 
 
-def indices(places: tuple[Places, ...], lengths: tuple[int, ...]) -> tuple[Places, ...]:
+def indices(places: tuple[Standing, ...], lengths: tuple[int, ...]) -> tuple[Standing, ...]:
     """What stands for such places of a part, of so many coordinates along each axis, in an expression of NumPy."""
     if in_order(places):
         return places
@@ -82,53 +86,48 @@ def indices(places: tuple[Places, ...], lengths: tuple[int, ...]) -> tuple[Place
     return np.ix_(*(np.arange(length)[each] if isinstance(each, slice) else each for each, length in every))
 
 
-def _boxes(axes: Iterable[tuple[Run, ...]]) -> Iterator[Placed]:
-    for runs in product(*axes):
-        channels, rows, cols, images = (run for _, run in runs)
-        yield tuple(place for place, _ in runs), (channels, rows, cols, images)
-
-
 @lru_cache(maxsize=4096)
-def _runs(steps: tuple[Sequence[int], ...], size: int, strided: bool) -> tuple[int, tuple[Run, ...]]:
+def _runs(steps: tuple[Sequence[int], ...], size: int, strided: bool) -> tuple[int, tuple[Neighbours, ...]]:
     """How many coordinates nested counters walk along an axis, and the runs of those in [0, size)."""
     coordinates = np.zeros(1, np.int64)
     for each in steps:
         coordinates = np.add.outer(coordinates, each).reshape(-1)
-    apart = np.diff(coordinates)
+    count, apart = len(coordinates), np.diff(coordinates)
     if strided and len(apart) and apart[0] > 1 and (apart == apart[0]).all():
-        return len(coordinates), _every(range(int(coordinates[0]), int(coordinates[-1]) + 1, int(apart[0])), size)
+        every = range(int(coordinates[0]), int(coordinates[-1]) + 1, int(apart[0]))
+        first, stop = (max(0, -(-(end - every.start) // every.step)) for end in (0, size))
+        run = every[first:stop]
+        return count, ((slice(first, first + len(run)), run),) if run else ()
     if (apart < 0).any() and (scattered := _scattered(coordinates, size)):
-        return len(coordinates), scattered
-    ends = [0, *(np.flatnonzero(apart != 1) + 1).tolist(), len(coordinates)]
-    lows = [(first, stop, int(coordinates[first])) for first, stop in pairwise(ends)]
-    inside = ((first - low, range(max(low, 0), min(low + stop - first, size))) for first, stop, low in lows)
-    runs = tuple((slice(run.start + by, run.stop + by), run) for by, run in inside if run)
-    return len(coordinates), runs
+        return count, scattered
+    runs = []
+    for first, stop, low in _stretches(coordinates):
+        if run := range(max(low, 0), min(low + stop - first, size)):
+            runs.append((slice(run.start + first - low, run.stop + first - low), run))
+    return count, tuple(runs)
 
 
-def _scattered(coordinates: NDArray[np.int64], size: int) -> tuple[Run, ...]:
+def _scattered(coordinates: NDArray[np.int64], size: int) -> tuple[Neighbours, ...]:
     """Runs of those in [0, size) in whatever order they come, as words hold pixels from all over a map; none where one
     comes twice.
     """
     order = np.argsort(coordinates, kind="stable")
     order = order[(coordinates[order] >= 0) & (coordinates[order] < size)]
-    apart = np.diff(coordinates[order])
-    if (apart == 0).any() or not len(order):
+    if (np.diff(coordinates[order]) == 0).any():
         return ()
-    ends = [0, *(np.flatnonzero(apart != 1) + 1).tolist(), len(order)]
-    runs = ((order[first:stop], int(coordinates[order[first]])) for first, stop in pairwise(ends))
-    return tuple((places, range(low, low + len(places))) for places, low in runs)
+    return tuple(
+        (order[first:stop], range(low, low + stop - first)) for first, stop, low in _stretches(coordinates[order])
+    )
 
 
-def _every(coordinates: range, size: int) -> tuple[Run, ...]:
-    """The run of those in [0, size)."""
-    first, stop = (max(0, -(-(end - coordinates.start) // coordinates.step)) for end in (0, size))
-    run = coordinates[first:stop]
-    return ((slice(first, first + len(run)), run),) if run else ()
+def _stretches(coordinates: NDArray[np.int64]) -> Iterator[tuple[int, int, int]]:
+    """Where coordinates that follow one another begin and end, and the first of them."""
+    ends = [0, *(np.flatnonzero(np.diff(coordinates) != 1) + 1).tolist(), len(coordinates)]
+    return ((first, stop, int(coordinates[first])) for first, stop in pairwise(ends) if first < stop)
 
 
 def merged(boxes: Iterable[Box], fits: Callable[[Box], bool]) -> list[tuple[Box, int]]:
-    """Boxes that hold so many of `boxes` each, one after another, as large as `fits` allows."""
+    """Larger boxes, each with how many of `boxes` it holds, one after another: as large as `fits` allows."""
     held = [(box, 1) for box in boxes]
     while True:
         fewer: list[tuple[Box, int]] = []
@@ -145,10 +144,8 @@ def merged(boxes: Iterable[Box], fits: Callable[[Box], bool]) -> list[tuple[Box,
 
 def _union(one: Box, other: Box) -> Box | None:
     """The box that both make up, where the other follows along one axis and is as long along the rest."""
-    apart = [axis for axis in range(len(one)) if one[axis] != other[axis]]
-    if len(apart) != 1 or {one[apart[0]].step, other[apart[0]].step} != {1}:
-        return None
-    if one[apart[0]].stop != other[apart[0]].start:
+    apart = [(a, b) for a, b in zip(one, other, strict=True) if a != b]
+    if len(apart) != 1 or {each.step for each in apart[0]} != {1} or apart[0][0].stop != apart[0][1].start:
         return None
     channels, rows, cols, images = (range(a.start, b.stop, a.step) for a, b in zip(one, other, strict=True))
     return channels, rows, cols, images

@@ -1,34 +1,34 @@
-"""What `--engine` chooses between: how a layer gets its time and the verdict on its values."""
+"""What `--engine` chooses between: how a layer, or several that overlap, get their time, the verdict on their values,
+and with both what is told of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from tpusim.base.errors import CheckFailed, InputError, Named, Problem, failures_named
 from tpusim.flow.numbers import SMALL, Numbers
-from tpusim.machines.lowered import Lowered, Timed
+from tpusim.machines.family import Machine
+from tpusim.machines.lowered import Account, Chain, ReadyLayer, Timed
 from tpusim.network.ops.op import OFMAP, Op
 from tpusim.numerics.equality import Verdict
 from tpusim.result.records import LayerResult
 
 if TYPE_CHECKING:
     from tpusim.flow.values import Journey
-    from tpusim.reference import Operands, Tensor
+    from tpusim.reference import Operand, Operands, Tensor
 
-Outcome = tuple[Timed, Callable[[], Verdict]]
+ENGINES = ("event", "register", "both")
+TimedLayer = tuple[Timed, Callable[[], Verdict]]
 """The time of a layer, and what holds its values against the reference: at any time, on any thread."""
-Watch = Callable[[str, str], None]
+LayerWatch = Callable[[str, str], None]
 """Told now and then which layer is under way, and what is done to it: "timing", "1,024 cycles"."""
 
 UNCHECKED = Verdict(0, 0, None)
-
-
-def unwatched(layer: str, doing: str) -> None:
-    """Nobody looks."""
 
 
 class Begun(NamedTuple):
@@ -44,10 +44,10 @@ class Task:
 
     layer: Op
     batch: int
-    prepared: Lowered
+    prepared: ReadyLayer
     check: bool
     seed: int
-    watch: Watch
+    watch: LayerWatch
     asked_numbers: Numbers = SMALL
     journey: Journey | None = None
 
@@ -67,20 +67,84 @@ class Task:
         self.watch(self.layer.name, what)
 
 
-def _event(task: Task) -> Outcome:
-    """Time from the event engine, values from the data path."""
+def timed(task: Task, engine: str) -> TimedLayer:
+    """Time by the event engine and values from the data path; or both from the family's second interpreter, with which
+    the event engine must agree on every figure where both are asked for.
+
+    Raises:
+        InputError: there is too little memory for the register engine, or it is not installed.
+        CheckFailed: with engine "both", the two disagree.
+        DeadlockError, PortConflict: the machine stopped, or was asked for two things at once; names the layer.
+    """
+    if engine != "event":
+        return _stepped(task, engine)
     task.doing("timing")
     with failures_named(task.layer):
         timing = task.prepared.timing
-    return timing, values_of(task)
+    return timing, partial(_checked, task)
 
 
-def values_of(task: Task) -> Callable[[], Verdict]:
-    """What holds the data path's values of a layer against the reference, if it is to be checked."""
-    return lambda: _checked(task) if task.check else UNCHECKED
+def overlapping(chain: Chain, tasks: Sequence[Task], machine: Machine, engine: str) -> Iterator[Begun]:
+    """Time the layers of a chain, which the `tasks` are about, as one.
+
+    Raises:
+        InputError: the register engine is asked for the values of a network, or there is too little memory for it.
+        CheckFailed: with engine "both", the two disagree.
+        DeadlockError: steps wait for one another for ever; all of them name the layers.
+    """
+    found: Iterable[TimedLayer]
+    if len(tasks) == 1:
+        found = [timed(tasks[0], engine)]
+    elif engine == "event":
+        # The share of each in the time of all, and its values by itself.
+        shares = enumerate(zip(tasks, chain.timing.layers, strict=True))
+        found = ((share, partial(_checked, replace(task, prepared=chain.alone(at)))) for at, (task, share) in shares)
+    else:
+        found = _stepped_together(chain, tasks, engine)
+
+    def result(at: int, timing: Timed, verdict: Callable[[], Verdict]) -> LayerResult:
+        task = tasks[at]
+        return layer_result(task.layer, task.batch, machine, chain.account(at, task.batch, timing), timing, verdict())
+
+    for at, (timing, verdict) in enumerate(found):
+        yield Begun(tasks[at].layer, partial(result, at, timing, verdict))
+
+
+def layer_result(
+    layer: Op, batch: int, machine: Machine, account: Account, timing: Timed, verdict: Verdict
+) -> LayerResult:
+    """One row of the report: a layer's time, what its family tells of it, and the verdict on its values."""
+    cycles, macs, pes = timing.cycles, layer.macs(batch), machine.pes
+    seconds = cycles / machine.clock_hz
+    return LayerResult(
+        name=layer.name,
+        op=layer.core.op,
+        macs=macs,
+        cycles=cycles,
+        time_us=seconds * 1e6,
+        ideal_cycles=-(-macs // pes),
+        pe_utilization=macs / (pes * cycles),
+        tflops=2 * macs / seconds / 1e12,
+        outputs=layer.outputs(batch),
+        outputs_checked=verdict.checked,
+        outputs_mismatched=verdict.mismatched,
+        units=timing.units,
+        first_mismatch=verdict.first,
+        intermediates_checked=verdict.intermediates_checked,
+        intermediates_mismatched=verdict.intermediates_mismatched,
+        transformation_share=account.transformation_cycles / cycles,
+        error_share=verdict.error_share,
+        **vars(account),
+    )
+
+
+# ---- the event engine, and values from the data path
 
 
 def _checked(task: Task) -> Verdict:
+    """Hold the data path's values of a layer against the reference, if it is to be checked."""
+    if not task.check:
+        return UNCHECKED
     # Here, because a run without a check needs neither the reference nor the data path.
     from tpusim.flow.verify import check_values
 
@@ -94,8 +158,10 @@ def _checked(task: Task) -> Verdict:
     return check_values(task.layer, task.prepared, task.operands(), task.numbers, told, take)
 
 
-def _register(task: Task) -> Outcome:
-    """Time from the second interpreter, and values too where it computes any."""
+# ---- the second interpreter, which may compute values too
+
+
+def _stepped(task: Task, engine: str) -> TimedLayer:
     layer, numbers, operands = task.layer, task.numbers, cache(task.operands)
     # What the event engine tells ahead may be hours.
     if (to_step := task.prepared.to_step) is not None:
@@ -106,45 +172,54 @@ def _register(task: Task) -> Outcome:
 
     with failures_named(layer), memory_needed(layer):
         timing, written = task.prepared.stepped(operands, numbers.number(layer, task.batch), told)
-    if written is None:
-        return timing, values_of(task)
-    if task.journey is not None:
+    if written is not None and task.journey is not None:
         task.journey.take(written[OFMAP])
-    return timing, verdict_on(task, operands, written)
+    if engine == "both":
+        with failures_named(layer):
+            _check_agreement(f"layer {layer.name}", task.prepared.timing, timing)
+    return timing, partial(_checked, task) if written is None else partial(_compared, task, operands, written)
 
 
-def verdict_on(task: Task, operands: Callable[[], Operands], written: Mapping[str, Tensor]) -> Callable[[], Verdict]:
-    """What holds values against the reference that are there, if the layer is to be checked."""
+def _stepped_together(chain: Chain, tasks: Sequence[Task], engine: str) -> Iterator[TimedLayer]:
+    """Time and values of all layers from one run; each has operands of its own."""
+    if any(task.journey for task in tasks):
+        problem = "the register engine runs layers that overlap on random operands"
+        raise InputError(Problem(f"{problem}; leave --engine register out for values of the network", chain.name))
+    drawn = [task.operands() for task in tasks]
+    operands: list[dict[str, Operand]] = [{**each} for each in drawn]
+    # Readers of what stays on chip find the same there.
+    for (at, name), (giver, tensor) in chain.given.items():
+        operands[at][name] = drawn[giver][tensor]
+    number = max((task.numbers.number(task.layer, task.batch) for task in tasks), key=lambda each: each.itemsize)
 
-    def verdict() -> Verdict:
-        if not task.check:
-            return UNCHECKED
-        from tpusim.flow.verify import verdict_of
+    def told(cycles: int) -> None:
+        tasks[0].doing(f"{cycles:,} cycles of {chain.name}")
 
-        return verdict_of(task.layer, operands(), written, task.numbers)
-
-    return verdict
-
-
-def _both(task: Task) -> Outcome:
-    """The second interpreter, and the event engine must agree with it on every figure."""
-    timing, verdict = _register(task)
-    with failures_named(task.layer):
-        told = task.prepared.timing
-    check_agreement(f"layer {task.layer.name}", told, timing)
-    return timing, verdict
+    with failures_named(chain), memory_needed(chain):
+        timing, written = chain.stepped(operands, number, told)
+    if engine == "both":
+        _check_agreement(f"layers {chain.name}", chain.timing, timing)
+    for at, (task, made, share) in enumerate(zip(tasks, written, timing.layers, strict=True)):
+        yield share, partial(_compared, task, partial(operands.__getitem__, at), made)
 
 
-def check_agreement(name: str, told: Timed, timing: Timed) -> None:
+def _compared(task: Task, operands: Callable[[], Operands], written: Mapping[str, Tensor]) -> Verdict:
+    """Hold values that are there against the reference, if the layer is to be checked."""
+    if not task.check:
+        return UNCHECKED
+    from tpusim.flow.verify import verdict_of
+
+    return verdict_of(task.layer, operands(), written, task.numbers)
+
+
+def _check_agreement(name: str, told: Timed, timing: Timed) -> None:
     """Raise CheckFailed unless what both engines tell of what is called so is equal: with the first that differs."""
     if timing == told:
         return
     figures, others = told.compared, timing.compared
-    name_of = next(figure for figure in figures if figures[figure] != others.get(figure))
-    differs = (
-        f"{name_of} is {figures[name_of]:,} in the event engine, {others.get(name_of, 0):,} in the register engine"
-    )
-    raise CheckFailed(f"{name}: the engines disagree: {differs}")
+    first = next(figure for figure in figures if figures[figure] != others.get(figure))
+    differs = f"{figures[first]:,} in the event engine, {others.get(first, 0):,} in the register engine"
+    raise CheckFailed(f"{name}: the engines disagree: {first} is {differs}")
 
 
 @contextmanager
@@ -155,6 +230,3 @@ def memory_needed(layer: Named) -> Iterator[None]:
     except MemoryError:
         problem = "too little memory for the register engine; take a smaller --batch, or --engine event"
         raise InputError(Problem(problem, f"layer {layer.name}")) from None
-
-
-ENGINES: dict[str, Callable[[Task], Outcome]] = {"event": _event, "register": _register, "both": _both}

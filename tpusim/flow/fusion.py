@@ -1,20 +1,23 @@
-"""Which layers ride on the results of others, where a machine asks for it (`sequencer.fusion: results`)."""
+"""Which layers run: those that do not ride on the results of others, where a machine asks for that
+(`sequencer.fusion: results`), and of these the ones that are meant.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from functools import lru_cache
 
-from tpusim.base.errors import CapacityError
-from tpusim.flow.choice import prepared
-from tpusim.flow.engines import Watch, unwatched
-from tpusim.flow.lowerings import AUTO, asked_of, usual, with_unasked
-from tpusim.machines.family import Machine, Riding, family_of
+from tpusim.base.errors import CapacityError, InputError, did_you_mean
+from tpusim.flow.engines import LayerWatch
+from tpusim.flow.lowerings import AUTO, asked_of, prepared, usual, with_unasked
+from tpusim.machines.family import Checking, Fusing, Machine, family_of
+from tpusim.machines.lowered import unheard
 from tpusim.network.ops.array_op import ArrayOp
-from tpusim.network.ops.elementwise import Add, Arithmetic, Clip, LeakyRelu, Relu
+from tpusim.network.ops.elementwise import Add, Clip, LeakyRelu, Relu
 from tpusim.network.ops.fused import OTHER, Fused
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Source, Workload
@@ -71,16 +74,12 @@ def _cycles(asked: _Timed) -> int:
     return cycles
 
 
-def _all_of_them(name: str) -> bool:
-    return True
-
-
 def fused(
     workload: Workload,
     hardware: Machine,
     lowering: str | None = None,
-    wanted: Callable[[str], bool] = _all_of_them,
-    watch: Watch = unwatched,
+    wanted: Callable[[str], bool] = lambda name: True,
+    watch: LayerWatch = unheard,
 ) -> Workload:
     """The workload as its layers run.
 
@@ -99,24 +98,24 @@ def fused(
     """
     workload = workload if lowering else with_unasked(workload, hardware)
     family = family_of(hardware)
-    riding, asked = family.riding(hardware), lowering or usual(family)
-    if riding is None:
+    fusing, asked = family.fusing(hardware), lowering or usual(family)
+    if fusing is None:
         return workload
-    fusion = _Fusion(workload, hardware, riding, asked)
+    fusion = _Fusion(workload, hardware, fusing, asked)
     whole = fusion.whole()
     dearer: set[str] = set()
     for name in fusion.bearers_of(wanted) if lowering == AUTO else ():
         watch(name, "timing it with and without what rides on it")
         dearer |= {name} if fusion.riders[name].dearer(workload, hardware) else set()
-    return _Fusion(workload, hardware, riding, asked, dearer).whole() if dearer else whole
+    return _Fusion(workload, hardware, fusing, asked, dearer).whole() if dearer else whole
 
 
 class _Fusion:
     def __init__(
-        self, workload: Workload, hardware: Machine, riding: Riding, lowering: str, empty: Collection[str] = ()
+        self, workload: Workload, hardware: Machine, fusing: Fusing, lowering: str, empty: Collection[str] = ()
     ) -> None:
         """The layers called `empty` carry nothing."""
-        self.workload, self.hardware, self.riding, self.family = workload, hardware, riding, family_of(hardware)
+        self.workload, self.hardware, self.fusing, self.family = workload, hardware, fusing, family_of(hardware)
         unsaid = usual(self.family)
         asked = asked_of(workload, unsaid if lowering == AUTO else lowering, self.family)
         # Where a layer's lowering is left open, the usual one says what its results may carry.
@@ -139,18 +138,19 @@ class _Fusion:
                     self.riders[layer.name] = _Riders(layer, self.edges.get(layer.name, ()), layer.name, bias)
                 kept.append(layer)
         layers = tuple(self.riders[each.name].fused if each.name in self.riders else each for each in kept)
-        # Layers that were left out before are nobody's riders, and still read.
-        edges = tuple((name, self._read(name)) for name in self.edges if name not in self.within)
+        # Layers that were left out before are nobody's riders, and still read: by the names of those that are left.
+        reads = {name: self.riders[name].reads if name in self.riders else of for name, of in self.edges.items()}
+        edges = tuple(
+            (name, tuple(each._replace(names=tuple(self.within.get(one, one) for one in each.names)) for each in of))
+            for name, of in reads.items()
+            if name not in self.within
+        )
         ride = {name for name, each in self.riders.items() if each.bias}
         biases = tuple(each for each in self.workload.biases if each not in ride)
-        riders = *self.workload.riders, *self._carried()
+        # By layer that carries others their names, in the order in which results meet them.
+        carried = ((name, tuple(each.name for each in on.apart)) for name, on in self.riders.items() if on.apart)
+        riders = *self.workload.riders, *carried
         return replace(self.workload, layers=layers, edges=edges, riders=riders, biases=biases)
-
-    def _carried(self) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """By layer that carries others their names, in the order in which results meet them."""
-        for name, on in self.riders.items():
-            if on.apart:
-                yield name, tuple(each.name for each in on.apart)
 
     def bearers_of(self, wanted: Callable[[str], bool]) -> list[str]:
         """Layers that carry others, in order: of those `wanted`, and of what these add, whose place counts."""
@@ -164,78 +164,56 @@ class _Fusion:
                 due += self.riders[bearer].reads[-1].names if self.riders[bearer].adds else ()
         return sorted((each for each in found if self.riders[each].apart), key=self.place.__getitem__)
 
-    def _read(self, name: str) -> tuple[Source, ...]:
-        """What a layer reads, by the names of those that are left."""
-        sources = self.riders[name].reads if name in self.riders else self.edges[name]
-        return tuple(each._replace(names=tuple(self.within.get(one, one) for one in each.names)) for each in sources)
-
     def _rides(self, layer: Op) -> bool:
         """Take a layer onto what it follows, if that can be."""
         sources = self.edges.get(layer.name, ())
         if isinstance(layer, ACTIVATIONS) and len(sources) == 1:
-            return self._finishes(layer, sources[0])
-        if isinstance(layer, Add) and layer.other == "each" and len(sources) == 2:
+            on = self._on(sources[0], layer, "finish")
+            finish = (*on.finish, layer) if on else (layer,)
+            done = sum(self.fusing.operations(each.operation, each.coefficients(1)) for each in finish)
+            if on is None or 1 + done > self.fusing.most:
+                return False
+            on.finish = finish
+        elif isinstance(layer, Add) and layer.other == "each" and len(sources) == 2:
             later, other = sorted(sources, key=lambda each: -self._made(each))
-            return self._adds(layer, later, other)
-        if isinstance(layer, Add) and len(sources) == 1 and self._is_a_bias(layer):
-            return self._begins(layer, sources[0])
-        return False
-
-    def _finishes(self, layer: Relu | LeakyRelu | Clip, source: Source) -> bool:
-        on = self._on(source, layer, "finish")
-        if on is None or 1 + sum(map(self._operations, (*on.finish, layer))) > self.riding.most:
+            on = self._on(later, layer, "add")
+            if on is None or on.adds or on.finish or self._made(other) >= self.place[on.layer.name]:
+                return False
+            on.adds, on.reads = True, (*on.reads[:1], other, *on.reads[1:])
+        elif isinstance(layer, Add) and len(sources) == 1:
+            # A number for each channel is a bias, also where a map for all images has one element.
+            on = self._on(sources[0], layer, "bias")
+            a_bias = layer.shapes(self.workload.batch)[OTHER] == (layer.channels, 1, 1, 1)
+            if on is None or not a_bias or on.bias or on.finish or on.layer.name in self.workload.biases:
+                return False
+            if not self._has_room(on.layer):
+                return False
+            on.bias = True
+        else:
             return False
-        on.finish = *on.finish, layer
-        return self._took(on, layer)
-
-    def _adds(self, layer: Add, source: Source, other: Source) -> bool:
-        on = self._on(source, layer, "add")
-        if on is None or on.adds or on.finish or self._made(other) >= self.place[on.layer.name]:
-            return False
-        on.adds, on.reads = True, (*on.reads[:1], other, *on.reads[1:])
-        return self._took(on, layer)
-
-    def _begins(self, layer: Add, source: Source) -> bool:
-        on = self._on(source, layer, "bias")
-        if on is None or on.bias or on.finish or on.layer.name in self.workload.biases or not self._has_room(on.layer):
-            return False
-        on.bias = True
-        return self._took(on, layer)
-
-    def _is_a_bias(self, layer: Arithmetic) -> bool:
-        """Whether what it adds is a number for each channel, also where a map for all images has one element."""
-        channels, *rest = layer.shapes(self.workload.batch)[OTHER]
-        return channels == layer.channels and rest == [1, 1, 1]
-
-    def _has_room(self, layer: ArrayOp) -> bool:
-        """Whether biases of a layer fit beside it, by the lowering that it is asked for."""
-        if not self._carries(layer, "bias"):
-            return False
-        try:
-            asked = self.family.meant(layer, self.lowerings[layer])
-            biased = Fused(layer.name, layer, bias=True)
-            self.family.planned(biased, self.workload.batch, self.hardware, asked, sys.maxsize)
-        except CapacityError:
-            return False
-        return True
-
-    def _carries(self, layer: ArrayOp, what: str) -> bool:
-        """Whether that may ride on a layer, by the lowering that it is asked for."""
-        return what in self.riding.carries(self.family.meant(layer, self.lowerings[layer]))
-
-    def _took(self, on: _Riders, layer: Op) -> bool:
         on.last = layer.name
         on.apart.append(layer)
         self.within[layer.name] = on.layer.name
+        return True
+
+    def _has_room(self, layer: ArrayOp) -> bool:
+        """Whether biases of a layer fit beside it, by the lowering that it is asked for."""
+        biased, asked = Fused(layer.name, layer, bias=True), self.lowerings[layer]
+        if "bias" not in self.fusing.carries(asked):
+            return False
+        try:
+            self.family.planned(biased, self.workload.batch, self.hardware, asked, Checking(), sys.maxsize)
+        except CapacityError:
+            return False
         return True
 
     def _on(self, source: Source, layer: Op, what: str) -> _Riders | None:
         """What carries the results that a layer reads, all of them and alone, and could carry that."""
         name = source.names[0]
         on = self.riders.get(self.within.get(name, name))
-        if on is None or on.last != name or self.readers[name] > 1 or not self._carries(on.layer, what):
+        if on is None or on.last != name or self.readers[name] > 1 or not source.direct or len(source.names) > 1:
             return None
-        if not source.direct or len(source.names) > 1:
+        if what not in self.fusing.carries(self.lowerings[on.layer]):
             return None
         batch = self.workload.batch
         return on if next(iter(layer.sources(batch).values())) == on.layer.shapes(batch)["ofmap"] else None
@@ -244,5 +222,61 @@ class _Fusion:
         """The place of the layer by which a source is all there; -1 for an input of the network."""
         return max(self.place.get(self.within.get(each, each), -1) for each in source.names)
 
-    def _operations(self, layer: Relu | LeakyRelu | Clip) -> int:
-        return self.riding.operations(layer.operation, layer.coefficients(1))
+
+# ---- layers that are meant by a glob of names, or by the first and the last: conv1..maxpool
+
+
+TO = ".."
+"""Between the first layer and the last; without one of them, from the beginning, or to the end."""
+
+
+def select_layers(workload: Workload, wanted: str) -> Workload:
+    """The workload with only the layers that are `wanted`.
+
+    Raises:
+        InputError: when there is none.
+    """
+    names = names_wanted(workload, wanted)
+    if not names:
+        raise InputError(f"no layer of {workload.name} matches {wanted!r}{_instead(workload, wanted)}")
+    return workload.with_layers(lambda layer: layer.name in names)
+
+
+def names_wanted(workload: Workload, wanted: str) -> frozenset[str]:
+    """Those of its layers; none where no name matches.
+
+    Raises:
+        InputError: there is no such first or last layer, or they stand the other way round.
+    """
+    names = [layer.name for layer in workload.layers]
+    matching = frozenset(name for name in names if fnmatchcase(name, wanted))
+    if TO not in wanted or matching:
+        return matching
+    first, _, last = wanted.partition(TO)
+    begin = _place(workload, names, first, wanted) if first else 0
+    end = _place(workload, names, last, wanted) if last else len(names) - 1
+    if begin > end:
+        raise InputError(f"{wanted}: {first} comes after {last} in {workload.name}; name the first layer first")
+    return frozenset(names[begin : end + 1])
+
+
+def _place(workload: Workload, names: Sequence[str], name: str, wanted: str) -> int:
+    """Where a layer stands, or the one on whose results it rides."""
+    bearers = {rider: bearer for bearer, riders in workload.riders for rider in riders}
+    if (there := bearers.get(name, name)) in names:
+        return names.index(there)
+    raise InputError(f"{wanted}: {workload.name} has no layer {name!r}{_instead(workload, name)}")
+
+
+def _instead(workload: Workload, wanted: str) -> str:
+    """What may have been meant by a name that no layer has."""
+    riding = [(name, bearer) for bearer, riders in workload.riders for name in riders if fnmatchcase(name, wanted)]
+    if riding:
+        name, bearer = riding[0]
+        more = f", and {len(riding) - 1:,} more do so on those of others" if len(riding) > 1 else ""
+        return f": {name} rides on the results of {bearer}{more}; name that, or leave sequencer.fusion out"
+    names = [layer.name for layer in workload.layers]
+    left_out = len(workload.never_timed) < len(workload.not_timed)
+    more = "; layers that are not the array's are left out, and --ops all has them" if left_out else ""
+    hint = did_you_mean(wanted, names) or ";"
+    return f"{hint} it has {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}{more}"

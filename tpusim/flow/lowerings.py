@@ -1,18 +1,24 @@
-"""The names that `--lowering` takes: those of a machine's family, and `auto`; and which one each layer is asked for."""
+"""The names that `--lowering` takes: those of a machine's family, and `auto`; which one each layer is asked for, and a
+layer made ready by that: under `auto`, by the one that simulation finds fastest.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from tpusim.base.errors import CapacityError, InputError, Problem, did_you_mean
+from tpusim.base.errors import CapacityError, InputError, Problem, UnsuitableError, did_you_mean, failures_named
 from tpusim.machines.family import USUAL, Family, Machine, family_named, family_of
+from tpusim.machines.lowered import ReadyLayer, unheard
 
 if TYPE_CHECKING:
     from tpusim.network.ops.op import Op
     from tpusim.network.workload import Workload
+
+Found = TypeVar("Found")
 
 AUTO = "auto"
 """The fastest of all others, layer by layer."""
@@ -37,7 +43,7 @@ def of_any_layer(family: Family = USUAL_FAMILY) -> tuple[str, ...]:
 
 def glosses(family: Family = USUAL_FAMILY) -> tuple[tuple[str, str], ...]:
     """Every name, and what it means in a line."""
-    return (*family.lowerings.items(), (AUTO, "of each layer the fastest of these"))
+    return (*family.glosses().items(), (AUTO, "of each layer the fastest of these"))
 
 
 def candidates(lowering: str, family: Family = USUAL_FAMILY) -> tuple[str, ...]:
@@ -91,7 +97,24 @@ def asked_of(workload: Workload, lowering: str, family: Family = USUAL_FAMILY) -
 
 def check_own(workload: Workload, family: Family = USUAL_FAMILY) -> None:
     """Raise InputError with every name that layers have of their own, and that is unknown or ignored, at its place."""
-    if problems := [*_unknown(workload, family)] or [*_ignored(workload, family)]:
+    problems: list[Problem] = []
+    # Once for all layers of an entry.
+    for each in {each.where or each.layer: each for each in workload.lowerings}.values():
+        try:
+            check_known(each.lowering, family)
+        except InputError as error:
+            problems.append(Problem(str(error), each.where or f"layer {each.layer}"))
+    if problems:
+        raise InputError(problems)
+    # A run's lowering means another for ops that have one way to be done; a layer's own says what it wants.
+    layers = {layer.name: layer for layer in workload.layers}
+    for each in workload.lowerings:
+        layer = layers[each.layer]
+        only = family.meant(layer, each.lowering)
+        if layer.unit == "vector" and each.lowering not in (AUTO, only):
+            says = f"{layer.op} is lowered by {only}, not by {each.lowering}; leave out its lowering"
+            problems.append(Problem(says, each.where or f"layer {each.layer}"))
+    if problems:
         raise InputError(problems)
 
 
@@ -107,21 +130,74 @@ def at_its_place(workload: Workload, layer: Op) -> Iterator[None]:
         raise type(error)([replace(each, where=f"{where}: {each.where}") for each in error.problems]) from None
 
 
-def _unknown(workload: Workload, family: Family) -> Iterator[Problem]:
-    """Once for all layers of an entry."""
-    for each in {each.where or each.layer: each for each in workload.lowerings}.values():
+# ---- a layer made ready
+
+
+def prepared(
+    layer: Op, batch: int, machine: Machine, lowering: str, doing: Callable[[str], None] = unheard
+) -> ReadyLayer:
+    """A layer for its machine; of several candidates the one of the fewest cycles, of equals that which comes first.
+
+    `doing` is told what is done to it.
+
+    Raises:
+        CapacityError: when no candidate fits the machine: what each of them says; names the layer.
+        CheckFailed, DeadlockError: when a candidate fails otherwise as it is timed; names the layer.
+    """
+    family = family_of(machine)
+
+    def by(name: str) -> ReadyLayer:
+        doing("lowering" if name == lowering else f"trying {name}")
+        return family.lowered(layer, batch, machine, name)
+
+    names = tried(lowering, layer, batch, family)
+    if names == (lowering,):
+        return by(lowering)
+    cycles: list[int] = []
+
+    def timed(name: str) -> ReadyLayer:
+        made = by(name)
+        cycles.append(made.timing.cycles)
+        return made
+
+    def hopeless(name: str) -> bool:
+        return bool(cycles) and family.least(layer, batch, machine, name) >= min(cycles)
+
+    with failures_named(layer):
+        # One is made at a time, so that two are held at most.
+        return min(fitting(names, timed, hopeless), key=lambda each: each.timing.cycles)
+
+
+def fitting(
+    names: Sequence[str], make: Callable[[str], Found], hopeless: Callable[[str], bool] = lambda name: False
+) -> Iterator[Found]:
+    """What is made by each of some lowerings that fit the machine, but for those that are `hopeless` by then.
+
+    Raises:
+        CapacityError: when none does: what each of them says, as one may fit more easily than another.
+    """
+    refused: defaultdict[Problem, list[str]] = defaultdict(list)
+    found = False
+    for name in names:
         try:
-            check_known(each.lowering, family)
-        except InputError as error:
-            yield Problem(str(error), each.where or f"layer {each.layer}")
-
-
-def _ignored(workload: Workload, family: Family) -> Iterator[Problem]:
-    """A run's lowering means another for ops that have one way to be done; a layer's own says what it wants."""
-    layers = {layer.name: layer for layer in workload.layers}
-    for each in workload.lowerings:
-        layer = layers[each.layer]
-        only = family.meant(layer, each.lowering)
-        if layer.unit == "vector" and each.lowering not in (AUTO, only):
-            says = f"{layer.op} is lowered by {only}, not by {each.lowering}; leave out its lowering"
-            yield Problem(says, each.where or f"layer {each.layer}")
+            if hopeless(name):
+                continue
+            made = make(name)
+        except UnsuitableError:
+            # Of many, one that is made for other ops is no news.
+            if len(names) == 1:
+                raise
+            continue
+        except CapacityError as error:
+            for problem in error.problems:
+                refused[problem].append(name)
+            continue
+        found = True
+        yield made
+        del made
+    if refused and not found:
+        if len(names) == 1:
+            raise CapacityError(refused)
+        raise CapacityError(
+            replace(each, message=f"by {', '.join(those)}: {each.message}") for each, those in refused.items()
+        )

@@ -9,10 +9,9 @@ from typing import NamedTuple
 
 from tpusim.base.errors import CapacityError, InputError, Problem
 from tpusim.base.memory import free_bytes
-from tpusim.flow.choice import fitting
-from tpusim.flow.lowerings import asked_of, at_its_place, tried
+from tpusim.flow.lowerings import asked_of, at_its_place, fitting, tried
 from tpusim.flow.numbers import SMALL, Numbers
-from tpusim.machines.family import Checking, Family, Machine, Planned, family_of
+from tpusim.machines.family import Checking, Machine, Need, family_of
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 
@@ -20,43 +19,24 @@ PROCESS_BYTES = 60_000_000
 """What is left to Python and NumPy themselves, which a run that takes all the rest would lack."""
 
 
-class Asked(NamedTuple):
+class AskedLayer(NamedTuple):
     """A layer as it is asked for."""
 
     layer: Op
     batch: int
     machine: Machine
     lowering: str
-    engine: str
-    check: bool
-    numbers: Numbers = SMALL
+    how: Checking
 
     @property
     def kind(self) -> Hashable:
         """Equal for layers that share a Program."""
         return self.layer.shape_key, self.lowering
 
-    @property
-    def family(self) -> Family:
-        """The family of the machine."""
-        return family_of(self.machine)
-
-
-class Need(NamedTuple):
-    """Bytes that a layer takes at most, about: its Program and its time, its values."""
-
-    program: int
-    values: int
-
-    @property
-    def total(self) -> int:
-        """All of them."""
-        return self.program + self.values
-
 
 @dataclass(frozen=True)
 class Room:
-    """What each shape of a workload needs, by `Asked.kind`, and the bytes that are free besides the neediest."""
+    """What each shape of a workload needs, by `AskedLayer.kind`, and the bytes that are free besides the neediest."""
 
     needs: Mapping[Hashable, Need]
     spare: int
@@ -73,15 +53,25 @@ class Room:
         return max(need.total for need in self.needs.values()) + left if left >= 0 else 0
 
 
-def need_of(asked: Asked, free: int = sys.maxsize) -> Need:
-    """What simulating a layer takes. What is more than `free` for certain is not planned to be counted.
+def need_of(asked: AskedLayer, free: int = sys.maxsize) -> Need:
+    """What simulating a layer takes, by any lowering that it may be lowered by. What is more than `free` for certain is
+    not planned to be counted.
 
     Where the fastest of several lowerings is looked for, a Program is held beside the one that is tried: what the
     event engine notes of a Program, about as much again, is gone by then.
+
+    Raises:
+        CapacityError: when it does not fit the machine.
     """
-    plans = _plans(asked, free)
-    neediest, *others = sorted((plan.bytes for plan in plans for _ in range(plan.at_once)), reverse=True)
-    return Need(neediest + sum(others[:1]) // 2, max(_values(asked, planned) for planned in plans))
+    layer, batch, machine, family = asked.layer, asked.batch, asked.machine, family_of(asked.machine)
+    names = tried(asked.lowering, layer, batch, family)
+    plans = [*fitting(names, lambda name: family.planned(layer, batch, machine, name, asked.how, free))]
+    neediest, *others = sorted((plan.program for plan in plans for _ in range(plan.at_once)), reverse=True)
+    return Need(
+        neediest + sum(others[:1]) // 2,
+        max(plan.values for plan in plans),
+        max((plan.passes for plan in plans if plan.passes is not None), default=None),
+    )
 
 
 def room_for(
@@ -94,9 +84,10 @@ def room_for(
             when a lowering is unknown, says where; or when a layer cannot fit the machine (CapacityError).
     """
     free = free_bytes() - PROCESS_BYTES
-    shapes: dict[Hashable, Asked] = {}
+    shapes: dict[Hashable, AskedLayer] = {}
     for layer, name in asked_of(workload, lowering, family_of(machine)):
-        asked = Asked(layer, workload.batch, machine, name, engine, check, numbers)
+        how = Checking(engine, check, numbers.of(layer).operand_bytes)
+        asked = AskedLayer(layer, workload.batch, machine, name, how)
         shapes.setdefault(asked.kind, asked)
     needs = {}
     for shape, asked in shapes.items():
@@ -104,72 +95,50 @@ def room_for(
             needs[shape] = need_of(asked, free)
     # The neediest first, which is what advice mostly fails by.
     neediest = sorted(shapes, key=lambda shape: -needs[shape].total)
-    spare = free - needs[neediest[0]].total
-    if spare < 0:
-        raise _refusal([shapes[shape] for shape in neediest], free)
-    return Room(needs, spare)
+    most = needs[neediest[0]]
+    if most.total > free:
+        raise _refusal([shapes[shape] for shape in neediest], most, free)
+    return Room(needs, free - most.total)
 
 
-def _refusal(layers: Sequence[Asked], free: int) -> InputError:
+def _refusal(layers: Sequence[AskedLayer], need: Need, free: int) -> InputError:
     """The message about the first of `layers`, the neediest."""
-    asked = layers[0]
-    need = need_of(asked, free).total + PROCESS_BYTES
-    passes = [planned.passes for planned in _plans(asked, free) if planned.passes is not None]
-    if not passes:
-        says = f"needs about {_giga(need - PROCESS_BYTES)} GB of memory, and {_giga(max(0, free))} GB are free"
-        says += "; take a smaller --batch, or --no-check" if asked.check else "; take a smaller --batch"
-        return InputError(Problem(says, f"layer {asked.layer.name}"))
-    problem = f"{max(passes):,} passes{' and the values to check' if asked.check else ''}"
-    problem += f" need about {_giga(need)} GB of memory, and {_giga(free + PROCESS_BYTES)} GB are free"
-    return InputError(Problem(f"{problem}; {_advice(layers, free)}", f"layer {asked.layer.name}"))
+    check, where = layers[0].how.check, f"layer {layers[0].layer.name}"
+    if need.passes is None:
+        says = f"needs about {_giga(need.total)} GB of memory, and {_giga(max(0, free))} GB are free"
+        return InputError(Problem(f"{says}; take a smaller --batch{', or --no-check' if check else ''}", where))
+    problem = f"{need.passes:,} passes{' and the values to check' if check else ''}"
+    problem += f" need about {_giga(need.total + PROCESS_BYTES)} GB of memory"
+    problem += f", and {_giga(free + PROCESS_BYTES)} GB are free"
+    return InputError(Problem(f"{problem}; {_advice(layers, free)}", where))
 
 
-def _plans(asked: Asked, free: int) -> list[Planned]:
-    """What each lowering takes that may be taken and fits."""
-    layer, batch, machine, family = asked.layer, asked.batch, asked.machine, asked.family
-    names = tried(asked.lowering, layer, batch, family)
-    return [*fitting(names, lambda name: family.planned(layer, batch, machine, name, free))]
-
-
-def _values(asked: Asked, planned: Planned) -> int:
-    layer, batch, machine = asked.layer, asked.batch, asked.machine
-    how = Checking(asked.engine, asked.check, asked.numbers.of(layer).operand_bytes)
-    return asked.family.value_bytes(layer, batch, machine, planned, how)
-
-
-def _advice(layers: Sequence[Asked], free: int) -> str:
+def _advice(layers: Sequence[AskedLayer], free: int) -> str:
     """What all layers would fit with, as people write it."""
+    first = layers[0]
     fits = [text for text, others in _smaller(layers) if _fit(others, free)][:1]
-    if layers[0].check and _fit([each._replace(check=False) for each in layers], free):
+    if first.how.check and _fit([each._replace(how=each.how._replace(check=False)) for each in layers], free):
         fits.append("--no-check")
-    fits = fits or [text for text, others in _on_larger(layers) if _fit(others, free)][:1]
+    if not fits:
+        larger = family_of(first.machine).larger(first.machine)
+        fits = [text for text, one in larger if _fit([each._replace(machine=one) for each in layers], free)][:1]
     return f"{' or '.join(fits)} would fit" if fits else "nothing like it would fit"
 
 
-def _fit(layers: Sequence[Asked], free: int) -> bool:
-    return all(_fits(asked, free) for asked in layers)
-
-
-def _fits(asked: Asked, free: int) -> bool:
+def _fit(layers: Sequence[AskedLayer], free: int) -> bool:
     try:
-        return need_of(asked, free).total <= free
+        return all(need_of(asked, free).total <= free for asked in layers)
     except CapacityError:
         return False
 
 
-def _smaller(layers: Sequence[Asked]) -> Iterator[tuple[str, Sequence[Asked]]]:
+def _smaller(layers: Sequence[AskedLayer]) -> Iterator[tuple[str, Sequence[AskedLayer]]]:
     """The first with ever less input, and the others with the batch that it has then."""
     first, *others = layers
     layer, batch = first.layer, first.batch
     while (less := layer.with_less_input(batch)) is not None:
         layer, batch, text = less
         yield text, [first._replace(layer=layer, batch=batch), *(each._replace(batch=batch) for each in others)]
-
-
-def _on_larger(layers: Sequence[Asked]) -> Iterator[tuple[str, Sequence[Asked]]]:
-    """On ever larger machines."""
-    for option, machine in layers[0].family.larger(layers[0].machine):
-        yield option, [each._replace(machine=machine) for each in layers]
 
 
 def _giga(size: int) -> str:

@@ -22,7 +22,7 @@ from tpusim.network.ops.op import OFMAP, Op
 from tpusim.reference.nodes import Call
 from tpusim.reference.nodes.products import with_bias
 
-Parts = list[Values]
+BatchParts = list[Values]
 
 _NORMALIZATION = "BatchNormalization"
 _EPSILON = 1e-5
@@ -64,7 +64,7 @@ def _apart(parts: Sequence[Values], axis: int) -> int | None:
     return apart if first.shape[axis] == 1 or apart == first.strides[axis] * first.shape[axis] else None
 
 
-def _shared(parts: Parts, what: str) -> Values:
+def _shared(parts: BatchParts, what: str) -> Values:
     """What is the same for all images. Raises InputError where it is not."""
     if len(parts) > 1:
         says = f"its {what} differ from image to image, so that images cannot go through it together"
@@ -73,27 +73,33 @@ def _shared(parts: Parts, what: str) -> Values:
 
 
 class NodeLayers:
-    """A node that some layers compute, one after another."""
+    """A node that some layers compute, one after another, and what those that are done have made."""
 
-    def __init__(self, node: Node, operands: Sequence[Parts], layers: int) -> None:
+    def __init__(self, node: Node, operands: Sequence[BatchParts], layers: int) -> None:
         """Raises InputError where no values of the graph are what those layers read."""
         if not node.views.sources:
             raise InputError("what its layers read is drawn, and none of its operands")
-        self._node, self._layers, self._views = node, layers, node.views
+        self.node, self._layers, self._views = node, layers, node.views
         self._sources = {name: each for name, each in node.views.sources.items() if isinstance(each, OperandView)}
         self._operands = _normalizing(node, operands) if node.op == _NORMALIZATION else operands
         self._parts = max(len(operands[each.at]) for each in self._sources.values() if not each.shared)
         self._whole = dict[str, Values]()
         """By tensor what all layers read, those of their own one behind the other along the last axis."""
+        self._ofmaps: list[Values] = []
 
-    def operands(self, number: int, layer: Op, batch: int) -> dict[str, Values]:
-        """The operands of the layer of that number, by name."""
-        given = {name: self._read(name, source, number) for name, source in self._sources.items()}
+    def operands(self, layer: Op, batch: int) -> dict[str, Values]:
+        """What the next layer reads, by name."""
+        given = {name: self._read(name, source) for name, source in self._sources.items()}
         numbers = {name: each for name, each in self._views.sources.items() if not isinstance(each, OperandView)}
         shapes = layer.sources(batch)
         return given | {name: np.full(shapes[name], each, np.float32) for name, each in numbers.items()}
 
-    def _read(self, name: str, source: OperandView, number: int) -> Values:
+    def took(self, ofmap: Values) -> bool:
+        """Take the outputs of that layer; whether it was the last."""
+        self._ofmaps.append(ofmap)
+        return len(self._ofmaps) == self._layers
+
+    def _read(self, name: str, source: OperandView) -> Values:
         if name not in self._whole:
             parts = self._operands[source.at]
             if source.shared:
@@ -101,32 +107,32 @@ class NodeLayers:
             else:
                 every = [parts[at % len(parts)] for at in range(self._parts)]
                 self._whole[name] = together([source.view.tensor(each) for each in every], IMAGES)
-        return self._whole[name] if source.shared else self._of(self._whole[name], number)
+        return self._whole[name] if source.shared else self._next(self._whole[name])
 
-    def _of(self, whole: Values, number: int) -> Values:
-        """What the layer of that number has of something for all layers."""
-        images = whole.shape[IMAGES] // self._layers
+    def _next(self, whole: Values) -> Values:
+        """What the next layer has of something for all layers."""
+        images, number = whole.shape[IMAGES] // self._layers, len(self._ofmaps)
         return whole[..., number * images : (number + 1) * images]
 
-    def results(self, ofmaps: Sequence[Values]) -> Parts:
+    def results(self) -> BatchParts:
         """The node's result, from the outputs of all its layers."""
-        parts = self._values(ofmaps)
+        parts = self._values()
         bias = self._operands[_OWN] if len(self._operands) > _OWN else []
-        if self._node.op == "Gemm":
-            call = Call(self._node.attributes)
+        if self.node.op == "Gemm":
+            call = Call(self.node.attributes)
             return [with_bias(call, each, bias[at % len(bias)] if bias else None) for at, each in enumerate(parts)]
-        if self._node.op in ("Conv", "ConvTranspose") and bias:
+        if self.node.op in ("Conv", "ConvTranspose") and bias:
             added = _shared(bias, "biases")
             return [each + added.reshape(-1, *[1] * (each.ndim - 2)) for each in parts]
         return parts
 
-    def _values(self, ofmaps: Sequence[Values]) -> Parts:
+    def _values(self) -> BatchParts:
         """What the layers make, as values of the graph."""
         view = self._views.result
-        return [view.value(each) for each in np.split(together(ofmaps, IMAGES), self._parts, view.images)]
+        return [view.value(each) for each in np.split(together(self._ofmaps, IMAGES), self._parts, view.images)]
 
 
-def _normalizing(node: Node, operands: Sequence[Parts]) -> list[Parts]:
+def _normalizing(node: Node, operands: Sequence[BatchParts]) -> list[BatchParts]:
     """The map of a BatchNormalization, what its elements are multiplied by, and what is added to them, by channel."""
     maps, *statistics = operands
     scale, shift, mean, variance = (each[0] for each in statistics)
@@ -175,13 +181,17 @@ def carried_by(
         InputError: something lies between the node and what rides that is not done by the machine.
     """
     left, found, value, bias, other = {*riders}, list[Node](), bearer.outputs[0], "", ""
+    folds = isinstance(layer, Fused) and layer.bias
     while len(readers.get(value, ())) == 1 and (node := readers[value][0]) is not None:
         if node.layer in left:
             left.discard(node.layer)
             added = next((name for name in node.inputs if name != value), "") if node.op in _ADDING else ""
             bias, other = (bias, added) if added in given else (added or bias, other)
-        elif node.layer or not _vanishes(node, layer, begun=len(left) < len(riders)):
-            break
+        else:
+            # Nothing is left of what hands on what it reads, and of a normalization, unless something rides already.
+            same = node.op in _SAME and len(node.outputs) == 1
+            if node.layer or not (same or (node.op == _NORMALIZATION and folds and len(left) == len(riders))):
+                break
         found.append(node)
         value = node.outputs[0]
     if left:
@@ -190,17 +200,11 @@ def carried_by(
     return Carried(bearer, tuple(found), bias, other)
 
 
-def _vanishes(node: Node, layer: Op, begun: bool) -> bool:
-    """Whether nothing is left of a node that is no layer; of a normalization, unless riders have `begun`."""
-    folded = node.op == _NORMALIZATION and isinstance(layer, Fused) and layer.bias and not begun
-    return folded or (node.op in _SAME and len(node.outputs) == 1)
-
-
 class CarryingLayers(NodeLayers):
     """The layers of a node, whose results are those of the last node that they carry."""
 
     def __init__(
-        self, carried: Carried, operands: Sequence[Parts], values: Mapping[str, Parts], layers: Sequence[Op]
+        self, carried: Carried, operands: Sequence[BatchParts], values: Mapping[str, BatchParts], layers: Sequence[Op]
     ) -> None:
         """`operands` are those of the bearer, `values` those that it reads besides.
 
@@ -213,9 +217,9 @@ class CarryingLayers(NodeLayers):
         self._carried, self._beside = carried, values
         self._scale, self._shift = self._folded(own)
 
-    def operands(self, number: int, layer: Op, batch: int) -> dict[str, Values]:
+    def operands(self, layer: Op, batch: int) -> dict[str, Values]:
         """Those of the bearer, weights scaled by what is folded into them, and what is added to results."""
-        found, shapes = super().operands(number, layer, batch), layer.shapes(batch)
+        found, shapes = super().operands(layer, batch), layer.shapes(batch)
         channels = shapes[OFMAP][0]
         scale = np.broadcast_to(self._scale, channels).reshape(-1, 1, 1, 1)
         found["filter"] = (found["filter"] * scale).astype(np.float32)
@@ -225,18 +229,18 @@ class CarryingLayers(NodeLayers):
                 shift = shift + self._added(self._carried.bias)[:, 0, 0, 0].astype(np.float32)
             found[BIAS] = shift.astype(np.float32).reshape(-1, 1, 1, 1)
         if OTHER in shapes:
-            found[OTHER] = self._of(self._added(self._carried.other), number).astype(np.float32)
+            found[OTHER] = self._next(self._added(self._carried.other)).astype(np.float32)
         return found
 
-    def results(self, ofmaps: Sequence[Values]) -> Parts:
+    def results(self) -> BatchParts:
         """With as many axes as what is added has."""
-        parts, added = self._values(ofmaps), (self._carried.bias, self._carried.other)
+        parts, added = self._values(), (self._carried.bias, self._carried.other)
         most = max([parts[0].ndim, *(self._beside[name][0].ndim for name in added if name)])
         return [each.reshape((1,) * (most - each.ndim) + each.shape) for each in parts]
 
     def _folded(self, own: Sequence[Values]) -> tuple[Values, Values]:
         """By channel, or for all of them, what weights are multiplied by, and what is added."""
-        call: Mapping[str, Any] = self._node.attributes
+        call: Mapping[str, Any] = self.node.attributes
         scale = np.full(1, call.get("alpha", 1.0), np.float64)
         shift = own[0].reshape(-1) * np.float64(call.get("beta", 1.0)) if own else np.zeros(1)
         for node in self._carried.nodes:

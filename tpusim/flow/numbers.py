@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -121,21 +120,17 @@ def check_numbers(workload: Workload, machine: Machine, lowering: str, numbers: 
             numbers.check(layer, workload.batch)
         except InputError as error:
             problems += error.problems
-        if numbers.bounded and (lost := [*_unbounded(layer, workload.batch, machine, name)]):
+        lost: list[str] = []
+        for each in tried(name, layer, workload.batch, family) if numbers.bounded else ():
+            if each in family.unbounded:
+                # What a lowering is not for, it refuses by itself.
+                with suppress(CapacityError):
+                    family.least(layer, workload.batch, machine, each)
+                    lost.append(each)
+        if lost:
             says = f"no bound is proven for the roundings of {', '.join(lost)}"
             also = f", which {AUTO} may take" if name == AUTO else ""
             advice = "take another --lowering or --dtype, or --no-check"
             problems.append(Problem(f"{says}{also}; {advice}", f"layer {layer.name}"))
     if problems:
         raise InputError(problems[:_MOST_TOLD])
-
-
-def _unbounded(layer: Op, batch: int, machine: Machine, lowering: str) -> Iterator[str]:
-    """Lowerings for which no bound is proven, of those that may take a layer."""
-    family = family_of(machine)
-    for name in tried(lowering, layer, batch, family):
-        if name in family.unbounded:
-            # What a lowering is not for, it refuses by itself.
-            with suppress(CapacityError):
-                family.least(layer, batch, machine, name)
-                yield name

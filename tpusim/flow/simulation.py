@@ -1,28 +1,32 @@
-"""The whole flow on one screen: lower each layer, time it, compute it through the machine, verify it, report."""
+"""The whole flow on one screen: lower each layer, time it, compute it through the machine, verify it, report; and the
+same layers run to be looked at.
+"""
 
 from __future__ import annotations
 
+import sys
 import time
-from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from itertools import chain
-from typing import TYPE_CHECKING, TypeVar
+from functools import partial
+from itertools import chain, starmap
+from os import cpu_count
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from tpusim.base.errors import InputError, did_you_mean
+from threadpoolctl import threadpool_limits
+
+from tpusim.base.errors import CheckFailed, InputError, did_you_mean, failures_named
 from tpusim.base.version import __version__
-from tpusim.flow.account import layer_result
-from tpusim.flow.ahead import ROOM_BYTES, ahead
-from tpusim.flow.choice import prepared
-from tpusim.flow.engines import ENGINES, Begun, Task, Watch, unwatched
+from tpusim.flow.engines import ENGINES, Begun, LayerWatch, Task, layer_result, memory_needed, overlapping, timed
 from tpusim.flow.fusion import fused
-from tpusim.flow.lowerings import USUAL_FAMILY, asked_of, at_its_place, usual
+from tpusim.flow.lowerings import USUAL_FAMILY, asked_of, at_its_place, prepared, usual
 from tpusim.flow.need import Room, room_for
-from tpusim.flow.numbers import ANY_ORDER, INTEGERS, Numbers, check_numbers, numbers_of
+from tpusim.flow.numbers import ANY_ORDER, INTEGERS, SMALL, Numbers, check_numbers, numbers_of
 from tpusim.machines.family import Family, Machine, family_of
-from tpusim.machines.lowered import Lowered
+from tpusim.machines.lowered import Chain, LaneCycle, ReadyLayer, Told, unheard
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 from tpusim.result.records import LayerResult, Result, total_of
@@ -30,14 +34,17 @@ from tpusim.result.records import LayerResult, Result, total_of
 if TYPE_CHECKING:
     from tpusim.flow.values import Journey
 
-Progress = Callable[[LayerResult], None]
-Left = tuple[int, Callable[[], LayerResult]]
-"""The bytes that a layer takes, and what is left to do for its result."""
 Made = TypeVar("Made")
+Needing = tuple[int, Callable[[], Made]]
+"""Something to do, behind the bytes that it needs."""
 
-
-def unseen(layer: LayerResult) -> None:
-    """Nobody waits for a layer's result."""
+MOST_THREADS = 4
+ROOM_BYTES = 2**30
+"""What is worked on at once needs no more than this, however much is free, unless it is one thing alone."""
+SWITCH_SECONDS = 0.0005
+"""How long a thread that has come back from NumPy waits at most for one that runs Python: about as long as it takes to
+come back. The interpreter's own ten times that would have it wait most of the time.
+"""
 
 
 def simulate(
@@ -51,8 +58,8 @@ def simulate(
     dtype: str = INTEGERS,
     sums: str = ANY_ORDER,
     journey: Journey | None = None,
-    progress: Progress = unseen,
-    watch: Watch = unwatched,
+    progress: Callable[[LayerResult], None] = unheard,
+    watch: LayerWatch = unheard,
 ) -> Result:
     """Run every layer of `workload` on `hardware`, one after another.
 
@@ -80,19 +87,23 @@ def simulate(
             Wrong values do not raise: see `Result.correct`.
         DeadlockError, PortConflict: the machine stopped, or was asked for two things at once; names the layer.
     """
-    _check_asked(workload, hardware, engine)
+    for given, kind, what in ((workload, Workload, "Workload"), (hardware, Machine, "Hardware")):
+        # Whatever is typed in Python is checked by nobody else.
+        if not isinstance(given, kind):
+            raise InputError(f"{given!r} is no {what}; give what tpusim.load_{what.lower()}(...) returns")
+    if engine not in ENGINES:
+        raise InputError(f"unknown engine {engine!r}{did_you_mean(engine, ENGINES)}; there is {', '.join(ENGINES)}")
     numbers, family = numbers_of(dtype, sums), family_of(hardware)
-    _check_engine(hardware, engine)
+    if engine not in family.engines:
+        keeps = f"{hardware.name} is {family.title}, whose time is kept by {', '.join(family.engines)}"
+        raise InputError(f"--engine {engine}: {keeps}")
     began = time.perf_counter()
     workload = workload if journey else fused(workload, hardware, lowering, watch=watch)
     lowering = lowering or usual(family)
     if check:
         check_numbers(workload, hardware, lowering, numbers)
-    room = room_for(workload, hardware, lowering, engine, check, numbers)
     layers = []
-    asked = check, seed, watch, room, numbers, journey, workload.inputs(), dict(workload.riders)
-    run = _Run(workload, family, hardware, lowering, engine, *asked)
-    for layer in run.results():
+    for layer in _results(workload, hardware, lowering, engine, check, seed, watch, numbers, journey):
         layers.append(layer)
         progress(layer)
     seconds = time.perf_counter() - began
@@ -100,23 +111,6 @@ def simulate(
         workload, hardware, layers, seconds, lowering=lowering, engine=engine, seed=seed, dtype=dtype, sums=sums
     )
     return replace(found, reference_only=journey.reference_only) if journey else found
-
-
-def _check_asked(workload: object, hardware: object, engine: str) -> None:
-    """That they are of the kinds that `simulate` takes; what is typed in Python is checked by nobody else."""
-    for given, kind, name in ((workload, Workload, "Workload"), (hardware, Machine, "Hardware")):
-        if not isinstance(given, kind):
-            raise InputError(f"{given!r} is no {name}; give what tpusim.load_{name.lower()}(...) returns")
-    if engine not in ENGINES:
-        raise InputError(f"unknown engine {engine!r}{did_you_mean(engine, ENGINES)}; there is {', '.join(ENGINES)}")
-
-
-def _check_engine(machine: Machine, engine: str) -> None:
-    """Raise InputError for an engine that the machine's family does not have."""
-    family = family_of(machine)
-    if engine not in family.engines:
-        keeps = f"{machine.name} is {family.title}, whose time is kept by {', '.join(family.engines)}"
-        raise InputError(f"--engine {engine}: {keeps}")
 
 
 def result_of(
@@ -138,85 +132,162 @@ def result_of(
     return Result(__version__, hardware.to_dict(), *asked, total_of(done, seconds), done, left, *more)
 
 
-@dataclass(frozen=True)
-class _Run:
-    """What one layer after another is asked with."""
+def _results(
+    workload: Workload,
+    machine: Machine,
+    lowering: str,
+    engine: str,
+    check: bool,
+    seed: int,
+    watch: LayerWatch,
+    numbers: Numbers,
+    journey: Journey | None,
+) -> Iterator[LayerResult]:
+    """Each layer lowered, timed and checked, in network order; while values are checked, the next is lowered.
 
-    workload: Workload
-    family: Family
-    machine: Machine
-    lowering: str
-    engine: str
-    check: bool
-    seed: int
-    watch: Watch
-    room: Room
-    numbers: Numbers
-    journey: Journey | None
-    inputs: Mapping[str, tuple[str, ...]]
-    riders: Mapping[str, tuple[str, ...]]
+    Nothing in here holds a Program once its last layer is done: so these are maps, not loops with variables.
+    """
+    family, batch, inputs, riders = family_of(machine), workload.batch, workload.inputs(), dict(workload.riders)
+    lowerings = {layer.name: name for layer, name in asked_of(workload, lowering, family)}
+    room = room_for(workload, machine, lowering, engine, check, numbers)
+    failure = journey.ended_by_failure if journey else nullcontext
 
-    def results(self) -> Iterator[LayerResult]:
-        """Each layer lowered, timed and checked, in network order; while values are checked, the next is lowered.
+    def made(layer: Op, name: str) -> ReadyLayer:
+        return prepared(layer, batch, machine, name, partial(watch, layer.name))
 
-        Nothing in here holds a Program once its last layer is done: so these are maps, not loops with variables.
-        """
-        tasks = map(self._asked, shared(self.workload, self.lowering, self._prepared, self.room, self.family))
-        left = map(self._left, self._begun(tasks))
-        together = min(ROOM_BYTES, self.room.ahead)
-        return ahead(left, together) if self.check and together else map(_done, left)
+    def asked(layer: Op, ready: ReadyLayer) -> Task:
+        return Task(layer, batch, ready, check, seed, watch, numbers, journey)
 
-    def _begun(self, tasks: Iterator[Task]) -> Iterator[Begun]:
-        """Time the layers; those that overlap together."""
-        if not self.family.overlaps(self.machine):
-            return map(self._timed, tasks)
-        from tpusim.flow.chains import overlapping
-
-        chains = self.family.chains(tasks, self.workload, self.machine, self.room.kept)
-        return chain.from_iterable(overlapping(each, self.machine, self.engine) for each in chains)
-
-    def _timed(self, task: Task) -> Begun:
-        timing, verdict = ENGINES[self.engine](task)
-        machine = self.machine
+    def begun(layer: Op, ready: ReadyLayer) -> Begun:
+        timing, verdict = timed(asked(layer, ready), engine)
         return Begun(
-            task.layer, lambda: layer_result(task.layer, task.batch, machine, task.prepared, timing, verdict())
+            layer,
+            lambda: layer_result(layer, batch, machine, ready.account(layer, batch, timing), timing, verdict()),
         )
 
-    def _prepared(self, layer: Op, lowering: str) -> Lowered:
-        watch = partial(self.watch, layer.name)
-        return prepared(layer, self.workload.batch, self.machine, lowering, watch)
+    def together(layers: Chain) -> Iterator[Begun]:
+        return overlapping(layers, [*starmap(asked, layers.members)], machine, engine)
 
-    def _asked(self, each: tuple[Op, str, Lowered]) -> Task:
-        layer, _, ready = each
-        asked = self.check, self.seed, self.watch, self.numbers, self.journey
-        return Task(layer, self.workload.batch, ready, *asked)
-
-    @cached_property
-    def _lowerings(self) -> dict[str, str]:
-        return {layer.name: name for layer, name in asked_of(self.workload, self.lowering, self.family)}
-
-    def _left(self, begun: Begun) -> Left:
-        """What is left to do for a layer that is timed, and the bytes it takes."""
-        layer = begun.layer
-        inputs, riders = self.inputs.get(layer.name, ()), self.riders.get(layer.name, ())
-        needs = self.room.needs[layer.shape_key, self._lowerings[layer.name]]
-        failure = self.journey.ended_by_failure if self.journey else nullcontext
+    def left(each: Begun) -> Needing[LayerResult]:
+        name = each.layer.name
 
         def rest() -> LayerResult:
             with failure():
-                return replace(begun.rest(), inputs=inputs, riders=riders)
+                return replace(each.rest(), inputs=inputs.get(name, ()), riders=riders.get(name, ()))
 
-        return needs.total, rest
+        return room.needs[each.layer.shape_key, lowerings[name]].total, rest
+
+    ready = shared(workload, lowering, made, room, family)
+    if family.overlaps(machine):
+        chains = family.chains(ready, workload, machine, room.kept)
+        tasks = map(left, chain.from_iterable(map(together, chains)))
+    else:
+        tasks = map(left, starmap(begun, ready))
+    most = min(ROOM_BYTES, room.ahead)
+    return ahead(tasks, most) if check and most else map(lambda task: task[1](), tasks)
 
 
-def _done(task: Left) -> LayerResult:
-    return task[1]()
+# ---- runs that are looked at: every lane in every cycle of one layer, or what every unit of several layers does
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Layers that ran as one, mostly one alone: what every unit did, and the first cycle of each layer, with the one
+    after the last.
+    """
+
+    layers: tuple[Op, ...]
+    recording: Any
+    cuts: tuple[int, ...]
+
+
+def trace(
+    workload: Workload, hardware: Machine, *, lowering: str | None = None, seed: int = 0
+) -> tuple[int, Callable[[int, Told], Iterator[LaneCycle]]]:
+    """How many cycles a workload of one layer takes, from the event engine, and a run of the register engine.
+
+    The run is called once, with the first cycle to show and what is told how many have passed. While it lasts it
+    raises CheckFailed when it does not take as many cycles as the event engine says, and what Machine.clock raises.
+
+    Raises:
+        InputError: several layers, an unknown lowering, a layer that cannot fit, Numba is not installed, or this
+            computer has too little memory.
+        CheckFailed: the Program names lanes that do not exist.
+        DeadlockError: the Program's steps wait for one another for ever.
+    """
+    if len(workload.layers) != 1:
+        names = ", ".join([*(layer.name for layer in workload.layers[:8]), *["..."] * (len(workload.layers) > 8)])
+        raise InputError(
+            f"a trace of lanes shows one layer; --layers leaves {len(workload.layers)} of {workload.name}: {names}; "
+            "a .perfetto-trace shows any number"
+        )
+    (layer,), batch, family = workload.layers, workload.batch, family_of(hardware)
+    lowering = lowering or usual(family)
+    room_for(workload, hardware, lowering, "register", check=False)
+    ((_, asked),) = asked_of(workload, lowering, family)
+    ready = prepared(layer, batch, hardware, asked)
+    with failures_named(layer), memory_needed(layer):
+        total = ready.timing.cycles
+        running = ready.lane_by_lane(SMALL.operands(layer, batch, seed))
+
+    def cycles(first: int, watch: Told) -> Iterator[LaneCycle]:
+        last = -1
+        with failures_named(layer):
+            for cycle in running(first, watch):
+                last = cycle.number
+                if last >= total:
+                    break
+                yield cycle
+            # The event engine says how long a trace is; the register engine must end there.
+            if last != total - 1:
+                found = "more" if last >= total else f"{last + 1:,}"
+                says = f"the engines disagree: {total:,} cycles in the event engine, {found} in the register engine"
+                raise CheckFailed(says)
+
+    return total, cycles
+
+
+def recordings(workload: Workload, hardware: Machine, *, lowering: str | None = None) -> Iterator[Stretch]:
+    """Runs of the event engine that tell what every unit does when, in the order of the network.
+
+    Where layers overlap, those of a chain are one run. Others of one shape share theirs.
+
+    Raises:
+        InputError: an unknown lowering, a layer that cannot fit (CapacityError, names the layer), or one for which this
+            computer has too little memory.
+        DeadlockError: the steps of a Program wait for one another for ever; names the layer.
+    """
+    family, batch = family_of(hardware), workload.batch
+    lowering = lowering or usual(family)
+    room = room_for(workload, hardware, lowering, "event", check=False)
+
+    def ready(layer: Op, asked: str) -> ReadyLayer:
+        return prepared(layer, batch, hardware, asked)
+
+    def recorded(layer: Op, asked: str) -> Any:
+        made = ready(layer, asked)
+        with failures_named(layer):
+            return made.recorded()
+
+    def together(chain: Chain) -> Stretch:
+        with failures_named(chain):
+            recording, cuts = chain.recorded()
+        return Stretch(tuple(layer for layer, _ in chain.members), recording, cuts)
+
+    if family.overlaps(hardware):
+        lowered = shared(workload, lowering, ready, room, family)
+        return map(together, family.chains(lowered, workload, hardware, room.kept))
+    runs = shared(workload, lowering, recorded, room, family)
+    return (Stretch((layer,), run, (0, run.cycles)) for layer, run in runs)
+
+
+# ---- one thing for all layers that are alike, and a few things at once
 
 
 def shared(
     workload: Workload, lowering: str, make: Callable[[Op, str], Made], room: Room, family: Family = USUAL_FAMILY
-) -> Iterator[tuple[Op, str, Made]]:
-    """Each layer, the lowering it is asked for, and what is made of the first that is like it in shape and lowering.
+) -> Iterator[tuple[Op, Made]]:
+    """Each layer, and what is made of the first that is like it in shape and in the lowering that it is asked for.
 
     It is let go after the last of them. What there is no room to keep is made again.
     """
@@ -232,9 +303,39 @@ def shared(
         kind = layer.shape_key, name
         left[kind] -= 1
         if kind in known:
-            yield layer, name, known[kind] if left[kind] else known.pop(kind)
+            yield layer, known[kind] if left[kind] else known.pop(kind)
         elif left[kind] and sum(room.needs[each].program for each in (kind, *known)) <= room.kept:
             known[kind] = made(layer, name)
-            yield layer, name, known[kind]
+            yield layer, known[kind]
         else:
-            yield layer, name, made(layer, name)
+            yield layer, made(layer, name)
+
+
+def ahead(tasks: Iterable[Needing[Made]], room: int = ROOM_BYTES) -> Iterator[Made]:
+    """What each task returns, in order. They begin in order, and need no more than `room` at once, unless it is one
+    alone.
+
+    Threads work on tasks while the next are taken from `tasks`. NumPy releases the interpreter lock, BLAS stays on one
+    thread.
+    """
+    threads = min(MOST_THREADS, cpu_count() or 1)
+    pool = ThreadPoolExecutor(threads)
+    under_way: deque[tuple[int, Future[Made]]] = deque()
+    usual_interval = sys.getswitchinterval()
+    with threadpool_limits(1, user_api="blas"):
+        sys.setswitchinterval(SWITCH_SECONDS)
+        try:
+            for need, task in tasks:
+                while under_way:
+                    full = len(under_way) > threads or sum(each for each, _ in under_way) + need > room
+                    if not (full or under_way[0][1].done()):
+                        break
+                    yield under_way.popleft()[1].result()
+                under_way.append((need, pool.submit(task)))
+                del task  # It holds a Program, and to ask for the next takes a while.
+            while under_way:
+                yield under_way.popleft()[1].result()
+        finally:
+            sys.setswitchinterval(usual_interval)
+            # An interrupted run does not wait for what is under way.
+            pool.shutdown(wait=False, cancel_futures=True)

@@ -9,25 +9,27 @@ from dataclasses import replace
 from functools import cached_property
 from math import prod
 from threading import Condition
-from typing import Any
 
 import numpy as np
 
 from tpusim.base.errors import InputError, Problem
-from tpusim.flow.network_inputs import STAY_WITHIN, not_finite
-from tpusim.flow.node_layers import Carried, CarryingLayers, NodeLayers, Parts, carried_by, together
+from tpusim.base.words import counted
+from tpusim.flow.node_layers import BatchParts, Carried, CarryingLayers, NodeLayers, carried_by, together
 from tpusim.flow.numbers import Numbers
-from tpusim.network.graph import Graph, Node, Values
+from tpusim.network.graph import Given, Graph, Node, Values
 from tpusim.network.ops.elementwise import Clip
 from tpusim.network.ops.fused import BIAS, OTHER, Fused
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
-from tpusim.numerics.element_types import EXACT_FLOAT32, F32, LEAST, MOST_SUM, ElementType
+from tpusim.numerics.element_types import EXACT_FLOAT32, F32, LEAST, MOST_SUM, ElementType, all_finite
 from tpusim.reference import Operand
 from tpusim.reference.nodes import IMAGE_BY_IMAGE, NODES, Call, compute
 
 _BESIDE = frozenset({BIAS, OTHER})
 """What a layer of an array adds to its sums: as wide as they are."""
+_MOST_TOLD = 8
+STAY_WITHIN = "give inputs, and a model, whose values stay within float32"
+"""What to do where they do not."""
 _FAILURES = ArithmeticError, AttributeError, InputError, LookupError, MemoryError, TypeError, ValueError
 """What NumPy and Python raise for operands and attributes that do not fit one another."""
 
@@ -48,7 +50,10 @@ class Journey:
         """
         self.graph, self._numbers, self._batch = graph, numbers, work.batch
         self._parts = work.batch // graph.images
-        _check_ops(graph)
+        if unknown := [f"{op} {count:,}" for op, count in graph.ops().items() if op not in NODES]:
+            says = f"values of {', '.join(unknown)} cannot be computed"
+            also = "leave --input and --save-outputs out to time the layers alone"
+            raise InputError(Problem(f"{says}; {also}", graph.label))
         self._layers = _by_node(graph, work)
         self._carried = _carried(graph, work, self._layers, numbers)
         # Nodes that another one's layers compute, or that have been worked out ahead of their turn.
@@ -61,7 +66,8 @@ class Journey:
         self._reads = Counter(name for node in graph.nodes for name in node.inputs)
         self._reads.update([*graph.outputs])
         self._ahead = iter(graph.nodes)
-        self._current: _Underway | None = None
+        self._current: NodeLayers | None = None
+        self._scale = 1.0
         self._turns = {layer.name: number for number, layer in enumerate(work.layers)}
         self._taken, self._ended, self._news = 0, False, Condition()
 
@@ -77,7 +83,19 @@ class Journey:
             raise InputError(Problem("a layer before it has no values", f"layer {layer.name}"))
         if self._current is None:
             self._current = self._begun()
-        return self._current.operands(layer, self._batch, self.numbers_of(layer))
+        with _failures_of(self._current.node):
+            given = self._current.operands(layer, self._batch)
+        wanted, found = layer.sources(self._batch), {name: each.shape for name, each in given.items()}
+        if wanted != found:
+            says = f"it reads {found}, where the layer has {wanted}"
+            raise InputError(Problem(f"{says}; give the --batch that the model was made for", f"layer {layer.name}"))
+        if problems := [Problem(f"{says}; {STAY_WITHIN}", f"layer {layer.name}") for says in not_finite(given)]:
+            raise InputError(problems)
+        self._scale, kind = 1.0, self.numbers_of(layer).kind
+        assert kind is not None
+        if kind.exact:
+            return self._as_bytes(layer, given, kind)
+        return {name: (F32 if name in _BESIDE else kind).rounded(each) for name, each in given.items()}
 
     def numbers_of(self, layer: Op) -> Numbers:
         """A vector unit works with float32, whatever goes into the array."""
@@ -86,10 +104,13 @@ class Journey:
     def take(self, ofmap: Values) -> None:
         """The outputs of that layer, [out_channel, row, col, image]."""
         assert self._current is not None
-        if self._current.took(ofmap):
+        scaled = ofmap if self._scale == 1.0 else ofmap * self._scale
+        if self._current.took(scaled.astype(np.float32, copy=False)):
             node = self._current.node
+            with _failures_of(node):
+                results = self._current.results()
             nodes = self._carried[node.layer].every if node.layer in self._carried else (node,)
-            self._put(nodes, [self._current.results()])
+            self._put(nodes, [results])
             self._current = None
         with self._news:
             self._taken += 1
@@ -111,7 +132,10 @@ class Journey:
         for node in self._ahead:
             self._pass(node)
         with np.errstate(over="ignore"):
-            return {name: _as_type(self._joined(self._value(name)), kind) for name, kind in self.graph.outputs.items()}
+            made = {name: self._joined(self._value(name)) for name in self.graph.outputs}
+            return {
+                name: each.astype(self.graph.outputs[name] or each.dtype, copy=False) for name, each in made.items()
+            }
 
     @cached_property
     def reference_only(self) -> dict[str, int]:
@@ -123,7 +147,26 @@ class Journey:
 
     # ---- node by node
 
-    def _begun(self) -> _Underway:
+    def _as_bytes(self, layer: Op, given: Mapping[str, Values], kind: ElementType) -> dict[str, Operand]:
+        """Each a part of its tensor's largest number; what is added to the sums of such, in the unit of the sums.
+
+        Raises InputError where all that is added may be more than keeps the sums exact.
+        """
+        multiplied = {name: each for name, each in given.items() if name not in _BESIDE}
+        units = {name: float(np.abs(each).max(initial=0.0)) / 127 or 1.0 for name, each in multiplied.items()}
+        self._scale = prod(units.values())
+        added = {name: np.rint(each / self._scale) for name, each in given.items() if name in _BESIDE}
+        most = MOST_SUM if self._numbers.needs_doubles(layer, self._batch) else EXACT_FLOAT32
+        most -= layer.terms(self._batch) * LEAST * LEAST
+        if sum(np.abs(each).max(initial=0.0) for each in added.values()) > most:
+            assert self._current is not None
+            says = "what is added to its sums of bytes is so large that they are lost beside it"
+            where = f"{self._current.node.op} {self._current.node.name}"
+            raise InputError(f"{where}: {says}; leave sequencer.fusion out")
+        bytes_ = {name: kind.rounded(each / units[name]) for name, each in multiplied.items()}
+        return {**bytes_, **{name: each.astype(np.int32) for name, each in added.items()}}
+
+    def _begun(self) -> NodeLayers:
         """The next node that layers compute; those before it are worked out."""
         for node in self._ahead:
             if not node.layer or id(node) in self._done:
@@ -133,12 +176,9 @@ class Journey:
             layers, carried = self._layers[node.layer], self._carried.get(node.layer)
             beside = {name: self._value(name) for name in carried.reads} if carried else {}
             with _failures_of(node):
-                made = (
-                    CarryingLayers(carried, operands, beside, layers)
-                    if carried
-                    else NodeLayers(node, operands, len(layers))
-                )
-                return _Underway(node, made, len(layers))
+                if carried:
+                    return CarryingLayers(carried, operands, beside, layers)
+                return NodeLayers(node, operands, len(layers))
         raise AssertionError("a layer that no node has")
 
     def _pass(self, node: Node) -> None:
@@ -159,7 +199,7 @@ class Journey:
         else:
             self._put([node], self._computed(node, operands, parts))
 
-    def _computed(self, node: Node, operands: Sequence[Parts], parts: int) -> list[Parts]:
+    def _computed(self, node: Node, operands: Sequence[BatchParts], parts: int) -> list[BatchParts]:
         """The results of a node, part by part."""
         call = Call(node.attributes, len(node.outputs), self.graph.opset)
         with _failures_of(node):
@@ -169,7 +209,7 @@ class Journey:
             ]
         return [list(each) for each in zip(*results, strict=True)]
 
-    def _put(self, nodes: Sequence[Node], results: Sequence[Parts]) -> None:
+    def _put(self, nodes: Sequence[Node], results: Sequence[BatchParts]) -> None:
         """The results of the last of some nodes that are computed together; what nobody reads any more goes."""
         made = zip(nodes[-1].outputs, results, strict=False)
         self._values |= {name: each for name, each in made if self._reads[name]}
@@ -178,65 +218,14 @@ class Journey:
             if not self._reads[name]:
                 self._values.pop(name, None)
 
-    def _value(self, name: str) -> Parts:
+    def _value(self, name: str) -> BatchParts:
         if name not in self._values:
             self._work_out(self._makers[name])
         return self._values[name]
 
-    def _joined(self, parts: Parts) -> Values:
+    def _joined(self, parts: BatchParts) -> Values:
         """For the whole batch; what all images share, as it is."""
         return together(parts) if len(parts) == 1 or parts[0].ndim else np.stack(parts)
-
-
-class _Underway:
-    """A node whose layers are being computed."""
-
-    def __init__(self, node: Node, made: NodeLayers, layers: int) -> None:
-        self.node, self._made, self._left = node, made, layers
-        self._ofmaps: list[Values] = []
-        self._scale = 1.0
-
-    def operands(self, layer: Op, batch: int, numbers: Numbers) -> dict[str, Operand]:
-        """What its next layer reads. Raises InputError where that has other sizes, or numbers that are not finite."""
-        with _failures_of(self.node):
-            given = self._made.operands(len(self._ofmaps), layer, batch)
-        wanted, found = layer.sources(batch), {name: each.shape for name, each in given.items()}
-        if wanted != found:
-            says = f"it reads {found}, where the layer has {wanted}"
-            raise InputError(Problem(f"{says}; give the --batch that the model was made for", f"layer {layer.name}"))
-        if problems := [Problem(f"{says}; {STAY_WITHIN}", f"layer {layer.name}") for says in not_finite(given)]:
-            raise InputError(problems)
-        assert numbers.kind is not None
-        if numbers.kind.exact:
-            return self._as_bytes(given, numbers.kind, _most_added(layer, batch, numbers))
-        return {name: (F32 if name in _BESIDE else numbers.kind).rounded(each) for name, each in given.items()}
-
-    def _as_bytes(self, given: Mapping[str, Values], kind: ElementType, most: int) -> dict[str, Operand]:
-        """Each a part of its tensor's largest number; what is added to the sums of such, in the unit of the sums.
-
-        Raises InputError where all that is added may be more than `most`.
-        """
-        multiplied = {name: each for name, each in given.items() if name not in _BESIDE}
-        units = {name: float(np.abs(each).max(initial=0.0)) / 127 or 1.0 for name, each in multiplied.items()}
-        self._scale = prod(units.values())
-        added = {name: np.rint(each / self._scale) for name, each in given.items() if name in _BESIDE}
-        if sum(np.abs(each).max(initial=0.0) for each in added.values()) > most:
-            says = "what is added to its sums of bytes is so large that they are lost beside it"
-            raise InputError(f"{self.node.op} {self.node.name}: {says}; leave sequencer.fusion out")
-        bytes_ = {name: kind.rounded(each / units[name]) for name, each in multiplied.items()}
-        return {**bytes_, **{name: each.astype(np.int32) for name, each in added.items()}}
-
-    def took(self, ofmap: Values) -> bool:
-        """Whether that was the last layer of the node."""
-        scaled = ofmap if self._scale == 1.0 else ofmap * self._scale
-        self._ofmaps.append(scaled.astype(np.float32, copy=False))
-        self._left -= 1
-        return not self._left
-
-    def results(self) -> Parts:
-        """What the node makes, part by part, when its layers are done."""
-        with _failures_of(self.node):
-            return self._made.results(self._ofmaps)
 
 
 @contextmanager
@@ -247,20 +236,6 @@ def _failures_of(node: Node) -> Iterator[None]:
     except _FAILURES as error:
         says = " ".join(str(error).split()) or "too little memory"
         raise InputError(f"{node.op} {node.name}: its values cannot be computed: {says}") from None
-
-
-def _most_added(layer: Op, batch: int, numbers: Numbers) -> int:
-    """What may be added to sums of bytes, all of it together, so that they stay exact."""
-    most = MOST_SUM if numbers.needs_doubles(layer, batch) else EXACT_FLOAT32
-    return most - layer.terms(batch) * LEAST * LEAST
-
-
-def _check_ops(graph: Graph) -> None:
-    unknown = {op: count for op, count in graph.ops().items() if op not in NODES}
-    if unknown:
-        listed = ", ".join(f"{op} {count:,}" for op, count in unknown.items())
-        says = f"values of {listed} cannot be computed; leave --input and --save-outputs out to time the layers alone"
-        raise InputError(Problem(says, graph.label))
 
 
 def _by_node(graph: Graph, work: Workload) -> dict[str, tuple[Op, ...]]:
@@ -299,9 +274,67 @@ def _carried(graph: Graph, work: Workload, layers: Mapping[str, Sequence[Op]], n
     return found
 
 
-def _as_type(values: Values, kind: np.dtype[Any] | None) -> Values:
-    return values if kind is None else values.astype(kind, copy=False)
-
-
-def _split(values: Values, parts: int) -> Parts:
+def _split(values: Values, parts: int) -> BatchParts:
     return [values] if parts == 1 or not values.ndim else [*np.split(values, parts)]
+
+
+# ---- what a network is given: checked arrays, or random ones
+
+
+def checked(graph: Graph, inputs: Mapping[str, Values], batch: int) -> dict[str, Values]:
+    """The inputs, all there and as the graph has them for `batch` images. Raises InputError with all that is wrong."""
+    problems: list[str] = []
+    wanted = {name: wanted_of(each, batch // graph.images) for name, each in graph.inputs.items()}
+    for name, each in wanted.items():
+        given = inputs.get(name)
+        if given is None:
+            there = f"; it has {', '.join(inputs)}" if inputs else ""
+            problems.append(f"no array {name!r}, which the model takes as {_text(each.dtype, each.shape)}{there}")
+        elif given.shape != each.shape or not np.can_cast(given.dtype, each.dtype, "same_kind"):
+            has = _text(given.dtype, given.shape)
+            problems.append(f"{name!r} is {has}; the model takes {_text(each.dtype, each.shape)}")
+    problems += [f"the model takes no {name!r}; it takes {', '.join(wanted)}" for name in inputs if name not in wanted]
+    if problems:
+        raise InputError([Problem(each) for each in problems[:_MOST_TOLD]])
+    with np.errstate(over="ignore"):
+        taken = {name: inputs[name].astype(each.dtype, copy=False) for name, each in wanted.items()}
+    if beyond := [Problem(f"{each}; {STAY_WITHIN}") for each in not_finite(taken)]:
+        raise InputError(beyond[:_MOST_TOLD])
+    return taken
+
+
+def wanted_of(given: Given, parts: int) -> Given:
+    """An input for several times as many images."""
+    if parts == 1 or not given.shape:
+        return given
+    first, *rest = given.shape
+    return Given(given.dtype, (first * parts, *rest))
+
+
+def drawn(graph: Graph, batch: int, seed: int) -> dict[str, Values]:
+    """Random inputs: reals of mean 0 and deviation 1, of whole numbers zeros and ones."""
+    random = np.random.default_rng(seed)
+    made: dict[str, Values] = {}
+    for name, each in graph.inputs.items():
+        wanted = wanted_of(each, batch // graph.images)
+        real = np.issubdtype(wanted.dtype, np.floating)
+        numbers = random.standard_normal(wanted.shape) if real else random.integers(0, 2, wanted.shape)
+        made[name] = np.asarray(numbers).astype(wanted.dtype)
+    return made
+
+
+def not_finite(arrays: Mapping[str, Values]) -> Iterator[str]:
+    """Arrays that hold what no sum can be equal or near to, in words."""
+    for name, each in arrays.items():
+        if not all_finite(each):
+            count = each.size - int(np.count_nonzero(np.isfinite(each)))
+            yield f"{count:,} of the {counted(each.size, 'number')} of {name!r} are infinite or nan"
+
+
+def listed(arrays: Mapping[str, Values]) -> str:
+    """Arrays in words: "data_0 float32[1, 3, 224, 224]"."""
+    return ", ".join(f"{name} {_text(each.dtype, each.shape)}" for name, each in arrays.items())
+
+
+def _text(dtype: object, shape: tuple[int, ...]) -> str:
+    return f"{dtype}[{', '.join(map(str, shape))}]"

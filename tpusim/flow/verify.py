@@ -1,37 +1,52 @@
-"""Compute a layer through its Program and hold every output against the reference."""
+"""Compute a layer through its Program and hold every output against the reference: part by part as it is written, so
+that a byte an element stays and not the values, or as a whole.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+from itertools import product
+from math import prod
+from typing import Any
 
 import numpy as np
 
 from tpusim import reference
 from tpusim.base.errors import CheckFailed, failures_named
-from tpusim.flow.held import Expectation, Held, Told, unheard
+from tpusim.flow.boxes import alone, in_order, indices, merged, outline, places, straight, within
 from tpusim.flow.numbers import SMALL, Numbers
-from tpusim.flow.whole import Kept, verdict_of_whole
-from tpusim.machines.lowered import InParts, Lowered, Taker
-from tpusim.network.ops.op import OFMAP, Op
-from tpusim.numerics.equality import Verdict
-from tpusim.reference import Operand, Operands, Tensor
+from tpusim.machines.lowered import InMemory, InParts, ReadyLayer, Taker, Told, WrittenPart, WrittenTensor, unheard
+from tpusim.network.ops.op import OFMAP, Index, Op
+from tpusim.network.ops.rows import RowOp
+from tpusim.numerics import equality
+from tpusim.numerics.element_types import all_finite
+from tpusim.numerics.equality import Values, Verdict, agreement, larger
+from tpusim.reference import Box, Operand, Operands, Tensor, rows
+from tpusim.reference.rounding import Screen, magnitudes, roundings, screen
+from tpusim.result.records import Mismatch
+
+BOX_BYTES = 1 << 22
+"""The reference computes parts that follow one another together, while inputs or outputs as it has them take no more.
+"""
+MOST_ELEMENTS = 1 << 18
+"""Of outputs, or of inputs for as many pixels, in a box of a whole tensor, so that what the reference has of it stays
+in the cache.
+"""
+MOST_LEFT = 20
+"""As many outputs of a box are worked out one by one, in less time than all of it takes in float64."""
 
 Take = Callable[[Tensor], None]
 """Given the outputs of a layer."""
-Doing = Callable[[int, str], None]
-"""Told of how many outputs something is done, and what."""
-
-
-def undone(_: int, what: str) -> None:
-    """Nobody listens."""
 
 
 def check_values(
     layer: Op,
-    ready: Lowered,
+    ready: ReadyLayer,
     operands: Operands,
     numbers: Numbers = SMALL,
-    told: Doing = undone,
+    told: Callable[[int, str], None] = unheard,
     take: Take | None = None,
 ) -> Verdict:
     """Compare every element that is written with the reference.
@@ -59,32 +74,25 @@ def _by_parts(
     layer: Op, program: InParts, operands: Operands, numbers: Numbers, told: Told, take: Take | None
 ) -> Verdict:
     """Each part as it is written; but for the ofmap that is to be taken, in the end."""
-    told_of = {OFMAP: told}
+    if unknown := {*program.written} - {*reference.TENSORS}:
+        raise CheckFailed(f"the Program writes {', '.join(sorted(unknown))}, of which the reference knows nothing")
 
     def expectation(name: str) -> Expectation:
         return Expectation(layer, name, operands, numbers)
 
+    kept = program.written[OFMAP].filled(np.array(np.nan, program.number)) if take else None
     held = {
-        name: Held(layer, program.written(name), expectation(name), told_of.get(name, unheard))
-        for name in _written(program) - ({OFMAP} if take else set())
+        name: Held(tensor, expectation(name))
+        for name, tensor in program.written.items()
+        if kept is None or name != OFMAP
     }
-    takers: dict[str, Taker] = {**held}
-    if take:
-        takers[OFMAP] = kept = Kept(program, OFMAP, told)
+    takers: dict[str, Taker] = {**held, OFMAP: Counting(kept or held[OFMAP], told)}
     program.run(operands, takers, numbers.in_array_order)
     verdicts = {name: each.verdict() for name, each in held.items()}
-    if take:
+    if take and kept:
         take(kept.values)
         verdicts[OFMAP] = verdict_of_whole(expectation(OFMAP), kept.values)
     return _together(verdicts)
-
-
-def _written(program: InParts) -> set[str]:
-    """The tensors that are to be compared."""
-    names = {OFMAP, *program.checked}
-    if unknown := names - {*reference.TENSORS}:
-        raise CheckFailed(f"the Program writes {', '.join(sorted(unknown))}, of which the reference knows nothing")
-    return names
 
 
 def operands_of(layer: Op, batch: int, seed: int) -> dict[str, Operand]:
@@ -110,3 +118,247 @@ def _together(verdicts: Mapping[str, Verdict]) -> Verdict:
 def expected(layer: Op, operands: Operands) -> Tensor:
     """The ofmap [out_channel, row, col, image] that the reference computes."""
     return reference.compute(layer, operands)
+
+
+# ---- what the reference has
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What the reference has for a tensor of a layer: numbers, or BOUNDED ones where sums are rounded."""
+
+    layer: Op
+    tensor: str
+    operands: Operands
+    numbers: Numbers
+
+    @property
+    def number(self) -> np.dtype[Any]:
+        """What is expected of an element: a number, or a BOUNDED one."""
+        return equality.BOUNDED if self.bounded else np.dtype(np.float64 if self._doubles else np.float32)
+
+    def of(self, box: Box) -> Values:
+        """What is expected of the elements in a box of the tensor."""
+        true = reference.TENSORS[self.tensor].compute(self.layer, self._exact, box)
+        if not self.bounded:
+            return true
+        if not self.roundings:
+            return equality.moved(true)
+        if isinstance(self.layer, RowOp):
+            sizes = rows.magnitudes(self.layer, self._exact, box, true, equality.gamma(self.roundings))
+        else:
+            sizes = magnitudes(self.layer, self._sizes, box, true)
+        return equality.bounded(true, sizes, self.roundings)
+
+    def mismatch(self, at: Index, actual: float) -> Mismatch:
+        """What is wrong with an element."""
+        name = partial(reference.TENSORS[self.tensor].element_name, self.layer)
+        return equality.difference(at, actual, self.of(alone(at)), name, self.tensor)
+
+    @cached_property
+    def bounded(self) -> bool:
+        """Whether its elements are BOUNDED."""
+        return self.numbers.of(self.layer).bounded
+
+    @cached_property
+    def _doubles(self) -> bool:
+        """Whether the reference works in float64: float32 rounds, or would lose what the machine holds in float64."""
+        return self.bounded or self.numbers.needs_doubles(self.layer, self._batch)
+
+    @property
+    def _batch(self) -> int:
+        return int(self.operands["ifmap"].shape[-1])
+
+    @cached_property
+    def _exact(self) -> Operands:
+        """The operands as what the sums are computed in; that is float64 where one of them is."""
+        if not self._doubles:
+            return self.operands
+        if "filter" in self.operands:
+            return {**self.operands, "filter": self.operands["filter"].astype(np.float64)}
+        return {name: each.astype(np.float64) for name, each in self.operands.items()}
+
+    @cached_property
+    def _sizes(self) -> Operands:
+        """Their magnitudes."""
+        return {name: np.abs(each) for name, each in self.operands.items()}
+
+    @cached_property
+    def roundings(self) -> int:
+        """How often a sum is rounded at most, in whatever order; what is only moved never is."""
+        return roundings(self.layer, self._batch) if self.tensor == OFMAP else 0
+
+
+# ---- part by part
+
+
+class Counting:
+    """What hands values on, and tells how many have been written."""
+
+    def __init__(self, taker: Taker, told: Told) -> None:
+        self._taker, self._told, self._written = taker, told, 0
+
+    def write(self, part: WrittenPart, values: Tensor) -> None:
+        """Hand on `values` [lane, *items] of a part."""
+        self._taker.write(part, values)
+        self._written += values.size
+        self._told(self._written)
+
+
+class Held:
+    """What a Program writes to one of its tensors. An element that is written again counts as it was written last."""
+
+    def __init__(self, tensor: WrittenTensor, expectation: Expectation) -> None:
+        self._tensor, self._expectation = tensor, expectation
+        self._share: float | None = None
+        self._known = tensor.filled(np.False_)
+        self._wrong: InMemory | None = None
+        strided = expectation.layer.op in reference.STRIDED
+        outlines = [outline(each, tensor.shape, strided) for part in tensor.parts for each in straight(part)]
+        self._outlines = iter(outlines)
+        self._ahead = iter(merged((box for each in outlines for _, box in each.boxes), self._fits))
+        self._left = 0
+
+    def write(self, part: WrittenPart, values: Tensor) -> None:
+        """Compare `values` [lane, *items] of the next part with what the reference computes for it."""
+        expected = [self._expected() for _ in straight(part)]
+        together = expected[0] if len(expected) == 1 else np.concatenate(expected).reshape(values.shape)
+        right, share = agreement(values, together)
+        self._share = larger(self._share, share)
+        self._known.write(part, right)
+        if self._wrong is None and not right.all():
+            # Only now: of what was right before, nobody asks for the value.
+            self._wrong = self._tensor.filled(np.float32(np.nan))
+        if self._wrong is not None:
+            self._wrong.write(part, values)
+
+    def verdict(self) -> Verdict:
+        """Count the elements that are not as the reference has them, those never written among them."""
+        known = self._known.values
+        right = int(np.count_nonzero(known))
+        if right == known.size:
+            return Verdict(known.size, 0, None, error_share=self._share)
+        channel = next(index for index, each in enumerate(known) if not each.all())
+        inside = np.unravel_index(int(known[channel].argmin()), known.shape[1:])
+        at = (channel, *map(int, inside))
+        first = self._expectation.mismatch(at, np.nan if self._wrong is None else float(self._wrong.values[at]))
+        return Verdict(known.size, known.size - right, first, error_share=self._share)
+
+    def _expected(self) -> Values:
+        """What the reference has for the next straight part, [lane, *items]; anything outside the tensor."""
+        lengths, counts, order, boxes = next(self._outlines)
+        if len(boxes) == 1 and tuple(map(len, boxes[0][1])) == lengths and in_order(boxes[0][0]):
+            values = self._next(boxes[0][1])
+        else:
+            values = np.zeros(lengths, self._expectation.number)
+            for place, box in boxes:
+                values[indices(place, lengths)] = self._next(box)
+        return values.reshape(counts).transpose(order)
+
+    def _next(self, box: Box) -> Values:
+        """What the reference has for the next box, computed together with those that follow."""
+        if not self._left:
+            self._cover, self._left = next(self._ahead)
+            self._computed = self._expectation.of(self._cover)
+        self._left -= 1
+        place = (slice(a.start - b.start, a.stop - b.start) for a, b in zip(box, self._cover, strict=True))
+        return self._computed[tuple(place)]
+
+    def _fits(self, box: Box) -> bool:
+        channels, rows, cols, images = map(len, box)
+        elements = rows * cols * images * max(channels, len(self._expectation.operands["ifmap"]))
+        return elements * self._expectation.number.itemsize <= BOX_BYTES
+
+
+# ---- a whole tensor, box by box
+
+
+def verdict_of_whole(expectation: Expectation, written: Values) -> Verdict:
+    """Compare every element; NaN was never written."""
+    screening, share = Screening(expectation, written), None
+    wrong, first = 0, None
+    for box in boxes(written.shape, len(expectation.operands["ifmap"])):
+        if screening.settles(box):
+            continue
+        right, its_share = agreement(written[places(box)], expectation.of(box))
+        share = larger(share, its_share)
+        if not right.all():
+            wrong += int(np.count_nonzero(~right))
+            at = within(box, np.unravel_index(int(right.argmin()), right.shape))
+            first = at if first is None else min(first, at)
+    share = larger(share, larger(screening.share, screening.furthest()))
+    mismatch = None if first is None else expectation.mismatch(first, float(written[first]))
+    return Verdict(written.size, wrong, mismatch, error_share=share)
+
+
+def boxes(shape: tuple[int, ...], inputs: int) -> Iterator[Box]:
+    """All channels of as many rows as can be; of less where that is too much."""
+    channels, *others = shape
+    most = max(1, MOST_ELEMENTS // max(channels, inputs))
+    lengths: list[int] = []
+    for at, length in enumerate(others):
+        lengths.append(min(length, max(1, most // prod(others[at + 1 :]))))
+    every = (
+        [range(first, min(first + most, length)) for first in range(0, length, most)]
+        for length, most in zip(others, lengths, strict=True)
+    )
+    for row, col, image in product(*every):
+        yield range(channels), row, col, image
+
+
+class Screening:
+    """For one layer, as long as it settles more boxes than not.
+
+    Attributes:
+        share: the largest error over its bound of outputs that had to be worked out to settle a box; None: none had.
+    """
+
+    def __init__(self, expectation: Expectation, written: Values) -> None:
+        """`written` is all of the tensor."""
+        self._expectation, self._written = expectation, written
+        self.share: float | None = None
+        self._furthest: tuple[float, Index] | None = None
+        self._settled = 0
+        self._asked = expectation.bounded and expectation.tensor == OFMAP
+
+    def settles(self, box: Box) -> bool:
+        """Whether all outputs in `box` are within their bounds for certain; there may be no fault if it does not."""
+        found = screen(self._expectation.layer, self._expectation.operands, box) if self._asked else None
+        settled = found is not None and self._near(box, found)
+        self._settled += 1 if settled else -1
+        self._asked = self._asked and self._settled >= 0
+        return settled
+
+    def furthest(self) -> float | None:
+        """The error over its bound of the output that is the furthest from what float32 finds, of the boxes settled."""
+        return None if self._furthest is None else self._alone(self._furthest[1])[1]
+
+    def _near(self, box: Box, found: Screen) -> bool:
+        actual = self._written[places(box)]
+        if found.least is None:
+            # Who rounds as often may lie on the other side of the true one, unless it finds the very same.
+            same = bool((actual == found.values).all())
+            return same and (not found.roundings or all_finite(found.values))
+        with np.errstate(invalid="ignore", over="ignore"):  # Of infinities, which settle nothing.
+            apart = np.subtract(actual, found.values, out=found.values)
+            np.abs(apart, out=apart)
+            near = equality.surely_near(apart, found.least, self._expectation.roundings, found.roundings)
+        if near.size - int(np.count_nonzero(near)) > MOST_LEFT:
+            return False
+        for at in np.argwhere(~near):
+            right, share = self._alone(within(box, at))
+            if not right:
+                return False
+            self.share = larger(self.share, share)
+        if not all_finite(found.least):
+            return False
+        most = float(apart.max(initial=0.0))
+        if self._furthest is None or most > self._furthest[0]:
+            self._furthest = most, within(box, np.unravel_index(int(apart.argmax()), apart.shape))
+        return True
+
+    def _alone(self, at: Index) -> tuple[bool, float | None]:
+        """Whether an output is right in float64, and its error over its bound."""
+        box = alone(at)
+        right, share = agreement(self._written[places(box)], self._expectation.of(box))
+        return bool(right.all()), share

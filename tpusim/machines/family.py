@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
 
 from tpusim.base.errors import InputError, did_you_mean
-from tpusim.machines.lowered import Chain, Lowered, Ran, lacking
+from tpusim.base.imports import Registry
+from tpusim.machines.lowered import Chain, ReadyLayer, lacking
 
 if TYPE_CHECKING:
     from tpusim.input.document import Document
@@ -65,31 +65,46 @@ class Machine(Protocol):
         """The machine with `PATH=VALUE` changes. Raises InputError."""
 
 
-class Planned(NamedTuple):
-    """What lowering and timing a layer takes, before it is done.
+class Need(NamedTuple):
+    """What lowering, timing and checking a layer takes at most, about, before it is done.
 
     Attributes:
-        bytes: of this computer's memory, about.
+        program: bytes of this computer's memory that go to its Program and its time.
+        values: those that go to values while they are computed and checked.
         passes: of its Program, where a family has such.
-        intermediates: elements of tensors that are written and read again.
         at_once: Programs of the layer that are held beside one another while the fastest is looked for.
     """
 
-    bytes: int
+    program: int
+    values: int
     passes: int | None = None
-    intermediates: int = 0
     at_once: int = 1
+
+    @property
+    def total(self) -> int:
+        """All bytes."""
+        return self.program + self.values
 
 
 class Checking(NamedTuple):
     """How values are computed and checked: by which engine, whether at all, with operands of how many bytes."""
 
-    engine: str
-    check: bool
-    operand_bytes: int
+    engine: str = "event"
+    check: bool = False
+    operand_bytes: int = 1
+
+    def whole(self, layer: Op, batch: int) -> int:
+        """Bytes that the values of a layer take where all of them are held at once."""
+        if not self.check:
+            return 0
+        return layer.operands(batch) * (self.operand_bytes + 8) + layer.outputs(batch) * _COMPARED_BYTES
 
 
-class Riding(NamedTuple):
+_COMPARED_BYTES = 4 + 8 + 8
+"""Of an output: what the machine has written, what is expected of it, and what comparing them takes."""
+
+
+class Fusing(NamedTuple):
     """What may ride on the results of a layer, on a machine that fuses.
 
     Attributes:
@@ -104,7 +119,7 @@ class Riding(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Lanes:
+class LaneMemories:
     """The lanes of a machine: how many, the words of the memory that each has, and the bytes of a word."""
 
     count: int
@@ -138,7 +153,7 @@ class Sram:
 
 
 @dataclass(frozen=True)
-class Area:
+class ChipArea:
     """What a machine takes of a chip.
 
     Attributes:
@@ -161,10 +176,6 @@ class Area:
         return sum(part.mm2 for part in self.parts)
 
 
-_COMPARED_BYTES = 4 + 8 + 8
-"""Of an output: what the machine has written, what is expected of it, and what comparing them takes."""
-
-
 class Family(Protocol):
     """A kind of machine: how it is described, the names that it gives to what it does, and layers made ready.
 
@@ -174,7 +185,7 @@ class Family(Protocol):
         name: its key in FAMILIES and in files.
         title: what one of its machines is, in a sentence: "a TPU".
         engines: which of event, register and both keep its time; register is the family's second interpreter.
-        lowerings: every one by its name, and what it is in a line; the first is what a run takes unasked.
+        lowerings: the names of all; the first is what a run takes unasked.
         partial: those of some layers alone.
         unbounded: lowerings that round more than sums of products: what they transform grows before it cancels.
         array_order: whether its data path adds in the order of the machine, if it is asked to.
@@ -193,10 +204,15 @@ class Family(Protocol):
     def engines(self) -> tuple[str, ...]: ...
 
     @property
-    def lowerings(self) -> Mapping[str, str]: ...
+    def lowerings(self) -> Collection[str]: ...
 
     @property
-    def partial(self) -> frozenset[str]: ...
+    def partial(self) -> frozenset[str]:
+        """None."""
+        return frozenset()
+
+    def glosses(self) -> Mapping[str, str]:
+        """What each lowering is, in a line."""
 
     def paths(self) -> tuple[str, ...]:
         """Every field that `--set` and sweeps may change: "clock", "array.rows"."""
@@ -208,10 +224,12 @@ class Family(Protocol):
         """The machine that a file describes. Raises InputError."""
 
     def meant(self, layer: Op, lowering: str) -> str:
-        """The lowering that a name means for an op."""
+        """The lowering that a name means for an op: that of the name, where all are for the same ops."""
+        return lowering
 
     def unasked(self, layer: Op, batch: int, machine: Any) -> str:
         """The lowering of a layer for which nobody names one: the first, or what suits it better."""
+        return next(iter(self.lowerings))
 
     def tried(self, layer: Op, batch: int) -> tuple[str, ...]:
         """The lowerings that `auto` tries: all, without those that would leave the layer to another."""
@@ -225,11 +243,11 @@ class Family(Protocol):
         """What people are told of a machine: values with their units, by what they are."""
         return {}
 
-    def lanes(self, machine: Any) -> Lanes | None:
+    def lanes(self, machine: Any) -> LaneMemories | None:
         """The lanes of a machine; None where it has none. Such have layers that run `lane_by_lane`."""
         return None
 
-    def area(self, machine: Any) -> Area | None:
+    def area(self, machine: Any) -> ChipArea | None:
         """What a machine takes of a chip; None where nobody knows."""
         return None
 
@@ -245,19 +263,13 @@ class Family(Protocol):
         """What a file may leave out: the defaults, in the YAML form."""
         return {}
 
-    def planned(self, layer: Op, batch: int, machine: Any, lowering: str, most: int) -> Planned:
-        """What a layer takes. What is more than `most` bytes for certain is not counted any further.
+    def planned(self, layer: Op, batch: int, machine: Any, lowering: str, how: Checking, most: int) -> Need:
+        """What a layer takes. A Program of more than `most` bytes for certain is not counted any further.
 
         Raises:
             CapacityError: when it does not fit the machine.
             UnsuitableError: when the lowering is not made for such an op.
         """
-
-    def value_bytes(self, layer: Op, batch: int, machine: Any, planned: Planned, how: Checking) -> int:
-        """Bytes that the values of a layer take while they are computed and checked: here as a whole."""
-        if not how.check:
-            return 0
-        return layer.operands(batch) * (how.operand_bytes + 8) + layer.outputs(batch) * _COMPARED_BYTES
 
     def larger(self, machine: Any) -> Iterator[tuple[str, Any]]:
         """Machines on which a layer needs less of this computer's memory, by the option that asks for them."""
@@ -267,11 +279,11 @@ class Family(Protocol):
         """What `explain` makes easier, one thing at a time: changes of fields, by what they are in words."""
         return {}
 
-    def riding(self, machine: Any) -> Riding | None:
+    def fusing(self, machine: Any) -> Fusing | None:
         """What may ride on results; None where the machine fuses nothing."""
         return None
 
-    def lowered(self, layer: Op, batch: int, machine: Any, lowering: str) -> Lowered:
+    def lowered(self, layer: Op, batch: int, machine: Any, lowering: str) -> ReadyLayer:
         """A layer made ready.
 
         Raises:
@@ -283,22 +295,23 @@ class Family(Protocol):
         """Whether layers overlap on a machine: such are run by `chains`."""
         return False
 
-    def chains(self, members: Iterable[Ran], workload: Workload, machine: Any, kept: int) -> Iterator[Chain[Ran]]:
-        """Layers of a workload, in order, in chains as long as can be; for each there are `kept` bytes."""
+    def chains(self, members: Iterable[tuple[Op, Any]], workload: Workload, machine: Any, kept: int) -> Iterator[Chain]:
+        """Layers of a workload, in order, each with the same made ready, in chains as long as can be; for each chain
+        there are `kept` bytes of this computer's memory.
+        """
         raise lacking(self)
 
 
-FAMILIES: dict[str, str] = {"tpu": "tpusim.machines.tpu.family", "gpu": "tpusim.machines.gpu.family"}
-"""The module of each, which holds its FAMILY; imported when a machine of it is asked for."""
+FAMILIES: Registry[Family] = Registry("tpusim.machines", {"tpu": "tpu.family.FAMILY", "gpu": "gpu.family.FAMILY"})
+"""Every family by its name; imported when a machine of it is asked for."""
 
 
 def family_named(name: object) -> Family:
-    """Raises InputError when there is none of that name."""
+    """The family of that name. Raises InputError when there is none."""
     if not isinstance(name, str) or name not in FAMILIES:
         hint = did_you_mean(str(name), FAMILIES) or ";"
         raise InputError(f"no machine family {name!r}{hint} there is {', '.join(FAMILIES)}")
-    found: Family = import_module(FAMILIES[name]).FAMILY
-    return found
+    return FAMILIES[name]
 
 
 def family_of(machine: Machine) -> Family:
@@ -331,11 +344,7 @@ def load_hardware(name_or_path: str | Path, overrides: Overrides = ()) -> Machin
     """
     from tpusim.input.source import open_document
 
-    return machine_of(open_document(name_or_path, "configs"), overrides)
-
-
-def machine_of(document: Document, overrides: Overrides = ()) -> Machine:
-    """The machine that a file describes. Raises InputError with every problem."""
+    document = open_document(name_or_path, "configs")
     family = family_in(document)
     if family.name == USUAL:
         document = replace(document, data={key: value for key, value in document.data.items() if key != KEY})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
@@ -16,10 +16,14 @@ if TYPE_CHECKING:
 
 Slot = tuple[int, int, str]
 """From a cycle to before another, and what is done in these."""
-Counter = tuple[int, Sequence[int]]
+AxisCounter = tuple[int, Sequence[int]]
 """An axis of a tensor, and coordinates along it."""
 Told = Callable[[int], None]
 """Told now and then how far it is: cycles, or elements written."""
+
+
+def unheard(*_: object) -> None:
+    """Nobody listens to what is told."""
 
 
 def lacking(of: object) -> NotImplementedError:
@@ -48,10 +52,11 @@ class Timed(Protocol):
 
 @dataclass(frozen=True)
 class Account:
-    """What a family has counted of a layer, beside its time: fields of `LayerResult`, by the same names; `own` are the
+    """What a family tells of a layer, beside its time: fields of `LayerResult`, by the same names; `own` are the
     family's own. None, and nothing, for what it does not have.
     """
 
+    lowering: str
     stall_cycles: Mapping[str, int]
     hbm_read_bytes: int
     hbm_write_bytes: int
@@ -65,9 +70,13 @@ class Account:
     blocking: Blocking | None = None
     dram: DramUse | None = None
     energy_use: EnergyUse | None = None
+    hidden_cycles: int = 0
+    hbm_saved_bytes: int = 0
+    residency: Residency | None = None
+    apart: str = ""
 
 
-class Part(Protocol):
+class WrittenPart(Protocol):
     """Elements of a tensor that are written together, as counters: pairs of an axis and coordinates along it.
 
     An element's coordinate along an axis is the sum over the counters of that axis; where it lies outside the tensor,
@@ -79,20 +88,20 @@ class Part(Protocol):
     """
 
     @property
-    def lane(self) -> Sequence[Counter]: ...
+    def lane(self) -> Sequence[AxisCounter]: ...
 
     @property
-    def items(self) -> Sequence[Counter]: ...
+    def items(self) -> Sequence[AxisCounter]: ...
 
 
 class Taker(Protocol):
     """What takes the values of a tensor as they are written, for those who need not hold all of it."""
 
     def write(self, part: Any, values: Any) -> None:
-        """`values` [lane, *items] of a Part, a view that is good for this call."""
+        """`values` [lane, *items] of a WrittenPart, a view that is good for this call."""
 
 
-class Held(Taker, Protocol):
+class InMemory(Taker, Protocol):
     """A tensor in memory, to which parts are written."""
 
     @property
@@ -100,69 +109,47 @@ class Held(Taker, Protocol):
         """All of it."""
 
 
-class WrittenTensor(Protocol):
-    """A tensor that is written part by part, and the parts in their order."""
+@dataclass(frozen=True)
+class WrittenTensor:
+    """A tensor that is written part by part.
 
-    @property
-    def shape(self) -> tuple[int, ...]: ...
+    Attributes:
+        shape: elements along each axis.
+        parts: what is written, in this order.
+        filled: puts all of it into memory, each element of a given value until a part is written.
+    """
 
-    @property
-    def parts(self) -> Sequence[Part]: ...
-
-    def filled(self, content: Any) -> Held:
-        """All of it in memory, each element of this value until a part is written."""
-
-
-class InParts(Protocol):
-    """A layer whose values are taken as they are written."""
-
-    @property
-    def number(self) -> type[Any]:
-        """What values are computed in."""
-
-    @property
-    def checked(self) -> frozenset[str]:
-        """The tensors that it writes and of which somebody knows what they should be."""
-
-    def written(self, name: str) -> WrittenTensor:
-        """One of them."""
-
-    def run(self, operands: Operands, takers: Mapping[str, Taker], in_array_order: bool) -> None:
-        """Compute it; `in_array_order`: add as the machine does. Raises CheckFailed."""
-
-
-class Member(Protocol):
-    """A layer of a chain."""
-
-    @property
-    def layer(self) -> Op: ...
-
-    @property
-    def prepared(self) -> Any:
-        """The layer made ready: `Lowered`."""
-
-
-Ran = TypeVar("Ran", bound=Member)
-"""What runs in a chain."""
-RanAlone = TypeVar("RanAlone", bound=Member, covariant=True)
-Reader = tuple[int, str]
-"""The place of a layer in its chain, and a tensor that it reads."""
+    shape: tuple[int, ...]
+    parts: Sequence[WrittenPart]
+    filled: Callable[[Any], InMemory]
 
 
 @dataclass(frozen=True)
-class Saved:
-    """What overlapping does to a layer: fields of `LayerResult`."""
+class InParts:
+    """A layer whose values are taken as they are written.
 
-    hbm_saved_bytes: int
-    residency: Residency | None
-    apart: str
+    Attributes:
+        number: what values are computed in.
+        written: the ofmap, and what else the layer writes of which somebody knows what it should be, by name.
+        run: computes the layer from operands, for takers by tensor; whether it adds in the machine's order. Raises
+            CheckFailed.
+    """
+
+    number: type[Any]
+    written: Mapping[str, WrittenTensor]
+    run: Callable[[Operands, Mapping[str, Taker], bool], object]
 
 
-class Chain(Protocol[RanAlone]):
+LayerTensor = tuple[int, str]
+"""The place of a layer in its chain, and a tensor that it reads."""
+
+
+class Chain(Protocol):
     """Layers that overlap, at least one: run as one."""
 
     @property
-    def members(self) -> tuple[RanAlone, ...]: ...
+    def members(self) -> Sequence[tuple[Op, Any]]:
+        """Each, and the same made ready: `ReadyLayer`."""
 
     @property
     def name(self) -> str:
@@ -172,20 +159,17 @@ class Chain(Protocol[RanAlone]):
     def timing(self) -> Any:
         """Time by the event engine, `layers` the share of each. Raises DeadlockError, which names the layers."""
 
-    def alone(self, at: int) -> Lowered:
+    def alone(self, at: int) -> ReadyLayer:
         """A layer by itself, with the addresses that it has among the others."""
 
-    def among(self, at: int) -> Lowered:
-        """A layer as it runs among the others."""
-
-    def saved(self, at: int) -> Saved:
-        """What the others save a layer."""
+    def account(self, at: int, batch: int, timing: Any) -> Account:
+        """What is told of a layer whose share of the time this is, and what the others save it."""
 
     def recorded(self) -> tuple[Any, tuple[int, ...]]:
         """What every unit does when; the first cycle of each layer, and the one after the last."""
 
     @property
-    def given(self) -> Mapping[Reader, Reader]:
+    def given(self) -> Mapping[LayerTensor, LayerTensor]:
         """By each that reads what another layer leaves on chip, the reader whose operands all find there."""
 
     def stepped(
@@ -226,59 +210,52 @@ class TimeSlice:
 
 
 class Drawing(Protocol):
-    """What units did in some cycles of a run, as a trace shows it."""
+    """What units did in some cycles of a run, as a trace shows it. Whoever implements it inherits from it.
 
-    @property
-    def cycles(self) -> int:
-        """Of the run."""
+    Attributes:
+        cycles: of the run.
+        seen: from where units are seen, behind a comma; empty where that goes without saying.
+        about_layers: what the track of layers shows.
+        about: what each track shows that there may be, in the order shown.
+        counted: unit of each counter, and what it is; `{window}` stands for the cycles of a window.
+    """
 
-    @property
-    def seen(self) -> str:
-        """From where units are seen, behind a comma; empty where that goes without saying."""
-
-    @property
-    def about_layers(self) -> str:
-        """What the track of layers shows."""
+    cycles: int
+    seen: ClassVar[str] = ""
+    about_layers: ClassVar[str] = "Layers, one after another."
+    counted: ClassVar[Mapping[str, tuple[str, str]]] = {}
 
     @property
     def about(self) -> Mapping[str, str]:
-        """What each track shows that there may be, in the order shown."""
+        """Tracks say themselves what they show."""
+        return dict.fromkeys(self.names, "")
 
     @property
     def names(self) -> Collection[str]:
         """The tracks that there are."""
-
-    @property
-    def counted(self) -> Mapping[str, tuple[str, str]]:
-        """Unit of each counter, and what it is; `{window}` stands for the cycles of a window."""
 
     def tracks(self, first: int, stop: int) -> Mapping[str, Iterable[TimeSlice]]:
         """What lies in cycles [first, stop), by track; slices across the edges are cut."""
 
     def slices(self, first: int, stop: int) -> int:
         """How many there are."""
+        return sum(1 for track in self.tracks(first, stop).values() for _ in track)
 
     def arguments(self, layers: Sequence[str]) -> Sequence[Mapping[str, int | str]]:
         """What is told of each step, of layers of these names."""
+        return ()
 
     def counters(self, edges: Any) -> Mapping[str, tuple[Any, Any]]:
         """(cycles, values) of each counter: a value holds from its cycle until the next, the last until edges[-1]."""
+        return {}
 
 
 @dataclass(frozen=True)
-class SlotDrawing:
-    """What is drawn of slots alone: `Drawing`."""
+class SlotDrawing(Drawing):
+    """What happens when, by track: slots in order of time, none over another of its track."""
 
     cycles: int
     slots: Mapping[str, Sequence[Slot]]
-    seen: str = ""
-    about_layers: str = "Layers, one after another."
-    counted: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-
-    @property
-    def about(self) -> dict[str, str]:
-        """Tracks say themselves what they show."""
-        return dict.fromkeys(self.slots, "")
 
     @property
     def names(self) -> Collection[str]:
@@ -287,29 +264,18 @@ class SlotDrawing:
 
     def tracks(self, first: int, stop: int) -> dict[str, list[TimeSlice]]:
         """See Drawing."""
-        return {name: clipped(slots, first, stop) for name, slots in self.slots.items()}
-
-    def slices(self, first: int, stop: int) -> int:
-        """See Drawing."""
-        return sum(map(len, self.tracks(first, stop).values()))
-
-    def arguments(self, layers: Sequence[str]) -> tuple[Mapping[str, int | str], ...]:
-        """Nothing."""
-        return ()
-
-    def counters(self, edges: Any) -> dict[str, tuple[Any, Any]]:
-        """None."""
-        return {}
-
-
-def clipped(slots: Sequence[Slot], first: int, stop: int) -> list[TimeSlice]:
-    """What lies in cycles [first, stop); what reaches across the edges is cut."""
-    cut = ((max(start, first), min(end, stop), name) for start, end, name in slots)
-    return [TimeSlice(start, end, name, -1) for start, end, name in cut if start < end]
+        return {
+            name: [
+                TimeSlice(max(start, first), min(end, stop), state, -1)
+                for start, end, state in slots
+                if max(start, first) < min(end, stop)
+            ]
+            for name, slots in self.slots.items()
+        }
 
 
 @dataclass(frozen=True, slots=True)
-class Cycle:
+class LaneCycle:
     """A letter for what each lane's port does in a cycle; how many PEs are working, how many weights moving."""
 
     number: int
@@ -318,22 +284,12 @@ class Cycle:
     moving: int
 
 
-class Lowered(Protocol):
-    """A layer made ready to run, for all layers of its shape. Whoever implements it inherits from it.
-
-    Attributes:
-        lowering: the name of the one that it was made by.
-    """
-
-    lowering: str
-
-    def timed(self) -> Timed:
-        """Its time from the event engine. Raises DeadlockError."""
+class ReadyLayer(Protocol):
+    """A layer made ready to run, for all layers of its shape. Whoever implements it inherits from it."""
 
     @cached_property
     def timing(self) -> Any:
-        """What `timed` returns, computed when it is first asked for."""
-        return self.timed()
+        """Its time from the event engine: `Timed`. Raises DeadlockError."""
 
     @property
     def to_step(self) -> int | None:
@@ -358,10 +314,6 @@ class Lowered(Protocol):
     def account(self, layer: Op, batch: int, timing: Any) -> Account:
         """What is told of a layer that took this time."""
 
-    def slots(self) -> Mapping[str, Sequence[Slot]]:
-        """What happens when, for traces: by track, in order of time, none over another of its track."""
-        raise lacking(self)
-
     def lane_contents(self, tensor: str, operands: Operands, empty: float) -> Any:
         """What fills of a tensor leave in the memories of lanes [lane, word, element]; `empty` where nothing is."""
         raise lacking(self)
@@ -375,10 +327,11 @@ class Lowered(Protocol):
         raise lacking(self)
 
     def recorded(self) -> Any:
-        """What every unit does when, in one run of the event engine. Raises DeadlockError."""
-        raise lacking(self)
+        """What every unit does when, in one run of the event engine of so many `cycles`: `SlotDrawing`, or what makes
+        a `Drawing` of some cycles by `drawn`. Raises DeadlockError.
+        """
 
-    def lane_by_lane(self, operands: Operands) -> Callable[[int, Told], Iterator[Cycle]]:
+    def lane_by_lane(self, operands: Operands) -> Callable[[int, Told], Iterator[LaneCycle]]:
         """Every lane in every cycle from one on, where a family has lanes; told how many cycles have passed.
 
         Raises:
@@ -402,7 +355,7 @@ class Lowered(Protocol):
 
 
 @dataclass(frozen=True)
-class Timing:
+class PlainTiming:
     """What an interpreter that keeps time reports of one layer: `Timed`, for families that have no more to report.
 
     Attributes:
@@ -429,10 +382,11 @@ class Timing:
         whole = {name: of for name, of in vars(self).items() if name not in ("units", "figures")}
         return {**whole, **by_unit(self.units), **self.figures}
 
-    def account(self, choices: Mapping[str, int | str]) -> Account:
-        """What is told of it; `choices` are how the layer was lowered, by name."""
+    def account(self, lowering: str, choices: Mapping[str, int | str]) -> Account:
+        """What is told of it; `choices` are what that lowering chose, by name."""
         main = next(iter(self.units.values()))
         return Account(
+            lowering,
             stall_cycles={state: cycles for state, cycles in main.items() if state not in ("busy", "idle")},
             hbm_read_bytes=self.hbm_read_bytes,
             hbm_write_bytes=self.hbm_write_bytes,

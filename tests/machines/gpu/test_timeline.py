@@ -19,8 +19,12 @@ def slots_of(
     layer: Op, lowering: str, changes: tuple[str, ...] = ()
 ) -> tuple[dict[str, list[Slot]], dict[str, int], int]:
     ready = FAMILY.lowered(layer, 8, load_hardware("v100", changes), lowering)
-    timing = ready.timed()
-    return {name: list(found) for name, found in ready.slots().items()}, dict(timing.units["sms"]), timing.cycles
+    timing = ready.timing
+    return (
+        {name: list(found) for name, found in ready.recorded().slots.items()},
+        dict(timing.units["sms"]),
+        timing.cycles,
+    )
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -13,8 +14,8 @@ from tpusim.base.errors import CapacityError, Problem, UnsuitableError
 from tpusim.base.units import BANDWIDTH, FREQUENCY, SIZE
 from tpusim.input.document import Document
 from tpusim.input.form import FROM_YAML, FileSection, Form, Name, Overrides, Quantity, read_overrides, whole, written
-from tpusim.machines.family import Family, Planned
-from tpusim.machines.lowered import Account, Lowered, Slot, Timing, Told
+from tpusim.machines.family import Checking, Family, Need
+from tpusim.machines.lowered import Account, PlainTiming, ReadyLayer, SlotDrawing, Told
 from tpusim.network.ops.op import Op
 from tpusim.reference import Operands, Tensor
 
@@ -49,7 +50,7 @@ _FORM = Form(Toy)
 
 
 @dataclass(frozen=True)
-class ToyLowered(Lowered):
+class ToyLowered(ReadyLayer):
     """One layer; the second lowering works at half the speed, in halves."""
 
     layer: Op
@@ -58,10 +59,11 @@ class ToyLowered(Lowered):
     lowering: str
     halves: int
 
-    def account(self, layer: Op, batch: int, timing: Timing) -> Account:
-        return timing.account({"halves": self.halves, "manner": self.lowering})
+    def account(self, layer: Op, batch: int, timing: PlainTiming) -> Account:
+        return timing.account(self.lowering, {"halves": self.halves, "manner": self.lowering})
 
-    def timed(self) -> Timing:
+    @cached_property
+    def timing(self) -> PlainTiming:
         """In closed form."""
         works = -(-self.layer.macs(self.batch) * self.halves // self.machine.pes) + 1
         moved = self.layer.operands(self.batch) + self.layer.outputs(self.batch)
@@ -73,27 +75,28 @@ class ToyLowered(Lowered):
             "hbm": {"busy": waits, "idle": works},
         }
         read = self.layer.operands(self.batch)
-        return Timing(cycles, units, read, moved - read, figures={"touched_bytes": moved, "rounds": self.halves})
+        return PlainTiming(cycles, units, read, moved - read, figures={"touched_bytes": moved, "rounds": self.halves})
 
     @property
     def to_step(self) -> int:
-        return self.timed().cycles
+        return self.timing.cycles
 
-    def stepped(self, operands: Callable[[], Operands], number: np.dtype[Any], told: Told) -> tuple[Timing, None]:
+    def stepped(self, operands: Callable[[], Operands], number: np.dtype[Any], told: Told) -> tuple[PlainTiming, None]:
         """Cycle by cycle."""
-        timing, cycle, left = self.timed(), 0, self.timed().cycles
+        timing, cycle, left = self.timing, 0, self.timing.cycles
         while left:
             cycle, left = cycle + 1, left - 1
         told(cycle)
         late = self.layer.name in SLOW
-        return Timing(**{**vars(timing), "cycles": cycle + late}), None
+        return PlainTiming(**{**vars(timing), "cycles": cycle + late}), None
 
-    def slots(self) -> Mapping[str, Sequence[Slot]]:
+    def recorded(self) -> SlotDrawing:
         """It waits, works, and idles for a cycle."""
-        timing = self.timed()
+        timing = self.timing
         waits, works = timing.units["worker"]["waiting_bytes"], timing.units["worker"]["busy"]
         ends = waits, waits + works, timing.cycles
-        return {"worker": [(0, ends[0], "waiting_bytes"), (ends[0], ends[1], "busy"), (ends[1], ends[2], "idle")]}
+        worker = [(0, ends[0], "waiting_bytes"), (ends[0], ends[1], "busy"), (ends[1], ends[2], "idle")]
+        return SlotDrawing(timing.cycles, {"worker": worker})
 
     def values(self, operands: Operands, number: np.dtype[Any], told: Told) -> Mapping[str, Tensor]:
         ofmap = reference.compute(self.layer, operands).astype(number)
@@ -110,6 +113,9 @@ class ToyFamily(Family):
     lowerings: ClassVar[dict[str, str]] = {"plain": "all at once", "slow": "in halves"}
     partial = frozenset({"slow"})
 
+    def glosses(self) -> Mapping[str, str]:
+        return self.lowerings
+
     def paths(self) -> tuple[str, ...]:
         return _FORM.paths
 
@@ -122,12 +128,6 @@ class ToyFamily(Family):
             document = document.override(path, value, where)
         return _FORM.read(document, FROM_YAML, refused)
 
-    def meant(self, layer: Op, lowering: str) -> str:
-        return lowering
-
-    def unasked(self, layer: Op, batch: int, machine: Toy) -> str:
-        return "plain"
-
     def facts(self, machine: Toy) -> Mapping[str, str]:
         return {"MACs a cycle": f"{machine.pes}", "clock": FREQUENCY.format(machine.clock_hz)}
 
@@ -138,8 +138,8 @@ class ToyFamily(Family):
             "what nobody can build": {"macs": 0},
         }
 
-    def planned(self, layer: Op, batch: int, machine: Toy, lowering: str, most: int) -> Planned:
-        return Planned(1000)
+    def planned(self, layer: Op, batch: int, machine: Toy, lowering: str, how: Checking, most: int) -> Need:
+        return Need(1000, how.whole(layer, batch))
 
     def lowered(self, layer: Op, batch: int, machine: Toy, lowering: str) -> ToyLowered:
         if lowering == "slow" and layer.op == "gemm":

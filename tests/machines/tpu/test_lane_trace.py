@@ -15,10 +15,10 @@ from typer.testing import CliRunner
 from tests import ROOT
 from tests.strategies import machine
 from tpusim.cli import app as cli
-from tpusim.flow.selection import select_layers
-from tpusim.flow.tracing import trace as simulated
+from tpusim.flow.fusion import select_layers
+from tpusim.flow.simulation import trace as simulated
 from tpusim.flow.verify import expected, operands_of
-from tpusim.machines.lowered import Cycle
+from tpusim.machines.lowered import LaneCycle
 from tpusim.machines.tpu import definition, event
 from tpusim.machines.tpu.description import load_hardware
 from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
@@ -79,7 +79,7 @@ def test_the_manual_shows_fig_10_and_the_command_that_prints_it(golden: Golden) 
 
 
 @pytest.fixture(scope="module")
-def two_passes() -> tuple[Timing, list[Cycle]]:
+def two_passes() -> tuple[Timing, list[LaneCycle]]:
     """What the manual's figure shows."""
     work = select_layers(load_workload("tiny", batch=2), "two_passes")
     hardware = load_hardware("tiny_4x4")
@@ -87,7 +87,7 @@ def two_passes() -> tuple[Timing, list[Cycle]]:
     return timing, list(simulated(work, hardware)[1](0, unwatched))
 
 
-def test_what_the_manual_says_of_two_passes(two_passes: tuple[Timing, list[Cycle]], golden: Golden) -> None:
+def test_what_the_manual_says_of_two_passes(two_passes: tuple[Timing, list[LaneCycle]], golden: Golden) -> None:
     """docs/timing.md, section 8: every cycle that the bullets name."""
     timing, cycles = two_passes
     golden("two_passes.txt", "\n".join(lines(cycles)) + "\n")
@@ -123,14 +123,14 @@ def test_the_manuals_figure_is_what_the_command_draws(tmp_path: Path) -> None:
     assert np.abs(one - other).mean() < 0.01
 
 
-def test_pictures_of_one_cycle_and_of_many_lanes(two_passes: tuple[Timing, list[Cycle]]) -> None:
+def test_pictures_of_one_cycle_and_of_many_lanes(two_passes: tuple[Timing, list[LaneCycle]]) -> None:
     """Whole cycles below, and at least two dots for each lane."""
     _, cycles = two_passes
     figure = draw_trace(cycles[30:31], "one")
     figure.canvas.draw()
     low, high = figure.axes[1].get_xlim()
     assert [tick for tick in figure.axes[1].get_xticks() if low <= tick <= high] == [30]
-    many = draw_trace([Cycle(0, "R" * 512, 0, 0), Cycle(1, "W" * 512, 0, 0)], "many")
+    many = draw_trace([LaneCycle(0, "R" * 512, 0, 0), LaneCycle(1, "W" * 512, 0, 0)], "many")
     many.canvas.draw()
     assert [each.get_xlabel() for each in many.axes] == ["cycle"], "no PE works"
     assert many.axes[0].get_window_extent().height / many.dpi * DOTS_PER_INCH > 2 * 500

@@ -9,7 +9,7 @@ import pytest
 
 from tests.strategies import conv, machine
 from tpusim.base.errors import InputError
-from tpusim.flow.tracing import trace
+from tpusim.flow.simulation import trace
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.definition import IFMAP, PORTS, PSUM, RESULT, Frame
 from tpusim.machines.tpu.lowering import channel_first

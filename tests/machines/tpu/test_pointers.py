@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from tests.strategies import conv, fills, machine
 from tpusim.base.errors import CapacityError, CheckFailed
-from tpusim.flow.engines import ENGINES, Task, unwatched
+from tpusim.flow.engines import Task, timed
 from tpusim.flow.verify import operands_of
+from tpusim.machines.lowered import unheard
 from tpusim.machines.tpu import datapath, event, register
 from tpusim.machines.tpu.definition import IFMAP, POINTER, PORTS, PSUM, RESULT, Frame
 from tpusim.machines.tpu.description import Hardware, load_hardware
@@ -153,8 +154,8 @@ MACHINE = machine(4, 4, capacity_words=300)
 
 def verdict_of(program: Program, engine: str, hardware: Hardware = MACHINE) -> Verdict:
     explanation = INDIRECT.lower(LAYER, BATCH, MACHINE)[1]
-    task = Task(LAYER, BATCH, Prepared(program, explanation, hardware, "indirect"), check=True, seed=0, watch=unwatched)
-    return ENGINES[engine](task)[1]()
+    task = Task(LAYER, BATCH, Prepared(program, explanation, hardware, "indirect"), check=True, seed=0, watch=unheard)
+    return timed(task, engine)[1]()
 
 
 def with_number(program: Program, at: int, number: int) -> Program:

@@ -12,8 +12,8 @@ from tpusim.base.files import probe, write
 from tpusim.cli.json_output import JsonOutput
 from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import say
+from tpusim.flow.fusion import select_layers
 from tpusim.flow.lowerings import asked_of, usual
-from tpusim.flow.selection import select_layers
 from tpusim.machines.family import Machine, family_of, of_tpus_alone
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload

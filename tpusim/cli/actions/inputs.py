@@ -15,10 +15,9 @@ from tpusim.base.words import counted
 from tpusim.cli.names import BATCH
 from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import say
-from tpusim.flow.fusion import fused
+from tpusim.flow.fusion import fused, names_wanted, select_layers
 from tpusim.flow.lowerings import AUTO, check_own
 from tpusim.flow.numbers import INTEGERS, numbers_of
-from tpusim.flow.selection import names_wanted, select_layers
 from tpusim.input.document import Document
 from tpusim.input.scalars import INTEGER, whole_number
 from tpusim.input.source import Arrays, read_arrays, write_arrays
@@ -167,7 +166,7 @@ class EndToEnd:
             write_arrays(self.target, journey.outputs())
 
     def _inputs(self, graph: Graph, batch: int, seed: int) -> dict[str, Values]:
-        from tpusim.flow.network_inputs import checked, drawn, listed
+        from tpusim.flow.values import checked, drawn, listed
 
         if self.source is None:
             made = drawn(graph, batch, seed)

@@ -14,10 +14,10 @@ from tpusim.base.files import probe, write
 from tpusim.base.imports import need
 from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import say
-from tpusim.flow.tracing import Stretch, recordings, slots
-from tpusim.flow.tracing import trace as simulated_trace
+from tpusim.flow.simulation import Stretch, recordings
+from tpusim.flow.simulation import trace as simulated_trace
 from tpusim.machines.family import Machine, family_of
-from tpusim.machines.lowered import Cycle, SlotDrawing
+from tpusim.machines.lowered import LaneCycle
 from tpusim.network.workload import Workload
 from tpusim.report.plots import KNOWN
 from tpusim.report.trace.lanes import MOST_CYCLES, MOST_LANE_CYCLES, MOST_SLICES, MOST_TIMELINE_CYCLES, lines, vcd
@@ -115,12 +115,12 @@ def _small_enough(cycles: int, lanes: int, out: Path) -> None:
         raise InputError(f"{out}: {what} holds {most:,} cycles, not {cycles:,}; use --from and --to")
 
 
-def _until(end: int, cycles: Iterator[Cycle]) -> Iterator[Cycle]:
+def _until(end: int, cycles: Iterator[LaneCycle]) -> Iterator[LaneCycle]:
     # One cycle more is asked for, so that a run to the end finds out whether it is the end.
     return takewhile(lambda cycle: cycle.number < end, cycles)
 
 
-def _file_of(cycles: list[Cycle], title: str, suffix: str) -> bytes:
+def _file_of(cycles: list[LaneCycle], title: str, suffix: str) -> bytes:
     if suffix == ".txt":
         return "".join(f"{line}\n" for line in lines(cycles)).encode()
     if suffix == ".vcd":
@@ -228,11 +228,12 @@ def _placed_slots(
 
     at = count = 0
     with Meter(len(work.layers)) as meter:
-        for done, (layer, cycles, found) in enumerate(slots(work, machine, lowering=lowering), 1):
-            count += sum(map(len, found.values()))
-            _not_beyond(count, MOST_SLICES, "slices", layer.name, out)
-            yield Placed(at, SlotDrawing(cycles, found), (LayerSpan(layer.name, 0, cycles),))
-            at += cycles
-            meter.show(done, layer.name)
+        for done, stretch in enumerate(recordings(work, machine, lowering=lowering), 1):
+            run, name = stretch.recording, stretch.layers[0].name
+            count += sum(map(len, run.slots.values()))
+            _not_beyond(count, MOST_SLICES, "slices", name, out)
+            yield Placed(at, run, (LayerSpan(name, 0, run.cycles),))
+            at += run.cycles
+            meter.show(done, name)
             if last is not None and at > last:
                 break

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 from tpusim.machines.gpu.description import Gpu
 from tpusim.machines.gpu.program import GpuProgram, Kernel, MoveKernel, ProductKernel, StepTraffic
-from tpusim.machines.lowered import Timing
+from tpusim.machines.lowered import PlainTiming
 
 
 class SmState(IntEnum):
@@ -120,7 +120,7 @@ ResidentTime: TypeAlias = Callable[[Pace, int], Resident]
 _ORDER = ("busy", "load_wait", "stage", "epilogue", "dram_wait", "move", "launch", "idle")
 
 
-def timed(program: GpuProgram, gpu: Gpu, of_set: ResidentTime) -> Timing:
+def timed(program: GpuProgram, gpu: Gpu, of_set: ResidentTime) -> PlainTiming:
     """How long a layer takes, launches included; of every kind of resident set, `of_set` is asked once."""
     spent: Counter[str] = Counter()
     hbm = transformation = 0
@@ -133,7 +133,7 @@ def timed(program: GpuProgram, gpu: Gpu, of_set: ResidentTime) -> Timing:
     cycles = spent.total() // gpu.sm.count
     products = program.products
     fetched = sum(stage.fetched for stage in products.stages)
-    return Timing(
+    return PlainTiming(
         cycles=cycles,
         units={"sms": _averaged(spent, gpu.sm.count, cycles), "hbm": {"busy": hbm, "idle": cycles - hbm}},
         hbm_read_bytes=sum(kernel.hbm_read_bytes for kernel in program.kernels),

@@ -14,10 +14,10 @@ import numpy as np
 from tpusim.machines.gpu.definition import Pace, Resident, SmState, dram_cycles, move_cycles, pace_of, timed, waves
 from tpusim.machines.gpu.description import Gpu
 from tpusim.machines.gpu.program import GpuProgram, MoveKernel, ProductKernel
-from tpusim.machines.lowered import Slot, Timing
+from tpusim.machines.lowered import PlainTiming, Slot
 
 
-def run(program: GpuProgram, gpu: Gpu) -> Timing:
+def run(program: GpuProgram, gpu: Gpu) -> PlainTiming:
     """How long a layer takes, launches included."""
     return timed(program, gpu, resident)
 

@@ -1,23 +1,24 @@
-"""What the others know of GPUs: `machines.family.Family`."""
+"""GPUs as a machine family: the names that it gives to what it does, and a layer made ready."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from tpusim.base.units import BANDWIDTH, FREQUENCY, SIZE
 from tpusim.input.document import Document
 from tpusim.input.form import Overrides
-from tpusim.machines.family import Family, Machine, Planned
+from tpusim.machines.family import Checking, Family, Need
 from tpusim.machines.gpu import datapath, description, event, stepping
 from tpusim.machines.gpu.choice import layer_of
 from tpusim.machines.gpu.description import Gpu
 from tpusim.machines.gpu.lowering import GLOSSES, LOWERINGS
 from tpusim.machines.gpu.program import GpuProgram
-from tpusim.machines.lowered import Account, Lowered, Slot, Timing, Told
+from tpusim.machines.lowered import Account, PlainTiming, ReadyLayer, SlotDrawing, Told
 from tpusim.network.ops.op import Op
 from tpusim.reference import Operands, Tensor
 
@@ -26,19 +27,22 @@ _STEP_BYTES = 400
 
 
 @dataclass(frozen=True)
-class GpuLowered(Lowered):
+class GpuLowered(ReadyLayer):
     """A layer's Program on a GPU, ready to run."""
 
     program: GpuProgram
     gpu: Gpu
     lowering: str
 
-    def account(self, layer: Op, batch: int, timing: Timing) -> Account:
+    def account(self, layer: Op, batch: int, timing: PlainTiming) -> Account:
         """With the tile of a block, the parts of a sum, the blocks that share an SM."""
         products = self.program.products
-        return timing.account({"tile": products.tile.text, "split_k": products.split, "resident": products.resident})
+        return timing.account(
+            self.lowering, {"tile": products.tile.text, "split_k": products.split, "resident": products.resident}
+        )
 
-    def timed(self) -> Timing:
+    @cached_property
+    def timing(self) -> PlainTiming:
         """From event to event."""
         return event.run(self.program, self.gpu)
 
@@ -47,13 +51,13 @@ class GpuLowered(Lowered):
         """Cycles of every kind of resident set, once."""
         return event.to_step(self.program, self.gpu)
 
-    def stepped(self, operands: Callable[[], Operands], number: np.dtype[Any], told: Told) -> tuple[Timing, None]:
+    def stepped(self, operands: Callable[[], Operands], number: np.dtype[Any], told: Told) -> tuple[PlainTiming, None]:
         """Cycle by cycle, without values."""
         return stepping.run(self.program, self.gpu, told), None
 
-    def slots(self) -> Mapping[str, Sequence[Slot]]:
+    def recorded(self) -> SlotDrawing:
         """Kernels, waves, and an SM."""
-        return event.timeline(self.program, self.gpu)
+        return SlotDrawing(self.timing.cycles, event.timeline(self.program, self.gpu))
 
     def values(self, operands: Operands, number: np.dtype[Any], told: Told) -> Mapping[str, Tensor]:
         """Through tiles in shared memory."""
@@ -61,13 +65,16 @@ class GpuLowered(Lowered):
 
 
 class Gpus(Family):
-    """The family."""
+    """Streaming multiprocessors behind an L2: `machines.family.Family`."""
 
     name = "gpu"
     title = "a GPU"
     engines = ("event", "register", "both")
     lowerings = GLOSSES
-    partial: frozenset[str] = frozenset()
+
+    def glosses(self) -> Mapping[str, str]:
+        """As tables have them."""
+        return GLOSSES
 
     def paths(self) -> tuple[str, ...]:
         """Fields of a file's sections."""
@@ -81,37 +88,31 @@ class Gpus(Family):
         """Raises InputError."""
         return description.read(document, overrides)
 
-    def meant(self, layer: Op, lowering: str) -> str:
-        """The name itself: all lowerings are for the same ops."""
-        return lowering
-
-    def unasked(self, layer: Op, batch: int, machine: Machine) -> str:
-        """The first, of all layers."""
-        return next(iter(GLOSSES))
-
-    def facts(self, machine: Machine) -> Mapping[str, str]:
+    def facts(self, machine: Gpu) -> Mapping[str, str]:
         """What tells one GPU from another."""
-        gpu = cast(Gpu, machine)
         return {
-            "SMs": f"{gpu.sm.count}",
-            "clock": FREQUENCY.format(gpu.clock_hz),
-            "peak": f"{2 * gpu.pes * gpu.clock_hz / 1e12:.0f} TFLOP/s",
-            "shared memory": f"{SIZE.format(gpu.sm.shared_bytes)} an SM",
-            "L2": SIZE.format(gpu.l2.size_bytes),
-            "DRAM": BANDWIDTH.format(gpu.dram.bandwidth_bytes_per_s),
+            "SMs": f"{machine.sm.count}",
+            "clock": FREQUENCY.format(machine.clock_hz),
+            "peak": f"{2 * machine.pes * machine.clock_hz / 1e12:.0f} TFLOP/s",
+            "shared memory": f"{SIZE.format(machine.sm.shared_bytes)} an SM",
+            "L2": SIZE.format(machine.l2.size_bytes),
+            "DRAM": BANDWIDTH.format(machine.dram.bandwidth_bytes_per_s),
         }
 
-    def easier(self, machine: Machine) -> Mapping[str, Mapping[str, object]]:
+    def easier(self, machine: Gpu) -> Mapping[str, Mapping[str, object]]:
         """Each resource twice as fast, or as large; what stands beside the work, gone."""
-        gpu = cast(Gpu, machine)
-        sm, l2, launch = gpu.sm, gpu.l2, ("launch.kernel", "launch.offsets", "launch.reduction", "launch.strided")
+        sm, l2, launch = (
+            machine.sm,
+            machine.l2,
+            ("launch.kernel", "launch.offsets", "launch.reduction", "launch.strided"),
+        )
         twice_shared = {"sm.shared": SIZE.format(2 * sm.shared_bytes), "sm.unified": SIZE.format(2 * sm.unified_bytes)}
         return {
             "tensor cores twice as fast": {"sm.fma_per_cycle": 2 * sm.fma_per_cycle},
             "twice the SMs": {"sm.count": 2 * sm.count},
             "twice the rate of L2": {"l2.bytes_per_cycle": float(2 * l2.bytes_per_cycle)},
             "half the latency of L2": {"l2.latency_cycles": -(-l2.latency_cycles // 2)},
-            "twice the DRAM bandwidth": {"dram.bandwidth": BANDWIDTH.format(2 * gpu.dram.bandwidth_bytes_per_s)},
+            "twice the DRAM bandwidth": {"dram.bandwidth": BANDWIDTH.format(2 * machine.dram.bandwidth_bytes_per_s)},
             "twice the bytes that an SM loads": {"sm.load_bytes_per_cycle": 2 * sm.load_bytes_per_cycle},
             "twice the rate of shared memory": {"sm.shared_bytes_per_cycle": 2 * sm.shared_bytes_per_cycle},
             "twice the shared memory": twice_shared,
@@ -122,16 +123,15 @@ class Gpus(Family):
             "no time for launches, offsets and strides": dict.fromkeys(launch, "1 ps"),
         }
 
-    def planned(self, layer: Op, batch: int, machine: Machine, lowering: str, most: int) -> Planned:
+    def planned(self, layer: Op, batch: int, machine: Gpu, lowering: str, how: Checking, most: int) -> Need:
         """By the k-steps of a block. Raises CapacityError and UnsuitableError."""
-        gpu = cast(Gpu, machine)
-        asked = layer_of(layer, batch, gpu)
-        return Planned(_STEP_BYTES * asked.taps * -(-asked.channels // gpu.mapping.k_step))
+        asked = layer_of(layer, batch, machine)
+        steps = asked.taps * -(-asked.channels // machine.mapping.k_step)
+        return Need(_STEP_BYTES * steps, how.whole(layer, batch))
 
-    def lowered(self, layer: Op, batch: int, machine: Machine, lowering: str) -> GpuLowered:
+    def lowered(self, layer: Op, batch: int, machine: Gpu, lowering: str) -> GpuLowered:
         """Raises CapacityError and UnsuitableError."""
-        gpu = cast(Gpu, machine)
-        return GpuLowered(LOWERINGS[lowering](layer_of(layer, batch, gpu)), gpu, lowering)
+        return GpuLowered(LOWERINGS[lowering](layer_of(layer, batch, machine)), machine, lowering)
 
 
 FAMILY = Gpus()

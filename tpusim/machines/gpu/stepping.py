@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from tpusim.machines.gpu.definition import Pace, Resident, SmState, timed
 from tpusim.machines.gpu.description import Gpu
 from tpusim.machines.gpu.program import GpuProgram
-from tpusim.machines.lowered import Timing
+from tpusim.machines.lowered import PlainTiming
 
 _OFTEN = 4096
 
 
-def run(program: GpuProgram, gpu: Gpu, told: Callable[[int], None]) -> Timing:
+def run(program: GpuProgram, gpu: Gpu, told: Callable[[int], None]) -> PlainTiming:
     """How long a layer takes; `told` now and then how many cycles of all kinds of resident sets are done."""
     done = 0
 

@@ -6,10 +6,13 @@ Bits are those published of TPU v2: bfloat16 times bfloat16 into FP32.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
-from tpusim.machines.family import Area, AreaPart, Sram
+from tpusim.machines.family import AreaPart, ChipArea, Sram
 from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.observation.timing import Timing
+from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.steps import Preload
+from tpusim.result.records import EnergyUse, energy_use
 
 NARROW_BITS = 16
 """Of a weight, and of an element on its way through the array."""
@@ -72,9 +75,9 @@ def parts_of(hardware: Hardware) -> Iterator[AreaPart]:
     yield flip_flops("vector_registers", "its registers", scalar_words(hardware), of, bits)
 
 
-def area_of(hardware: Hardware) -> Area:
+def area_of(hardware: Hardware) -> ChipArea:
     """What the machine takes of a chip."""
-    return Area(
+    return ChipArea(
         hardware.silicon,
         tuple(parts_of(hardware)),
         memories_by_macro(hardware),
@@ -111,44 +114,50 @@ def _srams(hardware: Hardware) -> Iterator[tuple[str, str, int, int]]:
         yield "banks", "banks of the ifmap", hardware.banks, hardware.bank_words // hardware.banks
 
 
-class EnergyCounts(NamedTuple):
-    """What happened: in the array, in the vector unit, at the ports, on the way to HBM, and how long it took.
+def energy_of(macs: int, program: Program, timing: Timing, hardware: Hardware) -> EnergyUse:
+    """What a layer of so many `macs` took, by the keys of `tpusim.result.vocabulary.states`.
 
-    `pe_operations` are those of PEs in use, also where what they multiply is padding. Weights go down their column from
-    PE to PE: `weight_moves`. Accesses are words over all lanes. `activates` is None where no rows are modelled.
+    PEs in use multiply, also where what they multiply is padding. Weights go down their column from PE to PE. Accesses
+    are words over all lanes.
     """
-
-    pe_operations: int
-    weight_moves: int
-    vector_products: int
-    vector_sums: int
-    reads: int
-    writes: int
-    hbm_bytes: int
-    activates: int | None
-    seconds: float
-
-
-def energies(counts: EnergyCounts, hardware: Hardware) -> dict[str, float]:
-    """Picojoules by what takes them, under the keys of `tpusim.result.vocabulary.states`."""
-    silicon, bits = hardware.silicon, word_bits(hardware)
-    memory, device = hardware.vector_memory, hardware.hbm.dram
-    row_bytes = device.organisation.columns * device.organisation.burst_bytes if device else 0
+    silicon, bits, memory = hardware.silicon, word_bits(hardware), hardware.vector_memory
+    use, device, seconds = timing.hbm, hardware.hbm.dram, timing.cycles / hardware.clock_hz
+    hbm_bytes, row_bytes = program.use.hbm_read_bytes + program.use.hbm_write_bytes, 0
+    if use and device:
+        hbm_bytes = sum((*use.reads, *use.writes)) * device.organisation.burst_bytes
+        row_bytes = device.organisation.columns * device.organisation.burst_bytes
+    # Elements added to partial sums, and what steps of the vector unit's own do with each element of a result.
+    products = sum(step.words * step.cols * step.finishing[0] for step in program.streams if step.finish)
+    sums = sum(step.words * step.cols * (step.accumulate + step.finishing[1]) for step in program.streams)
+    for step in program.vectors:
+        multiplied, others = step.operations(hardware)
+        products += multiplied * step.writes.accesses
+        sums += others * step.writes.accesses
+    preloads = [step for step in program.steps if isinstance(step, Preload)]
+    counts = {
+        "pe_operations": program.use.pe_words * program.word_fill,
+        "weights_loaded": sum(step.rows * step.cols for step in preloads) * hardware.array.together,
+        "vector_products": products * program.word_fill,
+        "vector_sums": sums * program.word_fill,
+    }
+    # The first row's weight moves once, the last row's through all.
+    moves = sum(step.cols * step.rows * (step.rows + 1) // 2 for step in preloads) * hardware.array.together
+    passed = counts["pe_operations"] * PASSED_BITS + moves * NARROW_BITS
+    # A word is written into the register beside its port, and each element of it once more on its way from or to there.
+    moved = 2 * (timing.reads + timing.writes) * bits
     # Picojoules a second.
     lanes = hardware.lanes * silicon.macro.leakage(memory.capacity_bytes, bits)
     banks = hardware.banks * silicon.macro.leakage(memory.bank_capacity_bytes, bits)
     leakage = lanes + banks + silicon.flip_flop.leakage(register_bits(hardware))
-    passed = counts.pe_operations * PASSED_BITS + counts.weight_moves * NARROW_BITS
-    # A word is written into the register beside its port, and each element of it once more on its way from or to there.
-    moved = 2 * (counts.reads + counts.writes) * bits
-    return {
-        "multiply_adds": silicon.arithmetic.multiply_adds(counts.pe_operations),
+    parts = {
+        "multiply_adds": silicon.arithmetic.multiply_adds(counts["pe_operations"]),
         "pe_registers": silicon.flip_flop.writes(passed),
-        "vector_operations": silicon.arithmetic.fp32(counts.vector_products, counts.vector_sums),
-        "port_reads": counts.reads * silicon.macro.access("read", memory.capacity_bytes, bits),
-        "port_writes": counts.writes * silicon.macro.access("write", memory.capacity_bytes, bits),
+        "vector_operations": silicon.arithmetic.fp32(counts["vector_products"], counts["vector_sums"]),
+        "port_reads": timing.reads * silicon.macro.access("read", memory.capacity_bytes, bits),
+        "port_writes": timing.writes * silicon.macro.access("write", memory.capacity_bytes, bits),
         "serializers": silicon.flip_flop.writes(moved),
-        "hbm_bits": silicon.hbm.bits(8 * counts.hbm_bytes, counts.activates is not None),
-        "hbm_activates": silicon.hbm.activates(counts.activates or 0, row_bytes),
-        "leakage": leakage * counts.seconds,
+        "hbm_bits": silicon.hbm.bits(8 * hbm_bytes, use is not None),
+        "hbm_activates": silicon.hbm.activates(sum(use.activates) if use else 0, row_bytes),
+        "leakage": leakage * seconds,
     }
+    return energy_use(silicon.name, parts, counts, macs, seconds)

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from tpusim.machines.lowered import Cycle
+from tpusim.machines.lowered import LaneCycle
 from tpusim.report.plots.figure import CYCLE_COUNTS, DOTS_PER_INCH, Picture, figure_of, plain, stack
 from tpusim.report.style import GREY, MAIN, MARK
 from tpusim.report.tables.explain import LIMITS, NO_GAIN, gain_name
@@ -86,12 +86,12 @@ def _draw_gains(axes: Axes, found: Bottleneck, shown: Sequence[Gain]) -> None:
 _PORTS_INCHES, _REST_INCHES = 1.3, 3.1
 
 
-def traced(cycles: Sequence[Cycle], title: str, kind: str) -> bytes:
+def traced(cycles: Sequence[LaneCycle], title: str, kind: str) -> bytes:
     """The file's contents, `kind` is "png" or "svg"; `cycles` are consecutive, MOST_CYCLES at most."""
     return Picture("trace", "", partial(draw_trace, cycles, title)).contents(kind)
 
 
-def draw_trace(cycles: Sequence[Cycle], title: str) -> Figure:
+def draw_trace(cycles: Sequence[LaneCycle], title: str) -> Figure:
     """Ports of all lanes over time, and below them, if there are any, activations that PEs hold and weights on their
     way.
     """
@@ -121,7 +121,7 @@ def draw_trace(cycles: Sequence[Cycle], title: str) -> Figure:
     return figure
 
 
-def _draw_ports(axes: Axes, cycles: Sequence[Cycle]) -> None:
+def _draw_ports(axes: Axes, cycles: Sequence[LaneCycle]) -> None:
     """A tone for each kind of access, and its letter where there is room."""
     lanes, first = len(cycles[0].ports), cycles[0].number
     tones = {letter: to_rgb(access.tone) for letter, access in ACCESSES.items()}
@@ -137,7 +137,7 @@ def _draw_ports(axes: Axes, cycles: Sequence[Cycle]) -> None:
     axes.set_ylabel("lane's port")
 
 
-def _draw_array(axes: Axes, cycles: Sequence[Cycle]) -> None:
+def _draw_array(axes: Axes, cycles: Sequence[LaneCycle]) -> None:
     edges = [cycle.number - 0.5 for cycle in cycles] + [cycles[-1].number + 0.5]
     for count, label, tone, look in (("working", WORKING, MAIN, "-"), ("moving", MOVING, MARK, "--")):
         values = [getattr(cycle, count) for cycle in cycles]

@@ -9,7 +9,7 @@ from typing import Any
 
 from tpusim.base.units import BANDWIDTH, LENGTH, POWER, SIZE
 from tpusim.base.words import counted
-from tpusim.machines.family import Area, AreaPart, Machine, Sram
+from tpusim.machines.family import AreaPart, ChipArea, Machine, Sram
 from tpusim.memory.dram.device import Device
 from tpusim.memory.dram.replay import Figures, Replay, Trace
 from tpusim.network.workload import Workload
@@ -98,7 +98,7 @@ _WORDS = (
 )
 
 
-def area(machine: Machine, found: Area) -> Shown:
+def area(machine: Machine, found: ChipArea) -> Shown:
     """The area of a machine part by part, with other memories, and beside what is published; in JSON all of it."""
     parts, total, chip, silicon = found.parts, found.total_mm2, chip_of(machine.name), found.silicon
     with_macros = total - sum(part.mm2 for part in parts if part.key in ("vector_memories", "banks"))

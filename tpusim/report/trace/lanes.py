@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
 from tpusim.base.version import __version__
-from tpusim.machines.lowered import Cycle
+from tpusim.machines.lowered import LaneCycle
 from tpusim.report.text import folded
 from tpusim.result.vocabulary.states import ACCESSES, MOVING, WORKING
 
@@ -23,7 +23,7 @@ LEGEND = tuple(
 )
 
 
-def lines(cycles: Iterable[Cycle]) -> Iterator[str]:
+def lines(cycles: Iterable[LaneCycle]) -> Iterator[str]:
     """The legend, the heading, and a line for every cycle."""
     cycles = iter(cycles)
     first = next(cycles)
@@ -59,10 +59,10 @@ MOST_TIMELINE_CYCLES = 20_000_000
 # ---- a Value Change Dump, for GTKWave and other viewers of waveforms
 
 
-def vcd(cycles: Sequence[Cycle], title: str) -> bytes:
+def vcd(cycles: Sequence[LaneCycle], title: str) -> bytes:
     """The file's contents; `cycles` are consecutive. A unit of time is a cycle.
 
-    Strings `port.lane_0`, ... hold words of ACCESSES, the integers `array.pes` and `array.weights` what Cycle tells.
+    Strings `port.lane_0`, ... hold words of ACCESSES, the integers `array.pes` and `array.weights` what a cycle tells.
     """
     # Here, because it is an extra.
     from vcd import VCDWriter

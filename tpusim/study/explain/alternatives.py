@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tpusim.base.errors import InputError, UnsuitableError, failures_named
-from tpusim.flow.account import layer_result
-from tpusim.flow.choice import prepared
-from tpusim.flow.engines import UNCHECKED
-from tpusim.flow.lowerings import AUTO, candidates
+from tpusim.flow.engines import UNCHECKED, layer_result
+from tpusim.flow.lowerings import AUTO, candidates, prepared
 from tpusim.flow.need import room_for
 from tpusim.flow.simulation import simulate
 from tpusim.machines.family import Machine, family_of
@@ -70,7 +68,8 @@ def _measured(setup: Setup, lowering: str) -> Alternative:
     room_for(Workload("explained", batch, (layer,)), hardware, lowering, "event", check=False)
     ready = prepared(layer, batch, hardware, lowering)
     with failures_named(layer):
-        result = layer_result(layer, batch, hardware, ready, ready.timing, UNCHECKED)
+        account = ready.account(layer, batch, ready.timing)
+        result = layer_result(layer, batch, hardware, account, ready.timing, UNCHECKED)
     return Alternative(result, ready.workspace_bytes(layer.shapes(batch)))
 
 

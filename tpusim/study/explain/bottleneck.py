@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tpusim.base.errors import InputError, UnsuitableError
-from tpusim.flow.choice import prepared
+from tpusim.flow.lowerings import prepared
 from tpusim.flow.simulation import simulate
 from tpusim.machines.lowered import Phases
 from tpusim.network.workload import Workload

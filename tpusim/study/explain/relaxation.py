@@ -8,8 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 from tpusim.base.units import UNITS
-from tpusim.flow.choice import prepared
-from tpusim.flow.lowerings import USUAL_FAMILY
+from tpusim.flow.lowerings import USUAL_FAMILY, prepared
 from tpusim.input.scalars import plain_number
 from tpusim.machines.family import Machine
 from tpusim.memory.layout import Layouts

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim import reference
-from tpusim.flow.choice import prepared
+from tpusim.flow.lowerings import prepared
 from tpusim.machines.family import Machine, load_hardware
 from tpusim.network.ops.array_op import ArrayOp, Conv2d
 from tpusim.network.workload_file import load_workload

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from tpusim.input.source import read_text, shipped
-from tpusim.machines.family import Area, family_of, load_hardware
+from tpusim.machines.family import ChipArea, family_of, load_hardware
 from tpusim.network.workload_file import load_workload
 from tpusim.study.paper.claims import COUNTED, MODELLED, Finding
 from tpusim.study.paper.exhibit import Asked, Curves, Exhibited, Making, TextTable, point_of
@@ -48,7 +48,7 @@ def configuration() -> Making:
     return Exhibited([TextTable(head, lines)], {"table_2": same, "as_tpu_v2": chip})
 
 
-def _area(name: str) -> Area:
+def _area(name: str) -> ChipArea:
     """What a shipped machine takes of a chip."""
     machine = load_hardware(name)
     area = family_of(machine).area(machine)

@@ -7,7 +7,7 @@ from itertools import product
 from statistics import fmean
 from typing import Any
 
-from tpusim.flow.choice import prepared
+from tpusim.flow.lowerings import prepared
 from tpusim.machines.family import family_of, load_hardware
 from tpusim.network.ops.array_op import Conv2d
 from tpusim.study.paper.claims import ESTIMATED, MODELLED, Finding

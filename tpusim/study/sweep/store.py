@@ -23,8 +23,8 @@ from tpusim.result.vocabulary.runs import COLUMN
 from tpusim.study.sweep.points import Point
 
 _MODEL = (
-    "network/**/*.py", "memory/**/*.py", "technology/*.py", "machines/**/*.py", "flow/account.py",
-    "flow/choice.py", "flow/lowerings.py", "flow/fusion.py", "flow/chains.py", "result/records.py",
+    "network/**/*.py", "memory/**/*.py", "technology/*.py", "machines/**/*.py", "flow/engines.py",
+    "flow/lowerings.py", "flow/fusion.py", "result/records.py",
 )  # fmt: skip
 
 

@@ -11,8 +11,7 @@ from statistics import fmean, median
 from typing import TypeVar
 
 from tpusim.base.errors import CapacityError
-from tpusim.flow.choice import prepared
-from tpusim.flow.lowerings import check_known
+from tpusim.flow.lowerings import check_known, prepared
 from tpusim.machines.family import Machine, family_of, load_hardware
 from tpusim.network.ops.op import Op
 from tpusim.study.processes import Processes

@@ -12,12 +12,13 @@ are in an order of their own, unless that of the array is asked for.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.base.errors import CheckFailed
+from tpusim.machines.lowered import Taker
 from tpusim.machines.tpu.datapath.memories import (
     HbmTensor,
     ReadWindow,
@@ -143,13 +144,6 @@ class InArrayOrder(Reduction):
             self.results[...] = self.results + place if self.accumulate else place
             self.accumulate, first = True, first + len(rows)
         self._done()
-
-
-class Taker(Protocol):
-    """What takes the values of a tensor as they are written, for those who need not hold all of it."""
-
-    def write(self, part: Part, values: Values) -> None:
-        """`values` [lane, *items] of a part, a view that is good for this call."""
 
 
 def run(

@@ -134,7 +134,7 @@ class Recording:
 
     def drawn(self, first: int, stop: int) -> TimelineDrawing:
         """As a trace shows it, complete in cycles [first, stop)."""
-        return TimelineDrawing(self.program, self.timeline(first, stop), self.hardware)
+        return TimelineDrawing(self.cycles, self.program, self.timeline(first, stop), self.hardware)
 
     def _of_array(self, array: int, log: Log, span: range) -> Iterator[tuple[str, Iterable[Pieces]]]:
         """The tracks of an array, or of all that share weights."""

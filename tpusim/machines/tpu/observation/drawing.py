@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tpusim.machines.lowered import TimeSlice
+from tpusim.machines.lowered import Drawing, TimeSlice
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timeline import Cycles, Timeline, Track, words_in_use
 from tpusim.machines.tpu.observation.timing import unit_name
@@ -56,43 +56,33 @@ TRACKS = {
 """What each track shows, in the order shown; a machine has either `port` or the others."""
 
 
-@dataclass(frozen=True)
-class TimelineDrawing:
-    """What a Program did in some of its cycles: `machines.lowered.Drawing`."""
+_MEAN = "mean over windows of {window:,} cycles."
+COUNTERS = {
+    "HBM bandwidth": ("GB/s", f"Bytes across the bus, a transfer's spread evenly; {_MEAN}"),
+    "PE occupancy": ("%", f"PEs in rows and columns that the pass uses, while busy; {_MEAN}"),
+    "port occupancy": ("%", f"Owned cycles of lane 0's port or ports; {_MEAN}"),
+    "words in use": ("words", "Words of a lane's vector memory that hold what is still needed, or are kept for it."),
+}
+"""Unit of each counter, and what it is."""
 
+
+@dataclass(frozen=True)
+class TimelineDrawing(Drawing):
+    """What a Program did in some of its cycles, of `cycles` in all."""
+
+    cycles: int
     program: Program
     timeline: Timeline
     hardware: Hardware
-
-    @property
-    def cycles(self) -> int:
-        """Of the Program."""
-        return self.timeline.cycles
-
-    @property
-    def seen(self) -> str:
-        """From where."""
-        return ", seen from lane 0"
-
-    @property
-    def about_layers(self) -> str:
-        """What the track of layers shows."""
-        return ABOUT_LAYERS
-
-    @property
-    def about(self) -> Mapping[str, str]:
-        """What each track shows that there may be, in the order shown."""
-        return TRACKS
+    seen = ", seen from lane 0"
+    about_layers = ABOUT_LAYERS
+    about = TRACKS
+    counted = COUNTERS
 
     @property
     def names(self) -> Collection[str]:
         """The tracks that there are."""
         return self.timeline.tracks.keys()
-
-    @property
-    def counted(self) -> Mapping[str, tuple[str, str]]:
-        """Unit of each counter, and what it is."""
-        return COUNTERS
 
     def tracks(self, first: int, stop: int) -> Mapping[str, Iterable[TimeSlice]]:
         """What lies in cycles [first, stop)."""
@@ -126,15 +116,6 @@ Values = NDArray[np.float64]
 
 _DECIMALS = 6
 """Kept of a mean; what comes after them is noise of the sums."""
-
-_MEAN = "mean over windows of {window:,} cycles."
-COUNTERS = {
-    "HBM bandwidth": ("GB/s", f"Bytes across the bus, a transfer's spread evenly; {_MEAN}"),
-    "PE occupancy": ("%", f"PEs in rows and columns that the pass uses, while busy; {_MEAN}"),
-    "port occupancy": ("%", f"Owned cycles of lane 0's port or ports; {_MEAN}"),
-    "words in use": ("words", "Words of a lane's vector memory that hold what is still needed, or are kept for it."),
-}
-"""Unit of each counter, and what it is."""
 
 
 def windows(first: int, stop: int, length: int) -> Cycles:

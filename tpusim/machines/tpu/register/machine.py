@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.base.errors import CheckFailed, DeadlockError, InputError, PortConflict, Problem
-from tpusim.machines.lowered import Cycle
+from tpusim.machines.lowered import LaneCycle
 from tpusim.machines.tpu.definition import CLIENTS, DMA, IFMAP, NEVER, POINTER, PSUM, RESULT, VECTOR, WEIGHT
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timeline import LOOK_EVERY, Watch, unwatched
@@ -261,7 +261,7 @@ def _longest_wait(program: Program, hardware: Hardware) -> int:
 _LETTERS = np.array([*ACCESSES])
 
 
-def trace(machine: RegisterMachine, first: int = 0, watch: Watch = unwatched) -> Iterator[Cycle]:
+def trace(machine: RegisterMachine, first: int = 0, watch: Watch = unwatched) -> Iterator[LaneCycle]:
     """Run `machine` to its end and show every cycle from `first` on; `watch` is told how many have passed.
 
     Raises:
@@ -283,4 +283,4 @@ def trace(machine: RegisterMachine, first: int = 0, watch: Watch = unwatched) ->
             (orders,), (addresses,) = machine.lanes.orders.registers, machine.lanes.addresses
             letters = _LETTERS[orders["client"] + orders["spill"]]
             ports = "".join(np.where((orders["client"] > 0) & (addresses < 0), UNUSED, letters))
-            yield Cycle(number, ports, machine.array.working, machine.weights.moving)
+            yield LaneCycle(number, ports, machine.array.working, machine.weights.moving)

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tpusim.base.errors import failures_named
-from tpusim.machines.lowered import Ran, Reader, Saved, Told
+from tpusim.machines.lowered import Account, LayerTensor, Told
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.accounts import Recording, cuts_of
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.runs.need import TRANSFER_BYTES
 from tpusim.machines.tpu.runs.prepared import Prepared, as_floats, need_numba
 from tpusim.machines.tpu.schedule.joined import Joint, ReadOutcomes, linked, placed, unfit
 from tpusim.machines.tpu.schedule.residence import Residence, immovable, residence
@@ -36,13 +36,13 @@ MOST_LAYERS = 64
 
 
 @dataclass(frozen=True)
-class ProgramChain(Generic[Ran]):
+class ProgramChain:
     """Layers joined to one Program: `machines.lowered.Chain`.
 
     `apart` says why the first does not overlap with what is ahead of it.
     """
 
-    members: tuple[Ran, ...]
+    members: tuple[tuple[Op, Prepared], ...]
     joints: tuple[Joint, ...]
     hardware: Hardware
     apart: str
@@ -55,7 +55,8 @@ class ProgramChain(Generic[Ran]):
     @cached_property
     def residence(self) -> Residence:
         """Where each has its words, and what stays on chip between them, if anything is to and can."""
-        if _stays(self.hardware) and not any(immovable(each.program) for each in self.joints):
+        stay = self.hardware.sequencer.between_layers == "stay"
+        if stay and not any(immovable(each.program) for each in self.joints):
             return residence(self.joints, self.hardware)
         return Residence(tuple(placed(self.joints, self.hardware)), (), ())
 
@@ -69,28 +70,34 @@ class ProgramChain(Generic[Ran]):
         """All of them as one."""
         return linked(self.layers, self.hardware, self.residence.stay)
 
-    def program_for(self, number: np.dtype[Any]) -> Program:
-        """The Program, for values that are added in such numbers, where each layer is given all that it reads."""
-        doubles = number == np.float64 or any(member.prepared.program.doubles for member in self.members)
-        return replace(self.program, doubles=doubles).with_given_operands()
-
     def alone(self, at: int) -> Prepared:
         """A layer by itself, with the addresses that it has among the others."""
-        return self._of(at, self.residence.alone(at))
+        return replace(self.members[at][1], program=self.residence.alone(at))
 
-    def among(self, at: int) -> Prepared:
-        """A layer as it runs among the others."""
-        return self._of(at, self.layers[at].program)
+    def account(self, at: int, batch: int, timing: Timing) -> Account:
+        """What is told of a layer as it runs among the others: bytes that need not cross the bus, and what stays on
+        chip, with the rest.
+        """
+        (layer, ready), program = self.members[at], self.layers[at].program
+        saved = [use.hbm_read_bytes + use.hbm_write_bytes for use in (self.joints[at].program.use, program.use)]
+        return replace(
+            replace(ready, program=program).account(layer, batch, timing),
+            hidden_cycles=ready.timing.cycles - timing.cycles,
+            hbm_saved_bytes=saved[0] - saved[1],
+            residency=self._residency(at),
+            apart="" if at else self.apart,
+        )
 
-    def _of(self, at: int, program: Program) -> Prepared:
-        ready: Prepared = self.members[at].prepared
-        return replace(ready, program=program)
-
-    def saved(self, at: int) -> Saved:
-        """Bytes that need not cross the bus, and what stays on chip."""
-        before, after = self.joints[at].program, self.layers[at].program
-        apart = "" if at else self.apart
-        return Saved(_hbm_bytes(before) - _hbm_bytes(after), residency_of(self.residence, at), apart)
+    def _residency(self, at: int) -> Residency | None:
+        """Where a layer has its words, and its outcome, if that stays; None where nothing is to stay."""
+        found = self.residence
+        if not found.own:
+            return None
+        mine = Words(*found.own[at], max((each.lanes for each in found.layers[at].program.buffers), default=0))
+        if (outcome := found.outcome(at)) is None:
+            return Residency(mine)
+        readers = tuple(dict.fromkeys(found.layers[reader].name for reader, _ in outcome.readers))
+        return Residency(mine, Words(outcome.base, outcome.words, outcome.lanes), readers, outcome.spilled)
 
     @cached_property
     def timing(self) -> Timing:
@@ -105,9 +112,9 @@ class ProgramChain(Generic[Ran]):
         return found, tuple(cuts)
 
     @property
-    def given(self) -> dict[Reader, Reader]:
+    def given(self) -> dict[LayerTensor, LayerTensor]:
         """By each that reads an outcome on chip, the reader whose random numbers all find there."""
-        return given_to(self.residence, [member.layer for member in self.members])
+        return given_to(self.residence, [layer for layer, _ in self.members])
 
     def stepped(
         self, operands: Sequence[Operands], number: np.dtype[Any], told: Told
@@ -118,52 +125,45 @@ class ProgramChain(Generic[Ran]):
 
         named = {f"{joint.name}.{name}": each
                  for joint, mine in zip(self.joints, operands, strict=True) for name, each in mine.items()}  # fmt: skip
-        timing, written = register.run(self.program_for(number), self.hardware, as_floats(named), told)
+        # Each layer is given all that it reads.
+        doubles = number == np.float64 or any(ready.program.doubles for _, ready in self.members)
+        program = replace(self.program, doubles=doubles).with_given_operands()
+        timing, written = register.run(program, self.hardware, as_floats(named), told)
         made = [{name: written[f"{each.name}.{name}"] for name in each.program.written} for each in self.joints]
         return timing, made
 
 
-def chains_of(members: Iterable[Ran], workload: Workload, hardware: Hardware, kept: int) -> Iterator[ProgramChain[Ran]]:
-    """The layers, in order, in chains as long as can be; for each there are `kept` bytes of this computer's memory."""
+def chains_of(
+    members: Iterable[tuple[Op, Prepared]], workload: Workload, hardware: Hardware, most_steps: int
+) -> Iterator[ProgramChain]:
+    """The layers, in order, in chains as long as can be, of `most_steps` unless it is one layer."""
     reads = _Reads(workload)
-    held: list[Ran] = []
+    held: list[tuple[Op, Prepared]] = []
     joints: list[Joint] = []
     apart = ""
-    for member in members:
-        joint = _joint(member.layer, member.prepared, reads.of(member.layer))
-        if held and (why := _cut(joint, joints, hardware, kept)):
+    for layer, ready in members:
+        joint = Joint(layer.name, ready.program, reads.of(layer))
+        if ready.draft:
+            joint = joint._replace(units=ready.draft.units, finish=ready.draft.finished)
+        if held and (why := _cut(joint, joints, hardware, most_steps)):
             yield ProgramChain(tuple(held), reads.among(joints), hardware, apart)
             held, joints, apart = [], [], why
-        held.append(member)
+        held.append((layer, ready))
         joints.append(joint)
     yield ProgramChain(tuple(held), reads.among(joints), hardware, apart)
 
 
-def _joint(layer: Op, ready: Prepared, reads: Mapping[str, ReadOutcomes]) -> Joint:
-    joint, draft = Joint(layer.name, ready.program, reads), ready.draft
-    return joint._replace(units=draft.units, finish=draft.finished) if draft else joint
-
-
-def _cut(joint: Joint, ahead: Sequence[Joint], hardware: Hardware, kept: int) -> str:
+def _cut(joint: Joint, ahead: Sequence[Joint], hardware: Hardware, most_steps: int) -> str:
     """Why a layer does not overlap with those ahead of it; nothing where it does."""
     if hardware.hbm.dram:
         return "HBM is modelled with its banks"
     if len(ahead) == MOST_LAYERS:
         return f"{MOST_LAYERS} layers overlap at most"
-    steps = sum(len(each.program.steps) for each in (*ahead, joint))
-    if 2 * steps * TRANSFER_BYTES > kept:
+    if sum(len(each.program.steps) for each in (*ahead, joint)) > most_steps:
         return "this computer has no memory for more of them at once"
     # Those between them have been looked at as they joined the first.
-    why = next(filter(None, (immovable(each.program) for each in (ahead[0], joint))), "") if _stays(hardware) else ""
-    return why or unfit(joint, ahead, hardware)
-
-
-def _stays(hardware: Hardware) -> bool:
-    return hardware.sequencer.between_layers == "stay"
-
-
-def _hbm_bytes(program: Program) -> int:
-    return program.use.hbm_read_bytes + program.use.hbm_write_bytes
+    ends = (ahead[0], joint) if hardware.sequencer.between_layers == "stay" else ()
+    return next(filter(None, (immovable(each.program) for each in ends)), "") or unfit(joint, ahead, hardware)
 
 
 class _Reads:
@@ -171,19 +171,13 @@ class _Reads:
 
     def __init__(self, workload: Workload) -> None:
         self._batch, self._known, self._layers = workload.batch, workload.sources(), workload.layers
-        self._ahead: Mapping[str, Op | None] = dict(
-            zip((layer.name for layer in workload.layers), (None, *workload.layers), strict=False)
-        )
+        self._ahead = {layer.name: ahead.name for ahead, layer in pairwise(workload.layers)}
 
     def among(self, joints: Sequence[Joint]) -> tuple[Joint, ...]:
-        """Layers of a chain, with what others want of them."""
+        """Layers of a chain, with what others want of them: where nobody reads an outcome, it is the network's."""
         names = {each.name for each in joints}
-        return tuple(each._replace(leaves=self._leaves(each.name, names)) for each in joints)
-
-    def _leaves(self, name: str, names: Collection[str]) -> bool:
-        """Whether others than these read a layer's outcome, or nobody does: it is the network's, then."""
-        readers = self._readers[name]
-        return not readers or not readers <= {*names}
+        readers = ((each, self._readers[each.name]) for each in joints)
+        return tuple(each._replace(leaves=not mine or not mine <= names) for each, mine in readers)
 
     @cached_property
     def _readers(self) -> defaultdict[str, set[str]]:
@@ -201,41 +195,19 @@ class _Reads:
         if layer.name in self._known:
             told = zip(tensors, self._known[layer.name], strict=False)
             return {tensor: ReadOutcomes(*source) for tensor, source in told}
-        ahead = self._ahead[layer.name]
-        return {next(iter(tensors)): ReadOutcomes((ahead.name,))} if ahead else {}
+        ahead = self._ahead.get(layer.name)
+        return {next(iter(tensors)): ReadOutcomes((ahead,))} if ahead else {}
 
 
-# ---- what is told of tensors that stay on chip, and what layers are given that read them there
-
-
-def residency_of(found: Residence, layer: int) -> Residency | None:
-    """Where a layer of a chain has its words, and its outcome, if that stays; None where nothing is to stay."""
-    if not found.own:
-        return None
-    own, outcome = found.own[layer], found.outcome(layer)
-    buffers = found.layers[layer].program.buffers
-    mine = Words(*own, max((each.lanes for each in buffers), default=0))
-    if outcome is None:
-        return Residency(mine)
-    readers = tuple(dict.fromkeys(found.layers[at].name for at, _ in outcome.readers))
-    return Residency(mine, Words(outcome.base, outcome.words, outcome.lanes), readers, outcome.spilled)
-
-
-def given_to(found: Residence, layers: Sequence[Op]) -> dict[Reader, Reader]:
+def given_to(found: Residence, layers: Sequence[Op]) -> dict[LayerTensor, LayerTensor]:
     """By each that reads an outcome on chip, the reader whose random numbers all find there: one that wants them above
     zero, else one that divides by them, as these are nowhere zero, else one that rounds, as these are small, else the
     first.
     """
-    return {
-        reader: min(each.readers, key=lambda one: _needs(layers[one[0]], one[1]))
-        for each in found.allocations
-        for reader in each.readers
-    }
 
+    def needs(reader: LayerTensor) -> int:
+        layer, tensor = layers[reader[0]], reader[1]
+        divides = (isinstance(layer, Div) and tensor == OTHER) or (isinstance(layer, Rdiv) and tensor != OTHER)
+        return 0 if layer.positive else 1 if divides else 3 if layer.exact else 2
 
-def _needs(layer: Op, tensor: str) -> int:
-    """How particular a layer is about its numbers, the least first."""
-    if layer.positive:
-        return 0
-    divides = (isinstance(layer, Div) and tensor == OTHER) or (isinstance(layer, Rdiv) and tensor != OTHER)
-    return 1 if divides else 3 if layer.exact else 2
+    return {reader: min(each.readers, key=needs) for each in found.allocations for reader in each.readers}

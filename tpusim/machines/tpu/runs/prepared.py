@@ -1,5 +1,5 @@
-"""A layer made ready for a TPU: its Program; of blocks that are left open (`mapping.search: simulate`) the one that
-simulation finds fastest.
+"""A layer made ready for a TPU: its Program, and what is counted of it; of blocks that are left open
+(`mapping.search: simulate`) the one that simulation finds fastest.
 """
 
 from __future__ import annotations
@@ -7,27 +7,30 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tpusim.base.imports import need
 from tpusim.base.words import counted
-from tpusim.machines.lowered import Account, Cycle, Lowered, Phases, Told
+from tpusim.machines.lowered import Account, InParts, LaneCycle, Phases, ReadyLayer, Told, WrittenTensor
 from tpusim.machines.tpu import event
+from tpusim.machines.tpu.cost import energy_of
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.accounts import Recording
 from tpusim.machines.tpu.lowering.drafts import Draft
 from tpusim.machines.tpu.lowering.registry import drafts_of
 from tpusim.machines.tpu.observation.timing import Timing
+from tpusim.machines.tpu.program.moves import TransferRuns
 from tpusim.machines.tpu.program.program import Explanation, Program
-from tpusim.machines.tpu.runs.account import account_of, wanted_bytes
-from tpusim.machines.tpu.runs.phases import phases_of
-from tpusim.network.ops.op import Op
+from tpusim.machines.tpu.program.transfers import HBM, Inbound, Spill, Transfer
+from tpusim.memory.timing import Clocks
+from tpusim.network.ops.op import OFMAP, Op
+from tpusim.result.records import STALL_CAUSES, DramUse, VectorMemoryUse
 
 if TYPE_CHECKING:
     from tpusim.machines.tpu.datapath.memories import Values
-    from tpusim.machines.tpu.runs.parts import ProgramInParts
+    from tpusim.machines.tpu.program.tensor import Tensor as HeldTensor
     from tpusim.reference import Operands, Tensor
 
 CLOSE = 0.03
@@ -38,7 +41,7 @@ PATIENCE, LONG_ENOUGH = 3, 500
 
 
 @dataclass(frozen=True)
-class Prepared(Lowered):
+class Prepared(ReadyLayer):
     """A Program for a machine, which all layers of a shape share, and its time from the event engine.
 
     `lowering` is the one that made it, of a `draft`; a Program that was written by hand has none.
@@ -59,14 +62,17 @@ class Prepared(Lowered):
         vars(more)["timing"] = self.timing
         return more
 
-    def timed(self) -> Timing:
+    @cached_property
+    def timing(self) -> Timing:
         """From event to event."""
         return event.run(self.program, self.hardware)
 
     @cached_property
     def wanted_bytes(self) -> int:
-        """Bytes of the elements that all transfers move; 0 where no banks are modelled."""
-        return wanted_bytes(self.program, self.hardware)
+        """Bytes of the elements that all transfers move."""
+        moves = TransferRuns(self.program, self.hardware)
+        steps = (step for step in self.program.steps if isinstance(step, Transfer) and step.bus == HBM)
+        return sum(map(moves.wanted, steps))
 
     def program_for(self, number: np.dtype[Any]) -> Program:
         """The Program, for values that are added in such numbers."""
@@ -83,7 +89,39 @@ class Prepared(Lowered):
 
     def account(self, layer: Op, batch: int, timing: Timing) -> Account:
         """All that is counted."""
-        return account_of(self, layer, batch, timing)
+        program, explanation, hardware = self.program, self.explanation, self.hardware
+        element_bytes = hardware.vector_memory.element_bytes
+        occupied = sum(stream.rows * stream.cols for stream in program.streams) * hardware.array.count
+        lane_ports = len(program.ports(hardware)) - hardware.banked
+        ports = hardware.lanes * lane_ports + hardware.banks * (hardware.vector_memory.bank_ports + 1)
+        # What crosses the bus of the scratch memory, or is brought there.
+        scratch = {name: getattr(program.use, name) for name in ("scratch_read_bytes", "scratch_write_bytes")}
+        return Account(
+            lowering=self.lowering,
+            passes=len(program.streams),
+            multi_tile=explanation.multi_tile,
+            mapping_efficiency=occupied / (hardware.pes * max(1, len(program.streams))),
+            stall_cycles={cause: timing.units["systolic_array"].get(cause, 0) for cause in STALL_CAUSES},
+            hbm_read_bytes=program.use.hbm_read_bytes,
+            hbm_write_bytes=program.use.hbm_write_bytes,
+            vector_memory=VectorMemoryUse(
+                reads=timing.reads,
+                writes=timing.writes,
+                port_idle_ratio=max(0.0, 1 - (timing.reads + timing.writes) / (ports * timing.cycles)),
+                peak_bytes=program.lane_words() * hardware.word_bytes,
+                ifmap_bytes=program.lane_words("ifmap") * hardware.word_bytes,
+            ),
+            blocking=explanation.blocking,
+            lowered_bytes=sum(
+                each.bytes(element_bytes)
+                for each in map(program.tensor, program.intermediates & program.checked)
+                if each.scratch is None
+            ),
+            transformation_cycles=transformation_cycles(program, timing),
+            dram=dram_use(self, timing),
+            energy_use=energy_of(layer.macs(batch), program, timing, hardware),
+            own={name: moved for name, moved in scratch.items() if moved},
+        )
 
     def lane_contents(self, tensor: str, operands: Operands, empty: float) -> Values:
         """As fills leave it; what a later one puts over an earlier one is what stands there."""
@@ -97,25 +135,83 @@ class Prepared(Lowered):
         return sum(each.bytes(element_bytes) for each in self.program.tensors if each.name not in own)
 
     def phases(self, array: Mapping[str, int]) -> Phases:
-        """By what the event engine notes of the first pass and the last spill."""
-        return phases_of(event.logged(self.program, self.hardware), array, self.hardware.lanes)
+        """By what the event engine notes of the first pass, or the first vector step, and the last spill."""
+        log, skew = event.logged(self.program, self.hardware), self.hardware.lanes - 1
+        if not log.passes or (log.works and log.works[0].ended < log.passes[0].ended):
+            first_fill = log.works[0].filled - log.works[0].ended
+        else:
+            first = log.passes[0]
+            on_the_grid = first.start - 1 - first.cleared if first.cause == "starved" else 0
+            first_fill = first.filled - first.ended + on_the_grid
+        ended = log.cycles - array["idle"]
+        drain = min(max(log.moves[-1].start - ended, 0), array["idle"] - skew)
+        ends = {"first_fill": first_fill, "drain": drain, "spill": array["idle"] - drain - skew, "skew": skew}
+        rest = {state: cycles for state, cycles in array.items() if state != "idle"}
+        return Phases(**rest | ends | {"starved": array["starved"] - first_fill})
 
     def recorded(self) -> Recording:
         """What every unit does when."""
         return event.record(self.program, self.hardware)
 
-    def lane_by_lane(self, operands: Operands) -> Callable[[int, Told], Iterator[Cycle]]:
+    def lane_by_lane(self, operands: Operands) -> Callable[[int, Told], Iterator[LaneCycle]]:
         """Every lane in every cycle, from the register engine."""
         need_numba()
         from tpusim.machines.tpu import register
 
         return partial(register.trace, register.RegisterMachine(self.program, self.hardware, as_floats(operands)))
 
-    def in_parts(self, number: np.dtype[Any]) -> ProgramInParts:
-        """What the data path writes, spill by spill."""
-        from tpusim.machines.tpu.runs.parts import ProgramInParts
+    def in_parts(self, number: np.dtype[Any]) -> InParts:
+        """What the data path writes, spill by spill. Raises CheckFailed when the Program names what is not there."""
+        # Here, because a run without a check needs none of them.
+        from tpusim.machines.tpu import datapath
+        from tpusim.machines.tpu.datapath.memories import HbmTensor
+        from tpusim.machines.tpu.program.check import check_program
 
-        return ProgramInParts(self.program_for(number), self.hardware)
+        program = self.program_for(number)
+        check_program(program, self.hardware)
+
+        def written(tensor: HeldTensor) -> WrittenTensor:
+            spills = (step for step in program.steps if isinstance(step, Spill) and step.tensor.name == tensor.name)
+            parts = [part for step in spills for part in step.parts]
+            return WrittenTensor(tensor.shape, parts, lambda content: HbmTensor(tensor, content, parts))
+
+        tensors = {name: written(program.tensor(name)) for name in {OFMAP, *program.checked}}
+        return InParts(program.number, tensors, partial(datapath.run, program, self.hardware))
+
+
+def transformation_cycles(program: Program, timing: Timing) -> int:
+    """Cycles of the bus that go to what writes intermediates: their spills, and the fills that these wait for."""
+    checked = program.intermediates & program.checked
+    spills = [step for step in program.steps if isinstance(step, Spill) and step.tensor.name in checked]
+    sources = (program.steps[each] for spill in spills for each in spill.after)
+    steps = (*spills, *(step for step in sources if isinstance(step, Inbound)))
+    return sum(timing.bus.get(label, 0) for label in {step.label for step in steps})
+
+
+def dram_use(ready: Prepared, timing: Timing) -> DramUse | None:
+    """What the DRAM did; None where no banks are modelled."""
+    use, device = timing.hbm, ready.hardware.hbm.dram
+    if use is None or device is None:
+        return None
+    wanted = ready.wanted_bytes
+    bursts, hits = sum((*use.reads, *use.writes)), sum(use.row_hits)
+    moved = bursts * device.organisation.burst_bytes
+    seconds, conflicts = use.cycles / device.clock_hz, sum(use.conflicts)
+    # Those due in all channels before the layer's cycles have passed.
+    memory_cycles = Clocks.of(ready.hardware.clock_hz, device.clock_hz).to_memory(timing.cycles)
+    banks = {"none": 0, "all_banks": 1, "per_bank": device.banks}[device.refresh]
+    due = max(0, memory_cycles - 1) // max(1, device.cycles("tREFI") // banks) if banks else 0
+    return DramUse(
+        hbm_moved_bytes=moved,
+        hbm_wanted_bytes=wanted,
+        hbm_overfetch=moved / max(1, wanted),
+        hbm_reached_bytes_per_s=moved / seconds if seconds else 0.0,
+        row_hits=hits,
+        row_misses=bursts - hits - conflicts,
+        row_conflicts=conflicts,
+        refreshes=device.channels * due,
+        channel_imbalance=use.busiest * device.channels / max(1, use.requested),
+    )
 
 
 def need_numba() -> None:
@@ -140,7 +236,28 @@ def prepared(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Prepar
         CheckFailed, DeadlockError: when a draft fails otherwise as it is timed.
     """
     drafts = drafts_of(layer, batch, hardware, lowering)
-    return _of_drafts(drafts, lambda each: _in_scratch(Prepared(*each.lower(), hardware, lowering, each)))
+
+    def made(draft: Draft) -> Prepared:
+        return _in_scratch(Prepared(*draft.lower(), hardware, lowering, draft))
+
+    if len(drafts) == 1:
+        return made(drafts[0])
+    cycles: list[int] = []
+
+    def promising() -> Iterator[Prepared]:
+        no_faster: list[int] = []
+        for draft in drafts:
+            patient = len(no_faster) < PATIENCE or sum(no_faster) < LONG_ENOUGH
+            if cycles and (min(cycles) <= draft.least * (1 + CLOSE) or not patient):
+                break
+            ready = made(draft)
+            faster = not cycles or ready.timing.cycles < min(cycles)
+            no_faster = [] if faster else [*no_faster, len(ready.program.steps)]
+            cycles.append(ready.timing.cycles)
+            yield ready
+            del ready
+
+    return _told(min(promising(), key=lambda each: each.timing.cycles), drafts, cycles)
 
 
 def _in_scratch(ready: Prepared) -> Prepared:
@@ -159,40 +276,6 @@ def _in_scratch(ready: Prepared) -> Prepared:
     if not names or found.timing.cycles >= ready.timing.cycles:
         return ready
     return found.with_told({"scratch": f"it holds {', '.join(names)}"}, {})
-
-
-def _of_drafts(drafts: Sequence[Draft], make: Callable[[Draft], Prepared]) -> Prepared:
-    """The fastest of a lowering's drafts, which are tried as long as another may be clearly faster; or the only one."""
-    if len(drafts) == 1:
-        return make(drafts[0])
-    tried: list[_Tried] = []
-
-    def promising() -> Iterator[Prepared]:
-        for draft in drafts:
-            if tried and _enough(tried, draft.least):
-                break
-            made = make(draft)
-            tried.append(_Tried(made.timing.cycles, len(made.program.steps)))
-            yield made
-            del made
-
-    best = min(promising(), key=lambda each: each.timing.cycles)
-    return _told(best, drafts, [each.cycles for each in tried])
-
-
-class _Tried(NamedTuple):
-    """What a draft takes, and how long it is."""
-
-    cycles: int
-    steps: int
-
-
-def _enough(tried: Sequence[_Tried], least: float) -> bool:
-    """Whether none that is left, of which each takes `least` cycles or more, is worth a try."""
-    fastest = min(each.cycles for each in tried)
-    since = tried[next(at for at, each in enumerate(tried) if each.cycles == fastest) + 1 :]
-    patient = len(since) < PATIENCE or sum(each.steps for each in since) < LONG_ENOUGH
-    return fastest <= least * (1 + CLOSE) or not patient
 
 
 def _told(best: Prepared, drafts: Sequence[Draft], tried: Sequence[int]) -> Prepared:
