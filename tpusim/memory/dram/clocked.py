@@ -8,7 +8,7 @@
 
 Transfers are taken in the order in which they are offered, none before the one before has been accepted to the last;
 the same transfers with the same starts give `OnePass` the same cycles. The model is the witness of the one-pass model,
-with which it shares what a device is and what is asked of it (`rules`, `requests`), nothing else.
+with which it shares what a device is and what is asked of it (`rules`), nothing else.
 """
 
 from __future__ import annotations
@@ -20,53 +20,35 @@ from numpy.typing import ArrayLike
 
 from tpusim.base.errors import InputError
 from tpusim.memory.dram.device import Device
-from tpusim.memory.dram.requests import (
+from tpusim.memory.dram.rules import (
     ACCEPTED,
+    ACT,
+    ALL_BANKS,
     BANK,
     BURST,
     CHANNEL,
     DONE,
     FINAL,
     MODELS_OWN,
+    NO_REFRESH,
+    PER_BANK,
+    PRE,
+    RD,
+    REF,
     REQUEST_SIZE,
     ROW,
     TIME,
+    WR,
     WRITE,
     Counts,
-    Requested,
-    Served,
-    transfer,
-)
-from tpusim.memory.dram.rules import (
-    ACT,
-    ALL_BANKS,
-    BANKS,
-    CLOSED,
-    DEPTH,
-    GAPS,
-    GROUP_BANKS,
-    IDLE_WRITES,
-    INTERVAL,
-    LOOKAHEAD,
-    NO_REFRESH,
-    OUTSTANDING,
-    PER_BANK,
-    PER_CYCLE,
-    PRE,
-    RD,
-    READ_CYCLES,
-    REF,
-    REFRESH,
-    ROW_HITS,
-    WAITING,
-    WINDOW,
-    WR,
-    WRITE_CYCLES,
     Numbers,
+    Requested,
+    Rules,
+    Served,
     inlined,
     kernel,
     part,
-    rules,
+    transfer,
 )
 
 # A request, here a row: its transfer, and another request that its column command serves too, or -1.
@@ -156,20 +138,20 @@ class Clocked:
 
     def __init__(self, device: Device, first_refresh: int | None = None) -> None:
         self.now, self.requested = 0, Requested()
-        self._rules = r = rules(device)
+        self._rules = r = Rules.of(device)
         self._mapping = device.addresses()
-        due = int(r[INTERVAL]) if first_refresh is None else first_refresh
+        due = r.interval if first_refresh is None else first_refresh
         self._whole = np.array([0, due, 0, -1, 0])
-        channels, banks = device.channels, int(r[BANKS])
+        channels, banks = device.channels, r.banks
         self._cells = np.zeros((channels, CELLS), np.int64)
         self._cells[:, [LAST, COMPLETE]] = -1
         self._banks = np.zeros((channels, banks, 3), np.int64)
         self._banks[:, :, OPEN] = -1
         self._earliest = np.zeros((channels, banks, 5), np.int64)
-        self._queues = np.zeros((channels, banks, int(r[DEPTH])), np.int64)
+        self._queues = np.zeros((channels, banks, r.depth), np.int64)
         self._waiting = np.zeros((channels, 2, 0), np.int64)
         self._requests = np.zeros((0, REQUEST_SIZE), np.int64)
-        self._window = np.zeros(int(r[LOOKAHEAD]), np.int64)
+        self._window = np.zeros(r.lookahead, np.int64)
         # The transfers on their way.
         self._live: list[Offered] = []
         self._transfers = np.zeros((0, HELD + 1), np.int64)
@@ -179,7 +161,7 @@ class Clocked:
     ) -> Offered:
         """Hand over one transfer, as `OnePass.serve` takes it; its requests are accepted from the next cycle on.
 
-        Raises InputError, see `requests.transfer`.
+        Raises InputError, see `rules.transfer`.
         """
         rows = np.ascontiguousarray(transfer(self._mapping, addresses, write, times)[0].T)
         busiest = np.bincount(rows[:, CHANNEL]).max(initial=0)
@@ -198,7 +180,7 @@ class Clocked:
         self._transfers = np.concatenate([self._transfers, [begins]])
         for each in self._live:
             each.stand_in(self._requests)
-        room = len(self._live) * int(self._rules[WAITING]) - self._waiting.shape[2]
+        room = len(self._live) * self._rules.waiting - self._waiting.shape[2]
         self._waiting = np.pad(self._waiting, [(0, 0), (0, 0), (0, max(0, room))])
         return offered
 
@@ -228,7 +210,7 @@ class Clocked:
 
 @kernel
 def _clock_cycles(
-    rules: Numbers, whole: Numbers, transfers: Numbers, window: Numbers, cells: Numbers, banks: Numbers,
+    rules: Rules, whole: Numbers, transfers: Numbers, window: Numbers, cells: Numbers, banks: Numbers,
     earliest: Numbers, queues: Numbers, waiting: Numbers, requests: Numbers, cycles: int,
 ) -> None:  # fmt: skip
     """Do what happens in `cycles`: in each, requests of the `transfers` on their way are accepted, then every channel
@@ -240,7 +222,7 @@ def _clock_cycles(
     for _ in range(cycles):
         _accept_all(rules, whole, transfers, window, every)
         now, first = whole[NOW], whole[FIRST_REFRESH]
-        due = rules[REFRESH] != NO_REFRESH and now >= first and (now - first) % rules[INTERVAL] == 0
+        due = rules.refresh != NO_REFRESH and now >= first and (now - first) % rules.interval == 0
         for c in range(len(cells)):
             m = _channel(every, c)
             m.cells[REFRESHES] += due
@@ -258,7 +240,7 @@ def _channel(every: ControllerArrays, c: int) -> ControllerArrays:
 
 
 @part
-def _issue_two(rules: Numbers, m: ControllerArrays, now: int) -> None:
+def _issue_two(rules: Rules, m: ControllerArrays, now: int) -> None:
     """Issue the first command that is ready, and the next one that is if it is for the other bus."""
     issued, column = 0, False
     if m.cells[REFRESHES] > 0 and _refresh(rules, m, now):
@@ -272,19 +254,19 @@ def _issue_two(rules: Numbers, m: ControllerArrays, now: int) -> None:
 
 
 @part
-def _search(rules: Numbers, m: ControllerArrays, now: int) -> tuple[int, int, int]:
+def _search(rules: Rules, m: ControllerArrays, now: int) -> tuple[int, int, int]:
     """Find the first bank, from the one found last, with a command ready: bank, entry of its queue, command; or -1."""
     b = m.cells[TURN]
-    for _ in range(rules[BANKS]):
-        b = b + 1 if b + 1 < rules[BANKS] else 0
+    for _ in range(rules.banks):
+        b = b + 1 if b + 1 < rules.banks else 0
         if m.banks[b, LENGTH] == 0:
             continue
-        refreshed = m.cells[REFRESHES] > 0 and (rules[REFRESH] == ALL_BANKS or m.cells[REFRESH_BANK] == b)
+        refreshed = m.cells[REFRESHES] > 0 and (rules.refresh == ALL_BANKS or m.cells[REFRESH_BANK] == b)
         for position in range(0 if refreshed else m.banks[b, LENGTH]):
             command = _needed(rules, m, b, position)
             if command < 0 or now < m.earliest[b, command]:
                 continue
-            if command == ACT and m.cells[ACTIVATES] >= 4 and now < m.cells[ACTS] + rules[WINDOW]:
+            if command == ACT and m.cells[ACTIVATES] >= 4 and now < m.cells[ACTS] + rules.window:
                 continue
             m.cells[TURN] = b
             return b, position, command
@@ -292,7 +274,7 @@ def _search(rules: Numbers, m: ControllerArrays, now: int) -> tuple[int, int, in
 
 
 @part
-def _needed(rules: Numbers, m: ControllerArrays, b: int, position: int) -> int:
+def _needed(rules: Rules, m: ControllerArrays, b: int, position: int) -> int:
     """The command that an entry of a queue needs next; -1 where it must not have it yet."""
     row, is_open = m.requests[m.queues[b, position], ROW], m.banks[b, OPEN]
     if is_open == row:
@@ -304,11 +286,11 @@ def _needed(rules: Numbers, m: ControllerArrays, b: int, position: int) -> int:
     hits = False
     for other in range(m.banks[b, LENGTH]):
         hits = hits or m.requests[m.queues[b, other], ROW] == is_open
-    return -1 if hits and m.banks[b, USED] < rules[ROW_HITS] else PRE
+    return -1 if hits and m.banks[b, USED] < rules.row_hits else PRE
 
 
 @part
-def _issue(rules: Numbers, m: ControllerArrays, b: int, position: int, command: int, now: int) -> None:
+def _issue(rules: Rules, m: ControllerArrays, b: int, position: int, command: int, now: int) -> None:
     """Issue the command that an entry of a bank's queue needs."""
     request = m.queues[b, position]
     _constrain(rules, m, b, command, now)
@@ -326,39 +308,39 @@ def _issue(rules: Numbers, m: ControllerArrays, b: int, position: int, command: 
         m.cells[COUNTS] += m.banks[b, USED] > 0
         m.cells[COUNTS + (3 if command == WR else 2)] += 1
         m.banks[b, USED] += 1
-        if rules[CLOSED]:
+        if rules.closed:
             m.banks[b, OPEN] = -1
         for place in range(position, m.banks[b, LENGTH] - 1):
             m.queues[b, place] = m.queues[b, place + 1]
         m.banks[b, LENGTH] -= 1
         m.cells[LAST] = now
         while request >= 0:
-            m.requests[request, DONE] = now + rules[WRITE_CYCLES if command == WR else READ_CYCLES]
+            m.requests[request, DONE] = now + (rules.write_cycles if command == WR else rules.read_cycles)
             request = m.requests[request, ALSO]
 
 
 @part
-def _constrain(rules: Numbers, m: ControllerArrays, b: int, command: int, now: int) -> None:
+def _constrain(rules: Rules, m: ControllerArrays, b: int, command: int, now: int) -> None:
     """Hold back every command of every bank that must not follow this one too soon."""
-    group = b // rules[GROUP_BANKS]
-    for other in range(rules[BANKS]):
-        same_group = other // rules[GROUP_BANKS] == group
+    group = b // rules.group_banks
+    for other in range(rules.banks):
+        same_group = other // rules.group_banks == group
         for later in range(5):
-            gap = rules[GAPS + 50 + 5 * command + later]
+            gap = rules.same_channel[command, later]
             if same_group:
-                gap = max(gap, rules[GAPS + 25 + 5 * command + later])
+                gap = max(gap, rules.same_group[command, later])
             if other == b:
-                gap = max(gap, rules[GAPS + 5 * command + later])
+                gap = max(gap, rules.same_bank[command, later])
             if gap:
                 m.earliest[other, later] = max(m.earliest[other, later], now + gap)
 
 
 @part
-def _refresh(rules: Numbers, m: ControllerArrays, now: int) -> bool:
+def _refresh(rules: Rules, m: ControllerArrays, now: int) -> bool:
     """Close an open bank of those to be refreshed, or refresh them; whether a command was issued."""
     ready = True
-    for b in range(rules[BANKS]):
-        if rules[REFRESH] == PER_BANK and b != m.cells[REFRESH_BANK]:
+    for b in range(rules.banks):
+        if rules.refresh == PER_BANK and b != m.cells[REFRESH_BANK]:
             continue
         if m.banks[b, OPEN] < 0:
             ready = ready and now >= m.earliest[b, REF]
@@ -369,18 +351,18 @@ def _refresh(rules: Numbers, m: ControllerArrays, now: int) -> bool:
         else:
             ready = False
     if ready:
-        _constrain(rules, m, m.cells[REFRESH_BANK] if rules[REFRESH] == PER_BANK else 0, REF, now)
+        _constrain(rules, m, m.cells[REFRESH_BANK] if rules.refresh == PER_BANK else 0, REF, now)
         m.cells[COUNTS + 4] += 1
         m.cells[REFRESHES] -= 1
-        m.cells[REFRESH_BANK] = (m.cells[REFRESH_BANK] + 1) % rules[BANKS]
+        m.cells[REFRESH_BANK] = (m.cells[REFRESH_BANK] + 1) % rules.banks
     return ready
 
 
 @part
-def _accept_all(rules: Numbers, whole: Numbers, transfers: Numbers, window: Numbers, every: ControllerArrays) -> None:
+def _accept_all(rules: Rules, whole: Numbers, transfers: Numbers, window: Numbers, every: ControllerArrays) -> None:
     """Accept what can be in this cycle: the rest of a transfer, then the beginning of the next ones."""
     taken, now = 0, whole[NOW]
-    while whole[AT] < len(transfers) and taken < rules[PER_CYCLE]:
+    while whole[AT] < len(transfers) and taken < rules.per_cycle:
         coming = transfers[whole[AT]]
         if coming[START] > now:
             return
@@ -395,24 +377,24 @@ def _accept_all(rules: Numbers, whole: Numbers, transfers: Numbers, window: Numb
 
 
 @part
-def _accept(rules: Numbers, coming: Numbers, window: Numbers, every: ControllerArrays, taken: int, now: int) -> int:
+def _accept(rules: Rules, coming: Numbers, window: Numbers, every: ControllerArrays, taken: int, now: int) -> int:
     """Accept what can be of a transfer's requests in this cycle. Returns how many have then been accepted in it.
 
     The oldest requests are the first ones of `window`, as many as are held, then the upcoming ones.
     """
     flying, held, upcoming, begin, past = 0, coming[HELD], coming[UPCOMING], coming[BEGIN], coming[PAST]
-    for request in range(begin, upcoming if rules[OUTSTANDING] else begin):
+    for request in range(begin, upcoming if rules.outstanding else begin):
         read = every.requests[request, ACCEPTED] >= 0 and not every.requests[request, WRITE]
         flying += read and (every.requests[request, DONE] < 0 or every.requests[request, DONE] >= now)
     while held < len(window) and upcoming < past:
         window[held] = upcoming
         held, upcoming = held + 1, upcoming + 1
     place = 0
-    while place < held and taken < rules[PER_CYCLE]:
+    while place < held and taken < rules.per_cycle:
         request = window[place]
         c, kind = every.requests[request, CHANNEL], every.requests[request, WRITE]
-        limited = kind == 0 and 0 < rules[OUTSTANDING] <= flying
-        if limited or every.requests[request, TIME] > now or every.cells[c, OWN + kind] >= rules[WAITING]:
+        limited = kind == 0 and 0 < rules.outstanding <= flying
+        if limited or every.requests[request, TIME] > now or every.cells[c, OWN + kind] >= rules.waiting:
             place += 1
             continue
         every.requests[request, ACCEPTED] = now
@@ -468,18 +450,18 @@ def _same(m: ControllerArrays, one: int, other: int, kind: int) -> bool:
 
 
 @part
-def _take_one(rules: Numbers, m: ControllerArrays, now: int, accepting: int) -> None:
+def _take_one(rules: Rules, m: ControllerArrays, now: int, accepting: int) -> None:
     """Move the oldest waiting request whose bank has room into the queue of its bank."""
     queued = 0
-    for b in range(rules[BANKS]):
+    for b in range(rules.banks):
         queued += m.banks[b, LENGTH]
     if queued == 0 and now > m.cells[LAST]:
         m.cells[SERVED] = _oldest_transfer(m, accepting)
     writes = 0
     for place in range(m.cells[LENGTHS + 1]):
         writes += m.requests[m.waiting[1, place], TRANSFER] == m.cells[SERVED]
-    idle = queued == 0 and (writes > rules[IDLE_WRITES] or m.cells[COMPLETE] >= m.cells[SERVED])
-    if m.cells[DRAIN] == 0 and writes > 0 and (writes >= rules[WAITING] or idle):
+    idle = queued == 0 and (writes > rules.idle_writes or m.cells[COMPLETE] >= m.cells[SERVED])
+    if m.cells[DRAIN] == 0 and writes > 0 and (writes >= rules.waiting or idle):
         m.cells[DRAIN] = writes
     kind = 1 if m.cells[DRAIN] > 0 else 0
     place = _eligible(rules, m, kind)
@@ -503,11 +485,11 @@ def _oldest_transfer(m: ControllerArrays, accepting: int) -> int:
 
 
 @part
-def _eligible(rules: Numbers, m: ControllerArrays, kind: int) -> int:
+def _eligible(rules: Rules, m: ControllerArrays, kind: int) -> int:
     """The place of the oldest waiting request of the transfer being served whose bank has room; or -1."""
     for place in range(m.cells[LENGTHS + kind]):
         request = m.waiting[kind, place]
-        room = m.banks[m.requests[request, BANK], LENGTH] < rules[DEPTH]
+        room = m.banks[m.requests[request, BANK], LENGTH] < rules.depth
         if room and m.requests[request, TRANSFER] == m.cells[SERVED]:
             return place
     return -1

@@ -16,8 +16,7 @@ from tpusim.input.source import given_text
 from tpusim.memory.dram.clocked import Clocked
 from tpusim.memory.dram.device import Device
 from tpusim.memory.dram.one_pass import OnePass
-from tpusim.memory.dram.requests import Counts, Served, places
-from tpusim.memory.dram.rules import Numbers
+from tpusim.memory.dram.rules import Counts, Numbers, Served, places
 
 ENGINES = ("one_pass", "clocked", "both")
 

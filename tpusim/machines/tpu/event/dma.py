@@ -24,7 +24,7 @@ from tpusim.memory.dram.device import Device
 from tpusim.memory.timing import Clocks, Pipe, last_burst_of, last_word_of
 
 if TYPE_CHECKING:
-    from tpusim.memory.dram.requests import Served
+    from tpusim.memory.dram.rules import Served
 
 Moved = Generator[simpy.Event, object, tuple[int, int, int, int]]
 
@@ -135,7 +135,7 @@ class BankedHbm(PipedMemory):
             self._cycles += max(0, last - max(first, self._until))
             self._until = max(self._until, last)
         if self._keep:
-            from tpusim.memory.dram.requests import places
+            from tpusim.memory.dram.rules import places
 
             channels, at = np.unique(places(self._mapping, bursts).channel, return_inverse=True)
             begun, over = np.full(len(channels), NEVER), np.zeros(len(channels), np.int64)
