@@ -108,7 +108,7 @@ def test_nothing_depends_on_what_comes_after() -> None:
 
 
 def test_reads_and_writes_hold_back_only_what_the_one_pass_model_looks_at() -> None:
-    """The model takes them for the only commands that its fast loop issues (`channel._follow_column`)."""
+    """The model takes them for the only commands that its fast loop issues (`channel._row_hits`)."""
     for seed in range(50):
         found = Rules.of(random_device(np.random.default_rng(seed)))
         assert not found.same_bank[RD:REF, RD:REF].any()

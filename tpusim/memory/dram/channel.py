@@ -181,9 +181,23 @@ def _commands(
         if done and is_column == column:
             break
         if is_column:
-            _access(rules, m, groups, bank, seen, requests, b, now)
+            # The first read or write of the open row that may come now.
+            read, write = bank[READ_HIT], bank[WRITE_HIT]
+            reads = read >= 0 and _soonest(m, group, bank, RD) <= now
+            writes = write >= 0 and _soonest(m, group, bank, WR) <= now
+            first = WRITE_HIT if writes and not (reads and read < write) else READ_HIT
+            m[HITTING] = _column(rules, m, groups, bank, seen, requests, b, first, now)
         else:
-            _other_row(rules, m, group, bank, requests, now)
+            if bank[OPEN] < 0:
+                bank[OPEN], bank[USED] = requests[ROW, bank[QUEUE + bank[HEAD]]], 0
+                m[ACTS + m[FIRST_ACT]] = now
+                m[FIRST_ACT] = (m[FIRST_ACT] + 1) & 3
+                m[ACTIVATES] += 1
+                _follow(rules, m, group, bank, ACT, now)
+            else:
+                _precharge(rules, m, group, bank, now)
+                m[CONFLICTS] += 1
+            look(rules, bank, requests)
         done, column = True, is_column
     return now + 1
 
@@ -239,21 +253,6 @@ def _due(rules: Rules, m: Numbers, group: Numbers, bank: Numbers) -> int:
 
 
 @inlined
-def _other_row(rules: Rules, m: Numbers, group: Numbers, bank: Numbers, requests: Numbers, now: int) -> None:
-    """Open the row that the head of a bank's queue needs, or close the one that it does not."""
-    if bank[OPEN] < 0:
-        bank[OPEN], bank[USED] = requests[ROW, bank[QUEUE + bank[HEAD]]], 0
-        m[ACTS + m[FIRST_ACT]] = now
-        m[FIRST_ACT] = (m[FIRST_ACT] + 1) & 3
-        m[ACTIVATES] += 1
-        _follow(rules, m, group, bank, ACT, now)
-    else:
-        _precharge(rules, m, group, bank, now)
-        m[CONFLICTS] += 1
-    look(rules, bank, requests)
-
-
-@inlined
 def _precharge(rules: Rules, m: Numbers, group: Numbers, bank: Numbers, now: int) -> None:
     bank[OPEN], bank[NOT_BEFORE] = -1, 0
     _follow(rules, m, group, bank, PRE, now)
@@ -269,30 +268,8 @@ def _follow(rules: Rules, m: Numbers, group: Numbers, bank: Numbers, command: in
 
 
 @inlined
-def _follow_column(rules: Rules, m: Numbers, group: Numbers, bank: Numbers, command: int, now: int) -> None:
-    """Hold back what must not come too soon after a read or write: the end of its row, and accesses near to it."""
-    for later in (ACT, REF) if rules.closed else (PRE, PRE):
-        _hold(bank, BANK_NEAR + later, now + rules.same_bank[command, later])
-    for later in (RD, WR):
-        _hold(group, later, now + rules.same_group[command, later])
-        _hold(m, NEAR + later, now + rules.same_channel[command, later])
-
-
-@inlined
 def _hold(earliest: Numbers, command: int, until: int) -> None:
     earliest[command] = max(earliest[command], until)
-
-
-@inlined
-def _access(
-    rules: Rules, m: Numbers, groups: Numbers, bank: Numbers, seen: Numbers, requests: Numbers, b: int, now: int
-) -> None:
-    """Issue the column command of the first read or write of the open row that may come now."""
-    read, write, group = bank[READ_HIT], bank[WRITE_HIT], groups[bank[IN_GROUP]]
-    reads = read >= 0 and _soonest(m, group, bank, RD) <= now
-    writes = write >= 0 and _soonest(m, group, bank, WR) <= now
-    first = WRITE_HIT if writes and not (reads and read < write) else READ_HIT
-    m[HITTING] = _column(rules, m, groups, bank, seen, requests, b, first, now)
 
 
 @part
@@ -318,7 +295,7 @@ def _column(
         request = requests[MERGED, request]
     again = remove(rules, bank, requests, position, write)
     idle(m, bank, b)
-    _follow_column(rules, m, groups[bank[IN_GROUP]], bank, WR if write else RD, now)
+    _follow(rules, m, groups[bank[IN_GROUP]], bank, WR if write else RD, now)
     return again
 
 
@@ -373,7 +350,9 @@ def _row_hits(rules: Rules, m: Numbers, groups: Numbers, banks: Numbers, seen: N
             b, when = _next(rules, m, groups, banks, count, command, now + 1)
         coming, (moved, more) = m[REFRESH_AT], take_one(rules, m, banks, seen, requests)
         if moved >= 0:
-            same = same and _as_before(banks[moved], write)
+            # What the bank does next has to be what it was before the request came to its queue.
+            bank = banks[moved]
+            same = same and bank[LENGTH] > 1 and (bank[OPEN] < 0 or _heads(bank, write))
             coming = now + 1 if more else coming
         m[CLOCK] = now + 1
         m[WAKE] = min(when, others) if same else now + 1
@@ -418,12 +397,6 @@ def _heads(bank: Numbers, write: bool) -> bool:
     return bool(
         (bank[WRITE_HIT] == 0 and bank[READ_HIT] < 0) if write else (bank[READ_HIT] == 0 and bank[WRITE_HIT] < 0)
     )
-
-
-@inlined
-def _as_before(bank: Numbers, write: bool) -> bool:
-    """Whether a bank has nothing else to do next than before a request came to its queue."""
-    return bool(bank[LENGTH] > 1 and (bank[OPEN] < 0 or _heads(bank, write)))
 
 
 @inlined

@@ -143,14 +143,11 @@ class Clocked:
         due = r.interval if first_refresh is None else first_refresh
         self._whole = np.array([0, due, 0, -1, 0])
         channels, banks = device.channels, r.banks
-        self._cells = np.zeros((channels, CELLS), np.int64)
-        self._cells[:, [LAST, COMPLETE]] = -1
-        self._banks = np.zeros((channels, banks, 3), np.int64)
-        self._banks[:, :, OPEN] = -1
-        self._earliest = np.zeros((channels, banks, 5), np.int64)
-        self._queues = np.zeros((channels, banks, r.depth), np.int64)
-        self._waiting = np.zeros((channels, 2, 0), np.int64)
-        self._requests = np.zeros((0, REQUEST_SIZE), np.int64)
+        by_bank = channels, banks
+        sizes = (channels, CELLS), (*by_bank, 3), (*by_bank, 5), (*by_bank, r.depth), (channels, 2, 0)
+        self._every = ControllerArrays(*(np.zeros(size, np.int64) for size in (*sizes, (0, REQUEST_SIZE))))
+        self._every.cells[:, [LAST, COMPLETE]] = -1
+        self._every.banks[:, :, OPEN] = -1
         self._window = np.zeros(r.lookahead, np.int64)
         # The transfers on their way.
         self._live: list[Offered] = []
@@ -166,30 +163,29 @@ class Clocked:
         rows = np.ascontiguousarray(transfer(self._mapping, addresses, write, times)[0].T)
         busiest = np.bincount(rows[:, CHANNEL]).max(initial=0)
         self.requested = self.requested.and_also(len(rows), int(busiest))
+        waiting, requests = self._every.waiting, self._every.requests
         if all(each.finished for each in self._live):
             for each in self._live:
                 each.leave()
-            self._live, self._requests, self._transfers = [], self._requests[:0], self._transfers[:0]
+            self._live, requests, self._transfers = [], requests[:0], self._transfers[:0]
             self._whole[AT] = 0
         rows[:, TRANSFER], rows[:, ALSO] = self._whole[OFFERED], -1
-        offered = Offered(rows, len(self._requests))
+        offered = Offered(rows, len(requests))
         self._live.append(offered)
         self._whole[OFFERED] += 1
-        self._requests = np.concatenate([self._requests, rows])
+        requests = np.concatenate([requests, rows])
         begins = (start, offered.begin, offered.past, offered.begin, 0)
         self._transfers = np.concatenate([self._transfers, [begins]])
         for each in self._live:
-            each.stand_in(self._requests)
-        room = len(self._live) * self._rules.waiting - self._waiting.shape[2]
-        self._waiting = np.pad(self._waiting, [(0, 0), (0, 0), (0, max(0, room))])
+            each.stand_in(requests)
+        room = max(0, len(self._live) * self._rules.waiting - waiting.shape[2])
+        waiting = np.pad(waiting, [(0, 0), (0, 0), (0, room)])
+        self._every = self._every._replace(waiting=waiting, requests=requests)
         return offered
 
     def clock(self, cycles: int = 1) -> None:
         """Go on by some cycles: in each, requests are accepted, then every channel issues its commands."""
-        _clock_cycles(
-            self._rules, self._whole, self._transfers, self._window, self._cells, self._banks, self._earliest,
-            self._queues, self._waiting, self._requests, cycles,
-        )  # fmt: skip
+        _clock_cycles(self._rules, self._whole, self._transfers, self._window, cycles, *self._every)
         self.now += cycles
 
     def serve(
@@ -205,13 +201,13 @@ class Clocked:
 
     def counts(self) -> Counts:
         """What has happened in each channel."""
-        return Counts(*self._cells[:, COUNTS : COUNTS + len(Counts._fields)].T.copy())
+        return Counts(*self._every.cells[:, COUNTS : COUNTS + len(Counts._fields)].T.copy())
 
 
 @kernel
 def _clock_cycles(
-    rules: Rules, whole: Numbers, transfers: Numbers, window: Numbers, cells: Numbers, banks: Numbers,
-    earliest: Numbers, queues: Numbers, waiting: Numbers, requests: Numbers, cycles: int,
+    rules: Rules, whole: Numbers, transfers: Numbers, window: Numbers, cycles: int, cells: Numbers, banks: Numbers,
+    earliest: Numbers, queues: Numbers, waiting: Numbers, requests: Numbers,
 ) -> None:  # fmt: skip
     """Do what happens in `cycles`: in each, requests of the `transfers` on their way are accepted, then every channel
     has its cycle.
@@ -223,10 +219,17 @@ def _clock_cycles(
         _accept_all(rules, whole, transfers, window, every)
         now, first = whole[NOW], whole[FIRST_REFRESH]
         due = rules.refresh != NO_REFRESH and now >= first and (now - first) % rules.interval == 0
-        for c in range(len(cells)):
+        for c in range(len(every.cells)):
             m = _channel(every, c)
             m.cells[REFRESHES] += due
-            _issue_two(rules, m, now)
+            # The first command that is ready, and the next one that is if it is for the other bus.
+            issued, column = int(m.cells[REFRESHES] > 0 and _refresh(rules, m, now)), False
+            while issued < 2:
+                b, position, command = _search(rules, m, now)
+                if b < 0 or (issued == 1 and (command >= RD) == column):
+                    break
+                _issue(rules, m, b, position, command, now)
+                issued, column = issued + 1, command >= RD
             _take_one(rules, m, now, whole[ACCEPTING])
         whole[NOW] += 1
 
@@ -237,20 +240,6 @@ def _channel(every: ControllerArrays, c: int) -> ControllerArrays:
     return ControllerArrays(
         every.cells[c], every.banks[c], every.earliest[c], every.queues[c], every.waiting[c], every.requests
     )
-
-
-@part
-def _issue_two(rules: Rules, m: ControllerArrays, now: int) -> None:
-    """Issue the first command that is ready, and the next one that is if it is for the other bus."""
-    issued, column = 0, False
-    if m.cells[REFRESHES] > 0 and _refresh(rules, m, now):
-        issued = 1
-    while issued < 2:
-        b, position, command = _search(rules, m, now)
-        if b < 0 or (issued == 1 and (command >= RD) == column):
-            break
-        _issue(rules, m, b, position, command, now)
-        issued, column = issued + 1, command >= RD
 
 
 @part
@@ -398,7 +387,19 @@ def _accept(rules: Rules, coming: Numbers, window: Numbers, every: ControllerArr
             place += 1
             continue
         every.requests[request, ACCEPTED] = now
-        _take_in(_channel(every, c), request, kind, now)
+        m = _channel(every, c)
+        if m.requests[request, FINAL]:
+            m.cells[COMPLETE] = m.requests[request, TRANSFER]
+        other = _pending(m, request, kind)
+        if kind == 0 and _pending(m, request, 1) >= 0:
+            m.requests[request, DONE] = now + 1
+        elif other >= 0:
+            m.requests[request, ALSO] = m.requests[other, ALSO]
+            m.requests[other, ALSO] = request
+        else:
+            m.waiting[kind, m.cells[LENGTHS + kind]] = request
+            m.cells[LENGTHS + kind] += 1
+            m.cells[OWN + kind] += 1
         taken, flying = taken + 1, flying + (kind == 0)
         for behind in range(place, held - 1):
             window[behind] = window[behind + 1]
@@ -411,42 +412,16 @@ def _accept(rules: Rules, coming: Numbers, window: Numbers, every: ControllerArr
 
 
 @part
-def _take_in(m: ControllerArrays, request: int, kind: int, now: int) -> None:
-    """Put a request that is accepted among those that wait, unless a pending request serves it too."""
-    if m.requests[request, FINAL]:
-        m.cells[COMPLETE] = m.requests[request, TRANSFER]
-    if kind == 0 and _pending(m, request, 1) >= 0:
-        m.requests[request, DONE] = now + 1
-        return
-    other = _pending(m, request, kind)
-    if other >= 0:
-        m.requests[request, ALSO] = m.requests[other, ALSO]
-        m.requests[other, ALSO] = request
-        return
-    m.waiting[kind, m.cells[LENGTHS + kind]] = request
-    m.cells[LENGTHS + kind] += 1
-    m.cells[OWN + kind] += 1
-
-
-@part
 def _pending(m: ControllerArrays, request: int, kind: int) -> int:
     """Find a request of the same transfer that will read or write the same burst by a command of its own; or -1."""
     b = m.requests[request, BANK]
-    for place in range(m.banks[b, LENGTH]):
-        if _same(m, m.queues[b, place], request, kind):
-            return int(m.queues[b, place])
-    for place in range(m.cells[LENGTHS + kind]):
-        if _same(m, m.waiting[kind, place], request, kind):
-            return int(m.waiting[kind, place])
+    queued = m.banks[b, LENGTH]
+    for place in range(queued + m.cells[LENGTHS + kind]):
+        one = m.queues[b, place] if place < queued else m.waiting[kind, place - queued]
+        same = m.requests[one, BURST] == m.requests[request, BURST] and m.requests[one, WRITE] == kind
+        if same and m.requests[one, TRANSFER] == m.requests[request, TRANSFER]:
+            return int(one)
     return -1
-
-
-@part
-def _same(m: ControllerArrays, one: int, other: int, kind: int) -> bool:
-    same = (
-        m.requests[one, BURST] == m.requests[other, BURST] and m.requests[one, TRANSFER] == m.requests[other, TRANSFER]
-    )
-    return bool(same and m.requests[one, WRITE] == kind)
 
 
 @part
@@ -456,7 +431,11 @@ def _take_one(rules: Rules, m: ControllerArrays, now: int, accepting: int) -> No
     for b in range(rules.banks):
         queued += m.banks[b, LENGTH]
     if queued == 0 and now > m.cells[LAST]:
-        m.cells[SERVED] = _oldest_transfer(m, accepting)
+        oldest = accepting
+        for kind in range(2):
+            if m.cells[LENGTHS + kind]:
+                oldest = min(oldest, m.requests[m.waiting[kind, 0], TRANSFER])
+        m.cells[SERVED] = oldest
     writes = 0
     for place in range(m.cells[LENGTHS + 1]):
         writes += m.requests[m.waiting[1, place], TRANSFER] == m.cells[SERVED]
@@ -471,17 +450,16 @@ def _take_one(rules: Rules, m: ControllerArrays, now: int, accepting: int) -> No
             place = _eligible(rules, m, 0)
         else:
             m.cells[DRAIN] -= 1
-    if place >= 0:
-        _move(m, kind, place, accepting)
-
-
-@part
-def _oldest_transfer(m: ControllerArrays, accepting: int) -> int:
-    oldest = accepting
-    for kind in range(2):
-        if m.cells[LENGTHS + kind]:
-            oldest = min(oldest, m.requests[m.waiting[kind, 0], TRANSFER])
-    return oldest
+    if place < 0:
+        return
+    request = m.waiting[kind, place]
+    for behind in range(place, m.cells[LENGTHS + kind] - 1):
+        m.waiting[kind, behind] = m.waiting[kind, behind + 1]
+    m.cells[LENGTHS + kind] -= 1
+    m.cells[OWN + kind] -= m.requests[request, TRANSFER] == accepting
+    b = m.requests[request, BANK]
+    m.queues[b, m.banks[b, LENGTH]] = request
+    m.banks[b, LENGTH] += 1
 
 
 @part
@@ -493,15 +471,3 @@ def _eligible(rules: Rules, m: ControllerArrays, kind: int) -> int:
         if room and m.requests[request, TRANSFER] == m.cells[SERVED]:
             return place
     return -1
-
-
-@part
-def _move(m: ControllerArrays, kind: int, place: int, accepting: int) -> None:
-    request = m.waiting[kind, place]
-    for behind in range(place, m.cells[LENGTHS + kind] - 1):
-        m.waiting[kind, behind] = m.waiting[kind, behind + 1]
-    m.cells[LENGTHS + kind] -= 1
-    m.cells[OWN + kind] -= m.requests[request, TRANSFER] == accepting
-    b = m.requests[request, BANK]
-    m.queues[b, m.banks[b, LENGTH]] = request
-    m.banks[b, LENGTH] += 1
