@@ -172,9 +172,10 @@ class Stored:
         """The runs of a part, whose coordinates ascend, and of the padding that it ends with; None where nothing of the
         part is inside the tensor.
         """
-        base, size, levels, strides = self.base, self.element_bytes, {}, self.apart
+        base, size, levels = self.base, self.element_bytes, {}
+        shape, padded, strides = self.shape, self.padded, self.apart
         for axis in reversed(self.order):
-            part = _stored(region[axis], self.shape[axis], self.padded[axis])
+            part = _stored(region[axis], shape[axis], padded[axis])
             count, apart = len(part), part.step * strides[axis]
             if not count:
                 return None

@@ -58,16 +58,18 @@ class Calendar:
             found = self._free(found + spacing)
             while left and (more := left[(self.settled + found) % len(left)]):
                 found = self._free(found + more)
-            self._reach(self.settled + found + 1)
             cells[found] = client
         self.owned[CLIENTS[client]] += words
         self.changed_from = min(self.changed_from, start)
         return self.settled + found
 
     def _free(self, at: int) -> int:
-        """The first free cell from `at` on; there may be none yet."""
+        """The first free cell from `at` on."""
         found = self._cells.find(FREE, at)
-        return found if found >= 0 else max(at, len(self._cells))
+        if found < 0:
+            found = max(at, len(self._cells))
+            self._reach(self.settled + found + 1)
+        return found
 
     def slots_for(self, wanted: Cycles, start: int) -> Cycles:
         """The free cycles that words wanted at the non-decreasing cycles `wanted` would get, in order.
