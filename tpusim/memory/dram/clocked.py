@@ -13,7 +13,7 @@ with which it shares what a device is and what is asked of it (`rules`), nothing
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -185,7 +185,7 @@ class Clocked:
 
     def clock(self, cycles: int = 1) -> None:
         """Go on by some cycles: in each, requests are accepted, then every channel issues its commands."""
-        _clock_cycles(self._rules, self._whole, self._transfers, self._window, cycles, *self._every)
+        _clock_cycles(tuple(self._rules), self._whole, self._transfers, self._window, cycles, *self._every)
         self.now += cycles
 
     def serve(
@@ -206,14 +206,16 @@ class Clocked:
 
 @kernel
 def _clock_cycles(
-    rules: Rules, whole: Numbers, transfers: Numbers, window: Numbers, cycles: int, cells: Numbers, banks: Numbers,
-    earliest: Numbers, queues: Numbers, waiting: Numbers, requests: Numbers,
+    given: tuple[Any, ...], whole: Numbers, transfers: Numbers, window: Numbers, cycles: int, cells: Numbers,
+    banks: Numbers, earliest: Numbers, queues: Numbers, waiting: Numbers, requests: Numbers,
 ) -> None:  # fmt: skip
     """Do what happens in `cycles`: in each, requests of the `transfers` on their way are accepted, then every channel
     has its cycle.
 
-    `whole` is of the whole DRAM; `window` is room to work in.
+    `given` are the rules, a plain tuple, which takes much less time to hand over; `whole` is of the whole DRAM;
+    `window` is room to work in.
     """
+    rules = Rules(*given)
     every = ControllerArrays(cells, banks, earliest, queues, waiting, requests)
     for _ in range(cycles):
         _accept_all(rules, whole, transfers, window, every)
