@@ -94,30 +94,22 @@ class Offered:
     def __init__(self, rows: Numbers, begin: int) -> None:
         """`rows` are its requests, the first of which is number `begin` of those on their way."""
         self.begin, self.past = begin, begin + len(rows)
-        self._rows, self._finished = rows, False
-
-    def stand_in(self, table: Numbers) -> None:
-        """Read the answers from these requests of all transfers."""
-        self._rows = table[self.begin : self.past]
-
-    def leave(self) -> None:
-        """Keep the answers: the requests of other transfers take the place of these."""
-        self._rows = self._rows.copy()
+        self.rows, self._finished = rows, False
 
     @property
     def accepted(self) -> Numbers:
         """When each request was accepted."""
-        return self._rows[:, ACCEPTED]
+        return self.rows[:, ACCEPTED]
 
     @property
     def done(self) -> Numbers:
         """When the data of each request is there, or in the DRAM."""
-        return self._rows[:, DONE]
+        return self.rows[:, DONE]
 
     @property
     def times(self) -> Numbers:
         """The cycle before which each is not accepted; may be set, in order, as long as that cycle has not come."""
-        return self._rows[:, TIME]
+        return self.rows[:, TIME]
 
     @property
     def finished(self) -> bool:
@@ -166,7 +158,8 @@ class Clocked:
         waiting, requests = self._every.waiting, self._every.requests
         if all(each.finished for each in self._live):
             for each in self._live:
-                each.leave()
+                # The requests of other transfers take the place of these.
+                each.rows = each.rows.copy()
             self._live, requests, self._transfers = [], requests[:0], self._transfers[:0]
             self._whole[AT] = 0
         rows[:, TRANSFER], rows[:, ALSO] = self._whole[OFFERED], -1
@@ -177,7 +170,7 @@ class Clocked:
         begins = (start, offered.begin, offered.past, offered.begin, 0)
         self._transfers = np.concatenate([self._transfers, [begins]])
         for each in self._live:
-            each.stand_in(requests)
+            each.rows = requests[each.begin : each.past]
         room = max(0, len(self._live) * self._rules.waiting - waiting.shape[2])
         waiting = np.pad(waiting, [(0, 0), (0, 0), (0, room)])
         self._every = self._every._replace(waiting=waiting, requests=requests)

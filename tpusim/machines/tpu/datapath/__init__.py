@@ -1,5 +1,5 @@
 """The data path: which values a Program computes, through the simulated vector memories."""
 
-from tpusim.machines.tpu.datapath.interpreter import Taker, run
+from tpusim.machines.tpu.datapath.interpreter import run
 
-__all__ = ["Taker", "run"]
+__all__ = ["run"]

@@ -115,9 +115,8 @@ class Calendar:
         self._cells[end - self.settled : end - self.settled] = times * period
 
     def take(self, client: int, cycles: Cycles) -> None:
-        """Own exactly these cycles of the past; all up to the last of them is settled."""
+        """Own exactly these cycles of the past."""
         self.owned[CLIENTS[client]] += len(cycles)
-        self.settle(int(cycles[-1]) + 1)
 
     def settle(self, until: int) -> None:
         """Forget the cycles before `until`."""
@@ -190,7 +189,7 @@ class Ports:
         """Own exactly these cycles of the past; all up to the last of them is settled on every port."""
         self._of[client].take(client, cycles)
         for calendar in self.calendars:
-            calendar.settle(self._of[client].settled)
+            calendar.settle(int(cycles[-1]) + 1)
 
 
 _TOGETHER = 1 << 22
