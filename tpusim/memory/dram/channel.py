@@ -46,8 +46,6 @@ from tpusim.memory.dram.rules import (
     ALL_BANKS,
     DONE,
     FAR,
-    KIND,
-    KINDS_OF_BURST,
     NO_REFRESH,
     PER_BANK,
     PRE,
@@ -87,15 +85,11 @@ _EVERY = -2
 
 
 class ControllerState(NamedTuple):
-    """int64[channels, ...]: the channels; of each its groups, with the earliest cycles of commands; banks; `seen`.
-
-    `seen` counts pending reads, then writes, by the KIND of their burst: most requests need not look for their own.
-    """
+    """int64[channels, ...]: the channels; of each its groups, with the earliest cycles of commands; and its banks."""
 
     channels: Numbers
     groups: Numbers
     banks: Numbers
-    seen: Numbers
 
 
 def fresh(rules: Rules, channels: int, first_refresh: int) -> ControllerState:
@@ -110,8 +104,7 @@ def fresh(rules: Rules, channels: int, first_refresh: int) -> ControllerState:
     of_banks = np.zeros((channels, banks, QUEUE + 2 * rules.depth), np.int64)
     of_banks[..., [OPEN, READ_HIT, WRITE_HIT, FIRST_READ, LAST_READ, FIRST_WRITE, LAST_WRITE]] = -1
     of_banks[..., IN_GROUP] = np.arange(banks) // rules.group_banks
-    of_groups, seen = np.zeros((channels, groups, 5), np.int64), np.zeros((channels, 2 * KINDS_OF_BURST), np.int64)
-    return ControllerState(m, of_groups, of_banks, seen)
+    return ControllerState(m, np.zeros((channels, groups, 5), np.int64), of_banks)
 
 
 @inlined
@@ -131,17 +124,17 @@ def advance(
 @kernel
 def _go_on(rules: Rules, state: ControllerState, requests: Numbers, c: int) -> bool:
     """Go on to the limits that stand in the channel: as constants, each would be compiled to a loop of its own."""
-    m, groups, banks, seen = state.channels[c], state.groups[c], state.banks[c], state.seen[c]
+    m, groups, banks = state.channels[c], state.groups[c], state.banks[c]
     while not _enough(m):
         if m[NEXT] >= m[UNTIL]:
             return False
-        if not _row_hits(rules, m, groups, banks, seen, requests):
-            _step(rules, m, groups, banks, seen, requests)
+        if not _row_hits(rules, m, groups, banks, requests):
+            _step(rules, m, groups, banks, requests)
     return True
 
 
 @kernel
-def _step(rules: Rules, m: Numbers, groups: Numbers, banks: Numbers, seen: Numbers, requests: Numbers) -> None:
+def _step(rules: Rules, m: Numbers, groups: Numbers, banks: Numbers, requests: Numbers) -> None:
     """Do all that the channel does in the cycle of its next event, and find out when the one after that is."""
     now = m[NEXT]
     m[HIT_BANKS] = 0
@@ -150,8 +143,8 @@ def _step(rules: Rules, m: Numbers, groups: Numbers, banks: Numbers, seen: Numbe
         m[REFRESHES] += 1
         m[WAKE] = now
     if m[WAKE] <= now:
-        m[WAKE] = _commands(rules, m, groups, banks, seen, requests, now)
-    coming, (b, more) = m[REFRESH_AT], take_one(rules, m, banks, seen, requests)
+        m[WAKE] = _commands(rules, m, groups, banks, requests, now)
+    coming, (b, more) = m[REFRESH_AT], take_one(rules, m, banks, requests)
     if b >= 0:
         held = _held(rules, m)
         if held != _EVERY and held != b:
@@ -163,9 +156,7 @@ def _step(rules: Rules, m: Numbers, groups: Numbers, banks: Numbers, seen: Numbe
 
 
 @inlined
-def _commands(
-    rules: Rules, m: Numbers, groups: Numbers, banks: Numbers, seen: Numbers, requests: Numbers, now: int
-) -> int:
+def _commands(rules: Rules, m: Numbers, groups: Numbers, banks: Numbers, requests: Numbers, now: int) -> int:
     """Issue a command, and one for the other bus; when the next one may be issued."""
     wake, column, done = FAR, False, False
     if m[REFRESHES]:
@@ -186,7 +177,7 @@ def _commands(
             reads = read >= 0 and _soonest(m, group, bank, RD) <= now
             writes = write >= 0 and _soonest(m, group, bank, WR) <= now
             first = WRITE_HIT if writes and not (reads and read < write) else READ_HIT
-            m[HITTING] = _column(rules, m, groups, bank, seen, requests, b, first, now)
+            m[HITTING] = _column(rules, m, groups, bank, requests, b, first, now)
         else:
             if bank[OPEN] < 0:
                 bank[OPEN], bank[USED] = requests[ROW, bank[QUEUE + bank[HEAD]]], 0
@@ -274,7 +265,7 @@ def _hold(earliest: Numbers, command: int, until: int) -> None:
 
 @part
 def _column(
-    rules: Rules, m: Numbers, groups: Numbers, bank: Numbers, seen: Numbers, requests: Numbers,
+    rules: Rules, m: Numbers, groups: Numbers, bank: Numbers, requests: Numbers,
     b: int, first: int, now: int,
 ) -> bool:  # fmt: skip
     """Issue the column command of the first read, or write, of a bank's open row; whether the next head is one, too."""
@@ -287,8 +278,6 @@ def _column(
     if rules.closed:
         bank[OPEN] = -1
     m[WRITE_BURSTS if write else READ_BURSTS] += 1
-    if not m[DISTINCT]:
-        seen[write * KINDS_OF_BURST + requests[KIND, request]] -= 1
     done = now + (rules.write_cycles if write else rules.read_cycles)
     while request >= 0:
         requests[DONE, request] = done
@@ -324,7 +313,7 @@ def _refresh(rules: Rules, m: Numbers, groups: Numbers, banks: Numbers, now: int
 
 
 @inlined
-def _row_hits(rules: Rules, m: Numbers, groups: Numbers, banks: Numbers, seen: Numbers, requests: Numbers) -> bool:
+def _row_hits(rules: Rules, m: Numbers, groups: Numbers, banks: Numbers, requests: Numbers) -> bool:
     """Do what is to be done, as long as heads of queues read, or write, open rows and it is not `_enough`.
 
     The cycles are those of `_step`, with less to look at. Returns whether anything was done.
@@ -346,9 +335,9 @@ def _row_hits(rules: Rules, m: Numbers, groups: Numbers, banks: Numbers, seen: N
         now = m[NEXT]
         if when <= now:
             m[TURN] = b
-            same = _column(rules, m, groups, banks[b], seen, requests, b, first, now)
+            same = _column(rules, m, groups, banks[b], requests, b, first, now)
             b, when = _next(rules, m, groups, banks, count, command, now + 1)
-        coming, (moved, more) = m[REFRESH_AT], take_one(rules, m, banks, seen, requests)
+        coming, (moved, more) = m[REFRESH_AT], take_one(rules, m, banks, requests)
         if moved >= 0:
             # What the bank does next has to be what it was before the request came to its queue.
             bank = banks[moved]

@@ -140,7 +140,7 @@ def _accept(
             advance(rules, state, requests, c, cycle, 0, 0, 0)
         if coming and m[READS if read else WRITES] < rules.waiting:
             requests[ACCEPTED, request] = cycle
-            take_in(rules, m, state.banks[c], state.seen[c], requests, request, cycle)
+            take_in(rules, m, state.banks[c], requests, request, cycle)
             taken += 1
             if read and rules.outstanding:
                 flight[flying] = request

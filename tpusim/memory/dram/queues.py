@@ -12,8 +12,6 @@ from tpusim.memory.dram.rules import (
     DONE,
     FAR,
     FINAL,
-    KIND,
-    KINDS_OF_BURST,
     MODELS_OWN,
     ROW,
     WRITE,
@@ -122,7 +120,7 @@ def idle(m: Numbers, bank: Numbers, b: int) -> None:
 
 
 @part
-def take_one(rules: Rules, m: Numbers, banks: Numbers, seen: Numbers, requests: Numbers) -> tuple[int, bool]:
+def take_one(rules: Rules, m: Numbers, banks: Numbers, requests: Numbers) -> tuple[int, bool]:
     """Move the oldest waiting request whose bank has room into the queue of its bank.
 
     Returns which bank, or -1; and whether another request then waits for a bank that has room.
@@ -136,7 +134,7 @@ def take_one(rules: Rules, m: Numbers, banks: Numbers, seen: Numbers, requests: 
     request, waiting = FAR, 0
     if m[DRAIN] > 0:
         request, waiting = _oldest(rules, m, banks, FIRST_WRITE)
-        if request < FAR and _pending(m, banks, seen, requests, request, 0) >= 0:
+        if request < FAR and _pending(m, banks, requests, request, 0) >= 0:
             m[DRAIN], request = 0, FAR
     if m[DRAIN] == 0 and m[READS] > 0:
         request, waiting = _oldest(rules, m, banks, FIRST_READ)
@@ -181,9 +179,9 @@ def _waits(bank: Numbers) -> bool:
 
 
 @inlined
-def _pending(m: Numbers, banks: Numbers, seen: Numbers, requests: Numbers, request: int, write: int) -> int:
+def _pending(m: Numbers, banks: Numbers, requests: Numbers, request: int, write: int) -> int:
     """Find a pending request, with a column command of its own, that reads or writes the same burst; -1 for none."""
-    if m[DISTINCT] or seen[write * KINDS_OF_BURST + requests[KIND, request]] == 0:
+    if m[DISTINCT]:
         return -1
     burst, bank = requests[BURST, request], banks[requests[BANK, request]]
     head = QUEUE + bank[HEAD]
@@ -197,27 +195,23 @@ def _pending(m: Numbers, banks: Numbers, seen: Numbers, requests: Numbers, reque
 
 
 @inlined
-def take_in(
-    rules: Rules, m: Numbers, banks: Numbers, seen: Numbers, requests: Numbers, request: int, cycle: int
-) -> None:
+def take_in(rules: Rules, m: Numbers, banks: Numbers, requests: Numbers, request: int, cycle: int) -> None:
     """Accept a request: it waits, or a pending request serves it too."""
     write, now = requests[WRITE, request], max(cycle, m[CLOCK])
     m[MAY_MOVE] = 1
     if requests[FINAL, request]:
         m[COMPLETE] = 1
         m[NEXT] = min(m[NEXT], now)
-    if not write and _pending(m, banks, seen, requests, request, 1) >= 0:
+    if not write and _pending(m, banks, requests, request, 1) >= 0:
         requests[DONE, request] = cycle + 1
         return
-    other = _pending(m, banks, seen, requests, request, write)
+    other = _pending(m, banks, requests, request, write)
     if other >= 0:
         requests[MERGED, request] = requests[MERGED, other]
         requests[MERGED, other] = request
         return
     _wait(m, banks[requests[BANK, request]], requests, request)
     m[WRITES if write else READS] += 1
-    if not m[DISTINCT]:
-        seen[write * KINDS_OF_BURST + requests[KIND, request]] += 1
     if write or banks[requests[BANK, request], LENGTH] < rules.depth:
         m[NEXT] = min(m[NEXT], now)
 

@@ -137,12 +137,9 @@ def part(function: F) -> F:
 
 # A request, a column of the table: where it falls and its address in bursts; whether it writes, and whether it is the
 # last of its channel; the cycle before which it is not accepted; two places that each model uses in its own way; when
-# it was accepted and done (-1: not yet); the kind of its burst.
-CHANNEL, BANK, ROW, BURST, WRITE, FINAL, TIME, MODELS_OWN, ACCEPTED, DONE, KIND = *range(8), 9, 10, 11
-REQUEST_SIZE = 12
-
-KINDS_OF_BURST = 1024
-"""How many values KIND has."""
+# it was accepted and done (-1: not yet).
+CHANNEL, BANK, ROW, BURST, WRITE, FINAL, TIME, MODELS_OWN, ACCEPTED, DONE = *range(8), 9, 10
+REQUEST_SIZE = 11
 
 _CHANNEL, _GROUP, _BANK, _ROW = (FIELDS.index(each) for each in ("channel", "group", "bank", "row"))
 """Where `_fill` cuts an address to."""
@@ -255,10 +252,7 @@ def _fill(
             ordered = ordered and times[at] >= earliest
             earliest = times[at]
         requests[CHANNEL, at], requests[BANK, at], requests[ROW, at] = found[_CHANNEL], found[_BANK], found[_ROW]
-        # Multiplicative hashing, so that bursts at a stride seldom are of one kind.
-        kind = (((burst & 0x7FFFFFFF) * 0x9E3779B1) & 0xFFFFFFFF) // (2**32 // KINDS_OF_BURST)
-        requests[BURST, at], requests[KIND, at] = burst, kind
-        requests[WRITE, at], requests[TIME, at] = writes[0 if one else at], earliest
+        requests[BURST, at], requests[WRITE, at], requests[TIME, at] = burst, writes[0 if one else at], earliest
         requests[FINAL, at], requests[MODELS_OWN, at], requests[MODELS_OWN + 1, at] = 0, -1, -1
         requests[ACCEPTED, at], requests[DONE, at] = -1, -1
         last[found[_CHANNEL]] = at
