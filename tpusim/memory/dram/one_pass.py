@@ -99,7 +99,15 @@ def _serve(
     flying = left = upcoming = 0
     cycle, taken = begin, already
     while True:
-        flying = _arrived(rules, state, requests, cycle, flight, flying)
+        for c in range(len(state.channels) if rules.outstanding else 0):
+            advance(rules, state, requests, c, cycle, 0, 0, 0)
+        # Reads that were done before this cycle are not under way any more.
+        reads, flying = flying, 0
+        for place in range(reads):
+            done = requests[DONE, flight[place]]
+            if done < 0 or done >= cycle:
+                flight[flying] = flight[place]
+                flying += 1
         upcoming, left, taken, flying = _accept(
             rules, state, requests, cycle, window, left, upcoming, taken, flight, flying
         )
@@ -152,22 +160,6 @@ def _accept(
         window[left] = window[place]
         left, place = left + 1, place + 1
     return upcoming, left, taken, flying
-
-
-@inlined
-def _arrived(rules: Rules, state: ControllerState, requests: Numbers, cycle: int, flight: Numbers, flying: int) -> int:
-    """Forget reads that were done before this cycle; how many are still under way."""
-    if rules.outstanding == 0:
-        return 0
-    for c in range(len(state.channels)):
-        advance(rules, state, requests, c, cycle, 0, 0, 0)
-    left = 0
-    for place in range(flying):
-        done = requests[DONE, flight[place]]
-        if done < 0 or done >= cycle:
-            flight[left] = flight[place]
-            left += 1
-    return left
 
 
 @inlined

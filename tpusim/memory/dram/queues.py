@@ -210,21 +210,17 @@ def take_in(rules: Rules, m: Numbers, banks: Numbers, requests: Numbers, request
         requests[MERGED, request] = requests[MERGED, other]
         requests[MERGED, other] = request
         return
-    _wait(m, banks[requests[BANK, request]], requests, request)
-    m[WRITES if write else READS] += 1
-    if write or banks[requests[BANK, request], LENGTH] < rules.depth:
-        m[NEXT] = min(m[NEXT], now)
-
-
-@inlined
-def _wait(m: Numbers, bank: Numbers, requests: Numbers, request: int) -> None:
-    """Put a request behind those that wait for its bank."""
+    bank = banks[requests[BANK, request]]
     if bank[LENGTH] == 0 and bank[FIRST_READ] < 0 and bank[FIRST_WRITE] < 0:
         m[BANKS_ACTIVE + m[ACTIVE]] = requests[BANK, request]
         m[ACTIVE] += 1
-    first, last = (FIRST_WRITE, LAST_WRITE) if requests[WRITE, request] else (FIRST_READ, LAST_READ)
+    # Behind those that wait for its bank.
+    first, last = (FIRST_WRITE, LAST_WRITE) if write else (FIRST_READ, LAST_READ)
     if bank[first] < 0:
         bank[first] = request
     else:
         requests[BEHIND, bank[last]] = request
     bank[last] = request
+    m[WRITES if write else READS] += 1
+    if write or bank[LENGTH] < rules.depth:
+        m[NEXT] = min(m[NEXT], now)

@@ -7,7 +7,6 @@ every row has its own; then all are handed on, row r's through r registers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,7 +54,12 @@ class Settings:
     @classmethod
     def of(cls, program: Program, lanes: int) -> Settings:
         """All settings that a Program needs."""
-        number = {reads: at for at, reads in enumerate(dict.fromkeys(_reads(program)))}
+        # How each pass reads, what each vector step reads and writes, then each part of a spill that says so.
+        passes = [stream.reads for stream in program.streams]
+        vectors = [feed for step in program.vectors for feed in (*step.operands, step.writes)]
+        spills = (part for step in program.steps if isinstance(step, Spill) for part in step.parts)
+        feeds = dict.fromkeys([*passes, *vectors, *(part.feed for part in spills if part.feed is not None)])
+        number = {feed: at for at, feed in enumerate(feeds)}
         groups = (group for reads in number for group in reads.groups)
         known = {pattern: at for at, pattern in enumerate(dict.fromkeys(group.pattern for group in groups))}
         patterns = np.full((len(number), lanes), UNFED)
@@ -78,15 +82,6 @@ class Settings:
                 bases[at] = len(tables), 0
                 tables += each.addresses
         return cls(patterns, own, bases, counters, np.array(tables, np.int64), number)
-
-
-def _reads(program: Program) -> Iterator[Feed]:
-    """How each pass reads, what each vector step reads and writes, then each part of a spill that says so."""
-    yield from (stream.reads for stream in program.streams)
-    yield from (feed for step in program.vectors for feed in (*step.operands, step.writes))
-    for step in program.steps:
-        if isinstance(step, Spill):
-            yield from (part.feed for part in step.parts if part.feed is not None)
 
 
 @kernel

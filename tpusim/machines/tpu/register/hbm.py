@@ -45,17 +45,18 @@ class HbmWords:
         for each in program.tensors:
             content = operands.get(each.name, np.full(each.shape, np.nan))
             self.tensors[each.name] = np.array(content, program.number).reshape(each.shape)
-        transfers = {i: step for i, step in enumerate(program.steps) if isinstance(step, LaneTransfer)}
-        sizes = [step.lanes * step.words for step in transfers.values()]
-        self.first = dict(zip(transfers, accumulate(sizes, initial=0), strict=False))
+        steps = enumerate(program.steps)
+        self.transfers = {index: step for index, step in steps if isinstance(step, LaneTransfer)}
+        sizes = [step.lanes * step.words for step in self.transfers.values()]
+        self.first = dict(zip(self.transfers, accumulate(sizes, initial=0), strict=False))
         self.addresses: dict[int, Counts] = {}
         self.used = np.zeros(sum(sizes), np.bool_)
         self.values: Floats = np.zeros((sum(sizes), word_elements), program.number)
         # Spills that lane 0 has ended; the last words of other lanes may still be on their way.
         self.spilled: list[int] = []
-        # By prefetch under way, the elements that it brings to the scratch memory, and where they lie in their tensor.
-        self.fetched: dict[int, list[tuple[Counts, Floats]]] = {}
-        for index, step in transfers.items():
+        # By prefetch under way, the tensor that it fills in the scratch memory, and elements by their places in it.
+        self.fetched: dict[int, list[tuple[Floats, Counts, Floats]]] = {}
+        for index, step in self.transfers.items():
             addresses = [
                 np.full(each.words, NOWHERE) if each.feed else each.base + np.arange(each.words) for each in step.parts
             ]
@@ -67,7 +68,7 @@ class HbmWords:
         """Bring the words of a fill that begins: its elements as they are now, those of all spills up to the last among
         its `sources` in every lane.
         """
-        step, place = self._transfer(index), self._of(index, self.values)
+        step, place = self.transfers[index], self._of(index, self.values)
         until = max((each for each in sources if isinstance(self.program.steps[each], Spill)), default=-1)
         # These need not be looked for again.
         while self.spilled and self.spilled[0] <= until:
@@ -79,14 +80,13 @@ class HbmWords:
         """Take the elements of a prefetch that begins as they are in HBM now."""
         content = self.tensor(step.tensor.name).reshape(-1)
         places = (_elements(part, step.tensor.shape) for part in step.parts)
-        self.fetched[index] = [(inside, content[inside]) for at in places for inside in (at[at != NOTHING],)]
+        to = self.tensors[step.to.name].reshape(-1)
+        self.fetched[index] = [(to, inside, content[inside]) for at in places for inside in (at[at != NOTHING],)]
 
     def prefetched(self, index: int) -> None:
         """The elements of a prefetch are in the scratch memory."""
-        step = self.program.steps[index]
-        assert isinstance(step, Prefetch)
-        for places, values in self.fetched.pop(index):
-            self.tensors[step.to.name].reshape(-1)[places] = values
+        for to, places, values in self.fetched.pop(index):
+            to[places] = values
 
     def fetch_for_banks(self, step: BankFill) -> tuple[Counts, Floats]:
         """(address, word [W]) of every word of a fill that begins, as it is in HBM now."""
@@ -105,13 +105,13 @@ class HbmWords:
         """A tensor as it lies in HBM now."""
         made = self.program.makers.get(name, (name,))
         for index in self.spilled:
-            if self._transfer(index).tensor.name in made:
+            if self.transfers[index].tensor.name in made:
                 self._store(index)
         return self.tensors[name]
 
     def _store(self, index: int) -> None:
         """Put the words of a spill into its tensor; not those that readers are given instead of what it keeps."""
-        step, place = self._transfer(index), self._of(index, self.values)
+        step, place = self.transfers[index], self._of(index, self.values)
         if self.program.instead(step.tensor.name):
             return
         names = [step.tensor.name, *self.program.copies(step.tensor.name)]
@@ -135,14 +135,9 @@ class HbmWords:
             for name in self.program.instead(step.tensor.name):
                 words[...] = self.tensors[name].reshape(-1)[elements]
 
-    def _transfer(self, index: int) -> LaneTransfer:
-        step = self.program.steps[index]
-        assert isinstance(step, LaneTransfer)
-        return step
-
     def _of(self, index: int, cells: NDArray[Any]) -> NDArray[Any]:
         """A view [lane, word, ...] of a transfer's share of `cells`, of all words of all transfers."""
-        step, first = self._transfer(index), self.first[index]
+        step, first = self.transfers[index], self.first[index]
         return cells[first : first + step.lanes * step.words].reshape(step.lanes, step.words, *cells.shape[1:])
 
 
