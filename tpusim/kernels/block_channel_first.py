@@ -70,7 +70,16 @@ def convolve(
         InputError: an unknown order, a grouped convolution, tensors of other shapes than `shapes` or too large, or
             Triton is not installed.
     """
-    _check(layer, {"ifmap": ifmap, "filters": filters, "ofmap": ofmap}, order)
+    if order not in ORDERS:
+        raise InputError(f"unknown order {order!r}{did_you_mean(order, ORDERS)}; there is {', '.join(ORDERS)}")
+    if layer.groups > 1:
+        raise InputError(f"layer {layer.name}: has {layer.groups} groups, and the kernel is for layers of one")
+    tensors = {"ifmap": ifmap, "filters": filters, "ofmap": ofmap}
+    for name, wanted in shapes(layer, ifmap.shape[0]).items():
+        if (found := tuple(tensors[name].shape)) != wanted:
+            raise InputError(f"layer {layer.name}: its {name} is {found}, and should be {wanted}")
+        if prod(wanted) > MOST_ELEMENTS:
+            raise InputError(f"layer {layer.name}: its {name} has over {MOST_ELEMENTS:,} elements; take fewer images")
     need("a kernel on a GPU", "Triton", "triton")
     from tpusim.kernels.triton_convolution import convolution
 
@@ -86,15 +95,3 @@ def convolve(
         BLOCK_M=tile.pixels, BLOCK_N=tile.out_channels, BLOCK_K=tile.channels,
         num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
-
-
-def _check(layer: Conv2d, tensors: Mapping[str, DeviceTensor], order: str) -> None:
-    if order not in ORDERS:
-        raise InputError(f"unknown order {order!r}{did_you_mean(order, ORDERS)}; there is {', '.join(ORDERS)}")
-    if layer.groups > 1:
-        raise InputError(f"layer {layer.name}: has {layer.groups} groups, and the kernel is for layers of one")
-    for name, wanted in shapes(layer, tensors["ifmap"].shape[0]).items():
-        if (found := tuple(tensors[name].shape)) != wanted:
-            raise InputError(f"layer {layer.name}: its {name} is {found}, and should be {wanted}")
-        if prod(wanted) > MOST_ELEMENTS:
-            raise InputError(f"layer {layer.name}: its {name} has over {MOST_ELEMENTS:,} elements; take fewer images")

@@ -120,18 +120,13 @@ class Bursts:
         whole, rest = divmod(runs.base, self.burst)
         kind = runs._replace(base=rest)
         if kind not in self._known:
-            self._known[kind] = _once(_touched(kind.starts, kind.size, self.burst)) * self.burst
+            # The numbers of the bursts that each run touches, run after run.
+            first, last = kind.starts // self.burst, (kind.starts + kind.size - 1) // self.burst
+            counts = last - first + 1
+            ends = np.cumsum(counts)
+            touched = np.repeat(first - ends + counts, counts) + np.arange(ends[-1])
+            self._known[kind] = _once(touched) * self.burst
         return self._known[kind] + whole * self.burst
-
-
-def _touched(starts: Addresses, size: int, burst: int) -> Addresses:
-    """The numbers of the bursts that runs of `size` bytes touch, run after run."""
-    first, last = starts // burst, (starts + size - 1) // burst
-    counts = last - first + 1
-    if (counts == counts[0]).all():
-        return np.asarray(np.add.outer(first, np.arange(counts[0])).ravel())
-    ends = np.cumsum(counts)
-    return np.repeat(first - ends + counts, counts) + np.arange(ends[-1])
 
 
 def _once(numbers: Addresses) -> Addresses:
@@ -178,22 +173,18 @@ class Stored:
         part is inside the tensor.
         """
         base, size, levels = self.base, self.element_bytes, {}
-        for axis, extent, padded, stride in self._inwards:
-            part = _stored(region[axis], extent, padded)
-            count, apart = len(part), part.step * stride
+        shape, padded, strides = self.shape, self.padded, self.apart
+        for axis in reversed(self.order):
+            part = _stored(region[axis], shape[axis], padded[axis])
+            count, apart = len(part), part.step * strides[axis]
             if not count:
                 return None
-            base += part.start * stride
+            base += part.start * strides[axis]
             if apart == size or (apart < self.burst and axis == self.order[-1]):
                 size += (count - 1) * apart
             elif count > 1:
                 levels[axis] = count, apart
         return Runs(base, tuple([levels[axis] for axis in self.needed if axis in levels]) if levels else (), size)
-
-    @cached_property
-    def _inwards(self) -> list[tuple[int, int, int, int]]:
-        """Each axis, the innermost first: its elements, its elements with padding, the bytes from one to the next."""
-        return [(axis, self.shape[axis], self.padded[axis], self.apart[axis]) for axis in reversed(self.order)]
 
 
 def _stored(part: range, extent: int, padded: int) -> range:
@@ -240,23 +231,18 @@ def read_layouts(value: object) -> Layouts:
     named, problems = [], []
     for tensor, order in value.items():
         try:
-            named.append((str(tensor), _order_of(tensor, order)))
+            if tensor not in TENSORS:
+                raise InputError(unknown_key(str(tensor), TENSORS, did_you_mean(str(tensor), TENSORS), " in layout"))
+            if tensor == FILTER and order not in FILTERS:
+                hint = did_you_mean(str(order), FILTERS) or ";"
+                said = f"is not a layout of the filter{hint} write {' or '.join(FILTERS)}"
+                raise InputError(f"{show(order)} {said}")
+            named.append((tensor, str(order) if tensor == FILTER else _order(order)))
         except InputError as error:
             problems.append(Problem(str(error), str(tensor)))
     if problems:
         raise InputError(problems)
     return Layouts(named=tuple(sorted(each for each in named if each[1] != Layouts().of(each[0]))))
-
-
-def _order_of(tensor: object, order: object) -> str:
-    if tensor not in TENSORS:
-        raise InputError(unknown_key(str(tensor), TENSORS, did_you_mean(str(tensor), TENSORS), " in layout"))
-    if tensor != FILTER:
-        return _order(order)
-    if order not in FILTERS:
-        hint = did_you_mean(str(order), FILTERS) or ";"
-        raise InputError(f"{show(order)} is not a layout of the filter{hint} write {' or '.join(FILTERS)}")
-    return str(order)
 
 
 def _order(value: object) -> str:

@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import dataclass, replace
 from itertools import permutations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +24,6 @@ from tpusim.machines.tpu.observation.timing import Timing, split
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Step, Stream
 from tpusim.machines.tpu.program.transfers import Spill
-from tpusim.machines.tpu.register.machine import Registered
 from tpusim.machines.tpu.register.wires import Wires
 from tpusim.network.ops.array_op import Conv2d, Gemm
 from tpusim.network.workload import Workload
@@ -150,7 +150,7 @@ def test_streams_are_the_passes() -> None:
 class Quiet:
     """A unit that must not drive a wire while it samples."""
 
-    unit: Registered
+    unit: Any
     wires: Wires
 
     def sample(self) -> None:

@@ -11,7 +11,7 @@ import pytest
 from tpusim.memory.dram.clocked import Clocked
 from tpusim.memory.dram.device import _ONE_ACCESS, Device, load_device
 from tpusim.memory.dram.one_pass import OnePass
-from tpusim.memory.dram.rules import ACT, BANK, GROUP, PRE, RD, REF, gaps
+from tpusim.memory.dram.rules import ACT, PRE, RD, REF, Rules
 
 CASES = int(os.environ.get("TPUSIM_CASES", 1000))
 
@@ -108,8 +108,9 @@ def test_nothing_depends_on_what_comes_after() -> None:
 
 
 def test_reads_and_writes_hold_back_only_what_the_one_pass_model_looks_at() -> None:
-    """The model takes them for the only commands that its fast loop issues (`channel._follow_column`)."""
+    """The model takes them for the only commands that its fast loop issues (`channel._row_hits`)."""
     for seed in range(50):
-        table = gaps(random_device(np.random.default_rng(seed)))
-        assert not table[BANK, RD:REF, RD:REF].any()
-        assert not table[GROUP:, RD:REF, [ACT, PRE, REF]].any()
+        found = Rules.of(random_device(np.random.default_rng(seed)))
+        assert not found.same_bank[RD:REF, RD:REF].any()
+        for table in (found.same_group, found.same_channel):
+            assert not table[RD:REF, [ACT, PRE, REF]].any()

@@ -9,7 +9,7 @@ from tests import ROOT
 from tpusim.base.errors import InputError
 from tpusim.input.source import shipped
 from tpusim.memory.dram.device import load_device
-from tpusim.memory.dram.requests import places
+from tpusim.memory.dram.rules import places
 
 PLAIN = (ROOT / "configs" / "dram" / "hbm2_1ch.yaml").read_text()
 

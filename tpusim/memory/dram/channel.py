@@ -41,28 +41,20 @@ from tpusim.memory.dram.queues import (
     remove,
     take_one,
 )
-from tpusim.memory.dram.requests import DONE, KIND, KINDS_OF_BURST, ROW
 from tpusim.memory.dram.rules import (
     ACT,
     ALL_BANKS,
-    BANKS,
-    CLOSED,
-    DEPTH,
+    DONE,
     FAR,
-    GAPS,
-    GROUP_BANKS,
-    INTERVAL,
     NO_REFRESH,
     PER_BANK,
     PRE,
     RD,
-    READ_CYCLES,
     REF,
-    REFRESH,
-    WINDOW,
+    ROW,
     WR,
-    WRITE_CYCLES,
     Numbers,
+    Rules,
     inlined,
     kernel,
     part,
@@ -93,36 +85,31 @@ _EVERY = -2
 
 
 class ControllerState(NamedTuple):
-    """int64[channels, ...]: the channels; of each its groups, with the earliest cycles of commands; banks; `seen`.
-
-    `seen` counts pending reads, then writes, by the KIND of their burst: most requests need not look for their own.
-    """
+    """int64[channels, ...]: the channels; of each its groups, with the earliest cycles of commands; and its banks."""
 
     channels: Numbers
     groups: Numbers
     banks: Numbers
-    seen: Numbers
 
 
-def fresh(rules: Numbers, channels: int, first_refresh: int) -> ControllerState:
+def fresh(rules: Rules, channels: int, first_refresh: int) -> ControllerState:
     """Make the state of channels in which nothing has happened yet."""
-    banks, groups = int(rules[BANKS]), int(rules[BANKS] // rules[GROUP_BANKS])
+    banks, groups = rules.banks, rules.banks // rules.group_banks
     m = np.zeros((channels, BANKS_ACTIVE + banks), np.int64)
-    m[:, REFRESH_AT] = FAR if rules[REFRESH] == NO_REFRESH else first_refresh
+    m[:, REFRESH_AT] = FAR if rules.refresh == NO_REFRESH else first_refresh
     m[:, NEXT] = m[:, REFRESH_AT]
     m[:, WAKE] = FAR
     m[:, LAST] = -1
     m[:, ACTS : ACTS + 4] = -FAR
-    of_banks = np.zeros((channels, banks, QUEUE + 2 * int(rules[DEPTH])), np.int64)
+    of_banks = np.zeros((channels, banks, QUEUE + 2 * rules.depth), np.int64)
     of_banks[..., [OPEN, READ_HIT, WRITE_HIT, FIRST_READ, LAST_READ, FIRST_WRITE, LAST_WRITE]] = -1
-    of_banks[..., IN_GROUP] = np.arange(banks) // rules[GROUP_BANKS]
-    of_groups, seen = np.zeros((channels, groups, 5), np.int64), np.zeros((channels, 2 * KINDS_OF_BURST), np.int64)
-    return ControllerState(m, of_groups, of_banks, seen)
+    of_banks[..., IN_GROUP] = np.arange(banks) // rules.group_banks
+    return ControllerState(m, np.zeros((channels, groups, 5), np.int64), of_banks)
 
 
 @inlined
 def advance(
-    rules: Numbers, state: ControllerState, requests: Numbers, c: int, until: int, reads: int, writes: int, left: int
+    rules: Rules, state: ControllerState, requests: Numbers, c: int, until: int, reads: int, writes: int, left: int
 ) -> bool:
     """Do all that a channel does before cycle `until`, or less: the channel stops as soon as fewer than `reads` reads
     wait, fewer than `writes` writes, or fewer than `left` requests are left at all.
@@ -135,29 +122,29 @@ def advance(
 
 
 @kernel
-def _go_on(rules: Numbers, state: ControllerState, requests: Numbers, c: int) -> bool:
+def _go_on(rules: Rules, state: ControllerState, requests: Numbers, c: int) -> bool:
     """Go on to the limits that stand in the channel: as constants, each would be compiled to a loop of its own."""
-    m, groups, banks, seen = state.channels[c], state.groups[c], state.banks[c], state.seen[c]
+    m, groups, banks = state.channels[c], state.groups[c], state.banks[c]
     while not _enough(m):
         if m[NEXT] >= m[UNTIL]:
             return False
-        if not _row_hits(rules, m, groups, banks, seen, requests):
-            _step(rules, m, groups, banks, seen, requests)
+        if not _row_hits(rules, m, groups, banks, requests):
+            _step(rules, m, groups, banks, requests)
     return True
 
 
 @kernel
-def _step(rules: Numbers, m: Numbers, groups: Numbers, banks: Numbers, seen: Numbers, requests: Numbers) -> None:
+def _step(rules: Rules, m: Numbers, groups: Numbers, banks: Numbers, requests: Numbers) -> None:
     """Do all that the channel does in the cycle of its next event, and find out when the one after that is."""
     now = m[NEXT]
     m[HIT_BANKS] = 0
     if m[REFRESH_AT] <= now:
-        m[REFRESH_AT] += rules[INTERVAL]
+        m[REFRESH_AT] += rules.interval
         m[REFRESHES] += 1
         m[WAKE] = now
     if m[WAKE] <= now:
-        m[WAKE] = _commands(rules, m, groups, banks, seen, requests, now)
-    coming, (b, more) = m[REFRESH_AT], take_one(rules, m, banks, seen, requests)
+        m[WAKE] = _commands(rules, m, groups, banks, requests, now)
+    coming, (b, more) = m[REFRESH_AT], take_one(rules, m, banks, requests)
     if b >= 0:
         held = _held(rules, m)
         if held != _EVERY and held != b:
@@ -169,9 +156,7 @@ def _step(rules: Numbers, m: Numbers, groups: Numbers, banks: Numbers, seen: Num
 
 
 @inlined
-def _commands(
-    rules: Numbers, m: Numbers, groups: Numbers, banks: Numbers, seen: Numbers, requests: Numbers, now: int
-) -> int:
+def _commands(rules: Rules, m: Numbers, groups: Numbers, banks: Numbers, requests: Numbers, now: int) -> int:
     """Issue a command, and one for the other bus; when the next one may be issued."""
     wake, column, done = FAR, False, False
     if m[REFRESHES]:
@@ -187,23 +172,37 @@ def _commands(
         if done and is_column == column:
             break
         if is_column:
-            _access(rules, m, groups, bank, seen, requests, b, now)
+            # The first read or write of the open row that may come now.
+            read, write = bank[READ_HIT], bank[WRITE_HIT]
+            reads = read >= 0 and _soonest(m, group, bank, RD) <= now
+            writes = write >= 0 and _soonest(m, group, bank, WR) <= now
+            first = WRITE_HIT if writes and not (reads and read < write) else READ_HIT
+            m[HITTING] = _column(rules, m, groups, bank, requests, b, first, now)
         else:
-            _other_row(rules, m, group, bank, requests, now)
+            if bank[OPEN] < 0:
+                bank[OPEN], bank[USED] = requests[ROW, bank[QUEUE + bank[HEAD]]], 0
+                m[ACTS + m[FIRST_ACT]] = now
+                m[FIRST_ACT] = (m[FIRST_ACT] + 1) & 3
+                m[ACTIVATES] += 1
+                _follow(rules, m, group, bank, ACT, now)
+            else:
+                _precharge(rules, m, group, bank, now)
+                m[CONFLICTS] += 1
+            look(rules, bank, requests)
         done, column = True, is_column
     return now + 1
 
 
 @inlined
-def _held(rules: Numbers, m: Numbers) -> int:
+def _held(rules: Rules, m: Numbers) -> int:
     """The bank that waits for a refresh, _EVERY, or -1 for none."""
     if m[REFRESHES] == 0:
         return -1
-    return _EVERY if rules[REFRESH] == ALL_BANKS else int(m[REFRESH_BANK])
+    return _EVERY if rules.refresh == ALL_BANKS else int(m[REFRESH_BANK])
 
 
 @inlined
-def _search(rules: Numbers, m: Numbers, groups: Numbers, banks: Numbers, now: int) -> int:
+def _search(rules: Rules, m: Numbers, groups: Numbers, banks: Numbers, now: int) -> int:
     """The first bank, from the one after the last that was found, that has a command to issue; WAKE where none has."""
     held = _held(rules, m)
     found, first, nearest = -1, FAR, 0
@@ -213,7 +212,7 @@ def _search(rules: Numbers, m: Numbers, groups: Numbers, banks: Numbers, now: in
         if bank[LENGTH] == 0 or b == held or bank[NOT_BEFORE] > first:
             continue
         bank[NOT_BEFORE] = _due(rules, m, groups[bank[IN_GROUP]], bank)
-        when, turns = max(now, bank[NOT_BEFORE]), (b - m[TURN] - 1) & (rules[BANKS] - 1)
+        when, turns = max(now, bank[NOT_BEFORE]), (b - m[TURN] - 1) & (rules.banks - 1)
         if when < first or (when == first and turns < nearest):
             found, first, nearest = b, when, turns
     if first <= now:
@@ -230,10 +229,10 @@ def _soonest(m: Numbers, group: Numbers, bank: Numbers, command: int) -> int:
 
 
 @part
-def _due(rules: Numbers, m: Numbers, group: Numbers, bank: Numbers) -> int:
+def _due(rules: Rules, m: Numbers, group: Numbers, bank: Numbers) -> int:
     """The first cycle in which a bank, whose queue is not empty, has a command to issue."""
     if bank[OPEN] < 0:
-        return max(_soonest(m, group, bank, ACT), int(m[ACTS + m[FIRST_ACT]] + rules[WINDOW]))
+        return max(_soonest(m, group, bank, ACT), int(m[ACTS + m[FIRST_ACT]] + rules.window))
     when = FAR
     if bank[MAY_CLOSE]:
         when = _soonest(m, group, bank, PRE)
@@ -245,49 +244,18 @@ def _due(rules: Numbers, m: Numbers, group: Numbers, bank: Numbers) -> int:
 
 
 @inlined
-def _other_row(rules: Numbers, m: Numbers, group: Numbers, bank: Numbers, requests: Numbers, now: int) -> None:
-    """Open the row that the head of a bank's queue needs, or close the one that it does not."""
-    if bank[OPEN] < 0:
-        bank[OPEN], bank[USED] = requests[ROW, bank[QUEUE + bank[HEAD]]], 0
-        m[ACTS + m[FIRST_ACT]] = now
-        m[FIRST_ACT] = (m[FIRST_ACT] + 1) & 3
-        m[ACTIVATES] += 1
-        _follow(rules, m, group, bank, ACT, now)
-    else:
-        _precharge(rules, m, group, bank, now)
-        m[CONFLICTS] += 1
-    look(rules, bank, requests)
-
-
-@inlined
-def _precharge(rules: Numbers, m: Numbers, group: Numbers, bank: Numbers, now: int) -> None:
+def _precharge(rules: Rules, m: Numbers, group: Numbers, bank: Numbers, now: int) -> None:
     bank[OPEN], bank[NOT_BEFORE] = -1, 0
     _follow(rules, m, group, bank, PRE, now)
 
 
 @inlined
-def _follow(rules: Numbers, m: Numbers, group: Numbers, bank: Numbers, command: int, now: int) -> None:
+def _follow(rules: Rules, m: Numbers, group: Numbers, bank: Numbers, command: int, now: int) -> None:
     """Hold back what must not come too soon after a command."""
-    gap = GAPS + 5 * command
     for later in range(5):
-        _hold(bank, BANK_NEAR + later, now + rules[gap + later])
-        _hold(group, later, now + rules[gap + 25 + later])
-        _hold(m, NEAR + later, now + rules[gap + 50 + later])
-
-
-@inlined
-def _follow_column(rules: Numbers, m: Numbers, group: Numbers, bank: Numbers, command: int, now: int) -> None:
-    """Hold back what must not come too soon after a read or write: the end of its row, and accesses near to it."""
-    gap = GAPS + 5 * command
-    if rules[CLOSED]:
-        _hold(bank, BANK_NEAR + ACT, now + rules[gap + ACT])
-        _hold(bank, BANK_NEAR + REF, now + rules[gap + REF])
-    else:
-        _hold(bank, BANK_NEAR + PRE, now + rules[gap + PRE])
-    _hold(group, RD, now + rules[gap + 25 + RD])
-    _hold(group, WR, now + rules[gap + 25 + WR])
-    _hold(m, NEAR + RD, now + rules[gap + 50 + RD])
-    _hold(m, NEAR + WR, now + rules[gap + 50 + WR])
+        _hold(bank, BANK_NEAR + later, now + rules.same_bank[command, later])
+        _hold(group, later, now + rules.same_group[command, later])
+        _hold(m, NEAR + later, now + rules.same_channel[command, later])
 
 
 @inlined
@@ -295,21 +263,9 @@ def _hold(earliest: Numbers, command: int, until: int) -> None:
     earliest[command] = max(earliest[command], until)
 
 
-@inlined
-def _access(
-    rules: Numbers, m: Numbers, groups: Numbers, bank: Numbers, seen: Numbers, requests: Numbers, b: int, now: int
-) -> None:
-    """Issue the column command of the first read or write of the open row that may come now."""
-    read, write, group = bank[READ_HIT], bank[WRITE_HIT], groups[bank[IN_GROUP]]
-    reads = read >= 0 and _soonest(m, group, bank, RD) <= now
-    writes = write >= 0 and _soonest(m, group, bank, WR) <= now
-    first = WRITE_HIT if writes and not (reads and read < write) else READ_HIT
-    m[HITTING] = _column(rules, m, groups, bank, seen, requests, b, first, now)
-
-
 @part
 def _column(
-    rules: Numbers, m: Numbers, groups: Numbers, bank: Numbers, seen: Numbers, requests: Numbers,
+    rules: Rules, m: Numbers, groups: Numbers, bank: Numbers, requests: Numbers,
     b: int, first: int, now: int,
 ) -> bool:  # fmt: skip
     """Issue the column command of the first read, or write, of a bank's open row; whether the next head is one, too."""
@@ -319,25 +275,23 @@ def _column(
     m[LAST], m[MAY_MOVE] = now, 1
     m[HITS] += bank[USED] > 0
     bank[USED] += 1
-    if rules[CLOSED]:
+    if rules.closed:
         bank[OPEN] = -1
     m[WRITE_BURSTS if write else READ_BURSTS] += 1
-    if not m[DISTINCT]:
-        seen[write * KINDS_OF_BURST + requests[KIND, request]] -= 1
-    done = now + rules[WRITE_CYCLES if write else READ_CYCLES]
+    done = now + (rules.write_cycles if write else rules.read_cycles)
     while request >= 0:
         requests[DONE, request] = done
         request = requests[MERGED, request]
     again = remove(rules, bank, requests, position, write)
     idle(m, bank, b)
-    _follow_column(rules, m, groups[bank[IN_GROUP]], bank, WR if write else RD, now)
+    _follow(rules, m, groups[bank[IN_GROUP]], bank, WR if write else RD, now)
     return again
 
 
 @inlined
-def _refresh(rules: Numbers, m: Numbers, groups: Numbers, banks: Numbers, now: int) -> int:
+def _refresh(rules: Rules, m: Numbers, groups: Numbers, banks: Numbers, now: int) -> int:
     """Work at the refresh that is waiting; the cycle of its next command, `now` if it has just been issued."""
-    begin, count = (m[REFRESH_BANK], 1) if rules[REFRESH] == PER_BANK else (0, rules[BANKS])
+    begin, count = (m[REFRESH_BANK], 1) if rules.refresh == PER_BANK else (0, rules.banks)
     closing, ready = FAR, 0
     for b in range(begin, begin + count):
         bank = banks[b]
@@ -354,17 +308,17 @@ def _refresh(rules: Numbers, m: Numbers, groups: Numbers, banks: Numbers, now: i
     _follow(rules, m, groups[banks[begin, IN_GROUP]], banks[begin], REF, now)
     m[REFRESHED] += 1
     m[REFRESHES] -= 1
-    m[REFRESH_BANK] = (m[REFRESH_BANK] + 1) % rules[BANKS]
+    m[REFRESH_BANK] = (m[REFRESH_BANK] + 1) % rules.banks
     return now
 
 
 @inlined
-def _row_hits(rules: Numbers, m: Numbers, groups: Numbers, banks: Numbers, seen: Numbers, requests: Numbers) -> bool:
+def _row_hits(rules: Rules, m: Numbers, groups: Numbers, banks: Numbers, requests: Numbers) -> bool:
     """Do what is to be done, as long as heads of queues read, or write, open rows and it is not `_enough`.
 
     The cycles are those of `_step`, with less to look at. Returns whether anything was done.
     """
-    if not m[HITTING] or m[REFRESHES] or not m[DISTINCT] or rules[CLOSED]:
+    if not m[HITTING] or m[REFRESHES] or not m[DISTINCT] or rules.closed:
         return False
     if m[HIT_BANKS] == 0:
         _find(rules, m, groups, banks)
@@ -372,7 +326,7 @@ def _row_hits(rules: Numbers, m: Numbers, groups: Numbers, banks: Numbers, seen:
     first = WRITE_HIT if write else READ_HIT
     command, limit = WR if write else RD, min(m[UNTIL], others, m[REFRESH_AT])
     # Where another command may follow in the same cycle, one search is not enough.
-    alone = rules[GAPS + 50 + 6 * command] > 0 and rules[GAPS + 5 * command + PRE] > 0
+    alone = rules.same_channel[command, command] > 0 and rules.same_bank[command, PRE] > 0
     if count == 0 or m[NEXT] >= limit or not alone:
         m[HITTING] = 0
         return False
@@ -381,11 +335,13 @@ def _row_hits(rules: Numbers, m: Numbers, groups: Numbers, banks: Numbers, seen:
         now = m[NEXT]
         if when <= now:
             m[TURN] = b
-            same = _column(rules, m, groups, banks[b], seen, requests, b, first, now)
+            same = _column(rules, m, groups, banks[b], requests, b, first, now)
             b, when = _next(rules, m, groups, banks, count, command, now + 1)
-        coming, (moved, more) = m[REFRESH_AT], take_one(rules, m, banks, seen, requests)
+        coming, (moved, more) = m[REFRESH_AT], take_one(rules, m, banks, requests)
         if moved >= 0:
-            same = same and _as_before(banks[moved], write)
+            # What the bank does next has to be what it was before the request came to its queue.
+            bank = banks[moved]
+            same = same and bank[LENGTH] > 1 and (bank[OPEN] < 0 or _heads(bank, write))
             coming = now + 1 if more else coming
         m[CLOCK] = now + 1
         m[WAKE] = min(when, others) if same else now + 1
@@ -404,7 +360,7 @@ def _enough(m: Numbers) -> bool:
 
 
 @inlined
-def _find(rules: Numbers, m: Numbers, groups: Numbers, banks: Numbers) -> None:
+def _find(rules: Rules, m: Numbers, groups: Numbers, banks: Numbers) -> None:
     """Find the banks whose heads are reads, or writes, of their open row, and the cycle in which others have work."""
     count, write, others = 0, False, FAR
     for place in range(m[ACTIVE]):
@@ -433,14 +389,8 @@ def _heads(bank: Numbers, write: bool) -> bool:
 
 
 @inlined
-def _as_before(bank: Numbers, write: bool) -> bool:
-    """Whether a bank has nothing else to do next than before a request came to its queue."""
-    return bool(bank[LENGTH] > 1 and (bank[OPEN] < 0 or _heads(bank, write)))
-
-
-@inlined
 def _next(
-    rules: Numbers, m: Numbers, groups: Numbers, banks: Numbers, count: int, command: int, now: int
+    rules: Rules, m: Numbers, groups: Numbers, banks: Numbers, count: int, command: int, now: int
 ) -> tuple[int, int]:
     """The bank that comes next, from cycle `now` on, and when; FAR where none has a command queued."""
     found, first, nearest = -1, FAR, 0
@@ -450,7 +400,7 @@ def _next(
         if bank[LENGTH] == 0:
             continue
         when = max(now, _soonest(m, groups[bank[IN_GROUP]], bank, command))
-        turns = (b - m[TURN] - 1) & (rules[BANKS] - 1)
+        turns = (b - m[TURN] - 1) & (rules.banks - 1)
         if when < first or (when == first and turns < nearest):
             found, first, nearest = b, when, turns
     return found, first

@@ -8,65 +8,47 @@
 
 Transfers are taken in the order in which they are offered, none before the one before has been accepted to the last;
 the same transfers with the same starts give `OnePass` the same cycles. The model is the witness of the one-pass model,
-with which it shares what a device is and what is asked of it (`rules`, `requests`), nothing else.
+with which it shares what a device is and what is asked of it (`rules`), nothing else.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from tpusim.base.errors import InputError
 from tpusim.memory.dram.device import Device
-from tpusim.memory.dram.requests import (
+from tpusim.memory.dram.rules import (
     ACCEPTED,
+    ACT,
+    ALL_BANKS,
     BANK,
     BURST,
     CHANNEL,
     DONE,
     FINAL,
     MODELS_OWN,
+    NO_REFRESH,
+    PER_BANK,
+    PRE,
+    RD,
+    REF,
     REQUEST_SIZE,
     ROW,
     TIME,
+    WR,
     WRITE,
     Counts,
-    Requested,
-    Served,
-    transfer,
-)
-from tpusim.memory.dram.rules import (
-    ACT,
-    ALL_BANKS,
-    BANKS,
-    CLOSED,
-    DEPTH,
-    GAPS,
-    GROUP_BANKS,
-    IDLE_WRITES,
-    INTERVAL,
-    LOOKAHEAD,
-    NO_REFRESH,
-    OUTSTANDING,
-    PER_BANK,
-    PER_CYCLE,
-    PRE,
-    RD,
-    READ_CYCLES,
-    REF,
-    REFRESH,
-    ROW_HITS,
-    WAITING,
-    WINDOW,
-    WR,
-    WRITE_CYCLES,
     Numbers,
+    Requested,
+    Rules,
+    Served,
     inlined,
     kernel,
     part,
-    rules,
+    transfer,
 )
 
 # A request, here a row: its transfer, and another request that its column command serves too, or -1.
@@ -112,30 +94,22 @@ class Offered:
     def __init__(self, rows: Numbers, begin: int) -> None:
         """`rows` are its requests, the first of which is number `begin` of those on their way."""
         self.begin, self.past = begin, begin + len(rows)
-        self._rows, self._finished = rows, False
-
-    def stand_in(self, table: Numbers) -> None:
-        """Read the answers from these requests of all transfers."""
-        self._rows = table[self.begin : self.past]
-
-    def leave(self) -> None:
-        """Keep the answers: the requests of other transfers take the place of these."""
-        self._rows = self._rows.copy()
+        self.rows, self._finished = rows, False
 
     @property
     def accepted(self) -> Numbers:
         """When each request was accepted."""
-        return self._rows[:, ACCEPTED]
+        return self.rows[:, ACCEPTED]
 
     @property
     def done(self) -> Numbers:
         """When the data of each request is there, or in the DRAM."""
-        return self._rows[:, DONE]
+        return self.rows[:, DONE]
 
     @property
     def times(self) -> Numbers:
         """The cycle before which each is not accepted; may be set, in order, as long as that cycle has not come."""
-        return self._rows[:, TIME]
+        return self.rows[:, TIME]
 
     @property
     def finished(self) -> bool:
@@ -156,20 +130,17 @@ class Clocked:
 
     def __init__(self, device: Device, first_refresh: int | None = None) -> None:
         self.now, self.requested = 0, Requested()
-        self._rules = r = rules(device)
+        self._rules = r = Rules.of(device)
         self._mapping = device.addresses()
-        due = int(r[INTERVAL]) if first_refresh is None else first_refresh
+        due = r.interval if first_refresh is None else first_refresh
         self._whole = np.array([0, due, 0, -1, 0])
-        channels, banks = device.channels, int(r[BANKS])
-        self._cells = np.zeros((channels, CELLS), np.int64)
-        self._cells[:, [LAST, COMPLETE]] = -1
-        self._banks = np.zeros((channels, banks, 3), np.int64)
-        self._banks[:, :, OPEN] = -1
-        self._earliest = np.zeros((channels, banks, 5), np.int64)
-        self._queues = np.zeros((channels, banks, int(r[DEPTH])), np.int64)
-        self._waiting = np.zeros((channels, 2, 0), np.int64)
-        self._requests = np.zeros((0, REQUEST_SIZE), np.int64)
-        self._window = np.zeros(int(r[LOOKAHEAD]), np.int64)
+        channels, banks = device.channels, r.banks
+        by_bank = channels, banks
+        sizes = (channels, CELLS), (*by_bank, 3), (*by_bank, 5), (*by_bank, r.depth), (channels, 2, 0)
+        self._every = ControllerArrays(*(np.zeros(size, np.int64) for size in (*sizes, (0, REQUEST_SIZE))))
+        self._every.cells[:, [LAST, COMPLETE]] = -1
+        self._every.banks[:, :, OPEN] = -1
+        self._window = np.zeros(r.lookahead, np.int64)
         # The transfers on their way.
         self._live: list[Offered] = []
         self._transfers = np.zeros((0, HELD + 1), np.int64)
@@ -179,35 +150,35 @@ class Clocked:
     ) -> Offered:
         """Hand over one transfer, as `OnePass.serve` takes it; its requests are accepted from the next cycle on.
 
-        Raises InputError, see `requests.transfer`.
+        Raises InputError, see `rules.transfer`.
         """
         rows = np.ascontiguousarray(transfer(self._mapping, addresses, write, times)[0].T)
         busiest = np.bincount(rows[:, CHANNEL]).max(initial=0)
         self.requested = self.requested.and_also(len(rows), int(busiest))
+        waiting, requests = self._every.waiting, self._every.requests
         if all(each.finished for each in self._live):
             for each in self._live:
-                each.leave()
-            self._live, self._requests, self._transfers = [], self._requests[:0], self._transfers[:0]
+                # The requests of other transfers take the place of these.
+                each.rows = each.rows.copy()
+            self._live, requests, self._transfers = [], requests[:0], self._transfers[:0]
             self._whole[AT] = 0
         rows[:, TRANSFER], rows[:, ALSO] = self._whole[OFFERED], -1
-        offered = Offered(rows, len(self._requests))
+        offered = Offered(rows, len(requests))
         self._live.append(offered)
         self._whole[OFFERED] += 1
-        self._requests = np.concatenate([self._requests, rows])
+        requests = np.concatenate([requests, rows])
         begins = (start, offered.begin, offered.past, offered.begin, 0)
         self._transfers = np.concatenate([self._transfers, [begins]])
         for each in self._live:
-            each.stand_in(self._requests)
-        room = len(self._live) * int(self._rules[WAITING]) - self._waiting.shape[2]
-        self._waiting = np.pad(self._waiting, [(0, 0), (0, 0), (0, max(0, room))])
+            each.rows = requests[each.begin : each.past]
+        room = max(0, len(self._live) * self._rules.waiting - waiting.shape[2])
+        waiting = np.pad(waiting, [(0, 0), (0, 0), (0, room)])
+        self._every = self._every._replace(waiting=waiting, requests=requests)
         return offered
 
     def clock(self, cycles: int = 1) -> None:
         """Go on by some cycles: in each, requests are accepted, then every channel issues its commands."""
-        _clock_cycles(
-            self._rules, self._whole, self._transfers, self._window, self._cells, self._banks, self._earliest,
-            self._queues, self._waiting, self._requests, cycles,
-        )  # fmt: skip
+        _clock_cycles(tuple(self._rules), self._whole, self._transfers, self._window, cycles, *self._every)
         self.now += cycles
 
     def serve(
@@ -223,28 +194,37 @@ class Clocked:
 
     def counts(self) -> Counts:
         """What has happened in each channel."""
-        return Counts(*self._cells[:, COUNTS : COUNTS + len(Counts._fields)].T.copy())
+        return Counts(*self._every.cells[:, COUNTS : COUNTS + len(Counts._fields)].T.copy())
 
 
 @kernel
 def _clock_cycles(
-    rules: Numbers, whole: Numbers, transfers: Numbers, window: Numbers, cells: Numbers, banks: Numbers,
-    earliest: Numbers, queues: Numbers, waiting: Numbers, requests: Numbers, cycles: int,
+    given: tuple[Any, ...], whole: Numbers, transfers: Numbers, window: Numbers, cycles: int, cells: Numbers,
+    banks: Numbers, earliest: Numbers, queues: Numbers, waiting: Numbers, requests: Numbers,
 ) -> None:  # fmt: skip
     """Do what happens in `cycles`: in each, requests of the `transfers` on their way are accepted, then every channel
     has its cycle.
 
-    `whole` is of the whole DRAM; `window` is room to work in.
+    `given` are the rules, a plain tuple, which takes much less time to hand over; `whole` is of the whole DRAM;
+    `window` is room to work in.
     """
+    rules = Rules(*given)
     every = ControllerArrays(cells, banks, earliest, queues, waiting, requests)
     for _ in range(cycles):
         _accept_all(rules, whole, transfers, window, every)
         now, first = whole[NOW], whole[FIRST_REFRESH]
-        due = rules[REFRESH] != NO_REFRESH and now >= first and (now - first) % rules[INTERVAL] == 0
-        for c in range(len(cells)):
+        due = rules.refresh != NO_REFRESH and now >= first and (now - first) % rules.interval == 0
+        for c in range(len(every.cells)):
             m = _channel(every, c)
             m.cells[REFRESHES] += due
-            _issue_two(rules, m, now)
+            # The first command that is ready, and the next one that is if it is for the other bus.
+            issued, column = int(m.cells[REFRESHES] > 0 and _refresh(rules, m, now)), False
+            while issued < 2:
+                b, position, command = _search(rules, m, now)
+                if b < 0 or (issued == 1 and (command >= RD) == column):
+                    break
+                _issue(rules, m, b, position, command, now)
+                issued, column = issued + 1, command >= RD
             _take_one(rules, m, now, whole[ACCEPTING])
         whole[NOW] += 1
 
@@ -258,33 +238,19 @@ def _channel(every: ControllerArrays, c: int) -> ControllerArrays:
 
 
 @part
-def _issue_two(rules: Numbers, m: ControllerArrays, now: int) -> None:
-    """Issue the first command that is ready, and the next one that is if it is for the other bus."""
-    issued, column = 0, False
-    if m.cells[REFRESHES] > 0 and _refresh(rules, m, now):
-        issued = 1
-    while issued < 2:
-        b, position, command = _search(rules, m, now)
-        if b < 0 or (issued == 1 and (command >= RD) == column):
-            break
-        _issue(rules, m, b, position, command, now)
-        issued, column = issued + 1, command >= RD
-
-
-@part
-def _search(rules: Numbers, m: ControllerArrays, now: int) -> tuple[int, int, int]:
+def _search(rules: Rules, m: ControllerArrays, now: int) -> tuple[int, int, int]:
     """Find the first bank, from the one found last, with a command ready: bank, entry of its queue, command; or -1."""
     b = m.cells[TURN]
-    for _ in range(rules[BANKS]):
-        b = b + 1 if b + 1 < rules[BANKS] else 0
+    for _ in range(rules.banks):
+        b = b + 1 if b + 1 < rules.banks else 0
         if m.banks[b, LENGTH] == 0:
             continue
-        refreshed = m.cells[REFRESHES] > 0 and (rules[REFRESH] == ALL_BANKS or m.cells[REFRESH_BANK] == b)
+        refreshed = m.cells[REFRESHES] > 0 and (rules.refresh == ALL_BANKS or m.cells[REFRESH_BANK] == b)
         for position in range(0 if refreshed else m.banks[b, LENGTH]):
             command = _needed(rules, m, b, position)
             if command < 0 or now < m.earliest[b, command]:
                 continue
-            if command == ACT and m.cells[ACTIVATES] >= 4 and now < m.cells[ACTS] + rules[WINDOW]:
+            if command == ACT and m.cells[ACTIVATES] >= 4 and now < m.cells[ACTS] + rules.window:
                 continue
             m.cells[TURN] = b
             return b, position, command
@@ -292,7 +258,7 @@ def _search(rules: Numbers, m: ControllerArrays, now: int) -> tuple[int, int, in
 
 
 @part
-def _needed(rules: Numbers, m: ControllerArrays, b: int, position: int) -> int:
+def _needed(rules: Rules, m: ControllerArrays, b: int, position: int) -> int:
     """The command that an entry of a queue needs next; -1 where it must not have it yet."""
     row, is_open = m.requests[m.queues[b, position], ROW], m.banks[b, OPEN]
     if is_open == row:
@@ -304,11 +270,11 @@ def _needed(rules: Numbers, m: ControllerArrays, b: int, position: int) -> int:
     hits = False
     for other in range(m.banks[b, LENGTH]):
         hits = hits or m.requests[m.queues[b, other], ROW] == is_open
-    return -1 if hits and m.banks[b, USED] < rules[ROW_HITS] else PRE
+    return -1 if hits and m.banks[b, USED] < rules.row_hits else PRE
 
 
 @part
-def _issue(rules: Numbers, m: ControllerArrays, b: int, position: int, command: int, now: int) -> None:
+def _issue(rules: Rules, m: ControllerArrays, b: int, position: int, command: int, now: int) -> None:
     """Issue the command that an entry of a bank's queue needs."""
     request = m.queues[b, position]
     _constrain(rules, m, b, command, now)
@@ -326,39 +292,39 @@ def _issue(rules: Numbers, m: ControllerArrays, b: int, position: int, command: 
         m.cells[COUNTS] += m.banks[b, USED] > 0
         m.cells[COUNTS + (3 if command == WR else 2)] += 1
         m.banks[b, USED] += 1
-        if rules[CLOSED]:
+        if rules.closed:
             m.banks[b, OPEN] = -1
         for place in range(position, m.banks[b, LENGTH] - 1):
             m.queues[b, place] = m.queues[b, place + 1]
         m.banks[b, LENGTH] -= 1
         m.cells[LAST] = now
         while request >= 0:
-            m.requests[request, DONE] = now + rules[WRITE_CYCLES if command == WR else READ_CYCLES]
+            m.requests[request, DONE] = now + (rules.write_cycles if command == WR else rules.read_cycles)
             request = m.requests[request, ALSO]
 
 
 @part
-def _constrain(rules: Numbers, m: ControllerArrays, b: int, command: int, now: int) -> None:
+def _constrain(rules: Rules, m: ControllerArrays, b: int, command: int, now: int) -> None:
     """Hold back every command of every bank that must not follow this one too soon."""
-    group = b // rules[GROUP_BANKS]
-    for other in range(rules[BANKS]):
-        same_group = other // rules[GROUP_BANKS] == group
+    group = b // rules.group_banks
+    for other in range(rules.banks):
+        same_group = other // rules.group_banks == group
         for later in range(5):
-            gap = rules[GAPS + 50 + 5 * command + later]
+            gap = rules.same_channel[command, later]
             if same_group:
-                gap = max(gap, rules[GAPS + 25 + 5 * command + later])
+                gap = max(gap, rules.same_group[command, later])
             if other == b:
-                gap = max(gap, rules[GAPS + 5 * command + later])
+                gap = max(gap, rules.same_bank[command, later])
             if gap:
                 m.earliest[other, later] = max(m.earliest[other, later], now + gap)
 
 
 @part
-def _refresh(rules: Numbers, m: ControllerArrays, now: int) -> bool:
+def _refresh(rules: Rules, m: ControllerArrays, now: int) -> bool:
     """Close an open bank of those to be refreshed, or refresh them; whether a command was issued."""
     ready = True
-    for b in range(rules[BANKS]):
-        if rules[REFRESH] == PER_BANK and b != m.cells[REFRESH_BANK]:
+    for b in range(rules.banks):
+        if rules.refresh == PER_BANK and b != m.cells[REFRESH_BANK]:
             continue
         if m.banks[b, OPEN] < 0:
             ready = ready and now >= m.earliest[b, REF]
@@ -369,18 +335,18 @@ def _refresh(rules: Numbers, m: ControllerArrays, now: int) -> bool:
         else:
             ready = False
     if ready:
-        _constrain(rules, m, m.cells[REFRESH_BANK] if rules[REFRESH] == PER_BANK else 0, REF, now)
+        _constrain(rules, m, m.cells[REFRESH_BANK] if rules.refresh == PER_BANK else 0, REF, now)
         m.cells[COUNTS + 4] += 1
         m.cells[REFRESHES] -= 1
-        m.cells[REFRESH_BANK] = (m.cells[REFRESH_BANK] + 1) % rules[BANKS]
+        m.cells[REFRESH_BANK] = (m.cells[REFRESH_BANK] + 1) % rules.banks
     return ready
 
 
 @part
-def _accept_all(rules: Numbers, whole: Numbers, transfers: Numbers, window: Numbers, every: ControllerArrays) -> None:
+def _accept_all(rules: Rules, whole: Numbers, transfers: Numbers, window: Numbers, every: ControllerArrays) -> None:
     """Accept what can be in this cycle: the rest of a transfer, then the beginning of the next ones."""
     taken, now = 0, whole[NOW]
-    while whole[AT] < len(transfers) and taken < rules[PER_CYCLE]:
+    while whole[AT] < len(transfers) and taken < rules.per_cycle:
         coming = transfers[whole[AT]]
         if coming[START] > now:
             return
@@ -395,28 +361,40 @@ def _accept_all(rules: Numbers, whole: Numbers, transfers: Numbers, window: Numb
 
 
 @part
-def _accept(rules: Numbers, coming: Numbers, window: Numbers, every: ControllerArrays, taken: int, now: int) -> int:
+def _accept(rules: Rules, coming: Numbers, window: Numbers, every: ControllerArrays, taken: int, now: int) -> int:
     """Accept what can be of a transfer's requests in this cycle. Returns how many have then been accepted in it.
 
     The oldest requests are the first ones of `window`, as many as are held, then the upcoming ones.
     """
     flying, held, upcoming, begin, past = 0, coming[HELD], coming[UPCOMING], coming[BEGIN], coming[PAST]
-    for request in range(begin, upcoming if rules[OUTSTANDING] else begin):
+    for request in range(begin, upcoming if rules.outstanding else begin):
         read = every.requests[request, ACCEPTED] >= 0 and not every.requests[request, WRITE]
         flying += read and (every.requests[request, DONE] < 0 or every.requests[request, DONE] >= now)
     while held < len(window) and upcoming < past:
         window[held] = upcoming
         held, upcoming = held + 1, upcoming + 1
     place = 0
-    while place < held and taken < rules[PER_CYCLE]:
+    while place < held and taken < rules.per_cycle:
         request = window[place]
         c, kind = every.requests[request, CHANNEL], every.requests[request, WRITE]
-        limited = kind == 0 and 0 < rules[OUTSTANDING] <= flying
-        if limited or every.requests[request, TIME] > now or every.cells[c, OWN + kind] >= rules[WAITING]:
+        limited = kind == 0 and 0 < rules.outstanding <= flying
+        if limited or every.requests[request, TIME] > now or every.cells[c, OWN + kind] >= rules.waiting:
             place += 1
             continue
         every.requests[request, ACCEPTED] = now
-        _take_in(_channel(every, c), request, kind, now)
+        m = _channel(every, c)
+        if m.requests[request, FINAL]:
+            m.cells[COMPLETE] = m.requests[request, TRANSFER]
+        other = _pending(m, request, kind)
+        if kind == 0 and _pending(m, request, 1) >= 0:
+            m.requests[request, DONE] = now + 1
+        elif other >= 0:
+            m.requests[request, ALSO] = m.requests[other, ALSO]
+            m.requests[other, ALSO] = request
+        else:
+            m.waiting[kind, m.cells[LENGTHS + kind]] = request
+            m.cells[LENGTHS + kind] += 1
+            m.cells[OWN + kind] += 1
         taken, flying = taken + 1, flying + (kind == 0)
         for behind in range(place, held - 1):
             window[behind] = window[behind + 1]
@@ -429,57 +407,35 @@ def _accept(rules: Numbers, coming: Numbers, window: Numbers, every: ControllerA
 
 
 @part
-def _take_in(m: ControllerArrays, request: int, kind: int, now: int) -> None:
-    """Put a request that is accepted among those that wait, unless a pending request serves it too."""
-    if m.requests[request, FINAL]:
-        m.cells[COMPLETE] = m.requests[request, TRANSFER]
-    if kind == 0 and _pending(m, request, 1) >= 0:
-        m.requests[request, DONE] = now + 1
-        return
-    other = _pending(m, request, kind)
-    if other >= 0:
-        m.requests[request, ALSO] = m.requests[other, ALSO]
-        m.requests[other, ALSO] = request
-        return
-    m.waiting[kind, m.cells[LENGTHS + kind]] = request
-    m.cells[LENGTHS + kind] += 1
-    m.cells[OWN + kind] += 1
-
-
-@part
 def _pending(m: ControllerArrays, request: int, kind: int) -> int:
     """Find a request of the same transfer that will read or write the same burst by a command of its own; or -1."""
     b = m.requests[request, BANK]
-    for place in range(m.banks[b, LENGTH]):
-        if _same(m, m.queues[b, place], request, kind):
-            return int(m.queues[b, place])
-    for place in range(m.cells[LENGTHS + kind]):
-        if _same(m, m.waiting[kind, place], request, kind):
-            return int(m.waiting[kind, place])
+    queued = m.banks[b, LENGTH]
+    for place in range(queued + m.cells[LENGTHS + kind]):
+        one = m.queues[b, place] if place < queued else m.waiting[kind, place - queued]
+        same = m.requests[one, BURST] == m.requests[request, BURST] and m.requests[one, WRITE] == kind
+        if same and m.requests[one, TRANSFER] == m.requests[request, TRANSFER]:
+            return int(one)
     return -1
 
 
 @part
-def _same(m: ControllerArrays, one: int, other: int, kind: int) -> bool:
-    same = (
-        m.requests[one, BURST] == m.requests[other, BURST] and m.requests[one, TRANSFER] == m.requests[other, TRANSFER]
-    )
-    return bool(same and m.requests[one, WRITE] == kind)
-
-
-@part
-def _take_one(rules: Numbers, m: ControllerArrays, now: int, accepting: int) -> None:
+def _take_one(rules: Rules, m: ControllerArrays, now: int, accepting: int) -> None:
     """Move the oldest waiting request whose bank has room into the queue of its bank."""
     queued = 0
-    for b in range(rules[BANKS]):
+    for b in range(rules.banks):
         queued += m.banks[b, LENGTH]
     if queued == 0 and now > m.cells[LAST]:
-        m.cells[SERVED] = _oldest_transfer(m, accepting)
+        oldest = accepting
+        for kind in range(2):
+            if m.cells[LENGTHS + kind]:
+                oldest = min(oldest, m.requests[m.waiting[kind, 0], TRANSFER])
+        m.cells[SERVED] = oldest
     writes = 0
     for place in range(m.cells[LENGTHS + 1]):
         writes += m.requests[m.waiting[1, place], TRANSFER] == m.cells[SERVED]
-    idle = queued == 0 and (writes > rules[IDLE_WRITES] or m.cells[COMPLETE] >= m.cells[SERVED])
-    if m.cells[DRAIN] == 0 and writes > 0 and (writes >= rules[WAITING] or idle):
+    idle = queued == 0 and (writes > rules.idle_writes or m.cells[COMPLETE] >= m.cells[SERVED])
+    if m.cells[DRAIN] == 0 and writes > 0 and (writes >= rules.waiting or idle):
         m.cells[DRAIN] = writes
     kind = 1 if m.cells[DRAIN] > 0 else 0
     place = _eligible(rules, m, kind)
@@ -489,32 +445,8 @@ def _take_one(rules: Numbers, m: ControllerArrays, now: int, accepting: int) -> 
             place = _eligible(rules, m, 0)
         else:
             m.cells[DRAIN] -= 1
-    if place >= 0:
-        _move(m, kind, place, accepting)
-
-
-@part
-def _oldest_transfer(m: ControllerArrays, accepting: int) -> int:
-    oldest = accepting
-    for kind in range(2):
-        if m.cells[LENGTHS + kind]:
-            oldest = min(oldest, m.requests[m.waiting[kind, 0], TRANSFER])
-    return oldest
-
-
-@part
-def _eligible(rules: Numbers, m: ControllerArrays, kind: int) -> int:
-    """The place of the oldest waiting request of the transfer being served whose bank has room; or -1."""
-    for place in range(m.cells[LENGTHS + kind]):
-        request = m.waiting[kind, place]
-        room = m.banks[m.requests[request, BANK], LENGTH] < rules[DEPTH]
-        if room and m.requests[request, TRANSFER] == m.cells[SERVED]:
-            return place
-    return -1
-
-
-@part
-def _move(m: ControllerArrays, kind: int, place: int, accepting: int) -> None:
+    if place < 0:
+        return
     request = m.waiting[kind, place]
     for behind in range(place, m.cells[LENGTHS + kind] - 1):
         m.waiting[kind, behind] = m.waiting[kind, behind + 1]
@@ -523,3 +455,14 @@ def _move(m: ControllerArrays, kind: int, place: int, accepting: int) -> None:
     b = m.requests[request, BANK]
     m.queues[b, m.banks[b, LENGTH]] = request
     m.banks[b, LENGTH] += 1
+
+
+@part
+def _eligible(rules: Rules, m: ControllerArrays, kind: int) -> int:
+    """The place of the oldest waiting request of the transfer being served whose bank has room; or -1."""
+    for place in range(m.cells[LENGTHS + kind]):
+        request = m.waiting[kind, place]
+        room = m.banks[m.requests[request, BANK], LENGTH] < rules.depth
+        if room and m.requests[request, TRANSFER] == m.cells[SERVED]:
+            return place
+    return -1

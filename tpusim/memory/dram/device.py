@@ -12,8 +12,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import GetCoreSchemaHandler, model_validator
-from pydantic_core import CoreSchema, core_schema
+from pydantic import PlainSerializer, PlainValidator, model_validator
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.base.units import FREQUENCY, SIZE, TIME
@@ -64,28 +63,22 @@ class Duration:
         return self.amount if self.in_cycles else -(-self.amount * clock_hz // 10**12)
 
 
-class _Timed:
-    """A Duration, which YAML writes as a whole number of cycles, or as a time with its unit."""
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        plain = core_schema.plain_serializer_function_ser_schema(self._plain)
-        return core_schema.no_info_plain_validator_function(self._read, serialization=plain)
-
-    def _read(self, value: object) -> Duration:
-        if isinstance(value, Duration):
-            return value
-        if isinstance(value, str):
-            return Duration(TIME.parse(value), in_cycles=False)
-        return Duration(whole_number(value, 0, _MOST_CYCLES), in_cycles=True)
-
-    def _plain(self, value: Duration | None) -> int | str | None:
-        if value is None:
-            return None
-        return value.amount if value.in_cycles else TIME.format(value.amount)
+def _read_time(value: object) -> Duration:
+    if isinstance(value, Duration):
+        return value
+    if isinstance(value, str):
+        return Duration(TIME.parse(value), in_cycles=False)
+    return Duration(whole_number(value, 0, _MOST_CYCLES), in_cycles=True)
 
 
-Time = Annotated[Duration, _Timed()]
-"""A field of a device that is a time."""
+def _written_time(value: Duration | None) -> int | str | None:
+    if value is None:
+        return None
+    return value.amount if value.in_cycles else TIME.format(value.amount)
+
+
+Time = Annotated[Duration, PlainValidator(_read_time), PlainSerializer(_written_time)]
+"""A field of a device that is a time: YAML writes a whole number of cycles, or a time with its unit."""
 
 
 class Organisation(FileSection):
@@ -294,13 +287,9 @@ def with_mapping(device: Device, mapping: str) -> Device:
         raise InputError([Problem(each.message) for each in error.problems]) from None
 
 
-_POWERS = ("stacks", "channels", "pseudo_channels", "bank_groups", "banks", "rows", "columns", "burst_bytes")
-
-
 def _sizes(device: Device) -> Iterator[Problem]:
     """What is no power of two although addresses are cut into bits, and too many banks."""
-    for field in _POWERS:
-        size = getattr(device.organisation, field)
+    for field, size in device.organisation:
         if size & (size - 1):
             key = "burst" if field == "burst_bytes" else field
             below, above = 1 << (size.bit_length() - 1), 1 << size.bit_length()
@@ -338,24 +327,17 @@ def _contradictions(device: Device) -> Iterator[Problem]:
         least = device.cycles("tRAS") + device.cycles("tRP")
         said = f"tRC is {device.cycles('tRC')} cycles, but a row is open for tRAS of it and closes for tRP, {least}"
         yield Problem(f"{said}; write at least tRAS + tRP, or leave tRC out", "timing.tRC")
-    yield from _refreshes(device)
-    for name in ("tBURST", "tREFI", "tRP", "tRCDRD", "tRCDWR"):
-        if device.cycles(name) < 1:
-            yield Problem("0 cycles are no time; write at least 1", f"timing.{name}")
-
-
-def _refreshes(device: Device) -> Iterator[Problem]:
-    """What would leave no time between refreshes."""
-    one = device.refresh == "per_bank"
+    least, one = device.longest_access, device.refresh == "per_bank"
+    between = device.cycles("tREFI") // (device.banks if one else 1)
     if one and device.timing.tRFC_bank is None:
         yield Problem("refresh: per_bank needs tRFC_bank; add it, such as tRFC_bank: 130 ns", "timing")
-        return
-    least = device.longest_access
-    between = device.cycles("tREFI") // (device.banks if one else 1)
-    if device.refresh != "none" and device.cycles("tREFI") and between < least:
+    elif device.refresh != "none" and device.cycles("tREFI") and between < least:
         which = f"tREFI over {device.banks} banks leaves {between} cycles" if one else f"tREFI is {between} cycles"
         said = f"{which}, and a refresh with one access takes up to {least}"
         yield Problem(f"{said}; write a longer tREFI, or refresh: none", "timing.tREFI")
+    for name in ("tBURST", "tREFI", "tRP", "tRCDRD", "tRCDWR"):
+        if device.cycles(name) < 1:
+            yield Problem("0 cycles are no time; write at least 1", f"timing.{name}")
 
 
 _FORM = Form(Device)
@@ -382,8 +364,20 @@ class AddressMapping:
 
         `bank` without `group` stands for bank:group; `sizes` of the fields are powers of two. Raises InputError.
         """
-        bits = {field: size.bit_length() - 1 for field, size in sizes.items()}
-        runs = _shared_out(_fields(text), {**bits, "rank": 0}, text)
+        bits = {**{field: size.bit_length() - 1 for field, size in sizes.items()}, "rank": 0}
+        fields, runs = _fields(text), []
+        left = {name: bits[name] - sum(width or 0 for each, width in fields if each == name) for name in bits}
+        for name, width in fields:
+            open_runs = fields.count((name, None))
+            if open_runs > 1:
+                said = f"{name} stands there {open_runs} times; say how many bits, such as {name}2"
+                raise InputError(f"{show(text)}: {said}")
+            runs.append((name, left[name] if width is None else width))
+        given = {name: sum(width for each, width in runs if each == name) for name in bits}
+        wrong = [f"{name} has {bits[name]} bits, given {given[name]}" for name in bits if given[name] != bits[name]]
+        if wrong or any(width < 0 for _, width in runs):
+            what = "; ".join(wrong) or "a field is given more bits than it has"
+            raise InputError(f"{show(text)} does not name every bit once: {what}; write {_EXAMPLE}")
         return cls(tuple(reversed(runs)), burst_bytes, sizes["bank"], sizes["group"], hashed)
 
     @property
@@ -414,43 +408,20 @@ class AddressMapping:
 def _fields(text: str) -> list[tuple[str, int | None]]:
     """The fields of a mapping, highest first, with the bits that each takes; None for all bits that are left."""
     if ":" not in text and len(text) % 2 == 0 and text[:2] in _LETTERS:
-        return [_letters(text[at : at + 2], text) for at in range(0, len(text), 2)]
-    found = [_word(word.strip(), text) for word in text.split(":")]
+        pairs = [text[at : at + 2] for at in range(0, len(text), 2)]
+        if unknown := [pair for pair in pairs if pair not in _LETTERS]:
+            known = ", ".join(f"{letters} ({name})" for letters, name in _LETTERS.items())
+            raise InputError(f"{show(text)}: no field {show(unknown[0])}; the letters are {known}")
+        return [(_LETTERS[pair], None) for pair in pairs]
+    found: list[tuple[str, int | None]] = []
+    for word in map(str.strip, text.split(":")):
+        match = _WORD.fullmatch(word)
+        if match is None or match[1] not in FIELDS:
+            hint = did_you_mean(word, FIELDS) or ";"
+            said = f"no field {show(word)}{hint} fields are {', '.join(FIELDS)}"
+            raise InputError(f"{show(text)}: {said}; write {_EXAMPLE}")
+        found.append((match[1], int(match[2]) if match[2] else None))
     if not any(name == "group" for name, _ in found):
         at = [index for index, (name, _) in enumerate(found) if name == "bank"]
         found[at[-1] + 1 : at[-1] + 1] = [("group", None)] if at else []
     return found
-
-
-def _letters(pair: str, text: str) -> tuple[str, None]:
-    if pair not in _LETTERS:
-        known = ", ".join(f"{letters} ({name})" for letters, name in _LETTERS.items())
-        raise InputError(f"{show(text)}: no field {show(pair)}; the letters are {known}")
-    return _LETTERS[pair], None
-
-
-def _word(word: str, text: str) -> tuple[str, int | None]:
-    match = _WORD.fullmatch(word)
-    if match is None or match[1] not in _LETTERS.values():
-        hint = did_you_mean(word, _LETTERS.values()) or ";"
-        known = ", ".join(_LETTERS.values())
-        raise InputError(f"{show(text)}: no field {show(word)}{hint} fields are {known}; write {_EXAMPLE}")
-    return match[1], int(match[2]) if match[2] else None
-
-
-def _shared_out(fields: list[tuple[str, int | None]], bits: Mapping[str, int], text: str) -> list[tuple[str, int]]:
-    """The bits that each run takes, highest first. Raises InputError where some are missing or too many."""
-    left = {name: bits[name] - sum(width or 0 for each, width in fields if each == name) for name in bits}
-    runs = []
-    for name, width in fields:
-        open_runs = sum(1 for each, other in fields if each == name and other is None)
-        if open_runs > 1:
-            raise InputError(f"{show(text)}: {name} stands there {open_runs} times; say how many bits, such as {name}2")
-        runs.append((name, left[name] if width is None else width))
-    given = {name: sum(width for each, width in runs if each == name) for name in bits}
-    wrong = [f"{name} has {bits[name]} bits, given {given[name]}" for name in bits if given[name] != bits[name]]
-    negative = any(width < 0 for _, width in runs)
-    if wrong or negative:
-        what = "; ".join(wrong) or "a field is given more bits than it has"
-        raise InputError(f"{show(text)} does not name every bit once: {what}; write {_EXAMPLE}")
-    return runs

@@ -15,29 +15,22 @@ from numpy.typing import ArrayLike
 from tpusim.memory.dram.channel import COUNTED, ControllerState, advance, fresh
 from tpusim.memory.dram.device import Device
 from tpusim.memory.dram.queues import CLOCK, COMPLETE, DISTINCT, NEXT, READS, WRITES, take_in
-from tpusim.memory.dram.requests import (
+from tpusim.memory.dram.rules import (
     ACCEPTED,
     CHANNEL,
     DONE,
+    FAR,
     REQUEST_SIZE,
     TIME,
     WRITE,
     Counts,
-    Requested,
-    Served,
-    transfer,
-)
-from tpusim.memory.dram.rules import (
-    FAR,
-    INTERVAL,
-    LOOKAHEAD,
-    OUTSTANDING,
-    PER_CYCLE,
-    WAITING,
     Numbers,
+    Requested,
+    Rules,
+    Served,
     inlined,
     kernel,
-    rules,
+    transfer,
 )
 
 
@@ -50,11 +43,11 @@ class OnePass:
 
     def __init__(self, device: Device, first_refresh: int | None = None) -> None:
         self.device = device
-        self._rules = rules(device)
+        self._rules = Rules.of(device)
         self._mapping = device.addresses()
-        due = int(self._rules[INTERVAL]) if first_refresh is None else first_refresh
+        due = self._rules.interval if first_refresh is None else first_refresh
         self._state = fresh(self._rules, device.channels, due)
-        sizes = (int(self._rules[LOOKAHEAD]), int(self._rules[OUTSTANDING]) + 1, (device.channels, 2))
+        sizes = self._rules.lookahead, self._rules.outstanding + 1, (device.channels, 2)
         self._room = tuple(np.zeros(size, np.int64) for size in sizes)
         self.requested = Requested()
         # The cycle of the last acceptance, and how many there were in it.
@@ -68,7 +61,7 @@ class OnePass:
         `write` is one for all, or bool[n]. No request is accepted before cycle `start`, before its own of `times`,
         int64[n] in cycles, or before the last one of the transfer before. In each channel its commands begin when the
         transfer before has issued its column commands there; nothing of this transfer depends on the next. Raises
-        InputError, see `requests.transfer`.
+        InputError, see `rules.transfer`.
         """
         requests, distinct, busiest = transfer(self._mapping, addresses, write, times)
         self.requested = self.requested.and_also(requests.shape[1], busiest)
@@ -92,7 +85,7 @@ class OnePass:
 
 @kernel
 def _serve(
-    rules: Numbers, state: ControllerState, requests: Numbers, distinct: bool, begin: int, already: int,
+    rules: Rules, state: ControllerState, requests: Numbers, distinct: bool, begin: int, already: int,
     window: Numbers, flight: Numbers, wanted: Numbers,
 ) -> tuple[int, int]:  # fmt: skip
     """Accept all requests, from cycle `begin` on, in which `already` have been, and serve them to the last.
@@ -106,13 +99,21 @@ def _serve(
     flying = left = upcoming = 0
     cycle, taken = begin, already
     while True:
-        flying = _arrived(rules, state, requests, cycle, flight, flying)
+        for c in range(len(state.channels) if rules.outstanding else 0):
+            advance(rules, state, requests, c, cycle, 0, 0, 0)
+        # Reads that were done before this cycle are not under way any more.
+        reads, flying = flying, 0
+        for place in range(reads):
+            done = requests[DONE, flight[place]]
+            if done < 0 or done >= cycle:
+                flight[flying] = flight[place]
+                flying += 1
         upcoming, left, taken, flying = _accept(
             rules, state, requests, cycle, window, left, upcoming, taken, flight, flying
         )
         if left == 0 and upcoming == requests.shape[1]:
             break
-        if taken == rules[PER_CYCLE]:
+        if taken == rules.per_cycle:
             cycle += 1
         else:
             cycle = _possible(rules, state, requests, cycle, window[:left], flight[:flying], wanted)
@@ -123,7 +124,7 @@ def _serve(
 
 
 @kernel
-def _settle(rules: Numbers, state: ControllerState, requests: Numbers, before: int) -> None:
+def _settle(rules: Rules, state: ControllerState, requests: Numbers, before: int) -> None:
     """Let channels that have nothing to serve refresh themselves up to a cycle."""
     for c in range(len(state.channels)):
         advance(rules, state, requests, c, before, 0, 0, 0)
@@ -131,25 +132,25 @@ def _settle(rules: Numbers, state: ControllerState, requests: Numbers, before: i
 
 @inlined
 def _accept(
-    rules: Numbers, state: ControllerState, requests: Numbers, cycle: int,
+    rules: Rules, state: ControllerState, requests: Numbers, cycle: int,
     window: Numbers, held: int, upcoming: int, taken: int, flight: Numbers, flying: int,
 ) -> tuple[int, int, int, int]:  # fmt: skip
     """Accept in one cycle what can be of the oldest requests: those of the window, and those that move up."""
     left = place = 0
-    while taken < rules[PER_CYCLE] and (place < held or (upcoming < requests.shape[1] and left < len(window))):
+    while taken < rules.per_cycle and (place < held or (upcoming < requests.shape[1] and left < len(window))):
         request = window[place] if place < held else upcoming
         upcoming += place >= held
         place += 1
         c, read = requests[CHANNEL, request], requests[WRITE, request] == 0
         m = state.channels[c]
-        coming = requests[TIME, request] <= cycle and not (read and 0 < rules[OUTSTANDING] <= flying)
+        coming = requests[TIME, request] <= cycle and not (read and 0 < rules.outstanding <= flying)
         if coming and m[NEXT] < cycle:
             advance(rules, state, requests, c, cycle, 0, 0, 0)
-        if coming and m[READS if read else WRITES] < rules[WAITING]:
+        if coming and m[READS if read else WRITES] < rules.waiting:
             requests[ACCEPTED, request] = cycle
-            take_in(rules, m, state.banks[c], state.seen[c], requests, request, cycle)
+            take_in(rules, m, state.banks[c], requests, request, cycle)
             taken += 1
-            if read and rules[OUTSTANDING]:
+            if read and rules.outstanding:
                 flight[flying] = request
                 flying += 1
         else:
@@ -162,26 +163,8 @@ def _accept(
 
 
 @inlined
-def _arrived(
-    rules: Numbers, state: ControllerState, requests: Numbers, cycle: int, flight: Numbers, flying: int
-) -> int:
-    """Forget reads that were done before this cycle; how many are still under way."""
-    if rules[OUTSTANDING] == 0:
-        return 0
-    for c in range(len(state.channels)):
-        advance(rules, state, requests, c, cycle, 0, 0, 0)
-    left = 0
-    for place in range(flying):
-        done = requests[DONE, flight[place]]
-        if done < 0 or done >= cycle:
-            flight[left] = flight[place]
-            left += 1
-    return left
-
-
-@inlined
 def _possible(
-    rules: Numbers,
+    rules: Rules,
     state: ControllerState,
     requests: Numbers,
     cycle: int,
@@ -193,12 +176,12 @@ def _possible(
 
     Of the channels that requests wait for, the one that is behind goes on, until no acceptance can come any sooner.
     """
-    best, limited = FAR, 0 < rules[OUTSTANDING] <= len(flight)
+    best, limited = FAR, 0 < rules.outstanding <= len(flight)
     if len(window) == 1 and not limited:
         request = window[0]
         if requests[TIME, request] > cycle:
             return int(requests[TIME, request])
-        c, write, room = requests[CHANNEL, request], requests[WRITE, request], rules[WAITING]
+        c, write, room = requests[CHANNEL, request], requests[WRITE, request], rules.waiting
         advance(rules, state, requests, c, FAR, room * (1 - write), room * write, 0)
         return int(state.channels[c, CLOCK])
     wanted[:] = 0
@@ -224,6 +207,6 @@ def _possible(
         if c == none:
             return best
         until = soonest + 1 if limited else max(until, soonest + 1)
-        room = rules[WAITING]
+        room = rules.waiting
         if advance(rules, state, requests, c, until, room * wanted[c, 0], room * wanted[c, 1], 0):
             best = min(best, state.channels[c, CLOCK])

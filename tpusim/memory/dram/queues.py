@@ -1,13 +1,25 @@
 """The one-pass model's requests that wait in a channel: which of them goes to the queue of its bank, and when.
 
 `m` is the row of a channel, `groups` and `banks` are those of its groups and banks, `group` and `bank` one of them,
-`requests` the table of the transfer (see `requests`), `c` and `b` are numbers.
+`requests` the table of the transfer (see `rules`), `c` and `b` are numbers.
 """
 
 from __future__ import annotations
 
-from tpusim.memory.dram.requests import BANK, BURST, DONE, FINAL, KIND, KINDS_OF_BURST, MODELS_OWN, ROW, WRITE
-from tpusim.memory.dram.rules import DEPTH, FAR, IDLE_WRITES, ROW_HITS, WAITING, Numbers, inlined, part
+from tpusim.memory.dram.rules import (
+    BANK,
+    BURST,
+    DONE,
+    FAR,
+    FINAL,
+    MODELS_OWN,
+    ROW,
+    WRITE,
+    Numbers,
+    Rules,
+    inlined,
+    part,
+)
 
 # A channel, row `m`. The cycles before CLOCK are done; before NEXT nothing happens unless a request comes.
 CLOCK, NEXT = range(2)
@@ -30,7 +42,7 @@ BEHIND, MERGED = MODELS_OWN, MODELS_OWN + 1
 
 
 @part
-def look(rules: Numbers, bank: Numbers, requests: Numbers) -> None:
+def look(rules: Rules, bank: Numbers, requests: Numbers) -> None:
     """Find out what a bank may do next, after its row has changed."""
     row, head = bank[OPEN], QUEUE + bank[HEAD]
     read = write = -1
@@ -48,19 +60,19 @@ def look(rules: Numbers, bank: Numbers, requests: Numbers) -> None:
 
 
 @inlined
-def _may_close(rules: Numbers, bank: Numbers) -> None:
+def _may_close(rules: Rules, bank: Numbers) -> None:
     """See whether the head of a bank's queue may close its row; a command may then be due sooner than before."""
     read, write = bank[READ_HIT], bank[WRITE_HIT]
-    enough = (read < 0 and write < 0) or bank[USED] >= rules[ROW_HITS]
+    enough = (read < 0 and write < 0) or bank[USED] >= rules.row_hits
     bank[MAY_CLOSE] = bank[LENGTH] > 0 and enough and read != 0 and write != 0
     bank[NOT_BEFORE] = 0
 
 
 @inlined
-def _append(rules: Numbers, bank: Numbers, requests: Numbers, request: int) -> None:
+def _append(rules: Rules, bank: Numbers, requests: Numbers, request: int) -> None:
     """Put a request at the end of a bank's queue, and find out what the bank may do next."""
     length = bank[LENGTH]
-    if bank[HEAD] + length == 2 * rules[DEPTH]:
+    if bank[HEAD] + length == 2 * rules.depth:
         for place in range(QUEUE, QUEUE + length):
             bank[place] = bank[place + bank[HEAD]]
         bank[HEAD] = 0
@@ -73,7 +85,7 @@ def _append(rules: Numbers, bank: Numbers, requests: Numbers, request: int) -> N
 
 
 @part
-def remove(rules: Numbers, bank: Numbers, requests: Numbers, position: int, write: int) -> bool:
+def remove(rules: Rules, bank: Numbers, requests: Numbers, position: int, write: int) -> bool:
     """Take the first read or write of the open row out of a bank's queue, and find out what the bank may do next.
 
     Returns whether its new head is of the open row, too, and of the same kind.
@@ -108,7 +120,7 @@ def idle(m: Numbers, bank: Numbers, b: int) -> None:
 
 
 @part
-def take_one(rules: Numbers, m: Numbers, banks: Numbers, seen: Numbers, requests: Numbers) -> tuple[int, bool]:
+def take_one(rules: Rules, m: Numbers, banks: Numbers, requests: Numbers) -> tuple[int, bool]:
     """Move the oldest waiting request whose bank has room into the queue of its bank.
 
     Returns which bank, or -1; and whether another request then waits for a bank that has room.
@@ -116,13 +128,13 @@ def take_one(rules: Numbers, m: Numbers, banks: Numbers, seen: Numbers, requests
     if not m[MAY_MOVE]:
         return -1, False
     writes = m[WRITES]
-    nothing = m[QUEUED] == 0 and (writes > rules[IDLE_WRITES] or m[COMPLETE] > 0)
-    if m[DRAIN] == 0 and writes > 0 and (writes >= rules[WAITING] or nothing):
+    nothing = m[QUEUED] == 0 and (writes > rules.idle_writes or m[COMPLETE] > 0)
+    if m[DRAIN] == 0 and writes > 0 and (writes >= rules.waiting or nothing):
         m[DRAIN] = writes
     request, waiting = FAR, 0
     if m[DRAIN] > 0:
         request, waiting = _oldest(rules, m, banks, FIRST_WRITE)
-        if request < FAR and _pending(m, banks, seen, requests, request, 0) >= 0:
+        if request < FAR and _pending(m, banks, requests, request, 0) >= 0:
             m[DRAIN], request = 0, FAR
     if m[DRAIN] == 0 and m[READS] > 0:
         request, waiting = _oldest(rules, m, banks, FIRST_READ)
@@ -140,11 +152,11 @@ def take_one(rules: Numbers, m: Numbers, banks: Numbers, seen: Numbers, requests
         bank[FIRST_READ] = requests[BEHIND, request]
     m[QUEUED] += 1
     _append(rules, bank, requests, request)
-    return int(b), waiting > 1 or (_waits(bank) and bank[LENGTH] < rules[DEPTH])
+    return int(b), waiting > 1 or (_waits(bank) and bank[LENGTH] < rules.depth)
 
 
 @inlined
-def _oldest(rules: Numbers, m: Numbers, banks: Numbers, first: int) -> tuple[int, int]:
+def _oldest(rules: Rules, m: Numbers, banks: Numbers, first: int) -> tuple[int, int]:
     """Find the oldest of the requests whose bank has room; `first` is FIRST_READ or FIRST_WRITE.
 
     Returns the request, or FAR for none; and how many banks with room have requests of either kind that wait.
@@ -152,7 +164,7 @@ def _oldest(rules: Numbers, m: Numbers, banks: Numbers, first: int) -> tuple[int
     oldest, waiting = FAR, 0
     for place in range(m[ACTIVE]):
         bank = banks[m[BANKS_ACTIVE + place]]
-        request, has_room = bank[first], bank[LENGTH] < rules[DEPTH]
+        request, has_room = bank[first], bank[LENGTH] < rules.depth
         waiting += has_room & _waits(bank)
         # No `and`: which banks wait cannot be foretold.
         if has_room & (request >= 0) & (request < oldest):
@@ -167,9 +179,9 @@ def _waits(bank: Numbers) -> bool:
 
 
 @inlined
-def _pending(m: Numbers, banks: Numbers, seen: Numbers, requests: Numbers, request: int, write: int) -> int:
+def _pending(m: Numbers, banks: Numbers, requests: Numbers, request: int, write: int) -> int:
     """Find a pending request, with a column command of its own, that reads or writes the same burst; -1 for none."""
-    if m[DISTINCT] or seen[write * KINDS_OF_BURST + requests[KIND, request]] == 0:
+    if m[DISTINCT]:
         return -1
     burst, bank = requests[BURST, request], banks[requests[BANK, request]]
     head = QUEUE + bank[HEAD]
@@ -183,40 +195,32 @@ def _pending(m: Numbers, banks: Numbers, seen: Numbers, requests: Numbers, reque
 
 
 @inlined
-def take_in(
-    rules: Numbers, m: Numbers, banks: Numbers, seen: Numbers, requests: Numbers, request: int, cycle: int
-) -> None:
+def take_in(rules: Rules, m: Numbers, banks: Numbers, requests: Numbers, request: int, cycle: int) -> None:
     """Accept a request: it waits, or a pending request serves it too."""
     write, now = requests[WRITE, request], max(cycle, m[CLOCK])
     m[MAY_MOVE] = 1
     if requests[FINAL, request]:
         m[COMPLETE] = 1
         m[NEXT] = min(m[NEXT], now)
-    if not write and _pending(m, banks, seen, requests, request, 1) >= 0:
+    if not write and _pending(m, banks, requests, request, 1) >= 0:
         requests[DONE, request] = cycle + 1
         return
-    other = _pending(m, banks, seen, requests, request, write)
+    other = _pending(m, banks, requests, request, write)
     if other >= 0:
         requests[MERGED, request] = requests[MERGED, other]
         requests[MERGED, other] = request
         return
-    _wait(m, banks[requests[BANK, request]], requests, request)
-    m[WRITES if write else READS] += 1
-    if not m[DISTINCT]:
-        seen[write * KINDS_OF_BURST + requests[KIND, request]] += 1
-    if write or banks[requests[BANK, request], LENGTH] < rules[DEPTH]:
-        m[NEXT] = min(m[NEXT], now)
-
-
-@inlined
-def _wait(m: Numbers, bank: Numbers, requests: Numbers, request: int) -> None:
-    """Put a request behind those that wait for its bank."""
+    bank = banks[requests[BANK, request]]
     if bank[LENGTH] == 0 and bank[FIRST_READ] < 0 and bank[FIRST_WRITE] < 0:
         m[BANKS_ACTIVE + m[ACTIVE]] = requests[BANK, request]
         m[ACTIVE] += 1
-    first, last = (FIRST_WRITE, LAST_WRITE) if requests[WRITE, request] else (FIRST_READ, LAST_READ)
+    # Behind those that wait for its bank.
+    first, last = (FIRST_WRITE, LAST_WRITE) if write else (FIRST_READ, LAST_READ)
     if bank[first] < 0:
         bank[first] = request
     else:
         requests[BEHIND, bank[last]] = request
     bank[last] = request
+    m[WRITES if write else READS] += 1
+    if write or bank[LENGTH] < rules.depth:
+        m[NEXT] = min(m[NEXT], now)

@@ -16,8 +16,7 @@ from tpusim.input.source import given_text
 from tpusim.memory.dram.clocked import Clocked
 from tpusim.memory.dram.device import Device
 from tpusim.memory.dram.one_pass import OnePass
-from tpusim.memory.dram.requests import Counts, Served, places
-from tpusim.memory.dram.rules import Numbers
+from tpusim.memory.dram.rules import Counts, Numbers, Served, places
 
 ENGINES = ("one_pass", "clocked", "both")
 
@@ -90,17 +89,16 @@ def replay(trace: Trace, device: Device, engine: str, watch: Watch = lambda doin
     Raises:
         CheckFailed: with `engine` "both", where the two models differ.
     """
-    served, counts = _clocked(trace, device, watch) if engine == "clocked" else _one_pass(trace, device, watch)
+    if engine == "clocked":
+        served, counts = _clocked(trace, device, watch)
+    else:
+        watch(f"{len(trace.addresses):,} bursts in one pass")
+        memory = OnePass(device)
+        served = memory.serve(trace.addresses, trace.write, times=trace.times)
+        counts = memory.counts(int(served.done.max()))
     if engine == "both":
         _same(served, counts, *_clocked(trace, device, watch))
     return _figures(trace, device, engine, served, counts)
-
-
-def _one_pass(trace: Trace, device: Device, watch: Watch) -> tuple[Served, Counts]:
-    watch(f"{len(trace.addresses):,} bursts in one pass")
-    memory = OnePass(device)
-    served = memory.serve(trace.addresses, trace.write, times=trace.times)
-    return served, memory.counts(int(served.done.max()))
 
 
 def _clocked(trace: Trace, device: Device, watch: Watch) -> tuple[Served, Counts]:
@@ -128,7 +126,13 @@ def _same(one: Served, one_counts: Counts, other: Served, other_counts: Counts) 
 
 def _figures(trace: Trace, device: Device, engine: str, served: Served, counts: Counts) -> Replay:
     channel = places(device.addresses(), trace.addresses).channel
-    asked = _requested(trace, device)
+    # The bytes of each burst that the trace asks for: a row's ends may take part of theirs.
+    burst, ends = device.organisation.burst_bytes, np.cumsum(trace.bursts_of)
+    asked = np.full(trace.addresses.size, burst, np.int64)
+    first = ends - trace.bursts_of
+    ahead = trace.places - trace.addresses[first]
+    asked[first] -= ahead
+    asked[ends - 1] -= trace.bursts_of * burst - ahead - trace.requested
     seconds = device.ns(int(served.done.max())) / 1e9
 
     def of(chosen: Any, moved: int, asked_for: int, hits: int, activates: int, refreshes: int) -> Figures:
@@ -136,22 +140,10 @@ def _figures(trace: Trace, device: Device, engine: str, served: Served, counts: 
         first, last = (device.ns(int(done.min())), device.ns(int(done.max()))) if done.size else (None, None)
         return Figures(first, last, asked_for, moved, moved / seconds, hits, activates, refreshes)
 
-    moved = (counts.reads + counts.writes) * device.organisation.burst_bytes
+    moved = (counts.reads + counts.writes) * burst
     columns = moved, np.bincount(channel, asked, device.channels), counts.row_hits, counts.activates, counts.refreshes
     channels = tuple(of(channel == c, *(int(each[c]) for each in columns)) for c in range(device.channels))
     return Replay(device, engine, of(slice(None), *(int(each.sum()) for each in columns)), channels)
-
-
-def _requested(trace: Trace, device: Device) -> Any:
-    """The bytes of each burst that the trace asks for, int64[bursts]: a row's ends may take part of theirs."""
-    burst = device.organisation.burst_bytes
-    bytes_ = np.full(trace.addresses.size, burst, np.int64)
-    ends = np.cumsum(trace.bursts_of)
-    first, last = ends - trace.bursts_of, ends - 1
-    ahead = trace.places - trace.addresses[first]
-    bytes_[first] -= ahead
-    bytes_[last] -= trace.bursts_of * burst - ahead - trace.requested
-    return bytes_
 
 
 def read_trace(path: Path, burst: int) -> Trace:

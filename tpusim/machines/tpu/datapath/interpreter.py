@@ -193,16 +193,26 @@ class _Run:
                 case Stream():
                     self._stream(step)
                 case Preload():
-                    self._preload(index, step)
+                    # Weights [cols, rows] and biases [cols], as they stand in the memories now.
+                    words = self._words(0, step.cols, step.base, step.words)
+                    weights = words[..., : self.word].reshape(step.cols, -1)
+                    self.weights[index] = weights[:, : step.rows].copy()
+                    if step.bias is not None:
+                        self.biases[index] = self._words(0, step.cols, step.bias, 1)[:, 0, 0].copy()
                 case Fill():
                     self._fill(self.hbm[step.tensor.name], step.parts)
                 case Vector():
                     self._vector(step)
                 case BankFill():
-                    self._fill_banks(step)
-                case Prefetch():
                     for part in step.parts:
-                        self.hbm[step.to.name].write(part, self.hbm[step.tensor.name].read(part))
+                        words = np.zeros((part.lanes * part.words, self.banks.shape[1]), self.banks.dtype)
+                        elements = self.hbm[step.tensor.name].read(part)
+                        words[:, : part.per_word] = elements.reshape(len(words), part.per_word)
+                        self._in_banks(part.addresses.ravel())
+                        self.banks[part.addresses.ravel()] = words
+                case Prefetch():
+                    for each in step.parts:
+                        self.hbm[step.to.name].write(each, self.hbm[step.tensor.name].read(each))
                 case Spill():
                     # Where readers are given other numbers, these stand there by now; Keep has told of the layer's.
                     if not self.program.instead(step.tensor.name):
@@ -237,16 +247,6 @@ class _Run:
             for first in part.first_lanes:
                 pack(values, self._words(first, part.lanes, part.base, part.words), part)
 
-    def _fill_banks(self, step: BankFill) -> None:
-        """Every part into the words at its addresses."""
-        tensor = self.hbm[step.tensor.name]
-        for part in step.parts:
-            words = np.zeros((part.lanes * part.words, self.banks.shape[1]), self.banks.dtype)
-            words[:, : part.per_word] = tensor.read(part).reshape(len(words), part.per_word)
-            addresses = part.addresses.ravel()
-            self._in_banks(addresses)
-            self.banks[addresses] = words
-
     def _in_banks(self, addresses: Addresses) -> None:
         outside = addresses[(addresses < 0) | (addresses >= len(self.banks))]
         if len(outside):
@@ -268,13 +268,6 @@ class _Run:
 
     # ---- the array
 
-    def _preload(self, index: int, step: Preload) -> None:
-        """Weights [cols, rows] and biases [cols], as they stand in the memories now."""
-        words = self._words(0, step.cols, step.base, step.words)
-        self.weights[index] = words[..., : self.word].reshape(step.cols, -1)[:, : step.rows].copy()
-        if step.bias is not None:
-            self.biases[index] = self._words(0, step.cols, step.bias, 1)[:, 0, 0].copy()
-
     def _stream(self, step: Stream) -> None:
         """Copy the operands that array rows get; a row that no lane group feeds gets zeros."""
         banked = isinstance(step.reads, BankFeed)
@@ -286,8 +279,13 @@ class _Run:
         operands = self.reduction.rows(step.rows)
         if not step.reads.fills(step.rows):
             operands[...] = 0
-        if banked:
-            self._gather_from_banks(step, operands)
+        for group in step.reads.groups if banked else ():
+            stored, addresses = walked(group.pattern)
+            self._in_banks(addresses[stored])
+            fetched: Values = np.zeros((len(addresses), self.elements), self.banks.dtype)
+            fetched[stored] = self.banks[addresses[stored], : self.elements]
+            # All rows of a group get the same.
+            operands[group.first_lane : min(group.first_lane + group.lanes, step.rows)] = fetched.reshape(-1)
         for group, walk, words in reads:
             at = slice(group.first_lane, min(group.first_lane + group.lanes, step.rows))
             gather(words[..., : self.elements], walk, operands[at])
@@ -324,22 +322,19 @@ class _Run:
         operand = np.zeros((step.lanes, step.words * width), self.memory.dtype)
         for group in feed.groups:
             place = operand[group.first_lane : group.first_lane + group.lanes]
-            if isinstance(group.pattern, Picked):
-                self._pick(group, group.pattern, place.reshape(group.lanes, step.words, width))
+            if isinstance(pattern := group.pattern, Picked):
+                # Element by element.
+                table = pattern.table
+                addresses = picked_by(self._words(0, 1, table.base, table.words * table.word_words)[0], pattern)
+                first, stop = span(addresses)
+                words = self._words(group.first_lane, group.lanes, first, stop - first)
+                word, element = (addresses != PADDING).nonzero()
+                picked = place.reshape(group.lanes, step.words, width)
+                picked[:, word, element] = words[:, addresses[word, element] - first, element]
             else:
                 _, walk, words = self._read_by(group)
                 gather(words, walk, place)
         return operand.reshape(step.lanes, step.words, width)
-
-    def _pick(self, group: LaneGroup, pattern: Picked, operand: Values) -> None:
-        """Element by element into `operand` [lanes, word, W]."""
-        table = pattern.table
-        pointers = self._words(0, 1, table.base, table.words * table.word_words)[0]
-        addresses = picked_by(pointers, pattern)
-        first, stop = span(addresses)
-        words = self._words(group.first_lane, group.lanes, first, stop - first)
-        word, element = (addresses != PADDING).nonzero()
-        operand[:, word, element] = words[:, addresses[word, element] - first, element]
 
     def _read_by(self, group: LaneGroup) -> ReadWindow:
         """The words among which a lane group reads, from the lowest address to the highest."""
@@ -351,12 +346,3 @@ class _Run:
             walk = walk_of(pattern)
         first, stop = span(walk)
         return ReadWindow(group, walk, self._words(group.first_lane, group.lanes, first, stop - first))
-
-    def _gather_from_banks(self, step: Stream, operands: Values) -> None:
-        """Every row's words, all rows of a group the same."""
-        for group in step.reads.groups:
-            stored, addresses = walked(group.pattern)
-            self._in_banks(addresses[stored])
-            words = np.zeros((len(addresses), self.elements), self.banks.dtype)
-            words[stored] = self.banks[addresses[stored], : self.elements]
-            operands[group.first_lane : min(group.first_lane + group.lanes, step.rows)] = words.reshape(-1)

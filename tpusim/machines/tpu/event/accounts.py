@@ -30,13 +30,21 @@ def timing_of(log: Log, port: Ports, program: Program, hardware: Hardware) -> Ti
     uses: dict[str, Mapping[str, int]] = {}
     for array, mine in log.of_arrays(program, hardware):
         uses[unit_name("systolic_array", array)] = array_use(mine, program)
-        uses[unit_name("preload", array)] = _preload_use(mine.loads, program, hardware)
+        use: Counter[str] = Counter()
+        for each in mine.loads:
+            times, biases = len(each.steps), bias_words_of(program.steps[each.steps[0]])
+            cycles = hardware.preload_cycles + BIAS_CYCLES * biases
+            use["busy"] += times * cycles
+            use["starved"] += times * max(each.filled - each.ready, 0)
+            use["blocked"] += times * (each.ready - each.free + each.start - max(each.ready, each.filled))
+            use["port_stall"] += times * (each.last - each.start - cycles)
+        uses[unit_name("preload", array)] = use
         uses[unit_name("vector_unit", array)] = vector_unit_use(mine, program, hardware)
     uses[HBM] = Track.of(bus(log.moves)).sums()
     uses |= {SCRATCH: Track.of(bus(log.scratch)).sums()} if hardware.scratch_memory else {}
     found = accounts(uses, port.owned, log.cycles, program.ports(hardware))
-    use = program.use
-    return Timing(log.cycles, found, bus_use(log.moves, program), use.port_reads, use.port_writes, log.hbm)
+    reads, writes = program.use.port_reads, program.use.port_writes
+    return Timing(log.cycles, found, bus_use(log.moves, program), reads, writes, log.hbm)
 
 
 def array_use(log: Log, program: Program) -> Counter[str]:
@@ -71,18 +79,6 @@ def _stream(each: Passes, program: Program) -> Stream:
     step = program.steps[each.steps[0]]
     assert isinstance(step, Stream)
     return step
-
-
-def _preload_use(loads: Iterable[Loads], program: Program, hardware: Hardware) -> Counter[str]:
-    use: Counter[str] = Counter()
-    for each in loads:
-        times, biases = len(each.steps), bias_words_of(program.steps[each.steps[0]])
-        cycles = hardware.preload_cycles + BIAS_CYCLES * biases
-        use["busy"] += times * cycles
-        use["starved"] += times * max(each.filled - each.ready, 0)
-        use["blocked"] += times * (each.ready - each.free + each.start - max(each.ready, each.filled))
-        use["port_stall"] += times * (each.last - each.start - cycles)
-    return use
 
 
 def bus_use(moves: Iterable[DmaTransfer], program: Program) -> dict[str, int]:
@@ -146,7 +142,16 @@ class Recording:
         yield "drain", streams.words("drain", frame.result_delay)
         adds = streams.work(streams.accumulate, frame.psum_delay, frame.add_cycles)
         finishes = streams.work(streams.finish, frame.finish_delay, frame.finish_cycles)
-        yield "vector_unit", chain(adds, finishes, self._working(log.works, span))
+        working = []
+        for work in log.works:
+            # The work on every word, once its operands are read.
+            if work.start < span.stop and work.done > span.start:
+                step = self.program.steps[work.step]
+                assert isinstance(step, Vector)
+                beat = step.beat(self.program.word_fill, self.hardware)
+                begins = work.start + beat.reads + np.arange(step.words) * beat.period
+                working.append(Pieces("busy", begins, beat.work, work.step))
+        yield "vector_unit", chain(adds, finishes, working)
 
     def preloads(self, log: Log, array: int) -> Iterator[Pieces]:
         """A word keeps the weight path busy from its read on, as long as its weights, or its bias, take to enter; of
@@ -174,16 +179,6 @@ class Recording:
         steps = np.repeat(step, words)
         yield Pieces("port_stall", before, reads - before, steps)
         yield Pieces("busy", reads, entered - reads, steps)
-
-    def _working(self, works: Sequence[VectorWork], span: range) -> Iterator[Pieces]:
-        """The work on every word, once its operands are read."""
-        for work in works:
-            if work.start < span.stop and work.done > span.start:
-                step = self.program.steps[work.step]
-                assert isinstance(step, Vector)
-                beat = step.beat(self.program.word_fill, self.hardware)
-                begins = work.start + beat.reads + np.arange(step.words) * beat.period
-                yield Pieces("busy", begins, beat.work, work.step)
 
 
 def _standing_by(works: Sequence[VectorWork]) -> Iterator[Pieces]:
@@ -331,12 +326,22 @@ def shares(run: Recording, whole: Timing) -> tuple[Timing, ...]:
         SCRATCH: _counts(bus(log.scratch), cuts),
         **{port: _owned(owners, cuts) for port, owners in run.ports.items()},
     }
+    layers, passes = program.layers, defaultdict[int, list[Passes]](list)
+    for each in log.passes:
+        steps: defaultdict[int, list[int]] = defaultdict(list)
+        for step in each.steps:
+            steps[layers[step]].append(step)
+        for layer, its in steps.items():
+            passes[layer].append(each._replace(steps=its))
     found = []
-    for number, (mine, use) in enumerate(zip(_of_layers(log, program), program.uses, strict=True)):
+    for number, use in enumerate(program.uses):
+        works = tuple(each for each in log.works if layers[each.step] == number)
+        moves = [each for each in log.moves if layers[each.step] == number]
+        mine = replace(log, passes=tuple(passes[number]), works=works)
         cycles, counts = cuts[number + 1] - cuts[number], {unit: each[number] for unit, each in shared.items()}
         counts |= {"systolic_array": array_use(mine, program), "vector_unit": vector_unit_use(mine, program, hardware)}
         units = {unit: split(counts[unit], cycles, tuple(account)[:-1]) for unit, account in whole.units.items()}
-        found.append(Timing(cycles, units, bus_use(mine.moves, program), use.port_reads, use.port_writes))
+        found.append(Timing(cycles, units, bus_use(moves, program), use.port_reads, use.port_writes))
     return tuple(found)
 
 
@@ -366,19 +371,3 @@ def _owned(owners: Owners, cuts: Sequence[int]) -> list[Counter[str]]:
     """By client the cycles that it owns between each cut and the next."""
     counts = (np.bincount(owners[first:stop], minlength=len(CLIENTS)).tolist() for first, stop in pairwise(cuts))
     return [Counter({name: n for name, n in zip(CLIENTS[1:], each[1:], strict=True) if n}) for each in counts]
-
-
-def _of_layers(log: Log, program: Program) -> list[Log]:
-    """What a log tells of the steps of each layer."""
-    layers, count = program.layers, len(program.last_passes)
-    passes: list[list[Passes]] = [[] for _ in range(count)]
-    for each in log.passes:
-        steps: defaultdict[int, list[int]] = defaultdict(list)
-        for step in each.steps:
-            steps[layers[step]].append(step)
-        for layer, mine in steps.items():
-            passes[layer].append(each._replace(steps=mine))
-    works = [tuple(each for each in log.works if layers[each.step] == number) for number in range(count)]
-    moves = [tuple(each for each in log.moves if layers[each.step] == number) for number in range(count)]
-    each_layer = zip(passes, works, moves, strict=True)
-    return [replace(log, passes=tuple(one), works=other, moves=moved) for one, other, moved in each_layer]

@@ -51,10 +51,6 @@ class Board:
         """When a step is done whose time is known."""
         return self.done[step] or 0
 
-    def latest(self, steps: Iterable[int]) -> int:
-        """When the last of `steps` is done."""
-        return max((self.done[step] or 0 for step in steps), default=0)
-
     def known(self, steps: Iterable[int]) -> tuple[int, int]:
         """When the last of `steps` that brings data, and when the last of the others is done."""
         data = others = 0
@@ -87,7 +83,7 @@ def keeps(program: Program, board: Board) -> Process:
     for index, step in enumerate(program.steps):
         if isinstance(step, Keep):
             yield from board.wait(step.after)
-            done = max(done, board.latest(step.after))
+            done = max(done, *board.known(step.after))
             board.finish(index, done)
 
 
@@ -104,10 +100,6 @@ class Loads(NamedTuple):
     filled: int
     start: int
     last: int
-
-    def again(self, steps: Sequence[int], every: int) -> Loads:
-        """The preloads that follow one, each `every` cycles after the one before."""
-        return Loads(steps, every, *(cycle + every for cycle in self[2:]))
 
 
 class Passes(NamedTuple):
@@ -130,11 +122,6 @@ class Passes(NamedTuple):
     def lost(self) -> int:
         """Frames that each of them loses to conflicts."""
         return self.conflicts.frames if self.conflicts else 0
-
-    def again(self, steps: Sequence[int], every: int) -> Passes:
-        """The streams that follow one, each `every` cycles after the one before."""
-        ended, filled, loaded, cleared, start = (cycle + every for cycle in self[2:7])
-        return Passes(steps, every, ended, filled, loaded, cleared, start, self.cause, self.conflicts)
 
 
 class VectorWork(NamedTuple):

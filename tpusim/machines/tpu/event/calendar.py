@@ -58,16 +58,18 @@ class Calendar:
             found = self._free(found + spacing)
             while left and (more := left[(self.settled + found) % len(left)]):
                 found = self._free(found + more)
-            self._reach(self.settled + found + 1)
             cells[found] = client
         self.owned[CLIENTS[client]] += words
         self.changed_from = min(self.changed_from, start)
         return self.settled + found
 
     def _free(self, at: int) -> int:
-        """The first free cell from `at` on; there may be none yet."""
+        """The first free cell from `at` on."""
         found = self._cells.find(FREE, at)
-        return found if found >= 0 else max(at, len(self._cells))
+        if found < 0:
+            found = max(at, len(self._cells))
+            self._reach(self.settled + found + 1)
+        return found
 
     def slots_for(self, wanted: Cycles, start: int) -> Cycles:
         """The free cycles that words wanted at the non-decreasing cycles `wanted` would get, in order.
@@ -113,9 +115,8 @@ class Calendar:
         self._cells[end - self.settled : end - self.settled] = times * period
 
     def take(self, client: int, cycles: Cycles) -> None:
-        """Own exactly these cycles of the past; all up to the last of them is settled."""
+        """Own exactly these cycles of the past."""
         self.owned[CLIENTS[client]] += len(cycles)
-        self.settle(int(cycles[-1]) + 1)
 
     def settle(self, until: int) -> None:
         """Forget the cycles before `until`."""
@@ -188,7 +189,7 @@ class Ports:
         """Own exactly these cycles of the past; all up to the last of them is settled on every port."""
         self._of[client].take(client, cycles)
         for calendar in self.calendars:
-            calendar.settle(self._of[client].settled)
+            calendar.settle(int(cycles[-1]) + 1)
 
 
 _TOGETHER = 1 << 22

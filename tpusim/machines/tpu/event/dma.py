@@ -24,9 +24,7 @@ from tpusim.memory.dram.device import Device
 from tpusim.memory.timing import Clocks, Pipe, last_burst_of, last_word_of
 
 if TYPE_CHECKING:
-    from tpusim.memory.dram.requests import Served
-
-Moved = Generator[simpy.Event, object, tuple[int, int, int, int]]
+    from tpusim.memory.dram.rules import Served
 
 
 class Filled(NamedTuple):
@@ -34,17 +32,6 @@ class Filled(NamedTuple):
 
     arrivals: Cycles
     ended: int
-
-
-class Spilled(NamedTuple):
-    """A spill: the cycles that it kept the bus busy, from when on the port held it up if it did, when the bus is free
-    again, and when all of it is in HBM.
-    """
-
-    busy: int
-    stalled: int
-    ended: int
-    stored: int
 
 
 class PipedMemory:
@@ -71,13 +58,16 @@ class PipedMemory:
         """When the words of a spill that has the bus from `start` on are wanted."""
         return self._pipe.demands(start, self._busy(step), step.words)
 
-    def spill(self, step: Transfer, start: int, taken: Cycles) -> Spilled:
+    def spill(self, step: Transfer, start: int, taken: Cycles) -> tuple[int, int, int, int]:
         """The spill once it is known in which cycles its words crossed the port; the last one still has to cross the
         bus and be stored.
+
+        Returns the cycles that it kept the bus busy, from when on the port held it up if it did, when the bus is free
+        again, and when all of it is in the memory.
         """
         busy = self._busy(step)
         ended = max(start + busy, int(taken[-1]) + 1 - (-busy // step.words))
-        return Spilled(busy, start + busy, ended, ended + self._pipe.latency)
+        return busy, start + busy, ended, ended + self._pipe.latency
 
     def _busy(self, step: Transfer) -> int:
         """The cycles that a transfer takes if nothing but the pipe, or its conversion, holds it up."""
@@ -111,7 +101,7 @@ class BankedHbm(PipedMemory):
         arrivals = np.maximum(come, first - (-words * conversion // step.words))
         return Filled(arrivals, max(start + max(1, conversion), self._after(accepted)))
 
-    def spill(self, step: Transfer, start: int, taken: Cycles) -> Spilled:
+    def spill(self, step: Transfer, start: int, taken: Cycles) -> tuple[int, int, int, int]:
         """A burst is offered once its last word has been taken, and converted."""
         bursts, last = self._moves.bursts(step), int(taken[-1]) + 1
         ready = taken + 1 - (-step.conversion_cycles(self._hardware) // step.words)
@@ -120,7 +110,7 @@ class BankedHbm(PipedMemory):
         asked = start + self._busy(step)
         ended = max(asked, int(ready[-1]), self._after(accepted))
         stored = max(ended, self._clocks.to_machine(int(done.max(initial=0))))
-        return Spilled(ended - start - max(0, last - asked), min(asked, ended), ended, stored)
+        return ended - start - max(0, last - asked), min(asked, ended), ended, stored
 
     @property
     def use(self) -> HbmUse:
@@ -135,7 +125,7 @@ class BankedHbm(PipedMemory):
             self._cycles += max(0, last - max(first, self._until))
             self._until = max(self._until, last)
         if self._keep:
-            from tpusim.memory.dram.requests import places
+            from tpusim.memory.dram.rules import places
 
             channels, at = np.unique(places(self._mapping, bursts).channel, return_inverse=True)
             begun, over = np.full(len(channels), NEVER), np.zeros(len(channels), np.int64)
@@ -175,37 +165,33 @@ class Dma:
             bus = step.bus
             # What spills write of what is read has to be in HBM, or in the scratch memory.
             there = max((self._stored.get(each, 0) for each in self._program.sources(step)), default=0)
-            ready = max(free[bus], begun, self._board.latest(step.after), there)
+            ready = max(free[bus], begun, *self._board.known(step.after), there)
             begun = ready if isinstance(step, Prefetch) else max(ready, staged)
-            busy, stalled, ended, done = yield from self._moved(index, step, begun, last)
+            memory = self._memories[bus]
+            if isinstance(step, Spill):
+                slots = yield from self._words(memory.demands(step, begun), last)
+                busy, stalled, ended, stored = memory.spill(step, begun, slots)
+                self._board.end = max(self._board.end, stored)
+                self._stored[index] = stored + self._hardware.lanes - 1
+                # The last word is on its way to be stored.
+                done = int(slots[-1]) + 1
+            else:
+                wanted, ended = memory.fill(step, begun)
+                busy, stalled = ended - begun, ended
+                if isinstance(step, Prefetch):
+                    done = int(wanted[-1])
+                elif isinstance(step, BankFill):
+                    # Through a port of their own: each when it is wanted or in the cycle after the one before.
+                    behind = np.maximum(wanted, last) - np.arange(len(wanted))
+                    done = int(behind.max()) + len(wanted)
+                else:
+                    slots = yield from self._words(wanted, last)
+                    done = int(slots[-1]) + 1
             if not isinstance(step, Prefetch):
                 staged, last = last, done
             self.moves[bus].append(DmaTransfer(index, free[bus], ready, begun, busy, stalled, ended, done))
             self._board.finish(index, done)
             free[bus] = ended
-
-    def _moved(self, index: int, step: Transfer, start: int, earliest: int) -> Moved:
-        """Cycles that the bus is busy; when the port begins to hold it up; when it is free; when the last word is in
-        place, of a spill on its way to be stored.
-        """
-        memory = self._memories[step.bus]
-        if isinstance(step, Spill):
-            slots = yield from self._words(memory.demands(step, start), earliest)
-            busy, stalled, ended, stored = memory.spill(step, start, slots)
-            self._board.end = max(self._board.end, stored)
-            self._stored[index] = stored + self._hardware.lanes - 1
-            return busy, stalled, ended, int(slots[-1]) + 1
-        wanted, ended = memory.fill(step, start)
-        if isinstance(step, Prefetch):
-            last = int(wanted[-1])
-        elif isinstance(step, BankFill):
-            # Through a port of their own: each when it is wanted or in the cycle after the one before.
-            behind = np.maximum(wanted, earliest) - np.arange(len(wanted))
-            last = int(behind.max()) + len(wanted)
-        else:
-            slots = yield from self._words(wanted, earliest)
-            last = int(slots[-1]) + 1
-        return ended - start, ended, ended, last
 
     def _words(self, wanted: Cycles, earliest: int) -> Generator[simpy.Event, object, Cycles]:
         """Take a slot for every word; predictions hold unless somebody reserves before they come true."""

@@ -56,7 +56,19 @@ class IssueUnit:
             step = self._steps[index]
             yield from self._board.wait(step.after)
             if isinstance(step, Preload):
-                self._preload(index, step)
+                # The weight words, once the delay is over, in whatever slots are free, at most one every W cycles; then
+                # that of the biases.
+                ready = max(self._issued if self._buffers > 1 else self.ended, self.free)
+                filled, drained = self._board.known(step.after)
+                self._filled[index] = filled
+                start, spacing = max(ready, filled, drained) + step.delay, self._hardware.weight_word_cycles
+                last_read = self._port[WEIGHT].claim(WEIGHT, start, self._preload_words, spacing, self._left)
+                last = last_weight(last_read, self._hardware)
+                if step.bias is not None:
+                    last = self._port[WEIGHT].claim(WEIGHT, last, 1, 1, self._left) + BIAS_CYCLES
+                self.loads.append(Loads((index,), 0, self.free, ready, filled, start, last))
+                self._board.finish(index, last)
+                self.free = last
             elif isinstance(step, Stream):
                 issued = self._issued
                 self._stream(index, step)
@@ -67,38 +79,37 @@ class IssueUnit:
         # With many arrays, the last frame may outlast what its few words cause.
         self._board.end = max(self._board.end, self.ended)
 
-    def _preload(self, index: int, step: Preload) -> None:
-        """Read the weight words, once the delay is over, in whatever slots are free, at most one every W cycles; then
-        that of the biases.
-        """
-        words = self._preload_words
-        ready = max(self._issued if self._buffers > 1 else self.ended, self.free)
-        filled, drained = self._board.known(step.after)
-        self._filled[index] = filled
-        start = max(ready, filled, drained) + step.delay
-        last_read = self._port[WEIGHT].claim(WEIGHT, start, words, self._hardware.weight_word_cycles, self._left)
-        last = last_weight(last_read, self._hardware)
-        if step.bias is not None:
-            last = self._port[WEIGHT].claim(WEIGHT, last, 1, 1, self._left) + BIAS_CYCLES
-        self.loads.append(Loads((index,), 0, self.free, ready, filled, start, last))
-        self._board.finish(index, last)
-        self.free = last
-
     def _stream(self, index: int, step: Stream) -> None:
         """Issue a pass: its first ifmap read on the frame grid, and all it owns of the port from there on."""
         conflicts = self._conflicts.of(step)
         start = self._issue(index, step, conflicts)
-        frames, first = self.frame.frames(step.words), start
+        frame, port = self.frame, self._port
+        frames, first = frame.frames(step.words), start
         if conflicts:
-            self._reserve_at(step, start, conflicts)
+            # The banks while they are read; partial sums and results a fixed delay after the words are delivered.
             frames, first = frames + conflicts.frames, start + int(conflicts.delivered[0])
+            delivered = start + conflicts.delivered
+            port[IFMAP].reserve_at(IFMAP, start + conflicts.reads)
+            if step.accumulate:
+                port[PSUM].reserve_at(PSUM, delivered + self._psum_delay)
+            port[RESULT].reserve_at(RESULT, delivered + self._result_delay)
         else:
-            self._reserve(step, start)
-        last_array = (step.words - 1) % self.frame.together
-        done = start + self._result_delay + (frames - 1) * self.frame.period + last_array + 1
+            # Ifmap reads, a fixed delay later partial sums and results; pointers a frame before, the first once told.
+            if table := step.reads.table:
+                at, places = table.reads(frame.together)
+                before = np.where(at == 0, self._told, start + (at - 1) * frame.period)
+                port[POINTER].reserve_at(POINTER, before + frame.pointer_slots.start + places)
+            for array in range(min(frame.together, step.words)):
+                read, words = start + array, frame.frames(step.words - array)
+                port[IFMAP].reserve(IFMAP, read, words, frame.period)
+                if step.accumulate:
+                    port[PSUM].reserve(PSUM, read + self._psum_delay, words, frame.period)
+                port[RESULT].reserve(RESULT, read + self._result_delay, words, frame.period)
+        last_array = (step.words - 1) % frame.together
+        done = start + self._result_delay + (frames - 1) * frame.period + last_array + 1
         self._board.finish(index, done)
         self._issued = start - 1
-        self.ended = self._issued + frames * self.frame.period
+        self.ended = self._issued + frames * frame.period
         self._written = first + self._result_delay
         self.drained = done
 
@@ -119,7 +130,12 @@ class IssueUnit:
         filled = max(self.ended, fills, self._filled.get(step.preload, 0))
         loaded = max(filled, self._board.time(step.preload))
         cleared = max(loaded, spilled, summed)
-        pointed = self._pointed(step, max(fills, self._filled.get(step.preload, 0), spilled))
+        pointed = 0
+        if step.reads.table:
+            # Told once all else is there that it waits for in memory.
+            there = max(fills, self._filled.get(step.preload, 0), spilled, self.ended + 1 - self.frame.period)
+            self._told = self._next_frame(there)
+            pointed = self._told + self.frame.period - 1
         for name, since, until in (
             ("starved", self.ended, filled), ("waiting_weights", filled, loaded), ("blocked", loaded, cleared),
             ("port_stall", cleared, pointed),
@@ -130,38 +146,9 @@ class IssueUnit:
         self.passes.append(Passes((index,), 0, self.ended, filled, loaded, cleared, start, self._cause, conflicts))
         return start
 
-    def _pointed(self, step: Stream, there: int) -> int:
-        """When the stream may be issued as far as its pointers go: `there` is all else that it waits for in memory."""
-        if not step.reads.table:
-            return 0
-        self._told = self._next_frame(max(there, self.ended + 1 - self.frame.period))
-        return self._told + self.frame.period - 1
-
     def _next_frame(self, cycle: int) -> int:
         """The first slot for an ifmap word of the array, or the first array, in `cycle` or later."""
         return cycle + (self._array - cycle) % self.frame.period
-
-    def _reserve(self, step: Stream, start: int) -> None:
-        """Ifmap reads, a fixed delay later partial sums and results; pointers a frame before, the first once told."""
-        frame = self.frame
-        if table := step.reads.table:
-            frames, places = table.reads(frame.together)
-            before = np.where(frames == 0, self._told, start + (frames - 1) * frame.period)
-            self._port[POINTER].reserve_at(POINTER, before + frame.pointer_slots.start + places)
-        for array in range(min(frame.together, step.words)):
-            first, words = start + array, frame.frames(step.words - array)
-            self._port[IFMAP].reserve(IFMAP, first, words, frame.period)
-            if step.accumulate:
-                self._port[PSUM].reserve(PSUM, first + self._psum_delay, words, frame.period)
-            self._port[RESULT].reserve(RESULT, first + self._result_delay, words, frame.period)
-
-    def _reserve_at(self, step: Stream, start: int, conflicts: Conflicts) -> None:
-        """The banks while they are read; partial sums and results a fixed delay after the words are delivered."""
-        delivered = start + conflicts.delivered
-        self._port[IFMAP].reserve_at(IFMAP, start + conflicts.reads)
-        if step.accumulate:
-            self._port[PSUM].reserve_at(PSUM, delivered + self._psum_delay)
-        self._port[RESULT].reserve_at(RESULT, delivered + self._result_delay)
 
     # ---- passes that only repeat those before
 
@@ -173,14 +160,18 @@ class IssueUnit:
         """
         if not self._alike(place - 1, step, issued):
             self._states.clear()
-        state = self._now() if self._alike(place + 1, step, self._issued) else None
-        if state is None:
+        end = self._issued
+        # Whatever the DMA has been past already cannot be looked at again.
+        if end < self._port[DMA].settled or not self._alike(place + 1, step, end):
             self._states.clear()
             return 0
-        for passes, (since, before) in enumerate(reversed(self._states), 1):
-            if before == state:
-                return 2 * self._take(place, step, passes, self._issued - since)
-        self._states.append((self._issued, state))
+        # All that the next pass depends on, in cycles from the last one's issue.
+        since = self.ended - end, self.free - end, self._written - end
+        state = *since, self._cause, self._port.ahead(end)
+        for passes, (before, then) in enumerate(reversed(self._states), 1):
+            if then == state:
+                return 2 * self._take(place, step, passes, end - before)
+        self._states.append((end, state))
         return 0
 
     def _alike(self, place: int, step: Stream, issued: int) -> bool:
@@ -203,16 +194,6 @@ class IssueUnit:
             and self._board.all_done_by(preload.after, issued)
             and self._board.all_done_by(stream.after, issued)
         )
-
-    def _now(self) -> tuple[object, ...] | None:
-        """All that the next pass depends on, in cycles from the last one's issue, the port's calendar from there on
-        included; None when the DMA has been past it already.
-        """
-        issued = self._issued
-        if issued < self._port[DMA].settled:
-            return None
-        since = self.ended - issued, self.free - issued, self._written - issued
-        return *since, self._cause, self._port.ahead(issued)
 
     def _take(self, place: int, step: Stream, passes: int, every: int) -> int:
         """Repeat the last `passes`, which took `every` cycles, as often as alike ones follow; how many passes more."""
@@ -239,8 +220,10 @@ class IssueUnit:
         for number, (first, second) in enumerate(zip(preloads, streams, strict=True), 1):
             self._board.finish(first, loaded + number * every)
             self._board.finish(second, done + number * every)
-        self.loads.append(load.again(preloads, every))
-        self.passes.append(stream.again(streams, every))
+        self.loads.append(Loads(preloads, every, *(cycle + every for cycle in load[2:])))
+        ended, filled, loaded, cleared, start = (cycle + every for cycle in stream[2:7])
+        its = ended, filled, loaded, cleared, start, stream.cause, stream.conflicts
+        self.passes.append(Passes(streams, every, *its))
 
 
 def vector_steps(

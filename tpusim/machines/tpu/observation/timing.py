@@ -12,7 +12,7 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.result.records import STALL_CAUSES
 
 if TYPE_CHECKING:
-    from tpusim.memory.dram.requests import Counts, Requested
+    from tpusim.memory.dram.rules import Counts, Requested
 
 
 STARVED = STALL_CAUSES[0]

@@ -6,17 +6,18 @@ from collections.abc import Mapping
 
 from tpusim.base.memory import at_rest
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.observation.timeline import LOOK_EVERY, Watch, unwatched
+from tpusim.machines.tpu.observation.timeline import Watch, unwatched
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.register.machine import RegisterMachine, Values, trace
+from tpusim.machines.tpu.register.machine import RegisterMachine, trace
+from tpusim.machines.tpu.register.wires import Floats
 
 __all__ = ["RegisterMachine", "run", "trace"]
 
 
 def run(
-    program: Program, hardware: Hardware, operands: Mapping[str, Values], watch: Watch = unwatched
-) -> tuple[Timing, dict[str, Values]]:
+    program: Program, hardware: Hardware, operands: Mapping[str, Floats], watch: Watch = unwatched
+) -> tuple[Timing, dict[str, Floats]]:
     """The time of one Program, and every tensor that it writes.
 
     Args:
@@ -31,10 +32,8 @@ def run(
     """
     machine = RegisterMachine(program, hardware, operands)
     with at_rest():
-        while not machine.finished:
-            machine.clock()
-            if machine.now % LOOK_EVERY == 0:
-                watch(machine.now)
+        for _ in machine.cycles(watch):
+            pass
     given = {*program.given(operands), *(each.tensor for each in program.handed), *program.prefetched}
     written = [each.name for each in program.tensors if each.name not in given]
     return machine.timing(), {name: machine.hbm.tensor(name) for name in written}

@@ -5,17 +5,9 @@ Activations move right, sums down. Each unit knows of the others only what is on
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
-from tpusim.machines.tpu.register.wires import SlidingWindow, Wires, kernel
-
-Floats = NDArray[np.floating[Any]]
-Tags = NDArray[np.int8]
-Ints = NDArray[np.int32]
-Counts = NDArray[np.int64]
+from tpusim.machines.tpu.register.wires import Counts, Floats, Ints, SlidingWindow, Tags, Wires, kernel
 
 
 class PeArray:
@@ -109,8 +101,8 @@ class WeightRegisters:
         self.quiet = 0 if self.wires.loading else self.quiet + 1
         if self.quiet > self.rows:
             return
-        at = self.weights.head - 1, self.tags.head - 1
-        _enter(self.weights.cells, self.tags.cells, *at, self.wires.weight, self.wires.weight_tag)
+        self.weights.cells[:, :, self.weights.head - 1] = self.wires.weight
+        self.tags.cells[:, :, self.tags.head - 1] = self.wires.weight_tag
 
     def commit(self) -> None:
         """All move down by one, if there are any; a weight that reaches its row is kept there."""
@@ -119,17 +111,6 @@ class WeightRegisters:
         self.weights.shift()
         self.tags.shift()
         _keep(self.weights.cells, self.tags.cells, self.weights.head, self.wires.weights, self.wires.biases)
-
-
-@kernel
-def _enter(moving: Floats, tags: Ints, top: int, top_tag: int, weight: Floats, weight_tag: Ints) -> None:
-    """Put what is on the wires above the first row."""
-    arrays, chains, cols = weight.shape
-    for array in range(arrays):
-        for chain in range(chains):
-            for col in range(cols):
-                moving[array, chain, top, col] = weight[array, chain, col]
-                tags[array, chain, top_tag, col] = weight_tag[array, chain, col]
 
 
 @kernel

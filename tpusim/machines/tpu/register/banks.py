@@ -7,24 +7,17 @@ every row has its own; then all are handed on, row r's through r registers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tpusim.base.errors import CheckFailed
 from tpusim.machines.tpu.definition import IFMAP
-from tpusim.machines.tpu.program.addresses import PADDING, AddressPattern, BankFeed, Counters, Feed, Picked, Pointers
+from tpusim.machines.tpu.program.addresses import PADDING, BankFeed, Counters, Feed, Picked, Pointers
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import BankFill, Spill
 from tpusim.machines.tpu.register.hbm import HbmWords
-from tpusim.machines.tpu.register.wires import NOWHERE, SlidingWindow, kernel
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.floating[Any]]
-Records = NDArray[Any]
+from tpusim.machines.tpu.register.wires import NOWHERE, Counts, Floats, Records, SlidingWindow, kernel
 
 UNFED = -1
 """The pattern of a lane that has no part."""
@@ -51,17 +44,22 @@ class Settings:
         number: the setting that each kind of read uses.
     """
 
-    patterns: Ints
-    own: Ints
-    bases: Ints
-    counters: Ints
-    tables: Ints
+    patterns: Counts
+    own: Counts
+    bases: Counts
+    counters: Counts
+    tables: Counts
     number: dict[Feed, int]
 
     @classmethod
     def of(cls, program: Program, lanes: int) -> Settings:
         """All settings that a Program needs."""
-        number = {reads: at for at, reads in enumerate(dict.fromkeys(_reads(program)))}
+        # How each pass reads, what each vector step reads and writes, then each part of a spill that says so.
+        passes = [stream.reads for stream in program.streams]
+        vectors = [feed for step in program.vectors for feed in (*step.operands, step.writes)]
+        spills = (part for step in program.steps if isinstance(step, Spill) for part in step.parts)
+        feeds = dict.fromkeys([*passes, *vectors, *(part.feed for part in spills if part.feed is not None)])
+        number = {feed: at for at, feed in enumerate(feeds)}
         groups = (group for reads in number for group in reads.groups)
         known = {pattern: at for at, pattern in enumerate(dict.fromkeys(group.pattern for group in groups))}
         patterns = np.full((len(number), lanes), UNFED)
@@ -70,41 +68,24 @@ class Settings:
                 patterns[at, group.first_lane : group.first_lane + group.lanes] = known[group.pattern]
         in_banks = np.array([isinstance(reads, BankFeed) for reads in number], np.bool_)
         own = np.where(in_banks[:, None], UNFED, patterns)
-        return cls(patterns, own, *_registers([*known]), number)
-
-
-def _reads(program: Program) -> Iterator[Feed]:
-    """How each pass reads, what each vector step reads and writes, then each part of a spill that says so."""
-    yield from (stream.reads for stream in program.streams)
-    yield from (feed for step in program.vectors for feed in (*step.operands, step.writes))
-    for step in program.steps:
-        if isinstance(step, Spill):
-            yield from (part.feed for part in step.parts if part.feed is not None)
-
-
-def _registers(patterns: list[AddressPattern]) -> tuple[Ints, Ints, Ints]:
-    """(bases, counters, tables) of some patterns."""
-    most = max((len(each.counters) for each in patterns if isinstance(each, Counters)), default=1)
-    bases, counters = np.zeros((len(patterns), 2), np.int64), np.zeros((len(patterns), most, len(_STILL)), np.int64)
-    tables: list[int] = []
-    for at, each in enumerate(patterns):
-        if isinstance(each, Counters):
-            bases[at] = each.base, each.window.start if each.window else 0
-            counters[at] = [*reversed(each.counters), *[_STILL] * (most - len(each.counters))]
-        elif isinstance(each, Pointers):
-            bases[at] = each.base
-            counters[at, 0, :3] = POINTED, each.which, each.table.repeat
-        elif isinstance(each, Picked):
-            bases[at] = each.base
-            counters[at, 0, :3] = POINTED, each.which, 1
-        else:
-            bases[at] = len(tables), 0
-            tables += each.addresses
-    return bases, counters, np.array(tables, np.int64)
+        most = max((len(each.counters) for each in known if isinstance(each, Counters)), default=1)
+        bases, counters = np.zeros((len(known), 2), np.int64), np.zeros((len(known), most, len(_STILL)), np.int64)
+        tables: list[int] = []
+        for each, at in known.items():
+            if isinstance(each, Counters):
+                bases[at] = each.base, each.window.start if each.window else 0
+                counters[at] = [*reversed(each.counters), *[_STILL] * (most - len(each.counters))]
+            elif isinstance(each, Pointers | Picked):
+                bases[at] = each.base
+                counters[at, 0, :3] = POINTED, each.which, each.table.repeat if isinstance(each, Pointers) else 1
+            else:
+                bases[at] = len(tables), 0
+                tables += each.addresses
+        return cls(patterns, own, bases, counters, np.array(tables, np.int64), number)
 
 
 @kernel
-def address_of(pattern: int, bases: Ints, counters: Ints, tables: Ints, word: int) -> int:
+def address_of(pattern: int, bases: Counts, counters: Counts, tables: Counts, word: int) -> int:
     """The address at which nested counters, or a table, stand for word number `word` of a pass; NOWHERE: padding."""
     address, slowest = bases[pattern, 0], counters.shape[1] - 1
     word += bases[pattern, 1]
@@ -140,8 +121,8 @@ class Banks:
         # [register, row]: after r registers row r has its word; what nothing has been handed on to is no number.
         self.skew = SlidingWindow(np.full((rows, rows, word), np.nan, program.number), axis=0)
         self.handed_on = False
-        self.arriving: dict[int, tuple[Ints, Ints, Floats]] = {}
-        self.entering: tuple[Ints, Floats] | None = None
+        self.arriving: dict[int, tuple[Counts, Counts, Floats]] = {}
+        self.entering: tuple[Counts, Floats] | None = None
         self.read = self.written = self.cycles = 0
 
     # ---- reads, decided in lane 0's time
@@ -153,7 +134,14 @@ class Banks:
             CheckFailed: when a row asks for a word that the banks do not have.
         """
         if not self.asking:
-            self._ask(setting, word)
+            # Every row presents the address of its next word; one that padding or nobody feeds gets zeros.
+            settings, self.asking = self.settings, True
+            self.captured[:] = 0
+            _present(self.wanted, settings.patterns[setting], settings.bases, settings.counters, settings.tables, word)
+            outside = (self.wanted != NOWHERE) & ((self.wanted < 0) | (self.wanted >= len(self.memory)))
+            if outside.any():
+                row = int(outside.argmax())
+                raise CheckFailed(f"row {row}: {outside_of(self.memory, int(self.wanted[row]))}")
         elif not (self.wanted != NOWHERE).any():
             return True
         self.cycles += 1
@@ -163,16 +151,6 @@ class Banks:
     def hand_on(self) -> None:
         """Every row's word leaves its capture register."""
         self.asking, self.handed_on = False, True
-
-    def _ask(self, setting: int, word: int) -> None:
-        """Every row presents the address of its next word; one that padding or nobody feeds gets zeros."""
-        settings, self.asking = self.settings, True
-        self.captured[:] = 0
-        _present(self.wanted, settings.patterns[setting], settings.bases, settings.counters, settings.tables, word)
-        outside = (self.wanted != NOWHERE) & ((self.wanted < 0) | (self.wanted >= len(self.memory)))
-        if outside.any():
-            row = int(outside.argmax())
-            raise CheckFailed(f"row {row}: {outside_of(self.memory, int(self.wanted[row]))}")
 
     # ---- fills
 
@@ -229,7 +207,7 @@ def outside_of(memory: Floats, address: int) -> str:
 
 
 @kernel
-def _present(wanted: Ints, patterns: Ints, bases: Ints, counters: Ints, tables: Ints, word: int) -> None:
+def _present(wanted: Counts, patterns: Counts, bases: Counts, counters: Counts, tables: Counts, word: int) -> None:
     for row in range(len(wanted)):
         wanted[row] = NOWHERE
         if patterns[row] != UNFED:
@@ -237,7 +215,7 @@ def _present(wanted: Ints, patterns: Ints, bases: Ints, counters: Ints, tables: 
 
 
 @kernel
-def _serve(wanted: Ints, captured: Floats, memory: Floats, ports: Ints) -> int:
+def _serve(wanted: Counts, captured: Floats, memory: Floats, ports: Counts) -> int:
     """Serve one cycle in every bank; the words read."""
     banks, reads = len(ports), 0
     busy = np.zeros(banks, np.int64)

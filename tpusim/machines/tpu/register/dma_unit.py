@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from tpusim.machines.tpu.definition import BIAS_CYCLES, DMA, NEVER, WEIGHT, Frame
 from tpusim.machines.tpu.description import Hardware
@@ -28,10 +25,8 @@ from tpusim.machines.tpu.program.transfers import (
 )
 from tpusim.machines.tpu.register.banks import Banks, Settings
 from tpusim.machines.tpu.register.hbm import BankedMemory, HbmWords, Passage, PipedHbm
-from tpusim.machines.tpu.register.wires import NOWHERE, Order, Scoreboard
+from tpusim.machines.tpu.register.wires import NOWHERE, Floats, Order, Scoreboard
 from tpusim.memory.timing import Pipe
-
-Values = NDArray[np.floating[Any]]
 
 
 class PreloadUnit:
@@ -170,9 +165,18 @@ class DmaUnit:
                 self.stored[index] = stored + self.hardware.lanes - 1
                 del self.storing[index]
         self._end_fetches(now)
+        # Why the next transfer does not begin although its bus is free.
         why = ""
-        while self.todo and self.bus[self.todo[0][1].bus] is None and not (why := self._held_up(now)):
-            self._begin(now)
+        while self.todo and self.bus[self.todo[0][1].bus] is None:
+            index, step, sources = self.todo[0]
+            if self.scoreboard.waiting(step.after, now) or any(now < self.stored.get(each, NEVER) for each in sources):
+                why = "blocked"
+                break
+            if len(self.moving) >= UNDER_WAY and not isinstance(step, Prefetch):
+                why = "port_stall"
+                break
+            self.todo.popleft()
+            self._begin(index, step, sources, now)
             self._end_fetches(now)
         for bus, turns in self.turns.items():
             if moving := self.bus[bus]:
@@ -220,22 +224,18 @@ class DmaUnit:
                 self.storing[head.index] = head.passage
         return word
 
-    def _held_up(self, now: int) -> str:
-        """Why the next transfer does not begin although its bus is free; nothing if it does."""
-        _, step, sources = self.todo[0]
-        if self.scoreboard.waiting(step.after, now) or any(now < self.stored.get(each, NEVER) for each in sources):
-            return "blocked"
-        return "port_stall" if len(self.moving) >= UNDER_WAY and not isinstance(step, Prefetch) else ""
-
-    def _begin(self, now: int) -> None:
+    def _begin(self, index: int, step: Transfer, sources: Sequence[int], now: int) -> None:
         """Give its bus to the next transfer."""
-        index, step, sources = self.todo.popleft()
         self.turns[step.bus].popleft()
+        fed, number = list[tuple[int, int]](), self.settings.number
+        if isinstance(step, LaneTransfer) and any(part.feed for part in step.parts):
+            parts = ((number[part.feed] if part.feed else 0, range(part.words)) for part in step.parts)
+            fed = [(setting, word) for setting, words in parts for word in words]
         if isinstance(step, Fill):
             self.hbm.fetch(index, sources)
         elif isinstance(step, BankFill) and self.banks:
             self.banks.fetch(index, step)
-        moving = _Moving(index, step, self.memories[step.bus].begin(step, now), self._fed(step))
+        moving = _Moving(index, step, self.memories[step.bus].begin(step, now), fed)
         self.bus[step.bus] = moving
         if isinstance(step, Prefetch):
             self.hbm.prefetch(index, step)
@@ -248,13 +248,6 @@ class DmaUnit:
         self.use[bus][cause] += 1
         if bus == HBM:
             self.held[index] += 1
-
-    def _fed(self, step: Transfer) -> list[tuple[int, int]]:
-        """For each word; nothing where all lanes share their addresses."""
-        number = self.settings.number
-        if not isinstance(step, LaneTransfer) or all(part.feed is None for part in step.parts):
-            return []
-        return [(number[part.feed] if part.feed else 0, word) for part in step.parts for word in range(part.words)]
 
     def _ready(self, now: int) -> bool:
         """Whether the bus has brought the next word, or, of a spill, can take it; only one word moves in a cycle."""
@@ -285,7 +278,7 @@ class KeepUnit:
             self.scoreboard.finish(index, now)
             self.noting.append((step, now))
 
-    def note(self, now: int, memory: Values) -> None:
+    def note(self, now: int, memory: Floats) -> None:
         """The lane of each Keep whose turn it is, in `memory` [lane, word, W] before this cycle's reads and writes."""
         for step, since in self.noting:
             self.hbm.keep(step, now - since, memory)

@@ -20,14 +20,11 @@ from tpusim.machines.tpu.program.moves import TransferRuns
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.tensor import Elements, Part
 from tpusim.machines.tpu.program.transfers import BankFill, Keep, LaneTransfer, Prefetch, Spill, Transfer
-from tpusim.machines.tpu.register.wires import NOWHERE
+from tpusim.machines.tpu.register.wires import NOWHERE, Counts, Floats
 from tpusim.memory.dram.clocked import Clocked, Offered
 from tpusim.memory.dram.device import Device
 from tpusim.memory.dram.rules import FAR, Numbers
 from tpusim.memory.timing import Clocks, Pipe
-
-Values = NDArray[np.floating[Any]]
-Indices = NDArray[np.int64]
 
 NOTHING = -1
 """An element that the tensor does not have: zero when it is filled, lost when it is spilled."""
@@ -42,24 +39,28 @@ class HbmWords:
     and `used[place]` says whether it takes part.
     """
 
-    def __init__(self, program: Program, operands: Mapping[str, Values], word_elements: int) -> None:
+    def __init__(self, program: Program, operands: Mapping[str, Floats], word_elements: int) -> None:
         """Before the first cycle: operands in HBM as given, NaN in every other tensor."""
-        self.program, self.tensors = program, dict[str, Values]()
+        self.program, self.tensors = program, dict[str, Floats]()
         for each in program.tensors:
             content = operands.get(each.name, np.full(each.shape, np.nan))
             self.tensors[each.name] = np.array(content, program.number).reshape(each.shape)
-        transfers = {i: step for i, step in enumerate(program.steps) if isinstance(step, LaneTransfer)}
-        sizes = [step.lanes * step.words for step in transfers.values()]
-        self.first = dict(zip(transfers, accumulate(sizes, initial=0), strict=False))
-        self.addresses: dict[int, Indices] = {}
+        steps = enumerate(program.steps)
+        self.transfers = {index: step for index, step in steps if isinstance(step, LaneTransfer)}
+        sizes = [step.lanes * step.words for step in self.transfers.values()]
+        self.first = dict(zip(self.transfers, accumulate(sizes, initial=0), strict=False))
+        self.addresses: dict[int, Counts] = {}
         self.used = np.zeros(sum(sizes), np.bool_)
-        self.values: Values = np.zeros((sum(sizes), word_elements), program.number)
+        self.values: Floats = np.zeros((sum(sizes), word_elements), program.number)
         # Spills that lane 0 has ended; the last words of other lanes may still be on their way.
         self.spilled: list[int] = []
-        # By prefetch under way, the elements that it brings to the scratch memory, and where they lie in their tensor.
-        self.fetched: dict[int, list[tuple[Indices, Values]]] = {}
-        for index, step in transfers.items():
-            self.addresses[index] = np.concatenate([*map(_addresses, step.parts)])
+        # By prefetch under way, the tensor that it fills in the scratch memory, and elements by their places in it.
+        self.fetched: dict[int, list[tuple[Floats, Counts, Floats]]] = {}
+        for index, step in self.transfers.items():
+            addresses = [
+                np.full(each.words, NOWHERE) if each.feed else each.base + np.arange(each.words) for each in step.parts
+            ]
+            self.addresses[index] = np.concatenate(addresses)
             for _, at in _places(step):
                 self._of(index, self.used)[at] = True
 
@@ -67,7 +68,7 @@ class HbmWords:
         """Bring the words of a fill that begins: its elements as they are now, those of all spills up to the last among
         its `sources` in every lane.
         """
-        step, place = self._transfer(index), self._of(index, self.values)
+        step, place = self.transfers[index], self._of(index, self.values)
         until = max((each for each in sources if isinstance(self.program.steps[each], Spill)), default=-1)
         # These need not be looked for again.
         while self.spilled and self.spilled[0] <= until:
@@ -79,16 +80,15 @@ class HbmWords:
         """Take the elements of a prefetch that begins as they are in HBM now."""
         content = self.tensor(step.tensor.name).reshape(-1)
         places = (_elements(part, step.tensor.shape) for part in step.parts)
-        self.fetched[index] = [(inside, content[inside]) for at in places for inside in (at[at != NOTHING],)]
+        to = self.tensors[step.to.name].reshape(-1)
+        self.fetched[index] = [(to, inside, content[inside]) for at in places for inside in (at[at != NOTHING],)]
 
     def prefetched(self, index: int) -> None:
         """The elements of a prefetch are in the scratch memory."""
-        step = self.program.steps[index]
-        assert isinstance(step, Prefetch)
-        for places, values in self.fetched.pop(index):
-            self.tensors[step.to.name].reshape(-1)[places] = values
+        for to, places, values in self.fetched.pop(index):
+            to[places] = values
 
-    def fetch_for_banks(self, step: BankFill) -> tuple[Indices, Values]:
+    def fetch_for_banks(self, step: BankFill) -> tuple[Counts, Floats]:
         """(address, word [W]) of every word of a fill that begins, as it is in HBM now."""
         words = np.zeros((step.lane_words, self.values.shape[1]), self.values.dtype)
         ends = [*accumulate((part.words * part.lanes for part in step.parts), initial=0)]
@@ -96,22 +96,22 @@ class HbmWords:
             words[first:stop, : part.per_word] = self._brought(step, part).reshape(stop - first, -1)
         return np.concatenate([part.addresses.ravel() for part in step.parts]), words
 
-    def _brought(self, step: Transfer, part: Elements) -> Values:
+    def _brought(self, step: Transfer, part: Elements) -> Floats:
         """The elements [lane, word, element of the word] of a part; zero where the tensor has none."""
-        content: Values = np.append(self.tensor(step.tensor.name), self.values.dtype.type(0))
+        content: Floats = np.append(self.tensor(step.tensor.name), self.values.dtype.type(0))
         return content[_elements(part, step.tensor.shape)]
 
-    def tensor(self, name: str) -> Values:
+    def tensor(self, name: str) -> Floats:
         """A tensor as it lies in HBM now."""
         made = self.program.makers.get(name, (name,))
         for index in self.spilled:
-            if self._transfer(index).tensor.name in made:
+            if self.transfers[index].tensor.name in made:
                 self._store(index)
         return self.tensors[name]
 
     def _store(self, index: int) -> None:
         """Put the words of a spill into its tensor; not those that readers are given instead of what it keeps."""
-        step, place = self._transfer(index), self._of(index, self.values)
+        step, place = self.transfers[index], self._of(index, self.values)
         if self.program.instead(step.tensor.name):
             return
         names = [step.tensor.name, *self.program.copies(step.tensor.name)]
@@ -122,7 +122,7 @@ class HbmWords:
             for name in names:
                 self.tensors[name].reshape(-1)[elements[inside]] = values
 
-    def keep(self, step: Keep, lane: int, memory: Values) -> None:
+    def keep(self, step: Keep, lane: int, memory: Floats) -> None:
         """Note what lane `lane` keeps in `memory` [lane, word, W]; what is given instead takes its place there."""
         for part in step.parts:
             if not 0 <= lane - part.first_lanes[0] < part.lanes:
@@ -135,14 +135,9 @@ class HbmWords:
             for name in self.program.instead(step.tensor.name):
                 words[...] = self.tensors[name].reshape(-1)[elements]
 
-    def _transfer(self, index: int) -> LaneTransfer:
-        step = self.program.steps[index]
-        assert isinstance(step, LaneTransfer)
-        return step
-
     def _of(self, index: int, cells: NDArray[Any]) -> NDArray[Any]:
         """A view [lane, word, ...] of a transfer's share of `cells`, of all words of all transfers."""
-        step, first = self._transfer(index), self.first[index]
+        step, first = self.transfers[index], self.first[index]
         return cells[first : first + step.lanes * step.words].reshape(step.lanes, step.words, *cells.shape[1:])
 
 
@@ -156,11 +151,7 @@ def _places(step: LaneTransfer) -> list[tuple[Part, tuple[slice, slice]]]:
     ]
 
 
-def _addresses(part: Part) -> Indices:
-    return np.full(part.words, NOWHERE) if part.feed else part.base + np.arange(part.words)
-
-
-def _elements(part: Elements, shape: tuple[int, ...]) -> Indices:
+def _elements(part: Elements, shape: tuple[int, ...]) -> Counts:
     """[lane, word, element of the word]: where each element lies in its tensor, or NOTHING outside it."""
     at = [np.zeros((1, 1), np.int64) for _ in shape]
     for axis, lanes in part.lane:
@@ -186,7 +177,7 @@ class Passage:
     @property
     def stored(self) -> int:
         """When all of a spill is in the memory; NEVER while that is not known."""
-        return NEVER
+        return NEVER if self.free_at == NEVER else self.free_at + self.latency
 
     def ready(self, now: int) -> bool:
         """Whether the next word may cross the port in this cycle."""
@@ -211,16 +202,9 @@ class PipedFill(Passage):
     def ready(self, now: int) -> bool:
         return self.taken < max(0, min(now - self.started - self.latency, self.total)) * self.words // self.total
 
-    def over(self, now: int) -> bool:
-        return now >= self.started + self.total
-
 
 class PipedSpill(Passage):
     """After the last word, the bus is kept for as long as a word takes."""
-
-    @property
-    def stored(self) -> int:
-        return NEVER if self.free_at == NEVER else self.free_at + self.latency
 
     def took(self, now: int) -> None:
         self.taken += 1
@@ -243,8 +227,11 @@ class PipedHbm:
         """Give a transfer the bus for as long as this or the conversion takes, whichever is longer."""
         moving = ceil(step.hbm_bytes / self.pipe.bytes_per_cycle)
         total = max(1, moving, step.conversion_cycles(self.hardware))
-        kind = PipedSpill if isinstance(step, Spill) else PipedFill
-        return kind(now, total, step.words, self.pipe.latency)
+        if isinstance(step, Spill):
+            return PipedSpill(now, total, step.words, self.pipe.latency)
+        fill = PipedFill(now, total, step.words, self.pipe.latency)
+        fill.free_at = now + total
+        return fill
 
 
 class BankedMemory:
@@ -329,20 +316,16 @@ class BankedFill(BankedPassage):
         self.conversion, self.arrivals = conversion, list[int]()
 
     def ready(self, now: int) -> bool:
-        if self.taken == len(self.arrivals):
-            arrival = self._arrival(self.taken)
-            if arrival == NEVER:
-                return False
+        if (word := self.taken) == len(self.arrivals):
+            converted = -(-(word + 1) * self.conversion // self.words)
+            arrival = self.started + converted
+            if self.bursts:
+                come = self.done(-(-(word + 1) * self.bursts // self.words))
+                if come == NEVER:
+                    return False
+                arrival = max(come, self.clocks.to_machine(int(self.offered.done[0])) + converted)
             self.arrivals.append(arrival)
         return now >= self.arrivals[self.taken]
-
-    def _arrival(self, word: int) -> int:
-        """When a word has come; NEVER while that is not known."""
-        converted = -(-(word + 1) * self.conversion // self.words)
-        if self.bursts == 0:
-            return self.started + converted
-        come = self.done(-(-(word + 1) * self.bursts // self.words))
-        return NEVER if come == NEVER else max(come, self.clocks.to_machine(int(self.offered.done[0])) + converted)
 
     def moves(self, now: int) -> bool:
         """Say yes: a fill never waits for the port."""

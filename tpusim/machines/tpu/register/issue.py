@@ -7,10 +7,8 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tpusim.machines.tpu.definition import IFMAP, NEVER, POINTER, PSUM, RESULT, VECTOR, Beat, Frame
 from tpusim.machines.tpu.description import Hardware
@@ -21,10 +19,7 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Stream, Vector
 from tpusim.machines.tpu.register.array import Deserializers
 from tpusim.machines.tpu.register.banks import Banks, Settings
-from tpusim.machines.tpu.register.wires import NOWHERE, Order, Scoreboard
-
-Floats = NDArray[np.floating[Any]]
-Lanes = NDArray[np.int64]
+from tpusim.machines.tpu.register.wires import NOWHERE, Counts, Floats, Order, Scoreboard
 
 RESULTS = 2
 """Result registers of a lane: a word waits for its slot while the next is worked out, never longer."""
@@ -46,7 +41,7 @@ class VectorRegisters:
         pointer_words, per_word, self.together = (max(every) for every in zip((0, 0, 0), *sizes, strict=True))
         self.pointers = np.zeros((pointer_words, per_word), program.number)
 
-    def work(self, lanes: Lanes, steps: Lanes, numbers: Lanes) -> None:
+    def work(self, lanes: Counts, steps: Counts, numbers: Counts) -> None:
         """These lanes have all operands of a word: the results of their steps go into the registers of these numbers.
 
         Skewed as they are, lanes may be in different steps.
@@ -61,7 +56,7 @@ class VectorRegisters:
             values = OPERATIONS[step.operation].values(operands, scalars, step.coefficients)
             self.results[lanes[mine], numbers[mine]] = values[:, 0]
 
-    def finished(self, words: Floats, steps: Lanes) -> Floats:
+    def finished(self, words: Floats, steps: Counts) -> Floats:
         """Results [lane, W] of streams, finished; elements beyond those of a result are never stored."""
         for index in np.unique(steps).tolist():
             step, mine = self.program.steps[index], steps == index
@@ -178,26 +173,20 @@ class VectorStepUnit:
         at, step, since = self.at, self.at.step, now - self.first
         if since < step.scalars.words:
             return Order(VECTOR, at.index, step.lanes, step.scalars.base + since, register=since)
-        return self._operand(at, since - step.scalars.words) or self._result(at, since - step.scalars.words, now)
-
-    def _operand(self, at: VectorIssue, since: int) -> Order | None:
-        word, place = divmod(since, at.beat.period)
-        if place >= at.beat.reads or word >= at.step.words:
-            return None
-        order, table = at.reads[place], at.step.picks
-        if table and order.points:
-            return order._replace(address=order.address + word * table.word_words)
-        return order._replace(word=word, number=word % RESULTS)
-
-    def _result(self, at: VectorIssue, since: int, now: int) -> Order | None:
-        word, behind = divmod(since - at.beat.result_delay, at.beat.period)
-        if behind or not 0 <= word < at.step.words:
+        word, place = divmod(since - step.scalars.words, at.beat.period)
+        if place < at.beat.reads and word < step.words:
+            order = at.reads[place]
+            if step.picks and order.points:
+                return order._replace(address=order.address + word * step.picks.word_words)
+            return order._replace(word=word, number=word % RESULTS)
+        word, behind = divmod(since - step.scalars.words - at.beat.result_delay, at.beat.period)
+        if behind or not 0 <= word < step.words:
             return None
         self.worked[at.index] += at.beat.work
-        if word == at.step.words - 1:
+        if word == step.words - 1:
             self.scoreboard.finish(at.index, now + 1)
             self.at = None
-        return Order(VECTOR, at.index, at.step.lanes, NOWHERE, at.writes, word, number=word % RESULTS, stores=True)
+        return Order(VECTOR, at.index, step.lanes, NOWHERE, at.writes, word, number=word % RESULTS, stores=True)
 
 
 @dataclass(slots=True)
@@ -244,9 +233,16 @@ class ResultQueue:
 
     def result(self, now: int, sums: Deserializers) -> Order | None:
         """A word that is complete, or whose adds are done, is written."""
-        if not self._ready(now, sums):
+        queue = self.summing if self.frame.accumulates else self.reading
+        if not queue:
             return None
-        word = (self.summing if self.frame.accumulates else self.reading).popleft()
+        if self.frame.accumulates or self.frame.finish_cycles:
+            ready = now >= queue[0].summed + self.frame.work(self.frame.accumulates, True)
+        else:
+            ready = queue[0].number < sums.complete(self.array)
+        if not ready:
+            return None
+        word = queue.popleft()
         step = word.at.step
         if word.word == step.words - 1:
             self.scoreboard.finish(word.at.index, now + 1)
@@ -255,13 +251,6 @@ class ResultQueue:
             RESULT, word.at.index, step.cols, address, array=self.array, number=word.number, accumulate=step.accumulate,
             finishes=bool(step.finish),
         )  # fmt: skip
-
-    def _ready(self, now: int, sums: Deserializers) -> bool:
-        if self.frame.accumulates:
-            return bool(self.summing) and now >= self.summing[0].summed + self.frame.work(True, True)
-        if self.frame.finish_cycles:
-            return bool(self.reading) and now >= self.reading[0].summed + self.frame.finish_cycles
-        return bool(self.reading) and self.reading[0].number < sums.complete(self.array)
 
 
 class PointerReader:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tpusim.base.errors import CheckFailed, PortConflict
 from tpusim.machines.tpu.definition import DMA, FREE, IFMAP, POINTER, PSUM, RESULT, VECTOR, WEIGHT, Frame
@@ -14,14 +13,21 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.register.banks import POINTED, Banks, Settings, address_of
 from tpusim.machines.tpu.register.hbm import HbmWords
 from tpusim.machines.tpu.register.issue import VectorRegisters
-from tpusim.machines.tpu.register.wires import IDLE, NOTHING, NOWHERE, ORDER, Order, SlidingWindow, Wires, kernel
-
-Floats = NDArray[np.floating[Any]]
-Ints = NDArray[np.int32]
-Counts = NDArray[np.int64]
-Tags = NDArray[np.int8]
-Flags = NDArray[np.bool_]
-Records = NDArray[Any]
+from tpusim.machines.tpu.register.wires import (
+    IDLE,
+    NOTHING,
+    NOWHERE,
+    ORDER,
+    Counts,
+    Floats,
+    Ints,
+    Order,
+    Records,
+    SlidingWindow,
+    Tags,
+    Wires,
+    kernel,
+)
 
 LANE = np.dtype([("read", np.int64), ("written", np.int64)])
 """Registers of one lane: accesses until now."""
@@ -111,7 +117,13 @@ class Lanes:
             self.vector.results,
         )  # fmt: skip
         if failed >= 0:
-            self._refuse(*divmod(failed, len(self.registers)))
+            port, lane = divmod(failed, len(self.registers))
+            address, depth = self.addresses[port, lane], self.memory.shape[1]
+            if address != NOWHERE and not 0 <= address < depth:
+                raise CheckFailed(f"lane {lane}: word {address} is outside the vector memory's words 0..{depth - 1}")
+            order = self.orders.registers[port, lane]
+            number, complete = order["number"], self.wires.complete[order["array"], lane]
+            raise PortConflict(f"lane {lane}: result word {number} is written when {complete} are complete")
         if self.vector.finishes:
             self._finish()
         if self.banks:
@@ -159,20 +171,12 @@ class Lanes:
         if len(at[0]):
             self.words[at] = self.vector.finished(self.words[at], orders["step"][at])
 
-    def _refuse(self, port: int, lane: int) -> None:
-        address, depth = self.addresses[port, lane], self.memory.shape[1]
-        if address != NOWHERE and not 0 <= address < depth:
-            raise CheckFailed(f"lane {lane}: word {address} is outside the vector memory's words 0..{depth - 1}")
-        order = self.orders.registers[port, lane]
-        number, complete = order["number"], self.wires.complete[order["array"], lane]
-        raise PortConflict(f"lane {lane}: result word {number} is written when {complete} are complete")
-
 
 @kernel
 def _access(
     orders: Records, head: int, pointers: Counts, first: int, addresses: Counts, words: Floats, lanes: Records,
     patterns: Counts, bases: Counts, counters: Counts, tables: Counts, memory: Floats, results: Floats, psums: Floats,
-    complete: Counts, hbm: Floats, hbm_used: Flags, worked: Floats,
+    complete: Counts, hbm: Floats, hbm_used: Records, worked: Floats,
 ) -> int:  # fmt: skip
     """Fill the port registers; the number of one (counted port by port) that cannot do what it should, or -1."""
     places, elements = results.shape[2:]

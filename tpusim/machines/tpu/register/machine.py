@@ -10,10 +10,8 @@ from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tpusim.base.errors import CheckFailed, DeadlockError, InputError, PortConflict, Problem
 from tpusim.machines.lowered import LaneCycle
@@ -30,12 +28,9 @@ from tpusim.machines.tpu.register.dma_unit import DmaUnit, KeepUnit, PreloadUnit
 from tpusim.machines.tpu.register.hbm import HbmWords
 from tpusim.machines.tpu.register.issue import StreamUnit, VectorRegisters, VectorStepUnit, issues_of
 from tpusim.machines.tpu.register.lanes import Lanes
-from tpusim.machines.tpu.register.wires import IDLE, Client, Order, Port, Scoreboard, Wires
+from tpusim.machines.tpu.register.wires import IDLE, Client, Floats, Order, Port, Scoreboard, Wires
 from tpusim.memory.timing import Clocks
 from tpusim.result.vocabulary.states import ACCESSES, UNUSED
-
-Values = NDArray[np.floating[Any]]
-
 
 Booked = Mapping[str, Counter[str]]
 """By unit, and by PORTS, the cycles that went to each thing, before some cycle; the vector unit's go by steps."""
@@ -152,16 +147,6 @@ class Control:
             raise DeadlockError(f"cycle {now}: nothing moves, {who_waits(self.program, stuck)}")
 
 
-class Registered(Protocol):
-    """What has registers, all on one clock."""
-
-    def sample(self) -> None:
-        """Look at the wires; change nothing that anybody else can see."""
-
-    def commit(self) -> None:
-        """Take the new values, and drive the wires."""
-
-
 class RegisterMachine:
     """A layer on a machine; `operands` are the tensors that HBM holds before, by their names.
 
@@ -169,7 +154,7 @@ class RegisterMachine:
         CheckFailed: when the Program names lanes that the machine does not have.
     """
 
-    def __init__(self, program: Program, hardware: Hardware, operands: Mapping[str, Values]) -> None:
+    def __init__(self, program: Program, hardware: Hardware, operands: Mapping[str, Floats]) -> None:
         check_program(program, hardware)
         self.program, self.hardware = program, hardware
         word = program.widest_word(hardware.vector_memory.word_elements)
@@ -183,13 +168,25 @@ class RegisterMachine:
         vector, frame = VectorRegisters(program, hardware, word), program.frame(hardware)
         ports = len(self.control.ports)
         self.lanes = Lanes(program, frame, ports, settings, wires, self.hbm, self.banks, vector)
-        self.units: Sequence[Registered] = (self.lanes, self.array, self.weights, deserializers)
+        self.units: Sequence[Lanes | PeArray | WeightRegisters | Deserializers]
+        self.units = self.lanes, self.array, self.weights, deserializers
         self.now = 0
 
     @property
     def finished(self) -> bool:
         """Whether the last lane is done too, and the last word in HBM."""
         return self.control.finished and self.now >= self.control.end + self.hardware.lanes - 1
+
+    def cycles(self, watch: Watch = unwatched) -> Iterator[int]:
+        """Run to the end: the number of each cycle, once it is over. Raises what `clock` does.
+
+        `watch` is told every LOOK_EVERY cycles how many have passed.
+        """
+        while not self.finished:
+            self.clock()
+            if self.now % LOOK_EVERY == 0:
+                watch(self.now)
+            yield self.now - 1
 
     def clock(self) -> None:
         """Let one cycle pass.
@@ -274,11 +271,7 @@ def trace(machine: RegisterMachine, first: int = 0, watch: Watch = unwatched) ->
             of, field = "each client has its own", "ports"
         message = f"a trace of lanes shows one port a lane, and here {of}; a .perfetto-trace shows them all"
         raise InputError([Problem(message, f"vector_memory.{field}")])
-    while not machine.finished:
-        number = machine.now
-        machine.clock()
-        if machine.now % LOOK_EVERY == 0:
-            watch(machine.now)
+    for number in machine.cycles(watch):
         if number >= first:
             (orders,), (addresses,) = machine.lanes.orders.registers, machine.lanes.addresses
             letters = _LETTERS[orders["client"] + orders["spill"]]

@@ -18,7 +18,11 @@ from tpusim.base.imports import compiled
 from tpusim.machines.tpu.definition import FREE, NEVER
 from tpusim.machines.tpu.description import Hardware
 
-Registers = NDArray[Any]
+Floats = NDArray[np.floating[Any]]
+Tags = NDArray[np.int8]
+Ints = NDArray[np.int32]
+Counts = NDArray[np.int64]
+Records = NDArray[Any]
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -44,7 +48,7 @@ class SlidingWindow:
     what enters.
     """
 
-    def __init__(self, registers: Registers, axis: int) -> None:
+    def __init__(self, registers: Records, axis: int) -> None:
         self.axis, self.length = axis, registers.shape[axis]
         self.spare = max(SPARE, self.length)
         shape = (*registers.shape[:axis], self.spare, *registers.shape[axis + 1 :])
@@ -52,7 +56,7 @@ class SlidingWindow:
         self.head = self.spare
 
     @property
-    def registers(self) -> Registers:
+    def registers(self) -> Records:
         """What the registers hold, as a view."""
         return self.cells[self._at(self.head)]
 
