@@ -13,9 +13,8 @@ from tpusim.input.document import Document
 from tpusim.input.form import Overrides
 from tpusim.machines.family import Family, Machine, Planned
 from tpusim.machines.gpu import datapath, description, event, stepping
-from tpusim.machines.gpu.choice import layer_of
 from tpusim.machines.gpu.description import Gpu
-from tpusim.machines.gpu.lowering import GLOSSES, LOWERINGS
+from tpusim.machines.gpu.lowering import GLOSSES, LOWERINGS, layer_of
 from tpusim.machines.gpu.program import GpuProgram
 from tpusim.machines.lowered import Account, Lowered, Slot, Timing, Told
 from tpusim.network.ops.op import Op
