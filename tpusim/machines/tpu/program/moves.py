@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property, lru_cache
 from itertools import accumulate, groupby, product
 from math import prod
@@ -35,8 +35,14 @@ def regions_of(step: Transfer) -> tuple[Region, ...]:
     """
     if step.regions is not None:
         return step.regions
-    axes = len(step.tensor.shape)
-    return tuple(_joined(region for part in step.parts for region in regions_of_part(part.lane, part.items, axes)))
+    found: list[Region] = []
+    for part in step.parts:
+        for region in regions_of_part(part.lane, part.items, len(step.tensor.shape)):
+            if together := found and _one(found[-1], region):
+                found[-1] = together
+            else:
+                found.append(region)
+    return tuple(found)
 
 
 @lru_cache(maxsize=1 << 12)
@@ -121,19 +127,8 @@ def _evenly(coordinates: Coordinates | list[int]) -> list[range]:
     return found
 
 
-def _joined(regions: Iterable[Region]) -> Iterator[Region]:
-    """Regions, each together with those that go on along one axis where it ends."""
-    before: Region | None = None
-    for region in regions:
-        together = before and _one(before, region)
-        if before and not together:
-            yield before
-        before = together or region
-    yield from [before] if before else []
-
-
 def _one(before: Region, region: Region) -> Region | None:
-    """Both as one rectangle, if they are one."""
+    """Both as one rectangle, if the second goes on along one axis where the first ends."""
     differ = [axis for axis, (one, other) in enumerate(zip(before, region, strict=True)) if one != other]
     if len(differ) != 1:
         return None

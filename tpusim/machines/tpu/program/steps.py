@@ -12,7 +12,8 @@ from typing import ClassVar, NamedTuple, Self
 from tpusim.machines.tpu.definition import Beat, beat_of
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import ElementTable, Feed, first_word
-from tpusim.machines.tpu.program.operations import OPERATIONS, AluWork, Arity, work_of
+from tpusim.machines.tpu.program.operations import OPERATIONS, Arity, work_of
+from tpusim.machines.tpu.sections import AluWork
 
 
 class Use(NamedTuple):
