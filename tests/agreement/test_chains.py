@@ -21,7 +21,7 @@ from tpusim.machines.tpu import datapath, event, register
 from tpusim.machines.tpu.datapath.memories import parts_of
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
-from tpusim.machines.tpu.observation.timing import Timing
+from tpusim.machines.tpu.observation.timeline import Timing
 from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Step, Stream

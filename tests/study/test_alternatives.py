@@ -19,7 +19,7 @@ from tpusim.flow.lowerings import AUTO
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.program.program import Lowered
-from tpusim.machines.tpu.program.tensor import Tensor
+from tpusim.machines.tpu.program.transfers import Tensor
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 from tpusim.study.explain.alternatives import alternatives

@@ -13,8 +13,7 @@ from tpusim.machines.tpu.cut.geometry import InStrips, shifted
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.moves import TransferRuns
 from tpusim.machines.tpu.program.program import Lowered, Program
-from tpusim.machines.tpu.program.tensor import Part, Tensor
-from tpusim.machines.tpu.program.transfers import Transfer
+from tpusim.machines.tpu.program.transfers import Part, Tensor, Transfer
 from tpusim.machines.tpu.schedule import units
 from tpusim.memory.layout import AS_READ, HWCN, Box, Layouts, Region, Stored, axes_of
 

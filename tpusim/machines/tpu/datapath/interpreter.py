@@ -48,8 +48,7 @@ from tpusim.machines.tpu.program.addresses import (
 from tpusim.machines.tpu.program.operations import OPERATIONS, finished
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Stream, Vector
-from tpusim.machines.tpu.program.tensor import Part, Tensor
-from tpusim.machines.tpu.program.transfers import BankFill, Fill, Inbound, Keep, Prefetch, Spill
+from tpusim.machines.tpu.program.transfers import BankFill, Fill, Inbound, Keep, Part, Prefetch, Spill, Tensor
 
 Values = NDArray[np.floating[Any]]
 

@@ -28,8 +28,7 @@ from tpusim.machines.tpu.program.addresses import (
 )
 from tpusim.machines.tpu.program.moves import ends_of
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.tensor import Along, Elements, Part, Tensor
-from tpusim.machines.tpu.program.transfers import Fill, Transfer
+from tpusim.machines.tpu.program.transfers import Along, Elements, Fill, Part, Tensor, Transfer
 
 Values = NDArray[np.floating[Any]]
 Numbers = NDArray[Any]

@@ -32,8 +32,7 @@ from tpusim.machines.tpu.lowering.drafts import Draft, LeftTo, Lowering
 from tpusim.machines.tpu.lowering.words import explanation_of
 from tpusim.machines.tpu.program.addresses import Counters, Feed, LaneGroup
 from tpusim.machines.tpu.program.program import Explanation, Lowered, Program
-from tpusim.machines.tpu.program.tensor import Along, Coordinates, Part, Tensor
-from tpusim.machines.tpu.program.transfers import Fill, Spill, Transfer
+from tpusim.machines.tpu.program.transfers import Along, Coordinates, Fill, Part, Spill, Tensor, Transfer
 from tpusim.machines.tpu.schedule.units import Act, Area, Moves, Piece, Policy, SlotNeed, Unit, Units, one_ahead_if_free
 from tpusim.machines.tpu.search.candidates import least_words
 from tpusim.machines.tpu.search.search import Ranked

@@ -45,8 +45,7 @@ from tpusim.machines.tpu.program.addresses import (
 )
 from tpusim.machines.tpu.program.program import Buffer, Constant, Explanation, Lowered, Planned, Program
 from tpusim.machines.tpu.program.steps import Step, Stream
-from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
-from tpusim.machines.tpu.program.transfers import Fill, Inbound
+from tpusim.machines.tpu.program.transfers import Along, Fill, Inbound, Part, Tensor
 from tpusim.machines.tpu.schedule.scheduler import Ring, Tenancy
 from tpusim.machines.tpu.schedule.units import Area
 from tpusim.machines.tpu.search.candidates import Candidates

@@ -21,7 +21,7 @@ from tpusim.machines.tpu.lowering.drafts import Draft
 from tpusim.machines.tpu.lowering.vector_units import feed, in_turn
 from tpusim.machines.tpu.program.program import Planned
 from tpusim.machines.tpu.program.steps import Finish, Scalars
-from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
+from tpusim.machines.tpu.program.transfers import Along, Part, Tensor
 from tpusim.machines.tpu.schedule.scheduler import buffers, link
 from tpusim.machines.tpu.schedule.units import (
     Act,

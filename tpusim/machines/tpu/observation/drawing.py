@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from tpusim.machines.lowered import TimeSlice
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.observation.timeline import Cycles, Timeline, Track, words_in_use
-from tpusim.machines.tpu.observation.timing import unit_name
+from tpusim.machines.tpu.observation.timeline import Cycles, Timeline, Track, unit_name, words_in_use
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Step
 from tpusim.machines.tpu.sections import MOST_ARRAYS

@@ -11,13 +11,13 @@ from tpusim.machines.tpu.program.addresses import BankFeed, Counters, Feed, Pick
 from tpusim.machines.tpu.program.operations import OPERATIONS, Arity
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Vector
-from tpusim.machines.tpu.program.tensor import Part
 from tpusim.machines.tpu.program.transfers import (
     SCRATCH,
     BankFill,
     Inbound,
     Keep,
     LaneTransfer,
+    Part,
     Prefetch,
     Spill,
     Transfer,

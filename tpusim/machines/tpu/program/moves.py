@@ -9,8 +9,7 @@ from math import prod
 
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.tensor import Along, Coordinates, Tensor
-from tpusim.machines.tpu.program.transfers import Transfer
+from tpusim.machines.tpu.program.transfers import Along, Coordinates, Tensor, Transfer
 from tpusim.memory.layout import (
     AS_READ,
     AXES,

@@ -29,8 +29,7 @@ from tpusim.machines.tpu.definition import (
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import PointerTable
 from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Use, Vector
-from tpusim.machines.tpu.program.tensor import Tensor
-from tpusim.machines.tpu.program.transfers import Inbound, Keep, Prefetch, Spill, Transfer
+from tpusim.machines.tpu.program.transfers import Inbound, Keep, Prefetch, Spill, Tensor, Transfer
 from tpusim.result.records import Blocking
 
 

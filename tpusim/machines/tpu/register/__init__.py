@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 from tpusim.base.memory import at_rest
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.observation.timeline import LOOK_EVERY, Watch, unwatched
-from tpusim.machines.tpu.observation.timing import Timing
+from tpusim.machines.tpu.observation.timeline import LOOK_EVERY, Timing, Watch, unwatched
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.register.machine import RegisterMachine, Values, trace
 

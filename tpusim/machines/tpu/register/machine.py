@@ -19,8 +19,15 @@ from tpusim.base.errors import CheckFailed, DeadlockError, InputError, PortConfl
 from tpusim.machines.lowered import Cycle
 from tpusim.machines.tpu.definition import CLIENTS, DMA, IFMAP, NEVER, POINTER, PSUM, RESULT, VECTOR, WEIGHT
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.observation.timeline import LOOK_EVERY, Watch, unwatched
-from tpusim.machines.tpu.observation.timing import Timing, accounts, unit_name, who_waits
+from tpusim.machines.tpu.observation.timeline import (
+    LOOK_EVERY,
+    Timing,
+    Watch,
+    accounts,
+    unit_name,
+    unwatched,
+    who_waits,
+)
 from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Stream, Vector

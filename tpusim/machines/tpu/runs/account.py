@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tpusim.machines.lowered import Account
 from tpusim.machines.tpu.cost import EnergyCounts, energies
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.observation.timing import Timing
+from tpusim.machines.tpu.observation.timeline import Timing
 from tpusim.machines.tpu.program.moves import TransferRuns
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload

@@ -15,7 +15,7 @@ from tpusim.machines.lowered import Ran, Reader, Saved, Told
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.accounts import Recording, cuts_of
-from tpusim.machines.tpu.observation.timing import Timing
+from tpusim.machines.tpu.observation.timeline import Timing
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.runs.need import TRANSFER_BYTES
 from tpusim.machines.tpu.runs.prepared import Prepared, as_floats, need_numba

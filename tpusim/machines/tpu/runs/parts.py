@@ -15,8 +15,7 @@ from tpusim.machines.tpu.datapath.memories import HbmTensor
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.tensor import Part, Tensor
-from tpusim.machines.tpu.program.transfers import Spill
+from tpusim.machines.tpu.program.transfers import Part, Spill, Tensor
 from tpusim.reference import Operands
 
 

@@ -19,7 +19,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.accounts import Recording
 from tpusim.machines.tpu.lowering.drafts import Draft
 from tpusim.machines.tpu.lowering.registry import drafts_of
-from tpusim.machines.tpu.observation.timing import Timing
+from tpusim.machines.tpu.observation.timeline import Timing
 from tpusim.machines.tpu.program.program import Explanation, Program
 from tpusim.machines.tpu.runs.account import account_of, wanted_bytes
 from tpusim.machines.tpu.runs.phases import phases_of

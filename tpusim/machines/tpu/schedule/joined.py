@@ -22,8 +22,7 @@ from tpusim.machines.tpu.program.check import meet
 from tpusim.machines.tpu.program.moves import box_of
 from tpusim.machines.tpu.program.program import Handed, Program
 from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Vector
-from tpusim.machines.tpu.program.tensor import Tensor
-from tpusim.machines.tpu.program.transfers import Fill, Keep, Spill
+from tpusim.machines.tpu.program.transfers import Fill, Keep, Spill, Tensor
 from tpusim.machines.tpu.schedule.scheduler import program_of
 from tpusim.machines.tpu.schedule.units import Units
 from tpusim.memory.layout import Region

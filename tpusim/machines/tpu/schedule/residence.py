@@ -14,8 +14,7 @@ from typing import NamedTuple
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import Fill, Keep, Spill
-from tpusim.machines.tpu.schedule.at_home import Settled, Stays, settled
-from tpusim.machines.tpu.schedule.home import Home, ScatteredError, home_of
+from tpusim.machines.tpu.schedule.home import Home, ScatteredError, Settled, Stays, home_of, settled
 from tpusim.machines.tpu.schedule.joined import FullError, Joint, WordRoom, alike
 from tpusim.machines.tpu.schedule.units import Units
 from tpusim.network.ops.op import OFMAP

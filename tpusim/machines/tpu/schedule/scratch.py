@@ -16,8 +16,7 @@ from typing import NamedTuple, TypeAlias
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Step
-from tpusim.machines.tpu.program.tensor import Tensor
-from tpusim.machines.tpu.program.transfers import Inbound, Prefetch, Transfer
+from tpusim.machines.tpu.program.transfers import Inbound, Prefetch, Tensor, Transfer
 from tpusim.machines.tpu.schedule.joined import FullError, Joint, WordRoom, alike
 from tpusim.network.ops.op import OFMAP
 

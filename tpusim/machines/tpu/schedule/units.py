@@ -18,8 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 from tpusim.machines.tpu.program.addresses import Feed
 from tpusim.machines.tpu.program.program import Planned
 from tpusim.machines.tpu.program.steps import NO_SCALARS, Finish, Scalars, Step
-from tpusim.machines.tpu.program.tensor import Tensor
-from tpusim.machines.tpu.program.transfers import Fill, Inbound, Spill
+from tpusim.machines.tpu.program.transfers import Fill, Inbound, Spill, Tensor
 from tpusim.memory.layout import Region
 
 Key: TypeAlias = Any
