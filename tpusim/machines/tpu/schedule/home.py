@@ -9,7 +9,7 @@ not stay (ScatteredError).
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from math import prod
@@ -52,11 +52,16 @@ def held_by(part: Part, shape: Sequence[int]) -> tuple[WordForm, Words] | None:
     and how many lanes from there on hold a channel each. None where words are cut otherwise, reach beyond the tensor or
     have copies.
     """
-    cut = _cut(part)
+    counts = [len(each.coordinates) for each in part.items]
+    # The first of the counters that make up a word.
+    cut = next((at for at in range(len(counts) + 1) if prod(counts[at:]) == part.per_word), None)
     if cut is None or len(part.first_lanes) != 1 or len(part.lane) != 1:
         return None
     (axis, channels), outer, inner = part.lane[0], part.items[:cut], part.items[cut:]
-    if axis != 0 or not isinstance(channels, range) or channels.step != 1 or not _inside(part, shape):
+    if axis != 0 or not isinstance(channels, range) or channels.step != 1:
+        return None
+    ends = ends_of(part.lane, part.items, len(shape))
+    if any(first < 0 or last >= size for (first, last), size in zip(ends, shape, strict=True)):
         return None
     strides = [prod(shape[at + 1 :]) for at in range(len(shape))]
     elements = np.full(1, channels[0] * strides[0] + sum(each.coordinates[0] * strides[each.axis] for each in inner))
@@ -67,18 +72,6 @@ def held_by(part: Part, shape: Sequence[int]) -> tuple[WordForm, Words] | None:
     return form, np.stack(
         [elements, np.full_like(elements, part.first_lanes[0]), np.full_like(elements, part.lanes)], 1
     )
-
-
-def _cut(part: Part) -> int | None:
-    """The first of the counters that make up a word."""
-    counts = [len(each.coordinates) for each in part.items]
-    return next((at for at in range(len(counts) + 1) if prod(counts[at:]) == part.per_word), None)
-
-
-def _inside(part: Part, shape: Sequence[int]) -> bool:
-    """Whether the tensor has all elements of a part."""
-    ends = ends_of(part.lane, part.items, len(shape))
-    return all(first >= 0 and last < size for (first, last), size in zip(ends, shape, strict=True))
 
 
 def words_of(part: Part) -> Words | None:
@@ -266,21 +259,18 @@ def settled(units: Units, stays: Stays) -> Settled:
     at_home = _AtHome(units, stays, places, bases, spilled=False)
     steps = Schedule(at_home, bases).run()
     if stays.over:
-        _check_over(steps, places[stays.over])
+        home = range(places[stays.over], places[stays.over] + APART)
+        for step in steps:
+            # It may read words of that home that another step has overwritten.
+            mine = (each for each in step.operands if _meets(each, home)) if isinstance(step, Vector) else ()
+            walks = isinstance(step, Vector) and all(each == step.writes for each in mine)
+            adds = isinstance(step, Stream) and step.accumulate and not _meets(step.reads, home)
+            reads = any(each and each.start in home for each in step.words_read)
+            if reads and not (walks or adds or isinstance(step, Keep | Spill)):
+                raise ScatteredError
     empty = frozenset(at_home.empty)
     left = buffers(units, link(units, empty=empty))
     return Settled(units, stays, empty, max((each.base + each.words for each in left), default=0))
-
-
-def _check_over(steps: Iterable[Step], first: int) -> None:
-    """Raise ScatteredError where a step reads words of the home at `first` that another one may have overwritten."""
-    home = range(first, first + APART)
-    for step in steps:
-        walks = isinstance(step, Vector) and all(each == step.writes for each in step.operands if _meets(each, home))
-        adds = isinstance(step, Stream) and step.accumulate and not _meets(step.reads, home)
-        reads = any(each and each.start in home for each in step.words_read)
-        if reads and not (walks or adds or isinstance(step, Keep | Spill)):
-            raise ScatteredError
 
 
 def _meets(feed: Feed, home: range) -> bool:
@@ -436,12 +426,13 @@ class _AtHome(Units):
         if kept is not None:
             return kept
         moves = self.of.spill(unit, base)
-        return moves._replace(parts=tuple(map(self._spilled, moves.parts)))
-
-    def _spilled(self, part: Part) -> Part:
-        if part.feed is not None:
-            return part._replace(feed=self._feed(part.feed))
-        return part._replace(base=self._first(part.base, part.words))
+        parts = (
+            part._replace(base=self._first(part.base, part.words))
+            if part.feed is None
+            else part._replace(feed=self._feed(part.feed))
+            for part in moves.parts
+        )
+        return moves._replace(parts=tuple(parts))
 
     def leaving(self, after: tuple[int, ...], moves: Moves) -> Iterator[Step]:
         keeps = self.stays.home is not None and moves.tensor.name == OFMAP

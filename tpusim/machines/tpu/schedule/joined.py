@@ -161,14 +161,9 @@ class Waits:
         if not isinstance(step, Fill) or not (handed := self._handed.get(step.tensor.name)):
             return
         spills, mine = [each for name in handed.sources for each in self._spills[name]], box_of(step)
-        apart = [handed.placed and not _meet(mine, made) for _, made in spills]
+        apart = [handed.placed and not all(map(meet, mine, made)) for _, made in spills]
         # What is all padding waits for all of them, as whoever reads a tensor that is made waits for its spills.
         yield from (number for (number, _), other in zip(spills, apart, strict=True) if not other or all(apart))
-
-
-def _meet(one: Region, other: Region) -> bool:
-    """Whether two rectangles have anything in common."""
-    return all(a.start < b.stop and b.start < a.stop for a, b in zip(one, other, strict=True))
 
 
 class JoinedLayer:
@@ -193,9 +188,11 @@ class JoinedLayer:
         its last pass, if that is in HBM by then.
         """
         behind: defaultdict[int, list[int]] = defaultdict(list)
-        spent = 0.0
+        hardware, spent = self._hardware, 0.0
         for number, (step, waits) in early.items():
-            at, taken = self._behind(waits), spent + self._bus(step)
+            moved = max(ceil(step.hbm_bytes / hardware.hbm_bytes_per_cycle), step.conversion_cycles(hardware))
+            # Two transfers are under way at once.
+            at, taken = self._behind(waits), spent + max(moved, (moved + hardware.latency_cycles) / 2)
             if at is not None and taken <= self._behind_of(self._last_fill):
                 behind[at].append(number)
                 spent = taken
@@ -219,12 +216,6 @@ class JoinedLayer:
     def _behind_of(self, at: int) -> float:
         """Cycles of all passes and vector steps behind a place."""
         return self._left[len(self._steps) - 1 - at]
-
-    def _bus(self, step: Fill) -> float:
-        """Cycles that a fill keeps others waiting: two transfers are under way at once."""
-        hardware = self._hardware
-        moved = max(ceil(step.hbm_bytes / hardware.hbm_bytes_per_cycle), step.conversion_cycles(hardware))
-        return max(moved, (moved + hardware.latency_cycles) / 2)
 
 
 def _cycles(step: Step, pace: float, program: Program, hardware: Hardware) -> float:
@@ -295,11 +286,6 @@ def unfit(layer: Joint, before: Sequence[Joint], hardware: Hardware) -> str:
     return ""
 
 
-def joined(layers: Sequence[Joint], hardware: Hardware) -> Program:
-    """Layers that follow one another as one Program; each fits all before (`unfit`), and one alone stays as it is."""
-    return linked(placed(layers, hardware), hardware)
-
-
 def placed(layers: Sequence[Joint], hardware: Hardware) -> list[Joint]:
     """The layers, each in words of its own."""
     room = WordRoom(hardware.capacity_words)
@@ -307,7 +293,10 @@ def placed(layers: Sequence[Joint], hardware: Hardware) -> list[Joint]:
 
 
 def linked(layers: Sequence[Joint], hardware: Hardware, stay: Collection[str] = ()) -> Program:
-    """Layers that have their places as one Program; tensors of names in `stay` are read where others have left them."""
+    """Layers that follow one another, and have their places, as one Program; one alone stays as it is.
+
+    Each fits all before (`unfit`). Tensors of names in `stay` are read where others have left them.
+    """
     if len(layers) == 1:
         return layers[0].program
     handed = [replace(each, stays=each.tensor in stay) for each in _handed(layers)]

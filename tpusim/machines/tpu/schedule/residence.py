@@ -7,6 +7,7 @@ makes it to the last that reads it there. Whoever cannot read it there reads it 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import NamedTuple
@@ -16,7 +17,6 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import Fill, Keep, Spill
 from tpusim.machines.tpu.schedule.home import Home, ScatteredError, Settled, Stays, home_of, settled
 from tpusim.machines.tpu.schedule.joined import FullError, Joint, WordRoom, alike
-from tpusim.machines.tpu.schedule.units import Units
 from tpusim.network.ops.op import OFMAP
 
 Reader = tuple[int, str]
@@ -101,18 +101,12 @@ _Plan = frozenset[Reader]
 """Who is to read on chip."""
 
 
-def _settle(units: Units, read: tuple[tuple[str, Home | None], ...], home: Home | None, over: str) -> Settled | None:
-    try:
-        return settled(units, Stays({name: there for name, there in read if there}, home, over))
-    except ScatteredError:
-        return None
-
-
 class _Search:
     def __init__(self, layers: Sequence[Joint], capacity: int) -> None:
         self.layers, self.capacity = layers, capacity
         # Layers of one shape have the very same units: what is known of one is known of all of them.
-        self._home_of, self._settle = cache(home_of), cache(_settle)
+        self._home_of = cache(home_of)
+        self._known: dict[object, Settled | None] = {}
 
     # ---- what could stay
 
@@ -122,22 +116,19 @@ class _Search:
         return frozenset((layer, name) for layer, sources in enumerate(self._sources) for name in sources)
 
     def reached(self, wanted: _Plan) -> _Plan:
-        """As much of it as layers can reach; what one cannot, others may no longer need."""
+        """As much of it as layers can reach; what one cannot, others may no longer need.
+
+        Of a layer that cannot be as it is to, what it makes goes first, then what it reads.
+        """
         staying = wanted
         for layer in range(len(self.layers)):
-            staying = self._reached_by(layer, staying)
+            if self._over(layer, staying) is None:
+                made, read = self._readers(layer, staying), [(layer, name) for name in self._read_by(layer, staying)]
+                staying = staying.difference(made, read)
+                for readers in (made, *((each,) for each in read)):
+                    more = staying.union(readers)
+                    staying = more if self._over(layer, more) is not None else staying
         return staying if staying == wanted else self.reached(staying)
-
-    def _reached_by(self, layer: int, wanted: _Plan) -> _Plan:
-        """Less of it, as far as a layer cannot be as it is to: what it makes goes first, then what it reads."""
-        if self._over(layer, wanted) is not None:
-            return wanted
-        made, read = self._readers(layer, wanted), [(layer, name) for name in self._read_by(layer, wanted)]
-        staying = wanted.difference(made, read)
-        for readers in (made, *((each,) for each in read)):
-            more = staying.union(readers)
-            staying = more if self._over(layer, more) is not None else staying
-        return staying
 
     @cached_property
     def _sources(self) -> list[dict[str, int]]:
@@ -150,14 +141,14 @@ class _Search:
             first: dict[int, str] = {}
             for name, read in joint.reads.items():
                 maker = number.get(read.names[0]) if read.direct and len(read.names) == 1 else None
-                if maker is not None and self._same(joint.program, name, maker):
+                if (
+                    maker is not None
+                    and alike(joint.program.tensor(name), self.layers[maker].program.tensor(OFMAP))
+                    and self._home(maker) is not None
+                ):
                     first.setdefault(maker, name)
             found.append({name: maker for maker, name in sorted(first.items())})
         return found
-
-    def _same(self, program: Program, name: str, maker: int) -> bool:
-        made = self.layers[maker].program.tensor(OFMAP)
-        return alike(program.tensor(name), made) and self._home(maker) is not None
 
     def _home(self, maker: int) -> Home | None:
         units = self.layers[maker].units
@@ -165,8 +156,13 @@ class _Search:
 
     def _settled(self, layer: int, read: Mapping[str, int], makes: bool, over: str = "") -> Settled | None:
         """A layer where that stays; None where it cannot."""
-        units, homes = self.layers[layer].units, tuple((name, self._home(maker)) for name, maker in read.items())
-        return self._settle(units, homes, self._home(layer) if makes else None, over) if units else None
+        units = self.layers[layer].units
+        homes = tuple((name, home) for name, maker in read.items() if (home := self._home(maker)))
+        key = units, homes, self._home(layer) if makes else None, over
+        if units and key not in self._known:
+            with suppress(ScatteredError):
+                self._known[key] = settled(units, Stays(dict(homes), *key[2:]))
+        return self._known.setdefault(key, None)
 
     # ---- what has room
 
@@ -174,22 +170,19 @@ class _Search:
         """All but the one that is there while a layer runs and saves the least for the time that it takes."""
         readers = {maker: self._readers(maker, staying) for maker in sorted({*map(self._maker, staying)})}
         there = [maker for maker, each in readers.items() if maker <= layer <= each[-1][0]]
-        least = min(there, key=lambda maker: (self._worth(maker, readers[maker]), -self._words(maker)))
-        return staying.difference(readers[least])
-
-    def _worth(self, maker: int, readers: Sequence[Reader]) -> float:
-        """Trips through HBM that are saved, by the layers for which there must be room."""
-        return (len(readers) + (not self._leaves(maker, readers))) / (readers[-1][0] - maker + 1)
+        worth: dict[int, tuple[float, int]] = {}
+        for maker in there:
+            # Trips through HBM that are saved, by the layers for which there must be room.
+            trips = len(readers[maker]) + (not self._leaves(maker, readers[maker]))
+            home = self._home(maker)
+            worth[maker] = trips / (readers[maker][-1][0] - maker + 1), -(home.words if home else 0)
+        return staying.difference(readers[min(there, key=worth.__getitem__)])
 
     def _leaves(self, maker: int, readers: Sequence[Reader]) -> bool:
         """Whether an outcome goes to HBM although some read it on chip."""
         name = self.layers[maker].name
         asked = sum(name in read.names for joint in self.layers for read in joint.reads.values())
         return self.layers[maker].leaves or asked > len(readers)
-
-    def _words(self, maker: int) -> int:
-        home = self._home(maker)
-        return home.words if home else 0
 
     def placed(self, staying: _Plan) -> Residence:
         """Everything at its place. Raises FullError."""

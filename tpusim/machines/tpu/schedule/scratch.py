@@ -42,7 +42,20 @@ def in_scratch(layers: Sequence[Joint], hardware: Hardware, stay: Collection[str
     if hardware.scratch_memory is None:
         return tuple(layers)
     room, places = WordRoom(hardware.scratch_memory.capacity_bytes), defaultdict[int, dict[str, int]](dict)
-    lives = (_life(layers, users, hardware) for users in _users(layers, stay))
+    lives: list[_Life] = []
+    for users in _users(layers, stay):
+        (first, tensor), (last, _) = users[0], users[-1]
+        size, span = (
+            len(layers[first].program.tensor(tensor).scratch_bytes(hardware.element_bytes)),
+            range(first, last + 1),
+        )
+        moved = sum(
+            step.hbm_bytes
+            for at, name in users
+            for step in layers[at].program.steps
+            if isinstance(step, Transfer) and step.tensor.name == name
+        )
+        lives.append(_Life(users, size, span, moved / (size * len(span))))
     for life in sorted(lives, key=lambda each: -each.worth):
         starts = 0, *sorted(place.stop for place in room.taken(life.span))
         with suppress(FullError):
@@ -68,19 +81,6 @@ def _users(layers: Sequence[Joint], stay: Collection[str]) -> Iterator[list[tupl
         )  # fmt: skip
         if wanted and same and not leaves:
             yield [(maker, OFMAP), *((at, tensor) for at, tensor, _ in wanted)]
-
-
-def _life(layers: Sequence[Joint], users: list[tuple[int, str]], hardware: Hardware) -> _Life:
-    first, tensor = users[0]
-    size = len(layers[first].program.tensor(tensor).scratch_bytes(hardware.element_bytes))
-    moved = sum(
-        step.hbm_bytes
-        for at, name in users
-        for step in layers[at].program.steps
-        if isinstance(step, Transfer) and step.tensor.name == name
-    )
-    span = range(first, users[-1][0] + 1)
-    return _Life(users, size, span, moved / (size * len(span)))
 
 
 def _lying(program: Program, places: Mapping[str, int]) -> Program:
@@ -113,7 +113,9 @@ def prefetched(program: Program, hardware: Hardware, ahead: int = AHEAD) -> Prog
     first, again, copies = max(taken, default=0), _again(program), list[Tensor]()
     due: defaultdict[int, list[tuple[Tensor, _Fills]]] = defaultdict(list)
     transfers = [at for at, step in enumerate(program.steps) if isinstance(step, Transfer)]
-    for name in sorted(again, key=lambda name: -_spared(again[name]) / program.tensor(name).size):
+    # The bytes that have been brought before.
+    spared = {name: sum(step.hbm_bytes for fills in each for _, step in fills[1:]) for name, each in again.items()}
+    for name in sorted(again, key=lambda name: -spared[name] / program.tensor(name).size):
         copy = replace(program.tensor(name), name=f"{name} in scratch memory", scratch=first)
         stop = copy.scratch_bytes(hardware.element_bytes).stop
         if stop <= hardware.scratch_memory.capacity_bytes:
@@ -137,11 +139,6 @@ def _again(program: Program) -> dict[str, list[_Fills]]:
         if len(fills) > 1:
             again[fills[0][1].tensor.name].append(fills)
     return again
-
-
-def _spared(again: Sequence[_Fills]) -> int:
-    """The bytes that have been brought before."""
-    return sum(step.hbm_bytes for fills in again for _, step in fills[1:])
 
 
 def _bringing(program: Program, due: Mapping[int, Sequence[tuple[Tensor, _Fills]]]) -> tuple[Step, ...]:
