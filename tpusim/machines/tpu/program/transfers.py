@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import ceil, prod
-from typing import Any, NamedTuple, Self, TypeAlias
+from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -188,7 +188,41 @@ HBM, SCRATCH = "hbm", "scratch_memory"
 
 
 @dataclass(frozen=True, slots=True)
-class Transfer(Step):
+class TensorStep(Step):
+    """What is done with parts of a tensor, told by a `verb`."""
+
+    verb: ClassVar[str]
+
+    tensor: Tensor
+    parts: tuple[Elements, ...]
+
+    @property
+    def label(self) -> str:
+        return f"{self.tensor.role} {self.verb}"
+
+    def of_layer(self, layer: str) -> Self:
+        return replace(self, tensor=self.tensor.of_layer(layer))
+
+
+@dataclass(frozen=True, slots=True)
+class InLanes(TensorStep):
+    """What is done with words of lanes: lane 0, or any other that takes part throughout, has the most."""
+
+    parts: tuple[Part, ...]
+
+    @property
+    def lanes(self) -> int:
+        """From lane 0 on, as many as may take part."""
+        return max(max(part.first_lanes) + part.lanes for part in self.parts)
+
+    @property
+    def _extents(self) -> Iterator[range]:
+        for part in self.parts:
+            yield from part.extents
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer(TensorStep):
     """Parts of a tensor on their way from or to the memory in which it lies, one after another. `hbm_bytes` cross the
     bus of that memory, be it HBM or not: a tensor lies in the scratch memory as it would in HBM.
 
@@ -199,8 +233,6 @@ class Transfer(Step):
 
     queue = "dma"
 
-    tensor: Tensor
-    parts: tuple[Elements, ...]
     hbm_bytes: int
     regions: tuple[Region, ...] | None = field(default=None, kw_only=True)
     words: int = field(init=False)
@@ -226,9 +258,6 @@ class Transfer(Step):
         """The tensor behind the lanes that it puts elements into."""
         return None
 
-    def shifted(self, layer: str, ahead: int) -> Self:
-        return replace(Step.shifted(self, layer, ahead), tensor=self.tensor.of_layer(layer))
-
     def conversion_cycles(self, hardware: Hardware) -> int:
         """The cycles that the vector unit takes to convert its words, as many at once as there are lanes; none where no
         kind of transfer says more.
@@ -237,23 +266,11 @@ class Transfer(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class LaneTransfer(Transfer):
-    """From or to the lanes: lane 0, or any other that takes part throughout, moves the most words."""
-
-    parts: tuple[Part, ...]
+class LaneTransfer(InLanes, Transfer):
+    """From or to the lanes."""
 
     def __post_init__(self) -> None:
         self._moves(sum(part.words for part in self.parts), sum(part.accesses for part in self.parts))
-
-    @property
-    def lanes(self) -> int:
-        """From lane 0 on, as many as may take part."""
-        return max(max(part.first_lanes) + part.lanes for part in self.parts)
-
-    @property
-    def _extents(self) -> Iterator[range]:
-        for part in self.parts:
-            yield from part.extents
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,10 +278,7 @@ class Inbound(Transfer):
     """HBM or scratch memory -> lanes or banks."""
 
     cause = "starved"
-
-    @property
-    def label(self) -> str:
-        return f"{self.tensor.role} fill"
+    verb = "fill"
 
     @property
     def use(self) -> Use:
@@ -310,10 +324,7 @@ class Spill(LaneTransfer):
     """Lanes -> HBM or scratch memory."""
 
     cause = "blocked"
-
-    @property
-    def label(self) -> str:
-        return f"{self.tensor.role} spill"
+    verb = "spill"
 
     @property
     def use(self) -> Use:
@@ -338,15 +349,12 @@ class Prefetch(Transfer):
     """HBM -> scratch memory: elements of `tensor`, whose `parts` stand in no lane, to their places in tensor `to`."""
 
     cause = "starved"
+    verb = "prefetch"
 
     to: Tensor
 
     def __post_init__(self) -> None:
         self._moves(1, 0)
-
-    @property
-    def label(self) -> str:
-        return f"{self.tensor.role} prefetch"
 
     @property
     def facts(self) -> Mapping[str, int | str]:
@@ -360,29 +368,21 @@ class Prefetch(Transfer):
     def written(self) -> Tensor:
         return self.to
 
-    def shifted(self, layer: str, ahead: int) -> Self:
-        return replace(Transfer.shifted(self, layer, ahead), to=self.to.of_layer(layer))
+    def of_layer(self, layer: str) -> Self:
+        return replace(self, tensor=self.tensor.of_layer(layer), to=self.to.of_layer(layer))
 
 
 @dataclass(frozen=True, slots=True)
-class Keep(Step):
-    """Words stay where they are: from now on they are parts of a tensor. It takes no unit and no time.
+class Keep(InLanes):
+    """Words stay where they are: from now on they are parts of a tensor, each of one copy, and without a feed.
 
-    Layers behind read them there, and wait for this step as a fill waits for spills. Keeps are over in their order.
-
-    Attributes:
-        parts: which elements stand in which words; each of one copy, and without a feed.
+    It takes no unit and no time. Layers behind read the words there, and wait for this step as a fill waits for spills.
+    Keeps are over in their order.
     """
 
     cause = "blocked"
     queue = "keep"
-
-    tensor: Tensor
-    parts: tuple[Part, ...]
-
-    @property
-    def label(self) -> str:
-        return f"{self.tensor.role} keep"
+    verb = "keep"
 
     @property
     def facts(self) -> Mapping[str, int | str]:
@@ -390,13 +390,4 @@ class Keep(Step):
 
     @property
     def words_read(self) -> Iterator[range]:
-        for part in self.parts:
-            yield from part.extents
-
-    @property
-    def lanes(self) -> int:
-        """From lane 0 on, as many as may take part."""
-        return max(part.first_lanes[0] + part.lanes for part in self.parts)
-
-    def shifted(self, layer: str, ahead: int) -> Self:
-        return replace(Step.shifted(self, layer, ahead), tensor=self.tensor.of_layer(layer))
+        return self._extents

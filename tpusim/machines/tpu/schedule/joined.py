@@ -86,6 +86,8 @@ class Waits:
     def __init__(self, hardware: Hardware, handed: Mapping[str, Handed]) -> None:
         self._hardware, self._handed = hardware, handed
         self._steps: list[Step] = []
+        self._waits: dict[int, set[int]] = {}
+        """By step, those of layers before that it waits for; what it waits for of its own has the layer's numbers."""
         self._layers: list[int] = []
         self._order: list[int] = []
         self._before: JoinedLayer | None = None
@@ -93,14 +95,9 @@ class Waits:
         self._waited: defaultdict[tuple[type[Step], type[Step]], int] = defaultdict(lambda: _NONE)
         self._spills: defaultdict[str, list[tuple[int, Region]]] = defaultdict(list)
 
-    @property
-    def steps_before(self) -> int:
-        """The number of the next layer's first step."""
-        return len(self._steps)
-
     def join(self, program: Program) -> None:
-        """The steps of the next layer, which wait for one another by their numbers."""
-        steps, first = program.steps, self.steps_before
+        """The steps of the next layer."""
+        steps, first = program.steps, len(self._steps)
         begins = next(at for at, step in enumerate(steps) if not isinstance(step, Fill))
         waiting = [self._waiting(step, anew=at < begins) for at, step in enumerate(steps)]
         loads = [at for at, step in enumerate(steps) if isinstance(step, Preload)]
@@ -113,25 +110,28 @@ class Waits:
                     if isinstance(step, Fill) and not step.after}  # fmt: skip
             order, early = self._before.with_ahead(free)
             self._order += order
-        self._steps += [
-            replace(step, after=(*step.after, *sorted(more - {*step.after}))) if more else step
-            for step, more in zip(steps, waiting, strict=True)
-        ]
+        self._waits |= dict(enumerate(waiting, first))
+        self._steps += steps
         # What they use, for the layers behind.
-        for number, step in enumerate(self._steps[first:], first):
+        for number, step in enumerate(steps, first):
             for words in step.words_used:
                 self._users[type(step)][words.start : words.stop] = number
             if isinstance(step, Spill):
                 self._spills[step.tensor.name].append((number, box_of(step)))
         self._layers += [max(self._layers, default=-1) + 1] * len(steps)
-        numbers = [number for number in range(first, self.steps_before) if number not in early]
+        numbers = [number for number in range(first, len(self._steps)) if number not in early]
         self._before = JoinedLayer(numbers, [self._steps[each] for each in numbers], program, self._hardware)
 
     def in_order(self) -> tuple[tuple[Step, ...], tuple[int, ...]]:
         """All steps, numbered anew, and the layer of each."""
         order = [*self._order, *(self._before.with_ahead({})[0] if self._before else [])]
-        place = {number: at for at, number in enumerate(order)}
-        steps = (self._steps[number].renumbered(place) for number in order)
+        place = np.argsort(order).tolist()
+        own = [place[self._layers.index(layer) :] for layer in range(max(self._layers) + 1)]
+        steps: list[Step] = []
+        for number in order:
+            step, waits = self._steps[number].renumbered(own[self._layers[number]]), self._waits[number]
+            after = sorted((*step.after, *(place[each] for each in waits)))
+            steps.append(replace(step, after=tuple(after)) if waits else step)
         return tuple(steps), tuple(self._layers[number] for number in order)
 
     # ---- what a step waits for
@@ -302,9 +302,20 @@ def linked(layers: Sequence[Joint], hardware: Hardware, stay: Collection[str] = 
     handed = [replace(each, stays=each.tensor in stay) for each in _handed(layers)]
     waits = Waits(hardware, {each.tensor: each for each in handed})
     programs = []
-    for name, program, *_ in layers:
-        programs.append(_shifted(program, name, waits.steps_before))
-        waits.join(programs[-1])
+    for layer, program, *_ in layers:
+        named = replace(
+            program,
+            tensors=tuple(each.of_layer(layer) for each in program.tensors),
+            buffers=tuple(replace(each, tensor=f"{layer}.{each.tensor}") for each in program.buffers),
+            steps=tuple(each.of_layer(layer) for each in program.steps),
+            constants=tuple(replace(each, tensor=f"{layer}.{each.tensor}") for each in program.constants),
+            derived=tuple(
+                replace(each, tensor=f"{layer}.{each.tensor}", operand=f"{layer}.{each.operand}")
+                for each in program.derived
+            ),
+        )
+        waits.join(named)
+        programs.append(named)
     steps, numbers = waits.in_order()
     return Program(
         tensors=tuple(each for program in programs for each in program.tensors),
@@ -317,21 +328,6 @@ def linked(layers: Sequence[Joint], hardware: Hardware, stay: Collection[str] = 
         doubles=any(each.doubles for each in programs),
         layers=numbers,
         handed=tuple(handed),
-    )
-
-
-def _shifted(program: Program, layer: str, ahead: int) -> Program:
-    """A Program among others: `ahead` steps precede its own, and `layer` stands before the names of its tensors."""
-    return replace(
-        program,
-        tensors=tuple(each.of_layer(layer) for each in program.tensors),
-        buffers=tuple(replace(each, tensor=f"{layer}.{each.tensor}") for each in program.buffers),
-        steps=tuple(each.shifted(layer, ahead) for each in program.steps),
-        constants=tuple(replace(each, tensor=f"{layer}.{each.tensor}") for each in program.constants),
-        derived=tuple(
-            replace(each, tensor=f"{layer}.{each.tensor}", operand=f"{layer}.{each.operand}")
-            for each in program.derived
-        ),
     )
 
 

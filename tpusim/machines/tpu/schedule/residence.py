@@ -64,7 +64,7 @@ class Residence:
             kept = (step.parts for step in self.layers[each.maker].program.steps if isinstance(step, Keep))
             parts = tuple(part for some in kept for part in some)
             fills += [Fill((), program.tensor(name), parts, 0) for at, name in each.readers if at == layer]
-        places = {at: at + len(fills) for at in range(len(program.steps))}
+        places = range(len(fills), len(fills) + len(program.steps))
         steps = (
             (Spill(step.after, step.tensor, step.parts, 0) if isinstance(step, Keep) else step).renumbered(places)
             for step in program.steps
