@@ -37,7 +37,6 @@ from tpusim.machines.tpu.datapath.memories import (
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import (
     PADDING,
-    Addresses,
     BankFeed,
     Feed,
     LaneGroup,
@@ -49,6 +48,7 @@ from tpusim.machines.tpu.program.operations import OPERATIONS, finished
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Stream, Vector
 from tpusim.machines.tpu.program.transfers import BankFill, Fill, Inbound, Keep, Part, Prefetch, Spill, Tensor
+from tpusim.memory.layout import Addresses
 
 Values = NDArray[np.floating[Any]]
 

@@ -18,7 +18,6 @@ from numpy.typing import ArrayLike, NDArray
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import (
     PADDING,
-    Addresses,
     AddressPattern,
     Counters,
     LaneGroup,
@@ -29,6 +28,7 @@ from tpusim.machines.tpu.program.addresses import (
 from tpusim.machines.tpu.program.moves import ends_of
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import Along, Elements, Fill, Part, Tensor, Transfer
+from tpusim.memory.layout import Addresses
 
 Values = NDArray[np.floating[Any]]
 Numbers = NDArray[Any]

@@ -43,7 +43,7 @@ from tpusim.machines.tpu.program.addresses import (
     pointers_a_word,
     walked,
 )
-from tpusim.machines.tpu.program.program import Buffer, Constant, Explanation, Lowered, Planned, Program
+from tpusim.machines.tpu.program.program import Buffer, Constant, Explained, Explanation, Program, StepCounts
 from tpusim.machines.tpu.program.steps import Step, Stream
 from tpusim.machines.tpu.program.transfers import Along, Fill, Inbound, Part, Tensor
 from tpusim.machines.tpu.schedule.scheduler import Ring, Tenancy
@@ -249,7 +249,7 @@ def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
     """
 
     def draft(plan: Plan, rank: Ranked) -> Draft:
-        def finish(program: Program) -> Lowered:
+        def finish(program: Program) -> Explained:
             pointed = Pointed(program, hardware)
             return pointed.program, _explained(explanation_of(plan, layer), pointed, plan)
 
@@ -265,7 +265,7 @@ class WithPointers(Convolution):
         super().__init__(plan)
         self.policy = self.policy._replace(arrays=1)
 
-    def counted(self) -> Planned:
+    def counted(self) -> StepCounts:
         """Fills of pointers among the transfers: one a table where all of them fit, else as the passes come."""
         steps, plan = super().counted(), self.plan
         assert steps

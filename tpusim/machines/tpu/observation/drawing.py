@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +21,6 @@ MOST_CHANNELS = 64
 """Of a DRAM are drawn."""
 
 _TRANSFERS = "Transfers from their start to their last word on the chip or off it; two may be under way at once."
-ABOUT_LAYERS = (
-    "Layers, one after another; of those that overlap each from when the array is done with the one ahead, as their "
-    "cycles are counted."
-)
 OF_AN_ARRAY = {
     "preload": "Weights on their way into the array (busy), or why they are not.",
     "stream": "Each pass from its first ifmap read to its last.",
@@ -55,73 +52,10 @@ TRACKS = {
 """What each track shows, in the order shown; a machine has either `port` or the others."""
 
 
-@dataclass(frozen=True)
-class TimelineDrawing:
-    """What a Program did in some of its cycles: `machines.lowered.Drawing`."""
-
-    program: Program
-    timeline: Timeline
-    hardware: Hardware
-
-    @property
-    def cycles(self) -> int:
-        """Of the Program."""
-        return self.timeline.cycles
-
-    @property
-    def seen(self) -> str:
-        """From where."""
-        return ", seen from lane 0"
-
-    @property
-    def about_layers(self) -> str:
-        """What the track of layers shows."""
-        return ABOUT_LAYERS
-
-    @property
-    def about(self) -> Mapping[str, str]:
-        """What each track shows that there may be, in the order shown."""
-        return TRACKS
-
-    @property
-    def names(self) -> Collection[str]:
-        """The tracks that there are."""
-        return self.timeline.tracks.keys()
-
-    @property
-    def counted(self) -> Mapping[str, tuple[str, str]]:
-        """Unit of each counter, and what it is."""
-        return COUNTERS
-
-    def tracks(self, first: int, stop: int) -> Mapping[str, Iterable[TimeSlice]]:
-        """What lies in cycles [first, stop)."""
-        return self.timeline.clipped(first, stop).tracks
-
-    def slices(self, first: int, stop: int) -> int:
-        """How many there are."""
-        return self.timeline.clipped(first, stop).slices
-
-    def arguments(self, layers: Sequence[str]) -> Sequence[Mapping[str, int | str]]:
-        """What is told of each step."""
-        return _arguments(self.program, layers)
-
-    def counters(self, edges: Cycles) -> Mapping[str, tuple[Cycles, Values]]:
-        """Means between neighbouring edges."""
-        return counters(self.program, self.timeline, self.hardware, edges)
-
-
-def _arguments(program: Program, layers: Sequence[str]) -> list[Mapping[str, int | str]]:
-    """What is told of each step, passes numbered from 0; of several layers also whose it is."""
-    numbers = {index: {"pass": number} for index, number in program.passes.items()}
-    whose = [{"layer": layers[number]} for number in program.layers] or [{} for _ in program.steps]
-    told = enumerate(zip(program.steps, whose, strict=True))
-    return [{**layer, **numbers.get(index, {}), **step.facts} for index, (step, layer) in told]
-
-
 # ---- what a timeline amounts to: bandwidth and shares, as means over windows of cycles
 
 
-Values = NDArray[np.float64]
+_Means = NDArray[np.float64]
 
 _DECIMALS = 6
 """Kept of a mean; what comes after them is noise of the sums."""
@@ -141,47 +75,82 @@ def windows(first: int, stop: int, length: int) -> Cycles:
     return np.append(np.arange(first, stop, length), stop)
 
 
-def counters(
-    program: Program, timeline: Timeline, hardware: Hardware, edges: Cycles
-) -> dict[str, tuple[Cycles, Values]]:
-    """(cycles, values) of each of COUNTERS: a value holds from its cycle until the next, the last until edges[-1].
+@dataclass(frozen=True)
+class TimelineDrawing:
+    """What a Program did in some of its cycles: `machines.lowered.Drawing`."""
 
-    They are means between neighbouring `edges` (ascending, two at least); the words in use change when they change.
-    """
-    hbm = timeline.tracks["hbm"]
-    arrays = [track for name, track in timeline.tracks.items() if name.startswith("systolic_array")]
-    ports = [track for name, track in timeline.tracks.items() if name.startswith("port")]
-    owned = sum((_means(port, np.ones(len(port)), edges) for port in ports), np.zeros(len(edges) - 1))
-    bytes_per_cycle = _per_busy_cycle(
-        hbm, [step.use.hbm_read_bytes + step.use.hbm_write_bytes for step in program.steps]
+    program: Program
+    timeline: Timeline
+    hardware: Hardware
+
+    seen: ClassVar[str] = ", seen from lane 0"
+    about_layers: ClassVar[str] = (
+        "Layers, one after another; of those that overlap each from when the array is done with the one ahead, as "
+        "their cycles are counted."
     )
-    shares = np.array([_share(step, hardware) for step in program.steps])
-    occupied = sum(
-        (_means(array, shares[array.steps] * _called(array, "busy"), edges) for array in arrays),
-        np.zeros(len(edges) - 1),
-    )
-    return {
-        "HBM bandwidth": (edges[:-1], hardware.clock_hz / 1e9 * _means(hbm, bytes_per_cycle, edges)),
-        "PE occupancy": (edges[:-1], 100 * occupied),
-        "port occupancy": (edges[:-1], 100 / len(ports) * owned),
-        "words in use": _within(*words_in_use(program, timeline), int(edges[0]), int(edges[-1])),
-    }
+    about: ClassVar[Mapping[str, str]] = TRACKS
+    counted: ClassVar[Mapping[str, tuple[str, str]]] = COUNTERS
+
+    @property
+    def cycles(self) -> int:
+        """Of the Program."""
+        return self.timeline.cycles
+
+    @property
+    def names(self) -> Collection[str]:
+        """The tracks that there are."""
+        return self.timeline.tracks.keys()
+
+    def tracks(self, first: int, stop: int) -> Mapping[str, Iterable[TimeSlice]]:
+        """What lies in cycles [first, stop)."""
+        return self.timeline.clipped(first, stop).tracks
+
+    def slices(self, first: int, stop: int) -> int:
+        """How many there are."""
+        return self.timeline.clipped(first, stop).slices
+
+    def arguments(self, layers: Sequence[str]) -> Sequence[Mapping[str, int | str]]:
+        """What is told of each step, passes numbered from 0; of several layers also whose it is."""
+        program = self.program
+        numbers = {index: {"pass": number} for index, number in program.passes.items()}
+        whose = [{"layer": layers[number]} for number in program.layers] or [{} for _ in program.steps]
+        told = enumerate(zip(program.steps, whose, strict=True))
+        return [{**layer, **numbers.get(index, {}), **step.facts} for index, (step, layer) in told]
+
+    def counters(self, edges: Cycles) -> dict[str, tuple[Cycles, _Means]]:
+        """(cycles, values) of each of COUNTERS: a value holds from its cycle until the next, the last until edges[-1].
+
+        They are means between neighbouring `edges` (ascending, two at least); the words in use change when they change.
+        """
+        hbm, program, hardware = self.timeline.tracks["hbm"], self.program, self.hardware
+        arrays = [track for name, track in self.timeline.tracks.items() if name.startswith("systolic_array")]
+        ports = [track for name, track in self.timeline.tracks.items() if name.startswith("port")]
+        owned = sum((_means(port, np.ones(len(port)), edges) for port in ports), np.zeros(len(edges) - 1))
+        # Bytes of a step cross the bus evenly over the cycles in which it is busy.
+        sizes = [step.use.hbm_read_bytes + step.use.hbm_write_bytes for step in program.steps]
+        busy = _called(hbm, "busy")
+        cycles = np.bincount(hbm.steps[busy], (hbm.ends - hbm.starts)[busy], len(sizes))
+        moved = np.where(busy, np.array(sizes, float)[hbm.steps] / np.maximum(cycles[hbm.steps], 1), 0.0)
+        shares = np.array([_share(step, hardware) for step in program.steps])
+        occupied = sum(
+            (_means(array, shares[array.steps] * _called(array, "busy"), edges) for array in arrays),
+            np.zeros(len(edges) - 1),
+        )
+        return {
+            "HBM bandwidth": (edges[:-1], hardware.clock_hz / 1e9 * _means(hbm, moved, edges)),
+            "PE occupancy": (edges[:-1], 100 * occupied),
+            "port occupancy": (edges[:-1], 100 / len(ports) * owned),
+            "words in use": _within(*words_in_use(program, self.timeline), int(edges[0]), int(edges[-1])),
+        }
 
 
-def _means(track: Track, weights: Values, edges: Cycles) -> Values:
+def _means(track: Track, weights: _Means, edges: Cycles) -> _Means:
     """Mean over time, between neighbouring edges, of what weighs `weights[k]` a cycle during slice k."""
     bounds = np.stack([track.starts, track.ends], axis=1).ravel()
     steps = np.stack([np.zeros(len(track)), (track.ends - track.starts) * weights], axis=1).ravel()
     until = np.interp(edges, [-1, *bounds.tolist()], [0.0, *np.cumsum(steps).tolist()])
-    means: Values = np.round(np.diff(until) / np.diff(edges), _DECIMALS)
+    means: _Means = np.round(np.diff(until) / np.diff(edges), _DECIMALS)
     return means
-
-
-def _per_busy_cycle(hbm: Track, sizes: Sequence[int]) -> Values:
-    """Bytes that cross the bus in a cycle of each slice: those of its step, evenly over the cycles it is busy."""
-    busy = _called(hbm, "busy")
-    cycles = np.bincount(hbm.steps[busy], (hbm.ends - hbm.starts)[busy], len(sizes))
-    return np.where(busy, np.array(sizes, float)[hbm.steps] / np.maximum(cycles[hbm.steps], 1), 0.0)
 
 
 def _called(track: Track, name: str) -> NDArray[np.bool_]:
@@ -195,7 +164,7 @@ def _share(step: Step, hardware: Hardware) -> float:
     return step.use.pe_words / (frames * hardware.pes) if frames else 0.0
 
 
-def _within(cycles: Cycles, values: Cycles, first: int, stop: int) -> tuple[Cycles, Values]:
+def _within(cycles: Cycles, values: Cycles, first: int, stop: int) -> tuple[Cycles, _Means]:
     """The values that hold in [first, stop), the first of them from `first` on."""
     at, end = np.searchsorted(cycles, first, "right") - 1, np.searchsorted(cycles, stop, "left")
     return np.maximum(cycles[at:end], first), values[at:end].astype(float)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
@@ -225,9 +225,6 @@ class Timeline:
 
 LOOK_EVERY = 1024
 """Cycles between two looks at a clock that runs."""
-
-Watch = Callable[[int], None]
-"""Told now and then how many cycles have passed."""
 
 
 def unwatched(_: int) -> None:

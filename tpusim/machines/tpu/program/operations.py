@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from tpusim.base.errors import CapacityError, Problem
 from tpusim.machines.tpu.sections import AluWork, VectorUnit
 
-Values: TypeAlias = NDArray[np.floating[Any]]
-Operands: TypeAlias = Iterable[Values]
+_Values: TypeAlias = NDArray[np.floating[Any]]
+_Operands: TypeAlias = Iterable[_Values]
 """The words of each operand, [lane, word, element], in the order in which they are read."""
 Coefficients: TypeAlias = tuple[float, ...]
 
@@ -49,21 +49,21 @@ class Operation(NamedTuple):
         functions: how often an element takes each function, by their names in `vector_unit.functions`.
     """
 
-    values: Callable[[Operands, Values, Coefficients], Values]
+    values: Callable[[_Operands, _Values, Coefficients], _Values]
     work: Callable[[Arity, Coefficients], AluWork]
     fits: Callable[[Arity], bool]
     functions: Callable[[Arity], Mapping[str, int]] = lambda _: {}
 
 
-def _terms(operands: Operands, scalars: Values) -> list[Values]:
+def _terms(operands: _Operands, scalars: _Values) -> list[_Values]:
     """The operands, then the scalar of each lane for all of its elements; of more than one, the last."""
     return [*operands, *(scalars[-1:, :, None, None] if len(scalars) else ())]
 
 
-def _rounded_once(function: Callable[..., Any]) -> Callable[[Operands, Values, Coefficients], Values]:
+def _rounded_once(function: Callable[..., Any]) -> Callable[[_Operands, _Values, Coefficients], _Values]:
     """A function of numbers as an operation on the words of operands, in float64; scalars are operands, too."""
 
-    def values(operands: Operands, scalars: Values, coefficients: Coefficients) -> Values:
+    def values(operands: _Operands, scalars: _Values, coefficients: Coefficients) -> _Values:
         terms = _terms(operands, scalars)
         # Infinities and what is not a number agree with nothing that is expected.
         with np.errstate(all="ignore"):
@@ -73,39 +73,39 @@ def _rounded_once(function: Callable[..., Any]) -> Callable[[Operands, Values, C
     return values
 
 
-def _sum(terms: Iterable[Values]) -> Values:
+def _sum(terms: Iterable[_Values]) -> _Values:
     return reduce(add, terms)
 
 
-def _sum_of_products(operands: Operands, _: Values, __: Coefficients) -> Values:
+def _sum_of_products(operands: _Operands, _: _Values, __: Coefficients) -> _Values:
     """The first operand times the second, and so on, two by two."""
     terms = iter(operands)
     return _sum(each * next(terms) for each in terms)
 
 
-def _difference(terms: list[Values]) -> Values:
+def _difference(terms: list[_Values]) -> _Values:
     """The first less the others."""
     first, *others = terms
     return first - _sum(others) if others else first
 
 
-def _line(x: Values, slope: float, shift: float) -> Values:
+def _line(x: _Values, slope: float, shift: float) -> _Values:
     """A multiplication, and an addition."""
     return x * x.dtype.type(np.float32(slope)) + x.dtype.type(np.float32(shift))
 
 
-def _clip(x: Values, low: float, high: float) -> Values:
+def _clip(x: _Values, low: float, high: float) -> _Values:
     return np.asarray(np.minimum(np.maximum(x, x.dtype.type(np.float32(low))), x.dtype.type(np.float32(high))))
 
 
 # ---- kinds of operations
 
 
-def _of_one(values: Callable[[Values, Values, Coefficients], Values], products: int, others: int, coefficients: int,
+def _of_one(values: Callable[[_Values, _Values, Coefficients], _Values], products: int, others: int, coefficients: int,
             scalars: int = 0) -> Operation:  # fmt: skip
     """An operation on one operand that takes always as many ALU operations; lanes have scalars where it needs some."""
 
-    def of_all(operands: Operands, held: Values, given: Coefficients) -> Values:
+    def of_all(operands: _Operands, held: _Values, given: Coefficients) -> _Values:
         (x,) = operands
         return values(x, held, given)
 
@@ -116,7 +116,7 @@ def _of_one(values: Callable[[Values, Values, Coefficients], Values], products: 
     )
 
 
-def _of_terms(together: Callable[[list[Values]], Values], multiplies: bool = False) -> Operation:
+def _of_terms(together: Callable[[list[_Values]], _Values], multiplies: bool = False) -> Operation:
     """An operation that joins operands, and the scalar of a lane if there is one, two by two."""
 
     def work(counts: Arity, _: Coefficients) -> AluWork:
@@ -130,7 +130,7 @@ def _of_terms(together: Callable[[list[Values]], Values], multiplies: bool = Fal
     )
 
 
-def finished(values: Values, operations: Iterable[tuple[str, Coefficients]]) -> Values:
+def finished(values: _Values, operations: Iterable[tuple[str, Coefficients]]) -> _Values:
     """Results after each of these operations on one operand, given with their coefficients."""
     for name, coefficients in operations:
         values = OPERATIONS[name].values([values], np.empty((0, len(values)), values.dtype), coefficients)

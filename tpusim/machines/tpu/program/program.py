@@ -302,7 +302,7 @@ class Explanation:
     aspects: Mapping[str, str]
 
 
-class Planned(NamedTuple):
+class StepCounts(NamedTuple):
     """How many steps a Program will have, before it is written down: passes, and fills and spills, about.
 
     `intermediates` counts the elements of tensors that it writes and reads again.
@@ -313,4 +313,4 @@ class Planned(NamedTuple):
     intermediates: int = 0
 
 
-Lowered: TypeAlias = tuple[Program, Explanation]
+Explained: TypeAlias = tuple[Program, Explanation]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tpusim.base.memory import at_rest
+from tpusim.machines.lowered import Told
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.observation.timeline import LOOK_EVERY, Timing, Watch, unwatched
+from tpusim.machines.tpu.observation.timeline import LOOK_EVERY, Timing, unwatched
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.register.machine import RegisterMachine, Values, trace
 
@@ -14,7 +15,7 @@ __all__ = ["RegisterMachine", "run", "trace"]
 
 
 def run(
-    program: Program, hardware: Hardware, operands: Mapping[str, Values], watch: Watch = unwatched
+    program: Program, hardware: Hardware, operands: Mapping[str, Values], watch: Told = unwatched
 ) -> tuple[Timing, dict[str, Values]]:
     """The time of one Program, and every tensor that it writes.
 

@@ -16,13 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.base.errors import CheckFailed, DeadlockError, InputError, PortConflict, Problem
-from tpusim.machines.lowered import Cycle
+from tpusim.machines.lowered import Cycle, Told
 from tpusim.machines.tpu.definition import CLIENTS, DMA, IFMAP, NEVER, POINTER, PSUM, RESULT, VECTOR, WEIGHT
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timeline import (
     LOOK_EVERY,
     Timing,
-    Watch,
     accounts,
     unit_name,
     unwatched,
@@ -268,7 +267,7 @@ def _longest_wait(program: Program, hardware: Hardware) -> int:
 _LETTERS = np.array([*ACCESSES])
 
 
-def trace(machine: RegisterMachine, first: int = 0, watch: Watch = unwatched) -> Iterator[Cycle]:
+def trace(machine: RegisterMachine, first: int = 0, watch: Told = unwatched) -> Iterator[Cycle]:
     """Run `machine` to its end and show every cycle from `first` on; `watch` is told how many have passed.
 
     Raises:

@@ -37,7 +37,7 @@ from tpusim.machines.tpu.schedule.scheduler import APART, Bases, Schedule, buffe
 from tpusim.machines.tpu.schedule.units import Act, Area, Compute, Key, Moves, Pass, Piece, SlotNeed, Unit, Units
 from tpusim.network.ops.op import OFMAP
 
-Words = NDArray[np.int64]
+_Words = NDArray[np.int64]
 
 
 class WordForm(NamedTuple):
@@ -47,7 +47,7 @@ class WordForm(NamedTuple):
     inner: tuple[tuple[int, tuple[int, ...]], ...]
 
 
-def held_by(part: Part, shape: Sequence[int]) -> tuple[WordForm, Words] | None:
+def held_by(part: Part, shape: Sequence[int]) -> tuple[WordForm, _Words] | None:
     """What the words of a part hold, in its order: of each the flat index of its first element, the lane that has it,
     and how many lanes from there on hold a channel each. None where words are cut otherwise, reach beyond the tensor or
     have copies.
@@ -74,7 +74,7 @@ def held_by(part: Part, shape: Sequence[int]) -> tuple[WordForm, Words] | None:
     )
 
 
-def words_of(part: Part) -> Words | None:
+def words_of(part: Part) -> _Words | None:
     """Where a part's words stand, in its order; None where lanes differ in that."""
     if part.feed is None:
         return np.arange(part.base, part.base + part.words)
@@ -90,7 +90,7 @@ class Home:
 
     shape: tuple[int, ...]
     form: WordForm
-    held: Words
+    held: _Words
 
     def __eq__(self, other: object) -> bool:
         """Whether both have the same elements in the same words."""
@@ -111,7 +111,7 @@ class Home:
         _, first, lanes = self.held.T
         return int((first + lanes).max())
 
-    def find(self, part: Part) -> Words | None:
+    def find(self, part: Part) -> _Words | None:
         """The words that hold what a part holds, in its order; None where not all do."""
         found = held_by(part, self.shape)
         if found is None or found[0] != self.form:
@@ -148,7 +148,7 @@ class ScatteredError(Exception):
     """What a step reaches in one go would no longer stand as it reaches for it."""
 
 
-def reached(pattern: AddressPattern, at: Callable[[Words], Words]) -> AddressPattern:
+def reached(pattern: AddressPattern, at: Callable[[_Words], _Words]) -> AddressPattern:
     """The pattern that walks the same words where `at` says that they stand. Raises ScatteredError if none does."""
     if isinstance(pattern, Pointers | Picked):
         raise ScatteredError
@@ -170,7 +170,7 @@ def reached(pattern: AddressPattern, at: Callable[[Words], Words]) -> AddressPat
     return moved
 
 
-def _nested(there: Words) -> Counters:
+def _nested(there: _Words) -> Counters:
     """Counters that walk `there`, if any do; else others."""
     counters: list[Counter] = []
     left = there
@@ -182,7 +182,7 @@ def _nested(there: Words) -> Counters:
     return Counters(int(there[0]), tuple(reversed(counters)))
 
 
-def _with_strides(pattern: AddressPattern, stored: NDArray[np.bool_], there: Words) -> Counters:
+def _with_strides(pattern: AddressPattern, stored: NDArray[np.bool_], there: _Words) -> Counters:
     """The counters of a pattern with the strides that walk `there`, if any do; else with others."""
     if not isinstance(pattern, Counters) or pattern.window is not None:
         raise ScatteredError
@@ -198,7 +198,7 @@ def _with_strides(pattern: AddressPattern, stored: NDArray[np.bool_], there: Wor
     return Counters(base, tuple(found))
 
 
-def _strided(counter: Counter, at: Words) -> Counter:
+def _strided(counter: Counter, at: _Words) -> Counter:
     """The counter, whose counts stand `at`, with the stride between the first two."""
     counts = counter.inside
     if len(counts) < 2:
@@ -290,7 +290,7 @@ class _Standing:
         self.places = base + np.arange(area.words * area.count)
         self.home = self.used = False
 
-    def stand(self, words: Words, places: Words) -> None:
+    def stand(self, words: _Words, places: _Words) -> None:
         """Have some of its words stand elsewhere."""
         self.home = True
         self.places[words - self.base] = places
@@ -312,7 +312,7 @@ class _Standing:
             return pattern
         return reached(pattern, self._at)
 
-    def _at(self, words: Words) -> Words:
+    def _at(self, words: _Words) -> _Words:
         there = self.places[words - self.base]
         self.used = self.used or bool((there == words).any())
         return there
@@ -484,7 +484,7 @@ class _AtHome(Units):
         return Feed(tuple(groups))
 
 
-def _runs(part: Part, at: Words) -> Iterator[Part]:
+def _runs(part: Part, at: _Words) -> Iterator[Part]:
     """The part in pieces whose words follow one another where they stand now."""
     if np.array_equal(at, np.arange(at[0], at[0] + len(at))):
         yield part._replace(base=int(at[0]))

@@ -12,15 +12,13 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import NamedTuple
 
+from tpusim.machines.lowered import Reader
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import Fill, Keep, Spill
 from tpusim.machines.tpu.schedule.home import Home, ScatteredError, Settled, Stays, home_of, settled
 from tpusim.machines.tpu.schedule.joined import FullError, Joint, WordRoom, alike
 from tpusim.network.ops.op import OFMAP
-
-Reader = tuple[int, str]
-"""A layer, by its number, and which of its tensors."""
 
 
 class Allocation(NamedTuple):

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from tpusim.machines.tpu.program.addresses import Feed
-from tpusim.machines.tpu.program.program import Planned
+from tpusim.machines.tpu.program.program import StepCounts
 from tpusim.machines.tpu.program.steps import NO_SCALARS, Finish, Scalars, Step
 from tpusim.machines.tpu.program.transfers import Fill, Inbound, Spill, Tensor
 from tpusim.memory.layout import Region
@@ -257,7 +257,7 @@ class Units(ABC):
         """The steps by which a result leaves its slot: a spill."""
         yield Spill(after, *moves[:3], regions=moves.regions)
 
-    def counted(self) -> Planned | None:
+    def counted(self) -> StepCounts | None:
         """The steps by a formula, for layers whose units are too many to list; None where `scheduler` is to count."""
         return None
 
