@@ -35,15 +35,7 @@ from tpusim.machines.tpu.datapath.memories import (
     walk_of,
 )
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.program.addresses import (
-    PADDING,
-    BankFeed,
-    Feed,
-    LaneGroup,
-    Picked,
-    Pointers,
-    walked,
-)
+from tpusim.machines.tpu.program.addresses import PADDING, BankFeed, Feed, LaneGroup, Picked, Pointers, walked
 from tpusim.machines.tpu.program.operations import OPERATIONS, finished
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Stream, Vector

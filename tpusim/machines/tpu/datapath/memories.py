@@ -16,15 +16,7 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import ArrayLike, NDArray
 
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.program.addresses import (
-    PADDING,
-    AddressPattern,
-    Counters,
-    LaneGroup,
-    Picked,
-    Pointers,
-    walked,
-)
+from tpusim.machines.tpu.program.addresses import PADDING, AddressPattern, Counters, LaneGroup, Picked, Pointers, walked
 from tpusim.machines.tpu.program.moves import ends_of
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import Along, Elements, Fill, Part, Tensor, Transfer

@@ -19,14 +19,7 @@ from tpusim.base.errors import CheckFailed, DeadlockError, InputError, PortConfl
 from tpusim.machines.lowered import Cycle, Told
 from tpusim.machines.tpu.definition import CLIENTS, DMA, IFMAP, NEVER, POINTER, PSUM, RESULT, VECTOR, WEIGHT
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.observation.timeline import (
-    LOOK_EVERY,
-    Timing,
-    accounts,
-    unit_name,
-    unwatched,
-    who_waits,
-)
+from tpusim.machines.tpu.observation.timeline import LOOK_EVERY, Timing, accounts, unit_name, unwatched, who_waits
 from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Stream, Vector
