@@ -41,8 +41,7 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Step
 from tpusim.machines.tpu.program.transfers import Fill, Inbound, Prefetch, Tensor, Transfer
 from tpusim.machines.tpu.schedule.joined import Joint, ReadOutcomes, linked, placed
-from tpusim.machines.tpu.schedule.residence import residence
-from tpusim.machines.tpu.schedule.scratch import in_scratch, prefetched
+from tpusim.machines.tpu.schedule.residence import in_scratch, prefetched, residence
 from tpusim.machines.tpu.sections import ScratchMemory
 from tpusim.network.ops.array_op import Gemm
 from tpusim.reference import Tensor as Array

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import product
 from math import prod
 
 from tpusim.base.errors import CapacityError, UnsuitableError
@@ -303,17 +304,13 @@ def _box_of(layer: GpuLayer, tile: BlockTile, room: Callable[[tuple[int, int, in
     """
     extent = layer.images, layer.conv.out_height, layer.conv.out_width
     keys = {}
-    for box in _factors(tile.m):
-        if blocks := room(box):
+    divisors = [each for each in range(1, tile.m + 1) if not tile.m % each]
+    for images, rows in product(divisors, repeat=2):
+        box = images, rows, tile.m // (images * rows)
+        if prod(box) == tile.m and (blocks := room(box)):
             boxes = Boxes(extent, box)
             keys[boxes.count, -min(blocks, 2), _patch_elements(layer, box), box] = boxes
     return keys[min(keys)] if keys else None
-
-
-def _factors(size: int) -> Iterator[tuple[int, int, int]]:
-    for images in (each for each in range(1, size + 1) if size % each == 0):
-        rest = size // images
-        yield from ((images, rows, rest // rows) for rows in range(1, rest + 1) if rest % rows == 0)
 
 
 def _patch_elements(layer: GpuLayer, box: tuple[int, int, int]) -> int:

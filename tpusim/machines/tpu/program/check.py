@@ -106,8 +106,7 @@ def _contradictions(step: Step, program: Program, hardware: Hardware) -> Iterato
             if not 0 <= step.array < (queues := hardware.array.queues):
                 yield f"is for array {step.array}; the machine has {queues} with weights of their own"
         case Vector():
-            yield from _unworkable(step, hardware)
-            yield from _unpicked(step, program.word_fill)
+            yield from _unworkable(step, program.word_fill, hardware)
         case Keep():
             if any(part.feed is not None or len(part.first_lanes) != 1 for part in step.parts):
                 yield "keeps words that do not follow one another, or copies"
@@ -172,8 +171,8 @@ def meet(one: range, other: range) -> bool:
     return one.start < other.stop and other.start < one.stop
 
 
-def _unworkable(step: Vector, hardware: Hardware) -> Iterator[str]:
-    """What the vector unit cannot do."""
+def _unworkable(step: Vector, elements: int, hardware: Hardware) -> Iterator[str]:
+    """What the vector unit cannot do; it picks `elements` a word, by one table, of operands alone."""
     most, word_elements = hardware.vector_unit.scalar_words, hardware.vector_memory.word_elements
     if step.operation not in OPERATIONS:
         yield f"is to {step.operation}; the vector unit knows {', '.join(OPERATIONS)}"
@@ -190,10 +189,6 @@ def _unworkable(step: Vector, hardware: Hardware) -> Iterator[str]:
         if isinstance(feed, BankFeed) or feed.table:
             yield "reads or writes banks, or words through pointers; it knows the words of lanes, and picks elements"
         yield from _misfits(feed, step.words)
-
-
-def _unpicked(step: Vector, elements: int) -> Iterator[str]:
-    """Elements that cannot be picked so: by one table, of operands alone."""
     if step.writes.picks:
         yield "writes words of which it picks elements"
     for feed in step.operands:

@@ -20,8 +20,7 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.runs.need import TRANSFER_BYTES
 from tpusim.machines.tpu.runs.prepared import Prepared, as_floats, need_numba
 from tpusim.machines.tpu.schedule.joined import Joint, ReadOutcomes, linked, placed, unfit
-from tpusim.machines.tpu.schedule.residence import Residence, immovable, residence
-from tpusim.machines.tpu.schedule.scratch import in_scratch
+from tpusim.machines.tpu.schedule.residence import Residence, immovable, in_scratch, residence
 from tpusim.network.ops.elementwise import Div, Rdiv
 from tpusim.network.ops.fused import OTHER
 from tpusim.network.ops.op import Op

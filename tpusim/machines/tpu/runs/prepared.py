@@ -151,7 +151,7 @@ def _in_scratch(ready: Prepared) -> Prepared:
     if hardware.scratch_memory is None or hardware.sequencer.between_layers != "drain":
         return ready
     from tpusim.machines.tpu.schedule.joined import Joint
-    from tpusim.machines.tpu.schedule.scratch import in_scratch, prefetched
+    from tpusim.machines.tpu.schedule.residence import in_scratch, prefetched
 
     (own,) = in_scratch([Joint("", ready.program, {})], hardware)
     found = replace(ready, program=prefetched(own.program, hardware))

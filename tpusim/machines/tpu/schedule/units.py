@@ -294,9 +294,8 @@ def with_the_spill(lag: int) -> Gaps:
     return lambda freed, first, ahead: range(freed + lag, freed + lag + 1) if freed >= 0 else range(1)
 
 
-def at_once(freed: int, first: int, ahead: int) -> range:
-    """As soon as the slot is free."""
-    return range(freed + 1, freed + 2)
+at_once = with_the_spill(1)
+"""As soon as the slot is free."""
 
 
 def with_the_one_ahead(freed: int, first: int, ahead: int) -> range:
