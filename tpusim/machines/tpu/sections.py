@@ -182,8 +182,19 @@ class Hbm(FileSection):
 
     @model_validator(mode="after")
     def _has_banks(self) -> Hbm:
-        if self.model == "banks":
-            _check_device(self)
+        if self.model == "banks" and self.device is None:
+            message = "model: banks needs a device; write the name of a shipped one, e.g. hbm2_16ch_700, or a path"
+            raise InputError([Problem(message, "device")])
+        if self.model == "banks" and self.device:
+            if (own := self.device.organisation.burst_bytes) != self.burst_bytes:
+                given, burst = SIZE.format(self.burst_bytes), SIZE.format(own)
+                raise InputError(
+                    [Problem(f"is {given}, and a burst of {self.device.name} is {burst}; write {burst}", "burst")]
+                )
+            try:
+                with_mapping(self.device, self.mapping or self.device.mapping)
+            except InputError as error:
+                raise InputError([Problem(each.message, "mapping") for each in error.problems]) from None
         elif "model" not in self.model_fields_set and (self.device or self.mapping):
             message = "changes nothing where HBM is a pipe, as it is unless told otherwise; set hbm.model to banks"
             raise InputError([Problem(message, "device" if self.device else "mapping")])
@@ -195,20 +206,6 @@ class Hbm(FileSection):
         if self.model == "pipe" or self.device is None or self.mapping is None:
             return self.device if self.model == "banks" else None
         return with_mapping(self.device, self.mapping)
-
-
-def _check_device(hbm: Hbm) -> None:
-    """Raises InputError."""
-    if hbm.device is None:
-        message = "model: banks needs a device; write the name of a shipped one, e.g. hbm2_16ch_700, or a path"
-        raise InputError([Problem(message, "device")])
-    if hbm.device.organisation.burst_bytes != hbm.burst_bytes:
-        given, own = SIZE.format(hbm.burst_bytes), SIZE.format(hbm.device.organisation.burst_bytes)
-        raise InputError([Problem(f"is {given}, and a burst of {hbm.device.name} is {own}; write {own}", "burst")])
-    try:
-        with_mapping(hbm.device, hbm.mapping or hbm.device.mapping)
-    except InputError as error:
-        raise InputError([Problem(each.message, "mapping") for each in error.problems]) from None
 
 
 class ScratchMemory(FileSection):

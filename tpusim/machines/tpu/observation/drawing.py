@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tpusim.machines.lowered import TimeSlice
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timeline import Cycles, Timeline, Track, unit_name, words_in_use
 from tpusim.machines.tpu.program.program import Program
@@ -101,13 +100,13 @@ class TimelineDrawing:
         """The tracks that there are."""
         return self.timeline.tracks.keys()
 
-    def tracks(self, first: int, stop: int) -> Mapping[str, Iterable[TimeSlice]]:
+    def tracks(self, first: int, stop: int) -> Mapping[str, Track]:
         """What lies in cycles [first, stop)."""
-        return self.timeline.clipped(first, stop).tracks
+        return {name: track.clipped(first, stop) for name, track in self.timeline.tracks.items()}
 
     def slices(self, first: int, stop: int) -> int:
         """How many there are."""
-        return self.timeline.clipped(first, stop).slices
+        return sum(map(len, self.tracks(first, stop).values()))
 
     def arguments(self, layers: Sequence[str]) -> Sequence[Mapping[str, int | str]]:
         """What is told of each step, passes numbered from 0; of several layers also whose it is."""

@@ -213,15 +213,6 @@ class Timeline:
     cycles: int
     tracks: Mapping[str, Track]
 
-    def clipped(self, first: int, stop: int) -> Timeline:
-        """What lies in cycles [first, stop), at its own time."""
-        return Timeline(self.cycles, {name: track.clipped(first, stop) for name, track in self.tracks.items()})
-
-    @property
-    def slices(self) -> int:
-        """On all tracks."""
-        return sum(len(track) for track in self.tracks.values())
-
 
 LOOK_EVERY = 1024
 """Cycles between two looks at a clock that runs."""

@@ -173,7 +173,14 @@ class JoinedLayer:
         self._numbers, self._steps, self._hardware = numbers, steps, hardware
         self._place = {number: at for at, number in enumerate(numbers)}
         pace = program.frame(hardware).period / hardware.array.together if program.streams else 0.0
-        self._left = [*accumulate((_cycles(each, pace, program, hardware) for each in reversed(steps)), initial=0.0)]
+        taken = (
+            each.words * pace if isinstance(each, Stream)
+            else each.words * each.beat(program.word_fill, hardware).period if isinstance(each, Vector)
+            else 0.0
+            for each in reversed(steps)
+        )  # fmt: skip
+        # Cycles of the passes and vector steps behind each place, the first ahead of all.
+        self._behind = [*accumulate(taken, initial=0.0)][::-1]
         self._last_fill = max((at for at, each in enumerate(steps) if isinstance(each, Fill)), default=-1)
         self.last_pass = max(
             (number for number, each in zip(numbers, steps, strict=True) if isinstance(each, Stream | Vector)),
@@ -192,8 +199,8 @@ class JoinedLayer:
         for number, (step, waits) in early.items():
             moved = max(ceil(step.hbm_bytes / hardware.hbm_bytes_per_cycle), step.conversion_cycles(hardware))
             # Two transfers are under way at once.
-            at, taken = self._behind(waits), spent + max(moved, (moved + hardware.latency_cycles) / 2)
-            if at is not None and taken <= self._behind_of(self._last_fill):
+            at, taken = self._place_for(waits), spent + max(moved, (moved + hardware.latency_cycles) / 2)
+            if at is not None and taken <= self._behind[self._last_fill + 1]:
                 behind[at].append(number)
                 spent = taken
         order = [*behind[-1]]
@@ -201,7 +208,7 @@ class JoinedLayer:
             order += [number, *behind[at]]
         return order, {number for each in behind.values() for number in each}
 
-    def _behind(self, waits: Collection[int]) -> int | None:
+    def _place_for(self, waits: Collection[int]) -> int | None:
         """The place behind which a fill goes, None where it had better not."""
         places = [self._place[each] for each in waits if each in self._place]
         last = self._place[self.last_pass]
@@ -211,18 +218,7 @@ class JoinedLayer:
         if not spills:
             return max([self._last_fill, *places])
         stored = self._hardware.latency_cycles + self._hardware.lanes
-        return max(last, self._last_fill) if self._behind_of(max(spills)) >= stored else None
-
-    def _behind_of(self, at: int) -> float:
-        """Cycles of all passes and vector steps behind a place."""
-        return self._left[len(self._steps) - 1 - at]
-
-
-def _cycles(step: Step, pace: float, program: Program, hardware: Hardware) -> float:
-    """Cycles of a pass, whose words take `pace` each, or of a vector step."""
-    if isinstance(step, Stream):
-        return step.words * pace
-    return step.words * step.beat(program.word_fill, hardware).period if isinstance(step, Vector) else 0.0
+        return max(last, self._last_fill) if self._behind[max(spills) + 1] >= stored else None
 
 
 class ReadOutcomes(NamedTuple):
