@@ -88,7 +88,23 @@ class _Sm:
         """Do a cycle: who may begin something does, then all that is under way comes a cycle nearer."""
         self._begin()
         state = self._state()
-        self._advance()
+        self.now, self.port = self.now + 1, max(0, self.port - 1)
+        while self.travelling and self.travelling[0][1] == self.now:
+            self.travelling.popleft()[0].there += 1
+        for block in self.blocks:
+            if block.storing:
+                block.storing -= 1
+                block.room += self.pace.held and not block.storing
+            elif block.stepping:
+                block.stepping -= 1
+            elif block.multiplying:
+                block.multiplying -= 1
+                block.room += not self.pace.held and not block.multiplying
+        if self.writing:
+            self.writing -= 1
+            if not self.writing:
+                self.writers.popleft().written = True
+                self.writing = self.pace.epilogue if self.writers else 0
         return state
 
     def _begin(self) -> None:
@@ -123,22 +139,3 @@ class _Sm:
         if any(block.working for block in self.blocks):
             return SmState.STAGE
         return SmState.EPILOGUE if self.writing else SmState.LOAD_WAIT
-
-    def _advance(self) -> None:
-        self.now, self.port = self.now + 1, max(0, self.port - 1)
-        while self.travelling and self.travelling[0][1] == self.now:
-            self.travelling.popleft()[0].there += 1
-        for block in self.blocks:
-            if block.storing:
-                block.storing -= 1
-                block.room += self.pace.held and not block.storing
-            elif block.stepping:
-                block.stepping -= 1
-            elif block.multiplying:
-                block.multiplying -= 1
-                block.room += not self.pace.held and not block.multiplying
-        if self.writing:
-            self.writing -= 1
-            if not self.writing:
-                self.writers.popleft().written = True
-                self.writing = self.pace.epilogue if self.writers else 0

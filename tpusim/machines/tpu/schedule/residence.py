@@ -250,17 +250,6 @@ AHEAD = 2
 """Transfers between a prefetch and the fill that reads what it brings: one would find its data still on the way."""
 
 
-class _Life(NamedTuple):
-    """A tensor, by the layers that use it and what each calls it: it takes `size` bytes while layers of `span` run, and
-    keeps the more off the bus of HBM for its room the more it is `worth`.
-    """
-
-    users: list[tuple[int, str]]
-    size: int
-    span: range
-    worth: float
-
-
 def in_scratch(layers: Sequence[Joint], hardware: Hardware, stay: Collection[str] = ()) -> tuple[Joint, ...]:
     """Layers that follow one another, with what they make and only they read in the scratch memory; what saves the most
     for its room goes first. Tensors of full names in `stay` are read where they stay on chip, and never filled.
@@ -268,25 +257,24 @@ def in_scratch(layers: Sequence[Joint], hardware: Hardware, stay: Collection[str
     if hardware.scratch_memory is None:
         return tuple(layers)
     room, places = WordRoom(hardware.scratch_memory.capacity_bytes), defaultdict[int, dict[str, int]](dict)
-    lives: list[_Life] = []
+    # Of tensors, what they keep off the bus of HBM for their room, by whom they are used, their bytes, and how long.
+    lives: list[tuple[float, list[tuple[int, str]], int, range]] = []
     for users in _users(layers, stay):
         (first, tensor), (last, _) = users[0], users[-1]
-        size, span = (
-            len(layers[first].program.tensor(tensor).scratch_bytes(hardware.element_bytes)),
-            range(first, last + 1),
-        )
+        size = len(layers[first].program.tensor(tensor).scratch_bytes(hardware.element_bytes))
+        span = range(first, last + 1)
         moved = sum(
             step.hbm_bytes
             for at, name in users
             for step in layers[at].program.steps
             if isinstance(step, Transfer) and step.tensor.name == name
         )
-        lives.append(_Life(users, size, span, moved / (size * len(span))))
-    for life in sorted(lives, key=lambda each: -each.worth):
-        starts = 0, *sorted(place.stop for place in room.taken(life.span))
+        lives.append((moved / (size * len(span)), users, size, span))
+    for _, users, size, span in sorted(lives, key=lambda each: -each[0]):
+        starts = 0, *sorted(place.stop for place in room.taken(span))
         with suppress(FullError):
-            first = room.place(starts, life.size, life.span)
-            for at, name in life.users:
+            first = room.place(starts, size, span)
+            for at, name in users:
                 places[at][name] = first
     return tuple(joint._replace(program=_lying(joint.program, places[at])) for at, joint in enumerate(layers))
 
@@ -336,7 +324,16 @@ def prefetched(program: Program, hardware: Hardware, ahead: int = AHEAD) -> Prog
     if hardware.scratch_memory is None:
         return program
     taken = (each.scratch_bytes(hardware.element_bytes).stop for each in program.tensors if each.scratch is not None)
-    first, again, copies = max(taken, default=0), _again(program), list[Tensor]()
+    first, copies = max(taken, default=0), list[Tensor]()
+    same = defaultdict[object, _Fills](list)
+    for at, step in enumerate(program.steps):
+        if isinstance(step, Inbound) and step.hbm_bytes and step.tensor.name not in program.makers:
+            held = step.tensor.name, step.regions, tuple((part.lane, part.items) for part in step.parts)
+            same[held].append((at, step))
+    again = defaultdict[str, list[_Fills]](list)
+    for fills in same.values():
+        if len(fills) > 1:
+            again[fills[0][1].tensor.name].append(fills)
     due: defaultdict[int, list[tuple[Tensor, _Fills]]] = defaultdict(list)
     transfers = [at for at, step in enumerate(program.steps) if isinstance(step, Transfer)]
     # The bytes that have been brought before.
@@ -351,20 +348,6 @@ def prefetched(program: Program, hardware: Hardware, ahead: int = AHEAD) -> Prog
                 earliest, _ = fills[0]
                 due[transfers[max(0, bisect_left(transfers, earliest) - ahead)]].append((copy, fills))
     return replace(program, tensors=(*program.tensors, *copies), steps=_bringing(program, due)) if copies else program
-
-
-def _again(program: Program) -> dict[str, list[_Fills]]:
-    """By operand, the fills that bring the same, where there are several."""
-    found: defaultdict[object, _Fills] = defaultdict(list)
-    for at, step in enumerate(program.steps):
-        if isinstance(step, Inbound) and step.hbm_bytes and step.tensor.name not in program.makers:
-            held = step.tensor.name, step.regions, tuple((part.lane, part.items) for part in step.parts)
-            found[held].append((at, step))
-    again: defaultdict[str, list[_Fills]] = defaultdict(list)
-    for fills in found.values():
-        if len(fills) > 1:
-            again[fills[0][1].tensor.name].append(fills)
-    return again
 
 
 def _bringing(program: Program, due: Mapping[int, Sequence[tuple[Tensor, _Fills]]]) -> tuple[Step, ...]:
