@@ -9,13 +9,13 @@ from functools import partial
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering
-from tpusim.machines.tpu.program.program import Lowered, Planned
-from tpusim.machines.tpu.program.tensor import Tensor
+from tpusim.machines.tpu.program.program import Explained, StepCounts
+from tpusim.machines.tpu.program.transfers import Tensor
 from tpusim.machines.tpu.schedule.units import Act, Area, Moves, Policy, Unit, Units, at_once
 from tpusim.network.ops.op import Op
 
-Lower = Callable[[Op, int, Hardware], Lowered]
-Plan = Callable[[Op, int, Hardware], Planned]
+Lower = Callable[[Op, int, Hardware], Explained]
+Plan = Callable[[Op, int, Hardware], StepCounts]
 
 
 def by_hand(name: str, lower: Lower, planned: Plan = CHANNEL_FIRST.planned) -> Lowering:
@@ -32,7 +32,7 @@ def by_hand(name: str, lower: Lower, planned: Plan = CHANNEL_FIRST.planned) -> L
 class _Nothing(Units):
     """Units of which nothing is scheduled."""
 
-    count: Callable[[], Planned]
+    count: Callable[[], StepCounts]
     word_fill = 1
     tensors: tuple[Tensor, ...] = ()
     areas: tuple[Area, ...] = ()
@@ -41,7 +41,7 @@ class _Nothing(Units):
     def units(self) -> Iterator[Unit]:
         return iter(())
 
-    def counted(self) -> Planned:
+    def counted(self) -> StepCounts:
         return self.count()
 
     def acts(self, unit: Unit, bases: Sequence[int]) -> Iterator[Act]:

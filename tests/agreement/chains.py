@@ -26,7 +26,7 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import Transfer
 from tpusim.machines.tpu.runs.chains import given_to
 from tpusim.machines.tpu.runs.prepared import as_floats
-from tpusim.machines.tpu.schedule.joined import Joint, ReadOutcomes, joined, unfit
+from tpusim.machines.tpu.schedule.joined import Joint, ReadOutcomes, linked, placed, unfit
 from tpusim.machines.tpu.schedule.residence import Residence
 from tpusim.machines.tpu.schedule.scheduler import program_of
 from tpusim.network.ops.elementwise import Div, Rdiv, Sqrt
@@ -72,7 +72,7 @@ class Chain:
     @property
     def program(self) -> Program:
         """All of them as one."""
-        return joined(self.joints, self.hardware)
+        return linked(placed(self.joints, self.hardware), self.hardware)
 
     def lowered(self, layer: Op, lowering: str) -> Joint:
         """A layer without its name; a machine that has too little memory gets the least that does."""

@@ -19,7 +19,7 @@ from tests.strategies import cases, machine
 from tpusim.base.errors import CheckFailed, InputError
 from tpusim.machines.tpu import datapath, event, register
 from tpusim.machines.tpu.description import Hardware, load_hardware
-from tpusim.machines.tpu.observation.timing import Timing
+from tpusim.machines.tpu.observation.timeline import Timing
 from tpusim.machines.tpu.program.addresses import (
     PADDING,
     AddressPattern,
@@ -33,8 +33,7 @@ from tpusim.machines.tpu.program.addresses import (
 from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Buffer, Program
 from tpusim.machines.tpu.program.steps import Preload, Step, Stream
-from tpusim.machines.tpu.program.tensor import Along, BankPart, Part, Tensor
-from tpusim.machines.tpu.program.transfers import BankFill, Fill, Spill
+from tpusim.machines.tpu.program.transfers import Along, BankFill, BankPart, Fill, Part, Spill, Tensor
 from tpusim.reference import Tensor as Values
 
 CASES = cases(1 / 4)

@@ -18,8 +18,7 @@ from tpusim.machines.tpu import event, register
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.tensor import Along
-from tpusim.machines.tpu.program.transfers import Fill
+from tpusim.machines.tpu.program.transfers import Along, Fill
 from tpusim.network.ops.array_op import Conv2d
 
 NAME = "block_diagonal"

@@ -21,12 +21,12 @@ from tpusim.machines.tpu import datapath, event, register
 from tpusim.machines.tpu.datapath.memories import parts_of
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
-from tpusim.machines.tpu.observation.timing import Timing
+from tpusim.machines.tpu.observation.timeline import Timing
 from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Step, Stream
 from tpusim.machines.tpu.program.transfers import Fill, LaneTransfer, Spill
-from tpusim.machines.tpu.schedule.joined import ReadOutcomes, joined
+from tpusim.machines.tpu.schedule.joined import ReadOutcomes, linked, placed
 from tpusim.network.ops.array_op import Conv2d
 
 MOST_CYCLES = 1_000
@@ -111,10 +111,11 @@ def row(layer: Conv2d, batch: int, hardware: Hardware, count: int = 2, numbers: 
     return chain
 
 
-def three(linked: bool = True) -> Program:
-    """Layers in blocks that hardly fit, each of which reads the one before, if they are linked."""
+def three(reading: bool = True) -> Program:
+    """Layers in blocks that hardly fit, each of which reads the one before, if they are to."""
     joints = row(conv(6, 7, 6, 3, padding=1), 4, TIGHT, 3).joints
-    return joined([each if linked else each._replace(reads={}) for each in joints], TIGHT)
+    layers = [each if reading else each._replace(reads={}) for each in joints]
+    return linked(placed(layers, TIGHT), TIGHT)
 
 
 def without(program: Program, kind: type[Step]) -> Program:
@@ -130,7 +131,7 @@ def without(program: Program, kind: type[Step]) -> Program:
 
 @pytest.mark.parametrize("kind", [Fill, Stream])
 def test_no_kind_of_step_could_do_without_its_waits(kind: type[Step]) -> None:
-    program = three(linked=False)
+    program = three(reading=False)
     assert not [*hazards(program, TIGHT)]
     assert any(hazards(without(program, kind), TIGHT))
 

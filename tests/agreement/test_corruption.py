@@ -20,12 +20,11 @@ from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
-from tpusim.machines.tpu.observation.timing import Timing
+from tpusim.machines.tpu.observation.timeline import Timing
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Step, Stream
-from tpusim.machines.tpu.program.tensor import Along, Part
-from tpusim.machines.tpu.program.transfers import Fill, Spill, Transfer
+from tpusim.machines.tpu.program.transfers import Along, Fill, Part, Spill, Transfer
 from tpusim.machines.tpu.runs.prepared import Prepared
 from tpusim.numerics.equality import Verdict
 

@@ -16,8 +16,7 @@ from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.program.addresses import Counters, Feed
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Stream
-from tpusim.machines.tpu.program.tensor import Along, Part
-from tpusim.machines.tpu.program.transfers import Fill
+from tpusim.machines.tpu.program.transfers import Along, Fill, Part
 
 
 def with_mapping(hardware: Hardware, **changes: Any) -> Hardware:

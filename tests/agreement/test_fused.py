@@ -47,8 +47,7 @@ from tpusim.machines.tpu.lowering.riding import bias_words, riding
 from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Stream
-from tpusim.machines.tpu.program.tensor import Along
-from tpusim.machines.tpu.program.transfers import Fill
+from tpusim.machines.tpu.program.transfers import Along, Fill
 from tpusim.machines.tpu.runs.prepared import as_floats
 from tpusim.network.ops.array_op import Conv2d, Gemm
 from tpusim.network.ops.conv_transpose2d import ConvTranspose2d

@@ -35,14 +35,12 @@ from tpusim.machines.tpu.definition import IFMAP, POINTER, PORTS, PSUM, RESULT, 
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
-from tpusim.machines.tpu.observation.timeline import words_in_use
-from tpusim.machines.tpu.observation.timing import unit_name
+from tpusim.machines.tpu.observation.timeline import unit_name, words_in_use
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneGroup
 from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Buffer, Program
 from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Vector
-from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
-from tpusim.machines.tpu.program.transfers import Fill, Spill
+from tpusim.machines.tpu.program.transfers import Along, Fill, Part, Spill, Tensor
 from tpusim.network.ops.array_op import Gemm
 from tpusim.network.ops.conv_transpose2d import ConvTranspose2d
 from tpusim.reference import Tensor as Values

@@ -22,8 +22,7 @@ from tpusim.machines.tpu.lowering.registry import LOWERINGS, meant
 from tpusim.machines.tpu.lowering.riding import riding
 from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.transfers import Fill, Keep, Spill
-from tpusim.machines.tpu.schedule.at_home import Stays, settled
-from tpusim.machines.tpu.schedule.home import ScatteredError, home_of
+from tpusim.machines.tpu.schedule.home import ScatteredError, Stays, home_of, settled
 from tpusim.machines.tpu.schedule.joined import ReadOutcomes, linked
 from tpusim.machines.tpu.schedule.residence import Residence, residence
 from tpusim.network.ops.elementwise import Add, Relu

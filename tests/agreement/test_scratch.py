@@ -35,15 +35,13 @@ from tpusim.flow.verify import expected, operands_of, verdict_of
 from tpusim.machines.tpu import datapath, event, register
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
-from tpusim.machines.tpu.observation.timing import CAUSES
+from tpusim.machines.tpu.observation.timeline import CAUSES
 from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Step
-from tpusim.machines.tpu.program.tensor import Tensor
-from tpusim.machines.tpu.program.transfers import Fill, Inbound, Prefetch, Transfer
+from tpusim.machines.tpu.program.transfers import Fill, Inbound, Prefetch, Tensor, Transfer
 from tpusim.machines.tpu.schedule.joined import Joint, ReadOutcomes, linked, placed
-from tpusim.machines.tpu.schedule.residence import residence
-from tpusim.machines.tpu.schedule.scratch import in_scratch, prefetched
+from tpusim.machines.tpu.schedule.residence import in_scratch, prefetched, residence
 from tpusim.machines.tpu.sections import ScratchMemory
 from tpusim.network.ops.array_op import Gemm
 from tpusim.reference import Tensor as Array

@@ -27,10 +27,9 @@ from tpusim.machines.tpu import datapath, event, register
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.program.addresses import AddressPattern, AddressTable, Counter, Counters, Feed, LaneGroup
-from tpusim.machines.tpu.program.program import Buffer, Explanation, Lowered, Program
+from tpusim.machines.tpu.program.program import Buffer, Explained, Explanation, Program
 from tpusim.machines.tpu.program.steps import Preload, Step, Stream
-from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
-from tpusim.machines.tpu.program.transfers import Fill, Spill
+from tpusim.machines.tpu.program.transfers import Along, Fill, Part, Spill, Tensor
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 from tpusim.result.records import Blocking
@@ -57,7 +56,7 @@ class Reversed:
         self.weight_words = -(-min(hardware.array.rows, channels * len(self.taps)) // self.word)
         self.steps: list[Step] = []
 
-    def lowered(self) -> Lowered:
+    def lowered(self) -> Explained:
         folds = [*self.folds()]
         for columns, group in folds:
             self.fold(columns, group)
@@ -152,7 +151,7 @@ def as_table(pattern: Counters) -> AddressTable:
     return AddressTable(tuple(addresses))
 
 
-def lower(layer: Op, batch: int, hardware: Hardware) -> Lowered:
+def lower(layer: Op, batch: int, hardware: Hardware) -> Explained:
     return Reversed(layer, batch, hardware).lowered()
 
 

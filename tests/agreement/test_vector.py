@@ -32,8 +32,7 @@ from tpusim.machines.tpu.program.addresses import (
 from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Buffer, Constant, Derived, Program
 from tpusim.machines.tpu.program.steps import Preload, Scalars, Step, Stream, Vector
-from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
-from tpusim.machines.tpu.program.transfers import Fill, Spill
+from tpusim.machines.tpu.program.transfers import Along, Fill, Part, Spill, Tensor
 from tpusim.reference import Tensor as Values
 
 HARDWARE = machine(4, 4, word_elements=2)

@@ -29,8 +29,7 @@ from tpusim.machines.tpu.program.addresses import Counters, Feed
 from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Step, Vector
-from tpusim.machines.tpu.program.tensor import Part
-from tpusim.machines.tpu.program.transfers import Fill, Spill
+from tpusim.machines.tpu.program.transfers import Fill, Part, Spill
 from tpusim.machines.tpu.runs.prepared import as_floats
 from tpusim.network.ops import OPS
 from tpusim.network.ops.elementwise import ROWS, Add, Div, Gelu, Mul, Pointwise, Relu, ScaleShift, Sub

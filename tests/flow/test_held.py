@@ -21,8 +21,7 @@ from tpusim.machines.tpu import datapath
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.tensor import Along, Part
-from tpusim.machines.tpu.program.transfers import Spill
+from tpusim.machines.tpu.program.transfers import Along, Part, Spill
 from tpusim.network.ops.op import Op
 from tpusim.numerics.equality import Verdict
 

@@ -18,7 +18,7 @@ from tpusim import load_hardware, load_workload, simulate
 from tpusim.base.errors import InputError
 from tpusim.base.units import magnitude
 from tpusim.cli import app as cli
-from tpusim.machines.tpu.description import hardware_paths
+from tpusim.machines.tpu.description import FORM
 from tpusim.report.page.assemble import sweep_data
 from tpusim.report.page.run import fields, plain, run_data, sentences
 from tpusim.report.tables.sweep import MOST_POINTS, read_points
@@ -66,7 +66,7 @@ def test_the_largest_loss_is_the_largest(tiny: Result, cause: str) -> None:
 def test_every_field_of_the_machine_is_shown_with_its_unit(tiny: Result) -> None:
     memory = {"capacity": "1 MiB", "bandwidth": "1 TB/s", "latency": "20 ns"}
     shown = dict(fields({**tiny.hardware, "scratch_memory": memory}))
-    assert {*hardware_paths()} - {"array.size"} <= {*shown}
+    assert {*FORM.paths} - {"array.size"} <= {*shown}
     bare = {path for path, value in shown.items() if re.fullmatch(r"[\d.]+", value)}
     assert bare == set()
     assert shown["array.rows"] == "4 PEs"

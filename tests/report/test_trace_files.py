@@ -29,7 +29,7 @@ from tpusim.machines.lowered import LaneCycle
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import load_hardware
 from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
-from tpusim.machines.tpu.observation.drawing import COUNTERS, OF_AN_ARRAY, TRACKS, counters, windows
+from tpusim.machines.tpu.observation.drawing import COUNTERS, OF_AN_ARRAY, TRACKS, TimelineDrawing, windows
 from tpusim.machines.tpu.observation.timeline import Pieces, Timeline, Track, unwatched
 from tpusim.machines.tpu.program.transfers import Transfer
 from tpusim.machines.tpu.sections import MOST_ARRAYS
@@ -250,7 +250,8 @@ def test_counters_of_a_pass_by_hand() -> None:
     """4 x 4 x 4 on 4 x 4 PEs, docs/timing.md section 7: transfers of 64 B in 0, 1 and 24, elements in 13 to 16."""
     hardware = machine(4, 4, word_elements=2)
     program = CHANNEL_FIRST.lower(Gemm("gemm", 4, 4, 4), 1, hardware)[0]
-    found = counters(program, event.record(program, hardware).timeline(), hardware, windows(0, 30, 4))
+    timeline = event.record(program, hardware).timeline()
+    found = TimelineDrawing(program, timeline, hardware).counters(windows(0, 30, 4))
     bandwidth = [32, 0, 0, 0, 0, 0, 16, 0]
     assert found["HBM bandwidth"][1].tolist() == bandwidth
     assert found["PE occupancy"][1].tolist() == [0, 0, 0, 75, 25, 0, 0, 0]
@@ -265,7 +266,8 @@ def test_of_part_of_the_array_part_is_occupied() -> None:
         program = CHANNEL_FIRST.lower(Gemm("gemm", 6, 2, 3), 1, hardware)[0]
         timeline = event.record(program, hardware).timeline()
         busy = timeline.tracks["systolic_array"].sums()["busy"]
-        (mean,) = counters(program, timeline, hardware, windows(0, timeline.cycles, timeline.cycles))["PE occupancy"][1]
+        drawing = TimelineDrawing(program, timeline, hardware)
+        (mean,) = drawing.counters(windows(0, timeline.cycles, timeline.cycles))["PE occupancy"][1]
         assert mean / 100 * timeline.cycles == pytest.approx(busy * share, rel=1e-5)
 
 
@@ -488,5 +490,5 @@ def test_a_transfer_is_spread_over_its_busy_cycles_alone() -> None:
     timeline = event.record(program, hardware).timeline()
     bus = Track.of([Pieces("busy", np.array([0, 20]), 2, step), Pieces("port_stall", 2, 3, step)])
     made = Timeline(timeline.cycles, {**timeline.tracks, "hbm": bus})
-    found = counters(program, made, hardware, np.array([0, 2, 20, 21, 22]))["HBM bandwidth"][1]
+    found = TimelineDrawing(program, made, hardware).counters(np.array([0, 2, 20, 21, 22]))["HBM bandwidth"][1]
     assert found.tolist() == [sizes[step] / 4, 0, sizes[step] / 4, sizes[step] / 4]

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from tests import ROOT
 from tpusim.base.errors import InputError
 from tpusim.cli.app import app
-from tpusim.machines.tpu.cost import area_of, parts_of, srams_by_word
+from tpusim.machines.tpu.cost import area_of, parts_of
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.technology.constants import chip_of, load_technology
 
@@ -29,7 +29,7 @@ def test_every_shipped_number_has_its_source_on_the_line(path: str) -> None:
 
 def test_the_order_of_the_papers_fig_16b() -> None:
     """256 KB: one-element words about 5 times the least, 4-byte words 3.2 times 32-byte ones."""
-    size = {sram.elements: sram.pitch_mm2 for sram in srams_by_word(load_hardware("tpu_v2"))}
+    size = {sram.elements: sram.pitch_mm2 for sram in area_of(load_hardware("tpu_v2")).words}
     assert sorted(size.values(), reverse=True) == [*size.values()]
     assert size[1] / min(size.values()) == pytest.approx(5, rel=0.1)
     assert size[1] / size[8] == pytest.approx(3.2, rel=0.1)

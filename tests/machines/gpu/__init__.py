@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from tpusim.base.errors import InputError
 from tpusim.input.document import parse_document
-from tpusim.machines.gpu.choice import layer_of
 from tpusim.machines.gpu.definition import Pace
 from tpusim.machines.gpu.description import Gpu, read
-from tpusim.machines.gpu.lowering import LOWERINGS
+from tpusim.machines.gpu.lowering import LOWERINGS, layer_of
 from tpusim.machines.gpu.program import GpuProgram
 from tpusim.network.ops.array_op import Conv2d
 from tpusim.network.ops.op import Op

@@ -15,7 +15,7 @@ from tests import ROOT
 from tpusim import load_hardware
 from tpusim.base.errors import InputError
 from tpusim.input.source import shipped
-from tpusim.machines.tpu.description import Hardware, hardware_paths
+from tpusim.machines.tpu.description import FORM, Hardware
 from tpusim.machines.tpu.sections import Array, Hbm, MappingPolicy, VectorMemory, VectorUnit
 
 CONFIGS = ROOT / "configs"
@@ -231,7 +231,7 @@ def test_size_may_stand_beside_sides_that_agree():
 )
 def test_override_reaches_every_field(override, read, value):
     path, text = override.split("=")
-    assert path in hardware_paths()
+    assert path in FORM.paths
     # A device is no use to a pipe, and what may be left out comes as a whole.
     name = "tpu_v2_hbm" if path in ("hbm.device", "hbm.mapping") else "tpu_v2"
     others = SCRATCH if path.startswith("scratch_memory") else {}
@@ -262,7 +262,7 @@ def test_a_scratch_memory_may_be_left_out_but_not_half_of_it():
 
 def test_every_path_is_tested_above():
     marks = test_override_reaches_every_field.pytestmark
-    assert {case[0].split("=")[0] for case in marks[0].args[1]} == set(hardware_paths())
+    assert {case[0].split("=")[0] for case in marks[0].args[1]} == set(FORM.paths)
 
 
 def test_override_mapping_takes_numbers():

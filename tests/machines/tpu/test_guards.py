@@ -19,8 +19,7 @@ from tpusim.machines.tpu.observation.timeline import LOOK_EVERY
 from tpusim.machines.tpu.program.addresses import Feed
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Stream
-from tpusim.machines.tpu.program.tensor import Along
-from tpusim.machines.tpu.program.transfers import Fill, Spill, Transfer
+from tpusim.machines.tpu.program.transfers import Along, Fill, Spill, Transfer
 from tpusim.machines.tpu.register import wires
 from tpusim.machines.tpu.register.hbm import HbmWords
 from tpusim.machines.tpu.register.issue import ResultQueue

@@ -11,15 +11,15 @@ from tests.strategies import conv, machine
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import load_hardware
 from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
-from tpusim.machines.tpu.observation.timing import Timing
-from tpusim.machines.tpu.program.program import Lowered
+from tpusim.machines.tpu.observation.timeline import Timing
+from tpusim.machines.tpu.program.program import Explained
 from tpusim.network.ops.array_op import Conv2d, Gemm
 
 HARDWARE = load_hardware("tpu_v2")
 
 
 @cache
-def product(m: int, n: int, k: int) -> Lowered:
+def product(m: int, n: int, k: int) -> Explained:
     return CHANNEL_FIRST.lower(Gemm("product", m=m, n=n, k=k), 1, HARDWARE)
 
 

@@ -15,8 +15,7 @@ from tpusim.machines.tpu.definition import IFMAP, PORTS, PSUM, RESULT, Frame
 from tpusim.machines.tpu.lowering import channel_first
 from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
 from tpusim.machines.tpu.lowering.convolution import plan_of
-from tpusim.machines.tpu.observation.timeline import unwatched
-from tpusim.machines.tpu.observation.timing import Timing
+from tpusim.machines.tpu.observation.timeline import Timing, unwatched
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Stream
 from tpusim.network.ops.array_op import Conv2d, Gemm

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tpusim.machines.gpu.program import Boxes, ChannelRun, GpuProgram, KStep, ProductKernel
+from tpusim.machines.gpu.program import Boxes, ChannelRun, GpuProgram, InOrder, KStep, ProductKernel
 from tpusim.network.ops.array_op import Conv2d
 from tpusim.reference import Operands, Tensor
 
@@ -116,46 +116,33 @@ def _tiles(products: ProductKernel, pixels: _Map | _Matrix, filter_: Tensor) -> 
     together = max(1, _MOST_ELEMENTS // (products.tile.m * width))
     for first in range(0, products.blocks.count, together):
         which = first, min(first + together, products.blocks.count)
+        source = _Patch(pixels, products.blocks, which) if products.patch else pixels
         places = products.blocks.places(*which)
         total = np.zeros((*places.shape, len(filter_)), filter_.dtype)
         for part in range(0, len(products.steps), products.part):
             # The sums of blocks that share one: each makes those of its k-steps.
             steps = products.steps[part : part + products.part]
-            tiles = (
-                _patched(products, pixels, which, steps)
-                if products.patch
-                else (pixels.gather(places, each) for each in steps)
-            )
             sums = np.zeros((places.size, len(filter_)), filter_.dtype)
-            for step, parts in zip(steps, tiles, strict=True):
+            for step in steps:
                 # Shared memory: a k-step of both operands; the zeros at its end change nothing.
-                a = np.concatenate(list(parts), axis=-1)
+                a = np.concatenate(list(source.gather(places, step)), axis=-1)
                 b = np.concatenate([filter_[:, run.tap, run.first : run.first + run.channels] for run in step], axis=-1)
                 sums += a.reshape(places.size, -1) @ b.T
             total += sums.reshape(total.shape)
         yield places, total
 
 
-def _patched(
-    products: ProductKernel, pixels: _Map | _Matrix, which: tuple[int, int], steps: tuple[KStep, ...]
-) -> Iterator[list[Tensor]]:
-    """The first tap of a slab of channels stages the patch that all its taps read from."""
-    assert isinstance(products.blocks, Boxes)
-    assert isinstance(pixels, _Map)
-    patch = _Patch(pixels, products.blocks, which)
-    slabs: dict[int, Tensor] = {}
-    for (run,) in steps:
-        if run.tap == 0:
-            slabs[run.first] = patch.staged(run.first, run.channels)
-        yield [slabs[run.first][:, patch.of_tap(run.tap)]]
-
-
 class _Patch:
-    """What the taps of boxes read, each element once: [block, element of the patch, channel]."""
+    """What the taps of boxes read, each element once: [block, element of the patch, channel].
 
-    def __init__(self, pixels: _Map, boxes: Boxes, which: tuple[int, int]) -> None:
+    The first tap of a slab of channels stages the patch that all its taps read from.
+    """
+
+    def __init__(self, pixels: _Map | _Matrix, boxes: InOrder | Boxes, which: tuple[int, int]) -> None:
+        assert isinstance(boxes, Boxes)
+        assert isinstance(pixels, _Map)
         conv, (images, *sides) = pixels.conv, boxes.box
-        self.conv, self.pixels = conv, pixels
+        self.conv, self.pixels, self.slabs = conv, pixels, dict[int, Tensor]()
         axes = zip(sides, conv.kernel, conv.stride, conv.dilation, strict=True)
         reads = [np.add.outer(np.arange(n) * stride, np.arange(k) * apart) for n, k, stride, apart in axes]
         # Which elements along an axis, and which of them output y reads for tap i.
@@ -171,14 +158,14 @@ class _Patch:
             (col[:, None] * across + self.kept[1])[:, None, None, :],
         ).reshape(len(corners), -1)
 
-    def staged(self, first: int, count: int) -> Tensor:
-        """A slab of channels of it."""
-        return self.pixels.rows[self.at, first : first + count]
-
-    def of_tap(self, tap: int) -> _Places:
-        """Which element each row of the tile reads for a tap."""
-        down, across = divmod(tap, self.conv.kernel[1])
+    def gather(self, outputs: _Places, step: KStep) -> Iterator[Tensor]:
+        """As from a map, for the outputs of the boxes."""
+        (run,) = step
+        if run.tap == 0:
+            self.slabs[run.first] = self.pixels.rows[self.at, run.first : run.first + run.channels]
+        # Which element of the patch each row of the tile reads for the tap.
+        down, across = divmod(run.tap, self.conv.kernel[1])
         rows, cols = self.index[0][:, down], self.index[1][:, across]
         sides = len(self.kept[0]), len(self.kept[1])
         at = (self.images[:, None, None] * sides[0] + rows[:, None]) * sides[1] + cols
-        return np.asarray(at.ravel(), np.int64)
+        yield self.slabs[run.first][:, at.ravel()]

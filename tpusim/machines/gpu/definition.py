@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from math import floor
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from tpusim.machines.gpu.description import Gpu
 from tpusim.machines.gpu.program import GpuProgram, Kernel, MoveKernel, ProductKernel, StepTraffic
@@ -23,13 +23,6 @@ class SmState(IntEnum):
     STAGE = 1
     EPILOGUE = 2
     LOAD_WAIT = 3
-
-
-class Resident(NamedTuple):
-    """What a resident set takes: cycles, and how many of them the SM spends in each state."""
-
-    cycles: int
-    states: Counter[SmState]
 
 
 @dataclass(frozen=True)
@@ -62,7 +55,13 @@ class Pace:
 def pace_of(products: ProductKernel, gpu: Gpu, active: int, stages: Sequence[StepTraffic] | None = None) -> Pace:
     """The pace of one of its blocks while `active` SMs share L2; of other `stages` than a block's, where given."""
     part = products.stages[: products.part] if stages is None else stages
-    kinds = {stage: _stage_cycles(stage, gpu, active) for stage in set(part)}
+    kinds: dict[StepTraffic, tuple[int, int]] = {}
+    for stage in set(part):
+        from_l2 = -(-stage.fetched * active // gpu.l2.bytes_per_cycle)
+        by_port = -(-stage.requested // gpu.sm.load_bytes_per_cycle)
+        # What is copied asynchronously needs no instruction to store it; offsets are read by the same threads.
+        stored = 0 if gpu.sm.async_copy else -(-stage.stored // gpu.sm.shared_bytes_per_cycle)
+        kinds[stage] = max(from_l2, by_port), stored + stage.taps * gpu.sm.tap_cycles
     return Pace(
         stages=tuple(kinds[stage] for stage in part),
         period=products.period,
@@ -74,16 +73,6 @@ def pace_of(products: ProductKernel, gpu: Gpu, active: int, stages: Sequence[Ste
         held=not gpu.sm.async_copy,
         together=gpu.together(products.tile),
     )
-
-
-def _stage_cycles(stage: StepTraffic, gpu: Gpu, active: int) -> tuple[int, int]:
-    """Cycles of the load port, and to store: what is copied asynchronously needs no instruction for that;
-    offsets are read by the same threads.
-    """
-    from_l2 = -(-stage.fetched * active // gpu.l2.bytes_per_cycle)
-    by_port = -(-stage.requested // gpu.sm.load_bytes_per_cycle)
-    stored = 0 if gpu.sm.async_copy else -(-stage.stored // gpu.sm.shared_bytes_per_cycle)
-    return max(from_l2, by_port), stored + stage.taps * gpu.sm.tap_cycles
 
 
 def dram_cycles(kernel: Kernel, gpu: Gpu) -> int:
@@ -114,8 +103,8 @@ def waves(products: ProductKernel, gpu: Gpu) -> list[dict[int, int]]:
 
 # ---- the kernels of a layer, one after another
 
-ResidentTime: TypeAlias = Callable[[Pace, int], Resident]
-"""What a number of blocks of a pace take on an SM, by whichever interpreter."""
+ResidentTime: TypeAlias = Callable[[Pace, int], Counter[SmState]]
+"""The cycles that a number of blocks of a pace take on an SM, by its states, from whichever interpreter."""
 
 _ORDER = ("busy", "load_wait", "stage", "epilogue", "dram_wait", "move", "launch", "idle")
 
@@ -131,11 +120,18 @@ def timed(program: GpuProgram, gpu: Gpu, of_set: ResidentTime) -> PlainTiming:
         if kernel.what == "lowered":
             transformation += states.total() // gpu.sm.count
     cycles = spent.total() // gpu.sm.count
+    # An average SM, in whole cycles that add up: those with the largest rests are rounded up.
+    exact = {name: spent[name] / gpu.sm.count for name in _ORDER}
+    whole = {name: floor(each) for name, each in exact.items()}
+    rests = sorted(_ORDER, key=lambda name: whole[name] - exact[name])
+    for name in rests[: cycles - sum(whole.values())]:
+        whole[name] += 1
+    sms = {name: count for name, count in whole.items() if count or name in ("busy", "idle")}
     products = program.products
     fetched = sum(stage.fetched for stage in products.stages)
     return PlainTiming(
         cycles=cycles,
-        units={"sms": _averaged(spent, gpu.sm.count, cycles), "hbm": {"busy": hbm, "idle": cycles - hbm}},
+        units={"sms": sms, "hbm": {"busy": hbm, "idle": cycles - hbm}},
         hbm_read_bytes=sum(kernel.hbm_read_bytes for kernel in program.kernels),
         hbm_write_bytes=sum(kernel.hbm_write_bytes for kernel in program.kernels),
         lowered_bytes=program.lowered_bytes,
@@ -161,21 +157,11 @@ def _states_of(kernel: Kernel, gpu: Gpu, of_set: ResidentTime) -> Counter[str]:
         pace = pace_of(kernel, gpu, sum(sms for _, sms in wave))
         found = [(of_set(pace, blocks), sms) for blocks, sms in wave]
         working: Counter[str] = Counter()
-        for (_, states), sms in found:
+        for states, sms in found:
             for state, cycles in states.items():
                 working[state.name.lower()] += sms * cycles
-        working["idle"] = max(each.cycles for each, _ in found) * gpu.sm.count - working.total()
+        working["idle"] = max(states.total() for states, _ in found) * gpu.sm.count - working.total()
         for name, cycles in working.items():
             made[name] += number * cycles
     made["dram_wait"] = max(0, dram_cycles(kernel, gpu) - made.total() // gpu.sm.count) * gpu.sm.count
     return spent + made
-
-
-def _averaged(spent: Counter[str], sms: int, cycles: int) -> dict[str, int]:
-    """What an average SM spends, in whole cycles that add up: those with the largest rests are rounded up."""
-    exact = {name: spent[name] / sms for name in _ORDER}
-    whole = {name: floor(each) for name, each in exact.items()}
-    rests = sorted(_ORDER, key=lambda name: whole[name] - exact[name])
-    for name in rests[: cycles - sum(whole.values())]:
-        whole[name] += 1
-    return {name: count for name, count in whole.items() if count or name in ("busy", "idle")}

@@ -9,9 +9,7 @@ from heapq import heappop, heappush
 from itertools import pairwise
 from typing import TypeAlias
 
-import numpy as np
-
-from tpusim.machines.gpu.definition import Pace, Resident, SmState, dram_cycles, move_cycles, pace_of, timed, waves
+from tpusim.machines.gpu.definition import Pace, SmState, dram_cycles, move_cycles, pace_of, timed, waves
 from tpusim.machines.gpu.description import Gpu
 from tpusim.machines.gpu.program import GpuProgram, MoveKernel, ProductKernel
 from tpusim.machines.lowered import PlainTiming, Slot
@@ -26,9 +24,9 @@ def to_step(program: GpuProgram, gpu: Gpu) -> int:
     """The cycles that stepping does: those of every kind of resident set, once."""
     found: list[int] = []
 
-    def of_set(pace: Pace, blocks: int) -> Resident:
+    def of_set(pace: Pace, blocks: int) -> Counter[SmState]:
         made = resident(pace, blocks)
-        found.append(made.cycles)
+        found.append(made.total())
         return made
 
     timed(program, gpu, of_set)
@@ -44,8 +42,8 @@ _Event = tuple[int, int, int]
 """When, which of the two, which block."""
 
 
-def resident(pace: Pace, blocks: int) -> Resident:
-    """`blocks` blocks of an SM that begin together in cycle 0."""
+def resident(pace: Pace, blocks: int) -> Counter[SmState]:
+    """The cycles, by state, of `blocks` blocks of an SM that begin together in cycle 0."""
     return _Sm(pace, blocks).run()
 
 
@@ -75,41 +73,36 @@ class _Sm:
         self.port, self.cores = 0, [0] * pace.together
         self.events: list[_Event] = [(0, _LOAD, at) for at in range(blocks) for _ in range(pace.ahead)]
         self.intervals: list[Interval] = []
-        self.skipped, self.states = 0, Counter[SmState]()
+        self.states = Counter[SmState]()
         self.seen: dict[tuple[object, ...], tuple[int, int]] | None = {}
         stages, period = pace.stages, pace.period
         self.regular = next((at for at in range(period, len(stages)) if stages[at] != stages[at - period]), len(stages))
         """K-steps from the first on that are as those a period before."""
 
-    def run(self) -> Resident:
+    def run(self) -> Counter[SmState]:
         """Until the last block has multiplied; then the results leave, block by block."""
         steps, ends = len(self.pace.stages), []
         while self.events:
             now, kind, at = heappop(self.events)
-            if kind == _LOAD:
-                self._load(now, at)
-                continue
-            if at == 0 and self.seen is not None and self.blocks[0].done % self.pace.period == 0:
-                self._skip(now)
-            end = self._multiply(now, at)
-            if self.blocks[at].done == steps:
-                ends.append((end, at))
+            block = self.blocks[at]
+            if kind == _READY:
+                if at == 0 and self.seen is not None and block.done % self.pace.period == 0:
+                    self._skip(now)
+                end = self._multiply(now, at)
+                if block.done == steps:
+                    ends.append(end)
+            elif block.asked < steps:
+                # The operands of its next k-step.
+                self.port = max(self.port, now) + self.pace.stages[block.asked][0]
+                block.asked += 1
+                block.arrived.append(self.port + self.pace.latency)
+                self._ready(at)
         writer = 0
-        for end, _ in sorted(ends):
+        for end in sorted(ends):
             writer = max(writer, end) + self.pace.epilogue
             self.intervals.append((max(end, writer - self.pace.epilogue), writer, SmState.EPILOGUE))
         self.states += account(self.intervals, 0, writer)
-        return Resident(writer + self.skipped, self.states)
-
-    def _load(self, now: int, at: int) -> None:
-        """A block asks for the operands of its next k-step, if there is one."""
-        block = self.blocks[at]
-        if block.asked == len(self.pace.stages):
-            return
-        self.port = max(self.port, now) + self.pace.stages[block.asked][0]
-        block.asked += 1
-        block.arrived.append(self.port + self.pace.latency)
-        self._ready(at)
+        return self.states
 
     def _ready(self, at: int) -> None:
         """Once its operands are there and its last k-step is done, a block waits for the tensor cores."""
@@ -134,14 +127,23 @@ class _Sm:
     def _skip(self, now: int) -> None:
         """Where all is as it was before, but later, what comes is known: leave out as many rounds as are alike."""
         assert self.seen is not None
-        picture = tuple(self._picture(now))
+        # All that decides what comes, as it looks from here.
+        first = self.blocks[0].done
+        picture: tuple[object, ...] = (
+            max(0, self.port - now),
+            tuple(sorted(max(0, free - now) for free in self.cores)),
+            tuple(sorted((when - now, kind, at) for when, kind, at in self.events)),
+        )
+        for block in self.blocks:
+            arrived = tuple(max(0, when - now) for when in block.arrived)
+            free = block.free and max(0, block.free - now)
+            picture = *picture, block.asked - first, block.done - first, arrived, free
         if picture not in self.seen:
-            self.seen[picture] = now, self.blocks[0].done
+            self.seen[picture] = now, first
             return
         before, done = self.seen[picture]
-        round_, furthest = self.blocks[0].done - done, max(block.asked for block in self.blocks)
+        round_, furthest = first - done, max(block.asked for block in self.blocks)
         rounds = max(0, (self.regular - furthest) // round_)
-        self.skipped = rounds * (now - before)
         alike = account(self.intervals, before, now)
         self.states = Counter({state: rounds * cycles for state, cycles in alike.items()})
         for block in self.blocks:
@@ -149,40 +151,38 @@ class _Sm:
             block.done += rounds * round_
         self.seen = None
 
-    def _picture(self, now: int) -> Iterator[object]:
-        """All that decides what comes, as it looks from here."""
-        first = self.blocks[0].done
-        yield max(0, self.port - now)
-        yield tuple(sorted(max(0, free - now) for free in self.cores))
-        yield tuple(sorted((when - now, kind, at) for when, kind, at in self.events))
-        for block in self.blocks:
-            arrived = tuple(max(0, when - now) for when in block.arrived)
-            yield block.asked - first, block.done - first, arrived, block.free and max(0, block.free - now)
-
 
 # ---- what an SM does when
 
 
 def account(intervals: list[Interval], begin: int, end: int) -> Counter[SmState]:
     """Cycles from `begin` to before `end` by what is done; where no interval is, operands are on their way."""
-    clipped = [(max(first, begin), min(stop, end), state) for first, stop, state in intervals]
-    found: Counter[SmState] = Counter()
-    done = 0
-    for state in (SmState.BUSY, SmState.STAGE, SmState.EPILOGUE):
-        covered = _covered([(first, stop) for first, stop, kind in clipped if kind <= state and first < stop])
-        found[state], done = covered - done, covered
-    found[SmState.LOAD_WAIT] = end - begin - done
+    found = Counter[SmState]()
+    for first, stop, state in stretches(intervals):
+        found[state] += max(0, min(stop, end) - max(first, begin))
+    found[SmState.LOAD_WAIT] += end - begin - found.total()
     return found
 
 
-def _covered(spans: list[tuple[int, int]]) -> int:
-    """Cycles in which at least one of them is."""
-    if not spans:
-        return 0
-    ordered = np.array(sorted(spans), np.int64)
-    reach = np.maximum.accumulate(ordered[:, 1])
-    starts = np.maximum(ordered[1:, 0], reach[:-1])
-    return int(ordered[0, 1] - ordered[0, 0] + np.maximum(0, ordered[1:, 1] - starts).sum())
+def stretches(intervals: list[Interval]) -> Iterator[Interval]:
+    """What counts in each cycle of all that blocks do; where none does anything, operands are on their way."""
+    edges = sorted(
+        (when, change, state)
+        for start, stop, state in intervals
+        for when, change in ((start, 1), (stop, -1))
+        if start < stop
+    )
+    under_way = dict.fromkeys((SmState.BUSY, SmState.STAGE, SmState.EPILOGUE), 0)
+    begin, doing, last = 0, SmState.LOAD_WAIT, (edges[-1][0] + 1, 0, SmState.BUSY)
+    for (when, change, state), (then, *_) in pairwise([*edges, last]):
+        under_way[state] += change
+        if then == when:
+            continue
+        now = next((each for each, count in under_way.items() if count), SmState.LOAD_WAIT)
+        if now != doing:
+            if begin < when:
+                yield begin, when, doing
+            begin, doing = when, now
 
 
 KERNEL, WAVE, SM = "kernel", "wave", "sm"
@@ -215,8 +215,11 @@ def _waves(products: ProductKernel, gpu: Gpu) -> dict[str, list[Slot]]:
         kind = tuple(wave.items())
         if kind not in known:
             pace, most = pace_of(products, gpu, sum(wave.values())), max(wave)
-            cycles = max(resident(pace, blocks).cycles for blocks in wave)
-            known[kind] = cycles, [*_states(recorded(pace, most))]
+            cycles = max(resident(pace, blocks).total() for blocks in wave)
+            known[kind] = (
+                cycles,
+                [(start, stop, state.name.lower()) for start, stop, state in stretches(recorded(pace, most))],
+            )
         cycles, states = known[kind]
         blocks = sum(each * sms for each, sms in wave.items())
         tracks[WAVE].append((at, at + cycles, f"{blocks} blocks"))
@@ -225,24 +228,3 @@ def _waves(products: ProductKernel, gpu: Gpu) -> dict[str, list[Slot]]:
     if (needed := dram_cycles(products, gpu)) > at:
         tracks[SM].append((at, needed, "dram_wait"))
     return tracks
-
-
-def _states(intervals: list[Interval]) -> Iterator[Slot]:
-    """What counts in each cycle of all that blocks do; where none does anything, operands are on their way."""
-    edges = sorted(
-        (when, change, state)
-        for start, stop, state in intervals
-        for when, change in ((start, 1), (stop, -1))
-        if start < stop
-    )
-    under_way = dict.fromkeys((SmState.BUSY, SmState.STAGE, SmState.EPILOGUE), 0)
-    begin, doing, last = 0, SmState.LOAD_WAIT, (edges[-1][0] + 1, 0, SmState.BUSY)
-    for (when, change, state), (then, *_) in pairwise([*edges, last]):
-        under_way[state] += change
-        if then == when:
-            continue
-        now = next((each for each, count in under_way.items() if count), SmState.LOAD_WAIT)
-        if now != doing:
-            if begin < when:
-                yield begin, when, doing.name.lower()
-            begin, doing = when, now

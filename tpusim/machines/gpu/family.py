@@ -14,9 +14,8 @@ from tpusim.input.document import Document
 from tpusim.input.form import Overrides
 from tpusim.machines.family import Checking, Family, Need
 from tpusim.machines.gpu import datapath, description, event, stepping
-from tpusim.machines.gpu.choice import layer_of
 from tpusim.machines.gpu.description import Gpu
-from tpusim.machines.gpu.lowering import GLOSSES, LOWERINGS
+from tpusim.machines.gpu.lowering import GLOSSES, LOWERINGS, layer_of
 from tpusim.machines.gpu.program import GpuProgram
 from tpusim.machines.lowered import Account, PlainTiming, ReadyLayer, SlotDrawing, Told
 from tpusim.network.ops.op import Op

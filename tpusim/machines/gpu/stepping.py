@@ -6,7 +6,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tpusim.machines.gpu.definition import Pace, Resident, SmState, timed
+from tpusim.machines.gpu.definition import Pace, SmState, timed
 from tpusim.machines.gpu.description import Gpu
 from tpusim.machines.gpu.program import GpuProgram
 from tpusim.machines.lowered import PlainTiming
@@ -18,24 +18,24 @@ def run(program: GpuProgram, gpu: Gpu, told: Callable[[int], None]) -> PlainTimi
     """How long a layer takes; `told` now and then how many cycles of all kinds of resident sets are done."""
     done = 0
 
-    def of_set(pace: Pace, blocks: int) -> Resident:
+    def of_set(pace: Pace, blocks: int) -> Counter[SmState]:
         nonlocal done
         made = resident(pace, blocks, lambda cycles: told(done + cycles))
-        done += made.cycles
+        done += made.total()
         return made
 
     return timed(program, gpu, of_set)
 
 
-def resident(pace: Pace, blocks: int, told: Callable[[int], None] = lambda cycles: None) -> Resident:
-    """`blocks` blocks of an SM that begin together in cycle 0."""
+def resident(pace: Pace, blocks: int, told: Callable[[int], None] = lambda cycles: None) -> Counter[SmState]:
+    """The cycles, by state, of `blocks` blocks of an SM that begin together in cycle 0."""
     sm, states, cycles = _Sm(pace, blocks), Counter[SmState](), 0
     while not sm.over:
         states[sm.clock()] += 1
         cycles += 1
         if cycles % _OFTEN == 0:
             told(cycles)
-    return Resident(cycles, states)
+    return states
 
 
 @dataclass
@@ -72,9 +72,9 @@ class _Sm:
 
     def __init__(self, pace: Pace, blocks: int) -> None:
         self.pace, self.blocks = pace, [_Block(pace) for _ in range(blocks)]
-        self.requests: deque[_Block] = deque()
-        self.port = 0
-        self.travelling: deque[list[object]] = deque()
+        self.requests: deque[tuple[_Block, int]] = deque()
+        self.now = self.port = 0
+        self.travelling: deque[tuple[_Block, int]] = deque()
         self.waiting: deque[_Block] = deque()
         self.writers: deque[_Block] = deque()
         self.writing = 0
@@ -88,7 +88,23 @@ class _Sm:
         """Do a cycle: who may begin something does, then all that is under way comes a cycle nearer."""
         self._begin()
         state = self._state()
-        self._advance()
+        self.now, self.port = self.now + 1, max(0, self.port - 1)
+        while self.travelling and self.travelling[0][1] == self.now:
+            self.travelling.popleft()[0].there += 1
+        for block in self.blocks:
+            if block.storing:
+                block.storing -= 1
+                block.room += self.pace.held and not block.storing
+            elif block.stepping:
+                block.stepping -= 1
+            elif block.multiplying:
+                block.multiplying -= 1
+                block.room += not self.pace.held and not block.multiplying
+        if self.writing:
+            self.writing -= 1
+            if not self.writing:
+                self.writers.popleft().written = True
+                self.writing = self.pace.epilogue if self.writers else 0
         return state
 
     def _begin(self) -> None:
@@ -96,9 +112,12 @@ class _Sm:
             # Blocks ask for as many k-steps as they have room for, one block after another.
             while block.room and block.asked < len(self.pace.stages):
                 block.room -= 1
-                self.requests.append(block)
+                self.requests.append((block, self.pace.stages[block.asked][0]))
                 block.asked += 1
-        self._serve()
+        if not self.port and self.requests:
+            # A port with nothing to do takes the next request.
+            block, self.port = self.requests.popleft()
+            self.travelling.append((block, self.now + self.port + self.pace.latency))
         for block in self.blocks:
             if block.there > block.begun and not block.working and not block.queued:
                 block.queued = True
@@ -114,40 +133,9 @@ class _Sm:
                 self.writers.append(block)
                 self.writing = self.writing or self.pace.epilogue
 
-    def _serve(self) -> None:
-        """A port with nothing to do takes the next request."""
-        if not self.port and self.requests:
-            block = self.requests.popleft()
-            done = block.asked - 1 - sum(other is block for other in self.requests)
-            self.port = self.pace.stages[done][0]
-            self.travelling.append([block, self.port + self.pace.latency])
-
     def _state(self) -> SmState:
         if any(not block.storing and not block.stepping and block.multiplying for block in self.blocks):
             return SmState.BUSY
         if any(block.working for block in self.blocks):
             return SmState.STAGE
         return SmState.EPILOGUE if self.writing else SmState.LOAD_WAIT
-
-    def _advance(self) -> None:
-        self.port = max(0, self.port - 1)
-        for each in self.travelling:
-            each[1] -= 1  # type: ignore[operator]
-        while self.travelling and not self.travelling[0][1]:
-            block = self.travelling.popleft()[0]
-            assert isinstance(block, _Block)
-            block.there += 1
-        for block in self.blocks:
-            if block.storing:
-                block.storing -= 1
-                block.room += self.pace.held and not block.storing
-            elif block.stepping:
-                block.stepping -= 1
-            elif block.multiplying:
-                block.multiplying -= 1
-                block.room += not self.pace.held and not block.multiplying
-        if self.writing:
-            self.writing -= 1
-            if not self.writing:
-                self.writers.popleft().written = True
-                self.writing = self.pace.epilogue if self.writers else 0

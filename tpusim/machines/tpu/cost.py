@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from tpusim.machines.family import AreaPart, ChipArea, Sram
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.observation.timing import Timing
+from tpusim.machines.tpu.observation.timeline import Timing
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload
 from tpusim.result.records import EnergyUse, energy_use
@@ -43,12 +43,6 @@ def scalar_words(hardware: Hardware) -> int:
     return hardware.lanes * hardware.vector_unit.scalar_words
 
 
-def register_bits(hardware: Hardware) -> int:
-    """Bits of all flip-flops: in the PEs, beside the ports, in the vector unit."""
-    words = serializer_words(hardware) + scalar_words(hardware)
-    return hardware.pes * pe_register_bits(hardware) + words * word_bits(hardware)
-
-
 def parts_of(hardware: Hardware) -> Iterator[AreaPart]:
     """Every part that is modelled, the vector memories by the pitch of their cells."""
     silicon, bits, pes, alus = hardware.silicon, word_bits(hardware), hardware.pes, hardware.vector_unit.alus
@@ -75,35 +69,25 @@ def parts_of(hardware: Hardware) -> Iterator[AreaPart]:
     yield flip_flops("vector_registers", "its registers", scalar_words(hardware), of, bits)
 
 
-def area_of(hardware: Hardware) -> ChipArea:
-    """What the machine takes of a chip."""
-    return ChipArea(
-        hardware.silicon,
-        tuple(parts_of(hardware)),
-        memories_by_macro(hardware),
-        hardware.vector_memory.capacity_bytes,
-        srams_by_word(hardware),
-    )
-
-
-def memories_by_macro(hardware: Hardware) -> float:
-    """Vector memories and banks by compiled macros instead, in square millimetres."""
-    bits = word_bits(hardware)
-    return sum(count * hardware.silicon.macro.area(words, bits) for _, _, count, words in _srams(hardware))
-
-
 _WORDS = (1, 2, 4, 8, 16, 32)
-"""Those of the paper's Fig. 16b."""
+"""Elements of the words of the paper's Fig. 16b."""
 
 
-def srams_by_word(hardware: Hardware) -> tuple[Sram, ...]:
-    """The vector memory of a lane with words of other widths, its capacity as it is."""
-    memory, silicon = hardware.vector_memory, hardware.silicon
-    sizes = [(elements, memory.capacity_bytes // (elements * memory.element_bytes)) for elements in _WORDS]
-    widths = [(elements, 8 * elements * memory.element_bytes, words) for elements, words in sizes if words]
-    return tuple(
-        Sram(elements, bits, silicon.pitch.area(words, bits), silicon.macro.area(words, bits))
-        for elements, bits, words in widths
+def area_of(hardware: Hardware) -> ChipArea:
+    """What the machine takes of a chip; the vector memory of a lane also with words of other widths, its capacity as it
+    is, and vector memories and banks by compiled macros, too.
+    """
+    silicon, memory, bits = hardware.silicon, hardware.vector_memory, word_bits(hardware)
+    words_of = {elements: memory.capacity_bytes // (elements * memory.element_bytes) for elements in _WORDS}
+    widths = [(elements, 8 * elements * memory.element_bytes, words) for elements, words in words_of.items() if words]
+    return ChipArea(
+        silicon,
+        tuple(parts_of(hardware)),
+        sum(count * silicon.macro.area(words, bits) for _, _, count, words in _srams(hardware)),
+        memory.capacity_bytes,
+        tuple(
+            Sram(n, wide, silicon.pitch.area(words, wide), silicon.macro.area(words, wide)) for n, wide, words in widths
+        ),
     )
 
 
@@ -148,7 +132,9 @@ def energy_of(macs: int, program: Program, timing: Timing, hardware: Hardware) -
     # Picojoules a second.
     lanes = hardware.lanes * silicon.macro.leakage(memory.capacity_bytes, bits)
     banks = hardware.banks * silicon.macro.leakage(memory.bank_capacity_bytes, bits)
-    leakage = lanes + banks + silicon.flip_flop.leakage(register_bits(hardware))
+    words = serializer_words(hardware) + scalar_words(hardware)
+    flip_flops = hardware.pes * pe_register_bits(hardware) + words * bits
+    leakage = lanes + banks + silicon.flip_flop.leakage(flip_flops)
     parts = {
         "multiply_adds": silicon.arithmetic.multiply_adds(counts["pe_operations"]),
         "pe_registers": silicon.flip_flop.writes(passed),

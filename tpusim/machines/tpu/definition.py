@@ -134,7 +134,10 @@ class Frame:
         pointers = range(pointer, pointer + wanted.get(POINTER, 0))
         alone = {client for port in ports for client in port if len(port) == 1}
         psum = None if PSUM in alone else first.get(PSUM)
-        result = None if RESULT in alone else _result_slot(first[RESULT], psum, work, period, arrays)
+        # The first slots after the adds are done that no other client owns.
+        done = first[RESULT] if psum is None else (psum + work) % period
+        slot = done if first[RESULT] <= done <= period - arrays else first[RESULT]
+        result = None if RESULT in alone else slot
         shared = POINTER not in alone
         return cls(
             period, elements, adds, arrays, slots, psum, result, accumulates, pointers, shared, finish_cycles,
@@ -232,14 +235,6 @@ def ports_of(hardware: Hardware) -> Ports:
 def port_name(clients: Clients) -> str:
     """What the account of a port is called."""
     return "port" if len(clients) > 1 else f"port_{CLIENTS[clients[0]]}"
-
-
-def _result_slot(first: int, psum: int | None, adds: int, period: int, arrays: int) -> int:
-    """The first slots after the adds are done that no other client owns; `first` are those after the others' slots."""
-    if psum is None:
-        return first
-    slot = (psum + adds) % period
-    return slot if first <= slot <= period - arrays else first
 
 
 def _next_slot(earliest: int, slot: int | None, period: int) -> int:

@@ -195,12 +195,7 @@ def load_hardware(name_or_path: str | Path, overrides: Overrides = ()) -> Hardwa
 
 def read_hardware(document: Document, overrides: Overrides = ()) -> Hardware:
     """The machine that a file describes. Raises InputError."""
-    return _build(with_neighbours(document, _FORM.files), overrides)
-
-
-def hardware_paths() -> tuple[str, ...]:
-    """Every path an override may set: "clock", "array.rows", ..., and the shorthand "array.size"."""
-    return _FORM.paths
+    return _build(with_neighbours(document, FORM.files), overrides)
 
 
 def optional_fields() -> dict[str, dict[str, Any]]:
@@ -214,7 +209,7 @@ def optional_fields() -> dict[str, dict[str, Any]]:
 
 
 _SIZE = "array.size"
-_FORM = Form(Hardware, more=[_SIZE], files={"hbm.device": DEVICES, "technology": TECHNOLOGIES})
+FORM = Form(Hardware, more=[_SIZE], files={"hbm.device": DEVICES, "technology": TECHNOLOGIES})
 
 
 def _build(document: Document, overrides: Overrides) -> Hardware:
@@ -226,11 +221,11 @@ def _build(document: Document, overrides: Overrides) -> Hardware:
         written_out = {path: (value, document.place(path)) for path, value in paths.items()}
         data["array"] = {key: value for key, value in array.items() if key != "size"}
     sized, clashes = _set(replace(document, data=data), written_out)
-    given, refused = read_overrides(overrides, _FORM)
+    given, refused = read_overrides(overrides, FORM)
     if _SIZE in given and (alus := _scaled_alus(sized.data, given[_SIZE][0])):
         given.setdefault("vector_unit.alus", (alus, given[_SIZE][1]))
     final, disagreeing = _set(sized, given)
-    return _FORM.read(final, FROM_YAML, [*clashes, *refused, *disagreeing])
+    return FORM.read(final, FROM_YAML, [*clashes, *refused, *disagreeing])
 
 
 def _set(document: Document, given: Settings) -> tuple[Document, list[Problem]]:

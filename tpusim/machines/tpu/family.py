@@ -57,9 +57,9 @@ class Tpu(Family):
 
     def paths(self) -> tuple[str, ...]:
         """Every field of its description, and "array.size"."""
-        from tpusim.machines.tpu.description import hardware_paths
+        from tpusim.machines.tpu.description import FORM
 
-        return hardware_paths()
+        return FORM.paths
 
     def model(self) -> type[Hardware]:
         """Its description."""

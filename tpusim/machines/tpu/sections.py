@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import PlainSerializer, PlainValidator, ValidationInfo, field_validator, model_validator
 
@@ -78,32 +78,29 @@ class VectorMemory(FileSection):
         return capacity
 
 
-class FunctionWork(NamedTuple):
-    """ALU operations that working out a function of an element takes."""
+class AluWork(NamedTuple):
+    """ALU operations that an element takes: multiplications, and others."""
 
-    multiplications: int
+    products: int
     others: int
 
 
-def _read_work(value: object) -> FunctionWork | None:
+def _read_work(value: object) -> AluWork | None:
     """Text "multiplications + others", or the two; None: not known. Raises InputError."""
     if value is None:
         return None
     parts = re.split(r" *\+ *", value) if isinstance(value, str) else value
     if not isinstance(parts, list | tuple) or len(parts) != 2:
         raise InputError(f"{show(value)} is not two counts; write multiplications + other operations, such as 11 + 16")
-    return FunctionWork(*(whole_number(int(each) if _is_count(each) else each, 0, _MOST_OPERATIONS) for each in parts))
+    counts = (int(each) if isinstance(each, str) and re.fullmatch("[0-9]{1,9}", each) else each for each in parts)
+    return AluWork(*(whole_number(each, 0, _MOST_OPERATIONS) for each in counts))
 
 
-def _is_count(part: object) -> bool:
-    return isinstance(part, str) and re.fullmatch("[0-9]{1,9}", part) is not None
-
-
-def _work_written(work: FunctionWork | None) -> str | None:
-    return f"{work.multiplications} + {work.others}" if work else None
-
-
-_Work = Annotated[FunctionWork | None, PlainValidator(_read_work), PlainSerializer(_work_written)]
+_Work = Annotated[
+    AluWork | None,
+    PlainValidator(_read_work),
+    PlainSerializer(lambda work: f"{work.products} + {work.others}" if work else None),
+]
 
 
 class Functions(FileSection):
@@ -119,7 +116,7 @@ class Functions(FileSection):
     divide: _Work = None
     reciprocal_root: _Work = None
 
-    def work_of(self, name: str) -> FunctionWork | None:
+    def work_of(self, name: str) -> AluWork | None:
         """What a function takes; None where the machine does not say so."""
         if name in Functions.model_fields:
             return getattr(self, name)  # type: ignore[no-any-return]
@@ -157,14 +154,6 @@ class VectorUnit(FileSection):
     functions: Functions = Functions()
 
 
-def _written(layouts: Layouts) -> str | dict[str, str]:
-    return layouts.written
-
-
-def _device_written(device: Device | None) -> dict[str, Any] | None:
-    return device.to_dict() if device else None
-
-
 class Hbm(FileSection):
     """Off-chip memory: bytes a second, picoseconds to the first byte, bytes of the smallest access.
 
@@ -181,16 +170,31 @@ class Hbm(FileSection):
     latency_ps: Annotated[int, Quantity(TIME, "1 ms"), written("100 ns", "latency")] = 46_200
     burst_bytes: Annotated[int, Quantity(SIZE, "64 KiB"), written("64 B", "burst")] = 64
     channel_multiple: Annotated[int, whole(65536)] = 1
-    layout: Annotated[Layouts, PlainValidator(read_layouts), PlainSerializer(_written)] = Layouts()
+    layout: Annotated[Layouts, PlainValidator(read_layouts), PlainSerializer(lambda layouts: layouts.written)] = (
+        Layouts()
+    )
     # A tile of Google's compiler: 8 x 128 elements of 4 bytes.
     alignment_bytes: Annotated[int, Quantity(SIZE, "16 MiB"), written("4 KiB", "alignment")] = 4096
-    device: Annotated[Device | None, PlainValidator(device_of), PlainSerializer(_device_written)] = None
+    device: Annotated[
+        Device | None, PlainValidator(device_of), PlainSerializer(lambda device: device.to_dict() if device else None)
+    ] = None
     mapping: str | None = None
 
     @model_validator(mode="after")
     def _has_banks(self) -> Hbm:
-        if self.model == "banks":
-            _check_device(self)
+        if self.model == "banks" and self.device is None:
+            message = "model: banks needs a device; write the name of a shipped one, e.g. hbm2_16ch_700, or a path"
+            raise InputError([Problem(message, "device")])
+        if self.model == "banks" and self.device:
+            if (own := self.device.organisation.burst_bytes) != self.burst_bytes:
+                given, burst = SIZE.format(self.burst_bytes), SIZE.format(own)
+                raise InputError(
+                    [Problem(f"is {given}, and a burst of {self.device.name} is {burst}; write {burst}", "burst")]
+                )
+            try:
+                with_mapping(self.device, self.mapping or self.device.mapping)
+            except InputError as error:
+                raise InputError([Problem(each.message, "mapping") for each in error.problems]) from None
         elif "model" not in self.model_fields_set and (self.device or self.mapping):
             message = "changes nothing where HBM is a pipe, as it is unless told otherwise; set hbm.model to banks"
             raise InputError([Problem(message, "device" if self.device else "mapping")])
@@ -202,20 +206,6 @@ class Hbm(FileSection):
         if self.model == "pipe" or self.device is None or self.mapping is None:
             return self.device if self.model == "banks" else None
         return with_mapping(self.device, self.mapping)
-
-
-def _check_device(hbm: Hbm) -> None:
-    """Raises InputError."""
-    if hbm.device is None:
-        message = "model: banks needs a device; write the name of a shipped one, e.g. hbm2_16ch_700, or a path"
-        raise InputError([Problem(message, "device")])
-    if hbm.device.organisation.burst_bytes != hbm.burst_bytes:
-        given, own = SIZE.format(hbm.burst_bytes), SIZE.format(hbm.device.organisation.burst_bytes)
-        raise InputError([Problem(f"is {given}, and a burst of {hbm.device.name} is {own}; write {own}", "burst")])
-    try:
-        with_mapping(hbm.device, hbm.mapping or hbm.device.mapping)
-    except InputError as error:
-        raise InputError([Problem(each.message, "mapping") for each in error.problems]) from None
 
 
 class ScratchMemory(FileSection):

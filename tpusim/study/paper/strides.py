@@ -176,7 +176,7 @@ def _schedules(order: str, fetch: str) -> Iterator[ScheduleChart]:
         layer = square(_DRAWN, stride)
         recording = prepared(layer, 8, hardware, "implicit_gemm").recorded()
         end = recording.cycles // _SHARE
-        tracks = recording.timeline(0, end).clipped(0, end).tracks
+        tracks = recording.drawn(0, end).tracks(0, end)
         fills = {index for index, step in enumerate(recording.program.steps) if step.label == "ifmap fill"}
         hbm = [
             ChartSpan(each.start, each.end, _transfer(each.name, each.step in fills))

@@ -21,8 +21,7 @@ from tpusim.machines.tpu.cut.tiling import Tiling, col_folds, weight_words, word
 from tpusim.machines.tpu.definition import word_cycles
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneGroup, boxes_of
-from tpusim.machines.tpu.program.tensor import Along, Coordinates, Elements, Part, Tensor
-from tpusim.machines.tpu.program.transfers import Fill, Inbound
+from tpusim.machines.tpu.program.transfers import Along, Coordinates, Elements, Fill, Inbound, Part, Tensor
 from tpusim.memory.layout import Box
 
 CHANNEL, ROW, COL, IMAGE = range(4)

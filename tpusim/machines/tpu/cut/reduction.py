@@ -17,7 +17,7 @@ from tpusim.base.words import counted
 from tpusim.machines.tpu.cut.geometry import ConvShape
 from tpusim.machines.tpu.cut.stored import taps_on_chip
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.program.tensor import Coordinates
+from tpusim.machines.tpu.program.transfers import Coordinates
 
 Tap = tuple[int, int]
 

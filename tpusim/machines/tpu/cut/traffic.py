@@ -12,9 +12,8 @@ from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu.cut.geometry import InStrips, shifted
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.moves import TransferRuns
-from tpusim.machines.tpu.program.program import Lowered, Program
-from tpusim.machines.tpu.program.tensor import Part, Tensor
-from tpusim.machines.tpu.program.transfers import Transfer
+from tpusim.machines.tpu.program.program import Explained, Program
+from tpusim.machines.tpu.program.transfers import Part, Tensor, Transfer
 from tpusim.machines.tpu.schedule import units
 from tpusim.memory.layout import AS_READ, HWCN, Box, Layouts, Region, Stored, axes_of
 
@@ -69,7 +68,7 @@ class Traffic:
 # ---- Programs whose tensors lie in HBM as `hbm.layout` says, whichever lowering wrote them
 
 
-def laid_out(lowered: Lowered, hardware: Hardware) -> Lowered:
+def laid_out(lowered: Explained, hardware: Hardware) -> Explained:
     """The Program `in_layout`, and people are told of it. Raises CapacityError where the DRAM has too little room."""
     _check_room(lowered[0], hardware)
     program, told = in_layout(lowered[0], hardware), lowered[1]

@@ -11,7 +11,7 @@ from tpusim.machines.tpu.cut.geometry import InStrips
 from tpusim.machines.tpu.cut.plan import CHANNEL, COL, IMAGE, ROW, Patch, map_items
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.moves import regions_of_part
-from tpusim.machines.tpu.program.tensor import Along, Coordinates, Part
+from tpusim.machines.tpu.program.transfers import Along, Coordinates, Part
 from tpusim.memory.layout import Box
 from tpusim.network.ops.moves import Taken
 

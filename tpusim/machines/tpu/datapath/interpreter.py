@@ -36,21 +36,12 @@ from tpusim.machines.tpu.datapath.memories import (
     walk_of,
 )
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.program.addresses import (
-    PADDING,
-    Addresses,
-    BankFeed,
-    Feed,
-    LaneGroup,
-    Picked,
-    Pointers,
-    walked,
-)
+from tpusim.machines.tpu.program.addresses import PADDING, BankFeed, Feed, LaneGroup, Picked, Pointers, walked
 from tpusim.machines.tpu.program.operations import OPERATIONS, finished
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Stream, Vector
-from tpusim.machines.tpu.program.tensor import Part, Tensor
-from tpusim.machines.tpu.program.transfers import BankFill, Fill, Inbound, Keep, Prefetch, Spill
+from tpusim.machines.tpu.program.transfers import BankFill, Fill, Inbound, Keep, Part, Prefetch, Spill, Tensor
+from tpusim.memory.layout import Addresses
 
 Values = NDArray[np.floating[Any]]
 

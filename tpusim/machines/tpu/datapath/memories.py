@@ -16,20 +16,11 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import ArrayLike, NDArray
 
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.program.addresses import (
-    PADDING,
-    Addresses,
-    AddressPattern,
-    Counters,
-    LaneGroup,
-    Picked,
-    Pointers,
-    walked,
-)
+from tpusim.machines.tpu.program.addresses import PADDING, AddressPattern, Counters, LaneGroup, Picked, Pointers, walked
 from tpusim.machines.tpu.program.moves import ends_of
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.tensor import Along, Elements, Part, Tensor
-from tpusim.machines.tpu.program.transfers import Fill, Transfer
+from tpusim.machines.tpu.program.transfers import Along, Elements, Fill, Part, Tensor, Transfer
+from tpusim.memory.layout import Addresses
 
 Values = NDArray[np.floating[Any]]
 Numbers = NDArray[Any]

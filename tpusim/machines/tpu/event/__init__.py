@@ -24,7 +24,7 @@ from tpusim.machines.tpu.event.board import Board, Log, keeps
 from tpusim.machines.tpu.event.calendar import Calendar, KeptCalendar, Ports
 from tpusim.machines.tpu.event.dma import Dma
 from tpusim.machines.tpu.event.issue import IssueUnit, vector_steps
-from tpusim.machines.tpu.observation.timing import Timing
+from tpusim.machines.tpu.observation.timeline import Timing
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import HBM, SCRATCH
 

@@ -18,8 +18,17 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.board import DmaTransfer, Loads, Log, Passes, VectorWork
 from tpusim.machines.tpu.event.calendar import Owners, Ports
 from tpusim.machines.tpu.observation.drawing import MOST_CHANNELS, TimelineDrawing
-from tpusim.machines.tpu.observation.timeline import Cycles, Pieces, Timeline, Track
-from tpusim.machines.tpu.observation.timing import PORT_CLIENTS, Timing, accounts, split, unit_name
+from tpusim.machines.tpu.observation.timeline import (
+    PORT_CLIENTS,
+    Cycles,
+    Pieces,
+    Timeline,
+    Timing,
+    Track,
+    accounts,
+    split,
+    unit_name,
+)
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Stream, Vector, bias_words_of
 from tpusim.machines.tpu.program.transfers import HBM, SCRATCH, Prefetch

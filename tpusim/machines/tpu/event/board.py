@@ -16,7 +16,7 @@ from tpusim.base.errors import DeadlockError
 from tpusim.machines.tpu.definition import Frame
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.calendar import Conflicts, Cycles
-from tpusim.machines.tpu.observation.timing import STARVED, HbmUse, who_waits
+from tpusim.machines.tpu.observation.timeline import STARVED, HbmUse, who_waits
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import Keep
 

@@ -16,7 +16,7 @@ from tpusim.machines.tpu.definition import DMA, NEVER
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.board import Board, ChannelSpan, DmaTransfer, Process
 from tpusim.machines.tpu.event.calendar import Cycles, Ports
-from tpusim.machines.tpu.observation.timing import HbmUse
+from tpusim.machines.tpu.observation.timeline import HbmUse
 from tpusim.machines.tpu.program.moves import TransferRuns
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import HBM, SCRATCH, BankFill, Prefetch, Spill, Transfer

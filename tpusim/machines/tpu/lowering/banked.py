@@ -30,8 +30,7 @@ from tpusim.machines.tpu.lowering.drafts import Draft
 from tpusim.machines.tpu.lowering.words import explanation_of
 from tpusim.machines.tpu.program.addresses import BankFeed, Counter, Counters, Feed, LaneGroup
 from tpusim.machines.tpu.program.program import Explanation
-from tpusim.machines.tpu.program.tensor import BankPart
-from tpusim.machines.tpu.program.transfers import BankFill
+from tpusim.machines.tpu.program.transfers import BankFill, BankPart
 from tpusim.machines.tpu.search.candidates import Candidates, Extents
 from tpusim.memory.layout import Box
 from tpusim.network.ops.array_op import ArrayOp

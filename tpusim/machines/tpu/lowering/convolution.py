@@ -19,7 +19,7 @@ from tpusim.machines.tpu.definition import frame_of, stream_clients
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft
 from tpusim.machines.tpu.lowering.words import explanation_of
-from tpusim.machines.tpu.program.program import Explanation, Lowered, Planned, Program
+from tpusim.machines.tpu.program.program import Explained, Explanation, Program, StepCounts
 from tpusim.machines.tpu.schedule.units import Area, Moves, Pass, Piece, Policy, SlotNeed, Touch, Unit, Units, beside
 from tpusim.machines.tpu.search.candidates import Candidates
 from tpusim.machines.tpu.search.search import Ranked, tilings_of
@@ -100,12 +100,12 @@ class Convolution(Units):
             body = group, block, fold // kept, section.chunk
             yield Unit(needs, body, stage, len(section.numbers), leaves=leaves)
 
-    def counted(self) -> Planned | None:
+    def counted(self) -> StepCounts | None:
         """Passes, and transfers by the loads and the pieces for which there are folds or slots of the DMA queue."""
         plan, tiling = self.plan, self.plan.tiling
         blocks, folds = tiling.blocks, len(plan.col_folds)
         transfers = blocks * len(plan.columns) + _ifmap_fills(plan) + _filter_fills(plan)
-        return Planned(plan.shape.groups * blocks * folds * len(plan.passes), plan.shape.groups * transfers)
+        return StepCounts(plan.shape.groups * blocks * folds * len(plan.passes), plan.shape.groups * transfers)
 
     # ---- what comes
 
@@ -242,7 +242,7 @@ def draft_of(
 ) -> Draft:
     """A plan that is told of as any is, unless it is otherwise; `rank` is its tiling's among others."""
 
-    def finish(program: Program) -> Lowered:
+    def finish(program: Program) -> Explained:
         return program, explained(plan, layer)
 
     return Draft(partial(Convolution, plan), finish, plan.tiling.blocks, rank.least, rank.estimate)

@@ -29,8 +29,7 @@ from tpusim.machines.tpu.lowering.vector_units import feed, in_turn
 from tpusim.machines.tpu.lowering.words import explanation_of
 from tpusim.machines.tpu.program.addresses import ElementTable, Feed, LaneGroup, Picked, pointer_bytes, pointers_a_word
 from tpusim.machines.tpu.program.program import Constant, Explanation, Program
-from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
-from tpusim.machines.tpu.program.transfers import Fill
+from tpusim.machines.tpu.program.transfers import Along, Fill, Part, Tensor
 from tpusim.machines.tpu.schedule.units import (
     Area,
     Compute,

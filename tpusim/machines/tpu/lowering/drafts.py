@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from tpusim.base.errors import CapacityError, Problem, UnsuitableError
 from tpusim.base.memory import at_rest
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.program.program import Explanation, Lowered, Planned, Program
+from tpusim.machines.tpu.program.program import Explained, Explanation, Program, StepCounts
 from tpusim.machines.tpu.schedule.scheduler import planned, program_of
 from tpusim.machines.tpu.schedule.units import Units
 from tpusim.machines.tpu.sections import MappingPolicy
@@ -36,7 +36,7 @@ class Draft:
     """
 
     make: Callable[[], Units]
-    finish: Callable[[Program], Lowered]
+    finish: Callable[[Program], Explained]
     blocks: int = 1
     least: float = 0.0
     estimate: Callable[[], float] = float
@@ -47,7 +47,7 @@ class Draft:
         """What is scheduled."""
         return self.make()
 
-    def lower(self) -> Lowered:
+    def lower(self) -> Explained:
         """The Program, and what is told of it."""
         with self.around(), at_rest():
             return self.finish(program_of(self.units))
@@ -55,7 +55,7 @@ class Draft:
     def telling(self, aspect: str, words: str, first: bool = False) -> Draft:
         """The draft with one thing more that is told, behind all others or ahead of them."""
 
-        def finish(program: Program) -> Lowered:
+        def finish(program: Program) -> Explained:
             program, told = self.finish(program)
             aspects = {aspect: words, **told.aspects} if first else {**told.aspects, aspect: words}
             return program, replace(told, aspects=aspects)
@@ -67,7 +67,7 @@ class Draft:
         return self.finish(program)[0]
 
     @property
-    def planned(self) -> Planned:
+    def planned(self) -> StepCounts:
         """How many steps the Program will have, those of the vector unit among the transfers."""
         with self.around():
             return planned(self.units)
@@ -133,11 +133,11 @@ class Lowering:
             raise CapacityError(Problem(says, "vector_memory.organization"))
         return self.ways(layer.core, batch, hardware)
 
-    def lower(self, layer: Op, batch: int, hardware: Hardware) -> Lowered:
+    def lower(self, layer: Op, batch: int, hardware: Hardware) -> Explained:
         """The first draft, scheduled. Raises as `ways`."""
         return self.drafts(layer, batch, hardware)[0].lower()
 
-    def planned(self, layer: Op, batch: int, hardware: Hardware) -> Planned:
+    def planned(self, layer: Op, batch: int, hardware: Hardware) -> StepCounts:
         """How many steps the longest of the drafts has. Raises as `ways`."""
         return max(self.drafts(layer, batch, hardware), key=lambda draft: draft.blocks).planned
 

@@ -31,9 +31,8 @@ from tpusim.machines.tpu.lowering.dense import OnChip
 from tpusim.machines.tpu.lowering.drafts import Draft, LeftTo, Lowering
 from tpusim.machines.tpu.lowering.words import explanation_of
 from tpusim.machines.tpu.program.addresses import Counters, Feed, LaneGroup
-from tpusim.machines.tpu.program.program import Explanation, Lowered, Program
-from tpusim.machines.tpu.program.tensor import Along, Coordinates, Part, Tensor
-from tpusim.machines.tpu.program.transfers import Fill, Spill, Transfer
+from tpusim.machines.tpu.program.program import Explained, Explanation, Program
+from tpusim.machines.tpu.program.transfers import Along, Coordinates, Fill, Part, Spill, Tensor, Transfer
 from tpusim.machines.tpu.schedule.units import Act, Area, Moves, Piece, Policy, SlotNeed, Unit, Units, one_ahead_if_free
 from tpusim.machines.tpu.search.candidates import least_words
 from tpusim.machines.tpu.search.search import Ranked
@@ -374,7 +373,7 @@ def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
         return convolved(OnChip, layer, batch, hardware)
 
     def draft(work: Transformation, rank: Ranked) -> Draft:
-        def finish(program: Program) -> Lowered:
+        def finish(program: Program) -> Explained:
             return program, _explained(work, program, layer)
 
         return Draft(partial(_Explicit, work), finish, work.plan.tiling.blocks, rank.least, rank.estimate)

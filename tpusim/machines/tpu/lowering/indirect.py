@@ -43,10 +43,9 @@ from tpusim.machines.tpu.program.addresses import (
     pointers_a_word,
     walked,
 )
-from tpusim.machines.tpu.program.program import Buffer, Constant, Explanation, Lowered, Planned, Program
+from tpusim.machines.tpu.program.program import Buffer, Constant, Explained, Explanation, Program, StepCounts
 from tpusim.machines.tpu.program.steps import Step, Stream
-from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
-from tpusim.machines.tpu.program.transfers import Fill, Inbound
+from tpusim.machines.tpu.program.transfers import Along, Fill, Inbound, Part, Tensor
 from tpusim.machines.tpu.schedule.scheduler import Ring, Tenancy
 from tpusim.machines.tpu.schedule.units import Area
 from tpusim.machines.tpu.search.candidates import Candidates
@@ -250,7 +249,7 @@ def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
     """
 
     def draft(plan: Plan, rank: Ranked) -> Draft:
-        def finish(program: Program) -> Lowered:
+        def finish(program: Program) -> Explained:
             pointed = Pointed(program, hardware)
             return pointed.program, _explained(explanation_of(plan, layer), pointed, plan)
 
@@ -266,7 +265,7 @@ class WithPointers(Convolution):
         super().__init__(plan)
         self.policy = self.policy._replace(arrays=1)
 
-    def counted(self) -> Planned:
+    def counted(self) -> StepCounts:
         """Fills of pointers among the transfers: one a table where all of them fit, else as the passes come."""
         steps, plan = super().counted(), self.plan
         assert steps

@@ -19,9 +19,9 @@ from tpusim.machines.tpu.cut.tiling import col_folds
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft
 from tpusim.machines.tpu.lowering.vector_units import feed, in_turn
-from tpusim.machines.tpu.program.program import Planned
+from tpusim.machines.tpu.program.program import StepCounts
 from tpusim.machines.tpu.program.steps import Finish, Scalars
-from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
+from tpusim.machines.tpu.program.transfers import Along, Part, Tensor
 from tpusim.machines.tpu.schedule.scheduler import buffers, link
 from tpusim.machines.tpu.schedule.units import (
     Act,
@@ -144,7 +144,7 @@ class Riding(Units):
                 unit = unit._replace(needs=needs, steps=unit.steps + steps)
             yield unit
 
-    def counted(self) -> Planned | None:
+    def counted(self) -> StepCounts | None:
         """Besides, a fill of what is added for each result, and one of biases."""
         found = self.core.counted()
         if found is None:

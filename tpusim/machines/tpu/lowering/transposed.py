@@ -44,7 +44,7 @@ from tpusim.machines.tpu.lowering import channel_first
 from tpusim.machines.tpu.lowering.convolution import draft_of, tilings_by
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering
 from tpusim.machines.tpu.program.addresses import Counter, Counters
-from tpusim.machines.tpu.program.tensor import Along, Coordinates, Part
+from tpusim.machines.tpu.program.transfers import Along, Coordinates, Part
 from tpusim.machines.tpu.search.search import Ranked
 from tpusim.memory.layout import Box
 from tpusim.network.ops.array_op import ArrayOp

@@ -24,7 +24,7 @@ from tpusim.machines.tpu.lowering.vector_units import IGNORED, MapSource, Portio
 from tpusim.machines.tpu.program.operations import OPERATIONS, Arity
 from tpusim.machines.tpu.program.program import Explanation
 from tpusim.machines.tpu.program.steps import Scalars
-from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
+from tpusim.machines.tpu.program.transfers import Along, Part, Tensor
 from tpusim.machines.tpu.schedule.units import Compute, Moves
 from tpusim.network.ops.array_op import ArrayOp
 from tpusim.network.ops.op import OFMAP

@@ -26,7 +26,7 @@ from tpusim.machines.tpu.lowering.words import memory_of
 from tpusim.machines.tpu.program.addresses import Counters
 from tpusim.machines.tpu.program.operations import Arity, work_of
 from tpusim.machines.tpu.program.program import Explanation
-from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
+from tpusim.machines.tpu.program.transfers import Along, Part, Tensor
 from tpusim.machines.tpu.schedule.units import (
     Area,
     Compute,

@@ -34,7 +34,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.words import besides_of, cut_up, memory_of, outputs_of, used_of
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneGroup
 from tpusim.machines.tpu.program.program import Explanation
-from tpusim.machines.tpu.program.tensor import Along, Coordinates, Part, Tensor
+from tpusim.machines.tpu.program.transfers import Along, Coordinates, Part, Tensor
 from tpusim.machines.tpu.schedule.units import (
     Area,
     Compute,

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tpusim.machines.lowered import Drawing, TimeSlice
+from tpusim.machines.lowered import Drawing
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.observation.timeline import Cycles, Timeline, Track, words_in_use
-from tpusim.machines.tpu.observation.timing import unit_name
+from tpusim.machines.tpu.observation.timeline import Cycles, Timeline, Track, unit_name, words_in_use
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Step
 from tpusim.machines.tpu.sections import MOST_ARRAYS
@@ -21,10 +21,6 @@ MOST_CHANNELS = 64
 """Of a DRAM are drawn."""
 
 _TRANSFERS = "Transfers from their start to their last word on the chip or off it; two may be under way at once."
-ABOUT_LAYERS = (
-    "Layers, one after another; of those that overlap each from when the array is done with the one ahead, as their "
-    "cycles are counted."
-)
 OF_AN_ARRAY = {
     "preload": "Weights on their way into the array (busy), or why they are not.",
     "stream": "Each pass from its first ifmap read to its last.",
@@ -56,6 +52,14 @@ TRACKS = {
 """What each track shows, in the order shown; a machine has either `port` or the others."""
 
 
+# ---- what a timeline amounts to: bandwidth and shares, as means over windows of cycles
+
+
+_Means = NDArray[np.float64]
+
+_DECIMALS = 6
+"""Kept of a mean; what comes after them is noise of the sums."""
+
 _MEAN = "mean over windows of {window:,} cycles."
 COUNTERS = {
     "HBM bandwidth": ("GB/s", f"Bytes across the bus, a transfer's spread evenly; {_MEAN}"),
@@ -66,6 +70,11 @@ COUNTERS = {
 """Unit of each counter, and what it is."""
 
 
+def windows(first: int, stop: int, length: int) -> Cycles:
+    """Where windows of `length` cycles begin in [first, stop), and `stop`."""
+    return np.append(np.arange(first, stop, length), stop)
+
+
 @dataclass(frozen=True)
 class TimelineDrawing(Drawing):
     """What a Program did in some of its cycles, of `cycles` in all."""
@@ -74,96 +83,70 @@ class TimelineDrawing(Drawing):
     program: Program
     timeline: Timeline
     hardware: Hardware
-    seen = ", seen from lane 0"
-    about_layers = ABOUT_LAYERS
-    about = TRACKS
-    counted = COUNTERS
+
+    seen: ClassVar[str] = ", seen from lane 0"
+    about_layers: ClassVar[str] = (
+        "Layers, one after another; of those that overlap each from when the array is done with the one ahead, as "
+        "their cycles are counted."
+    )
+    about: ClassVar[Mapping[str, str]] = TRACKS
+    counted: ClassVar[Mapping[str, tuple[str, str]]] = COUNTERS
 
     @property
     def names(self) -> Collection[str]:
         """The tracks that there are."""
         return self.timeline.tracks.keys()
 
-    def tracks(self, first: int, stop: int) -> Mapping[str, Iterable[TimeSlice]]:
+    def tracks(self, first: int, stop: int) -> Mapping[str, Track]:
         """What lies in cycles [first, stop)."""
-        return self.timeline.clipped(first, stop).tracks
+        return {name: track.clipped(first, stop) for name, track in self.timeline.tracks.items()}
 
     def slices(self, first: int, stop: int) -> int:
         """How many there are."""
-        return self.timeline.clipped(first, stop).slices
+        return sum(map(len, self.tracks(first, stop).values()))
 
     def arguments(self, layers: Sequence[str]) -> Sequence[Mapping[str, int | str]]:
-        """What is told of each step."""
-        return _arguments(self.program, layers)
+        """What is told of each step, passes numbered from 0; of several layers also whose it is."""
+        program = self.program
+        numbers = {index: {"pass": number} for index, number in program.passes.items()}
+        whose = [{"layer": layers[number]} for number in program.layers] or [{} for _ in program.steps]
+        told = enumerate(zip(program.steps, whose, strict=True))
+        return [{**layer, **numbers.get(index, {}), **step.facts} for index, (step, layer) in told]
 
-    def counters(self, edges: Cycles) -> Mapping[str, tuple[Cycles, Values]]:
-        """Means between neighbouring edges."""
-        return counters(self.program, self.timeline, self.hardware, edges)
+    def counters(self, edges: Cycles) -> dict[str, tuple[Cycles, _Means]]:
+        """(cycles, values) of each of COUNTERS: a value holds from its cycle until the next, the last until edges[-1].
 
-
-def _arguments(program: Program, layers: Sequence[str]) -> list[Mapping[str, int | str]]:
-    """What is told of each step, passes numbered from 0; of several layers also whose it is."""
-    numbers = {index: {"pass": number} for index, number in program.passes.items()}
-    whose = [{"layer": layers[number]} for number in program.layers] or [{} for _ in program.steps]
-    told = enumerate(zip(program.steps, whose, strict=True))
-    return [{**layer, **numbers.get(index, {}), **step.facts} for index, (step, layer) in told]
-
-
-# ---- what a timeline amounts to: bandwidth and shares, as means over windows of cycles
-
-
-Values = NDArray[np.float64]
-
-_DECIMALS = 6
-"""Kept of a mean; what comes after them is noise of the sums."""
-
-
-def windows(first: int, stop: int, length: int) -> Cycles:
-    """Where windows of `length` cycles begin in [first, stop), and `stop`."""
-    return np.append(np.arange(first, stop, length), stop)
-
-
-def counters(
-    program: Program, timeline: Timeline, hardware: Hardware, edges: Cycles
-) -> dict[str, tuple[Cycles, Values]]:
-    """(cycles, values) of each of COUNTERS: a value holds from its cycle until the next, the last until edges[-1].
-
-    They are means between neighbouring `edges` (ascending, two at least); the words in use change when they change.
-    """
-    hbm = timeline.tracks["hbm"]
-    arrays = [track for name, track in timeline.tracks.items() if name.startswith("systolic_array")]
-    ports = [track for name, track in timeline.tracks.items() if name.startswith("port")]
-    owned = sum((_means(port, np.ones(len(port)), edges) for port in ports), np.zeros(len(edges) - 1))
-    bytes_per_cycle = _per_busy_cycle(
-        hbm, [step.use.hbm_read_bytes + step.use.hbm_write_bytes for step in program.steps]
-    )
-    shares = np.array([_share(step, hardware) for step in program.steps])
-    occupied = sum(
-        (_means(array, shares[array.steps] * _called(array, "busy"), edges) for array in arrays),
-        np.zeros(len(edges) - 1),
-    )
-    return {
-        "HBM bandwidth": (edges[:-1], hardware.clock_hz / 1e9 * _means(hbm, bytes_per_cycle, edges)),
-        "PE occupancy": (edges[:-1], 100 * occupied),
-        "port occupancy": (edges[:-1], 100 / len(ports) * owned),
-        "words in use": _within(*words_in_use(program, timeline), int(edges[0]), int(edges[-1])),
-    }
+        They are means between neighbouring `edges` (ascending, two at least); the words in use change when they change.
+        """
+        hbm, program, hardware = self.timeline.tracks["hbm"], self.program, self.hardware
+        arrays = [track for name, track in self.timeline.tracks.items() if name.startswith("systolic_array")]
+        ports = [track for name, track in self.timeline.tracks.items() if name.startswith("port")]
+        owned = sum((_means(port, np.ones(len(port)), edges) for port in ports), np.zeros(len(edges) - 1))
+        # Bytes of a step cross the bus evenly over the cycles in which it is busy.
+        sizes = [step.use.hbm_read_bytes + step.use.hbm_write_bytes for step in program.steps]
+        busy = _called(hbm, "busy")
+        cycles = np.bincount(hbm.steps[busy], (hbm.ends - hbm.starts)[busy], len(sizes))
+        moved = np.where(busy, np.array(sizes, float)[hbm.steps] / np.maximum(cycles[hbm.steps], 1), 0.0)
+        shares = np.array([_share(step, hardware) for step in program.steps])
+        occupied = sum(
+            (_means(array, shares[array.steps] * _called(array, "busy"), edges) for array in arrays),
+            np.zeros(len(edges) - 1),
+        )
+        return {
+            "HBM bandwidth": (edges[:-1], hardware.clock_hz / 1e9 * _means(hbm, moved, edges)),
+            "PE occupancy": (edges[:-1], 100 * occupied),
+            "port occupancy": (edges[:-1], 100 / len(ports) * owned),
+            "words in use": _within(*words_in_use(program, self.timeline), int(edges[0]), int(edges[-1])),
+        }
 
 
-def _means(track: Track, weights: Values, edges: Cycles) -> Values:
+def _means(track: Track, weights: _Means, edges: Cycles) -> _Means:
     """Mean over time, between neighbouring edges, of what weighs `weights[k]` a cycle during slice k."""
     bounds = np.stack([track.starts, track.ends], axis=1).ravel()
     steps = np.stack([np.zeros(len(track)), (track.ends - track.starts) * weights], axis=1).ravel()
     until = np.interp(edges, [-1, *bounds.tolist()], [0.0, *np.cumsum(steps).tolist()])
-    means: Values = np.round(np.diff(until) / np.diff(edges), _DECIMALS)
+    means: _Means = np.round(np.diff(until) / np.diff(edges), _DECIMALS)
     return means
-
-
-def _per_busy_cycle(hbm: Track, sizes: Sequence[int]) -> Values:
-    """Bytes that cross the bus in a cycle of each slice: those of its step, evenly over the cycles it is busy."""
-    busy = _called(hbm, "busy")
-    cycles = np.bincount(hbm.steps[busy], (hbm.ends - hbm.starts)[busy], len(sizes))
-    return np.where(busy, np.array(sizes, float)[hbm.steps] / np.maximum(cycles[hbm.steps], 1), 0.0)
 
 
 def _called(track: Track, name: str) -> NDArray[np.bool_]:
@@ -177,7 +160,7 @@ def _share(step: Step, hardware: Hardware) -> float:
     return step.use.pe_words / (frames * hardware.pes) if frames else 0.0
 
 
-def _within(cycles: Cycles, values: Cycles, first: int, stop: int) -> tuple[Cycles, Values]:
+def _within(cycles: Cycles, values: Cycles, first: int, stop: int) -> tuple[Cycles, _Means]:
     """The values that hold in [first, stop), the first of them from `first` on."""
     at, end = np.searchsorted(cycles, first, "right") - 1, np.searchsorted(cycles, stop, "left")
     return np.maximum(cycles[at:end], first), values[at:end].astype(float)

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu.description import Hardware
+from tpusim.memory.layout import Addresses
 
-Numbers = NDArray[Any]
-Addresses: TypeAlias = NDArray[np.int64]
-Marks: TypeAlias = NDArray[np.bool_]
+_Numbers = NDArray[Any]
+_Marks: TypeAlias = NDArray[np.bool_]
 
 
 MOST_WORDS = 2**23
@@ -61,13 +61,13 @@ class PointerTable(NamedTuple):
         """The pointer words."""
         return range(self.base, self.base + self.words)
 
-    def reads(self, arrays: int) -> tuple[Numbers, Numbers]:
+    def reads(self, arrays: int) -> tuple[_Numbers, _Numbers]:
         """The frame of the pass that first needs each pointer word, and the words before it in that frame."""
         return _reads(self._replace(base=0), arrays)
 
 
 @lru_cache(maxsize=4096)
-def _reads(table: PointerTable, arrays: int) -> tuple[Numbers, Numbers]:
+def _reads(table: PointerTable, arrays: int) -> tuple[_Numbers, _Numbers]:
     """Many passes read alike."""
     words = np.arange(table.words)
     frames = words * table.per_word // table.together * table.repeat // arrays
@@ -164,7 +164,7 @@ class Picked(NamedTuple):
         return range(self.base, self.base + MOST_WORDS)
 
 
-def encoded(offsets: Numbers, padding: Numbers) -> Numbers:
+def encoded(offsets: _Numbers, padding: _Numbers) -> _Numbers:
     """The pointers to words at `offsets`; where there is `padding`, no word."""
     return np.where(padding, 1, 2 * offsets)
 
@@ -445,7 +445,7 @@ def relative(groups: Groups) -> Groups:
     )
 
 
-def asked(groups: Groups) -> tuple[Addresses, Marks]:
+def asked(groups: Groups) -> tuple[Addresses, _Marks]:
     """The addresses [word, group] asked for at once, in ascending order, and which of them are no repetitions; of one
     group at least.
     """

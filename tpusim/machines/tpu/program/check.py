@@ -11,13 +11,13 @@ from tpusim.machines.tpu.program.addresses import BankFeed, Counters, Feed, Pick
 from tpusim.machines.tpu.program.operations import OPERATIONS, Arity
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Vector
-from tpusim.machines.tpu.program.tensor import Part
 from tpusim.machines.tpu.program.transfers import (
     SCRATCH,
     BankFill,
     Inbound,
     Keep,
     LaneTransfer,
+    Part,
     Prefetch,
     Spill,
     Transfer,
@@ -50,7 +50,7 @@ def check_program(program: Program, hardware: Hardware) -> None:
                 raise CheckFailed(
                     f"step {index} ({step.label}) names {what}s [{first}, {stop}); the machine has {limits[what]}"
                 )
-        for wrong in (*_contradictions(step, program, hardware), *_elsewhere(step, hardware.banks)):
+        for wrong in _contradictions(step, program, hardware):
             raise CheckFailed(f"step {index} ({step.label}) {wrong}")
     for wrong in _crowded(program, hardware):
         raise CheckFailed(wrong)
@@ -90,6 +90,14 @@ def _contradictions(step: Step, program: Program, hardware: Hardware) -> Iterato
             for operation, coefficients in step.finish:
                 if operation not in OPERATIONS or not OPERATIONS[operation].fits(Arity(1, 0, len(coefficients))):
                     yield f"is to finish results by {operation} with {len(coefficients)} coefficients"
+            banks = hardware.banks
+            if isinstance(step.reads, BankFeed) != (banks > 0):
+                where = "reads from the lanes, and the ifmap is in banks", "reads from banks, and there are none"
+                yield where[not banks]
+            if step.reads.picks:
+                yield "picks elements; only the vector unit does"
+            if banks and step.reads.table:
+                yield "reads banks through pointers, which lead to words of lanes"
         case Preload():
             if step.words != -(-step.rows // word_elements):
                 yield f"reads {step.words} words for {step.rows} weights"
@@ -98,8 +106,7 @@ def _contradictions(step: Step, program: Program, hardware: Hardware) -> Iterato
             if not 0 <= step.array < (queues := hardware.array.queues):
                 yield f"is for array {step.array}; the machine has {queues} with weights of their own"
         case Vector():
-            yield from _unworkable(step, hardware)
-            yield from _unpicked(step, program.word_fill)
+            yield from _unworkable(step, program.word_fill, hardware)
         case Keep():
             if any(part.feed is not None or len(part.first_lanes) != 1 for part in step.parts):
                 yield "keeps words that do not follow one another, or copies"
@@ -120,7 +127,15 @@ def _contradictions(step: Step, program: Program, hardware: Hardware) -> Iterato
             if isinstance(step, Prefetch) and (step.bus == SCRATCH or step.to.scratch is None):
                 yield "brings nothing from HBM to the scratch memory"
             for part in step.parts:
-                yield from _misfed(step, part) if isinstance(part, Part) else ()
+                if isinstance(part, Part) and part.feed:
+                    # Addresses of its own are a spill's, and those of all its lanes.
+                    if not isinstance(step, Spill) or part.first_lanes != (0,) or not part.feed.fills(part.lanes):
+                        yield f"has addresses for other lanes than the {part.lanes} that it spills"
+                    if part.feed.table or part.feed.picks:
+                        yield "spills through pointers; only passes read them"
+                    yield from _misfits(part.feed, part.words)
+            if isinstance(step, BankFill):
+                yield from _misplaced(step, hardware.banks)
 
 
 def _crowded(program: Program, hardware: Hardware) -> Iterator[str]:
@@ -156,8 +171,8 @@ def meet(one: range, other: range) -> bool:
     return one.start < other.stop and other.start < one.stop
 
 
-def _unworkable(step: Vector, hardware: Hardware) -> Iterator[str]:
-    """What the vector unit cannot do."""
+def _unworkable(step: Vector, elements: int, hardware: Hardware) -> Iterator[str]:
+    """What the vector unit cannot do; it picks `elements` a word, by one table, of operands alone."""
     most, word_elements = hardware.vector_unit.scalar_words, hardware.vector_memory.word_elements
     if step.operation not in OPERATIONS:
         yield f"is to {step.operation}; the vector unit knows {', '.join(OPERATIONS)}"
@@ -174,10 +189,6 @@ def _unworkable(step: Vector, hardware: Hardware) -> Iterator[str]:
         if isinstance(feed, BankFeed) or feed.table:
             yield "reads or writes banks, or words through pointers; it knows the words of lanes, and picks elements"
         yield from _misfits(feed, step.words)
-
-
-def _unpicked(step: Vector, elements: int) -> Iterator[str]:
-    """Elements that cannot be picked so: by one table, of operands alone."""
     if step.writes.picks:
         yield "writes words of which it picks elements"
     for feed in step.operands:
@@ -192,36 +203,15 @@ def _unpicked(step: Vector, elements: int) -> Iterator[str]:
                     yield f"picks by pointer {which} of operand {operand}, which its table does not have"
 
 
-def _misfed(step: Transfer, part: Part) -> Iterator[str]:
-    """Addresses that a part has of its own, and is no spill's or not those of all its lanes."""
-    if part.feed is None:
-        return
-    if not isinstance(step, Spill) or part.first_lanes != (0,) or not part.feed.fills(part.lanes):
-        yield f"has addresses for other lanes than the {part.lanes} that it spills"
-    if part.feed.table or part.feed.picks:
-        yield "spills through pointers; only passes read them"
-    yield from _misfits(part.feed, part.words)
-
-
-def _elsewhere(step: Step, banks: int) -> Iterator[str]:
-    """An ifmap looked for in the lanes of a machine with banks, or the other way round."""
-    match step:
-        case Stream() if isinstance(step.reads, BankFeed) != (banks > 0):
-            yield "reads from the lanes, and the ifmap is in banks" if banks else "reads from banks, and there are none"
-        case Stream() if step.reads.picks:
-            yield "picks elements; only the vector unit does"
-        case Stream() if banks and step.reads.table:
-            yield "reads banks through pointers, which lead to words of lanes"
-        case BankFill() if step.banks != banks:
-            yield f"fills {step.banks} banks, and there are {banks}"
-        case BankFill():
-            for part in step.parts:
-                held = prod(len(each.coordinates) for each in part.items[len(part.offsets) - 1 :])
-                counts = (part.lane[0], *part.items)
-                if held != part.per_word or any(
-                    len(each) != len(count.coordinates) for each, count in zip(part.offsets, counts, strict=False)
-                ):
-                    yield "has offsets for other words than it fills"
+def _misplaced(step: BankFill, banks: int) -> Iterator[str]:
+    """Banks that the machine does not have, and offsets that are not those of all words."""
+    if step.banks != banks:
+        yield f"fills {step.banks} banks, and there are {banks}"
+    for part in step.parts:
+        held = prod(len(each.coordinates) for each in part.items[len(part.offsets) - 1 :])
+        counts = (len(part.lane[0].coordinates), *(len(each.coordinates) for each in part.items))
+        if held != part.per_word or any(len(each) != count for each, count in zip(part.offsets, counts, strict=False)):
+            yield "has offsets for other words than it fills"
 
 
 def _misfits(reads: Feed, words: int) -> Iterator[str]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property, lru_cache
+from collections.abc import Sequence
+from functools import cache, cached_property, lru_cache
 from itertools import accumulate, groupby, product
 from math import prod
 
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.tensor import Along, Coordinates, Tensor
-from tpusim.machines.tpu.program.transfers import Transfer
+from tpusim.machines.tpu.program.transfers import Along, Coordinates, Tensor, Transfer
 from tpusim.memory.layout import (
     AS_READ,
     AXES,
@@ -35,19 +34,35 @@ def regions_of(step: Transfer) -> tuple[Region, ...]:
     """
     if step.regions is not None:
         return step.regions
-    axes = len(step.tensor.shape)
-    return tuple(_joined(region for part in step.parts for region in regions_of_part(part.lane, part.items, axes)))
+    found: list[Region] = []
+    for part in step.parts:
+        for region in regions_of_part(part.lane, part.items, len(step.tensor.shape)):
+            if together := found and _one(found[-1], region):
+                found[-1] = together
+            else:
+                found.append(region)
+    return tuple(found)
 
 
 @lru_cache(maxsize=1 << 12)
 def regions_of_part(lane: tuple[Along, ...], items: tuple[Along, ...], axes: int) -> tuple[Region, ...]:
     """What lanes and items of a part take together."""
     held = [[each.coordinates for each in items if each.axis == axis] for axis in range(axes)]
-    return tuple(
-        region
-        for of_lanes in _of_lanes(lane, axes)
-        for region in product(*(_sums((first, *more)) for first, more in zip(of_lanes, held, strict=True)))
-    )
+    # What lanes hold the first of, each once: neighbours along the first axis that tells them apart together.
+    first, points = lane[0].axis, set[tuple[int, ...]]()
+    for at in zip(*(each.coordinates for each in lane), strict=True):
+        point = [0] * axes
+        for (axis, _), coordinate in zip(lane, at, strict=True):
+            point[axis] += coordinate
+        points.add(tuple(point))
+    by_others = sorted(points, key=lambda point: (*point[:first], *point[first + 1 :], point[first]))
+    regions: list[Region] = []
+    for others, neighbours in groupby(by_others, key=lambda point: (*point[:first], *point[first + 1 :])):
+        alone = [range(each, each + 1) for each in others]
+        for part in _evenly([point[first] for point in neighbours]):
+            of_lanes = (*alone[:first], part, *alone[first:])
+            regions += product(*(_sums((one, *more)) for one, more in zip(of_lanes, held, strict=True)))
+    return tuple(regions)
 
 
 def box_of(step: Transfer) -> Region:
@@ -72,22 +87,6 @@ def ends_of(lane: tuple[Along, ...], items: tuple[Along, ...], axes: int) -> tup
 def _elements(shape: tuple[int, ...], region: Region) -> int:
     """The elements of a region that a tensor of this shape has."""
     return prod(len(inside(part, 0, extent)) for part, extent in zip(region, shape, strict=True))
-
-
-def _of_lanes(lane: tuple[Along, ...], axes: int) -> Iterator[Region]:
-    """What lanes hold the first of, each once: neighbours along the first axis that tells them apart together."""
-    first = lane[0].axis
-    points = set[tuple[int, ...]]()
-    for at in zip(*(each.coordinates for each in lane), strict=True):
-        point = [0] * axes
-        for (axis, _), coordinate in zip(lane, at, strict=True):
-            point[axis] += coordinate
-        points.add(tuple(point))
-    by_others = sorted(points, key=lambda point: (*point[:first], *point[first + 1 :], point[first]))
-    for others, alike in groupby(by_others, key=lambda point: (*point[:first], *point[first + 1 :])):
-        for part in _evenly([point[first] for point in alike]):
-            alone = [range(each, each + 1) for each in others]
-            yield (*alone[:first], part, *alone[first:])
 
 
 def _sums(counters: Sequence[Coordinates]) -> list[range]:
@@ -121,19 +120,8 @@ def _evenly(coordinates: Coordinates | list[int]) -> list[range]:
     return found
 
 
-def _joined(regions: Iterable[Region]) -> Iterator[Region]:
-    """Regions, each together with those that go on along one axis where it ends."""
-    before: Region | None = None
-    for region in regions:
-        together = before and _one(before, region)
-        if before and not together:
-            yield before
-        before = together or region
-    yield from [before] if before else []
-
-
 def _one(before: Region, region: Region) -> Region | None:
-    """Both as one rectangle, if they are one."""
+    """Both as one rectangle, if the second goes on along one axis where the first ends."""
     differ = [axis for axis, (one, other) in enumerate(zip(before, region, strict=True)) if one != other]
     if len(differ) != 1:
         return None
@@ -163,7 +151,7 @@ class TransferRuns:
     def __init__(self, program: Program, hardware: Hardware) -> None:
         self.program, self.hardware = program, hardware
         self._bursts = Bursts(hardware.hbm.burst_bytes)
-        self._known: dict[tuple[str, Region], Runs | None] = {}
+        self._region = cache(lambda name, region: self._stored[name].runs(region))
 
     @cached_property
     def bases(self) -> dict[str, int]:
@@ -192,7 +180,7 @@ class TransferRuns:
         """The runs of a transfer, in order; none where all of it is padding."""
         if self._as_read(step.tensor):
             return self._pieces(step)
-        found = (self._region(step.tensor, region) for region in regions_of(step))
+        found = (self._region(step.tensor.name, region) for region in regions_of(step))
         return [each for each in found if each]
 
     def bursts(self, step: Transfer) -> Addresses:
@@ -208,12 +196,6 @@ class TransferRuns:
         return sum(_elements(step.tensor.shape, each) for each in regions_of(step)) * self._element_bytes(step.tensor)
 
     # ---- tensors that have axes
-
-    def _region(self, tensor: Tensor, region: Region) -> Runs | None:
-        key = tensor.name, region
-        if key not in self._known:
-            self._known[key] = self._stored[tensor.name].runs(region)
-        return self._known[key]
 
     @cached_property
     def _stored(self) -> dict[str, Stored]:

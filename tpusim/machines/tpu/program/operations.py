@@ -5,6 +5,7 @@ A new operation is a function and a line here.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
 from math import erf, erfc, pi, sqrt
@@ -15,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.base.errors import CapacityError, Problem
-from tpusim.machines.tpu.sections import VectorUnit
+from tpusim.machines.tpu.sections import AluWork, VectorUnit
 
-Values: TypeAlias = NDArray[np.floating[Any]]
-Operands: TypeAlias = Iterable[Values]
+_Values: TypeAlias = NDArray[np.floating[Any]]
+_Operands: TypeAlias = Iterable[_Values]
 """The words of each operand, [lane, word, element], in the order in which they are read."""
 Coefficients: TypeAlias = tuple[float, ...]
 
@@ -37,13 +38,6 @@ class Arity(NamedTuple):
     coefficients: int
 
 
-class AluWork(NamedTuple):
-    """ALU operations that an element takes."""
-
-    products: int
-    others: int
-
-
 class Operation(NamedTuple):
     """What the vector unit does with the words of a step.
 
@@ -55,21 +49,21 @@ class Operation(NamedTuple):
         functions: how often an element takes each function, by their names in `vector_unit.functions`.
     """
 
-    values: Callable[[Operands, Values, Coefficients], Values]
+    values: Callable[[_Operands, _Values, Coefficients], _Values]
     work: Callable[[Arity, Coefficients], AluWork]
     fits: Callable[[Arity], bool]
     functions: Callable[[Arity], Mapping[str, int]] = lambda _: {}
 
 
-def _terms(operands: Operands, scalars: Values) -> list[Values]:
+def _terms(operands: _Operands, scalars: _Values) -> list[_Values]:
     """The operands, then the scalar of each lane for all of its elements; of more than one, the last."""
     return [*operands, *(scalars[-1:, :, None, None] if len(scalars) else ())]
 
 
-def _rounded_once(function: Callable[..., Any]) -> Callable[[Operands, Values, Coefficients], Values]:
+def _rounded_once(function: Callable[..., Any]) -> Callable[[_Operands, _Values, Coefficients], _Values]:
     """A function of numbers as an operation on the words of operands, in float64; scalars are operands, too."""
 
-    def values(operands: Operands, scalars: Values, coefficients: Coefficients) -> Values:
+    def values(operands: _Operands, scalars: _Values, coefficients: Coefficients) -> _Values:
         terms = _terms(operands, scalars)
         # Infinities and what is not a number agree with nothing that is expected.
         with np.errstate(all="ignore"):
@@ -79,58 +73,39 @@ def _rounded_once(function: Callable[..., Any]) -> Callable[[Operands, Values, C
     return values
 
 
-def _sum(terms: Iterable[Values]) -> Values:
+def _sum(terms: Iterable[_Values]) -> _Values:
     return reduce(add, terms)
 
 
-def _multiply_add(operands: Operands, scalars: Values, _: Coefficients) -> Values:
-    """Each operand times its scalar; those for which there is none are added as they are."""
-    return _sum(each * scalars[at][:, None, None] if at < len(scalars) else each for at, each in enumerate(operands))
-
-
-def _combine(operands: Operands, _: Values, coefficients: Coefficients) -> Values:
-    """Each operand times its coefficient."""
-    return _sum(each * each.dtype.type(factor) for each, factor in zip(operands, coefficients, strict=True))
-
-
-def _sum_of_products(operands: Operands, _: Values, __: Coefficients) -> Values:
+def _sum_of_products(operands: _Operands, _: _Values, __: Coefficients) -> _Values:
     """The first operand times the second, and so on, two by two."""
     terms = iter(operands)
     return _sum(each * next(terms) for each in terms)
 
 
-def _difference(terms: list[Values]) -> Values:
+def _difference(terms: list[_Values]) -> _Values:
     """The first less the others."""
     first, *others = terms
     return first - _sum(others) if others else first
 
 
-def _line(x: Values, slope: float, shift: float) -> Values:
+def _line(x: _Values, slope: float, shift: float) -> _Values:
     """A multiplication, and an addition."""
     return x * x.dtype.type(np.float32(slope)) + x.dtype.type(np.float32(shift))
 
 
-def _clip(x: Values, low: float, high: float) -> Values:
+def _clip(x: _Values, low: float, high: float) -> _Values:
     return np.asarray(np.minimum(np.maximum(x, x.dtype.type(np.float32(low))), x.dtype.type(np.float32(high))))
-
-
-# ---- of the elements of rows
-
-
-def _reciprocal_root(*terms: Any) -> Any:
-    """1 / the root of the sum times the first coefficient, and the second added."""
-    *sums, part, more = terms
-    return 1 / np.sqrt(sum(sums) * part + more)
 
 
 # ---- kinds of operations
 
 
-def _of_one(values: Callable[[Values, Values, Coefficients], Values], products: int, others: int, coefficients: int,
+def _of_one(values: Callable[[_Values, _Values, Coefficients], _Values], products: int, others: int, coefficients: int,
             scalars: int = 0) -> Operation:  # fmt: skip
     """An operation on one operand that takes always as many ALU operations; lanes have scalars where it needs some."""
 
-    def of_all(operands: Operands, held: Values, given: Coefficients) -> Values:
+    def of_all(operands: _Operands, held: _Values, given: Coefficients) -> _Values:
         (x,) = operands
         return values(x, held, given)
 
@@ -141,7 +116,7 @@ def _of_one(values: Callable[[Values, Values, Coefficients], Values], products: 
     )
 
 
-def _of_terms(together: Callable[[list[Values]], Values], multiplies: bool = False) -> Operation:
+def _of_terms(together: Callable[[list[_Values]], _Values], multiplies: bool = False) -> Operation:
     """An operation that joins operands, and the scalar of a lane if there is one, two by two."""
 
     def work(counts: Arity, _: Coefficients) -> AluWork:
@@ -155,7 +130,7 @@ def _of_terms(together: Callable[[list[Values]], Values], multiplies: bool = Fal
     )
 
 
-def finished(values: Values, operations: Iterable[tuple[str, Coefficients]]) -> Values:
+def finished(values: _Values, operations: Iterable[tuple[str, Coefficients]]) -> _Values:
     """Results after each of these operations on one operand, given with their coefficients."""
     for name, coefficients in operations:
         values = OPERATIONS[name].values([values], np.empty((0, len(values)), values.dtype), coefficients)
@@ -165,12 +140,12 @@ def finished(values: Values, operations: Iterable[tuple[str, Coefficients]]) -> 
 def _of_functions(
     function: Callable[..., Any], products: int, others: int, *of: str, operands: int = 1, coefficients: int = 0
 ) -> Operation:
-    """A function of elements, which takes operations of the ALUs and some of the machine's functions, once each."""
+    """A function of elements, which takes operations of the ALUs, and of the machine's functions those named `of`."""
     return Operation(
         _rounded_once(function),
         lambda *_: AluWork(products, others),
         lambda counts: counts.operands + (counts.scalars > 0) == operands and counts.coefficients == coefficients,
-        lambda _: dict.fromkeys(of, 1),
+        lambda _: Counter(of),
     )
 
 
@@ -205,30 +180,27 @@ def _of_squares(first: bool) -> Operation:
     )
 
 
-def _of_power(beta: float, products: int, takes: Mapping[str, int]) -> Operation:
+def _of_power(beta: float, products: int, *of: str) -> Operation:
     """An element, the last operand, over a power of a line of the first: x / (slope squares + shift)^beta."""
-    return Operation(
-        _rounded_once(lambda squares, x, slope, shift: x * np.exp(-beta * np.log(slope * squares + shift))),
-        lambda *_: AluWork(products, 1),
-        lambda counts: counts == Arity(2, 0, 2),
-        lambda _: takes,
-    )
-
-
-def _factors(factors: Coefficients) -> int:
-    """How many are multiplied by: what is only added or subtracted is not."""
-    return sum(abs(each) != 1 for each in factors)
+    function = lambda squares, x, slope, shift: x * np.exp(-beta * np.log(slope * squares + shift))  # noqa: E731
+    return _of_functions(function, products, 1, *of, operands=2, coefficients=2)
 
 
 OPERATIONS: dict[str, Operation] = {
     "multiply_add": Operation(
-        _multiply_add,
+        # Operands for which there is no scalar are added as they are.
+        lambda operands, scalars, _: _sum(
+            x * scalars[at][:, None, None] if at < len(scalars) else x for at, x in enumerate(operands)
+        ),
         lambda counts, _: AluWork(counts.scalars, counts.operands - 1),
         lambda counts: 0 < counts.scalars <= counts.operands and not counts.coefficients,
     ),
     "combine": Operation(
-        _combine,
-        lambda counts, factors: AluWork(_factors(factors), counts.operands - 1 + all(each == -1 for each in factors)),
+        lambda operands, _, factors: _sum(x * x.dtype.type(each) for x, each in zip(operands, factors, strict=True)),
+        # What is only added or subtracted is not multiplied.
+        lambda counts, factors: AluWork(
+            sum(abs(each) != 1 for each in factors), counts.operands - 1 + all(each == -1 for each in factors)
+        ),
         lambda counts: 0 < counts.coefficients == counts.operands and not counts.scalars,
     ),
     "sum_of_products": Operation(
@@ -280,18 +252,18 @@ OPERATIONS: dict[str, Operation] = {
     ),
     "squares_sum": _of_elements(lambda *terms: sum((x - terms[-1]) ** 2 for x in terms[:-1]), 1, 1, lambda _: {}),
     "reciprocal_sum": _of_sum(lambda *terms: 1 / sum(terms), 0, 0, "divide"),
-    "reciprocal_root": _of_sum(_reciprocal_root, 2, 1, "reciprocal_root"),
+    "reciprocal_root": _of_sum(
+        lambda *terms: 1 / np.sqrt(sum(terms[:-2]) * terms[-2] + terms[-1]), 2, 1, "reciprocal_root"
+    ),
     "exp_scaled": _of_functions(lambda x, most, factor: np.exp(x - most) * factor, 1, 1, "exp", operands=3),
     # As x r, x r r / root(r) and x / s, of r = 1 / root(s); s is a line of the sum of squares.
     "squares": _of_squares(first=False),
     "squares_more": _of_squares(first=True),
-    "normalize_by_50": _of_power(0.5, 2, {"reciprocal_root": 1}),
-    "normalize_by_75": _of_power(0.75, 4, {"reciprocal_root": 2}),
-    "normalize_by_100": _of_power(1.0, 1, {"divide": 1}),
-    "normalize": Operation(
-        _rounded_once(lambda x, mean, factor, scale, shift: (x - mean) * factor * scale + shift),
-        lambda *_: AluWork(2, 2),
-        lambda counts: counts == Arity(5, 0, 0),
+    "normalize_by_50": _of_power(0.5, 2, "reciprocal_root"),
+    "normalize_by_75": _of_power(0.75, 4, "reciprocal_root", "reciprocal_root"),
+    "normalize_by_100": _of_power(1.0, 1, "divide"),
+    "normalize": _of_functions(
+        lambda x, mean, factor, scale, shift: (x - mean) * factor * scale + shift, 2, 2, operands=5
     ),
 }
 """Every operation by the name that a step gives it."""
@@ -310,5 +282,5 @@ def work_of(operation: str, counts: Arity, coefficients: Coefficients, unit: Vec
         if work is None:
             says = f"the machine does not say how many ALU operations {name} takes"
             raise CapacityError(Problem(f"{says}; write multiplications + others", f"vector_unit.functions.{name}"))
-        products, others = products + often * work.multiplications, others + often * work.others
+        products, others = products + often * work.products, others + often * work.others
     return AluWork(products, others)

@@ -29,8 +29,7 @@ from tpusim.machines.tpu.definition import (
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import PointerTable
 from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Use, Vector
-from tpusim.machines.tpu.program.tensor import Tensor
-from tpusim.machines.tpu.program.transfers import Inbound, Keep, Prefetch, Spill, Transfer
+from tpusim.machines.tpu.program.transfers import Inbound, Keep, Prefetch, Spill, Tensor, Transfer
 from tpusim.result.records import Blocking
 
 
@@ -303,7 +302,7 @@ class Explanation:
     aspects: Mapping[str, str]
 
 
-class Planned(NamedTuple):
+class StepCounts(NamedTuple):
     """How many steps a Program will have, before it is written down: passes, and fills and spills, about.
 
     `intermediates` counts the elements of tensors that it writes and reads again.
@@ -314,4 +313,4 @@ class Planned(NamedTuple):
     intermediates: int = 0
 
 
-Lowered: TypeAlias = tuple[Program, Explanation]
+Explained: TypeAlias = tuple[Program, Explanation]

@@ -5,14 +5,15 @@ Every step says of itself what others need to know; nobody asks for its class bu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple, Self
 
 from tpusim.machines.tpu.definition import Beat, beat_of
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import ElementTable, Feed, first_word
-from tpusim.machines.tpu.program.operations import OPERATIONS, AluWork, Arity, work_of
+from tpusim.machines.tpu.program.operations import OPERATIONS, Arity, work_of
+from tpusim.machines.tpu.sections import AluWork
 
 
 class Use(NamedTuple):
@@ -77,11 +78,11 @@ class Step:
         """Whether it works on the words that it writes, instead of writing them anew."""
         return False
 
-    def shifted(self, layer: str, ahead: int) -> Self:
-        """The step in a Program of several layers: a step of `layer`, which `ahead` steps of other layers precede."""
-        return replace(self, after=tuple(each + ahead for each in self.after))
+    def of_layer(self, layer: str) -> Self:
+        """The step in a Program of several layers, whose tensors are called by their layers."""
+        return self
 
-    def renumbered(self, places: Mapping[int, int]) -> Self:
+    def renumbered(self, places: Mapping[int, int] | Sequence[int]) -> Self:
         """The step where steps have other numbers: `places` by those that they had."""
         return replace(self, after=tuple(sorted(places[each] for each in self.after)))
 
@@ -200,15 +201,12 @@ class Stream(Step):
     def adds_on(self) -> bool:
         return self.accumulate
 
-    def renumbered(self, places: Mapping[int, int]) -> Self:
+    def renumbered(self, places: Mapping[int, int] | Sequence[int]) -> Self:
         return replace(Step.renumbered(self, places), preload=places[self.preload])
 
     @property
     def words_written(self) -> Iterator[range]:
         yield range(self.result_base, self.result_base + self.words)
-
-    def shifted(self, layer: str, ahead: int) -> Self:
-        return replace(Step.shifted(self, layer, ahead), preload=self.preload + ahead)
 
 
 class Scalars(NamedTuple):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tpusim.base.memory import at_rest
+from tpusim.machines.lowered import Told
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.observation.timeline import Watch, unwatched
-from tpusim.machines.tpu.observation.timing import Timing
+from tpusim.machines.tpu.observation.timeline import Timing, unwatched
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.register.machine import RegisterMachine, trace
 from tpusim.machines.tpu.register.wires import Floats
@@ -16,7 +16,7 @@ __all__ = ["RegisterMachine", "run", "trace"]
 
 
 def run(
-    program: Program, hardware: Hardware, operands: Mapping[str, Floats], watch: Watch = unwatched
+    program: Program, hardware: Hardware, operands: Mapping[str, Floats], watch: Told = unwatched
 ) -> tuple[Timing, dict[str, Floats]]:
     """The time of one Program, and every tensor that it writes.
 

@@ -9,7 +9,7 @@ from math import ceil
 
 from tpusim.machines.tpu.definition import BIAS_CYCLES, DMA, NEVER, WEIGHT, Frame
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.observation.timing import STARVED
+from tpusim.machines.tpu.observation.timeline import STARVED
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Stream, Vector
 from tpusim.machines.tpu.program.transfers import (

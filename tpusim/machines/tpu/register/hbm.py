@@ -15,11 +15,19 @@ from numpy.typing import NDArray
 
 from tpusim.machines.tpu.definition import NEVER
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.observation.timing import HbmUse
+from tpusim.machines.tpu.observation.timeline import HbmUse
 from tpusim.machines.tpu.program.moves import TransferRuns
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.tensor import Elements, Part
-from tpusim.machines.tpu.program.transfers import BankFill, Keep, LaneTransfer, Prefetch, Spill, Transfer
+from tpusim.machines.tpu.program.transfers import (
+    BankFill,
+    Elements,
+    Keep,
+    LaneTransfer,
+    Part,
+    Prefetch,
+    Spill,
+    Transfer,
+)
 from tpusim.machines.tpu.register.wires import NOWHERE, Counts, Floats
 from tpusim.memory.dram.clocked import Clocked, Offered
 from tpusim.memory.dram.device import Device

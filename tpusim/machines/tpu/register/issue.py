@@ -12,7 +12,7 @@ import numpy as np
 
 from tpusim.machines.tpu.definition import IFMAP, NEVER, POINTER, PSUM, RESULT, VECTOR, Beat, Frame
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.observation.timing import STARVED
+from tpusim.machines.tpu.observation.timeline import STARVED
 from tpusim.machines.tpu.program.addresses import Picked
 from tpusim.machines.tpu.program.operations import OPERATIONS, finished
 from tpusim.machines.tpu.program.program import Program

@@ -14,11 +14,10 @@ from itertools import pairwise
 import numpy as np
 
 from tpusim.base.errors import CheckFailed, DeadlockError, InputError, PortConflict, Problem
-from tpusim.machines.lowered import LaneCycle
+from tpusim.machines.lowered import LaneCycle, Told
 from tpusim.machines.tpu.definition import CLIENTS, DMA, IFMAP, NEVER, POINTER, PSUM, RESULT, VECTOR, WEIGHT
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.observation.timeline import LOOK_EVERY, Watch, unwatched
-from tpusim.machines.tpu.observation.timing import Timing, accounts, unit_name, who_waits
+from tpusim.machines.tpu.observation.timeline import LOOK_EVERY, Timing, accounts, unit_name, unwatched, who_waits
 from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Stream, Vector
@@ -177,7 +176,7 @@ class RegisterMachine:
         """Whether the last lane is done too, and the last word in HBM."""
         return self.control.finished and self.now >= self.control.end + self.hardware.lanes - 1
 
-    def cycles(self, watch: Watch = unwatched) -> Iterator[int]:
+    def cycles(self, watch: Told = unwatched) -> Iterator[int]:
         """Run to the end: the number of each cycle, once it is over. Raises what `clock` does.
 
         `watch` is told every LOOK_EVERY cycles how many have passed.
@@ -258,7 +257,7 @@ def _longest_wait(program: Program, hardware: Hardware) -> int:
 _LETTERS = np.array([*ACCESSES])
 
 
-def trace(machine: RegisterMachine, first: int = 0, watch: Watch = unwatched) -> Iterator[LaneCycle]:
+def trace(machine: RegisterMachine, first: int = 0, watch: Told = unwatched) -> Iterator[LaneCycle]:
     """Run `machine` to its end and show every cycle from `first` on; `watch` is told how many have passed.
 
     Raises:

@@ -16,12 +16,11 @@ from tpusim.machines.lowered import Account, LayerTensor, Told
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.accounts import Recording, cuts_of
-from tpusim.machines.tpu.observation.timing import Timing
+from tpusim.machines.tpu.observation.timeline import Timing
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.runs.prepared import Prepared, as_floats, need_numba
 from tpusim.machines.tpu.schedule.joined import Joint, ReadOutcomes, linked, placed, unfit
-from tpusim.machines.tpu.schedule.residence import Residence, immovable, residence
-from tpusim.machines.tpu.schedule.scratch import in_scratch
+from tpusim.machines.tpu.schedule.residence import Residence, immovable, in_scratch, residence
 from tpusim.network.ops.elementwise import Div, Rdiv
 from tpusim.network.ops.fused import OTHER
 from tpusim.network.ops.op import Op

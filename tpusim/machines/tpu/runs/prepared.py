@@ -20,7 +20,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.accounts import Recording
 from tpusim.machines.tpu.lowering.drafts import Draft
 from tpusim.machines.tpu.lowering.registry import drafts_of
-from tpusim.machines.tpu.observation.timing import Timing
+from tpusim.machines.tpu.observation.timeline import Timing
 from tpusim.machines.tpu.program.moves import TransferRuns
 from tpusim.machines.tpu.program.program import Explanation, Program
 from tpusim.machines.tpu.program.transfers import HBM, Inbound, Spill, Transfer
@@ -30,7 +30,7 @@ from tpusim.result.records import STALL_CAUSES, DramUse, VectorMemoryUse
 
 if TYPE_CHECKING:
     from tpusim.machines.tpu.datapath.memories import Values
-    from tpusim.machines.tpu.program.tensor import Tensor as HeldTensor
+    from tpusim.machines.tpu.program.transfers import Tensor as HeldTensor
     from tpusim.reference import Operands, Tensor
 
 CLOSE = 0.03
@@ -268,7 +268,7 @@ def _in_scratch(ready: Prepared) -> Prepared:
     if hardware.scratch_memory is None or hardware.sequencer.between_layers != "drain":
         return ready
     from tpusim.machines.tpu.schedule.joined import Joint
-    from tpusim.machines.tpu.schedule.scratch import in_scratch, prefetched
+    from tpusim.machines.tpu.schedule.residence import in_scratch, prefetched
 
     (own,) = in_scratch([Joint("", ready.program, {})], hardware)
     found = replace(ready, program=prefetched(own.program, hardware))

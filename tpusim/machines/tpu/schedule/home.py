@@ -1,16 +1,19 @@
-"""A tensor's place on chip, and how steps reach in one go for words that stand there.
+"""A tensor's place on chip, and a layer as units where some of what it reads, or what it makes, stays there.
 
-Words are in the order in which they would lie in HBM: channels that share a word of all lanes outermost, then rows,
-columns and images.
+Words of a home are in the order in which they would lie in HBM: channels that share a word of all lanes outermost, then
+rows, columns and images. What is read there is not brought, and what is made there is kept. Units and acts are those of
+the layer, in their order; their addresses lead home. Where a step could not reach its words there in one go, they do
+not stay (ScatteredError).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,16 +24,20 @@ from tpusim.machines.tpu.program.addresses import (
     AddressTable,
     Counter,
     Counters,
+    Feed,
     Picked,
     Pointers,
     walked,
 )
-from tpusim.machines.tpu.program.moves import ends_of
-from tpusim.machines.tpu.program.tensor import Part
-from tpusim.machines.tpu.schedule.units import Units
+from tpusim.machines.tpu.program.moves import ends_of, regions_of
+from tpusim.machines.tpu.program.program import Buffer, Program
+from tpusim.machines.tpu.program.steps import Step, Stream, Vector
+from tpusim.machines.tpu.program.transfers import Keep, Part, Spill
+from tpusim.machines.tpu.schedule.scheduler import APART, Bases, Schedule, buffers, link, scheduled
+from tpusim.machines.tpu.schedule.units import Act, Area, Compute, Key, Moves, Pass, Piece, SlotNeed, Unit, Units
 from tpusim.network.ops.op import OFMAP
 
-Words = NDArray[np.int64]
+_Words = NDArray[np.int64]
 
 
 class WordForm(NamedTuple):
@@ -40,16 +47,21 @@ class WordForm(NamedTuple):
     inner: tuple[tuple[int, tuple[int, ...]], ...]
 
 
-def held_by(part: Part, shape: Sequence[int]) -> tuple[WordForm, Words] | None:
+def held_by(part: Part, shape: Sequence[int]) -> tuple[WordForm, _Words] | None:
     """What the words of a part hold, in its order: of each the flat index of its first element, the lane that has it,
     and how many lanes from there on hold a channel each. None where words are cut otherwise, reach beyond the tensor or
     have copies.
     """
-    cut = _cut(part)
+    counts = [len(each.coordinates) for each in part.items]
+    # The first of the counters that make up a word.
+    cut = next((at for at in range(len(counts) + 1) if prod(counts[at:]) == part.per_word), None)
     if cut is None or len(part.first_lanes) != 1 or len(part.lane) != 1:
         return None
     (axis, channels), outer, inner = part.lane[0], part.items[:cut], part.items[cut:]
-    if axis != 0 or not isinstance(channels, range) or channels.step != 1 or not _inside(part, shape):
+    if axis != 0 or not isinstance(channels, range) or channels.step != 1:
+        return None
+    ends = ends_of(part.lane, part.items, len(shape))
+    if any(first < 0 or last >= size for (first, last), size in zip(ends, shape, strict=True)):
         return None
     strides = [prod(shape[at + 1 :]) for at in range(len(shape))]
     elements = np.full(1, channels[0] * strides[0] + sum(each.coordinates[0] * strides[each.axis] for each in inner))
@@ -62,19 +74,7 @@ def held_by(part: Part, shape: Sequence[int]) -> tuple[WordForm, Words] | None:
     )
 
 
-def _cut(part: Part) -> int | None:
-    """The first of the counters that make up a word."""
-    counts = [len(each.coordinates) for each in part.items]
-    return next((at for at in range(len(counts) + 1) if prod(counts[at:]) == part.per_word), None)
-
-
-def _inside(part: Part, shape: Sequence[int]) -> bool:
-    """Whether the tensor has all elements of a part."""
-    ends = ends_of(part.lane, part.items, len(shape))
-    return all(first >= 0 and last < size for (first, last), size in zip(ends, shape, strict=True))
-
-
-def words_of(part: Part) -> Words | None:
+def words_of(part: Part) -> _Words | None:
     """Where a part's words stand, in its order; None where lanes differ in that."""
     if part.feed is None:
         return np.arange(part.base, part.base + part.words)
@@ -90,7 +90,7 @@ class Home:
 
     shape: tuple[int, ...]
     form: WordForm
-    held: Words
+    held: _Words
 
     def __eq__(self, other: object) -> bool:
         """Whether both have the same elements in the same words."""
@@ -111,7 +111,7 @@ class Home:
         _, first, lanes = self.held.T
         return int((first + lanes).max())
 
-    def find(self, part: Part) -> Words | None:
+    def find(self, part: Part) -> _Words | None:
         """The words that hold what a part holds, in its order; None where not all do."""
         found = held_by(part, self.shape)
         if found is None or found[0] != self.form:
@@ -148,7 +148,7 @@ class ScatteredError(Exception):
     """What a step reaches in one go would no longer stand as it reaches for it."""
 
 
-def reached(pattern: AddressPattern, at: Callable[[Words], Words]) -> AddressPattern:
+def reached(pattern: AddressPattern, at: Callable[[_Words], _Words]) -> AddressPattern:
     """The pattern that walks the same words where `at` says that they stand. Raises ScatteredError if none does."""
     if isinstance(pattern, Pointers | Picked):
         raise ScatteredError
@@ -170,7 +170,7 @@ def reached(pattern: AddressPattern, at: Callable[[Words], Words]) -> AddressPat
     return moved
 
 
-def _nested(there: Words) -> Counters:
+def _nested(there: _Words) -> Counters:
     """Counters that walk `there`, if any do; else others."""
     counters: list[Counter] = []
     left = there
@@ -182,7 +182,7 @@ def _nested(there: Words) -> Counters:
     return Counters(int(there[0]), tuple(reversed(counters)))
 
 
-def _with_strides(pattern: AddressPattern, stored: NDArray[np.bool_], there: Words) -> Counters:
+def _with_strides(pattern: AddressPattern, stored: NDArray[np.bool_], there: _Words) -> Counters:
     """The counters of a pattern with the strides that walk `there`, if any do; else with others."""
     if not isinstance(pattern, Counters) or pattern.window is not None:
         raise ScatteredError
@@ -198,10 +198,299 @@ def _with_strides(pattern: AddressPattern, stored: NDArray[np.bool_], there: Wor
     return Counters(base, tuple(found))
 
 
-def _strided(counter: Counter, at: Words) -> Counter:
+def _strided(counter: Counter, at: _Words) -> Counter:
     """The counter, whose counts stand `at`, with the stride between the first two."""
     counts = counter.inside
     if len(counts) < 2:
         return counter._replace(stride=0, wrap=1, jump=0)
     apart = int(at[counts[1]] - at[counts[0]])
     return counter._replace(stride=apart // counter.step, wrap=1, jump=0)
+
+
+# ---- layers that have some of their words at home
+
+
+@dataclass(frozen=True)
+class Stays:
+    """What stays for a layer.
+
+    Attributes:
+        read: by the layer's tensors, the homes of what it reads on chip.
+        home: that of its outcome, if it stays.
+        over: the tensor, of `read`, whose words the outcome takes: word by word, once it is read.
+    """
+
+    read: Mapping[str, Home]
+    home: Home | None = None
+    over: str = ""
+
+    @property
+    def homes(self) -> dict[str, Home]:
+        """All, by the layer's tensors."""
+        return {**self.read, **({OFMAP: self.home} if self.home else {})}
+
+
+@dataclass(frozen=True)
+class Settled:
+    """A layer for which that stays; the areas `empty` hold nothing then, and `words` of a lane are left."""
+
+    units: Units
+    stays: Stays
+    empty: frozenset[str]
+    words: int
+
+    def at(self, own: int, homes: Mapping[str, int], spilled: bool = False) -> Program:
+        """The Program where its own words begin at `own`, and each home where its tensor has it; `spilled`: its outcome
+        goes to HBM, too.
+        """
+        bases = link(self.units, own, self.empty)
+        program = scheduled(_AtHome(self.units, self.stays, homes, bases, spilled), bases)
+        # By where they begin: an outcome may have the words of what it is made of.
+        kept = {homes[name]: Buffer(name, homes[name], home.words, home.widest)
+                for name, home in self.stays.homes.items()}  # fmt: skip
+        return replace(program, buffers=(*program.buffers, *kept.values()))
+
+
+def settled(units: Units, stays: Stays) -> Settled:
+    """The layer where that stays. Raises ScatteredError where it cannot."""
+    bases, places = link(units), {name: (at + 1) * APART for at, name in enumerate(stays.homes)}
+    if stays.over:
+        places[OFMAP] = places[stays.over]
+    at_home = _AtHome(units, stays, places, bases, spilled=False)
+    steps = Schedule(at_home, bases).run()
+    if stays.over:
+        home = range(places[stays.over], places[stays.over] + APART)
+        for step in steps:
+            # It may read words of that home that another step has overwritten.
+            mine = (each for each in step.operands if _meets(each, home)) if isinstance(step, Vector) else ()
+            walks = isinstance(step, Vector) and all(each == step.writes for each in mine)
+            adds = isinstance(step, Stream) and step.accumulate and not _meets(step.reads, home)
+            reads = any(each and each.start in home for each in step.words_read)
+            if reads and not (walks or adds or isinstance(step, Keep | Spill)):
+                raise ScatteredError
+    empty = frozenset(at_home.empty)
+    left = buffers(units, link(units, empty=empty))
+    return Settled(units, stays, empty, max((each.base + each.words for each in left), default=0))
+
+
+def _meets(feed: Feed, home: range) -> bool:
+    return any(each and each.start in home for each in feed.extents)
+
+
+class _Standing:
+    """Where the words of an area stand.
+
+    Attributes:
+        home: whether any of them has ever been at home.
+        used: whether any has been used at its own place.
+    """
+
+    def __init__(self, area: Area, base: int) -> None:
+        self.name, self.base, self.slot = area.name, base, area.words
+        self.places = base + np.arange(area.words * area.count)
+        self.home = self.used = False
+
+    def stand(self, words: _Words, places: _Words) -> None:
+        """Have some of its words stand elsewhere."""
+        self.home = True
+        self.places[words - self.base] = places
+
+    def first(self, words: range) -> int:
+        """Where the first of words that follow one another stands: they must do so there, too."""
+        if not self.home:
+            self.used = True
+            return words.start
+        there = self._at(np.arange(words.start, words.stop))
+        if not np.array_equal(there, np.arange(there[0], there[0] + len(there))):
+            raise ScatteredError
+        return int(there[0])
+
+    def pattern(self, pattern: AddressPattern) -> AddressPattern:
+        """What walks the words where they stand."""
+        if not self.home:
+            self.used = True
+            return pattern
+        return reached(pattern, self._at)
+
+    def _at(self, words: _Words) -> _Words:
+        there = self.places[words - self.base]
+        self.used = self.used or bool((there == words).any())
+        return there
+
+
+class _AtHome(Units):
+    """Units whose areas have words at home. `places` are the first words of homes, by tensors; `spilled`: the outcome
+    goes to HBM, too. Slots are asked for in the order of steps, so that each word stands where it was last left.
+    """
+
+    def __init__(self, of: Units, stays: Stays, places: Mapping[str, int], bases: Bases, spilled: bool) -> None:
+        self.of, self.stays, self.places, self.spilled = of, stays, places, spilled
+        self.word_fill, self.before = of.word_fill, of.before
+        self.tensors, self.policy = of.tensors, of.policy
+        read = replace(stays, home=None)
+        self.strands: Mapping[str, _AtHome] = {
+            name: _AtHome(each, read, places, bases, spilled) for name, each in of.strands.items()
+        }
+        self._units = [*of.units()]
+        self._rings = sorted((_Standing(each, bases[each.name]) for each in of.areas), key=lambda ring: ring.base)
+        self._bases = [each.base for each in self._rings]
+        self._leaving = {unit.needs[unit.leaves]: unit for unit in self._units if unit.leaves >= 0}
+        self._kept: dict[int, tuple[SlotNeed | None, Moves | None]] = {}
+        """By the first word of a slot, what is to be left there, and of the outcome what is kept of it."""
+        self._added, self._others = set[int](), set[int]()
+        """The first words of slots that hold at home what sums begin with, and what is others'."""
+
+    @property
+    def empty(self) -> Iterator[str]:
+        """The areas none of whose words has been used."""
+        yield from (each.name for each in self._rings if each.home and not each.used)
+        for strand in self.strands.values():
+            yield from strand.empty
+
+    @property
+    def more(self) -> Mapping[str, Any]:
+        return self.of.more
+
+    @property
+    def areas(self) -> tuple[Area, ...]:
+        return tuple(replace(each, cut=partial(self._cut, each)) if each.cut else each for each in self.of.areas)
+
+    def units(self) -> Sequence[Unit]:
+        return self._units
+
+    # ---- what is brought
+
+    def _cut(self, area: Area, key: Key, gaps: int, grows: bool) -> list[Piece]:
+        assert area.cut is not None
+        need = SlotNeed(area.name, key)
+        return [each._replace(brings=partial(self._brought, each, need)) for each in area.cut(key, gaps, grows)]
+
+    def _brought(self, piece: Piece, need: SlotNeed, base: int, *others: int) -> Iterator[Moves | Compute]:
+        """What a piece brings that is not at home."""
+        results = self._results(need, base)
+        for each in piece.brings(base, *others):
+            if isinstance(each, Compute):
+                yield self._compute(each)
+            elif home := self.stays.read.get(each.tensor.name):
+                (self._added if results else self._others).add(base)
+                for part in each.parts:
+                    self._found(part, home, self.places[each.tensor.name], results)
+            else:
+                yield each._replace(parts=tuple(self._filled(part, results) for part in each.parts))
+
+    def _found(self, part: Part, home: Home, place: int, results: bool) -> None:
+        """Have what a fill would bring stand at home. What sums begin with must be where they are to stand."""
+        found = home.find(part)
+        if found is None:
+            raise ScatteredError
+        ring, words = self._ring(part.base), np.arange(part.base, part.base + part.words)
+        if results and not np.array_equal(ring.places[words - ring.base], place + found):
+            raise ScatteredError
+        ring.stand(words, place + found)
+
+    def _filled(self, part: Part, results: bool) -> Part:
+        ring, words = self._ring(part.base), np.arange(part.base, part.base + part.words)
+        if ring.home and not results:
+            ring.stand(words, words)
+        return part._replace(base=self._first(part.base, part.words))
+
+    # ---- what is done
+
+    def acts(self, unit: Unit, bases: Sequence[int]) -> Iterator[Act]:
+        for need, base in zip(unit.needs, bases, strict=True):
+            self._results(need, base)
+        for act in self.of.acts(unit, bases):
+            written = act.sums if isinstance(act, Pass) else act.writes
+            if written >= 0 and bases[written] in self._others:
+                raise ScatteredError
+            if isinstance(act, Pass):
+                yield act._replace(
+                    # What sums begin with is not brought, if it is at home.
+                    begins=act.begins and bases[act.sums] not in self._added,
+                    base=self._first(act.base, act.weight_words),
+                    reads=self._feed(act.reads),
+                    result=self._first(act.result, act.words),
+                )
+            else:
+                yield act._replace(steps=[self._compute(each) for each in act.steps])
+
+    def _compute(self, step: Compute) -> Compute:
+        scalars = step.scalars._replace(base=self._first(step.scalars.base, step.scalars.words))
+        operands = tuple(self._feed(each) for each in step.operands)
+        return step._replace(operands=operands, writes=self._feed(step.writes), scalars=scalars)
+
+    # ---- what is left
+
+    def spill(self, unit: Unit, base: int) -> Moves:
+        _, kept = self._kept.get(base, (None, None))
+        if kept is not None:
+            return kept
+        moves = self.of.spill(unit, base)
+        parts = (
+            part._replace(base=self._first(part.base, part.words))
+            if part.feed is None
+            else part._replace(feed=self._feed(part.feed))
+            for part in moves.parts
+        )
+        return moves._replace(parts=tuple(parts))
+
+    def leaving(self, after: tuple[int, ...], moves: Moves) -> Iterator[Step]:
+        keeps = self.stays.home is not None and moves.tensor.name == OFMAP
+        if keeps:
+            yield Keep(after, moves.tensor, moves.parts)
+        if not keeps or self.spilled:
+            yield Spill(after, *moves[:3], regions=moves.regions)
+
+    def _results(self, need: SlotNeed, base: int) -> bool:
+        """Whether the slot is to hold some of the outcome; its words are those at home from then on."""
+        if not self.stays.home or need not in self._leaving:
+            return False
+        last, kept = self._kept.get(base, (None, None))
+        if last != need:
+            moves = self.of.spill(self._leaving[need], base)
+            kept = self._at_home(moves, base, self.stays.home) if moves.tensor.name == OFMAP else None
+            self._kept[base] = need, kept
+        return kept is not None
+
+    def _at_home(self, moves: Moves, base: int, home: Home) -> Moves:
+        """What is spilled of the outcome, at its place."""
+        ring, parts, slot = self._ring(base), list[Part](), base + np.arange(self._ring(base).slot)
+        ring.stand(slot, slot)
+        for part in moves.parts:
+            words, found = words_of(part), home.find(part)
+            if words is None or found is None:
+                raise ScatteredError
+            there = self.places[OFMAP] + found
+            ring.stand(words, there)
+            parts += _runs(part._replace(feed=None), there)
+        # What HBM takes is the same, however many parts it now comes in.
+        regions = regions_of(Spill((), *moves[:3], regions=moves.regions)) if self.spilled else None
+        return moves._replace(parts=tuple(parts), regions=regions)
+
+    # ---- where words stand
+
+    def _ring(self, word: int) -> _Standing:
+        return self._rings[bisect_right(self._bases, word) - 1]
+
+    def _first(self, first: int, words: int) -> int:
+        return self._ring(first).first(range(first, first + words)) if words else first
+
+    def _feed(self, feed: Feed) -> Feed:
+        groups = (
+            group._replace(pattern=self._ring(extent.start).pattern(group.pattern)) if extent else group
+            for group in feed.groups
+            for extent in (group.pattern.extent,)
+        )
+        return Feed(tuple(groups))
+
+
+def _runs(part: Part, at: _Words) -> Iterator[Part]:
+    """The part in pieces whose words follow one another where they stand now."""
+    if np.array_equal(at, np.arange(at[0], at[0] + len(at))):
+        yield part._replace(base=int(at[0]))
+        return
+    axis = next(axis for axis, each in enumerate(part.items) if len(each.coordinates) > 1)
+    count = len(part.items[axis].coordinates)
+    for each, there in enumerate(at.reshape(count, -1)):
+        items = (*part.items[:axis], part.items[axis].of(each), *part.items[axis + 1 :])
+        yield from _runs(part._replace(items=items), there)

@@ -22,8 +22,7 @@ from tpusim.machines.tpu.program.check import meet
 from tpusim.machines.tpu.program.moves import box_of
 from tpusim.machines.tpu.program.program import Handed, Program
 from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Vector
-from tpusim.machines.tpu.program.tensor import Tensor
-from tpusim.machines.tpu.program.transfers import Fill, Keep, Spill
+from tpusim.machines.tpu.program.transfers import Fill, Keep, Spill, Tensor
 from tpusim.machines.tpu.schedule.scheduler import program_of
 from tpusim.machines.tpu.schedule.units import Units
 from tpusim.memory.layout import Region
@@ -87,6 +86,8 @@ class Waits:
     def __init__(self, hardware: Hardware, handed: Mapping[str, Handed]) -> None:
         self._hardware, self._handed = hardware, handed
         self._steps: list[Step] = []
+        self._waits: dict[int, set[int]] = {}
+        """By step, those of layers before that it waits for; what it waits for of its own has the layer's numbers."""
         self._layers: list[int] = []
         self._order: list[int] = []
         self._before: JoinedLayer | None = None
@@ -94,14 +95,9 @@ class Waits:
         self._waited: defaultdict[tuple[type[Step], type[Step]], int] = defaultdict(lambda: _NONE)
         self._spills: defaultdict[str, list[tuple[int, Region]]] = defaultdict(list)
 
-    @property
-    def steps_before(self) -> int:
-        """The number of the next layer's first step."""
-        return len(self._steps)
-
     def join(self, program: Program) -> None:
-        """The steps of the next layer, which wait for one another by their numbers."""
-        steps, first = program.steps, self.steps_before
+        """The steps of the next layer."""
+        steps, first = program.steps, len(self._steps)
         begins = next(at for at, step in enumerate(steps) if not isinstance(step, Fill))
         waiting = [self._waiting(step, anew=at < begins) for at, step in enumerate(steps)]
         loads = [at for at, step in enumerate(steps) if isinstance(step, Preload)]
@@ -114,25 +110,28 @@ class Waits:
                     if isinstance(step, Fill) and not step.after}  # fmt: skip
             order, early = self._before.with_ahead(free)
             self._order += order
-        self._steps += [
-            replace(step, after=(*step.after, *sorted(more - {*step.after}))) if more else step
-            for step, more in zip(steps, waiting, strict=True)
-        ]
+        self._waits |= dict(enumerate(waiting, first))
+        self._steps += steps
         # What they use, for the layers behind.
-        for number, step in enumerate(self._steps[first:], first):
+        for number, step in enumerate(steps, first):
             for words in step.words_used:
                 self._users[type(step)][words.start : words.stop] = number
             if isinstance(step, Spill):
                 self._spills[step.tensor.name].append((number, box_of(step)))
         self._layers += [max(self._layers, default=-1) + 1] * len(steps)
-        numbers = [number for number in range(first, self.steps_before) if number not in early]
+        numbers = [number for number in range(first, len(self._steps)) if number not in early]
         self._before = JoinedLayer(numbers, [self._steps[each] for each in numbers], program, self._hardware)
 
     def in_order(self) -> tuple[tuple[Step, ...], tuple[int, ...]]:
         """All steps, numbered anew, and the layer of each."""
         order = [*self._order, *(self._before.with_ahead({})[0] if self._before else [])]
-        place = {number: at for at, number in enumerate(order)}
-        steps = (self._steps[number].renumbered(place) for number in order)
+        place = np.argsort(order).tolist()
+        own = [place[self._layers.index(layer) :] for layer in range(max(self._layers) + 1)]
+        steps: list[Step] = []
+        for number in order:
+            step, waits = self._steps[number].renumbered(own[self._layers[number]]), self._waits[number]
+            after = sorted((*step.after, *(place[each] for each in waits)))
+            steps.append(replace(step, after=tuple(after)) if waits else step)
         return tuple(steps), tuple(self._layers[number] for number in order)
 
     # ---- what a step waits for
@@ -162,14 +161,9 @@ class Waits:
         if not isinstance(step, Fill) or not (handed := self._handed.get(step.tensor.name)):
             return
         spills, mine = [each for name in handed.sources for each in self._spills[name]], box_of(step)
-        apart = [handed.placed and not _meet(mine, made) for _, made in spills]
+        apart = [handed.placed and not all(map(meet, mine, made)) for _, made in spills]
         # What is all padding waits for all of them, as whoever reads a tensor that is made waits for its spills.
         yield from (number for (number, _), other in zip(spills, apart, strict=True) if not other or all(apart))
-
-
-def _meet(one: Region, other: Region) -> bool:
-    """Whether two rectangles have anything in common."""
-    return all(a.start < b.stop and b.start < a.stop for a, b in zip(one, other, strict=True))
 
 
 class JoinedLayer:
@@ -179,7 +173,14 @@ class JoinedLayer:
         self._numbers, self._steps, self._hardware = numbers, steps, hardware
         self._place = {number: at for at, number in enumerate(numbers)}
         pace = program.frame(hardware).period / hardware.array.together if program.streams else 0.0
-        self._left = [*accumulate((_cycles(each, pace, program, hardware) for each in reversed(steps)), initial=0.0)]
+        taken = (
+            each.words * pace if isinstance(each, Stream)
+            else each.words * each.beat(program.word_fill, hardware).period if isinstance(each, Vector)
+            else 0.0
+            for each in reversed(steps)
+        )  # fmt: skip
+        # Cycles of the passes and vector steps behind each place, the first ahead of all.
+        self._behind = [*accumulate(taken, initial=0.0)][::-1]
         self._last_fill = max((at for at, each in enumerate(steps) if isinstance(each, Fill)), default=-1)
         self.last_pass = max(
             (number for number, each in zip(numbers, steps, strict=True) if isinstance(each, Stream | Vector)),
@@ -194,10 +195,12 @@ class JoinedLayer:
         its last pass, if that is in HBM by then.
         """
         behind: defaultdict[int, list[int]] = defaultdict(list)
-        spent = 0.0
+        hardware, spent = self._hardware, 0.0
         for number, (step, waits) in early.items():
-            at, taken = self._behind(waits), spent + self._bus(step)
-            if at is not None and taken <= self._behind_of(self._last_fill):
+            moved = max(ceil(step.hbm_bytes / hardware.hbm_bytes_per_cycle), step.conversion_cycles(hardware))
+            # Two transfers are under way at once.
+            at, taken = self._place_for(waits), spent + max(moved, (moved + hardware.latency_cycles) / 2)
+            if at is not None and taken <= self._behind[self._last_fill + 1]:
                 behind[at].append(number)
                 spent = taken
         order = [*behind[-1]]
@@ -205,7 +208,7 @@ class JoinedLayer:
             order += [number, *behind[at]]
         return order, {number for each in behind.values() for number in each}
 
-    def _behind(self, waits: Collection[int]) -> int | None:
+    def _place_for(self, waits: Collection[int]) -> int | None:
         """The place behind which a fill goes, None where it had better not."""
         places = [self._place[each] for each in waits if each in self._place]
         last = self._place[self.last_pass]
@@ -215,24 +218,7 @@ class JoinedLayer:
         if not spills:
             return max([self._last_fill, *places])
         stored = self._hardware.latency_cycles + self._hardware.lanes
-        return max(last, self._last_fill) if self._behind_of(max(spills)) >= stored else None
-
-    def _behind_of(self, at: int) -> float:
-        """Cycles of all passes and vector steps behind a place."""
-        return self._left[len(self._steps) - 1 - at]
-
-    def _bus(self, step: Fill) -> float:
-        """Cycles that a fill keeps others waiting: two transfers are under way at once."""
-        hardware = self._hardware
-        moved = max(ceil(step.hbm_bytes / hardware.hbm_bytes_per_cycle), step.conversion_cycles(hardware))
-        return max(moved, (moved + hardware.latency_cycles) / 2)
-
-
-def _cycles(step: Step, pace: float, program: Program, hardware: Hardware) -> float:
-    """Cycles of a pass, whose words take `pace` each, or of a vector step."""
-    if isinstance(step, Stream):
-        return step.words * pace
-    return step.words * step.beat(program.word_fill, hardware).period if isinstance(step, Vector) else 0.0
+        return max(last, self._last_fill) if self._behind[max(spills) + 1] >= stored else None
 
 
 class ReadOutcomes(NamedTuple):
@@ -296,11 +282,6 @@ def unfit(layer: Joint, before: Sequence[Joint], hardware: Hardware) -> str:
     return ""
 
 
-def joined(layers: Sequence[Joint], hardware: Hardware) -> Program:
-    """Layers that follow one another as one Program; each fits all before (`unfit`), and one alone stays as it is."""
-    return linked(placed(layers, hardware), hardware)
-
-
 def placed(layers: Sequence[Joint], hardware: Hardware) -> list[Joint]:
     """The layers, each in words of its own."""
     room = WordRoom(hardware.capacity_words)
@@ -308,15 +289,29 @@ def placed(layers: Sequence[Joint], hardware: Hardware) -> list[Joint]:
 
 
 def linked(layers: Sequence[Joint], hardware: Hardware, stay: Collection[str] = ()) -> Program:
-    """Layers that have their places as one Program; tensors of names in `stay` are read where others have left them."""
+    """Layers that follow one another, and have their places, as one Program; one alone stays as it is.
+
+    Each fits all before (`unfit`). Tensors of names in `stay` are read where others have left them.
+    """
     if len(layers) == 1:
         return layers[0].program
     handed = [replace(each, stays=each.tensor in stay) for each in _handed(layers)]
     waits = Waits(hardware, {each.tensor: each for each in handed})
     programs = []
-    for name, program, *_ in layers:
-        programs.append(_shifted(program, name, waits.steps_before))
-        waits.join(programs[-1])
+    for layer, program, *_ in layers:
+        named = replace(
+            program,
+            tensors=tuple(each.of_layer(layer) for each in program.tensors),
+            buffers=tuple(replace(each, tensor=f"{layer}.{each.tensor}") for each in program.buffers),
+            steps=tuple(each.of_layer(layer) for each in program.steps),
+            constants=tuple(replace(each, tensor=f"{layer}.{each.tensor}") for each in program.constants),
+            derived=tuple(
+                replace(each, tensor=f"{layer}.{each.tensor}", operand=f"{layer}.{each.operand}")
+                for each in program.derived
+            ),
+        )
+        waits.join(named)
+        programs.append(named)
     steps, numbers = waits.in_order()
     return Program(
         tensors=tuple(each for program in programs for each in program.tensors),
@@ -329,21 +324,6 @@ def linked(layers: Sequence[Joint], hardware: Hardware, stay: Collection[str] = 
         doubles=any(each.doubles for each in programs),
         layers=numbers,
         handed=tuple(handed),
-    )
-
-
-def _shifted(program: Program, layer: str, ahead: int) -> Program:
-    """A Program among others: `ahead` steps precede its own, and `layer` stands before the names of its tensors."""
-    return replace(
-        program,
-        tensors=tuple(each.of_layer(layer) for each in program.tensors),
-        buffers=tuple(replace(each, tensor=f"{layer}.{each.tensor}") for each in program.buffers),
-        steps=tuple(each.shifted(layer, ahead) for each in program.steps),
-        constants=tuple(replace(each, tensor=f"{layer}.{each.tensor}") for each in program.constants),
-        derived=tuple(
-            replace(each, tensor=f"{layer}.{each.tensor}", operand=f"{layer}.{each.operand}")
-            for each in program.derived
-        ),
     )
 
 

@@ -1,27 +1,30 @@
-"""Outcomes of layers that stay on chip until they are read: which, and where.
+"""Where tensors are until they are read: which outcomes stay on chip, and what lies in the scratch memory.
 
 An outcome stays where a layer behind reads it word for word as it is made, and where there is room from the layer that
 makes it to the last that reads it there. Whoever cannot read it there reads it from HBM, to which it then goes as well.
+
+What layers make for one another, or for themselves, lies in the scratch memory instead of in HBM, as far as there is
+room. What is left of the room holds operands that are filled several times: prefetches bring them from HBM once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
+from tpusim.machines.lowered import LayerTensor
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.transfers import Fill, Keep, Spill
-from tpusim.machines.tpu.schedule.at_home import Settled, Stays, settled
-from tpusim.machines.tpu.schedule.home import Home, ScatteredError, home_of
+from tpusim.machines.tpu.program.steps import Step
+from tpusim.machines.tpu.program.transfers import Fill, Inbound, Keep, Prefetch, Spill, Tensor, Transfer
+from tpusim.machines.tpu.schedule.home import Home, ScatteredError, Settled, Stays, home_of, settled
 from tpusim.machines.tpu.schedule.joined import FullError, Joint, WordRoom, alike
-from tpusim.machines.tpu.schedule.units import Units
 from tpusim.network.ops.op import OFMAP
-
-Reader = tuple[int, str]
-"""A layer, by its number, and which of its tensors."""
 
 
 class Allocation(NamedTuple):
@@ -33,7 +36,7 @@ class Allocation(NamedTuple):
     base: int
     words: int
     lanes: int
-    readers: tuple[Reader, ...]
+    readers: tuple[LayerTensor, ...]
     spilled: bool
 
 
@@ -65,7 +68,7 @@ class Residence:
             kept = (step.parts for step in self.layers[each.maker].program.steps if isinstance(step, Keep))
             parts = tuple(part for some in kept for part in some)
             fills += [Fill((), program.tensor(name), parts, 0) for at, name in each.readers if at == layer]
-        places = {at: at + len(fills) for at in range(len(program.steps))}
+        places = range(len(fills), len(fills) + len(program.steps))
         steps = (
             (Spill(step.after, step.tensor, step.parts, 0) if isinstance(step, Keep) else step).renumbered(places)
             for step in program.steps
@@ -98,22 +101,16 @@ def residence(layers: Sequence[Joint], hardware: Hardware) -> Residence:
             staying = search.reached(search.without(staying, full.layer))
 
 
-_Plan = frozenset[Reader]
+_Plan = frozenset[LayerTensor]
 """Who is to read on chip."""
-
-
-def _settle(units: Units, read: tuple[tuple[str, Home | None], ...], home: Home | None, over: str) -> Settled | None:
-    try:
-        return settled(units, Stays({name: there for name, there in read if there}, home, over))
-    except ScatteredError:
-        return None
 
 
 class _Search:
     def __init__(self, layers: Sequence[Joint], capacity: int) -> None:
         self.layers, self.capacity = layers, capacity
         # Layers of one shape have the very same units: what is known of one is known of all of them.
-        self._home_of, self._settle = cache(home_of), cache(_settle)
+        self._home_of = cache(home_of)
+        self._known: dict[object, Settled | None] = {}
 
     # ---- what could stay
 
@@ -123,22 +120,19 @@ class _Search:
         return frozenset((layer, name) for layer, sources in enumerate(self._sources) for name in sources)
 
     def reached(self, wanted: _Plan) -> _Plan:
-        """As much of it as layers can reach; what one cannot, others may no longer need."""
+        """As much of it as layers can reach; what one cannot, others may no longer need.
+
+        Of a layer that cannot be as it is to, what it makes goes first, then what it reads.
+        """
         staying = wanted
         for layer in range(len(self.layers)):
-            staying = self._reached_by(layer, staying)
+            if self._over(layer, staying) is None:
+                made, read = self._readers(layer, staying), [(layer, name) for name in self._read_by(layer, staying)]
+                staying = staying.difference(made, read)
+                for readers in (made, *((each,) for each in read)):
+                    more = staying.union(readers)
+                    staying = more if self._over(layer, more) is not None else staying
         return staying if staying == wanted else self.reached(staying)
-
-    def _reached_by(self, layer: int, wanted: _Plan) -> _Plan:
-        """Less of it, as far as a layer cannot be as it is to: what it makes goes first, then what it reads."""
-        if self._over(layer, wanted) is not None:
-            return wanted
-        made, read = self._readers(layer, wanted), [(layer, name) for name in self._read_by(layer, wanted)]
-        staying = wanted.difference(made, read)
-        for readers in (made, *((each,) for each in read)):
-            more = staying.union(readers)
-            staying = more if self._over(layer, more) is not None else staying
-        return staying
 
     @cached_property
     def _sources(self) -> list[dict[str, int]]:
@@ -151,14 +145,14 @@ class _Search:
             first: dict[int, str] = {}
             for name, read in joint.reads.items():
                 maker = number.get(read.names[0]) if read.direct and len(read.names) == 1 else None
-                if maker is not None and self._same(joint.program, name, maker):
+                if (
+                    maker is not None
+                    and alike(joint.program.tensor(name), self.layers[maker].program.tensor(OFMAP))
+                    and self._home(maker) is not None
+                ):
                     first.setdefault(maker, name)
             found.append({name: maker for maker, name in sorted(first.items())})
         return found
-
-    def _same(self, program: Program, name: str, maker: int) -> bool:
-        made = self.layers[maker].program.tensor(OFMAP)
-        return alike(program.tensor(name), made) and self._home(maker) is not None
 
     def _home(self, maker: int) -> Home | None:
         units = self.layers[maker].units
@@ -166,8 +160,13 @@ class _Search:
 
     def _settled(self, layer: int, read: Mapping[str, int], makes: bool, over: str = "") -> Settled | None:
         """A layer where that stays; None where it cannot."""
-        units, homes = self.layers[layer].units, tuple((name, self._home(maker)) for name, maker in read.items())
-        return self._settle(units, homes, self._home(layer) if makes else None, over) if units else None
+        units = self.layers[layer].units
+        homes = tuple((name, home) for name, maker in read.items() if (home := self._home(maker)))
+        key = units, homes, self._home(layer) if makes else None, over
+        if units and key not in self._known:
+            with suppress(ScatteredError):
+                self._known[key] = settled(units, Stays(dict(homes), *key[2:]))
+        return self._known.setdefault(key, None)
 
     # ---- what has room
 
@@ -175,22 +174,19 @@ class _Search:
         """All but the one that is there while a layer runs and saves the least for the time that it takes."""
         readers = {maker: self._readers(maker, staying) for maker in sorted({*map(self._maker, staying)})}
         there = [maker for maker, each in readers.items() if maker <= layer <= each[-1][0]]
-        least = min(there, key=lambda maker: (self._worth(maker, readers[maker]), -self._words(maker)))
-        return staying.difference(readers[least])
+        worth: dict[int, tuple[float, int]] = {}
+        for maker in there:
+            # Trips through HBM that are saved, by the layers for which there must be room.
+            trips = len(readers[maker]) + (not self._leaves(maker, readers[maker]))
+            home = self._home(maker)
+            worth[maker] = trips / (readers[maker][-1][0] - maker + 1), -(home.words if home else 0)
+        return staying.difference(readers[min(there, key=worth.__getitem__)])
 
-    def _worth(self, maker: int, readers: Sequence[Reader]) -> float:
-        """Trips through HBM that are saved, by the layers for which there must be room."""
-        return (len(readers) + (not self._leaves(maker, readers))) / (readers[-1][0] - maker + 1)
-
-    def _leaves(self, maker: int, readers: Sequence[Reader]) -> bool:
+    def _leaves(self, maker: int, readers: Sequence[LayerTensor]) -> bool:
         """Whether an outcome goes to HBM although some read it on chip."""
         name = self.layers[maker].name
         asked = sum(name in read.names for joint in self.layers for read in joint.reads.values())
         return self.layers[maker].leaves or asked > len(readers)
-
-    def _words(self, maker: int) -> int:
-        home = self._home(maker)
-        return home.words if home else 0
 
     def placed(self, staying: _Plan) -> Residence:
         """Everything at its place. Raises FullError."""
@@ -235,13 +231,139 @@ class _Search:
         maker = self._sources[layer][name]
         return self._readers(maker, staying)[-1][0] == layer and self._home(layer) == self._home(maker)
 
-    def _maker(self, reader: Reader) -> int:
+    def _maker(self, reader: LayerTensor) -> int:
         layer, name = reader
         return self._sources[layer][name]
 
-    def _readers(self, maker: int, staying: _Plan) -> tuple[Reader, ...]:
+    def _readers(self, maker: int, staying: _Plan) -> tuple[LayerTensor, ...]:
         """Readers of an outcome, in their order."""
         return tuple(sorted(each for each in staying if self._maker(each) == maker))
 
     def _read_by(self, layer: int, staying: _Plan) -> dict[str, int]:
         return {name: maker for name, maker in self._sources[layer].items() if (layer, name) in staying}
+
+
+# ---- the scratch memory
+
+
+AHEAD = 2
+"""Transfers between a prefetch and the fill that reads what it brings: one would find its data still on the way."""
+
+
+def in_scratch(layers: Sequence[Joint], hardware: Hardware, stay: Collection[str] = ()) -> tuple[Joint, ...]:
+    """Layers that follow one another, with what they make and only they read in the scratch memory; what saves the most
+    for its room goes first. Tensors of full names in `stay` are read where they stay on chip, and never filled.
+    """
+    if hardware.scratch_memory is None:
+        return tuple(layers)
+    room, places = WordRoom(hardware.scratch_memory.capacity_bytes), defaultdict[int, dict[str, int]](dict)
+    # Of tensors, what they keep off the bus of HBM for their room, by whom they are used, their bytes, and how long.
+    lives: list[tuple[float, list[tuple[int, str]], int, range]] = []
+    for users in _users(layers, stay):
+        (first, tensor), (last, _) = users[0], users[-1]
+        size = len(layers[first].program.tensor(tensor).scratch_bytes(hardware.element_bytes))
+        span = range(first, last + 1)
+        moved = sum(
+            step.hbm_bytes
+            for at, name in users
+            for step in layers[at].program.steps
+            if isinstance(step, Transfer) and step.tensor.name == name
+        )
+        lives.append((moved / (size * len(span)), users, size, span))
+    for _, users, size, span in sorted(lives, key=lambda each: -each[0]):
+        starts = 0, *sorted(place.stop for place in room.taken(span))
+        with suppress(FullError):
+            first = room.place(starts, size, span)
+            for at, name in users:
+                places[at][name] = first
+    return tuple(joint._replace(program=_lying(joint.program, places[at])) for at, joint in enumerate(layers))
+
+
+def _users(layers: Sequence[Joint], stay: Collection[str]) -> Iterator[list[tuple[int, str]]]:
+    """The layers that use a tensor, each with what it calls the tensor: the layer that makes it, and, where all who
+    want it are layers that read it element for element, these too.
+    """
+    for maker, (name, program, _, leaves, *_) in enumerate(layers):
+        yield from ([(maker, own)] for own in sorted(program.intermediates - {OFMAP}))
+        made = program.tensor(OFMAP)
+        wanted = [(at, tensor, read) for at, joint in enumerate(layers) for tensor, read in joint.reads.items()
+                  if name in read.names]  # fmt: skip
+        same = all(
+            read.direct and len(read.names) == 1 and alike(layers[at].program.tensor(tensor), made)
+            and f"{layers[at].name}.{tensor}" not in stay
+            for at, tensor, read in wanted
+        )  # fmt: skip
+        if wanted and same and not leaves:
+            yield [(maker, OFMAP), *((at, tensor) for at, tensor, _ in wanted)]
+
+
+def _lying(program: Program, places: Mapping[str, int]) -> Program:
+    """A Program with tensors in the scratch memory, by their names."""
+    if not places:
+        return program
+    tensors = {each.name: replace(each, scratch=places.get(each.name, each.scratch)) for each in program.tensors}
+    steps = (
+        replace(each, tensor=tensors[each.tensor.name]) if isinstance(each, Transfer) else each
+        for each in program.steps
+    )
+    return replace(program, tensors=tuple(tensors.values()), steps=tuple(steps))
+
+
+# ---- operands
+
+
+_Fills: TypeAlias = list[tuple[int, Inbound]]
+"""Some that bring the same, by their numbers."""
+
+
+def prefetched(program: Program, hardware: Hardware, ahead: int = AHEAD) -> Program:
+    """A Program, with operands that it fills several times in the scratch memory, as far as there is room.
+
+    What is filled once still comes from HBM itself.
+    """
+    if hardware.scratch_memory is None:
+        return program
+    taken = (each.scratch_bytes(hardware.element_bytes).stop for each in program.tensors if each.scratch is not None)
+    first, copies = max(taken, default=0), list[Tensor]()
+    same = defaultdict[object, _Fills](list)
+    for at, step in enumerate(program.steps):
+        if isinstance(step, Inbound) and step.hbm_bytes and step.tensor.name not in program.makers:
+            held = step.tensor.name, step.regions, tuple((part.lane, part.items) for part in step.parts)
+            same[held].append((at, step))
+    again = defaultdict[str, list[_Fills]](list)
+    for fills in same.values():
+        if len(fills) > 1:
+            again[fills[0][1].tensor.name].append(fills)
+    due: defaultdict[int, list[tuple[Tensor, _Fills]]] = defaultdict(list)
+    transfers = [at for at, step in enumerate(program.steps) if isinstance(step, Transfer)]
+    # The bytes that have been brought before.
+    spared = {name: sum(step.hbm_bytes for fills in each for _, step in fills[1:]) for name, each in again.items()}
+    for name in sorted(again, key=lambda name: -spared[name] / program.tensor(name).size):
+        copy = replace(program.tensor(name), name=f"{name} in scratch memory", scratch=first)
+        stop = copy.scratch_bytes(hardware.element_bytes).stop
+        if stop <= hardware.scratch_memory.capacity_bytes:
+            copies.append(copy)
+            first = stop
+            for fills in again[name]:
+                earliest, _ = fills[0]
+                due[transfers[max(0, bisect_left(transfers, earliest) - ahead)]].append((copy, fills))
+    return replace(program, tensors=(*program.tensors, *copies), steps=_bringing(program, due)) if copies else program
+
+
+def _bringing(program: Program, due: Mapping[int, Sequence[tuple[Tensor, _Fills]]]) -> tuple[Step, ...]:
+    """The steps, some with prefetches that are `due` ahead of them: of a copy, and the fills that read it."""
+    steps: list[Step] = []
+    places: dict[int, int] = {}
+    near: dict[int, tuple[Tensor, int]] = {}
+    for at, step in enumerate(program.steps):
+        for copy, fills in due.get(at, ()):
+            _, fill = fills[0]
+            near |= {number: (copy, len(steps)) for number, _ in fills}
+            steps.append(Prefetch((), fill.tensor, fill.parts, fill.hbm_bytes, copy, regions=fill.regions))
+        places[at] = len(steps)
+        step = step.renumbered(places)
+        if at in near and isinstance(step, Transfer):
+            copy, brought = near[at]
+            step = replace(step, tensor=copy, after=(*step.after, brought))
+        steps.append(step)
+    return tuple(steps)

@@ -14,7 +14,7 @@ from itertools import accumulate
 from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
-from tpusim.machines.tpu.program.program import Buffer, Planned, Program
+from tpusim.machines.tpu.program.program import Buffer, Program, StepCounts
 from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Vector
 from tpusim.machines.tpu.schedule.units import Area, Key, Moves, Pass, Piece, Unit, Units, VectorWork
 
@@ -201,13 +201,13 @@ class Schedule:
         """The steps that must be over before any slot is used."""
 
     @property
-    def planned(self) -> Planned:
+    def planned(self) -> StepCounts:
         """The steps that `run` will write."""
         passes, steps = sum(unit.passes for unit in self.units), sum(unit.steps for unit in self.units)
         fills = sum(each.piece.steps for entries in self.queue.values() for each in entries)
         transfers = fills + sum(unit.leaves >= 0 for unit in self.units)
         strands = [each.planned for each in self.strands.values()]
-        return Planned(passes, transfers + steps + sum(each.transfers for each in strands))
+        return StepCounts(passes, transfers + steps + sum(each.transfers for each in strands))
 
     def run(self) -> tuple[Step, ...]:
         """All steps: in each gap loads, then a spill whose lag is over, then late loads; behind the gap the acts of its
@@ -379,7 +379,7 @@ class Schedule:
             mine[act.writes].written = last
 
 
-def planned(units: Units) -> Planned:
+def planned(units: Units) -> StepCounts:
     """The steps that the Program of a layer will have, and the elements that it writes and reads again."""
     steps = units.counted() or Schedule(units, link(units)).planned
     return steps._replace(intermediates=units.intermediates)

@@ -16,10 +16,9 @@ from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from tpusim.machines.tpu.program.addresses import Feed
-from tpusim.machines.tpu.program.program import Planned
+from tpusim.machines.tpu.program.program import StepCounts
 from tpusim.machines.tpu.program.steps import NO_SCALARS, Finish, Scalars, Step
-from tpusim.machines.tpu.program.tensor import Tensor
-from tpusim.machines.tpu.program.transfers import Fill, Inbound, Spill
+from tpusim.machines.tpu.program.transfers import Fill, Inbound, Spill, Tensor
 from tpusim.memory.layout import Region
 
 Key: TypeAlias = Any
@@ -258,7 +257,7 @@ class Units(ABC):
         """The steps by which a result leaves its slot: a spill."""
         yield Spill(after, *moves[:3], regions=moves.regions)
 
-    def counted(self) -> Planned | None:
+    def counted(self) -> StepCounts | None:
         """The steps by a formula, for layers whose units are too many to list; None where `scheduler` is to count."""
         return None
 
@@ -295,9 +294,8 @@ def with_the_spill(lag: int) -> Gaps:
     return lambda freed, first, ahead: range(freed + lag, freed + lag + 1) if freed >= 0 else range(1)
 
 
-def at_once(freed: int, first: int, ahead: int) -> range:
-    """As soon as the slot is free."""
-    return range(freed + 1, freed + 2)
+at_once = with_the_spill(1)
+"""As soon as the slot is free."""
 
 
 def with_the_one_ahead(freed: int, first: int, ahead: int) -> range:

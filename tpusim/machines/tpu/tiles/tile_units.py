@@ -22,7 +22,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.vector_units import feed, in_turn, nested
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed
 from tpusim.machines.tpu.program.program import Derived
-from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
+from tpusim.machines.tpu.program.transfers import Along, Part, Tensor
 from tpusim.machines.tpu.schedule.units import (
     Act,
     Area,
