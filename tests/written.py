@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
+from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering
 from tpusim.machines.tpu.program.program import Lowered, Planned
 from tpusim.machines.tpu.program.tensor import Tensor

@@ -17,7 +17,7 @@ from tpusim.base.errors import CheckFailed
 from tpusim.flow.engines import ENGINES, Task, unwatched
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
+from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed

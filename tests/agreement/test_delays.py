@@ -22,8 +22,7 @@ from tpusim.machines.tpu.cut.reduction import TapGroups
 from tpusim.machines.tpu.definition import word_cycles
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering import explicit
-from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
-from tpusim.machines.tpu.lowering.convolution import Cutting, convolved
+from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST, Cutting, convolved
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program

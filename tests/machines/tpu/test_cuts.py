@@ -17,11 +17,11 @@ from tests.strategies import conv, fills, layers, machine, machines, spills
 from tpusim import load_hardware, load_workload
 from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu import event
+from tpusim.machines.tpu.cut.dense import Dense, DenseTaps
 from tpusim.machines.tpu.cut.plan import Plan
 from tpusim.machines.tpu.cut.reduction import TapGroups
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.convolution import plan_of
-from tpusim.machines.tpu.lowering.dense import Dense, DenseTaps
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, planned_of
 from tpusim.machines.tpu.program.addresses import Counter, Counters, boxes_of
 from tpusim.machines.tpu.sections import MappingPolicy

@@ -21,7 +21,7 @@ from tpusim.flow.verify import expected, operands_of
 from tpusim.machines.lowered import Cycle
 from tpusim.machines.tpu import definition, event
 from tpusim.machines.tpu.description import load_hardware
-from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
+from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
 from tpusim.machines.tpu.observation.timeline import unwatched
 from tpusim.machines.tpu.observation.timing import Timing
 from tpusim.machines.tpu.register import RegisterMachine, trace

@@ -16,8 +16,7 @@ from tpusim.machines.tpu.cut.geometry import MapAxis
 from tpusim.machines.tpu.cut.plan import Plan, portions
 from tpusim.machines.tpu.cut.reduction import TapGroups
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
-from tpusim.machines.tpu.lowering.convolution import Convolution, plan_of
+from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST, Convolution, plan_of
 from tpusim.machines.tpu.schedule.scheduler import buffers, link
 from tpusim.network.ops.array_op import Gemm
 from tpusim.network.ops.op import Op

@@ -16,7 +16,7 @@ from tpusim.machines.tpu.cut.plan import Plan, even_extents
 from tpusim.machines.tpu.cut.reduction import TapGroups
 from tpusim.machines.tpu.cut.tiling import word_groups
 from tpusim.machines.tpu.description import Hardware, load_hardware
-from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
+from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
 from tpusim.machines.tpu.search.candidates import Candidates
 from tpusim.machines.tpu.search.search import TOLERANCE, choose
 from tpusim.network.ops.op import Op

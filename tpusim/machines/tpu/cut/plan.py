@@ -13,11 +13,9 @@ from itertools import accumulate, groupby, product
 from math import ceil, prod
 from typing import ClassVar
 
-from tpusim.machines.tpu.cut.geometry import ConvShape, InStrips, shifted
-from tpusim.machines.tpu.cut.pace import Sizes, preparing
+from tpusim.machines.tpu.cut.geometry import ConvShape, InStrips, padded_map, shifted, stored_ifmap
 from tpusim.machines.tpu.cut.reduction import Chunk, Cut, Place, ReductionPass, Tap, as_coordinates
-from tpusim.machines.tpu.cut.stored import padded_map, stored_ifmap
-from tpusim.machines.tpu.cut.tiling import Tiling, col_folds, weight_words, word_groups
+from tpusim.machines.tpu.cut.tiling import Sizes, Tiling, col_folds, preparing, weight_words, word_groups
 from tpusim.machines.tpu.definition import word_cycles
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneGroup, boxes_of

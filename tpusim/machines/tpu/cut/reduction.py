@@ -14,8 +14,7 @@ from itertools import accumulate, groupby, pairwise
 from typing import NamedTuple, Protocol
 
 from tpusim.base.words import counted
-from tpusim.machines.tpu.cut.geometry import ConvShape
-from tpusim.machines.tpu.cut.stored import taps_on_chip
+from tpusim.machines.tpu.cut.geometry import ConvShape, taps_on_chip
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.tensor import Coordinates
 

@@ -20,14 +20,12 @@ from tpusim.base.errors import CapacityError, Problem
 from tpusim.base.units import SIZE
 from tpusim.base.words import counted
 from tpusim.machines.tpu.cut.geometry import ConvShape, MapAxis, padded, shape_of, shifted
-from tpusim.machines.tpu.cut.pace import Demand
 from tpusim.machines.tpu.cut.plan import Block, Patch, Plan
 from tpusim.machines.tpu.cut.reduction import Chunk, Cut, Place, ReductionPass, Run, Tap, numbered
-from tpusim.machines.tpu.cut.tiling import Counts, Tiling, wanted_by
+from tpusim.machines.tpu.cut.tiling import Counts, Demand, Tiling, wanted_by
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.convolution import Cutting, draft_of, tilings_by
-from tpusim.machines.tpu.lowering.drafts import Draft
-from tpusim.machines.tpu.lowering.words import explanation_of
+from tpusim.machines.tpu.lowering.drafts import Draft, explanation_of
 from tpusim.machines.tpu.program.addresses import BankFeed, Counter, Counters, Feed, LaneGroup
 from tpusim.machines.tpu.program.program import Explanation
 from tpusim.machines.tpu.program.tensor import BankPart

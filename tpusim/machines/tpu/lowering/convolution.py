@@ -1,6 +1,14 @@
 """Convolutions in blocks, passes and chunks, whichever way their reduction is cut: a `Plan` as units.
 
-Patches of the ifmap and sections of the weights come, passes go over blocks, sums of a block go.
+Patches of the ifmap and sections of the weights come, passes go over blocks, sums of a block go. A lowering of plain
+convolutions is a way to cut:
+
+* Channel-first implicit im2col (paper sections III-IV): every tap of the filter is a 1x1 convolution; its passes read
+  the ifmap where it lies, at shifted addresses. The lowered matrix never exists.
+* The same with bundles for groups: several channel groups stand side by side in the rows and columns of a pass. The
+  weights that would join a group's rows to another's columns are zero, and come from nowhere. Where no two groups fit,
+  it is channel-first.
+* Implicit GEMM and channel-last, whose passes end wherever they are full (`cut/dense`).
 """
 
 from __future__ import annotations
@@ -10,15 +18,15 @@ from dataclasses import replace
 from functools import cache, cached_property, lru_cache, partial
 from typing import Any, TypeAlias
 
-from tpusim.machines.tpu.cut.geometry import ConvShape, shape_of
-from tpusim.machines.tpu.cut.plan import Patch, Plan, even, growing
-from tpusim.machines.tpu.cut.reduction import Cut
-from tpusim.machines.tpu.cut.tiling import MOST_PIECES
+from tpusim.machines.tpu.cut.dense import DENSE, Dense, DenseTaps, Transposed
+from tpusim.machines.tpu.cut.geometry import ConvShape, packed, shape_of
+from tpusim.machines.tpu.cut.plan import Patch, Plan, even, even_extents, growing
+from tpusim.machines.tpu.cut.reduction import Cut, TapGroups
+from tpusim.machines.tpu.cut.tiling import MOST_PIECES, col_folds
 from tpusim.machines.tpu.cut.traffic import Traffic
 from tpusim.machines.tpu.definition import frame_of, stream_clients
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.drafts import Draft
-from tpusim.machines.tpu.lowering.words import explanation_of
+from tpusim.machines.tpu.lowering.drafts import Draft, LeftTo, Lowering, explanation_of
 from tpusim.machines.tpu.program.program import Explanation, Lowered, Planned, Program
 from tpusim.machines.tpu.schedule.units import Area, Moves, Pass, Piece, Policy, SlotNeed, Touch, Unit, Units, beside
 from tpusim.machines.tpu.search.candidates import Candidates
@@ -263,3 +271,63 @@ def plans_of(cutting: Cutting, layer: ArrayOp, batch: int, hardware: Hardware) -
 def tilings_by(cut: Cut, hardware: Hardware, among: type[Candidates] = Candidates) -> tuple[Ranked, ...]:
     """The tilings of what is cut to choose from. A layer is asked how many steps it takes before it is lowered."""
     return tilings_of(cut.shape, hardware, cut, among)
+
+
+# ---- lowerings that are a way to cut
+
+
+def by_taps(shape: ConvShape, hardware: Hardware) -> Cut:
+    """What the policy says of a layer's taps; where there is nothing to stack, groups of one tap."""
+    mapping = hardware.mapping
+    if packed(shape, hardware):
+        return Transposed(shape, hardware)
+    if shape.taps > 1 and shape.channels % hardware.array.rows and mapping.multi_tile in DENSE:
+        return DenseTaps(shape, hardware)
+    return TapGroups(shape, hardware)
+
+
+@lru_cache(maxsize=1 << 12)
+def by_bundles(shape: ConvShape, hardware: Hardware) -> Cut:
+    """The cut of the bundles with the fewest passes for all groups; of several, the largest."""
+    array = hardware.array
+    room = max(1, min(array.rows // shape.channels, array.cols // shape.out_channels))
+    sizes = (size for size in reversed(even_extents(shape.groups)) if size <= room)
+
+    def passes(bundles: Cut) -> int:
+        columns = len(col_folds(bundles.shape.out_channels, hardware))
+        return bundles.shape.groups * columns * bundles.groups * bundles.folds
+
+    return min((by_taps(shape.bundled(size), hardware) for size in sizes), key=passes)
+
+
+CHANNEL_FIRST = Lowering(
+    "channel_first",
+    "implicit im2col, tap by tap: a pass multiplies all pixels by one tap of the filter, or by a few",
+    partial(convolved, by_taps),
+    banks=True,
+    instead={"conv_transpose2d": "stride_phases", "deform_conv2d": "deformable"},
+    ignores=frozenset({"transformation", "k_order"}),
+)
+BLOCK_DIAGONAL = Lowering(
+    "block_diagonal",
+    "channel_first with several channel groups in a pass, side by side: grouped and depthwise layers",
+    partial(convolved, by_bundles),
+    banks=True,
+    left=LeftTo(CHANNEL_FIRST, lambda layer, batch: layer.convolution(batch)[0].groups == 1),
+    ignores=CHANNEL_FIRST.ignores,
+)
+_UNKNOWN_TO_DENSE = frozenset({"transformation", "multi_tile", "transposed_channels"})
+IMPLICIT_GEMM = Lowering(
+    "implicit_gemm",
+    "implicit im2col cut into passes of one length, wherever a tap of the filter ends",
+    partial(convolved, lambda shape, hardware: Dense(shape, hardware, hardware.mapping.k_order)),
+    banks=True,
+    ignores=_UNKNOWN_TO_DENSE,
+)
+CHANNEL_LAST = Lowering(
+    "channel_last",
+    "implicit im2col whose passes go through the taps of a channel, then of the next",
+    partial(convolved, partial(Dense, k_order="taps_fastest")),
+    banks=True,
+    ignores=_UNKNOWN_TO_DENSE | {"k_order"},
+)

@@ -17,16 +17,15 @@ import numpy as np
 from tpusim.base.errors import UnsuitableError
 from tpusim.base.units import SIZE
 from tpusim.base.words import counted
+from tpusim.machines.tpu.cut.geometry import padded_map
 from tpusim.machines.tpu.cut.plan import CHANNEL, Block, Patch, Plan
 from tpusim.machines.tpu.cut.reduction import Chunk
-from tpusim.machines.tpu.cut.stored import padded_map
 from tpusim.machines.tpu.definition import ready_delay
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.convolution import Convolution, Load
-from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, one_draft
+from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, explanation_of, one_draft
 from tpusim.machines.tpu.lowering.sampling import CORNERS, OPERATION, LaneRun, SampledTaps, kinds_of, sampling_of
-from tpusim.machines.tpu.lowering.vector_units import feed, in_turn
-from tpusim.machines.tpu.lowering.words import explanation_of
+from tpusim.machines.tpu.lowering.vector import feed, in_turn
 from tpusim.machines.tpu.program.addresses import ElementTable, Feed, LaneGroup, Picked, pointer_bytes, pointers_a_word
 from tpusim.machines.tpu.program.program import Constant, Explanation, Program
 from tpusim.machines.tpu.program.tensor import Along, Part, Tensor

@@ -18,18 +18,15 @@ from itertools import product
 from tpusim.base.errors import CapacityError
 from tpusim.base.units import SIZE
 from tpusim.base.words import counted
-from tpusim.machines.tpu.cut.geometry import ConvShape, MapAxis, shape_of, shifted
+from tpusim.machines.tpu.cut.dense import OnChip
+from tpusim.machines.tpu.cut.geometry import ConvShape, MapAxis, padded_map, shape_of, shifted
 from tpusim.machines.tpu.cut.plan import CHANNEL, Block, Patch, Plan, halves, portions, taps_of, walk_of
 from tpusim.machines.tpu.cut.reduction import Tap, TapGroups, neighbours
-from tpusim.machines.tpu.cut.stored import padded_map
 from tpusim.machines.tpu.cut.tiling import too_small, word_groups
 from tpusim.machines.tpu.cut.traffic import Traffic
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering import channel_first
-from tpusim.machines.tpu.lowering.convolution import Convolution, convolved, is_a_product, tilings_by
-from tpusim.machines.tpu.lowering.dense import OnChip
-from tpusim.machines.tpu.lowering.drafts import Draft, LeftTo, Lowering
-from tpusim.machines.tpu.lowering.words import explanation_of
+from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST, Convolution, convolved, is_a_product, tilings_by
+from tpusim.machines.tpu.lowering.drafts import Draft, LeftTo, Lowering, explanation_of
 from tpusim.machines.tpu.program.addresses import Counters, Feed, LaneGroup
 from tpusim.machines.tpu.program.program import Explanation, Lowered, Program
 from tpusim.machines.tpu.program.tensor import Along, Coordinates, Part, Tensor
@@ -486,6 +483,6 @@ EXPLICIT = Lowering(
     "explicit",
     "im2col proper: the lowered matrix is written, to HBM unless told otherwise, and then multiplied",
     ways,
-    left=LeftTo(channel_first.CHANNEL_FIRST, is_a_product),
+    left=LeftTo(CHANNEL_FIRST, is_a_product),
     ignores=_ignored,
 )

@@ -27,10 +27,15 @@ from tpusim.machines.tpu.cut.plan import Plan
 from tpusim.machines.tpu.cut.reduction import Cut
 from tpusim.machines.tpu.cut.tiling import Counts, Tiling
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering import channel_first
-from tpusim.machines.tpu.lowering.convolution import Convolution, draft_of, is_a_product, tilings_by
-from tpusim.machines.tpu.lowering.drafts import Draft, LeftTo, Lowering
-from tpusim.machines.tpu.lowering.words import explanation_of
+from tpusim.machines.tpu.lowering.convolution import (
+    CHANNEL_FIRST,
+    Convolution,
+    by_taps,
+    draft_of,
+    is_a_product,
+    tilings_by,
+)
+from tpusim.machines.tpu.lowering.drafts import Draft, LeftTo, Lowering, explanation_of
 from tpusim.machines.tpu.program.addresses import (
     AddressTable,
     Counter,
@@ -303,7 +308,7 @@ def _tables(plan: Plan) -> tuple[list[int], dict[tuple[int, int], list[int]]]:
 
 def plans_of(layer: ArrayOp, batch: int, hardware: Hardware) -> list[tuple[Plan, Ranked]]:
     """The plans of such tilings, with their ranks."""
-    cut = channel_first.cut(shape_of(layer, batch, hardware), hardware)
+    cut = by_taps(shape_of(layer, batch, hardware), hardware)
     return [(Plan(cut.shape, hardware, rank.tiling, cut), rank) for rank in _found(cut, hardware)]
 
 
@@ -365,6 +370,6 @@ INDIRECT = Lowering(
     "indirect",
     "channel_first whose every address is read from a table of pointers",
     ways,
-    left=LeftTo(channel_first.CHANNEL_FIRST, is_a_product),
-    ignores=channel_first.CHANNEL_FIRST.ignores,
+    left=LeftTo(CHANNEL_FIRST, is_a_product),
+    ignores=CHANNEL_FIRST.ignores,
 )

@@ -18,7 +18,7 @@ from tpusim.base.errors import CapacityError, UnsuitableError
 from tpusim.machines.tpu.cut.tiling import col_folds
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft
-from tpusim.machines.tpu.lowering.vector_units import feed, in_turn
+from tpusim.machines.tpu.lowering.vector import feed, in_turn
 from tpusim.machines.tpu.program.program import Planned
 from tpusim.machines.tpu.program.steps import Finish, Scalars
 from tpusim.machines.tpu.program.tensor import Along, Part, Tensor

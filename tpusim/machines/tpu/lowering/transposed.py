@@ -40,8 +40,7 @@ from tpusim.machines.tpu.cut.plan import (
 from tpusim.machines.tpu.cut.reduction import Place, ReductionPass, Tap, TapGroups, as_coordinates, stacked
 from tpusim.machines.tpu.cut.tiling import col_folds
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering import channel_first
-from tpusim.machines.tpu.lowering.convolution import draft_of, tilings_by
+from tpusim.machines.tpu.lowering.convolution import by_taps, draft_of, tilings_by
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering
 from tpusim.machines.tpu.program.addresses import Counter, Counters
 from tpusim.machines.tpu.program.tensor import Along, Coordinates, Part
@@ -368,7 +367,7 @@ def by_zeros(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
     """
     shape = cells_of(layer, batch, hardware)
     row, col = cell_axes(shape)
-    cut = channel_first.cut(replace(shape, cell=row.spread * col.spread), hardware)
+    cut = by_taps(replace(shape, cell=row.spread * col.spread), hardware)
     rank, *_ = tilings_by(cut, hardware)
     plan = InsertedPlan(cut.shape, hardware, rank.tiling, cut)
     rows, cols = counted(row.spread - 1, "row"), counted(col.spread - 1, "column")

@@ -17,10 +17,10 @@ from tpusim.base.errors import CapacityError, Problem
 from tpusim.machines.tpu.cut.geometry import InStrips, MapAxis, in_strips, padded
 from tpusim.machines.tpu.cut.plan import CHANNEL, COL, IMAGE, ROW, Block, Patch, patch_of, portions
 from tpusim.machines.tpu.cut.tiling import Tiling
-from tpusim.machines.tpu.cut.turned import PixelsInLanes, Turn, TurnedMap, boxes_of, turn_of
+from tpusim.machines.tpu.cut.traffic import PixelsInLanes, Turn, TurnedMap, boxes_of, turn_of
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, one_draft
-from tpusim.machines.tpu.lowering.vector_units import IGNORED, MapSource, Portion, VectorUnits, feed
+from tpusim.machines.tpu.lowering.vector import IGNORED, MapSource, Portion, VectorUnits, feed
 from tpusim.machines.tpu.program.addresses import Counter, Counters
 from tpusim.machines.tpu.program.operations import Arity, work_of
 from tpusim.machines.tpu.program.program import Explanation

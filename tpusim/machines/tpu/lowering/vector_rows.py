@@ -13,16 +13,14 @@ from typing import NamedTuple
 
 from tpusim.base.words import counted
 from tpusim.machines.tpu.cut.geometry import MapAxis, padded, shifted
-from tpusim.machines.tpu.cut.pace import delay_of
 from tpusim.machines.tpu.cut.plan import CHANNEL, IMAGE, portions
-from tpusim.machines.tpu.cut.tiling import MOST_PIECES, fitting, word_groups
+from tpusim.machines.tpu.cut.tiling import MOST_PIECES, delay_of, fitting, word_groups
 from tpusim.machines.tpu.cut.traffic import Traffic
 from tpusim.machines.tpu.definition import beat_of
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, one_draft
+from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, memory_of, one_draft
+from tpusim.machines.tpu.lowering.vector import IGNORED, feed, in_turn
 from tpusim.machines.tpu.lowering.vector_ops import Maps
-from tpusim.machines.tpu.lowering.vector_units import IGNORED, feed, in_turn
-from tpusim.machines.tpu.lowering.words import memory_of
 from tpusim.machines.tpu.program.addresses import Counters
 from tpusim.machines.tpu.program.operations import Arity, work_of
 from tpusim.machines.tpu.program.program import Explanation

@@ -16,12 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import product
 from math import prod
 
 from tpusim.base.words import counted
-from tpusim.machines.tpu.cut.geometry import ConvShape, padded
+from tpusim.machines.tpu.cut.geometry import ConvShape, channels_in_lanes, images_in_lanes, padded, taps_on_chip
 from tpusim.machines.tpu.cut.reduction import (
     Chunk,
     Place,
@@ -33,13 +33,7 @@ from tpusim.machines.tpu.cut.reduction import (
     numbered,
     portions_within,
 )
-from tpusim.machines.tpu.cut.stored import channels_in_lanes, images_in_lanes, taps_on_chip
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.convolution import convolved
-from tpusim.machines.tpu.lowering.drafts import Lowering
-
-IGNORED = frozenset({"transformation", "multi_tile", "transposed_channels"})
-"""Fields below `mapping` that mean nothing to a dense cut of a reduction in lanes."""
 
 Row = tuple[Tap, int]
 """What an array row of a pass has: a tap and a channel."""
@@ -340,28 +334,3 @@ class OnChip(Dense):
     def chunks(self, groups: int, folds: int) -> tuple[Chunk, ...]:
         """`groups` passes at a time."""
         return tuple(replace(chunk, scattered=True) for chunk in super().chunks(groups, folds))
-
-
-# ---- lowerings that cut so
-
-
-def _cut(shape: ConvShape, hardware: Hardware) -> Dense:
-    return Dense(shape, hardware, hardware.mapping.k_order)
-
-
-IMPLICIT_GEMM = Lowering(
-    "implicit_gemm",
-    "implicit im2col cut into passes of one length, wherever a tap of the filter ends",
-    partial(convolved, _cut),
-    banks=True,
-    ignores=IGNORED,
-)
-
-
-CHANNEL_LAST = Lowering(
-    "channel_last",
-    "implicit im2col whose passes go through the taps of a channel, then of the next",
-    partial(convolved, partial(Dense, k_order="taps_fastest")),
-    banks=True,
-    ignores=IGNORED | {"k_order"},
-)
