@@ -21,9 +21,10 @@ from itertools import product
 from math import prod
 
 from tpusim.base.words import counted
-from tpusim.machines.tpu.cut.geometry import ConvShape, channels_in_lanes, images_in_lanes, padded, taps_on_chip
+from tpusim.machines.tpu.cut.geometry import channels_in_lanes, images_in_lanes, padded, taps_on_chip
 from tpusim.machines.tpu.cut.reduction import (
     Chunk,
+    Cut,
     Place,
     ReductionPass,
     Run,
@@ -33,25 +34,20 @@ from tpusim.machines.tpu.cut.reduction import (
     numbered,
     portions_within,
 )
-from tpusim.machines.tpu.description import Hardware
 
 Row = tuple[Tap, int]
 """What an array row of a pass has: a tap and a channel."""
 
 
 @dataclass(frozen=True)
-class Dense:
+class Dense(Cut):
     """Row r of pass p has element p * block_k + r of K, in the order `k_order`.
 
     A lane has other channels from pass to pass: it holds as many places as it has different ones in a chunk.
     """
 
-    shape: ConvShape
-    hardware: Hardware
     k_order: str = "channels_fastest"
-    folds = 1
     copies = True
-    ruled = None
 
     @cached_property
     def block_k(self) -> int:
@@ -74,32 +70,17 @@ class Dense:
         return min(least, key=lambda size: (copies(size), size))
 
     @property
-    def transposed(self) -> bool:
-        """No: lanes have copies."""
-        return False
-
-    @property
     def groups(self) -> int:
         """Passes."""
         return len(self._rows)
 
     row_folds = groups
 
-    @property
-    def together(self) -> int:
-        """All passes, or one where each has the points of its own taps."""
-        return 1 if self.by_tap else self.groups
-
     @cached_property
     def per_fold(self) -> float:
         """Channels that a place has, the mean of all."""
         places = [place for chunk in self.chunks(self.together, 1) for place in chunk.places]
         return sum(place.brought for place in places) / len(places)
-
-    @cached_property
-    def multi_tile(self) -> int:
-        """Taps in a pass, at most."""
-        return max(len({run.tap for run in each.runs}) for each in self._whole.passes)
 
     @property
     def stacked(self) -> str:
@@ -115,20 +96,15 @@ class Dense:
         """As many passes as need no more of either."""
         if taps is None and channels is None:
             return None, None
-        return most_together(self._whole.passes, taps, channels), 1
+        return most_together(self.whole.passes, taps, channels), 1
 
     def folded(self, into: str) -> str:
         """Portions of K, in words."""
         return f"{counted(self.groups, 'portion')} of K for {into}"
 
     def size_of(self, groups: int) -> str:
-        """So many groups, in words."""
+        """A number of passes, in words."""
         return "1 pass" if groups == 1 else f"{groups} passes"
-
-    @cached_property
-    def _whole(self) -> Chunk:
-        (chunk,) = self.chunks(self.groups, 1)
-        return chunk
 
     def _chunk(self, passes: Sequence[Sequence[Row]]) -> tuple[list[ReductionPass], list[Place]]:
         held: list[dict[Row, int]] = [{} for _ in range(max(map(len, passes)))]
@@ -170,11 +146,6 @@ class Dense:
             channel, tap = divmod(at, self.shape.taps)
             return tap, channel
         return divmod(at, self.shape.channels)
-
-    @property
-    def by_tap(self) -> bool:
-        """Whether a lane holds points of one tap only."""
-        return self.hardware.mapping.fetch == "per_tap" and self.shape.taps > 1
 
     @property
     def _size(self) -> int:
@@ -222,12 +193,12 @@ class DenseTaps(Dense):
     @cached_property
     def per_fold(self) -> float:
         """Channels for each place, if all came at once."""
-        return self.shape.channels / len(self._whole.places)
+        return self.shape.channels / len(self.whole.places)
 
     @property
     def stacked(self) -> str:
         """What is told of the taps of a pass."""
-        split = any(len(run.channels) < self.shape.channels for each in self._whole.passes for run in each.runs)
+        split = any(len(run.channels) < self.shape.channels for each in self.whole.passes for run in each.runs)
         words = f"up to {self.multi_tile} stacked in a pass{', split where it is full' if split else ''} (dense)"
         told = [words] if self.multi_tile > 1 else []
         told += ["weights lie with their input channels in lanes: no two taps share a pass"] if self._alone else []

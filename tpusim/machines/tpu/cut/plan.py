@@ -254,59 +254,6 @@ OUT_CHANNEL, K = range(2)
 
 
 @dataclass(frozen=True)
-class Weights:
-    """The weights of all passes of a shape, W = `word` of a column in every word of a lane."""
-
-    shape: ConvShape
-    passes: Sequence[ReductionPass]
-    word: int
-
-    def parts(self, at: Columns, group: int, number: int, base: int) -> tuple[Part, ...]:
-        """The weights of a pass for some columns, from word `base` on: an output channel a lane.
-
-        In a bundle each begins where the rows of its own group do, so that what other rows ask of it the filter does
-        not have: zero.
-        """
-        shape, own = self.shape, self._groups_of(at.channels)
-        lane = [Along(OUT_CHANNEL, shifted(at.channels, group * shape.out_channels))]
-        if any(own):
-            apart = -prod(shape.tensors.filter[1:])
-            lane.append(Along(K, tuple([apart * each for each in own])))
-        return (Part(base, (0,), tuple(lane), (self.rows[number],), self.word),)
-
-    def count(self, at: Columns, group: int, numbers: range) -> int:
-        """The weights of some passes that come from HBM: without the zeros of a bundle."""
-        shape = self.shape
-        if shape.bundle == 1:
-            return sum(self.passes[number].rows for number in numbers) * len(at.channels)
-        left = shape.tensors.filter[0] * shape.bundle // shape.out_channels - group * shape.bundle
-        columns = collections.Counter(own for own in self._groups_of(at.channels) if own < left)
-        return sum(self._row_groups[number][own] * count for number in numbers for own, count in columns.items())
-
-    @cached_property
-    def rows(self) -> list[Along]:
-        """The k of the filter whose weight stands in each array row of a pass; of a bundle, group after group."""
-        width, taps, size = self.shape.col.kernel, self.shape.taps, self.shape.channels // self.shape.bundle
-        found = []
-        for each in self.passes:
-            taps_of = ((c, run.tap[0] * width + run.tap[1]) for run in each.runs for c in run.channels)
-            ks = [(c // size * taps + tap) * size + c % size for c, tap in taps_of]
-            found.append(Along(K, as_coordinates(ks)))
-        return found
-
-    def _groups_of(self, columns: range) -> list[int]:
-        """The group in its bundle of each output channel."""
-        size = self.shape.out_channels // self.shape.bundle
-        return [column // size for column in columns] if self.shape.bundle > 1 else [0]
-
-    @cached_property
-    def _row_groups(self) -> list[collections.Counter[int]]:
-        """How many array rows of each pass every group of a bundle has."""
-        size = self.shape.channels // self.shape.bundle
-        return [collections.Counter(c // size for run in each.runs for c in run.channels) for each in self.passes]
-
-
-@dataclass(frozen=True)
 class Plan:
     """How a layer is cut up. Vector memory: ifmap buffers, then filter buffers, then partial sums.
 
@@ -347,15 +294,56 @@ class Plan:
         """The passes that add up to one output block."""
         return tuple(each for chunk in self.chunks for each in chunk.passes)
 
+    # ---- weights, a word of a lane as many of its column as it has elements
+
+    def weights(self, at: Columns, group: int, number: int, base: int) -> tuple[Part, ...]:
+        """The weights of a pass for some columns, from word `base` on: an output channel a lane.
+
+        In a bundle each begins where the rows of its own group do, so that what other rows ask of it the filter does
+        not have: zero.
+        """
+        shape, own = self.shape, self._groups_of(at.channels)
+        lane = [Along(OUT_CHANNEL, shifted(at.channels, group * shape.out_channels))]
+        if any(own):
+            apart = -prod(shape.tensors.filter[1:])
+            lane.append(Along(K, tuple([apart * each for each in own])))
+        return (Part(base, (0,), tuple(lane), (self._rows[number],), self.hardware.vector_memory.word_elements),)
+
+    def weights_brought(self, at: Columns, group: int, numbers: range) -> int:
+        """The weights of some passes that come from HBM: without the zeros of a bundle."""
+        shape = self.shape
+        if shape.bundle == 1:
+            return sum(self.passes[number].rows for number in numbers) * len(at.channels)
+        left = shape.tensors.filter[0] * shape.bundle // shape.out_channels - group * shape.bundle
+        columns = collections.Counter(own for own in self._groups_of(at.channels) if own < left)
+        return sum(self._row_groups[number][own] * count for number in numbers for own, count in columns.items())
+
+    @cached_property
+    def _rows(self) -> list[Along]:
+        """The k of the filter whose weight stands in each array row of a pass; of a bundle, group after group."""
+        width, taps, size = self.shape.col.kernel, self.shape.taps, self.shape.channels // self.shape.bundle
+        found = []
+        for each in self.passes:
+            taps_of = ((c, run.tap[0] * width + run.tap[1]) for run in each.runs for c in run.channels)
+            ks = [(c // size * taps + tap) * size + c % size for c, tap in taps_of]
+            found.append(Along(K, as_coordinates(ks)))
+        return found
+
+    @cached_property
+    def _row_groups(self) -> list[collections.Counter[int]]:
+        """How many array rows of each pass every group of a bundle has."""
+        size = self.shape.channels // self.shape.bundle
+        return [collections.Counter(c // size for run in each.runs for c in run.channels) for each in self.passes]
+
+    def _groups_of(self, columns: range) -> list[int]:
+        """The group in its bundle of each output channel."""
+        size = self.shape.out_channels // self.shape.bundle
+        return [column // size for column in columns] if self.shape.bundle > 1 else [0]
+
     @cached_property
     def pass_words(self) -> list[int]:
         """Words a lane needs for the weights of each pass."""
         return weight_words(self.passes, self.hardware)
-
-    @cached_property
-    def weights(self) -> Weights:
-        """Which of them stands where."""
-        return Weights(self.shape, self.passes, self.hardware.vector_memory.word_elements)
 
     @cached_property
     def weight_offsets(self) -> list[int]:

@@ -6,12 +6,13 @@ channel-first (paper sections III-IV, VII): a pass has a few taps over one porti
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import accumulate, groupby, pairwise
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple
 
 from tpusim.base.words import counted
 from tpusim.machines.tpu.cut.geometry import ConvShape, taps_on_chip
@@ -218,66 +219,98 @@ def stacked(taps: Sequence[Tap], channels: range, place: int, outcome: int = 0) 
     return ReductionPass.of(runs, outcome)
 
 
-class Cut(Protocol):
+@dataclass(frozen=True)
+class Cut(ABC):
     """A way to cut the reduction, as a grid of passes: `folds` row folds of `groups` groups each.
 
     Attributes:
         shape: what is cut: the convolution, or the same with channel groups in bundles.
-        folds: places that the whole reduction takes, where that can be told by counting; else 1.
-        together: groups that may be filled together; fewer than `groups` where each tap comes by itself.
-        row_folds: portions of K or of the channels, as people are told.
+        hardware: the machine whose policy says how.
         copies: whether lanes hold the ifmap so many times that their ports may bound its fill.
-        transposed: whether the vector unit transposes the words of a pixel for each pass, so that no lane needs a copy.
-        per_fold: channels that HBM hands out for all folds of a group together, roughly.
-        multi_tile: taps in a pass, at most.
-        stacked: what people are told of a pass.
-        ruled: the cut that the rule would make, where another is forced.
     """
-
-    @property
-    def shape(self) -> ConvShape: ...
-    @property
-    def folds(self) -> int: ...
-    @property
-    def groups(self) -> int: ...
-    @property
-    def together(self) -> int: ...
-    @property
-    def row_folds(self) -> int: ...
-    @property
-    def copies(self) -> bool: ...
-    @property
-    def transposed(self) -> bool: ...
-    @property
-    def per_fold(self) -> float: ...
-    @property
-    def multi_tile(self) -> int: ...
-    @property
-    def stacked(self) -> str: ...
-    @property
-    def ruled(self) -> Cut | None: ...
-    def __hash__(self) -> int: ...
-    def chunks(self, groups: int, folds: int) -> tuple[Chunk, ...]:
-        """The passes, some `groups` and `folds` at a time."""
-
-    def held(self, taps: int | None, channels: int | None) -> tuple[int | None, int | None]:
-        """The groups and folds on chip together, where at most `taps` and `channels` are to be; None: any."""
-
-    def folded(self, into: str) -> str:
-        """The portions that what goes `into` the layer is cut into, in words."""
-
-    def size_of(self, groups: int) -> str:
-        """So many groups, in words."""
-
-
-@dataclass(frozen=True)
-class TapGroups:
-    """Taps stacked in groups (multi-tile), times row folds; a fold is a place, in a copy for each tap stacked."""
 
     shape: ConvShape
     hardware: Hardware
-    copies = False
-    transposed = False
+    copies: ClassVar[bool] = False
+
+    @property
+    @abstractmethod
+    def groups(self) -> int:
+        """Groups of each row fold."""
+
+    @abstractmethod
+    def chunks(self, groups: int, folds: int) -> tuple[Chunk, ...]:
+        """The passes, some `groups` and `folds` at a time."""
+
+    @property
+    def folds(self) -> int:
+        """Places that the whole reduction takes, where that can be told by counting; else 1."""
+        return 1
+
+    @property
+    def together(self) -> int:
+        """Groups that may be filled together: all, or one where each tap is fetched for itself."""
+        return 1 if self.by_tap else self.groups
+
+    @property
+    def by_tap(self) -> bool:
+        """Whether each tap is fetched for itself, so that a lane holds the points of one only."""
+        return self.hardware.mapping.fetch == "per_tap" and self.shape.taps > 1
+
+    @property
+    def transposed(self) -> bool:
+        """Whether the vector unit transposes the words of a pixel for each pass, so that no lane needs a copy."""
+        return False
+
+    @property
+    def per_fold(self) -> float:
+        """Channels that HBM hands out for all folds of a group together, roughly."""
+        return self.shape.channels
+
+    @property
+    def ruled(self) -> Cut | None:
+        """The cut that the rule would make, where another is forced."""
+        return None
+
+    @cached_property
+    def whole(self) -> Chunk:
+        """The whole reduction as one chunk."""
+        (chunk,) = self.chunks(self.groups, self.folds)
+        return chunk
+
+    def held(self, taps: int | None, channels: int | None) -> tuple[int | None, int | None]:
+        """The groups and folds on chip together, where at most `taps` and `channels` are to be; None: any."""
+        return taps and self.groups, channels and self.folds
+
+    # ---- what people are told
+
+    @property
+    def row_folds(self) -> int:
+        """Portions of K or of the channels."""
+        return self.folds
+
+    @cached_property
+    def multi_tile(self) -> int:
+        """Taps in a pass, at most."""
+        return max(len({run.tap for run in each.runs}) for each in self.whole.passes)
+
+    @property
+    def stacked(self) -> str:
+        """What is told of the taps of a pass."""
+        return f"{self.multi_tile} stacked in a pass (multi-tile)" if self.multi_tile > 1 else ""
+
+    def folded(self, into: str) -> str:
+        """The portions that what goes `into` the layer is cut into, in words."""
+        return f"{counted(self.folds, 'row fold')} for {into}"
+
+    def size_of(self, groups: int) -> str:
+        """A number of groups, in words."""
+        return f"{counted(groups, 'group')} of taps"
+
+
+@dataclass(frozen=True)
+class TapGroups(Cut):
+    """Taps stacked in groups (multi-tile), times row folds; a fold is a place, in a copy for each tap stacked."""
 
     @cached_property
     def multi_tile(self) -> int:
@@ -307,27 +340,15 @@ class TapGroups:
         """Row folds."""
         return len(self._portions)
 
-    row_folds = folds
-
     @property
     def groups(self) -> int:
         """Groups of taps."""
         return len(self._stacks)
 
     @property
-    def together(self) -> int:
-        """All, or one where each tap is fetched for itself."""
-        return 1 if self._by_tap else self.groups
-
-    @property
     def per_fold(self) -> float:
         """The channels, or what a group has of them for each of its taps."""
-        return self.shape.channels * (self.multi_tile if self._by_tap else 1)
-
-    @property
-    def stacked(self) -> str:
-        """What is told of the taps of a pass."""
-        return f"{self.multi_tile} stacked in a pass (multi-tile)" if self.multi_tile > 1 else ""
+        return self.shape.channels * (self.multi_tile if self.by_tap else 1)
 
     def chunks(self, groups: int, folds: int) -> tuple[Chunk, ...]:
         """`groups` tap groups and `folds` row folds at a time: row folds outside, tap groups inside."""
@@ -342,28 +363,16 @@ class TapGroups:
         folds = channels and sum(fold.start < channels for fold in self._portions)
         return taps and most_together(self._chunk(self._stacks, range(1))[0], taps, None), folds
 
-    def folded(self, into: str) -> str:
-        """Row folds, in words."""
-        return f"{counted(self.folds, 'row fold')} for {into}"
-
-    def size_of(self, groups: int) -> str:
-        """So many groups, in words."""
-        return f"{counted(groups, 'group')} of taps"
-
     def _chunk(self, stacks: Sequence[Sequence[Tap]], folds: range) -> tuple[list[ReductionPass], list[Place]]:
         held = [self._portions[fold] for fold in folds]
         passes = [stacked(taps, channels, place) for taps in stacks for place, channels in enumerate(held)]
         return passes, [self._place(stacks[0], channels) for channels in held]
 
     def _place(self, taps: Sequence[Tap], channels: range) -> Place:
-        if not self._by_tap:
+        if not self.by_tap:
             return Place(tuple(copy * len(channels) for copy in range(self.multi_tile)), channels)
         lanes = channels if len(taps) == 1 else (*channels,) * len(taps)
         return Place((0,), lanes, tuple(tap for tap in taps for _ in channels))
-
-    @property
-    def _by_tap(self) -> bool:
-        return self.hardware.mapping.fetch == "per_tap" and self.shape.taps > 1
 
     @cached_property
     def _stacks(self) -> tuple[tuple[Tap, ...], ...]:

@@ -157,10 +157,8 @@ class Convolution(Units):
         plan, (group, fold, section) = self.plan, load
         numbers, offsets, hardware = plan.sections[section].numbers, plan.weight_offsets, plan.hardware
         some, at, first = numbers[cut.start : cut.stop], plan.columns[fold], base - offsets[numbers.start]
-        parts = tuple(
-            part for number in some for part in plan.weights.parts(at, group, number, first + offsets[number])
-        )
-        elements = plan.weights.count(at, group, some)
+        parts = tuple(part for number in some for part in plan.weights(at, group, number, first + offsets[number]))
+        elements = plan.weights_brought(at, group, some)
         moved = whole_bursts(elements * hardware.vector_memory.element_bytes, hardware.hbm.burst_bytes)
         yield Moves(plan.filter, parts, moved)
 

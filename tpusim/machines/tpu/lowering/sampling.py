@@ -163,7 +163,7 @@ class SampledTaps(TapGroups):
     batch: int
 
     @property
-    def _by_tap(self) -> bool:
+    def by_tap(self) -> bool:
         """Each tap always has words of its own."""
         return True
 

@@ -34,7 +34,6 @@ from tpusim.machines.tpu.cut.plan import (
     K,
     Patch,
     Plan,
-    Weights,
     portions,
 )
 from tpusim.machines.tpu.cut.reduction import Place, ReductionPass, Tap, TapGroups, as_coordinates, stacked
@@ -191,7 +190,7 @@ class PhaseTaps(TapGroups):
 
     def held(self, taps: int | None, channels: int | None) -> tuple[int | None, int | None]:
         """All taps, and the folds of the first `channels`."""
-        return taps and self.groups, channels and sum(fold.start < channels for fold in self._portions)
+        return taps and self.groups, super().held(None, channels)[1]
 
     def size_of(self, groups: int) -> str:
         """All of them."""
@@ -260,43 +259,6 @@ def by_phases(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
     return [draft_of(plan, layer, Ranked(rank.tiling)).telling("phases", _told(plan), first=True)]
 
 
-@dataclass(frozen=True)
-class PhaseWeights(Weights):
-    """Each phase of an outcome has its weights in columns of its own."""
-
-    cut: PhaseTaps
-
-    def parts(self, at: Columns, group: int, number: int, base: int) -> tuple[Part, ...]:
-        """The weights of each phase, in lanes of its own."""
-        lane = (Along(OUT_CHANNEL, shifted(at.channels, group * self.shape.out_channels)),)
-        return tuple(
-            Part(base, (place * len(at.channels),), lane, (Along(K, self._ks_of(number, phase)),), self.word)
-            for place, phase in enumerate(self.cut.outcomes[at.outcome].phases)
-        )
-
-    def count(self, at: Columns, group: int, numbers: range) -> int:
-        """The weights of taps that there are."""
-        phases = self.cut.outcomes[at.outcome].phases
-        every = [k for number in numbers for phase in phases for k in self._ks_of(number, phase)]
-        return (len(every) - every.count(NOWHERE)) * len(at.channels)
-
-    def _ks_of(self, number: int, phase: Phase) -> Coordinates:
-        """The k of the filter in each array row of a pass, for the columns of a phase."""
-        if (number, phase) not in self._known:
-            ks: list[int] = []
-            for run in self.passes[number].runs:
-                tap = self.cut.tap_of(run.tap, phase)
-                first = 0 if tap is None else (tap[0] * self.shape.col.kernel + tap[1]) * self.shape.channels
-                ks += [NOWHERE if tap is None else first + channel for channel in run.channels]
-            self._known[number, phase] = as_coordinates(ks)
-        return self._known[number, phase]
-
-    @cached_property
-    def _known(self) -> dict[tuple[int, Phase], Coordinates]:
-        """Blocks have them in common."""
-        return {}
-
-
 class PhasePlan(Plan):
     """As any plan, of cells; an outcome has the weights and the outputs of its phases."""
 
@@ -306,10 +268,36 @@ class PhasePlan(Plan):
         """Columns of the array in use: the output channels of each phase."""
         return len(at.channels) * len(self.cut.outcomes[at.outcome].phases)
 
+    def weights(self, at: Columns, group: int, number: int, base: int) -> tuple[Part, ...]:
+        """The weights of each phase, in lanes of its own."""
+        lane = (Along(OUT_CHANNEL, shifted(at.channels, group * self.shape.out_channels)),)
+        word = self.hardware.vector_memory.word_elements
+        return tuple(
+            Part(base, (place * len(at.channels),), lane, (Along(K, self._ks_of(number, phase)),), word)
+            for place, phase in enumerate(self.cut.outcomes[at.outcome].phases)
+        )
+
+    def weights_brought(self, at: Columns, group: int, numbers: range) -> int:
+        """The weights of taps that there are."""
+        phases = self.cut.outcomes[at.outcome].phases
+        every = [k for number in numbers for phase in phases for k in self._ks_of(number, phase)]
+        return (len(every) - every.count(NOWHERE)) * len(at.channels)
+
+    def _ks_of(self, number: int, phase: Phase) -> Coordinates:
+        """The k of the filter in each array row of a pass, for the columns of a phase."""
+        if (number, phase) not in self._ks:
+            ks: list[int] = []
+            for run in self.passes[number].runs:
+                tap = self.cut.tap_of(run.tap, phase)
+                first = 0 if tap is None else (tap[0] * self.shape.col.kernel + tap[1]) * self.shape.channels
+                ks += [NOWHERE if tap is None else first + channel for channel in run.channels]
+            self._ks[number, phase] = as_coordinates(ks)
+        return self._ks[number, phase]
+
     @cached_property
-    def weights(self) -> PhaseWeights:
-        """Which of them stands where."""
-        return PhaseWeights(self.shape, self.passes, self.hardware.vector_memory.word_elements, self.cut)
+    def _ks(self) -> dict[tuple[int, Phase], Coordinates]:
+        """Blocks have them in common."""
+        return {}
 
     def outputs(self, at: Columns, group: int, block: Block, base: int) -> tuple[Part, list[Box]]:
         """Every n-th row and column of the ofmap; lanes of several phases lie apart in it."""

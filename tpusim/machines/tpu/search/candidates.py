@@ -80,7 +80,7 @@ class Candidates:
 
     def __init__(self, shape: ConvShape, hardware: Hardware, cut: Cut, block: tuple[int, int, int] | None) -> None:
         self.shape, self.hardware, self.cut, self.block = shape, hardware, cut, block
-        (self.chunk,) = cut.chunks(cut.groups, cut.folds)
+        self.chunk = cut.whole
         self.passes = max(map(len, self.chunk.sums))
         self.folds, self.taps = cut.folds, cut.groups
         self.col_folds = col_folds(shape.out_channels, hardware) * len(self.chunk.sums)
