@@ -10,12 +10,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, groupby, product
-from math import ceil, prod
+from math import prod
 from typing import ClassVar
 
 from tpusim.machines.tpu.cut.geometry import ConvShape, InStrips, padded_map, shifted, stored_ifmap
 from tpusim.machines.tpu.cut.reduction import Chunk, Cut, Place, ReductionPass, Tap, as_coordinates
-from tpusim.machines.tpu.cut.tiling import Sizes, Tiling, col_folds, preparing, weight_words, word_groups
+from tpusim.machines.tpu.cut.tiling import Tiling, col_folds, weight_words, word_groups
 from tpusim.machines.tpu.definition import word_cycles
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneGroup, boxes_of
@@ -391,19 +391,6 @@ class Plan:
     def word_cycles(self) -> int:
         """Cycles that a word which a pass streams takes at least, whatever of it is used; 0 where there is no such."""
         return word_cycles(self._word_groups[0], self.cut.transposed, self.hardware)
-
-    def preparation_cycles(self, block: Block, chunk: Chunk) -> int:
-        """Cycles in which the vector unit prepares what a block needs, each way of it rounded up."""
-        sizes = block.sizes
-        key = chunk.numbers.start, sizes
-        if key not in self._prepared:
-            self._prepared[key] = sum(map(ceil, preparing(self.cut, chunk, sizes, self.hardware)))
-        return self._prepared[key]
-
-    @cached_property
-    def _prepared(self) -> dict[tuple[int, Sizes], int]:
-        """Few blocks differ, and a network has thousands."""
-        return {}
 
     @cached_property
     def _word_groups(self) -> tuple[int, int]:

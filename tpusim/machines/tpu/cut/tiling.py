@@ -241,24 +241,20 @@ def _relaying(shape: ConvShape, chunk: Chunk, sizes: Sizes, hardware: Hardware) 
     word, words = hardware.vector_memory.word_elements, rows * cols * groups * shape.cell
     streamed = -(-words // hardware.array.count) * word
     again = words if any(len(place.first_lanes) > 1 for place in chunk.places) else 0
-    total, new_words = Fraction(0), _new_words(shape, chunk, sizes, hardware)
-    for number, each, new in zip(chunk.numbers, chunk.passes, new_words, strict=True):
-        besides = -(-each.rows // word) + again + (words if number else 0)
-        total += max(new * groups * cycles + besides - streamed, Fraction(0)) if new else 0
-    return total
-
-
-def _new_words(shape: ConvShape, chunk: Chunk, sizes: Sizes, hardware: Hardware) -> Iterator[int]:
-    """Words of a group, as wide as all lanes, that each pass is the first of its chunk to want."""
     lanes, wanted = hardware.lanes, {run.channels[-1] for each in chunk.passes for run in each.runs}
+    # Words of a group, as wide as all lanes, that a pass of the chunk has wanted before.
     seen = np.zeros((max(wanted) // lanes + 1, *patch(shape, chunk, sizes)), dtype=bool)
-    for each in chunk.passes:
-        before = np.count_nonzero(seen)
+    total, before = Fraction(0), 0
+    for number, each in zip(chunk.numbers, chunk.passes, strict=True):
         for run in each.runs:
             folds = slice(run.channels[0] // lanes, run.channels[-1] // lanes + 1)
-            rows = _under(shape.row, run.tap[0], chunk.tap_rows, sizes[0])
-            seen[folds, rows, _under(shape.col, run.tap[1], chunk.tap_cols, sizes[1])] = True
-        yield int(np.count_nonzero(seen) - before)
+            at = _under(shape.row, run.tap[0], chunk.tap_rows, rows)
+            seen[folds, at, _under(shape.col, run.tap[1], chunk.tap_cols, cols)] = True
+        new = int(np.count_nonzero(seen)) - before
+        besides = -(-each.rows // word) + again + (words if number else 0)
+        total += max(new * groups * cycles + besides - streamed, Fraction(0)) if new else 0
+        before += new
+    return total
 
 
 def _under(axis: MapAxis, tap: int, taps: range, outputs: int) -> slice:

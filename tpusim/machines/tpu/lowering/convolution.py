@@ -16,13 +16,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, cached_property, lru_cache, partial
+from math import ceil
 from typing import Any, TypeAlias
 
 from tpusim.machines.tpu.cut.dense import DENSE, Dense, DenseTaps, Transposed
 from tpusim.machines.tpu.cut.geometry import ConvShape, packed, shape_of
 from tpusim.machines.tpu.cut.plan import Patch, Plan, even, even_extents, growing
 from tpusim.machines.tpu.cut.reduction import Cut, TapGroups
-from tpusim.machines.tpu.cut.tiling import MOST_PIECES, col_folds
+from tpusim.machines.tpu.cut.tiling import MOST_PIECES, col_folds, preparing
 from tpusim.machines.tpu.cut.traffic import Traffic
 from tpusim.machines.tpu.definition import frame_of, stream_clients
 from tpusim.machines.tpu.description import Hardware
@@ -59,6 +60,10 @@ class Convolution(Units):
         # read of it, as it comes again for other column folds; and the results of columns, which blocks have in common.
         self.patch = cache(lambda block, chunk: plan.patch(plan.blocks[block], plan.chunks[chunk]))
         self._reads = cache(lambda block, chunk, base: plan.reads(plan.chunks[chunk], plan.blocks[block], base))
+        # Cycles in which the vector unit prepares what a block needs, each way of it rounded up: few blocks differ.
+        self._prepared = cache(
+            lambda chunk, sizes: sum(map(ceil, preparing(plan.cut, plan.chunks[chunk], sizes, plan.hardware)))
+        )
         first = plan.blocks[0].rectangles[0]
         self._results = cache(lambda group, fold: plan.outputs(plan.columns[fold], group, first, 0)[0])
 
@@ -110,16 +115,29 @@ class Convolution(Units):
 
     def counted(self) -> Planned | None:
         """Passes, and transfers by the loads and the pieces for which there are folds or slots of the DMA queue."""
-        plan, tiling = self.plan, self.plan.tiling
-        blocks, folds = tiling.blocks, len(plan.col_folds)
-        transfers = blocks * len(plan.columns) + _ifmap_fills(plan) + _filter_fills(plan)
-        return Planned(plan.shape.groups * blocks * folds * len(plan.passes), plan.shape.groups * transfers)
+        plan, tiling, chunks, sections = self.plan, self.plan.tiling, len(self.plan.chunks), self.plan.sections
+        blocks, columns, folds = tiling.blocks, len(plan.columns), len(plan.col_folds)
+        # Of the ifmap for a channel group: its loads, by the pieces for which there are folds or slots of the queue.
+        loads, held = blocks * chunks, min(tiling.kept_folds, columns)
+        if chunks == 1 and (tiling.loop_order == "block_major" or blocks == 1):
+            held = columns
+        elif loads > tiling.ifmap_buffers:
+            loads *= -(-columns // tiling.kept_folds)
+        slots = (tiling.ifmap_buffers - 1) * held * -(-len(sections) * folds // (chunks * columns))
+        places = max((len(chunk.places) for chunk in plan.chunks if chunk.one_by_one), default=1)
+        ifmap = loads * min(MOST_PIECES, places if places > 1 else max(1, slots))
+        # Of the filter: its sections once, where they stay for all blocks, else for each.
+        together = columns if tiling.loop_order == "block_major" else min(tiling.kept_folds, columns)
+        again = 1 if together * len(sections) * folds <= tiling.filter_buffers * columns else blocks
+        weights = again * folds * sum(min(MOST_PIECES, len(section.numbers)) for section in sections)
+        transfers = plan.shape.groups * (blocks * columns + ifmap + weights)
+        return Planned(plan.shape.groups * blocks * folds * len(plan.passes), transfers)
 
     # ---- what comes
 
     def _ready(self, load: Load) -> int:
         _, block, chunk = load
-        return self.plan.preparation_cycles(self.plan.blocks[block], self.plan.chunks[chunk])
+        return self._prepared(chunk, self.plan.blocks[block].sizes)
 
     def cut_ifmap(self, load: Load, gaps: int, grows: bool) -> list[Piece]:
         """By places where they come one by one, else by rows: pieces share the rows that taps of both stand on."""
@@ -192,29 +210,6 @@ class Convolution(Units):
 
 def _cuts(count: int, grows: bool) -> list[range]:
     return growing(count, -(-count // MOST_PIECES)) if grows else even(count, MOST_PIECES)
-
-
-def _ifmap_fills(plan: Plan) -> int:
-    """Fills of a channel group: the loads, by the pieces for which there are folds or slots of the DMA queue."""
-    tiling, chunks, columns = plan.tiling, len(plan.chunks), len(plan.columns)
-    loads, folds = tiling.blocks * chunks, min(tiling.kept_folds, columns)
-    if chunks == 1 and (tiling.loop_order == "block_major" or tiling.blocks == 1):
-        folds = columns
-    elif loads > tiling.ifmap_buffers:
-        loads *= -(-columns // tiling.kept_folds)
-    outcomes = len(plan.columns) // len(plan.col_folds)
-    slots = (tiling.ifmap_buffers - 1) * folds * -(-len(plan.sections) // (chunks * outcomes))
-    places = max((len(chunk.places) for chunk in plan.chunks if chunk.one_by_one), default=1)
-    pieces = places if places > 1 else max(1, slots)
-    return loads * min(MOST_PIECES, pieces)
-
-
-def _filter_fills(plan: Plan) -> int:
-    """Fills of a channel group: its sections once, where they stay for all blocks, else for each."""
-    tiling, columns, folds = plan.tiling, len(plan.columns), len(plan.col_folds)
-    together = columns if tiling.loop_order == "block_major" else min(tiling.kept_folds, columns)
-    again = 1 if together * len(plan.sections) * folds <= tiling.filter_buffers * columns else tiling.blocks
-    return again * folds * sum(min(MOST_PIECES, len(section.numbers)) for section in plan.sections)
 
 
 # ---- which drafts there are

@@ -193,7 +193,11 @@ class Candidates:
         """
         row, col, every = self.extents
         if isinstance(words := self.hardware.mapping.block_m, int):
-            return self._spans(min(max(1, words // self.shape.cell), row * col * every))
+            # Wherever a row ends: the largest rectangle that holds such a block.
+            span = min(max(1, words // self.shape.cell), row * col * every)
+            spans = [spanning(self.extents, part).sizes for part in portions(row * col * every, span)]
+            extents = *map(max, zip(*spans, strict=True)), span * self.shape.cell, len(spans), span
+            return Extents(*(np.array([each], dtype=np.int64) for each in extents))
         rows, cols, groups = np.array([self.block] if self.block else self._rectangles, dtype=np.int64).T
         blocks = -(-row // rows) * -(-col // cols) * -(-every // groups)
         return Extents(rows, cols, groups, rows * cols * groups * self.shape.cell, blocks, np.zeros_like(blocks))
@@ -209,12 +213,6 @@ class Candidates:
         if self.shape.col.outputs > self.shape.row.outputs:
             split += [(row, c, g) for c in parts[:-1] for g in each]
         return whole + split
-
-    def _spans(self, words: int) -> Extents:
-        """Blocks of `words`, wherever a row ends: the largest rectangle that holds such a block."""
-        blocks = [spanning(self.extents, part).sizes for part in portions(prod(self.extents), words)]
-        extents = *map(max, zip(*blocks, strict=True)), words * self.shape.cell, len(blocks), words
-        return Extents(*(np.array([each], dtype=np.int64) for each in extents))
 
     def _whole(
         self, order: str, section: int, section_words: int, buffers: int, lag: int = 1, psums: int = 2, ifmaps: int = 2

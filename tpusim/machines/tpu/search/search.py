@@ -23,7 +23,7 @@ from tpusim.machines.tpu.cut.reduction import Cut
 from tpusim.machines.tpu.cut.tiling import MOST_PIECES, Counts, Cycles, Demand, Tiling, summed
 from tpusim.machines.tpu.definition import finish_cycles, word_latency
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.search.candidates import Candidates, Way
+from tpusim.machines.tpu.search.candidates import Candidates
 from tpusim.memory.layout import Layouts, inside
 
 TOLERANCE = 0.01
@@ -72,43 +72,30 @@ def choose(shape: ConvShape, hardware: Hardware, cut: Cut, among: type[Candidate
     return _chosen(among(shape, hardware, cut, None))[1]
 
 
-class _Choice(NamedTuple):
-    """A tiling, and its estimated cycles."""
-
-    cost: float
-    tiling: Tiling[int]
-
-
 def best(candidates: Candidates) -> Tiling[int] | None:
-    """The cheapest; but deeper buffers, and the reduction in chunks, only where they beat what is simpler."""
-    found = None
-    for ways in candidates.fitting:
-        found = _better(candidates, found, _first_close(candidates, ways))
-    return found and found.tiling
+    """The cheapest; but deeper buffers, and the reduction in chunks, only where their estimate is clearly lower, or as
+    low with fewer blocks to run and every tap of them at once.
 
-
-def _better(candidates: Candidates, simple: _Choice | None, other: _Choice | None) -> _Choice | None:
-    """The other one only if its estimate is clearly lower, or as low with fewer blocks to run and every tap of them at
-    once.
+    Of each way the cheapest that fits; of those close to it, the one with the largest block. Of the ways of a kind the
+    first whose estimate lies close to the best: it moves data in the fewest pieces.
     """
-    if simple is None or other is None:
-        return other or simple
-    fewer = other.tiling.blocks < simple.tiling.blocks and other.tiling.chunk_taps == simple.tiling.chunk_taps
-    others, mine = (each.cost + float(candidates.late(each.tiling)) for each in (other, simple))
-    return other if others * (1 / (1 + TOLERANCE) if fewer else 1 + TOLERANCE) < mine else simple
-
-
-def _first_close(candidates: Candidates, ways: Iterable[Way]) -> _Choice | None:
-    """The first of the ways whose estimate lies close to the best: it moves data in the fewest pieces. Of each way the
-    cheapest that fits; of those close to it, the one with the largest block.
-    """
-    found = list[tuple[float, Tiling[Counts], int]]()
-    for tilings, fits in ways:
-        cost = np.where(fits, candidates.estimate(tilings), np.inf)
-        at = int(np.where(cost <= cost.min() * (1 + TOLERANCE), tilings.psum_words, 0).argmax())
-        found.append((float(cost[at]), tilings, at))
-    least = min((cost for cost, *_ in found), default=0) * (1 + TOLERANCE)
-    return next((_Choice(cost, tilings.at(at)) for cost, tilings, at in found if cost <= least), None)
+    found: tuple[float, Tiling[int]] | None = None
+    for ways in filter(None, candidates.fitting):
+        kind = list[tuple[float, Tiling[Counts], int]]()
+        for tilings, fits in ways:
+            costs = np.where(fits, candidates.estimate(tilings), np.inf)
+            at = int(np.where(costs <= costs.min() * (1 + TOLERANCE), tilings.psum_words, 0).argmax())
+            kind.append((float(costs[at]), tilings, at))
+        close = min(cost for cost, *_ in kind) * (1 + TOLERANCE)
+        cost, tiling = next((cost, tilings.at(at)) for cost, tilings, at in kind if cost <= close)
+        cost += float(candidates.late(tiling))
+        if found:
+            before, simple = found
+            fewer = tiling.blocks < simple.blocks and tiling.chunk_taps == simple.chunk_taps
+            if cost * (1 / (1 + TOLERANCE) if fewer else 1 + TOLERANCE) >= before:
+                continue
+        found = cost, tiling
+    return found and found[1]
 
 
 def _chosen(candidates: Candidates) -> tuple[Candidates, Tiling[int]]:
@@ -281,7 +268,7 @@ class Bound:
         loaded = np.where(chunks == 1, own + preload, preload)
         if self.chunk.by_tap or tilings.span.any() or self.shape.strips > 1:
             return self._latency + np.maximum(loaded, np.where(chunks == 1, waited, 0))
-        points = self._points(_first, tilings)
+        points = self._points(lambda axis, size, taps: len(axis.stored(range(size), taps)), tilings)
         elements = points * np.minimum(tilings.groups * self.of.word_fill, self.shape.images) * self._begun_with
         ifmap = Demand(bus=elements * self._element_cycles, converted=elements * self._unpacking)
         filled = self._in_turn(Demand(bus=waited), ifmap) + self._latency
@@ -397,17 +384,12 @@ class Bound:
         if not self.chunk.by_tap and not tilings.span.any():
             points = np.where(tilings.chunk_taps < self.of.taps, points, self._points(_brought, tilings))
         moved = points * channels * np.maximum(self._images(tilings), images) * self._element_cycles
-        unpacked = points * self._unpacked_channels * shape.images * self._unpacking
-        return Demand(bus=moved * again, converted=unpacked * again)
-
-    @cached_property
-    def _unpacked_channels(self) -> int:
-        """Channels of all groups; the padding after the last, too, if the place that has them leaves lanes for it."""
-        shape, (stored, _) = self.shape, stored_ifmap(self.shape, self.hardware)
+        # Channels of all groups; the padding after the last, too, if the place that has them leaves lanes for it.
         own = min(shape.channels * shape.groups, shape.tensors.ifmap[0])
         most = max(len({*place.channels}) for place in self.chunk.places)
-        free = not self.hardware.banked and not self.chunk.by_tap and most + stored - own <= self.hardware.lanes
-        return stored if free else own
+        free = not self.hardware.banked and not self.chunk.by_tap and most + channels - own <= self.hardware.lanes
+        unpacked = points * (channels if free else own) * shape.images * self._unpacking
+        return Demand(bus=moved * again, converted=unpacked * again)
 
     # ---- two transfers under way at once
 
@@ -420,7 +402,8 @@ class Bound:
         if self.chunk.by_tap:
             return np.zeros(tilings.blocks.shape, dtype=bool)
         of_groups = -(-self.of.groups // tilings.groups)
-        return np.asarray(self._points(_needing, tilings) * of_groups == tilings.blocks)
+        needing = self._points(lambda *each: sum(map(bool, _in_blocks(*each))), tilings)
+        return np.asarray(needing * of_groups == tilings.blocks)
 
     # ---- grid points of the ifmap that blocks of the outputs need for the taps of a chunk
 
@@ -456,16 +439,6 @@ def _brought(axis: MapAxis, size: int, taps: range) -> int:
     """Points that come from HBM for all blocks, in every strip."""
     apart, blocks = axis.extent * axis.stride, [axis.coordinates(each) for each in _in_blocks(axis, size, taps)]
     return sum(len(inside(each, strip * apart, axis.size)) for each in blocks for strip in range(axis.strips))
-
-
-def _needing(axis: MapAxis, size: int, taps: range) -> int:
-    """Blocks that need any point."""
-    return sum(len(each) > 0 for each in _in_blocks(axis, size, taps))
-
-
-def _first(axis: MapAxis, size: int, taps: range) -> int:
-    """Points of the first block."""
-    return len(axis.stored(range(size), taps))
 
 
 def _in_blocks(axis: MapAxis, size: int, taps: range) -> list[range]:
