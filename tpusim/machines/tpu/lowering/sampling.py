@@ -19,7 +19,7 @@ from tpusim.machines.tpu.cut.geometry import ConvShape, MapAxis
 from tpusim.machines.tpu.cut.plan import Patch, Plan
 from tpusim.machines.tpu.cut.reduction import Chunk, Tap, TapGroups
 from tpusim.machines.tpu.cut.tiling import Counts, Tiling, word_groups
-from tpusim.machines.tpu.definition import Beat, beat_of
+from tpusim.machines.tpu.definition import beat_of
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import encoded, pointers_a_word
 from tpusim.machines.tpu.program.operations import OPERATIONS, Arity
@@ -77,8 +77,9 @@ class Samples:
 
     def blend(self) -> Numbers:
         """How near each corner is, times the mask: [offset_group, tap, row, col, word, corner, element], in `parts`."""
-        given, shape = self._offsets, self._down.shape
-        down, across = self._down % given.parts, self._across % given.parts
+        given = self._offsets
+        down, across = (values % given.parts for values in self._places)
+        shape = down.shape
         weights = np.zeros((*shape[:-1], self.words * self.word_fill, len(CORNERS)), np.int64)
         masks = given.masks.reshape(shape)
         for number, (low, right) in enumerate(CORNERS):
@@ -94,24 +95,17 @@ class Samples:
         return self.layer.displaced(self.batch)
 
     @cached_property
-    def _down(self) -> Numbers:
-        stands = self._stands(0, self.layer.out_height)[:, None, :, None, None]
-        return self._by_tap(stands * self._offsets.parts + self._offsets.down)
-
-    @cached_property
-    def _across(self) -> Numbers:
-        stands = self._stands(1, self.layer.out_width)[None, :, None, :, None]
-        return self._by_tap(stands * self._offsets.parts + self._offsets.across)
-
-    def _stands(self, axis: int, outputs: int) -> Numbers:
-        """[tap, output]: the rows or columns on which taps stand without offsets."""
-        layer = self.layer
-        taps, places = np.arange(layer.kernel[axis]) * layer.dilation[axis], np.arange(outputs) * layer.stride[axis]
-        return taps[:, None] + places - layer.padding[axis]
-
-    def _by_tap(self, values: Numbers) -> Numbers:
-        groups, rows, cols, *rest = values.shape
-        return values.reshape(groups, rows * cols, *rest)
+    def _places(self) -> tuple[Numbers, Numbers]:
+        """The row and the column of each sample."""
+        layer, given, found = self.layer, self._offsets, list[Numbers]()
+        by_axis = (given.down, layer.out_height, (1, 3, 4)), (given.across, layer.out_width, (0, 2, 4))
+        for axis, (moved, outputs, others) in enumerate(by_axis):
+            taps, places = np.arange(layer.kernel[axis]) * layer.dilation[axis], np.arange(outputs) * layer.stride[axis]
+            # Where taps stand without offsets, [tap, output], among the axes [tap row, tap col, row, col, image].
+            stands = np.expand_dims(taps[:, None] + places - layer.padding[axis], others)
+            groups, rows, cols, *rest = (values := stands * given.parts + moved).shape
+            found.append(values.reshape(groups, rows * cols, *rest))
+        return found[0], found[1]
 
     def _corner(self, patch: Patch, kinds: Sequence[Kind], corner: tuple[int, int]) -> tuple[Numbers, Numbers]:
         """The rows and the columns of a corner, [kind, row, col, group, element]; of images that there are not, any."""
@@ -120,7 +114,7 @@ class Samples:
         images = np.minimum(self._images(patch), self.batch - 1)
         at = np.ix_(*map(np.array, (range(len(kinds)), patch.rows, patch.cols)), images)
         found = []
-        for values, beyond in zip((self._down, self._across), corner, strict=True):
+        for values, beyond in zip(self._places, corner, strict=True):
             each = values[np.array(groups), taps][at] // self._offsets.parts + beyond
             found.append(each.reshape(*each.shape[:3], len(patch.groups), self.word_fill))
         return found[0], found[1]
@@ -132,7 +126,7 @@ class Samples:
     @cached_property
     def _reach(self) -> tuple[Numbers, Numbers]:
         """For each output row the first row of the ifmap around any of its samples, and the one after the last."""
-        above, around = self._down // self._offsets.parts, (0, 1, 3, 4)
+        above, around = self._places[0] // self._offsets.parts, (0, 1, 3, 4)
         last = np.minimum(above.max(axis=around) + 1, self.layer.in_height - 1)
         return np.maximum(above.min(axis=around), 0), last + 1
 
@@ -250,21 +244,17 @@ class _Doubled(Candidates):
 
     def lane_words(self, tilings: Tiling[Counts]) -> Counts:
         """Words of buffers, bands and tables."""
-        words = tilings.rows * tilings.cols * tilings.groups
-        bands = tilings.chunk_folds * self._bands(tilings) * self.cut.layer.in_width * tilings.groups
+        words, layer = tilings.rows * tilings.cols * tilings.groups, self.cut.layer
+        # Rows of the ifmap that any block samples, at most; one that ends within a row may begin with any.
+        sizes, where = np.unique(tilings.rows, return_inverse=True)
+        starts = ((size, range(0, layer.out_height, 1 if tilings.span.any() else size)) for size in sizes.tolist())
+        band, high = self.cut.samples.band, layer.out_height
+        most = [max(len(band(range(at, min(at + size, high)))) for at in every) for size, every in starts]
+        bands = tilings.chunk_folds * np.array(most, np.int64)[where] * layer.in_width * tilings.groups
         a_word = self.cut.pointer_words(self.hardware) + len(CORNERS)
         # Different tables, at most, of a tap.
         tables = np.minimum(tilings.chunk_folds, len({*self.cut.every_place})) * words * a_word
         return np.asarray(tilings.words + self.copies * (bands + tables))
-
-    def _bands(self, tilings: Tiling[Counts]) -> Counts:
-        """Rows of the ifmap that any block samples, at most; one that ends within a row may begin with any."""
-        samples, height = self.cut.samples, self.cut.layer.out_height
-        most = dict[int, int]()
-        for size in np.unique(tilings.rows).tolist():
-            starts = range(0, height, 1 if tilings.span.any() else size)
-            most[size] = max(len(samples.band(range(at, min(at + size, height)))) for at in starts)
-        return np.array([most[size] for size in tilings.rows.tolist()], np.int64)
 
     def estimate(self, tilings: Tiling[Any]) -> NDArray[np.float64]:
         """Estimated cycles of the layer for every candidate."""
@@ -272,7 +262,11 @@ class _Doubled(Candidates):
         # Chunks are gathered for every block, and again for column folds that it does not keep.
         again = -(-self.columns // tilings.kept_folds)
         loads = self.shape.groups * tilings.blocks * np.where(chunks > 1, chunks * again, again)
-        places, words, beat = loads * tilings.chunk_folds, tilings.rows * tilings.cols * tilings.groups, self._beat
+        places, words = loads * tilings.chunk_folds, tilings.rows * tilings.cols * tilings.groups
+        # Words of samples are gathered one after another.
+        operations, elements = sum(OPERATIONS[OPERATION].work(Arity(2 * len(CORNERS), 0, 0), ())), self.word_fill
+        operands = self.cut.pointer_words(self.hardware) + len(CORNERS) * (elements + 1)
+        beat = beat_of(operands, operations, elements, self.hardware)
         gathering = places * (words * beat.period + beat.result_delay)
         array = costs.results * self.passes * costs.per_pass
         filters = self.shape.groups * self.columns * self._filter_loads(tilings) * self._section_cycles(tilings)
@@ -283,13 +277,6 @@ class _Doubled(Candidates):
     def late(self, tilings: Tiling[Any]) -> NDArray[np.float64]:
         """Nothing is left out that tells tilings apart."""
         return np.zeros_like(tilings.rows, dtype=np.float64)
-
-    @cached_property
-    def _beat(self) -> Beat:
-        """How words of samples are gathered one after another."""
-        operations, elements = sum(OPERATIONS[OPERATION].work(Arity(2 * len(CORNERS), 0, 0), ())), self.word_fill
-        pointers = self.cut.pointer_words(self.hardware)
-        return beat_of(pointers + len(CORNERS) * (elements + 1), operations, elements, self.hardware)
 
 
 class _Single(_Doubled):
