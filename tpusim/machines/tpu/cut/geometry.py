@@ -182,6 +182,11 @@ class ConvShape(InStrips):
         """Taps of the filter."""
         return self.row.kernel * self.col.kernel
 
+    def ks(self, tap: tuple[int, int], channels: range) -> list[int]:
+        """The k of the filter of some channels under a tap: group after group, tap by tap with channels inside."""
+        size, at = self.channels // self.bundle, tap[0] * self.col.kernel + tap[1]
+        return [(channel // size * self.taps + at) * size + channel % size for channel in channels]
+
     def in_strips_of(self, other: ConvShape) -> ConvShape:
         """The shape with the strips of another of as many outputs, so that words of both hold the same of them."""
         pairs = (self.row, other.row), (self.col, other.col)

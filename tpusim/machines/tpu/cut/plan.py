@@ -321,13 +321,8 @@ class Plan:
     @cached_property
     def _rows(self) -> list[Along]:
         """The k of the filter whose weight stands in each array row of a pass; of a bundle, group after group."""
-        width, taps, size = self.shape.col.kernel, self.shape.taps, self.shape.channels // self.shape.bundle
-        found = []
-        for each in self.passes:
-            taps_of = ((c, run.tap[0] * width + run.tap[1]) for run in each.runs for c in run.channels)
-            ks = [(c // size * taps + tap) * size + c % size for c, tap in taps_of]
-            found.append(Along(K, as_coordinates(ks)))
-        return found
+        ks = ([k for run in each.runs for k in self.shape.ks(run.tap, run.channels)] for each in self.passes)
+        return [Along(K, as_coordinates(each)) for each in ks]
 
     @cached_property
     def _row_groups(self) -> list[collections.Counter[int]]:

@@ -29,13 +29,13 @@ from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST, Convolution,
 from tpusim.machines.tpu.lowering.drafts import Draft, LeftTo, Lowering, explanation_of
 from tpusim.machines.tpu.program.addresses import Counters, Feed, LaneGroup
 from tpusim.machines.tpu.program.program import Explanation, Lowered, Program
-from tpusim.machines.tpu.program.tensor import Along, Coordinates, Part, Tensor
+from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
 from tpusim.machines.tpu.program.transfers import Fill, Spill, Transfer
 from tpusim.machines.tpu.schedule.units import Act, Area, Moves, Piece, Policy, SlotNeed, Unit, Units, one_ahead_if_free
 from tpusim.machines.tpu.search.candidates import least_words
 from tpusim.machines.tpu.search.search import Ranked
 from tpusim.memory.layout import Box, whole_bursts
-from tpusim.network.ops.array_op import ArrayOp, Conv2d
+from tpusim.network.ops.array_op import ArrayOp
 
 SLACK = 1.02
 """Among windows that cost so much more than the best, the smallest is taken: the product has use for the memory."""
@@ -131,22 +131,18 @@ LEAST_WORDS = 1
 @lru_cache(maxsize=1 << 14)
 def window_of(shape: ConvShape, hardware: Hardware, words: int) -> RollingWindow | None:
     """The smallest window of those that cost little more than the cheapest within `words`; None where none fits."""
-    for windows in _ways(shape, hardware):
+    groups, _ = word_groups(shape.word_images, hardware.vector_memory.word_elements)
+    every, number = len(taps_of(shape)), len(channel_portions(shape, hardware))
+    # Better ones first: all taps together and all channels, then fewer; whole rows, then narrower parts of them.
+    together = sorted({every, shape.col.kernel, 1}, reverse=True), sorted({number, 1}, reverse=True)
+    for taps, held, cols in product(*together, halves(shape.col.extent)):
+        extents = product(halves(shape.row.extent), halves(groups), (2, 1))
+        windows = (_window(shape, rows, cols, images, taps, held, ahead) for rows, images, ahead in extents)
         costs = [(_cost(shape, hardware, each), each) for each in windows if each.words <= words]
         if costs:
             most = SLACK * min(cost for cost, _ in costs)
             return min((each for cost, each in costs if cost <= most), key=lambda each: each.words)
     return None
-
-
-def _ways(shape: ConvShape, hardware: Hardware) -> Iterator[list[RollingWindow]]:
-    """Better ones first: all taps together and all channels, then fewer; whole rows, then narrower parts of them."""
-    groups, _ = word_groups(shape.word_images, hardware.vector_memory.word_elements)
-    every, number = len(taps_of(shape)), len(channel_portions(shape, hardware))
-    for taps, held in product(sorted({every, shape.col.kernel, 1}, reverse=True), sorted({number, 1}, reverse=True)):
-        for cols in halves(shape.col.extent):
-            extents = product(halves(shape.row.extent), halves(groups), (2, 1))
-            yield [_window(shape, rows, cols, images, taps, held, ahead) for rows, images, ahead in extents]
 
 
 def _window(shape: ConvShape, rows: int, cols: int, groups: int, taps: int, held: int, ahead: int) -> RollingWindow:
@@ -283,7 +279,11 @@ class Transformation(Units):
             ring = base + number * self.window.depth * self.window.pitch
             for at in range(0, len(unit.taps), self.copies):
                 taps = unit.taps[at : at + self.copies]
-                lane = (Along(CHANNEL, self._lowered_rows(taps, channels)),)
+                # The row of the lowered matrix that each lane holds: those of a channel group stand together.
+                held = [k for tap in taps for k in self.shape.ks(tap, channels)]
+                step = held[1] - held[0] if len(held) > 1 else 1
+                even = range(held[0], held[0] + step * len(held), step)
+                lane = (Along(CHANNEL, even if held == [*even] else tuple(held)),)
                 for rows in self._laps(unit, taps):
                     # A lane group a tap; each walks the grid points on which its tap stands.
                     patterns = (self._pattern(unit, tap, rows, ring) for tap in taps)
@@ -291,15 +291,6 @@ class Transformation(Units):
                     feed = Feed(tuple(LaneGroup(n * lanes, lanes, pattern) for n, pattern in enumerate(patterns)))
                     items = self.plan.map_items(rows, unit.cols, unit.groups, apart)
                     yield Part(0, (0,), lane, items, self.plan.word_fill, feed)
-
-    def _lowered_rows(self, taps: tuple[Tap, ...], channels: range) -> Coordinates:
-        """The row of the lowered matrix that each lane holds: those of a channel group stand together."""
-        size, width = self.shape.channels, self.shape.col.kernel
-        every = width * self.shape.row.kernel
-        rows = [(c // size * every + i * width + j) * size + c % size for i, j in taps for c in channels]
-        step = rows[1] - rows[0] if len(rows) > 1 else 1
-        even = range(rows[0], rows[0] + step * len(rows), step)
-        return even if rows == [*even] else tuple(rows)
 
     def _laps(self, unit: WindowUnit, taps: tuple[Tap, ...]) -> Iterator[range]:
         """A unit's rows of outputs, cut where one of the taps comes to the end of the ring."""
@@ -362,7 +353,8 @@ SHARE = 4
 
 
 def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
-    """Blocks of the product; or of the lowered matrix on chip.
+    """Blocks of the product, beside which the ifmap is transformed, or before it in the same words; or blocks of the
+    lowered matrix on chip.
 
     Raises:
         CapacityError: when window and product do not fit the vector memories.
@@ -370,29 +362,25 @@ def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
     if hardware.mapping.transformation == "on_chip":
         return convolved(OnChip, layer, batch, hardware)
 
-    def draft(work: Transformation, rank: Ranked) -> Draft:
-        def finish(program: Program) -> Lowered:
-            return program, _explained(work, program, layer)
-
-        return Draft(partial(_Explicit, work), finish, work.plan.tiling.blocks, rank.least, rank.estimate)
-
-    return [draft(work, rank) for work, rank in _works(*layer.convolution(batch), hardware)]
-
-
-def _works(conv: Conv2d, images: int, hardware: Hardware) -> list[tuple[Transformation, Ranked]]:
-    """The transformation beside the product, or before it in the same words; of each tiling of the product."""
     # What is transformed may lie in any way, and the lowered matrix lies as it is read.
-    hardware = hardware.with_entry("ready")
+    hardware, (conv, images) = hardware.with_entry("ready"), layer.convolution(batch)
     product = shape_of(conv.product, images, hardware)
-    shape = shape_of(conv, images, hardware).in_strips_of(product)
-    cut, before = TapGroups(product, hardware), hardware.mapping.transformation == "before"
-    if before:
+    shape, cut = shape_of(conv, images, hardware).in_strips_of(product), TapGroups(product, hardware)
+    if hardware.mapping.transformation == "before":
         ranks, window = tilings_by(cut, hardware), window_of(shape, hardware, hardware.capacity_words)
         assert window is not None
     else:
         ranks, window = _side_by_side(shape, cut, hardware)
-    plans = [(Plan(product, hardware, rank.tiling, cut, LOWERED), rank) for rank in ranks]
-    return [(Transformation(shape, plan, window), rank) for plan, rank in plans]
+
+    def draft(rank: Ranked) -> Draft:
+        work = Transformation(shape, Plan(product, hardware, rank.tiling, cut, LOWERED), window)
+
+        def finish(program: Program) -> Lowered:
+            return program, _explained(work, program, layer)
+
+        return Draft(partial(_Explicit, work), finish, rank.tiling.blocks, rank.least, rank.estimate)
+
+    return [draft(rank) for rank in ranks]
 
 
 def _side_by_side(shape: ConvShape, cut: TapGroups, hardware: Hardware) -> tuple[tuple[Ranked, ...], RollingWindow]:
@@ -434,28 +422,23 @@ def _explained(work: Transformation, program: Program, layer: ArrayOp) -> Explan
     before = work.plan.hardware.mapping.transformation == "before"
     memory = f"{told.aspects['memory']}; {window} of window for the ifmap{' in the same words' if before else ''}"
     row, col, channels = work.shape.row, work.shape.col, work.shape.channels
-    copies = f"{row.kernel} x {col.kernel} = {work.shape.taps} copies of {counted(channels, 'channel')}"
+    taps = f"{row.kernel} x {col.kernel} = {work.shape.taps} copies of {counted(channels, 'channel')}"
     groups = f" in each of {work.shape.groups} groups" if work.shape.groups > 1 else ""
+    # What the window does, and when.
+    held, when = work.window, f"transformed {'before' if before else 'beside'} the product"
+    rolls = f"{held.rows} x {held.cols} of {row.extent} x {col.extent} outputs at a time"
+    copies = f", {work.copies} copies at once" if work.copies > 1 else ""
+    again = "" if held.taps == work.shape.taps else f"; the ifmap comes for {held.taps} taps"
+    shared = again_of(work.shape, held)
+    halos = f"; columns that parts share come again, {100 * shared:.1f} % more" if shared else ""
     own = {
-        "taps": f"{copies}: {rows}{groups}",
-        "window": _rolled(work, before),
+        "taps": f"{taps}: {rows}{groups}",
+        "window": f"{when}: {rolls}{copies}{again}{halos}",
         "lowered": _read(work, program),
     }
     choices = {f"window_{name}": getattr(work.window, name) for name in ("rows", "cols", "groups", "taps", "depth")}
     aspects = {**own, **{name: text for name, text in told.aspects.items() if name not in own}, "memory": memory}
     return replace(told, choices={**told.choices, **choices}, aspects=aspects)
-
-
-def _rolled(work: Transformation, before: bool) -> str:
-    """What the window does, and when."""
-    window, shape = work.window, work.shape
-    when = f"transformed {'before' if before else 'beside'} the product"
-    rolls = f"{window.rows} x {window.cols} of {shape.row.extent} x {shape.col.extent} outputs at a time"
-    copies = f", {work.copies} copies at once" if work.copies > 1 else ""
-    again = "" if window.taps == shape.taps else f"; the ifmap comes for {window.taps} taps"
-    shared = again_of(shape, window)
-    halos = f"; columns that parts share come again, {100 * shared:.1f} % more" if shared else ""
-    return f"{when}: {rolls}{copies}{again}{halos}"
 
 
 def _read(work: Transformation, program: Program) -> str:
@@ -474,15 +457,12 @@ _IGNORED = frozenset({
 })  # fmt: skip
 
 
-def _ignored(hardware: Hardware) -> frozenset[str]:
-    on_chip = hardware.mapping.transformation == "on_chip"
-    return _IGNORED - {"row_windows", "entry", "block_k", "block.taps"} if on_chip else _IGNORED
-
-
+_KNOWN = frozenset({"row_windows", "entry", "block_k", "block.taps"})
+"""Fields of these that change what is done on chip."""
 EXPLICIT = Lowering(
     "explicit",
     "im2col proper: the lowered matrix is written, to HBM unless told otherwise, and then multiplied",
     ways,
     left=LeftTo(CHANNEL_FIRST, is_a_product),
-    ignores=_ignored,
+    ignores=lambda hardware: _IGNORED - (_KNOWN if hardware.mapping.transformation == "on_chip" else frozenset()),
 )

@@ -279,15 +279,13 @@ class PhasePlan(Plan):
     @cached_property
     def _ks_of(self) -> Callable[[int, Phase], Coordinates]:
         """The k of the filter in each array row of a pass, for the columns of a phase; blocks have them in common."""
-        width, channels = self.shape.col.kernel, self.shape.channels
 
         @cache
         def found(number: int, phase: Phase) -> Coordinates:
             ks: list[int] = []
             for run in self.passes[number].runs:
                 tap = self.cut.tap_of(run.tap, phase)
-                first = 0 if tap is None else (tap[0] * width + tap[1]) * channels
-                ks += [NOWHERE if tap is None else first + channel for channel in run.channels]
+                ks += self.shape.ks(tap, run.channels) if tap else [NOWHERE] * len(run.channels)
             return as_coordinates(ks)
 
         return found
