@@ -20,7 +20,7 @@ from tpusim.machines.tpu.program.program import Lowered, Program
 from tpusim.machines.tpu.program.tensor import Along, Coordinates, Part, Tensor
 from tpusim.machines.tpu.program.transfers import Transfer
 from tpusim.machines.tpu.schedule import units
-from tpusim.memory.layout import AS_READ, HWCN, Box, Layouts, Region, Stored, axes_of
+from tpusim.memory.layout import AS_READ, HWCN, Box, Layouts, Region, Stored, axes_of, whole_bursts
 from tpusim.network.ops.moves import Taken
 
 T = TypeVar("T")
@@ -52,6 +52,11 @@ class Traffic:
         """A transfer of a part that is a box in each strip."""
         part, box = held
         return units.Moves(tensor, (part,), *self.of((box,), tensor, apart))
+
+    def numbers(self, tensor: Tensor, parts: tuple[Part, ...], count: int) -> units.Moves:
+        """A transfer of `count` numbers that lie one after another."""
+        size = count * (tensor.number_bytes or self.hardware.vector_memory.element_bytes)
+        return units.Moves(tensor, parts, whole_bursts(size, self.hardware.hbm.burst_bytes))
 
     def _of(self, box: Box, tensor: Tensor, apart: tuple[int, int]) -> Moved:
         """For one, worked out once: a chunk comes many times."""

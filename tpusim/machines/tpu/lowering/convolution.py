@@ -32,7 +32,6 @@ from tpusim.machines.tpu.program.program import Explanation, Lowered, Planned, P
 from tpusim.machines.tpu.schedule.units import Area, Moves, Pass, Piece, Policy, SlotNeed, Touch, Unit, Units, beside
 from tpusim.machines.tpu.search.candidates import Candidates
 from tpusim.machines.tpu.search.search import Ranked, tilings_of
-from tpusim.memory.layout import whole_bursts
 from tpusim.network.ops.array_op import ArrayOp
 
 IFMAP, WEIGHTS, SUMS = range(3)
@@ -173,12 +172,10 @@ class Convolution(Units):
 
     def _weighted(self, load: Load, cut: range, base: int) -> Iterator[Moves]:
         plan, (group, fold, section) = self.plan, load
-        numbers, offsets, hardware = plan.sections[section].numbers, plan.weight_offsets, plan.hardware
+        numbers, offsets = plan.sections[section].numbers, plan.weight_offsets
         some, at, first = numbers[cut.start : cut.stop], plan.columns[fold], base - offsets[numbers.start]
         parts = tuple(part for number in some for part in plan.weights(at, group, number, first + offsets[number]))
-        elements = plan.weights_brought(at, group, some)
-        moved = whole_bursts(elements * hardware.vector_memory.element_bytes, hardware.hbm.burst_bytes)
-        yield Moves(plan.filter, parts, moved)
+        yield self.traffic.numbers(plan.filter, parts, plan.weights_brought(at, group, some))
 
     # ---- what is done with it, and what goes
 

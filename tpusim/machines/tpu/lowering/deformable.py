@@ -41,7 +41,7 @@ from tpusim.machines.tpu.schedule.units import (
     when_free,
     when_needed,
 )
-from tpusim.memory.layout import Box, Stored, whole_bursts
+from tpusim.memory.layout import Box, Stored
 from tpusim.network.ops.array_op import ArrayOp
 from tpusim.network.ops.deform_conv2d import DeformConv2d
 
@@ -204,8 +204,7 @@ class Sampled(Convolution):
         table = self.table(key.lanes[kind], self.patch(key.block, self._chunks[key]), base, kind)
         items = (Along(1, range(first, first + numbers.size)),)
         part = Part(table.base, (0,), (Along(0, range(1)),), items, table.per_word)
-        size, burst = pointer_bytes(self.plan.hardware), self.plan.hardware.hbm.burst_bytes
-        yield Moves(self.pointers, (part,), whole_bursts(numbers.size * size, burst))
+        yield self.traffic.numbers(self.pointers, (part,), numbers.size)
 
     def _blends(self, key: TableKey, kind: int, base: int) -> Iterator[Moves]:
         """To all lanes. Each gets those of its offset group and tap; HBM hands out what differs."""
@@ -270,7 +269,7 @@ def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
         says = f"this lowering is for deform_conv2d, not for {layer.op}"
         raise UnsuitableError(f"{says}; name it as the own lowering: of such layers")
     work = Sampled(*sampling_of(layer, batch, hardware))
-    return one_draft(lambda: work, partial(_explained, explanation_of(work.plan, layer), work))
+    return one_draft(work, partial(_explained, explanation_of(work.plan, layer), work))
 
 
 # ---- in words

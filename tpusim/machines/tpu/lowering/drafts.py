@@ -146,10 +146,6 @@ class Lowering:
         """The first draft, scheduled. Raises as `ways`."""
         return self.drafts(layer, batch, hardware)[0].lower()
 
-    def planned(self, layer: Op, batch: int, hardware: Hardware) -> Planned:
-        """How many steps the longest of the drafts has. Raises as `ways`."""
-        return max(self.drafts(layer, batch, hardware), key=lambda draft: draft.blocks).planned
-
     def unused(self, hardware: Hardware) -> list[str]:
         """The fields below `mapping` that a machine sets and this lowering does not know."""
         ignored = self.ignores(hardware) if callable(self.ignores) else self.ignores
@@ -159,9 +155,11 @@ class Lowering:
         return [name for name in (*given, *(f"block.{name}" for name in mapping.block.given)) if name in ignored]
 
 
-def one_draft(units: Callable[[], Units], explained: Callable[[Program], Explanation]) -> list[Draft]:
+def one_draft(
+    units: Units, explained: Callable[[Program], Explanation], estimate: Callable[[], float] = float
+) -> list[Draft]:
     """The drafts of a lowering that leaves no choice, and tells of it when it has its Program."""
-    return [Draft(units, lambda program: (program, explained(program)))]
+    return [Draft(lambda: units, lambda program: (program, explained(program)), estimate=estimate)]
 
 
 # ---- what people are told
@@ -175,18 +173,27 @@ _ORDERS = {
 
 def explanation_of(plan: Plan, layer: ArrayOp, into: str = "") -> Explanation:
     """What is told of the lowering of `layer`; `into` says what row folds divide, where those are not its channels."""
-    blocking = blocking_of(plan)
+    blocking, tiling, columns = blocking_of(plan), plan.tiling, len(plan.col_folds)
+    passes, block = len(plan.passes), f"a block of {counted(len(plan.col_folds[0]), 'output channel')}"
+    every = f"{passes * columns * len(plan.blocks) * plan.shape.groups:,}"
+    kept = min(tiling.kept_folds, columns)
+    drains = plan.hardware.sequencer.between_blocks == "drain" and kept > 1
+    body = f"; {'all' if kept == columns else kept} column folds in one body" if drains else ""
+    whole = "; each begins when its loads are whole" if plan.hardware.mapping.loads == "whole" else ""
+    cut = len(plan.sections) > len(plan.chunks)
+    part = f"; a filter buffer holds {tiling.section_passes} of {passes} passes" if cut else ""
+    areas = zip((plan.ifmap.name, "filter", "results"), tiling.buffers, strict=True)
     aspects = {"taps": _taps(plan)} if layer.spatial else {}
     aspects |= {
         "folds": _folds(plan, layer, into),
-        "passes": _passes(plan),
+        "passes": f"{every}, of which {passes} add up to {block}" if passes > 1 else f"{every}, each for {block}",
         "block": block_of(plan, blocking, layer),
         **({"chunks": _chunks(plan)} if len(plan.chunks) > 1 else {}),
-        "order": _order(plan),
+        "order": _ORDERS[tiling.loop_order] + body + whole,
         "words": words_of(plan, layer),
-        "memory": buffers_of(plan),
+        "memory": memory_of(areas, plan.hardware) + part,
     }
-    return Explanation(plan.cut.multi_tile, blocking, dict(vars(plan.tiling)), aspects)
+    return Explanation(plan.cut.multi_tile, blocking, dict(vars(tiling)), aspects)
 
 
 def blocking_of(plan: Plan) -> Blocking:
@@ -235,14 +242,6 @@ def _folds(plan: Plan, layer: ArrayOp, into: str) -> str:
     return f"{plan.cut.folded(into or channels)}, {folds} for {out}; a pass fills {filled}{zeros}"
 
 
-def _passes(plan: Plan) -> str:
-    block = f"a block of {counted(len(plan.col_folds[0]), 'output channel')}"
-    passes = len(plan.passes) * len(plan.col_folds) * len(plan.blocks) * plan.shape.groups
-    if len(plan.passes) == 1:
-        return f"{passes:,}, each for {block}"
-    return f"{passes:,}, of which {len(plan.passes)} add up to {block}"
-
-
 def block_of(plan: Plan, blocking: Blocking, layer: Op) -> str:
     """How large a block is, what of the ifmap comes for it, and what was given of it."""
     shape, blocks = plan.shape, counted(blocking.blocks, "block")
@@ -279,14 +278,6 @@ def _chunks(plan: Plan) -> str:
     return f"the reduction comes in {len(plan.chunks):,} chunks of {size}{row}, while the sums of {kept} stay on chip"
 
 
-def _order(plan: Plan) -> str:
-    kept = min(plan.tiling.kept_folds, len(plan.col_folds))
-    drains = plan.hardware.sequencer.between_blocks == "drain" and kept > 1
-    body = f"; {'all' if kept == len(plan.col_folds) else kept} column folds in one body" if drains else ""
-    whole = "; each begins when its loads are whole" if plan.hardware.mapping.loads == "whole" else ""
-    return _ORDERS[plan.tiling.loop_order] + body + whole
-
-
 def words_of(plan: Plan, layer: Op) -> str:
     """What a word holds."""
     relaid = plan.hardware.mapping.entry == "relaid"
@@ -300,14 +291,6 @@ def used_of(fill: int, shape: InStrips, layer: Op, hardware: Hardware) -> str:
     images, word = counted(fill // shape.strips, layer.counted_by), hardware.vector_memory.word_elements
     held = f"{shape.strips} strips of {images}" if shape.strips > 1 else images
     return f"{fill} of {counted(word, 'element')} used: {held}"
-
-
-def buffers_of(plan: Plan) -> str:
-    """What of the vector memory is set aside for what."""
-    names = plan.ifmap.name, "filter", "results"
-    cut = len(plan.sections) > len(plan.chunks)
-    part = f"; a filter buffer holds {plan.tiling.section_passes} of {len(plan.passes)} passes" if cut else ""
-    return memory_of(zip(names, plan.tiling.buffers, strict=True), plan.hardware) + part
 
 
 def memory_of(areas: Iterable[tuple[str, tuple[int, int]]], hardware: Hardware) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import cached_property, lru_cache
 from itertools import product
 from math import prod
@@ -233,11 +232,6 @@ class VectorUnits(Units):
     def scalars(self, number: int, base: int) -> Iterable[Moves]:
         """Numbers, of which each lane of a portion keeps its own, from word `base` on."""
 
-    def numbers_of(self, tensor: Tensor, part: Part, count: int) -> Moves:
-        """A transfer of `count` numbers that lie one after another."""
-        moved = whole_bursts(count * self.hardware.vector_memory.element_bytes, self.hardware.hbm.burst_bytes)
-        return Moves(tensor, (self.turn.placed(part),), moved)
-
     @abstractmethod
     def work(self, of: Portion, bases: Sequence[int]) -> Iterable[Compute]:
         """What the vector unit does with maps, scalars and results at `bases`."""
@@ -360,8 +354,7 @@ def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
     # What the vector unit works on may lie in any way.
     hardware = hardware.with_entry("ready")
     work = units_of(shape_of(layer, batch, hardware), hardware)
-    (draft,) = one_draft(lambda: work, lambda _: _explained(work, layer))
-    return [replace(draft, estimate=lambda: work.cycles(work.tiling))]
+    return one_draft(work, lambda _: _explained(work, layer), lambda: work.cycles(work.tiling))
 
 
 class _Depthwise(VectorUnits):
@@ -402,7 +395,7 @@ class _Depthwise(VectorUnits):
         """The weights."""
         channels, taps, word = self.portions[number], range(len(self.taps)), self.hardware.vector_memory.word_elements
         part = Part(base, (0,), (Along(OUT_CHANNEL, channels),), (Along(K, taps),), word)
-        yield self.numbers_of(self.tensors[1], part, len(channels) * len(taps))
+        yield self.traffic.numbers(self.tensors[1], (part,), len(channels) * len(taps))
 
     def work(self, of: Portion, bases: Sequence[int]) -> Iterator[Compute]:
         """The taps whose weights a lane keeps; then more of them, added to the sums so far."""
@@ -416,10 +409,8 @@ class _Depthwise(VectorUnits):
             yield Compute("multiply_add", tuple(operands), writes, block.words, weights)
 
 
-@lru_cache(maxsize=1 << 8)
-def units_of(shape: ConvShape, hardware: Hardware) -> _Depthwise:
-    """The units. Raises CapacityError. A layer is asked how many steps it takes before it is lowered."""
-    return _Depthwise(shape, hardware)
+units_of = lru_cache(maxsize=1 << 8)(_Depthwise)
+"""The units. Raises CapacityError. A layer is asked how many steps it takes before it is lowered."""
 
 
 def _explained(work: _Depthwise, layer: ArrayOp) -> Explanation:

@@ -41,7 +41,7 @@ def ways(layer: VectorOp, batch: int, hardware: Hardware) -> list[Draft]:
         CapacityError: when nothing fits the vector memories, or lanes cannot keep the scalars.
     """
     work = units_of(layer, batch, hardware)
-    return one_draft(lambda: work, lambda _: _explained(work))
+    return one_draft(work, lambda _: _explained(work))
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ class _PointByPoint(VectorUnits):
         for word, source in enumerate(self.kept, base):
             channels = source.channels(self.portions[number])
             part = Part(word, (0,), (Along(CHANNEL, channels),), (Along(IMAGE, range(1)),), 1)
-            yield self.numbers_of(source.tensor, part, len(set(channels)))
+            yield self.traffic.numbers(source.tensor, (self.turn.placed(part),), len(set(channels)))
 
     def bring(self, source: MapSource, portion: range, patch: Patch, base: int) -> Moves:
         if not self.moved:
@@ -211,7 +211,14 @@ class _PointByPoint(VectorUnits):
         # A number in each word.
         scalars = Scalars(bases[1], kept, (kept - 1) * word + 1) if kept else NO_SCALARS
         for rectangle in self._rectangles(block):
-            walks, at = self._walks(block, rectangle, bases[0]), rectangle.outputs
+            # The words under the taps of the ifmap, then those of the other maps.
+            at, walks = rectangle.outputs, list[Counters]()
+            for number, (source, patch, base) in enumerate(self.patches(block, bases[0])):
+                taps = ((0, 0),) if number else rectangle.taps
+                walks += [self.walk(source, tap, at, patch, base) for tap in taps]
+            if self.layer.along_channels:
+                middle = self.layer.axes[0].ends[0], 0
+                walks.append(self.walk(self.maps[0], middle, at, patch_of(self.outputs, block), bases[0]))
             rows, cols, groups = at.sizes
             down = Counter(rows, at.rows.start - block.rows.start, 1, len(block.rows), len(block.cols) * groups)
             across = Counter(cols, at.cols.start - block.cols.start, 1, len(block.cols), groups)
@@ -223,17 +230,6 @@ class _PointByPoint(VectorUnits):
                 operands += [feed(len(channels), walk) for walk in walks[some.start : some.stop]]
                 yield Compute(operation, tuple(operands), writes, at.words, *(last if some.stop == len(walks) else ()))
 
-    def _walks(self, block: Block, rectangle: Rectangle, base: int) -> list[Counters]:
-        """The words under the taps of the ifmap, then those of the other maps."""
-        walks: list[Counters] = []
-        for number, (source, patch, at) in enumerate(self.patches(block, base)):
-            taps = ((0, 0),) if number else rectangle.taps
-            walks += [self.walk(source, tap, rectangle.outputs, patch, at) for tap in taps]
-        if self.layer.along_channels:
-            middle = self.layer.axes[0].ends[0], 0
-            walks.append(self.walk(self.maps[0], middle, rectangle.outputs, patch_of(self.outputs, block), base))
-        return walks
-
 
 def _alike(outputs: range, windows: Sequence[TapWindow]) -> list[tuple[range, TapWindow]]:
     """Neighbouring outputs whose windows are the same."""
@@ -241,10 +237,8 @@ def _alike(outputs: range, windows: Sequence[TapWindow]) -> list[tuple[range, Ta
     return [(range((held := [*mine])[0], held[-1] + 1), window) for window, mine in runs]
 
 
-@lru_cache(maxsize=1 << 8)
-def units_of(layer: VectorOp, batch: int, hardware: Hardware) -> _PointByPoint:
-    """The units. Raises CapacityError. A layer is asked how many steps it takes before it is lowered."""
-    return _PointByPoint(layer, batch, hardware)
+units_of = lru_cache(maxsize=1 << 8)(_PointByPoint)
+"""The units. Raises CapacityError. A layer is asked how many steps it takes before it is lowered."""
 
 
 def _explained(work: _PointByPoint) -> Explanation:

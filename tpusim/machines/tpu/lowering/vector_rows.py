@@ -54,7 +54,7 @@ def ways(layer: RowOp, batch: int, hardware: Hardware) -> list[Draft]:
         CapacityError: when nothing fits the vector memories.
     """
     work = RowUnits(layer, batch, hardware)
-    return one_draft(lambda: work, lambda _: _explained(work))
+    return one_draft(work, lambda _: _explained(work))
 
 
 class RowPieces(NamedTuple):
@@ -190,6 +190,10 @@ class RowUnits(Units):
         parts, lanes = self._parts(pieces.number), self._lanes(self.blocks[0])
         size, joining = len(parts[0]), sum(bool(stage.joins) for stage in self.stages) if self.shares > 1 else 0
 
+        # Numbers still to be joined, at most: those that pieces come to, or what shares have come to.
+        of_pieces = (sum(self._levels(each, self._made(each, parts))) for each in self.stages if each.joins)
+        joined = max(0, *of_pieces, *(sum(self._levels(each, self.shares)[1:]) for each in self.stages))
+
         def ready(key: tuple[int, int, int]) -> int:
             return delay_of(len(parts[key[2]]), self.hardware)
 
@@ -197,7 +201,7 @@ class RowUnits(Units):
         return (
             Area("rows", "ifmap", size, pieces.slots, lanes, in_one(self._rows), ready),
             Area("shared", "filter", size * len(self.shared), pieces.shared, lanes, shared),
-            Area("joined", OFMAP, self._most_joined(parts), 1, lanes),
+            Area("joined", OFMAP, joined, 1, lanes),
             Area("given", OFMAP, self.given, 2, lanes, given, gaps=with_the_one_ahead),
             Area("numbers", OFMAP, len(self.stages) - self.given, 1, lanes),
             Area("exchanged", OFMAP, self.shares, joining, lanes, self._exchanged, gaps=when_needed),
@@ -219,11 +223,6 @@ class RowUnits(Units):
         while found[-1] > self._most(stage):
             found.append(-(-found[-1] // self._most(stage)))
         return found
-
-    def _most_joined(self, parts: Sequence[range]) -> int:
-        """Words of numbers still to be joined, at most: those that pieces come to, or what shares have come to."""
-        of_pieces = (sum(self._levels(each, self._made(each, parts))) for each in self.stages if each.joins)
-        return max(0, *of_pieces, *(sum(self._levels(each, self.shares)[1:]) for each in self.stages))
 
     def units(self) -> Iterator[Unit]:
         kept, shares, stays = self.pieces.kept, self.shares, self.pieces.shared == len(self.parts)

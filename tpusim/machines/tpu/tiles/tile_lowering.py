@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 from itertools import product
-from math import prod
 from typing import Any, NamedTuple, TypeAlias
 
 from tpusim.base.errors import UnsuitableError
@@ -54,7 +53,7 @@ from tpusim.machines.tpu.tiles.tile_algorithm import (
     TileProduct,
     Tiles,
 )
-from tpusim.memory.layout import TRANSFORMED, whole_bursts
+from tpusim.memory.layout import TRANSFORMED
 from tpusim.network.ops.array_op import ArrayOp, Conv2d
 
 At = Callable[[int], Counters]
@@ -170,35 +169,26 @@ def plans_of(filtering: Filtering) -> Iterator[TilePlan]:
         _extents(cols, shape.col, by.across.outputs),
         [together] if together else halves(groups),
     )
-    for block, section in product(product(*extents), halves(products)):
-        sections = -(-products // section) * len(filtering.col_folds)
+    row_folds, col_folds, size = len(filtering.row_folds), len(filtering.col_folds), by.down.outputs
+    for (high, wide, of_groups), section in product(product(*extents), halves(products)):
+        blocks = -(-shape.row.extent // high) * -(-shape.col.extent // wide) * -(-groups // of_groups)
+        sections = -(-products // section) * col_folds
         for buffers in sorted({min(2, sections), sections}):
-            tiling = _tiling(filtering, cut, block, section, buffers)
+            tiling = Tiling(
+                rows=high, cols=wide, groups=of_groups, span=0, blocks=blocks, loop_order="block_major", kept_folds=1,
+                chunk_taps=cut.groups, chunk_folds=cut.folds, section_passes=section * row_folds,
+                ifmap_buffers=min(2, blocks * row_folds), filter_buffers=buffers,
+                psum_buffers=min(2, blocks * col_folds),
+                ifmap_words=shape.row.most_stored(high) * shape.col.most_stored(wide) * of_groups,
+                section_words=section * sum(filtering.weight_words),
+                psum_words=-(-high // size) * size * wide * of_groups, lag=1,
+            )  # fmt: skip
             yield TilePlan(shape, hardware, tiling, cut, filtering=filtering)
-
-
-def _tiling(
-    filtering: Filtering, cut: TapGroups, block: tuple[int, int, int], section: int, filter_buffers: int
-) -> Tiling[int]:
-    shape, size, (rows, cols, groups) = filtering.shape, filtering.by.down.outputs, block
-    whole = shape.row.extent, shape.col.extent, filtering.word_groups[0]
-    blocks = prod(-(-extent // part) for extent, part in zip(whole, block, strict=True))
-    return Tiling(
-        rows=rows, cols=cols, groups=groups, span=0, blocks=blocks, loop_order="block_major", kept_folds=1,
-        chunk_taps=cut.groups, chunk_folds=cut.folds, section_passes=section * len(filtering.row_folds),
-        ifmap_buffers=min(2, blocks * len(filtering.row_folds)), filter_buffers=filter_buffers,
-        psum_buffers=min(2, blocks * len(filtering.col_folds)),
-        ifmap_words=shape.row.most_stored(rows) * shape.col.most_stored(cols) * groups,
-        section_words=section * sum(filtering.weight_words), psum_words=-(-rows // size) * size * cols * groups, lag=1,
-    )  # fmt: skip
 
 
 def _extents(wanted: int | None, axis: MapAxis, size: int) -> list[int]:
     """Outputs along an axis: whole tiles of `size`, unless given otherwise."""
     return [wanted] if wanted else [min(each * size, axis.extent) for each in halves(-(-axis.extent // size))]
-
-
-# ---- as units
 
 
 PRODUCT, OUT_CHANNEL, IN_CHANNEL = range(3)
@@ -278,16 +268,15 @@ class TileUnits(Units):
 
     def _section(self, key: tuple[int, int], base: int) -> Iterator[Moves]:
         """Product by product, the weights of all row folds."""
-        hardware, (fold, section), parts = self.plan.hardware, key, []
+        (fold, section), word, parts = key, self.plan.hardware.vector_memory.word_elements, []
         lane, products = (Along(OUT_CHANNEL, self.plan.col_folds[fold]),), self.plan.shared[section]
         for number in products:
             for rows, words in zip(self.filtering.row_folds, self.filtering.weight_words, strict=True):
                 items = Along(PRODUCT, range(number, number + 1)), Along(IN_CHANNEL, rows)
-                parts.append(Part(base, (0,), lane, items, hardware.vector_memory.word_elements))
+                parts.append(Part(base, (0,), lane, items, word))
                 base += words
         elements = len(products) * self.plan.shape.channels * len(self.plan.col_folds[fold])
-        moved = whole_bursts(elements * hardware.vector_memory.element_bytes, hardware.hbm.burst_bytes)
-        yield Moves(self.plan.filter, tuple(parts), moved)
+        yield self.traffic.numbers(self.plan.filter, tuple(parts), elements)
 
     # ---- the vector unit and the array, and out
 
@@ -461,7 +450,7 @@ def ways(choice: Choice, layer: ArrayOp, batch: int, hardware: Hardware) -> list
         CapacityError: when nothing fits the vector memories.
     """
     plan = plan_of(*_shape(choice, layer, batch, hardware))
-    return one_draft(partial(TileUnits, plan), lambda _: _explained(plan, layer))
+    return one_draft(TileUnits(plan), lambda _: _explained(plan, layer))
 
 
 def least(choice: Choice, layer: ArrayOp, batch: int, hardware: Hardware) -> float:
