@@ -18,7 +18,11 @@ Lower = Callable[[Op, int, Hardware], Lowered]
 Plan = Callable[[Op, int, Hardware], Planned]
 
 
-def by_hand(name: str, lower: Lower, planned: Plan = CHANNEL_FIRST.planned) -> Lowering:
+def as_channel_first(layer: Op, batch: int, hardware: Hardware) -> Planned:
+    return CHANNEL_FIRST.drafts(layer, batch, hardware)[0].planned
+
+
+def by_hand(name: str, lower: Lower, planned: Plan = as_channel_first) -> Lowering:
     """The lowering that makes of a layer what `lower` makes."""
 
     def ways(layer: Op, batch: int, hardware: Hardware) -> list[Draft]:

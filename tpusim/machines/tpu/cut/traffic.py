@@ -62,20 +62,25 @@ class Traffic:
         """For one, worked out once: a chunk comes many times."""
         key = tensor.name, box
         if key not in self._known:
-            (row, col), burst = (self.shape.row.strips, self.shape.col.strips), self.hardware.hbm.burst_bytes
+            row, col = self.shape.row.strips, self.shape.col.strips
             strips: tuple[Box, ...] = (box,)
             if row * col > 1:
                 strips = tuple([
                     box._replace(rows=shifted(box.rows, down * apart[0]), cols=shifted(box.cols, across * apart[1]))
                     for down, across in product(range(row), range(col))
                 ])  # fmt: skip
-            if tensor.name not in self._stored:
-                order, sizes = axes_of(HWCN), (self.hardware.vector_memory.element_bytes, burst)
-                padded = tensor.padded or tensor.shape
-                self._stored[tensor.name] = Stored(0, tensor.shape, padded, order, order, *sizes)
-            runs = map(self._stored[tensor.name].runs, strips)
-            self._known[key] = Moved(sum([each.moved(burst) for each in runs if each]), strips)
+            self._known[key] = self.moved(tensor, strips)
         return self._known[key]
+
+    def moved(self, tensor: Tensor, regions: tuple[Region, ...]) -> Moved:
+        """What moves for rectangles of a tensor; where it is no map, it lies as its axes follow one another."""
+        burst = self.hardware.hbm.burst_bytes
+        if tensor.name not in self._stored:
+            axes, sizes = tuple(range(len(tensor.shape))), (self.hardware.vector_memory.element_bytes, burst)
+            order = axes_of(HWCN) if len(axes) == len(HWCN) else axes
+            self._stored[tensor.name] = Stored(0, tensor.shape, tensor.padded or tensor.shape, order, order, *sizes)
+        runs = map(self._stored[tensor.name].runs, regions)
+        return Moved(sum([each.moved(burst) for each in runs if each]), regions)
 
 
 # ---- Programs whose tensors lie in HBM as `hbm.layout` says, whichever lowering wrote them
@@ -83,8 +88,19 @@ class Traffic:
 
 def laid_out(lowered: Lowered, hardware: Hardware) -> Lowered:
     """The Program `in_layout`, and people are told of it. Raises CapacityError where the DRAM has too little room."""
-    _check_room(lowered[0], hardware)
     program, told = in_layout(lowered[0], hardware), lowered[1]
+    if device := hardware.hbm.dram:
+        # No less than what tensors take, quickly: their elements, and what is moved of what lies as it is read.
+        elements = sum(prod(each.padded or each.shape) for each in program.tensors)
+        moved = sum(step.hbm_bytes for step in lowered[0].steps if isinstance(step, Transfer))
+        wide = max([hardware.vector_memory.element_bytes, *(each.number_bytes or 0 for each in program.tensors)])
+        most = elements * wide + moved + len(program.tensors) * hardware.hbm.alignment_bytes
+        # Addresses beyond the DRAM would begin again at 0.
+        if most > device.capacity_bytes < (size := TransferRuns(program, hardware).size):
+            raise CapacityError(
+                f"its tensors take {size:,} B in HBM, and {device.name} has {device.capacity_bytes:,} B; "
+                "give hbm.device more rows or channels, or choose a smaller batch"
+            )
     if hardware.hbm.layout == Layouts():
         others = ", the filter as it is read" if any(each.name == "filter" for each in program.tensors) else ""
         words = f"feature maps lie {HWCN} in HBM{others}"
@@ -105,24 +121,6 @@ def in_layout(program: Program, hardware: Hardware) -> Program:
         replace(each, hbm_bytes=moves.bytes(each)) if isinstance(each, Transfer) else each for each in program.steps
     )
     return replace(program, steps=tuple(steps))
-
-
-def _check_room(program: Program, hardware: Hardware) -> None:
-    """Raise where all tensors together have no room in the DRAM: addresses beyond it would begin again at 0."""
-    device = hardware.hbm.dram
-    if device is None:
-        return
-    # No less than what tensors take, quickly: their elements, and what is moved of what lies as it is read.
-    elements = sum(prod(each.padded or each.shape) for each in program.tensors)
-    moved = sum(step.hbm_bytes for step in program.steps if isinstance(step, Transfer))
-    wide = max([hardware.vector_memory.element_bytes, *(each.number_bytes or 0 for each in program.tensors)])
-    if elements * wide + moved + len(program.tensors) * hardware.hbm.alignment_bytes <= device.capacity_bytes:
-        return
-    if (size := TransferRuns(program, hardware).size) > device.capacity_bytes:
-        raise CapacityError(
-            f"its tensors take {size:,} B in HBM, and {device.name} has {device.capacity_bytes:,} B; "
-            "give hbm.device more rows or channels, or choose a smaller batch"
-        )
 
 
 def _words(program: Program, moves: TransferRuns) -> Iterator[str]:

@@ -41,7 +41,7 @@ from tpusim.machines.tpu.schedule.units import (
     when_free,
     when_needed,
 )
-from tpusim.memory.layout import Box, Stored
+from tpusim.memory.layout import Box
 from tpusim.network.ops.array_op import ArrayOp
 from tpusim.network.ops.deform_conv2d import DeformConv2d
 
@@ -217,12 +217,7 @@ class Sampled(Convolution):
         lane = tuple(Along(axis, every) for axis, every in enumerate(zip(*kinds, strict=True)))
         regions = tuple((range(og, og + 1), range(tap, tap + 1), *axes) for og, tap in dict.fromkeys(kinds))
         part = Part(base + kind * self.table_words[1], (0,), lane, items, fill)
-        # Blends lie as their axes follow one another.
-        order, burst = tuple(range(len(blend.shape))), self.plan.hardware.hbm.burst_bytes
-        element_bytes = self.plan.hardware.vector_memory.element_bytes
-        stored = Stored(0, blend.shape, blend.shape, order, order, element_bytes, burst)
-        moved = sum(runs.moved(burst) for runs in map(stored.runs, regions) if runs)
-        yield Moves(blend, (part,), moved, regions)
+        yield Moves(blend, (part,), *self.traffic.moved(blend, regions))
 
     # ---- gathering
 
