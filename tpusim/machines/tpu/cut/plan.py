@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, groupby, product
 from math import prod
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from tpusim.machines.tpu.cut.geometry import ConvShape, InStrips, padded_map, shifted, stored_ifmap
 from tpusim.machines.tpu.cut.reduction import Chunk, Cut, Place, ReductionPass, Tap, as_coordinates
@@ -68,8 +68,7 @@ def portions(extent: int, size: int) -> list[range]:
 # ---- blocks and patches
 
 
-@dataclass(frozen=True)
-class Block:
+class Block(NamedTuple):
     """A rectangular part of the ofmap; of its words, row by row, those of `span` only where there is one."""
 
     rows: range
@@ -98,8 +97,7 @@ class Block:
         return [Block(rows, cols, groups) for rows, cols, groups in parts]
 
 
-@dataclass(frozen=True)
-class Patch:
+class Patch(NamedTuple):
     """The ifmap grid points that a block needs for the taps of a chunk; under tap 0, where each tap has its own."""
 
     rows: range
@@ -115,7 +113,7 @@ class Patch:
         """Parts, `pieces` of them at most: by rows; of one row by columns; of one point by word groups."""
         name = next((name for name in ("rows", "cols") if len(getattr(self, name)) > 1), "groups")
         whole: range = getattr(self, name)
-        return [replace(self, **{name: whole[part.start : part.stop]}) for part in even(len(whole), pieces)]
+        return [self._replace(**{name: whole[part.start : part.stop]}) for part in even(len(whole), pieces)]
 
     def words_before(self, part: Patch) -> int:
         """Words ahead of a part that was cut."""
@@ -213,16 +211,14 @@ def walk_of(shape: InStrips, tap: Tap, block: Block, patch: Patch, by_tap: bool)
 # ---- stages
 
 
-@dataclass(frozen=True, slots=True)
-class Columns:
+class Columns(NamedTuple):
     """What passes bring out of the columns of the array: a portion of the output channels, of one outcome."""
 
     channels: range
     outcome: int
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+class Section(NamedTuple):
     """Passes of a chunk and an outcome, by number, whose weights share a filter buffer."""
 
     chunk: int
@@ -230,8 +226,7 @@ class Section:
     outcome: int
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
+class Stage(NamedTuple):
     """The passes of one section for one channel group, block and column fold (of an outcome)."""
 
     group: int

@@ -55,8 +55,7 @@ class ReductionPass(NamedTuple):
         return sorted({run.place for run in self.runs})
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """A patch of the ifmap in every lane: which channel stands in which.
 
     Attributes:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import permutations, product
 from math import ceil, prod
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu.cut.geometry import InStrips, shifted
@@ -17,7 +17,7 @@ from tpusim.machines.tpu.cut.plan import CHANNEL, COL, IMAGE, ROW, Patch, map_it
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.moves import TransferRuns, regions_of_part
 from tpusim.machines.tpu.program.program import Lowered, Program
-from tpusim.machines.tpu.program.tensor import Along, Coordinates, Part, Tensor
+from tpusim.machines.tpu.program.tensor import Along, Coordinates, Elements, Part, Tensor
 from tpusim.machines.tpu.program.transfers import Transfer
 from tpusim.machines.tpu.schedule import units
 from tpusim.memory.layout import AS_READ, HWCN, Box, Layouts, Region, Stored, axes_of, whole_bursts
@@ -26,48 +26,42 @@ from tpusim.network.ops.moves import Taken
 T = TypeVar("T")
 
 
-class Moved(NamedTuple):
-    """Bytes, and the rectangles of the tensor that they are."""
-
-    bytes: int
-    regions: tuple[Region, ...]
+Moved: TypeAlias = tuple[int, tuple[Region, ...]]
+"""Bytes, and the rectangles of the tensor that they are."""
 
 
 class Traffic:
-    """What moves for boxes of maps that lie HWCN, whole bursts and padding included."""
+    """What moves for boxes of maps that lie HWCN, in the strips of a shape, whole bursts and padding included."""
 
-    def __init__(self, shape: InStrips, hardware: Hardware) -> None:
-        self.shape, self.hardware = shape, hardware
+    def __init__(self, hardware: Hardware, shape: InStrips | None = None) -> None:
+        self.hardware, self.strips = hardware, (shape.row.strips, shape.col.strips) if shape else (1, 1)
         self._known: dict[tuple[str, Box], Moved] = {}
         self._stored: dict[str, Stored] = {}
 
-    def of(self, boxes: Iterable[Box], tensor: Tensor, apart: tuple[int, int]) -> Moved:
-        """What moves for boxes in every strip; strips lie `apart` (rows, cols) from one another."""
-        each = [self._of(box, tensor, apart) for box in boxes]
+    def moves(
+        self, tensor: Tensor, parts: tuple[Elements, ...], boxes: Iterable[Box], apart: tuple[int, int] = (0, 0)
+    ) -> units.Moves:
+        """A transfer of parts that are boxes in every strip; strips lie `apart` (rows, cols) from one another."""
+        each = [self._in_strips(box, tensor, apart) for box in boxes]
         if len(each) == 1:
-            return each[0]
-        return Moved(sum([moved for moved, _ in each]), tuple([region for _, regions in each for region in regions]))
-
-    def moves(self, tensor: Tensor, held: tuple[Part, Box], apart: tuple[int, int]) -> units.Moves:
-        """A transfer of a part that is a box in each strip."""
-        part, box = held
-        return units.Moves(tensor, (part,), *self.of((box,), tensor, apart))
+            return units.Moves(tensor, parts, *each[0])
+        regions = tuple([region for _, regions in each for region in regions])
+        return units.Moves(tensor, parts, sum([moved for moved, _ in each]), regions)
 
     def numbers(self, tensor: Tensor, parts: tuple[Part, ...], count: int) -> units.Moves:
         """A transfer of `count` numbers that lie one after another."""
         size = count * (tensor.number_bytes or self.hardware.vector_memory.element_bytes)
         return units.Moves(tensor, parts, whole_bursts(size, self.hardware.hbm.burst_bytes))
 
-    def _of(self, box: Box, tensor: Tensor, apart: tuple[int, int]) -> Moved:
+    def _in_strips(self, box: Box, tensor: Tensor, apart: tuple[int, int]) -> Moved:
         """For one, worked out once: a chunk comes many times."""
         key = tensor.name, box
         if key not in self._known:
-            row, col = self.shape.row.strips, self.shape.col.strips
             strips: tuple[Box, ...] = (box,)
-            if row * col > 1:
+            if self.strips != (1, 1):
                 strips = tuple([
                     box._replace(rows=shifted(box.rows, down * apart[0]), cols=shifted(box.cols, across * apart[1]))
-                    for down, across in product(range(row), range(col))
+                    for down, across in product(*map(range, self.strips))
                 ])  # fmt: skip
             self._known[key] = self.moved(tensor, strips)
         return self._known[key]
@@ -80,7 +74,7 @@ class Traffic:
             order = axes_of(HWCN) if len(axes) == len(HWCN) else axes
             self._stored[tensor.name] = Stored(0, tensor.shape, tensor.padded or tensor.shape, order, order, *sizes)
         runs = map(self._stored[tensor.name].runs, regions)
-        return Moved(sum([each.moved(burst) for each in runs if each]), regions)
+        return sum([each.moved(burst) for each in runs if each]), regions
 
 
 # ---- Programs whose tensors lie in HBM as `hbm.layout` says, whichever lowering wrote them

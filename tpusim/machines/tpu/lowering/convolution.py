@@ -45,7 +45,7 @@ class Convolution(Units):
     """The stages of a plan as units; the passes of a section as acts."""
 
     def __init__(self, plan: Plan) -> None:
-        self.plan, self.traffic = plan, Traffic(plan.shape, plan.hardware)
+        self.plan, self.traffic = plan, Traffic(plan.hardware, plan.shape)
         self.word_fill, self.tensors = plan.word_fill, (plan.ifmap, plan.filter, plan.ofmap)
         # The first loads grow piece by piece, so that the first pass waits for little. A loop over blocks that drains
         # has one body for all of them, the first included.
@@ -160,7 +160,7 @@ class Convolution(Units):
         if filled.words:
             (group, _, chunk), plan = load, self.plan
             parts, boxes = plan.filled(group, plan.chunks[chunk], patch, places, filled, base)
-            yield Moves(plan.ifmap, parts, *self.traffic.of(boxes, plan.ifmap, plan.ifmap_apart))
+            yield self.traffic.moves(plan.ifmap, parts, boxes, plan.ifmap_apart)
 
     def _sections(self, load: Load, gaps: int, grows: bool) -> list[Piece]:
         """The weights of some passes in each piece; lane c takes those of array column c, W to a word."""
@@ -202,7 +202,7 @@ class Convolution(Units):
             parts.append(part)
             boxes += held
             base += part.words
-        return Moves(plan.ofmap, tuple(parts), *self.traffic.of(boxes, plan.ofmap, plan.strips_apart))
+        return self.traffic.moves(plan.ofmap, tuple(parts), boxes, plan.strips_apart)
 
 
 def _cuts(count: int, grows: bool) -> list[range]:
@@ -296,6 +296,7 @@ CHANNEL_FIRST = Lowering(
     partial(convolved, by_taps),
     banks=True,
     instead={"conv_transpose2d": "stride_phases", "deform_conv2d": "deformable"},
+    rivals=("block_diagonal", "vector"),
     ignores=frozenset({"transformation", "k_order"}),
 )
 BLOCK_DIAGONAL = Lowering(

@@ -93,10 +93,15 @@ class Sampled(Convolution):
         (ifmap, *others), copies = super().areas, self.copies
         pointers, blends = (self.tables_a_chunk * words for words in self.table_words)
         source = partial(Area, gaps=when_free)
+
+        def ready(key: Load) -> int:
+            block, chunk = self._band_of(key)
+            return ready_delay(self.band_size(block) * len(chunk.places), self.plan.hardware)
+
         return (
             replace(ifmap, gaps=when_needed, ready=None),
             *others,
-            source("bands", "ifmap", self.band_words, copies, ifmap.lanes, in_one(self._band), self._band_ready),
+            source("bands", "ifmap", self.band_words, copies, ifmap.lanes, in_one(self._band), ready),
             source("pointers", POINTERS, pointers, copies, 1, partial(self._kinds, self._pointers)),
             source("blends", BLEND, blends, copies, ifmap.lanes, partial(self._kinds, self._blends)),
         )
@@ -177,11 +182,6 @@ class Sampled(Convolution):
         _, block, fold = key
         return self.plan.blocks[block], self.plan.chunks[self._folds.index(fold)]
 
-    def _band_ready(self, key: Load) -> int:
-        """Cycles in which what has come is made ready for the vector unit."""
-        block, chunk = self._band_of(key)
-        return ready_delay(self.band_size(block) * len(chunk.places), self.plan.hardware)
-
     def _band(self, key: Load, base: int) -> Iterator[Moves]:
         """Whole rows, for each place."""
         plan, (block, chunk) = self.plan, self._band_of(key)
@@ -192,7 +192,7 @@ class Sampled(Convolution):
             parts.append(Part(base, (0,), (Along(CHANNEL, lanes),), items, plan.word_fill))
             boxes.append(Box(range(min(lanes), max(lanes) + 1), rows, cols, plan.images(block.groups)))
             base += parts[-1].words
-        yield Moves(self.ifmap, tuple(parts), *self.traffic.of(boxes, self.ifmap, (0, 0)))
+        yield self.traffic.moves(self.ifmap, tuple(parts), boxes)
 
     def _kinds(self, brings: Callable[..., Iterator[Moves]], key: TableKey, gaps: int, grows: bool) -> list[Piece]:
         """Kind by kind."""

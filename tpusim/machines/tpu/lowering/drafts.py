@@ -104,6 +104,7 @@ class Lowering:
         banks: whether it can read from banks.
         carries: what may ride on its results: "bias", "add", "finish".
         instead: by op, the lowering that this name means for it.
+        rivals: lowerings that a run weighs against this one unasked, for layers of several groups.
         left: layers that another lowering takes for it.
         least: gives cycles that no run can do without, before anything is lowered; 0: nothing is known.
         ignores: fields below `mapping` that change nothing.
@@ -118,6 +119,7 @@ class Lowering:
     banks: bool = False
     carries: frozenset[str] = frozenset({"bias", "add", "finish"})
     instead: Mapping[str, str] = field(default_factory=dict)
+    rivals: tuple[str, ...] = ()
     left: LeftTo | None = None
     least: Callable[[Any, int, Hardware], float] | None = None
     ignores: Callable[[Hardware], frozenset[str]] | frozenset[str] = frozenset()

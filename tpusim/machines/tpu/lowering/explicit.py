@@ -11,9 +11,10 @@ some outputs, a copy for each tap. Rows that outputs share are brought once, as 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, lru_cache, partial
 from itertools import product
+from typing import NamedTuple
 
 from tpusim.base.errors import CapacityError
 from tpusim.base.units import SIZE
@@ -41,8 +42,7 @@ SLACK = 1.02
 """Among windows that cost so much more than the best, the smallest is taken: the product has use for the memory."""
 
 
-@dataclass(frozen=True, slots=True)
-class RollingWindow:
+class RollingWindow(NamedTuple):
     """The extents of a unit: outputs by rows and columns, word groups, taps, and portions of the channels.
 
     Attributes:
@@ -66,8 +66,7 @@ class RollingWindow:
         return self.portions * self.depth * self.pitch
 
 
-@dataclass(frozen=True, slots=True)
-class WindowUnit:
+class WindowUnit(NamedTuple):
     """Outputs whose lowered rows are written together, for some taps and portions of the channels.
 
     Rows of the ring are numbered on and on; grid row 0 would be number `origin`. Those in `live` are read, and those
@@ -206,7 +205,7 @@ class Transformation(Units):
     def __init__(self, shape: ConvShape, plan: Plan, window: RollingWindow) -> None:
         self.shape, self.plan, self.window, ifmap = shape, plan, window, shape.tensors.ifmap
         self.ifmap = Tensor("ifmap", ifmap, converted=True, padded=padded_map(ifmap, plan.hardware))
-        self.traffic, self.word_fill = Traffic(plan.shape, plan.hardware), plan.word_fill
+        self.traffic, self.word_fill = Traffic(plan.hardware, plan.shape), plan.word_fill
         self.portions = channel_portions(shape, plan.hardware)
         self.word_groups, _ = word_groups(shape.word_images, plan.hardware.vector_memory.word_elements)
         room = max(1, plan.hardware.lanes // len(self.portions[0]))
@@ -240,7 +239,7 @@ class Transformation(Units):
         channels = range(unit.portions[0].start, unit.portions[-1].stop)
         rows, cols = self._rows(unit, unit.new), self.shape.col.coordinates(self._cols(unit))
         box = Box(channels, rows, cols, self.plan.images(unit.groups))
-        yield Moves(self.ifmap, tuple(self._filled(unit, base)), *self.traffic.of([box], self.ifmap, self.apart))
+        yield self.traffic.moves(self.ifmap, tuple(self._filled(unit, base)), [box], self.apart)
 
     def _filled(self, unit: WindowUnit, base: int) -> Iterator[Part]:
         """What is new to a unit, in every copy."""
@@ -328,7 +327,7 @@ class Transformation(Units):
         images, apart = self.plan.images(window.groups), (self.shape.row.extent, self.shape.col.extent)
         lowered = neighbours(sorted({row for part in parts for row in part.lane[0].coordinates}))
         boxes = (Box(rows, window.rows, window.cols, images) for rows in lowered)
-        return Moves(self.plan.ifmap, parts, *self.traffic.of(boxes, self.plan.ifmap, apart))
+        return self.traffic.moves(self.plan.ifmap, parts, boxes, apart)
 
     def last_of(self, filled: Patch) -> int:
         """The place of the last unit that writes any of these outputs."""

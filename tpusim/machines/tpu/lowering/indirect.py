@@ -148,7 +148,21 @@ class Pointed:
         steps: list[Step] = []
         at: dict[int, int] = {}
         filled: dict[Tenancy, int] = {}
-        passes = zip(self._feeds(), self.uses, strict=True)
+        uses = iter(self.uses)
+
+        @cache
+        def feed(reads: Feed, slot: int) -> Feed:
+            """What passes that read so read through pointers of a table in a slot."""
+            repeat, _ = key = self.known[reads]
+            pixels, together = self.tables[key].shape
+            table = PointerTable(self.bases[slot], pixels, together, self.per_word, repeat)
+            stored = np.count_nonzero(self.tables[key] % 2 == 0, axis=0).tolist()
+            groups = []
+            for which, group in enumerate(reads.groups):
+                base = group.pattern.base if isinstance(group.pattern, Counters) else 0
+                groups.append(group._replace(pattern=Pointers(table, which, base, stored[which])))
+            return Feed(tuple(groups))
+
         for index, step in enumerate(self.without.steps):
             for load, fill in before[index]:
                 filled[load] = len(steps)
@@ -156,28 +170,10 @@ class Pointed:
             at[index] = len(steps)
             step = step.renumbered(at)
             if isinstance(step, Stream):
-                reads, load = next(passes)
-                step = replace(step, after=(*step.after, filled[load]), reads=reads)
+                load = next(uses)
+                step = replace(step, after=(*step.after, filled[load]), reads=feed(step.reads, load.base))
             steps.append(step)
         return tuple(steps)
-
-    def _feeds(self) -> list[Feed]:
-        """What each pass reads now."""
-
-        @cache
-        def feed(reads: Feed, slot: int) -> Feed:
-            key = self.known[reads]
-            numbers = self.tables[key]
-            pixels, together = numbers.shape
-            table = PointerTable(self.bases[slot], pixels, together, self.per_word, key[0])
-            stored = np.count_nonzero(numbers % 2 == 0, axis=0).tolist()
-            groups = []
-            for which, group in enumerate(reads.groups):
-                base = group.pattern.base if isinstance(group.pattern, Counters) else 0
-                groups.append(group._replace(pattern=Pointers(table, which, base, stored[which])))
-            return Feed(tuple(groups))
-
-        return [feed(step.reads, load.base) for step, load in zip(self.without.streams, self.uses, strict=True)]
 
 
 def places(tables: Sequence[int], base: int, hardware: Hardware) -> tuple[list[int], int]:
@@ -275,7 +271,22 @@ class WithPointers(Convolution):
         """Fills of pointers among the transfers: one a table where all of them fit, else as the passes come."""
         steps, plan = super().counted(), self.plan
         assert steps
-        sizes, read = _tables(plan)
+        # The words of each table, and which ones the passes of a block and a chunk read.
+        sizes: list[int] = []
+        tables: dict[Key, int] = {}
+        known: dict[Hashable, list[int]] = {}
+        read: dict[tuple[int, int], list[int]] = {}
+        for (at, block), (number, chunk) in product(enumerate(plan.blocks), enumerate(plan.chunks)):
+            # Blocks read alike where taps of the first column and of the first row are walked alike.
+            patch, (rows, cols) = plan.patch(block, chunk), (chunk.tap_rows, chunk.tap_cols)
+            taps = (*((row, cols[0]) for row in rows), *((rows[0], col) for col in cols))
+            kind = number, tuple([plan.walk(tap, block, patch, chunk.by_tap)._replace(base=0) for tap in taps])
+            if kind not in known:
+                keys = [table_of(feed) for feed in plan.reads(chunk, block, 0)]
+                new = (key for key in dict.fromkeys(keys) if key not in tables)
+                sizes += [table_words(key, block.words, plan.hardware) for key in new]
+                known[kind] = [tables.setdefault(key, len(tables)) for key in keys]
+            read[at, number] = known[kind]
         bases, _ = places(sizes, plan.tiling.words, plan.hardware)
         if len(bases) == len(sizes):
             return steps._replace(transfers=steps.transfers + len(sizes))
@@ -287,39 +298,16 @@ class WithPointers(Convolution):
         return steps._replace(transfers=steps.transfers + len({*loaded(wanted, len(bases))}))
 
 
-def _tables(plan: Plan) -> tuple[list[int], dict[tuple[int, int], list[int]]]:
-    """The words of each table, and which ones the passes of a block and a chunk read."""
-    sizes: list[int] = []
-    tables: dict[Key, int] = {}
-    known: dict[Hashable, list[int]] = {}
-    read: dict[tuple[int, int], list[int]] = {}
-    for (at, block), (number, chunk) in product(enumerate(plan.blocks), enumerate(plan.chunks)):
-        # Blocks read alike where taps of the first column and of the first row are walked alike.
-        patch, (rows, cols) = plan.patch(block, chunk), (chunk.tap_rows, chunk.tap_cols)
-        taps = (*((row, cols[0]) for row in rows), *((rows[0], col) for col in cols))
-        kind = number, tuple([plan.walk(tap, block, patch, chunk.by_tap)._replace(base=0) for tap in taps])
-        if kind not in known:
-            keys = [table_of(feed) for feed in plan.reads(chunk, block, 0)]
-            sizes += [table_words(key, block.words, plan.hardware) for key in dict.fromkeys(keys) if key not in tables]
-            known[kind] = [tables.setdefault(key, len(tables)) for key in keys]
-        read[at, number] = known[kind]
-    return sizes, read
-
-
 def plans_of(layer: ArrayOp, batch: int, hardware: Hardware) -> list[tuple[Plan, Ranked]]:
     """The plans of such tilings, with their ranks."""
-    cut = by_taps(shape_of(layer, batch, hardware), hardware)
-    return [(Plan(cut.shape, hardware, rank.tiling, cut), rank) for rank in _found(cut, hardware)]
-
-
-def _found(cut: Cut, hardware: Hardware) -> tuple[Ranked, ...]:
     pointers_a_word(hardware)
+    cut, ranks = by_taps(shape_of(layer, batch, hardware), hardware), tuple[Ranked, ...]()
     with suppress(CapacityError):
-        counted_on = tilings_by(cut, hardware)
-        words = [each.tiling.words + int(_pointer_words(cut, each.tiling, hardware)) for each in counted_on]
-        if max(words) <= hardware.capacity_words:
-            return counted_on
-    return tilings_by(cut, hardware, _PointedCandidates)
+        ranks = tilings_by(cut, hardware)
+    words = [each.tiling.words + int(_pointer_words(cut, each.tiling, hardware)) for each in ranks]
+    if not ranks or max(words) > hardware.capacity_words:
+        ranks = tilings_by(cut, hardware, _PointedCandidates)
+    return [(Plan(cut.shape, hardware, rank.tiling, cut), rank) for rank in ranks]
 
 
 class _PointedCandidates(Candidates):

@@ -35,9 +35,8 @@ LOWERINGS: Registry[Lowering] = Registry("tpusim.machines.tpu", {
     "zero_insertion": "lowering.transposed.ZERO_INSERTION",
     "deformable": "lowering.deformable.DEFORMABLE",
 })  # fmt: skip
-"""The first is what a run takes unasked."""
-_GROUPED = ("channel_first", "block_diagonal", "vector")
-"""Lowerings between which a run chooses unasked for layers of several groups."""
+USUAL = "channel_first"
+"""What a run takes unasked."""
 
 
 def meant(layer: Op, asked: str) -> str:
@@ -49,17 +48,16 @@ def meant(layer: Op, asked: str) -> str:
 
 def unasked(layer: Op, batch: int, hardware: Hardware) -> str:
     """The lowering of a layer for which nobody names one: the first, but of convolutions of several groups, which take
-    a pass for each by that, the one of `_GROUPED` whose estimate is the lowest. Of equals the first.
+    a pass for each by that, the one of its rivals whose estimate is the lowest. Of equals the first.
     """
-    usual = _GROUPED[0]
-    if getattr(layer.core, "groups", 1) == 1 or meant(layer, usual) != usual:
-        return usual
+    if getattr(layer.core, "groups", 1) == 1 or meant(layer, USUAL) != USUAL:
+        return USUAL
     cycles: dict[str, float] = {}
-    for name in filter(LOWERINGS.__contains__, _GROUPED):
+    for name in filter(LOWERINGS.__contains__, (USUAL, *LOWERINGS[USUAL].rivals)):
         # What refuses a layer is told when nothing else takes it.
         with suppress(CapacityError):
             cycles[name] = drafts_of(layer, batch, hardware, name)[0].estimate()
-    return min(cycles, key=cycles.__getitem__, default=usual)
+    return min(cycles, key=cycles.__getitem__, default=USUAL)
 
 
 def drafts_of(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Sequence[Draft]:

@@ -40,9 +40,8 @@ from tpusim.machines.tpu.schedule.units import (
     with_the_spill,
 )
 from tpusim.memory.layout import whole_bursts
-from tpusim.network.ops.array_op import Conv2d
+from tpusim.network.ops.array_op import GroupedOp
 from tpusim.network.ops.conv_transpose2d import ConvTranspose2d
-from tpusim.network.ops.deform_conv2d import DeformConv2d
 from tpusim.network.ops.fused import BIAS, OTHER, Fused
 from tpusim.network.ops.op import OFMAP, Op
 
@@ -81,9 +80,7 @@ def bias_words(layer: Op, batch: int, hardware: Hardware) -> int:
     """Words of a lane that the biases of a layer take at most: one for the channels of a pass."""
     if not isinstance(layer, Fused) or not layer.bias:
         return 0
-    own = isinstance(layer.core, ConvTranspose2d | DeformConv2d)
-    conv = layer.core if own else layer.convolution(batch)[0]
-    assert isinstance(conv, ConvTranspose2d | DeformConv2d | Conv2d)
+    conv = layer.core if isinstance(layer.core, GroupedOp) else layer.convolution(batch)[0]
     # Phases stand side by side in rectangles of four sizes at most, each of which repeats the channels otherwise.
     sizes = 4 if isinstance(conv, ConvTranspose2d) else 1
     return sizes * conv.groups * len(col_folds(conv.out_channels // conv.groups, hardware))

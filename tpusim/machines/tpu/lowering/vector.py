@@ -147,7 +147,7 @@ class VectorUnits(Units):
     policy = Policy(("scalars", "maps"), one_ahead_if_free)
 
     def __init__(self, outputs: InStrips, channels: int, hardware: Hardware) -> None:
-        self.outputs, self.hardware, self.traffic = outputs, hardware, Traffic(outputs, hardware)
+        self.outputs, self.hardware, self.traffic = outputs, hardware, Traffic(hardware, outputs)
         self.groups, self.word_fill = word_groups(outputs.word_images, hardware.vector_memory.word_elements)
         self._extents = outputs.row.extent, outputs.col.extent, self.groups
         self.portions = portions(channels, hardware.lanes)
@@ -305,7 +305,7 @@ class VectorUnits(Units):
 
     def _moves(self, tensor: Tensor, part: Part, box: Box, apart: tuple[int, int]) -> Moves:
         placed = self.turn.placed(part)
-        return Moves(tensor, (placed,), *self.traffic.of(self.turn.boxes(placed, box), tensor, apart))
+        return self.traffic.moves(tensor, (placed,), self.turn.boxes(placed, box), apart)
 
     def walk(self, source: MapSource, tap: tuple[int, int], outputs: Block, patch: Patch, base: int) -> Counters:
         """The words of a patch under a tap; where all share one row, or column, the walk stands still."""

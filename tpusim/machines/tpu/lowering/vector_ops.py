@@ -169,7 +169,7 @@ class _PointByPoint(VectorUnits):
         if not self.moved:
             return super().bring(source, portion, patch, base)
         part = self.moved.read(self.moved.made(self.outputs, portion, patch, base, self.word_fill))
-        return Moves(source.tensor, (part,), *self.traffic.of(boxes_of(part), source.tensor, (0, 0)))
+        return self.traffic.moves(source.tensor, (part,), boxes_of(part))
 
     def steps(self, block: Block) -> int:
         return len(self._rectangles(block)) * len(self.chain)

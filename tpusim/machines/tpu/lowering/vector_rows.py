@@ -12,7 +12,7 @@ from itertools import pairwise, product
 from typing import NamedTuple
 
 from tpusim.base.words import counted
-from tpusim.machines.tpu.cut.geometry import MapAxis, padded, shifted
+from tpusim.machines.tpu.cut.geometry import padded, shifted
 from tpusim.machines.tpu.cut.plan import CHANNEL, IMAGE, portions
 from tpusim.machines.tpu.cut.tiling import MOST_PIECES, delay_of, fitting, word_groups
 from tpusim.machines.tpu.cut.traffic import Traffic
@@ -20,7 +20,6 @@ from tpusim.machines.tpu.definition import beat_of
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, memory_of, one_draft
 from tpusim.machines.tpu.lowering.vector import IGNORED, feed, in_turn
-from tpusim.machines.tpu.lowering.vector_ops import Maps
 from tpusim.machines.tpu.program.addresses import Counters
 from tpusim.machines.tpu.program.operations import Arity, work_of
 from tpusim.machines.tpu.program.program import Explanation
@@ -110,6 +109,7 @@ class RowUnits(Units):
 
     def __init__(self, layer: RowOp, batch: int, hardware: Hardware) -> None:
         self.layer, self.hardware, self.stages, shapes = layer, hardware, layer.stages, layer.shapes(batch)
+        self.traffic = Traffic(hardware)
         self.given = sum(bool(each.given) for each in self.stages)
         self.shared = tuple(name for each in self.stages for name in each.shared)
         self.reduces, self.rows = bool(self.stages[-1].joins), shapes["ifmap"][IMAGE]
@@ -127,8 +127,6 @@ class RowUnits(Units):
             self.named |= {name: Tensor(name, shape, on_the_way=True) for name in joining}
             self.intermediates = self.shares * self.rows * len(self.stages)
         self.tensors = (*self.named.values(),)
-        alone = MapAxis(1, 1, 1, (0, 0), 1)
-        self.traffic = Traffic(Maps(self.rows, alone, alone), hardware)
         self.pieces = next(fitting(self._ways(), self._words, hardware))
         self.parts, self.areas = self._parts(self.pieces.number), self._areas(self.pieces)
 
@@ -253,7 +251,7 @@ class RowUnits(Units):
         copies: tuple[int, ...] = (0,),
     ) -> Moves:  # fmt: skip
         tensor, part = self.named[name], Part(base, copies, lane, items, self.word_fill)
-        return Moves(tensor, (part,), *self.traffic.of(boxes, tensor, (1, 1)))
+        return self.traffic.moves(tensor, (part,), boxes)
 
     def _lanes(self, rows: range) -> int:
         """Lanes in which some rows are, with all of their shares."""

@@ -208,7 +208,7 @@ class TileUnits(Units):
 
     def __init__(self, plan: TilePlan) -> None:
         self.plan, self.filtering = plan, plan.filtering
-        self.traffic, self.word_fill = Traffic(plan.shape, plan.hardware), plan.word_fill
+        self.traffic, self.word_fill = Traffic(plan.hardware, plan.shape), plan.word_fill
         self.intermediates, self.tensors = plan.filter.size, (plan.ifmap, plan.filter, plan.ofmap)
         # Vector unit and array share the words between stages, so that they take turns.
         drains = plan.hardware.sequencer.between_blocks == "drain"
@@ -263,8 +263,8 @@ class TileUnits(Units):
         """What a block needs of a row fold, unless all of it is padding."""
         plan, (at, fold) = self.plan, key
         if (patch := patch_of(plan.shape, plan.blocks[at])).words:
-            held = plan.read(self.filtering.row_folds[fold], patch, base)
-            yield self.traffic.moves(plan.ifmap, held, plan.ifmap_apart)
+            part, box = plan.read(self.filtering.row_folds[fold], patch, base)
+            yield self.traffic.moves(plan.ifmap, (part,), (box,), plan.ifmap_apart)
 
     def _section(self, key: tuple[int, int], base: int) -> Iterator[Moves]:
         """Product by product, the weights of all row folds."""
@@ -315,8 +315,8 @@ class TileUnits(Units):
 
     def spill(self, unit: Unit, base: int) -> Moves:
         plan, about = self.plan, unit.about
-        part, (box,) = plan.outputs(plan.columns[about.fold], 0, plan.blocks[about.block], base)
-        return self.traffic.moves(plan.ofmap, (part, box), plan.strips_apart)
+        part, boxes = plan.outputs(plan.columns[about.fold], 0, plan.blocks[about.block], base)
+        return self.traffic.moves(plan.ofmap, (part,), boxes, plan.strips_apart)
 
 
 def _in_turn(steps: Iterable[Compute], *reads: Touch) -> Iterator[VectorWork]:
