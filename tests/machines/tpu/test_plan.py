@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from tests.strategies import conv, layers, machine, machines
 from tpusim.base.errors import CapacityError
+from tpusim.machines.tpu.cut.blocks import portions
 from tpusim.machines.tpu.cut.geometry import MapAxis
-from tpusim.machines.tpu.cut.plan import Plan, portions
+from tpusim.machines.tpu.cut.plan import Plan
 from tpusim.machines.tpu.cut.reduction import TapGroups
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST, Convolution, plan_of

@@ -21,19 +21,9 @@ from itertools import product
 from math import prod
 
 from tpusim.base.words import counted
-from tpusim.machines.tpu.cut.geometry import channels_in_lanes, images_in_lanes, padded, taps_on_chip
-from tpusim.machines.tpu.cut.reduction import (
-    Chunk,
-    Cut,
-    Place,
-    ReductionPass,
-    Run,
-    Tap,
-    as_coordinates,
-    most_together,
-    numbered,
-    portions_within,
-)
+from tpusim.machines.tpu.cut.blocks import as_coordinates, padded, portions
+from tpusim.machines.tpu.cut.geometry import channels_in_lanes, images_in_lanes, taps_on_chip
+from tpusim.machines.tpu.cut.reduction import Chunk, Cut, Place, ReductionPass, Run, Tap, most_together, numbered
 
 Row = tuple[Tap, int]
 """What an array row of a pass has: a tap and a channel."""
@@ -218,11 +208,11 @@ class DenseTaps(Dense):
         if self._expected and 2 * shape.channels >= self.hardware.array.rows and not self.transposed:
             # Among the taps of a filter row; one column counts as a row.
             stacked = shape.col.kernel if shape.col.kernel > 1 else shape.taps
-        windows = portions_within(shape.taps, taps_on_chip(shape, self.hardware), stacked)
-        portions = portions_within(shape.channels, None, given.get("in_channels", shape.channels))
+        windows = portions(shape.taps, stacked, taps_on_chip(shape, self.hardware))
+        parts = portions(shape.channels, given.get("in_channels", shape.channels))
         return [
             rows
-            for channels, window in product(portions, windows)
+            for channels, window in product(parts, windows)
             for rows in self._passes(taps[window.start : window.stop], channels)
         ]
 
@@ -240,7 +230,7 @@ class DenseTaps(Dense):
     def _passes(self, taps: list[Tap], channels: range) -> Iterator[list[Row]]:
         """The passes of some taps over some channels."""
         array = self.hardware.array.rows
-        parts = [channels[part.start : part.stop] for part in portions_within(len(channels), None, array)]
+        parts = [channels[part.start : part.stop] for part in portions(len(channels), array)]
         rest = parts.pop() if len(parts[-1]) < array else range(0)
         for tap, part in product(taps, parts):
             yield [(tap, channel) for channel in part]

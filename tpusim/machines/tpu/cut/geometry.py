@@ -9,9 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from math import gcd
 
+from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, IMAGE, ROW, Block, Patch, padded, portions
 from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.program.addresses import Counter, Counters
+from tpusim.machines.tpu.program.tensor import Along, Coordinates, Part
+from tpusim.memory.layout import Box
 from tpusim.network.ops.array_op import ArrayOp, GroupedOp, Tensors
 
 LEAST_FRAME = 3
@@ -152,6 +157,65 @@ class InStrips:
         high, wide = (axis.reach(size, range(axis.kernel)) for axis, size in ((self.row, rows), (self.col, cols)))
         return high * wide * groups
 
+    def blocks(self, groups: int, sizes: tuple[int, int, int]) -> list[Block]:
+        """The outputs in blocks of `sizes` (rows, columns, groups): word groups outside, then rows, then columns."""
+        rows, cols, together = sizes
+        return [
+            Block(of_rows, of_cols, of_groups)
+            for of_groups in portions(groups, together)
+            for of_rows in portions(self.row.extent, rows)
+            for of_cols in portions(self.col.extent, cols)
+        ]
+
+    def patch(self, block: Block) -> Patch:
+        """What is filled of a map for all taps of a block."""
+        row, col = self.row, self.col
+        rows, cols = row.stored(block.rows, range(row.kernel)), col.stored(block.cols, range(col.kernel))
+        return Patch(rows, cols, block.groups)
+
+    def walk(self, tap: tuple[int, int], block: Block, patch: Patch, by_tap: bool) -> Counters:
+        """The grid points on which a tap stands: rows, then columns, then the word groups of each (paper Fig. 11)."""
+        groups, before, counters = len(block.groups), 0, []
+        axes = (self.row, block.rows, patch.rows, len(patch.cols) * groups), (self.col, block.cols, patch.cols, groups)
+        for (axis, outputs, grid, stride), number in zip(axes, tap, strict=True):
+            if by_tap:
+                # A tap that has lanes of its own: the words before its points, and these.
+                real = axis.under(outputs, range(number, number + 1))
+                before += (real.start - grid.start // axis.step) * stride
+                counters.append(Counter(len(outputs), outputs.start - real.start, 1, len(real), stride))
+            else:
+                start = outputs.start * axis.step + axis.place(number) - grid.start
+                counters.append(Counter(len(outputs), start, axis.step, len(grid), stride))
+        return Counters(before, (*counters, Counter(groups, 0, 1, groups, 1)), block.span)
+
+    def items(
+        self, word_fill: int, rows: range, cols: range, groups: range, apart: tuple[int, int]
+    ) -> tuple[Along, ...]:
+        """What one lane holds of a feature map: a word a grid point and group, of every strip and image in it.
+
+        Strips lie `apart` (rows, cols) from one another; `word_fill` elements of a word are in use.
+        """
+        share = word_fill // self.strips
+        first_images = range(groups.start * share, groups.stop * share, share)
+        strips = tuple(
+            Along(axis, range(0, count * distance, distance))
+            for axis, count, distance in ((ROW, self.row.strips, apart[0]), (COL, self.col.strips, apart[1]))
+            if count > 1
+        )
+        return (Along(ROW, rows), Along(COL, cols), Along(IMAGE, first_images), *strips, Along(IMAGE, range(share)))
+
+    def part(
+        self, fill: int, channels: Coordinates, of: Block | Patch, apart: tuple[int, int], base: int
+    ) -> tuple[Part, Box]:
+        """Ascending channels of rows, columns and word groups of a map, one a lane, from word `base` on; its box."""
+        items = self.items(fill, of.rows, of.cols, of.groups, apart)
+        box = Box(range(channels[0], channels[-1] + 1), of.rows, of.cols, self.images_of(fill, of.groups))
+        return Part(base, (0,), (Along(CHANNEL, channels),), items, fill), box
+
+    def images_of(self, word_fill: int, groups: range) -> range:
+        """The images in a range of word groups; strips share the one word of a pixel."""
+        return range(min(groups.start * word_fill, self.images), min(groups.stop * word_fill, self.images))
+
 
 @dataclass(frozen=True, slots=True)
 class ConvShape(InStrips):
@@ -181,6 +245,11 @@ class ConvShape(InStrips):
     def taps(self) -> int:
         """Taps of the filter."""
         return self.row.kernel * self.col.kernel
+
+    @property
+    def every_tap(self) -> tuple[tuple[int, int], ...]:
+        """All taps in the order of the filter."""
+        return tuple(product(range(self.row.kernel), range(self.col.kernel)))
 
     def ks(self, tap: tuple[int, int], channels: range) -> list[int]:
         """The k of the filter of some channels under a tap: group after group, tap by tap with channels inside."""
@@ -246,16 +315,6 @@ def best_strips(rows: int, cols: int, images: int, word_elements: int) -> tuple[
         return words * max(r * c * images, LEAST_FRAME), min(r, c) > 1, words, c
 
     return min(cuts, key=cost)
-
-
-def shifted(part: range, by: int) -> range:
-    """All of its numbers, so much larger."""
-    return range(part.start + by, part.stop + by, part.step)
-
-
-def padded(count: int, multiple: int) -> int:
-    """`count` rounded up to a multiple."""
-    return -(-count // multiple) * multiple
 
 
 # ---- how tensors lie in tiles

@@ -13,200 +13,16 @@ from itertools import accumulate, groupby, product
 from math import prod
 from typing import ClassVar, NamedTuple
 
-from tpusim.machines.tpu.cut.geometry import ConvShape, InStrips, padded_map, shifted, stored_ifmap
-from tpusim.machines.tpu.cut.reduction import Chunk, Cut, Place, ReductionPass, Tap, as_coordinates
+from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, ROW, Block, Patch, as_coordinates, portions, shifted, spanning
+from tpusim.machines.tpu.cut.geometry import ConvShape, padded_map, stored_ifmap
+from tpusim.machines.tpu.cut.reduction import Chunk, Cut, Place, ReductionPass, Tap
 from tpusim.machines.tpu.cut.tiling import Tiling, col_folds, weight_words, word_groups
 from tpusim.machines.tpu.definition import word_cycles
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneGroup, boxes_of
+from tpusim.machines.tpu.program.addresses import Counters, Feed, LaneGroup
 from tpusim.machines.tpu.program.tensor import Along, Coordinates, Elements, Part, Tensor
 from tpusim.machines.tpu.program.transfers import Fill, Inbound
 from tpusim.memory.layout import Box
-
-CHANNEL, ROW, COL, IMAGE = range(4)
-"""The axes of a feature map."""
-
-
-# ---- ways to cut an extent or a load
-
-
-def growing(count: int, largest: int) -> list[range]:
-    """Cut `range(count)` into pieces of 1, 1, 2, 4, ... up to `largest`: a short wait for the first pass."""
-    cuts, at, size = [], 0, 1
-    while at < count:
-        cuts.append(range(at, min(at + size, count)))
-        at = cuts[-1].stop
-        size = min(largest, max(1, at))
-    return cuts
-
-
-def even(count: int, pieces: int) -> list[range]:
-    """Cut `range(count)` into at most `pieces` nearly equal pieces."""
-    pieces = max(1, min(pieces, count))
-    return [range(i * count // pieces, (i + 1) * count // pieces) for i in range(pieces)]
-
-
-def halves(count: int) -> list[int]:
-    """`count`, and ever smaller numbers that cut it into even parts, down to 1."""
-    return sorted({-(-count // (1 << n)) for n in range(count.bit_length() + 1)}, reverse=True)
-
-
-def even_extents(extent: int) -> list[int]:
-    """All distinct ceil(extent / n), ascending: extents that cut an axis into nearly equal parts."""
-    parts, n = [extent], 1
-    while parts[-1] > 1:
-        n = -(-extent // (parts[-1] - 1))
-        parts.append(-(-extent // n))
-    return parts[::-1]
-
-
-def portions(extent: int, size: int) -> list[range]:
-    """`range(extent)` in portions of `size`, the last perhaps smaller."""
-    return [range(at, min(at + size, extent)) for at in range(0, extent, size)]
-
-
-# ---- blocks and patches
-
-
-class Block(NamedTuple):
-    """A rectangular part of the ofmap; of its words, row by row, those of `span` only where there is one."""
-
-    rows: range
-    cols: range
-    groups: range
-    span: range | None = None
-
-    @property
-    def words(self) -> int:
-        """Words of one output channel."""
-        return len(self.rows) * len(self.cols) * len(self.groups) if self.span is None else len(self.span)
-
-    @property
-    def sizes(self) -> tuple[int, int, int]:
-        """Rows, columns and word groups."""
-        return len(self.rows), len(self.cols), len(self.groups)
-
-    @property
-    def rectangles(self) -> list[Block]:
-        """What it consists of, in the order of its words: at most a part of a row, whole ones, a part of one."""
-        if self.span is None:
-            return [self]
-        every = self.rows, self.cols, self.groups
-        boxes = boxes_of(self.sizes, self.span)
-        parts = ([all_[at.start : at.stop] for all_, at in zip(every, box, strict=True)] for box in boxes)
-        return [Block(rows, cols, groups) for rows, cols, groups in parts]
-
-
-class Patch(NamedTuple):
-    """The ifmap grid points that a block needs for the taps of a chunk; under tap 0, where each tap has its own."""
-
-    rows: range
-    cols: range
-    groups: range
-
-    @property
-    def words(self) -> int:
-        """Words of one input channel."""
-        return len(self.rows) * len(self.cols) * len(self.groups)
-
-    def cut(self, pieces: int) -> list[Patch]:
-        """Parts, `pieces` of them at most: by rows; of one row by columns; of one point by word groups."""
-        name = next((name for name in ("rows", "cols") if len(getattr(self, name)) > 1), "groups")
-        whole: range = getattr(self, name)
-        return [self._replace(**{name: whole[part.start : part.stop]}) for part in even(len(whole), pieces)]
-
-    def words_before(self, part: Patch) -> int:
-        """Words ahead of a part that was cut."""
-        rows = (part.rows.start - self.rows.start) // self.rows.step
-        cols = (part.cols.start - self.cols.start) // self.cols.step
-        return (rows * len(self.cols) + cols) * len(self.groups) + part.groups.start - self.groups.start
-
-
-def spanning(every: tuple[int, int, int], words: range) -> Block:
-    """The words `words` of all rows, columns and word groups: the smallest rectangle, and where in it they stand."""
-    boxes = boxes_of(every, words)
-    rows, cols, groups = (
-        range(min(box[axis].start for box in boxes), max(box[axis].stop for box in boxes)) for axis in range(3)
-    )
-    row, rest = divmod(words.start, prod(every[1:]))
-    col, group = divmod(rest, every[2])
-    # Inside one row, or one pixel, the rectangle is narrower than all of them, and has the words one after another.
-    first = ((row - rows.start) * len(cols) + col - cols.start) * len(groups) + group - groups.start
-    return Block(rows, cols, groups, range(first, first + len(words)))
-
-
-def blocks_of(shape: InStrips, groups: int, sizes: tuple[int, int, int]) -> list[Block]:
-    """The outputs in blocks of `sizes` (rows, columns, word groups): word groups outside, then rows, then columns."""
-    rows, cols, together = sizes
-    return [
-        Block(of_rows, of_cols, of_groups)
-        for of_groups in portions(groups, together)
-        for of_rows in portions(shape.row.extent, rows)
-        for of_cols in portions(shape.col.extent, cols)
-    ]
-
-
-# ---- how the words of a lane hold a feature map, and taps walk over it
-
-
-def map_items(
-    shape: InStrips, word_fill: int, rows: range, cols: range, groups: range, apart: tuple[int, int]
-) -> tuple[Along, ...]:
-    """What one lane holds of a feature map: a word a grid point and group, of every strip and image in it.
-
-    Strips lie `apart` (rows, cols) from one another; `word_fill` elements of a word are in use.
-    """
-    share = word_fill // shape.strips
-    first_images = range(groups.start * share, groups.stop * share, share)
-    strips = tuple(
-        Along(axis, range(0, count * distance, distance))
-        for axis, count, distance in ((ROW, shape.row.strips, apart[0]), (COL, shape.col.strips, apart[1]))
-        if count > 1
-    )
-    return (Along(ROW, rows), Along(COL, cols), Along(IMAGE, first_images), *strips, Along(IMAGE, range(share)))
-
-
-def map_part(
-    shape: InStrips, fill: int, channels: Coordinates, part: Block | Patch, apart: tuple[int, int], base: int
-) -> tuple[Part, Box]:
-    """Ascending channels of rows, columns and word groups of a map, one a lane, from word `base` on; the box of it."""
-    items = map_items(shape, fill, part.rows, part.cols, part.groups, apart)
-    box = Box(range(channels[0], channels[-1] + 1), part.rows, part.cols, images_of(shape, fill, part.groups))
-    return Part(base, (0,), (Along(CHANNEL, channels),), items, fill), box
-
-
-def images_of(shape: InStrips, word_fill: int, groups: range) -> range:
-    """The images in a range of word groups; strips share the one word of a pixel."""
-    return range(min(groups.start * word_fill, shape.images), min(groups.stop * word_fill, shape.images))
-
-
-def patch_of(shape: InStrips, block: Block) -> Patch:
-    """What is filled of a map for all taps of a block."""
-    row, col = shape.row, shape.col
-    rows, cols = row.stored(block.rows, range(row.kernel)), col.stored(block.cols, range(col.kernel))
-    return Patch(rows, cols, block.groups)
-
-
-def taps_of(shape: ConvShape) -> tuple[Tap, ...]:
-    """All taps in the order of the filter."""
-    return tuple(product(range(shape.row.kernel), range(shape.col.kernel)))
-
-
-def walk_of(shape: InStrips, tap: Tap, block: Block, patch: Patch, by_tap: bool) -> Counters:
-    """The grid points on which a tap stands: rows, then columns, then the word groups of each (paper Fig. 11)."""
-    groups, before, counters = len(block.groups), 0, []
-    axes = (shape.row, block.rows, patch.rows, len(patch.cols) * groups), (shape.col, block.cols, patch.cols, groups)
-    for (axis, outputs, grid, stride), number in zip(axes, tap, strict=True):
-        if by_tap:
-            # A tap that has lanes of its own: the words before its points, and these.
-            real = axis.under(outputs, range(number, number + 1))
-            before += (real.start - grid.start // axis.step) * stride
-            counters.append(Counter(len(outputs), outputs.start - real.start, 1, len(real), stride))
-        else:
-            start = outputs.start * axis.step + axis.place(number) - grid.start
-            counters.append(Counter(len(outputs), start, axis.step, len(grid), stride))
-    return Counters(before, (*counters, Counter(groups, 0, 1, groups, 1)), block.span)
-
 
 # ---- stages
 
@@ -393,7 +209,7 @@ class Plan:
         if self.tiling.span:
             every = row.extent, col.extent, self._word_groups[0]
             return [spanning(every, words) for words in portions(prod(every), self.tiling.span)]
-        return blocks_of(self.shape, self._word_groups[0], (self.tiling.rows, self.tiling.cols, self.tiling.groups))
+        return self.shape.blocks(self._word_groups[0], (self.tiling.rows, self.tiling.cols, self.tiling.groups))
 
     def patch(self, block: Block, chunk: Chunk) -> Patch:
         """What is filled of the ifmap for a block and a chunk."""
@@ -420,7 +236,7 @@ class Plan:
         """Ascending channels of a patch of the ifmap, one a lane, from word `base` on; and the box of it."""
         rows, cols = self.shape.row.coordinates(patch.rows), self.shape.col.coordinates(patch.cols)
         points = Patch(rows, cols, patch.groups)
-        return map_part(self.shape, self.word_fill, channels, points, self.ifmap_apart, base)
+        return self.shape.part(self.word_fill, channels, points, self.ifmap_apart, base)
 
     def filled(
         self, group: int, chunk: Chunk, patch: Patch, places: range, filled: Patch, base: int
@@ -466,7 +282,7 @@ class Plan:
 
     def walk(self, tap: Tap, block: Block, patch: Patch, by_tap: bool) -> Counters:
         """The grid points on which a tap stands: rows, then columns, then the word groups of each (paper Fig. 11)."""
-        return walk_of(self.shape, tap, block, patch, by_tap)
+        return self.shape.walk(tap, block, patch, by_tap)
 
     def reads(self, chunk: Chunk, block: Block, base: int) -> list[Feed]:
         """What each pass of a chunk reads of the patches at `base`: one lane group a run, by the walk of its tap."""
@@ -495,7 +311,7 @@ class Plan:
 
         Strips lie `apart` (rows, cols) from one another.
         """
-        return map_items(self.shape, self.word_fill, rows, cols, groups, apart)
+        return self.shape.items(self.word_fill, rows, cols, groups, apart)
 
     # ---- what becomes of an outcome
 
@@ -515,9 +331,9 @@ class Plan:
     def outputs(self, at: Columns, group: int, block: Block, base: int) -> tuple[Part, list[Box]]:
         """Which outputs stand in the results of a rectangular block, and the boxes that they make up in strip 0."""
         channels = shifted(at.channels, group * self.shape.out_channels)
-        part, box = map_part(self.shape, self.word_fill, channels, block, self.strips_apart, base)
+        part, box = self.shape.part(self.word_fill, channels, block, self.strips_apart, base)
         return part, [box]
 
     def images(self, groups: range) -> range:
         """The images in a range of word groups; strips share the one word of a pixel."""
-        return images_of(self.shape, self.word_fill, groups)
+        return self.shape.images_of(self.word_fill, groups)

@@ -15,6 +15,7 @@ from itertools import accumulate, groupby, pairwise
 from typing import ClassVar, NamedTuple
 
 from tpusim.base.words import counted
+from tpusim.machines.tpu.cut.blocks import neighbours, portions
 from tpusim.machines.tpu.cut.geometry import ConvShape, taps_on_chip
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.tensor import Coordinates
@@ -175,13 +176,6 @@ def numbered(parts: Sequence[tuple[Sequence[ReductionPass], Sequence[Place]]]) -
     )
 
 
-def neighbours(ascending: Sequence[int]) -> list[range]:
-    """Numbers in ascending order, those that follow one another together."""
-    starts = [at for at, number in enumerate(ascending) if at == 0 or ascending[at - 1] != number - 1]
-    ends = [*starts[1:], len(ascending)]
-    return [range(ascending[start], ascending[end - 1] + 1) for start, end in zip(starts, ends, strict=True)]
-
-
 def most_together(passes: Sequence[ReductionPass], taps: int | None, channels: int | None) -> int:
     """The most passes at a time of which none together need more taps and channels than given; at least one."""
     needs = [({run.tap for run in each.runs}, {c for run in each.runs for c in run.channels}) for each in passes]
@@ -194,22 +188,6 @@ def most_together(passes: Sequence[ReductionPass], taps: int | None, channels: i
     first = bisect_left(range(1, len(needs) + 1), True, key=lambda size: not fit(needs[:size]))
     sizes = range(first, 1, -1)
     return next((size for size in sizes if all(fit(needs[at : at + size]) for at in range(0, len(needs), size))), 1)
-
-
-def portions_within(extent: int, part: int | None, most: int) -> tuple[range, ...]:
-    """`range(extent)` in portions of at most `most`, of which none reaches from one `part` into the next."""
-    part = part or extent
-    return tuple(
-        range(at, min(at + most, start + part, extent))
-        for start in range(0, extent, part)
-        for at in range(start, min(start + part, extent), most)
-    )
-
-
-def as_coordinates(values: Sequence[int]) -> Coordinates:
-    """Neighbours as a range, which is smaller than a table."""
-    together = range(values[0], values[0] + len(values))
-    return together if [*values] == [*together] else tuple(values)
 
 
 def stacked(taps: Sequence[Tap], channels: range, place: int, outcome: int = 0) -> ReductionPass:
@@ -383,10 +361,10 @@ class TapGroups(Cut):
         if tile > width:
             rows = [[tap for row in rows for tap in row]]
         held = taps_on_chip(self.shape, self.hardware)
-        return tuple(tuple(row[at.start : at.stop]) for row in rows for at in portions_within(len(row), held, tile))
+        return tuple(tuple(row[at.start : at.stop]) for row in rows for at in portions(len(row), tile, held))
 
     @cached_property
-    def _portions(self) -> tuple[range, ...]:
+    def _portions(self) -> list[range]:
         """The channels of a group in portions of at most R, and of those that a block is to hold."""
         held = self.hardware.mapping.block.given.get("in_channels")
-        return portions_within(self.shape.channels, held, self.hardware.array.rows)
+        return portions(self.shape.channels, self.hardware.array.rows, held)

@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.base.errors import CapacityError
+from tpusim.machines.tpu.cut.blocks import portions
 from tpusim.machines.tpu.cut.geometry import ConvShape, InStrips, MapAxis
-from tpusim.machines.tpu.cut.reduction import Chunk, Cut, ReductionPass, portions_within
+from tpusim.machines.tpu.cut.reduction import Chunk, Cut, ReductionPass
 from tpusim.machines.tpu.definition import beat_of, ready_delay
 from tpusim.machines.tpu.description import Hardware
 
@@ -98,7 +99,7 @@ def col_folds(out_channels: int, hardware: Hardware) -> tuple[range, ...]:
     """The output channels of a group in portions of at most C, or of `block_n`, and of those of a given block."""
     wanted, cols = hardware.mapping.block_n, hardware.array.cols
     width = min(wanted, cols) if isinstance(wanted, int) else cols
-    return portions_within(out_channels, hardware.mapping.block.given.get("out_channels"), width)
+    return tuple(portions(out_channels, width, hardware.mapping.block.given.get("out_channels")))
 
 
 def weight_words(passes: tuple[ReductionPass, ...], hardware: Hardware) -> list[int]:

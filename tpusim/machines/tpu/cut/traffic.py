@@ -12,8 +12,8 @@ from math import ceil, prod
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from tpusim.base.errors import CapacityError
-from tpusim.machines.tpu.cut.geometry import InStrips, shifted
-from tpusim.machines.tpu.cut.plan import CHANNEL, COL, IMAGE, ROW, Patch, map_items
+from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, IMAGE, ROW, Patch, shifted
+from tpusim.machines.tpu.cut.geometry import InStrips
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.moves import TransferRuns, regions_of_part
 from tpusim.machines.tpu.program.program import Lowered, Program
@@ -204,7 +204,7 @@ class TurnedMap(NamedTuple):
 
     def made(self, shape: InStrips, portion: range, patch: Patch, base: int, fill: int) -> Part:
         """A patch of what is made, a lane of `portion` each, with `fill` elements in a word."""
-        items = map_items(shape, fill, patch.rows, patch.cols, patch.groups, (0, 0))
+        items = shape.items(fill, patch.rows, patch.cols, patch.groups, (0, 0))
         return self.turn.placed(Part(base, (0,), (Along(CHANNEL, portion),), items, fill))
 
     def read(self, made: Part) -> Part:

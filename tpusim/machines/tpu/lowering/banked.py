@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from tpusim.base.errors import CapacityError, Problem
 from tpusim.base.units import SIZE
 from tpusim.base.words import counted
-from tpusim.machines.tpu.cut.geometry import MapAxis, padded, shape_of, shifted
-from tpusim.machines.tpu.cut.plan import Block, Patch, Plan
+from tpusim.machines.tpu.cut.blocks import Block, Patch, padded, shifted
+from tpusim.machines.tpu.cut.geometry import MapAxis, shape_of
+from tpusim.machines.tpu.cut.plan import Plan
 from tpusim.machines.tpu.cut.reduction import Chunk, Cut, Place, ReductionPass, Run, Tap, numbered
 from tpusim.machines.tpu.cut.tiling import Counts, Demand, Tiling, wanted_by
 from tpusim.machines.tpu.description import Hardware

@@ -19,9 +19,10 @@ from functools import cache, cached_property, lru_cache, partial
 from math import ceil
 from typing import Any, TypeAlias
 
+from tpusim.machines.tpu.cut.blocks import Patch, even, even_extents, growing
 from tpusim.machines.tpu.cut.dense import DENSE, Dense, DenseTaps, Transposed
 from tpusim.machines.tpu.cut.geometry import ConvShape, packed, shape_of
-from tpusim.machines.tpu.cut.plan import Patch, Plan, even, even_extents, growing
+from tpusim.machines.tpu.cut.plan import Plan
 from tpusim.machines.tpu.cut.reduction import Cut, TapGroups
 from tpusim.machines.tpu.cut.tiling import MOST_PIECES, col_folds, preparing
 from tpusim.machines.tpu.cut.traffic import Traffic

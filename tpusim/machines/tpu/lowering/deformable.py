@@ -17,8 +17,9 @@ import numpy as np
 from tpusim.base.errors import UnsuitableError
 from tpusim.base.units import SIZE
 from tpusim.base.words import counted
+from tpusim.machines.tpu.cut.blocks import CHANNEL, Block, Patch
 from tpusim.machines.tpu.cut.geometry import padded_map
-from tpusim.machines.tpu.cut.plan import CHANNEL, Block, Patch, Plan
+from tpusim.machines.tpu.cut.plan import Plan
 from tpusim.machines.tpu.cut.reduction import Chunk
 from tpusim.machines.tpu.definition import ready_delay
 from tpusim.machines.tpu.description import Hardware

@@ -19,10 +19,11 @@ from typing import NamedTuple
 from tpusim.base.errors import CapacityError
 from tpusim.base.units import SIZE
 from tpusim.base.words import counted
+from tpusim.machines.tpu.cut.blocks import CHANNEL, Block, Patch, halves, neighbours, portions, shifted
 from tpusim.machines.tpu.cut.dense import OnChip
-from tpusim.machines.tpu.cut.geometry import ConvShape, MapAxis, padded_map, shape_of, shifted
-from tpusim.machines.tpu.cut.plan import CHANNEL, Block, Patch, Plan, halves, portions, taps_of, walk_of
-from tpusim.machines.tpu.cut.reduction import Tap, TapGroups, neighbours
+from tpusim.machines.tpu.cut.geometry import ConvShape, MapAxis, padded_map, shape_of
+from tpusim.machines.tpu.cut.plan import Plan
+from tpusim.machines.tpu.cut.reduction import Tap, TapGroups
 from tpusim.machines.tpu.cut.tiling import too_small, word_groups
 from tpusim.machines.tpu.cut.traffic import Traffic
 from tpusim.machines.tpu.description import Hardware
@@ -90,7 +91,7 @@ def channel_portions(shape: ConvShape, hardware: Hardware) -> list[range]:
 
 def tap_chunks(shape: ConvShape, taps: int) -> list[tuple[Tap, ...]]:
     """The taps, that number of them at a time."""
-    every = taps_of(shape)
+    every = shape.every_tap
     return [every[part.start : part.stop] for part in portions(len(every), taps)]
 
 
@@ -131,7 +132,7 @@ LEAST_WORDS = 1
 def window_of(shape: ConvShape, hardware: Hardware, words: int) -> RollingWindow | None:
     """The smallest window of those that cost little more than the cheapest within `words`; None where none fits."""
     groups, _ = word_groups(shape.word_images, hardware.vector_memory.word_elements)
-    every, number = len(taps_of(shape)), len(channel_portions(shape, hardware))
+    every, number = len(shape.every_tap), len(channel_portions(shape, hardware))
     # Better ones first: all taps together and all channels, then fewer; whole rows, then narrower parts of them.
     together = sorted({every, shape.col.kernel, 1}, reverse=True), sorted({number, 1}, reverse=True)
     for taps, held, cols in product(*together, halves(shape.col.extent)):
@@ -171,7 +172,7 @@ def _cost(shape: ConvShape, hardware: Hardware, window: RollingWindow) -> float:
     """Cycles of the bus, roughly: what is brought and written, and for each unit a turn, or two where it must wait."""
     row, col, memory = shape.row, shape.col, hardware.vector_memory
     groups, fill = word_groups(shape.word_images, memory.word_elements)
-    words = len(taps_of(shape)) * row.extent * col.extent
+    words = len(shape.every_tap) * row.extent * col.extent
     for taps in tap_chunks(shape, window.taps):
         words += len(row.stored(range(row.extent), span(taps, 0))) * _wide(col, taps, window.cols)
     elements = words * groups * fill * shape.groups * shape.channels
@@ -313,7 +314,7 @@ class Transformation(Units):
         depth, pitch, lap = self.window.depth, self.window.pitch, self._lap(unit, tap, rows.start)
         held = range(max(lap * depth, unit.live.start), min((lap + 1) * depth, unit.live.stop))
         patch = Patch(shifted(held, -unit.origin), self._cols(unit), unit.groups)
-        walk = walk_of(self.shape, tap, Block(rows, unit.cols, unit.groups), patch, by_tap=False)
+        walk = self.shape.walk(tap, Block(rows, unit.cols, unit.groups), patch, by_tap=False)
         down, *others = walk.counters
         return Counters(ring + held.start % depth * pitch, (down._replace(stride=pitch), *others))
 

@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.base.errors import CapacityError
+from tpusim.machines.tpu.cut.blocks import Patch
 from tpusim.machines.tpu.cut.geometry import ConvShape, MapAxis
-from tpusim.machines.tpu.cut.plan import Patch, Plan
+from tpusim.machines.tpu.cut.plan import Plan
 from tpusim.machines.tpu.cut.reduction import Chunk, Tap, TapGroups
 from tpusim.machines.tpu.cut.tiling import Counts, Tiling, word_groups
 from tpusim.machines.tpu.definition import beat_of

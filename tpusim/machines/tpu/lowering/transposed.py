@@ -23,20 +23,10 @@ from typing import NamedTuple
 
 from tpusim.base.errors import CapacityError, Problem, UnsuitableError
 from tpusim.base.words import counted
-from tpusim.machines.tpu.cut.geometry import ConvShape, MapAxis, shape_with, shifted
-from tpusim.machines.tpu.cut.plan import (
-    CHANNEL,
-    COL,
-    OUT_CHANNEL,
-    ROW,
-    Block,
-    Columns,
-    K,
-    Patch,
-    Plan,
-    portions,
-)
-from tpusim.machines.tpu.cut.reduction import Place, ReductionPass, Tap, TapGroups, as_coordinates, stacked
+from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, ROW, Block, Patch, as_coordinates, portions, shifted
+from tpusim.machines.tpu.cut.geometry import ConvShape, MapAxis, shape_with
+from tpusim.machines.tpu.cut.plan import OUT_CHANNEL, Columns, K, Plan
+from tpusim.machines.tpu.cut.reduction import Place, ReductionPass, Tap, TapGroups, stacked
 from tpusim.machines.tpu.cut.tiling import col_folds
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.convolution import by_taps, draft_of, tilings_by

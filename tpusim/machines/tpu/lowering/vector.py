@@ -15,24 +15,9 @@ from typing import ClassVar, NamedTuple
 
 from tpusim.base.errors import UnsuitableError
 from tpusim.base.words import counted
+from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, IMAGE, ROW, Block, Patch, halves, portions
 from tpusim.machines.tpu.cut.geometry import ConvShape, InStrips, padded_map, shape_of
-from tpusim.machines.tpu.cut.plan import (
-    CHANNEL,
-    COL,
-    IMAGE,
-    OUT_CHANNEL,
-    ROW,
-    Block,
-    K,
-    Patch,
-    blocks_of,
-    halves,
-    map_part,
-    patch_of,
-    portions,
-    taps_of,
-    walk_of,
-)
+from tpusim.machines.tpu.cut.plan import OUT_CHANNEL, K
 from tpusim.machines.tpu.cut.reduction import TapGroups
 from tpusim.machines.tpu.cut.tiling import Demand, Tiling, delay_of, fitting, given_outputs, step, word_groups
 from tpusim.machines.tpu.cut.traffic import PixelsInLanes, Traffic, Turn
@@ -152,7 +137,7 @@ class VectorUnits(Units):
         self._extents = outputs.row.extent, outputs.col.extent, self.groups
         self.portions = portions(channels, hardware.lanes)
         self.tiling = self._chosen()
-        self.blocks = blocks_of(outputs, self.groups, (self.tiling.rows, self.tiling.cols, self.tiling.groups))
+        self.blocks = outputs.blocks(self.groups, (self.tiling.rows, self.tiling.cols, self.tiling.groups))
 
     # ---- what blocks take of memory, and about how long
 
@@ -246,7 +231,7 @@ class VectorUnits(Units):
 
     def patches(self, block: Block, base: int) -> Iterator[tuple[MapSource, Patch, int]]:
         """What a block needs of each map, one after another from word `base` on; perhaps nothing but padding."""
-        whole = patch_of(self.outputs, block)
+        whole = self.outputs.patch(block)
         for source in self.maps:
             patch = source.patch(whole)
             yield source, patch, base
@@ -288,7 +273,7 @@ class VectorUnits(Units):
         row, col = self.outputs.row, self.outputs.col
         points = Patch(row.coordinates(patch.rows), col.coordinates(patch.cols), patch.groups)
         apart = row.extent * row.stride, col.extent * col.stride
-        part, box = map_part(self.outputs, self.word_fill, source.channels(portion), points, apart, base)
+        part, box = self.outputs.part(self.word_fill, source.channels(portion), points, apart, base)
         if source.share[IMAGE] > 1:
             items = (Along(IMAGE, (0,) * len(at)) if axis == IMAGE else Along(axis, at) for axis, at in part.items)
             part, box = part._replace(items=tuple(items)), box._replace(images=range(1))
@@ -300,7 +285,7 @@ class VectorUnits(Units):
     def left(self, of: Portion, base: int) -> Moves:
         """The transfer of what is made of a block, from word `base` on."""
         apart = self.outputs.row.extent, self.outputs.col.extent
-        part, box = map_part(self.outputs, self.word_fill, of.channels, of.block, apart, base)
+        part, box = self.outputs.part(self.word_fill, of.channels, of.block, apart, base)
         return self._moves(self.ofmap, part, box, apart)
 
     def _moves(self, tensor: Tensor, part: Part, box: Box, apart: tuple[int, int]) -> Moves:
@@ -309,7 +294,7 @@ class VectorUnits(Units):
 
     def walk(self, source: MapSource, tap: tuple[int, int], outputs: Block, patch: Patch, base: int) -> Counters:
         """The words of a patch under a tap; where all share one row, or column, the walk stands still."""
-        walk = walk_of(self.outputs, tap, outputs, patch, by_tap=False)
+        walk = self.outputs.walk(tap, outputs, patch, by_tap=False)
         counters = [
             Counter(each.length, 0, 1, each.length, 0) if share > 1 else each
             for each, share in zip(walk.counters, (*source.share[ROW:IMAGE], 1), strict=True)
@@ -368,7 +353,7 @@ class _Depthwise(VectorUnits):
 
     def __init__(self, shape: ConvShape, hardware: Hardware) -> None:
         word = hardware.vector_memory.word_elements
-        self.taps, self.scalar_words = taps_of(shape), -(-shape.taps // word)
+        self.taps, self.scalar_words = shape.every_tap, -(-shape.taps // word)
         self.tap_chunks = portions(shape.taps, hardware.vector_unit.scalar_words * word)
         counts = [Arity(len(taps) + (taps.start > 0), len(taps), 0) for taps in self.tap_chunks]
         self.chain = tuple((each.operands, sum(OPERATIONS["multiply_add"].work(each, ()))) for each in counts)
@@ -401,7 +386,7 @@ class _Depthwise(VectorUnits):
         """The taps whose weights a lane keeps; then more of them, added to the sums so far."""
         (channels, block), (maps, filter_, results) = of, bases
         lanes, word = len(channels), self.hardware.vector_memory.word_elements
-        patch, writes = patch_of(self.outputs, block), feed(lanes, in_turn(results, block.words))
+        patch, writes = self.outputs.patch(block), feed(lanes, in_turn(results, block.words))
         for taps in self.tap_chunks:
             walks = (self.walk(self.maps[0], self.taps[tap], block, patch, maps) for tap in taps)
             operands = [*(feed(lanes, each) for each in walks), *([writes] if taps.start else [])]

@@ -14,8 +14,8 @@ from math import prod
 from typing import NamedTuple
 
 from tpusim.base.errors import CapacityError, Problem
-from tpusim.machines.tpu.cut.geometry import InStrips, MapAxis, in_strips, padded
-from tpusim.machines.tpu.cut.plan import CHANNEL, COL, IMAGE, ROW, Block, Patch, patch_of, portions
+from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, IMAGE, ROW, Block, Patch, padded, portions
+from tpusim.machines.tpu.cut.geometry import InStrips, MapAxis, in_strips
 from tpusim.machines.tpu.cut.tiling import Tiling
 from tpusim.machines.tpu.cut.traffic import PixelsInLanes, Turn, TurnedMap, boxes_of, turn_of
 from tpusim.machines.tpu.description import Hardware
@@ -218,7 +218,7 @@ class _PointByPoint(VectorUnits):
                 walks += [self.walk(source, tap, at, patch, base) for tap in taps]
             if self.layer.along_channels:
                 middle = self.layer.axes[0].ends[0], 0
-                walks.append(self.walk(self.maps[0], middle, at, patch_of(self.outputs, block), bases[0]))
+                walks.append(self.walk(self.maps[0], middle, at, self.outputs.patch(block), bases[0]))
             rows, cols, groups = at.sizes
             down = Counter(rows, at.rows.start - block.rows.start, 1, len(block.rows), len(block.cols) * groups)
             across = Counter(cols, at.cols.start - block.cols.start, 1, len(block.cols), groups)

@@ -12,8 +12,7 @@ from itertools import pairwise, product
 from typing import NamedTuple
 
 from tpusim.base.words import counted
-from tpusim.machines.tpu.cut.geometry import padded, shifted
-from tpusim.machines.tpu.cut.plan import CHANNEL, IMAGE, portions
+from tpusim.machines.tpu.cut.blocks import CHANNEL, IMAGE, padded, portions, shifted
 from tpusim.machines.tpu.cut.tiling import MOST_PIECES, delay_of, fitting, word_groups
 from tpusim.machines.tpu.cut.traffic import Traffic
 from tpusim.machines.tpu.definition import beat_of

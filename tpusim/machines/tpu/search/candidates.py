@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.base.errors import CapacityError
-from tpusim.machines.tpu.cut.geometry import ConvShape, MapAxis, padded, stored_ifmap, taps_on_chip
-from tpusim.machines.tpu.cut.plan import even_extents, halves, portions, spanning
+from tpusim.machines.tpu.cut.blocks import even_extents, halves, padded, portions, spanning
+from tpusim.machines.tpu.cut.geometry import ConvShape, MapAxis, stored_ifmap, taps_on_chip
 from tpusim.machines.tpu.cut.reduction import Chunk, Cut
 from tpusim.machines.tpu.cut.tiling import (
     MOST_PIECES,

@@ -18,7 +18,8 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tpusim.machines.tpu.cut.geometry import ConvShape, MapAxis, padded, stored_ifmap
+from tpusim.machines.tpu.cut.blocks import padded
+from tpusim.machines.tpu.cut.geometry import ConvShape, MapAxis, stored_ifmap
 from tpusim.machines.tpu.cut.reduction import Cut
 from tpusim.machines.tpu.cut.tiling import MOST_PIECES, Counts, Cycles, Demand, Tiling, summed
 from tpusim.machines.tpu.definition import finish_cycles, word_latency

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from tpusim.machines.tpu.cut.blocks import portions
 from tpusim.machines.tpu.cut.geometry import ConvShape
-from tpusim.machines.tpu.cut.plan import portions
 from tpusim.machines.tpu.cut.tiling import col_folds, word_groups
 from tpusim.machines.tpu.definition import Beat, Frame, beat_of, frame_of, stream_clients
 from tpusim.machines.tpu.description import Hardware

@@ -17,8 +17,9 @@ from typing import Any, NamedTuple, TypeAlias
 from tpusim.base.errors import UnsuitableError
 from tpusim.base.units import SIZE
 from tpusim.base.words import counted
+from tpusim.machines.tpu.cut.blocks import Block, halves, portions
 from tpusim.machines.tpu.cut.geometry import ConvShape, MapAxis, shape_of
-from tpusim.machines.tpu.cut.plan import Block, Plan, halves, patch_of, portions
+from tpusim.machines.tpu.cut.plan import Plan
 from tpusim.machines.tpu.cut.reduction import TapGroups
 from tpusim.machines.tpu.cut.tiling import Demand, Tiling, delay_of, fitting, given_outputs
 from tpusim.machines.tpu.cut.traffic import Traffic
@@ -108,7 +109,7 @@ class TilePlan(Plan):
 
     def tiles(self, block: Block) -> Tiles:
         """The tiles of a block; of columns there is one at least, perhaps of padding."""
-        cols = len(patch_of(self.shape, block).cols)
+        cols = len(self.shape.patch(block).cols)
         return self.filtering.tiles(*block.sizes)._replace(cols=max(1, cols))
 
     # ---- about how long
@@ -262,7 +263,7 @@ class TileUnits(Units):
     def _patch(self, key: tuple[int, int], base: int) -> Iterator[Moves]:
         """What a block needs of a row fold, unless all of it is padding."""
         plan, (at, fold) = self.plan, key
-        if (patch := patch_of(plan.shape, plan.blocks[at])).words:
+        if (patch := plan.shape.patch(plan.blocks[at])).words:
             part, box = plan.read(self.filtering.row_folds[fold], patch, base)
             yield self.traffic.moves(plan.ifmap, (part,), (box,), plan.ifmap_apart)
 
@@ -359,7 +360,7 @@ def data_stages(
 
     Tiles that lie side by side share columns, which are transformed once.
     """
-    filtering, tiles, patch = plan.filtering, plan.tiles(block), patch_of(plan.shape, block)
+    filtering, tiles, patch = plan.filtering, plan.tiles(block), plan.shape.patch(block)
     by, words, row_words = filtering.by, tiles.words, tiles.down * tiles.cols * tiles.groups
     reach, rows = by.down.reach, scratch
     between = rows + reach * row_words
