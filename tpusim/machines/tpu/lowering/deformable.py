@@ -281,7 +281,16 @@ def _explained(told: Explanation, work: Sampled, program: Program) -> Explanatio
     beside = work.band_words + work.tables_a_chunk * sum(work.table_words)
     words = SIZE.format(work.copies * beside * work.plan.hardware.word_bytes)
     memory = f"{told.aspects['memory']}; beside them {words} of bands of the ifmap and tables"
-    aspects = {"samples": _samples(work, program), "tables": _tables(work, program)}
+    # What the tables take of HBM.
+    names = {each.tensor for each in program.constants}
+    moved = sum(step.hbm_bytes for step in program.steps if isinstance(step, Fill) and step.tensor.name in names)
+    side = f", {cut.most_kinds} side by side" if cut.most_kinds > 1 else ""
+    more = 100 * moved / (program.use.hbm_read_bytes - moved)
+    tables = (
+        f"pointers of {pointer_bytes(plan.hardware)} B, one for each element and corner{side}, and the four weights of "
+        f"each; {SIZE.format(moved)} from HBM, {more:.3g} % more than without; worked out before the layer begins"
+    )
+    aspects = {"samples": _samples(work, program), "tables": tables}
     return replace(told, aspects={**told.aspects, "taps": taps, "memory": memory, **aspects})
 
 
@@ -298,19 +307,6 @@ def _samples(work: Sampled, program: Program) -> str:
     return (
         f"a word takes {beat.period} cycles, for {step.reads} reads and {counted(len(step.operands) - 1, 'operation')} "
         f"an element: {plan.word_fill} x 4 elements, how near each is, and pointers; gathered {again}"
-    )
-
-
-def _tables(work: Sampled, program: Program) -> str:
-    """What the tables take of HBM."""
-    names = {each.tensor for each in program.constants}
-    moved = sum(step.hbm_bytes for step in program.steps if isinstance(step, Fill) and step.tensor.name in names)
-    size, kinds = pointer_bytes(work.plan.hardware), work.cut.most_kinds
-    beside = f", {kinds} side by side" if kinds > 1 else ""
-    more = 100 * moved / (program.use.hbm_read_bytes - moved)
-    return (
-        f"pointers of {size} B, one for each element and corner{beside}, and the four weights of each; "
-        f"{SIZE.format(moved)} from HBM, {more:.3g} % more than without; worked out before the layer begins"
     )
 
 

@@ -126,7 +126,13 @@ class Riding(Units):
         if self.layer.adds:
             if not self._by_passes:
                 raise UnsuitableError(_NOT_SO)
-            areas[results.name] = replace(results, cut=in_one(self._other), late=True, gaps=gaps)
+
+            def other(key: Key, base: int) -> list[Moves]:
+                """What is added to the sums that a unit leaves."""
+                left = self.core.spill(self._leaving[key], base)
+                return [left._replace(tensor=replace(left.tensor, name=OTHER))]
+
+            areas[results.name] = replace(results, cut=in_one(other), late=True, gaps=gaps)
         if self.layer.bias:
             lanes = max(map(len, self._words))
             areas[BIAS] = Area(BIAS, BIAS, len(self._words), 1, lanes, in_one(self._biases), late=True, gaps=gaps)
@@ -211,11 +217,6 @@ class Riding(Units):
         if () in found:
             raise UnsuitableError(_NOT_SO)
         return found
-
-    def _other(self, key: Key, base: int) -> Iterator[Moves]:
-        """What is added to the sums that a unit leaves."""
-        left = self.core.spill(self._leaving[key], base)
-        yield left._replace(tensor=replace(left.tensor, name=OTHER))
 
     def _biases(self, key: Key, base: int) -> Iterator[Moves]:
         """All of them."""

@@ -65,10 +65,18 @@ class Samples:
         rows, whose words stand as those of the patch do, to the word that has the element.
         """
         groups, width = len(patch.groups), self.layer.in_width
-        turns, images = np.arange(groups)[:, None], self._images(patch)
-        # Whether there is such an image, [group, element].
+        turns = np.arange(groups)[:, None]
+        # Some images perhaps beyond those that there are; whether there is such an image, [group, element].
+        images = np.arange(patch.groups.start * self.word_fill, patch.groups.stop * self.word_fill)
         there, found = images.reshape(-1, self.word_fill) < self.batch, []
-        for row, col in (self._corner(patch, kinds, at) for at in CORNERS):
+        # The rows and the columns around samples, [kind, row, col, group, element]; of images that there are not, any.
+        at = np.ix_(*map(np.array, (range(len(kinds)), patch.rows, patch.cols)), np.minimum(images, self.batch - 1))
+        of_kinds = [(group, row * self.layer.kernel[1] + col) for group, (row, col) in kinds]
+        offset_groups, taps = map(np.array, zip(*of_kinds, strict=True))
+        shape, parts = (len(kinds), len(patch.rows), len(patch.cols), groups, self.word_fill), self._offsets.parts
+        lying = [values[offset_groups, taps][at].reshape(shape) // parts for values in self._places]
+        for corner in CORNERS:
+            row, col = (values + beyond for values, beyond in zip(lying, corner, strict=True))
             inside = (row >= 0) & (row < self.layer.in_height) & (col >= 0) & (col < width)
             offsets = ((row - band.start) * width + col) * groups + turns
             found.append(encoded(offsets, ~(inside & there)))
@@ -107,22 +115,6 @@ class Samples:
             groups, rows, cols, *rest = (values := stands * given.parts + moved).shape
             found.append(values.reshape(groups, rows * cols, *rest))
         return found[0], found[1]
-
-    def _corner(self, patch: Patch, kinds: Sequence[Kind], corner: tuple[int, int]) -> tuple[Numbers, Numbers]:
-        """The rows and the columns of a corner, [kind, row, col, group, element]; of images that there are not, any."""
-        groups, (rows, cols) = [group for group, _ in kinds], zip(*(tap for _, tap in kinds), strict=True)
-        taps = np.array(rows) * self.layer.kernel[1] + np.array(cols)
-        images = np.minimum(self._images(patch), self.batch - 1)
-        at = np.ix_(*map(np.array, (range(len(kinds)), patch.rows, patch.cols)), images)
-        found = []
-        for values, beyond in zip(self._places, corner, strict=True):
-            each = values[np.array(groups), taps][at] // self._offsets.parts + beyond
-            found.append(each.reshape(*each.shape[:3], len(patch.groups), self.word_fill))
-        return found[0], found[1]
-
-    def _images(self, patch: Patch) -> Numbers:
-        """The images in the words of a patch, some perhaps beyond those that there are."""
-        return np.arange(patch.groups.start * self.word_fill, patch.groups.stop * self.word_fill)
 
     @cached_property
     def _reach(self) -> tuple[Numbers, Numbers]:
