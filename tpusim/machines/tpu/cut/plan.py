@@ -9,7 +9,7 @@ import collections
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, groupby, product
+from itertools import groupby, product
 from math import prod
 from typing import ClassVar, NamedTuple
 
@@ -152,11 +152,6 @@ class Plan:
         return weight_words(self.passes, self.hardware)
 
     @cached_property
-    def weight_offsets(self) -> list[int]:
-        """Words of weights before those of each pass, in a buffer that held all of them."""
-        return list(accumulate(self.pass_words, initial=0))
-
-    @cached_property
     def col_folds(self) -> tuple[range, ...]:
         """Output channels, at most C at a time."""
         return col_folds(self.shape.out_channels, self.hardware)
@@ -177,16 +172,6 @@ class Plan:
             for outcome, numbers in enumerate(chunk.sums)
             for part in portions(len(numbers), size)
         ]
-
-    @cached_property
-    def first_passes(self) -> frozenset[int]:
-        """The numbers of passes with which sums begin."""
-        return frozenset(numbers.start for numbers in self.chunks[0].sums)
-
-    @cached_property
-    def last_sections(self) -> frozenset[int]:
-        """The numbers of sections with which sums are done."""
-        return frozenset(sections[-1] for sections in by_outcome(self.sections)[-1])
 
     @cached_property
     def word_fill(self) -> int:

@@ -16,13 +16,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, cached_property, lru_cache, partial
+from itertools import accumulate
 from math import ceil
 from typing import Any, TypeAlias
 
 from tpusim.machines.tpu.cut.blocks import Patch, even, even_extents, growing
 from tpusim.machines.tpu.cut.dense import DENSE, Dense, DenseTaps, Transposed
 from tpusim.machines.tpu.cut.geometry import ConvShape, packed, shape_of
-from tpusim.machines.tpu.cut.plan import Plan
+from tpusim.machines.tpu.cut.plan import Plan, by_outcome
 from tpusim.machines.tpu.cut.reduction import Cut, TapGroups
 from tpusim.machines.tpu.cut.tiling import MOST_PIECES, col_folds, preparing
 from tpusim.machines.tpu.cut.traffic import Traffic
@@ -64,6 +65,10 @@ class Convolution(Units):
         self._prepared = cache(
             lambda chunk, sizes: sum(map(ceil, preparing(plan.cut, plan.chunks[chunk], sizes, plan.hardware)))
         )
+        # Passes with which sums begin, sections with which they are done; words of weights before those of each pass.
+        self._first_passes = frozenset(numbers.start for numbers in plan.chunks[0].sums)
+        self._last_sections = frozenset(sections[-1] for sections in by_outcome(plan.sections)[-1])
+        self._offsets = [*accumulate(plan.pass_words, initial=0)]
         first = plan.blocks[0].rectangles[0]
         self._results = cache(lambda group, fold: plan.outputs(plan.columns[fold], group, first, 0)[0])
 
@@ -109,7 +114,7 @@ class Convolution(Units):
                 SlotNeed("weights", (group, fold, number)),
                 SlotNeed("sums", (group, block, fold)),
             )
-            leaves = SUMS if number in plan.last_sections else -1
+            leaves = SUMS if number in self._last_sections else -1
             body = group, block, fold // kept, section.chunk
             yield Unit(needs, body, stage, len(section.numbers), leaves=leaves)
 
@@ -173,7 +178,7 @@ class Convolution(Units):
 
     def _weighted(self, load: Load, cut: range, base: int) -> Iterator[Moves]:
         plan, (group, fold, section) = self.plan, load
-        numbers, offsets = plan.sections[section].numbers, plan.weight_offsets
+        numbers, offsets = plan.sections[section].numbers, self._offsets
         some, at, first = numbers[cut.start : cut.stop], plan.columns[fold], base - offsets[numbers.start]
         parts = tuple(part for number in some for part in plan.weights(at, group, number, first + offsets[number]))
         yield self.traffic.numbers(plan.filter, parts, plan.weights_brought(at, group, some))
@@ -188,7 +193,7 @@ class Convolution(Units):
         for number in section.numbers:
             size = plan.pass_words[number]
             yield Pass(
-                self._weights[number], self._data[number], SUMS, number in plan.first_passes,
+                self._weights[number], self._data[number], SUMS, number in self._first_passes,
                 weights, size, plan.passes[number].rows, cols, feeds[number - first], sums, words,
             )  # fmt: skip
             weights += size
@@ -214,11 +219,6 @@ def _cuts(count: int, grows: bool) -> list[range]:
 
 Cutting: TypeAlias = Callable[[ConvShape, Hardware], Cut]
 """How a lowering cuts the reduction of a convolution for a machine."""
-
-
-def is_a_product(layer: ArrayOp, batch: int) -> bool:
-    """Whether a layer is a matrix product, so that its ifmap is the lowered matrix already."""
-    return layer.convolution(batch)[0].is_a_product
 
 
 def convolved(cutting: Cutting, layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
@@ -300,6 +300,8 @@ CHANNEL_FIRST = Lowering(
     rivals=("block_diagonal", "vector"),
     ignores=frozenset({"transformation", "k_order"}),
 )
+PRODUCTS = LeftTo(CHANNEL_FIRST, lambda layer, batch: layer.convolution(batch)[0].is_a_product)
+"""Matrix products, whose ifmap is the lowered matrix already."""
 BLOCK_DIAGONAL = Lowering(
     "block_diagonal",
     "channel_first with several channel groups in a pass, side by side: grouped and depthwise layers",

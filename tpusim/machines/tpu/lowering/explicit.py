@@ -27,8 +27,8 @@ from tpusim.machines.tpu.cut.reduction import Tap, TapGroups
 from tpusim.machines.tpu.cut.tiling import too_small, word_groups
 from tpusim.machines.tpu.cut.traffic import Traffic
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST, Convolution, convolved, is_a_product, tilings_by
-from tpusim.machines.tpu.lowering.drafts import Draft, LeftTo, Lowering, explanation_of
+from tpusim.machines.tpu.lowering.convolution import PRODUCTS, Convolution, convolved, tilings_by
+from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, explanation_of
 from tpusim.machines.tpu.program.addresses import Counters, Feed, LaneGroup
 from tpusim.machines.tpu.program.program import Explanation, Lowered, Program
 from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
@@ -405,7 +405,8 @@ class _Explicit(Convolution):
         self.before = work.plan.hardware.mapping.transformation == "before"
         self.tensors = work.ifmap, *self.tensors
 
-    counted = Units.counted
+    def counted(self) -> None:
+        """By the queue: units of the transformation are no part of the formula."""
 
     def needs(self, filled: Patch) -> tuple[SlotNeed, ...]:
         return (SlotNeed(LOWERED, self.work.last_of(filled)),)
@@ -463,6 +464,6 @@ EXPLICIT = Lowering(
     "explicit",
     "im2col proper: the lowered matrix is written, to HBM unless told otherwise, and then multiplied",
     ways,
-    left=LeftTo(CHANNEL_FIRST, is_a_product),
+    left=PRODUCTS,
     ignores=lambda hardware: _IGNORED - (_KNOWN if hardware.mapping.transformation == "on_chip" else frozenset()),
 )

@@ -27,15 +27,8 @@ from tpusim.machines.tpu.cut.plan import Plan
 from tpusim.machines.tpu.cut.reduction import Cut
 from tpusim.machines.tpu.cut.tiling import Counts, Tiling
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.convolution import (
-    CHANNEL_FIRST,
-    Convolution,
-    by_taps,
-    draft_of,
-    is_a_product,
-    tilings_by,
-)
-from tpusim.machines.tpu.lowering.drafts import Draft, LeftTo, Lowering, explanation_of
+from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST, PRODUCTS, Convolution, by_taps, draft_of, tilings_by
+from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, explanation_of
 from tpusim.machines.tpu.program.addresses import (
     AddressTable,
     Counter,
@@ -358,6 +351,6 @@ INDIRECT = Lowering(
     "indirect",
     "channel_first whose every address is read from a table of pointers",
     ways,
-    left=LeftTo(CHANNEL_FIRST, is_a_product),
+    left=PRODUCTS,
     ignores=CHANNEL_FIRST.ignores,
 )

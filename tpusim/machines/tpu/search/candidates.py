@@ -137,7 +137,11 @@ class Candidates:
             for buffers in (self.shape.groups * self.columns, self._few_buffers) if self._uncut and kept > 1 else ():
                 yield self._whole(order, passes, whole, buffers, lag=kept, psums=2 * kept)
             return
-        worth = passes == 1 and self.bound_by_hbm and self.block is None and self._uncut
+        # Whether moving every tensor once, with a turn of the bus a column fold, takes longer than all passes.
+        outputs, folds = prod(self.extents) * self.word_fill, self.shape.groups * self.columns
+        array = folds * self.passes * outputs / self.hardware.array.count
+        moved = sum(map(prod, self.shape.tensors)) * self.element_cycles + folds * self._turnaround
+        worth = passes == 1 and moved > array and self.block is None and self._uncut
         for depth in (2, 4) if worth else ():
             yield self._whole(order, passes, whole, self._few_buffers, depth, depth + 1, depth + 1)
 
@@ -406,15 +410,6 @@ class Candidates:
         bus = self._section_cycles(tilings) * once / chunks + loads
         end = np.maximum(array, bus + costs.spill + self._turnaround)
         return np.asarray(costs.results * ((chunks - 1) * np.maximum(array, bus) + end) + costs.last)
-
-    @property
-    def bound_by_hbm(self) -> bool:
-        """Whether moving every tensor once, with a turn of the bus a column fold, takes longer than all passes."""
-        elements = sum(map(prod, self.shape.tensors))
-        outputs = prod(self.extents) * self.word_fill
-        array = self.shape.groups * self.columns * self.passes * outputs / self.hardware.array.count
-        turns = self.shape.groups * self.columns * self._turnaround
-        return elements * self.element_cycles + turns > array
 
     def _parts(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
         """Chunks of a reduction; the last of them counts as what it is of a whole one."""

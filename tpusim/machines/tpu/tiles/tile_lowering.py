@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from itertools import product
 from typing import Any, NamedTuple, TypeAlias
 
@@ -18,7 +18,7 @@ from tpusim.base.errors import UnsuitableError
 from tpusim.base.units import SIZE
 from tpusim.base.words import counted
 from tpusim.machines.tpu.cut.blocks import Block, halves, portions
-from tpusim.machines.tpu.cut.geometry import ConvShape, MapAxis, shape_of
+from tpusim.machines.tpu.cut.geometry import MapAxis, shape_of
 from tpusim.machines.tpu.cut.plan import Plan
 from tpusim.machines.tpu.cut.reduction import TapGroups
 from tpusim.machines.tpu.cut.tiling import Demand, Tiling, delay_of, fitting, given_outputs
@@ -149,14 +149,14 @@ class TilePlan(Plan):
 
 
 @lru_cache(maxsize=1 << 12)
-def plan_of(shape: ConvShape, hardware: Hardware, by: TileAlgorithm) -> TilePlan:
+def plan_of(filtering: Filtering) -> TilePlan:
     """The cheapest that fits, by its estimate.
 
     Raises:
         CapacityError: when not even a block of one tile fits; says how much memory would do.
     """
-    ways = (each for fewest in (False, True) for each in plans_of(Filtering(shape, hardware, by, fewest)))
-    return min(fitting(ways, lambda plan: plan.words, hardware), key=TilePlan.cycles)
+    ways = (each for fewest in (False, True) for each in plans_of(replace(filtering, fewest_places=fewest)))
+    return min(fitting(ways, lambda plan: plan.words, filtering.hardware), key=TilePlan.cycles)
 
 
 def plans_of(filtering: Filtering) -> Iterator[TilePlan]:
@@ -443,34 +443,23 @@ Choice: TypeAlias = Callable[[Conv2d], TileAlgorithm]
 """Which tiles such a convolution takes; raises UnsuitableError for those that it is not for."""
 
 
-def ways(choice: Choice, layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
-    """A draft, the only one.
-
-    Raises:
-        UnsuitableError: when it is no convolution for such tiles.
-        CapacityError: when nothing fits the vector memories.
-    """
-    plan = plan_of(*_shape(choice, layer, batch, hardware))
-    return one_draft(TileUnits(plan), lambda _: _explained(plan, layer))
-
-
-def least(choice: Choice, layer: ArrayOp, batch: int, hardware: Hardware) -> float:
-    """Cycles that no run can do without. Raises UnsuitableError."""
-    return Filtering(*_shape(choice, layer, batch, hardware)).least_cycles
-
-
-def _shape(choice: Choice, layer: ArrayOp, batch: int, hardware: Hardware) -> tuple[ConvShape, Hardware, TileAlgorithm]:
-    by = choice(layer.convolution(batch)[0])
-    # What the vector unit works on may lie in any way.
-    hardware = hardware.with_entry("ready")
-    return shape_of(layer, batch, hardware), hardware, by
-
-
 def in_tiles(name: str, gloss: str, choice: Choice) -> Lowering:
-    """The lowering of convolutions in such tiles."""
-    found = partial(ways, choice)
-    bound, nothing = partial(least, choice), frozenset[str]()
-    return Lowering(name, gloss, found, partial=True, carries=nothing, least=bound, ignores=IGNORED)
+    """The lowering of convolutions in such tiles, which raises UnsuitableError for others."""
+
+    def filtering(layer: ArrayOp, batch: int, hardware: Hardware) -> Filtering:
+        by = choice(layer.convolution(batch)[0])
+        # What the vector unit works on may lie in any way.
+        hardware = hardware.with_entry("ready")
+        return Filtering(shape_of(layer, batch, hardware), hardware, by)
+
+    def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
+        plan = plan_of(filtering(layer, batch, hardware))
+        return one_draft(TileUnits(plan), lambda _: _explained(plan, layer))
+
+    def least(layer: ArrayOp, batch: int, hardware: Hardware) -> float:
+        return filtering(layer, batch, hardware).least_cycles
+
+    return Lowering(name, gloss, ways, partial=True, carries=frozenset(), least=least, ignores=IGNORED)
 
 
 # ---- in words
