@@ -85,7 +85,7 @@ def test_passes_are_those_of_the_formula(
 @relaxed
 @given(plans())
 def test_every_weight_has_one_row(plan: Plan) -> None:
-    weights = [k for rows in plan.weights.rows for k in rows.coordinates]
+    weights = [k for rows in plan.weight_rows for k in rows.coordinates]
     assert sorted(weights) == [*range(plan.shape.taps * plan.shape.channels)]
     for each in plan.passes:
         ends = [run.first_lane for run in each.runs] + [each.rows]

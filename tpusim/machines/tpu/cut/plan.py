@@ -118,7 +118,7 @@ class Plan:
         if any(own):
             apart = -prod(shape.tensors.filter[1:])
             lane.append(Along(K, tuple([apart * each for each in own])))
-        return (Part(base, (0,), tuple(lane), (self._rows[number],), self.hardware.vector_memory.word_elements),)
+        return (Part(base, (0,), tuple(lane), (self.weight_rows[number],), self.hardware.vector_memory.word_elements),)
 
     def weights_brought(self, at: Columns, group: int, numbers: range) -> int:
         """The weights of some passes that come from HBM: without the zeros of a bundle."""
@@ -130,7 +130,7 @@ class Plan:
         return sum(self._row_groups[number][own] * count for number in numbers for own, count in columns.items())
 
     @cached_property
-    def _rows(self) -> list[Along]:
+    def weight_rows(self) -> list[Along]:
         """The k of the filter whose weight stands in each array row of a pass; of a bundle, group after group."""
         ks = ([k for run in each.runs for k in self.shape.ks(run.tap, run.channels)] for each in self.passes)
         return [Along(K, as_coordinates(each)) for each in ks]
