@@ -152,6 +152,16 @@ class InStrips:
         """What shares words: the images, in each strip."""
         return self.images * self.strips
 
+    @property
+    def ifmap_apart(self) -> tuple[int, int]:
+        """Rows and columns of the ifmap from one strip to the next."""
+        return self.row.extent * self.row.stride, self.col.extent * self.col.stride
+
+    @property
+    def ofmap_apart(self) -> tuple[int, int]:
+        """Rows and columns of the ofmap from one strip to the next."""
+        return self.row.extent * self.row.cell, self.col.extent * self.col.cell
+
     def reached(self, rows: int, cols: int, groups: int) -> int:
         """Words of the grid points from the first to the last under a block of such sizes, padding among them."""
         high, wide = (axis.reach(size, range(axis.kernel)) for axis, size in ((self.row, rows), (self.col, cols)))

@@ -211,17 +211,11 @@ class Plan:
     """Lanes that take part; 0: as many as passes have rows."""
     fill: ClassVar[type[Inbound]] = Fill
 
-    @cached_property
-    def ifmap_apart(self) -> tuple[int, int]:
-        """Rows and columns of the ifmap from one strip to the next."""
-        row, col = self.shape.row, self.shape.col
-        return row.extent * row.stride, col.extent * col.stride
-
     def read(self, channels: Coordinates, patch: Patch, base: int) -> tuple[Part, Box]:
         """Ascending channels of a patch of the ifmap, one a lane, from word `base` on; and the box of it."""
         rows, cols = self.shape.row.coordinates(patch.rows), self.shape.col.coordinates(patch.cols)
         points = Patch(rows, cols, patch.groups)
-        return self.shape.part(self.word_fill, channels, points, self.ifmap_apart, base)
+        return self.shape.part(self.word_fill, channels, points, self.shape.ifmap_apart, base)
 
     def filled(
         self, group: int, chunk: Chunk, patch: Patch, places: range, filled: Patch, base: int
@@ -229,7 +223,10 @@ class Plan:
         """Some places of a patch that stands from word `base` on, each in all its copies; the boxes in strip 0."""
         row, col = self.shape.row, self.shape.col
         rows, cols = row.coordinates(filled.rows), col.coordinates(filled.cols)
-        items, first = self.map_items(rows, cols, filled.groups, self.ifmap_apart), base + patch.words_before(filled)
+        items, first = (
+            self.map_items(rows, cols, filled.groups, self.shape.ifmap_apart),
+            base + patch.words_before(filled),
+        )
         parts = tuple([
             Part(first + at * patch.words, place.first_lanes, self.lanes_of(place, group), items, self.word_fill)
             for at, place in ((at, chunk.places[at]) for at in places)
@@ -300,11 +297,6 @@ class Plan:
 
     # ---- what becomes of an outcome
 
-    @property
-    def strips_apart(self) -> tuple[int, int]:
-        """Rows and columns of the ofmap from one strip to the next."""
-        return self.shape.row.extent * self.shape.row.cell, self.shape.col.extent * self.shape.col.cell
-
     def results(self, block: Block) -> int:
         """Words that a pass over a block streams, and brings out of each column."""
         return block.words * self.shape.cell
@@ -316,7 +308,7 @@ class Plan:
     def outputs(self, at: Columns, group: int, block: Block, base: int) -> tuple[Part, list[Box]]:
         """Which outputs stand in the results of a rectangular block, and the boxes that they make up in strip 0."""
         channels = shifted(at.channels, group * self.shape.out_channels)
-        part, box = self.shape.part(self.word_fill, channels, block, self.strips_apart, base)
+        part, box = self.shape.part(self.word_fill, channels, block, self.shape.ofmap_apart, base)
         return part, [box]
 
     def images(self, groups: range) -> range:

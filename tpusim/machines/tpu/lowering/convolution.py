@@ -166,7 +166,7 @@ class Convolution(Units):
         if filled.words:
             (group, _, chunk), plan = load, self.plan
             parts, boxes = plan.filled(group, plan.chunks[chunk], patch, places, filled, base)
-            yield self.traffic.moves(plan.ifmap, parts, boxes, plan.ifmap_apart)
+            yield self.traffic.moves(plan.ifmap, parts, boxes, plan.shape.ifmap_apart)
 
     def _sections(self, load: Load, gaps: int, grows: bool) -> list[Piece]:
         """The weights of some passes in each piece; lane c takes those of array column c, W to a word."""
@@ -208,7 +208,7 @@ class Convolution(Units):
             parts.append(part)
             boxes += held
             base += part.words
-        return self.traffic.moves(plan.ofmap, tuple(parts), boxes, plan.strips_apart)
+        return self.traffic.moves(plan.ofmap, tuple(parts), boxes, plan.shape.ofmap_apart)
 
 
 def _cuts(count: int, grows: bool) -> list[range]:

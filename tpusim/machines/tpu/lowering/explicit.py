@@ -195,7 +195,6 @@ class Transformation(Units):
         portions: the channels, as many at a time as there are lanes.
         word_groups: words of a pixel.
         copies: lane groups that hold the same channels, to spill as many taps at once: as few as need no more turns.
-        apart: ifmap rows and columns from one strip to the next.
         tensors: none, as the units of the product name them all.
         policy: the rows of a unit come before those of the unit ahead go, where the window has room for both.
     """
@@ -211,7 +210,6 @@ class Transformation(Units):
         self.word_groups, _ = word_groups(shape.word_images, plan.hardware.vector_memory.word_elements)
         room = max(1, plan.hardware.lanes // len(self.portions[0]))
         self.copies = -(-window.taps // -(-window.taps // room))
-        self.apart = shape.row.extent * shape.row.stride, shape.col.extent * shape.col.stride
 
     @cached_property
     def windows(self) -> list[WindowUnit]:
@@ -240,7 +238,7 @@ class Transformation(Units):
         channels = range(unit.portions[0].start, unit.portions[-1].stop)
         rows, cols = self._rows(unit, unit.new), self.shape.col.coordinates(self._cols(unit))
         box = Box(channels, rows, cols, self.plan.images(unit.groups))
-        yield self.traffic.moves(self.ifmap, tuple(self._filled(unit, base)), [box], self.apart)
+        yield self.traffic.moves(self.ifmap, tuple(self._filled(unit, base)), [box], self.shape.ifmap_apart)
 
     def _filled(self, unit: WindowUnit, base: int) -> Iterator[Part]:
         """What is new to a unit, in every copy."""
@@ -250,7 +248,7 @@ class Transformation(Units):
             lane = (Along(CHANNEL, channels),)
             for some in self._runs(unit):
                 at = base + (number * self.window.depth + some.start % self.window.depth) * pitch
-                items = self.plan.map_items(self._rows(unit, some), cols, unit.groups, self.apart)
+                items = self.plan.map_items(self._rows(unit, some), cols, unit.groups, self.shape.ifmap_apart)
                 yield Part(at, first_lanes, lane, items, fill)
 
     def _runs(self, unit: WindowUnit) -> Iterator[range]:
@@ -274,7 +272,6 @@ class Transformation(Units):
 
     def _spilled(self, unit: WindowUnit, base: int) -> Iterator[Part]:
         """The lowered rows of a unit's outputs: for each portion of the channels some taps at a time."""
-        apart = self.shape.row.extent, self.shape.col.extent
         for number, channels in enumerate(unit.portions):
             ring = base + number * self.window.depth * self.window.pitch
             for at in range(0, len(unit.taps), self.copies):
@@ -289,7 +286,7 @@ class Transformation(Units):
                     patterns = (self._pattern(unit, tap, rows, ring) for tap in taps)
                     lanes = len(channels)
                     feed = Feed(tuple(LaneGroup(n * lanes, lanes, pattern) for n, pattern in enumerate(patterns)))
-                    items = self.plan.map_items(rows, unit.cols, unit.groups, apart)
+                    items = self.plan.map_items(rows, unit.cols, unit.groups, self.shape.ofmap_apart)
                     yield Part(0, (0,), lane, items, self.plan.word_fill, feed)
 
     def _laps(self, unit: WindowUnit, taps: tuple[Tap, ...]) -> Iterator[range]:
@@ -325,10 +322,10 @@ class Transformation(Units):
         """Rows of the lowered matrix that follow one another are written together."""
         window = self.windows[unit.about]
         parts = tuple(self._spilled(window, base))
-        images, apart = self.plan.images(window.groups), (self.shape.row.extent, self.shape.col.extent)
+        images = self.plan.images(window.groups)
         lowered = neighbours(sorted({row for part in parts for row in part.lane[0].coordinates}))
         boxes = (Box(rows, window.rows, window.cols, images) for rows in lowered)
-        return self.traffic.moves(self.plan.ifmap, parts, boxes, apart)
+        return self.traffic.moves(self.plan.ifmap, parts, boxes, self.shape.ofmap_apart)
 
     def last_of(self, filled: Patch) -> int:
         """The place of the last unit that writes any of these outputs."""

@@ -286,7 +286,7 @@ class PhasePlan(Plan):
         phases = self.cut.outcomes[at.outcome].phases
         axes, ((row, col), *_) = cell_axes(self.shape), phases
         rows, cols = axes[0].outputs_at(block.rows, row), axes[1].outputs_at(block.cols, col)
-        items = self.map_items(rows, cols, block.groups, self.strips_apart)
+        items = self.map_items(rows, cols, block.groups, self.shape.ofmap_apart)
         lane = [Along(CHANNEL, channels)]
         if len(phases) > 1:
             lanes = [*product(phases, channels)]
@@ -359,7 +359,7 @@ class InsertedPlan(Plan):
             range(cells.start * axis.spread, cells.stop * axis.spread)
             for axis, cells in ((row, block.rows), (col, block.cols))
         )
-        cells = self.map_items(rows[:: row.spread], cols[:: col.spread], block.groups, self.strips_apart)
+        cells = self.map_items(rows[:: row.spread], cols[:: col.spread], block.groups, self.shape.ofmap_apart)
         inside = Along(ROW, range(row.spread)), Along(COL, range(col.spread))
         return part._replace(items=(*cells[:3], *inside, *cells[3:])), [box._replace(rows=rows, cols=cols)]
 

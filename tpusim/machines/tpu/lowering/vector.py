@@ -272,7 +272,7 @@ class VectorUnits(Units):
         """The transfer of a patch of a map, to word `base` and on."""
         row, col = self.outputs.row, self.outputs.col
         points = Patch(row.coordinates(patch.rows), col.coordinates(patch.cols), patch.groups)
-        apart = row.extent * row.stride, col.extent * col.stride
+        apart = self.outputs.ifmap_apart
         part, box = self.outputs.part(self.word_fill, source.channels(portion), points, apart, base)
         if source.share[IMAGE] > 1:
             items = (Along(IMAGE, (0,) * len(at)) if axis == IMAGE else Along(axis, at) for axis, at in part.items)
@@ -284,7 +284,7 @@ class VectorUnits(Units):
 
     def left(self, of: Portion, base: int) -> Moves:
         """The transfer of what is made of a block, from word `base` on."""
-        apart = self.outputs.row.extent, self.outputs.col.extent
+        apart = self.outputs.ofmap_apart
         part, box = self.outputs.part(self.word_fill, of.channels, of.block, apart, base)
         return self._moves(self.ofmap, part, box, apart)
 

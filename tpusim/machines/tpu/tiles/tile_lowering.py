@@ -265,7 +265,7 @@ class TileUnits(Units):
         plan, (at, fold) = self.plan, key
         if (patch := plan.shape.patch(plan.blocks[at])).words:
             part, box = plan.read(self.filtering.row_folds[fold], patch, base)
-            yield self.traffic.moves(plan.ifmap, (part,), (box,), plan.ifmap_apart)
+            yield self.traffic.moves(plan.ifmap, (part,), (box,), plan.shape.ifmap_apart)
 
     def _section(self, key: tuple[int, int], base: int) -> Iterator[Moves]:
         """Product by product, the weights of all row folds."""
@@ -317,7 +317,7 @@ class TileUnits(Units):
     def spill(self, unit: Unit, base: int) -> Moves:
         plan, about = self.plan, unit.about
         part, boxes = plan.outputs(plan.columns[about.fold], 0, plan.blocks[about.block], base)
-        return self.traffic.moves(plan.ofmap, (part,), boxes, plan.strips_apart)
+        return self.traffic.moves(plan.ofmap, (part,), boxes, plan.shape.ofmap_apart)
 
 
 def _in_turn(steps: Iterable[Compute], *reads: Touch) -> Iterator[VectorWork]:
