@@ -223,10 +223,8 @@ class Plan:
         """Some places of a patch that stands from word `base` on, each in all its copies; the boxes in strip 0."""
         row, col = self.shape.row, self.shape.col
         rows, cols = row.coordinates(filled.rows), col.coordinates(filled.cols)
-        items, first = (
-            self.map_items(rows, cols, filled.groups, self.shape.ifmap_apart),
-            base + patch.words_before(filled),
-        )
+        items = self.map_items(rows, cols, filled.groups, self.shape.ifmap_apart)
+        first = base + patch.words_before(filled)
         parts = tuple([
             Part(first + at * patch.words, place.first_lanes, self.lanes_of(place, group), items, self.word_fill)
             for at, place in ((at, chunk.places[at]) for at in places)
