@@ -289,6 +289,6 @@ def test_the_estimate_knows_what_a_stacked_word_and_a_long_frame_take() -> None:
 def estimated(cutting: Cutting, layer: Conv2d, batch: int, hardware: Hardware, blocks: int) -> float:
     """The estimate of the tiling that is taken, found among those of the first way."""
     shape = shape_of(layer, batch, hardware)
-    candidates = Candidates(shape, hardware, cutting(shape, hardware), None)
+    candidates = Candidates(cutting(shape, hardware), hardware)
     tilings = next(candidates.whole())
     return float(candidates.estimate(tilings)[tilings.blocks == blocks].min())

@@ -85,7 +85,7 @@ def test_no_run_beats_its_bound(layer: Op, batch: int, hardware: Hardware, data:
     if hardware.banked:
         cut = FromBanks(shape, hardware, cut)
     among = BankedCandidates if hardware.banked else Candidates
-    tilings = tilings_of(among(shape, hardware, cut, None))
+    tilings = tilings_of(among(cut, hardware))
     suppose(bool(tilings))
     for at in data.draw(st.lists(st.sampled_from(range(len(tilings))), min_size=1, max_size=4, unique=True)):
         ways, place, least = tilings[at]

@@ -70,7 +70,7 @@ def test_short_runs_cost_whole_bursts(groups: int, waste: float) -> None:
 
 def candidates_of(layer: Op, batch: int, hardware: Hardware, block: tuple[int, int, int] | None = None) -> Candidates:
     shape = shape_of(layer, batch, hardware)
-    return Candidates(shape, hardware, TapGroups(shape, hardware), block)
+    return Candidates(TapGroups(shape, hardware), hardware, block)
 
 
 def estimates(candidates: Candidates, chunked: bool) -> list[float]:
@@ -84,7 +84,7 @@ def estimates(candidates: Candidates, chunked: bool) -> list[float]:
 
 def estimate(candidates: Candidates, hardware: Hardware) -> float:
     """What the tiling is thought to cost that is chosen."""
-    tiling = choose(candidates.shape, hardware, candidates.cut)
+    tiling = choose(candidates.cut, hardware)
     return float(candidates.estimate(tiling))
 
 
@@ -96,7 +96,7 @@ def test_no_candidate_is_thought_to_be_much_cheaper(plan: Plan) -> None:
     Whether there are chunks is chosen by more than that.
     """
     assume(not isinstance(plan.hardware.mapping.multi_tile, int))
-    candidates = Candidates(plan.shape, plan.hardware, plan.cut, None)
+    candidates = Candidates(plan.cut, plan.hardware)
     chosen, others = estimate(candidates, plan.hardware), estimates(candidates, len(plan.chunks) > 1)
     assert chosen <= min(others) * (1 + TOLERANCE) ** 3 * (1 + 1e-9)
 

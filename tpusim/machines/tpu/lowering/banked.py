@@ -25,13 +25,14 @@ from tpusim.machines.tpu.cut.plan import Plan
 from tpusim.machines.tpu.cut.reduction import Chunk, Cut, Place, ReductionPass, Run, Tap, numbered
 from tpusim.machines.tpu.cut.tiling import Counts, Demand, Tiling, wanted_by
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.convolution import Cutting, draft_of, tilings_by
+from tpusim.machines.tpu.lowering.convolution import Cutting, draft_of
 from tpusim.machines.tpu.lowering.drafts import Draft, explanation_of
 from tpusim.machines.tpu.program.addresses import BankFeed, Counter, Counters, Feed, LaneGroup
 from tpusim.machines.tpu.program.program import Explanation
 from tpusim.machines.tpu.program.tensor import BankPart
 from tpusim.machines.tpu.program.transfers import BankFill
 from tpusim.machines.tpu.search.candidates import Candidates, Extents
+from tpusim.machines.tpu.search.search import tilings_of
 from tpusim.memory.layout import Box
 from tpusim.network.ops.array_op import ArrayOp
 
@@ -247,7 +248,7 @@ def convolved_from_banks(cutting: Cutting, layer: ArrayOp, batch: int, hardware:
     cut = FromBanks(from_lanes.shape, hardware, from_lanes)
 
     # Conflicts are left out of the choice.
-    ranks = tilings_by(cut, hardware, BankedCandidates)
+    ranks = tilings_of(cut, hardware, BankedCandidates)
     return [draft_of(BankedPlan(cut.shape, hardware, rank.tiling, cut), layer, rank, _explained) for rank in ranks]
 
 

@@ -32,7 +32,6 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft, LeftTo, Lowering, explanation_of
 from tpusim.machines.tpu.program.program import Explanation, Lowered, Planned, Program
 from tpusim.machines.tpu.schedule.units import Area, Moves, Pass, Piece, Policy, SlotNeed, Touch, Unit, Units, beside
-from tpusim.machines.tpu.search.candidates import Candidates
 from tpusim.machines.tpu.search.search import Ranked, tilings_of
 from tpusim.network.ops.array_op import ArrayOp
 
@@ -255,13 +254,7 @@ def plan_of(cutting: Cutting, layer: ArrayOp, batch: int, hardware: Hardware) ->
 def plans_of(cutting: Cutting, layer: ArrayOp, batch: int, hardware: Hardware) -> list[tuple[Plan, Ranked]]:
     """The plans that a simulation should choose from, with their tilings' ranks. Raises CapacityError."""
     cut = cutting(shape_of(layer, batch, hardware), hardware)
-    return [(Plan(cut.shape, hardware, rank.tiling, cut), rank) for rank in tilings_by(cut, hardware)]
-
-
-@lru_cache(maxsize=1 << 10)
-def tilings_by(cut: Cut, hardware: Hardware, among: type[Candidates] = Candidates) -> tuple[Ranked, ...]:
-    """The tilings of what is cut to choose from. A layer is asked how many steps it takes before it is lowered."""
-    return tilings_of(cut.shape, hardware, cut, among)
+    return [(Plan(cut.shape, hardware, rank.tiling, cut), rank) for rank in tilings_of(cut, hardware)]
 
 
 # ---- lowerings that are a way to cut

@@ -27,7 +27,7 @@ from tpusim.machines.tpu.cut.reduction import Tap, TapGroups
 from tpusim.machines.tpu.cut.tiling import too_small, word_groups
 from tpusim.machines.tpu.cut.traffic import Traffic
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.convolution import PRODUCTS, Convolution, convolved, tilings_by
+from tpusim.machines.tpu.lowering.convolution import PRODUCTS, Convolution, convolved
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, explanation_of
 from tpusim.machines.tpu.program.addresses import Counters, Feed, LaneGroup
 from tpusim.machines.tpu.program.program import Explanation, Lowered, Program
@@ -35,7 +35,7 @@ from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
 from tpusim.machines.tpu.program.transfers import Fill, Spill, Transfer
 from tpusim.machines.tpu.schedule.units import Act, Area, Moves, Piece, Policy, SlotNeed, Unit, Units, one_ahead_if_free
 from tpusim.machines.tpu.search.candidates import least_words
-from tpusim.machines.tpu.search.search import Ranked
+from tpusim.machines.tpu.search.search import Ranked, tilings_of
 from tpusim.memory.layout import Box, whole_bursts
 from tpusim.network.ops.array_op import ArrayOp
 
@@ -364,7 +364,7 @@ def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
     product = shape_of(conv.product, images, hardware)
     shape, cut = shape_of(conv, images, hardware).in_strips_of(product), TapGroups(product, hardware)
     if hardware.mapping.transformation == "before":
-        ranks, window = tilings_by(cut, hardware), window_of(shape, hardware, hardware.capacity_words)
+        ranks, window = tilings_of(cut, hardware), window_of(shape, hardware, hardware.capacity_words)
         assert window is not None
     else:
         ranks, window = _side_by_side(shape, cut, hardware)
@@ -387,10 +387,10 @@ def _side_by_side(shape: ConvShape, cut: TapGroups, hardware: Hardware) -> tuple
         if window is not None:
             left = hardware.vector_memory.capacity_bytes - window.words * hardware.word_bytes
             try:
-                return tilings_by(cut, hardware.with_capacity(left)), window
+                return tilings_of(cut, hardware.with_capacity(left)), window
             except CapacityError:
                 continue
-    raise too_small(LEAST_WORDS + least_words(cut.shape, hardware, cut), hardware)
+    raise too_small(LEAST_WORDS + least_words(cut, hardware), hardware)
 
 
 class _Explicit(Convolution):

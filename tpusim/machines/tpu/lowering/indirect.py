@@ -27,7 +27,7 @@ from tpusim.machines.tpu.cut.plan import Plan
 from tpusim.machines.tpu.cut.reduction import Cut
 from tpusim.machines.tpu.cut.tiling import Counts, Tiling
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST, PRODUCTS, Convolution, by_taps, draft_of, tilings_by
+from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST, PRODUCTS, Convolution, by_taps, draft_of
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, explanation_of
 from tpusim.machines.tpu.program.addresses import (
     AddressTable,
@@ -48,7 +48,7 @@ from tpusim.machines.tpu.program.transfers import Fill, Inbound
 from tpusim.machines.tpu.schedule.scheduler import Ring, Tenancy
 from tpusim.machines.tpu.schedule.units import Area
 from tpusim.machines.tpu.search.candidates import Candidates
-from tpusim.machines.tpu.search.search import Ranked
+from tpusim.machines.tpu.search.search import Ranked, tilings_of
 from tpusim.memory.layout import whole_bursts
 from tpusim.network.ops.array_op import ArrayOp
 from tpusim.network.ops.fused import BIAS
@@ -296,10 +296,10 @@ def plans_of(layer: ArrayOp, batch: int, hardware: Hardware) -> list[tuple[Plan,
     pointers_a_word(hardware)
     cut, ranks = by_taps(shape_of(layer, batch, hardware), hardware), tuple[Ranked, ...]()
     with suppress(CapacityError):
-        ranks = tilings_by(cut, hardware)
+        ranks = tilings_of(cut, hardware)
     words = [each.tiling.words + int(_pointer_words(cut, each.tiling, hardware)) for each in ranks]
     if not ranks or max(words) > hardware.capacity_words:
-        ranks = tilings_by(cut, hardware, _PointedCandidates)
+        ranks = tilings_of(cut, hardware, _PointedCandidates)
     return [(Plan(cut.shape, hardware, rank.tiling, cut), rank) for rank in ranks]
 
 
@@ -341,7 +341,7 @@ def _explained(told: Explanation, pointed: Pointed, plan: Plan) -> Explanation:
         f"{counted(len(pointed.fills), 'initialisation')} of {counted(len(pointed.tables), 'table')}, "
         f"{SIZE.format(pointed.hbm_bytes)} from HBM, {more:.2f} % more than without",
     ]
-    if all(plan.tiling != each.tiling for each in tilings_by(plan.cut, hardware)):
+    if all(plan.tiling != each.tiling for each in tilings_of(plan.cut, hardware)):
         words.append("with counters the blocks would be others")
     aspects = {**told.aspects, "pointer": "; ".join(words)}
     return replace(told, choices={**told.choices, **choices}, aspects=aspects)

@@ -222,10 +222,10 @@ def sampling_of(layer: DeformConv2d, batch: int, hardware: Hardware) -> tuple[Pl
     cut = SampledTaps(shape, hardware, layer, batch)
     try:
         among = _Doubled
-        tiling = choose(shape, hardware, cut, among)
+        tiling = choose(cut, hardware, among)
     except CapacityError:
         among = _Single
-        tiling = choose(shape, hardware, cut, among)
+        tiling = choose(cut, hardware, among)
     return Plan(shape, hardware, tiling, cut, GATHERED), among.copies
 
 

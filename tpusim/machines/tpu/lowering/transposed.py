@@ -29,11 +29,11 @@ from tpusim.machines.tpu.cut.plan import OUT_CHANNEL, Columns, K, Plan
 from tpusim.machines.tpu.cut.reduction import Place, ReductionPass, Tap, TapGroups, stacked
 from tpusim.machines.tpu.cut.tiling import col_folds
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.convolution import by_taps, draft_of, tilings_by
+from tpusim.machines.tpu.lowering.convolution import by_taps, draft_of
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering
 from tpusim.machines.tpu.program.addresses import Counter, Counters
 from tpusim.machines.tpu.program.tensor import Along, Coordinates, Part
-from tpusim.machines.tpu.search.search import Ranked
+from tpusim.machines.tpu.search.search import Ranked, tilings_of
 from tpusim.memory.layout import Box
 from tpusim.network.ops.array_op import ArrayOp
 from tpusim.network.ops.conv_transpose2d import ConvTranspose2d
@@ -238,7 +238,7 @@ def by_phases(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
             "that are written down; choose a smaller stride"
         )
     cut = PhaseTaps(shape, hardware)
-    plan = PhasePlan(shape, hardware, tilings_by(cut, hardware)[0].tiling, cut)
+    plan = PhasePlan(shape, hardware, tilings_of(cut, hardware)[0].tiling, cut)
     return [draft_of(plan, layer, Ranked(plan.tiling)).telling("phases", _told(plan), first=True)]
 
 
@@ -332,7 +332,7 @@ def by_zeros(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
     shape = cells_of(layer, batch, hardware)
     row, col = cell_axes(shape)
     cut = by_taps(replace(shape, cell=row.spread * col.spread), hardware)
-    plan = InsertedPlan(cut.shape, hardware, tilings_by(cut, hardware)[0].tiling, cut)
+    plan = InsertedPlan(cut.shape, hardware, tilings_of(cut, hardware)[0].tiling, cut)
     rows, cols = counted(row.spread - 1, "row"), counted(col.spread - 1, "column")
     zeros = f"{rows} and {cols} of zeros between the elements of the ifmap: streamed, not stored"
     return [draft_of(plan, layer, Ranked(plan.tiling)).telling("zeros", zeros, first=True)]

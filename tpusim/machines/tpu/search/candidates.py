@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu.cut.blocks import even_extents, halves, padded, portions, spanning
-from tpusim.machines.tpu.cut.geometry import ConvShape, MapAxis, stored_ifmap, taps_on_chip
+from tpusim.machines.tpu.cut.geometry import MapAxis, stored_ifmap, taps_on_chip
 from tpusim.machines.tpu.cut.reduction import Chunk, Cut
 from tpusim.machines.tpu.cut.tiling import (
     MOST_PIECES,
@@ -78,8 +78,8 @@ class Candidates:
         element_cycles, filter_cycles: cycles of the bus for an element, and for the filter of a channel group.
     """
 
-    def __init__(self, shape: ConvShape, hardware: Hardware, cut: Cut, block: tuple[int, int, int] | None) -> None:
-        self.shape, self.hardware, self.cut, self.block = shape, hardware, cut, block
+    def __init__(self, cut: Cut, hardware: Hardware, block: tuple[int, int, int] | None = None) -> None:
+        self.shape, self.hardware, self.cut, self.block = (shape := cut.shape), hardware, cut, block
         self.chunk = cut.whole
         self.passes = max(map(len, self.chunk.sums))
         self.folds, self.taps = cut.folds, cut.groups
@@ -188,7 +188,7 @@ class Candidates:
 
     def too_small(self) -> CapacityError:
         """An error: not even the smallest tiling finds room; and what to do."""
-        return too_small(least_words(self.shape, self.hardware, self.cut, type(self)), self.hardware)
+        return too_small(least_words(self.cut, self.hardware, type(self)), self.hardware)
 
     @cached_property
     def _blocks(self) -> Extents:
@@ -442,11 +442,11 @@ class Candidates:
         return np.asarray(np.maximum(cycles, (cycles + (pieces - 2) * self.hardware.latency_cycles) / 2))
 
 
-def least_words(shape: ConvShape, hardware: Hardware, cut: Cut, among: type[Candidates] = Candidates) -> int:
+def least_words(cut: Cut, hardware: Hardware, among: type[Candidates] = Candidates) -> int:
     """Words a lane needs for the smallest tiling, in a memory that has no more of them."""
     known = 0
     while True:
-        candidates = among(shape, hardware, cut, None)
+        candidates = among(cut, hardware)
         tilings = chain(candidates.whole(), candidates.chunked())
         words = min(int(candidates.lane_words(each).min()) for each in tilings)
         if words <= known:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from itertools import chain, islice
 from math import prod
 from operator import itemgetter
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.machines.tpu.cut.blocks import padded
-from tpusim.machines.tpu.cut.geometry import ConvShape, MapAxis, stored_ifmap
+from tpusim.machines.tpu.cut.geometry import MapAxis, stored_ifmap
 from tpusim.machines.tpu.cut.reduction import Cut
 from tpusim.machines.tpu.cut.tiling import MOST_PIECES, Counts, Cycles, Demand, Tiling, summed
 from tpusim.machines.tpu.definition import finish_cycles, word_latency
@@ -50,27 +50,28 @@ class Ranked(NamedTuple):
     estimate: Callable[[], float] = float
 
 
-def tilings_of(
-    shape: ConvShape, hardware: Hardware, cut: Cut, among: type[Candidates] = Candidates
-) -> tuple[Ranked, ...]:
+@lru_cache(maxsize=1 << 10)
+def tilings_of(cut: Cut, hardware: Hardware, among: type[Candidates] = Candidates) -> tuple[Ranked, ...]:
     """What a simulation should choose from, in the order in which to try it; or the choice of the estimate alone.
+
+    A layer is asked how many steps it takes before it is lowered.
 
     Raises:
         CapacityError: when not even a block of one output word fits; says how much memory would do.
     """
-    candidates, chosen = _chosen(among(shape, hardware, cut, None))
+    candidates, chosen = _chosen(among(cut, hardware))
     if hardware.mapping.search == "estimate":
         return (Ranked(chosen, estimate=partial(_estimated, candidates, chosen)),)
     return ranked(candidates, chosen)
 
 
-def choose(shape: ConvShape, hardware: Hardware, cut: Cut, among: type[Candidates] = Candidates) -> Tiling[int]:
+def choose(cut: Cut, hardware: Hardware, among: type[Candidates] = Candidates) -> Tiling[int]:
     """The tiling with the lowest estimated cycles for a reduction that is cut in this way, among such candidates.
 
     Raises:
         CapacityError: when not even a block of one output word fits; says how much memory would do.
     """
-    return _chosen(among(shape, hardware, cut, None))[1]
+    return _chosen(among(cut, hardware))[1]
 
 
 def best(candidates: Candidates) -> Tiling[int] | None:
@@ -105,9 +106,9 @@ def _chosen(candidates: Candidates) -> tuple[Candidates, Tiling[int]]:
     With a forced multi-tile, they have the block that the paper's rule would get, if it fits: only one thing changes at
     a time.
     """
-    shape, hardware, cut, among = candidates.shape, candidates.hardware, candidates.cut, type(candidates)
-    if cut.ruled and (ruled := best(among(shape, hardware, cut.ruled, None))):
-        alike = among(shape, hardware, cut, (ruled.rows, ruled.cols, ruled.groups))
+    cut, hardware, among = candidates.cut, candidates.hardware, type(candidates)
+    if cut.ruled and (ruled := best(among(cut.ruled, hardware))):
+        alike = among(cut, hardware, (ruled.rows, ruled.cols, ruled.groups))
         if tiling := best(alike):
             return alike, tiling
     if tiling := best(candidates):
