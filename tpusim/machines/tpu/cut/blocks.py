@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import groupby
 from math import prod
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from tpusim.machines.tpu.program.addresses import boxes_of
 from tpusim.machines.tpu.program.tensor import Coordinates
+
+T = TypeVar("T")
 
 CHANNEL, ROW, COL, IMAGE = range(4)
 """The axes of a feature map."""
@@ -71,6 +74,12 @@ def neighbours(ascending: Sequence[int]) -> list[range]:
     starts = [at for at, number in enumerate(ascending) if at == 0 or ascending[at - 1] != number - 1]
     ends = [*starts[1:], len(ascending)]
     return [range(ascending[start], ascending[end - 1] + 1) for start, end in zip(starts, ends, strict=True)]
+
+
+def alike(numbers: range, key: Callable[[int], T]) -> list[tuple[range, T]]:
+    """Neighbours among numbers whose key is the same, together."""
+    runs = groupby(numbers, key)
+    return [(range((held := [*mine])[0], held[-1] + 1), of) for of, mine in runs]
 
 
 def as_coordinates(values: Sequence[int]) -> Coordinates:

@@ -219,26 +219,17 @@ def summed(chunk: Chunk) -> list[tuple[ReductionPass, ...]]:
 
 
 def preparing(cut: Cut, chunk: Chunk, sizes: Sizes, hardware: Hardware) -> tuple[Fraction, Fraction]:
-    """Cycles to rotate what a block needs into further lane groups, and to lay it out anew."""
-    return rotating(cut, chunk, sizes, hardware.vector_unit.stack_cycles), _relaying(cut.shape, chunk, sizes, hardware)
-
-
-def rotating(cut: Cut, chunk: Chunk, sizes: tuple[Cycles, Cycles, Cycles], a_word: Cycles) -> Cycles:
-    """Cycles to rotate what a block needs, padding too, into the lane groups of copies beyond the second."""
-    cycles = 0 * a_word if cut.transposed else chunk.rotations * a_word
-    return cycles and prod(patch(cut.shape, chunk, sizes)) * sizes[2] * cycles
-
-
-def _relaying(shape: ConvShape, chunk: Chunk, sizes: Sizes, hardware: Hardware) -> Fraction:
-    """Cycles to lay out anew what a block needs, as far as passes do not hide them (`mapping.entry: relaid`).
+    """Cycles to rotate what a block needs into further lane groups; and to lay it out anew, as far as passes do not
+    hide them (`mapping.entry: relaid`).
 
     A word is put together by loads, one a cycle, in the first pass that wants it. They hide behind its stream but for
     the loads that the pass needs besides: of weights, of sums, and of words that are put together for several lane
     groups, which are written back in between.
     """
     cycles, (rows, cols, groups) = hardware.vector_unit.relayout_cycles, sizes
+    rotated, shape = rotating(cut, chunk, sizes, hardware.vector_unit.stack_cycles), cut.shape
     if hardware.mapping.entry == "ready" or not cycles:
-        return Fraction(0)
+        return rotated, Fraction(0)
     word, words = hardware.vector_memory.word_elements, rows * cols * groups * shape.cell
     streamed = -(-words // hardware.array.count) * word
     again = words if any(len(place.first_lanes) > 1 for place in chunk.places) else 0
@@ -255,7 +246,13 @@ def _relaying(shape: ConvShape, chunk: Chunk, sizes: Sizes, hardware: Hardware) 
         besides = -(-each.rows // word) + again + (words if number else 0)
         total += max(new * groups * cycles + besides - streamed, Fraction(0)) if new else 0
         before += new
-    return total
+    return rotated, total
+
+
+def rotating(cut: Cut, chunk: Chunk, sizes: tuple[Cycles, Cycles, Cycles], a_word: Cycles) -> Cycles:
+    """Cycles to rotate what a block needs, padding too, into the lane groups of copies beyond the second."""
+    cycles = 0 * a_word if cut.transposed else chunk.rotations * a_word
+    return cycles and prod(patch(cut.shape, chunk, sizes)) * sizes[2] * cycles
 
 
 def _under(axis: MapAxis, tap: int, taps: range, outputs: int) -> slice:

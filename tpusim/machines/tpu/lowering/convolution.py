@@ -169,18 +169,16 @@ class Convolution(Units):
 
     def _sections(self, load: Load, gaps: int, grows: bool) -> list[Piece]:
         """The weights of some passes in each piece; lane c takes those of array column c, W to a word."""
-        numbers = self.plan.sections[load[2]].numbers
-        return [
-            Piece(cut.start, numbers[cut.start : cut.stop], partial(self._weighted, load, cut))
-            for cut in _cuts(len(numbers), grows)
-        ]
-
-    def _weighted(self, load: Load, cut: range, base: int) -> Iterator[Moves]:
         plan, (group, fold, section) = self.plan, load
-        numbers, offsets = plan.sections[section].numbers, self._offsets
-        some, at, first = numbers[cut.start : cut.stop], plan.columns[fold], base - offsets[numbers.start]
-        parts = tuple(part for number in some for part in plan.weights(at, group, number, first + offsets[number]))
-        yield self.traffic.numbers(plan.filter, parts, plan.weights_brought(at, group, some))
+        numbers, offsets, at = plan.sections[section].numbers, self._offsets, plan.columns[fold]
+
+        def weights(some: range, base: int) -> Iterator[Moves]:
+            firsts = ((number, base - offsets[numbers.start] + offsets[number]) for number in some)
+            parts = tuple(part for number, first in firsts for part in plan.weights(at, group, number, first))
+            yield self.traffic.numbers(plan.filter, parts, plan.weights_brought(at, group, some))
+
+        cuts = ((cut.start, numbers[cut.start : cut.stop]) for cut in _cuts(len(numbers), grows))
+        return [Piece(early, some, partial(weights, some)) for early, some in cuts]
 
     # ---- what is done with it, and what goes
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from tpusim.base.errors import CapacityError
 from tpusim.base.units import SIZE
 from tpusim.base.words import counted
-from tpusim.machines.tpu.cut.blocks import CHANNEL, Block, Patch, halves, neighbours, portions, shifted
+from tpusim.machines.tpu.cut.blocks import CHANNEL, Block, Patch, alike, halves, neighbours, portions, shifted
 from tpusim.machines.tpu.cut.dense import OnChip
 from tpusim.machines.tpu.cut.geometry import ConvShape, MapAxis, padded_map, shape_of
 from tpusim.machines.tpu.cut.plan import Plan
@@ -289,14 +289,9 @@ class Transformation(Units):
                     items = self.plan.map_items(rows, unit.cols, unit.groups, self.shape.ofmap_apart)
                     yield Part(0, (0,), lane, items, self.plan.word_fill, feed)
 
-    def _laps(self, unit: WindowUnit, taps: tuple[Tap, ...]) -> Iterator[range]:
+    def _laps(self, unit: WindowUnit, taps: tuple[Tap, ...]) -> list[range]:
         """A unit's rows of outputs, cut where one of the taps comes to the end of the ring."""
-        first = unit.rows.start
-        for row in unit.rows[1:]:
-            if any(self._lap(unit, tap, row) != self._lap(unit, tap, row - 1) for tap in taps):
-                yield range(first, row)
-                first = row
-        yield range(first, unit.rows.stop)
+        return [rows for rows, _ in alike(unit.rows, lambda row: [self._lap(unit, tap, row) for tap in taps])]
 
     def _lap(self, unit: WindowUnit, tap: Tap, row: int) -> int:
         """How often the ring was full before the row on which a tap stands for an output; padding goes with what is

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from itertools import groupby, product
+from itertools import product
 from math import prod
 from typing import NamedTuple
 
 from tpusim.base.errors import CapacityError, Problem
-from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, IMAGE, ROW, Block, Patch, padded, portions
+from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, IMAGE, ROW, Block, Patch, alike, padded, portions
 from tpusim.machines.tpu.cut.geometry import InStrips, MapAxis, in_strips
 from tpusim.machines.tpu.cut.tiling import Tiling
 from tpusim.machines.tpu.cut.traffic import PixelsInLanes, Turn, TurnedMap, boxes_of, turn_of
@@ -179,8 +179,8 @@ class _PointByPoint(VectorUnits):
         of_rows, of_cols = self._windows
         return [
             Rectangle(Block(rows, cols, block.groups), (*product(high.taps, wide.taps),), high.counted * wide.counted)
-            for rows, high in _alike(block.rows, of_rows)
-            for cols, wide in _alike(block.cols, of_cols)
+            for rows, high in alike(block.rows, of_rows.__getitem__)
+            for cols, wide in alike(block.cols, of_cols.__getitem__)
         ]
 
     @cached_property
@@ -229,12 +229,6 @@ class _PointByPoint(VectorUnits):
                 operands = [writes] if some.start else []
                 operands += [feed(len(channels), walk) for walk in walks[some.start : some.stop]]
                 yield Compute(operation, tuple(operands), writes, at.words, *(last if some.stop == len(walks) else ()))
-
-
-def _alike(outputs: range, windows: Sequence[TapWindow]) -> list[tuple[range, TapWindow]]:
-    """Neighbouring outputs whose windows are the same."""
-    runs = groupby(outputs, key=lambda output: windows[output])
-    return [(range((held := [*mine])[0], held[-1] + 1), window) for window, mine in runs]
 
 
 units_of = lru_cache(maxsize=1 << 8)(_PointByPoint)
