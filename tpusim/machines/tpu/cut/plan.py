@@ -1,7 +1,4 @@
-"""The plan of a layer: its blocks, passes and stages, where each buffer lies, and which weight stands where.
-
-Ahead of it stand the ways to cut an extent, how the words of a lane hold a feature map, and how taps walk over it.
-"""
+"""The plan of a layer: its blocks, passes and stages, where each buffer lies, and which weight stands where."""
 
 from __future__ import annotations
 
