@@ -1,5 +1,5 @@
-"""The shape of a convolution as the lowering sees it: axes, strips, how words of a lane hold a feature map, and how taps
-walk over it; and which way round its tensors lie in tiles.
+"""The shape of a convolution as the lowering sees it: axes, strips, how words hold a feature map, and how taps walk
+over it; and which way round its tensors lie in tiles.
 
 A tile is as long as a word and as wide as `hbm.channel_multiple`, 8 x 128 on a TPU: sublanes and lanes. Under
 `mapping.layout: least_padding` tensors lie in them whichever way round pads less. All is read off convolutions that

@@ -30,7 +30,7 @@ from tpusim.machines.tpu.cut.traffic import Traffic
 from tpusim.machines.tpu.definition import frame_of, stream_clients
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft, LeftTo, Lowering, explanation_of
-from tpusim.machines.tpu.program.program import Explanation, Lowered, Planned, Program
+from tpusim.machines.tpu.program.program import Explanation, Planned
 from tpusim.machines.tpu.schedule.units import Area, Moves, Pass, Piece, Policy, SlotNeed, Touch, Unit, Units, beside
 from tpusim.machines.tpu.search.search import Ranked, tilings_of
 from tpusim.network.ops.array_op import ArrayOp
@@ -237,11 +237,8 @@ def draft_of(
     plan: Plan, layer: ArrayOp, rank: Ranked, explained: Callable[[Any, ArrayOp], Explanation] = explanation_of
 ) -> Draft:
     """A plan that is told of as any is, unless it is otherwise; `rank` is its tiling's among others."""
-
-    def finish(program: Program) -> Lowered:
-        return program, explained(plan, layer)
-
-    return Draft(partial(Convolution, plan), finish, plan.tiling.blocks, rank.least, rank.estimate)
+    told = partial(explained, plan, layer)
+    return Draft(partial(Convolution, plan), lambda each: (each, told()), rank.tiling.blocks, rank.least, rank.estimate)
 
 
 def plan_of(cutting: Cutting, layer: ArrayOp, batch: int, hardware: Hardware) -> Plan:

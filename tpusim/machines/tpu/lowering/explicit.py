@@ -30,7 +30,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.convolution import PRODUCTS, Convolution, convolved
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, explanation_of
 from tpusim.machines.tpu.program.addresses import Counters, Feed, LaneGroup
-from tpusim.machines.tpu.program.program import Explanation, Lowered, Program
+from tpusim.machines.tpu.program.program import Explanation, Program
 from tpusim.machines.tpu.program.tensor import Along, Part, Tensor
 from tpusim.machines.tpu.program.transfers import Fill, Spill, Transfer
 from tpusim.machines.tpu.schedule.units import Act, Area, Moves, Piece, Policy, SlotNeed, Unit, Units, one_ahead_if_free
@@ -366,11 +366,10 @@ def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
 
     def draft(rank: Ranked) -> Draft:
         work = Transformation(shape, Plan(product, hardware, rank.tiling, cut, LOWERED), window)
-
-        def finish(program: Program) -> Lowered:
-            return program, _explained(work, program, layer)
-
-        return Draft(partial(_Explicit, work), finish, rank.tiling.blocks, rank.least, rank.estimate)
+        told = partial(_explained, work, layer)
+        return Draft(
+            partial(_Explicit, work), lambda each: (each, told(each)), rank.tiling.blocks, rank.least, rank.estimate
+        )
 
     return [draft(rank) for rank in ranks]
 
@@ -407,7 +406,7 @@ class _Explicit(Convolution):
 # ---- in words
 
 
-def _explained(work: Transformation, program: Program, layer: ArrayOp) -> Explanation:
+def _explained(work: Transformation, layer: ArrayOp, program: Program) -> Explanation:
     """The product's explanation, and how its ifmap comes about."""
     rows = counted(work.plan.ifmap.shape[0] // work.shape.groups, "row") + " of the lowered matrix"
     told = explanation_of(work.plan, layer, rows)
