@@ -16,6 +16,7 @@ from typing import Any
 
 from tpusim.base.errors import CapacityError, UnsuitableError
 from tpusim.machines.tpu.cut.tiling import col_folds
+from tpusim.machines.tpu.cut.traffic import Traffic
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft
 from tpusim.machines.tpu.lowering.vector import feed, in_turn
@@ -39,7 +40,6 @@ from tpusim.machines.tpu.schedule.units import (
     in_one,
     with_the_spill,
 )
-from tpusim.memory.layout import whole_bursts
 from tpusim.network.ops.array_op import GroupedOp
 from tpusim.network.ops.conv_transpose2d import ConvTranspose2d
 from tpusim.network.ops.fused import BIAS, OTHER, Fused
@@ -224,5 +224,4 @@ class Riding(Units):
             Part(base + number, (0,), (Along(0, channels),), (Along(1, range(1)),), 1)
             for channels, number in self._words.items()
         )
-        moved = whole_bursts(self._bias.bytes(self.hardware.element_bytes), self.hardware.hbm.burst_bytes)
-        yield Moves(self._bias, parts, moved)
+        yield Traffic(self.hardware).numbers(self._bias, parts, self._bias.size)

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import product
 from math import prod
-from typing import NamedTuple
 
 from tpusim.base.errors import CapacityError, Problem
 from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, IMAGE, ROW, Block, Patch, alike, padded, portions
@@ -51,14 +50,6 @@ class Maps(InStrips):
     images: int
     row: MapAxis
     col: MapAxis
-
-
-class Rectangle(NamedTuple):
-    """Outputs of a block whose windows are alike: their taps by rows and columns, and how many elements count."""
-
-    outputs: Block
-    taps: tuple[tuple[int, int], ...]
-    counted: int
 
 
 class _PointByPoint(VectorUnits):
@@ -174,11 +165,11 @@ class _PointByPoint(VectorUnits):
     def steps(self, block: Block) -> int:
         return len(self._rectangles(block)) * len(self.chain)
 
-    def _rectangles(self, block: Block) -> list[Rectangle]:
-        """The outputs of a block, those together whose windows are alike."""
+    def _rectangles(self, block: Block) -> list[tuple[Block, tuple[tuple[int, int], ...], int]]:
+        """The outputs of a block, those together whose windows are alike: with their taps, and how many elements count."""
         of_rows, of_cols = self._windows
         return [
-            Rectangle(Block(rows, cols, block.groups), (*product(high.taps, wide.taps),), high.counted * wide.counted)
+            (Block(rows, cols, block.groups), (*product(high.taps, wide.taps),), high.counted * wide.counted)
             for rows, high in alike(block.rows, of_rows.__getitem__)
             for cols, wide in alike(block.cols, of_cols.__getitem__)
         ]
@@ -210,11 +201,11 @@ class _PointByPoint(VectorUnits):
         (channels, block), kept, word = of, self.numbers, self.hardware.vector_memory.word_elements
         # A number in each word.
         scalars = Scalars(bases[1], kept, (kept - 1) * word + 1) if kept else NO_SCALARS
-        for rectangle in self._rectangles(block):
+        for at, alike_taps, counted in self._rectangles(block):
             # The words under the taps of the ifmap, then those of the other maps.
-            at, walks = rectangle.outputs, list[Counters]()
+            walks = list[Counters]()
             for number, (source, patch, base) in enumerate(self.patches(block, bases[0])):
-                taps = ((0, 0),) if number else rectangle.taps
+                taps = ((0, 0),) if number else alike_taps
                 walks += [self.walk(source, tap, at, patch, base) for tap in taps]
             if self.layer.along_channels:
                 middle = self.layer.axes[0].ends[0], 0
@@ -223,7 +214,7 @@ class _PointByPoint(VectorUnits):
             down = Counter(rows, at.rows.start - block.rows.start, 1, len(block.rows), len(block.cols) * groups)
             across = Counter(cols, at.cols.start - block.cols.start, 1, len(block.cols), groups)
             writes = feed(len(channels), Counters(bases[2], (down, across, Counter(groups, 0, 1, groups, 1))))
-            last = scalars, self.layer.coefficients(rectangle.counted)
+            last = scalars, self.layer.coefficients(counted)
             for operation, some in self._parts(len(walks)):
                 # What is joined so far comes first: sums of floats are then in the order of the operands.
                 operands = [writes] if some.start else []

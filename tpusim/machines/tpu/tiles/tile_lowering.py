@@ -48,7 +48,6 @@ from tpusim.machines.tpu.tiles.tile_algorithm import (
     Filtering,
     Mix,
     Recipe,
-    Recipes,
     TileAlgorithm,
     TilePlaces,
     TileProduct,
@@ -386,8 +385,9 @@ def data_stages(
     def row_of_tiles(number: int) -> Counters:
         return in_turn(rows + number * row_words, row_words)
 
-    first = TransformStage(filtering.data.down, row_of_patch, row_of_tiles, between)
-    return first, TransformStage(filtering.data.across, along_a_row, product, between)
+    first, second = filtering.data
+    rows_first = TransformStage(first, row_of_patch, row_of_tiles, between)
+    return rows_first, TransformStage(second, along_a_row, product, between)
 
 
 def inverse_stages(plan: TilePlan, block: Block, products: int, results: int) -> tuple[TransformStage, TransformStage]:
@@ -501,10 +501,10 @@ def _explained(plan: TilePlan, layer: ArrayOp) -> Explanation:
     return Explanation(1, blocking, choices, aspects)
 
 
-def _transform(filtering: Filtering, recipes: Recipes, of: str, mixes: tuple[Mix, ...]) -> str:
+def _transform(filtering: Filtering, recipes: tuple[Recipe, Recipe], of: str, mixes: tuple[Mix, ...]) -> str:
     each = [
         f"{sum(len(line.factors) + 1 for line in recipe)} words of the port and {filtering.pace(recipe)} cycles"
-        for recipe in recipes[: 1 if recipes.down == recipes.across else 2]
+        for recipe in recipes[: 1 if recipes[0] == recipes[1] else 2]
     ]
     once = ", what they have in common once" if any(recipe.temporaries for recipe in recipes) else ""
     mixed = f", and {filtering.mixed(mixes):,} cycles a tile to combine them" if mixes else ""
