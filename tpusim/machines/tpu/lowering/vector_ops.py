@@ -166,7 +166,7 @@ class _PointByPoint(VectorUnits):
         return len(self._rectangles(block)) * len(self.chain)
 
     def _rectangles(self, block: Block) -> list[tuple[Block, tuple[tuple[int, int], ...], int]]:
-        """The outputs of a block, those together whose windows are alike: with their taps, and how many elements count."""
+        """The outputs of a block, those together whose windows are alike; their taps, and how many elements count."""
         of_rows, of_cols = self._windows
         return [
             (Block(rows, cols, block.groups), (*product(high.taps, wide.taps),), high.counted * wide.counted)
