@@ -23,9 +23,9 @@ from math import prod
 from tpusim.base.words import counted
 from tpusim.machines.tpu.cut.blocks import as_coordinates, padded, portions
 from tpusim.machines.tpu.cut.geometry import channels_in_lanes, images_in_lanes, taps_on_chip
-from tpusim.machines.tpu.cut.reduction import Chunk, Cut, Place, ReductionPass, Run, Tap, most_together, numbered
+from tpusim.machines.tpu.cut.reduction import Chunk, Cut, LanePlace, ReductionPass, Tap, TapRun, most_together, numbered
 
-Row = tuple[Tap, int]
+TapRow = tuple[Tap, int]
 """What an array row of a pass has: a tap and a channel."""
 
 
@@ -96,8 +96,8 @@ class Dense(Cut):
         """A number of passes, in words."""
         return "1 pass" if groups == 1 else f"{groups} passes"
 
-    def _chunk(self, passes: Sequence[Sequence[Row]]) -> tuple[list[ReductionPass], list[Place]]:
-        held: list[dict[Row, int]] = [{} for _ in range(max(map(len, passes)))]
+    def _chunk(self, passes: Sequence[Sequence[TapRow]]) -> tuple[list[ReductionPass], list[LanePlace]]:
+        held: list[dict[TapRow, int]] = [{} for _ in range(max(map(len, passes)))]
         made = []
         for rows in passes:
             # A lane that has a row's points nowhere gets a place more.
@@ -106,24 +106,24 @@ class Dense(Cut):
             made.append(ReductionPass.of([*_runs(rows, places)]))
         return made, [self._place(held, number) for number in range(max(map(len, held)))]
 
-    def _place(self, held: Sequence[dict[Row, int]], number: int) -> Place:
+    def _place(self, held: Sequence[dict[TapRow, int]], number: int) -> LanePlace:
         """What the lanes hold as their place of that number; a lane between others that needs none has a copy."""
-        lanes: list[Row] = []
+        lanes: list[TapRow] = []
         last = max(at for at, lane in enumerate(held) if len(lane) > number)
         for lane in held[: last + 1]:
             keys = [*lane]
             lanes.append(keys[number] if number < len(keys) else lanes[-1] if lanes else keys[-1])
         channels = [channel for _, channel in lanes]
         if self.by_tap:
-            return Place((0,), as_coordinates(channels), tuple(tap for tap, _ in lanes))
+            return LanePlace((0,), as_coordinates(channels), tuple(tap for tap, _ in lanes))
         period = next((at for at in range(1, len(channels)) if channels[at] == channels[0]), len(channels))
         copies, rest = divmod(len(channels), period)
         if rest or channels != channels[:period] * copies:
             copies, period = 1, len(channels)
-        return Place(tuple(range(0, copies * period, period)), as_coordinates(channels[:period]))
+        return LanePlace(tuple(range(0, copies * period, period)), as_coordinates(channels[:period]))
 
     @cached_property
-    def _rows(self) -> list[list[Row]]:
+    def _rows(self) -> list[list[TapRow]]:
         """The rows of every pass."""
         width, size = self.shape.col.kernel, self.block_k
         pairs = (self._pair(at) for at in range(self._size))
@@ -142,13 +142,13 @@ class Dense(Cut):
         return self.shape.taps * self.shape.channels
 
 
-def _runs(rows: Sequence[Row], places: Sequence[int]) -> Iterator[Run]:
+def _runs(rows: Sequence[TapRow], places: Sequence[int]) -> Iterator[TapRun]:
     """Neighbouring rows together that have a tap and a place in common, and channels that follow one another."""
     placed, first = [*zip(rows, places, strict=True)], 0
     for end in range(1, len(placed) + 1):
         (tap, channel), place = placed[first]
         if end == len(placed) or placed[end] != ((tap, channel + end - first), place):
-            yield Run(first, tap, range(channel, channel + end - first), place)
+            yield TapRun(first, tap, range(channel, channel + end - first), place)
             first = end
 
 
@@ -200,7 +200,7 @@ class DenseTaps(Dense):
         return chunks if self.by_tap else tuple(replace(chunk, scattered=len(chunk.places) > 1) for chunk in chunks)
 
     @cached_property
-    def _rows(self) -> list[list[Row]]:
+    def _rows(self) -> list[list[TapRow]]:
         """The rows of every pass: portions of the channels outside, windows of taps inside."""
         shape, given = self.shape, self.hardware.mapping.block.given
         taps = [divmod(at, shape.col.kernel) for at in range(shape.taps)]
@@ -227,7 +227,7 @@ class DenseTaps(Dense):
         few = 2 * self.shape.channels < self.hardware.array.rows and not self._expected
         return channels_in_lanes(self.shape, self.hardware) and not few
 
-    def _passes(self, taps: list[Tap], channels: range) -> Iterator[list[Row]]:
+    def _passes(self, taps: list[Tap], channels: range) -> Iterator[list[TapRow]]:
         """The passes of some taps over some channels."""
         array = self.hardware.array.rows
         parts = [channels[part.start : part.stop] for part in portions(len(channels), array)]

@@ -12,7 +12,7 @@ from typing import ClassVar, NamedTuple
 
 from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, ROW, Block, Patch, as_coordinates, portions, shifted, spanning
 from tpusim.machines.tpu.cut.geometry import ConvShape, padded_map, stored_ifmap
-from tpusim.machines.tpu.cut.reduction import Chunk, Cut, Place, ReductionPass, Tap
+from tpusim.machines.tpu.cut.reduction import Chunk, Cut, LanePlace, ReductionPass, Tap
 from tpusim.machines.tpu.cut.tiling import Tiling, col_folds, weight_words, word_groups
 from tpusim.machines.tpu.definition import word_cycles
 from tpusim.machines.tpu.description import Hardware
@@ -24,7 +24,7 @@ from tpusim.memory.layout import Box
 # ---- stages
 
 
-class Columns(NamedTuple):
+class ColumnFold(NamedTuple):
     """What passes bring out of the columns of the array: a portion of the output channels, of one outcome."""
 
     channels: range
@@ -39,7 +39,7 @@ class Section(NamedTuple):
     outcome: int
 
 
-class Stage(NamedTuple):
+class PlanStage(NamedTuple):
     """The passes of one section for one channel group, block and column fold (of an outcome)."""
 
     group: int
@@ -104,7 +104,7 @@ class Plan:
 
     # ---- weights, a word of a lane as many of its column as it has elements
 
-    def weights(self, at: Columns, group: int, number: int, base: int) -> tuple[Part, ...]:
+    def weights(self, at: ColumnFold, group: int, number: int, base: int) -> tuple[Part, ...]:
         """The weights of a pass for some columns, from word `base` on: an output channel a lane.
 
         In a bundle each begins where the rows of its own group do, so that what other rows ask of it the filter does
@@ -117,7 +117,7 @@ class Plan:
             lane.append(Along(K, tuple([apart * each for each in own])))
         return (Part(base, (0,), tuple(lane), (self.weight_rows[number],), self.hardware.vector_memory.word_elements),)
 
-    def weights_brought(self, at: Columns, group: int, numbers: range) -> int:
+    def weights_brought(self, at: ColumnFold, group: int, numbers: range) -> int:
         """The weights of some passes that come from HBM: without the zeros of a bundle."""
         shape = self.shape
         if shape.bundle == 1:
@@ -154,10 +154,10 @@ class Plan:
         return col_folds(self.shape.out_channels, self.hardware)
 
     @cached_property
-    def columns(self) -> tuple[Columns, ...]:
+    def columns(self) -> tuple[ColumnFold, ...]:
         """The column folds, of every outcome."""
         outcomes = range(len(self.chunks[0].sums))
-        return tuple(Columns(fold, outcome) for fold in self.col_folds for outcome in outcomes)
+        return tuple(ColumnFold(fold, outcome) for fold in self.col_folds for outcome in outcomes)
 
     @cached_property
     def sections(self) -> list[Section]:
@@ -242,14 +242,14 @@ class Plan:
         return parts, boxes
 
     @cached_property
-    def stages(self) -> list[Stage]:
+    def stages(self) -> list[PlanStage]:
         """Blocks outside and the column folds kept inside, or the other way round; in these, chunk after chunk."""
         pairs = [*product(range(len(self.blocks)), portions(len(self.columns), self.tiling.kept_folds))]
         if self.tiling.loop_order != "block_major":
             pairs.sort(key=lambda pair: pair[1].start)
         of_chunks = by_outcome(self.sections)
         return [
-            Stage(group, block, fold, section)
+            PlanStage(group, block, fold, section)
             for group in range(self.shape.groups)
             for block, folds in pairs
             for of_chunk in of_chunks
@@ -274,7 +274,7 @@ class Plan:
             for each in chunk.passes
         ]  # fmt: skip
 
-    def lanes_of(self, place: Place, group: int) -> tuple[Along, ...]:
+    def lanes_of(self, place: LanePlace, group: int) -> tuple[Along, ...]:
         """What differs from lane to lane of a place: the channel of a group, and the tap where each has its own."""
         by, at = group * self.shape.channels, place.channels
         lane = [Along(CHANNEL, shifted(at, by) if isinstance(at, range) else tuple([each + by for each in at]))]
@@ -296,11 +296,11 @@ class Plan:
         """Words that a pass over a block streams, and brings out of each column."""
         return block.words * self.shape.cell
 
-    def width(self, at: Columns) -> int:
+    def width(self, at: ColumnFold) -> int:
         """Columns of the array in use."""
         return len(at.channels)
 
-    def outputs(self, at: Columns, group: int, block: Block, base: int) -> tuple[Part, list[Box]]:
+    def outputs(self, at: ColumnFold, group: int, block: Block, base: int) -> tuple[Part, list[Box]]:
         """Which outputs stand in the results of a rectangular block, and the boxes that they make up in strip 0."""
         channels = shifted(at.channels, group * self.shape.out_channels)
         part, box = self.shape.part(self.word_fill, channels, block, self.shape.ofmap_apart, base)

@@ -23,7 +23,7 @@ from tpusim.machines.tpu.program.tensor import Coordinates
 Tap = tuple[int, int]
 
 
-class Run(NamedTuple):
+class TapRun(NamedTuple):
     """Array rows [first_lane, first_lane + channels) of a pass: `channels`, one a row, under one tap.
 
     Their words are those of place number `place` of the chunk.
@@ -41,12 +41,12 @@ class ReductionPass(NamedTuple):
     Where a block has several `outcome`s, each adds up passes of its own; a pass names its one by number.
     """
 
-    runs: tuple[Run, ...]
+    runs: tuple[TapRun, ...]
     rows: int
     outcome: int = 0
 
     @classmethod
-    def of(cls, runs: Sequence[Run], outcome: int = 0) -> ReductionPass:
+    def of(cls, runs: Sequence[TapRun], outcome: int = 0) -> ReductionPass:
         """The pass of some runs."""
         return cls(tuple(runs), runs[-1].first_lane + len(runs[-1].channels), outcome)
 
@@ -56,7 +56,7 @@ class ReductionPass(NamedTuple):
         return sorted({run.place for run in self.runs})
 
 
-class Place(NamedTuple):
+class LanePlace(NamedTuple):
     """A patch of the ifmap in every lane: which channel stands in which.
 
     Attributes:
@@ -77,7 +77,7 @@ class Place(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def brought_by(places: tuple[Place, ...]) -> list[tuple[Tap, range]]:
+def brought_by(places: tuple[LanePlace, ...]) -> list[tuple[Tap, range]]:
     """What HBM hands out for places that are filled together: ranges of channels, tap by tap where lanes tell them
     apart; to all lanes of a place at once, to each place anew.
     """
@@ -108,7 +108,7 @@ class Chunk:
     """
 
     passes: tuple[ReductionPass, ...]
-    places: tuple[Place, ...]
+    places: tuple[LanePlace, ...]
     numbers: range
     scattered: bool = False
 
@@ -167,7 +167,7 @@ class Chunk:
         return bool(self.places[0].taps)
 
 
-def numbered(parts: Sequence[tuple[Sequence[ReductionPass], Sequence[Place]]]) -> tuple[Chunk, ...]:
+def numbered(parts: Sequence[tuple[Sequence[ReductionPass], Sequence[LanePlace]]]) -> tuple[Chunk, ...]:
     """Chunks of these passes and places, one after another."""
     ends = [0, *accumulate(len(passes) for passes, _ in parts)]
     return tuple(
@@ -192,7 +192,7 @@ def most_together(passes: Sequence[ReductionPass], taps: int | None, channels: i
 
 def stacked(taps: Sequence[Tap], channels: range, place: int, outcome: int = 0) -> ReductionPass:
     """A pass in which each of some taps has the channels of a place, one tap behind the other."""
-    runs = [Run(number * len(channels), tap, channels, place) for number, tap in enumerate(taps)]
+    runs = [TapRun(number * len(channels), tap, channels, place) for number, tap in enumerate(taps)]
     return ReductionPass.of(runs, outcome)
 
 
@@ -340,16 +340,16 @@ class TapGroups(Cut):
         folds = channels and sum(fold.start < channels for fold in self._portions)
         return taps and most_together(self._chunk(self._stacks, range(1))[0], taps, None), folds
 
-    def _chunk(self, stacks: Sequence[Sequence[Tap]], folds: range) -> tuple[list[ReductionPass], list[Place]]:
+    def _chunk(self, stacks: Sequence[Sequence[Tap]], folds: range) -> tuple[list[ReductionPass], list[LanePlace]]:
         held = [self._portions[fold] for fold in folds]
         passes = [stacked(taps, channels, place) for taps in stacks for place, channels in enumerate(held)]
         return passes, [self._place(stacks[0], channels) for channels in held]
 
-    def _place(self, taps: Sequence[Tap], channels: range) -> Place:
+    def _place(self, taps: Sequence[Tap], channels: range) -> LanePlace:
         if not self.by_tap:
-            return Place(tuple(copy * len(channels) for copy in range(self.multi_tile)), channels)
+            return LanePlace(tuple(copy * len(channels) for copy in range(self.multi_tile)), channels)
         lanes = channels if len(taps) == 1 else (*channels,) * len(taps)
-        return Place((0,), lanes, tuple(tap for tap in taps for _ in channels))
+        return LanePlace((0,), lanes, tuple(tap for tap in taps for _ in channels))
 
     @cached_property
     def _stacks(self) -> tuple[tuple[Tap, ...], ...]:

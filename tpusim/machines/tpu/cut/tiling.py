@@ -168,7 +168,7 @@ def wanted_by(hardware: Hardware) -> tuple[str, str]:
 
 Cycles: TypeAlias = Any  # a number, or an array of them: one a candidate
 
-Sizes = tuple[int, int, int]
+BlockShape = tuple[int, int, int]
 """Rows and columns of the outputs of a block, and its word groups."""
 
 
@@ -218,7 +218,7 @@ def summed(chunk: Chunk) -> list[tuple[ReductionPass, ...]]:
 # ---- what the vector unit does with a new patch of the ifmap before passes use it
 
 
-def preparing(cut: Cut, chunk: Chunk, sizes: Sizes, hardware: Hardware) -> tuple[Fraction, Fraction]:
+def preparing(cut: Cut, chunk: Chunk, sizes: BlockShape, hardware: Hardware) -> tuple[Fraction, Fraction]:
     """Cycles to rotate what a block needs into further lane groups; and to lay it out anew, as far as passes do not
     hide them (`mapping.entry: relaid`).
 
@@ -261,6 +261,6 @@ def _under(axis: MapAxis, tap: int, taps: range, outputs: int) -> slice:
     return slice(first, first + (outputs - 1) * axis.step + 1, axis.step)
 
 
-def patch(shape: ConvShape, chunk: Chunk, sizes: Sizes) -> tuple[int, int]:
+def patch(shape: ConvShape, chunk: Chunk, sizes: BlockShape) -> tuple[int, int]:
     """Rows and columns of grid points, padding too."""
     return shape.row.reach(sizes[0], chunk.tap_rows), shape.col.reach(sizes[1], chunk.tap_cols)

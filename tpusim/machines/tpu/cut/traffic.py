@@ -26,7 +26,7 @@ from tpusim.network.ops.moves import Taken
 T = TypeVar("T")
 
 
-Moved: TypeAlias = tuple[int, tuple[Region, ...]]
+MovedBoxes: TypeAlias = tuple[int, tuple[Region, ...]]
 """Bytes, and the rectangles of the tensor that they are."""
 
 
@@ -35,7 +35,7 @@ class Traffic:
 
     def __init__(self, hardware: Hardware, shape: InStrips | None = None) -> None:
         self.hardware, self.strips = hardware, (shape.row.strips, shape.col.strips) if shape else (1, 1)
-        self._known: dict[tuple[str, Box], Moved] = {}
+        self._known: dict[tuple[str, Box], MovedBoxes] = {}
         self._stored: dict[str, Stored] = {}
 
     def moves(
@@ -53,7 +53,7 @@ class Traffic:
         size = count * (tensor.number_bytes or self.hardware.vector_memory.element_bytes)
         return units.Moves(tensor, parts, whole_bursts(size, self.hardware.hbm.burst_bytes))
 
-    def _in_strips(self, box: Box, tensor: Tensor, apart: tuple[int, int]) -> Moved:
+    def _in_strips(self, box: Box, tensor: Tensor, apart: tuple[int, int]) -> MovedBoxes:
         """For one, worked out once: a chunk comes many times."""
         key = tensor.name, box
         if key not in self._known:
@@ -66,7 +66,7 @@ class Traffic:
             self._known[key] = self.moved(tensor, strips)
         return self._known[key]
 
-    def moved(self, tensor: Tensor, regions: tuple[Region, ...]) -> Moved:
+    def moved(self, tensor: Tensor, regions: tuple[Region, ...]) -> MovedBoxes:
         """What moves for rectangles of a tensor; where it is no map, it lies as its axes follow one another."""
         burst = self.hardware.hbm.burst_bytes
         if tensor.name not in self._stored:

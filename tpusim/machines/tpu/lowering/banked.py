@@ -22,7 +22,7 @@ from tpusim.base.words import counted
 from tpusim.machines.tpu.cut.blocks import Block, Patch, padded, shifted
 from tpusim.machines.tpu.cut.geometry import MapAxis, shape_of
 from tpusim.machines.tpu.cut.plan import Plan
-from tpusim.machines.tpu.cut.reduction import Chunk, Cut, Place, ReductionPass, Run, Tap, numbered
+from tpusim.machines.tpu.cut.reduction import Chunk, Cut, LanePlace, ReductionPass, Tap, TapRun, numbered
 from tpusim.machines.tpu.cut.tiling import Counts, Demand, Tiling, wanted_by
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.convolution import Cutting, draft_of
@@ -157,14 +157,14 @@ class FromBanks(Cut):
     def _chunks(self) -> tuple[Chunk, ...]:
         """A run a row: each finds its words for itself."""
         place_of: dict[int, int] = {}
-        places: list[Place] = []
+        places: list[LanePlace] = []
         passes: list[ReductionPass] = []
         for each in self.cut.whole.passes:
             new = sorted(_channels(each) - place_of.keys())
             place_of.update(dict.fromkeys(new, len(places)))
-            places += [Place((0,), range(new[0], new[-1] + 1))] if new else []
+            places += [LanePlace((0,), range(new[0], new[-1] + 1))] if new else []
             rows = ((run.tap, channel) for run in each.runs for channel in run.channels)
-            runs = [Run(row, tap, range(at, at + 1), place_of[at]) for row, (tap, at) in enumerate(rows)]
+            runs = [TapRun(row, tap, range(at, at + 1), place_of[at]) for row, (tap, at) in enumerate(rows)]
             passes.append(ReductionPass.of(runs))
         return numbered([(passes, places)])
 

@@ -56,10 +56,10 @@ from tpusim.network.ops.fused import BIAS
 NAME = "pointers"
 """What the tensor is called, and its buffers."""
 
-Walk: TypeAlias = Counters | AddressTable
+PlainWalk: TypeAlias = Counters | AddressTable
 """Where a pattern goes, counters from word 0 on."""
 
-Key: TypeAlias = tuple[int, tuple[Walk, ...]]
+PointedWalks: TypeAlias = tuple[int, tuple[PlainWalk, ...]]
 """What tells two tables of pointers apart: the words that share pointers, and where each lane group goes."""
 
 
@@ -95,7 +95,7 @@ class Pointed:
         self.per_word, self.bytes = pointers_a_word(hardware), pointer_bytes(hardware)
         self.known = {feed: table_of(feed) for feed in dict.fromkeys(step.reads for step in program.streams)}
         self.keys = [self.known[step.reads] for step in program.streams]
-        self.tables: dict[Key, NDArray[np.int64]] = {}
+        self.tables: dict[PointedWalks, NDArray[np.int64]] = {}
         for key in dict.fromkeys(self.keys):
             walks = (walked(walk) for walk in key[1])
             self.tables[key] = np.stack([encoded(addresses, ~stored) for stored, addresses in walks], axis=1)
@@ -189,7 +189,7 @@ def places(tables: Sequence[int], base: int, hardware: Hardware) -> tuple[list[i
     return [base + at * largest for at in range(count)], count * largest
 
 
-def table_words(key: Key, words: int, hardware: Hardware) -> int:
+def table_words(key: PointedWalks, words: int, hardware: Hardware) -> int:
     """Words of the table of a pass over that many words."""
     repeat, walks = key
     return -(-(words // repeat) * len(walks) // pointers_a_word(hardware))
@@ -213,9 +213,9 @@ def _brought(program: Program) -> list[int]:
 # ---- what a pass reads, apart from where it begins
 
 
-def table_of(feed: Feed) -> Key:
+def table_of(feed: Feed) -> PointedWalks:
     """The table that a pass would read by."""
-    walks: list[Walk] = []
+    walks: list[PlainWalk] = []
     for group in feed.groups:
         pattern = group.pattern
         if not isinstance(pattern, Counters | AddressTable):
@@ -228,7 +228,7 @@ def table_of(feed: Feed) -> Key:
     return 1, tuple(walks)
 
 
-def _shared(walk: Walk) -> int:
+def _shared(walk: PlainWalk) -> int:
     """Neighbouring words that a pixel's pointer stands for: the last counter, if it only counts words."""
     if not isinstance(walk, Counters) or walk.window is not None or len(walk.counters) < 2:
         return 1
@@ -266,7 +266,7 @@ class WithPointers(Convolution):
         assert steps
         # The words of each table, and which ones the passes of a block and a chunk read.
         sizes: list[int] = []
-        tables: dict[Key, int] = {}
+        tables: dict[PointedWalks, int] = {}
         known: dict[Hashable, list[int]] = {}
         read: dict[tuple[int, int], list[int]] = {}
         for (at, block), (number, chunk) in product(enumerate(plan.blocks), enumerate(plan.chunks)):

@@ -63,7 +63,7 @@ def riding(draft: Draft, layer: Fused, hardware: Hardware) -> Draft:
         )
 
     def make() -> Units:
-        units = Riding(draft.units, layer, hardware)
+        units = RidingUnits(draft.units, layer, hardware)
         *_, last = buffers(units, link(units))
         if layer.bias and (stop := last.base + last.words) > hardware.capacity_words:
             raise CapacityError(
@@ -93,7 +93,7 @@ def spared(layer: Op, batch: int, hardware: Hardware) -> Hardware:
     return hardware.with_capacity(max(1, hardware.vector_memory.capacity_bytes - words * hardware.word_bytes))
 
 
-class Riding(Units):
+class RidingUnits(Units):
     """The units of a layer's core, and what is done to the results that they leave."""
 
     def __init__(self, core: Units, layer: Fused, hardware: Hardware) -> None:

@@ -33,7 +33,7 @@ CORNERS = ((0, 0), (0, 1), (1, 0), (1, 1))
 
 Kind = tuple[int, Tap]
 """Samples that differ: those of an offset group, for a tap."""
-Numbers = NDArray[np.int64]
+SampleNumbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Samples:
         low, high = int(first[rows.start : rows.stop].min()), int(stop[rows.start : rows.stop].max())
         return range(low, high) if low < high else range(1)
 
-    def pointers(self, patch: Patch, kinds: Sequence[Kind], band: range) -> Numbers:
+    def pointers(self, patch: Patch, kinds: Sequence[Kind], band: range) -> SampleNumbers:
         """[word, corner, element, kind] for the words of a patch of outputs: from the first word of a `band` of whole
         rows, whose words stand as those of the patch do, to the word that has the element.
         """
@@ -84,7 +84,7 @@ class Samples:
         # From [corner, kind, row, col, group, element].
         return np.moveaxis(each, (0, 1), (-3, -1)).reshape(patch.words, len(CORNERS), self.word_fill, len(kinds))
 
-    def blend(self) -> Numbers:
+    def blend(self) -> SampleNumbers:
         """How near each corner is, times the mask: [offset_group, tap, row, col, word, corner, element], in `parts`."""
         given = self._offsets
         down, across = (values % given.parts for values in self._places)
@@ -104,9 +104,9 @@ class Samples:
         return self.layer.displaced(self.batch)
 
     @cached_property
-    def _places(self) -> tuple[Numbers, Numbers]:
+    def _places(self) -> tuple[SampleNumbers, SampleNumbers]:
         """The row and the column of each sample."""
-        layer, given, found = self.layer, self._offsets, list[Numbers]()
+        layer, given, found = self.layer, self._offsets, list[SampleNumbers]()
         by_axis = (given.down, layer.out_height, (1, 3, 4)), (given.across, layer.out_width, (0, 2, 4))
         for axis, (moved, outputs, others) in enumerate(by_axis):
             taps, places = np.arange(layer.kernel[axis]) * layer.dilation[axis], np.arange(outputs) * layer.stride[axis]
@@ -117,7 +117,7 @@ class Samples:
         return found[0], found[1]
 
     @cached_property
-    def _reach(self) -> tuple[Numbers, Numbers]:
+    def _reach(self) -> tuple[SampleNumbers, SampleNumbers]:
         """For each output row the first row of the ifmap around any of its samples, and the one after the last."""
         above, around = self._places[0] // self._offsets.parts, (0, 1, 3, 4)
         last = np.minimum(above.max(axis=around) + 1, self.layer.in_height - 1)

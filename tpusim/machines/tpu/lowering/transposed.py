@@ -25,8 +25,8 @@ from tpusim.base.errors import CapacityError, Problem, UnsuitableError
 from tpusim.base.words import counted
 from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, ROW, Block, Patch, as_coordinates, portions, shifted
 from tpusim.machines.tpu.cut.geometry import ConvShape, MapAxis, shape_with
-from tpusim.machines.tpu.cut.plan import OUT_CHANNEL, Columns, K, Plan
-from tpusim.machines.tpu.cut.reduction import Place, ReductionPass, Tap, TapGroups, stacked
+from tpusim.machines.tpu.cut.plan import OUT_CHANNEL, ColumnFold, K, Plan
+from tpusim.machines.tpu.cut.reduction import LanePlace, ReductionPass, Tap, TapGroups, stacked
 from tpusim.machines.tpu.cut.tiling import col_folds
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.convolution import by_taps, draft_of
@@ -185,7 +185,7 @@ class PhaseTaps(TapGroups):
         """What is told of the taps of a pass."""
         return f"up to {self.multi_tile} stacked in a pass" if self.multi_tile > 1 else ""
 
-    def _chunk(self, stacks: Sequence[Sequence[Tap]], folds: range) -> tuple[list[ReductionPass], list[Place]]:
+    def _chunk(self, stacks: Sequence[Sequence[Tap]], folds: range) -> tuple[list[ReductionPass], list[LanePlace]]:
         """All taps of some row folds: outcome by outcome, in each the folds inside."""
         channels = [self._portions[fold] for fold in folds]
         passes = [
@@ -247,11 +247,11 @@ class PhasePlan(Plan):
 
     cut: PhaseTaps
 
-    def width(self, at: Columns) -> int:
+    def width(self, at: ColumnFold) -> int:
         """Columns of the array in use: the output channels of each phase."""
         return len(at.channels) * len(self.cut.outcomes[at.outcome].phases)
 
-    def weights(self, at: Columns, group: int, number: int, base: int) -> tuple[Part, ...]:
+    def weights(self, at: ColumnFold, group: int, number: int, base: int) -> tuple[Part, ...]:
         """The weights of each phase, in lanes of its own."""
         lane = (Along(OUT_CHANNEL, shifted(at.channels, group * self.shape.out_channels)),)
         word = self.hardware.vector_memory.word_elements
@@ -260,7 +260,7 @@ class PhasePlan(Plan):
             for place, phase in enumerate(self.cut.outcomes[at.outcome].phases)
         )
 
-    def weights_brought(self, at: Columns, group: int, numbers: range) -> int:
+    def weights_brought(self, at: ColumnFold, group: int, numbers: range) -> int:
         """The weights of taps that there are."""
         phases = self.cut.outcomes[at.outcome].phases
         every = [k for number in numbers for phase in phases for k in self._ks_of(number, phase)]
@@ -280,7 +280,7 @@ class PhasePlan(Plan):
 
         return found
 
-    def outputs(self, at: Columns, group: int, block: Block, base: int) -> tuple[Part, list[Box]]:
+    def outputs(self, at: ColumnFold, group: int, block: Block, base: int) -> tuple[Part, list[Box]]:
         """Every n-th row and column of the ofmap; lanes of several phases lie apart in it."""
         channels = shifted(at.channels, group * self.shape.out_channels)
         phases = self.cut.outcomes[at.outcome].phases
@@ -351,7 +351,7 @@ class InsertedPlan(Plan):
         cell = self.shape.cell
         return Counters(base, (*counters, *inside), window and range(window.start * cell, window.stop * cell))
 
-    def outputs(self, at: Columns, group: int, block: Block, base: int) -> tuple[Part, list[Box]]:
+    def outputs(self, at: ColumnFold, group: int, block: Block, base: int) -> tuple[Part, list[Box]]:
         """All outputs of the cells, which lie side by side in the ofmap."""
         row, col = cell_axes(self.shape)
         part, (box,) = super().outputs(at, group, block, base)

@@ -37,7 +37,7 @@ from tpusim.machines.tpu.cut.tiling import (
 from tpusim.machines.tpu.definition import Frame, frame_of, stream_clients, word_cycles
 from tpusim.machines.tpu.description import Hardware
 
-Way: TypeAlias = tuple[Tiling[Counts], NDArray[np.bool_]]
+FittingWay: TypeAlias = tuple[Tiling[Counts], NDArray[np.bool_]]
 """A way to hold blocks, of every size, and which of these find room."""
 
 
@@ -176,14 +176,14 @@ class Candidates:
         return tilings.words
 
     @cached_property
-    def fitting(self) -> list[list[Way]]:
+    def fitting(self) -> list[list[FittingWay]]:
         """Ways of which some find room, and which do, kind by kind; in chunks if nothing else does, or they may."""
         found = [self._fitting(self.whole()), self._fitting(self.deep())]
         if not any(found) or self.hardware.mapping.chunks == "auto":
             found.append(self._fitting(self.chunked()))
         return found
 
-    def _fitting(self, ways: Iterable[Tiling[Counts]]) -> list[Way]:
+    def _fitting(self, ways: Iterable[Tiling[Counts]]) -> list[FittingWay]:
         return [(tilings, fits) for tilings in ways if (fits := self.fits(tilings)).any()]
 
     def too_small(self) -> CapacityError:

@@ -439,11 +439,11 @@ def streamed(product: TileProduct, data: int, words: int) -> Counters:
 # ---- the lowering
 
 
-Choice: TypeAlias = Callable[[Conv2d], TileAlgorithm]
+TileChoice: TypeAlias = Callable[[Conv2d], TileAlgorithm]
 """Which tiles such a convolution takes; raises UnsuitableError for those that it is not for."""
 
 
-def in_tiles(name: str, gloss: str, choice: Choice) -> Lowering:
+def in_tiles(name: str, gloss: str, choice: TileChoice) -> Lowering:
     """The lowering of convolutions in such tiles, which raises UnsuitableError for others."""
 
     def filtering(layer: ArrayOp, batch: int, hardware: Hardware) -> Filtering:
