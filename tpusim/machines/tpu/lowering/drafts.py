@@ -247,12 +247,11 @@ def _folds(plan: Plan, layer: ArrayOp, into: str) -> str:
 def block_of(plan: Plan, blocking: Blocking, layer: Op) -> str:
     """How large a block is, what of the ifmap comes for it, and what was given of it."""
     shape, blocks = plan.shape, counted(blocking.blocks, "block")
-    if not layer.spatial:
-        held = f"{counted(blocking.images, layer.counted_by)} of input; {blocks} for all {shape.images}"
-    elif plan.tiling.span:
+    if layer.spatial and not plan.tiling.span:
+        return outputs_of(blocking, shape.tensors.ofmap, shape, plan.hardware)
+    held = f"{counted(blocking.images, layer.counted_by)} of input; {blocks} for all {shape.images}"
+    if layer.spatial:
         held = f"{counted(plan.blocks[0].words, 'word')} a lane, wherever a row of the map ends; {blocks} for all"
-    else:
-        held = outputs_of(blocking, shape.tensors.ofmap)
     return held + besides_of(shape, plan.hardware)
 
 
@@ -263,12 +262,13 @@ def besides_of(shape: InStrips, hardware: Hardware) -> str:
     return more + (f"; given: {wanted}" if (wanted := said(hardware)) else "")
 
 
-def outputs_of(blocking: Blocking, ofmap: Shape) -> str:
-    """How many outputs a block has, and of how many it is a part."""
+def outputs_of(blocking: Blocking, ofmap: Shape, shape: InStrips, hardware: Hardware) -> str:
+    """How many outputs a block has, and of how many it is a part; and what more comes for it."""
     _, high, wide, images = ofmap
     strips = f" in each of {blocking.strips} strips" if blocking.strips > 1 else ""
     held = f"{blocking.rows} x {blocking.cols} outputs{strips} of {counted(blocking.images, 'image')}"
-    return f"{held}; {counted(blocking.blocks, 'block')} for all {high} x {wide} of {counted(images, 'image')}"
+    held = f"{held}; {counted(blocking.blocks, 'block')} for all {high} x {wide} of {counted(images, 'image')}"
+    return held + besides_of(shape, hardware)
 
 
 def _chunks(plan: Plan) -> str:

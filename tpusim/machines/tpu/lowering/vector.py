@@ -22,16 +22,7 @@ from tpusim.machines.tpu.cut.reduction import TapGroups
 from tpusim.machines.tpu.cut.tiling import Demand, Tiling, delay_of, fitting, given_outputs, step, word_groups
 from tpusim.machines.tpu.cut.traffic import PixelsInLanes, Traffic, Turn
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.drafts import (
-    Draft,
-    Lowering,
-    besides_of,
-    cut_up,
-    memory_of,
-    one_draft,
-    outputs_of,
-    used_of,
-)
+from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, cut_up, memory_of, one_draft, outputs_of, used_of
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneGroup
 from tpusim.machines.tpu.program.operations import OPERATIONS, Arity
 from tpusim.machines.tpu.program.program import Explanation
@@ -314,7 +305,7 @@ class VectorUnits(Units):
             **({"taps": taps} if taps else {}),
             "folds": f"{counted(len(self.portions), 'portion')} of at most {lanes}",
             "passes": f"none: {made}",
-            "block": outputs_of(blocking, ofmap) + besides_of(self.outputs, hardware),
+            "block": outputs_of(blocking, ofmap, self.outputs, hardware),
             "order": "portion by portion, in each all blocks",
             "words": used_of(self.word_fill, self.outputs, layer, hardware),
             "memory": memory_of(areas, hardware),

@@ -21,6 +21,7 @@ from tpusim.machines.tpu.cut.tiling import col_folds, word_groups
 from tpusim.machines.tpu.definition import Beat, Frame, beat_of, frame_of, stream_clients
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.operations import OPERATIONS, Arity
+from tpusim.network.ops.array_op import Conv2d
 
 Factors: TypeAlias = Mapping[str, float]
 
@@ -152,6 +153,10 @@ class TileAlgorithm:
     def multiplications(self) -> int:
         """Products of a tile, a number of data times a weight each."""
         return sum(len(product.data) for product in self.products)
+
+
+TileChoice: TypeAlias = Callable[[Conv2d], TileAlgorithm]
+"""Which tiles such a convolution takes; raises UnsuitableError for those that it is not for."""
 
 
 class Tiles(NamedTuple):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import product
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from tpusim.base.errors import UnsuitableError
 from tpusim.base.units import SIZE
@@ -44,15 +44,7 @@ from tpusim.machines.tpu.schedule.units import (
     in_one,
     when_free,
 )
-from tpusim.machines.tpu.tiles.tile_algorithm import (
-    Filtering,
-    Mix,
-    Recipe,
-    TileAlgorithm,
-    TilePlaces,
-    TileProduct,
-    Tiles,
-)
+from tpusim.machines.tpu.tiles.tile_algorithm import Filtering, Mix, Recipe, TileChoice, TilePlaces, TileProduct, Tiles
 from tpusim.memory.layout import TRANSFORMED
 from tpusim.network.ops.array_op import ArrayOp, Conv2d
 
@@ -437,10 +429,6 @@ def streamed(product: TileProduct, data: int, words: int) -> Counters:
 
 
 # ---- the lowering
-
-
-TileChoice: TypeAlias = Callable[[Conv2d], TileAlgorithm]
-"""Which tiles such a convolution takes; raises UnsuitableError for those that it is not for."""
 
 
 def in_tiles(name: str, gloss: str, choice: TileChoice) -> Lowering:
