@@ -1,9 +1,7 @@
 """Convolutions in tiles as a lowering: the vector unit transforms, the array multiplies.
 
 Tiles of the ifmap are transformed on chip, the filter beforehand. The array then has, for each number of a transformed
-tile, a 1x1 convolution over all tiles; of its sums the vector unit makes the outputs. What transforms and products are,
-a `TileAlgorithm` says; here are the plan of blocks, the cheapest that fit; where their words lie; and the plan as
-units.
+tile, a 1x1 convolution over all tiles; of its sums the vector unit makes the outputs, as a `TileAlgorithm` says.
 """
 
 from __future__ import annotations
@@ -474,6 +472,10 @@ def _explained(plan: TilePlan, layer: ArrayOp) -> Explanation:
     blocking = replace(blocking_of(plan), row_folds=rows, chunks=1)
     channels, out = layer.folded
     row_folds, col_folds = counted(rows, "row fold"), counted(len(filtering.col_folds), "column fold")
+    buffers = [(words, count if count > 1 else 0) for words, count in plan.tiling.buffers]
+    names = "ifmap", "filter", "results", "transformed data", "products and what lies between"
+    areas = zip(names, (*buffers, (plan.data_words, 0), (plan.scratch_words, 0)), strict=True)
+    part = f"; a filter buffer holds {len(plan.shared[0])} of {len(by.products)} products"
     aspects = {
         "taps": f"{taps}, by {by.name}: {fewer}; a block is {block.down} x {block.across} tiles",
         "vector": f"transforms down and then across; {data}; {inverse}; the array waits meanwhile",
@@ -483,7 +485,7 @@ def _explained(plan: TilePlan, layer: ArrayOp) -> Explanation:
         "block": block_of(plan, blocking, layer),
         "order": "block by block: the data of all row folds transformed, then column fold by column fold multiplied",
         "words": words_of(plan, layer),
-        "memory": _memory(plan),
+        "memory": memory_of(areas, plan.hardware) + (part if len(plan.shared) > 1 else ""),
     }
     choices = {**vars(plan.tiling), "tile_outputs": by.down.outputs, "products": by.multiplications}
     return Explanation(1, blocking, choices, aspects)
@@ -497,12 +499,3 @@ def _transform(filtering: Filtering, recipes: tuple[Recipe, Recipe], of: str, mi
     once = ", what they have in common once" if any(recipe.temporaries for recipe in recipes) else ""
     mixed = f", and {filtering.mixed(mixes):,} cycles a tile to combine them" if mixes else ""
     return f"{' and '.join(each)} for {of}{once}{mixed}"
-
-
-def _memory(plan: TilePlan) -> str:
-    """What of the vector memory is set aside for what."""
-    buffers = [(words, count if count > 1 else 0) for words, count in plan.tiling.buffers]
-    names = "ifmap", "filter", "results", "transformed data", "products and what lies between"
-    areas = zip(names, (*buffers, (plan.data_words, 0), (plan.scratch_words, 0)), strict=True)
-    part = f"; a filter buffer holds {len(plan.shared[0])} of {len(plan.filtering.by.products)} products"
-    return memory_of(areas, plan.hardware) + (part if len(plan.shared) > 1 else "")
