@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
+from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering
 from tpusim.machines.tpu.program.program import Explained, StepCounts
 from tpusim.machines.tpu.program.transfers import Tensor
@@ -18,7 +18,11 @@ Lower = Callable[[Op, int, Hardware], Explained]
 Plan = Callable[[Op, int, Hardware], StepCounts]
 
 
-def by_hand(name: str, lower: Lower, planned: Plan = CHANNEL_FIRST.planned) -> Lowering:
+def as_channel_first(layer: Op, batch: int, hardware: Hardware) -> StepCounts:
+    return CHANNEL_FIRST.drafts(layer, batch, hardware)[0].planned
+
+
+def by_hand(name: str, lower: Lower, planned: Plan = as_channel_first) -> Lowering:
     """The lowering that makes of a layer what `lower` makes."""
 
     def ways(layer: Op, batch: int, hardware: Hardware) -> list[Draft]:

@@ -38,7 +38,7 @@ from tpusim.machines.tpu import datapath, event, register
 from tpusim.machines.tpu.cut.traffic import in_layout
 from tpusim.machines.tpu.definition import DMA, IFMAP, PSUM, RESULT, ports_of
 from tpusim.machines.tpu.description import Hardware, load_hardware
-from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
+from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
 from tpusim.machines.tpu.lowering.drafts import Lowering
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.observation.timeline import Timing

@@ -30,7 +30,7 @@ from tpusim.machines.tpu import datapath, event, register
 from tpusim.machines.tpu.cut.geometry import MapAxis
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.event.calendar import reading_cycles
-from tpusim.machines.tpu.lowering import banked, convolution
+from tpusim.machines.tpu.lowering import banked
 from tpusim.machines.tpu.lowering.banked import MAPS, BankMap, PatchExtents, Spacing
 from tpusim.machines.tpu.lowering.registry import lowered
 from tpusim.machines.tpu.program.addresses import BankFeed, Counter, Counters, LaneGroup
@@ -38,6 +38,7 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Step, Stream
 from tpusim.machines.tpu.program.transfers import BankFill
 from tpusim.machines.tpu.runs.prepared import Prepared
+from tpusim.machines.tpu.search import search
 from tpusim.network.ops.array_op import Conv2d
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
@@ -86,7 +87,7 @@ def maps(seed: int) -> Iterator[None]:
     with patch.dict(MAPS, {"random": random_map(seed)}):
         yield
     banked.bank_map.cache_clear()
-    convolution.tilings_by.cache_clear()
+    search.tilings_of.cache_clear()
 
 
 @thorough

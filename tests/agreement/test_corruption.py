@@ -18,7 +18,7 @@ from tpusim.flow.engines import ENGINES, Task, timed
 from tpusim.machines.lowered import unheard
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
+from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.observation.timeline import Timing
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed

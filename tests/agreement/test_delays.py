@@ -22,8 +22,7 @@ from tpusim.machines.tpu.cut.reduction import TapGroups
 from tpusim.machines.tpu.definition import word_cycles
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering import explicit
-from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
-from tpusim.machines.tpu.lowering.convolution import Cutting, convolved
+from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST, Cutting, convolved
 from tpusim.machines.tpu.observation.timeline import Timing
 from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
@@ -290,6 +289,6 @@ def test_the_estimate_knows_what_a_stacked_word_and_a_long_frame_take() -> None:
 def estimated(cutting: Cutting, layer: Conv2d, batch: int, hardware: Hardware, blocks: int) -> float:
     """The estimate of the tiling that is taken, found among those of the first way."""
     shape = shape_of(layer, batch, hardware)
-    candidates = Candidates(shape, hardware, cutting(shape, hardware), None)
+    candidates = Candidates(cutting(shape, hardware), hardware)
     tilings = next(candidates.whole())
     return float(candidates.estimate(tilings)[tilings.blocks == blocks].min())

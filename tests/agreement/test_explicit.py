@@ -24,7 +24,7 @@ from tpusim.base.errors import CapacityError, CheckFailed
 from tpusim.flow.verify import expected, operands_of
 from tpusim.machines.tpu import datapath, event, register
 from tpusim.machines.tpu.description import Hardware, load_hardware
-from tpusim.machines.tpu.lowering import channel_first
+from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
 from tpusim.machines.tpu.lowering.explicit import EXPLICIT, LOWERED
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.program.check import check_program
@@ -277,7 +277,7 @@ def test_columns_that_come_again_are_told(words: int) -> None:
 )
 def test_an_ifmap_that_is_its_own_lowered_matrix_is_not_transformed(layer: Op) -> None:
     program, explanation = EXPLICIT.lower(layer, 3, machine())
-    assert (program, explanation) == channel_first.CHANNEL_FIRST.lower(layer, 3, machine())
+    assert (program, explanation) == CHANNEL_FIRST.lower(layer, 3, machine())
 
 
 @pytest.mark.parametrize("changes", [{"stride": 2}, {"padding": 1}, {"size": 5, "kernel": 2}])

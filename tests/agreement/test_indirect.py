@@ -19,8 +19,8 @@ from tpusim.flow.verify import expected, operands_of
 from tpusim.machines.tpu import datapath, event, register
 from tpusim.machines.tpu.cut.traffic import in_layout
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering import channel_first, indirect
-from tpusim.machines.tpu.lowering.convolution import Convolution
+from tpusim.machines.tpu.lowering import indirect
+from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST, Convolution
 from tpusim.machines.tpu.lowering.indirect import INDIRECT, NAME
 from tpusim.machines.tpu.program.addresses import PADDING, AddressTable, Counters, Feed, Pointers
 from tpusim.machines.tpu.program.check import check_program
@@ -69,7 +69,7 @@ def test_accesses_padding_and_values_are_those_of_channel_first(layer: Conv2d, b
     suppose(layer.macs(batch) / hardware.pes < 200 and not hardware.banked)
     program, hardware = fitted(layer, batch, hardware, "indirect")
     if NAME not in {each.name for each in program.tensors}:
-        assert program == in_layout(channel_first.CHANNEL_FIRST.lower(layer, batch, hardware)[0], hardware)
+        assert program == in_layout(CHANNEL_FIRST.lower(layer, batch, hardware)[0], hardware)
         return
     plan, _ = indirect.plans_of(layer, batch, hardware)[0]
     counted, planned = Convolution(plan).counted(), indirect.WithPointers(plan).counted()
@@ -91,7 +91,7 @@ def test_accesses_padding_and_values_are_those_of_channel_first(layer: Conv2d, b
 def matching(layer: Conv2d, batch: int, hardware: Hardware) -> Program:
     """Channel-first's Program, or one of its emitter where pointers take the room of the tiling that it chooses."""
     plan, _ = indirect.plans_of(layer, batch, hardware)[0]
-    emitted, (same, told) = program_of(Convolution(plan)), channel_first.CHANNEL_FIRST.lower(layer, batch, hardware)
+    emitted, (same, told) = program_of(Convolution(plan)), CHANNEL_FIRST.lower(layer, batch, hardware)
     assert told.choices != vars(plan.tiling) or emitted == same
     return emitted
 

@@ -18,7 +18,7 @@ from tpusim.flow.numbers import ARRAY_ORDER, DTYPES, Numbers, numbers_of
 from tpusim.machines.lowered import unheard
 from tpusim.machines.tpu import datapath, register
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
+from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, meant
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.runs.prepared import Prepared, as_floats

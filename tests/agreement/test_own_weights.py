@@ -33,7 +33,7 @@ from tpusim.flow.verify import operands_of
 from tpusim.machines.tpu import datapath, event, register
 from tpusim.machines.tpu.definition import IFMAP, POINTER, PORTS, PSUM, RESULT, Clients, Frame, Ports
 from tpusim.machines.tpu.description import Hardware, load_hardware
-from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
+from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.observation.timeline import unit_name, words_in_use
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneGroup

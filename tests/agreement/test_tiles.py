@@ -73,7 +73,7 @@ def test_random_layers(drawn: tuple[str, Conv2d], batch: int, hardware: Hardware
     assert lowering.least
     assert lowering.least(layer, batch, hardware) <= timing.cycles
     assert not [*hazards(program, hardware)]
-    planned = lowering.planned(layer, batch, hardware)
+    planned = lowering.drafts(layer, batch, hardware)[0].planned
     assert planned.passes == len(program.streams)
     assert planned.transfers >= sum(not isinstance(step, Stream | Preload) for step in program.steps)
     operands = operands_of(layer, batch, seed=5)

@@ -9,7 +9,7 @@ from tests.strategies import layers, machine, machines
 from tpusim.base.errors import CapacityError
 from tpusim.flow.simulation import simulate
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
+from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Stream
 from tpusim.machines.tpu.program.transfers import Transfer

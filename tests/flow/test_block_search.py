@@ -19,20 +19,19 @@ from tests.strategies import GENERAL, cases, conv, layers, machine, machines_of_
 from tpusim import load_hardware, simulate
 from tpusim.flow.lowerings import prepared
 from tpusim.machines.tpu import event
+from tpusim.machines.tpu.cut.dense import Dense, OnChip, Transposed
 from tpusim.machines.tpu.cut.geometry import ConvShape, shape_of
 from tpusim.machines.tpu.cut.plan import Plan
 from tpusim.machines.tpu.cut.reduction import Cut, TapGroups
 from tpusim.machines.tpu.cut.tiling import Counts, Tiling
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering import block_diagonal, channel_first
 from tpusim.machines.tpu.lowering.banked import BankedCandidates, BankedPlan, FromBanks
-from tpusim.machines.tpu.lowering.convolution import Convolution
-from tpusim.machines.tpu.lowering.dense import Dense, OnChip, Transposed
+from tpusim.machines.tpu.lowering.convolution import Convolution, by_bundles, by_taps
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, drafts_of
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.schedule.scheduler import program_of
-from tpusim.machines.tpu.search.bound import Bound
 from tpusim.machines.tpu.search.candidates import Candidates
+from tpusim.machines.tpu.search.search import Bound
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 
@@ -49,12 +48,12 @@ def with_search(hardware: Hardware, search: str) -> Hardware:
 
 
 CUTS: dict[str, Callable[[ConvShape, Hardware], Cut]] = {
-    "channel_first": channel_first.cut,
+    "channel_first": by_taps,
     "tap groups": TapGroups,
     "dense": lambda shape, hardware: Dense(shape, hardware, hardware.mapping.k_order),
     "on chip": OnChip,
     "transposed": Transposed,
-    "block diagonal": block_diagonal.cut,
+    "block diagonal": by_bundles,
 }
 IN_LANES = frozenset({"on chip", "transposed"})
 
@@ -86,7 +85,7 @@ def test_no_run_beats_its_bound(layer: Op, batch: int, hardware: Hardware, data:
     if hardware.banked:
         cut = FromBanks(shape, hardware, cut)
     among = BankedCandidates if hardware.banked else Candidates
-    tilings = tilings_of(among(shape, hardware, cut, None))
+    tilings = tilings_of(among(cut, hardware))
     suppose(bool(tilings))
     for at in data.draw(st.lists(st.sampled_from(range(len(tilings))), min_size=1, max_size=4, unique=True)):
         ways, place, least = tilings[at]

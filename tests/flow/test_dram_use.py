@@ -14,7 +14,7 @@ from tpusim import load_hardware, simulate
 from tpusim.base.errors import InputError
 from tpusim.cli import app as cli
 from tpusim.machines.tpu import event
-from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
+from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
 from tpusim.machines.tpu.program.transfers import Transfer
 from tpusim.network.workload import Workload
 from tpusim.result.vocabulary.figures import FIGURES, value_of

@@ -19,7 +19,7 @@ from tpusim.flow.boxes import indices, outline, straight
 from tpusim.flow.verify import expected, operands_of, verdict_of
 from tpusim.machines.tpu import datapath
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
+from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import Along, Part, Spill
 from tpusim.network.ops.op import Op

@@ -14,7 +14,7 @@ from tpusim.flow.verify import operands_of
 from tpusim.machines.tpu import register
 from tpusim.machines.tpu.definition import DMA, RESULT, WEIGHT
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
+from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
 from tpusim.machines.tpu.program.program import Program
 from tpusim.network.ops.array_op import Conv2d, Gemm
 from tpusim.reference import Tensor

@@ -28,7 +28,7 @@ from tpusim.flow.simulation import trace
 from tpusim.machines.lowered import LaneCycle
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import load_hardware
-from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
+from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
 from tpusim.machines.tpu.observation.drawing import COUNTERS, OF_AN_ARRAY, TRACKS, TimelineDrawing, windows
 from tpusim.machines.tpu.observation.timeline import Pieces, Timeline, Track, unwatched
 from tpusim.machines.tpu.program.transfers import Transfer

@@ -20,7 +20,7 @@ from tests.written import by_hand
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.base.errors import InputError
 from tpusim.input.source import shipped
-from tpusim.machines.tpu.lowering import channel_first
+from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.study.sweep.axes import Constraint
 from tpusim.study.sweep.points import FOLDER, load_sweep
@@ -131,7 +131,7 @@ def test_a_point_that_fails_is_told_and_stops_nothing() -> None:
 
 def test_another_lowering_makes_other_points(monkeypatch: pytest.MonkeyPatch) -> None:
     def larger(layer: Any, batch: int, hardware: Any) -> Any:
-        return channel_first.CHANNEL_FIRST.lower(dataclasses.replace(layer, name="any"), 2 * batch, hardware)
+        return CHANNEL_FIRST.lower(dataclasses.replace(layer, name="any"), 2 * batch, hardware)
 
     sweep("small.yaml")
     before = {row["cycles"] for row in rows()}

@@ -11,9 +11,7 @@ import pytest
 from tests.strategies import conv, fills, machine
 from tpusim.machines.tpu.cut.plan import Plan
 from tpusim.machines.tpu.description import Hardware, load_hardware
-from tpusim.machines.tpu.lowering import channel_first
-from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
-from tpusim.machines.tpu.lowering.convolution import plan_of
+from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST, by_taps, plan_of
 from tpusim.machines.tpu.program.steps import Preload, Stream
 from tpusim.machines.tpu.program.transfers import Fill
 from tpusim.network.ops.array_op import Conv2d, Gemm
@@ -31,7 +29,7 @@ def with_mapping(hardware: Hardware, **changes: Any) -> Hardware:
 
 
 def planned(layer: Conv2d | Gemm, batch: int = 8, hardware: Hardware = CORE, **mapping: Any) -> Plan:
-    return plan_of(channel_first.cut, layer, batch, with_mapping(hardware, **mapping))
+    return plan_of(by_taps, layer, batch, with_mapping(hardware, **mapping))
 
 
 def emitted() -> list[Row]:
@@ -44,7 +42,7 @@ def emitted() -> list[Row]:
 def test_passes_are_those_of_the_code(row: Row) -> None:
     """One multiplication a word of output and pass: `count_vmatmul` of a body."""
     shape = convolutions._shape(row)
-    plan = plan_of(channel_first.cut, shape.layer, shape.batch, CORE.with_overrides(their_block(row).changes))
+    plan = plan_of(by_taps, shape.layer, shape.batch, CORE.with_overrides(their_block(row).changes))
     passes = {len(chunk.passes) for chunk in plan.chunks}
     assert passes == {int(row["count_vmatmul"]) // prod(sizes(row["output_window_bounds"]))}
 

@@ -17,11 +17,11 @@ from tests.strategies import conv, fills, layers, machine, machines, spills
 from tpusim import load_hardware, load_workload
 from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu import event
+from tpusim.machines.tpu.cut.dense import Dense, DenseTaps
 from tpusim.machines.tpu.cut.plan import Plan
 from tpusim.machines.tpu.cut.reduction import TapGroups
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.convolution import plan_of
-from tpusim.machines.tpu.lowering.dense import Dense, DenseTaps
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, planned_of
 from tpusim.machines.tpu.program.addresses import Counter, Counters, boxes_of
 from tpusim.machines.tpu.sections import MappingPolicy
@@ -85,7 +85,7 @@ def test_passes_are_those_of_the_formula(
 @relaxed
 @given(plans())
 def test_every_weight_has_one_row(plan: Plan) -> None:
-    weights = [k for rows in plan.weights.rows for k in rows.coordinates]
+    weights = [k for rows in plan.weight_rows for k in rows.coordinates]
     assert sorted(weights) == [*range(plan.shape.taps * plan.shape.channels)]
     for each in plan.passes:
         ends = [run.first_lane for run in each.runs] + [each.rows]

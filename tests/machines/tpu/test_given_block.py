@@ -15,11 +15,11 @@ from tests.study.small_sweep import NET, sweep
 from tpusim.base.errors import CapacityError, InputError
 from tpusim.cli import app as cli
 from tpusim.machines.tpu import event
+from tpusim.machines.tpu.cut.dense import Dense
 from tpusim.machines.tpu.cut.plan import Plan
 from tpusim.machines.tpu.cut.reduction import TapGroups
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.lowering.convolution import plan_of
-from tpusim.machines.tpu.lowering.dense import Dense
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, lowered
 from tpusim.machines.tpu.sections import BlockSizes
 from tpusim.network.ops.array_op import Conv2d, Gemm

@@ -14,7 +14,7 @@ from tpusim.flow.simulation import simulate
 from tpusim.flow.verify import operands_of
 from tpusim.machines.tpu import register
 from tpusim.machines.tpu.definition import Frame
-from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
+from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
 from tpusim.machines.tpu.observation.timeline import LOOK_EVERY
 from tpusim.machines.tpu.program.addresses import Feed
 from tpusim.machines.tpu.program.program import Program

@@ -21,7 +21,7 @@ from tpusim.flow.verify import expected, operands_of
 from tpusim.machines.lowered import LaneCycle
 from tpusim.machines.tpu import definition, event
 from tpusim.machines.tpu.description import load_hardware
-from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
+from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
 from tpusim.machines.tpu.observation.timeline import Timing, unwatched
 from tpusim.machines.tpu.register import RegisterMachine, trace
 from tpusim.network.ops.array_op import Conv2d

@@ -10,7 +10,7 @@ from tests.checks import check_layer
 from tests.strategies import conv, machine
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import load_hardware
-from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
+from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
 from tpusim.machines.tpu.observation.timeline import Timing
 from tpusim.machines.tpu.program.program import Explained
 from tpusim.network.ops.array_op import Conv2d, Gemm

@@ -12,9 +12,7 @@ from tpusim.base.errors import InputError
 from tpusim.flow.simulation import trace
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.definition import IFMAP, PORTS, PSUM, RESULT, Frame
-from tpusim.machines.tpu.lowering import channel_first
-from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
-from tpusim.machines.tpu.lowering.convolution import plan_of
+from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST, by_taps, plan_of
 from tpusim.machines.tpu.observation.timeline import Timing, unwatched
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Stream
@@ -73,7 +71,7 @@ def test_draining_blocks_do_not_overlap(policy: str, chunks: int) -> None:
     drained = machine(between_blocks="drain", **options)
     plain, fast = timed(layer, 2, **options)
     program, slow = timed(layer, 2, between_blocks="drain", **options)
-    plan = plan_of(channel_first.cut, layer, 2, drained)
+    plan = plan_of(by_taps, layer, 2, drained)
     assert len(plan.chunks) == chunks
     bodies = len(plan.blocks) * len(plan.chunks) * -(-len(plan.col_folds) // plan.tiling.kept_folds)
     assert waiting(program) == bodies - 1

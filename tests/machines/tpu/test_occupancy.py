@@ -15,7 +15,7 @@ from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.accounts import cuts_of
-from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
+from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
 from tpusim.machines.tpu.lowering.riding import riding
 from tpusim.machines.tpu.observation.timeline import words_in_use
 from tpusim.machines.tpu.program.program import Program

@@ -9,7 +9,7 @@ import pytest
 from tests.strategies import conv
 from tpusim.flow.simulation import simulate
 from tpusim.machines.tpu.description import load_hardware
-from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
+from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
 from tpusim.network.ops.array_op import Conv2d
 from tpusim.network.workload import Workload
 from tpusim.network.workload_file import load_workload

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from tests.strategies import conv, layers, machine, machines
 from tpusim.base.errors import CapacityError
+from tpusim.machines.tpu.cut.blocks import portions
 from tpusim.machines.tpu.cut.geometry import MapAxis
-from tpusim.machines.tpu.cut.plan import Plan, portions
+from tpusim.machines.tpu.cut.plan import Plan
 from tpusim.machines.tpu.cut.reduction import TapGroups
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
-from tpusim.machines.tpu.lowering.convolution import Convolution, plan_of
+from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST, Convolution, plan_of
 from tpusim.machines.tpu.schedule.scheduler import buffers, link
 from tpusim.network.ops.array_op import Gemm
 from tpusim.network.ops.op import Op
@@ -95,9 +95,9 @@ def test_blocks_fetch_what_their_outputs_touch(plan: Plan) -> None:
 def test_passes_have_every_weight_once(plan: Plan) -> None:
     """And a fold of columns has each output channel."""
     taps = plan.shape.row.kernel * plan.shape.col.kernel
-    weights = [k for rows in plan.weights.rows for k in rows.coordinates]
+    weights = [k for rows in plan.weight_rows for k in rows.coordinates]
     assert sorted(weights) == [*range(taps * plan.shape.channels)]
-    assert [len(rows.coordinates) for rows in plan.weights.rows] == [each.rows for each in plan.passes]
+    assert [len(rows.coordinates) for rows in plan.weight_rows] == [each.rows for each in plan.passes]
     assert max(each.rows for each in plan.passes) <= plan.hardware.array.rows
     assert [channel for fold in plan.col_folds for channel in fold] == [*range(plan.shape.out_channels)]
     assert max(map(len, plan.col_folds)) <= plan.hardware.array.cols

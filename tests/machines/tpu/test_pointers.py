@@ -16,7 +16,7 @@ from tpusim.machines.lowered import unheard
 from tpusim.machines.tpu import datapath, event, register
 from tpusim.machines.tpu.definition import IFMAP, POINTER, PORTS, PSUM, RESULT, Frame
 from tpusim.machines.tpu.description import Hardware, load_hardware
-from tpusim.machines.tpu.lowering import channel_first
+from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
 from tpusim.machines.tpu.lowering.indirect import INDIRECT, NAME, Pointed
 from tpusim.machines.tpu.lowering.registry import lowered
 from tpusim.machines.tpu.program.addresses import (
@@ -96,7 +96,7 @@ def test_a_product_is_left_as_it_is(network: str) -> None:
     plain = [layer for layer in layers if not layer.spatial or layer.text.split()[-1] == "1x1"]
     assert plain
     for layer in plain[:4]:
-        assert INDIRECT.lower(layer, 8, hardware) == channel_first.CHANNEL_FIRST.lower(layer, 8, hardware)
+        assert INDIRECT.lower(layer, 8, hardware) == CHANNEL_FIRST.lower(layer, 8, hardware)
 
 
 # ---- what they cost
@@ -134,9 +134,7 @@ def test_long_passes_cost_a_cycle_a_frame_or_nothing(elements: int, more: int) -
     """Beside that the array may wait for the frame in which the first pointers of a pass are read."""
     hardware = machine(8, 8, word_elements=elements, bytes_per_cycle=10**6, capacity_words=10**5)
     layer = conv(8, 40, 8, 3, padding=1)
-    plain, pointed = (
-        lowering(layer, elements, hardware)[0] for lowering in (channel_first.CHANNEL_FIRST.lower, INDIRECT.lower)
-    )
+    plain, pointed = (lowering(layer, elements, hardware)[0] for lowering in (CHANNEL_FIRST.lower, INDIRECT.lower))
     assert [stream.words for stream in plain.streams] == [stream.words for stream in pointed.streams]
     one, other = (event.run(program, hardware).units["systolic_array"] for program in (plain, pointed))
     assert one["busy"] == other["busy"]
@@ -400,7 +398,7 @@ def test_what_pointers_take_of_a_layer_of_resnet() -> None:
     layer, hardware = conv(64, 56, 64, 3, padding=1), load_hardware("tpu_v2")
     explanation, (plain, _) = (
         INDIRECT.lower(layer, 8, hardware)[1],
-        channel_first.CHANNEL_FIRST.lower(layer, 8, hardware),
+        CHANNEL_FIRST.lower(layer, 8, hardware),
     )
     found = explanation.choices
     assert (found["rows"], found["cols"], found["blocks"]) == (4, 56, 14)

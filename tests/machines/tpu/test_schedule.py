@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpusim.machines.tpu.cut.plan import even, growing
+from tpusim.machines.tpu.cut.blocks import even, growing
 from tpusim.machines.tpu.lowering.indirect import loaded
 from tpusim.machines.tpu.schedule.scheduler import Tenancy, spread
 from tpusim.machines.tpu.schedule.units import beside

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from tests.machines.tpu.test_plan import planned, plans
 from tests.strategies import conv, machine
 from tpusim.machines.tpu import event
+from tpusim.machines.tpu.cut.blocks import even_extents
 from tpusim.machines.tpu.cut.geometry import shape_of
-from tpusim.machines.tpu.cut.plan import Plan, even_extents
+from tpusim.machines.tpu.cut.plan import Plan
 from tpusim.machines.tpu.cut.reduction import TapGroups
 from tpusim.machines.tpu.cut.tiling import word_groups
 from tpusim.machines.tpu.description import Hardware, load_hardware
-from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
+from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
 from tpusim.machines.tpu.search.candidates import Candidates
 from tpusim.machines.tpu.search.search import TOLERANCE, choose
 from tpusim.network.ops.op import Op
@@ -69,7 +70,7 @@ def test_short_runs_cost_whole_bursts(groups: int, waste: float) -> None:
 
 def candidates_of(layer: Op, batch: int, hardware: Hardware, block: tuple[int, int, int] | None = None) -> Candidates:
     shape = shape_of(layer, batch, hardware)
-    return Candidates(shape, hardware, TapGroups(shape, hardware), block)
+    return Candidates(TapGroups(shape, hardware), hardware, block)
 
 
 def estimates(candidates: Candidates, chunked: bool) -> list[float]:
@@ -83,7 +84,7 @@ def estimates(candidates: Candidates, chunked: bool) -> list[float]:
 
 def estimate(candidates: Candidates, hardware: Hardware) -> float:
     """What the tiling is thought to cost that is chosen."""
-    tiling = choose(candidates.shape, hardware, candidates.cut)
+    tiling = choose(candidates.cut, hardware)
     return float(candidates.estimate(tiling))
 
 
@@ -95,7 +96,7 @@ def test_no_candidate_is_thought_to_be_much_cheaper(plan: Plan) -> None:
     Whether there are chunks is chosen by more than that.
     """
     assume(not isinstance(plan.hardware.mapping.multi_tile, int))
-    candidates = Candidates(plan.shape, plan.hardware, plan.cut, None)
+    candidates = Candidates(plan.cut, plan.hardware)
     chosen, others = estimate(candidates, plan.hardware), estimates(candidates, len(plan.chunks) > 1)
     assert chosen <= min(others) * (1 + TOLERANCE) ** 3 * (1 + 1e-9)
 

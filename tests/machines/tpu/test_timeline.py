@@ -14,7 +14,7 @@ from tpusim.flow.verify import operands_of
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.definition import CLIENTS
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.channel_first import CHANNEL_FIRST
+from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
 from tpusim.machines.tpu.observation.timeline import Pieces, Timeline, TimeSlice, Timing, Track
 from tpusim.machines.tpu.program.program import Program
 from tpusim.network.ops.array_op import Conv2d, Gemm

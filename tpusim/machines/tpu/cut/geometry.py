@@ -1,12 +1,23 @@
-"""The shape of a convolution as the lowering sees it."""
+"""The shape of a convolution as the lowering sees it: axes, strips, how words hold a feature map, and how taps walk
+over it; and which way round its tensors lie in tiles.
+
+A tile is as long as a word and as wide as `hbm.channel_multiple`, 8 x 128 on a TPU: sublanes and lanes. Under
+`mapping.layout: least_padding` tensors lie in them whichever way round pads less. All is read off convolutions that
+Google's compiler was given (docs/validation.md).
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from math import gcd
 
+from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, IMAGE, ROW, Block, Patch, padded, portions
 from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.program.addresses import Counter, Counters
+from tpusim.machines.tpu.program.transfers import Along, Coordinates, Part
+from tpusim.memory.layout import Box
 from tpusim.network.ops.array_op import ArrayOp, GroupedOp, Tensors
 
 LEAST_FRAME = 3
@@ -142,10 +153,79 @@ class InStrips:
         """What shares words: the images, in each strip."""
         return self.images * self.strips
 
+    @property
+    def ifmap_apart(self) -> tuple[int, int]:
+        """Rows and columns of the ifmap from one strip to the next."""
+        return self.row.extent * self.row.stride, self.col.extent * self.col.stride
+
+    @property
+    def ofmap_apart(self) -> tuple[int, int]:
+        """Rows and columns of the ofmap from one strip to the next."""
+        return self.row.extent * self.row.cell, self.col.extent * self.col.cell
+
     def reached(self, rows: int, cols: int, groups: int) -> int:
         """Words of the grid points from the first to the last under a block of such sizes, padding among them."""
         high, wide = (axis.reach(size, range(axis.kernel)) for axis, size in ((self.row, rows), (self.col, cols)))
         return high * wide * groups
+
+    def blocks(self, groups: int, sizes: tuple[int, int, int]) -> list[Block]:
+        """The outputs in blocks of `sizes` (rows, columns, groups): word groups outside, then rows, then columns."""
+        rows, cols, together = sizes
+        return [
+            Block(of_rows, of_cols, of_groups)
+            for of_groups in portions(groups, together)
+            for of_rows in portions(self.row.extent, rows)
+            for of_cols in portions(self.col.extent, cols)
+        ]
+
+    def patch(self, block: Block) -> Patch:
+        """What is filled of a map for all taps of a block."""
+        row, col = self.row, self.col
+        rows, cols = row.stored(block.rows, range(row.kernel)), col.stored(block.cols, range(col.kernel))
+        return Patch(rows, cols, block.groups)
+
+    def walk(self, tap: tuple[int, int], block: Block, patch: Patch, by_tap: bool) -> Counters:
+        """The grid points on which a tap stands: rows, then columns, then the word groups of each (paper Fig. 11)."""
+        groups, before, counters = len(block.groups), 0, []
+        axes = (self.row, block.rows, patch.rows, len(patch.cols) * groups), (self.col, block.cols, patch.cols, groups)
+        for (axis, outputs, grid, stride), number in zip(axes, tap, strict=True):
+            if by_tap:
+                # A tap that has lanes of its own: the words before its points, and these.
+                real = axis.under(outputs, range(number, number + 1))
+                before += (real.start - grid.start // axis.step) * stride
+                counters.append(Counter(len(outputs), outputs.start - real.start, 1, len(real), stride))
+            else:
+                start = outputs.start * axis.step + axis.place(number) - grid.start
+                counters.append(Counter(len(outputs), start, axis.step, len(grid), stride))
+        return Counters(before, (*counters, Counter(groups, 0, 1, groups, 1)), block.span)
+
+    def items(
+        self, word_fill: int, rows: range, cols: range, groups: range, apart: tuple[int, int]
+    ) -> tuple[Along, ...]:
+        """What one lane holds of a feature map: a word a grid point and group, of every strip and image in it.
+
+        Strips lie `apart` (rows, cols) from one another; `word_fill` elements of a word are in use.
+        """
+        share = word_fill // self.strips
+        first_images = range(groups.start * share, groups.stop * share, share)
+        strips = tuple(
+            Along(axis, range(0, count * distance, distance))
+            for axis, count, distance in ((ROW, self.row.strips, apart[0]), (COL, self.col.strips, apart[1]))
+            if count > 1
+        )
+        return (Along(ROW, rows), Along(COL, cols), Along(IMAGE, first_images), *strips, Along(IMAGE, range(share)))
+
+    def part(
+        self, fill: int, channels: Coordinates, of: Block | Patch, apart: tuple[int, int], base: int
+    ) -> tuple[Part, Box]:
+        """Ascending channels of rows, columns and word groups of a map, one a lane, from word `base` on; its box."""
+        items = self.items(fill, of.rows, of.cols, of.groups, apart)
+        box = Box(range(channels[0], channels[-1] + 1), of.rows, of.cols, self.images_of(fill, of.groups))
+        return Part(base, (0,), (Along(CHANNEL, channels),), items, fill), box
+
+    def images_of(self, word_fill: int, groups: range) -> range:
+        """The images in a range of word groups; strips share the one word of a pixel."""
+        return range(min(groups.start * word_fill, self.images), min(groups.stop * word_fill, self.images))
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +256,16 @@ class ConvShape(InStrips):
     def taps(self) -> int:
         """Taps of the filter."""
         return self.row.kernel * self.col.kernel
+
+    @property
+    def every_tap(self) -> tuple[tuple[int, int], ...]:
+        """All taps in the order of the filter."""
+        return tuple(product(range(self.row.kernel), range(self.col.kernel)))
+
+    def ks(self, tap: tuple[int, int], channels: range) -> list[int]:
+        """The k of the filter of some channels under a tap: group after group, tap by tap with channels inside."""
+        size, at = self.channels // self.bundle, tap[0] * self.col.kernel + tap[1]
+        return [(channel // size * self.taps + at) * size + channel % size for channel in channels]
 
     def in_strips_of(self, other: ConvShape) -> ConvShape:
         """The shape with the strips of another of as many outputs, so that words of both hold the same of them."""
@@ -238,11 +328,85 @@ def best_strips(rows: int, cols: int, images: int, word_elements: int) -> tuple[
     return min(cuts, key=cost)
 
 
-def shifted(part: range, by: int) -> range:
-    """All of its numbers, so much larger."""
-    return range(part.start + by, part.stop + by, part.step)
+# ---- how tensors lie in tiles
 
 
-def padded(count: int, multiple: int) -> int:
-    """`count` rounded up to a multiple."""
-    return -(-count // multiple) * multiple
+def channels_in_lanes(shape: ConvShape, hardware: Hardware) -> bool:
+    """Whether weights lie with their input channels in lanes, their output channels in words; so do 411 of 412."""
+    return _least_padded(hardware) and _pads_less(shape.out_channels, shape.channels, hardware)
+
+
+def images_in_lanes(shape: ConvShape, hardware: Hardware) -> bool:
+    """Whether the ifmap lies with its images in lanes, its channels in words: few channels of many images.
+
+    Seen of kernels above 1 x 1.
+    """
+    one_by_one = shape.taps == 1 or shape.groups * shape.bundle > 1
+    return _least_padded(hardware) and not one_by_one and _channels_in_words(shape, hardware)
+
+
+def packed(shape: ConvShape, hardware: Hardware) -> bool:
+    """Whether a layer of few channels is packed by transposition: of a map, whose channels lie in words.
+
+    Beside two images, or four, up to four channels lie in lanes, and nothing is transposed.
+    """
+    points = shape.row.outputs * shape.col.outputs
+    few = points > 1 and shape.channels <= hardware.mapping.transposed_channels and not hardware.banked
+    return few and (not _least_padded(hardware) or _channels_in_words(shape, hardware))
+
+
+def stored_ifmap(shape: ConvShape, hardware: Hardware) -> tuple[int, int]:
+    """The channels and images that the ifmap is stored as, padding included."""
+    multiple, channels = hardware.hbm.channel_multiple, shape.tensors.ifmap[0]
+    if images_in_lanes(shape, hardware):
+        images = padded(shape.word_images, multiple) // shape.strips
+        return padded(channels, hardware.vector_memory.word_elements), images
+    return padded(channels, multiple), shape.images
+
+
+def padded_map(extents: tuple[int, ...], hardware: Hardware) -> tuple[int, ...]:
+    """The shape [channel, row, col, image] as which any other feature map is stored."""
+    channels, *rest = extents
+    return padded(channels, hardware.hbm.channel_multiple), *rest
+
+
+def taps_on_chip(shape: ConvShape, hardware: Hardware) -> int | None:
+    """The most taps that are to be on chip together, in the order of the filter; None where that is open."""
+    given = hardware.mapping.block.given.get("taps")
+    return given or (shape.col.kernel if by_filter_row(shape, hardware) else None)
+
+
+def by_filter_row(shape: ConvShape, hardware: Hardware) -> bool:
+    """Whether one filter row is to be on chip at a time, by `mapping.row_windows`; nothing is given.
+
+    The compiler does so where its estimate leaves out a part of such a row: with at least R / 2 channels, no multiple
+    of R, whose weights lie with their output channels in lanes.
+    """
+    least, rows = hardware.mapping.row_windows, hardware.array.rows
+    if not least or hardware.banked or "taps" in hardware.mapping.block.given:
+        return False
+    large = min(shape.row.kernel, shape.col.kernel) >= least
+    uneven = shape.channels >= rows / 2 and shape.channels % rows != 0
+    return large and uneven and not channels_in_lanes(shape, hardware)
+
+
+def _least_padded(hardware: Hardware) -> bool:
+    return hardware.mapping.layout == "least_padding"
+
+
+def _channels_in_words(shape: ConvShape, hardware: Hardware) -> bool:
+    # Tiles of bfloat16 ifmaps are 2, 4 or 8 high.
+    return _pads_less(shape.channels, shape.word_images, hardware, least=2)
+
+
+def _pads_less(words: int, lanes: int, hardware: Hardware, least: int | None = None) -> bool:
+    """Whether these numbers lie better in words and in lanes than the other way round.
+
+    Tiles are as high as a word, or where there is a `least` height, and less than a word, a power of two.
+    """
+    word, wide = hardware.vector_memory.word_elements, hardware.hbm.channel_multiple
+
+    def high(count: int) -> int:
+        return padded(count, min(word, max(least or word, 1 << (count - 1).bit_length())))
+
+    return high(words) * padded(lanes, wide) < high(lanes) * padded(words, wide)

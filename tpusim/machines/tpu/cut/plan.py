@@ -1,229 +1,36 @@
-"""The plan of a layer: its blocks, passes and stages, where each buffer lies, and which weight stands where.
-
-Ahead of it stand the ways to cut an extent, how the words of a lane hold a feature map, and how taps walk over it.
-"""
+"""The plan of a layer: its blocks, passes and stages, where each buffer lies, and which weight stands where."""
 
 from __future__ import annotations
 
 import collections
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, groupby, product
-from math import ceil, prod
-from typing import ClassVar
+from itertools import groupby, product
+from math import prod
+from typing import ClassVar, NamedTuple
 
-from tpusim.machines.tpu.cut.geometry import ConvShape, InStrips, shifted
-from tpusim.machines.tpu.cut.pace import Sizes, preparing
-from tpusim.machines.tpu.cut.reduction import Chunk, Cut, Place, ReductionPass, Tap, as_coordinates
-from tpusim.machines.tpu.cut.stored import padded_map, stored_ifmap
+from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, ROW, Block, Patch, as_coordinates, portions, shifted, spanning
+from tpusim.machines.tpu.cut.geometry import ConvShape, padded_map, stored_ifmap
+from tpusim.machines.tpu.cut.reduction import Chunk, Cut, LanePlace, ReductionPass, Tap
 from tpusim.machines.tpu.cut.tiling import Tiling, col_folds, weight_words, word_groups
 from tpusim.machines.tpu.definition import word_cycles
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneGroup, boxes_of
+from tpusim.machines.tpu.program.addresses import Counters, Feed, LaneGroup
 from tpusim.machines.tpu.program.transfers import Along, Coordinates, Elements, Fill, Inbound, Part, Tensor
 from tpusim.memory.layout import Box
-
-CHANNEL, ROW, COL, IMAGE = range(4)
-"""The axes of a feature map."""
-
-
-# ---- ways to cut an extent or a load
-
-
-def growing(count: int, largest: int) -> list[range]:
-    """Cut `range(count)` into pieces of 1, 1, 2, 4, ... up to `largest`: a short wait for the first pass."""
-    cuts, at, size = [], 0, 1
-    while at < count:
-        cuts.append(range(at, min(at + size, count)))
-        at = cuts[-1].stop
-        size = min(largest, max(1, at))
-    return cuts
-
-
-def even(count: int, pieces: int) -> list[range]:
-    """Cut `range(count)` into at most `pieces` nearly equal pieces."""
-    pieces = max(1, min(pieces, count))
-    return [range(i * count // pieces, (i + 1) * count // pieces) for i in range(pieces)]
-
-
-def halves(count: int) -> list[int]:
-    """`count`, and ever smaller numbers that cut it into even parts, down to 1."""
-    return sorted({-(-count // (1 << n)) for n in range(count.bit_length() + 1)}, reverse=True)
-
-
-def even_extents(extent: int) -> list[int]:
-    """All distinct ceil(extent / n), ascending: extents that cut an axis into nearly equal parts."""
-    parts, n = [extent], 1
-    while parts[-1] > 1:
-        n = -(-extent // (parts[-1] - 1))
-        parts.append(-(-extent // n))
-    return parts[::-1]
-
-
-def portions(extent: int, size: int) -> list[range]:
-    """`range(extent)` in portions of `size`, the last perhaps smaller."""
-    return [range(at, min(at + size, extent)) for at in range(0, extent, size)]
-
-
-# ---- blocks and patches
-
-
-@dataclass(frozen=True)
-class Block:
-    """A rectangular part of the ofmap; of its words, row by row, those of `span` only where there is one."""
-
-    rows: range
-    cols: range
-    groups: range
-    span: range | None = None
-
-    @property
-    def words(self) -> int:
-        """Words of one output channel."""
-        return len(self.rows) * len(self.cols) * len(self.groups) if self.span is None else len(self.span)
-
-    @property
-    def sizes(self) -> tuple[int, int, int]:
-        """Rows, columns and word groups."""
-        return len(self.rows), len(self.cols), len(self.groups)
-
-    @property
-    def rectangles(self) -> list[Block]:
-        """What it consists of, in the order of its words: at most a part of a row, whole ones, a part of one."""
-        if self.span is None:
-            return [self]
-        every = self.rows, self.cols, self.groups
-        boxes = boxes_of(self.sizes, self.span)
-        parts = ([all_[at.start : at.stop] for all_, at in zip(every, box, strict=True)] for box in boxes)
-        return [Block(rows, cols, groups) for rows, cols, groups in parts]
-
-
-@dataclass(frozen=True)
-class Patch:
-    """The ifmap grid points that a block needs for the taps of a chunk; under tap 0, where each tap has its own."""
-
-    rows: range
-    cols: range
-    groups: range
-
-    @property
-    def words(self) -> int:
-        """Words of one input channel."""
-        return len(self.rows) * len(self.cols) * len(self.groups)
-
-    def cut(self, pieces: int) -> list[Patch]:
-        """Parts, `pieces` of them at most: by rows; of one row by columns; of one point by word groups."""
-        name = next((name for name in ("rows", "cols") if len(getattr(self, name)) > 1), "groups")
-        whole: range = getattr(self, name)
-        return [replace(self, **{name: whole[part.start : part.stop]}) for part in even(len(whole), pieces)]
-
-    def words_before(self, part: Patch) -> int:
-        """Words ahead of a part that was cut."""
-        rows = (part.rows.start - self.rows.start) // self.rows.step
-        cols = (part.cols.start - self.cols.start) // self.cols.step
-        return (rows * len(self.cols) + cols) * len(self.groups) + part.groups.start - self.groups.start
-
-
-def spanning(every: tuple[int, int, int], words: range) -> Block:
-    """The words `words` of all rows, columns and word groups: the smallest rectangle, and where in it they stand."""
-    boxes = boxes_of(every, words)
-    rows, cols, groups = (
-        range(min(box[axis].start for box in boxes), max(box[axis].stop for box in boxes)) for axis in range(3)
-    )
-    row, rest = divmod(words.start, prod(every[1:]))
-    col, group = divmod(rest, every[2])
-    # Inside one row, or one pixel, the rectangle is narrower than all of them, and has the words one after another.
-    first = ((row - rows.start) * len(cols) + col - cols.start) * len(groups) + group - groups.start
-    return Block(rows, cols, groups, range(first, first + len(words)))
-
-
-def blocks_of(shape: InStrips, groups: int, sizes: tuple[int, int, int]) -> list[Block]:
-    """The outputs in blocks of `sizes` (rows, columns, word groups): word groups outside, then rows, then columns."""
-    rows, cols, together = sizes
-    return [
-        Block(of_rows, of_cols, of_groups)
-        for of_groups in portions(groups, together)
-        for of_rows in portions(shape.row.extent, rows)
-        for of_cols in portions(shape.col.extent, cols)
-    ]
-
-
-# ---- how the words of a lane hold a feature map, and taps walk over it
-
-
-def map_items(
-    shape: InStrips, word_fill: int, rows: range, cols: range, groups: range, apart: tuple[int, int]
-) -> tuple[Along, ...]:
-    """What one lane holds of a feature map: a word a grid point and group, of every strip and image in it.
-
-    Strips lie `apart` (rows, cols) from one another; `word_fill` elements of a word are in use.
-    """
-    share = word_fill // shape.strips
-    first_images = range(groups.start * share, groups.stop * share, share)
-    strips = tuple(
-        Along(axis, range(0, count * distance, distance))
-        for axis, count, distance in ((ROW, shape.row.strips, apart[0]), (COL, shape.col.strips, apart[1]))
-        if count > 1
-    )
-    return (Along(ROW, rows), Along(COL, cols), Along(IMAGE, first_images), *strips, Along(IMAGE, range(share)))
-
-
-def map_part(
-    shape: InStrips, fill: int, channels: Coordinates, part: Block | Patch, apart: tuple[int, int], base: int
-) -> tuple[Part, Box]:
-    """Ascending channels of rows, columns and word groups of a map, one a lane, from word `base` on; the box of it."""
-    items = map_items(shape, fill, part.rows, part.cols, part.groups, apart)
-    box = Box(range(channels[0], channels[-1] + 1), part.rows, part.cols, images_of(shape, fill, part.groups))
-    return Part(base, (0,), (Along(CHANNEL, channels),), items, fill), box
-
-
-def images_of(shape: InStrips, word_fill: int, groups: range) -> range:
-    """The images in a range of word groups; strips share the one word of a pixel."""
-    return range(min(groups.start * word_fill, shape.images), min(groups.stop * word_fill, shape.images))
-
-
-def patch_of(shape: InStrips, block: Block) -> Patch:
-    """What is filled of a map for all taps of a block."""
-    row, col = shape.row, shape.col
-    rows, cols = row.stored(block.rows, range(row.kernel)), col.stored(block.cols, range(col.kernel))
-    return Patch(rows, cols, block.groups)
-
-
-def taps_of(shape: ConvShape) -> tuple[Tap, ...]:
-    """All taps in the order of the filter."""
-    return tuple(product(range(shape.row.kernel), range(shape.col.kernel)))
-
-
-def walk_of(shape: InStrips, tap: Tap, block: Block, patch: Patch, by_tap: bool) -> Counters:
-    """The grid points on which a tap stands: rows, then columns, then the word groups of each (paper Fig. 11)."""
-    groups, before, counters = len(block.groups), 0, []
-    axes = (shape.row, block.rows, patch.rows, len(patch.cols) * groups), (shape.col, block.cols, patch.cols, groups)
-    for (axis, outputs, grid, stride), number in zip(axes, tap, strict=True):
-        if by_tap:
-            # A tap that has lanes of its own: the words before its points, and these.
-            real = axis.under(outputs, range(number, number + 1))
-            before += (real.start - grid.start // axis.step) * stride
-            counters.append(Counter(len(outputs), outputs.start - real.start, 1, len(real), stride))
-        else:
-            start = outputs.start * axis.step + axis.place(number) - grid.start
-            counters.append(Counter(len(outputs), start, axis.step, len(grid), stride))
-    return Counters(before, (*counters, Counter(groups, 0, 1, groups, 1)), block.span)
-
 
 # ---- stages
 
 
-@dataclass(frozen=True, slots=True)
-class Columns:
+class ColumnFold(NamedTuple):
     """What passes bring out of the columns of the array: a portion of the output channels, of one outcome."""
 
     channels: range
     outcome: int
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+class Section(NamedTuple):
     """Passes of a chunk and an outcome, by number, whose weights share a filter buffer."""
 
     chunk: int
@@ -231,8 +38,7 @@ class Section:
     outcome: int
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
+class PlanStage(NamedTuple):
     """The passes of one section for one channel group, block and column fold (of an outcome)."""
 
     group: int
@@ -252,59 +58,6 @@ def by_outcome(sections: Sequence[Section]) -> list[list[list[int]]]:
 
 OUT_CHANNEL, K = range(2)
 """The axes of the filter."""
-
-
-@dataclass(frozen=True)
-class Weights:
-    """The weights of all passes of a shape, W = `word` of a column in every word of a lane."""
-
-    shape: ConvShape
-    passes: Sequence[ReductionPass]
-    word: int
-
-    def parts(self, at: Columns, group: int, number: int, base: int) -> tuple[Part, ...]:
-        """The weights of a pass for some columns, from word `base` on: an output channel a lane.
-
-        In a bundle each begins where the rows of its own group do, so that what other rows ask of it the filter does
-        not have: zero.
-        """
-        shape, own = self.shape, self._groups_of(at.channels)
-        lane = [Along(OUT_CHANNEL, shifted(at.channels, group * shape.out_channels))]
-        if any(own):
-            apart = -prod(shape.tensors.filter[1:])
-            lane.append(Along(K, tuple([apart * each for each in own])))
-        return (Part(base, (0,), tuple(lane), (self.rows[number],), self.word),)
-
-    def count(self, at: Columns, group: int, numbers: range) -> int:
-        """The weights of some passes that come from HBM: without the zeros of a bundle."""
-        shape = self.shape
-        if shape.bundle == 1:
-            return sum(self.passes[number].rows for number in numbers) * len(at.channels)
-        left = shape.tensors.filter[0] * shape.bundle // shape.out_channels - group * shape.bundle
-        columns = collections.Counter(own for own in self._groups_of(at.channels) if own < left)
-        return sum(self._row_groups[number][own] * count for number in numbers for own, count in columns.items())
-
-    @cached_property
-    def rows(self) -> list[Along]:
-        """The k of the filter whose weight stands in each array row of a pass; of a bundle, group after group."""
-        width, taps, size = self.shape.col.kernel, self.shape.taps, self.shape.channels // self.shape.bundle
-        found = []
-        for each in self.passes:
-            taps_of = ((c, run.tap[0] * width + run.tap[1]) for run in each.runs for c in run.channels)
-            ks = [(c // size * taps + tap) * size + c % size for c, tap in taps_of]
-            found.append(Along(K, as_coordinates(ks)))
-        return found
-
-    def _groups_of(self, columns: range) -> list[int]:
-        """The group in its bundle of each output channel."""
-        size = self.shape.out_channels // self.shape.bundle
-        return [column // size for column in columns] if self.shape.bundle > 1 else [0]
-
-    @cached_property
-    def _row_groups(self) -> list[collections.Counter[int]]:
-        """How many array rows of each pass every group of a bundle has."""
-        size = self.shape.channels // self.shape.bundle
-        return [collections.Counter(c // size for run in each.runs for c in run.channels) for each in self.passes]
 
 
 @dataclass(frozen=True)
@@ -348,20 +101,51 @@ class Plan:
         """The passes that add up to one output block."""
         return tuple(each for chunk in self.chunks for each in chunk.passes)
 
+    # ---- weights, a word of a lane as many of its column as it has elements
+
+    def weights(self, at: ColumnFold, group: int, number: int, base: int) -> tuple[Part, ...]:
+        """The weights of a pass for some columns, from word `base` on: an output channel a lane.
+
+        In a bundle each begins where the rows of its own group do, so that what other rows ask of it the filter does
+        not have: zero.
+        """
+        shape, own = self.shape, self._groups_of(at.channels)
+        lane = [Along(OUT_CHANNEL, shifted(at.channels, group * shape.out_channels))]
+        if any(own):
+            apart = -prod(shape.tensors.filter[1:])
+            lane.append(Along(K, tuple([apart * each for each in own])))
+        return (Part(base, (0,), tuple(lane), (self.weight_rows[number],), self.hardware.vector_memory.word_elements),)
+
+    def weights_brought(self, at: ColumnFold, group: int, numbers: range) -> int:
+        """The weights of some passes that come from HBM: without the zeros of a bundle."""
+        shape = self.shape
+        if shape.bundle == 1:
+            return sum(self.passes[number].rows for number in numbers) * len(at.channels)
+        left = shape.tensors.filter[0] * shape.bundle // shape.out_channels - group * shape.bundle
+        columns = collections.Counter(own for own in self._groups_of(at.channels) if own < left)
+        return sum(self._row_groups[number][own] * count for number in numbers for own, count in columns.items())
+
+    @cached_property
+    def weight_rows(self) -> list[Along]:
+        """The k of the filter whose weight stands in each array row of a pass; of a bundle, group after group."""
+        ks = ([k for run in each.runs for k in self.shape.ks(run.tap, run.channels)] for each in self.passes)
+        return [Along(K, as_coordinates(each)) for each in ks]
+
+    @cached_property
+    def _row_groups(self) -> list[collections.Counter[int]]:
+        """How many array rows of each pass every group of a bundle has."""
+        size = self.shape.channels // self.shape.bundle
+        return [collections.Counter(c // size for run in each.runs for c in run.channels) for each in self.passes]
+
+    def _groups_of(self, columns: range) -> list[int]:
+        """The group in its bundle of each output channel."""
+        size = self.shape.out_channels // self.shape.bundle
+        return [column // size for column in columns] if self.shape.bundle > 1 else [0]
+
     @cached_property
     def pass_words(self) -> list[int]:
         """Words a lane needs for the weights of each pass."""
         return weight_words(self.passes, self.hardware)
-
-    @cached_property
-    def weights(self) -> Weights:
-        """Which of them stands where."""
-        return Weights(self.shape, self.passes, self.hardware.vector_memory.word_elements)
-
-    @cached_property
-    def weight_offsets(self) -> list[int]:
-        """Words of weights before those of each pass, in a buffer that held all of them."""
-        return list(accumulate(self.pass_words, initial=0))
 
     @cached_property
     def col_folds(self) -> tuple[range, ...]:
@@ -369,10 +153,10 @@ class Plan:
         return col_folds(self.shape.out_channels, self.hardware)
 
     @cached_property
-    def columns(self) -> tuple[Columns, ...]:
+    def columns(self) -> tuple[ColumnFold, ...]:
         """The column folds, of every outcome."""
         outcomes = range(len(self.chunks[0].sums))
-        return tuple(Columns(fold, outcome) for fold in self.col_folds for outcome in outcomes)
+        return tuple(ColumnFold(fold, outcome) for fold in self.col_folds for outcome in outcomes)
 
     @cached_property
     def sections(self) -> list[Section]:
@@ -386,16 +170,6 @@ class Plan:
         ]
 
     @cached_property
-    def first_passes(self) -> frozenset[int]:
-        """The numbers of passes with which sums begin."""
-        return frozenset(numbers.start for numbers in self.chunks[0].sums)
-
-    @cached_property
-    def last_sections(self) -> frozenset[int]:
-        """The numbers of sections with which sums are done."""
-        return frozenset(sections[-1] for sections in by_outcome(self.sections)[-1])
-
-    @cached_property
     def word_fill(self) -> int:
         """Elements of a word in use."""
         return self._word_groups[1]
@@ -404,19 +178,6 @@ class Plan:
     def word_cycles(self) -> int:
         """Cycles that a word which a pass streams takes at least, whatever of it is used; 0 where there is no such."""
         return word_cycles(self._word_groups[0], self.cut.transposed, self.hardware)
-
-    def preparation_cycles(self, block: Block, chunk: Chunk) -> int:
-        """Cycles in which the vector unit prepares what a block needs, each way of it rounded up."""
-        sizes = block.sizes
-        key = chunk.numbers.start, sizes
-        if key not in self._prepared:
-            self._prepared[key] = sum(map(ceil, preparing(self.cut, chunk, sizes, self.hardware)))
-        return self._prepared[key]
-
-    @cached_property
-    def _prepared(self) -> dict[tuple[int, Sizes], int]:
-        """Few blocks differ, and a network has thousands."""
-        return {}
 
     @cached_property
     def _word_groups(self) -> tuple[int, int]:
@@ -429,7 +190,7 @@ class Plan:
         if self.tiling.span:
             every = row.extent, col.extent, self._word_groups[0]
             return [spanning(every, words) for words in portions(prod(every), self.tiling.span)]
-        return blocks_of(self.shape, self._word_groups[0], (self.tiling.rows, self.tiling.cols, self.tiling.groups))
+        return self.shape.blocks(self._word_groups[0], (self.tiling.rows, self.tiling.cols, self.tiling.groups))
 
     def patch(self, block: Block, chunk: Chunk) -> Patch:
         """What is filled of the ifmap for a block and a chunk."""
@@ -446,17 +207,11 @@ class Plan:
     """Lanes that take part; 0: as many as passes have rows."""
     fill: ClassVar[type[Inbound]] = Fill
 
-    @cached_property
-    def ifmap_apart(self) -> tuple[int, int]:
-        """Rows and columns of the ifmap from one strip to the next."""
-        row, col = self.shape.row, self.shape.col
-        return row.extent * row.stride, col.extent * col.stride
-
     def read(self, channels: Coordinates, patch: Patch, base: int) -> tuple[Part, Box]:
         """Ascending channels of a patch of the ifmap, one a lane, from word `base` on; and the box of it."""
         rows, cols = self.shape.row.coordinates(patch.rows), self.shape.col.coordinates(patch.cols)
         points = Patch(rows, cols, patch.groups)
-        return map_part(self.shape, self.word_fill, channels, points, self.ifmap_apart, base)
+        return self.shape.part(self.word_fill, channels, points, self.shape.ifmap_apart, base)
 
     def filled(
         self, group: int, chunk: Chunk, patch: Patch, places: range, filled: Patch, base: int
@@ -464,7 +219,8 @@ class Plan:
         """Some places of a patch that stands from word `base` on, each in all its copies; the boxes in strip 0."""
         row, col = self.shape.row, self.shape.col
         rows, cols = row.coordinates(filled.rows), col.coordinates(filled.cols)
-        items, first = self.map_items(rows, cols, filled.groups, self.ifmap_apart), base + patch.words_before(filled)
+        items = self.map_items(rows, cols, filled.groups, self.shape.ifmap_apart)
+        first = base + patch.words_before(filled)
         parts = tuple([
             Part(first + at * patch.words, place.first_lanes, self.lanes_of(place, group), items, self.word_fill)
             for at, place in ((at, chunk.places[at]) for at in places)
@@ -485,14 +241,14 @@ class Plan:
         return parts, boxes
 
     @cached_property
-    def stages(self) -> list[Stage]:
+    def stages(self) -> list[PlanStage]:
         """Blocks outside and the column folds kept inside, or the other way round; in these, chunk after chunk."""
         pairs = [*product(range(len(self.blocks)), portions(len(self.columns), self.tiling.kept_folds))]
         if self.tiling.loop_order != "block_major":
             pairs.sort(key=lambda pair: pair[1].start)
         of_chunks = by_outcome(self.sections)
         return [
-            Stage(group, block, fold, section)
+            PlanStage(group, block, fold, section)
             for group in range(self.shape.groups)
             for block, folds in pairs
             for of_chunk in of_chunks
@@ -502,7 +258,7 @@ class Plan:
 
     def walk(self, tap: Tap, block: Block, patch: Patch, by_tap: bool) -> Counters:
         """The grid points on which a tap stands: rows, then columns, then the word groups of each (paper Fig. 11)."""
-        return walk_of(self.shape, tap, block, patch, by_tap)
+        return self.shape.walk(tap, block, patch, by_tap)
 
     def reads(self, chunk: Chunk, block: Block, base: int) -> list[Feed]:
         """What each pass of a chunk reads of the patches at `base`: one lane group a run, by the walk of its tap."""
@@ -517,7 +273,7 @@ class Plan:
             for each in chunk.passes
         ]  # fmt: skip
 
-    def lanes_of(self, place: Place, group: int) -> tuple[Along, ...]:
+    def lanes_of(self, place: LanePlace, group: int) -> tuple[Along, ...]:
         """What differs from lane to lane of a place: the channel of a group, and the tap where each has its own."""
         by, at = group * self.shape.channels, place.channels
         lane = [Along(CHANNEL, shifted(at, by) if isinstance(at, range) else tuple([each + by for each in at]))]
@@ -531,29 +287,24 @@ class Plan:
 
         Strips lie `apart` (rows, cols) from one another.
         """
-        return map_items(self.shape, self.word_fill, rows, cols, groups, apart)
+        return self.shape.items(self.word_fill, rows, cols, groups, apart)
 
     # ---- what becomes of an outcome
-
-    @property
-    def strips_apart(self) -> tuple[int, int]:
-        """Rows and columns of the ofmap from one strip to the next."""
-        return self.shape.row.extent * self.shape.row.cell, self.shape.col.extent * self.shape.col.cell
 
     def results(self, block: Block) -> int:
         """Words that a pass over a block streams, and brings out of each column."""
         return block.words * self.shape.cell
 
-    def width(self, at: Columns) -> int:
+    def width(self, at: ColumnFold) -> int:
         """Columns of the array in use."""
         return len(at.channels)
 
-    def outputs(self, at: Columns, group: int, block: Block, base: int) -> tuple[Part, list[Box]]:
+    def outputs(self, at: ColumnFold, group: int, block: Block, base: int) -> tuple[Part, list[Box]]:
         """Which outputs stand in the results of a rectangular block, and the boxes that they make up in strip 0."""
         channels = shifted(at.channels, group * self.shape.out_channels)
-        part, box = map_part(self.shape, self.word_fill, channels, block, self.strips_apart, base)
+        part, box = self.shape.part(self.word_fill, channels, block, self.shape.ofmap_apart, base)
         return part, [box]
 
     def images(self, groups: range) -> range:
         """The images in a range of word groups; strips share the one word of a pixel."""
-        return images_of(self.shape, self.word_fill, groups)
+        return self.shape.images_of(self.word_fill, groups)

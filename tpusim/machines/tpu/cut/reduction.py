@@ -6,23 +6,24 @@ channel-first (paper sections III-IV, VII): a pass has a few taps over one porti
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import accumulate, groupby, pairwise
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple
 
 from tpusim.base.words import counted
-from tpusim.machines.tpu.cut.geometry import ConvShape
-from tpusim.machines.tpu.cut.stored import taps_on_chip
+from tpusim.machines.tpu.cut.blocks import neighbours, portions
+from tpusim.machines.tpu.cut.geometry import ConvShape, taps_on_chip
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.transfers import Coordinates
 
 Tap = tuple[int, int]
 
 
-class Run(NamedTuple):
+class TapRun(NamedTuple):
     """Array rows [first_lane, first_lane + channels) of a pass: `channels`, one a row, under one tap.
 
     Their words are those of place number `place` of the chunk.
@@ -40,12 +41,12 @@ class ReductionPass(NamedTuple):
     Where a block has several `outcome`s, each adds up passes of its own; a pass names its one by number.
     """
 
-    runs: tuple[Run, ...]
+    runs: tuple[TapRun, ...]
     rows: int
     outcome: int = 0
 
     @classmethod
-    def of(cls, runs: Sequence[Run], outcome: int = 0) -> ReductionPass:
+    def of(cls, runs: Sequence[TapRun], outcome: int = 0) -> ReductionPass:
         """The pass of some runs."""
         return cls(tuple(runs), runs[-1].first_lane + len(runs[-1].channels), outcome)
 
@@ -55,8 +56,7 @@ class ReductionPass(NamedTuple):
         return sorted({run.place for run in self.runs})
 
 
-@dataclass(frozen=True)
-class Place:
+class LanePlace(NamedTuple):
     """A patch of the ifmap in every lane: which channel stands in which.
 
     Attributes:
@@ -77,7 +77,7 @@ class Place:
 
 
 @lru_cache(maxsize=4096)
-def brought_by(places: tuple[Place, ...]) -> list[tuple[Tap, range]]:
+def brought_by(places: tuple[LanePlace, ...]) -> list[tuple[Tap, range]]:
     """What HBM hands out for places that are filled together: ranges of channels, tap by tap where lanes tell them
     apart; to all lanes of a place at once, to each place anew.
     """
@@ -108,7 +108,7 @@ class Chunk:
     """
 
     passes: tuple[ReductionPass, ...]
-    places: tuple[Place, ...]
+    places: tuple[LanePlace, ...]
     numbers: range
     scattered: bool = False
 
@@ -167,20 +167,13 @@ class Chunk:
         return bool(self.places[0].taps)
 
 
-def numbered(parts: Sequence[tuple[Sequence[ReductionPass], Sequence[Place]]]) -> tuple[Chunk, ...]:
+def numbered(parts: Sequence[tuple[Sequence[ReductionPass], Sequence[LanePlace]]]) -> tuple[Chunk, ...]:
     """Chunks of these passes and places, one after another."""
     ends = [0, *accumulate(len(passes) for passes, _ in parts)]
     return tuple(
         Chunk(tuple(passes), tuple(places), range(first, end))
         for (passes, places), (first, end) in zip(parts, pairwise(ends), strict=True)
     )
-
-
-def neighbours(ascending: Sequence[int]) -> list[range]:
-    """Numbers in ascending order, those that follow one another together."""
-    starts = [at for at, number in enumerate(ascending) if at == 0 or ascending[at - 1] != number - 1]
-    ends = [*starts[1:], len(ascending)]
-    return [range(ascending[start], ascending[end - 1] + 1) for start, end in zip(starts, ends, strict=True)]
 
 
 def most_together(passes: Sequence[ReductionPass], taps: int | None, channels: int | None) -> int:
@@ -197,88 +190,104 @@ def most_together(passes: Sequence[ReductionPass], taps: int | None, channels: i
     return next((size for size in sizes if all(fit(needs[at : at + size]) for at in range(0, len(needs), size))), 1)
 
 
-def portions_within(extent: int, part: int | None, most: int) -> tuple[range, ...]:
-    """`range(extent)` in portions of at most `most`, of which none reaches from one `part` into the next."""
-    part = part or extent
-    return tuple(
-        range(at, min(at + most, start + part, extent))
-        for start in range(0, extent, part)
-        for at in range(start, min(start + part, extent), most)
-    )
-
-
-def as_coordinates(values: Sequence[int]) -> Coordinates:
-    """Neighbours as a range, which is smaller than a table."""
-    together = range(values[0], values[0] + len(values))
-    return together if [*values] == [*together] else tuple(values)
-
-
 def stacked(taps: Sequence[Tap], channels: range, place: int, outcome: int = 0) -> ReductionPass:
     """A pass in which each of some taps has the channels of a place, one tap behind the other."""
-    runs = [Run(number * len(channels), tap, channels, place) for number, tap in enumerate(taps)]
+    runs = [TapRun(number * len(channels), tap, channels, place) for number, tap in enumerate(taps)]
     return ReductionPass.of(runs, outcome)
 
 
-class Cut(Protocol):
+@dataclass(frozen=True)
+class Cut(ABC):
     """A way to cut the reduction, as a grid of passes: `folds` row folds of `groups` groups each.
 
     Attributes:
         shape: what is cut: the convolution, or the same with channel groups in bundles.
-        folds: places that the whole reduction takes, where that can be told by counting; else 1.
-        together: groups that may be filled together; fewer than `groups` where each tap comes by itself.
-        row_folds: portions of K or of the channels, as people are told.
+        hardware: the machine whose policy says how.
         copies: whether lanes hold the ifmap so many times that their ports may bound its fill.
-        transposed: whether the vector unit transposes the words of a pixel for each pass, so that no lane needs a copy.
-        per_fold: channels that HBM hands out for all folds of a group together, roughly.
-        multi_tile: taps in a pass, at most.
-        stacked: what people are told of a pass.
-        ruled: the cut that the rule would make, where another is forced.
     """
-
-    @property
-    def shape(self) -> ConvShape: ...
-    @property
-    def folds(self) -> int: ...
-    @property
-    def groups(self) -> int: ...
-    @property
-    def together(self) -> int: ...
-    @property
-    def row_folds(self) -> int: ...
-    @property
-    def copies(self) -> bool: ...
-    @property
-    def transposed(self) -> bool: ...
-    @property
-    def per_fold(self) -> float: ...
-    @property
-    def multi_tile(self) -> int: ...
-    @property
-    def stacked(self) -> str: ...
-    @property
-    def ruled(self) -> Cut | None: ...
-    def __hash__(self) -> int: ...
-    def chunks(self, groups: int, folds: int) -> tuple[Chunk, ...]:
-        """The passes, some `groups` and `folds` at a time."""
-
-    def held(self, taps: int | None, channels: int | None) -> tuple[int | None, int | None]:
-        """The groups and folds on chip together, where at most `taps` and `channels` are to be; None: any."""
-
-    def folded(self, into: str) -> str:
-        """The portions that what goes `into` the layer is cut into, in words."""
-
-    def size_of(self, groups: int) -> str:
-        """So many groups, in words."""
-
-
-@dataclass(frozen=True)
-class TapGroups:
-    """Taps stacked in groups (multi-tile), times row folds; a fold is a place, in a copy for each tap stacked."""
 
     shape: ConvShape
     hardware: Hardware
-    copies = False
-    transposed = False
+    copies: ClassVar[bool] = False
+
+    @property
+    @abstractmethod
+    def groups(self) -> int:
+        """Groups of each row fold."""
+
+    @abstractmethod
+    def chunks(self, groups: int, folds: int) -> tuple[Chunk, ...]:
+        """The passes, some `groups` and `folds` at a time."""
+
+    @property
+    def folds(self) -> int:
+        """Places that the whole reduction takes, where that can be told by counting; else 1."""
+        return 1
+
+    @property
+    def together(self) -> int:
+        """Groups that may be filled together: all, or one where each tap is fetched for itself."""
+        return 1 if self.by_tap else self.groups
+
+    @property
+    def by_tap(self) -> bool:
+        """Whether each tap is fetched for itself, so that a lane holds the points of one only."""
+        return self.hardware.mapping.fetch == "per_tap" and self.shape.taps > 1
+
+    @property
+    def transposed(self) -> bool:
+        """Whether the vector unit transposes the words of a pixel for each pass, so that no lane needs a copy."""
+        return False
+
+    @property
+    def per_fold(self) -> float:
+        """Channels that HBM hands out for all folds of a group together, roughly."""
+        return self.shape.channels
+
+    @property
+    def ruled(self) -> Cut | None:
+        """The cut that the rule would make, where another is forced."""
+        return None
+
+    @cached_property
+    def whole(self) -> Chunk:
+        """The whole reduction as one chunk."""
+        (chunk,) = self.chunks(self.groups, self.folds)
+        return chunk
+
+    def held(self, taps: int | None, channels: int | None) -> tuple[int | None, int | None]:
+        """The groups and folds on chip together, where at most `taps` and `channels` are to be; None: any."""
+        return taps and self.groups, channels and self.folds
+
+    # ---- what people are told
+
+    @property
+    def row_folds(self) -> int:
+        """Portions of K or of the channels."""
+        return self.folds
+
+    @cached_property
+    def multi_tile(self) -> int:
+        """Taps in a pass, at most."""
+        return max(len({run.tap for run in each.runs}) for each in self.whole.passes)
+
+    @property
+    def stacked(self) -> str:
+        """What is told of the taps of a pass."""
+        return f"{self.multi_tile} stacked in a pass (multi-tile)" if self.multi_tile > 1 else ""
+
+    def folded(self, into: str) -> str:
+        """The portions that what goes `into` the layer is cut into, in words."""
+        return f"{counted(self.folds, 'row fold')} for {into}"
+
+    def size_of(self, groups: int) -> str:
+        """A number of groups, in words."""
+        return f"{counted(groups, 'group')} of taps"
+
+
+@dataclass(frozen=True)
+class TapGroups(Cut):
+    """Taps stacked in groups (multi-tile), times row folds; a fold is a place, in a copy for each tap stacked."""
 
     @cached_property
     def multi_tile(self) -> int:
@@ -308,27 +317,15 @@ class TapGroups:
         """Row folds."""
         return len(self._portions)
 
-    row_folds = folds
-
     @property
     def groups(self) -> int:
         """Groups of taps."""
         return len(self._stacks)
 
     @property
-    def together(self) -> int:
-        """All, or one where each tap is fetched for itself."""
-        return 1 if self._by_tap else self.groups
-
-    @property
     def per_fold(self) -> float:
         """The channels, or what a group has of them for each of its taps."""
-        return self.shape.channels * (self.multi_tile if self._by_tap else 1)
-
-    @property
-    def stacked(self) -> str:
-        """What is told of the taps of a pass."""
-        return f"{self.multi_tile} stacked in a pass (multi-tile)" if self.multi_tile > 1 else ""
+        return self.shape.channels * (self.multi_tile if self.by_tap else 1)
 
     def chunks(self, groups: int, folds: int) -> tuple[Chunk, ...]:
         """`groups` tap groups and `folds` row folds at a time: row folds outside, tap groups inside."""
@@ -343,28 +340,16 @@ class TapGroups:
         folds = channels and sum(fold.start < channels for fold in self._portions)
         return taps and most_together(self._chunk(self._stacks, range(1))[0], taps, None), folds
 
-    def folded(self, into: str) -> str:
-        """Row folds, in words."""
-        return f"{counted(self.folds, 'row fold')} for {into}"
-
-    def size_of(self, groups: int) -> str:
-        """So many groups, in words."""
-        return f"{counted(groups, 'group')} of taps"
-
-    def _chunk(self, stacks: Sequence[Sequence[Tap]], folds: range) -> tuple[list[ReductionPass], list[Place]]:
+    def _chunk(self, stacks: Sequence[Sequence[Tap]], folds: range) -> tuple[list[ReductionPass], list[LanePlace]]:
         held = [self._portions[fold] for fold in folds]
         passes = [stacked(taps, channels, place) for taps in stacks for place, channels in enumerate(held)]
         return passes, [self._place(stacks[0], channels) for channels in held]
 
-    def _place(self, taps: Sequence[Tap], channels: range) -> Place:
-        if not self._by_tap:
-            return Place(tuple(copy * len(channels) for copy in range(self.multi_tile)), channels)
+    def _place(self, taps: Sequence[Tap], channels: range) -> LanePlace:
+        if not self.by_tap:
+            return LanePlace(tuple(copy * len(channels) for copy in range(self.multi_tile)), channels)
         lanes = channels if len(taps) == 1 else (*channels,) * len(taps)
-        return Place((0,), lanes, tuple(tap for tap in taps for _ in channels))
-
-    @property
-    def _by_tap(self) -> bool:
-        return self.hardware.mapping.fetch == "per_tap" and self.shape.taps > 1
+        return LanePlace((0,), lanes, tuple(tap for tap in taps for _ in channels))
 
     @cached_property
     def _stacks(self) -> tuple[tuple[Tap, ...], ...]:
@@ -376,10 +361,10 @@ class TapGroups:
         if tile > width:
             rows = [[tap for row in rows for tap in row]]
         held = taps_on_chip(self.shape, self.hardware)
-        return tuple(tuple(row[at.start : at.stop]) for row in rows for at in portions_within(len(row), held, tile))
+        return tuple(tuple(row[at.start : at.stop]) for row in rows for at in portions(len(row), tile, held))
 
     @cached_property
-    def _portions(self) -> tuple[range, ...]:
+    def _portions(self) -> list[range]:
         """The channels of a group in portions of at most R, and of those that a block is to hold."""
         held = self.hardware.mapping.block.given.get("in_channels")
-        return portions_within(self.shape.channels, held, self.hardware.array.rows)
+        return portions(self.shape.channels, self.hardware.array.rows, held)

@@ -1,17 +1,25 @@
-"""How a layer is cut: the block of outputs held on chip, the loop order, the buffers; and what of it is given."""
+"""How a layer is cut: the block of outputs held on chip, the loop order, the buffers; and what of it is given.
+
+Behind that, what a unit of work demands of a machine: a pass over a block, a step of the vector unit, a transfer. Every
+choice of blocks is built of these demands.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from fractions import Fraction
+from math import prod
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.base.errors import CapacityError
-from tpusim.machines.tpu.cut.geometry import InStrips, MapAxis
-from tpusim.machines.tpu.cut.reduction import ReductionPass, portions_within
+from tpusim.machines.tpu.cut.blocks import portions
+from tpusim.machines.tpu.cut.geometry import ConvShape, InStrips, MapAxis
+from tpusim.machines.tpu.cut.reduction import Chunk, Cut, ReductionPass
+from tpusim.machines.tpu.definition import beat_of, ready_delay
 from tpusim.machines.tpu.description import Hardware
 
 Counts = NDArray[np.int64]
@@ -97,7 +105,7 @@ def col_folds(out_channels: int, hardware: Hardware) -> tuple[range, ...]:
     """The output channels of a group in portions of at most C, or of `block_n`, and of those of a given block."""
     wanted, cols = hardware.mapping.block_n, hardware.array.cols
     width = min(wanted, cols) if isinstance(wanted, int) else cols
-    return portions_within(out_channels, hardware.mapping.block.given.get("out_channels"), width)
+    return tuple(portions(out_channels, width, hardware.mapping.block.given.get("out_channels")))
 
 
 def weight_words(passes: tuple[ReductionPass, ...], hardware: Hardware) -> list[int]:
@@ -160,3 +168,105 @@ def wanted_by(hardware: Hardware) -> tuple[str, str]:
     if given := said(hardware):
         return f"the smallest tiling of the block that mapping.block gives ({given})", "give a smaller block"
     return "the smallest tiling", "choose smaller words or a larger array"
+
+
+# ---- what a unit of work demands of a machine
+
+Cycles: TypeAlias = Any  # a number, or an array of them: one a candidate
+
+BlockShape = tuple[int, int, int]
+"""Rows and columns of the outputs of a block, and its word groups."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What some work takes of each resource; numbers, or arrays with an entry for each candidate.
+
+    Attributes:
+        cycles: of the array or the vector unit.
+        bus: cycles in which bytes go over the bus of the HBM.
+        converted: cycles in which words are unpacked or packed on their way.
+        port: cycles of a lane's port, a word in each.
+    """
+
+    cycles: Cycles = 0
+    bus: Cycles = 0
+    converted: Cycles = 0
+    port: Cycles = 0
+
+    def __add__(self, other: Demand) -> Demand:
+        return Demand(
+            self.cycles + other.cycles, self.bus + other.bus, self.converted + other.converted, self.port + other.port
+        )
+
+    @property
+    def busiest(self) -> Cycles:
+        """Cycles of the busiest resource, if all are busy at once."""
+        return np.maximum(np.maximum(self.cycles, self.port), np.maximum(self.bus, self.converted))
+
+
+def step(words: int, operands: int, operations: int, elements: int, hardware: Hardware) -> Demand:
+    """A step of the vector unit that makes `words` of results, with some `elements` in use."""
+    beat = beat_of(operands, operations, elements, hardware)
+    return Demand(cycles=words * beat.period + beat.result_delay, port=words * (operands + 1))
+
+
+def delay_of(words: int, hardware: Hardware) -> int:
+    """Cycles before a block of the vector unit: its turn of the loop, and its words made ready."""
+    return hardware.sequencer.block_cycles + ready_delay(words, hardware)
+
+
+def summed(chunk: Chunk) -> list[tuple[ReductionPass, ...]]:
+    """The passes of a chunk that add up, outcome by outcome."""
+    return [chunk.passes[some.start - chunk.numbers.start : some.stop - chunk.numbers.start] for some in chunk.sums]
+
+
+# ---- what the vector unit does with a new patch of the ifmap before passes use it
+
+
+def preparing(cut: Cut, chunk: Chunk, sizes: BlockShape, hardware: Hardware) -> tuple[Fraction, Fraction]:
+    """Cycles to rotate what a block needs into further lane groups; and to lay it out anew, as far as passes do not
+    hide them (`mapping.entry: relaid`).
+
+    A word is put together by loads, one a cycle, in the first pass that wants it. They hide behind its stream but for
+    the loads that the pass needs besides: of weights, of sums, and of words that are put together for several lane
+    groups, which are written back in between.
+    """
+    cycles, (rows, cols, groups) = hardware.vector_unit.relayout_cycles, sizes
+    rotated, shape = rotating(cut, chunk, sizes, hardware.vector_unit.stack_cycles), cut.shape
+    if hardware.mapping.entry == "ready" or not cycles:
+        return rotated, Fraction(0)
+    word, words = hardware.vector_memory.word_elements, rows * cols * groups * shape.cell
+    streamed = -(-words // hardware.array.count) * word
+    again = words if any(len(place.first_lanes) > 1 for place in chunk.places) else 0
+    lanes, wanted = hardware.lanes, {run.channels[-1] for each in chunk.passes for run in each.runs}
+    # Words of a group, as wide as all lanes, that a pass of the chunk has wanted before.
+    seen = np.zeros((max(wanted) // lanes + 1, *patch(shape, chunk, sizes)), dtype=bool)
+    total, before = Fraction(0), 0
+    for number, each in zip(chunk.numbers, chunk.passes, strict=True):
+        for run in each.runs:
+            folds = slice(run.channels[0] // lanes, run.channels[-1] // lanes + 1)
+            at = _under(shape.row, run.tap[0], chunk.tap_rows, rows)
+            seen[folds, at, _under(shape.col, run.tap[1], chunk.tap_cols, cols)] = True
+        new = int(np.count_nonzero(seen)) - before
+        besides = -(-each.rows // word) + again + (words if number else 0)
+        total += max(new * groups * cycles + besides - streamed, Fraction(0)) if new else 0
+        before += new
+    return rotated, total
+
+
+def rotating(cut: Cut, chunk: Chunk, sizes: tuple[Cycles, Cycles, Cycles], a_word: Cycles) -> Cycles:
+    """Cycles to rotate what a block needs, padding too, into the lane groups of copies beyond the second."""
+    cycles = 0 * a_word if cut.transposed else chunk.rotations * a_word
+    return cycles and prod(patch(cut.shape, chunk, sizes)) * sizes[2] * cycles
+
+
+def _under(axis: MapAxis, tap: int, taps: range, outputs: int) -> slice:
+    """The grid points on which a tap stands, of those of a patch for several."""
+    first = axis.place(tap) - axis.places(taps).start
+    return slice(first, first + (outputs - 1) * axis.step + 1, axis.step)
+
+
+def patch(shape: ConvShape, chunk: Chunk, sizes: BlockShape) -> tuple[int, int]:
+    """Rows and columns of grid points, padding too."""
+    return shape.row.reach(sizes[0], chunk.tap_rows), shape.col.reach(sizes[1], chunk.tap_cols)

@@ -1,68 +1,79 @@
-"""What transfers take of the HBM bus: boxes of maps as lowerings stream them, and Programs as `hbm.layout` says."""
+"""What transfers take of the HBM bus: boxes of maps as lowerings stream them, and Programs as `hbm.layout` says.
+
+Of a map whose axes are turned, any axis of the tensor may be in lanes, in rows, columns and words of a block.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import product
-from math import prod
-from typing import NamedTuple
+from itertools import permutations, product
+from math import ceil, prod
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from tpusim.base.errors import CapacityError
-from tpusim.machines.tpu.cut.geometry import InStrips, shifted
+from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, IMAGE, ROW, Patch, shifted
+from tpusim.machines.tpu.cut.geometry import InStrips
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.program.moves import TransferRuns
+from tpusim.machines.tpu.program.moves import TransferRuns, regions_of_part
 from tpusim.machines.tpu.program.program import Explained, Program
-from tpusim.machines.tpu.program.transfers import Part, Tensor, Transfer
+from tpusim.machines.tpu.program.transfers import Along, Coordinates, Elements, Part, Tensor, Transfer
 from tpusim.machines.tpu.schedule import units
-from tpusim.memory.layout import AS_READ, HWCN, Box, Layouts, Region, Stored, axes_of
+from tpusim.memory.layout import AS_READ, HWCN, Box, Layouts, Region, Stored, axes_of, whole_bursts
+from tpusim.network.ops.moves import Taken
+
+T = TypeVar("T")
 
 
-class Moved(NamedTuple):
-    """Bytes, and the rectangles of the tensor that they are."""
-
-    bytes: int
-    regions: tuple[Region, ...]
+MovedBoxes: TypeAlias = tuple[int, tuple[Region, ...]]
+"""Bytes, and the rectangles of the tensor that they are."""
 
 
 class Traffic:
-    """What moves for boxes of maps that lie HWCN, whole bursts and padding included."""
+    """What moves for boxes of maps that lie HWCN, in the strips of a shape, whole bursts and padding included."""
 
-    def __init__(self, shape: InStrips, hardware: Hardware) -> None:
-        self.shape, self.hardware = shape, hardware
-        self._known: dict[tuple[str, Box], Moved] = {}
+    def __init__(self, hardware: Hardware, shape: InStrips | None = None) -> None:
+        self.hardware, self.strips = hardware, (shape.row.strips, shape.col.strips) if shape else (1, 1)
+        self._known: dict[tuple[str, Box], MovedBoxes] = {}
         self._stored: dict[str, Stored] = {}
 
-    def of(self, boxes: Iterable[Box], tensor: Tensor, apart: tuple[int, int]) -> Moved:
-        """What moves for boxes in every strip; strips lie `apart` (rows, cols) from one another."""
-        each = [self._of(box, tensor, apart) for box in boxes]
+    def moves(
+        self, tensor: Tensor, parts: tuple[Elements, ...], boxes: Iterable[Box], apart: tuple[int, int] = (0, 0)
+    ) -> units.Moves:
+        """A transfer of parts that are boxes in every strip; strips lie `apart` (rows, cols) from one another."""
+        each = [self._in_strips(box, tensor, apart) for box in boxes]
         if len(each) == 1:
-            return each[0]
-        return Moved(sum([moved for moved, _ in each]), tuple([region for _, regions in each for region in regions]))
+            return units.Moves(tensor, parts, *each[0])
+        regions = tuple([region for _, regions in each for region in regions])
+        return units.Moves(tensor, parts, sum([moved for moved, _ in each]), regions)
 
-    def moves(self, tensor: Tensor, held: tuple[Part, Box], apart: tuple[int, int]) -> units.Moves:
-        """A transfer of a part that is a box in each strip."""
-        part, box = held
-        return units.Moves(tensor, (part,), *self.of((box,), tensor, apart))
+    def numbers(self, tensor: Tensor, parts: tuple[Part, ...], count: int) -> units.Moves:
+        """A transfer of `count` numbers that lie one after another."""
+        size = count * (tensor.number_bytes or self.hardware.vector_memory.element_bytes)
+        return units.Moves(tensor, parts, whole_bursts(size, self.hardware.hbm.burst_bytes))
 
-    def _of(self, box: Box, tensor: Tensor, apart: tuple[int, int]) -> Moved:
+    def _in_strips(self, box: Box, tensor: Tensor, apart: tuple[int, int]) -> MovedBoxes:
         """For one, worked out once: a chunk comes many times."""
         key = tensor.name, box
         if key not in self._known:
-            (row, col), burst = (self.shape.row.strips, self.shape.col.strips), self.hardware.hbm.burst_bytes
             strips: tuple[Box, ...] = (box,)
-            if row * col > 1:
+            if self.strips != (1, 1):
                 strips = tuple([
                     box._replace(rows=shifted(box.rows, down * apart[0]), cols=shifted(box.cols, across * apart[1]))
-                    for down, across in product(range(row), range(col))
+                    for down, across in product(*map(range, self.strips))
                 ])  # fmt: skip
-            if tensor.name not in self._stored:
-                order, sizes = axes_of(HWCN), (self.hardware.vector_memory.element_bytes, burst)
-                padded = tensor.padded or tensor.shape
-                self._stored[tensor.name] = Stored(0, tensor.shape, padded, order, order, *sizes)
-            runs = map(self._stored[tensor.name].runs, strips)
-            self._known[key] = Moved(sum([each.moved(burst) for each in runs if each]), strips)
+            self._known[key] = self.moved(tensor, strips)
         return self._known[key]
+
+    def moved(self, tensor: Tensor, regions: tuple[Region, ...]) -> MovedBoxes:
+        """What moves for rectangles of a tensor; where it is no map, it lies as its axes follow one another."""
+        burst = self.hardware.hbm.burst_bytes
+        if tensor.name not in self._stored:
+            axes, sizes = tuple(range(len(tensor.shape))), (self.hardware.vector_memory.element_bytes, burst)
+            order = axes_of(HWCN) if len(axes) == len(HWCN) else axes
+            self._stored[tensor.name] = Stored(0, tensor.shape, tensor.padded or tensor.shape, order, order, *sizes)
+        runs = map(self._stored[tensor.name].runs, regions)
+        return sum([each.moved(burst) for each in runs if each]), regions
 
 
 # ---- Programs whose tensors lie in HBM as `hbm.layout` says, whichever lowering wrote them
@@ -70,8 +81,19 @@ class Traffic:
 
 def laid_out(lowered: Explained, hardware: Hardware) -> Explained:
     """The Program `in_layout`, and people are told of it. Raises CapacityError where the DRAM has too little room."""
-    _check_room(lowered[0], hardware)
     program, told = in_layout(lowered[0], hardware), lowered[1]
+    if device := hardware.hbm.dram:
+        # No less than what tensors take, quickly: their elements, and what is moved of what lies as it is read.
+        elements = sum(prod(each.padded or each.shape) for each in program.tensors)
+        moved = sum(step.hbm_bytes for step in lowered[0].steps if isinstance(step, Transfer))
+        wide = max([hardware.vector_memory.element_bytes, *(each.number_bytes or 0 for each in program.tensors)])
+        most = elements * wide + moved + len(program.tensors) * hardware.hbm.alignment_bytes
+        # Addresses beyond the DRAM would begin again at 0.
+        if most > device.capacity_bytes < (size := TransferRuns(program, hardware).size):
+            raise CapacityError(
+                f"its tensors take {size:,} B in HBM, and {device.name} has {device.capacity_bytes:,} B; "
+                "give hbm.device more rows or channels, or choose a smaller batch"
+            )
     if hardware.hbm.layout == Layouts():
         others = ", the filter as it is read" if any(each.name == "filter" for each in program.tensors) else ""
         words = f"feature maps lie {HWCN} in HBM{others}"
@@ -94,24 +116,6 @@ def in_layout(program: Program, hardware: Hardware) -> Program:
     return replace(program, steps=tuple(steps))
 
 
-def _check_room(program: Program, hardware: Hardware) -> None:
-    """Raise where all tensors together have no room in the DRAM: addresses beyond it would begin again at 0."""
-    device = hardware.hbm.dram
-    if device is None:
-        return
-    # No less than what tensors take, quickly: their elements, and what is moved of what lies as it is read.
-    elements = sum(prod(each.padded or each.shape) for each in program.tensors)
-    moved = sum(step.hbm_bytes for step in program.steps if isinstance(step, Transfer))
-    wide = max([hardware.vector_memory.element_bytes, *(each.number_bytes or 0 for each in program.tensors)])
-    if elements * wide + moved + len(program.tensors) * hardware.hbm.alignment_bytes <= device.capacity_bytes:
-        return
-    if (size := TransferRuns(program, hardware).size) > device.capacity_bytes:
-        raise CapacityError(
-            f"its tensors take {size:,} B in HBM, and {device.name} has {device.capacity_bytes:,} B; "
-            "give hbm.device more rows or channels, or choose a smaller batch"
-        )
-
-
 def _words(program: Program, moves: TransferRuns) -> Iterator[str]:
     """Which way each feature map and the filter lie, and how many bytes are moved for each that is wanted."""
     for tensor in (each for each in program.tensors if each.number_bytes is None):
@@ -119,3 +123,116 @@ def _words(program: Program, moves: TransferRuns) -> Iterator[str]:
         moved, wanted = sum(step.hbm_bytes for step in steps), sum(map(moves.wanted, steps))
         order = "as it is read" if moves.order(tensor.name) == AS_READ else moves.order(tensor.name)
         yield f"{tensor.name} lies {order}, {moved / max(wanted, 1):.3g} bytes moved for each that is wanted"
+
+
+# ---- maps whose axes are turned
+
+
+class Turn(NamedTuple):
+    """The axes of a tensor, [channel, row, col, image], that are lanes, rows, columns and words."""
+
+    lanes: int = 0
+    rows: int = 1
+    cols: int = 2
+    words: int = 3
+
+    def of(self, each: tuple[T, T, T, T]) -> tuple[T, T, T, T]:
+        """What belongs to axes of the tensor, as lanes, rows, columns and words."""
+        return each[self.lanes], each[self.rows], each[self.cols], each[self.words]
+
+    def placed(self, part: Part) -> Part:
+        """A part of lanes, rows, columns and words along the axes of the tensor."""
+        return _along(part, lambda each: each._replace(axis=self[each.axis]))
+
+    def boxes(self, part: Part, box: Box) -> tuple[Box, ...]:
+        """What of the tensor a part is, that is a box of lanes, rows, columns and words."""
+        return (Box(*(box[self.index(axis)] for axis in range(4))),)
+
+    @property
+    def in_lanes(self) -> str:
+        """What lanes have one of, in words."""
+        return ("channels", "rows", "columns", "images")[self.lanes]
+
+
+class PixelsInLanes(NamedTuple):
+    """Maps `width` wide, whose channels are rows, and whose rows and columns are in lanes, one after another."""
+
+    width: int
+
+    def of(self, shape: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
+        """A shape as lanes, rows, columns and words."""
+        channels, rows, cols, images = shape
+        return rows * cols, channels, 1, images
+
+    def placed(self, part: Part) -> Part:
+        """A part of lanes, rows, columns and words along the axes of the tensor."""
+        ((_, pixels),) = part.lane
+        # Columns first: neighbours among them are moved together.
+        lane = Along(COL, tuple(at % self.width for at in pixels)), Along(ROW, tuple(at // self.width for at in pixels))
+        axes = {ROW: CHANNEL, IMAGE: IMAGE}
+        items = tuple(each._replace(axis=axes[each.axis]) for each in part.items if each.axis in axes)
+        return part._replace(lane=lane, items=items)
+
+    def boxes(self, part: Part, box: Box) -> tuple[Box, ...]:
+        """What of the tensor a part is."""
+        return boxes_of(part)
+
+    @property
+    def in_lanes(self) -> str:
+        """What lanes have one of, in words."""
+        return "pixels"
+
+
+def turn_of(taken: Sequence[Taken], hardware: Hardware) -> Turn:
+    """The axes of what is moved in which the fewest words of lanes are empty; as they are, if that makes none more.
+
+    Elements of a word are evenly spaced in what is read.
+    """
+    sizes = [len(each.coordinates) for each in taken]
+    lanes, word = hardware.lanes, hardware.vector_memory.word_elements
+    turns = (Turn(*each) for each in permutations(range(4)) if isinstance(taken[each[IMAGE]].coordinates, range))
+    return min(turns, key=lambda turn: ceil(sizes[turn.lanes] / lanes) * ceil(sizes[turn.words] / word)
+               * sizes[turn.rows] * sizes[turn.cols])  # fmt: skip
+
+
+class TurnedMap(NamedTuple):
+    """How a map is moved: what of another is taken, and how its axes are turned."""
+
+    taken: Sequence[Taken]
+    turn: Turn
+
+    def made(self, shape: InStrips, portion: range, patch: Patch, base: int, fill: int) -> Part:
+        """A patch of what is made, a lane of `portion` each, with `fill` elements in a word."""
+        items = shape.items(fill, patch.rows, patch.cols, patch.groups, (0, 0))
+        return self.turn.placed(Part(base, (0,), (Along(CHANNEL, portion),), items, fill))
+
+    def read(self, made: Part) -> Part:
+        """What is read for a part of what is made."""
+        met: set[int] = set()
+
+        def taken(each: Along) -> Along:
+            (axis, coordinates), first = self.taken[each.axis], each.axis not in met
+            met.add(each.axis)
+            return Along(axis, _at(coordinates, each.coordinates, first))
+
+        return _along(made, taken)
+
+
+def boxes_of(part: Part) -> tuple[Box, ...]:
+    """The rectangles of a map that a part is."""
+    return tuple(Box(*region) for region in regions_of_part(part.lane, part.items, 4))
+
+
+def _at(coordinates: Sequence[int], places: Coordinates, first: bool) -> Coordinates:
+    """What is at places of an axis; of several counters of it the first begins where the axis does."""
+    if isinstance(coordinates, range):
+        start, step = coordinates.start * first, coordinates.step
+        if isinstance(places, range):
+            return range(start + step * places.start, start + step * places.stop, step * places.step)
+        return tuple(start + step * place for place in places)
+    return tuple(coordinates[place] for place in places)
+
+
+def _along(part: Part, change: Callable[[Along], Along]) -> Part:
+    lane, items = (tuple(map(change, counters)) for counters in (part.lane, part.items))
+    return part._replace(lane=lane, items=items)

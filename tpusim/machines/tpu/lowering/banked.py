@@ -19,19 +19,19 @@ from numpy.typing import NDArray
 from tpusim.base.errors import CapacityError, Problem
 from tpusim.base.units import SIZE
 from tpusim.base.words import counted
-from tpusim.machines.tpu.cut.geometry import ConvShape, MapAxis, padded, shape_of, shifted
-from tpusim.machines.tpu.cut.pace import Demand
-from tpusim.machines.tpu.cut.plan import Block, Patch, Plan
-from tpusim.machines.tpu.cut.reduction import Chunk, Cut, Place, ReductionPass, Run, Tap, numbered
-from tpusim.machines.tpu.cut.tiling import Counts, Tiling, wanted_by
+from tpusim.machines.tpu.cut.blocks import Block, Patch, padded, shifted
+from tpusim.machines.tpu.cut.geometry import MapAxis, shape_of
+from tpusim.machines.tpu.cut.plan import Plan
+from tpusim.machines.tpu.cut.reduction import Chunk, Cut, LanePlace, ReductionPass, Tap, TapRun, numbered
+from tpusim.machines.tpu.cut.tiling import Counts, Demand, Tiling, wanted_by
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.convolution import Cutting, draft_of, tilings_by
-from tpusim.machines.tpu.lowering.drafts import Draft
-from tpusim.machines.tpu.lowering.words import explanation_of
+from tpusim.machines.tpu.lowering.convolution import Cutting, draft_of
+from tpusim.machines.tpu.lowering.drafts import Draft, explanation_of
 from tpusim.machines.tpu.program.addresses import BankFeed, Counter, Counters, Feed, LaneGroup
 from tpusim.machines.tpu.program.program import Explanation
 from tpusim.machines.tpu.program.transfers import BankFill, BankPart
 from tpusim.machines.tpu.search.candidates import Candidates, Extents
+from tpusim.machines.tpu.search.search import tilings_of
 from tpusim.memory.layout import Box
 from tpusim.network.ops.array_op import ArrayOp
 
@@ -130,85 +130,40 @@ MAPS: dict[str, Callable[[PatchExtents, int], BankMap]] = {"window": window, "ch
 
 
 @dataclass(frozen=True)
-class FromBanks:
+class FromBanks(Cut):
     """Another cut, for rows that find any word where it stands: no copies, and a place for what a pass needs first.
 
     Of a block nothing is filled twice: all passes have its ifmap together.
     """
 
-    shape: ConvShape
-    hardware: Hardware
     cut: Cut
-    folds = 1
-    copies = False
-    transposed = False
-    ruled = None
 
     @property
     def groups(self) -> int:
         """Passes."""
-        return len(self._passes)
-
-    together = groups
-
-    @property
-    def row_folds(self) -> int:
-        """As without banks."""
-        return self.cut.row_folds
-
-    @property
-    def per_fold(self) -> float:
-        """Channels that HBM hands out."""
-        return self.shape.channels
-
-    @property
-    def multi_tile(self) -> int:
-        """As without banks."""
-        return self.cut.multi_tile
-
-    @property
-    def stacked(self) -> str:
-        """As without banks."""
-        return self.cut.stacked
-
-    def held(self, taps: int | None, channels: int | None) -> tuple[int | None, int | None]:
-        """All passes."""
-        return taps and self.groups, channels and self.folds
-
-    def folded(self, into: str) -> str:
-        """As without banks."""
-        return self.cut.folded(into)
-
-    def size_of(self, groups: int) -> str:
-        """As without banks."""
-        return self.cut.size_of(groups)
+        return len(self.cut.whole.passes)
 
     @cached_property
     def at_once(self) -> int:
         """Most channels that a pass reads."""
-        return max(len(_channels(each)) for each in self._passes)
+        return max(len(_channels(each)) for each in self.cut.whole.passes)
 
     def chunks(self, groups: int, folds: int) -> tuple[Chunk, ...]:
         """A single one, of all passes."""
-        return self._whole
+        return self._chunks
 
     @cached_property
-    def _passes(self) -> tuple[ReductionPass, ...]:
-        (chunk,) = self.cut.chunks(self.cut.groups, self.cut.folds)
-        return chunk.passes
-
-    @cached_property
-    def _whole(self) -> tuple[Chunk, ...]:
+    def _chunks(self) -> tuple[Chunk, ...]:
         """A run a row: each finds its words for itself."""
         place_of: dict[int, int] = {}
-        places: list[Place] = []
+        places: list[LanePlace] = []
         passes: list[ReductionPass] = []
-        for each in self._passes:
+        for each in self.cut.whole.passes:
             new = sorted(_channels(each) - place_of.keys())
             place_of.update(dict.fromkeys(new, len(places)))
-            places += [Place((0,), range(new[0], new[-1] + 1))] if new else []
+            places += [LanePlace((0,), range(new[0], new[-1] + 1))] if new else []
             rows = ((run.tap, channel) for run in each.runs for channel in run.channels)
-            runs = [Run(row, tap, range(at, at + 1), place_of[at]) for row, (tap, at) in enumerate(rows)]
+            runs = [TapRun(row, tap, range(at, at + 1), place_of[at]) for row, (tap, at) in enumerate(rows)]
             passes.append(ReductionPass.of(runs))
         return numbered([(passes, places)])
 
@@ -292,7 +247,7 @@ def convolved_from_banks(cutting: Cutting, layer: ArrayOp, batch: int, hardware:
     cut = FromBanks(from_lanes.shape, hardware, from_lanes)
 
     # Conflicts are left out of the choice.
-    ranks = tilings_by(cut, hardware, BankedCandidates)
+    ranks = tilings_of(cut, hardware, BankedCandidates)
     return [draft_of(BankedPlan(cut.shape, hardware, rank.tiling, cut), layer, rank, _explained) for rank in ranks]
 
 
@@ -351,9 +306,10 @@ class BankedCandidates(Candidates):
 
 
 def _explained(plan: BankedPlan, layer: ArrayOp) -> Explanation:
-    """What any plan tells of its lanes, which have no ifmap here, and of the banks."""
-    tiling, hardware = plan.tiling, plan.hardware
-    told = explanation_of(replace(plan, tiling=replace(tiling, ifmap_words=0)), layer)
+    """What the plan of the same cut tells of its lanes, which have no ifmap here; and of the banks."""
+    tiling, hardware, cut = plan.tiling, plan.hardware, plan.cut.cut
+    in_lanes = replace(tiling, chunk_taps=cut.groups, chunk_folds=cut.folds, ifmap_words=0)
+    told = explanation_of(Plan(plan.shape, hardware, in_lanes, cut), layer)
     memory, words = hardware.vector_memory, -(-tiling.ifmap_words // hardware.banks)
     held = f"; {tiling.ifmap_buffers} x {SIZE.format(words * hardware.word_bytes)} of ifmap in each" if words else ""
     banks = (

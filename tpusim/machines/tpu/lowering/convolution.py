@@ -1,6 +1,14 @@
 """Convolutions in blocks, passes and chunks, whichever way their reduction is cut: a `Plan` as units.
 
-Patches of the ifmap and sections of the weights come, passes go over blocks, sums of a block go.
+Patches of the ifmap and sections of the weights come, passes go over blocks, sums of a block go. A lowering of plain
+convolutions is a way to cut:
+
+* Channel-first implicit im2col (paper sections III-IV): every tap of the filter is a 1x1 convolution; its passes read
+  the ifmap where it lies, at shifted addresses. The lowered matrix never exists.
+* The same with bundles for groups: several channel groups stand side by side in the rows and columns of a pass. The
+  weights that would join a group's rows to another's columns are zero, and come from nowhere. Where no two groups fit,
+  it is channel-first.
+* Implicit GEMM and channel-last, whose passes end wherever they are full (`cut/dense`).
 """
 
 from __future__ import annotations
@@ -8,22 +16,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, cached_property, lru_cache, partial
+from itertools import accumulate
+from math import ceil
 from typing import Any, TypeAlias
 
-from tpusim.machines.tpu.cut.geometry import ConvShape, shape_of
-from tpusim.machines.tpu.cut.plan import Patch, Plan, even, growing
-from tpusim.machines.tpu.cut.reduction import Cut
-from tpusim.machines.tpu.cut.tiling import MOST_PIECES
+from tpusim.machines.tpu.cut.blocks import Patch, even, even_extents, growing
+from tpusim.machines.tpu.cut.dense import DENSE, Dense, DenseTaps, Transposed
+from tpusim.machines.tpu.cut.geometry import ConvShape, packed, shape_of
+from tpusim.machines.tpu.cut.plan import Plan, by_outcome
+from tpusim.machines.tpu.cut.reduction import Cut, TapGroups
+from tpusim.machines.tpu.cut.tiling import MOST_PIECES, col_folds, preparing
 from tpusim.machines.tpu.cut.traffic import Traffic
 from tpusim.machines.tpu.definition import frame_of, stream_clients
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.drafts import Draft
-from tpusim.machines.tpu.lowering.words import explanation_of
-from tpusim.machines.tpu.program.program import Explained, Explanation, Program, StepCounts
+from tpusim.machines.tpu.lowering.drafts import Draft, LeftTo, Lowering, explanation_of
+from tpusim.machines.tpu.program.program import Explanation, StepCounts
 from tpusim.machines.tpu.schedule.units import Area, Moves, Pass, Piece, Policy, SlotNeed, Touch, Unit, Units, beside
-from tpusim.machines.tpu.search.candidates import Candidates
 from tpusim.machines.tpu.search.search import Ranked, tilings_of
-from tpusim.memory.layout import whole_bursts
 from tpusim.network.ops.array_op import ArrayOp
 
 IFMAP, WEIGHTS, SUMS = range(3)
@@ -37,7 +46,7 @@ class Convolution(Units):
     """The stages of a plan as units; the passes of a section as acts."""
 
     def __init__(self, plan: Plan) -> None:
-        self.plan, self.traffic = plan, Traffic(plan.shape, plan.hardware)
+        self.plan, self.traffic = plan, Traffic(plan.hardware, plan.shape)
         self.word_fill, self.tensors = plan.word_fill, (plan.ifmap, plan.filter, plan.ofmap)
         # The first loads grow piece by piece, so that the first pass waits for little. A loop over blocks that drains
         # has one body for all of them, the first included.
@@ -51,6 +60,14 @@ class Convolution(Units):
         # read of it, as it comes again for other column folds; and the results of columns, which blocks have in common.
         self.patch = cache(lambda block, chunk: plan.patch(plan.blocks[block], plan.chunks[chunk]))
         self._reads = cache(lambda block, chunk, base: plan.reads(plan.chunks[chunk], plan.blocks[block], base))
+        # Cycles in which the vector unit prepares what a block needs, each way of it rounded up: few blocks differ.
+        self._prepared = cache(
+            lambda chunk, sizes: sum(map(ceil, preparing(plan.cut, plan.chunks[chunk], sizes, plan.hardware)))
+        )
+        # Passes with which sums begin, sections with which they are done; words of weights before those of each pass.
+        self._first_passes = frozenset(numbers.start for numbers in plan.chunks[0].sums)
+        self._last_sections = frozenset(sections[-1] for sections in by_outcome(plan.sections)[-1])
+        self._offsets = [*accumulate(plan.pass_words, initial=0)]
         first = plan.blocks[0].rectangles[0]
         self._results = cache(lambda group, fold: plan.outputs(plan.columns[fold], group, first, 0)[0])
 
@@ -96,22 +113,35 @@ class Convolution(Units):
                 SlotNeed("weights", (group, fold, number)),
                 SlotNeed("sums", (group, block, fold)),
             )
-            leaves = SUMS if number in plan.last_sections else -1
+            leaves = SUMS if number in self._last_sections else -1
             body = group, block, fold // kept, section.chunk
             yield Unit(needs, body, stage, len(section.numbers), leaves=leaves)
 
     def counted(self) -> StepCounts | None:
         """Passes, and transfers by the loads and the pieces for which there are folds or slots of the DMA queue."""
-        plan, tiling = self.plan, self.plan.tiling
-        blocks, folds = tiling.blocks, len(plan.col_folds)
-        transfers = blocks * len(plan.columns) + _ifmap_fills(plan) + _filter_fills(plan)
-        return StepCounts(plan.shape.groups * blocks * folds * len(plan.passes), plan.shape.groups * transfers)
+        plan, tiling, chunks, sections = self.plan, self.plan.tiling, len(self.plan.chunks), self.plan.sections
+        blocks, columns, folds = tiling.blocks, len(plan.columns), len(plan.col_folds)
+        # Of the ifmap for a channel group: its loads, by the pieces for which there are folds or slots of the queue.
+        loads, held = blocks * chunks, min(tiling.kept_folds, columns)
+        if chunks == 1 and (tiling.loop_order == "block_major" or blocks == 1):
+            held = columns
+        elif loads > tiling.ifmap_buffers:
+            loads *= -(-columns // tiling.kept_folds)
+        slots = (tiling.ifmap_buffers - 1) * held * -(-len(sections) * folds // (chunks * columns))
+        places = max((len(chunk.places) for chunk in plan.chunks if chunk.one_by_one), default=1)
+        ifmap = loads * min(MOST_PIECES, places if places > 1 else max(1, slots))
+        # Of the filter: its sections once, where they stay for all blocks, else for each.
+        together = columns if tiling.loop_order == "block_major" else min(tiling.kept_folds, columns)
+        again = 1 if together * len(sections) * folds <= tiling.filter_buffers * columns else blocks
+        weights = again * folds * sum(min(MOST_PIECES, len(section.numbers)) for section in sections)
+        transfers = plan.shape.groups * (blocks * columns + ifmap + weights)
+        return StepCounts(plan.shape.groups * blocks * folds * len(plan.passes), transfers)
 
     # ---- what comes
 
     def _ready(self, load: Load) -> int:
         _, block, chunk = load
-        return self.plan.preparation_cycles(self.plan.blocks[block], self.plan.chunks[chunk])
+        return self._prepared(chunk, self.plan.blocks[block].sizes)
 
     def cut_ifmap(self, load: Load, gaps: int, grows: bool) -> list[Piece]:
         """By places where they come one by one, else by rows: pieces share the rows that taps of both stand on."""
@@ -135,26 +165,20 @@ class Convolution(Units):
         if filled.words:
             (group, _, chunk), plan = load, self.plan
             parts, boxes = plan.filled(group, plan.chunks[chunk], patch, places, filled, base)
-            yield Moves(plan.ifmap, parts, *self.traffic.of(boxes, plan.ifmap, plan.ifmap_apart))
+            yield self.traffic.moves(plan.ifmap, parts, boxes, plan.shape.ifmap_apart)
 
     def _sections(self, load: Load, gaps: int, grows: bool) -> list[Piece]:
         """The weights of some passes in each piece; lane c takes those of array column c, W to a word."""
-        numbers = self.plan.sections[load[2]].numbers
-        return [
-            Piece(cut.start, numbers[cut.start : cut.stop], partial(self._weighted, load, cut))
-            for cut in _cuts(len(numbers), grows)
-        ]
-
-    def _weighted(self, load: Load, cut: range, base: int) -> Iterator[Moves]:
         plan, (group, fold, section) = self.plan, load
-        numbers, offsets, hardware = plan.sections[section].numbers, plan.weight_offsets, plan.hardware
-        some, at, first = numbers[cut.start : cut.stop], plan.columns[fold], base - offsets[numbers.start]
-        parts = tuple(
-            part for number in some for part in plan.weights.parts(at, group, number, first + offsets[number])
-        )
-        elements = plan.weights.count(at, group, some)
-        moved = whole_bursts(elements * hardware.vector_memory.element_bytes, hardware.hbm.burst_bytes)
-        yield Moves(plan.filter, parts, moved)
+        numbers, offsets, at = plan.sections[section].numbers, self._offsets, plan.columns[fold]
+
+        def weights(some: range, base: int) -> Iterator[Moves]:
+            firsts = ((number, base - offsets[numbers.start] + offsets[number]) for number in some)
+            parts = tuple(part for number, first in firsts for part in plan.weights(at, group, number, first))
+            yield self.traffic.numbers(plan.filter, parts, plan.weights_brought(at, group, some))
+
+        cuts = ((cut.start, numbers[cut.start : cut.stop]) for cut in _cuts(len(numbers), grows))
+        return [Piece(early, some, partial(weights, some)) for early, some in cuts]
 
     # ---- what is done with it, and what goes
 
@@ -166,7 +190,7 @@ class Convolution(Units):
         for number in section.numbers:
             size = plan.pass_words[number]
             yield Pass(
-                self._weights[number], self._data[number], SUMS, number in plan.first_passes,
+                self._weights[number], self._data[number], SUMS, number in self._first_passes,
                 weights, size, plan.passes[number].rows, cols, feeds[number - first], sums, words,
             )  # fmt: skip
             weights += size
@@ -181,45 +205,17 @@ class Convolution(Units):
             parts.append(part)
             boxes += held
             base += part.words
-        return Moves(plan.ofmap, tuple(parts), *self.traffic.of(boxes, plan.ofmap, plan.strips_apart))
+        return self.traffic.moves(plan.ofmap, tuple(parts), boxes, plan.shape.ofmap_apart)
 
 
 def _cuts(count: int, grows: bool) -> list[range]:
     return growing(count, -(-count // MOST_PIECES)) if grows else even(count, MOST_PIECES)
 
 
-def _ifmap_fills(plan: Plan) -> int:
-    """Fills of a channel group: the loads, by the pieces for which there are folds or slots of the DMA queue."""
-    tiling, chunks, columns = plan.tiling, len(plan.chunks), len(plan.columns)
-    loads, folds = tiling.blocks * chunks, min(tiling.kept_folds, columns)
-    if chunks == 1 and (tiling.loop_order == "block_major" or tiling.blocks == 1):
-        folds = columns
-    elif loads > tiling.ifmap_buffers:
-        loads *= -(-columns // tiling.kept_folds)
-    outcomes = len(plan.columns) // len(plan.col_folds)
-    slots = (tiling.ifmap_buffers - 1) * folds * -(-len(plan.sections) // (chunks * outcomes))
-    places = max((len(chunk.places) for chunk in plan.chunks if chunk.one_by_one), default=1)
-    pieces = places if places > 1 else max(1, slots)
-    return loads * min(MOST_PIECES, pieces)
-
-
-def _filter_fills(plan: Plan) -> int:
-    """Fills of a channel group: its sections once, where they stay for all blocks, else for each."""
-    tiling, columns, folds = plan.tiling, len(plan.columns), len(plan.col_folds)
-    together = columns if tiling.loop_order == "block_major" else min(tiling.kept_folds, columns)
-    again = 1 if together * len(plan.sections) * folds <= tiling.filter_buffers * columns else tiling.blocks
-    return again * folds * sum(min(MOST_PIECES, len(section.numbers)) for section in plan.sections)
-
-
 # ---- which drafts there are
 
 Cutting: TypeAlias = Callable[[ConvShape, Hardware], Cut]
 """How a lowering cuts the reduction of a convolution for a machine."""
-
-
-def is_a_product(layer: ArrayOp, batch: int) -> bool:
-    """Whether a layer is a matrix product, so that its ifmap is the lowered matrix already."""
-    return layer.convolution(batch)[0].is_a_product
 
 
 def convolved(cutting: Cutting, layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
@@ -241,11 +237,8 @@ def draft_of(
     plan: Plan, layer: ArrayOp, rank: Ranked, explained: Callable[[Any, ArrayOp], Explanation] = explanation_of
 ) -> Draft:
     """A plan that is told of as any is, unless it is otherwise; `rank` is its tiling's among others."""
-
-    def finish(program: Program) -> Explained:
-        return program, explained(plan, layer)
-
-    return Draft(partial(Convolution, plan), finish, plan.tiling.blocks, rank.least, rank.estimate)
+    told = partial(explained, plan, layer)
+    return Draft(partial(Convolution, plan), lambda each: (each, told()), rank.tiling.blocks, rank.least, rank.estimate)
 
 
 def plan_of(cutting: Cutting, layer: ArrayOp, batch: int, hardware: Hardware) -> Plan:
@@ -256,10 +249,67 @@ def plan_of(cutting: Cutting, layer: ArrayOp, batch: int, hardware: Hardware) ->
 def plans_of(cutting: Cutting, layer: ArrayOp, batch: int, hardware: Hardware) -> list[tuple[Plan, Ranked]]:
     """The plans that a simulation should choose from, with their tilings' ranks. Raises CapacityError."""
     cut = cutting(shape_of(layer, batch, hardware), hardware)
-    return [(Plan(cut.shape, hardware, rank.tiling, cut), rank) for rank in tilings_by(cut, hardware)]
+    return [(Plan(cut.shape, hardware, rank.tiling, cut), rank) for rank in tilings_of(cut, hardware)]
 
 
-@lru_cache(maxsize=1 << 10)
-def tilings_by(cut: Cut, hardware: Hardware, among: type[Candidates] = Candidates) -> tuple[Ranked, ...]:
-    """The tilings of what is cut to choose from. A layer is asked how many steps it takes before it is lowered."""
-    return tilings_of(cut.shape, hardware, cut, among)
+# ---- lowerings that are a way to cut
+
+
+def by_taps(shape: ConvShape, hardware: Hardware) -> Cut:
+    """What the policy says of a layer's taps; where there is nothing to stack, groups of one tap."""
+    mapping = hardware.mapping
+    if packed(shape, hardware):
+        return Transposed(shape, hardware)
+    if shape.taps > 1 and shape.channels % hardware.array.rows and mapping.multi_tile in DENSE:
+        return DenseTaps(shape, hardware)
+    return TapGroups(shape, hardware)
+
+
+@lru_cache(maxsize=1 << 12)
+def by_bundles(shape: ConvShape, hardware: Hardware) -> Cut:
+    """The cut of the bundles with the fewest passes for all groups; of several, the largest."""
+    array = hardware.array
+    room = max(1, min(array.rows // shape.channels, array.cols // shape.out_channels))
+    sizes = (size for size in reversed(even_extents(shape.groups)) if size <= room)
+
+    def passes(bundles: Cut) -> int:
+        columns = len(col_folds(bundles.shape.out_channels, hardware))
+        return bundles.shape.groups * columns * bundles.groups * bundles.folds
+
+    return min((by_taps(shape.bundled(size), hardware) for size in sizes), key=passes)
+
+
+CHANNEL_FIRST = Lowering(
+    "channel_first",
+    "implicit im2col, tap by tap: a pass multiplies all pixels by one tap of the filter, or by a few",
+    partial(convolved, by_taps),
+    banks=True,
+    instead={"conv_transpose2d": "stride_phases", "deform_conv2d": "deformable"},
+    rivals=("block_diagonal", "vector"),
+    ignores=frozenset({"transformation", "k_order"}),
+)
+PRODUCTS = LeftTo(CHANNEL_FIRST, lambda layer, batch: layer.convolution(batch)[0].is_a_product)
+"""Matrix products, whose ifmap is the lowered matrix already."""
+BLOCK_DIAGONAL = Lowering(
+    "block_diagonal",
+    "channel_first with several channel groups in a pass, side by side: grouped and depthwise layers",
+    partial(convolved, by_bundles),
+    banks=True,
+    left=LeftTo(CHANNEL_FIRST, lambda layer, batch: layer.convolution(batch)[0].groups == 1),
+    ignores=CHANNEL_FIRST.ignores,
+)
+_UNKNOWN_TO_DENSE = frozenset({"transformation", "multi_tile", "transposed_channels"})
+IMPLICIT_GEMM = Lowering(
+    "implicit_gemm",
+    "implicit im2col cut into passes of one length, wherever a tap of the filter ends",
+    partial(convolved, lambda shape, hardware: Dense(shape, hardware, hardware.mapping.k_order)),
+    banks=True,
+    ignores=_UNKNOWN_TO_DENSE,
+)
+CHANNEL_LAST = Lowering(
+    "channel_last",
+    "implicit im2col whose passes go through the taps of a channel, then of the next",
+    partial(convolved, partial(Dense, k_order="taps_fastest")),
+    banks=True,
+    ignores=_UNKNOWN_TO_DENSE | {"k_order"},
+)

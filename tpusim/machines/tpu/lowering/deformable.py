@@ -17,16 +17,16 @@ import numpy as np
 from tpusim.base.errors import UnsuitableError
 from tpusim.base.units import SIZE
 from tpusim.base.words import counted
-from tpusim.machines.tpu.cut.plan import CHANNEL, Block, Patch, Plan
+from tpusim.machines.tpu.cut.blocks import CHANNEL, Block, Patch
+from tpusim.machines.tpu.cut.geometry import padded_map
+from tpusim.machines.tpu.cut.plan import Plan
 from tpusim.machines.tpu.cut.reduction import Chunk
-from tpusim.machines.tpu.cut.stored import padded_map
 from tpusim.machines.tpu.definition import ready_delay
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.convolution import Convolution, Load
-from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, one_draft
+from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, explanation_of, one_draft
 from tpusim.machines.tpu.lowering.sampling import CORNERS, OPERATION, LaneRun, SampledTaps, kinds_of, sampling_of
-from tpusim.machines.tpu.lowering.vector_units import feed, in_turn
-from tpusim.machines.tpu.lowering.words import explanation_of
+from tpusim.machines.tpu.lowering.vector import feed, in_turn
 from tpusim.machines.tpu.program.addresses import ElementTable, Feed, LaneGroup, Picked, pointer_bytes, pointers_a_word
 from tpusim.machines.tpu.program.program import Constant, Explanation, Program
 from tpusim.machines.tpu.program.transfers import Along, Fill, Part, Tensor
@@ -36,12 +36,11 @@ from tpusim.machines.tpu.schedule.units import (
     Moves,
     Piece,
     SlotNeed,
-    Units,
     in_one,
     when_free,
     when_needed,
 )
-from tpusim.memory.layout import Box, Stored, whole_bursts
+from tpusim.memory.layout import Box
 from tpusim.network.ops.array_op import ArrayOp
 from tpusim.network.ops.deform_conv2d import DeformConv2d
 
@@ -93,15 +92,21 @@ class Sampled(Convolution):
         (ifmap, *others), copies = super().areas, self.copies
         pointers, blends = (self.tables_a_chunk * words for words in self.table_words)
         source = partial(Area, gaps=when_free)
+
+        def ready(key: Load) -> int:
+            block, chunk = self._band_of(key)
+            return ready_delay(self.band_size(block) * len(chunk.places), self.plan.hardware)
+
         return (
             replace(ifmap, gaps=when_needed, ready=None),
             *others,
-            source("bands", "ifmap", self.band_words, copies, ifmap.lanes, in_one(self._band), self._band_ready),
+            source("bands", "ifmap", self.band_words, copies, ifmap.lanes, in_one(self._band), ready),
             source("pointers", POINTERS, pointers, copies, 1, partial(self._kinds, self._pointers)),
             source("blends", BLEND, blends, copies, ifmap.lanes, partial(self._kinds, self._blends)),
         )
 
-    counted = Units.counted
+    def counted(self) -> None:
+        """By the queue: what is gathered is no part of the formula."""
 
     @cached_property
     def more(self) -> Mapping[str, Any]:
@@ -177,11 +182,6 @@ class Sampled(Convolution):
         _, block, fold = key
         return self.plan.blocks[block], self.plan.chunks[self._folds.index(fold)]
 
-    def _band_ready(self, key: Load) -> int:
-        """Cycles in which what has come is made ready for the vector unit."""
-        block, chunk = self._band_of(key)
-        return ready_delay(self.band_size(block) * len(chunk.places), self.plan.hardware)
-
     def _band(self, key: Load, base: int) -> Iterator[Moves]:
         """Whole rows, for each place."""
         plan, (block, chunk) = self.plan, self._band_of(key)
@@ -192,7 +192,7 @@ class Sampled(Convolution):
             parts.append(Part(base, (0,), (Along(CHANNEL, lanes),), items, plan.word_fill))
             boxes.append(Box(range(min(lanes), max(lanes) + 1), rows, cols, plan.images(block.groups)))
             base += parts[-1].words
-        yield Moves(self.ifmap, tuple(parts), *self.traffic.of(boxes, self.ifmap, (0, 0)))
+        yield self.traffic.moves(self.ifmap, tuple(parts), boxes)
 
     def _kinds(self, brings: Callable[..., Iterator[Moves]], key: TableKey, gaps: int, grows: bool) -> list[Piece]:
         """Kind by kind."""
@@ -204,8 +204,7 @@ class Sampled(Convolution):
         table = self.table(key.lanes[kind], self.patch(key.block, self._chunks[key]), base, kind)
         items = (Along(1, range(first, first + numbers.size)),)
         part = Part(table.base, (0,), (Along(0, range(1)),), items, table.per_word)
-        size, burst = pointer_bytes(self.plan.hardware), self.plan.hardware.hbm.burst_bytes
-        yield Moves(self.pointers, (part,), whole_bursts(numbers.size * size, burst))
+        yield self.traffic.numbers(self.pointers, (part,), numbers.size)
 
     def _blends(self, key: TableKey, kind: int, base: int) -> Iterator[Moves]:
         """To all lanes. Each gets those of its offset group and tap; HBM hands out what differs."""
@@ -218,12 +217,7 @@ class Sampled(Convolution):
         lane = tuple(Along(axis, every) for axis, every in enumerate(zip(*kinds, strict=True)))
         regions = tuple((range(og, og + 1), range(tap, tap + 1), *axes) for og, tap in dict.fromkeys(kinds))
         part = Part(base + kind * self.table_words[1], (0,), lane, items, fill)
-        # Blends lie as their axes follow one another.
-        order, burst = tuple(range(len(blend.shape))), self.plan.hardware.hbm.burst_bytes
-        element_bytes = self.plan.hardware.vector_memory.element_bytes
-        stored = Stored(0, blend.shape, blend.shape, order, order, element_bytes, burst)
-        moved = sum(runs.moved(burst) for runs in map(stored.runs, regions) if runs)
-        yield Moves(blend, (part,), moved, regions)
+        yield Moves(blend, (part,), *self.traffic.moved(blend, regions))
 
     # ---- gathering
 
@@ -270,7 +264,7 @@ def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
         says = f"this lowering is for deform_conv2d, not for {layer.op}"
         raise UnsuitableError(f"{says}; name it as the own lowering: of such layers")
     work = Sampled(*sampling_of(layer, batch, hardware))
-    return one_draft(lambda: work, partial(_explained, explanation_of(work.plan, layer), work))
+    return one_draft(work, partial(_explained, explanation_of(work.plan, layer), work))
 
 
 # ---- in words
@@ -286,7 +280,16 @@ def _explained(told: Explanation, work: Sampled, program: Program) -> Explanatio
     beside = work.band_words + work.tables_a_chunk * sum(work.table_words)
     words = SIZE.format(work.copies * beside * work.plan.hardware.word_bytes)
     memory = f"{told.aspects['memory']}; beside them {words} of bands of the ifmap and tables"
-    aspects = {"samples": _samples(work, program), "tables": _tables(work, program)}
+    # What the tables take of HBM.
+    names = {each.tensor for each in program.constants}
+    moved = sum(step.hbm_bytes for step in program.steps if isinstance(step, Fill) and step.tensor.name in names)
+    side = f", {cut.most_kinds} side by side" if cut.most_kinds > 1 else ""
+    more = 100 * moved / (program.use.hbm_read_bytes - moved)
+    tables = (
+        f"pointers of {pointer_bytes(plan.hardware)} B, one for each element and corner{side}, and the four weights of "
+        f"each; {SIZE.format(moved)} from HBM, {more:.3g} % more than without; worked out before the layer begins"
+    )
+    aspects = {"samples": _samples(work, program), "tables": tables}
     return replace(told, aspects={**told.aspects, "taps": taps, "memory": memory, **aspects})
 
 
@@ -303,19 +306,6 @@ def _samples(work: Sampled, program: Program) -> str:
     return (
         f"a word takes {beat.period} cycles, for {step.reads} reads and {counted(len(step.operands) - 1, 'operation')} "
         f"an element: {plan.word_fill} x 4 elements, how near each is, and pointers; gathered {again}"
-    )
-
-
-def _tables(work: Sampled, program: Program) -> str:
-    """What the tables take of HBM."""
-    names = {each.tensor for each in program.constants}
-    moved = sum(step.hbm_bytes for step in program.steps if isinstance(step, Fill) and step.tensor.name in names)
-    size, kinds = pointer_bytes(work.plan.hardware), work.cut.most_kinds
-    beside = f", {kinds} side by side" if kinds > 1 else ""
-    more = 100 * moved / (program.use.hbm_read_bytes - moved)
-    return (
-        f"pointers of {size} B, one for each element and corner{beside}, and the four weights of each; "
-        f"{SIZE.format(moved)} from HBM, {more:.3g} % more than without; worked out before the layer begins"
     )
 
 

@@ -1,8 +1,11 @@
-"""A lowering as its module tells of it, and the drafts that it makes of a layer: units that are not scheduled yet."""
+"""A lowering as its module tells of it, and the drafts that it makes of a layer: units that are not scheduled yet.
+
+Behind that, how a layer was lowered, in words and figures: what people are told of a `Plan`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -10,13 +13,19 @@ from typing import Any, NamedTuple
 
 from tpusim.base.errors import CapacityError, Problem, UnsuitableError
 from tpusim.base.memory import at_rest
+from tpusim.base.units import SIZE
+from tpusim.base.words import counted
+from tpusim.machines.tpu.cut.geometry import InStrips, by_filter_row
+from tpusim.machines.tpu.cut.plan import Plan
+from tpusim.machines.tpu.cut.tiling import Tiling, said
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.program import Explained, Explanation, Program, StepCounts
 from tpusim.machines.tpu.schedule.scheduler import planned, program_of
 from tpusim.machines.tpu.schedule.units import Units
 from tpusim.machines.tpu.sections import MappingPolicy
 from tpusim.network.ops.array_op import ArrayOp
-from tpusim.network.ops.op import Op
+from tpusim.network.ops.op import Op, Shape
+from tpusim.result.records import Blocking
 
 _SAID = {"array": "array", "vector": "vector unit"}
 """Units of a machine, in words."""
@@ -95,6 +104,7 @@ class Lowering:
         banks: whether it can read from banks.
         carries: what may ride on its results: "bias", "add", "finish".
         instead: by op, the lowering that this name means for it.
+        rivals: lowerings that a run weighs against this one unasked, for layers of several groups.
         left: layers that another lowering takes for it.
         least: gives cycles that no run can do without, before anything is lowered; 0: nothing is known.
         ignores: fields below `mapping` that change nothing.
@@ -109,6 +119,7 @@ class Lowering:
     banks: bool = False
     carries: frozenset[str] = frozenset({"bias", "add", "finish"})
     instead: Mapping[str, str] = field(default_factory=dict)
+    rivals: tuple[str, ...] = ()
     left: LeftTo | None = None
     least: Callable[[Any, int, Hardware], float] | None = None
     ignores: Callable[[Hardware], frozenset[str]] | frozenset[str] = frozenset()
@@ -137,10 +148,6 @@ class Lowering:
         """The first draft, scheduled. Raises as `ways`."""
         return self.drafts(layer, batch, hardware)[0].lower()
 
-    def planned(self, layer: Op, batch: int, hardware: Hardware) -> StepCounts:
-        """How many steps the longest of the drafts has. Raises as `ways`."""
-        return max(self.drafts(layer, batch, hardware), key=lambda draft: draft.blocks).planned
-
     def unused(self, hardware: Hardware) -> list[str]:
         """The fields below `mapping` that a machine sets and this lowering does not know."""
         ignored = self.ignores(hardware) if callable(self.ignores) else self.ignores
@@ -150,6 +157,150 @@ class Lowering:
         return [name for name in (*given, *(f"block.{name}" for name in mapping.block.given)) if name in ignored]
 
 
-def one_draft(units: Callable[[], Units], explained: Callable[[Program], Explanation]) -> list[Draft]:
+def one_draft(
+    units: Units, explained: Callable[[Program], Explanation], estimate: Callable[[], float] = float
+) -> list[Draft]:
     """The drafts of a lowering that leaves no choice, and tells of it when it has its Program."""
-    return [Draft(units, lambda program: (program, explained(program)))]
+    return [Draft(lambda: units, lambda program: (program, explained(program)), estimate=estimate)]
+
+
+# ---- what people are told
+
+
+_ORDERS = {
+    "block_major": "block by block, in each all output channels (block_major)",
+    "filter_major": "column fold by column fold, in each all blocks (filter_major)",
+}
+
+
+def explanation_of(plan: Plan, layer: ArrayOp, into: str = "") -> Explanation:
+    """What is told of the lowering of `layer`; `into` says what row folds divide, where those are not its channels."""
+    blocking, tiling, columns = blocking_of(plan), plan.tiling, len(plan.col_folds)
+    passes, block = len(plan.passes), f"a block of {counted(len(plan.col_folds[0]), 'output channel')}"
+    every = f"{passes * columns * len(plan.blocks) * plan.shape.groups:,}"
+    kept = min(tiling.kept_folds, columns)
+    drains = plan.hardware.sequencer.between_blocks == "drain" and kept > 1
+    body = f"; {'all' if kept == columns else kept} column folds in one body" if drains else ""
+    whole = "; each begins when its loads are whole" if plan.hardware.mapping.loads == "whole" else ""
+    cut = len(plan.sections) > len(plan.chunks)
+    part = f"; a filter buffer holds {tiling.section_passes} of {passes} passes" if cut else ""
+    areas = zip((plan.ifmap.name, "filter", "results"), tiling.buffers, strict=True)
+    aspects = {"taps": _taps(plan)} if layer.spatial else {}
+    aspects |= {
+        "folds": _folds(plan, layer, into),
+        "passes": f"{every}, of which {passes} add up to {block}" if passes > 1 else f"{every}, each for {block}",
+        "block": block_of(plan, blocking, layer),
+        **({"chunks": _chunks(plan)} if len(plan.chunks) > 1 else {}),
+        "order": _ORDERS[tiling.loop_order] + body + whole,
+        "words": words_of(plan, layer),
+        "memory": memory_of(areas, plan.hardware) + part,
+    }
+    return Explanation(plan.cut.multi_tile, blocking, dict(vars(tiling)), aspects)
+
+
+def blocking_of(plan: Plan) -> Blocking:
+    """How a layer was cut up, as the result tells it."""
+    folds = plan.cut.row_folds, len(plan.col_folds), len(plan.chunks)
+    return cut_up(plan.tiling, plan.shape, plan.shape.tensors.ofmap, plan.word_fill, *folds)
+
+
+def cut_up(
+    tiling: Tiling[int], shape: InStrips, ofmap: Shape, fill: int, row_folds: int, col_folds: int, chunks: int = 1
+) -> Blocking:
+    """The blocks of an ofmap [channel, row, col, image], of whose words `fill` elements are used, as a result tells."""
+    _, high, wide, images = ofmap
+    return Blocking(
+        rows=min(tiling.rows * shape.row.cell, high), cols=min(tiling.cols * shape.col.cell, wide),
+        images=min(tiling.groups * fill, images), blocks=tiling.blocks, row_folds=row_folds, col_folds=col_folds,
+        loop_order=tiling.loop_order, word_fill=fill, strips=shape.strips, chunks=chunks,
+    )  # fmt: skip
+
+
+def _taps(plan: Plan) -> str:
+    shape, stacked = plan.shape, plan.cut.stacked
+    rows, cols = shape.row.kernel, shape.col.kernel
+    # How often the channels of a group are there, and what a bundle is.
+    groups = f" in each of {shape.groups} groups" if shape.groups > 1 else ""
+    if shape.bundle > 1:
+        bundles = f", in each of {shape.groups} bundles" if shape.groups > 1 else ""
+        groups = f" of {shape.bundle} groups side by side{bundles}"
+    if rows * cols == 1:
+        return f"1, over {counted(shape.channels, 'channel')}{groups}"
+    own = "; each fetched for itself (per_tap)" if plan.chunks[0].by_tap and not plan.chunks[0].scattered else ""
+    each = f"{rows} x {cols} = {rows * cols}, each a 1 x 1 convolution over {counted(shape.channels, 'channel')}"
+    return each + groups + (f"; {stacked}" if stacked else "") + own
+
+
+def _folds(plan: Plan, layer: ArrayOp, into: str) -> str:
+    """Folds, and the rows and columns of the array in use: the mean over passes."""
+    (channels, out), shape, array, zeros = layer.folded, plan.shape, plan.hardware.array, ""
+    if shape.bundle > 1:
+        channels, out = counted(shape.channels, "input channel"), counted(shape.out_channels, "output channel")
+        zeros = f", and {100 / shape.bundle:.3g} % of its weights are a group's own, the others zero"
+    rows = sum(each.rows for each in plan.passes) / len(plan.passes)
+    cols = sum(map(plan.width, plan.columns)) / len(plan.columns)
+    filled = f"{rows:.4g} of {array.rows} rows and {cols:.4g} of {array.cols} columns"
+    folds = counted(len(plan.col_folds), "column fold")
+    return f"{plan.cut.folded(into or channels)}, {folds} for {out}; a pass fills {filled}{zeros}"
+
+
+def block_of(plan: Plan, blocking: Blocking, layer: Op) -> str:
+    """How large a block is, what of the ifmap comes for it, and what was given of it."""
+    shape, blocks = plan.shape, counted(blocking.blocks, "block")
+    if layer.spatial and not plan.tiling.span:
+        return outputs_of(blocking, shape.tensors.ofmap, shape, plan.hardware)
+    held = f"{counted(blocking.images, layer.counted_by)} of input; {blocks} for all {shape.images}"
+    if layer.spatial:
+        held = f"{counted(plan.blocks[0].words, 'word')} a lane, wherever a row of the map ends; {blocks} for all"
+    return held + besides_of(shape, plan.hardware)
+
+
+def besides_of(shape: InStrips, hardware: Hardware) -> str:
+    """What more of the ifmap comes for a block than taps touch, and what is given of a block, if anything is."""
+    between = any(axis.pitch < replace(axis, whole=False).pitch for axis in (shape.row, shape.col))
+    more = "; the points between those that its stride touches come, too (window)" if between else ""
+    return more + (f"; given: {wanted}" if (wanted := said(hardware)) else "")
+
+
+def outputs_of(blocking: Blocking, ofmap: Shape, shape: InStrips, hardware: Hardware) -> str:
+    """How many outputs a block has, and of how many it is a part; and what more comes for it."""
+    _, high, wide, images = ofmap
+    strips = f" in each of {blocking.strips} strips" if blocking.strips > 1 else ""
+    held = f"{blocking.rows} x {blocking.cols} outputs{strips} of {counted(blocking.images, 'image')}"
+    held = f"{held}; {counted(blocking.blocks, 'block')} for all {high} x {wide} of {counted(images, 'image')}"
+    return held + besides_of(shape, hardware)
+
+
+def _chunks(plan: Plan) -> str:
+    """How the reduction is cut: the sums stay on chip, what is summed comes and goes."""
+    tiling, cut = plan.tiling, plan.cut
+    size = cut.size_of(tiling.chunk_taps) if tiling.chunk_taps < cut.groups else counted(tiling.chunk_folds, "row fold")
+    kept = counted(min(tiling.kept_folds, len(plan.col_folds)), "column fold")
+    row = ", one filter row at a time (row_windows)" if by_filter_row(plan.shape, plan.hardware) else ""
+    return f"the reduction comes in {len(plan.chunks):,} chunks of {size}{row}, while the sums of {kept} stay on chip"
+
+
+def words_of(plan: Plan, layer: Op) -> str:
+    """What a word holds."""
+    relaid = plan.hardware.mapping.entry == "relaid"
+    free = "" if plan.hardware.vector_unit.relayout_cycles else " in no time (relayout_cycles)"
+    how = f"; the ifmap arrives in another layout, and is laid out anew{free}" if relaid else ""
+    return used_of(plan.word_fill, plan.shape, layer, plan.hardware) + how
+
+
+def used_of(fill: int, shape: InStrips, layer: Op, hardware: Hardware) -> str:
+    """How much of a word is used, and for what."""
+    images, word = counted(fill // shape.strips, layer.counted_by), hardware.vector_memory.word_elements
+    held = f"{shape.strips} strips of {images}" if shape.strips > 1 else images
+    return f"{fill} of {counted(word, 'element')} used: {held}"
+
+
+def memory_of(areas: Iterable[tuple[str, tuple[int, int]]], hardware: Hardware) -> str:
+    """What of the vector memory is set aside for what: words of each slot, and how many, 0 where there is but one."""
+    held = [(name, words, count) for name, (words, count) in areas if words]
+    parts = (
+        f"{f'{count} x ' if count else ''}{SIZE.format(words * hardware.word_bytes)} of {name}"
+        for name, words, count in held
+    )
+    total = SIZE.format(sum(words * max(count, 1) for _, words, count in held) * hardware.word_bytes)
+    return f"{total} of {SIZE.format(hardware.vector_memory.capacity_bytes)} a lane: {', '.join(parts)}"

@@ -11,40 +11,38 @@ some outputs, a copy for each tap. Rows that outputs share are brought once, as 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, lru_cache, partial
 from itertools import product
+from typing import NamedTuple
 
 from tpusim.base.errors import CapacityError
 from tpusim.base.units import SIZE
 from tpusim.base.words import counted
-from tpusim.machines.tpu.cut.geometry import ConvShape, MapAxis, shape_of, shifted
-from tpusim.machines.tpu.cut.plan import CHANNEL, Block, Patch, Plan, halves, portions, taps_of, walk_of
-from tpusim.machines.tpu.cut.reduction import Tap, TapGroups, neighbours
-from tpusim.machines.tpu.cut.stored import padded_map
+from tpusim.machines.tpu.cut.blocks import CHANNEL, Block, Patch, alike, halves, neighbours, portions, shifted
+from tpusim.machines.tpu.cut.dense import OnChip
+from tpusim.machines.tpu.cut.geometry import ConvShape, MapAxis, padded_map, shape_of
+from tpusim.machines.tpu.cut.plan import Plan
+from tpusim.machines.tpu.cut.reduction import Tap, TapGroups
 from tpusim.machines.tpu.cut.tiling import too_small, word_groups
 from tpusim.machines.tpu.cut.traffic import Traffic
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering import channel_first
-from tpusim.machines.tpu.lowering.convolution import Convolution, convolved, is_a_product, tilings_by
-from tpusim.machines.tpu.lowering.dense import OnChip
-from tpusim.machines.tpu.lowering.drafts import Draft, LeftTo, Lowering
-from tpusim.machines.tpu.lowering.words import explanation_of
+from tpusim.machines.tpu.lowering.convolution import PRODUCTS, Convolution, convolved
+from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, explanation_of
 from tpusim.machines.tpu.program.addresses import Counters, Feed, LaneGroup
-from tpusim.machines.tpu.program.program import Explained, Explanation, Program
-from tpusim.machines.tpu.program.transfers import Along, Coordinates, Fill, Part, Spill, Tensor, Transfer
+from tpusim.machines.tpu.program.program import Explanation, Program
+from tpusim.machines.tpu.program.transfers import Along, Fill, Part, Spill, Tensor, Transfer
 from tpusim.machines.tpu.schedule.units import Act, Area, Moves, Piece, Policy, SlotNeed, Unit, Units, one_ahead_if_free
 from tpusim.machines.tpu.search.candidates import least_words
-from tpusim.machines.tpu.search.search import Ranked
+from tpusim.machines.tpu.search.search import Ranked, tilings_of
 from tpusim.memory.layout import Box, whole_bursts
-from tpusim.network.ops.array_op import ArrayOp, Conv2d
+from tpusim.network.ops.array_op import ArrayOp
 
 SLACK = 1.02
 """Among windows that cost so much more than the best, the smallest is taken: the product has use for the memory."""
 
 
-@dataclass(frozen=True, slots=True)
-class RollingWindow:
+class RollingWindow(NamedTuple):
     """The extents of a unit: outputs by rows and columns, word groups, taps, and portions of the channels.
 
     Attributes:
@@ -68,8 +66,7 @@ class RollingWindow:
         return self.portions * self.depth * self.pitch
 
 
-@dataclass(frozen=True, slots=True)
-class WindowUnit:
+class WindowUnit(NamedTuple):
     """Outputs whose lowered rows are written together, for some taps and portions of the channels.
 
     Rows of the ring are numbered on and on; grid row 0 would be number `origin`. Those in `live` are read, and those
@@ -93,7 +90,7 @@ def channel_portions(shape: ConvShape, hardware: Hardware) -> list[range]:
 
 def tap_chunks(shape: ConvShape, taps: int) -> list[tuple[Tap, ...]]:
     """The taps, that number of them at a time."""
-    every = taps_of(shape)
+    every = shape.every_tap
     return [every[part.start : part.stop] for part in portions(len(every), taps)]
 
 
@@ -133,22 +130,18 @@ LEAST_WORDS = 1
 @lru_cache(maxsize=1 << 14)
 def window_of(shape: ConvShape, hardware: Hardware, words: int) -> RollingWindow | None:
     """The smallest window of those that cost little more than the cheapest within `words`; None where none fits."""
-    for windows in _ways(shape, hardware):
+    groups, _ = word_groups(shape.word_images, hardware.vector_memory.word_elements)
+    every, number = len(shape.every_tap), len(channel_portions(shape, hardware))
+    # Better ones first: all taps together and all channels, then fewer; whole rows, then narrower parts of them.
+    together = sorted({every, shape.col.kernel, 1}, reverse=True), sorted({number, 1}, reverse=True)
+    for taps, held, cols in product(*together, halves(shape.col.extent)):
+        extents = product(halves(shape.row.extent), halves(groups), (2, 1))
+        windows = (_window(shape, rows, cols, images, taps, held, ahead) for rows, images, ahead in extents)
         costs = [(_cost(shape, hardware, each), each) for each in windows if each.words <= words]
         if costs:
             most = SLACK * min(cost for cost, _ in costs)
             return min((each for cost, each in costs if cost <= most), key=lambda each: each.words)
     return None
-
-
-def _ways(shape: ConvShape, hardware: Hardware) -> Iterator[list[RollingWindow]]:
-    """Better ones first: all taps together and all channels, then fewer; whole rows, then narrower parts of them."""
-    groups, _ = word_groups(shape.word_images, hardware.vector_memory.word_elements)
-    every, number = len(taps_of(shape)), len(channel_portions(shape, hardware))
-    for taps, held in product(sorted({every, shape.col.kernel, 1}, reverse=True), sorted({number, 1}, reverse=True)):
-        for cols in halves(shape.col.extent):
-            extents = product(halves(shape.row.extent), halves(groups), (2, 1))
-            yield [_window(shape, rows, cols, images, taps, held, ahead) for rows, images, ahead in extents]
 
 
 def _window(shape: ConvShape, rows: int, cols: int, groups: int, taps: int, held: int, ahead: int) -> RollingWindow:
@@ -178,7 +171,7 @@ def _cost(shape: ConvShape, hardware: Hardware, window: RollingWindow) -> float:
     """Cycles of the bus, roughly: what is brought and written, and for each unit a turn, or two where it must wait."""
     row, col, memory = shape.row, shape.col, hardware.vector_memory
     groups, fill = word_groups(shape.word_images, memory.word_elements)
-    words = len(taps_of(shape)) * row.extent * col.extent
+    words = len(shape.every_tap) * row.extent * col.extent
     for taps in tap_chunks(shape, window.taps):
         words += len(row.stored(range(row.extent), span(taps, 0))) * _wide(col, taps, window.cols)
     elements = words * groups * fill * shape.groups * shape.channels
@@ -201,7 +194,6 @@ class Transformation(Units):
         portions: the channels, as many at a time as there are lanes.
         word_groups: words of a pixel.
         copies: lane groups that hold the same channels, to spill as many taps at once: as few as need no more turns.
-        apart: ifmap rows and columns from one strip to the next.
         tensors: none, as the units of the product name them all.
         policy: the rows of a unit come before those of the unit ahead go, where the window has room for both.
     """
@@ -212,12 +204,11 @@ class Transformation(Units):
     def __init__(self, shape: ConvShape, plan: Plan, window: RollingWindow) -> None:
         self.shape, self.plan, self.window, ifmap = shape, plan, window, shape.tensors.ifmap
         self.ifmap = Tensor("ifmap", ifmap, converted=True, padded=padded_map(ifmap, plan.hardware))
-        self.traffic, self.word_fill = Traffic(plan.shape, plan.hardware), plan.word_fill
+        self.traffic, self.word_fill = Traffic(plan.hardware, plan.shape), plan.word_fill
         self.portions = channel_portions(shape, plan.hardware)
         self.word_groups, _ = word_groups(shape.word_images, plan.hardware.vector_memory.word_elements)
         room = max(1, plan.hardware.lanes // len(self.portions[0]))
         self.copies = -(-window.taps // -(-window.taps // room))
-        self.apart = shape.row.extent * shape.row.stride, shape.col.extent * shape.col.stride
 
     @cached_property
     def windows(self) -> list[WindowUnit]:
@@ -246,7 +237,7 @@ class Transformation(Units):
         channels = range(unit.portions[0].start, unit.portions[-1].stop)
         rows, cols = self._rows(unit, unit.new), self.shape.col.coordinates(self._cols(unit))
         box = Box(channels, rows, cols, self.plan.images(unit.groups))
-        yield Moves(self.ifmap, tuple(self._filled(unit, base)), *self.traffic.of([box], self.ifmap, self.apart))
+        yield self.traffic.moves(self.ifmap, tuple(self._filled(unit, base)), [box], self.shape.ifmap_apart)
 
     def _filled(self, unit: WindowUnit, base: int) -> Iterator[Part]:
         """What is new to a unit, in every copy."""
@@ -256,7 +247,7 @@ class Transformation(Units):
             lane = (Along(CHANNEL, channels),)
             for some in self._runs(unit):
                 at = base + (number * self.window.depth + some.start % self.window.depth) * pitch
-                items = self.plan.map_items(self._rows(unit, some), cols, unit.groups, self.apart)
+                items = self.plan.map_items(self._rows(unit, some), cols, unit.groups, self.shape.ifmap_apart)
                 yield Part(at, first_lanes, lane, items, fill)
 
     def _runs(self, unit: WindowUnit) -> Iterator[range]:
@@ -280,37 +271,26 @@ class Transformation(Units):
 
     def _spilled(self, unit: WindowUnit, base: int) -> Iterator[Part]:
         """The lowered rows of a unit's outputs: for each portion of the channels some taps at a time."""
-        apart = self.shape.row.extent, self.shape.col.extent
         for number, channels in enumerate(unit.portions):
             ring = base + number * self.window.depth * self.window.pitch
             for at in range(0, len(unit.taps), self.copies):
                 taps = unit.taps[at : at + self.copies]
-                lane = (Along(CHANNEL, self._lowered_rows(taps, channels)),)
+                # The row of the lowered matrix that each lane holds: those of a channel group stand together.
+                held = [k for tap in taps for k in self.shape.ks(tap, channels)]
+                step = held[1] - held[0] if len(held) > 1 else 1
+                even = range(held[0], held[0] + step * len(held), step)
+                lane = (Along(CHANNEL, even if held == [*even] else tuple(held)),)
                 for rows in self._laps(unit, taps):
                     # A lane group a tap; each walks the grid points on which its tap stands.
                     patterns = (self._pattern(unit, tap, rows, ring) for tap in taps)
                     lanes = len(channels)
                     feed = Feed(tuple(LaneGroup(n * lanes, lanes, pattern) for n, pattern in enumerate(patterns)))
-                    items = self.plan.map_items(rows, unit.cols, unit.groups, apart)
+                    items = self.plan.map_items(rows, unit.cols, unit.groups, self.shape.ofmap_apart)
                     yield Part(0, (0,), lane, items, self.plan.word_fill, feed)
 
-    def _lowered_rows(self, taps: tuple[Tap, ...], channels: range) -> Coordinates:
-        """The row of the lowered matrix that each lane holds: those of a channel group stand together."""
-        size, width = self.shape.channels, self.shape.col.kernel
-        every = width * self.shape.row.kernel
-        rows = [(c // size * every + i * width + j) * size + c % size for i, j in taps for c in channels]
-        step = rows[1] - rows[0] if len(rows) > 1 else 1
-        even = range(rows[0], rows[0] + step * len(rows), step)
-        return even if rows == [*even] else tuple(rows)
-
-    def _laps(self, unit: WindowUnit, taps: tuple[Tap, ...]) -> Iterator[range]:
+    def _laps(self, unit: WindowUnit, taps: tuple[Tap, ...]) -> list[range]:
         """A unit's rows of outputs, cut where one of the taps comes to the end of the ring."""
-        first = unit.rows.start
-        for row in unit.rows[1:]:
-            if any(self._lap(unit, tap, row) != self._lap(unit, tap, row - 1) for tap in taps):
-                yield range(first, row)
-                first = row
-        yield range(first, unit.rows.stop)
+        return [rows for rows, _ in alike(unit.rows, lambda row: [self._lap(unit, tap, row) for tap in taps])]
 
     def _lap(self, unit: WindowUnit, tap: Tap, row: int) -> int:
         """How often the ring was full before the row on which a tap stands for an output; padding goes with what is
@@ -325,7 +305,7 @@ class Transformation(Units):
         depth, pitch, lap = self.window.depth, self.window.pitch, self._lap(unit, tap, rows.start)
         held = range(max(lap * depth, unit.live.start), min((lap + 1) * depth, unit.live.stop))
         patch = Patch(shifted(held, -unit.origin), self._cols(unit), unit.groups)
-        walk = walk_of(self.shape, tap, Block(rows, unit.cols, unit.groups), patch, by_tap=False)
+        walk = self.shape.walk(tap, Block(rows, unit.cols, unit.groups), patch, by_tap=False)
         down, *others = walk.counters
         return Counters(ring + held.start % depth * pitch, (down._replace(stride=pitch), *others))
 
@@ -336,10 +316,10 @@ class Transformation(Units):
         """Rows of the lowered matrix that follow one another are written together."""
         window = self.windows[unit.about]
         parts = tuple(self._spilled(window, base))
-        images, apart = self.plan.images(window.groups), (self.shape.row.extent, self.shape.col.extent)
+        images = self.plan.images(window.groups)
         lowered = neighbours(sorted({row for part in parts for row in part.lane[0].coordinates}))
         boxes = (Box(rows, window.rows, window.cols, images) for rows in lowered)
-        return Moves(self.plan.ifmap, parts, *self.traffic.of(boxes, self.plan.ifmap, apart))
+        return self.traffic.moves(self.plan.ifmap, parts, boxes, self.shape.ofmap_apart)
 
     def last_of(self, filled: Patch) -> int:
         """The place of the last unit that writes any of these outputs."""
@@ -364,7 +344,8 @@ SHARE = 4
 
 
 def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
-    """Blocks of the product; or of the lowered matrix on chip.
+    """Blocks of the product, beside which the ifmap is transformed, or before it in the same words; or blocks of the
+    lowered matrix on chip.
 
     Raises:
         CapacityError: when window and product do not fit the vector memories.
@@ -372,29 +353,24 @@ def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
     if hardware.mapping.transformation == "on_chip":
         return convolved(OnChip, layer, batch, hardware)
 
-    def draft(work: Transformation, rank: Ranked) -> Draft:
-        def finish(program: Program) -> Explained:
-            return program, _explained(work, program, layer)
-
-        return Draft(partial(_Explicit, work), finish, work.plan.tiling.blocks, rank.least, rank.estimate)
-
-    return [draft(work, rank) for work, rank in _works(*layer.convolution(batch), hardware)]
-
-
-def _works(conv: Conv2d, images: int, hardware: Hardware) -> list[tuple[Transformation, Ranked]]:
-    """The transformation beside the product, or before it in the same words; of each tiling of the product."""
     # What is transformed may lie in any way, and the lowered matrix lies as it is read.
-    hardware = hardware.with_entry("ready")
+    hardware, (conv, images) = hardware.with_entry("ready"), layer.convolution(batch)
     product = shape_of(conv.product, images, hardware)
-    shape = shape_of(conv, images, hardware).in_strips_of(product)
-    cut, before = TapGroups(product, hardware), hardware.mapping.transformation == "before"
-    if before:
-        ranks, window = tilings_by(cut, hardware), window_of(shape, hardware, hardware.capacity_words)
+    shape, cut = shape_of(conv, images, hardware).in_strips_of(product), TapGroups(product, hardware)
+    if hardware.mapping.transformation == "before":
+        ranks, window = tilings_of(cut, hardware), window_of(shape, hardware, hardware.capacity_words)
         assert window is not None
     else:
         ranks, window = _side_by_side(shape, cut, hardware)
-    plans = [(Plan(product, hardware, rank.tiling, cut, LOWERED), rank) for rank in ranks]
-    return [(Transformation(shape, plan, window), rank) for plan, rank in plans]
+
+    def draft(rank: Ranked) -> Draft:
+        work = Transformation(shape, Plan(product, hardware, rank.tiling, cut, LOWERED), window)
+        told = partial(_explained, work, layer)
+        return Draft(
+            partial(_Explicit, work), lambda each: (each, told(each)), rank.tiling.blocks, rank.least, rank.estimate
+        )
+
+    return [draft(rank) for rank in ranks]
 
 
 def _side_by_side(shape: ConvShape, cut: TapGroups, hardware: Hardware) -> tuple[tuple[Ranked, ...], RollingWindow]:
@@ -404,10 +380,10 @@ def _side_by_side(shape: ConvShape, cut: TapGroups, hardware: Hardware) -> tuple
         if window is not None:
             left = hardware.vector_memory.capacity_bytes - window.words * hardware.word_bytes
             try:
-                return tilings_by(cut, hardware.with_capacity(left)), window
+                return tilings_of(cut, hardware.with_capacity(left)), window
             except CapacityError:
                 continue
-    raise too_small(LEAST_WORDS + least_words(cut.shape, hardware, cut), hardware)
+    raise too_small(LEAST_WORDS + least_words(cut, hardware), hardware)
 
 
 class _Explicit(Convolution):
@@ -419,7 +395,8 @@ class _Explicit(Convolution):
         self.before = work.plan.hardware.mapping.transformation == "before"
         self.tensors = work.ifmap, *self.tensors
 
-    counted = Units.counted
+    def counted(self) -> None:
+        """By the queue: units of the transformation are no part of the formula."""
 
     def needs(self, filled: Patch) -> tuple[SlotNeed, ...]:
         return (SlotNeed(LOWERED, self.work.last_of(filled)),)
@@ -428,7 +405,7 @@ class _Explicit(Convolution):
 # ---- in words
 
 
-def _explained(work: Transformation, program: Program, layer: ArrayOp) -> Explanation:
+def _explained(work: Transformation, layer: ArrayOp, program: Program) -> Explanation:
     """The product's explanation, and how its ifmap comes about."""
     rows = counted(work.plan.ifmap.shape[0] // work.shape.groups, "row") + " of the lowered matrix"
     told = explanation_of(work.plan, layer, rows)
@@ -436,28 +413,23 @@ def _explained(work: Transformation, program: Program, layer: ArrayOp) -> Explan
     before = work.plan.hardware.mapping.transformation == "before"
     memory = f"{told.aspects['memory']}; {window} of window for the ifmap{' in the same words' if before else ''}"
     row, col, channels = work.shape.row, work.shape.col, work.shape.channels
-    copies = f"{row.kernel} x {col.kernel} = {work.shape.taps} copies of {counted(channels, 'channel')}"
+    taps = f"{row.kernel} x {col.kernel} = {work.shape.taps} copies of {counted(channels, 'channel')}"
     groups = f" in each of {work.shape.groups} groups" if work.shape.groups > 1 else ""
+    # What the window does, and when.
+    held, when = work.window, f"transformed {'before' if before else 'beside'} the product"
+    rolls = f"{held.rows} x {held.cols} of {row.extent} x {col.extent} outputs at a time"
+    copies = f", {work.copies} copies at once" if work.copies > 1 else ""
+    again = "" if held.taps == work.shape.taps else f"; the ifmap comes for {held.taps} taps"
+    shared = again_of(work.shape, held)
+    halos = f"; columns that parts share come again, {100 * shared:.1f} % more" if shared else ""
     own = {
-        "taps": f"{copies}: {rows}{groups}",
-        "window": _rolled(work, before),
+        "taps": f"{taps}: {rows}{groups}",
+        "window": f"{when}: {rolls}{copies}{again}{halos}",
         "lowered": _read(work, program),
     }
     choices = {f"window_{name}": getattr(work.window, name) for name in ("rows", "cols", "groups", "taps", "depth")}
     aspects = {**own, **{name: text for name, text in told.aspects.items() if name not in own}, "memory": memory}
     return replace(told, choices={**told.choices, **choices}, aspects=aspects)
-
-
-def _rolled(work: Transformation, before: bool) -> str:
-    """What the window does, and when."""
-    window, shape = work.window, work.shape
-    when = f"transformed {'before' if before else 'beside'} the product"
-    rolls = f"{window.rows} x {window.cols} of {shape.row.extent} x {shape.col.extent} outputs at a time"
-    copies = f", {work.copies} copies at once" if work.copies > 1 else ""
-    again = "" if window.taps == shape.taps else f"; the ifmap comes for {window.taps} taps"
-    shared = again_of(shape, window)
-    halos = f"; columns that parts share come again, {100 * shared:.1f} % more" if shared else ""
-    return f"{when}: {rolls}{copies}{again}{halos}"
 
 
 def _read(work: Transformation, program: Program) -> str:
@@ -476,15 +448,12 @@ _IGNORED = frozenset({
 })  # fmt: skip
 
 
-def _ignored(hardware: Hardware) -> frozenset[str]:
-    on_chip = hardware.mapping.transformation == "on_chip"
-    return _IGNORED - {"row_windows", "entry", "block_k", "block.taps"} if on_chip else _IGNORED
-
-
+_KNOWN = frozenset({"row_windows", "entry", "block_k", "block.taps"})
+"""Fields of these that change what is done on chip."""
 EXPLICIT = Lowering(
     "explicit",
     "im2col proper: the lowered matrix is written, to HBM unless told otherwise, and then multiplied",
     ways,
-    left=LeftTo(channel_first.CHANNEL_FIRST, is_a_product),
-    ignores=_ignored,
+    left=PRODUCTS,
+    ignores=lambda hardware: _IGNORED - (_KNOWN if hardware.mapping.transformation == "on_chip" else frozenset()),
 )

@@ -27,10 +27,8 @@ from tpusim.machines.tpu.cut.plan import Plan
 from tpusim.machines.tpu.cut.reduction import Cut
 from tpusim.machines.tpu.cut.tiling import Counts, Tiling
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering import channel_first
-from tpusim.machines.tpu.lowering.convolution import Convolution, draft_of, is_a_product, tilings_by
-from tpusim.machines.tpu.lowering.drafts import Draft, LeftTo, Lowering
-from tpusim.machines.tpu.lowering.words import explanation_of
+from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST, PRODUCTS, Convolution, by_taps, draft_of
+from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, explanation_of
 from tpusim.machines.tpu.program.addresses import (
     AddressTable,
     Counter,
@@ -49,7 +47,7 @@ from tpusim.machines.tpu.program.transfers import Along, Fill, Inbound, Part, Te
 from tpusim.machines.tpu.schedule.scheduler import Ring, Tenancy
 from tpusim.machines.tpu.schedule.units import Area
 from tpusim.machines.tpu.search.candidates import Candidates
-from tpusim.machines.tpu.search.search import Ranked
+from tpusim.machines.tpu.search.search import Ranked, tilings_of
 from tpusim.memory.layout import whole_bursts
 from tpusim.network.ops.array_op import ArrayOp
 from tpusim.network.ops.fused import BIAS
@@ -57,10 +55,10 @@ from tpusim.network.ops.fused import BIAS
 NAME = "pointers"
 """What the tensor is called, and its buffers."""
 
-Walk: TypeAlias = Counters | AddressTable
+PlainWalk: TypeAlias = Counters | AddressTable
 """Where a pattern goes, counters from word 0 on."""
 
-Key: TypeAlias = tuple[int, tuple[Walk, ...]]
+PointedWalks: TypeAlias = tuple[int, tuple[PlainWalk, ...]]
 """What tells two tables of pointers apart: the words that share pointers, and where each lane group goes."""
 
 
@@ -96,7 +94,7 @@ class Pointed:
         self.per_word, self.bytes = pointers_a_word(hardware), pointer_bytes(hardware)
         self.known = {feed: table_of(feed) for feed in dict.fromkeys(step.reads for step in program.streams)}
         self.keys = [self.known[step.reads] for step in program.streams]
-        self.tables: dict[Key, NDArray[np.int64]] = {}
+        self.tables: dict[PointedWalks, NDArray[np.int64]] = {}
         for key in dict.fromkeys(self.keys):
             walks = (walked(walk) for walk in key[1])
             self.tables[key] = np.stack([encoded(addresses, ~stored) for stored, addresses in walks], axis=1)
@@ -142,7 +140,21 @@ class Pointed:
         steps: list[Step] = []
         at: dict[int, int] = {}
         filled: dict[Tenancy, int] = {}
-        passes = zip(self._feeds(), self.uses, strict=True)
+        uses = iter(self.uses)
+
+        @cache
+        def feed(reads: Feed, slot: int) -> Feed:
+            """What passes that read so read through pointers of a table in a slot."""
+            repeat, _ = key = self.known[reads]
+            pixels, together = self.tables[key].shape
+            table = PointerTable(self.bases[slot], pixels, together, self.per_word, repeat)
+            stored = np.count_nonzero(self.tables[key] % 2 == 0, axis=0).tolist()
+            groups = []
+            for which, group in enumerate(reads.groups):
+                base = group.pattern.base if isinstance(group.pattern, Counters) else 0
+                groups.append(group._replace(pattern=Pointers(table, which, base, stored[which])))
+            return Feed(tuple(groups))
+
         for index, step in enumerate(self.without.steps):
             for load, fill in before[index]:
                 filled[load] = len(steps)
@@ -150,28 +162,10 @@ class Pointed:
             at[index] = len(steps)
             step = step.renumbered(at)
             if isinstance(step, Stream):
-                reads, load = next(passes)
-                step = replace(step, after=(*step.after, filled[load]), reads=reads)
+                load = next(uses)
+                step = replace(step, after=(*step.after, filled[load]), reads=feed(step.reads, load.base))
             steps.append(step)
         return tuple(steps)
-
-    def _feeds(self) -> list[Feed]:
-        """What each pass reads now."""
-
-        @cache
-        def feed(reads: Feed, slot: int) -> Feed:
-            key = self.known[reads]
-            numbers = self.tables[key]
-            pixels, together = numbers.shape
-            table = PointerTable(self.bases[slot], pixels, together, self.per_word, key[0])
-            stored = np.count_nonzero(numbers % 2 == 0, axis=0).tolist()
-            groups = []
-            for which, group in enumerate(reads.groups):
-                base = group.pattern.base if isinstance(group.pattern, Counters) else 0
-                groups.append(group._replace(pattern=Pointers(table, which, base, stored[which])))
-            return Feed(tuple(groups))
-
-        return [feed(step.reads, load.base) for step, load in zip(self.without.streams, self.uses, strict=True)]
 
 
 def places(tables: Sequence[int], base: int, hardware: Hardware) -> tuple[list[int], int]:
@@ -194,7 +188,7 @@ def places(tables: Sequence[int], base: int, hardware: Hardware) -> tuple[list[i
     return [base + at * largest for at in range(count)], count * largest
 
 
-def table_words(key: Key, words: int, hardware: Hardware) -> int:
+def table_words(key: PointedWalks, words: int, hardware: Hardware) -> int:
     """Words of the table of a pass over that many words."""
     repeat, walks = key
     return -(-(words // repeat) * len(walks) // pointers_a_word(hardware))
@@ -218,9 +212,9 @@ def _brought(program: Program) -> list[int]:
 # ---- what a pass reads, apart from where it begins
 
 
-def table_of(feed: Feed) -> Key:
+def table_of(feed: Feed) -> PointedWalks:
     """The table that a pass would read by."""
-    walks: list[Walk] = []
+    walks: list[PlainWalk] = []
     for group in feed.groups:
         pattern = group.pattern
         if not isinstance(pattern, Counters | AddressTable):
@@ -233,7 +227,7 @@ def table_of(feed: Feed) -> Key:
     return 1, tuple(walks)
 
 
-def _shared(walk: Walk) -> int:
+def _shared(walk: PlainWalk) -> int:
     """Neighbouring words that a pixel's pointer stands for: the last counter, if it only counts words."""
     if not isinstance(walk, Counters) or walk.window is not None or len(walk.counters) < 2:
         return 1
@@ -269,7 +263,22 @@ class WithPointers(Convolution):
         """Fills of pointers among the transfers: one a table where all of them fit, else as the passes come."""
         steps, plan = super().counted(), self.plan
         assert steps
-        sizes, read = _tables(plan)
+        # The words of each table, and which ones the passes of a block and a chunk read.
+        sizes: list[int] = []
+        tables: dict[PointedWalks, int] = {}
+        known: dict[Hashable, list[int]] = {}
+        read: dict[tuple[int, int], list[int]] = {}
+        for (at, block), (number, chunk) in product(enumerate(plan.blocks), enumerate(plan.chunks)):
+            # Blocks read alike where taps of the first column and of the first row are walked alike.
+            patch, (rows, cols) = plan.patch(block, chunk), (chunk.tap_rows, chunk.tap_cols)
+            taps = (*((row, cols[0]) for row in rows), *((rows[0], col) for col in cols))
+            kind = number, tuple([plan.walk(tap, block, patch, chunk.by_tap)._replace(base=0) for tap in taps])
+            if kind not in known:
+                keys = [table_of(feed) for feed in plan.reads(chunk, block, 0)]
+                new = (key for key in dict.fromkeys(keys) if key not in tables)
+                sizes += [table_words(key, block.words, plan.hardware) for key in new]
+                known[kind] = [tables.setdefault(key, len(tables)) for key in keys]
+            read[at, number] = known[kind]
         bases, _ = places(sizes, plan.tiling.words, plan.hardware)
         if len(bases) == len(sizes):
             return steps._replace(transfers=steps.transfers + len(sizes))
@@ -281,39 +290,16 @@ class WithPointers(Convolution):
         return steps._replace(transfers=steps.transfers + len({*loaded(wanted, len(bases))}))
 
 
-def _tables(plan: Plan) -> tuple[list[int], dict[tuple[int, int], list[int]]]:
-    """The words of each table, and which ones the passes of a block and a chunk read."""
-    sizes: list[int] = []
-    tables: dict[Key, int] = {}
-    known: dict[Hashable, list[int]] = {}
-    read: dict[tuple[int, int], list[int]] = {}
-    for (at, block), (number, chunk) in product(enumerate(plan.blocks), enumerate(plan.chunks)):
-        # Blocks read alike where taps of the first column and of the first row are walked alike.
-        patch, (rows, cols) = plan.patch(block, chunk), (chunk.tap_rows, chunk.tap_cols)
-        taps = (*((row, cols[0]) for row in rows), *((rows[0], col) for col in cols))
-        kind = number, tuple([plan.walk(tap, block, patch, chunk.by_tap)._replace(base=0) for tap in taps])
-        if kind not in known:
-            keys = [table_of(feed) for feed in plan.reads(chunk, block, 0)]
-            sizes += [table_words(key, block.words, plan.hardware) for key in dict.fromkeys(keys) if key not in tables]
-            known[kind] = [tables.setdefault(key, len(tables)) for key in keys]
-        read[at, number] = known[kind]
-    return sizes, read
-
-
 def plans_of(layer: ArrayOp, batch: int, hardware: Hardware) -> list[tuple[Plan, Ranked]]:
     """The plans of such tilings, with their ranks."""
-    cut = channel_first.cut(shape_of(layer, batch, hardware), hardware)
-    return [(Plan(cut.shape, hardware, rank.tiling, cut), rank) for rank in _found(cut, hardware)]
-
-
-def _found(cut: Cut, hardware: Hardware) -> tuple[Ranked, ...]:
     pointers_a_word(hardware)
+    cut, ranks = by_taps(shape_of(layer, batch, hardware), hardware), tuple[Ranked, ...]()
     with suppress(CapacityError):
-        counted_on = tilings_by(cut, hardware)
-        words = [each.tiling.words + int(_pointer_words(cut, each.tiling, hardware)) for each in counted_on]
-        if max(words) <= hardware.capacity_words:
-            return counted_on
-    return tilings_by(cut, hardware, _PointedCandidates)
+        ranks = tilings_of(cut, hardware)
+    words = [each.tiling.words + int(_pointer_words(cut, each.tiling, hardware)) for each in ranks]
+    if not ranks or max(words) > hardware.capacity_words:
+        ranks = tilings_of(cut, hardware, _PointedCandidates)
+    return [(Plan(cut.shape, hardware, rank.tiling, cut), rank) for rank in ranks]
 
 
 class _PointedCandidates(Candidates):
@@ -354,7 +340,7 @@ def _explained(told: Explanation, pointed: Pointed, plan: Plan) -> Explanation:
         f"{counted(len(pointed.fills), 'initialisation')} of {counted(len(pointed.tables), 'table')}, "
         f"{SIZE.format(pointed.hbm_bytes)} from HBM, {more:.2f} % more than without",
     ]
-    if all(plan.tiling != each.tiling for each in tilings_by(plan.cut, hardware)):
+    if all(plan.tiling != each.tiling for each in tilings_of(plan.cut, hardware)):
         words.append("with counters the blocks would be others")
     aspects = {**told.aspects, "pointer": "; ".join(words)}
     return replace(told, choices={**told.choices, **choices}, aspects=aspects)
@@ -364,6 +350,6 @@ INDIRECT = Lowering(
     "indirect",
     "channel_first whose every address is read from a table of pointers",
     ways,
-    left=LeftTo(channel_first.CHANNEL_FIRST, is_a_product),
-    ignores=channel_first.CHANNEL_FIRST.ignores,
+    left=PRODUCTS,
+    ignores=CHANNEL_FIRST.ignores,
 )

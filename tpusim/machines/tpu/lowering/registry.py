@@ -18,22 +18,25 @@ if TYPE_CHECKING:
     from tpusim.network.ops.op import Op
 
 
-_OTHERS = {
-    "channel_last": "lowering.dense", "implicit_gemm": "lowering.dense", "stride_phases": "lowering.transposed",
-    "zero_insertion": "lowering.transposed", "winograd_2": "tiles.winograd", "winograd_4": "tiles.winograd",
-    "fft": "tiles.fft",
-}  # fmt: skip
-"""Lowerings in a module of another name, or in another room."""
-_NAMES = (
-    "channel_first", "channel_last", "explicit", "implicit_gemm", "indirect", "block_diagonal", "vector", "vector_ops",
-    "vector_rows", "winograd_2", "winograd_4", "fft", "stride_phases", "zero_insertion", "deformable",
-)  # fmt: skip
-LOWERINGS: Registry[Lowering] = Registry(
-    "tpusim.machines.tpu", {name: f"{_OTHERS.get(name, f'lowering.{name}')}.{name.upper()}" for name in _NAMES}
-)
-"""The first is what a run takes unasked."""
-_GROUPED = ("channel_first", "block_diagonal", "vector")
-"""Lowerings between which a run chooses unasked for layers of several groups."""
+LOWERINGS: Registry[Lowering] = Registry("tpusim.machines.tpu", {
+    "channel_first": "lowering.convolution.CHANNEL_FIRST",
+    "channel_last": "lowering.convolution.CHANNEL_LAST",
+    "explicit": "lowering.explicit.EXPLICIT",
+    "implicit_gemm": "lowering.convolution.IMPLICIT_GEMM",
+    "indirect": "lowering.indirect.INDIRECT",
+    "block_diagonal": "lowering.convolution.BLOCK_DIAGONAL",
+    "vector": "lowering.vector.VECTOR",
+    "vector_ops": "lowering.vector_ops.VECTOR_OPS",
+    "vector_rows": "lowering.vector_rows.VECTOR_ROWS",
+    "winograd_2": "tiles.winograd.WINOGRAD_2",
+    "winograd_4": "tiles.winograd.WINOGRAD_4",
+    "fft": "tiles.fft.FFT",
+    "stride_phases": "lowering.transposed.STRIDE_PHASES",
+    "zero_insertion": "lowering.transposed.ZERO_INSERTION",
+    "deformable": "lowering.deformable.DEFORMABLE",
+})  # fmt: skip
+USUAL = "channel_first"
+"""What a run takes unasked."""
 
 
 def meant(layer: Op, asked: str) -> str:
@@ -45,17 +48,16 @@ def meant(layer: Op, asked: str) -> str:
 
 def unasked(layer: Op, batch: int, hardware: Hardware) -> str:
     """The lowering of a layer for which nobody names one: the first, but of convolutions of several groups, which take
-    a pass for each by that, the one of `_GROUPED` whose estimate is the lowest. Of equals the first.
+    a pass for each by that, the one of its rivals whose estimate is the lowest. Of equals the first.
     """
-    usual = _GROUPED[0]
-    if getattr(layer.core, "groups", 1) == 1 or meant(layer, usual) != usual:
-        return usual
+    if getattr(layer.core, "groups", 1) == 1 or meant(layer, USUAL) != USUAL:
+        return USUAL
     cycles: dict[str, float] = {}
-    for name in filter(LOWERINGS.__contains__, _GROUPED):
+    for name in filter(LOWERINGS.__contains__, (USUAL, *LOWERINGS[USUAL].rivals)):
         # What refuses a layer is told when nothing else takes it.
         with suppress(CapacityError):
             cycles[name] = drafts_of(layer, batch, hardware, name)[0].estimate()
-    return min(cycles, key=cycles.__getitem__, default=usual)
+    return min(cycles, key=cycles.__getitem__, default=USUAL)
 
 
 def drafts_of(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Sequence[Draft]:

@@ -16,9 +16,10 @@ from typing import Any
 
 from tpusim.base.errors import CapacityError, UnsuitableError
 from tpusim.machines.tpu.cut.tiling import col_folds
+from tpusim.machines.tpu.cut.traffic import Traffic
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft
-from tpusim.machines.tpu.lowering.vector_units import feed, in_turn
+from tpusim.machines.tpu.lowering.vector import feed, in_turn
 from tpusim.machines.tpu.program.program import StepCounts
 from tpusim.machines.tpu.program.steps import Finish, Scalars
 from tpusim.machines.tpu.program.transfers import Along, Part, Tensor
@@ -39,10 +40,8 @@ from tpusim.machines.tpu.schedule.units import (
     in_one,
     with_the_spill,
 )
-from tpusim.memory.layout import whole_bursts
-from tpusim.network.ops.array_op import Conv2d
+from tpusim.network.ops.array_op import GroupedOp
 from tpusim.network.ops.conv_transpose2d import ConvTranspose2d
-from tpusim.network.ops.deform_conv2d import DeformConv2d
 from tpusim.network.ops.fused import BIAS, OTHER, Fused
 from tpusim.network.ops.op import OFMAP, Op
 
@@ -64,7 +63,7 @@ def riding(draft: Draft, layer: Fused, hardware: Hardware) -> Draft:
         )
 
     def make() -> Units:
-        units = Riding(draft.units, layer, hardware)
+        units = RidingUnits(draft.units, layer, hardware)
         *_, last = buffers(units, link(units))
         if layer.bias and (stop := last.base + last.words) > hardware.capacity_words:
             raise CapacityError(
@@ -81,9 +80,7 @@ def bias_words(layer: Op, batch: int, hardware: Hardware) -> int:
     """Words of a lane that the biases of a layer take at most: one for the channels of a pass."""
     if not isinstance(layer, Fused) or not layer.bias:
         return 0
-    own = isinstance(layer.core, ConvTranspose2d | DeformConv2d)
-    conv = layer.core if own else layer.convolution(batch)[0]
-    assert isinstance(conv, ConvTranspose2d | DeformConv2d | Conv2d)
+    conv = layer.core if isinstance(layer.core, GroupedOp) else layer.convolution(batch)[0]
     # Phases stand side by side in rectangles of four sizes at most, each of which repeats the channels otherwise.
     sizes = 4 if isinstance(conv, ConvTranspose2d) else 1
     return sizes * conv.groups * len(col_folds(conv.out_channels // conv.groups, hardware))
@@ -96,7 +93,7 @@ def spared(layer: Op, batch: int, hardware: Hardware) -> Hardware:
     return hardware.with_capacity(max(1, hardware.vector_memory.capacity_bytes - words * hardware.word_bytes))
 
 
-class Riding(Units):
+class RidingUnits(Units):
     """The units of a layer's core, and what is done to the results that they leave."""
 
     def __init__(self, core: Units, layer: Fused, hardware: Hardware) -> None:
@@ -129,7 +126,13 @@ class Riding(Units):
         if self.layer.adds:
             if not self._by_passes:
                 raise UnsuitableError(_NOT_SO)
-            areas[results.name] = replace(results, cut=in_one(self._other), late=True, gaps=gaps)
+
+            def other(key: Key, base: int) -> list[Moves]:
+                """What is added to the sums that a unit leaves."""
+                left = self.core.spill(self._leaving[key], base)
+                return [left._replace(tensor=replace(left.tensor, name=OTHER))]
+
+            areas[results.name] = replace(results, cut=in_one(other), late=True, gaps=gaps)
         if self.layer.bias:
             lanes = max(map(len, self._words))
             areas[BIAS] = Area(BIAS, BIAS, len(self._words), 1, lanes, in_one(self._biases), late=True, gaps=gaps)
@@ -215,16 +218,10 @@ class Riding(Units):
             raise UnsuitableError(_NOT_SO)
         return found
 
-    def _other(self, key: Key, base: int) -> Iterator[Moves]:
-        """What is added to the sums that a unit leaves."""
-        left = self.core.spill(self._leaving[key], base)
-        yield left._replace(tensor=replace(left.tensor, name=OTHER))
-
     def _biases(self, key: Key, base: int) -> Iterator[Moves]:
         """All of them."""
         parts = tuple(
             Part(base + number, (0,), (Along(0, channels),), (Along(1, range(1)),), 1)
             for channels, number in self._words.items()
         )
-        moved = whole_bursts(self._bias.bytes(self.hardware.element_bytes), self.hardware.hbm.burst_bytes)
-        yield Moves(self._bias, parts, moved)
+        yield Traffic(self.hardware).numbers(self._bias, parts, self._bias.size)

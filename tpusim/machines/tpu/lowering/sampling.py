@@ -15,11 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.base.errors import CapacityError
+from tpusim.machines.tpu.cut.blocks import Patch
 from tpusim.machines.tpu.cut.geometry import ConvShape, MapAxis
-from tpusim.machines.tpu.cut.plan import Patch, Plan
+from tpusim.machines.tpu.cut.plan import Plan
 from tpusim.machines.tpu.cut.reduction import Chunk, Tap, TapGroups
 from tpusim.machines.tpu.cut.tiling import Counts, Tiling, word_groups
-from tpusim.machines.tpu.definition import Beat, beat_of
+from tpusim.machines.tpu.definition import beat_of
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import encoded, pointers_a_word
 from tpusim.machines.tpu.program.operations import OPERATIONS, Arity
@@ -32,7 +33,7 @@ CORNERS = ((0, 0), (0, 1), (1, 0), (1, 1))
 
 Kind = tuple[int, Tap]
 """Samples that differ: those of an offset group, for a tap."""
-Numbers = NDArray[np.int64]
+SampleNumbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -59,15 +60,23 @@ class Samples:
         low, high = int(first[rows.start : rows.stop].min()), int(stop[rows.start : rows.stop].max())
         return range(low, high) if low < high else range(1)
 
-    def pointers(self, patch: Patch, kinds: Sequence[Kind], band: range) -> Numbers:
+    def pointers(self, patch: Patch, kinds: Sequence[Kind], band: range) -> SampleNumbers:
         """[word, corner, element, kind] for the words of a patch of outputs: from the first word of a `band` of whole
         rows, whose words stand as those of the patch do, to the word that has the element.
         """
         groups, width = len(patch.groups), self.layer.in_width
-        turns, images = np.arange(groups)[:, None], self._images(patch)
-        # Whether there is such an image, [group, element].
+        turns = np.arange(groups)[:, None]
+        # Some images perhaps beyond those that there are; whether there is such an image, [group, element].
+        images = np.arange(patch.groups.start * self.word_fill, patch.groups.stop * self.word_fill)
         there, found = images.reshape(-1, self.word_fill) < self.batch, []
-        for row, col in (self._corner(patch, kinds, at) for at in CORNERS):
+        # The rows and the columns around samples, [kind, row, col, group, element]; of images that there are not, any.
+        at = np.ix_(*map(np.array, (range(len(kinds)), patch.rows, patch.cols)), np.minimum(images, self.batch - 1))
+        of_kinds = [(group, row * self.layer.kernel[1] + col) for group, (row, col) in kinds]
+        offset_groups, taps = map(np.array, zip(*of_kinds, strict=True))
+        shape, parts = (len(kinds), len(patch.rows), len(patch.cols), groups, self.word_fill), self._offsets.parts
+        lying = [values[offset_groups, taps][at].reshape(shape) // parts for values in self._places]
+        for corner in CORNERS:
+            row, col = (values + beyond for values, beyond in zip(lying, corner, strict=True))
             inside = (row >= 0) & (row < self.layer.in_height) & (col >= 0) & (col < width)
             offsets = ((row - band.start) * width + col) * groups + turns
             found.append(encoded(offsets, ~(inside & there)))
@@ -75,10 +84,11 @@ class Samples:
         # From [corner, kind, row, col, group, element].
         return np.moveaxis(each, (0, 1), (-3, -1)).reshape(patch.words, len(CORNERS), self.word_fill, len(kinds))
 
-    def blend(self) -> Numbers:
+    def blend(self) -> SampleNumbers:
         """How near each corner is, times the mask: [offset_group, tap, row, col, word, corner, element], in `parts`."""
-        given, shape = self._offsets, self._down.shape
-        down, across = self._down % given.parts, self._across % given.parts
+        given = self._offsets
+        down, across = (values % given.parts for values in self._places)
+        shape = down.shape
         weights = np.zeros((*shape[:-1], self.words * self.word_fill, len(CORNERS)), np.int64)
         masks = given.masks.reshape(shape)
         for number, (low, right) in enumerate(CORNERS):
@@ -94,45 +104,22 @@ class Samples:
         return self.layer.displaced(self.batch)
 
     @cached_property
-    def _down(self) -> Numbers:
-        stands = self._stands(0, self.layer.out_height)[:, None, :, None, None]
-        return self._by_tap(stands * self._offsets.parts + self._offsets.down)
-
-    @cached_property
-    def _across(self) -> Numbers:
-        stands = self._stands(1, self.layer.out_width)[None, :, None, :, None]
-        return self._by_tap(stands * self._offsets.parts + self._offsets.across)
-
-    def _stands(self, axis: int, outputs: int) -> Numbers:
-        """[tap, output]: the rows or columns on which taps stand without offsets."""
-        layer = self.layer
-        taps, places = np.arange(layer.kernel[axis]) * layer.dilation[axis], np.arange(outputs) * layer.stride[axis]
-        return taps[:, None] + places - layer.padding[axis]
-
-    def _by_tap(self, values: Numbers) -> Numbers:
-        groups, rows, cols, *rest = values.shape
-        return values.reshape(groups, rows * cols, *rest)
-
-    def _corner(self, patch: Patch, kinds: Sequence[Kind], corner: tuple[int, int]) -> tuple[Numbers, Numbers]:
-        """The rows and the columns of a corner, [kind, row, col, group, element]; of images that there are not, any."""
-        groups, (rows, cols) = [group for group, _ in kinds], zip(*(tap for _, tap in kinds), strict=True)
-        taps = np.array(rows) * self.layer.kernel[1] + np.array(cols)
-        images = np.minimum(self._images(patch), self.batch - 1)
-        at = np.ix_(*map(np.array, (range(len(kinds)), patch.rows, patch.cols)), images)
-        found = []
-        for values, beyond in zip((self._down, self._across), corner, strict=True):
-            each = values[np.array(groups), taps][at] // self._offsets.parts + beyond
-            found.append(each.reshape(*each.shape[:3], len(patch.groups), self.word_fill))
+    def _places(self) -> tuple[SampleNumbers, SampleNumbers]:
+        """The row and the column of each sample."""
+        layer, given, found = self.layer, self._offsets, list[SampleNumbers]()
+        by_axis = (given.down, layer.out_height, (1, 3, 4)), (given.across, layer.out_width, (0, 2, 4))
+        for axis, (moved, outputs, others) in enumerate(by_axis):
+            taps, places = np.arange(layer.kernel[axis]) * layer.dilation[axis], np.arange(outputs) * layer.stride[axis]
+            # Where taps stand without offsets, [tap, output], among the axes [tap row, tap col, row, col, image].
+            stands = np.expand_dims(taps[:, None] + places - layer.padding[axis], others)
+            groups, rows, cols, *rest = (values := stands * given.parts + moved).shape
+            found.append(values.reshape(groups, rows * cols, *rest))
         return found[0], found[1]
 
-    def _images(self, patch: Patch) -> Numbers:
-        """The images in the words of a patch, some perhaps beyond those that there are."""
-        return np.arange(patch.groups.start * self.word_fill, patch.groups.stop * self.word_fill)
-
     @cached_property
-    def _reach(self) -> tuple[Numbers, Numbers]:
+    def _reach(self) -> tuple[SampleNumbers, SampleNumbers]:
         """For each output row the first row of the ifmap around any of its samples, and the one after the last."""
-        above, around = self._down // self._offsets.parts, (0, 1, 3, 4)
+        above, around = self._places[0] // self._offsets.parts, (0, 1, 3, 4)
         last = np.minimum(above.max(axis=around) + 1, self.layer.in_height - 1)
         return np.maximum(above.min(axis=around), 0), last + 1
 
@@ -163,7 +150,7 @@ class SampledTaps(TapGroups):
     batch: int
 
     @property
-    def _by_tap(self) -> bool:
+    def by_tap(self) -> bool:
         """Each tap always has words of its own."""
         return True
 
@@ -235,10 +222,10 @@ def sampling_of(layer: DeformConv2d, batch: int, hardware: Hardware) -> tuple[Pl
     cut = SampledTaps(shape, hardware, layer, batch)
     try:
         among = _Doubled
-        tiling = choose(shape, hardware, cut, among)
+        tiling = choose(cut, hardware, among)
     except CapacityError:
         among = _Single
-        tiling = choose(shape, hardware, cut, among)
+        tiling = choose(cut, hardware, among)
     return Plan(shape, hardware, tiling, cut, GATHERED), among.copies
 
 
@@ -250,21 +237,17 @@ class _Doubled(Candidates):
 
     def lane_words(self, tilings: Tiling[Counts]) -> Counts:
         """Words of buffers, bands and tables."""
-        words = tilings.rows * tilings.cols * tilings.groups
-        bands = tilings.chunk_folds * self._bands(tilings) * self.cut.layer.in_width * tilings.groups
+        words, layer = tilings.rows * tilings.cols * tilings.groups, self.cut.layer
+        # Rows of the ifmap that any block samples, at most; one that ends within a row may begin with any.
+        sizes, where = np.unique(tilings.rows, return_inverse=True)
+        starts = ((size, range(0, layer.out_height, 1 if tilings.span.any() else size)) for size in sizes.tolist())
+        band, high = self.cut.samples.band, layer.out_height
+        most = [max(len(band(range(at, min(at + size, high)))) for at in every) for size, every in starts]
+        bands = tilings.chunk_folds * np.array(most, np.int64)[where] * layer.in_width * tilings.groups
         a_word = self.cut.pointer_words(self.hardware) + len(CORNERS)
         # Different tables, at most, of a tap.
         tables = np.minimum(tilings.chunk_folds, len({*self.cut.every_place})) * words * a_word
         return np.asarray(tilings.words + self.copies * (bands + tables))
-
-    def _bands(self, tilings: Tiling[Counts]) -> Counts:
-        """Rows of the ifmap that any block samples, at most; one that ends within a row may begin with any."""
-        samples, height = self.cut.samples, self.cut.layer.out_height
-        most = dict[int, int]()
-        for size in np.unique(tilings.rows).tolist():
-            starts = range(0, height, 1 if tilings.span.any() else size)
-            most[size] = max(len(samples.band(range(at, min(at + size, height)))) for at in starts)
-        return np.array([most[size] for size in tilings.rows.tolist()], np.int64)
 
     def estimate(self, tilings: Tiling[Any]) -> NDArray[np.float64]:
         """Estimated cycles of the layer for every candidate."""
@@ -272,7 +255,11 @@ class _Doubled(Candidates):
         # Chunks are gathered for every block, and again for column folds that it does not keep.
         again = -(-self.columns // tilings.kept_folds)
         loads = self.shape.groups * tilings.blocks * np.where(chunks > 1, chunks * again, again)
-        places, words, beat = loads * tilings.chunk_folds, tilings.rows * tilings.cols * tilings.groups, self._beat
+        places, words = loads * tilings.chunk_folds, tilings.rows * tilings.cols * tilings.groups
+        # Words of samples are gathered one after another.
+        operations, elements = sum(OPERATIONS[OPERATION].work(Arity(2 * len(CORNERS), 0, 0), ())), self.word_fill
+        operands = self.cut.pointer_words(self.hardware) + len(CORNERS) * (elements + 1)
+        beat = beat_of(operands, operations, elements, self.hardware)
         gathering = places * (words * beat.period + beat.result_delay)
         array = costs.results * self.passes * costs.per_pass
         filters = self.shape.groups * self.columns * self._filter_loads(tilings) * self._section_cycles(tilings)
@@ -283,13 +270,6 @@ class _Doubled(Candidates):
     def late(self, tilings: Tiling[Any]) -> NDArray[np.float64]:
         """Nothing is left out that tells tilings apart."""
         return np.zeros_like(tilings.rows, dtype=np.float64)
-
-    @cached_property
-    def _beat(self) -> Beat:
-        """How words of samples are gathered one after another."""
-        operations, elements = sum(OPERATIONS[OPERATION].work(Arity(2 * len(CORNERS), 0, 0), ())), self.word_fill
-        pointers = self.cut.pointer_words(self.hardware)
-        return beat_of(pointers + len(CORNERS) * (elements + 1), operations, elements, self.hardware)
 
 
 class _Single(_Doubled):

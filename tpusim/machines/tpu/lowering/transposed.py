@@ -14,38 +14,26 @@ multiplied with all outputs, of which it reaches one in a cell.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import product
 from math import prod
 from typing import NamedTuple
 
 from tpusim.base.errors import CapacityError, Problem, UnsuitableError
 from tpusim.base.words import counted
-from tpusim.machines.tpu.cut.geometry import ConvShape, MapAxis, shape_with, shifted
-from tpusim.machines.tpu.cut.plan import (
-    CHANNEL,
-    COL,
-    OUT_CHANNEL,
-    ROW,
-    Block,
-    Columns,
-    K,
-    Patch,
-    Plan,
-    Weights,
-    portions,
-)
-from tpusim.machines.tpu.cut.reduction import Place, ReductionPass, Tap, TapGroups, as_coordinates, stacked
+from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, ROW, Block, Patch, as_coordinates, portions, shifted
+from tpusim.machines.tpu.cut.geometry import ConvShape, MapAxis, shape_with
+from tpusim.machines.tpu.cut.plan import OUT_CHANNEL, ColumnFold, K, Plan
+from tpusim.machines.tpu.cut.reduction import LanePlace, ReductionPass, Tap, TapGroups, stacked
 from tpusim.machines.tpu.cut.tiling import col_folds
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering import channel_first
-from tpusim.machines.tpu.lowering.convolution import draft_of, tilings_by
+from tpusim.machines.tpu.lowering.convolution import by_taps, draft_of
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering
 from tpusim.machines.tpu.program.addresses import Counter, Counters
 from tpusim.machines.tpu.program.transfers import Along, Coordinates, Part
-from tpusim.machines.tpu.search.search import Ranked
+from tpusim.machines.tpu.search.search import Ranked, tilings_of
 from tpusim.memory.layout import Box
 from tpusim.network.ops.array_op import ArrayOp
 from tpusim.network.ops.conv_transpose2d import ConvTranspose2d
@@ -83,6 +71,10 @@ class CellAxis(MapAxis):
         """The phases that have outputs."""
         return range(min(self.spread, self.count))
 
+    def outputs_at(self, cells: range, phase: int) -> range:
+        """The outputs of a phase of neighbouring cells."""
+        return range(cells.start * self.spread + phase, cells.stop * self.spread + phase, self.spread)
+
     def place(self, tap: int) -> int:
         """Grid points from cell 0 to the one on which a tap of it stands."""
         return self.stands[tap][0]
@@ -91,6 +83,11 @@ class CellAxis(MapAxis):
         """From the lowest to the highest of some taps."""
         every = [self.place(tap) for tap in taps]
         return range(min(every), max(every) + 1)
+
+    @cached_property
+    def tap_at(self) -> dict[tuple[int, int], int]:
+        """The tap at a grid point that belongs to a phase."""
+        return {stand: tap for tap, stand in enumerate(self.stands)}
 
     def taps_of(self, phase: int) -> list[int]:
         """The taps whose products belong to it."""
@@ -162,12 +159,21 @@ class PhaseTaps(TapGroups):
             for high, wide in product(range(1, len(row.phases) + 1), range(1, len(col.phases) + 1))
             if high * wide <= room
         ]
-        return tuple(self._side_by_side(min(sizes, key=self._passes)))
+
+        def passes(size: tuple[int, int]) -> int:
+            down, across = ([len(taps) for _, taps in along] for along in self._portioned(size))
+            return sum(-(-max(1, rows * cols) // self._room) for rows, cols in product(down, across))
+
+        # What no tap reaches is zero: a pass of weights that are.
+        return tuple(
+            PhaseOutcome(tuple(product(rows, cols)), tuple(product(downwards, across)) or ((0, 0),))
+            for (rows, downwards), (cols, across) in product(*self._portioned(min(sizes, key=passes)))
+        )
 
     def tap_of(self, tap: Tap, phase: Phase) -> Tap | None:
         """The tap of a phase that stands where another does; None where none of its taps stands there."""
-        found = [self._known[at].get((axis.place(tap[at]), phase[at])) for at, axis in enumerate(cell_axes(self.shape))]
-        return None if found[0] is None or found[1] is None else (found[0], found[1])
+        row, col = (axis.tap_at.get((axis.place(tap[at]), phase[at])) for at, axis in enumerate(cell_axes(self.shape)))
+        return None if row is None or col is None else (row, col)
 
     @cached_property
     def multi_tile(self) -> int:
@@ -179,7 +185,7 @@ class PhaseTaps(TapGroups):
         """What is told of the taps of a pass."""
         return f"up to {self.multi_tile} stacked in a pass" if self.multi_tile > 1 else ""
 
-    def _chunk(self, stacks: Sequence[Sequence[Tap]], folds: range) -> tuple[list[ReductionPass], list[Place]]:
+    def _chunk(self, stacks: Sequence[Sequence[Tap]], folds: range) -> tuple[list[ReductionPass], list[LanePlace]]:
         """All taps of some row folds: outcome by outcome, in each the folds inside."""
         channels = [self._portions[fold] for fold in folds]
         passes = [
@@ -192,46 +198,22 @@ class PhaseTaps(TapGroups):
 
     def held(self, taps: int | None, channels: int | None) -> tuple[int | None, int | None]:
         """All taps, and the folds of the first `channels`."""
-        return taps and self.groups, channels and sum(fold.start < channels for fold in self._portions)
-
-    def size_of(self, groups: int) -> str:
-        """All of them."""
-        return "all taps"
-
-    def _passes(self, size: tuple[int, int]) -> int:
-        """The passes of a row fold with rectangles of some rows and columns."""
-        down, across = ([len(taps) for _, taps in along] for along in self._portioned(size))
-        return sum(-(-max(1, rows * cols) // self._room) for rows, cols in product(down, across))
-
-    def _side_by_side(self, size: tuple[int, int]) -> Iterator[PhaseOutcome]:
-        """All phases, in rectangles of some rows and columns."""
-        for (rows, downwards), (cols, across) in product(*self._portioned(size)):
-            # What no tap reaches is zero: a pass of weights that are.
-            yield PhaseOutcome(tuple(product(rows, cols)), tuple(product(downwards, across)) or ((0, 0),))
+        return taps and self.groups, super().held(None, channels)[1]
 
     def _portioned(self, size: tuple[int, int]) -> list[list[tuple[range, list[int]]]]:
         """The phases along each axis in portions of some size, each with a tap for every grid point that it needs."""
-        return [
-            [(phases, _one_a_place(axis, phases)) for phases in portions(len(axis.phases), most)]
-            for axis, most in zip(cell_axes(self.shape), size, strict=True)
-        ]
-
-    @cached_property
-    def _known(self) -> list[dict[tuple[int, int], int]]:
-        """Along each axis the tap at a grid point that belongs to a phase."""
-        return [{stand: tap for tap, stand in enumerate(axis.stands)} for axis in cell_axes(self.shape)]
+        found = []
+        for axis, most in zip(cell_axes(self.shape), size, strict=True):
+            parts = portions(len(axis.phases), most)
+            taps = ({axis.place(tap): tap for phase in part for tap in axis.taps_of(phase)} for part in parts)
+            found.append([(part, sorted(each.values())) for part, each in zip(parts, taps, strict=True)])
+        return found
 
     @cached_property
     def _room(self) -> int:
         """Taps that the rows of the array hold, or the forced number where it fits."""
         room, wanted = max(1, self.hardware.array.rows // self.shape.channels), self.hardware.mapping.multi_tile
         return min(room, wanted) if isinstance(wanted, int) else room
-
-
-def _one_a_place(axis: CellAxis, phases: range) -> list[int]:
-    """A tap for each grid point on which one of some phases stands."""
-    places = {axis.place(tap): tap for phase in phases for tap in axis.taps_of(phase)}
-    return sorted(places.values())
 
 
 MOST_PHASES = 2**18
@@ -256,46 +238,8 @@ def by_phases(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
             "that are written down; choose a smaller stride"
         )
     cut = PhaseTaps(shape, hardware)
-    rank, *_ = tilings_by(cut, hardware)
-    plan = PhasePlan(shape, hardware, rank.tiling, cut)
-    return [draft_of(plan, layer, Ranked(rank.tiling)).telling("phases", _told(plan), first=True)]
-
-
-@dataclass(frozen=True)
-class PhaseWeights(Weights):
-    """Each phase of an outcome has its weights in columns of its own."""
-
-    cut: PhaseTaps
-
-    def parts(self, at: Columns, group: int, number: int, base: int) -> tuple[Part, ...]:
-        """The weights of each phase, in lanes of its own."""
-        lane = (Along(OUT_CHANNEL, shifted(at.channels, group * self.shape.out_channels)),)
-        return tuple(
-            Part(base, (place * len(at.channels),), lane, (Along(K, self._ks_of(number, phase)),), self.word)
-            for place, phase in enumerate(self.cut.outcomes[at.outcome].phases)
-        )
-
-    def count(self, at: Columns, group: int, numbers: range) -> int:
-        """The weights of taps that there are."""
-        phases = self.cut.outcomes[at.outcome].phases
-        every = [k for number in numbers for phase in phases for k in self._ks_of(number, phase)]
-        return (len(every) - every.count(NOWHERE)) * len(at.channels)
-
-    def _ks_of(self, number: int, phase: Phase) -> Coordinates:
-        """The k of the filter in each array row of a pass, for the columns of a phase."""
-        if (number, phase) not in self._known:
-            ks: list[int] = []
-            for run in self.passes[number].runs:
-                tap = self.cut.tap_of(run.tap, phase)
-                first = 0 if tap is None else (tap[0] * self.shape.col.kernel + tap[1]) * self.shape.channels
-                ks += [NOWHERE if tap is None else first + channel for channel in run.channels]
-            self._known[number, phase] = as_coordinates(ks)
-        return self._known[number, phase]
-
-    @cached_property
-    def _known(self) -> dict[tuple[int, Phase], Coordinates]:
-        """Blocks have them in common."""
-        return {}
+    plan = PhasePlan(shape, hardware, tilings_of(cut, hardware)[0].tiling, cut)
+    return [draft_of(plan, layer, Ranked(plan.tiling)).telling("phases", _told(plan), first=True)]
 
 
 class PhasePlan(Plan):
@@ -303,22 +247,46 @@ class PhasePlan(Plan):
 
     cut: PhaseTaps
 
-    def width(self, at: Columns) -> int:
+    def width(self, at: ColumnFold) -> int:
         """Columns of the array in use: the output channels of each phase."""
         return len(at.channels) * len(self.cut.outcomes[at.outcome].phases)
 
-    @cached_property
-    def weights(self) -> PhaseWeights:
-        """Which of them stands where."""
-        return PhaseWeights(self.shape, self.passes, self.hardware.vector_memory.word_elements, self.cut)
+    def weights(self, at: ColumnFold, group: int, number: int, base: int) -> tuple[Part, ...]:
+        """The weights of each phase, in lanes of its own."""
+        lane = (Along(OUT_CHANNEL, shifted(at.channels, group * self.shape.out_channels)),)
+        word = self.hardware.vector_memory.word_elements
+        return tuple(
+            Part(base, (place * len(at.channels),), lane, (Along(K, self._ks_of(number, phase)),), word)
+            for place, phase in enumerate(self.cut.outcomes[at.outcome].phases)
+        )
 
-    def outputs(self, at: Columns, group: int, block: Block, base: int) -> tuple[Part, list[Box]]:
+    def weights_brought(self, at: ColumnFold, group: int, numbers: range) -> int:
+        """The weights of taps that there are."""
+        phases = self.cut.outcomes[at.outcome].phases
+        every = [k for number in numbers for phase in phases for k in self._ks_of(number, phase)]
+        return (len(every) - every.count(NOWHERE)) * len(at.channels)
+
+    @cached_property
+    def _ks_of(self) -> Callable[[int, Phase], Coordinates]:
+        """The k of the filter in each array row of a pass, for the columns of a phase; blocks have them in common."""
+
+        @cache
+        def found(number: int, phase: Phase) -> Coordinates:
+            ks: list[int] = []
+            for run in self.passes[number].runs:
+                tap = self.cut.tap_of(run.tap, phase)
+                ks += self.shape.ks(tap, run.channels) if tap else [NOWHERE] * len(run.channels)
+            return as_coordinates(ks)
+
+        return found
+
+    def outputs(self, at: ColumnFold, group: int, block: Block, base: int) -> tuple[Part, list[Box]]:
         """Every n-th row and column of the ofmap; lanes of several phases lie apart in it."""
         channels = shifted(at.channels, group * self.shape.out_channels)
         phases = self.cut.outcomes[at.outcome].phases
         axes, ((row, col), *_) = cell_axes(self.shape), phases
-        rows, cols = _spread(axes[0], block.rows, row), _spread(axes[1], block.cols, col)
-        items = self.map_items(rows, cols, block.groups, self.strips_apart)
+        rows, cols = axes[0].outputs_at(block.rows, row), axes[1].outputs_at(block.cols, col)
+        items = self.map_items(rows, cols, block.groups, self.shape.ofmap_apart)
         lane = [Along(CHANNEL, channels)]
         if len(phases) > 1:
             lanes = [*product(phases, channels)]
@@ -328,11 +296,6 @@ class PhasePlan(Plan):
         images = self.images(block.groups)
         boxes = [Box(channels, shifted(rows, y - row), shifted(cols, x - col), images) for y, x in phases]
         return Part(base, (0,), tuple(lane), items, self.word_fill), boxes
-
-
-def _spread(axis: CellAxis, cells: range, phase: int) -> range:
-    """The outputs of a phase of neighbouring cells."""
-    return range(cells.start * axis.spread + phase, cells.stop * axis.spread + phase, axis.spread)
 
 
 def _told(plan: PhasePlan) -> str:
@@ -368,12 +331,11 @@ def by_zeros(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
     """
     shape = cells_of(layer, batch, hardware)
     row, col = cell_axes(shape)
-    cut = channel_first.cut(replace(shape, cell=row.spread * col.spread), hardware)
-    rank, *_ = tilings_by(cut, hardware)
-    plan = InsertedPlan(cut.shape, hardware, rank.tiling, cut)
+    cut = by_taps(replace(shape, cell=row.spread * col.spread), hardware)
+    plan = InsertedPlan(cut.shape, hardware, tilings_of(cut, hardware)[0].tiling, cut)
     rows, cols = counted(row.spread - 1, "row"), counted(col.spread - 1, "column")
     zeros = f"{rows} and {cols} of zeros between the elements of the ifmap: streamed, not stored"
-    return [draft_of(plan, layer, Ranked(rank.tiling)).telling("zeros", zeros, first=True)]
+    return [draft_of(plan, layer, Ranked(plan.tiling)).telling("zeros", zeros, first=True)]
 
 
 class InsertedPlan(Plan):
@@ -389,7 +351,7 @@ class InsertedPlan(Plan):
         cell = self.shape.cell
         return Counters(base, (*counters, *inside), window and range(window.start * cell, window.stop * cell))
 
-    def outputs(self, at: Columns, group: int, block: Block, base: int) -> tuple[Part, list[Box]]:
+    def outputs(self, at: ColumnFold, group: int, block: Block, base: int) -> tuple[Part, list[Box]]:
         """All outputs of the cells, which lie side by side in the ofmap."""
         row, col = cell_axes(self.shape)
         part, (box,) = super().outputs(at, group, block, base)
@@ -397,7 +359,7 @@ class InsertedPlan(Plan):
             range(cells.start * axis.spread, cells.stop * axis.spread)
             for axis, cells in ((row, block.rows), (col, block.cols))
         )
-        cells = self.map_items(rows[:: row.spread], cols[:: col.spread], block.groups, self.strips_apart)
+        cells = self.map_items(rows[:: row.spread], cols[:: col.spread], block.groups, self.shape.ofmap_apart)
         inside = Along(ROW, range(row.spread)), Along(COL, range(col.spread))
         return part._replace(items=(*cells[:3], *inside, *cells[3:])), [box._replace(rows=rows, cols=cols)]
 

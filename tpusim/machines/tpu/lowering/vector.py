@@ -1,33 +1,319 @@
-"""Depthwise convolutions by the vector unit: its lanes multiply and add, and nothing goes through the array.
+"""What the vector unit does by itself: the cheapest blocks that fit; as units, portion by portion of the channels.
 
-A lane has a channel. A step multiplies, word by word, the pixels under some taps by the lane's weights of these taps.
+Depthwise convolutions are lowered so: lanes multiply and add, and nothing goes through the array. A lane has a channel.
+A step multiplies, word by word, the pixels under some taps by the lane's weights of these taps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from functools import lru_cache
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property, lru_cache
+from itertools import product
 from math import prod
+from typing import ClassVar, NamedTuple
 
 from tpusim.base.errors import UnsuitableError
 from tpusim.base.words import counted
-from tpusim.machines.tpu.cut.geometry import ConvShape, shape_of
-from tpusim.machines.tpu.cut.pace import delay_of
-from tpusim.machines.tpu.cut.plan import OUT_CHANNEL, K, patch_of, portions, taps_of
+from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, IMAGE, ROW, Block, Patch, halves, portions
+from tpusim.machines.tpu.cut.geometry import ConvShape, InStrips, padded_map, shape_of
+from tpusim.machines.tpu.cut.plan import OUT_CHANNEL, K
 from tpusim.machines.tpu.cut.reduction import TapGroups
-from tpusim.machines.tpu.cut.stored import padded_map
-from tpusim.machines.tpu.cut.tiling import Tiling
+from tpusim.machines.tpu.cut.tiling import Demand, Tiling, delay_of, fitting, given_outputs, step, word_groups
+from tpusim.machines.tpu.cut.traffic import PixelsInLanes, Traffic, Turn
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, one_draft
-from tpusim.machines.tpu.lowering.vector_units import IGNORED, MapSource, Portion, VectorUnits, feed, in_turn
+from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, cut_up, memory_of, one_draft, outputs_of, used_of
+from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneGroup
 from tpusim.machines.tpu.program.operations import OPERATIONS, Arity
 from tpusim.machines.tpu.program.program import Explanation
 from tpusim.machines.tpu.program.steps import Scalars
-from tpusim.machines.tpu.program.transfers import Along, Part, Tensor
-from tpusim.machines.tpu.schedule.units import Compute, Moves
+from tpusim.machines.tpu.program.transfers import Along, Coordinates, Part, Tensor
+from tpusim.machines.tpu.schedule.units import (
+    Area,
+    Compute,
+    Moves,
+    Policy,
+    SlotNeed,
+    Touch,
+    Unit,
+    Units,
+    VectorWork,
+    in_one,
+    one_ahead_if_free,
+)
+from tpusim.memory.layout import Box, whole_bursts
 from tpusim.network.ops.array_op import ArrayOp
-from tpusim.network.ops.op import OFMAP
+from tpusim.network.ops.op import OFMAP, Op
+
+IGNORED = frozenset({
+    "transformation", "k_order", "patch", "search", "multi_tile", "loop_order", "chunks", "loads", "fetch", "layout",
+    "row_windows", "transposed_channels", "column_folds", "entry", "block_m", "block_k", "block.in_channels",
+    "block.taps",
+})  # fmt: skip
+"""Fields below `mapping` that mean nothing to work of the vector unit."""
+
+
+def in_turn(base: int, words: int, apart: int = 1) -> Counters:
+    """Words of a lane, each `apart` from the one before."""
+    return nested(base, (words, apart))
+
+
+def nested(base: int, *axes: tuple[int, int]) -> Counters:
+    """Words of a lane along axes, the last of them moving fastest: of each how many, and how far apart."""
+    return Counters(base, tuple([Counter(words, 0, 1, words, apart) for words, apart in axes]))
+
+
+def feed(lanes: int, pattern: Counters) -> Feed:
+    """A pattern for all of the first `lanes` lanes."""
+    return Feed((LaneGroup(0, lanes, pattern),))
+
+
+class MapSource(NamedTuple):
+    """A map that is read word by word. Along each of [channel, row, col, image], `share` outputs read the same."""
+
+    tensor: Tensor
+    share: tuple[int, int, int, int] = (1, 1, 1, 1)
+
+    def channels(self, portion: range) -> Coordinates:
+        """The channel of each lane."""
+        share = self.share[CHANNEL]
+        return portion if share == 1 else tuple([channel // share for channel in portion])
+
+    def patch(self, whole: Patch) -> Patch:
+        """What it has of the grid points of a map: one row, or column, that all outputs share."""
+        rows, cols = (range(1) if self.share[axis] > 1 else at for axis, at in ((ROW, whole.rows), (COL, whole.cols)))
+        return Patch(rows, cols, whole.groups)
+
+
+class Portion(NamedTuple):
+    """What is worked on at a time: a block of some channels, one a lane."""
+
+    channels: range
+    block: Block
+
+
+class VectorUnits(Units):
+    """Maps and scalars come, the vector unit works on them, results go; a block comes while the one ahead is worked on.
+
+    Attributes:
+        hardware: the machine; `outputs`: the outputs of the layer, as blocks cut them.
+        maps: what is read word by word; `ofmap`: what is made.
+        scalar_words: words that a lane keeps of its own factors, which `numbers` transfers bring for a portion.
+        chain: operands and operations of each step that makes a word of results.
+        turn: which axes of the tensors are in lanes, rows, columns and words.
+        chunks: groups of taps, and folds, that a tiling tells of a convolution; there are no passes.
+        portions: the channels, as many at a time as there are lanes.
+        tiling: ifmap buffers hold what comes of all maps, filter buffers scalars.
+
+    Raises:
+        CapacityError: when not even a block of one output word fits; says how much memory would do.
+    """
+
+    tensors: tuple[Tensor, ...] = ()
+    maps: tuple[MapSource, ...]
+    ofmap: Tensor
+    scalar_words: int
+    numbers: int
+    chain: tuple[tuple[int, int], ...]
+    turn: Turn | PixelsInLanes = Turn()
+    chunks: tuple[int, int] = (1, 1)
+    close: ClassVar[float] = 0.0
+    """How much dearer than the cheapest a larger block may be, as a share."""
+    # Scalars come ahead of maps.
+    policy = Policy(("scalars", "maps"), one_ahead_if_free)
+
+    def __init__(self, outputs: InStrips, channels: int, hardware: Hardware) -> None:
+        self.outputs, self.hardware, self.traffic = outputs, hardware, Traffic(hardware, outputs)
+        self.groups, self.word_fill = word_groups(outputs.word_images, hardware.vector_memory.word_elements)
+        self._extents = outputs.row.extent, outputs.col.extent, self.groups
+        self.portions = portions(channels, hardware.lanes)
+        self.tiling = self._chosen()
+        self.blocks = outputs.blocks(self.groups, (self.tiling.rows, self.tiling.cols, self.tiling.groups))
+
+    # ---- what blocks take of memory, and about how long
+
+    def map_words(self, rows: int, cols: int, groups: int) -> list[int]:
+        """Words that a block reads of each map at most."""
+        high, wide = self.outputs.row.most_stored(rows), self.outputs.col.most_stored(cols)
+        return [each.patch(Patch(range(high), range(wide), range(groups))).words for each in self.maps]
+
+    def readied(self, tiling: Tiling[int]) -> int:
+        """Words of a block that are made ready."""
+        return tiling.ifmap_words
+
+    def _tiling(self, rows: int, cols: int, groups: int) -> Tiling[int]:
+        """With two buffers of each kind, where there is a second use of them."""
+        extents = zip(self._extents, (rows, cols, groups), strict=True)
+        blocks, (taps, folds) = prod(-(-extent // size) for extent, size in extents), self.chunks
+        buffers = min(2, blocks * len(self.portions))
+        return Tiling(
+            rows, cols, groups, span=0, blocks=blocks, loop_order="filter_major", kept_folds=1,
+            chunk_taps=taps, chunk_folds=folds, section_passes=taps * folds,
+            ifmap_buffers=buffers, filter_buffers=min(2, len(self.portions)), psum_buffers=buffers,
+            ifmap_words=sum(self.map_words(rows, cols, groups)), section_words=self.scalar_words,
+            psum_words=rows * cols * groups, lag=1,
+        )  # fmt: skip
+
+    def _chosen(self) -> Tiling[int]:
+        """The cheapest that fits; of those `close` to it, the one with the largest block."""
+        wanted = zip(given_outputs(self.outputs, self.hardware), self._extents, strict=True)
+        sizes = product(*([size] if size else halves(extent) for size, extent in wanted))
+        every = (self._tiling(*each) for each in sizes)
+        costs = [(self.cycles(each), each) for each in fitting(every, lambda tiling: tiling.words, self.hardware)]
+        most = min(cost for cost, _ in costs) * (1 + self.close)
+        return max((each for cost, each in costs if cost <= most), key=lambda each: each.psum_words)
+
+    def cycles(self, tiling: Tiling[int]) -> float:
+        """Block after block the longest of vector unit, bus and port; what comes first and goes last, nothing hides."""
+        work, moved = self.demand(tiling), sum(self.transfers(tiling))
+        turns = tiling.blocks * len(self.portions)
+        return float(turns * (work + Demand(bus=moved)).busiest + moved + 2 * self.hardware.latency_cycles)
+
+    def demand(self, tiling: Tiling[int]) -> Demand:
+        """A block and portion: what the vector unit does, and all words that go through the port."""
+        port = tiling.ifmap_words + tiling.psum_words
+        begun = Demand(cycles=delay_of(self.readied(tiling), self.hardware), port=port)
+        steps = (step(tiling.psum_words, *each, self.word_fill, self.hardware) for each in self.chain)
+        return sum(steps, begun)
+
+    def transfers(self, tiling: Tiling[int]) -> tuple[float, float]:
+        """Cycles of the bus for a block and portion: into the chip, and out."""
+        unit, rate = self.hardware.vector_unit, float(self.hardware.hbm_bytes_per_cycle)
+        words, (brought, left) = self.map_words(tiling.rows, tiling.cols, tiling.groups), self.bytes_of(tiling)
+
+        def cycles(size: int, words: int, conversion: float) -> float:
+            return float(Demand(bus=size / rate, converted=words * conversion).busiest)
+
+        filled = sum(cycles(*each, float(unit.unpack_cycles)) for each in zip(brought, words, strict=True))
+        return filled, cycles(left, tiling.psum_words, float(unit.pack_cycles))
+
+    def bytes_of(self, tiling: Tiling[int]) -> tuple[list[int], int]:
+        """Bytes of a block and portion: of each map, and of the results."""
+        lanes, words = len(self.portions[0]), self.map_words(tiling.rows, tiling.cols, tiling.groups)
+        shares = (-(-lanes // each.share[CHANNEL]) for each in self.maps)
+        brought = [self._bytes(each, tiling.groups, some) for each, some in zip(words, shares, strict=True)]
+        return brought, self._bytes(tiling.psum_words, tiling.groups, lanes)
+
+    def _bytes(self, words: int, groups: int, channels: int) -> int:
+        """Bytes of `words` of as many lanes as there are `channels`, `groups` to a pixel."""
+        # Images of a channel lie side by side; where a block has all of them, so do its channels.
+        run, runs = groups * self.word_fill * self.hardware.vector_memory.element_bytes, words // groups * channels
+        if groups == self.groups:
+            run, runs = run * channels, words // groups
+        return runs * whole_bursts(run, self.hardware.hbm.burst_bytes)
+
+    # ---- as units
+
+    @abstractmethod
+    def scalars(self, number: int, base: int) -> Iterable[Moves]:
+        """Numbers, of which each lane of a portion keeps its own, from word `base` on."""
+
+    @abstractmethod
+    def work(self, of: Portion, bases: Sequence[int]) -> Iterable[Compute]:
+        """What the vector unit does with maps, scalars and results at `bases`."""
+
+    def steps(self, block: Block) -> int:
+        """How many steps that is."""
+        return len(self.chain)
+
+    def delay(self, of: Portion) -> int:
+        """What comes before a block: its turn of the loop, and its words made ready."""
+        return delay_of(sum(patch.words for _, patch, _ in self.patches(of.block, 0)), self.hardware)
+
+    def patches(self, block: Block, base: int) -> Iterator[tuple[MapSource, Patch, int]]:
+        """What a block needs of each map, one after another from word `base` on; perhaps nothing but padding."""
+        whole = self.outputs.patch(block)
+        for source in self.maps:
+            patch = source.patch(whole)
+            yield source, patch, base
+            base += patch.words
+
+    @cached_property
+    def areas(self) -> tuple[Area, ...]:
+        """Maps, scalars, results."""
+        (maps, scalars, results), lanes = self.tiling.buffers, len(self.portions[0])
+        brought, kept = in_one(self.brought, len(self.maps)), in_one(self.scalars, self.numbers)
+        return (
+            Area("maps", self.maps[0].tensor.name, *maps, lanes, brought, self.delay),
+            Area("scalars", "filter", *scalars, lanes, kept),
+            Area("results", "ofmap", *results, lanes),
+        )
+
+    def units(self) -> Iterator[Unit]:
+        steps = [self.steps(block) for block in self.blocks]
+        for number, channels in enumerate(self.portions):
+            for block, count in zip(self.blocks, steps, strict=True):
+                of = Portion(channels, block)
+                needs = SlotNeed("maps", of), SlotNeed("scalars", number), SlotNeed("results", of)
+                yield Unit(needs, None, of, steps=count, leaves=2)
+
+    def acts(self, unit: Unit, bases: Sequence[int]) -> Iterator[VectorWork]:
+        yield VectorWork([*self.work(unit.about, bases)], (Touch(0), Touch(1)), 2, True)
+
+    def channels(self, unit: Unit) -> tuple[int, ...]:
+        return tuple(unit.about.channels)
+
+    def brought(self, of: Portion, base: int) -> Iterator[Moves]:
+        """What comes of the maps for a block; nothing where all is padding."""
+        for source, patch, at in self.patches(of.block, base):
+            if patch.words:
+                yield self.bring(source, of.channels, patch, at)
+
+    def bring(self, source: MapSource, portion: range, patch: Patch, base: int) -> Moves:
+        """The transfer of a patch of a map, to word `base` and on."""
+        row, col = self.outputs.row, self.outputs.col
+        points = Patch(row.coordinates(patch.rows), col.coordinates(patch.cols), patch.groups)
+        apart = self.outputs.ifmap_apart
+        part, box = self.outputs.part(self.word_fill, source.channels(portion), points, apart, base)
+        if source.share[IMAGE] > 1:
+            items = (Along(IMAGE, (0,) * len(at)) if axis == IMAGE else Along(axis, at) for axis, at in part.items)
+            part, box = part._replace(items=tuple(items)), box._replace(images=range(1))
+        return self._moves(source.tensor, part, box, apart)
+
+    def spill(self, unit: Unit, base: int) -> Moves:
+        return self.left(unit.about, base)
+
+    def left(self, of: Portion, base: int) -> Moves:
+        """The transfer of what is made of a block, from word `base` on."""
+        apart = self.outputs.ofmap_apart
+        part, box = self.outputs.part(self.word_fill, of.channels, of.block, apart, base)
+        return self._moves(self.ofmap, part, box, apart)
+
+    def _moves(self, tensor: Tensor, part: Part, box: Box, apart: tuple[int, int]) -> Moves:
+        placed = self.turn.placed(part)
+        return self.traffic.moves(tensor, (placed,), self.turn.boxes(placed, box), apart)
+
+    def walk(self, source: MapSource, tap: tuple[int, int], outputs: Block, patch: Patch, base: int) -> Counters:
+        """The words of a patch under a tap; where all share one row, or column, the walk stands still."""
+        walk = self.outputs.walk(tap, outputs, patch, by_tap=False)
+        counters = [
+            Counter(each.length, 0, 1, each.length, 0) if share > 1 else each
+            for each, share in zip(walk.counters, (*source.share[ROW:IMAGE], 1), strict=True)
+        ]
+        return walk._replace(base=base + walk.base, counters=tuple(counters))
+
+    # ---- in words
+
+    def explained(self, layer: Op, made: str, taps: str, names: tuple[str, str], beside: str = "") -> Explanation:
+        """What is told of an op: how outputs are `made`, its taps, what maps and scalars are called, and why lanes."""
+        hardware, (channels, rows, cols, images) = self.hardware, self.ofmap.shape
+        ofmap = self.turn.of((channels, rows, cols, images))
+        blocking = cut_up(self.tiling, self.outputs, ofmap, self.word_fill, 1, len(self.portions))
+        lanes = f"{hardware.lanes} {self.turn.in_lanes}{beside}, one a lane"
+        areas = zip((*names, "results"), self.tiling.buffers, strict=True)
+        aspects = {
+            **({"taps": taps} if taps else {}),
+            "folds": f"{counted(len(self.portions), 'portion')} of at most {lanes}",
+            "passes": f"none: {made}",
+            "block": outputs_of(blocking, ofmap, self.outputs, hardware),
+            "order": "portion by portion, in each all blocks",
+            "words": used_of(self.word_fill, self.outputs, layer, hardware),
+            "memory": memory_of(areas, hardware),
+        }
+        return Explanation(1, blocking, dict(vars(self.tiling)), aspects)
+
+
+# ---- depthwise convolutions
 
 
 def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
@@ -44,8 +330,7 @@ def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
     # What the vector unit works on may lie in any way.
     hardware = hardware.with_entry("ready")
     work = units_of(shape_of(layer, batch, hardware), hardware)
-    (draft,) = one_draft(lambda: work, lambda _: _explained(work, layer))
-    return [replace(draft, estimate=lambda: work.cycles(work.tiling))]
+    return one_draft(work, lambda _: _explained(work, layer), lambda: work.cycles(work.tiling))
 
 
 class _Depthwise(VectorUnits):
@@ -59,7 +344,7 @@ class _Depthwise(VectorUnits):
 
     def __init__(self, shape: ConvShape, hardware: Hardware) -> None:
         word = hardware.vector_memory.word_elements
-        self.taps, self.scalar_words = taps_of(shape), -(-shape.taps // word)
+        self.taps, self.scalar_words = shape.every_tap, -(-shape.taps // word)
         self.tap_chunks = portions(shape.taps, hardware.vector_unit.scalar_words * word)
         counts = [Arity(len(taps) + (taps.start > 0), len(taps), 0) for taps in self.tap_chunks]
         self.chain = tuple((each.operands, sum(OPERATIONS["multiply_add"].work(each, ()))) for each in counts)
@@ -86,13 +371,13 @@ class _Depthwise(VectorUnits):
         """The weights."""
         channels, taps, word = self.portions[number], range(len(self.taps)), self.hardware.vector_memory.word_elements
         part = Part(base, (0,), (Along(OUT_CHANNEL, channels),), (Along(K, taps),), word)
-        yield self.numbers_of(self.tensors[1], part, len(channels) * len(taps))
+        yield self.traffic.numbers(self.tensors[1], (part,), len(channels) * len(taps))
 
     def work(self, of: Portion, bases: Sequence[int]) -> Iterator[Compute]:
         """The taps whose weights a lane keeps; then more of them, added to the sums so far."""
         (channels, block), (maps, filter_, results) = of, bases
         lanes, word = len(channels), self.hardware.vector_memory.word_elements
-        patch, writes = patch_of(self.outputs, block), feed(lanes, in_turn(results, block.words))
+        patch, writes = self.outputs.patch(block), feed(lanes, in_turn(results, block.words))
         for taps in self.tap_chunks:
             walks = (self.walk(self.maps[0], self.taps[tap], block, patch, maps) for tap in taps)
             operands = [*(feed(lanes, each) for each in walks), *([writes] if taps.start else [])]
@@ -100,10 +385,8 @@ class _Depthwise(VectorUnits):
             yield Compute("multiply_add", tuple(operands), writes, block.words, weights)
 
 
-@lru_cache(maxsize=1 << 8)
-def units_of(shape: ConvShape, hardware: Hardware) -> _Depthwise:
-    """The units. Raises CapacityError. A layer is asked how many steps it takes before it is lowered."""
-    return _Depthwise(shape, hardware)
+units_of = lru_cache(maxsize=1 << 8)(_Depthwise)
+"""The units. Raises CapacityError. A layer is asked how many steps it takes before it is lowered."""
 
 
 def _explained(work: _Depthwise, layer: ArrayOp) -> Explanation:

@@ -9,18 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from itertools import groupby, product
+from itertools import product
 from math import prod
-from typing import NamedTuple
 
 from tpusim.base.errors import CapacityError, Problem
-from tpusim.machines.tpu.cut.geometry import InStrips, MapAxis, in_strips, padded
-from tpusim.machines.tpu.cut.plan import CHANNEL, COL, IMAGE, ROW, Block, Patch, patch_of, portions
+from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, IMAGE, ROW, Block, Patch, alike, padded, portions
+from tpusim.machines.tpu.cut.geometry import InStrips, MapAxis, in_strips
 from tpusim.machines.tpu.cut.tiling import Tiling
-from tpusim.machines.tpu.cut.turned import PixelsInLanes, Turn, TurnedMap, boxes_of, turn_of
+from tpusim.machines.tpu.cut.traffic import PixelsInLanes, Turn, TurnedMap, boxes_of, turn_of
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, one_draft
-from tpusim.machines.tpu.lowering.vector_units import IGNORED, MapSource, Portion, VectorUnits, feed
+from tpusim.machines.tpu.lowering.vector import IGNORED, MapSource, Portion, VectorUnits, feed
 from tpusim.machines.tpu.program.addresses import Counter, Counters
 from tpusim.machines.tpu.program.operations import Arity, work_of
 from tpusim.machines.tpu.program.program import Explanation
@@ -41,7 +40,7 @@ def ways(layer: VectorOp, batch: int, hardware: Hardware) -> list[Draft]:
         CapacityError: when nothing fits the vector memories, or lanes cannot keep the scalars.
     """
     work = units_of(layer, batch, hardware)
-    return one_draft(lambda: work, lambda _: _explained(work))
+    return one_draft(work, lambda _: _explained(work))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +50,6 @@ class Maps(InStrips):
     images: int
     row: MapAxis
     col: MapAxis
-
-
-class Rectangle(NamedTuple):
-    """Outputs of a block whose windows are alike: their taps by rows and columns, and how many elements count."""
-
-    outputs: Block
-    taps: tuple[tuple[int, int], ...]
-    counted: int
 
 
 class _PointByPoint(VectorUnits):
@@ -163,24 +154,24 @@ class _PointByPoint(VectorUnits):
         for word, source in enumerate(self.kept, base):
             channels = source.channels(self.portions[number])
             part = Part(word, (0,), (Along(CHANNEL, channels),), (Along(IMAGE, range(1)),), 1)
-            yield self.numbers_of(source.tensor, part, len(set(channels)))
+            yield self.traffic.numbers(source.tensor, (self.turn.placed(part),), len(set(channels)))
 
     def bring(self, source: MapSource, portion: range, patch: Patch, base: int) -> Moves:
         if not self.moved:
             return super().bring(source, portion, patch, base)
         part = self.moved.read(self.moved.made(self.outputs, portion, patch, base, self.word_fill))
-        return Moves(source.tensor, (part,), *self.traffic.of(boxes_of(part), source.tensor, (0, 0)))
+        return self.traffic.moves(source.tensor, (part,), boxes_of(part))
 
     def steps(self, block: Block) -> int:
         return len(self._rectangles(block)) * len(self.chain)
 
-    def _rectangles(self, block: Block) -> list[Rectangle]:
-        """The outputs of a block, those together whose windows are alike."""
+    def _rectangles(self, block: Block) -> list[tuple[Block, tuple[tuple[int, int], ...], int]]:
+        """The outputs of a block, those together whose windows are alike; their taps, and how many elements count."""
         of_rows, of_cols = self._windows
         return [
-            Rectangle(Block(rows, cols, block.groups), (*product(high.taps, wide.taps),), high.counted * wide.counted)
-            for rows, high in _alike(block.rows, of_rows)
-            for cols, wide in _alike(block.cols, of_cols)
+            (Block(rows, cols, block.groups), (*product(high.taps, wide.taps),), high.counted * wide.counted)
+            for rows, high in alike(block.rows, of_rows.__getitem__)
+            for cols, wide in alike(block.cols, of_cols.__getitem__)
         ]
 
     @cached_property
@@ -210,41 +201,29 @@ class _PointByPoint(VectorUnits):
         (channels, block), kept, word = of, self.numbers, self.hardware.vector_memory.word_elements
         # A number in each word.
         scalars = Scalars(bases[1], kept, (kept - 1) * word + 1) if kept else NO_SCALARS
-        for rectangle in self._rectangles(block):
-            walks, at = self._walks(block, rectangle, bases[0]), rectangle.outputs
+        for at, alike_taps, counted in self._rectangles(block):
+            # The words under the taps of the ifmap, then those of the other maps.
+            walks = list[Counters]()
+            for number, (source, patch, base) in enumerate(self.patches(block, bases[0])):
+                taps = ((0, 0),) if number else alike_taps
+                walks += [self.walk(source, tap, at, patch, base) for tap in taps]
+            if self.layer.along_channels:
+                middle = self.layer.axes[0].ends[0], 0
+                walks.append(self.walk(self.maps[0], middle, at, self.outputs.patch(block), bases[0]))
             rows, cols, groups = at.sizes
             down = Counter(rows, at.rows.start - block.rows.start, 1, len(block.rows), len(block.cols) * groups)
             across = Counter(cols, at.cols.start - block.cols.start, 1, len(block.cols), groups)
             writes = feed(len(channels), Counters(bases[2], (down, across, Counter(groups, 0, 1, groups, 1))))
-            last = scalars, self.layer.coefficients(rectangle.counted)
+            last = scalars, self.layer.coefficients(counted)
             for operation, some in self._parts(len(walks)):
                 # What is joined so far comes first: sums of floats are then in the order of the operands.
                 operands = [writes] if some.start else []
                 operands += [feed(len(channels), walk) for walk in walks[some.start : some.stop]]
                 yield Compute(operation, tuple(operands), writes, at.words, *(last if some.stop == len(walks) else ()))
 
-    def _walks(self, block: Block, rectangle: Rectangle, base: int) -> list[Counters]:
-        """The words under the taps of the ifmap, then those of the other maps."""
-        walks: list[Counters] = []
-        for number, (source, patch, at) in enumerate(self.patches(block, base)):
-            taps = ((0, 0),) if number else rectangle.taps
-            walks += [self.walk(source, tap, rectangle.outputs, patch, at) for tap in taps]
-        if self.layer.along_channels:
-            middle = self.layer.axes[0].ends[0], 0
-            walks.append(self.walk(self.maps[0], middle, rectangle.outputs, patch_of(self.outputs, block), base))
-        return walks
 
-
-def _alike(outputs: range, windows: Sequence[TapWindow]) -> list[tuple[range, TapWindow]]:
-    """Neighbouring outputs whose windows are the same."""
-    runs = groupby(outputs, key=lambda output: windows[output])
-    return [(range((held := [*mine])[0], held[-1] + 1), window) for window, mine in runs]
-
-
-@lru_cache(maxsize=1 << 8)
-def units_of(layer: VectorOp, batch: int, hardware: Hardware) -> _PointByPoint:
-    """The units. Raises CapacityError. A layer is asked how many steps it takes before it is lowered."""
-    return _PointByPoint(layer, batch, hardware)
+units_of = lru_cache(maxsize=1 << 8)(_PointByPoint)
+"""The units. Raises CapacityError. A layer is asked how many steps it takes before it is lowered."""
 
 
 def _explained(work: _PointByPoint) -> Explanation:

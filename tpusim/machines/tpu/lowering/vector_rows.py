@@ -12,17 +12,13 @@ from itertools import pairwise, product
 from typing import NamedTuple
 
 from tpusim.base.words import counted
-from tpusim.machines.tpu.cut.geometry import MapAxis, padded, shifted
-from tpusim.machines.tpu.cut.pace import delay_of
-from tpusim.machines.tpu.cut.plan import CHANNEL, IMAGE, portions
-from tpusim.machines.tpu.cut.tiling import MOST_PIECES, fitting, word_groups
+from tpusim.machines.tpu.cut.blocks import CHANNEL, IMAGE, padded, portions, shifted
+from tpusim.machines.tpu.cut.tiling import MOST_PIECES, delay_of, fitting, word_groups
 from tpusim.machines.tpu.cut.traffic import Traffic
 from tpusim.machines.tpu.definition import beat_of
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, one_draft
-from tpusim.machines.tpu.lowering.vector_ops import Maps
-from tpusim.machines.tpu.lowering.vector_units import IGNORED, feed, in_turn
-from tpusim.machines.tpu.lowering.words import memory_of
+from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, memory_of, one_draft
+from tpusim.machines.tpu.lowering.vector import IGNORED, feed, in_turn
 from tpusim.machines.tpu.program.addresses import Counters
 from tpusim.machines.tpu.program.operations import Arity, work_of
 from tpusim.machines.tpu.program.program import Explanation
@@ -56,7 +52,7 @@ def ways(layer: RowOp, batch: int, hardware: Hardware) -> list[Draft]:
         CapacityError: when nothing fits the vector memories.
     """
     work = RowUnits(layer, batch, hardware)
-    return one_draft(lambda: work, lambda _: _explained(work))
+    return one_draft(work, lambda _: _explained(work))
 
 
 class RowPieces(NamedTuple):
@@ -112,6 +108,7 @@ class RowUnits(Units):
 
     def __init__(self, layer: RowOp, batch: int, hardware: Hardware) -> None:
         self.layer, self.hardware, self.stages, shapes = layer, hardware, layer.stages, layer.shapes(batch)
+        self.traffic = Traffic(hardware)
         self.given = sum(bool(each.given) for each in self.stages)
         self.shared = tuple(name for each in self.stages for name in each.shared)
         self.reduces, self.rows = bool(self.stages[-1].joins), shapes["ifmap"][IMAGE]
@@ -129,8 +126,6 @@ class RowUnits(Units):
             self.named |= {name: Tensor(name, shape, on_the_way=True) for name in joining}
             self.intermediates = self.shares * self.rows * len(self.stages)
         self.tensors = (*self.named.values(),)
-        alone = MapAxis(1, 1, 1, (0, 0), 1)
-        self.traffic = Traffic(Maps(self.rows, alone, alone), hardware)
         self.pieces = next(fitting(self._ways(), self._words, hardware))
         self.parts, self.areas = self._parts(self.pieces.number), self._areas(self.pieces)
 
@@ -192,6 +187,10 @@ class RowUnits(Units):
         parts, lanes = self._parts(pieces.number), self._lanes(self.blocks[0])
         size, joining = len(parts[0]), sum(bool(stage.joins) for stage in self.stages) if self.shares > 1 else 0
 
+        # Numbers still to be joined, at most: those that pieces come to, or what shares have come to.
+        of_pieces = (sum(self._levels(each, self._made(each, parts))) for each in self.stages if each.joins)
+        joined = max(0, *of_pieces, *(sum(self._levels(each, self.shares)[1:]) for each in self.stages))
+
         def ready(key: tuple[int, int, int]) -> int:
             return delay_of(len(parts[key[2]]), self.hardware)
 
@@ -199,7 +198,7 @@ class RowUnits(Units):
         return (
             Area("rows", "ifmap", size, pieces.slots, lanes, in_one(self._rows), ready),
             Area("shared", "filter", size * len(self.shared), pieces.shared, lanes, shared),
-            Area("joined", OFMAP, self._most_joined(parts), 1, lanes),
+            Area("joined", OFMAP, joined, 1, lanes),
             Area("given", OFMAP, self.given, 2, lanes, given, gaps=with_the_one_ahead),
             Area("numbers", OFMAP, len(self.stages) - self.given, 1, lanes),
             Area("exchanged", OFMAP, self.shares, joining, lanes, self._exchanged, gaps=when_needed),
@@ -221,11 +220,6 @@ class RowUnits(Units):
         while found[-1] > self._most(stage):
             found.append(-(-found[-1] // self._most(stage)))
         return found
-
-    def _most_joined(self, parts: Sequence[range]) -> int:
-        """Words of numbers still to be joined, at most: those that pieces come to, or what shares have come to."""
-        of_pieces = (sum(self._levels(each, self._made(each, parts))) for each in self.stages if each.joins)
-        return max(0, *of_pieces, *(sum(self._levels(each, self.shares)[1:]) for each in self.stages))
 
     def units(self) -> Iterator[Unit]:
         kept, shares, stays = self.pieces.kept, self.shares, self.pieces.shared == len(self.parts)
@@ -256,7 +250,7 @@ class RowUnits(Units):
         copies: tuple[int, ...] = (0,),
     ) -> Moves:  # fmt: skip
         tensor, part = self.named[name], Part(base, copies, lane, items, self.word_fill)
-        return Moves(tensor, (part,), *self.traffic.of(boxes, tensor, (1, 1)))
+        return self.traffic.moves(tensor, (part,), boxes)
 
     def _lanes(self, rows: range) -> int:
         """Lanes in which some rows are, with all of their shares."""

@@ -1,25 +1,31 @@
 """Choose the tiling: the cheapest that fits, by its estimate; or the few that a simulation should choose from.
 
-A simulation tries them in the order of what no run of them can beat, so that it may stop early.
+A simulation tries them in the order of what no run of them can beat, so that it may stop early: `Bound` tells cycles
+that every engine takes at least, whatever waits for what. `Candidates.estimate` says about what a tiling would cost, a
+bound what it must cost. What is hard to tell is left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, lru_cache, partial
 from itertools import chain, islice
+from math import prod
 from operator import itemgetter
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tpusim.machines.tpu.cut.geometry import ConvShape
+from tpusim.machines.tpu.cut.blocks import padded
+from tpusim.machines.tpu.cut.geometry import MapAxis, stored_ifmap
 from tpusim.machines.tpu.cut.reduction import Cut
-from tpusim.machines.tpu.cut.tiling import Counts, Tiling, together
+from tpusim.machines.tpu.cut.tiling import MOST_PIECES, Counts, Cycles, Demand, Tiling, summed, together
+from tpusim.machines.tpu.definition import finish_cycles, word_latency
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.search.bound import Bound
-from tpusim.machines.tpu.search.candidates import Candidates, Way
+from tpusim.machines.tpu.search.candidates import Candidates
+from tpusim.memory.layout import Layouts, inside
 
 TOLERANCE = 0.01
 """Among blocks whose estimates lie this close to the best, the largest is taken: fewer passes to run."""
@@ -44,73 +50,59 @@ class Ranked(NamedTuple):
     estimate: Callable[[], float] = float
 
 
-def tilings_of(
-    shape: ConvShape, hardware: Hardware, cut: Cut, among: type[Candidates] = Candidates
-) -> tuple[Ranked, ...]:
+@lru_cache(maxsize=1 << 10)
+def tilings_of(cut: Cut, hardware: Hardware, among: type[Candidates] = Candidates) -> tuple[Ranked, ...]:
     """What a simulation should choose from, in the order in which to try it; or the choice of the estimate alone.
+
+    A layer is asked how many steps it takes before it is lowered.
 
     Raises:
         CapacityError: when not even a block of one output word fits; says how much memory would do.
     """
-    candidates, chosen = _chosen(among(shape, hardware, cut, None))
+    candidates, chosen = _chosen(among(cut, hardware))
     if hardware.mapping.search == "estimate":
         return (Ranked(chosen, estimate=partial(_estimated, candidates, chosen)),)
     return ranked(candidates, chosen)
 
 
-def choose(shape: ConvShape, hardware: Hardware, cut: Cut, among: type[Candidates] = Candidates) -> Tiling[int]:
+def choose(cut: Cut, hardware: Hardware, among: type[Candidates] = Candidates) -> Tiling[int]:
     """The tiling with the lowest estimated cycles for a reduction that is cut in this way, among such candidates.
 
     Raises:
         CapacityError: when not even a block of one output word fits; says how much memory would do.
     """
-    return _chosen(among(shape, hardware, cut, None))[1]
-
-
-class _Choice(NamedTuple):
-    """A tiling, and its estimated cycles."""
-
-    cost: float
-    tiling: Tiling[int]
+    return _chosen(among(cut, hardware))[1]
 
 
 def best(candidates: Candidates) -> Tiling[int] | None:
-    """The cheapest; but deeper buffers, and the reduction in chunks, only where they beat what is simpler."""
-    found = None
-    for ways in candidates.fitting:
-        found = _better(candidates, found, _first_close(candidates, ways))
-    return found and found.tiling
+    """The cheapest; but deeper buffers, and the reduction in chunks, only where their estimate is clearly lower, or as
+    low with fewer blocks to run and every tap of them at once.
 
-
-def _better(candidates: Candidates, simple: _Choice | None, other: _Choice | None) -> _Choice | None:
-    """The other one only if its estimate is clearly lower, or as low with fewer blocks to run and every tap of them at
-    once.
+    Of each way the cheapest that fits; of those close to it, the one with the largest block. Of the ways of a kind the
+    first whose estimate lies close to the best: it moves data in the fewest pieces.
     """
-    if simple is None or other is None:
-        return other or simple
-    fewer = other.tiling.blocks < simple.tiling.blocks and other.tiling.chunk_taps == simple.tiling.chunk_taps
-    others, mine = (each.cost + float(candidates.late(each.tiling)) for each in (other, simple))
-    return other if others * (1 / (1 + TOLERANCE) if fewer else 1 + TOLERANCE) < mine else simple
-
-
-def _first_close(candidates: Candidates, ways: Sequence[Way]) -> _Choice | None:
-    """The first of the ways whose estimate lies close to the best: it moves data in the fewest pieces. Of each way the
-    cheapest that fits; of those close to it, the one with the largest block.
-    """
-    if not ways:
-        return None
-    # Together, as an estimate takes as long for one as for a thousand.
-    tilings, fits = together([tilings for tilings, _ in ways]), np.concatenate([fits for _, fits in ways])
-    cost = np.where(fits, candidates.estimate(tilings), np.inf)
-    found, begin = list[int](), 0
-    for _, of_way in ways:
-        mine = slice(begin, begin + len(of_way))
-        close = cost[mine] <= cost[mine].min() * (1 + TOLERANCE)
-        found.append(begin + int(np.where(close, tilings.psum_words[mine], 0).argmax()))
-        begin = mine.stop
-    least = cost[found].min() * (1 + TOLERANCE)
-    at = next(at for at in found if cost[at] <= least)
-    return _Choice(float(cost[at]), tilings.at(at))
+    found: tuple[float, Tiling[int]] | None = None
+    for ways in filter(None, candidates.fitting):
+        # Together, as an estimate takes as long for one as for a thousand.
+        tilings, fits = together([tilings for tilings, _ in ways]), np.concatenate([fits for _, fits in ways])
+        costs = np.where(fits, candidates.estimate(tilings), np.inf)
+        of_ways, begin = list[int](), 0
+        for _, fits in ways:
+            mine = slice(begin, begin + len(fits))
+            close = costs[mine] <= costs[mine].min() * (1 + TOLERANCE)
+            of_ways.append(begin + int(np.where(close, tilings.psum_words[mine], 0).argmax()))
+            begin = mine.stop
+        least = costs[of_ways].min() * (1 + TOLERANCE)
+        at = next(at for at in of_ways if costs[at] <= least)
+        cost, tiling = float(costs[at]), tilings.at(at)
+        cost += float(candidates.late(tiling))
+        if found:
+            before, simple = found
+            fewer = tiling.blocks < simple.blocks and tiling.chunk_taps == simple.chunk_taps
+            if cost * (1 / (1 + TOLERANCE) if fewer else 1 + TOLERANCE) >= before:
+                continue
+        found = cost, tiling
+    return found and found[1]
 
 
 def _chosen(candidates: Candidates) -> tuple[Candidates, Tiling[int]]:
@@ -119,9 +111,9 @@ def _chosen(candidates: Candidates) -> tuple[Candidates, Tiling[int]]:
     With a forced multi-tile, they have the block that the paper's rule would get, if it fits: only one thing changes at
     a time.
     """
-    shape, hardware, cut, among = candidates.shape, candidates.hardware, candidates.cut, type(candidates)
-    if cut.ruled and (ruled := best(among(shape, hardware, cut.ruled, None))):
-        alike = among(shape, hardware, cut, (ruled.rows, ruled.cols, ruled.groups))
+    cut, hardware, among = candidates.cut, candidates.hardware, type(candidates)
+    if cut.ruled and (ruled := best(among(cut.ruled, hardware))):
+        alike = among(cut, hardware, (ruled.rows, ruled.cols, ruled.groups))
         if tiling := best(alike):
             return alike, tiling
     if tiling := best(candidates):
@@ -187,3 +179,276 @@ def _in_order(candidates: Candidates) -> Iterator[tuple[Tiling[Counts], int, flo
     left = np.minimum.accumulate(least[order][::-1])[::-1]
     for at, cycles in zip(order.tolist(), left.tolist(), strict=True):
         yield tilings, at, cycles
+
+
+# ---- what no run of a tiling can beat
+
+
+class _Array(NamedTuple):
+    """Cycles of the array.
+
+    `all`: from its first pass to the end of the last. `issued`: from pass to pass, without what comes before a body;
+    the last of several has its stream only, at most `short` fewer. `smallest`: the stream of the fewest `words` that a
+    block has. `results`: one a block and column fold.
+    """
+
+    all: Cycles
+    issued: Counts
+    short: Counts
+    smallest: Counts
+    words: Counts
+    results: Counts
+
+
+class Bound:
+    """The least cycles of candidate tilings of one layer."""
+
+    def __init__(self, candidates: Candidates) -> None:
+        self.of, self.shape, self.hardware = candidates, candidates.shape, candidates.hardware
+        self.chunk, self.passes, hardware = candidates.chunk, candidates.passes, candidates.hardware
+        self._whole = hardware.mapping.loads == "whole"
+        # Pieces of a load of the ifmap.
+        self._pieces = min(MOST_PIECES, len(self.chunk.places)) if self.chunk.one_by_one else 1
+        # Cycles to the first byte of a fill; that of a DRAM is its own.
+        self._latency = 0 if hardware.hbm.dram else hardware.latency_cycles
+        self._element_cycles = hardware.vector_memory.element_bytes / float(hardware.hbm_peak_bytes_per_cycle)
+        # Conversion cycles of an element: of a fill, no more stand in a word of all lanes.
+        in_a_word = hardware.lanes * hardware.vector_memory.word_elements
+        self._unpacking = float(hardware.vector_unit.unpack_cycles) / in_a_word
+        self._axes = (self.shape.row, self.chunk.tap_rows), (self.shape.col, self.chunk.tap_cols)
+
+    def cycles(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
+        """The least cycles of every candidate: no run takes fewer."""
+        chunks = np.asarray(-(-self.of.folds // tilings.chunk_folds) * -(-self.of.taps // tilings.chunk_taps))
+        # How often the ifmap comes, for all column folds.
+        held = np.where(tilings.loop_order == "block_major", chunks, chunks * tilings.blocks)
+        again = np.where(held > tilings.ifmap_buffers, -(-self.of.columns // tilings.kept_folds), 1)
+        array, (times, sections, pieces) = self._array(tilings, chunks), self._filters(tilings, chunks)
+        ifmap, ofmap = self._loads(tilings, again), self._spills(tilings)
+        filters = Demand(bus=prod(self.shape.tensors.filter) * self._element_cycles * times)
+        first, loads, spills = self._first_pass(tilings, chunks), self._in_turn(ifmap), self._in_turn(ofmap)
+        filled, last = self._in_turn(ifmap, filters), self._last_spill(array.words)
+        # Weights take turns in buffers: a fill, then the preload of the last of them.
+        by_sections = filters.bus + sections * (self._latency + self.hardware.preload_cycles)
+        # Pieces of all loads, where every block is known to need one. Rows of a patch may come together.
+        simple = (chunks == 1) & (tilings.span == 0)
+        patches, every = tilings.blocks * self.shape.groups * again, self._every_filled(tilings)
+        fills = pieces + np.where(every & simple, patches * self._pieces, 0)
+        read = spills * (1 - 1 / array.words)
+        paths = [
+            first + array.all + self._after + last,
+            self._in_turn(ifmap, filters, ofmap),
+            filled + self._latency + array.smallest + self._after + last,
+            by_sections / tilings.filter_buffers + array.smallest + self._after + last,
+            self._two_at_once(filled + read, fills),
+        ]
+        if simple.any():
+            # Partial sums take turns in buffers: passes, then their results, then the spill up to its last word.
+            results = array.issued + array.results * (self._after - array.short) + np.maximum(read - array.results, 0)
+            turns = [first + results / tilings.psum_buffers]
+            if not self.chunk.by_tap:
+                # Patches take turns in buffers: a fill, then all passes over it. Places are filled beside passes over
+                # others. Where each patch is for one result, the one queue takes its fill after the spill of the last
+                # but one.
+                turn = array.issued + patches * (self._after - array.short + self._latency)
+                turn = np.where(every, turn + (0 if self.chunk.one_by_one else loads), 0)
+                both = np.where((patches == array.results) & (turn > 0), (turn + spills) / (2 * tilings.lag), 0)
+                turns += [turn / tilings.ifmap_buffers + last, both]
+            paths += [np.where(simple, each, 0) for each in turns]
+        ends = self.hardware.sequencer.launch_cycles + self._latency + self.hardware.lanes - 1
+        # Cycles are whole; a little less, as these are not exact.
+        return np.asarray(np.ceil(ends + np.max(np.broadcast_arrays(*paths), axis=0) - 1e-6), dtype=np.float64)
+
+    def _first_pass(self, tilings: Tiling[Counts], chunks: Counts) -> Cycles:
+        """Until it is issued: its weights come, then, beside the preload, the first places of the first block; where
+        loads are whole, all of both loads.
+        """
+        rotated = self.of.rotated(tilings.rows, tilings.cols, tilings.groups)
+        drains = self.of.drains & (chunks == 1) & (tilings.span == 0)
+        # Of the weights of a bundle, those of other groups are zeros from nowhere.
+        rows = np.cumsum([each.rows for each in max(summed(self.chunk), key=len)])
+        waited = rows[np.minimum(tilings.section_passes, len(rows)) - 1] if self._whole else rows[0]
+        own, waited = (
+            each / self.shape.bundle * len(self.of.col_folds[0]) * self._element_cycles for each in (rows[0], waited)
+        )
+        preload = self.hardware.sequencer.block_cycles + self.hardware.preload_cycles + np.where(drains, rotated, 0)
+        loaded = np.where(chunks == 1, own + preload, preload)
+        if self.chunk.by_tap or tilings.span.any() or self.shape.strips > 1:
+            return self._latency + np.maximum(loaded, np.where(chunks == 1, waited, 0))
+        points = self._points(lambda axis, size, taps: len(axis.stored(range(size), taps)), tilings)
+        elements = points * np.minimum(tilings.groups * self.of.word_fill, self.shape.images) * self._begun_with
+        ifmap = Demand(bus=elements * self._element_cycles, converted=elements * self._unpacking)
+        filled = self._in_turn(Demand(bus=waited), ifmap) + self._latency
+        if self._whole:
+            fills = np.minimum(MOST_PIECES, tilings.section_passes) + np.where(points > 0, self._pieces, 0)
+            filled = np.maximum(filled, self._two_at_once(filled - self._latency, fills))
+        return np.maximum(self._latency + loaded, np.where(chunks == 1, filled, 0))
+
+    @cached_property
+    def _begun_with(self) -> int:
+        """Channels of the ifmap that the first pass waits for; the padding after the last, too, where it is all."""
+        if not self._whole:
+            return self.chunk.places[0].brought
+        brought = sum(len(channels) for _, channels in self.chunk.brought(range(len(self.chunk.places))))
+        stored, _ = stored_ifmap(self.shape, self.hardware)
+        return brought + (stored - self.shape.channels if self.shape.groups == 1 else 0)
+
+    # ---- the array: streams of passes, what comes before and behind them
+
+    def _array(self, tilings: Tiling[Counts], chunks: Counts) -> _Array:
+        """The cycles of the array for every candidate, whose sums come in `chunks`."""
+        drains, columns, groups = self.of.drains, self.of.columns, self.shape.groups
+        delay = self.hardware.sequencer.block_cycles
+        bodies, weights = -(-columns // tilings.kept_folds) * chunks, self.hardware.preload_cycles + delay
+        issued, waited = np.zeros_like(tilings.blocks), np.zeros(tilings.blocks.shape)
+        smallest = words = np.full_like(tilings.blocks, np.iinfo(np.int64).max)
+        sizes = self._sizes(tilings)
+        for count, size, prepared in sizes:
+            stream = self.of.stream(size)
+            turn, late = self._turn(stream), np.where(chunks == 1, prepared, 0)
+            issued = issued + count * columns * self.passes * turn
+            extra = self._after + weights + stream - turn if drains else self._turn(stream, delay) - turn
+            waited = waited + count * (bodies * extra + (late if drains else 0))
+            smallest, words = (
+                np.where(count > 0, np.minimum(had, new), had) for had, new in ((smallest, stream), (words, size))
+            )
+        prepared = np.where(chunks == 1, sizes[0][2], 0)
+        beyond = self._after + weights + prepared if drains else self._turn(smallest, delay) - smallest
+        every = groups * (issued + waited) - beyond
+        short = self._turn(smallest) - smallest
+        return _Array(every, groups * issued, short, smallest, words, tilings.blocks * columns * groups)
+
+    @cached_property
+    def _after(self) -> int:
+        """Cycles from the last frame of a pass until its results are written, if their slot is the next."""
+        latency = word_latency(self.of.word_fill, self.hardware)
+        written = latency - 1 + finish_cycles(self.of.word_fill, 1, self.hardware) if self.passes > 1 else latency
+        return written + 2 - self.of.frame.period
+
+    def _turn(self, stream: Counts, delay: int = 0) -> Counts:
+        """From pass to pass: the stream of one, or what comes before the next where that takes longer."""
+        weights = self.hardware.preload_cycles + delay
+        return stream + weights if self.hardware.array.weight_buffers == 1 else np.maximum(stream, weights)
+
+    def _sizes(self, tilings: Tiling[Counts]) -> list[tuple[Counts, Counts, Cycles]]:
+        """How many blocks there are of how many words, full ones first; what the vector unit takes for each patch."""
+        if tilings.span.any():
+            return [(count, size, 0) for count, size in _portions(prod(self.of.extents), tilings.span)]
+        rows, cols, groups = map(_portions, self.of.extents, (tilings.rows, tilings.cols, tilings.groups))
+        return [(a * b * c, x * y * z, self.of.rotated(x, y, z)) for a, x in rows for b, y in cols for c, z in groups]
+
+    # ---- the bus: transfers by their bytes and by their conversion
+
+    def _in_turn(self, *moved: Demand) -> Cycles:
+        """Cycles of transfers one after another. A DRAM may still move bursts while those after them are converted."""
+        return sum(moved, Demand()).busiest if self.hardware.hbm.dram else sum(each.busiest for each in moved)
+
+    def _images(self, tilings: Tiling[Counts]) -> Cycles:
+        """As many as take the bus as long as all do, where each run of a word group's is moved in whole bursts: only
+        where images are neighbours in HBM.
+        """
+        if self.hardware.hbm.layout != Layouts() or self.hardware.hbm.dram:
+            return self.shape.images
+        images, run, size = self.shape.images, tilings.groups * self.of.word_fill, self.hardware.vector_memory
+        burst = self.hardware.hbm.burst_bytes
+        full, left = (-(-each * size.element_bytes // burst) * burst for each in (run, images % run))
+        apart = (images // run * full + left) / size.element_bytes
+        return np.where((tilings.groups < self.of.groups) & (self.shape.strips == 1), apart, images)
+
+    def _spills(self, tilings: Tiling[Counts]) -> Demand:
+        """The spills of all results, once."""
+        shape, (channels, rows, cols, _) = self.shape, self.shape.tensors.ofmap
+        stored = padded(channels, self.hardware.hbm.channel_multiple)
+        words = prod(self.of.extents) * shape.groups * self.of.columns
+        moved = stored * rows * cols * self._images(tilings) * self._element_cycles
+        return Demand(bus=moved, converted=words * float(self.hardware.vector_unit.pack_cycles))
+
+    def _last_spill(self, words: Counts) -> Cycles:
+        """The fewest cycles of one spill."""
+        # A word of the last group may be the emptiest; where strips share words, one may be all padding.
+        images = self.shape.images - (self.of.groups - 1) * self.of.word_fill if self.shape.strips == 1 else 0
+        moved = images * min(map(len, self.of.col_folds)) * self._element_cycles
+        return words * max(moved, float(self.hardware.vector_unit.pack_cycles))
+
+    def _filters(self, tilings: Tiling[Counts], chunks: Counts) -> tuple[Counts, Counts, Counts]:
+        """How often the filter comes: once, or for every block where sections of all folds by turns do not find
+        buffers; how many sections come in all; and their pieces: of those in chunks, sections.
+        """
+        sections = np.maximum(chunks, -(-self.passes // tilings.section_passes))
+        kept = np.where(tilings.loop_order == "block_major", self.of.columns, tilings.kept_folds)
+        left = self.of.columns % kept
+        fewest = np.where(left, left, kept)
+        times = np.where(fewest * sections > tilings.filter_buffers, tilings.blocks, 1)
+        folds = times * self.of.columns * self.shape.groups
+        full, last = self.passes // tilings.section_passes, self.passes % tilings.section_passes
+        pieces = full * np.minimum(MOST_PIECES, tilings.section_passes) + np.minimum(MOST_PIECES, last)
+        return times, sections * folds, folds * np.where(chunks == 1, pieces, sections)
+
+    def _loads(self, tilings: Tiling[Counts], again: Counts) -> Demand:
+        """All fills of the ifmap: with what lies between taps, where all taps are on chip."""
+        shape, (channels, images) = self.shape, stored_ifmap(self.shape, self.hardware)
+        points = np.full_like(tilings.blocks, self._touched)
+        if not self.chunk.by_tap and not tilings.span.any():
+            points = np.where(tilings.chunk_taps < self.of.taps, points, self._points(_brought, tilings))
+        moved = points * channels * np.maximum(self._images(tilings), images) * self._element_cycles
+        # Channels of all groups; the padding after the last, too, if the place that has them leaves lanes for it.
+        own = min(shape.channels * shape.groups, shape.tensors.ifmap[0])
+        most = max(len({*place.channels}) for place in self.chunk.places)
+        free = not self.hardware.banked and not self.chunk.by_tap and most + channels - own <= self.hardware.lanes
+        unpacked = points * (channels if free else own) * shape.images * self._unpacking
+        return Demand(bus=moved * again, converted=unpacked * again)
+
+    # ---- two transfers under way at once
+
+    def _two_at_once(self, moved: Cycles, fills: Counts) -> Cycles:
+        """Each fill is under way from its latency to the cycle after its last word; beside it, one other transfer."""
+        return (moved + fills * (self._latency + 1)) / 2
+
+    def _every_filled(self, tilings: Tiling[Counts]) -> NDArray[np.bool_]:
+        """Whether no block is padding alone, which waits for nothing."""
+        if self.chunk.by_tap:
+            return np.zeros(tilings.blocks.shape, dtype=bool)
+        of_groups = -(-self.of.groups // tilings.groups)
+        needing = self._points(lambda *each: sum(map(bool, _in_blocks(*each))), tilings)
+        return np.asarray(needing * of_groups == tilings.blocks)
+
+    # ---- grid points of the ifmap that blocks of the outputs need for the taps of a chunk
+
+    @cached_property
+    def _touched(self) -> int:
+        """Coordinates of the ifmap on which some tap stands, whatever the blocks."""
+        found = 1
+        for axis, taps in self._axes:
+            first, outputs = -axis.padding[0], range(axis.outputs)
+            stands = {out * axis.stride + tap * axis.dilation + first for out in outputs for tap in taps}
+            found *= len(stands & {*range(axis.size)})
+        return found
+
+    def _points(self, counting: _Counting, tilings: Tiling[Counts]) -> Counts:
+        """What is counted along rows times what is counted along columns, for each size once."""
+        found = np.ones_like(tilings.blocks)
+        for (axis, taps), sizes in zip(self._axes, (tilings.rows, tilings.cols), strict=True):
+            different, where = np.unique(sizes, return_inverse=True)
+            found = found * np.array([counting(axis, size, taps) for size in different.tolist()], dtype=np.int64)[where]
+        return found
+
+
+def _portions(extent: int, sizes: Counts) -> list[tuple[Counts, Counts]]:
+    left = extent % sizes
+    return [(extent // sizes, sizes), (np.minimum(left, 1), left)]
+
+
+_Counting: TypeAlias = Callable[[MapAxis, int, range], int]
+"""What is counted of an axis, from the size of its blocks and the taps."""
+
+
+def _brought(axis: MapAxis, size: int, taps: range) -> int:
+    """Points that come from HBM for all blocks, in every strip."""
+    apart, blocks = axis.extent * axis.stride, [axis.coordinates(each) for each in _in_blocks(axis, size, taps)]
+    return sum(len(inside(each, strip * apart, axis.size)) for each in blocks for strip in range(axis.strips))
+
+
+def _in_blocks(axis: MapAxis, size: int, taps: range) -> list[range]:
+    """Grid points that blocks of `size` outputs need, block by block."""
+    starts = range(0, axis.extent, size)
+    return [axis.stored(range(at, min(at + size, axis.extent)), taps) for at in starts]

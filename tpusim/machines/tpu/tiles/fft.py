@@ -52,7 +52,7 @@ from tpusim.numerics.equality import DOUBLE, gamma
 
 Sums = dict[str, dict[str, float]]
 """Each of what has a name already; inputs are x0, x1, ..."""
-Values = NDArray[np.float64]
+Spectra = NDArray[np.float64]
 
 
 @dataclass
@@ -348,14 +348,14 @@ class Spectrum:
             lost=partial(_lost, length, taps),
         )
 
-    def weights(self, taps: tuple[int, int], filter_: NDArray[Any]) -> Values:
+    def weights(self, taps: tuple[int, int], filter_: NDArray[Any]) -> Spectra:
         """The filters [out_channel, (row, col,) channel] of all products, [product, out_channel, channel].
 
         They are conjugate, and smaller or larger by what makes the way back, transposed, the inverse.
         """
         by_taps = filter_.reshape(len(filter_), *taps, -1).astype(np.float64)
         down, across = (waves(self.length)[:, :count] for count in taps)
-        made: Values = np.einsum("ir,js,orsc->ijoc", down, across, by_taps, optimize=True) / self.length**2
+        made: Spectra = np.einsum("ir,js,orsc->ijoc", down, across, by_taps, optimize=True) / self.length**2
         at = made.reshape(self.length**2, *made.shape[2:])
         cc, cs, sc, ss, *ends = (at[[*places(grid)]] for grid in (*self.quarters, *self.row_ends, *self.col_ends))
         parts = ((cc - ss, cs + sc), (cc + ss, sc - cs), ends[:2], ends[2:])
@@ -383,7 +383,7 @@ def _products(
         yield TileProduct((a, c) if swapped else (c, a), first, adds=True)
 
 
-def waves(length: int) -> Values:
+def waves(length: int) -> Spectra:
     """The real transform's matrix: 1, alternating signs, then cosines and sines of each frequency between."""
     turns = np.outer(np.arange(length // 2 + 1), np.arange(length)) % length * (2 * np.pi / length)
     cosines, sines = np.cos(turns), np.sin(turns)

@@ -15,12 +15,13 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from tpusim.machines.tpu.cut.blocks import portions
 from tpusim.machines.tpu.cut.geometry import ConvShape
-from tpusim.machines.tpu.cut.plan import portions
 from tpusim.machines.tpu.cut.tiling import col_folds, word_groups
 from tpusim.machines.tpu.definition import Beat, Frame, beat_of, frame_of, stream_clients
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.operations import OPERATIONS, Arity
+from tpusim.network.ops.array_op import Conv2d
 
 Factors: TypeAlias = Mapping[str, float]
 
@@ -154,6 +155,10 @@ class TileAlgorithm:
         return sum(len(product.data) for product in self.products)
 
 
+TileChoice: TypeAlias = Callable[[Conv2d], TileAlgorithm]
+"""Which tiles such a convolution takes; raises UnsuitableError for those that it is not for."""
+
+
 class Tiles(NamedTuple):
     """The tiles of a block: how many `down` and `across`, the words of a grid point, the columns of its patch."""
 
@@ -166,13 +171,6 @@ class Tiles(NamedTuple):
     def words(self) -> int:
         """What a product streams: a word for each tile and word group."""
         return self.down * self.across * self.groups
-
-
-class Recipes(NamedTuple):
-    """The recipes of the transforms down and across."""
-
-    down: Recipe
-    across: Recipe
 
 
 @dataclass(frozen=True)
@@ -203,14 +201,14 @@ class Filtering:
         return word_groups(self.shape.word_images, self.hardware.vector_memory.word_elements)
 
     @cached_property
-    def data(self) -> Recipes:
-        """The recipes by which data is transformed."""
-        return Recipes(self._best(self.by.down.data), self._best(self.by.across.data))
+    def data(self) -> tuple[Recipe, Recipe]:
+        """The recipes by which data is transformed, down and across."""
+        return self._best(self.by.down.data), self._best(self.by.across.data)
 
     @cached_property
-    def inverse(self) -> Recipes:
-        """The recipes by which results are transformed back."""
-        return Recipes(self._best(self.by.down.inverse), self._best(self.by.across.inverse))
+    def inverse(self) -> tuple[Recipe, Recipe]:
+        """The recipes by which results are transformed back, down and across."""
+        return self._best(self.by.down.inverse), self._best(self.by.across.inverse)
 
     def _best(self, recipes: Sequence[Recipe]) -> Recipe:
         def cost(recipe: Recipe) -> tuple[int, int]:
@@ -249,8 +247,9 @@ class Filtering:
     def vector_cycles(self, tiles: Tiles) -> tuple[int, int]:
         """Cycles of the vector unit for the data of a row fold, and for the products of a column fold."""
         by, words, row_words = self.by, tiles.words, tiles.down * tiles.cols * tiles.groups
-        data = row_words * self.pace(self.data.down) + by.down.reach * words * self.pace(self.data.across)
-        inverse = by.across.reach * self.pace(self.inverse.down) + by.down.outputs * self.pace(self.inverse.across)
+        (down, across), (inverse_down, inverse_across) = (map(self.pace, each) for each in (self.data, self.inverse))
+        data = row_words * down + by.down.reach * words * across
+        inverse = by.across.reach * inverse_down + by.down.outputs * inverse_across
         return data + words * self.mixed(by.data_mixes), words * (inverse + self.mixed(by.result_mixes))
 
     @cached_property

@@ -16,48 +16,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import product
 from math import prod
 
 from tpusim.base.words import counted
-from tpusim.machines.tpu.cut.geometry import ConvShape, padded
-from tpusim.machines.tpu.cut.reduction import (
-    Chunk,
-    Place,
-    ReductionPass,
-    Run,
-    Tap,
-    as_coordinates,
-    most_together,
-    numbered,
-    portions_within,
-)
-from tpusim.machines.tpu.cut.stored import channels_in_lanes, images_in_lanes, taps_on_chip
-from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.convolution import convolved
-from tpusim.machines.tpu.lowering.drafts import Lowering
+from tpusim.machines.tpu.cut.blocks import as_coordinates, padded, portions
+from tpusim.machines.tpu.cut.geometry import channels_in_lanes, images_in_lanes, taps_on_chip
+from tpusim.machines.tpu.cut.reduction import Chunk, Cut, LanePlace, ReductionPass, Tap, TapRun, most_together, numbered
 
-IGNORED = frozenset({"transformation", "multi_tile", "transposed_channels"})
-"""Fields below `mapping` that mean nothing to a dense cut of a reduction in lanes."""
-
-Row = tuple[Tap, int]
+TapRow = tuple[Tap, int]
 """What an array row of a pass has: a tap and a channel."""
 
 
 @dataclass(frozen=True)
-class Dense:
+class Dense(Cut):
     """Row r of pass p has element p * block_k + r of K, in the order `k_order`.
 
     A lane has other channels from pass to pass: it holds as many places as it has different ones in a chunk.
     """
 
-    shape: ConvShape
-    hardware: Hardware
     k_order: str = "channels_fastest"
-    folds = 1
     copies = True
-    ruled = None
 
     @cached_property
     def block_k(self) -> int:
@@ -80,32 +60,17 @@ class Dense:
         return min(least, key=lambda size: (copies(size), size))
 
     @property
-    def transposed(self) -> bool:
-        """No: lanes have copies."""
-        return False
-
-    @property
     def groups(self) -> int:
         """Passes."""
         return len(self._rows)
 
     row_folds = groups
 
-    @property
-    def together(self) -> int:
-        """All passes, or one where each has the points of its own taps."""
-        return 1 if self.by_tap else self.groups
-
     @cached_property
     def per_fold(self) -> float:
         """Channels that a place has, the mean of all."""
         places = [place for chunk in self.chunks(self.together, 1) for place in chunk.places]
         return sum(place.brought for place in places) / len(places)
-
-    @cached_property
-    def multi_tile(self) -> int:
-        """Taps in a pass, at most."""
-        return max(len({run.tap for run in each.runs}) for each in self._whole.passes)
 
     @property
     def stacked(self) -> str:
@@ -121,23 +86,18 @@ class Dense:
         """As many passes as need no more of either."""
         if taps is None and channels is None:
             return None, None
-        return most_together(self._whole.passes, taps, channels), 1
+        return most_together(self.whole.passes, taps, channels), 1
 
     def folded(self, into: str) -> str:
         """Portions of K, in words."""
         return f"{counted(self.groups, 'portion')} of K for {into}"
 
     def size_of(self, groups: int) -> str:
-        """So many groups, in words."""
+        """A number of passes, in words."""
         return "1 pass" if groups == 1 else f"{groups} passes"
 
-    @cached_property
-    def _whole(self) -> Chunk:
-        (chunk,) = self.chunks(self.groups, 1)
-        return chunk
-
-    def _chunk(self, passes: Sequence[Sequence[Row]]) -> tuple[list[ReductionPass], list[Place]]:
-        held: list[dict[Row, int]] = [{} for _ in range(max(map(len, passes)))]
+    def _chunk(self, passes: Sequence[Sequence[TapRow]]) -> tuple[list[ReductionPass], list[LanePlace]]:
+        held: list[dict[TapRow, int]] = [{} for _ in range(max(map(len, passes)))]
         made = []
         for rows in passes:
             # A lane that has a row's points nowhere gets a place more.
@@ -146,24 +106,24 @@ class Dense:
             made.append(ReductionPass.of([*_runs(rows, places)]))
         return made, [self._place(held, number) for number in range(max(map(len, held)))]
 
-    def _place(self, held: Sequence[dict[Row, int]], number: int) -> Place:
+    def _place(self, held: Sequence[dict[TapRow, int]], number: int) -> LanePlace:
         """What the lanes hold as their place of that number; a lane between others that needs none has a copy."""
-        lanes: list[Row] = []
+        lanes: list[TapRow] = []
         last = max(at for at, lane in enumerate(held) if len(lane) > number)
         for lane in held[: last + 1]:
             keys = [*lane]
             lanes.append(keys[number] if number < len(keys) else lanes[-1] if lanes else keys[-1])
         channels = [channel for _, channel in lanes]
         if self.by_tap:
-            return Place((0,), as_coordinates(channels), tuple(tap for tap, _ in lanes))
+            return LanePlace((0,), as_coordinates(channels), tuple(tap for tap, _ in lanes))
         period = next((at for at in range(1, len(channels)) if channels[at] == channels[0]), len(channels))
         copies, rest = divmod(len(channels), period)
         if rest or channels != channels[:period] * copies:
             copies, period = 1, len(channels)
-        return Place(tuple(range(0, copies * period, period)), as_coordinates(channels[:period]))
+        return LanePlace(tuple(range(0, copies * period, period)), as_coordinates(channels[:period]))
 
     @cached_property
-    def _rows(self) -> list[list[Row]]:
+    def _rows(self) -> list[list[TapRow]]:
         """The rows of every pass."""
         width, size = self.shape.col.kernel, self.block_k
         pairs = (self._pair(at) for at in range(self._size))
@@ -178,22 +138,17 @@ class Dense:
         return divmod(at, self.shape.channels)
 
     @property
-    def by_tap(self) -> bool:
-        """Whether a lane holds points of one tap only."""
-        return self.hardware.mapping.fetch == "per_tap" and self.shape.taps > 1
-
-    @property
     def _size(self) -> int:
         return self.shape.taps * self.shape.channels
 
 
-def _runs(rows: Sequence[Row], places: Sequence[int]) -> Iterator[Run]:
+def _runs(rows: Sequence[TapRow], places: Sequence[int]) -> Iterator[TapRun]:
     """Neighbouring rows together that have a tap and a place in common, and channels that follow one another."""
     placed, first = [*zip(rows, places, strict=True)], 0
     for end in range(1, len(placed) + 1):
         (tap, channel), place = placed[first]
         if end == len(placed) or placed[end] != ((tap, channel + end - first), place):
-            yield Run(first, tap, range(channel, channel + end - first), place)
+            yield TapRun(first, tap, range(channel, channel + end - first), place)
             first = end
 
 
@@ -228,12 +183,12 @@ class DenseTaps(Dense):
     @cached_property
     def per_fold(self) -> float:
         """Channels for each place, if all came at once."""
-        return self.shape.channels / len(self._whole.places)
+        return self.shape.channels / len(self.whole.places)
 
     @property
     def stacked(self) -> str:
         """What is told of the taps of a pass."""
-        split = any(len(run.channels) < self.shape.channels for each in self._whole.passes for run in each.runs)
+        split = any(len(run.channels) < self.shape.channels for each in self.whole.passes for run in each.runs)
         words = f"up to {self.multi_tile} stacked in a pass{', split where it is full' if split else ''} (dense)"
         told = [words] if self.multi_tile > 1 else []
         told += ["weights lie with their input channels in lanes: no two taps share a pass"] if self._alone else []
@@ -245,7 +200,7 @@ class DenseTaps(Dense):
         return chunks if self.by_tap else tuple(replace(chunk, scattered=len(chunk.places) > 1) for chunk in chunks)
 
     @cached_property
-    def _rows(self) -> list[list[Row]]:
+    def _rows(self) -> list[list[TapRow]]:
         """The rows of every pass: portions of the channels outside, windows of taps inside."""
         shape, given = self.shape, self.hardware.mapping.block.given
         taps = [divmod(at, shape.col.kernel) for at in range(shape.taps)]
@@ -253,11 +208,11 @@ class DenseTaps(Dense):
         if self._expected and 2 * shape.channels >= self.hardware.array.rows and not self.transposed:
             # Among the taps of a filter row; one column counts as a row.
             stacked = shape.col.kernel if shape.col.kernel > 1 else shape.taps
-        windows = portions_within(shape.taps, taps_on_chip(shape, self.hardware), stacked)
-        portions = portions_within(shape.channels, None, given.get("in_channels", shape.channels))
+        windows = portions(shape.taps, stacked, taps_on_chip(shape, self.hardware))
+        parts = portions(shape.channels, given.get("in_channels", shape.channels))
         return [
             rows
-            for channels, window in product(portions, windows)
+            for channels, window in product(parts, windows)
             for rows in self._passes(taps[window.start : window.stop], channels)
         ]
 
@@ -272,10 +227,10 @@ class DenseTaps(Dense):
         few = 2 * self.shape.channels < self.hardware.array.rows and not self._expected
         return channels_in_lanes(self.shape, self.hardware) and not few
 
-    def _passes(self, taps: list[Tap], channels: range) -> Iterator[list[Row]]:
+    def _passes(self, taps: list[Tap], channels: range) -> Iterator[list[TapRow]]:
         """The passes of some taps over some channels."""
         array = self.hardware.array.rows
-        parts = [channels[part.start : part.stop] for part in portions_within(len(channels), None, array)]
+        parts = [channels[part.start : part.stop] for part in portions(len(channels), array)]
         rest = parts.pop() if len(parts[-1]) < array else range(0)
         for tap, part in product(taps, parts):
             yield [(tap, channel) for channel in part]
@@ -340,28 +295,3 @@ class OnChip(Dense):
     def chunks(self, groups: int, folds: int) -> tuple[Chunk, ...]:
         """`groups` passes at a time."""
         return tuple(replace(chunk, scattered=True) for chunk in super().chunks(groups, folds))
-
-
-# ---- lowerings that cut so
-
-
-def _cut(shape: ConvShape, hardware: Hardware) -> Dense:
-    return Dense(shape, hardware, hardware.mapping.k_order)
-
-
-IMPLICIT_GEMM = Lowering(
-    "implicit_gemm",
-    "implicit im2col cut into passes of one length, wherever a tap of the filter ends",
-    partial(convolved, _cut),
-    banks=True,
-    ignores=IGNORED,
-)
-
-
-CHANNEL_LAST = Lowering(
-    "channel_last",
-    "implicit im2col whose passes go through the taps of a channel, then of the next",
-    partial(convolved, partial(Dense, k_order="taps_fastest")),
-    banks=True,
-    ignores=IGNORED | {"k_order"},
-)

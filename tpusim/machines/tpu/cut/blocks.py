@@ -1,0 +1,158 @@
+"""Axes of feature maps, ways to cut an extent, and rectangles: blocks of the outputs, patches of what they need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from math import prod
+from typing import NamedTuple, TypeVar
+
+from tpusim.machines.tpu.program.addresses import boxes_of
+from tpusim.machines.tpu.program.transfers import Coordinates
+
+T = TypeVar("T")
+
+CHANNEL, ROW, COL, IMAGE = range(4)
+"""The axes of a feature map."""
+
+
+# ---- ways to cut an extent or a load
+
+
+def growing(count: int, largest: int) -> list[range]:
+    """Cut `range(count)` into pieces of 1, 1, 2, 4, ... up to `largest`: a short wait for the first pass."""
+    cuts, at, size = [], 0, 1
+    while at < count:
+        cuts.append(range(at, min(at + size, count)))
+        at = cuts[-1].stop
+        size = min(largest, max(1, at))
+    return cuts
+
+
+def even(count: int, pieces: int) -> list[range]:
+    """Cut `range(count)` into at most `pieces` nearly equal pieces."""
+    pieces = max(1, min(pieces, count))
+    return [range(i * count // pieces, (i + 1) * count // pieces) for i in range(pieces)]
+
+
+def halves(count: int) -> list[int]:
+    """`count`, and ever smaller numbers that cut it into even parts, down to 1."""
+    return sorted({-(-count // (1 << n)) for n in range(count.bit_length() + 1)}, reverse=True)
+
+
+def even_extents(extent: int) -> list[int]:
+    """All distinct ceil(extent / n), ascending: extents that cut an axis into nearly equal parts."""
+    parts, n = [extent], 1
+    while parts[-1] > 1:
+        n = -(-extent // (parts[-1] - 1))
+        parts.append(-(-extent // n))
+    return parts[::-1]
+
+
+def portions(extent: int, most: int, part: int | None = None) -> list[range]:
+    """`range(extent)` in portions of at most `most`, of which none reaches from one `part` into the next."""
+    part = part or extent
+    return [
+        range(at, min(at + most, start + part, extent))
+        for start in range(0, extent, part or 1)
+        for at in range(start, min(start + part, extent), most)
+    ]
+
+
+def shifted(part: range, by: int) -> range:
+    """All of its numbers, so much larger."""
+    return range(part.start + by, part.stop + by, part.step)
+
+
+def padded(count: int, multiple: int) -> int:
+    """`count` rounded up to a multiple."""
+    return -(-count // multiple) * multiple
+
+
+def neighbours(ascending: Sequence[int]) -> list[range]:
+    """Numbers in ascending order, those that follow one another together."""
+    starts = [at for at, number in enumerate(ascending) if at == 0 or ascending[at - 1] != number - 1]
+    ends = [*starts[1:], len(ascending)]
+    return [range(ascending[start], ascending[end - 1] + 1) for start, end in zip(starts, ends, strict=True)]
+
+
+def alike(numbers: range, key: Callable[[int], T]) -> list[tuple[range, T]]:
+    """Neighbours among numbers whose key is the same, together."""
+    runs = groupby(numbers, key)
+    return [(range((held := [*mine])[0], held[-1] + 1), of) for of, mine in runs]
+
+
+def as_coordinates(values: Sequence[int]) -> Coordinates:
+    """Neighbours as a range, which is smaller than a table."""
+    together = range(values[0], values[0] + len(values))
+    return together if [*values] == [*together] else tuple(values)
+
+
+# ---- rectangles
+
+
+class Block(NamedTuple):
+    """A rectangular part of the ofmap; of its words, row by row, those of `span` only where there is one."""
+
+    rows: range
+    cols: range
+    groups: range
+    span: range | None = None
+
+    @property
+    def words(self) -> int:
+        """Words of one output channel."""
+        return len(self.rows) * len(self.cols) * len(self.groups) if self.span is None else len(self.span)
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """Rows, columns and word groups."""
+        return len(self.rows), len(self.cols), len(self.groups)
+
+    @property
+    def rectangles(self) -> list[Block]:
+        """What it consists of, in the order of its words: at most a part of a row, whole ones, a part of one."""
+        if self.span is None:
+            return [self]
+        every = self.rows, self.cols, self.groups
+        boxes = boxes_of(self.sizes, self.span)
+        parts = ([all_[at.start : at.stop] for all_, at in zip(every, box, strict=True)] for box in boxes)
+        return [Block(rows, cols, groups) for rows, cols, groups in parts]
+
+
+class Patch(NamedTuple):
+    """The ifmap grid points that a block needs for the taps of a chunk; under tap 0, where each tap has its own."""
+
+    rows: range
+    cols: range
+    groups: range
+
+    @property
+    def words(self) -> int:
+        """Words of one input channel."""
+        return len(self.rows) * len(self.cols) * len(self.groups)
+
+    def cut(self, pieces: int) -> list[Patch]:
+        """Parts, `pieces` of them at most: by rows; of one row by columns; of one point by word groups."""
+        name = next((name for name in ("rows", "cols") if len(getattr(self, name)) > 1), "groups")
+        whole: range = getattr(self, name)
+        return [self._replace(**{name: whole[part.start : part.stop]}) for part in even(len(whole), pieces)]
+
+    def words_before(self, part: Patch) -> int:
+        """Words ahead of a part that was cut."""
+        rows = (part.rows.start - self.rows.start) // self.rows.step
+        cols = (part.cols.start - self.cols.start) // self.cols.step
+        return (rows * len(self.cols) + cols) * len(self.groups) + part.groups.start - self.groups.start
+
+
+def spanning(every: tuple[int, int, int], words: range) -> Block:
+    """The words `words` of all rows, columns and word groups: the smallest rectangle, and where in it they stand."""
+    boxes = boxes_of(every, words)
+    rows, cols, groups = (
+        range(min(box[axis].start for box in boxes), max(box[axis].stop for box in boxes)) for axis in range(3)
+    )
+    row, rest = divmod(words.start, prod(every[1:]))
+    col, group = divmod(rest, every[2])
+    # Inside one row, or one pixel, the rectangle is narrower than all of them, and has the words one after another.
+    first = ((row - rows.start) * len(cols) + col - cols.start) * len(groups) + group - groups.start
+    return Block(rows, cols, groups, range(first, first + len(words)))
