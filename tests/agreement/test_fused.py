@@ -50,8 +50,7 @@ from tpusim.machines.tpu.program.tensor import Along
 from tpusim.machines.tpu.program.transfers import Fill
 from tpusim.machines.tpu.runs.account import energy_of
 from tpusim.machines.tpu.runs.prepared import as_floats
-from tpusim.network.ops.array_op import Conv2d, Gemm
-from tpusim.network.ops.conv_transpose2d import ConvTranspose2d
+from tpusim.network.ops.array_op import Conv2d, ConvTranspose2d, Gemm
 from tpusim.network.ops.deform_conv2d import DeformConv2d
 from tpusim.network.ops.elementwise import Clip, LeakyRelu, Pointwise, Relu
 from tpusim.network.ops.fused import Fused

@@ -13,9 +13,7 @@ from numpy.typing import NDArray
 from tpusim.reference import Box, Operand, Operands, Oracle, Tensor, number_of
 
 if TYPE_CHECKING:
-    from tpusim.network.ops.array_op import ArrayOp, Conv2d, Gemm
-    from tpusim.network.ops.conv1d import Conv1d
-    from tpusim.network.ops.conv_transpose2d import ConvTranspose2d
+    from tpusim.network.ops.array_op import ArrayOp, Conv1d, Conv2d, ConvTranspose2d, Gemm
     from tpusim.network.ops.deform_conv2d import DeformConv2d, Offsets
     from tpusim.network.ops.op import Index
 

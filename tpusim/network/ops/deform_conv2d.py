@@ -15,22 +15,11 @@ from numpy.typing import NDArray
 from pydantic import PlainValidator, ValidationInfo
 
 from tpusim.base.errors import InputError, Problem, UnsuitableError, did_you_mean
-from tpusim.input.form import Name, Truth, names_of, pair, validated
+from tpusim.input.form import Truth, names_of, pair, validated
 from tpusim.input.scalars import integer, show
 from tpusim.input.source import read_arrays
-from tpusim.network.ops.array_op import Conv2d, PlanarOp
-from tpusim.network.ops.op import (
-    BATCH,
-    MOST_SIDE,
-    Channels,
-    KernelAxis,
-    Shape,
-    Sides,
-    Size,
-    Steps,
-    kernel_axes,
-    steps_text,
-)
+from tpusim.network.ops.array_op import Conv2d, SteppedOp
+from tpusim.network.ops.op import BATCH, MOST_SIDE, Channels, Shape, Sides, steps_text
 
 SUFFIX = ".npz"
 """Of the files that offsets come in."""
@@ -187,7 +176,7 @@ _Offsets: TypeAlias = Annotated[Given, offsets(MOST_SIDE)]
 
 
 @validated
-class DeformConv2d(PlanarOp):
+class DeformConv2d(SteppedOp):
     """A deformable 2-D convolution, every field as torchvision has it; pairs are (height, width).
 
     Each tap of each output of each image is displaced by an offset, the same for all channels of one of
@@ -202,32 +191,10 @@ class DeformConv2d(PlanarOp):
         "rows x columns x channels > output channels, kernel, /stride, d dilation, g groups, o offset groups, m masks"
     )
 
-    name: Annotated[str, Name()]
-    in_channels: Channels
-    in_height: Size
-    in_width: Size
-    out_channels: Channels
-    kernel: Steps
-    stride: Steps = (1, 1)
     padding: _Padding = (0, 0)
-    dilation: Steps = (1, 1)
-    groups: Channels = 1
     offset_groups: Channels = 1
     modulated: Annotated[bool, Truth()] = False
     offsets: _Offsets = "random"
-
-    def __post_init__(self) -> None:
-        of_axes = (each for axis in self._axes for each in axis.problems())
-        if problems := [*self._group_problems(), *self._offset_problems(), *of_axes]:
-            raise InputError(problems)
-
-    @property
-    def out_height(self) -> int:
-        return self._axes[0].outputs
-
-    @property
-    def out_width(self) -> int:
-        return self._axes[1].outputs
 
     @property
     def text(self) -> str:
@@ -261,7 +228,7 @@ class DeformConv2d(PlanarOp):
     def operands(self, batch: int) -> int:
         """With two offsets a sample, and its mask."""
         given = 3 if self.modulated else 2
-        return PlanarOp.operands(self, batch) + given * prod(self.samples(batch))
+        return SteppedOp.operands(self, batch) + given * prod(self.samples(batch))
 
     def convolution(self, batch: int) -> tuple[Conv2d, int]:
         """There is none: UnsuitableError names the lowering that does without."""
@@ -270,11 +237,7 @@ class DeformConv2d(PlanarOp):
     def _into_step(self, rows: int) -> int:
         return lcm(self.offset_groups, self.groups * rows)
 
-    @property
-    def _axes(self) -> tuple[KernelAxis, KernelAxis]:
-        return kernel_axes((self.in_height, self.in_width), self.kernel, self.stride, self.dilation, self.padding)
-
-    def _offset_problems(self) -> Iterator[Problem]:
+    def size_problems(self) -> Iterator[Problem]:
         if self.in_channels % self.offset_groups:
             sizes = f"offset_groups {self.offset_groups} does not divide in_channels {self.in_channels}"
             yield Problem(f"{sizes}; choose a divisor of in_channels", "offset_groups")
@@ -288,3 +251,4 @@ class DeformConv2d(PlanarOp):
             rows, cols = self.kernel
             sizes = f"{len(self.offsets)} offsets for {self.offset_groups} x {rows} x {cols} taps, each down and across"
             yield Problem(f"{sizes}; write {wanted} of them, or a word", "offsets")
+        yield from SteppedOp.size_problems(self)

@@ -17,7 +17,6 @@ from tpusim.network.ops.op import (
     Images,
     Index,
     KernelAxis,
-    OwnImages,
     Shape,
     Size,
     TapWindow,
@@ -44,7 +43,7 @@ _KEPT: Mapping[str, tuple[bool, bool, bool, bool]] = {
 
 
 @validated
-class MapOp(OwnImages, VectorOp):
+class MapOp(VectorOp):
     """An op of the vector unit on maps of channels x height x width elements, one for each image.
 
     `images` is how many there are, such as the rows of a product; 0: those of the batch.

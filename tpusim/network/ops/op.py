@@ -123,11 +123,24 @@ class Op(ABC):
 
     def with_more_input(self, batch: int) -> tuple[Self, int, str]:
         """A layer and batch of twice the input, and in words what was changed."""
-        return self, 2 * batch, f"--batch {2 * batch}"
+        field, count = self._own_count
+        if not count:
+            return self, 2 * batch, f"--batch {2 * batch}"
+        return replace(self, **{field: 2 * count}), batch, f"{field}={2 * count}"
 
     def with_less_input(self, batch: int) -> tuple[Self, int, str] | None:
         """A layer and batch of half the input, rounded down, and in words what it has; None where nothing is left."""
-        return (self, batch // 2, f"--batch {batch // 2}") if batch > 1 else None
+        field, count = self._own_count
+        if not count:
+            return (self, batch // 2, f"--batch {batch // 2}") if batch > 1 else None
+        half = count // 2
+        return (replace(self, **{field: half}), batch, f"{field}={half}") if half else None
+
+    @property
+    def _own_count(self) -> tuple[str, int]:
+        """The field that says how many images or rows there are whatever the batch, and its number; 0: it is not so."""
+        field = next((field for field, axis in self.sized_by.items() if axis == 3), "")
+        return field, getattr(self, field) if field else 0
 
     def filled(self, rows: int, cols: int) -> tuple[Self, str] | None:
         """The layer with channels rounded up so that they fill `rows` x `cols` PEs, and in words what was changed.
@@ -151,27 +164,6 @@ class Op(ABC):
     def macs(self, batch: int) -> int:
         """Multiply-accumulates of an array for `batch` images, those with padding zeros included."""
         return 0
-
-
-class OwnImages(Op):
-    """An op that may say how many `images` it has, such as the rows of a product; 0: as many as the batch."""
-
-    __slots__ = ()
-
-    images: int
-
-    def with_more_input(self, batch: int) -> tuple[Self, int, str]:
-        """Twice the images."""
-        if not self.images:
-            return Op.with_more_input(self, batch)
-        return replace(self, images=2 * self.images), batch, f"images={2 * self.images}"
-
-    def with_less_input(self, batch: int) -> tuple[Self, int, str] | None:
-        """Half the images."""
-        if not self.images:
-            return Op.with_less_input(self, batch)
-        half = self.images // 2
-        return (replace(self, images=half), batch, f"images={half}") if half else None
 
 
 # ---- axes over which a kernel moves, and the padding at their ends as files write it

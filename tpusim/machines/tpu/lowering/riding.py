@@ -40,8 +40,7 @@ from tpusim.machines.tpu.schedule.units import (
     with_the_spill,
 )
 from tpusim.memory.layout import whole_bursts
-from tpusim.network.ops.array_op import Conv2d
-from tpusim.network.ops.conv_transpose2d import ConvTranspose2d
+from tpusim.network.ops.array_op import Conv2d, ConvTranspose2d
 from tpusim.network.ops.deform_conv2d import DeformConv2d
 from tpusim.network.ops.fused import BIAS, OTHER, Fused
 from tpusim.network.ops.op import OFMAP, Op
