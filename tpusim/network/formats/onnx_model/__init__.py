@@ -6,10 +6,11 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from onnx import GraphProto, ModelProto, NodeProto
+from onnx import ModelProto, NodeProto
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.words import counted
@@ -19,22 +20,22 @@ from tpusim.network.formats.asked import ModelOptions
 from tpusim.network.formats.names import Names, printable
 from tpusim.network.formats.onnx_model.branches import branched, with_arrays
 from tpusim.network.formats.onnx_model.dims import Batch, batch_of, inputs
+from tpusim.network.formats.onnx_model.facts import NOT_TIMED, Facts
 from tpusim.network.formats.onnx_model.file import called, load, operator, opset_of
-from tpusim.network.formats.onnx_model.known import NOT_TIMED
 from tpusim.network.formats.onnx_model.nodes import (
     ARRAY_OPS,
     ON_BATCH,
     AsLayer,
+    Node,
     Sizes,
     UnfitNode,
     doubled,
     for_any_batch,
-    layer,
     needed,
 )
-from tpusim.network.formats.onnx_model.recurrent import Unrolled, sequences, unrolled
+from tpusim.network.formats.onnx_model.recurrent import sequences, unrolled
 from tpusim.network.formats.onnx_model.shapes import Values, constants_of, depends, inferred, inlined, without_weights
-from tpusim.network.formats.onnx_model.vector_nodes import VECTOR_OPS, VectorNodes
+from tpusim.network.formats.onnx_model.vector_nodes import VECTOR_OPS
 from tpusim.network.formats.onnx_model.wires import wired
 from tpusim.network.graph import NodeViews
 from tpusim.network.ops import OPS
@@ -98,13 +99,15 @@ def understood(path: Path, asked: ModelOptions) -> Understood:
     batch = batch_of(inputs(model.graph), asked.dims, asked.arrays, path)
     weights = without_weights(model)
     ways = branched(inlined(model, path), batch, asked.arrays, path)
-    stepped = _stepped(ways.model, batch, asked, path)
-    model = stepped.model
-    constants = constants_of(model.graph, weights)
-    vector = VectorNodes.of(model) if asked.ops != "array" else None
-    probes = _probes(model, batch, asked, constants, path)
-    told = _Found(taken=ways.taken, steps=stepped.steps, reasons=[*ways.undecided, *stepped.left])
-    found = _found(told, model.graph, probes, batch, vector)
+    model, found = ways.model, _Found(taken=ways.taken, reasons=[*ways.undecided])
+    if wanted := sequences(model.graph):
+        # Their shapes say of how many steps recurrent networks are.
+        whole = with_arrays(model, asked.arrays)
+        shapes = [inferred(whole, batch.sizes(images), wanted, frozenset(), path).shapes for images in batch.probed]
+        model, found.steps, left = unrolled(model, shapes, opset_of(model))
+        found.reasons += left
+    probes = _probes(model, batch, asked, constants_of(model.graph, weights), path)
+    _sort(found, model, probes, batch, asked.ops != "array")
     if found.not_known and not asked.skip_unknown:
         raise InputError(Problem(_unknown(found, batch), str(path)))
     if not found.layers:
@@ -116,16 +119,6 @@ def understood(path: Path, asked: ModelOptions) -> Understood:
 def layer_names(layers: Sequence[LayerNode], names: Names) -> Iterator[str]:
     """The name of each layer's entry in the workload."""
     return (names.take(called(each.node), "count" in each.sizes) for each in layers)
-
-
-def _stepped(model: ModelProto, batch: Batch, asked: ModelOptions, path: Path) -> Unrolled:
-    """Recurrent networks as their steps, with the shapes that say how many these are."""
-    wanted = sequences(model.graph)
-    if not wanted:
-        return Unrolled(model, {}, [])
-    whole = with_arrays(model, asked.arrays)
-    shapes = [inferred(whole, batch.sizes(images), wanted, frozenset(), path).shapes for images in batch.probed]
-    return unrolled(model, shapes, opset_of(model))
 
 
 def _probes(
@@ -146,66 +139,81 @@ def _probes(
     return probes
 
 
-def _found(
-    found: _Found, graph: GraphProto, probes: Sequence[Values], batch: Batch, vector: VectorNodes | None
-) -> _Found:
-    """With `vector`, what takes the vector unit is a layer where it can be, else it takes no time."""
-    for node in graph.node:
+def _sort(found: _Found, model: ModelProto, probes: Sequence[Values], batch: Batch, vector: bool) -> None:
+    """Tell of each node what it is. With `vector`, what takes the vector unit is a layer where it can be, else it takes
+    no time.
+    """
+    facts = Facts.of(model)
+    for node in model.graph.node:
         name = operator(node)
-        if name in ARRAY_OPS or name in NOT_TIMED:
-            if not depends(node, probes[0].constants):
-                found.folded += 1
-            elif name in ARRAY_OPS:
-                _add_layer(found, node, probes, batch)
-            elif not vector or not _add_vector_layer(found, node, probes, batch, vector):
-                found.not_timed[name] += 1
-        else:
+        if name not in ARRAY_OPS and name not in NOT_TIMED:
             found.not_known[name] += 1
             found.reasons += _inside(node)
-    return found
+        elif not depends(node, probes[0].constants):
+            found.folded += 1
+        elif name in ARRAY_OPS or (vector and name in VECTOR_OPS):
+            _add_layer(found, node, probes, batch, facts)
+        else:
+            found.not_timed[name] += 1
 
 
-def _add_layer(found: _Found, node: NodeProto, probes: Sequence[Values], batch: Batch) -> None:
-    try:
-        found.layers.append(_merged(node, [layer(node, values) for values in probes], batch))
-    except (UnfitNode, InputError) as error:
-        found.not_known[operator(node)] += 1
-        found.reasons.append(f"{operator(node)} {called(node)}: {', '.join(str(error).splitlines())}")
-
-
-def _add_vector_layer(
-    found: _Found, node: NodeProto, probes: Sequence[Values], batch: Batch, vector: VectorNodes
-) -> bool:
-    """Whether a node is a layer of the vector unit, or part of the weights before it."""
-    if node.op_type not in VECTOR_OPS:
-        return False
-    if vector.is_folded(node):
+def _add_layer(found: _Found, node: NodeProto, probes: Sequence[Values], batch: Batch, facts: Facts) -> None:
+    """A node that is a layer, part of the weights before it, or none after all."""
+    if node.output[0] in facts.merged:
         found.same.append(node.output[0])
         # What it adds is left of it, whatever was added before.
         for before in found.layers:
             if before.node.output[0] == node.input[0]:
                 before.sizes[BIASES] = True
-        return True
+        return
     try:
-        found.layers.append(_merged(node, [vector.layer(node, values) for values in probes], batch))
-    except (UnfitNode, InputError):
-        return False
-    return True
+        probed = [_as_layer(node, values, facts) for values in probes]
+        one, two = (each.sizes for each in probed) if len(probed) == 2 else doubled(probed[0].sizes, batch.fixed)
+        sizes = for_any_batch(one, two)
+        plain = {key: value for key, value in sizes.items() if key not in ("op", "count", BIASES)}
+        # To see that there is such a layer; what follows the batch is as for one image.
+        plain |= {key: 1 for key in ("m", "images") if isinstance(plain.get(key), str)}
+        build: Any = OPS[sizes["op"]]
+        build(name="layer", **plain)
+        found.layers.append(LayerNode(node, sizes, [each.views for each in probed]))
+    except (UnfitNode, InputError) as error:
+        name = operator(node)
+        if name in ARRAY_OPS:
+            found.not_known[name] += 1
+            found.reasons.append(f"{name} {called(node)}: {', '.join(str(error).splitlines())}")
+        else:
+            found.not_timed[name] += 1
 
 
-def _merged(node: NodeProto, probed: Sequence[AsLayer], batch: Batch) -> LayerNode:
-    """The layer for any batch, of what it is for one or more. Raises UnfitNode, or InputError where there is none."""
-    one, two = (each.sizes for each in probed) if len(probed) == 2 else doubled(probed[0].sizes, batch.fixed)
-    sizes = for_any_batch(one, two)
-    build: Any = OPS[sizes["op"]]
-    build(name="layer", **_of_one_image(sizes))
-    return LayerNode(node, sizes, [each.views for each in probed])
+_BIAS_OPERANDS = {"Conv": 2, "ConvTranspose": 2, "DeformConv": 3, "Gemm": 2}
+"""Which operand of a node its biases are."""
+_LONGEST_MATRIX = 3
+"""Axes up to which a value of which nothing is known has its channels last."""
 
 
-def _of_one_image(sizes: Sizes) -> dict[str, Any]:
-    """What the op is built with, to see that there is such a layer."""
-    plain = {key: value for key, value in sizes.items() if key not in ("op", "count", BIASES)}
-    return {key: 1 if key in ("m", "images") and isinstance(value, str) else value for key, value in plain.items()}
+def _as_layer(node: NodeProto, values: Values, facts: Facts) -> AsLayer:
+    """The layer that a node of ARRAY_OPS or VECTOR_OPS is. Raises UnfitNode where there is none."""
+    shapes, names, op = values.shapes, [*node.input], node.op_type
+    least = 2 if op in ARRAY_OPS else 1
+    counting = names[:least] if op in ARRAY_OPS else names
+    lost = next((name for name in (*counting, *node.output[:1]) if name and name not in shapes), None)
+    if lost is not None or len(names) < least or not all(names[:least]):
+        raise UnfitNode(f"the shape of {lost} is not known" if lost else "an operand is missing")
+    if op not in ARRAY_OPS and node.output[0] not in values.reals:
+        raise UnfitNode("it works on whole numbers")
+    of_operands, result = [shapes.get(name, ()) for name in names], shapes[node.output[0]]
+    by_rank = max(len(of_operands[0]), len(result)) > _LONGEST_MATRIX
+    there = Node(
+        op, names, of_operands, result, [name in values.constants for name in names],
+        {each.name: each for each in node.attribute},
+        next((facts.first[name] for name in names if name in facts.first), by_rank), sum(map(bool, node.output)), facts,
+    )  # fmt: skip
+    if op in VECTOR_OPS:
+        return VECTOR_OPS[op](there)
+    made, bias = ARRAY_OPS[op](there), there.name(_BIAS_OPERANDS.get(op, len(names)))
+    # It adds a number of the model for each output channel; a Gemm may add anything else as well.
+    row = op != "Gemm" or (bias in shapes and prod(shapes[bias][:-1]) == 1)
+    return made._replace(sizes={**made.sizes, BIASES: True}) if bias in values.constants - {""} and row else made
 
 
 def _inside(node: NodeProto) -> Iterator[str]:
@@ -241,10 +249,13 @@ def _document(read: Understood, path: Path, notes: Sequence[str]) -> Document:
     named = zip(layer_names(found.layers, names), found.layers, strict=True)
     layers = {each.node.output[0]: {"name": name, **_ordered(each.sizes)} for name, each in named}
     given = [each.name for each in inputs(read.model.graph)]
+    opsets = ", ".join(f"{printable(each.domain)} {each.version}".strip() for each in read.model.opset_import)
+    maker = printable(f"{read.model.producer_name} {read.model.producer_version}".strip())
+    origin = f"an ONNX model of opset {opsets}{f', made by {maker}' if maker else ''}"
     called_, entries, lost = wired(read.model.graph, layers, given, read.values, found.same, names)
     data = {
         "name": printable(path.stem) or "model",
-        "source": f"{printable(path.name)}, {_origin(read.model)}",
+        "source": f"{printable(path.name)}, {origin}",
         INPUTS: called_,
         "not_timed": dict(found.not_timed.most_common()),
         "not_known": dict(found.not_known.most_common()),
@@ -257,12 +268,9 @@ def _document(read: Understood, path: Path, notes: Sequence[str]) -> Document:
         if (node := nodes.get(entry["name"])) is not None
         for key in entry
     }
-    return Document(str(path), data, {"": 1}, moved=moved, notes=(*notes, *_lost(lost)), images=read.batch.images)
-
-
-def _lost(why: str) -> Iterator[str]:
-    if why:
-        yield f"what its layers read is not known: {why}"
+    if lost:
+        notes = [*notes, f"what its layers read is not known: {lost}"]
+    return Document(str(path), data, {"": 1}, moved=moved, notes=tuple(notes), images=read.batch.images)
 
 
 def _ordered(sizes: Sizes) -> Sizes:
@@ -272,13 +280,6 @@ def _ordered(sizes: Sizes) -> Sizes:
         "out_channels", "m", "n", "k",
     )  # fmt: skip
     return {key: sizes[key] for key in dict.fromkeys((*first, *sizes)) if key in sizes}
-
-
-def _origin(model: ModelProto) -> str:
-    """What the file says of itself."""
-    opsets = ", ".join(f"{printable(each.domain)} {each.version}".strip() for each in model.opset_import)
-    maker = printable(f"{model.producer_name} {model.producer_version}".strip())
-    return f"an ONNX model of opset {opsets}{f', made by {maker}' if maker else ''}"
 
 
 def _notes(batch: Batch, asked: ModelOptions, found: _Found) -> Iterator[str]:
