@@ -20,7 +20,7 @@ from tpusim.network.graph import IMAGES, Node, OperandView, Values
 from tpusim.network.ops.fused import BIAS, OTHER, Fused
 from tpusim.network.ops.op import OFMAP, Op
 from tpusim.reference.nodes import Call
-from tpusim.reference.nodes.products import with_bias
+from tpusim.reference.nodes.reductions import with_bias
 
 Parts = list[Values]
 
