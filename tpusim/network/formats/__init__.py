@@ -20,7 +20,7 @@ FORMATS = {".csv": "scale_sim", ".onnx": "onnx_model"}
 NEEDS = {".onnx": ("an ONNX model", "onnx", "onnx")}
 """What of them needs one: for whom, the library, and its module."""
 WITH_WEIGHTS = frozenset({".onnx"})
-"""Those that hold weights, so that values can go from layer to layer; their module has a `graph`."""
+"""Those that hold weights, so that values can go from layer to layer; their module has a `read_graph`."""
 
 
 def is_foreign(name: str | Path) -> bool:
@@ -39,12 +39,12 @@ def read_graph(path: Path, asked: ModelOptions, images: int) -> Graph:
     if path.suffix.lower() not in WITH_WEIGHTS:
         says = f"holds no weights, so no values go from layer to layer; give a model: {', '.join(WITH_WEIGHTS)}"
         raise InputError(Problem(f"{says}, or leave --input and --save-outputs out", str(path)))
-    graph: Graph = _module(path, ".graph").read_graph(path, asked, images)
+    graph: Graph = _module(path).read_graph(path, asked, images)
     return graph
 
 
-def _module(path: Path, inside: str = "") -> Any:
+def _module(path: Path) -> Any:
     suffix = path.suffix.lower()
     if needed := NEEDS.get(suffix):
         need(*needed)
-    return import_module(f"{__name__}.{FORMATS[suffix]}{inside}")
+    return import_module(f"{__name__}.{FORMATS[suffix]}")

@@ -1,16 +1,19 @@
-"""Models in ONNX: the ops of a graph as layers, and what of it is left out, by name and count."""
+"""Models in ONNX: the ops of a graph as layers, and what of it is left out, by name and count; with its weights, to be
+computed, the graph.
+"""
 
 from __future__ import annotations
 
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from onnx import ModelProto, NodeProto
+import numpy as np
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.words import counted
@@ -18,8 +21,7 @@ from tpusim.input.document import Document
 from tpusim.network.entries import BIASES
 from tpusim.network.formats.asked import ModelOptions
 from tpusim.network.formats.names import Names, printable
-from tpusim.network.formats.onnx_model.branches import branched, with_arrays
-from tpusim.network.formats.onnx_model.dims import Batch, batch_of, inputs
+from tpusim.network.formats.onnx_model.dims import Batch, batch_of, inputs, set_sizes
 from tpusim.network.formats.onnx_model.facts import NOT_TIMED, Facts
 from tpusim.network.formats.onnx_model.file import called, load, operator, opset_of
 from tpusim.network.formats.onnx_model.nodes import (
@@ -33,11 +35,12 @@ from tpusim.network.formats.onnx_model.nodes import (
     for_any_batch,
     needed,
 )
-from tpusim.network.formats.onnx_model.recurrent import sequences, unrolled
-from tpusim.network.formats.onnx_model.shapes import Values, constants_of, depends, inferred, inlined, without_weights
+from tpusim.network.formats.onnx_model.rewrites import branched, sequences, unrolled, with_arrays
+from tpusim.network.formats.onnx_model.shapes import Inferred, constants_of, depends, inferred, inlined, without_weights
 from tpusim.network.formats.onnx_model.vector_nodes import VECTOR_OPS
 from tpusim.network.formats.onnx_model.wires import wired
-from tpusim.network.graph import NodeViews
+from tpusim.network.graph import Given, Graph, NodeViews, OperandView, TensorView, Values
+from tpusim.network.graph import Node as GraphNode
 from tpusim.network.ops import OPS
 from tpusim.network.wiring import INPUTS
 
@@ -90,7 +93,7 @@ class Understood(NamedTuple):
     model: ModelProto
     batch: Batch
     found: _Found
-    values: Values
+    values: Inferred
 
 
 def understood(path: Path, asked: ModelOptions) -> Understood:
@@ -123,10 +126,10 @@ def layer_names(layers: Sequence[LayerNode], names: Names) -> Iterator[str]:
 
 def _probes(
     model: ModelProto, batch: Batch, asked: ModelOptions, constants: frozenset[str], path: Path
-) -> list[Values]:
+) -> list[Inferred]:
     """The shapes for as many images as it takes to know them for any number. Raises InputError where there are none."""
     ops = ARRAY_OPS if asked.ops == "array" else ARRAY_OPS.keys() | VECTOR_OPS
-    wanted, probes = needed(model.graph, ops), list[Values]()
+    wanted, probes = needed(model.graph, ops), list[Inferred]()
     whole = with_arrays(model, asked.arrays)
     for images in batch.probed:
         try:
@@ -139,7 +142,7 @@ def _probes(
     return probes
 
 
-def _sort(found: _Found, model: ModelProto, probes: Sequence[Values], batch: Batch, vector: bool) -> None:
+def _sort(found: _Found, model: ModelProto, probes: Sequence[Inferred], batch: Batch, vector: bool) -> None:
     """Tell of each node what it is. With `vector`, what takes the vector unit is a layer where it can be, else it takes
     no time.
     """
@@ -157,7 +160,7 @@ def _sort(found: _Found, model: ModelProto, probes: Sequence[Values], batch: Bat
             found.not_timed[name] += 1
 
 
-def _add_layer(found: _Found, node: NodeProto, probes: Sequence[Values], batch: Batch, facts: Facts) -> None:
+def _add_layer(found: _Found, node: NodeProto, probes: Sequence[Inferred], batch: Batch, facts: Facts) -> None:
     """A node that is a layer, part of the weights before it, or none after all."""
     if node.output[0] in facts.merged:
         found.same.append(node.output[0])
@@ -191,7 +194,7 @@ _LONGEST_MATRIX = 3
 """Axes up to which a value of which nothing is known has its channels last."""
 
 
-def _as_layer(node: NodeProto, values: Values, facts: Facts) -> AsLayer:
+def _as_layer(node: NodeProto, values: Inferred, facts: Facts) -> AsLayer:
     """The layer that a node of ARRAY_OPS or VECTOR_OPS is. Raises UnfitNode where there is none."""
     shapes, names, op = values.shapes, [*node.input], node.op_type
     least = 2 if op in ARRAY_OPS else 1
@@ -309,3 +312,96 @@ def _notes(batch: Batch, asked: ModelOptions, found: _Found) -> Iterator[str]:
     if found.reasons:
         more = f"; and {len(found.reasons) - _MOST_TOLD:,} more" if len(found.reasons) > _MOST_TOLD else ""
         yield f"left out: {'; '.join(found.reasons[:_MOST_TOLD])}{more}"
+
+
+# ---- the graph, with its weights
+
+
+def read_graph(path: Path, asked: ModelOptions, images: int) -> Graph:
+    """The graph of a model for a number of `images`.
+
+    Raises:
+        InputError: as `read` does; or the model is for a number of images of which `images` is no multiple, or holds
+            what is no array.
+    """
+    read = understood(path, asked)
+    own = images if read.batch.is_open else read.batch.fixed
+    if images % own:
+        says = f"the model is for {counted(own, 'image')} at once; its values take a --batch that is a multiple of that"
+        raise InputError(Problem(says, str(path)))
+    graph = read.model.graph
+    named = zip(read.found.layers, layer_names(read.found.layers, Names()), strict=True)
+    layers = {each.node.output[0]: (name, _views_for(each.views, own)) for each, name in named}
+
+    def as_node(node: NodeProto) -> GraphNode:
+        attributes = {each.name: _plain(each, path) for each in node.attribute if each.type != AttributeProto.GRAPH}
+        own = layers.get(node.output[0], ()) if node.output else ()
+        return GraphNode(operator(node), called(node), tuple(node.input), tuple(node.output), attributes, *own)
+
+    nodes = tuple(map(as_node, graph.node))
+    kinds = {each.name: each.type.tensor_type.elem_type for each in graph.output}
+    types = {name: np.dtype(helper.tensor_dtype_to_np_dtype(kind)) if kind else None for name, kind in kinds.items()}
+    # None where the model says none, or one that NumPy does not have, such as bfloat16.
+    outputs = {name: dtype if dtype is None or dtype.isbuiltin == 1 else None for name, dtype in types.items()}
+    sizes = read.batch.sizes(own)
+    held = load(path).graph
+    if held.sparse_initializer:
+        raise InputError(Problem("its weights are sparse, so that its values cannot be computed", str(path)))
+    weights = {each.name: _array(each, path) for each in held.initializer}
+    given = {name: each for name, each in _given(graph, sizes, path).items() if name not in weights}
+    return Graph(str(path), given, outputs, nodes, weights, own, opset_of(read.model))
+
+
+def _views_for(probed: Sequence[NodeViews], images: int) -> NodeViews:
+    """Views for `images`, worked out from the views for one image and for two, or for all there can be."""
+    one, two = probed[0], probed[-1]
+    both = zip(one.sources.items(), two.sources.values(), strict=True)
+    sources = {
+        name: replace(each, view=_view(each.view, more.view, images))
+        if isinstance(each, OperandView) and isinstance(more, OperandView) else each
+        for (name, each), more in both
+    }  # fmt: skip
+    return NodeViews(sources, _view(one.result, two.result, images))
+
+
+def _view(one: TensorView, two: TensorView, images: int) -> TensorView:
+    """The view for `images`, worked out from the views for one image and for two."""
+
+    def line(first: Sequence[int], second: Sequence[int]) -> tuple[int, ...]:
+        return tuple(size + (images - 1) * (more - size) for size, more in zip(first, second, strict=True))
+
+    return replace(one, shape=line(one.shape, two.shape), spread=line(one.spread, two.spread))
+
+
+def _given(graph: GraphProto, sizes: Mapping[str, int], path: Path) -> dict[str, Given]:
+    """What comes from outside, with its open sizes set."""
+    found: dict[str, Given] = {}
+    for value in inputs(graph):
+        set_sizes(value, sizes)
+        kind = value.type.tensor_type
+        if not value.type.HasField("tensor_type") or kind.elem_type == TensorProto.STRING:
+            says = f"the input {printable(value.name)} is no array of numbers, so that its values cannot be given"
+            raise InputError(Problem(says, str(path)))
+        shape = tuple(dim.dim_value for dim in kind.shape.dim)
+        found[value.name] = Given(np.dtype(helper.tensor_dtype_to_np_dtype(kind.elem_type)), shape)
+    return found
+
+
+def _array(tensor: TensorProto, path: Path) -> Values:
+    try:
+        return numpy_helper.to_array(tensor, str(path.parent))
+    except Exception as error:  # The library raises what its C++ and the file system do, of no common class.
+        says = f"the weights {printable(tensor.name)} cannot be read: {printable(str(error))}"
+        raise InputError(Problem(says, str(path))) from None
+
+
+def _plain(attribute: AttributeProto, path: Path) -> Any:
+    """A number, text, a list of them, or an array."""
+    value = helper.get_attribute_value(attribute)
+    if isinstance(value, TensorProto):
+        return _array(value, path)
+    plain = [
+        each.decode(errors="replace") if isinstance(each, bytes) else each
+        for each in (value if isinstance(value, list) else [value])
+    ]
+    return plain if isinstance(value, list) else plain[0]

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 from onnx import GraphProto, ValueInfoProto
@@ -26,24 +26,21 @@ Arrays = Mapping[str, NDArray[Any]]
 """Inputs by name."""
 
 
-@dataclass(frozen=True)
-class Open:
-    """A dimension without a size, of an input; `name` is what `--dim` calls it."""
+class Open(NamedTuple):
+    """A dimension without a size, of an input; `name` is what `--dim` calls it, whether or not the model has named it.
+
+    One that the model does not name is called by the value and its axis.
+    """
 
     name: str
     value: str
     axis: int
     rank: int
     named: bool
-    """Whether the model names it; else it is called by the value and its axis."""
 
-    @property
-    def like_a_batch(self) -> bool:
-        return self.named and _BATCH.fullmatch(self.name) is not None
-
-    @property
-    def like_a_length(self) -> bool:
-        return self.named and _LENGTH.fullmatch(self.name) is not None
+    def like(self, names: re.Pattern[str]) -> bool:
+        """Whether the model calls it so."""
+        return self.named and names.fullmatch(self.name) is not None
 
 
 @dataclass(frozen=True)
@@ -90,14 +87,17 @@ def batch_of(given: Sequence[ValueInfoProto], dims: Mapping[str, int], arrays: A
     opened = [each for value in given for each in _open(value)]
     names = {each.name for each in opened}
     if unknown := [name for name in dims if name not in names]:
-        raise InputError([Problem(_no_such(name, names), str(path)) for name in unknown])
+        known = f"open are {', '.join(sorted(names))}" if names else "the model leaves none open"
+        hints = {name: did_you_mean(name, names) or ";" for name in unknown}
+        says = (f"--dim {name}: no dimension of that name is open{hint} {known}" for name, hint in hints.items())
+        raise InputError([Problem(each, str(path)) for each in says])
     left = [each for each in opened if each.name not in dims]
-    named = frozenset(each.name for each in left if each.like_a_batch)
+    named = frozenset(each.name for each in left if each.like(_BATCH))
     counted = named or frozenset(each.name for each in left if each.axis == 0 and each.rank > 1)
     sizes = {**_held(opened, dims, arrays), **dims}
     if missing := {each.name: each for each in reversed(left) if each.name not in counted | sizes.keys()}:
         raise InputError(Problem(_missing([*missing.values()][::-1], arrays), str(path)))
-    images = (each.name for each in left if each.name in counted and not each.like_a_length)
+    images = (each.name for each in left if each.name in counted and not each.like(_LENGTH))
     own = next((sizes[name] for name in images if name in sizes), None)
     fixed = own or _first(given, dims)
     return Batch(counted - sizes.keys(), fixed, sizes, _images(given, sizes, arrays, fixed))
@@ -163,11 +163,6 @@ def _first(given: Sequence[ValueInfoProto], dims: Mapping[str, int]) -> int:
     if first is None or (first.dim_param and not _BATCH.fullmatch(first.dim_param)):
         return 1
     return max(1, dims.get(first.dim_param, int(first.dim_value)))
-
-
-def _no_such(name: str, names: set[str]) -> str:
-    known = f"open are {', '.join(sorted(names))}" if names else "the model leaves none open"
-    return f"--dim {name}: no dimension of that name is open{did_you_mean(name, names) or ';'} {known}"
 
 
 def _missing(left: Sequence[Open], arrays: Arrays) -> str:

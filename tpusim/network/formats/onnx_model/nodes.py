@@ -12,7 +12,7 @@ from onnx import AttributeProto, GraphProto
 
 from tpusim.base.words import counted
 from tpusim.network.formats.onnx_model.facts import Facts
-from tpusim.network.formats.onnx_model.folding import Shape
+from tpusim.network.formats.onnx_model.shapes import Shape
 from tpusim.network.graph import UNSEEN, NodeViews, OperandView, TensorView
 
 Sizes = dict[str, Any]

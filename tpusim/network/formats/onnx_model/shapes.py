@@ -1,19 +1,52 @@
-"""The shape of every value of a model, as the onnx library infers it, and which values are constants."""
+"""The shape of every value of a model, as the onnx library infers it, and which values are constants.
+
+Sizes that a model works out for itself are computed as far as shapes need them, and no further: small operators on
+small whole numbers alone, by the onnx library's own reference of each. Nothing of the model is run that is not one of
+them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Set
 from math import prod
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import numpy as np
 from google.protobuf.message import EncodeError
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, inliner, shape_inference
+from numpy.typing import NDArray
+from onnx import (
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    ValueInfoProto,
+    helper,
+    inliner,
+    numpy_helper,
+    shape_inference,
+)
+from onnx.reference import ReferenceEvaluator
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.network.formats.names import printable
 from tpusim.network.formats.onnx_model.dims import set_sizes
-from tpusim.network.formats.onnx_model.folding import MOST_ELEMENTS, Shape, fold
+
+Array = NDArray[Any]
+Shape = tuple[int, ...]
+
+MOST_ELEMENTS = 4096
+"""Larger tensors are weights: no shape follows from what they hold."""
+_ALIKE = (
+    "Abs", "Add", "And", "Cast", "Ceil", "Concat", "Div", "Equal", "Floor", "Gather", "Greater", "GreaterOrEqual",
+    "Identity", "Less", "LessOrEqual", "Max", "Min", "Mod", "Mul", "Neg", "Not", "Or", "ReduceMax", "ReduceMin",
+    "ReduceProd", "ReduceSum", "Reshape", "Round", "ScatterND", "Sign", "Slice", "Sqrt", "Squeeze", "Sub", "Transpose",
+    "Unsqueeze", "Where",
+)  # fmt: skip
+"""Whose results are about as large as their operands."""
+_OF_SHAPES = ("Shape", "Size")
+_LARGER = ("Constant", "ConstantOfShape", "Expand", "Pad", "Range", "Tile")
+"""Whose results may be of any size: computed once it is known to be a small one."""
 
 _MOST_ROUNDS = 500
 _WEIGHTS_ALONE = 8
@@ -25,17 +58,12 @@ _FIXED = ("Constant", "Shape", "Size")
 _REAL = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE}
 
 
-@dataclass(frozen=True)
-class Values:
+class Inferred(NamedTuple):
     """Shapes of a model's values, by name, where they are known for the images; and which are `reals`."""
 
     shapes: Mapping[str, Shape]
     constants: frozenset[str]
-    reals: frozenset[str] = frozenset()
-
-    def shape(self, name: str) -> Shape:
-        """Raises LookupError where it is not known."""
-        return self.shapes[name]
+    reals: frozenset[str]
 
 
 def without_weights(model: ModelProto) -> frozenset[str]:
@@ -83,7 +111,7 @@ def constants_of(graph: GraphProto, weights: frozenset[str]) -> frozenset[str]:
 
 def inferred(
     model: ModelProto, sizes: Mapping[str, int], needed: Set[str], constants: frozenset[str], path: Path
-) -> Values:
+) -> Inferred:
     """The shapes where the open dimensions have `sizes`; those that are `needed` also where the model works them out.
 
     Raises:
@@ -92,7 +120,7 @@ def inferred(
     sized = ModelProto()
     sized.CopyFrom(model)
     shapes, reals = settled(sized, sizes, lambda shapes: needed <= shapes.keys(), path)
-    return Values(shapes, constants, reals)
+    return Inferred(shapes, constants, reals)
 
 
 def settled(
@@ -121,7 +149,8 @@ def _inferred(model: ModelProto, path: Path) -> tuple[dict[str, Shape], frozense
     try:
         found = shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True).graph
     except (shape_inference.InferenceError, EncodeError, ValueError) as error:
-        raise InputError(Problem(_contradiction(error), str(path))) from None
+        says = f"the shapes of the model do not fit together; onnx says: {_line(error)}"
+        raise InputError(Problem(says, str(path))) from None
     values = (*found.input, *found.value_info, *found.output)
     shapes = {each.name: shape for each in values if (shape := _shape(each)) is not None}
     reals = frozenset(each.name for each in values if each.type.tensor_type.elem_type in _REAL)
@@ -141,9 +170,64 @@ def _shape(value: ValueInfoProto) -> Shape | None:
     return tuple(dim.dim_value for dim in kind.shape.dim) if known else None
 
 
-def _contradiction(error: Exception) -> str:
-    return f"the shapes of the model do not fit together; onnx says: {_line(error)}"
-
-
 def _line(error: Exception) -> str:
     return printable(" ".join(str(error).split()))
+
+
+# ---- sizes that the model works out
+
+
+def fold(model: ModelProto, shapes: Mapping[str, Shape]) -> bool:
+    """Put what can be worked out in place of the nodes that do; whether there was anything."""
+    known = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
+    folded = [*_folded(model, known, shapes)]
+    for node in folded:
+        model.graph.node.remove(node)
+        model.graph.initializer.append(numpy_helper.from_array(known[node.output[0]], node.output[0]))
+    return bool(folded)
+
+
+def _folded(model: ModelProto, known: dict[str, Array], shapes: Mapping[str, Shape]) -> Iterator[NodeProto]:
+    """Nodes of one result that is known now, and put into `known`."""
+    for node in model.graph.node:
+        if node.domain or len(node.output) != 1:
+            continue
+        value = _of_shape(node, shapes) if node.op_type in _OF_SHAPES else _value(node, model, known, shapes)
+        if value is not None and value.size <= MOST_ELEMENTS:
+            known[node.output[0]] = value
+            yield node
+
+
+def _value(node: NodeProto, model: ModelProto, known: Mapping[str, Array], shapes: Mapping[str, Shape]) -> Array | None:
+    size = prod(shapes.get(node.output[0], (MOST_ELEMENTS + 1,)))
+    small = node.op_type in _ALIKE or (node.op_type in _LARGER and size <= MOST_ELEMENTS)
+    given = {name: known[name] for name in node.input if name in known}
+    if not small or not all(name in given for name in node.input if name):
+        return None
+    try:
+        (value,) = ReferenceEvaluator(_alone(node, model, given)).run(None, given)
+    except Exception:  # What the library cannot compute stays unknown; inference says what follows from that.
+        return None
+    return np.asarray(value)
+
+
+def _alone(node: NodeProto, model: ModelProto, given: Mapping[str, Array]) -> ModelProto:
+    """A model of the node: by itself, the library would take it for one of the newest opset."""
+    inputs = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
+        for name, value in given.items()
+    ]
+    outputs = [helper.make_tensor_value_info(node.output[0], TensorProto.UNDEFINED, None)]
+    graph = helper.make_graph([node], "alone", inputs, outputs)
+    return helper.make_model(graph, opset_imports=model.opset_import)
+
+
+def _of_shape(node: NodeProto, shapes: Mapping[str, Shape]) -> Array | None:
+    """What Shape or Size gives of a value whose shape is known."""
+    shape = shapes.get(node.input[0]) if node.input else None
+    if shape is None:
+        return None
+    if node.op_type == "Size":
+        return np.asarray(prod(shape), dtype=np.int64)
+    ends = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+    return np.asarray(shape[ends.get("start", 0) : ends.get("end", len(shape))], dtype=np.int64)

@@ -12,8 +12,7 @@ from tpusim.base.errors import InputError
 from tpusim.network.entries import read_layers
 from tpusim.network.formats.names import Names
 from tpusim.network.formats.onnx_model.file import called
-from tpusim.network.formats.onnx_model.folding import Shape
-from tpusim.network.formats.onnx_model.shapes import Values
+from tpusim.network.formats.onnx_model.shapes import Inferred, Shape
 from tpusim.network.ops.op import BATCH, Op
 from tpusim.network.ops.op import Shape as MapShape
 from tpusim.network.wiring import INPUTS, Made, Wiring
@@ -38,7 +37,7 @@ class Wired(NamedTuple):
 
 
 def wired(
-    graph: GraphProto, layers: Mapping[str, Entry], given: Sequence[str], values: Values, same: Iterable[str],
+    graph: GraphProto, layers: Mapping[str, Entry], given: Sequence[str], values: Inferred, same: Iterable[str],
     names: Names,
 ) -> Wired:  # fmt: skip
     """Entries with what they read, those that take no time among them.
@@ -61,7 +60,7 @@ class _Wires:
     """The nodes of a model, one after another, and by which entries what they make is there."""
 
     def __init__(
-        self, graph: GraphProto, layers: Mapping[str, Entry], inputs: Mapping[str, str], values: Values,
+        self, graph: GraphProto, layers: Mapping[str, Entry], inputs: Mapping[str, str], values: Inferred,
         same: set[str], names: Names, batch: int,
     ) -> None:  # fmt: skip
         self._graph, self._layers, self._values, self._same, self._names = graph, layers, values, same, names

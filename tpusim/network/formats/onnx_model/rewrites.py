@@ -1,20 +1,172 @@
-"""Recurrent networks, step by step: an LSTM, GRU or RNN gives way to products, sums and functions that layers know.
+"""Nodes of a model that give way to others, before any is a layer.
 
-The products of all inputs are one; each step has one of the state before it. What is cut apart or joined moves nothing.
+An If whose condition is known before the network runs gives way to what is in its branch; conditions follow from
+weights, from shapes, and from inputs that were given as arrays. An LSTM, GRU or RNN gives way, step by step, to
+products, sums and functions that layers know: the products of all inputs are one; each step has one of the state before
+it. What is cut apart or joined moves nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, count
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from onnx import GraphProto, ModelProto, NodeProto, helper, numpy_helper
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, helper, numpy_helper
 
-from tpusim.network.formats.onnx_model.branches import free, names_in
+from tpusim.network.formats.onnx_model.dims import Arrays, Batch, inputs
 from tpusim.network.formats.onnx_model.file import called
-from tpusim.network.formats.onnx_model.folding import Shape
 from tpusim.network.formats.onnx_model.nodes import ON_BATCH
+from tpusim.network.formats.onnx_model.shapes import MOST_ELEMENTS, Shape, settled
+
+_IF = "If"
+_CONSTANT = "Constant"
+
+
+class Branched(NamedTuple):
+    """A model without the Ifs that could be settled: `taken` tells of these, `undecided` of the others, in words."""
+
+    model: ModelProto
+    taken: Sequence[str] = ()
+    undecided: Sequence[str] = ()
+
+
+def branched(model: ModelProto, batch: Batch, arrays: Arrays, path: Path) -> Branched:
+    """The model, each If that can be settled replaced by its branch, those inside of branches too."""
+    taken: list[str] = []
+    while ifs := [node for node in model.graph.node if node.op_type == _IF]:
+        known = [_conditions(model, ifs, batch.sizes(images), arrays, path) for images in batch.probed]
+        alike = {name: value for name, value in known[0].items() if all(each.get(name) == value for each in known)}
+        ready = [node for node in ifs if node.input[0] in alike]
+        if not ready:
+            return Branched(model, taken, [_undecided(model.graph, node, known, batch) for node in ifs])
+        taken += [f"{called(node)} {'then' if alike[node.input[0]] else 'else'}" for node in ready]
+        nodes, names = list[NodeProto](), names_in(model.graph)
+        for node in model.graph.node:
+            known_now = node.op_type == _IF and node.input[0] in alike
+            nodes += _branch(node, alike[node.input[0]], names) if known_now else [node]
+        # Without what nobody reads any more.
+        read, kept = {each.name for each in model.graph.output}, list[NodeProto]()
+        for node in reversed(nodes):
+            if read & {*node.output}:
+                read |= {*read_by(node)}
+                kept.append(node)
+        model = _with_nodes(model, kept[::-1])
+    return Branched(model, taken)
+
+
+def _with_nodes(model: ModelProto, nodes: Sequence[NodeProto]) -> ModelProto:
+    """The model, of these nodes instead."""
+    changed = ModelProto()
+    changed.CopyFrom(model)
+    del changed.graph.node[:]
+    changed.graph.node.extend(nodes)
+    return changed
+
+
+def _conditions(
+    model: ModelProto, ifs: Iterable[NodeProto], sizes: Mapping[str, int], arrays: Arrays, path: Path
+) -> dict[str, bool]:
+    """What conditions are, by name, of those that are known for such sizes."""
+    sized = with_arrays(model, arrays)
+    conditions = {node.input[0] for node in ifs}
+    settled(sized, sizes, lambda _: conditions <= {each.name for each in sized.graph.initializer}, path)
+    known = {each.name: each for each in sized.graph.initializer}
+    values = {node.input[0]: numpy_helper.to_array(known[node.input[0]]) for node in ifs if node.input[0] in known}
+    return {name: bool(each.reshape(-1)[0]) for name, each in values.items() if each.size == 1}
+
+
+def with_arrays(model: ModelProto, arrays: Arrays) -> ModelProto:
+    """A copy that holds the few whole numbers that are given for its inputs, such as a rate or a length."""
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    for value in inputs(model.graph):
+        array = arrays.get(value.name)
+        wanted = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+        if array is not None and array.size <= MOST_ELEMENTS and array.dtype.kind in "iub" and wanted.kind in "iub":
+            copy.graph.initializer.append(numpy_helper.from_array(array.astype(wanted), value.name))
+    return copy
+
+
+def _undecided(graph: GraphProto, node: NodeProto, known: Sequence[Mapping[str, bool]], batch: Batch) -> str:
+    """Why nobody knows yet which branch is taken, and what would settle it."""
+    name = called(node)
+    if all(node.input[0] in each for each in known):
+        return f"If {name}: the batch decides it; give --dim {min(batch.names)}=N"
+    behind = {node.input[0]}
+    for each in reversed(graph.node):
+        if behind & {*each.output}:
+            behind |= {*read_by(each)}
+    by = [each.name for each in inputs(graph) if each.name in behind]
+    if not by:
+        return f"If {name}: what decides it is worked out in ways that are not known here"
+    decides = f"{' and '.join(by)} {'decides' if len(by) == 1 else 'decide'} it"
+    return f"If {name}: {decides}; tpusim run --input FILE.npz with {' and '.join(by)} in it settles that"
+
+
+def read_by(node: NodeProto) -> Iterator[str]:
+    """What a node reads, the graphs inside it included, by name; what these make themselves, too."""
+    yield from filter(None, node.input)
+    for attribute in node.attribute:
+        for graph in (attribute.g, *attribute.graphs):
+            yield from (each.name for each in graph.output)
+            yield from chain.from_iterable(map(read_by, graph.node))
+
+
+# ---- putting a branch in the place of its If
+
+
+def names_in(graph: GraphProto) -> set[str]:
+    """Names of all values of a graph."""
+    given = chain((each.name for each in graph.input), (each.name for each in graph.initializer))
+    return {*given, *(name for node in graph.node for name in node.output)}
+
+
+def _branch(node: NodeProto, condition: bool, taken: set[str]) -> Iterator[NodeProto]:
+    """The nodes of its branch, their weights constants among them, and what hands its results on.
+
+    What they make is given another name where that is `taken`; all of it is taken then.
+    """
+    wanted = "then_branch" if condition else "else_branch"
+    graph = next(each.g for each in node.attribute if each.name == wanted)
+    own = [*(each.name for each in graph.initializer), *(name for each in graph.node for name in each.output if name)]
+    renamed = {name: free(name, taken) for name in own}
+    for tensor in graph.initializer:
+        yield helper.make_node(_CONSTANT, [], [renamed[tensor.name]], value=tensor)
+    for each in graph.node:
+        copy = NodeProto()
+        copy.CopyFrom(each)
+        _rename(copy, lambda name: renamed.get(name, name))
+        yield copy
+    for made, name in zip(graph.output, node.output, strict=True):
+        if name:
+            yield helper.make_node("Identity", [renamed.get(made.name, made.name)], [name], name=called(node))
+
+
+def free(name: str, taken: set[str]) -> str:
+    """The name, or the same with a number, that is not `taken`; it is then."""
+    found = next(each for each in chain([name], (f"{name}_{at}" for at in count(2))) if each not in taken)
+    taken.add(found)
+    return found
+
+
+def _rename(node: NodeProto, name_of: Callable[[str], str]) -> None:
+    """Give the values of a node other names; graphs inside it read these."""
+    for names in (node.input, node.output):
+        changed = [*map(name_of, names)]
+        del names[:]
+        names.extend(changed)
+    for attribute in node.attribute:
+        if attribute.type == AttributeProto.GRAPH:
+            for inner in attribute.g.node:
+                _rename(inner, name_of)
+            for made in attribute.g.output:
+                made.name = name_of(made.name)
+
+
+# ---- recurrent networks, step by step
 
 MOST_STEPS = 1000
 """Longer sequences make more layers than anybody reads, or waits for."""
@@ -60,11 +212,7 @@ def unrolled(model: ModelProto, shapes: Sequence[Mapping[str, Shape]], opset: in
         nodes += made.nodes() if made else [node]
     if not steps:
         return Unrolled(model, {}, left)
-    changed = ModelProto()
-    changed.CopyFrom(model)
-    del changed.graph.node[:]
-    changed.graph.node.extend(nodes)
-    return Unrolled(changed, steps, left)
+    return Unrolled(_with_nodes(model, nodes), steps, left)
 
 
 class _Steps:
@@ -81,10 +229,6 @@ class _Steps:
         self._turns = _DIRECTIONS[direction]
         self._after = attributes.get("linear_before_reset", 0)
         self._operands = {at: name for at, name in enumerate(node.input) if name}
-        self._check(attributes)
-        self.count, self._inputs, self._size = self._sizes(shapes)
-
-    def _check(self, attributes: Mapping[str, Any]) -> None:
         usual = _USUAL[self._node.op_type] * len(self._turns)
         if [each.decode() for each in attributes.get("activations", [])] not in ([], usual):
             raise _Unfit("it has activations of its own")
@@ -94,6 +238,7 @@ class _Steps:
             raise _Unfit(f"it is of an opset before {_OLDEST}")
         if 4 in self._operands or 7 in self._operands:
             raise _Unfit("its sequences are of several lengths, or it has peepholes")
+        self.count, self._inputs, self._size = self._sizes(shapes)
 
     def _sizes(self, shapes: Sequence[Mapping[str, Shape]]) -> tuple[int, int, int]:
         """How many steps it has, and the elements of an input and of a state."""
@@ -113,66 +258,44 @@ class _Steps:
         ways = [self._direction(at, turned) for at, turned in enumerate(self._turns)]
         outputs = dict(enumerate(self._node.output))
         if every := outputs.get(0):
-            self._join([[self._shaped(each, [1, 1, -1, self._size]) for each in told] for told, _ in ways], every)
+            # [step, direction, image, output]
+            apart = [[self._shaped(each, [1, 1, -1, self._size]) for each in told] for told, _ in ways]
+            together = [self._add("Concat", [*each], axis=1) for each in zip(*apart, strict=True)]
+            self._add("Concat", together, every, axis=0)
         for at, name in list(outputs.items())[1:]:
             if name:
                 ends = [self._shaped(state[at - 1], [1, -1, self._size]) for _, state in ways]
                 self._add("Concat", ends, name, axis=0)
         return self._made
 
-    def _join(self, ways: Sequence[Sequence[str]], name: str) -> None:
-        """The outputs of each direction, step by step: [step, direction, image, output]."""
-        together = [self._add("Concat", [*each], axis=1) for each in zip(*ways, strict=True)]
-        self._add("Concat", together, name, axis=0)
-
     # ---- one direction
 
     def _direction(self, at: int, turned: bool) -> tuple[list[str], tuple[str, ...]]:
         """Its outputs, by step, and the state behind the last."""
-        label, gates = self._label, _GATES[self._node.op_type] * self._size
-        before, behind = self._biases(at)
+        label, op = self._label, self._node.op_type
+        gates = _GATES[op] * self._size
+        before, behind = self._cut(self._own(3, at, [-1]), [gates, gates], 0)
+        if before and op != "GRU":
+            # Both can be added before the network runs.
+            before, behind = self._add("Add", [before, behind]), ""
         rows = self._shaped(self._operands[0], [-1, self._inputs])
-        entering = self._shaped(self._product(rows, self._of(1, at), before), [self.count, -1, gates])
+        entering = self._shaped(self._product(rows, self._own(1, at, [gates, -1]), before), [self.count, -1, gates])
         parts = [self._shaped(each, [-1, gates]) for each in self._cut(entering, [1] * self.count, 0)]
-        state = tuple(self._initial(operand, at) for operand in (5, 6)[: self._states])
-        backs, step = self._of(2, at), _STEPS[self._node.op_type]
-        order = [*range(self.count)][:: -1 if turned else 1]
+        states = (5, 6) if op == "LSTM" else (5,)
+        state = tuple(self._own(operand, at, [-1, self._size]) for operand in states)
+        backs = self._own(2, at, [gates, -1])
         told = dict[int, str]()
-        for when in order:
+        for when in [*range(self.count)][:: -1 if turned else 1]:
             self._label = f"{label}.{when}"
-            state = step(self, parts[when], state, backs, behind)
+            state = _STEPS[op](self, parts[when], state, backs, behind)
             told[when] = state[0]
         self._label = label
         return [told[when] for when in range(self.count)], state
 
-    @property
-    def _states(self) -> int:
-        return 2 if self._node.op_type == "LSTM" else 1
-
-    def _of(self, operand: int, at: int) -> str:
-        """The part of an operand that is of one direction, [output, input]."""
-        name = self._operands[operand]
-        parts = self._cut(name, [1] * len(self._turns), 0)
-        gates = _GATES[self._node.op_type] * self._size
-        return self._shaped(parts[at], [gates, -1])
-
-    def _biases(self, at: int) -> tuple[str, str]:
-        """Biases of what comes in, and of the state; biases that can be added before the network runs are."""
-        if 3 not in self._operands:
-            return "", ""
-        gates = _GATES[self._node.op_type] * self._size
-        both = self._shaped(self._cut(self._operands[3], [1] * len(self._turns), 0)[at], [-1])
-        before, behind = self._cut(both, [gates, gates], 0)
-        if self._node.op_type == "GRU":
-            return before, behind
-        return self._add("Add", [before, behind]), ""
-
-    def _initial(self, operand: int, at: int) -> str:
-        """The state before the first step; where there is none, no name: nothing is made of zeros."""
-        if operand not in self._operands:
-            return ""
-        parts = self._cut(self._operands[operand], [1] * len(self._turns), 0)
-        return self._shaped(parts[at], [-1, self._size])
+    def _own(self, operand: int, at: int, shape: Sequence[int]) -> str:
+        """What an operand has for a direction; no name where it is left out: nothing is made of zeros."""
+        name = self._operands.get(operand, "")
+        return self._shaped(self._cut(name, [1] * len(self._turns), 0)[at], shape) if name else ""
 
     # ---- the steps
 
