@@ -31,7 +31,7 @@ MOST_POWER = 3
 
 Other: TypeAlias = Literal["each", "map", "channel", "image", "pixel", "number"]
 
-_KEPT: Mapping[str, tuple[bool, bool, bool, bool]] = {
+KEPT: Mapping[str, tuple[bool, bool, bool, bool]] = {
     "each": (True, True, True, True),
     "map": (True, True, True, False),
     "channel": (True, False, False, False),
@@ -127,7 +127,7 @@ class Arithmetic(Pointwise):
 
     def shapes(self, batch: int) -> Mapping[str, Shape]:
         channels, rows, cols, images = (
-            size if kept else 1 for size, kept in zip(self.map(batch), _KEPT[self.other], strict=True)
+            size if kept else 1 for size, kept in zip(self.map(batch), KEPT[self.other], strict=True)
         )
         return {"ifmap": self.map(batch), "other": (channels, rows, cols, images), OFMAP: self.map(batch)}
 

@@ -6,7 +6,7 @@ last; what takes an element at a time leaves that as it was.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from math import prod
@@ -23,7 +23,7 @@ from tpusim.network.formats.onnx_model.nodes import (
     padding_of,
 )
 from tpusim.network.graph import NodeViews, OperandView, TensorView
-from tpusim.network.ops.elementwise import ROWS
+from tpusim.network.ops.elementwise import KEPT, ROWS
 from tpusim.network.ops.moves import AXES
 from tpusim.network.ops.op import Shape
 
@@ -102,21 +102,11 @@ def _kind(mine: Shape, result: Shape, constant: bool) -> str:
     """Along which axes the other operand has elements of its own. A constant is the same for all images."""
     if prod(mine) == 1 and constant:
         return "number"
-    for kind, kept in _KINDS.items():
+    for kind, kept in KEPT.items():
         alike = all(a == b if keep else a == 1 for a, b, keep in zip(mine[:3], result[:3], kept[:3], strict=True))
         if alike and kept[3] != constant and mine[3] == (result[3] if kept[3] else 1):
             return kind
     raise UnfitNode("its operands are spread over one another as no layer here knows it")
-
-
-_KINDS: Mapping[str, tuple[bool, bool, bool, bool]] = {
-    "each": (True, True, True, True),
-    "map": (True, True, True, False),
-    "channel": (True, False, False, False),
-    "image": (True, False, False, True),
-    "pixel": (False, True, True, True),
-}
-"""Axes [channel, row, col, image] along which an operand has elements of its own."""
 
 
 def _scale_shift(node: Node) -> AsLayer:
@@ -238,10 +228,8 @@ def _transpose(node: Node) -> AsLayer:
     if moved == sorted(moved):  # Whatever the number of images, which axis 0 may be.
         raise UnfitNode("elements keep their order")
     if order == _SHUFFLE:
-        images, groups, each, height, width = shape
         maps = TensorView(((1, 2), (3,), (4,), (0,)))
-        sizes = {"op": "channel_shuffle", "channels": groups * each, "height": height, "width": width,
-                 "images": images, "groups": groups}  # fmt: skip
+        sizes = {"op": "channel_shuffle", **dict(zip(AXES, maps.sizes(shape), strict=True)), "groups": shape[1]}
         return AsLayer(sizes, NodeViews({"ifmap": OperandView(0, maps)}, replace(maps, shape=node.result)))
     runs = _together(order) if len(order) > len(AXES) else [(axis,) for axis in order]
     read = sorted(runs)
@@ -331,10 +319,9 @@ def _sides(shape: Sequence[int]) -> tuple[int, int]:
 
 
 def _move(node: Node, op: str, **fields: Any) -> AsLayer:
-    images, channels, *sides = node.shapes[0]
-    height, width = [1] * (2 - len(sides)) + sides
-    sizes = {"channels": channels, "height": height, "width": width, "images": images}
-    return AsLayer({"op": op, **sizes, **fields}, maps_of(node))
+    """A layer of one operand, a map whose channels come first."""
+    sizes = TensorView(map_axes(len(node.shapes[0]), channels_first=True)).sizes(node.shapes[0])
+    return AsLayer({"op": op, **dict(zip(AXES, sizes, strict=True)), **fields}, maps_of(node))
 
 
 VECTOR_OPS: dict[str, Handler] = {

@@ -105,11 +105,18 @@ class _Wires:
     def _layer(self, entry: Entry, node: NodeProto, read: Sequence[str]) -> Iterator[Entry]:
         (*layers,) = read_layers(entry, self._sizes).layers
         wanted = [*layers[0].reads(self._batch).values()]
-        read = self._in_order(layers[0], node, read)[: len(wanted)] or [""]
+        if layers[0].unit != "array":
+            # What is as large as the result goes first, where two are worked on alike.
+            result = self._values.shapes.get(node.output[0])
+            read = sorted(read, key=lambda name: self._values.shapes.get(name) != result)
+        read = read[: len(wanted)] or [""]
         inputs: list[str] = []
         for name, shape in zip(read, wanted, strict=False):
             whole = (*shape[:3], shape[3] * len(layers))
-            if not self._fits(name, None if "count" in entry else shape) and (name, whole) not in self._views:
+            made = self._made(name)
+            # Of several layers each reads a part.
+            fits = made is not None and ("count" in entry or self._wiring.fits(made, shape))
+            if not fits and (name, whole) not in self._views:
                 view = self._view(name, whole, entry, layers[0] if shape is wanted[0] else None)
                 yield self._added(view)
                 self._views[name, whole] = view["name"]
@@ -117,20 +124,8 @@ class _Wires:
         yield self._added({**{key: entry[key] for key in ("name", "op")}, INPUTS: inputs, **entry})
         self._at[node.output[0]] = entry["name"]
 
-    def _fits(self, value: str, wanted: MapShape | None) -> bool:
-        """Whether an entry hands on just that; of several layers each reads a part."""
-        made = self._made(value)
-        return made is not None and (wanted is None or self._wiring.fits(made, wanted))
-
     def _made(self, value: str) -> Made | None:
         return self._wiring.made(self._at[value]) if value in self._at else None
-
-    def _in_order(self, layer: Op, node: NodeProto, read: Sequence[str]) -> list[str]:
-        """What is as large as the result goes first, where two are worked on alike."""
-        if layer.unit == "array":
-            return [*read]
-        result = self._values.shapes.get(node.output[0])
-        return sorted(read, key=lambda name: self._values.shapes.get(name) != result)
 
     def _added(self, entry: Entry) -> Entry:
         read_layers(entry, self._sizes, self._wiring)
@@ -139,31 +134,32 @@ class _Wires:
     def _view(self, value: str, shape: MapShape, entry: Entry, layer: Op | None) -> Entry:
         """What stands between a layer and what it reads; sizes are those that a layer has, if it has them."""
         maker = self._makers.get(value)
-        name = self._names.take(called(maker) if maker is not None else value or "view")
         fields = layer.sized_by.items() if layer and "count" not in entry else ()
-        texts = {axis: entry.get(field) for field, axis in fields}
+        many = next((entry.get(field) for field, axis in fields if axis == 3), None)
         channels, height, width, images = shape
-        sizes = {"channels": channels, "height": height, "width": width}
-        many = texts.get(3) or self._images(images)
+        times, rest = divmod(images, self._batch)
+        # As a file has it for any batch; nothing for the batch itself.
+        many = many or (images if rest else f"{BATCH}*{times}" if times > 1 else 0)
         return {
-            "name": name,
+            "name": self._names.take(called(maker) if maker is not None else value or "view"),
             "op": "view",
             INPUTS: [*self._entries_of(value)],
-            **sizes,
+            "channels": channels,
+            "height": height,
+            "width": width,
             **({"images": many} if many else {}),
         }
-
-    def _images(self, images: int) -> str | int:
-        """As a file has it for any batch; 0 for the batch itself."""
-        times, rest = divmod(images, self._batch)
-        return images if rest else f"{BATCH}*{times}" if times > 1 else 0
 
     # ---- what takes no time and is no view
 
     def _free(self, node: NodeProto, read: Sequence[str]) -> Entry | None:
         """The entry that a node is, if there is such a one; where it makes nothing new, none, but it is known then."""
         if node.op_type == "Concat":
-            return self._concat(node, read)
+            axis = next((each.i for each in node.attribute if each.name == "axis"), 0)
+            maps = [self._map(name) for name in read]
+            if len(read) < len(node.input) or None in maps or axis not in (1, 1 - len(self._shape(read[0]))):
+                return None
+            return {"name": self._names.take(called(node)), "op": "concat", INPUTS: [self._at[name] for name in read]}
         if node.op_type in _ROWS and len(read) == 1:
             return None if self._regrouped(node, read[0]) else self._flat(node, read[0])
         return None
@@ -175,13 +171,6 @@ class _Wires:
         if alike and value in self._at:
             self._at[node.output[0]] = self._at[value]
         return alike and value in self._at
-
-    def _concat(self, node: NodeProto, read: Sequence[str]) -> Entry | None:
-        axis = next((each.i for each in node.attribute if each.name == "axis"), 0)
-        maps = [self._map(name) for name in read]
-        if len(read) < len(node.input) or None in maps or axis not in (1, 1 - len(self._shape(read[0]))):
-            return None
-        return {"name": self._names.take(called(node)), "op": "concat", INPUTS: [self._at[name] for name in read]}
 
     def _flat(self, node: NodeProto, value: str) -> Entry | None:
         """Axis 1 has all that an image holds."""
@@ -198,15 +187,9 @@ class _Wires:
         made, shape = self._made(value), self._shape(value)
         if made is None or made.shape is None or len(shape) < 2:
             return None
-        channels, rows, cols, _ = made.shape
-        return made.shape if _full(shape) == (channels, rows, cols) else None
+        channels, *sides = shape[1:]
+        rows, cols = [1] * (2 - len(sides)) + sides if len(sides) <= 2 else (prod(sides[:-1]), sides[-1])
+        return made.shape if made.shape[:3] == (channels, rows, cols) else None
 
     def _shape(self, value: str) -> Shape:
         return self._values.shapes.get(value, ())
-
-
-def _full(shape: Shape) -> tuple[int, int, int]:
-    """Channels, rows and columns of a value, which may have fewer axes."""
-    channels, *sides = shape[1:]
-    rows, cols = [1] * (2 - len(sides)) + sides if len(sides) <= 2 else (prod(sides[:-1]), sides[-1])
-    return channels, rows, cols
