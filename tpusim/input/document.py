@@ -95,7 +95,12 @@ def _changed(data: object, keys: Sequence[str], value: object) -> dict[str, Any]
 def parse_document(text: str, label: str) -> Document:
     """Read YAML `text`; `label` names it in messages. Raises InputError when nothing can be made of it."""
     try:
-        _refuse_depth(text, label)
+        # Composing recurses in C and a deep enough file would crash the interpreter; parsing events does not.
+        depth = 0
+        for event in yaml.parse(text, Loader=_Loader):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > MAX_DEPTH:
+                raise InputError(Problem(_TOO_DEEP, *_place(label, _line_of(event))))
         node: yaml.Node | None = yaml.compose(text, Loader=_Loader)
     except yaml.YAMLError as error:
         line, message = _syntax_message(error, text)
@@ -161,7 +166,13 @@ class _Reader:
             places = {f"{path}[{index}]": child for index, child in enumerate(node.value)}
             self.lines.update((at, _line_of(child)) for at, child in places.items())
             return [self._value(child, at, above) for at, child in places.items()]
-        return _scalar(node.tag.removeprefix(_TAG), str(node.value))
+        kind, text = node.tag.removeprefix(_TAG), str(node.value)
+        if kind in ("null", "bool"):
+            return text.lower() in _TRUE if kind == "bool" else None
+        # YAML 1.1 also has octal (010), hexadecimal and base-60 (1:30) numbers; as text, validation refuses each.
+        if kind == "int" and INTEGER.fullmatch(text):
+            return int(text.replace("_", ""))
+        return float(text.replace("_", "")) if kind == "float" and FLOAT.fullmatch(text) else text
 
     def _refuse_endless(self, node: yaml.Node, path: str, above: tuple[int, ...]) -> None:
         self._values += 1
@@ -184,28 +195,6 @@ class _Reader:
 
     def _add_problem(self, node: yaml.Node, path: str, message: str) -> None:
         self.problems.append(Problem(message, *_place(self._label, _line_of(node), path)))
-
-
-def _scalar(kind: str, text: str) -> object:
-    if kind == "null":
-        return None
-    if kind == "bool":
-        return text.lower() in _TRUE
-    # YAML 1.1 also has octal (010), hexadecimal and base-60 (1:30) numbers; as text, validation refuses each.
-    if kind == "int" and INTEGER.fullmatch(text):
-        return int(text.replace("_", ""))
-    if kind == "float" and FLOAT.fullmatch(text):
-        return float(text.replace("_", ""))
-    return text
-
-
-def _refuse_depth(text: str, label: str) -> None:
-    """Composing recurses in C and a deep enough file would crash the interpreter; parsing events does not."""
-    depth = 0
-    for event in yaml.parse(text, Loader=_Loader):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > MAX_DEPTH:
-            raise InputError(Problem(_TOO_DEEP, *_place(label, _line_of(event))))
 
 
 def _syntax_message(error: yaml.YAMLError, text: str) -> tuple[int, str]:

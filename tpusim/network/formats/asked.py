@@ -8,18 +8,19 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from tpusim.base.errors import InputError, Problem, did_you_mean
+from tpusim.base.errors import InputError, did_you_mean
 
 OPS = ("all", "array")
 """What may become layers."""
 
 
-def check_ops(ops: object) -> None:
-    """Raise InputError unless it is one of OPS."""
+def check_ops(ops: str) -> str:
+    """The same, one of OPS. Raises InputError where it is none."""
     if ops not in OPS:
         hint = did_you_mean(str(ops), OPS) or ";"
         says = "all, or array: convolutions and matrix products alone, others are named and take no time"
         raise InputError(f"unknown ops {ops!r}{hint} there is {says}")
+    return ops
 
 
 @dataclass(frozen=True)
@@ -39,12 +40,6 @@ class ModelOptions:
     def __post_init__(self) -> None:
         if self.ops is not None:
             check_ops(self.ops)
-
-    def no_dims(self, label: str, what: str) -> None:
-        """Raise InputError for dimensions given to what has none open."""
-        if self.dims:
-            given = ", ".join(f"{name}={size}" for name, size in self.dims.items())
-            raise InputError(Problem(f"--dim {given}: {what} leaves no dimension open; leave --dim out", label))
 
 
 NOTHING = ModelOptions()

@@ -73,7 +73,9 @@ class _Form(NamedTuple):
 def read(path: Path, asked: ModelOptions) -> Document:
     """The layers of a topology, as a workload. Raises InputError with every line that is wrong."""
     label = str(path)
-    asked.no_dims(label, "a topology")
+    if asked.dims:
+        given = ", ".join(f"{name}={size}" for name, size in asked.dims.items())
+        raise InputError(Problem(f"--dim {given}: a topology leaves no dimension open; leave --dim out", label))
     header, *lines = [*_lines(read_text(path))] or [_Line(1, ())]
     form = _form_of(header, label)
     noticed, names = _Noticed(), Names()

@@ -238,7 +238,7 @@ class Conv2d(SteppedOp):
         return self, batch
 
 
-_Ends: TypeAlias = Annotated[Ends | Same, padding(MOST_SIDE, (2,), "a whole number, [before, after]")]
+_Ends: TypeAlias = Annotated[Ends | Same, padding((2,), "a whole number, [before, after]")]
 
 
 @validated

@@ -55,10 +55,10 @@ class OffsetFile:
             raise InputError(f"{given}; give those of 1, or of {images}")
 
 
-def offset_file(path: Path, parts: int, most: int) -> OffsetFile:
+def offset_file(path: Path) -> OffsetFile:
     """What a file says. Nothing in it is unpickled.
 
-    Raises InputError when it is no such file, or has other numbers than multiples of 1/`parts` up to `most`.
+    Raises InputError when it is no such file, or has other numbers than multiples of a quarter up to MOST_SIDE.
     """
     try:
         arrays = [*read_arrays(path).values()]
@@ -70,15 +70,15 @@ def offset_file(path: Path, parts: int, most: int) -> OffsetFile:
     if values.dtype.kind not in "fiu" or values.ndim not in (3, 4):
         says = f"{show(str(path))} has {values.ndim} axes of {values.dtype}"
         raise InputError(f"{says}; write numbers [image, 2 x offset group x tap, row, col], or without the image")
-    counted = values.astype(np.float64) * parts
-    wrong = ~(np.abs(counted) <= most * parts) | (counted != np.rint(counted))
+    counted = values.astype(np.float64) * _WRITTEN
+    wrong = ~(np.abs(counted) <= MOST_SIDE * _WRITTEN) | (counted != np.rint(counted))
     if wrong.any():
         at = tuple(map(int, np.argwhere(wrong)[0]))
-        says = f"{values[at]} at {list(at)} is no offset; multiples of 1/{parts} up to {most:,} are"
+        says = f"{values[at]} at {list(at)} is no offset; multiples of 1/{_WRITTEN} up to {MOST_SIDE:,} are"
         raise InputError(f"{show(str(path))}: {says}, so round them")
     shape = (1, *values.shape) if values.ndim == 3 else values.shape
     numbers = counted.astype(np.int32).tobytes()
-    return OffsetFile(shape, parts, zlib.crc32(numbers), numbers)
+    return OffsetFile(shape, _WRITTEN, zlib.crc32(numbers), numbers)
 
 
 Given: TypeAlias = str | tuple[float, ...] | OffsetFile
@@ -120,11 +120,16 @@ def offset_parts(given: Given) -> int:
 
 def drawn(given: Given, key: Hashable, shape: tuple[int, ...], modulated: bool) -> Offsets:
     """Offsets of a layer known by `key`, for samples of a `shape` [offset_group, tap_row, tap_col, row, col, image]."""
-    random = np.random.default_rng(zlib.crc32(repr(key).encode()))
+    random, both = np.random.default_rng(zlib.crc32(repr(key).encode())), (2, *shape)
     if isinstance(given, OffsetFile):
         down, across = given.by_tap(shape)
+    elif given == "zero":
+        down, across = np.zeros(both, np.int64)
+    elif given == "half":
+        down, across = 2 * random.integers(-MOST, MOST, both) + 1
     elif isinstance(given, str):
-        down, across = _drawn(random, given, (2, *shape))
+        most = MOST * KINDS[given]
+        down, across = random.integers(-most, most, both, endpoint=True)
     else:
         quarters = np.array([round(each * _WRITTEN) for each in given]).reshape(*shape[:3], 2)
         down, across = (np.broadcast_to(each[..., None, None, None], shape) for each in np.moveaxis(quarters, -1, 0))
@@ -132,47 +137,28 @@ def drawn(given: Given, key: Hashable, shape: tuple[int, ...], modulated: bool) 
     return Offsets(offset_parts(given), down, across, masks)
 
 
-def _drawn(random: np.random.Generator, kind: str, shape: tuple[int, ...]) -> Parts:
-    """Evenly from all that there are."""
-    most = MOST * KINDS[kind]
-    match kind:
-        case "zero":
-            return np.zeros(shape, np.int64)
-        case "half":
-            return 2 * random.integers(-MOST, MOST, shape) + 1
-    return random.integers(-most, most, shape, endpoint=True)
-
-
-def offsets(most: int) -> PlainValidator:
-    """A word of KINDS, or multiples of a quarter from -`most` to `most`, in a list or a file."""
-
-    def read(value: object, info: ValidationInfo) -> Given:
-        if isinstance(value, OffsetFile) or (isinstance(value, str) and value in KINDS):
-            return value
-        if isinstance(value, str) and value.endswith(SUFFIX):
-            found = offset_file(Path(value), _WRITTEN, most)
-            if images := names_of(info).get(BATCH):
-                found.check_images(images)
-            return found
-        if not isinstance(value, list | tuple):
-            hint = did_you_mean(value, KINDS) if isinstance(value, str) else ""
-            words = ", ".join(KINDS)
-            others = f"a list of numbers, or an {SUFFIX} file"
-            raise InputError(f"{show(value)} are no offsets{hint or ';'} write {words}, {others}")
-        return tuple(_quarters(each, most) for each in value)
-
-    return PlainValidator(read)
-
-
-def _quarters(value: object, most: int) -> float:
-    number = value if isinstance(value, float) else integer(value)
-    if number is None or not abs(number) <= most or Fraction(number) * _WRITTEN % 1:
-        raise InputError(f"{show(value)} is no offset; write a multiple of 1/{_WRITTEN}, such as -1.25, up to {most:,}")
-    return float(number)
+def _read(value: object, info: ValidationInfo) -> Given:
+    """A word of KINDS, or multiples of a quarter from -MOST_SIDE to MOST_SIDE, in a list or a file."""
+    if isinstance(value, OffsetFile) or (isinstance(value, str) and value in KINDS):
+        return value
+    if isinstance(value, str) and value.endswith(SUFFIX):
+        found = offset_file(Path(value))
+        if images := names_of(info).get(BATCH):
+            found.check_images(images)
+        return found
+    if not isinstance(value, list | tuple):
+        hint = did_you_mean(value, KINDS) if isinstance(value, str) else ""
+        others = f"a list of numbers, or an {SUFFIX} file"
+        raise InputError(f"{show(value)} are no offsets{hint or ';'} write {', '.join(KINDS)}, {others}")
+    numbers = [each if isinstance(each, float) else integer(each) for each in value]
+    for given, number in zip(value, numbers, strict=True):
+        if number is None or not abs(number) <= MOST_SIDE or Fraction(number) * _WRITTEN % 1:
+            multiple = f"a multiple of 1/{_WRITTEN}, such as -1.25, up to {MOST_SIDE:,}"
+            raise InputError(f"{show(given)} is no offset; write {multiple}")
+    return tuple(float(number) for number in numbers if number is not None)
 
 
 _Padding: TypeAlias = Annotated[Sides, pair(MOST_SIDE, 0, "; as much is added on opposite sides")]
-_Offsets: TypeAlias = Annotated[Given, offsets(MOST_SIDE)]
 
 
 @validated
@@ -194,7 +180,7 @@ class DeformConv2d(SteppedOp):
     padding: _Padding = (0, 0)
     offset_groups: Channels = 1
     modulated: Annotated[bool, Truth()] = False
-    offsets: _Offsets = "random"
+    offsets: Annotated[Given, PlainValidator(_read)] = "random"
 
     @property
     def text(self) -> str:

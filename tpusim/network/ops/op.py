@@ -239,8 +239,8 @@ def ends_of(padding: Sides | tuple[int, int, int, int]) -> tuple[Ends, Ends]:
     return (top, bottom), (left, right)
 
 
-def padding(most: int, counts: tuple[int, ...], forms: str) -> PlainValidator:
-    """`same`, `same_lower`, or whole numbers up to `most`: as many as one of `counts`, or one for the first of them.
+def padding(counts: tuple[int, ...], forms: str) -> PlainValidator:
+    """`same`, `same_lower`, or whole numbers up to MOST_SIDE: as many as one of `counts`, or one for the first of them.
 
     Four numbers that are alike at opposite sides become two. `forms` is what a message says of how to write them.
     """
@@ -257,13 +257,13 @@ def padding(most: int, counts: tuple[int, ...], forms: str) -> PlainValidator:
             known = _ELSEWHERE.get(word.casefold())
             hint = f"; did you mean {known}?" if known else did_you_mean(word, _SAME) or ";"
             raise InputError(f"{show(value)} is not a padding{hint} write {forms}, {' or '.join(_SAME)}")
-        sides = tuple(size(part, 0, most, names) for part in given)
+        sides = tuple(size(part, 0, MOST_SIDE, names) for part in given)
         return sides[:2] if sides[:2] == sides[2:] else sides
 
     return PlainValidator(read)
 
 
-_OF_SIDES = padding(MOST_SIDE, (2, 4), "a whole number, [height, width], [top, left, bottom, right]")
+_OF_SIDES = padding((2, 4), "a whole number, [height, width], [top, left, bottom, right]")
 PadSides: TypeAlias = Annotated[Sides | tuple[int, int, int, int], _OF_SIDES]
 KernelPadding: TypeAlias = Annotated[Sides | tuple[int, int, int, int] | Same, _OF_SIDES]
 """The padding of rows and columns."""

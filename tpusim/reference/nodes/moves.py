@@ -51,14 +51,6 @@ def _reshape(values: Values, shape: Any = None, *, allowzero: int = 0) -> Values
     return values.reshape(wanted if allowzero else [size or values.shape[at] for at, size in enumerate(wanted)])
 
 
-def _flatten(values: Values, *, axis: int = 1) -> Values:
-    return values.reshape(prod(values.shape[: axis if axis >= 0 else values.ndim + axis]), -1)
-
-
-def _squeeze(values: Values, axes: Any = None) -> Values:
-    return np.squeeze(values, None if axes is None else tuple(ints(axes) or ()))
-
-
 def _range(start: Values, stop: Values, step: Values) -> Values:
     count = max(0, ceil((stop.item() - start.item()) / step.item()))
     return np.asarray(start + np.arange(count, dtype=start.dtype) * step, start.dtype)
@@ -124,15 +116,10 @@ def _space_to_depth(values: Values, *, blocksize: Any = None, mode: str = "DCR")
     return parts.transpose(order).reshape(shape)
 
 
-def _triangle(values: Values, diagonal: Values | None = None, *, upper: int = 1) -> Values:
-    return (np.triu if upper else np.tril)(values, 0 if diagonal is None else int(diagonal.item()))
-
-
 NODES: dict[str, Function] = {
     "Cast": _cast, "Constant": _constant, "ConstantOfShape": _filled, "DepthToSpace": _depth_to_space,
-    "Dropout": _dropout, "Flatten": _flatten, "GatherND": _gather_nd, "Pad": _pad, "Range": _range,
-    "Reshape": _reshape, "Slice": _slice, "SpaceToDepth": _space_to_depth, "Split": _split, "Squeeze": _squeeze,
-    "Trilu": _triangle,
+    "Dropout": _dropout, "GatherND": _gather_nd, "Pad": _pad, "Range": _range,
+    "Reshape": _reshape, "Slice": _slice, "SpaceToDepth": _space_to_depth, "Split": _split, 
     "Shape": lambda x, *, start=0, end=None: np.array(x.shape[start:end], np.int64),
     "Size": lambda x: np.array(x.size, np.int64),
     "CastLike": lambda x, like: x.astype(like.dtype),
@@ -143,6 +130,9 @@ NODES: dict[str, Function] = {
         np.take_along_axis(x, np.where(indices < 0, indices + x.shape[axis], indices), axis)
     ),
     "Identity": lambda x, *_: x,
+    "Flatten": lambda x, *, axis=1: x.reshape(prod(x.shape[: axis if axis >= 0 else x.ndim + axis]), -1),
+    "Squeeze": lambda x, axes=None: np.squeeze(x, None if axes is None else tuple(ints(axes) or ())),
+    "Trilu": lambda x, diagonal=0, *, upper=1: (np.triu if upper else np.tril)(x, int(np.asarray(diagonal).item())),
     "Tile": lambda x, repeats: np.tile(x, repeats.tolist()),
     "Transpose": lambda x, *, perm=None: np.transpose(x, perm),
     "Unsqueeze": lambda x, axes=None: np.expand_dims(x, tuple(ints(axes) or ())),

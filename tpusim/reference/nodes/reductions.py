@@ -199,17 +199,9 @@ def _average_pool(values: Values, *, call: Call, count_include_pad: int = 0) -> 
     return np.divide(sum(_taps(values, windows, 0, 0)), counts)
 
 
-def _lp_pool(values: Values, *, call: Call, p: int = 2) -> Values:
-    return np.power(sum(_taps(abs(values) ** p, _windows(call, values.shape[2:]), 0, 0)), 1 / p)
-
-
 def _over_maps(function: Any) -> Function:
     """Over all axes after image and channel."""
     return like_first(lambda x: function(x, axis=tuple(range(2, x.ndim)), keepdims=True))
-
-
-def _lp_of_maps(values: Values, *, p: int = 2) -> Values:
-    return np.asarray((abs(values) ** p).sum(axis=tuple(range(2, values.ndim)), keepdims=True) ** (1 / p))
 
 
 def _resize(
@@ -275,17 +267,6 @@ def _nearest(call: Call, places: Values) -> Values:
     return np.asarray(functions[rounding](places)).astype(int)
 
 
-def _upsample(values: Values, scales: Any = None, *, mode: str = "nearest") -> Values:
-    """What Resize was called once."""
-    return _resize(values, np.asarray(scales, np.float32), call=Call({"mode": mode}, opset=10))
-
-
-def _gemm(
-    first: Values, second: Values, bias: Values | None = None, *, transA: int = 0, transB: int = 0, call: Call
-) -> Values:
-    return with_bias(call, (first.T if transA else first) @ (second.T if transB else second), bias)
-
-
 def with_bias(call: Call, product: Values, bias: Values | None) -> Values:
     """What Gemm makes of a product: alpha times it, and beta times the bias."""
     scaled = product * call.get("alpha", 1.0)
@@ -294,10 +275,13 @@ def with_bias(call: Call, product: Values, bias: Values | None) -> Values:
 
 NODES: dict[str, Function] = {
     "ArgMax": _farthest(np.argmax), "ArgMin": _farthest(np.argmin), "BatchNormalization": _batch_normalization,
-    "CumSum": _cumulative, "Gemm": _gemm, "GroupNormalization": _group_normalization,
+    "CumSum": _cumulative, "GroupNormalization": _group_normalization,
     "InstanceNormalization": _instance_normalization, "LRN": like_first(_local_response),
     "LpNormalization": like_first(_lp_normalization), "LayerNormalization": _layer_normalization,
     "LogSoftmax": lambda x, *, axis=None, call: np.log(_softmax(x, axis=axis, call=call)),
+    "Gemm": lambda one, other, bias=None, *, transA=0, transB=0, call: (
+        with_bias(call, (one.T if transA else one) @ (other.T if transB else other), bias)
+    ),
     "MatMul": lambda first, second: np.asarray(np.matmul(first, second)),
     "MeanVarianceNormalization": like_first(_mean_variance_normalization), "RMSNormalization": _rms_normalization,
     "ReduceL1": _reduced(lambda x, **along: abs(x).sum(**along)),
@@ -307,7 +291,15 @@ NODES: dict[str, Function] = {
     "ReduceProd": _reduced(np.prod), "ReduceSum": _reduced(np.sum),
     "ReduceSumSquare": _reduced(lambda x, **along: (x**2).sum(**along)), "Softmax": _softmax,
     "AveragePool": like_first(_average_pool), "GlobalAveragePool": _over_maps(np.mean),
-    "GlobalLpPool": like_first(_lp_of_maps), "GlobalMaxPool": _over_maps(np.max), "LpPool": like_first(_lp_pool),
-    "MaxPool": _max_pool, "Resize": _resize, "Upsample": _upsample,
+    "GlobalLpPool": like_first(
+        lambda x, *, p=2: (abs(x) ** p).sum(axis=tuple(range(2, x.ndim)), keepdims=True) ** (1 / p)
+    ), "GlobalMaxPool": _over_maps(np.max), "LpPool": like_first(
+        lambda x, *, p=2, call: np.power(sum(_taps(abs(x) ** p, _windows(call, x.shape[2:]), 0, 0)), 1 / p)
+    ),
+    "MaxPool": _max_pool, "Resize": _resize,
+    # What Resize was called once.
+    "Upsample": lambda x, scales=None, *, mode="nearest": (
+        _resize(x, np.asarray(scales, np.float32), call=Call({"mode": mode}, opset=10))
+    ),
 }  # fmt: skip
 """By the name of the operator."""

@@ -18,7 +18,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.words import counted
 from tpusim.input.document import Document
-from tpusim.network.entries import BIASES
+from tpusim.network.entries import BIASES, INPUTS
 from tpusim.network.formats.asked import ModelOptions
 from tpusim.network.formats.names import Names, printable
 from tpusim.network.formats.onnx_model.dims import Batch, batch_of, inputs, set_sizes
@@ -42,7 +42,6 @@ from tpusim.network.formats.onnx_model.wires import wired
 from tpusim.network.graph import Given, Graph, NodeViews, OperandView, TensorView, Values
 from tpusim.network.graph import Node as GraphNode
 from tpusim.network.ops import OPS
-from tpusim.network.wiring import INPUTS
 
 _MOST_TOLD = 8
 _OF_THE_ARRAY = {name for name, op in OPS.items() if op.unit == "array"}

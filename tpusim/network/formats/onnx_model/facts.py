@@ -45,6 +45,8 @@ NOT_TIMED = frozenset(" ".join((_POOLING, _ACTIVATIONS, _NORMALIZATIONS, _ARITHM
 _CHANNELS_FIRST = frozenset({
     "Conv", "ConvTranspose", "MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool", "BatchNormalization",
 })  # fmt: skip
+_WITH_WEIGHTS = frozenset({"Conv", "ConvTranspose", "Gemm"})
+"""Those of which a batch normalization behind them becomes a part."""
 _CHANNELS_LAST = frozenset({"Gemm", "MatMul"})
 _TURNS = frozenset({
     "DepthToSpace", "Expand", "Flatten", "Gather", "Reshape", "SpaceToDepth", "Squeeze", "Transpose", "Unsqueeze",
@@ -80,11 +82,14 @@ class Facts(NamedTuple):
         graph, known = model.graph, _constants(model.graph)
         single = {name: each for name, each in known.items() if each.size == 1 and each.dtype.kind in "fiu"}
         several = {name: each for name, each in known.items() if each.ndim == 1 and each.dtype.kind in "iu"}
+        makers = {name: node.op_type for node in graph.node for name in node.output}
+        uses = Counter([name for node in graph.node for name in node.input] + [each.name for each in graph.output])
+        alone = (each for each in graph.node if each.op_type == "BatchNormalization" and uses[each.input[0]] == 1)
         return cls(
             {name: float(each.reshape(-1)[0]) for name, each in single.items()},
             {name: tuple(map(int, each)) for name, each in several.items()},
             _channels_first(graph),
-            _merged(graph),
+            frozenset(each.output[0] for each in alone if makers.get(each.input[0]) in _WITH_WEIGHTS),
             opset_of(model),
         )
 
@@ -108,10 +113,3 @@ def _channels_first(graph: GraphProto) -> dict[str, bool]:
         elif node.op_type not in _TURNS and known:
             first.update(dict.fromkeys(node.output, known[0]))
     return first
-
-
-def _merged(graph: GraphProto) -> frozenset[str]:
-    makers = {name: node.op_type for node in graph.node for name in node.output}
-    uses = Counter([name for node in graph.node for name in node.input] + [each.name for each in graph.output])
-    alone = (each for each in graph.node if each.op_type == "BatchNormalization" and uses[each.input[0]] == 1)
-    return frozenset(each.output[0] for each in alone if makers.get(each.input[0]) in ("Conv", "ConvTranspose", "Gemm"))

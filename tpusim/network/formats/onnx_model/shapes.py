@@ -192,13 +192,19 @@ def _folded(model: ModelProto, known: dict[str, Array], shapes: Mapping[str, Sha
     for node in model.graph.node:
         if node.domain or len(node.output) != 1:
             continue
-        value = _of_shape(node, shapes) if node.op_type in _OF_SHAPES else _value(node, model, known, shapes)
+        value = _value(node, model, known, shapes)
         if value is not None and value.size <= MOST_ELEMENTS:
             known[node.output[0]] = value
             yield node
 
 
 def _value(node: NodeProto, model: ModelProto, known: Mapping[str, Array], shapes: Mapping[str, Shape]) -> Array | None:
+    if node.op_type in _OF_SHAPES:
+        shape = shapes.get(node.input[0]) if node.input else None
+        ends = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+        if shape is None or node.op_type == "Size":
+            return None if shape is None else np.asarray(prod(shape), dtype=np.int64)
+        return np.asarray(shape[ends.get("start", 0) : ends.get("end", len(shape))], dtype=np.int64)
     size = prod(shapes.get(node.output[0], (MOST_ELEMENTS + 1,)))
     small = node.op_type in _ALIKE or (node.op_type in _LARGER and size <= MOST_ELEMENTS)
     given = {name: known[name] for name in node.input if name in known}
@@ -220,14 +226,3 @@ def _alone(node: NodeProto, model: ModelProto, given: Mapping[str, Array]) -> Mo
     outputs = [helper.make_tensor_value_info(node.output[0], TensorProto.UNDEFINED, None)]
     graph = helper.make_graph([node], "alone", inputs, outputs)
     return helper.make_model(graph, opset_imports=model.opset_import)
-
-
-def _of_shape(node: NodeProto, shapes: Mapping[str, Shape]) -> Array | None:
-    """What Shape or Size gives of a value whose shape is known."""
-    shape = shapes.get(node.input[0]) if node.input else None
-    if shape is None:
-        return None
-    if node.op_type == "Size":
-        return np.asarray(prod(shape), dtype=np.int64)
-    ends = {each.name: helper.get_attribute_value(each) for each in node.attribute}
-    return np.asarray(shape[ends.get("start", 0) : ends.get("end", len(shape))], dtype=np.int64)

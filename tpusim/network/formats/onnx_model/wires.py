@@ -9,13 +9,12 @@ from typing import Any, NamedTuple
 from onnx import GraphProto, NodeProto
 
 from tpusim.base.errors import InputError
-from tpusim.network.entries import read_layers
+from tpusim.network.entries import INPUTS, Made, Wiring, read_layers
 from tpusim.network.formats.names import Names
 from tpusim.network.formats.onnx_model.file import called
 from tpusim.network.formats.onnx_model.shapes import Inferred, Shape
 from tpusim.network.ops.op import BATCH, Op
 from tpusim.network.ops.op import Shape as MapShape
-from tpusim.network.wiring import INPUTS, Made, Wiring
 from tpusim.network.workload import INPUT
 
 Entry = dict[str, Any]
