@@ -19,7 +19,8 @@ from tpusim.machines.lowered import Held as InMemory
 from tpusim.machines.lowered import Part, WrittenTensor
 from tpusim.network.ops.op import OFMAP, Index, Op
 from tpusim.network.ops.rows import RowOp
-from tpusim.numerics.equality import BOUNDED, Values, Verdict, agreement, bounded, difference, gamma, larger, moved
+from tpusim.numerics.element_types import Values
+from tpusim.numerics.equality import BOUNDED, Verdict, agreement, bounded, difference, gamma, larger, moved
 from tpusim.reference import Box, Operands, Tensor, rows
 from tpusim.reference.rounding import magnitudes, roundings
 

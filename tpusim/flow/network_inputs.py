@@ -8,8 +8,8 @@ import numpy as np
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.words import counted
-from tpusim.network.graph import Given, Graph, Values
-from tpusim.numerics.element_types import all_finite
+from tpusim.network.graph import GivenInput, Graph
+from tpusim.numerics.element_types import Values, all_finite
 
 _MOST_TOLD = 8
 STAY_WITHIN = "give inputs, and a model, whose values stay within float32"
@@ -38,12 +38,12 @@ def checked(graph: Graph, inputs: Mapping[str, Values], batch: int) -> dict[str,
     return taken
 
 
-def wanted_of(given: Given, parts: int) -> Given:
+def wanted_of(given: GivenInput, parts: int) -> GivenInput:
     """An input for several times as many images."""
     if parts == 1 or not given.shape:
         return given
     first, *rest = given.shape
-    return Given(given.dtype, (first * parts, *rest))
+    return GivenInput(given.dtype, (first * parts, *rest))
 
 
 def drawn(graph: Graph, batch: int, seed: int) -> dict[str, Values]:

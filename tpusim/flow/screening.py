@@ -7,8 +7,8 @@ import numpy as np
 from tpusim.flow.boxes import alone, places, within
 from tpusim.flow.held import Expectation
 from tpusim.network.ops.op import OFMAP, Index
-from tpusim.numerics.element_types import all_finite
-from tpusim.numerics.equality import Values, agreement, larger, surely_near
+from tpusim.numerics.element_types import Values, all_finite
+from tpusim.numerics.equality import agreement, larger, surely_near
 from tpusim.reference import Box
 from tpusim.reference.rounding import Screen, screen
 

@@ -17,12 +17,12 @@ from tpusim.base.errors import InputError, Problem
 from tpusim.flow.network_inputs import STAY_WITHIN, not_finite
 from tpusim.flow.node_layers import Carried, CarryingLayers, NodeLayers, Parts, carried_by, together
 from tpusim.flow.numbers import Numbers
-from tpusim.network.graph import Graph, Node, Values
+from tpusim.network.graph import Graph, Node
 from tpusim.network.ops.elementwise import Clip
 from tpusim.network.ops.fused import BIAS, OTHER, Fused
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
-from tpusim.numerics.element_types import EXACT_FLOAT32, F32, LEAST, MOST_SUM, ElementType
+from tpusim.numerics.element_types import EXACT_FLOAT32, F32, LEAST, MOST_SUM, ElementType, Values
 from tpusim.reference import Operand
 from tpusim.reference.nodes import IMAGE_BY_IMAGE, NODES, Call, compute
 

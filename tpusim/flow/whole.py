@@ -14,7 +14,8 @@ from tpusim.flow.held import Expectation, Told
 from tpusim.flow.screening import Screening
 from tpusim.machines.lowered import InParts, Part
 from tpusim.network.ops.op import Index
-from tpusim.numerics.equality import Values, Verdict, agreement, difference, larger
+from tpusim.numerics.element_types import Values
+from tpusim.numerics.equality import Verdict, agreement, difference, larger
 from tpusim.reference import Box
 from tpusim.result.records import Mismatch
 

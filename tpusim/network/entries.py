@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from math import prod
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple, TypeAlias
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.base.words import counted
@@ -23,7 +23,7 @@ from tpusim.network.workload import INPUT, Source, side_by_side
 # ---- who reads whom
 
 
-class Made(NamedTuple):
+class Handed(NamedTuple):
     """What an entry hands on.
 
     Attributes:
@@ -49,7 +49,7 @@ class Free(ABC):
     name: str
 
     @abstractmethod
-    def made(self, read: Sequence[Made], batch: int) -> Made:
+    def made(self, read: Sequence[Handed], batch: int) -> Handed:
         """What it hands on of what it reads. Raises InputError where there is no such thing."""
 
 
@@ -61,15 +61,15 @@ class Concat(Free):
 
     name: Annotated[str, Name()]
 
-    def made(self, read: Sequence[Made], batch: int) -> Made:
+    def made(self, read: Sequence[Handed], batch: int) -> Handed:
         source = side_by_side(each.source for each in read)
         shapes = [each.shape for each in read if each.shape is not None]
         if {shape[1:] for shape in shapes} - {shapes[0][1:] if shapes else None}:
             sizes = ", ".join(size_of(shape, batch) for shape in shapes)
             raise InputError(f"joins maps of {sizes} (channels x rows x columns), which differ in more than channels")
         if len(shapes) < len(read):
-            return Made(source, lost=any(each.lost for each in read))
-        return Made(source, (sum(shape[0] for shape in shapes), *shapes[0][1:]))
+            return Handed(source, lost=any(each.lost for each in read))
+        return Handed(source, (sum(shape[0] for shape in shapes), *shapes[0][1:]))
 
 
 @validated
@@ -80,7 +80,7 @@ class Flatten(Free):
 
     name: Annotated[str, Name()]
 
-    def made(self, read: Sequence[Made], batch: int) -> Made:
+    def made(self, read: Sequence[Handed], batch: int) -> Handed:
         if len(read) != 1:
             raise InputError(f"reads {len(read)} maps; name one, or join them by a concat before")
         (one,) = read
@@ -88,7 +88,7 @@ class Flatten(Free):
             return one._replace(source=one.source._replace(direct=False))
         channels, rows, cols, images = one.shape
         direct = one.source.direct and rows * cols == 1
-        return Made(one.source._replace(direct=direct), (channels * rows * cols, 1, 1, images))
+        return Handed(one.source._replace(direct=direct), (channels * rows * cols, 1, 1, images))
 
 
 @validated
@@ -103,9 +103,9 @@ class View(Free):
     width: Size = 1
     images: Images = 0
 
-    def made(self, read: Sequence[Made], batch: int) -> Made:
+    def made(self, read: Sequence[Handed], batch: int) -> Handed:
         shape = self.channels, self.height, self.width, self.images or batch
-        return Made(side_by_side((each.source for each in read), direct=False), shape)
+        return Handed(side_by_side((each.source for each in read), direct=False), shape)
 
 
 FREE: dict[str, type[Free]] = {kind.op: kind for kind in (Concat, Flatten, View)}
@@ -118,6 +118,8 @@ def size_of(shape: Shape, batch: int) -> str:
     return f"{channels}x{rows}x{cols}" + (f" n{images}" if images != batch else "")
 
 
+Entry: TypeAlias = dict[str, Any]
+"""A layer, or what takes no time, as a file has it."""
 INPUTS = "inputs"
 """The key of a layer that names what it reads, and that of a file that names the inputs of its network."""
 
@@ -146,13 +148,13 @@ class Wiring:
         which is told there: nothing is told of what follows from them.
         """
         self._batch, self._sure = batch, sure
-        self._made = {name: Made(Source((name,))) for name in inputs}
+        self._made = {name: Handed(Source((name,))) for name in inputs}
         self._inputs: dict[str, str] = dict.fromkeys(inputs, "")
         """With the layer that says of what size an input is: the first that reads it."""
         self._last = self._made[inputs[0]]
         self._names = {name for name in names if isinstance(name, str)}
 
-    def read_by(self, entry: Mapping[str, Any]) -> list[Made]:
+    def read_by(self, entry: Mapping[str, Any]) -> list[Handed]:
         """What the next entry reads: that before it, unless it says otherwise. Raises InputError."""
         if INPUTS not in entry:
             return [self._last]
@@ -161,14 +163,14 @@ class Wiring:
             says = f"{show(given)} names no layers; write those that are read, such as [conv1], or {INPUT}"
             raise InputError(Problem(says, INPUTS))
         if not self._sure:
-            return [self._made.get(name, Made(Source((name,)), lost=True)) for name in given]
+            return [self._made.get(name, Handed(Source((name,)), lost=True)) for name in given]
         wrong = [(index, name) for index, name in enumerate(given) if name not in self._made]
         if wrong:
             own = entry.get("name")
             raise InputError([Problem(self._unknown(name, own), path_of((INPUTS, index))) for index, name in wrong])
         return [self._made[name] for name in given]
 
-    def sizes(self, kind: type[Op], read: Sequence[Made], given: Mapping[str, Any]) -> dict[str, int]:
+    def sizes(self, kind: type[Op], read: Sequence[Handed], given: Mapping[str, Any]) -> dict[str, int]:
         """Sizes of a layer that follow from what it reads; images where they are not the batch."""
         shape = read[0].shape
         if shape is None:
@@ -177,7 +179,12 @@ class Wiring:
         return {field: size for field, size in follow.items() if field != "images" or size != self._batch}
 
     def causes(
-        self, problems: Iterable[Problem], kind: type[Op], read: Sequence[Made], given: Mapping[str, Any], alone: bool
+        self,
+        problems: Iterable[Problem],
+        kind: type[Op],
+        read: Sequence[Handed],
+        given: Mapping[str, Any],
+        alone: bool,
     ) -> list[Problem]:
         """What is wrong with a layer that could not be made, but for what follows from what is wrong before it.
 
@@ -194,7 +201,7 @@ class Wiring:
             why = f"the first layer that reads {name} says its size"
         return [replace(each, message=f"{each.message} ({why})") if each.where in absent else each for each in problems]
 
-    def check(self, layer: Op, read: Sequence[Made], given: Mapping[str, Any]) -> None:
+    def check(self, layer: Op, read: Sequence[Handed], given: Mapping[str, Any]) -> None:
         """Check that a layer is of the sizes of what it reads. The first that reads an input of the network says its
         size. Raises InputError.
         """
@@ -216,17 +223,17 @@ class Wiring:
         if problems and self._sure:
             raise InputError(problems)
 
-    def fits(self, made: Made, wanted: Shape) -> bool:
+    def fits(self, made: Handed, wanted: Shape) -> bool:
         """Whether a tensor may be what an entry hands on, as far as that is known."""
         if made.shape is not None:
             return made.shape == wanted
         return made.elements is None or made.elements == prod(wanted)
 
-    def made(self, name: str) -> Made | None:
+    def made(self, name: str) -> Handed | None:
         """What an entry hands on, if there is one of that name so far."""
         return self._made.get(name)
 
-    def add_free(self, entry: Free, read: Sequence[Made]) -> None:
+    def add_free(self, entry: Free, read: Sequence[Handed]) -> None:
         """Take note of an entry that takes no time. Raises InputError."""
         self._put(entry.name, entry.made(read, self._batch))
 
@@ -234,17 +241,17 @@ class Wiring:
         """Take note of the layers of an entry, `alone` one that is not said to come several times."""
         names, shapes = tuple(layer.name for layer in layers), [layer.shapes(self._batch)[OFMAP] for layer in layers]
         if alone:
-            self._put(name, Made(Source(names), shapes[0]))
+            self._put(name, Handed(Source(names), shapes[0]))
         else:
-            self._put(name, Made(Source(names, direct=False), None, sum(map(prod, shapes))))
+            self._put(name, Handed(Source(names, direct=False), None, sum(map(prod, shapes))))
 
     def lose(self, name: object) -> None:
         """Take note of an entry with which something is wrong: that is no fault of those that read it."""
-        self._last = Made(Source((str(name),)), lost=True)
+        self._last = Handed(Source((str(name),)), lost=True)
         if isinstance(name, str):
             self._made[name] = self._last
 
-    def _put(self, name: str, made: Made) -> None:
+    def _put(self, name: str, made: Handed) -> None:
         self._made[name] = self._last = made
 
     def _unknown(self, name: str, own: object) -> str:
@@ -257,7 +264,7 @@ class Wiring:
         hint = did_you_mean(name, self._made) or ";"
         return f"there is no layer {show(name)} to read{hint} name layers before this one, or {INPUT}"
 
-    def _unfit(self, layer: Op, made: Made, wanted: Shape, given: Mapping[str, Any], number: int) -> Problem:
+    def _unfit(self, layer: Op, made: Handed, wanted: Shape, given: Mapping[str, Any], number: int) -> Problem:
         """What is wrong with a layer of another size than what it reads."""
         who = " and ".join(made.source.names)
         if made.shape is None:
@@ -333,7 +340,7 @@ def read_layers(entry: object, names: Mapping[str, int], wiring: Wiring | None =
 
 def _read_layer(
     entry: Mapping[str, Any], op: str, sizes: dict[str, Any], names: Mapping[str, int], wiring: Wiring | None,
-    read: Sequence[Made],
+    read: Sequence[Handed],
 ) -> Read:  # fmt: skip
     """An entry that is a layer, or several."""
     wrong: list[Problem] = []

@@ -31,7 +31,8 @@ from tpusim.result.vocabulary.runs import left_out
 
 if TYPE_CHECKING:
     from tpusim.flow.values import Journey
-    from tpusim.network.graph import Graph, Values
+    from tpusim.network.graph import Graph
+    from tpusim.numerics.element_types import Values
 
 
 def load(

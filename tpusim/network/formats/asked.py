@@ -14,13 +14,13 @@ OPS = ("all", "array")
 """What may become layers."""
 
 
-def check_ops(ops: str) -> str:
+def check_ops(ops: object) -> str:
     """The same, one of OPS. Raises InputError where it is none."""
     if ops not in OPS:
         hint = did_you_mean(str(ops), OPS) or ";"
         says = "all, or array: convolutions and matrix products alone, others are named and take no time"
         raise InputError(f"unknown ops {ops!r}{hint} there is {says}")
-    return ops
+    return str(ops)
 
 
 @dataclass(frozen=True)

@@ -81,11 +81,11 @@ def offset_file(path: Path) -> OffsetFile:
     return OffsetFile(shape, _WRITTEN, zlib.crc32(numbers), numbers)
 
 
-Given: TypeAlias = str | tuple[float, ...] | OffsetFile
+GivenOffsets: TypeAlias = str | tuple[float, ...] | OffsetFile
 """How offsets are drawn; or those of every output and image: of each offset group, tap by tap, down and across; or
 those of a file.
 """
-Parts: TypeAlias = NDArray[np.int64]
+OffsetParts: TypeAlias = NDArray[np.int64]
 
 MASK_PARTS = 4
 """Equal parts of one that masks are counted in: they are drawn from 0 to 1."""
@@ -107,18 +107,18 @@ class Offsets(NamedTuple):
     """
 
     parts: int
-    down: Parts
-    across: Parts
-    masks: Parts
+    down: OffsetParts
+    across: OffsetParts
+    masks: OffsetParts
     mask_parts: int = MASK_PARTS
 
 
-def offset_parts(given: Given) -> int:
+def offset_parts(given: GivenOffsets) -> int:
     """The equal parts of an element that such offsets are counted in."""
     return KINDS[given] if isinstance(given, str) else _WRITTEN
 
 
-def drawn(given: Given, key: Hashable, shape: tuple[int, ...], modulated: bool) -> Offsets:
+def drawn(given: GivenOffsets, key: Hashable, shape: tuple[int, ...], modulated: bool) -> Offsets:
     """Offsets of a layer known by `key`, for samples of a `shape` [offset_group, tap_row, tap_col, row, col, image]."""
     random, both = np.random.default_rng(zlib.crc32(repr(key).encode())), (2, *shape)
     if isinstance(given, OffsetFile):
@@ -137,7 +137,7 @@ def drawn(given: Given, key: Hashable, shape: tuple[int, ...], modulated: bool) 
     return Offsets(offset_parts(given), down, across, masks)
 
 
-def _read(value: object, info: ValidationInfo) -> Given:
+def _read(value: object, info: ValidationInfo) -> GivenOffsets:
     """A word of KINDS, or multiples of a quarter from -MOST_SIDE to MOST_SIDE, in a list or a file."""
     if isinstance(value, OffsetFile) or (isinstance(value, str) and value in KINDS):
         return value
@@ -180,7 +180,7 @@ class DeformConv2d(SteppedOp):
     padding: _Padding = (0, 0)
     offset_groups: Channels = 1
     modulated: Annotated[bool, Truth()] = False
-    offsets: Annotated[Given, PlainValidator(_read)] = "random"
+    offsets: Annotated[GivenOffsets, PlainValidator(_read)] = "random"
 
     @property
     def text(self) -> str:

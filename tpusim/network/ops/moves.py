@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Annotated, ClassVar, Literal, NamedTuple, TypeAlias
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from pydantic import PlainValidator
 
@@ -16,7 +16,6 @@ from tpusim.network.ops.op import MOST_CHANNELS, OFMAP, PadSides, Shape, Steps, 
 
 AXES = ("channels", "height", "width", "images")
 """What the axes of a map are called in files, as [channel, row, col, image]."""
-Axis: TypeAlias = Literal["channels", "height", "width", "images"]
 
 
 class Taken(NamedTuple):
@@ -119,7 +118,7 @@ class Slice(Move):
     op: ClassVar[str] = "slice"
     grammar: ClassVar[str] = "rows x columns x channels > axis, start:stop:step"
 
-    axis: Annotated[Axis, Choice()] = "channels"
+    axis: Annotated[Literal["channels", "height", "width", "images"], Choice()] = "channels"
     start: Annotated[int, whole(MOST_CHANNELS, 0)] = 0
     stop: Annotated[int, whole(MOST_CHANNELS)] = 1
     step: Annotated[int, whole(MOST_CHANNELS)] = 1

@@ -11,8 +11,9 @@ from inspect import signature
 
 import numpy as np
 
+from tpusim.numerics.element_types import Values
 from tpusim.reference.nodes import elementwise, moves, recurrent, reductions
-from tpusim.reference.nodes.node import Call, Function, Values
+from tpusim.reference.nodes.node import Call, Function
 
 __all__ = ["IMAGE_BY_IMAGE", "NODES", "Call", "Values", "compute"]
 

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from tpusim.base.errors import InputError
+from tpusim.numerics.element_types import Values
 from tpusim.reference import pointwise
-from tpusim.reference.nodes.node import Function, Values, as_real, like_first
+from tpusim.reference.nodes.node import Function, as_real, like_first
 
 
 def _folded(function: Any) -> Function:

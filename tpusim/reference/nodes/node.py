@@ -8,9 +8,8 @@ from functools import wraps
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-Values: TypeAlias = NDArray[Any]
+from tpusim.numerics.element_types import Values
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from typing import TypeAlias
 import numpy as np
 
 from tpusim.base.errors import InputError
-from tpusim.reference.nodes.node import Call, Function, Values
+from tpusim.numerics.element_types import Values
+from tpusim.reference.nodes.node import Call, Function
 from tpusim.reference.pointwise import sigmoid
 
 _State: TypeAlias = tuple[Values, ...]

@@ -21,15 +21,15 @@ from tpusim.input.document import Document
 from tpusim.network.entries import BIASES, INPUTS
 from tpusim.network.formats.asked import ModelOptions
 from tpusim.network.formats.names import Names, printable
-from tpusim.network.formats.onnx_model.dims import Batch, batch_of, inputs, set_sizes
+from tpusim.network.formats.onnx_model.dims import ModelBatch, batch_of, inputs, set_sizes
 from tpusim.network.formats.onnx_model.facts import NOT_TIMED, Facts
 from tpusim.network.formats.onnx_model.file import called, load, operator, opset_of
 from tpusim.network.formats.onnx_model.nodes import (
     ARRAY_OPS,
     ON_BATCH,
     AsLayer,
-    Node,
-    Sizes,
+    KnownNode,
+    LayerSizes,
     UnfitNode,
     doubled,
     for_any_batch,
@@ -39,9 +39,9 @@ from tpusim.network.formats.onnx_model.rewrites import branched, sequences, unro
 from tpusim.network.formats.onnx_model.shapes import Inferred, constants_of, depends, inferred, inlined, without_weights
 from tpusim.network.formats.onnx_model.vector_nodes import VECTOR_OPS
 from tpusim.network.formats.onnx_model.wires import wired
-from tpusim.network.graph import Given, Graph, NodeViews, OperandView, TensorView, Values
-from tpusim.network.graph import Node as GraphNode
+from tpusim.network.graph import GivenInput, Graph, Node, NodeViews, OperandView, TensorView
 from tpusim.network.ops import OPS
+from tpusim.numerics.element_types import Values
 
 _MOST_TOLD = 8
 _OF_THE_ARRAY = {name for name, op in OPS.items() if op.unit == "array"}
@@ -53,7 +53,7 @@ class LayerNode(NamedTuple):
     """
 
     node: NodeProto
-    sizes: Sizes
+    sizes: LayerSizes
     views: Sequence[NodeViews]
 
 
@@ -90,7 +90,7 @@ class Understood(NamedTuple):
     """A model without its large weights, functions put in place; its batch, what it is made of, shapes of values."""
 
     model: ModelProto
-    batch: Batch
+    batch: ModelBatch
     found: _Found
     values: Inferred
 
@@ -124,7 +124,7 @@ def layer_names(layers: Sequence[LayerNode], names: Names) -> Iterator[str]:
 
 
 def _probes(
-    model: ModelProto, batch: Batch, asked: ModelOptions, constants: frozenset[str], path: Path
+    model: ModelProto, batch: ModelBatch, asked: ModelOptions, constants: frozenset[str], path: Path
 ) -> list[Inferred]:
     """The shapes for as many images as it takes to know them for any number. Raises InputError where there are none."""
     ops = ARRAY_OPS if asked.ops == "array" else ARRAY_OPS.keys() | VECTOR_OPS
@@ -141,7 +141,7 @@ def _probes(
     return probes
 
 
-def _sort(found: _Found, model: ModelProto, probes: Sequence[Inferred], batch: Batch, vector: bool) -> None:
+def _sort(found: _Found, model: ModelProto, probes: Sequence[Inferred], batch: ModelBatch, vector: bool) -> None:
     """Tell of each node what it is. With `vector`, what takes the vector unit is a layer where it can be, else it takes
     no time.
     """
@@ -159,7 +159,7 @@ def _sort(found: _Found, model: ModelProto, probes: Sequence[Inferred], batch: B
             found.not_timed[name] += 1
 
 
-def _add_layer(found: _Found, node: NodeProto, probes: Sequence[Inferred], batch: Batch, facts: Facts) -> None:
+def _add_layer(found: _Found, node: NodeProto, probes: Sequence[Inferred], batch: ModelBatch, facts: Facts) -> None:
     """A node that is a layer, part of the weights before it, or none after all."""
     if node.output[0] in facts.merged:
         found.same.append(node.output[0])
@@ -205,7 +205,7 @@ def _as_layer(node: NodeProto, values: Inferred, facts: Facts) -> AsLayer:
         raise UnfitNode("it works on whole numbers")
     of_operands, result = [shapes.get(name, ()) for name in names], shapes[node.output[0]]
     by_rank = max(len(of_operands[0]), len(result)) > _LONGEST_MATRIX
-    there = Node(
+    there = KnownNode(
         op, names, of_operands, result, [name in values.constants for name in names],
         {each.name: each for each in node.attribute},
         next((facts.first[name] for name in names if name in facts.first), by_rank), sum(map(bool, node.output)), facts,
@@ -235,7 +235,7 @@ def _listed(ops: Mapping[str, int]) -> str:
     return ", ".join(f"{op} {count:,}" for op, count in ops.items())
 
 
-def _unknown(found: _Found, batch: Batch) -> str:
+def _unknown(found: _Found, batch: ModelBatch) -> str:
     """All that is not known, at once."""
     total = counted(sum(found.not_known.values()), "op")
     why = f" ({'; '.join(found.reasons[:_MOST_TOLD])}{'; ...' if len(found.reasons) > _MOST_TOLD else ''})"
@@ -275,7 +275,7 @@ def _document(read: Understood, path: Path, notes: Sequence[str]) -> Document:
     return Document(str(path), data, {"": 1}, moved=moved, notes=tuple(notes), images=read.batch.images)
 
 
-def _ordered(sizes: Sizes) -> Sizes:
+def _ordered(sizes: LayerSizes) -> LayerSizes:
     """As people write them: the map before what moves over it."""
     first = (
         "op", "kind", "channels", "height", "width", "in_channels", "in_length", "in_height", "in_width",
@@ -284,7 +284,7 @@ def _ordered(sizes: Sizes) -> Sizes:
     return {key: sizes[key] for key in dict.fromkeys((*first, *sizes)) if key in sizes}
 
 
-def _notes(batch: Batch, asked: ModelOptions, found: _Found) -> Iterator[str]:
+def _notes(batch: ModelBatch, asked: ModelOptions, found: _Found) -> Iterator[str]:
     if batch.is_open:
         yield f"its batch is open ({', '.join(sorted(batch.names))}); layers are for --batch images"
     else:
@@ -332,10 +332,10 @@ def read_graph(path: Path, asked: ModelOptions, images: int) -> Graph:
     named = zip(read.found.layers, layer_names(read.found.layers, Names()), strict=True)
     layers = {each.node.output[0]: (name, _views_for(each.views, own)) for each, name in named}
 
-    def as_node(node: NodeProto) -> GraphNode:
+    def as_node(node: NodeProto) -> Node:
         attributes = {each.name: _plain(each, path) for each in node.attribute if each.type != AttributeProto.GRAPH}
         own = layers.get(node.output[0], ()) if node.output else ()
-        return GraphNode(operator(node), called(node), tuple(node.input), tuple(node.output), attributes, *own)
+        return Node(operator(node), called(node), tuple(node.input), tuple(node.output), attributes, *own)
 
     nodes = tuple(map(as_node, graph.node))
     kinds = {each.name: each.type.tensor_type.elem_type for each in graph.output}
@@ -372,9 +372,9 @@ def _view(one: TensorView, two: TensorView, images: int) -> TensorView:
     return replace(one, shape=line(one.shape, two.shape), spread=line(one.spread, two.spread))
 
 
-def _given(graph: GraphProto, sizes: Mapping[str, int], path: Path) -> dict[str, Given]:
+def _given(graph: GraphProto, sizes: Mapping[str, int], path: Path) -> dict[str, GivenInput]:
     """What comes from outside, with its open sizes set."""
-    found: dict[str, Given] = {}
+    found: dict[str, GivenInput] = {}
     for value in inputs(graph):
         set_sizes(value, sizes)
         kind = value.type.tensor_type
@@ -382,7 +382,7 @@ def _given(graph: GraphProto, sizes: Mapping[str, int], path: Path) -> dict[str,
             says = f"the input {printable(value.name)} is no array of numbers, so that its values cannot be given"
             raise InputError(Problem(says, str(path)))
         shape = tuple(dim.dim_value for dim in kind.shape.dim)
-        found[value.name] = Given(np.dtype(helper.tensor_dtype_to_np_dtype(kind.elem_type)), shape)
+        found[value.name] = GivenInput(np.dtype(helper.tensor_dtype_to_np_dtype(kind.elem_type)), shape)
     return found
 
 

@@ -7,12 +7,12 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from numpy.typing import NDArray
 from onnx import GraphProto, ValueInfoProto
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
+from tpusim.input.source import Arrays
 from tpusim.network.formats.names import printable
 
 _BATCH = re.compile(r"n|bs?|.*batch.*", re.IGNORECASE)
@@ -21,9 +21,6 @@ _LENGTH = re.compile(r".*(seq|len|time|frame|step|token).*", re.IGNORECASE)
 """What they call the number of what comes one after another, which may be a first dimension, too."""
 _NAME = re.compile(r"[A-Za-z_]")
 """Some write "?" of what they do not know."""
-
-Arrays = Mapping[str, NDArray[Any]]
-"""Inputs by name."""
 
 
 class Open(NamedTuple):
@@ -44,7 +41,7 @@ class Open(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Batch:
+class ModelBatch:
     """Which names stand for the batch; where there are none, the model is for `fixed` images.
 
     Attributes:
@@ -77,7 +74,7 @@ def inputs(graph: GraphProto) -> list[ValueInfoProto]:
     return [each for each in graph.input if each.name not in weights]
 
 
-def batch_of(given: Sequence[ValueInfoProto], dims: Mapping[str, int], arrays: Arrays, path: Path) -> Batch:
+def batch_of(given: Sequence[ValueInfoProto], dims: Mapping[str, int], arrays: Arrays, path: Path) -> ModelBatch:
     """Which dimensions count images; none do where `arrays` settle them, as all others.
 
     Raises:
@@ -100,7 +97,7 @@ def batch_of(given: Sequence[ValueInfoProto], dims: Mapping[str, int], arrays: A
     images = (each.name for each in left if each.name in counted and not each.like(_LENGTH))
     own = next((sizes[name] for name in images if name in sizes), None)
     fixed = own or _first(given, dims)
-    return Batch(counted - sizes.keys(), fixed, sizes, _images(given, sizes, arrays, fixed))
+    return ModelBatch(counted - sizes.keys(), fixed, sizes, _images(given, sizes, arrays, fixed))
 
 
 def _held(opened: Sequence[Open], dims: Mapping[str, int], arrays: Arrays) -> dict[str, int]:

@@ -12,10 +12,10 @@ from onnx import AttributeProto, GraphProto
 
 from tpusim.base.words import counted
 from tpusim.network.formats.onnx_model.facts import Facts
-from tpusim.network.formats.onnx_model.shapes import Shape
+from tpusim.network.formats.onnx_model.shapes import ValueShape
 from tpusim.network.graph import UNSEEN, NodeViews, OperandView, TensorView
 
-Sizes = dict[str, Any]
+LayerSizes = dict[str, Any]
 """A layer as a file has it, without its name; `images` is how many its input holds."""
 
 
@@ -26,7 +26,7 @@ ON_BATCH = "depends on the batch"
 class AsLayer(NamedTuple):
     """A node as a layer: its sizes, and what the node's values are to it."""
 
-    sizes: Sizes
+    sizes: LayerSizes
     views: NodeViews
 
 
@@ -43,7 +43,7 @@ _KINDS: Mapping[type, tuple[Any, Callable[[AttributeProto], Any]]] = {
 """By the type of an attribute what ONNX calls it, and how it is read: a number as short as float32 tells it."""
 
 
-class Node(NamedTuple):
+class KnownNode(NamedTuple):
     """A node of a model, and what is known of its operands and results.
 
     Attributes:
@@ -60,8 +60,8 @@ class Node(NamedTuple):
 
     op: str
     names: Sequence[str]
-    shapes: Sequence[Shape]
-    result: Shape
+    shapes: Sequence[ValueShape]
+    result: ValueShape
     constant: Sequence[bool]
     attributes: Mapping[str, AttributeProto]
     first: bool
@@ -119,18 +119,18 @@ def map_axes(axes: int, channels_first: bool) -> Axes:
     return (axes - 1,), (*outer[1:][-1:],), (), (*(outer[:-1] or outer),)
 
 
-def maps_of(node: Node) -> NodeViews:
+def maps_of(node: KnownNode) -> NodeViews:
     """A node of one operand whose values have their channels first."""
     maps, result = (map_axes(len(shape), channels_first=True) for shape in (node.shapes[0], node.result))
     return NodeViews({"ifmap": OperandView(0, TensorView(maps))}, TensorView(result, node.result))
 
 
-def _conv(node: Node) -> AsLayer:
+def _conv(node: KnownNode) -> AsLayer:
     (images, channels, *sides), (outputs, _, *kernel) = _maps(node)
     sizes = {"images": images, "in_channels": channels, "out_channels": outputs, "groups": node.get("group", 1)}
     axes = len(sides)
     views = _views(node, TensorView(((0,), *_taps(2, axes), (1,))))
-    steps: Sizes = {
+    steps: LayerSizes = {
         "kernel": kernel,
         "stride": node.ints("strides", axes, 1),
         "padding": padding_of(node, axes),
@@ -147,14 +147,14 @@ def _taps(first: int, axes: int) -> Axes:
     return (*((),) * (2 - axes), *((first + axis,) for axis in range(axes)))
 
 
-def _views(node: Node, weights: TensorView) -> NodeViews:
+def _views(node: KnownNode, weights: TensorView) -> NodeViews:
     """Maps that are convolved by such weights, mirrored as these are."""
     maps = TensorView(map_axes(len(node.result), channels_first=True), mirrored=weights.mirrored)
     sources = {"ifmap": OperandView(0, maps), "filter": OperandView(1, weights, "weights")}
     return NodeViews(sources, replace(maps, shape=node.result))
 
 
-def _deform_conv(node: Node) -> AsLayer:
+def _deform_conv(node: KnownNode) -> AsLayer:
     """Where it samples is an operand, which the file does not tell: offsets are drawn."""
     (images, channels, *sides), (outputs, _, *kernel) = _maps(node)
     if len(sides) != 2:
@@ -175,12 +175,12 @@ _MASK = 4
 """The operand of a DeformConv that has masks, if it is there."""
 
 
-def padding_of(node: Node, axes: int) -> list[int] | str:
+def padding_of(node: KnownNode, axes: int) -> list[int] | str:
     """As files write it: what stands before both axes, then after them, is ONNX's order too."""
     return _AUTO_PADS[node.auto_pad] or node.ints("pads", 2 * axes, 0)
 
 
-def _maps(node: Node) -> tuple[Shape, Shape]:
+def _maps(node: KnownNode) -> tuple[ValueShape, ValueShape]:
     """The shapes of a map and a filter. Raises UnfitNode for those of other than one or two axes."""
     (image, weights), axes = node.shapes[:2], len(node.shapes[0]) - 2
     if axes not in (1, 2) or len(weights) != axes + 2:
@@ -188,7 +188,7 @@ def _maps(node: Node) -> tuple[Shape, Shape]:
     return image, weights
 
 
-def _conv_transpose(node: Node) -> AsLayer:
+def _conv_transpose(node: KnownNode) -> AsLayer:
     """A transposed convolution; maps of one axis have a row. Weights: [channel, out_channel of the group, *taps]."""
     (images, channels, *sides), (_, outputs, *kernel) = _maps(node)
     axes, groups = len(sides), node.get("group", 1)
@@ -209,7 +209,7 @@ def _conv_transpose(node: Node) -> AsLayer:
     return AsLayer(sizes, _views(node, weights))
 
 
-def _cut(node: Node, axis: int, spread: int) -> tuple[int, int, bool]:
+def _cut(node: KnownNode, axis: int, spread: int) -> tuple[int, int, bool]:
     """What is cut off at both ends of an axis of `spread` elements, what is then added at its far end, and whether the
     layer is mirrored.
 
@@ -228,7 +228,7 @@ def _cut(node: Node, axis: int, spread: int) -> tuple[int, int, bool]:
     return start, size - spread + 2 * start, start != before
 
 
-def _gemm(node: Node) -> AsLayer:
+def _gemm(node: KnownNode) -> AsLayer:
     first, second = node.shapes[:2]
     if len(first) != 2 or len(second) != 2:
         raise UnfitNode("its operands are no matrices")
@@ -241,13 +241,13 @@ def _gemm(node: Node) -> AsLayer:
 _FACTORS = "factors"
 
 
-def matrix(axes: int, channels: Sequence[int], shape: Shape = (), spread: Shape = ()) -> TensorView:
+def matrix(axes: int, channels: Sequence[int], shape: ValueShape = (), spread: ValueShape = ()) -> TensorView:
     """A value of `axes` axes as rows of `channels`: images run along all its other axes."""
     images = tuple(axis for axis in range(axes) if axis not in channels)
     return TensorView((tuple(channels), (), (), images), shape, spread)
 
 
-def _matmul(node: Node) -> AsLayer:
+def _matmul(node: KnownNode) -> AsLayer:
     """A product where a factor is common to all images, transposed where that is the first; else a product for each
     pair.
     """
@@ -255,7 +255,7 @@ def _matmul(node: Node) -> AsLayer:
     one, other, made = len(first), len(second), len(result)
     rows, cols = first[:-1][-1:], second[1:][-1:]
     m, n, k = prod(rows), prod(cols), first[-1]
-    sizes: Sizes = {"op": "gemm", "m": m, "n": n, "k": k}
+    sizes: LayerSizes = {"op": "gemm", "m": m, "n": n, "k": k}
     # The transposed product may be as large a layer; it is taken where the second factor alone has images.
     by_columns = m == n and other == 2 and _shared(first, True) and [*node.constant[:2]] == [True, False]
     if _shared(second, node.constant[1]) and not by_columns:
@@ -274,12 +274,12 @@ def _matmul(node: Node) -> AsLayer:
     return AsLayer(sizes, NodeViews({"ifmap": maps, "filter": weights}, matrix(made, along, result)))
 
 
-def _shared(factor: Shape, constant: bool) -> bool:
+def _shared(factor: ValueShape, constant: bool) -> bool:
     """Whether it is one matrix for all images: an operand of one image may be one of each."""
     return len(factor) <= 2 or (constant and prod(factor[:-2]) == 1)
 
 
-ARRAY_OPS: dict[str, Callable[[Node], AsLayer]] = {
+ARRAY_OPS: dict[str, Callable[[KnownNode], AsLayer]] = {
     "Conv": _conv, "ConvTranspose": _conv_transpose, "DeformConv": _deform_conv, "Gemm": _gemm, "MatMul": _matmul,
 }  # fmt: skip
 """What the array computes, of ONNX's own operators."""
@@ -291,13 +291,13 @@ _OF_BATCH = ("m", "count", "images")
 """Sizes that may follow the batch."""
 
 
-def for_any_batch(one: Sizes, two: Sizes) -> Sizes:
+def for_any_batch(one: LayerSizes, two: LayerSizes) -> LayerSizes:
     """A layer as it is for every batch, from what it is for one image and for two. Raises UnfitNode.
 
     A layer is run for the batch; where its input holds more images, as many layers stand for it. One that works element
     by element can be told how many there are.
     """
-    merged: Sizes = {}
+    merged: LayerSizes = {}
     for key, value in one.items():
         if value == two.get(key):
             merged[key] = value
@@ -318,7 +318,7 @@ def for_any_batch(one: Sizes, two: Sizes) -> Sizes:
     return {**merged, "count": int(times)}
 
 
-def doubled(sizes: Sizes, images: int) -> tuple[Sizes, Sizes]:
+def doubled(sizes: LayerSizes, images: int) -> tuple[LayerSizes, LayerSizes]:
     """Sizes of a layer for one image and for two, worked out from its sizes for `images`."""
     follows = "count" if sizes.get("count") else "images" if "images" in sizes else "m"
     value = sizes[follows]

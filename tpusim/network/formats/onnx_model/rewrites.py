@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, helper, numpy_helper
 
-from tpusim.network.formats.onnx_model.dims import Arrays, Batch, inputs
+from tpusim.input.source import Arrays
+from tpusim.network.formats.onnx_model.dims import ModelBatch, inputs
 from tpusim.network.formats.onnx_model.file import called
 from tpusim.network.formats.onnx_model.nodes import ON_BATCH
-from tpusim.network.formats.onnx_model.shapes import MOST_ELEMENTS, Shape, settled
+from tpusim.network.formats.onnx_model.shapes import MOST_ELEMENTS, ValueShape, settled
 
 _IF = "If"
 _CONSTANT = "Constant"
@@ -33,7 +34,7 @@ class Branched(NamedTuple):
     undecided: Sequence[str] = ()
 
 
-def branched(model: ModelProto, batch: Batch, arrays: Arrays, path: Path) -> Branched:
+def branched(model: ModelProto, batch: ModelBatch, arrays: Arrays, path: Path) -> Branched:
     """The model, each If that can be settled replaced by its branch, those inside of branches too."""
     taken: list[str] = []
     while ifs := [node for node in model.graph.node if node.op_type == _IF]:
@@ -90,7 +91,7 @@ def with_arrays(model: ModelProto, arrays: Arrays) -> ModelProto:
     return copy
 
 
-def _undecided(graph: GraphProto, node: NodeProto, known: Sequence[Mapping[str, bool]], batch: Batch) -> str:
+def _undecided(graph: GraphProto, node: NodeProto, known: Sequence[Mapping[str, bool]], batch: ModelBatch) -> str:
     """Why nobody knows yet which branch is taken, and what would settle it."""
     name = called(node)
     if all(node.input[0] in each for each in known):
@@ -198,7 +199,7 @@ def sequences(graph: GraphProto) -> set[str]:
     return {name for node in nodes for name in (node.input[0], *node.input[2:3])}
 
 
-def unrolled(model: ModelProto, shapes: Sequence[Mapping[str, Shape]], opset: int) -> Unrolled:
+def unrolled(model: ModelProto, shapes: Sequence[Mapping[str, ValueShape]], opset: int) -> Unrolled:
     """The model, its recurrent networks as their steps; `shapes` are those for some numbers of images."""
     steps, left, nodes, taken = dict[str, int](), list[str](), list[NodeProto](), names_in(model.graph)
     for node in model.graph.node:
@@ -218,7 +219,9 @@ def unrolled(model: ModelProto, shapes: Sequence[Mapping[str, Shape]], opset: in
 class _Steps:
     """The steps of a node, as nodes."""
 
-    def __init__(self, node: NodeProto, shapes: Sequence[Mapping[str, Shape]], opset: int, taken: set[str]) -> None:
+    def __init__(
+        self, node: NodeProto, shapes: Sequence[Mapping[str, ValueShape]], opset: int, taken: set[str]
+    ) -> None:
         """Its values have names that are not `taken`. Raises _Unfit."""
         self._node, self._opset, self._made = node, opset, list[NodeProto]()
         self._taken, self._label = taken, called(node)
@@ -240,7 +243,7 @@ class _Steps:
             raise _Unfit("its sequences are of several lengths, or it has peepholes")
         self.count, self._inputs, self._size = self._sizes(shapes)
 
-    def _sizes(self, shapes: Sequence[Mapping[str, Shape]]) -> tuple[int, int, int]:
+    def _sizes(self, shapes: Sequence[Mapping[str, ValueShape]]) -> tuple[int, int, int]:
         """How many steps it has, and the elements of an input and of a state."""
         sequence, states = (self._operands.get(at, "") for at in (0, 2))
         if any(sequence not in each or states not in each for each in shapes):

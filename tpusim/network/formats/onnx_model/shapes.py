@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Set
 from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from google.protobuf.message import EncodeError
-from numpy.typing import NDArray
 from onnx import (
     GraphProto,
     ModelProto,
@@ -31,9 +30,9 @@ from onnx.reference import ReferenceEvaluator
 from tpusim.base.errors import InputError, Problem
 from tpusim.network.formats.names import printable
 from tpusim.network.formats.onnx_model.dims import set_sizes
+from tpusim.numerics.element_types import Values
 
-Array = NDArray[Any]
-Shape = tuple[int, ...]
+ValueShape = tuple[int, ...]
 
 MOST_ELEMENTS = 4096
 """Larger tensors are weights: no shape follows from what they hold."""
@@ -61,7 +60,7 @@ _REAL = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorPro
 class Inferred(NamedTuple):
     """Shapes of a model's values, by name, where they are known for the images; and which are `reals`."""
 
-    shapes: Mapping[str, Shape]
+    shapes: Mapping[str, ValueShape]
     constants: frozenset[str]
     reals: frozenset[str]
 
@@ -124,8 +123,8 @@ def inferred(
 
 
 def settled(
-    model: ModelProto, sizes: Mapping[str, int], enough: Callable[[Mapping[str, Shape]], bool], path: Path
-) -> tuple[dict[str, Shape], frozenset[str]]:
+    model: ModelProto, sizes: Mapping[str, int], enough: Callable[[Mapping[str, ValueShape]], bool], path: Path
+) -> tuple[dict[str, ValueShape], frozenset[str]]:
     """Give open dimensions their `sizes`, and put what follows from these in its place, until that is `enough`.
 
     Returns:
@@ -144,7 +143,7 @@ def settled(
     return shapes, reals
 
 
-def _inferred(model: ModelProto, path: Path) -> tuple[dict[str, Shape], frozenset[str]]:
+def _inferred(model: ModelProto, path: Path) -> tuple[dict[str, ValueShape], frozenset[str]]:
     """Shapes by name, and which values are real."""
     try:
         found = shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True).graph
@@ -162,7 +161,7 @@ def depends(node: NodeProto, constants: frozenset[str]) -> bool:
     return not all(name in constants for name in node.output)
 
 
-def _shape(value: ValueInfoProto) -> Shape | None:
+def _shape(value: ValueInfoProto) -> ValueShape | None:
     kind = value.type.tensor_type
     if not value.type.HasField("tensor_type") or not kind.HasField("shape"):
         return None
@@ -177,7 +176,7 @@ def _line(error: Exception) -> str:
 # ---- sizes that the model works out
 
 
-def fold(model: ModelProto, shapes: Mapping[str, Shape]) -> bool:
+def fold(model: ModelProto, shapes: Mapping[str, ValueShape]) -> bool:
     """Put what can be worked out in place of the nodes that do; whether there was anything."""
     known = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
     folded = [*_folded(model, known, shapes)]
@@ -187,7 +186,7 @@ def fold(model: ModelProto, shapes: Mapping[str, Shape]) -> bool:
     return bool(folded)
 
 
-def _folded(model: ModelProto, known: dict[str, Array], shapes: Mapping[str, Shape]) -> Iterator[NodeProto]:
+def _folded(model: ModelProto, known: dict[str, Values], shapes: Mapping[str, ValueShape]) -> Iterator[NodeProto]:
     """Nodes of one result that is known now, and put into `known`."""
     for node in model.graph.node:
         if node.domain or len(node.output) != 1:
@@ -198,7 +197,9 @@ def _folded(model: ModelProto, known: dict[str, Array], shapes: Mapping[str, Sha
             yield node
 
 
-def _value(node: NodeProto, model: ModelProto, known: Mapping[str, Array], shapes: Mapping[str, Shape]) -> Array | None:
+def _value(
+    node: NodeProto, model: ModelProto, known: Mapping[str, Values], shapes: Mapping[str, ValueShape]
+) -> Values | None:
     if node.op_type in _OF_SHAPES:
         shape = shapes.get(node.input[0]) if node.input else None
         ends = {each.name: helper.get_attribute_value(each) for each in node.attribute}
@@ -217,7 +218,7 @@ def _value(node: NodeProto, model: ModelProto, known: Mapping[str, Array], shape
     return np.asarray(value)
 
 
-def _alone(node: NodeProto, model: ModelProto, given: Mapping[str, Array]) -> ModelProto:
+def _alone(node: NodeProto, model: ModelProto, given: Mapping[str, Values]) -> ModelProto:
     """A model of the node: by itself, the library would take it for one of the newest opset."""
     inputs = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)

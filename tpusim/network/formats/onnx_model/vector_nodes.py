@@ -14,8 +14,8 @@ from typing import Any
 
 from tpusim.network.formats.onnx_model.nodes import (
     AsLayer,
-    Node,
-    Sizes,
+    KnownNode,
+    LayerSizes,
     UnfitNode,
     map_axes,
     maps_of,
@@ -31,13 +31,13 @@ _FLAT_SOFTMAX = 13
 """Before this opset all axes from one on count as one, and that is the second unless something is said."""
 
 
-Handler = Callable[[Node], AsLayer]
+Handler = Callable[[KnownNode], AsLayer]
 
 
 # ---- pooling
 
 
-def _pool(node: Node) -> AsLayer:
+def _pool(node: KnownNode) -> AsLayer:
     kind = "max" if "Max" in node.op else "average"
     images, channels, *sides = node.shapes[0]
     axes = len(sides)
@@ -66,7 +66,7 @@ def _pool(node: Node) -> AsLayer:
 # ---- element by element
 
 
-def _map(node: Node, op: str, channels_first: bool | None = None, **fields: Any) -> AsLayer:
+def _map(node: KnownNode, op: str, channels_first: bool | None = None, **fields: Any) -> AsLayer:
     """A layer of one operand that makes as many elements; with `channels_first`, whatever is known of its place."""
     first = node.first if channels_first is None else channels_first
     if len(node.result) < 2:
@@ -77,7 +77,7 @@ def _map(node: Node, op: str, channels_first: bool | None = None, **fields: Any)
     return AsLayer({"op": op, **sizes, **fields}, views)
 
 
-def _arithmetic(node: Node) -> AsLayer:
+def _arithmetic(node: KnownNode) -> AsLayer:
     name = "add" if node.op == "Sum" else node.op.lower()
     whole = [index for index, shape in enumerate(node.shapes[:2]) if shape == node.result]
     if not whole or len(node.shapes) != 2:
@@ -109,7 +109,7 @@ def _kind(mine: Shape, result: Shape, constant: bool) -> str:
     raise UnfitNode("its operands are spread over one another as no layer here knows it")
 
 
-def _scale_shift(node: Node) -> AsLayer:
+def _scale_shift(node: KnownNode) -> AsLayer:
     """What its statistics make of an element: a number a channel that it is multiplied by, and one that is added."""
     if node.get("training_mode", 0):
         raise UnfitNode("it is for training")
@@ -123,7 +123,7 @@ def _pointwise(op: str, channels_first: bool | None = None, **fields: tuple[str,
     return lambda node: _map(node, op, channels_first, **{field: node.get(*each) for field, each in fields.items()})
 
 
-def _power(node: Node) -> AsLayer:
+def _power(node: KnownNode) -> AsLayer:
     """A square, a cube, or a root."""
     exponent = node.facts.numbers.get(node.name(1))
     if exponent in (2, 3) and exponent:
@@ -133,15 +133,15 @@ def _power(node: Node) -> AsLayer:
     return _map(node, "sqrt")
 
 
-def _swish(node: Node) -> AsLayer:
+def _swish(node: KnownNode) -> AsLayer:
     if node.get("alpha", 1.0) != 1:
         raise UnfitNode("its alpha is not 1")
     return _map(node, "silu")
 
 
-def _clip(node: Node) -> AsLayer:
+def _clip(node: KnownNode) -> AsLayer:
     """Its ends are attributes in old models, operands in others."""
-    ends: Sizes = {}
+    ends: LayerSizes = {}
     for at, key in enumerate(("min", "max"), start=1):
         name = node.name(at)
         if name and name not in node.facts.numbers:
@@ -154,14 +154,14 @@ def _clip(node: Node) -> AsLayer:
 # ---- whole rows
 
 
-def _softmax(node: Node) -> AsLayer:
+def _softmax(node: KnownNode) -> AsLayer:
     """Along one axis, or, in old models, all from one on."""
     axes, flat = len(node.result), node.facts.opset < _FLAT_SOFTMAX
     axis = node.get("axis", 1 if flat else -1) % max(1, axes)
     return _rows(node, "softmax", range(axis, axes) if flat else [axis])
 
 
-def _layer_norm(node: Node) -> AsLayer:
+def _layer_norm(node: KnownNode) -> AsLayer:
     """Along all axes from one on. What it is scaled by and shifted by may have fewer; without, these are numbers."""
     if node.results > 1:
         raise UnfitNode("its mean is wanted, too")
@@ -177,7 +177,7 @@ def _layer_norm(node: Node) -> AsLayer:
     return AsLayer(sizes, NodeViews({**views.sources, **sources}, views.result))
 
 
-def _reduce_mean(node: Node) -> AsLayer:
+def _reduce_mean(node: KnownNode) -> AsLayer:
     """Along the last axes; of maps, whose channels are before them, that is pooling all of the map."""
     shape, given = node.shapes[0], node.attributes.get("axes")
     axes = given.ints if given else node.facts.lists.get(node.name(1), ())
@@ -189,7 +189,7 @@ def _reduce_mean(node: Node) -> AsLayer:
     return _rows(node, "reduce_mean", along)
 
 
-def _rows(node: Node, op: str, along: Sequence[int]) -> AsLayer:
+def _rows(node: KnownNode, op: str, along: Sequence[int]) -> AsLayer:
     """Rows of all that is along some axes, however many others there are."""
     axes, result = len(node.shapes[0]), node.result
     if axes < 2:
@@ -215,7 +215,7 @@ _NEAREST = {
 """Ways to name the nearest element that are all the same where maps grow by whole factors."""
 
 
-def _transpose(node: Node) -> AsLayer:
+def _transpose(node: KnownNode) -> AsLayer:
     """A turn of up to four axes, or such that stay together; groups of channels that change places are shuffled.
 
     Axes are images, channels, height and width where channels come first, else images, height, width and channels.
@@ -257,7 +257,7 @@ def _together(order: Sequence[int]) -> list[tuple[int, ...]]:
     return runs
 
 
-def _pad(node: Node) -> AsLayer:
+def _pad(node: KnownNode) -> AsLayer:
     """Padding by zeros, around rows and columns: an attribute in old models, an operand in others."""
     sizes, filler, which = (node.name(at) for at in (1, 2, 3))
     numbers, lists = node.facts.numbers, node.facts.lists
@@ -279,7 +279,7 @@ def _pad(node: Node) -> AsLayer:
     return _move(node, "pad", padding=[rows[0], cols[0], rows[1], cols[1]])
 
 
-def _slice(node: Node) -> AsLayer:
+def _slice(node: KnownNode) -> AsLayer:
     """A strided part along an axis. What is cut off is an operand; in old models an attribute, and then
     nothing is left out in between.
     """
@@ -299,7 +299,7 @@ def _slice(node: Node) -> AsLayer:
     return _move(node, "slice", axis=along, start=part[0], stop=part[-1] + 1, step=part.step)
 
 
-def _upsample(node: Node) -> AsLayer:
+def _upsample(node: KnownNode) -> AsLayer:
     """By whole factors, along rows and columns, of the nearest element."""
     shape, result = node.shapes[0], node.result
     how = node.get("coordinate_transformation_mode", "half_pixel"), node.get("nearest_mode", "round_prefer_floor")
@@ -318,7 +318,7 @@ def _sides(shape: Sequence[int]) -> tuple[int, int]:
     return (2, 3) if len(shape) == 4 else (-1, 2)
 
 
-def _move(node: Node, op: str, **fields: Any) -> AsLayer:
+def _move(node: KnownNode, op: str, **fields: Any) -> AsLayer:
     """A layer of one operand, a map whose channels come first."""
     sizes = TensorView(map_axes(len(node.shapes[0]), channels_first=True)).sizes(node.shapes[0])
     return AsLayer({"op": op, **dict(zip(AXES, sizes, strict=True)), **fields}, maps_of(node))

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from onnx import GraphProto, NodeProto
 
 from tpusim.base.errors import InputError
-from tpusim.network.entries import INPUTS, Made, Wiring, read_layers
+from tpusim.network.entries import INPUTS, Entry, Handed, Wiring, read_layers
 from tpusim.network.formats.names import Names
 from tpusim.network.formats.onnx_model.file import called
-from tpusim.network.formats.onnx_model.shapes import Inferred, Shape
-from tpusim.network.ops.op import BATCH, Op
-from tpusim.network.ops.op import Shape as MapShape
+from tpusim.network.formats.onnx_model.shapes import Inferred, ValueShape
+from tpusim.network.ops.op import BATCH, Op, Shape
 from tpusim.network.workload import INPUT
-
-Entry = dict[str, Any]
-"""A layer, or what takes no time, as a file has it."""
 
 _BATCHES = (251, 1)
 """For how many images sizes are compared: a prime, which shows what follows the batch; one where that is too many."""
@@ -70,7 +66,7 @@ class _Wires:
         """By value the entry that hands on just that."""
         self._of = dict[str, tuple[str, ...]]()
         """By other values the entries of whose results they are made."""
-        self._views = dict[tuple[str, MapShape], str]()
+        self._views = dict[tuple[str, Shape], str]()
         self._makers = {name: node for node in graph.node for name in node.output}
 
     def entries(self) -> Iterator[Entry]:
@@ -123,14 +119,14 @@ class _Wires:
         yield self._added({**{key: entry[key] for key in ("name", "op")}, INPUTS: inputs, **entry})
         self._at[node.output[0]] = entry["name"]
 
-    def _made(self, value: str) -> Made | None:
+    def _made(self, value: str) -> Handed | None:
         return self._wiring.made(self._at[value]) if value in self._at else None
 
     def _added(self, entry: Entry) -> Entry:
         read_layers(entry, self._sizes, self._wiring)
         return entry
 
-    def _view(self, value: str, shape: MapShape, entry: Entry, layer: Op | None) -> Entry:
+    def _view(self, value: str, shape: Shape, entry: Entry, layer: Op | None) -> Entry:
         """What stands between a layer and what it reads; sizes are those that a layer has, if it has them."""
         maker = self._makers.get(value)
         fields = layer.sized_by.items() if layer and "count" not in entry else ()
@@ -181,7 +177,7 @@ class _Wires:
             return None
         return {"name": self._names.take(called(node)), "op": "flatten", INPUTS: [self._at[value]]}
 
-    def _map(self, value: str) -> MapShape | None:
+    def _map(self, value: str) -> Shape | None:
         """The map that an entry hands on, if the value has its axes in the order of images, channels, rows, columns."""
         made, shape = self._made(value), self._shape(value)
         if made is None or made.shape is None or len(shape) < 2:
@@ -190,5 +186,5 @@ class _Wires:
         rows, cols = [1] * (2 - len(sides)) + sides if len(sides) <= 2 else (prod(sides[:-1]), sides[-1])
         return made.shape if made.shape[:3] == (channels, rows, cols) else None
 
-    def _shape(self, value: str) -> Shape:
+    def _shape(self, value: str) -> ValueShape:
         return self._values.shapes.get(value, ())
