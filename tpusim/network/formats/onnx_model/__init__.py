@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
@@ -33,10 +33,9 @@ from tpusim.network.formats.onnx_model.nodes import (
     UnfitNode,
     doubled,
     for_any_batch,
-    needed,
 )
-from tpusim.network.formats.onnx_model.rewrites import branched, sequences, unrolled, with_arrays
-from tpusim.network.formats.onnx_model.shapes import Inferred, constants_of, depends, inferred, inlined, without_weights
+from tpusim.network.formats.onnx_model.rewrites import branched, unrolled
+from tpusim.network.formats.onnx_model.shapes import Inferred, inferred, inlined, without_weights
 from tpusim.network.formats.onnx_model.vector_nodes import VECTOR_OPS
 from tpusim.network.formats.onnx_model.wires import wired
 from tpusim.network.graph import GivenInput, Graph, Node, NodeViews, OperandView, TensorView
@@ -58,21 +57,30 @@ class LayerNode(NamedTuple):
 
 
 @dataclass
-class _Found:
-    """What a graph is made of: its nodes that are layers, and what is none."""
+class Understood:
+    """A model without its large weights, functions put in place, and what it is made of: its nodes that are layers, and
+    what is none.
 
+    Attributes:
+        probes: the shapes, for each number of images for which they were found.
+        taken: which branches were taken, in words.
+        steps: recurrent networks, and of how many steps they are, in words.
+        reasons: why what the array would compute cannot be a layer.
+        same: what batch normalizations make of which nothing is left to do.
+    """
+
+    model: ModelProto
+    batch: ModelBatch
+    facts: Facts
+    probes: Sequence[Inferred]
+    taken: Sequence[str]
+    steps: Sequence[str]
+    reasons: list[str]
     layers: list[LayerNode] = field(default_factory=list)
     not_timed: Counter[str] = field(default_factory=Counter)
     not_known: Counter[str] = field(default_factory=Counter)
-    reasons: list[str] = field(default_factory=list)
-    """Of what the array would compute, why it cannot be a layer."""
     folded: int = 0
     same: list[str] = field(default_factory=list)
-    """What batch normalizations make of which nothing is left to do."""
-    taken: Sequence[str] = ()
-    """Which branches were taken, in words."""
-    steps: Mapping[str, int] = field(default_factory=dict)
-    """Of how many steps recurrent networks are, by their names."""
 
 
 def read(path: Path, asked: ModelOptions) -> Document:
@@ -82,17 +90,7 @@ def read(path: Path, asked: ModelOptions) -> Document:
         InputError: the file is not whole, sizes are open that are not the batch, or, unless `asked` to skip them,
             there are ops that nobody here knows.
     """
-    read = understood(path, asked)
-    return _document(read, path, [*_notes(read.batch, asked, read.found)])
-
-
-class Understood(NamedTuple):
-    """A model without its large weights, functions put in place; its batch, what it is made of, shapes of values."""
-
-    model: ModelProto
-    batch: ModelBatch
-    found: _Found
-    values: Inferred
+    return _document(understood(path, asked), path)
 
 
 def understood(path: Path, asked: ModelOptions) -> Understood:
@@ -100,22 +98,28 @@ def understood(path: Path, asked: ModelOptions) -> Understood:
     model = load(path)
     batch = batch_of(inputs(model.graph), asked.dims, asked.arrays, path)
     weights = without_weights(model)
-    ways = branched(inlined(model, path), batch, asked.arrays, path)
-    model, found = ways.model, _Found(taken=ways.taken, reasons=[*ways.undecided])
-    if wanted := sequences(model.graph):
-        # Their shapes say of how many steps recurrent networks are.
-        whole = with_arrays(model, asked.arrays)
-        shapes = [inferred(whole, batch.sizes(images), wanted, frozenset(), path).shapes for images in batch.probed]
-        model, found.steps, left = unrolled(model, shapes, opset_of(model))
-        found.reasons += left
-    probes = _probes(model, batch, asked, constants_of(model.graph, weights), path)
-    _sort(found, model, probes, batch, asked.ops != "array")
-    if found.not_known and not asked.skip_unknown:
-        raise InputError(Problem(_unknown(found, batch), str(path)))
-    if not found.layers:
+    ways = branched(inlined(model, path), batch, path)
+    steps = unrolled(ways.model, batch, path)
+    facts, ops = Facts.of(steps.model, weights), {*ARRAY_OPS} if asked.ops == "array" else ARRAY_OPS.keys() | VECTOR_OPS
+    probes = _probes(steps.model, batch, ops, path)
+    read = Understood(steps.model, batch, facts, probes, ways.done, steps.done, [*ways.left, *steps.left])
+    for node in read.model.graph.node:
+        name = operator(node)
+        if name not in ARRAY_OPS and name not in NOT_TIMED:
+            read.not_known[name] += 1
+            read.reasons += _inside(node)
+        elif all(name in facts.constants for name in node.output):
+            read.folded += 1
+        elif name in ops:
+            _add_layer(read, node)
+        else:
+            read.not_timed[name] += 1
+    if read.not_known and not asked.skip_unknown:
+        raise InputError(Problem(_unknown(read), str(path)))
+    if not read.layers:
         more = "; --ops all also takes those of the vector unit, such as pooling" if asked.ops == "array" else ""
         raise InputError(Problem(f"no op that could be run as a layer is in the model{more}", str(path)))
-    return Understood(model, batch, found, probes[0])
+    return read
 
 
 def layer_names(layers: Sequence[LayerNode], names: Names) -> Iterator[str]:
@@ -123,16 +127,16 @@ def layer_names(layers: Sequence[LayerNode], names: Names) -> Iterator[str]:
     return (names.take(called(each.node), "count" in each.sizes) for each in layers)
 
 
-def _probes(
-    model: ModelProto, batch: ModelBatch, asked: ModelOptions, constants: frozenset[str], path: Path
-) -> list[Inferred]:
-    """The shapes for as many images as it takes to know them for any number. Raises InputError where there are none."""
-    ops = ARRAY_OPS if asked.ops == "array" else ARRAY_OPS.keys() | VECTOR_OPS
-    wanted, probes = needed(model.graph, ops), list[Inferred]()
-    whole = with_arrays(model, asked.arrays)
+def _probes(model: ModelProto, batch: ModelBatch, ops: Set[str], path: Path) -> list[Inferred]:
+    """The shapes for as many images as it takes to know them for any number, as far as layers need them, which such
+    `ops` are. Raises InputError where there are none.
+    """
+    nodes = [node for node in model.graph.node if node.op_type in ops]
+    wanted = {name for node in nodes for name in (*node.input[:2], *node.output[:1]) if name}
+    probes: list[Inferred] = []
     for images in batch.probed:
         try:
-            probes.append(inferred(whole, batch.sizes(images), wanted, constants, path))
+            probes.append(inferred(model, batch, images, lambda found: wanted <= found.shapes.keys(), path))
         except InputError as error:
             if not probes:
                 raise
@@ -141,50 +145,32 @@ def _probes(
     return probes
 
 
-def _sort(found: _Found, model: ModelProto, probes: Sequence[Inferred], batch: ModelBatch, vector: bool) -> None:
-    """Tell of each node what it is. With `vector`, what takes the vector unit is a layer where it can be, else it takes
-    no time.
-    """
-    facts = Facts.of(model)
-    for node in model.graph.node:
-        name = operator(node)
-        if name not in ARRAY_OPS and name not in NOT_TIMED:
-            found.not_known[name] += 1
-            found.reasons += _inside(node)
-        elif not depends(node, probes[0].constants):
-            found.folded += 1
-        elif name in ARRAY_OPS or (vector and name in VECTOR_OPS):
-            _add_layer(found, node, probes, batch, facts)
-        else:
-            found.not_timed[name] += 1
-
-
-def _add_layer(found: _Found, node: NodeProto, probes: Sequence[Inferred], batch: ModelBatch, facts: Facts) -> None:
+def _add_layer(read: Understood, node: NodeProto) -> None:
     """A node that is a layer, part of the weights before it, or none after all."""
-    if node.output[0] in facts.merged:
-        found.same.append(node.output[0])
+    if node.output[0] in read.facts.merged:
+        read.same.append(node.output[0])
         # What it adds is left of it, whatever was added before.
-        for before in found.layers:
+        for before in read.layers:
             if before.node.output[0] == node.input[0]:
                 before.sizes[BIASES] = True
         return
     try:
-        probed = [_as_layer(node, values, facts) for values in probes]
-        one, two = (each.sizes for each in probed) if len(probed) == 2 else doubled(probed[0].sizes, batch.fixed)
+        probed = [_as_layer(node, values, read.facts) for values in read.probes]
+        one, two = (each.sizes for each in probed) if len(probed) == 2 else doubled(probed[0].sizes, read.batch.fixed)
         sizes = for_any_batch(one, two)
         plain = {key: value for key, value in sizes.items() if key not in ("op", "count", BIASES)}
         # To see that there is such a layer; what follows the batch is as for one image.
         plain |= {key: 1 for key in ("m", "images") if isinstance(plain.get(key), str)}
         build: Any = OPS[sizes["op"]]
         build(name="layer", **plain)
-        found.layers.append(LayerNode(node, sizes, [each.views for each in probed]))
+        read.layers.append(LayerNode(node, sizes, [each.views for each in probed]))
     except (UnfitNode, InputError) as error:
         name = operator(node)
         if name in ARRAY_OPS:
-            found.not_known[name] += 1
-            found.reasons.append(f"{name} {called(node)}: {', '.join(str(error).splitlines())}")
+            read.not_known[name] += 1
+            read.reasons.append(f"{name} {called(node)}: {', '.join(str(error).splitlines())}")
         else:
-            found.not_timed[name] += 1
+            read.not_timed[name] += 1
 
 
 _BIAS_OPERANDS = {"Conv": 2, "ConvTranspose": 2, "DeformConv": 3, "Gemm": 2}
@@ -206,8 +192,7 @@ def _as_layer(node: NodeProto, values: Inferred, facts: Facts) -> AsLayer:
     of_operands, result = [shapes.get(name, ()) for name in names], shapes[node.output[0]]
     by_rank = max(len(of_operands[0]), len(result)) > _LONGEST_MATRIX
     there = KnownNode(
-        op, names, of_operands, result, [name in values.constants for name in names],
-        {each.name: each for each in node.attribute},
+        op, names, of_operands, result, {each.name: each for each in node.attribute},
         next((facts.first[name] for name in names if name in facts.first), by_rank), sum(map(bool, node.output)), facts,
     )  # fmt: skip
     if op in VECTOR_OPS:
@@ -215,7 +200,7 @@ def _as_layer(node: NodeProto, values: Inferred, facts: Facts) -> AsLayer:
     made, bias = ARRAY_OPS[op](there), there.name(_BIAS_OPERANDS.get(op, len(names)))
     # It adds a number of the model for each output channel; a Gemm may add anything else as well.
     row = op != "Gemm" or (bias in shapes and prod(shapes[bias][:-1]) == 1)
-    return made._replace(sizes={**made.sizes, BIASES: True}) if bias in values.constants - {""} and row else made
+    return made._replace(sizes={**made.sizes, BIASES: True}) if bias in facts.constants - {""} and row else made
 
 
 def _inside(node: NodeProto) -> Iterator[str]:
@@ -235,35 +220,36 @@ def _listed(ops: Mapping[str, int]) -> str:
     return ", ".join(f"{op} {count:,}" for op, count in ops.items())
 
 
-def _unknown(found: _Found, batch: ModelBatch) -> str:
+def _unknown(read: Understood) -> str:
     """All that is not known, at once."""
-    total = counted(sum(found.not_known.values()), "op")
-    why = f" ({'; '.join(found.reasons[:_MOST_TOLD])}{'; ...' if len(found.reasons) > _MOST_TOLD else ''})"
+    total = counted(sum(read.not_known.values()), "op")
+    why = f" ({'; '.join(read.reasons[:_MOST_TOLD])}{'; ...' if len(read.reasons) > _MOST_TOLD else ''})"
     leave = "tpusim run or import leaves them out with --skip-unknown, and says so"
-    if any(ON_BATCH in reason for reason in found.reasons):
-        settle = " ".join(f"--dim {shlex.quote(name)}=N" for name in sorted(batch.names))
+    if any(ON_BATCH in reason for reason in read.reasons):
+        settle = " ".join(f"--dim {shlex.quote(name)}=N" for name in sorted(read.batch.names))
         leave = f"{settle} says how many there are; {leave}"
-    return f"{total} not known here: {_listed(found.not_known)}{why if found.reasons else ''}; {leave}"
+    return f"{total} not known here: {_listed(read.not_known)}{why if read.reasons else ''}; {leave}"
 
 
-def _document(read: Understood, path: Path, notes: Sequence[str]) -> Document:
-    found, names = read.found, Names()
-    named = zip(layer_names(found.layers, names), found.layers, strict=True)
+def _document(read: Understood, path: Path) -> Document:
+    names, notes = Names(), [*_notes(read)]
+    named = zip(layer_names(read.layers, names), read.layers, strict=True)
     layers = {each.node.output[0]: {"name": name, **_ordered(each.sizes)} for name, each in named}
     given = [each.name for each in inputs(read.model.graph)]
     opsets = ", ".join(f"{printable(each.domain)} {each.version}".strip() for each in read.model.opset_import)
     maker = printable(f"{read.model.producer_name} {read.model.producer_version}".strip())
     origin = f"an ONNX model of opset {opsets}{f', made by {maker}' if maker else ''}"
-    called_, entries, lost = wired(read.model.graph, layers, given, read.values, found.same, names)
+    known = read.probes[0], read.facts.constants, {*read.same}
+    called_, entries, lost = wired(read.model.graph, layers, given, *known, names)
     data = {
         "name": printable(path.stem) or "model",
         "source": f"{printable(path.name)}, {origin}",
         INPUTS: called_,
-        "not_timed": dict(found.not_timed.most_common()),
-        "not_known": dict(found.not_known.most_common()),
+        "not_timed": dict(read.not_timed.most_common()),
+        "not_known": dict(read.not_known.most_common()),
         "layers": entries,
     }
-    nodes = {layers[each.node.output[0]]["name"]: each.node for each in found.layers}
+    nodes = {layers[each.node.output[0]]["name"]: each.node for each in read.layers}
     moved = {
         f"layers[{index}].{key}": (f"{path}: {operator(node)} {called(node)}: {key}", index + 1)
         for index, entry in enumerate(entries)
@@ -271,7 +257,7 @@ def _document(read: Understood, path: Path, notes: Sequence[str]) -> Document:
         for key in entry
     }
     if lost:
-        notes = [*notes, f"what its layers read is not known: {lost}"]
+        notes.append(f"what its layers read is not known: {lost}")
     return Document(str(path), data, {"": 1}, moved=moved, notes=tuple(notes), images=read.batch.images)
 
 
@@ -284,7 +270,8 @@ def _ordered(sizes: LayerSizes) -> LayerSizes:
     return {key: sizes[key] for key in dict.fromkeys((*first, *sizes)) if key in sizes}
 
 
-def _notes(batch: ModelBatch, asked: ModelOptions, found: _Found) -> Iterator[str]:
+def _notes(read: Understood) -> Iterator[str]:
+    batch = read.batch
     if batch.is_open:
         yield f"its batch is open ({', '.join(sorted(batch.names))}); layers are for --batch images"
     else:
@@ -292,25 +279,25 @@ def _notes(batch: ModelBatch, asked: ModelOptions, found: _Found) -> Iterator[st
         yield f"it is for {counted(batch.fixed, 'image')}; layers are written for one, and run for {many}"
     if batch.dims:
         yield f"sizes given: {', '.join(f'{name}={size}' for name, size in batch.dims.items())}"
-    if several := [called(node) for node, each, _ in found.layers if "count" in each and each["op"] != "gemm"]:
+    if several := [called(node) for node, each, _ in read.layers if "count" in each and each["op"] != "gemm"]:
         which = f"{counted(len(several), 'op')} of several maps an image ({several[0]}, ...)"
         yield f"{which}: a layer for each map"
-    if any(each.sizes["op"] not in _OF_THE_ARRAY for each in found.layers):
+    if any(each.sizes["op"] not in _OF_THE_ARRAY for each in read.layers):
         yield "pooling, sums and activations are layers of their own; --ops array leaves them out"
-    if found.taken:
-        more = f", and {len(found.taken) - _MOST_TOLD:,} more" if len(found.taken) > _MOST_TOLD else ""
-        yield f"the branch that is taken of each If: {', '.join(found.taken[:_MOST_TOLD])}{more}"
-    if found.steps:
-        each = ", ".join(f"{name} {steps:,}" for name, steps in [*found.steps.items()][:_MOST_TOLD])
-        more = ", ..." if len(found.steps) > _MOST_TOLD else ""
+    if read.taken:
+        more = f", and {len(read.taken) - _MOST_TOLD:,} more" if len(read.taken) > _MOST_TOLD else ""
+        yield f"the branch that is taken of each If: {', '.join(read.taken[:_MOST_TOLD])}{more}"
+    if read.steps:
+        each = ", ".join(read.steps[:_MOST_TOLD])
+        more = ", ..." if len(read.steps) > _MOST_TOLD else ""
         yield f"recurrent networks are a product of all inputs, then one of the state a step; steps: {each}{more}"
-    if found.same:
-        yield f"{counted(len(found.same), 'batch normalization')} folded into the weights before: no time"
-    if found.folded:
-        yield f"{counted(found.folded, 'op')} of weights and shapes alone: worked out before the network runs, no time"
-    if found.reasons:
-        more = f"; and {len(found.reasons) - _MOST_TOLD:,} more" if len(found.reasons) > _MOST_TOLD else ""
-        yield f"left out: {'; '.join(found.reasons[:_MOST_TOLD])}{more}"
+    if read.same:
+        yield f"{counted(len(read.same), 'batch normalization')} folded into the weights before: no time"
+    if read.folded:
+        yield f"{counted(read.folded, 'op')} of weights and shapes alone: worked out before the network runs, no time"
+    if read.reasons:
+        more = f"; and {len(read.reasons) - _MOST_TOLD:,} more" if len(read.reasons) > _MOST_TOLD else ""
+        yield f"left out: {'; '.join(read.reasons[:_MOST_TOLD])}{more}"
 
 
 # ---- the graph, with its weights
@@ -329,7 +316,7 @@ def read_graph(path: Path, asked: ModelOptions, images: int) -> Graph:
         says = f"the model is for {counted(own, 'image')} at once; its values take a --batch that is a multiple of that"
         raise InputError(Problem(says, str(path)))
     graph = read.model.graph
-    named = zip(read.found.layers, layer_names(read.found.layers, Names()), strict=True)
+    named = zip(read.layers, layer_names(read.layers, Names()), strict=True)
     layers = {each.node.output[0]: (name, _views_for(each.views, own)) for each, name in named}
 
     def as_node(node: NodeProto) -> Node:

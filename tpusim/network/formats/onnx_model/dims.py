@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,13 +46,15 @@ class ModelBatch:
 
     Attributes:
         dims: the sizes of all other dimensions that are open, by name.
-        images: how many images the arrays hold that are given; None where nothing says so.
+        arrays: what is given for inputs, by name.
+        images: how many images the arrays hold; None where nothing says so.
     """
 
     names: frozenset[str]
     fixed: int
-    dims: Mapping[str, int] = field(default_factory=dict)
-    images: int | None = None
+    dims: Mapping[str, int]
+    arrays: Arrays
+    images: int | None
 
     @property
     def is_open(self) -> bool:
@@ -97,7 +99,7 @@ def batch_of(given: Sequence[ValueInfoProto], dims: Mapping[str, int], arrays: A
     images = (each.name for each in left if each.name in counted and not each.like(_LENGTH))
     own = next((sizes[name] for name in images if name in sizes), None)
     fixed = own or _first(given, dims)
-    return ModelBatch(counted - sizes.keys(), fixed, sizes, _images(given, sizes, arrays, fixed))
+    return ModelBatch(counted - sizes.keys(), fixed, sizes, arrays, _images(given, sizes, arrays, fixed))
 
 
 def _held(opened: Sequence[Open], dims: Mapping[str, int], arrays: Arrays) -> dict[str, int]:

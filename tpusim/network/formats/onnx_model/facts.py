@@ -45,6 +45,8 @@ NOT_TIMED = frozenset(" ".join((_POOLING, _ACTIVATIONS, _NORMALIZATIONS, _ARITHM
 _CHANNELS_FIRST = frozenset({
     "Conv", "ConvTranspose", "MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool", "BatchNormalization",
 })  # fmt: skip
+_FIXED = ("Constant", "Shape", "Size")
+"""Operators whose values are known once shapes are."""
 _WITH_WEIGHTS = frozenset({"Conv", "ConvTranspose", "Gemm"})
 """Those of which a batch normalization behind them becomes a part."""
 _CHANNELS_LAST = frozenset({"Gemm", "MatMul"})
@@ -63,6 +65,7 @@ class Facts(NamedTuple):
     """What is known of a model beyond shapes.
 
     Attributes:
+        constants: values that follow from weights and shapes alone.
         numbers: constants of one element, by name.
         lists: constants of a few whole numbers along one axis, which may be axes or sizes, by name.
         first: by value that comes of a convolution or product, whether its channels are axis 1, and not the last.
@@ -70,6 +73,7 @@ class Facts(NamedTuple):
         opset: the version of its operators.
     """
 
+    constants: frozenset[str]
     numbers: Mapping[str, float]
     lists: Mapping[str, tuple[int, ...]]
     first: Mapping[str, bool]
@@ -77,15 +81,20 @@ class Facts(NamedTuple):
     opset: int
 
     @classmethod
-    def of(cls, model: ModelProto) -> Facts:
-        """What there is to know of the nodes of a model."""
+    def of(cls, model: ModelProto, weights: frozenset[str]) -> Facts:
+        """What there is to know of the nodes of a model, all of whose weights are named."""
         graph, known = model.graph, _constants(model.graph)
         single = {name: each for name, each in known.items() if each.size == 1 and each.dtype.kind in "fiu"}
         several = {name: each for name, each in known.items() if each.ndim == 1 and each.dtype.kind in "iu"}
         makers = {name: node.op_type for node in graph.node for name in node.output}
         uses = Counter([name for node in graph.node for name in node.input] + [each.name for each in graph.output])
         alone = (each for each in graph.node if each.op_type == "BatchNormalization" and uses[each.input[0]] == 1)
+        constants = {*weights}
+        for node in graph.node:
+            if node.op_type in _FIXED or (node.input and all(name in constants or not name for name in node.input)):
+                constants.update(node.output)
         return cls(
+            frozenset(constants),
             {name: float(each.reshape(-1)[0]) for name, each in single.items()},
             {name: tuple(map(int, each)) for name, each in several.items()},
             _channels_first(graph),

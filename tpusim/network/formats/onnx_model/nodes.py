@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from onnx import AttributeProto, GraphProto
+from onnx import AttributeProto
 
 from tpusim.base.words import counted
 from tpusim.network.formats.onnx_model.facts import Facts
@@ -51,7 +51,6 @@ class KnownNode(NamedTuple):
         names: of all operands; empty where one is left out.
         shapes: of the operands, as far as they are known.
         result: the shape of the first result.
-        constant: by operand, whether it follows from weights and shapes alone.
         attributes: by name.
         first: whether axis 1 of its values are the channels, not the last.
         results: how many of its results are wanted.
@@ -62,11 +61,15 @@ class KnownNode(NamedTuple):
     names: Sequence[str]
     shapes: Sequence[ValueShape]
     result: ValueShape
-    constant: Sequence[bool]
     attributes: Mapping[str, AttributeProto]
     first: bool
     results: int
     facts: Facts
+
+    @property
+    def constant(self) -> list[bool]:
+        """By operand, whether it follows from weights and shapes alone."""
+        return [name in self.facts.constants for name in self.names]
 
     def name(self, at: int) -> str:
         """The name of an operand; empty where there is none."""
@@ -99,12 +102,6 @@ class KnownNode(NamedTuple):
         if given is not None and given.type != kind:
             raise UnfitNode(f"{name} is of a kind that ONNX does not have there")
         return given
-
-
-def needed(graph: GraphProto, ops: Container[str]) -> set[str]:
-    """The values whose shapes say what the layers of a graph are that such ops become."""
-    nodes = (node for node in graph.node if node.op_type in ops)
-    return {name for node in nodes for name in (*node.input[:2], *node.output[:1]) if name}
 
 
 Axes = tuple[tuple[int, ...], ...]
@@ -257,7 +254,7 @@ def _matmul(node: KnownNode) -> AsLayer:
     m, n, k = prod(rows), prod(cols), first[-1]
     sizes: LayerSizes = {"op": "gemm", "m": m, "n": n, "k": k}
     # The transposed product may be as large a layer; it is taken where the second factor alone has images.
-    by_columns = m == n and other == 2 and _shared(first, True) and [*node.constant[:2]] == [True, False]
+    by_columns = m == n and other == 2 and _shared(first, True) and node.constant[:2] == [True, False]
     if _shared(second, node.constant[1]) and not by_columns:
         sizes["m"], along = prod(first[:-1]), [made - 1] if cols else []
         maps = OperandView(0, matrix(one, [one - 1]))

@@ -16,46 +16,41 @@ from typing import Any, NamedTuple
 import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, helper, numpy_helper
 
-from tpusim.input.source import Arrays
 from tpusim.network.formats.onnx_model.dims import ModelBatch, inputs
-from tpusim.network.formats.onnx_model.file import called
+from tpusim.network.formats.onnx_model.file import called, opset_of
 from tpusim.network.formats.onnx_model.nodes import ON_BATCH
-from tpusim.network.formats.onnx_model.shapes import MOST_ELEMENTS, ValueShape, settled
+from tpusim.network.formats.onnx_model.shapes import Inferred, ValueShape, inferred
 
 _IF = "If"
 _CONSTANT = "Constant"
 
 
-class Branched(NamedTuple):
-    """A model without the Ifs that could be settled: `taken` tells of these, `undecided` of the others, in words."""
+class Rewritten(NamedTuple):
+    """A model without the nodes that could give way to others; `done` tells of these, `left` of others, in words."""
 
     model: ModelProto
-    taken: Sequence[str] = ()
-    undecided: Sequence[str] = ()
+    done: Sequence[str]
+    left: Sequence[str]
 
 
-def branched(model: ModelProto, batch: ModelBatch, arrays: Arrays, path: Path) -> Branched:
+def branched(model: ModelProto, batch: ModelBatch, path: Path) -> Rewritten:
     """The model, each If that can be settled replaced by its branch, those inside of branches too."""
     taken: list[str] = []
     while ifs := [node for node in model.graph.node if node.op_type == _IF]:
-        known = [_conditions(model, ifs, batch.sizes(images), arrays, path) for images in batch.probed]
+        known = [_conditions(model, ifs, batch, images, path) for images in batch.probed]
         alike = {name: value for name, value in known[0].items() if all(each.get(name) == value for each in known)}
         ready = [node for node in ifs if node.input[0] in alike]
         if not ready:
-            return Branched(model, taken, [_undecided(model.graph, node, known, batch) for node in ifs])
+            return Rewritten(model, taken, [_undecided(model.graph, node, known, batch) for node in ifs])
         taken += [f"{called(node)} {'then' if alike[node.input[0]] else 'else'}" for node in ready]
         nodes, names = list[NodeProto](), names_in(model.graph)
         for node in model.graph.node:
             known_now = node.op_type == _IF and node.input[0] in alike
             nodes += _branch(node, alike[node.input[0]], names) if known_now else [node]
         # Without what nobody reads any more.
-        read, kept = {each.name for each in model.graph.output}, list[NodeProto]()
-        for node in reversed(nodes):
-            if read & {*node.output}:
-                read |= {*read_by(node)}
-                kept.append(node)
-        model = _with_nodes(model, kept[::-1])
-    return Branched(model, taken)
+        kept, _ = _behind(nodes, {each.name for each in model.graph.output})
+        model = _with_nodes(model, kept)
+    return Rewritten(model, taken, [])
 
 
 def _with_nodes(model: ModelProto, nodes: Sequence[NodeProto]) -> ModelProto:
@@ -67,28 +62,28 @@ def _with_nodes(model: ModelProto, nodes: Sequence[NodeProto]) -> ModelProto:
     return changed
 
 
+def _behind(nodes: Sequence[NodeProto], values: set[str]) -> tuple[list[NodeProto], set[str]]:
+    """The nodes that values are made by, and all that is read on the way, these values too."""
+    read, kept = {*values}, list[NodeProto]()
+    for node in reversed(nodes):
+        if read & {*node.output}:
+            read |= {*read_by(node)}
+            kept.append(node)
+    return kept[::-1], read
+
+
 def _conditions(
-    model: ModelProto, ifs: Iterable[NodeProto], sizes: Mapping[str, int], arrays: Arrays, path: Path
+    model: ModelProto, ifs: Iterable[NodeProto], batch: ModelBatch, images: int, path: Path
 ) -> dict[str, bool]:
-    """What conditions are, by name, of those that are known for such sizes."""
-    sized = with_arrays(model, arrays)
-    conditions = {node.input[0] for node in ifs}
-    settled(sized, sizes, lambda _: conditions <= {each.name for each in sized.graph.initializer}, path)
-    known = {each.name: each for each in sized.graph.initializer}
-    values = {node.input[0]: numpy_helper.to_array(known[node.input[0]]) for node in ifs if node.input[0] in known}
+    """What conditions are, by name, of those that are known for so many images."""
+    wanted = {node.input[0] for node in ifs}
+
+    def settled(found: Inferred) -> bool:
+        return wanted <= {each.name for each in found.graph.initializer}
+
+    known = inferred(model, batch, images, settled, path).graph.initializer
+    values = {each.name: numpy_helper.to_array(each) for each in known if each.name in wanted}
     return {name: bool(each.reshape(-1)[0]) for name, each in values.items() if each.size == 1}
-
-
-def with_arrays(model: ModelProto, arrays: Arrays) -> ModelProto:
-    """A copy that holds the few whole numbers that are given for its inputs, such as a rate or a length."""
-    copy = ModelProto()
-    copy.CopyFrom(model)
-    for value in inputs(model.graph):
-        array = arrays.get(value.name)
-        wanted = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
-        if array is not None and array.size <= MOST_ELEMENTS and array.dtype.kind in "iub" and wanted.kind in "iub":
-            copy.graph.initializer.append(numpy_helper.from_array(array.astype(wanted), value.name))
-    return copy
 
 
 def _undecided(graph: GraphProto, node: NodeProto, known: Sequence[Mapping[str, bool]], batch: ModelBatch) -> str:
@@ -96,10 +91,7 @@ def _undecided(graph: GraphProto, node: NodeProto, known: Sequence[Mapping[str, 
     name = called(node)
     if all(node.input[0] in each for each in known):
         return f"If {name}: the batch decides it; give --dim {min(batch.names)}=N"
-    behind = {node.input[0]}
-    for each in reversed(graph.node):
-        if behind & {*each.output}:
-            behind |= {*read_by(each)}
+    _, behind = _behind(graph.node, {node.input[0]})
     by = [each.name for each in inputs(graph) if each.name in behind]
     if not by:
         return f"If {name}: what decides it is worked out in ways that are not known here"
@@ -181,39 +173,33 @@ _OLDEST = 7
 """Before this opset, who adds a row to a matrix has to say so."""
 
 
-class Unrolled(NamedTuple):
-    """A model without those that could be unrolled, how many steps each of these has, and why others could not."""
-
-    model: ModelProto
-    steps: Mapping[str, int]
-    left: Sequence[str]
-
-
 class _Unfit(Exception):
     """Such a node cannot be unrolled; says what of it is the reason."""
 
 
-def sequences(graph: GraphProto) -> set[str]:
-    """The values whose shapes say how many steps there are, and of how many elements."""
-    nodes = (node for node in graph.node if node.op_type in _GATES)
-    return {name for node in nodes for name in (node.input[0], *node.input[2:3])}
-
-
-def unrolled(model: ModelProto, shapes: Sequence[Mapping[str, ValueShape]], opset: int) -> Unrolled:
-    """The model, its recurrent networks as their steps; `shapes` are those for some numbers of images."""
+def unrolled(model: ModelProto, batch: ModelBatch, path: Path) -> Rewritten:
+    """The model, its recurrent networks as their steps; in words, how many these are."""
+    cells = [node for node in model.graph.node if node.op_type in _GATES]
+    # Shapes of these say how many steps there are, and of how many elements.
+    wanted = {name for node in cells for name in (node.input[0], *node.input[2:3])}
+    if not wanted:
+        return Rewritten(model, [], [])
+    probes = [
+        inferred(model, batch, images, lambda found: wanted <= found.shapes.keys(), path) for images in batch.probed
+    ]
+    shapes = [each.shapes for each in probes]
     steps, left, nodes, taken = dict[str, int](), list[str](), list[NodeProto](), names_in(model.graph)
     for node in model.graph.node:
         try:
-            made = _Steps(node, shapes, opset, taken) if node.op_type in _GATES and not node.domain else None
+            made = _Steps(node, shapes, opset_of(model), taken) if node.op_type in _GATES and not node.domain else None
         except _Unfit as reason:
             left.append(f"{node.op_type} {called(node)}: {reason}")
             made = None
         if made:
             steps[called(node)] = made.count
         nodes += made.nodes() if made else [node]
-    if not steps:
-        return Unrolled(model, {}, left)
-    return Unrolled(_with_nodes(model, nodes), steps, left)
+    done = [f"{name} {count:,}" for name, count in steps.items()]
+    return Rewritten(_with_nodes(model, nodes) if done else model, done, left)
 
 
 class _Steps:

@@ -1,4 +1,4 @@
-"""The shape of every value of a model, as the onnx library infers it, and which values are constants.
+"""The shape of every value of a model, as the onnx library infers it.
 
 Sizes that a model works out for itself are computed as far as shapes need them, and no further: small operators on
 small whole numbers alone, by the onnx library's own reference of each. Nothing of the model is run that is not one of
@@ -7,7 +7,7 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping
 from math import prod
 from pathlib import Path
 from typing import NamedTuple
@@ -29,7 +29,7 @@ from onnx.reference import ReferenceEvaluator
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.network.formats.names import printable
-from tpusim.network.formats.onnx_model.dims import set_sizes
+from tpusim.network.formats.onnx_model.dims import ModelBatch, inputs, set_sizes
 from tpusim.numerics.element_types import Values
 
 ValueShape = tuple[int, ...]
@@ -50,18 +50,16 @@ _LARGER = ("Constant", "ConstantOfShape", "Expand", "Pad", "Range", "Tile")
 _MOST_ROUNDS = 500
 _WEIGHTS_ALONE = 8
 """The version of the format from which on weights, also those of functions, need not be inputs."""
-_FIXED = ("Constant", "Shape", "Size")
-"""Operators whose values are known once shapes are."""
-
-
 _REAL = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE}
 
 
 class Inferred(NamedTuple):
-    """Shapes of a model's values, by name, where they are known for the images; and which are `reals`."""
+    """A graph of known sizes, with what follows from these in its place; the shapes of its values, by name, where they
+    are known; and which of them are real.
+    """
 
+    graph: GraphProto
     shapes: Mapping[str, ValueShape]
-    constants: frozenset[str]
     reals: frozenset[str]
 
 
@@ -99,52 +97,34 @@ def inlined(model: ModelProto, path: Path) -> ModelProto:
         ) from None
 
 
-def constants_of(graph: GraphProto, weights: frozenset[str]) -> frozenset[str]:
-    """Values that follow from weights and shapes alone."""
-    known = {*weights}
-    for node in graph.node:
-        if node.op_type in _FIXED or (node.input and all(name in known or not name for name in node.input)):
-            known.update(node.output)
-    return frozenset(known)
-
-
 def inferred(
-    model: ModelProto, sizes: Mapping[str, int], needed: Set[str], constants: frozenset[str], path: Path
+    model: ModelProto, batch: ModelBatch, images: int, enough: Callable[[Inferred], bool], path: Path
 ) -> Inferred:
-    """The shapes where the open dimensions have `sizes`; those that are `needed` also where the model works them out.
+    """The shapes for a number of images, where what follows from these is worked out until that is `enough`.
+
+    The few whole numbers that are given for inputs, such as a rate or a length, are known.
 
     Raises:
         InputError: shapes contradict one another.
     """
     sized = ModelProto()
     sized.CopyFrom(model)
-    shapes, reals = settled(sized, sizes, lambda shapes: needed <= shapes.keys(), path)
-    return Inferred(shapes, constants, reals)
-
-
-def settled(
-    model: ModelProto, sizes: Mapping[str, int], enough: Callable[[Mapping[str, ValueShape]], bool], path: Path
-) -> tuple[dict[str, ValueShape], frozenset[str]]:
-    """Give open dimensions their `sizes`, and put what follows from these in its place, until that is `enough`.
-
-    Returns:
-        Shapes by name, and which values are real.
-
-    Raises:
-        InputError: shapes contradict one another.
-    """
-    for value in model.graph.input:
-        set_sizes(value, sizes)
-    shapes, reals = _inferred(model, path)
+    for value in inputs(model.graph):
+        array = batch.arrays.get(value.name)
+        wanted = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+        if array is not None and array.size <= MOST_ELEMENTS and array.dtype.kind in "iub" and wanted.kind in "iub":
+            sized.graph.initializer.append(numpy_helper.from_array(array.astype(wanted), value.name))
+    for value in sized.graph.input:
+        set_sizes(value, batch.sizes(images))
+    found = _inferred(sized, path)
     for _ in range(_MOST_ROUNDS):
-        if enough(shapes) or not fold(model, shapes):
+        if enough(found) or not fold(sized, found.shapes):
             break
-        shapes, reals = _inferred(model, path)
-    return shapes, reals
+        found = _inferred(sized, path)
+    return found
 
 
-def _inferred(model: ModelProto, path: Path) -> tuple[dict[str, ValueShape], frozenset[str]]:
-    """Shapes by name, and which values are real."""
+def _inferred(model: ModelProto, path: Path) -> Inferred:
     try:
         found = shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True).graph
     except (shape_inference.InferenceError, EncodeError, ValueError) as error:
@@ -153,12 +133,7 @@ def _inferred(model: ModelProto, path: Path) -> tuple[dict[str, ValueShape], fro
     values = (*found.input, *found.value_info, *found.output)
     shapes = {each.name: shape for each in values if (shape := _shape(each)) is not None}
     reals = frozenset(each.name for each in values if each.type.tensor_type.elem_type in _REAL)
-    return shapes | {each.name: tuple(each.dims) for each in found.initializer}, reals
-
-
-def depends(node: NodeProto, constants: frozenset[str]) -> bool:
-    """Whether a node works on what the model is given."""
-    return not all(name in constants for name in node.output)
+    return Inferred(model.graph, shapes | {each.name: tuple(each.dims) for each in found.initializer}, reals)
 
 
 def _shape(value: ValueInfoProto) -> ValueShape | None:

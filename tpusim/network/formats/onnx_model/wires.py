@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from math import prod
 from typing import NamedTuple
 
@@ -32,8 +32,8 @@ class Wired(NamedTuple):
 
 
 def wired(
-    graph: GraphProto, layers: Mapping[str, Entry], given: Sequence[str], values: Inferred, same: Iterable[str],
-    names: Names,
+    graph: GraphProto, layers: Mapping[str, Entry], given: Sequence[str], values: Inferred, constants: Set[str],
+    same: Set[str], names: Names,
 ) -> Wired:  # fmt: skip
     """Entries with what they read, those that take no time among them.
 
@@ -44,7 +44,7 @@ def wired(
     lost = ""
     for batch in _BATCHES:
         try:
-            entries = [*_Wires(graph, layers, inputs, values, {*same}, names, batch).entries()]
+            entries = [*_Wires(graph, layers, inputs, values, constants, same, names, batch).entries()]
             return Wired([*inputs.values()], entries)
         except InputError as error:
             lost = error.problems[0].message
@@ -56,9 +56,10 @@ class _Wires:
 
     def __init__(
         self, graph: GraphProto, layers: Mapping[str, Entry], inputs: Mapping[str, str], values: Inferred,
-        same: set[str], names: Names, batch: int,
+        constants: Set[str], same: Set[str], names: Names, batch: int,
     ) -> None:  # fmt: skip
-        self._graph, self._layers, self._values, self._same, self._names = graph, layers, values, same, names
+        self._graph, self._layers, self._same, self._names = graph, layers, same, names
+        self._shapes, self._constants = values.shapes, constants
         self._batch, self._sizes = batch, {BATCH: batch}
         self._wiring = Wiring([*inputs.values()], batch, ())
         self._first = next(iter(inputs.values()))
@@ -72,10 +73,10 @@ class _Wires:
     def entries(self) -> Iterator[Entry]:
         """The layers, and what takes no time, each behind what it reads."""
         for node in self._graph.node:
-            if not node.output or all(name in self._values.constants for name in node.output):
+            if not node.output or all(name in self._constants for name in node.output):
                 continue
             entry = self._layers.get(node.output[0])
-            read = [name for name in node.input if name and name not in self._values.constants]
+            read = [name for name in node.input if name and name not in self._constants]
             if entry is not None:
                 yield from self._layer(entry, node, read)
             elif node.op_type in _SAME or node.output[0] in self._same:
@@ -102,8 +103,8 @@ class _Wires:
         wanted = [*layers[0].reads(self._batch).values()]
         if layers[0].unit != "array":
             # What is as large as the result goes first, where two are worked on alike.
-            result = self._values.shapes.get(node.output[0])
-            read = sorted(read, key=lambda name: self._values.shapes.get(name) != result)
+            result = self._shapes.get(node.output[0])
+            read = sorted(read, key=lambda name: self._shapes.get(name) != result)
         read = read[: len(wanted)] or [""]
         inputs: list[str] = []
         for name, shape in zip(read, wanted, strict=False):
@@ -187,4 +188,4 @@ class _Wires:
         return made.shape if made.shape[:3] == (channels, rows, cols) else None
 
     def _shape(self, value: str) -> ValueShape:
-        return self._values.shapes.get(value, ())
+        return self._shapes.get(value, ())
