@@ -154,7 +154,15 @@ class _Reader:
         return {**inherited, **result}
 
     def _value(self, node: yaml.Node, path: str, above: tuple[int, ...]) -> Any:
-        self._refuse_endless(node, path, above)
+        self._values += 1
+        endless, deep = id(node) in above, len(above) > MAX_DEPTH
+        if endless or deep or self._values > MAX_VALUES:
+            message = "an alias stands inside what it refers to; write the value out"
+            if not endless:
+                path = path.partition("[")[0]
+                many = f"over {MAX_VALUES} values with aliases written out; use fewer"
+                message = many if self._values > MAX_VALUES else _TOO_DEEP
+            raise InputError(Problem(message, *_place(self._label, self.lines.get(path, 1), path)))
         if not node.tag.startswith(_TAG) or node.tag.startswith(f"{_TAG}python"):
             tag = node.tag.replace(_TAG, "!!")[:60]
             self._add_problem(node, path, f"the tag {tag} is not allowed; remove it")
@@ -173,18 +181,6 @@ class _Reader:
         if kind == "int" and INTEGER.fullmatch(text):
             return int(text.replace("_", ""))
         return float(text.replace("_", "")) if kind == "float" and FLOAT.fullmatch(text) else text
-
-    def _refuse_endless(self, node: yaml.Node, path: str, above: tuple[int, ...]) -> None:
-        self._values += 1
-        if id(node) in above:
-            message = "an alias stands inside what it refers to; write the value out"
-        elif self._values > MAX_VALUES:
-            path, message = path.partition("[")[0], f"over {MAX_VALUES} values with aliases written out; use fewer"
-        elif len(above) > MAX_DEPTH:
-            path, message = path.partition("[")[0], _TOO_DEEP
-        else:
-            return
-        raise InputError(Problem(message, *_place(self._label, self.lines.get(path, 1), path)))
 
     def _merged(self, node: yaml.Node, path: str, above: tuple[int, ...]) -> dict[str, Any]:
         parts = node.value if isinstance(node, yaml.SequenceNode) else [node]

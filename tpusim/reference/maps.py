@@ -10,7 +10,7 @@ import numpy as np
 from tpusim.reference import Box, Operand, Operands, Tensor, number_of
 
 if TYPE_CHECKING:
-    from tpusim.network.ops.moves import Move, Pad, Slice
+    from tpusim.network.ops.moves import Move
     from tpusim.network.ops.pool2d import Pool2d
 
 
@@ -76,24 +76,15 @@ def move(layer: Move, operands: Operands, box: Box) -> Tensor:
     return made[tuple(slice(part.start, part.stop) for part in box)].astype(number_of(ifmap))
 
 
-def _part(layer: Slice, ifmap: Operand) -> Operand:
-    along = [slice(None)] * ifmap.ndim
-    along[_AXES[layer.axis]] = slice(layer.start, layer.stop, layer.step)
-    return ifmap[tuple(along)]
-
-
-def _bordered(layer: Pad, ifmap: Operand) -> Operand:
-    top, left, bottom, right = layer.sides
-    return np.pad(ifmap, ((0, 0), (top, bottom), (left, right), (0, 0)))
-
-
 _MOVES: dict[str, Callable[[Any, Operand], Operand]] = {
     "transpose": lambda layer, ifmap: np.transpose(ifmap, [_AXES[axis] for axis in layer.order]),
     "channel_shuffle": lambda layer, ifmap: (
         ifmap.reshape(layer.groups, -1, *ifmap.shape[1:]).swapaxes(0, 1).reshape(ifmap.shape)
     ),
-    "slice": _part,
-    "pad": _bordered,
+    "slice": lambda layer, ifmap: ifmap[
+        tuple(slice(layer.start, layer.stop, layer.step) if axis == layer.axis else slice(None) for axis in _AXES)
+    ],
+    "pad": lambda layer, ifmap: np.pad(ifmap, ((0, 0), layer.sides[::2], layer.sides[1::2], (0, 0))),
     "upsample": lambda layer, ifmap: ifmap.repeat(layer.scale[0], axis=1).repeat(layer.scale[1], axis=2),
 }
 """By the name of the op in files: the ofmap of an ifmap."""

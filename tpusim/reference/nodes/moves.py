@@ -95,11 +95,6 @@ def _pad(
     return np.asarray(pad(values[cut], more, mode))
 
 
-def _gather_nd(values: Values, indices: Values, *, batch_dims: int = 0) -> Values:
-    outer = np.indices(indices.shape[:-1], sparse=True)[:batch_dims]
-    return np.asarray(values[(*outer, *np.moveaxis(indices, -1, 0))])
-
-
 def _depth_to_space(values: Values, *, blocksize: Any = None, mode: str = "DCR") -> Values:
     images, channels, height, width = values.shape
     if mode == "DCR":
@@ -119,7 +114,7 @@ def _space_to_depth(values: Values, *, blocksize: Any = None, mode: str = "DCR")
 
 NODES: dict[str, Function] = {
     "Cast": _cast, "Constant": _constant, "ConstantOfShape": _filled, "DepthToSpace": _depth_to_space,
-    "Dropout": _dropout, "GatherND": _gather_nd, "Pad": _pad, "Range": _range,
+    "Dropout": _dropout, "Pad": _pad, "Range": _range,
     "Reshape": _reshape, "Slice": _slice, "SpaceToDepth": _space_to_depth, "Split": _split, 
     "Shape": lambda x, *, start=0, end=None: np.array(x.shape[start:end], np.int64),
     "Size": lambda x: np.array(x.size, np.int64),
@@ -129,6 +124,9 @@ NODES: dict[str, Function] = {
     "Gather": lambda x, indices, *, axis=0: np.take(x, indices, axis),
     "GatherElements": lambda x, indices, *, axis=0: (
         np.take_along_axis(x, np.where(indices < 0, indices + x.shape[axis], indices), axis)
+    ),
+    "GatherND": lambda x, indices, *, batch_dims=0: np.asarray(
+        x[(*np.indices(indices.shape[:-1], sparse=True)[:batch_dims], *np.moveaxis(indices, -1, 0))]
     ),
     "Identity": lambda x, *_: x,
     "Flatten": lambda x, *, axis=1: x.reshape(prod(x.shape[: axis if axis >= 0 else x.ndim + axis]), -1),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -233,11 +233,20 @@ def _resize(
     return as_real(resized, values)
 
 
+_NEAREST: dict[str, Callable[[Values], Values]] = {
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "round_prefer_floor": lambda x: np.ceil(x - 0.5),
+    "round_prefer_ceil": lambda x: np.floor(x + 0.5),
+}
+
+
 def _resized(call: Call, values: Values, axis: int, extent: int, factor: float) -> Values:
     size = values.shape[axis]
     places = _places(call, size, extent, factor)
     if call.get("mode", "nearest") == "nearest":
-        return values.take(np.clip(_nearest(call, places), 0, size - 1), axis)
+        rounding = "floor" if call.opset < 11 else call.get("nearest_mode", "round_prefer_floor")
+        return values.take(np.clip(_NEAREST[rounding](places).astype(int), 0, size - 1), axis)
     places = np.clip(places, 0, size - 1)
     low = np.floor(places).astype(int)
     share = (places - low).reshape(-1, *[1] * (values.ndim - 1 - axis))
@@ -257,15 +266,6 @@ def _places(call: Call, size: int, extent: int, factor: float) -> Values:
     if by == "pytorch_half_pixel":
         return np.zeros(1)
     raise InputError(f"Resize with {by}, which is not known")
-
-
-def _nearest(call: Call, places: Values) -> Values:
-    rounding = "floor" if call.opset < 11 else call.get("nearest_mode", "round_prefer_floor")
-    functions: dict[str, Any] = {
-        "floor": np.floor, "ceil": np.ceil, "round_prefer_floor": lambda x: np.ceil(x - 0.5),
-        "round_prefer_ceil": lambda x: np.floor(x + 0.5),
-    }  # fmt: skip
-    return np.asarray(functions[rounding](places)).astype(int)
 
 
 def with_bias(call: Call, product: Values, bias: Values | None) -> Values:

@@ -115,19 +115,13 @@ def _check_order(graph: GraphProto, path: Path) -> None:
                 says = f"{operator(node)} {called(node)} reads {printable(name)}, which nothing makes"
                 raise _refused(path, f"{says}; the file is damaged: export the model again")
             if name not in made:
-                circle = _circle(graph, makers)
                 says = f"{operator(node)} {called(node)} stands before what it reads, and ONNX wants nodes in order"
-                if circle:
+                every = enumerate(graph.node)
+                reads = {at: [makers[each] for each in other.input if each in makers] for at, other in every}
+                try:
+                    TopologicalSorter(reads).prepare()
+                except CycleError as error:
+                    circle = " > ".join(called(graph.node[at]) for at in reversed(error.args[1][: _SHOWN + 1]))
                     says = f"the graph goes round in a circle: {circle}; the file is damaged"
                 raise _refused(path, f"{says}: export the model again")
         made.update(node.output)
-
-
-def _circle(graph: GraphProto, makers: dict[str, int]) -> str:
-    """Nodes that read one another, if any do."""
-    reads = {index: [makers[name] for name in each.input if name in makers] for index, each in enumerate(graph.node)}
-    try:
-        TopologicalSorter(reads).prepare()
-    except CycleError as error:
-        return " > ".join(called(graph.node[index]) for index in reversed(error.args[1][: _SHOWN + 1]))
-    return ""

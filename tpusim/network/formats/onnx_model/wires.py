@@ -156,27 +156,21 @@ class _Wires:
             if len(read) < len(node.input) or None in maps or axis not in (1, 1 - len(self._shape(read[0]))):
                 return None
             return {"name": self._names.take(called(node)), "op": "concat", INPUTS: [self._at[name] for name in read]}
-        if node.op_type in _ROWS and len(read) == 1:
-            return None if self._regrouped(node, read[0]) else self._flat(node, read[0])
-        return None
-
-    def _regrouped(self, node: NodeProto, value: str) -> bool:
-        """Channels in groups, or groups as channels again, lie as they did: images, rows and columns stay."""
-        before, result = self._shape(value), self._shape(node.output[0])
-        alike = min(len(before), len(result)) >= _MAP_AXES and (before[0], before[-2:]) == (result[0], result[-2:])
-        if alike and value in self._at:
-            self._at[node.output[0]] = self._at[value]
-        return alike and value in self._at
-
-    def _flat(self, node: NodeProto, value: str) -> Entry | None:
-        """Axis 1 has all that an image holds."""
-        shape, before, result = self._map(value), self._shape(value), self._shape(node.output[0])
+        if node.op_type not in _ROWS or len(read) != 1 or read[0] not in self._at:
+            return None
+        (value,), result, at = read, self._shape(node.output[0]), self._at[read[0]]
+        before, shape = self._shape(value), self._map(value)
+        if min(len(before), len(result)) >= _MAP_AXES and (before[0], before[-2:]) == (result[0], result[-2:]):
+            # Channels in groups, or groups as channels again, lie as they did: images, rows and columns stay.
+            self._at[node.output[0]] = at
+            return None
+        # Else axis 1 has all that an image holds.
         if shape is None or not result or prod(result[2:]) != 1 or result[:2] != (before[0], prod(shape[:3])):
             return None
         if shape[1] * shape[2] == 1:
-            self._at[node.output[0]] = self._at[value]
+            self._at[node.output[0]] = at
             return None
-        return {"name": self._names.take(called(node)), "op": "flatten", INPUTS: [self._at[value]]}
+        return {"name": self._names.take(called(node)), "op": "flatten", INPUTS: [at]}
 
     def _map(self, value: str) -> Shape | None:
         """The map that an entry hands on, if the value has its axes in the order of images, channels, rows, columns."""
