@@ -24,8 +24,7 @@ from tpusim.flow.fusion import fused
 from tpusim.flow.network_inputs import checked, drawn
 from tpusim.flow.numbers import numbers_of
 from tpusim.flow.values import Journey
-from tpusim.network.formats import read_graph
-from tpusim.network.formats.asked import NOTHING, ModelOptions
+from tpusim.network.formats import NOTHING, ModelOptions, read_graph
 from tpusim.network.ops.op import Op
 from tpusim.result.records import Result as Run
 

@@ -28,8 +28,7 @@ from tpusim.network.entries import (
     numbered,
     read_layers,
 )
-from tpusim.network.formats import is_foreign, read
-from tpusim.network.formats.asked import NOTHING, ModelOptions, check_ops
+from tpusim.network.formats import NOTHING, ModelOptions, check_ops, is_foreign, read
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import (
     INPUT,

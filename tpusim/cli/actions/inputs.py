@@ -23,7 +23,7 @@ from tpusim.input.document import Document
 from tpusim.input.scalars import INTEGER, whole_number
 from tpusim.input.source import Arrays, read_arrays, write_arrays
 from tpusim.machines.family import Machine, family_of, load_hardware
-from tpusim.network.formats.asked import NOTHING, ModelOptions
+from tpusim.network.formats import NOTHING, ModelOptions
 from tpusim.network.workload import MOST_SIZE, Workload
 from tpusim.network.workload_file import images_of, open_workload, workload_of
 from tpusim.numerics.element_types import F32

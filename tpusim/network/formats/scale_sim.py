@@ -17,8 +17,7 @@ from tpusim.input.document import Document
 from tpusim.input.scalars import INTEGER, whole_number
 from tpusim.input.source import read_text
 from tpusim.network.entries import Entry
-from tpusim.network.formats.asked import ModelOptions
-from tpusim.network.formats.names import Names, printable
+from tpusim.network.formats import ModelOptions, Names, printable
 from tpusim.network.ops.op import MOST_CHANNELS
 
 _SHOWN = 3

@@ -19,8 +19,7 @@ from tpusim.base.errors import InputError, Problem
 from tpusim.base.words import counted
 from tpusim.input.document import Document
 from tpusim.network.entries import BIASES, INPUTS
-from tpusim.network.formats.asked import ModelOptions
-from tpusim.network.formats.names import Names, printable
+from tpusim.network.formats import ModelOptions, Names, printable
 from tpusim.network.formats.onnx_model.dims import ModelBatch, batch_of, inputs, set_sizes
 from tpusim.network.formats.onnx_model.facts import NOT_TIMED, Facts
 from tpusim.network.formats.onnx_model.file import called, load, operator, opset_of

@@ -13,7 +13,7 @@ from onnx import GraphProto, ValueInfoProto
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.input.source import Arrays
-from tpusim.network.formats.names import printable
+from tpusim.network.formats import printable
 
 _BATCH = re.compile(r"n|bs?|.*batch.*", re.IGNORECASE)
 """What tools call the number of images."""

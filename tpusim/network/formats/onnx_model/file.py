@@ -12,7 +12,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.words import counted
 from tpusim.input.source import read_bytes
-from tpusim.network.formats.names import printable
+from tpusim.network.formats import printable
 
 MOST_BYTES = 2**31 - 1
 """What Protocol Buffers hold in one message."""

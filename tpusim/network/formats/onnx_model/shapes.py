@@ -28,7 +28,7 @@ from onnx import (
 from onnx.reference import ReferenceEvaluator
 
 from tpusim.base.errors import InputError, Problem
-from tpusim.network.formats.names import printable
+from tpusim.network.formats import printable
 from tpusim.network.formats.onnx_model.dims import ModelBatch, inputs, set_sizes
 from tpusim.numerics.element_types import Values
 

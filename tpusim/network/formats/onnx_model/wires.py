@@ -10,7 +10,7 @@ from onnx import GraphProto, NodeProto
 
 from tpusim.base.errors import InputError
 from tpusim.network.entries import INPUTS, Entry, Handed, Wiring, read_layers
-from tpusim.network.formats.names import Names
+from tpusim.network.formats import Names
 from tpusim.network.formats.onnx_model.file import called
 from tpusim.network.formats.onnx_model.shapes import Inferred, ValueShape
 from tpusim.network.ops.op import BATCH, Op, Shape
