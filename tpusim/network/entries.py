@@ -38,6 +38,10 @@ class Handed(NamedTuple):
     elements: int | None = None
     lost: bool = False
 
+    def fits(self, wanted: Shape) -> bool:
+        """Whether it may be a tensor of that shape, as far as is known."""
+        return self.shape == wanted if self.shape is not None else self.elements in (None, prod(wanted))
+
 
 class Free(ABC):
     """An entry of a network's graph that takes no time: it says how what layers make is read."""
@@ -148,10 +152,11 @@ class Wiring:
         which is told there: nothing is told of what follows from them.
         """
         self._batch, self._sure = batch, sure
-        self._made = {name: Handed(Source((name,))) for name in inputs}
+        self.made = {name: Handed(Source((name,))) for name in inputs}
+        """What entries hand on, by their names, of those that there are so far."""
         self._inputs: dict[str, str] = dict.fromkeys(inputs, "")
         """With the layer that says of what size an input is: the first that reads it."""
-        self._last = self._made[inputs[0]]
+        self._last = self.made[inputs[0]]
         self._names = {name for name in names if isinstance(name, str)}
 
     def read_by(self, entry: Mapping[str, Any]) -> list[Handed]:
@@ -163,12 +168,12 @@ class Wiring:
             says = f"{show(given)} names no layers; write those that are read, such as [conv1], or {INPUT}"
             raise InputError(Problem(says, INPUTS))
         if not self._sure:
-            return [self._made.get(name, Handed(Source((name,)), lost=True)) for name in given]
-        wrong = [(index, name) for index, name in enumerate(given) if name not in self._made]
+            return [self.made.get(name, Handed(Source((name,)), lost=True)) for name in given]
+        wrong = [(index, name) for index, name in enumerate(given) if name not in self.made]
         if wrong:
             own = entry.get("name")
             raise InputError([Problem(self._unknown(name, own), path_of((INPUTS, index))) for index, name in wrong])
-        return [self._made[name] for name in given]
+        return [self.made[name] for name in given]
 
     def sizes(self, kind: type[Op], read: Sequence[Handed], given: Mapping[str, Any]) -> dict[str, int]:
         """Sizes of a layer that follow from what it reads; images where they are not the batch."""
@@ -213,25 +218,15 @@ class Wiring:
         for number, (made, wanted) in enumerate(zip(read, tensors.values(), strict=False)):
             # An input of the network has the size that a layer before has said.
             name, one = made.source.names[0], len(made.source.names) == 1
-            now = self._made[name] if one and name in self._inputs and made.source.direct else made
-            if self.fits(now, wanted):
-                if now is self._made.get(name) and now.shape is None and name in self._inputs:
-                    self._made[name] = now._replace(shape=wanted)
+            now = self.made[name] if one and name in self._inputs and made.source.direct else made
+            if now.fits(wanted):
+                if now is self.made.get(name) and now.shape is None and name in self._inputs:
+                    self.made[name] = now._replace(shape=wanted)
                     self._inputs[name] = layer.name
             else:
                 problems.append(self._unfit(layer, now, wanted, given, number))
         if problems and self._sure:
             raise InputError(problems)
-
-    def fits(self, made: Handed, wanted: Shape) -> bool:
-        """Whether a tensor may be what an entry hands on, as far as that is known."""
-        if made.shape is not None:
-            return made.shape == wanted
-        return made.elements is None or made.elements == prod(wanted)
-
-    def made(self, name: str) -> Handed | None:
-        """What an entry hands on, if there is one of that name so far."""
-        return self._made.get(name)
 
     def add_free(self, entry: Free, read: Sequence[Handed]) -> None:
         """Take note of an entry that takes no time. Raises InputError."""
@@ -249,19 +244,19 @@ class Wiring:
         """Take note of an entry with which something is wrong: that is no fault of those that read it."""
         self._last = Handed(Source((str(name),)), lost=True)
         if isinstance(name, str):
-            self._made[name] = self._last
+            self.made[name] = self._last
 
     def _put(self, name: str, made: Handed) -> None:
-        self._made[name] = self._last = made
+        self.made[name] = self._last = made
 
     def _unknown(self, name: str, own: object) -> str:
         if name == own:
             return f"reads itself; a network has no cycles: name a layer before it, or {INPUT}"
         if name in self._names:
             return f"reads {show(name)}, which comes after it; layers stand behind those that they read, without cycles"
-        if whole := next((entry for entry, made in self._made.items() if name in made.source.names), ""):
+        if whole := next((entry for entry, made in self.made.items() if name in made.source.names), ""):
             return f"reads {show(name)} alone, one layer of several; read all of them, as {whole}"
-        hint = did_you_mean(name, self._made) or ";"
+        hint = did_you_mean(name, self.made) or ";"
         return f"there is no layer {show(name)} to read{hint} name layers before this one, or {INPUT}"
 
     def _unfit(self, layer: Op, made: Handed, wanted: Shape, given: Mapping[str, Any], number: int) -> Problem:

@@ -88,7 +88,7 @@ class NodeViews:
 
 
 UNSEEN = NodeViews({}, TensorView(()))
-"""Of a node that no layers compute, or that they compute of other values."""
+"""The views of a node that no layers compute, or that they compute of other values."""
 
 
 @dataclass(frozen=True)

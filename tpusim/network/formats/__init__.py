@@ -26,7 +26,7 @@ OPS = ("all", "array")
 
 
 def check_ops(ops: object) -> str:
-    """The same, one of OPS. Raises InputError where it is none."""
+    """A word of OPS, as it is. Raises InputError for any other."""
     if ops not in OPS:
         hint = did_you_mean(str(ops), OPS) or ";"
         says = "all, or array: convolutions and matrix products alone, others are named and take no time"
@@ -61,9 +61,9 @@ NOTHING = ModelOptions()
 FORMATS = {".csv": "scale_sim", ".onnx": "onnx_model"}
 """Modules by the suffix of what they read; imported when they are asked for, as some need a library."""
 NEEDS = {".onnx": ("an ONNX model", "onnx", "onnx")}
-"""What of them needs one: for whom, the library, and its module."""
+"""By suffix the library that a format needs: for whom, its name, and its module."""
 WITH_WEIGHTS = frozenset({".onnx"})
-"""Those that hold weights, so that values can go from layer to layer; their module has a `read_graph`."""
+"""Formats that hold weights, so that values can go from layer to layer; their module has a `read_graph`."""
 
 
 def is_foreign(name: str | Path) -> bool:
@@ -111,7 +111,7 @@ class Names:
         self._taken: set[str] = set()
         self._counted: set[str] = set()
         self.changed: list[str] = []
-        """Those that could not be kept as they were."""
+        """Names that could not be kept as they were."""
 
     def take(self, wanted: str, counted: bool = False) -> str:
         """`wanted`, or the same with a number, for a layer that comes once or, `counted`, as wanted_1, wanted_2, ..."""

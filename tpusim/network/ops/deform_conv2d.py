@@ -22,7 +22,7 @@ from tpusim.network.ops.array_op import Conv2d, SteppedOp
 from tpusim.network.ops.op import BATCH, MOST_SIDE, Channels, Shape, Sides, steps_text
 
 SUFFIX = ".npz"
-"""Of the files that offsets come in."""
+"""How files of offsets end."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from tpusim.network.ops.op import (
 )
 
 LARGEST = 3.4028234663852886e38
-"""Of float32."""
+"""The largest number of float32."""
 MOST_POWER = 3
 """Networks raise to the square and to the cube; whole numbers of four bits, cubed, are exact."""
 

@@ -27,7 +27,7 @@ OFMAP = "ofmap"
 """The name of what an op makes, among its tensors."""
 
 Sides: TypeAlias = tuple[int, int]
-"""Of rows and of columns."""
+"""A size by rows, and one by columns."""
 
 MOST_SIDE = 2**16
 """The largest extent of a map, and of what moves over it."""
@@ -58,7 +58,7 @@ class Op(ABC):
     op: ClassVar[str]
     """Its name in files."""
     unit: ClassVar[Literal["array", "vector"]]
-    """What of a machine does it: a systolic array, or a vector unit by itself."""
+    """Which part of a machine does it: a systolic array, or a vector unit by itself."""
     counted_by: ClassVar[Literal["image", "row"]] = "image"
     """What its input comes in."""
     spatial: ClassVar[bool] = True
@@ -110,7 +110,7 @@ class Op(ABC):
         return {name: shape for name, shape in self.shapes(batch).items() if name != OFMAP}
 
     def reads(self, batch: int) -> dict[str, Shape]:
-        """What of it other layers may have made, in the order in which files name them; the ifmap is the first."""
+        """The tensors that other layers may have made, in the order in which files name them; the ifmap is first."""
         return self.sources(batch)
 
     @abstractmethod

@@ -73,7 +73,7 @@ def _dynamic(values: Values) -> Sequence[Values]:
 
 
 _ALPHA, _GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
-"""Of SELU."""
+"""What SELU is by ONNX."""
 
 NODES: dict[str, Function] = {
     "Abs": np.abs, "Add": np.add, "And": np.logical_and, "Ceil": np.ceil, "Cos": np.cos, "Equal": np.equal,

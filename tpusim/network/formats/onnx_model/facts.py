@@ -48,7 +48,7 @@ _CHANNELS_FIRST = frozenset({
 _FIXED = ("Constant", "Shape", "Size")
 """Operators whose values are known once shapes are."""
 _WITH_WEIGHTS = frozenset({"Conv", "ConvTranspose", "Gemm"})
-"""Those of which a batch normalization behind them becomes a part."""
+"""Operators of whose weights a batch normalization behind them becomes a part."""
 _CHANNELS_LAST = frozenset({"Gemm", "MatMul"})
 _TURNS = frozenset({
     "DepthToSpace", "Expand", "Flatten", "Gather", "Reshape", "SpaceToDepth", "Squeeze", "Transpose", "Unsqueeze",

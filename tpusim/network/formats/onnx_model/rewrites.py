@@ -75,7 +75,7 @@ def _behind(nodes: Sequence[NodeProto], values: set[str]) -> tuple[list[NodeProt
 def _conditions(
     model: ModelProto, ifs: Iterable[NodeProto], batch: ModelBatch, images: int, path: Path
 ) -> dict[str, bool]:
-    """What conditions are, by name, of those that are known for so many images."""
+    """The conditions that are known for a number of images, by name."""
     wanted = {node.input[0] for node in ifs}
 
     def settled(found: Inferred) -> bool:

@@ -119,7 +119,7 @@ def _scale_shift(node: KnownNode) -> AsLayer:
 
 
 def _pointwise(op: str, channels_first: bool | None = None, **fields: tuple[str, Any]) -> Handler:
-    """Of such a node the layer, whose fields are attributes of it; with what these are where it has none."""
+    """Read a layer whose fields are attributes of the node; a field comes with its attribute, and what that is else."""
     return lambda node: _map(node, op, channels_first, **{field: node.get(*each) for field, each in fields.items()})
 
 

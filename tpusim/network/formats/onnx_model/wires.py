@@ -111,7 +111,7 @@ class _Wires:
             whole = (*shape[:3], shape[3] * len(layers))
             made = self._made(name)
             # Of several layers each reads a part.
-            fits = made is not None and ("count" in entry or self._wiring.fits(made, shape))
+            fits = made is not None and ("count" in entry or made.fits(shape))
             if not fits and (name, whole) not in self._views:
                 view = self._view(name, whole, entry, layers[0] if shape is wanted[0] else None)
                 yield self._added(view)
@@ -121,7 +121,7 @@ class _Wires:
         self._at[node.output[0]] = entry["name"]
 
     def _made(self, value: str) -> Handed | None:
-        return self._wiring.made(self._at[value]) if value in self._at else None
+        return self._wiring.made.get(self._at[value]) if value in self._at else None
 
     def _added(self, entry: Entry) -> Entry:
         read_layers(entry, self._sizes, self._wiring)
