@@ -294,16 +294,19 @@ def pair(most: int, least: int = 1, why_two: str = "") -> PlainValidator:
 
 @dataclass(frozen=True)
 class Quantity:
-    """An int counting `unit.base`, which YAML writes with its unit; at most `most` ("16 GiB")."""
+    """An int counting `unit.base`, which YAML writes with its unit; at most `most` ("16 GiB"). A tuple of them is a
+    list in YAML, each with its unit.
+    """
 
     unit: QuantityKind
     most: str
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        written = core_schema.plain_serializer_function_ser_schema(self.unit.format)
-        return core_schema.with_info_plain_validator_function(self.amount, serialization=written)
+        read, shown = (self._amounts, self._texts) if get_origin(source) is tuple else (self._amount, self.unit.format)
+        written = core_schema.plain_serializer_function_ser_schema(shown)
+        return core_schema.with_info_plain_validator_function(read, serialization=written)
 
-    def amount(self, value: object, info: ValidationInfo) -> int:
+    def _amount(self, value: object, info: ValidationInfo) -> int:
         """Whole number of base units. Raises InputError."""
         most = self.unit.parse(self.most)
         in_yaml = isinstance(value, str) or info.context is FROM_YAML
@@ -312,22 +315,13 @@ class Quantity:
             raise InputError(f"{show(value)} is too large; write at most {self.most}")
         return amount
 
-
-@dataclass(frozen=True)
-class Quantities:
-    """A tuple of ints counting `unit.base`, which YAML writes as a list, each with its unit; at most `most` each."""
-
-    unit: QuantityKind
-    most: str
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        written = core_schema.plain_serializer_function_ser_schema(lambda held: [*map(self.unit.format, held)])
-        return core_schema.with_info_plain_validator_function(self._read, serialization=written)
-
-    def _read(self, value: object, info: ValidationInfo) -> tuple[int, ...]:
+    def _amounts(self, value: object, info: ValidationInfo) -> tuple[int, ...]:
         if not isinstance(value, list | tuple) or not value:
             raise InputError(f"{show(value)} is no list; write e.g. [{self.unit.example}, {self.unit.example}]")
-        return tuple(Quantity(self.unit, self.most).amount(each, info) for each in value)
+        return tuple(self._amount(each, info) for each in value)
+
+    def _texts(self, held: Iterable[int]) -> list[str]:
+        return [*map(self.unit.format, held)]
 
 
 @dataclass(frozen=True)
