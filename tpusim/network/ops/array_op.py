@@ -92,13 +92,11 @@ class GroupedOp(ArrayOp):
     groups: int
 
     def __post_init__(self) -> None:
-        problems = [
-            Problem(
-                f"groups {self.groups} does not divide {key} {size}; choose a divisor of both channel counts", "groups"
-            )
-            for key, size in (("in_channels", self.in_channels), ("out_channels", self.out_channels))
-            if size % self.groups
-        ]
+        problems: list[Problem] = []
+        for key, size in (("in_channels", self.in_channels), ("out_channels", self.out_channels)):
+            if size % self.groups:
+                sizes = f"groups {self.groups} does not divide {key} {size}"
+                problems.append(Problem(f"{sizes}; choose a divisor of both channel counts", "groups"))
         if problems := [*problems, *self.size_problems()]:
             raise InputError(problems)
 

@@ -99,7 +99,8 @@ def understood(path: Path, asked: ModelOptions) -> Understood:
     weights = without_weights(model)
     ways = branched(inlined(model, path), batch, path)
     steps = unrolled(ways.model, batch, path)
-    facts, ops = Facts.of(steps.model, weights), {*ARRAY_OPS} if asked.ops == "array" else ARRAY_OPS.keys() | VECTOR_OPS
+    facts = Facts.of(steps.model, weights)
+    ops = {*ARRAY_OPS} if asked.ops == "array" else ARRAY_OPS.keys() | VECTOR_OPS
     probes = _probes(steps.model, batch, ops, path)
     read = Understood(steps.model, batch, facts, probes, ways.done, steps.done, [*ways.left, *steps.left])
     for node in read.model.graph.node:
@@ -127,8 +128,8 @@ def layer_names(layers: Sequence[LayerNode], names: Names) -> Iterator[str]:
 
 
 def _probes(model: ModelProto, batch: ModelBatch, ops: Set[str], path: Path) -> list[Inferred]:
-    """The shapes for as many images as it takes to know them for any number, as far as layers need them, which such
-    `ops` are. Raises InputError where there are none.
+    """The shapes that layers of such `ops` need, for as many images as it takes to know them for any number. Raises
+    InputError where there are none.
     """
     nodes = [node for node in model.graph.node if node.op_type in ops]
     wanted = {name for node in nodes for name in (*node.input[:2], *node.output[:1]) if name}
@@ -197,9 +198,11 @@ def _as_layer(node: NodeProto, values: Inferred, facts: Facts) -> AsLayer:
     if op in VECTOR_OPS:
         return VECTOR_OPS[op](there)
     made, bias = ARRAY_OPS[op](there), there.name(_BIAS_OPERANDS.get(op, len(names)))
-    # It adds a number of the model for each output channel; a Gemm may add anything else as well.
-    row = op != "Gemm" or (bias in shapes and prod(shapes[bias][:-1]) == 1)
-    return made._replace(sizes={**made.sizes, BIASES: True}) if bias in facts.constants - {""} and row else made
+    # Biases are a number of the model for each output channel; a Gemm may add anything else as well.
+    by_channel = op != "Gemm" or (bias in shapes and prod(shapes[bias][:-1]) == 1)
+    if bias and bias in facts.constants and by_channel:
+        made.sizes[BIASES] = True
+    return made
 
 
 def _inside(node: NodeProto) -> Iterator[str]:
