@@ -29,9 +29,7 @@ from tpusim.machines.tpu.sections import (
 )
 from tpusim.memory.dram.device import Device, read_device
 from tpusim.network.ops import OPS
-from tpusim.network.ops.array_op import ArrayOp, Conv2d, Gemm
-from tpusim.network.ops.conv1d import Conv1d
-from tpusim.network.ops.conv_transpose2d import ConvTranspose2d
+from tpusim.network.ops.array_op import ArrayOp, Conv1d, Conv2d, ConvTranspose2d, Gemm
 from tpusim.network.ops.deform_conv2d import KINDS, DeformConv2d
 from tpusim.network.ops.elementwise import (
     ROWS,

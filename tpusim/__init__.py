@@ -11,9 +11,7 @@ if TYPE_CHECKING:
     from tpusim.flow.simulation import simulate
     from tpusim.machines.family import load_hardware
     from tpusim.machines.tpu.description import Hardware
-    from tpusim.network.ops.array_op import Conv2d, Gemm
-    from tpusim.network.ops.conv1d import Conv1d
-    from tpusim.network.ops.conv_transpose2d import ConvTranspose2d
+    from tpusim.network.ops.array_op import Conv1d, Conv2d, ConvTranspose2d, Gemm
     from tpusim.network.ops.deform_conv2d import DeformConv2d
     from tpusim.network.workload import Workload
     from tpusim.network.workload_file import load_workload
@@ -35,9 +33,9 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Conv1d": "network.ops.conv1d",
+    "Conv1d": "network.ops.array_op",
     "Conv2d": "network.ops.array_op",
-    "ConvTranspose2d": "network.ops.conv_transpose2d",
+    "ConvTranspose2d": "network.ops.array_op",
     "DeformConv2d": "network.ops.deform_conv2d",
     "Gemm": "network.ops.array_op",
     "Hardware": "machines.tpu.description",

@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 from tests.agreement.test_fused import FINISHES
 from tests.strategies import among
 from tpusim.network.ops import OPS, elementwise
-from tpusim.network.ops.array_op import Conv2d, Gemm
-from tpusim.network.ops.conv1d import Conv1d
-from tpusim.network.ops.conv_transpose2d import ConvTranspose2d
+from tpusim.network.ops.array_op import Conv1d, Conv2d, ConvTranspose2d, Gemm
 from tpusim.network.ops.elementwise import (
     Add,
     Arithmetic,

@@ -43,9 +43,7 @@ from tpusim.machines.tpu.lowering.drafts import Lowering
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.observation.timeline import Timing
 from tpusim.machines.tpu.program.program import Program
-from tpusim.network.ops.array_op import Conv2d, Gemm
-from tpusim.network.ops.conv1d import Conv1d
-from tpusim.network.ops.conv_transpose2d import ConvTranspose2d
+from tpusim.network.ops.array_op import Conv1d, Conv2d, ConvTranspose2d, Gemm
 from tpusim.network.ops.deform_conv2d import DeformConv2d
 from tpusim.network.workload_file import load_workload
 from tpusim.reference import Tensor

@@ -19,8 +19,7 @@ from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, lowered
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Step
-from tpusim.network.ops.array_op import Conv2d, Gemm
-from tpusim.network.ops.conv_transpose2d import ConvTranspose2d
+from tpusim.network.ops.array_op import Conv2d, ConvTranspose2d, Gemm
 from tpusim.network.ops.deform_conv2d import DeformConv2d
 from tpusim.network.ops.elementwise import Add, Gelu, Mul, Relu, ScaleShift
 from tpusim.network.ops.fused import Fused

@@ -49,8 +49,7 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Stream
 from tpusim.machines.tpu.program.transfers import Along, Fill
 from tpusim.machines.tpu.runs.prepared import as_floats
-from tpusim.network.ops.array_op import Conv2d, Gemm
-from tpusim.network.ops.conv_transpose2d import ConvTranspose2d
+from tpusim.network.ops.array_op import Conv2d, ConvTranspose2d, Gemm
 from tpusim.network.ops.deform_conv2d import DeformConv2d
 from tpusim.network.ops.elementwise import Clip, LeakyRelu, Pointwise, Relu
 from tpusim.network.ops.fused import Fused

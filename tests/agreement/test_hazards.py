@@ -34,7 +34,7 @@ from tpusim.machines.tpu.program.addresses import BankFeed, Feed, Picked, Pointe
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Vector
 from tpusim.machines.tpu.program.transfers import BankFill, Fill, Keep, Spill
-from tpusim.network.ops.conv_transpose2d import ConvTranspose2d
+from tpusim.network.ops.array_op import ConvTranspose2d
 from tpusim.network.ops.op import Op
 
 MOST_STEPS = 400

@@ -22,8 +22,7 @@ from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, meant
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.runs.prepared import Prepared, as_floats
-from tpusim.network.ops.array_op import Gemm
-from tpusim.network.ops.conv_transpose2d import ConvTranspose2d
+from tpusim.network.ops.array_op import ConvTranspose2d, Gemm
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 from tpusim.numerics.element_types import ELEMENT_TYPES, INT8

@@ -41,8 +41,7 @@ from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Buffer, Program
 from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Vector
 from tpusim.machines.tpu.program.transfers import Along, Fill, Part, Spill, Tensor
-from tpusim.network.ops.array_op import Gemm
-from tpusim.network.ops.conv_transpose2d import ConvTranspose2d
+from tpusim.network.ops.array_op import ConvTranspose2d, Gemm
 from tpusim.reference import Tensor as Values
 
 Turn = Callable[[int, Stream], int]

@@ -14,9 +14,7 @@ from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu.description import load_hardware
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, lowered
 from tpusim.machines.tpu.tiles.winograd import F2, F4, MinimalFiltering
-from tpusim.network.ops.array_op import Conv2d, Gemm
-from tpusim.network.ops.conv1d import Conv1d
-from tpusim.network.ops.conv_transpose2d import ConvTranspose2d
+from tpusim.network.ops.array_op import Conv1d, Conv2d, ConvTranspose2d, Gemm
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 

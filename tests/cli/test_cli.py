@@ -32,7 +32,7 @@ from tpusim.flow.engines import ENGINES
 from tpusim.flow.numbers import DTYPES, SUMS
 from tpusim.flow.simulation import simulate
 from tpusim.machines.tpu import event, register
-from tpusim.network.formats.asked import OPS
+from tpusim.network.formats import OPS
 from tpusim.report.tables.compared import ORDERS
 from tpusim.report.trace.lanes import LEGEND
 from tpusim.result.load import RESULT_FILE, parse_result, read_result

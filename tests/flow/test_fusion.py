@@ -12,8 +12,7 @@ from tpusim.base.errors import CapacityError, InputError
 from tpusim.flow.fusion import fused, select_layers
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import lowered
-from tpusim.network.ops.array_op import Conv2d, Gemm
-from tpusim.network.ops.conv_transpose2d import ConvTranspose2d
+from tpusim.network.ops.array_op import Conv2d, ConvTranspose2d, Gemm
 from tpusim.network.ops.deform_conv2d import DeformConv2d
 from tpusim.network.ops.elementwise import Add, Clip, HardSwish, LeakyRelu, Relu
 from tpusim.network.ops.fused import Fused

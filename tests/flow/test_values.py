@@ -23,8 +23,7 @@ from tpusim.cli import app as cli
 from tpusim.flow.fusion import fused
 from tpusim.flow.numbers import numbers_of
 from tpusim.flow.values import Journey, checked, drawn
-from tpusim.network.formats import read_graph
-from tpusim.network.formats.asked import NOTHING, ModelOptions
+from tpusim.network.formats import NOTHING, ModelOptions, read_graph
 from tpusim.network.ops.op import Op
 from tpusim.result.records import Result as Run
 

@@ -8,7 +8,7 @@ import pytest
 
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.base.errors import CapacityError, InputError
-from tpusim.network.ops.conv_transpose2d import ConvTranspose2d
+from tpusim.network.ops.array_op import ConvTranspose2d
 from tpusim.network.workload import Workload
 
 NET = """\

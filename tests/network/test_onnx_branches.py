@@ -12,7 +12,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_h
 from tests.network.test_onnx_models import model_of, node, saved
 from tpusim.base.errors import InputError
 from tpusim.input.document import Document
-from tpusim.network.formats.asked import ModelOptions
+from tpusim.network.formats import ModelOptions
 from tpusim.network.ops.array_op import Gemm
 from tpusim.network.workload_file import load_workload, open_workload
 

@@ -20,8 +20,8 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper, shape
 
 from tpusim import Conv1d, Conv2d, ConvTranspose2d, DeformConv2d, Gemm, load_workload
 from tpusim.base.errors import InputError
-from tpusim.network.formats.asked import ModelOptions
-from tpusim.network.formats.onnx_model.known import NOT_TIMED
+from tpusim.network.formats import ModelOptions
+from tpusim.network.formats.onnx_model.facts import NOT_TIMED
 from tpusim.network.formats.onnx_model.nodes import ARRAY_OPS
 from tpusim.network.formats.onnx_model.vector_nodes import VECTOR_OPS
 from tpusim.network.ops.elementwise import (

@@ -12,8 +12,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from tests.flow.test_values import travelled
 from tests.network.test_onnx_models import model_of, node, saved
 from tpusim.base.errors import InputError
-from tpusim.network.formats import read_graph
-from tpusim.network.formats.asked import ModelOptions
+from tpusim.network.formats import ModelOptions, read_graph
 from tpusim.network.workload_file import load_workload, open_workload
 from tpusim.reference.nodes import Call, compute
 

@@ -16,8 +16,7 @@ from tests.strategies import conv, convs, gemms, layers, machine, sequences
 from tpusim import reference
 from tpusim.base.errors import InputError
 from tpusim.machines.tpu.cut.geometry import ConvShape, shape_of
-from tpusim.network.ops.array_op import Conv2d, Gemm
-from tpusim.network.ops.conv1d import Conv1d
+from tpusim.network.ops.array_op import Conv1d, Conv2d, Gemm
 from tpusim.network.ops.op import Op
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tpusim import Conv2d, Gemm, load_workload
 from tpusim.base.errors import InputError
-from tpusim.network.formats.names import Names
+from tpusim.network.formats import Names
 from tpusim.network.workload_file import open_workload, workload_of, yaml_of
 
 CONV = "Layer name, IFMAP Height, IFMAP Width, Filter Height, Filter Width, Channels, Num Filter, Strides,\n"

@@ -8,8 +8,7 @@ from hypothesis import HealthCheck, assume, given, settings
 
 from tests.strategies import conv, convolved, transposed_convs
 from tpusim import reference
-from tpusim.network.ops.array_op import Conv2d
-from tpusim.network.ops.conv_transpose2d import ConvTranspose2d
+from tpusim.network.ops.array_op import Conv2d, ConvTranspose2d
 
 relaxed = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 

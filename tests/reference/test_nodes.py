@@ -13,7 +13,7 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from tpusim.base.errors import InputError
-from tpusim.network.formats.onnx_model.known import NOT_TIMED
+from tpusim.network.formats.onnx_model.facts import NOT_TIMED
 from tpusim.reference.nodes import NODES, Call, compute
 
 OPSET = 20

@@ -16,11 +16,12 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from tpusim.base.errors import InputError
-from tpusim.network.graph import IMAGES, Node, OperandView, Values
+from tpusim.network.graph import IMAGES, Node, OperandView
 from tpusim.network.ops.fused import BIAS, OTHER, Fused
 from tpusim.network.ops.op import OFMAP, Op
+from tpusim.numerics.element_types import Values
 from tpusim.reference.nodes import Call
-from tpusim.reference.nodes.products import with_bias
+from tpusim.reference.nodes.reductions import with_bias
 
 BatchParts = list[Values]
 

@@ -16,12 +16,12 @@ from tpusim.base.errors import InputError, Problem
 from tpusim.base.words import counted
 from tpusim.flow.node_layers import BatchParts, Carried, CarryingLayers, NodeLayers, carried_by, together
 from tpusim.flow.numbers import Numbers
-from tpusim.network.graph import Given, Graph, Node, Values
+from tpusim.network.graph import GivenInput, Graph, Node
 from tpusim.network.ops.elementwise import Clip
 from tpusim.network.ops.fused import BIAS, OTHER, Fused
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
-from tpusim.numerics.element_types import EXACT_FLOAT32, F32, LEAST, MOST_SUM, ElementType, all_finite
+from tpusim.numerics.element_types import EXACT_FLOAT32, F32, LEAST, MOST_SUM, ElementType, Values, all_finite
 from tpusim.reference import Operand
 from tpusim.reference.nodes import IMAGE_BY_IMAGE, NODES, Call, compute
 
@@ -303,12 +303,12 @@ def checked(graph: Graph, inputs: Mapping[str, Values], batch: int) -> dict[str,
     return taken
 
 
-def wanted_of(given: Given, parts: int) -> Given:
+def wanted_of(given: GivenInput, parts: int) -> GivenInput:
     """An input for several times as many images."""
     if parts == 1 or not given.shape:
         return given
     first, *rest = given.shape
-    return Given(given.dtype, (first * parts, *rest))
+    return GivenInput(given.dtype, (first * parts, *rest))
 
 
 def drawn(graph: Graph, batch: int, seed: int) -> dict[str, Values]:

@@ -21,8 +21,8 @@ from tpusim.machines.lowered import InMemory, InParts, ReadyLayer, Taker, Told, 
 from tpusim.network.ops.op import OFMAP, Index, Op
 from tpusim.network.ops.rows import RowOp
 from tpusim.numerics import equality
-from tpusim.numerics.element_types import all_finite
-from tpusim.numerics.equality import Values, Verdict, agreement, larger
+from tpusim.numerics.element_types import Values, all_finite
+from tpusim.numerics.equality import Verdict, agreement, larger
 from tpusim.reference import Box, Operand, Operands, Tensor, rows
 from tpusim.reference.rounding import Screen, magnitudes, roundings, screen
 from tpusim.result.records import Mismatch

@@ -95,7 +95,12 @@ def _changed(data: object, keys: Sequence[str], value: object) -> dict[str, Any]
 def parse_document(text: str, label: str) -> Document:
     """Read YAML `text`; `label` names it in messages. Raises InputError when nothing can be made of it."""
     try:
-        _refuse_depth(text, label)
+        # Composing recurses in C and a deep enough file would crash the interpreter; parsing events does not.
+        depth = 0
+        for event in yaml.parse(text, Loader=_Loader):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > MAX_DEPTH:
+                raise InputError(Problem(_TOO_DEEP, *_place(label, _line_of(event))))
         node: yaml.Node | None = yaml.compose(text, Loader=_Loader)
     except yaml.YAMLError as error:
         line, message = _syntax_message(error, text)
@@ -149,7 +154,15 @@ class _Reader:
         return {**inherited, **result}
 
     def _value(self, node: yaml.Node, path: str, above: tuple[int, ...]) -> Any:
-        self._refuse_endless(node, path, above)
+        self._values += 1
+        endless, deep = id(node) in above, len(above) > MAX_DEPTH
+        if endless or deep or self._values > MAX_VALUES:
+            message = "an alias stands inside what it refers to; write the value out"
+            if not endless:
+                path = path.partition("[")[0]
+                many = f"over {MAX_VALUES} values with aliases written out; use fewer"
+                message = many if self._values > MAX_VALUES else _TOO_DEEP
+            raise InputError(Problem(message, *_place(self._label, self.lines.get(path, 1), path)))
         if not node.tag.startswith(_TAG) or node.tag.startswith(f"{_TAG}python"):
             tag = node.tag.replace(_TAG, "!!")[:60]
             self._add_problem(node, path, f"the tag {tag} is not allowed; remove it")
@@ -161,19 +174,13 @@ class _Reader:
             places = {f"{path}[{index}]": child for index, child in enumerate(node.value)}
             self.lines.update((at, _line_of(child)) for at, child in places.items())
             return [self._value(child, at, above) for at, child in places.items()]
-        return _scalar(node.tag.removeprefix(_TAG), str(node.value))
-
-    def _refuse_endless(self, node: yaml.Node, path: str, above: tuple[int, ...]) -> None:
-        self._values += 1
-        if id(node) in above:
-            message = "an alias stands inside what it refers to; write the value out"
-        elif self._values > MAX_VALUES:
-            path, message = path.partition("[")[0], f"over {MAX_VALUES} values with aliases written out; use fewer"
-        elif len(above) > MAX_DEPTH:
-            path, message = path.partition("[")[0], _TOO_DEEP
-        else:
-            return
-        raise InputError(Problem(message, *_place(self._label, self.lines.get(path, 1), path)))
+        kind, text = node.tag.removeprefix(_TAG), str(node.value)
+        if kind in ("null", "bool"):
+            return text.lower() in _TRUE if kind == "bool" else None
+        # YAML 1.1 also has octal (010), hexadecimal and base-60 (1:30) numbers; as text, validation refuses each.
+        if kind == "int" and INTEGER.fullmatch(text):
+            return int(text.replace("_", ""))
+        return float(text.replace("_", "")) if kind == "float" and FLOAT.fullmatch(text) else text
 
     def _merged(self, node: yaml.Node, path: str, above: tuple[int, ...]) -> dict[str, Any]:
         parts = node.value if isinstance(node, yaml.SequenceNode) else [node]
@@ -184,28 +191,6 @@ class _Reader:
 
     def _add_problem(self, node: yaml.Node, path: str, message: str) -> None:
         self.problems.append(Problem(message, *_place(self._label, _line_of(node), path)))
-
-
-def _scalar(kind: str, text: str) -> object:
-    if kind == "null":
-        return None
-    if kind == "bool":
-        return text.lower() in _TRUE
-    # YAML 1.1 also has octal (010), hexadecimal and base-60 (1:30) numbers; as text, validation refuses each.
-    if kind == "int" and INTEGER.fullmatch(text):
-        return int(text.replace("_", ""))
-    if kind == "float" and FLOAT.fullmatch(text):
-        return float(text.replace("_", ""))
-    return text
-
-
-def _refuse_depth(text: str, label: str) -> None:
-    """Composing recurses in C and a deep enough file would crash the interpreter; parsing events does not."""
-    depth = 0
-    for event in yaml.parse(text, Loader=_Loader):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > MAX_DEPTH:
-            raise InputError(Problem(_TOO_DEEP, *_place(label, _line_of(event))))
 
 
 def _syntax_message(error: yaml.YAMLError, text: str) -> tuple[int, str]:

@@ -81,12 +81,12 @@ class Form(Generic[Model]):
         self._inside = inside
         self.files = files or {}
         self._keys = dict(_by_section(model, ""))
-        self._listed = dict(_by_list(self._keys))
-        self.sections = {path: keys for path, keys in self._keys.items() if path}
+        self.sections = {path: keys for path, keys in self._keys.items() if path and not path.endswith(_EACH)}
         for path in more:
             section, _, key = path.rpartition(".")
             self._keys[section] = {**self._keys[section], key: FieldInfo()}
-        every = (path_of((section, key)) for section, keys in self._keys.items() for key in keys)
+        single = {path: keys for path, keys in self._keys.items() if not path.endswith(_EACH)}
+        every = (path_of((section, key)) for section, keys in single.items() for key in keys)
         self.paths = tuple(path for path in every if path not in self.sections)
 
     def build(self, data: object, context: Mapping[str, object]) -> Model:
@@ -120,17 +120,16 @@ class Form(Generic[Model]):
         """All that pydantic found, each with the path where it found it."""
         # A misspelt key first: that another one is missing follows from it.
         found = sorted(error.errors(include_url=False), key=lambda details: details["type"] not in _UNKNOWN)
-        return InputError([problem for details in found for problem in self._problems(details)])
-
-    def _problems(self, details: ErrorDetails) -> Iterator[Problem]:
-        places = [*details["loc"]]
-        if places and isinstance(places[0], int):  # An argument that was given by its position.
-            places[0] = dict(enumerate(self._keys[""])).get(places[0], str(places[0]))
-        cause = details.get("ctx", {}).get("error")
-        if not isinstance(cause, InputError):
-            cause = InputError(self._message(details, path_of(places[:-1]), str(*places[-1:])))
-        for each in cause.problems:
-            yield Problem(each.message, path_of([*places, each.where or ""]) or None)
+        problems: list[Problem] = []
+        for details in found:
+            places = [*details["loc"]]
+            if places and isinstance(places[0], int):  # An argument that was given by its position.
+                places[0] = dict(enumerate(self._keys[""])).get(places[0], str(places[0]))
+            cause = details.get("ctx", {}).get("error")
+            if not isinstance(cause, InputError):
+                cause = InputError(self._message(details, path_of(places[:-1]), str(*places[-1:])))
+            problems += [Problem(each.message, path_of([*places, each.where or ""]) or None) for each in cause.problems]
+        return InputError(problems)
 
     def _message(self, details: ErrorDetails, section: str, key: str) -> str:
         kind, given = details["type"], show(details["input"])
@@ -144,8 +143,8 @@ class Form(Generic[Model]):
             return unknown_key(key, allowed, hint, f" in {section}" if section else self._inside)
         if kind == "string_type":
             return f"{given} is not text; write text, in quotes"
-        if kind == "model_type" and section in self._listed:
-            return f"{given} is not a section; write one with the keys {', '.join(self._listed[section])}"
+        if kind == "model_type" and (listed := self._keys.get(f"{section}{_EACH}")):
+            return f"{given} is not a section; write one with the keys {', '.join(listed)}"
         inner = path_of((section, key)) in self.sections
         return f"{given} is not a section; write {self._example(section, key)}" if inner else details["msg"]
 
@@ -156,7 +155,7 @@ class Form(Generic[Model]):
 
     def _fields(self, section: str) -> dict[str, FieldInfo]:
         """The fields of a section, or of `tiles[2]` in a list of sections."""
-        return self._keys[section] if section in self._keys else self._listed[section.rpartition("[")[0]]
+        return self._keys[section] if section in self._keys else self._keys[f"{section.rpartition('[')[0]}{_EACH}"]
 
 
 @dataclass_transform(frozen_default=True)
@@ -183,29 +182,23 @@ def _adapter_of(model: Any) -> TypeAdapter[Any]:
     return TypeAdapter(model)
 
 
+_EACH = "[]"
+"""How the path of what a list of sections has in each place ends."""
+
+
 def _by_section(model: Any, path: str) -> Iterator[tuple[str, dict[str, FieldInfo]]]:
-    """The fields of `model`, and of the sections inside it, by the path of each."""
+    """The fields of `model`, and of the sections inside it, by the path of each.
+
+    A section may be left out, or come in a list; a field that is read in a way of its own is none.
+    """
     keys = _fields(model)
     yield path, keys
     for key, info in keys.items():
-        if section := _section(info):
-            yield from _by_section(section, path_of((path, key)))
-
-
-def _section(info: FieldInfo) -> Any:
-    """The model of a section, also of one that may be left out; None of a field that is read in a way of its own."""
-    optional = isinstance(info.annotation, UnionType) and not info.metadata
-    choices = get_args(info.annotation) if optional else (info.annotation,)
-    return next(filter(_is_model, choices), None)
-
-
-def _by_list(sections: Mapping[str, dict[str, FieldInfo]]) -> Iterator[tuple[str, dict[str, FieldInfo]]]:
-    """The fields of each section of a list, by the list's path."""
-    for path, keys in sections.items():
-        for key, info in keys.items():
-            for inner in get_args(info.annotation):
-                if _is_model(inner):
-                    yield path_of((path, key)), _fields(inner)
+        inner = next(filter(_is_model, get_args(info.annotation)), None)
+        if _is_model(info.annotation) or (inner and isinstance(info.annotation, UnionType) and not info.metadata):
+            yield from _by_section(inner or info.annotation, path_of((path, key)))
+        elif inner:
+            yield path_of((path, key)) + _EACH, _fields(inner)
 
 
 def _fields(model: Any) -> dict[str, FieldInfo]:
@@ -301,16 +294,19 @@ def pair(most: int, least: int = 1, why_two: str = "") -> PlainValidator:
 
 @dataclass(frozen=True)
 class Quantity:
-    """An int counting `unit.base`, which YAML writes with its unit; at most `most` ("16 GiB")."""
+    """An int counting `unit.base`, which YAML writes with its unit; at most `most` ("16 GiB"). A tuple of them is a
+    list in YAML, each with its unit.
+    """
 
     unit: QuantityKind
     most: str
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        written = core_schema.plain_serializer_function_ser_schema(self.unit.format)
-        return core_schema.with_info_plain_validator_function(self.amount, serialization=written)
+        read, shown = (self._amounts, self._texts) if get_origin(source) is tuple else (self._amount, self.unit.format)
+        written = core_schema.plain_serializer_function_ser_schema(shown)
+        return core_schema.with_info_plain_validator_function(read, serialization=written)
 
-    def amount(self, value: object, info: ValidationInfo) -> int:
+    def _amount(self, value: object, info: ValidationInfo) -> int:
         """Whole number of base units. Raises InputError."""
         most = self.unit.parse(self.most)
         in_yaml = isinstance(value, str) or info.context is FROM_YAML
@@ -319,22 +315,13 @@ class Quantity:
             raise InputError(f"{show(value)} is too large; write at most {self.most}")
         return amount
 
-
-@dataclass(frozen=True)
-class Quantities:
-    """A tuple of ints counting `unit.base`, which YAML writes as a list, each with its unit; at most `most` each."""
-
-    unit: QuantityKind
-    most: str
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        written = core_schema.plain_serializer_function_ser_schema(lambda held: [*map(self.unit.format, held)])
-        return core_schema.with_info_plain_validator_function(self._read, serialization=written)
-
-    def _read(self, value: object, info: ValidationInfo) -> tuple[int, ...]:
+    def _amounts(self, value: object, info: ValidationInfo) -> tuple[int, ...]:
         if not isinstance(value, list | tuple) or not value:
             raise InputError(f"{show(value)} is no list; write e.g. [{self.unit.example}, {self.unit.example}]")
-        return tuple(Quantity(self.unit, self.most).amount(each, info) for each in value)
+        return tuple(self._amount(each, info) for each in value)
+
+    def _texts(self, held: Iterable[int]) -> list[str]:
+        return [*map(self.unit.format, held)]
 
 
 @dataclass(frozen=True)
@@ -358,32 +345,26 @@ class Name:
         return core_schema.no_info_plain_validator_function(name_text)
 
 
-class Truth:
-    """A truth value, true or false."""
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(self._read)
-
-    def _read(self, value: object) -> bool:
-        if not isinstance(value, bool):
-            raise InputError(f"{show(value)} is neither true nor false; write one of them")
-        return value
+def _truth(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise InputError(f"{show(value)} is neither true nor false; write one of them")
+    return value
 
 
-class Real:
-    """A finite number, which YAML may also take for text: 1e-3."""
+def _real(value: object) -> float:
+    try:
+        number = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else nan
+    except ValueError:
+        number = nan
+    if not isfinite(number):
+        raise InputError(f"{show(value)} is not a number; write one such as 0.1")
+    return number
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(self._read)
 
-    def _read(self, value: object) -> float:
-        try:
-            number = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else nan
-        except ValueError:
-            number = nan
-        if not isfinite(number):
-            raise InputError(f"{show(value)} is not a number; write one such as 0.1")
-        return number
+Truth = partial(PlainValidator, _truth)
+"""A truth value, true or false."""
+Real = partial(PlainValidator, _real)
+"""A finite number, which YAML may also take for text: 1e-3."""
 
 
 @dataclass(frozen=True)

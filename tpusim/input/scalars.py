@@ -50,22 +50,15 @@ def rational_number(value: object, most: int, least: Fraction | int = 0) -> Frac
     """`value` if it is a number in [least, most]; a float is what its digits say. Raises InputError."""
     such_as = "13.4" if most > 13 else "0.75"
     allowed = f"a number, {plain_number(Fraction(least))} to {most}, such as {such_as} or 3/4"
-    number = _fraction(value)
+    whole, text = integer(value), str(value) if isinstance(value, float) else value
+    number = value if isinstance(value, Fraction) else None if whole is None else Fraction(whole)
+    if number is None and isinstance(text, str) and RATIONAL.fullmatch(text):
+        number = Fraction(text)
     if number is None:
         raise InputError(f"{show(value)} is not a number; write {allowed}")
     if not least <= number <= most:
         raise InputError(f"{show(value)} is out of range; write {allowed}")
     return number
-
-
-def _fraction(value: object) -> Fraction | None:
-    """A number or its text, exactly; None for all else."""
-    if isinstance(value, Fraction):
-        return value
-    if (whole := integer(value)) is not None:
-        return Fraction(whole)
-    text = str(value) if isinstance(value, float) else value
-    return Fraction(text) if isinstance(text, str) and RATIONAL.fullmatch(text) else None
 
 
 def plain_number(number: Fraction) -> int | float | str:
@@ -144,21 +137,18 @@ def worked_out(value: object, names: Mapping[str, int]) -> object:
     if FLOAT.fullmatch(value.strip()) or not _SUM.fullmatch(value):
         return value
     try:
-        return _number(_parsed(value), names)
+        if _ODD_NUMBER.search(value):
+            raise InputError(_NO_SUM)
+        try:
+            tree = ast.parse(value.strip(), mode="eval").body
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            raise InputError(_NO_SUM) from None
+        return _number(tree, names)
     except ZeroDivisionError:
         raise InputError(f"{show(value)} divides by zero") from None
     except InputError as error:
         allowed = f"whole numbers, {', '.join(names)}, + - * // and parentheses"
         raise InputError(f"{show(value)}: {error}; write {allowed}, e.g. {next(iter(names))}*197") from None
-
-
-def _parsed(text: str) -> ast.expr:
-    if _ODD_NUMBER.search(text):
-        raise InputError(_NO_SUM)
-    try:
-        return ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise InputError(_NO_SUM) from None
 
 
 def _number(node: ast.expr, names: Mapping[str, int]) -> int:

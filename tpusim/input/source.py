@@ -83,7 +83,10 @@ def open_document(name_or_path: str | Path, folder: str) -> Document:
     if name == "-":
         document = parse_document(*given_text(name))
     else:
-        _refuse_suffix(name, folder)
+        if (suffix := Path(name).suffix.lower()) in _SUFFIXES:
+            # Another tool's file, or a list of requests and no DRAM.
+            trace = (suffix, folder) == (".csv", "configs/dram")
+            raise InputError(Problem(_TRACE if trace else _SUFFIXES[suffix], name))
         if not os.path.exists(name):
             where = name[:200] if name and name.isprintable() else show(name)
             raise InputError(Problem(_unknown(name, folder), where))
@@ -107,9 +110,12 @@ def with_neighbours(document: Document, files: Mapping[str, str]) -> Document:
 
 def given_text(path: str | Path, most: int = MAX_BYTES) -> tuple[str, str]:
     """The text of a file, or of standard input for "-", and what messages call it. Raises InputError."""
-    if str(path) == "-":
-        return _decode(_standard_input(most), "<stdin>", most), "<stdin>"
-    return read_text(Path(path), most), str(path)
+    if str(path) != "-":
+        return read_text(Path(path), most), str(path)
+    if sys.stdin is None:
+        raise InputError("standard input is closed; give a file or a shipped name instead of -")
+    data: str | bytes = getattr(sys.stdin, "buffer", sys.stdin).read(most + 1)
+    return _decode(data.encode() if isinstance(data, str) else data, "<stdin>", most), "<stdin>"
 
 
 def read_text(path: Path, most: int = MAX_BYTES) -> str:
@@ -129,13 +135,6 @@ def read_bytes(path: Path, most: int) -> bytes:
     except OSError as error:
         reason = f"cannot be read ({error.strerror}); check the file and its permissions"
         raise InputError(Problem(reason, str(path))) from None
-
-
-def _standard_input(most: int) -> bytes:
-    if sys.stdin is None:
-        raise InputError("standard input is closed; give a file or a shipped name instead of -")
-    data: str | bytes = getattr(sys.stdin, "buffer", sys.stdin).read(most + 1)
-    return data.encode() if isinstance(data, str) else data
 
 
 def _decode(data: bytes, label: str, most: int) -> str:
@@ -180,12 +179,6 @@ def write_arrays(path: Path, arrays: Arrays) -> None:
                 np.lib.format.write_array(file, np.asarray(each), allow_pickle=False)
 
 
-def _refuse_suffix(name: str, folder: str) -> None:
-    """Raise InputError where the suffix says that a file is another tool's, or a list of requests and no DRAM."""
-    if (suffix := Path(name).suffix.lower()) in _SUFFIXES:
-        raise InputError(Problem(_TRACE if (suffix, folder) == (".csv", "configs/dram") else _SUFFIXES[suffix], name))
-
-
 def _refuse_kind(data: Mapping[str, Any], label: str, folder: str) -> None:
     """Raise InputError where the keys of a file say that it belongs into another folder, or is a result."""
     _, own, _ = _KINDS[folder]
@@ -203,18 +196,14 @@ def _unknown(name: str, folder: str) -> str:
     kind, known = _KINDS[folder][0].split()[-1], shipped(folder)
     is_path = "/" in name or name.endswith((".yaml", ".yml"))
     missing = "no such file" if is_path else f"no shipped {kind} and no file of that name"
-    near = _near(Path(name).stem, [*known])
+    folded = Path(name).stem.casefold()
+    # The name itself, if it is known, or at most three that begin with it or are spelt alike.
+    begin = [each for each in known if folded and each.startswith(folded)]
+    near = [folded] if folded in known else begin[:3] or get_close_matches(folded, known, 3, 0.7)
     uses = ((what, use) for at, (what, _, use) in _KINDS.items() if name in shipped(at))
     elsewhere = next((f"{name} is {what}: {use.format(name)}" for what, use in uses), "")
     hint = f"; did you mean {' or '.join(near)}?" if near else ";"
     return f"{missing}{hint} shipped: {', '.join(known) or 'none'}; {elsewhere or _own(folder, known)}"
-
-
-def _near(name: str, known: list[str]) -> list[str]:
-    """The name itself, if it is known, or at most three that begin with it or are spelt alike."""
-    folded = name.casefold()
-    begin = [each for each in known if folded and each.startswith(folded)]
-    return [folded] if folded in known else begin[:3] or get_close_matches(folded, known, 3, 0.7)
 
 
 def _own(folder: str, known: Mapping[str, Path]) -> str:

@@ -9,9 +9,8 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Values = NDArray[Any]
+from tpusim.numerics.element_types import Values
 
 IMAGES = 3
 """The axis of a layer's tensor along which images stand; of a filter, that of the channels of a group."""
@@ -89,7 +88,7 @@ class NodeViews:
 
 
 UNSEEN = NodeViews({}, TensorView(()))
-"""Of a node that no layers compute, or that they compute of other values."""
+"""The views of a node that no layers compute, or that they compute of other values."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +114,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Given:
+class GivenInput:
     """What is given from outside: its type and its shape."""
 
     dtype: np.dtype[Any]
@@ -137,7 +136,7 @@ class Graph:
     """
 
     label: str
-    inputs: Mapping[str, Given]
+    inputs: Mapping[str, GivenInput]
     outputs: Mapping[str, np.dtype[Any] | None]
     nodes: tuple[Node, ...]
     constants: Mapping[str, Values]

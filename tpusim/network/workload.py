@@ -293,7 +293,7 @@ class Workload:
 
     @property
     def never_timed(self) -> Counts:
-        """What of `not_timed` is no layer, whatever is asked for."""
+        """The part of `not_timed` that is no layer, whatever is asked for."""
         return tuple(each for each in self.not_timed if each[0] not in OPS)
 
     def with_layers(self, keep: Callable[[Op], bool]) -> Self:

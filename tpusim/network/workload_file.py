@@ -15,11 +15,21 @@ from tpusim.input.document import Document
 from tpusim.input.form import NAMES, Form, Name, names_of, validated
 from tpusim.input.scalars import path_of, show, whole_number
 from tpusim.input.source import open_document
-from tpusim.network.entries import EXAMPLE, LOWERING, MOST_LAYERS, Read, count_of, numbered, read_layers
-from tpusim.network.formats import is_foreign, read
-from tpusim.network.formats.asked import NOTHING, ModelOptions, check_ops
+from tpusim.network.entries import (
+    EXAMPLE,
+    INPUTS,
+    LOWERING,
+    MOST_LAYERS,
+    Read,
+    Wiring,
+    count_of,
+    inputs_of,
+    is_graph,
+    numbered,
+    read_layers,
+)
+from tpusim.network.formats import NOTHING, ModelOptions, check_ops, is_foreign, read
 from tpusim.network.ops.op import Op
-from tpusim.network.wiring import INPUTS, Wiring, inputs_of, is_graph
 from tpusim.network.workload import (
     INPUT,
     MOST_IMAGES,
@@ -185,11 +195,6 @@ def _entries(entries: object) -> object:
 # ---- the file
 
 
-def _known_ops(ops: str) -> str:
-    check_ops(ops)
-    return ops
-
-
 @validated
 class _File:
     """A workload as its file has it, which says nothing of the batch."""
@@ -201,7 +206,7 @@ class _File:
     not_known: Annotated[Counts, PlainValidator(counts_of)] = ()
     sizes: Annotated[Sizes, PlainValidator(read_sizes)] = ()
     inputs: Annotated[tuple[str, ...], PlainValidator(inputs_of)] = (INPUT,)
-    ops: Annotated[str, AfterValidator(_known_ops)] = "all"
+    ops: Annotated[str, AfterValidator(check_ops)] = "all"
 
     def __post_init__(self) -> None:
         if not any(each.layers for each in self.layers):
@@ -224,14 +229,13 @@ def yaml_of(document: Document) -> str:
     data, keys = document.data, ("name", "source", "inputs", "not_timed", "not_known")
     lines = [f"# {note}" for note in document.notes]
     lines += [_flow({key: data[key]})[1:-1] for key in keys if data.get(key)]
-    lines += ["layers:", *(f"  - {_flow(_short(entry))}" for entry in data["layers"])]
+    lines.append("layers:")
+    for entry in data["layers"]:
+        # Without what is so by default, and with one number for several that are the same.
+        alike = {key: _one(value) if key in _PLAIN else value for key, value in entry.items()}
+        short = {key: value for key, value in alike.items() if key not in _PLAIN or value != _one(_PLAIN[key])}
+        lines.append(f"  - {_flow(short)}")
     return "".join(f"{line}\n" for line in lines)
-
-
-def _short(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what is so by default, and with one number for several that are the same."""
-    alike = {key: _one(value) if key in _PLAIN else value for key, value in entry.items()}
-    return {key: value for key, value in alike.items() if key not in _PLAIN or value != _one(_PLAIN[key])}
 
 
 def _one(value: object) -> object:

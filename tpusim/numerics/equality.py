@@ -15,12 +15,11 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from tpusim.numerics.element_types import Values
 from tpusim.result.records import Mismatch
 
-Values: TypeAlias = NDArray[Any]
-Tensor: TypeAlias = NDArray[np.float32]
-Index: TypeAlias = tuple[int, ...]
-ElementName: TypeAlias = Callable[[Index], tuple[tuple[str, ...], Index]]
+_At: TypeAlias = tuple[int, ...]
+ElementName: TypeAlias = Callable[[_At], tuple[tuple[str, ...], _At]]
 """From an index in the tensor to the axes and index by which its user knows the element."""
 
 SINGLE, DOUBLE = 2.0**-24, 2.0**-53
@@ -97,7 +96,7 @@ class Verdict:
         return replace(self, first=first, intermediates_checked=checked, intermediates_mismatched=mismatched)
 
 
-def agreement(actual: Tensor, expected: Values) -> tuple[NDArray[np.bool_], float | None]:
+def agreement(actual: NDArray[np.float32], expected: Values) -> tuple[NDArray[np.bool_], float | None]:
     """Which elements are as expected, and the largest error of these over its bound; None where none has a bound.
 
     `expected` are numbers, to be equal, or BOUNDED ones. NaN (an output never written) agrees with nothing.
@@ -118,7 +117,7 @@ def larger(one: float | None, other: float | None) -> float | None:
     return max((each for each in (one, other) if each is not None), default=None)
 
 
-def difference(at: Index, actual: float, expected: Any, element_name: ElementName, tensor: str = "ofmap") -> Mismatch:
+def difference(at: _At, actual: float, expected: Any, element_name: ElementName, tensor: str = "ofmap") -> Mismatch:
     """What is wrong with the element at `at`; NaN says that it was never written."""
     axes, index = element_name(at)
     value, bound = expected.item() if expected.dtype == BOUNDED else (expected.item(), 0.0)

@@ -21,7 +21,7 @@ from tpusim.network.ops import POINTWISE
 from tpusim.network.ops.op import OFMAP, Index, Op
 
 Box: TypeAlias = tuple[range, range, range, range]
-"""Neighbouring channels, rows, columns and images of an ofmap; of some ops every so many rows and columns."""
+"""Neighbouring channels, rows, columns and images of an ofmap; with a step by rows and columns for ops of STRIDED."""
 Operand: TypeAlias = NDArray[Any]
 Operands: TypeAlias = Mapping[str, Operand]
 """What a layer reads, by the names of its tensors."""

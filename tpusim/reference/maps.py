@@ -10,7 +10,7 @@ import numpy as np
 from tpusim.reference import Box, Operand, Operands, Tensor, number_of
 
 if TYPE_CHECKING:
-    from tpusim.network.ops.moves import ChannelShuffle, Move, Pad, Slice, Transpose, Upsample
+    from tpusim.network.ops.moves import Move
     from tpusim.network.ops.pool2d import Pool2d
 
 
@@ -19,10 +19,8 @@ def pool2d(layer: Pool2d, operands: Operands, box: Box) -> Tensor:
     ifmap, (channels, rows, cols, images) = operands["ifmap"], box
     largest = layer.kind == "max"
     outputs = np.full([len(part) for part in box], -np.inf if largest else 0, number_of(ifmap))
-    part, joined = (
-        ifmap[channels.start : channels.stop, :, :, images.start : images.stop],
-        np.maximum if largest else np.add,
-    )
+    part = ifmap[channels.start : channels.stop, :, :, images.start : images.stop]
+    joined: Any = np.maximum if largest else np.add
     for i, j in np.ndindex(*layer.kernel):
         (to_rows, from_rows), (to_cols, from_cols) = _brought(layer, 0, i, rows), _brought(layer, 1, j, cols)
         place = outputs[:, to_rows, to_cols]
@@ -78,32 +76,15 @@ def move(layer: Move, operands: Operands, box: Box) -> Tensor:
     return made[tuple(slice(part.start, part.stop) for part in box)].astype(number_of(ifmap))
 
 
-def _transpose(layer: Transpose, ifmap: Operand) -> Operand:
-    return np.transpose(ifmap, [_AXES[axis] for axis in layer.order])
-
-
-def _channel_shuffle(layer: ChannelShuffle, ifmap: Operand) -> Operand:
-    grouped = ifmap.reshape(layer.groups, -1, *ifmap.shape[1:])
-    return grouped.swapaxes(0, 1).reshape(ifmap.shape)
-
-
-def _slice(layer: Slice, ifmap: Operand) -> Operand:
-    along = [slice(None)] * ifmap.ndim
-    along[_AXES[layer.axis]] = slice(layer.start, layer.stop, layer.step)
-    return ifmap[tuple(along)]
-
-
-def _pad(layer: Pad, ifmap: Operand) -> Operand:
-    top, left, bottom, right = layer.sides
-    return np.pad(ifmap, ((0, 0), (top, bottom), (left, right), (0, 0)))
-
-
-def _upsample(layer: Upsample, ifmap: Operand) -> Operand:
-    rows, cols = layer.scale
-    return ifmap.repeat(rows, axis=1).repeat(cols, axis=2)
-
-
 _MOVES: dict[str, Callable[[Any, Operand], Operand]] = {
-    "transpose": _transpose, "channel_shuffle": _channel_shuffle, "slice": _slice, "pad": _pad, "upsample": _upsample,
-}  # fmt: skip
+    "transpose": lambda layer, ifmap: np.transpose(ifmap, [_AXES[axis] for axis in layer.order]),
+    "channel_shuffle": lambda layer, ifmap: (
+        ifmap.reshape(layer.groups, -1, *ifmap.shape[1:]).swapaxes(0, 1).reshape(ifmap.shape)
+    ),
+    "slice": lambda layer, ifmap: ifmap[
+        tuple(slice(layer.start, layer.stop, layer.step) if axis == layer.axis else slice(None) for axis in _AXES)
+    ],
+    "pad": lambda layer, ifmap: np.pad(ifmap, ((0, 0), layer.sides[::2], layer.sides[1::2], (0, 0))),
+    "upsample": lambda layer, ifmap: ifmap.repeat(layer.scale[0], axis=1).repeat(layer.scale[1], axis=2),
+}
 """By the name of the op in files: the ofmap of an ifmap."""

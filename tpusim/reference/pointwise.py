@@ -47,12 +47,6 @@ def sigmoid(x: Doubles) -> Doubles:
     return np.asarray(np.where(x < 0, raised, 1) / (1 + raised))
 
 
-def _below(x: Doubles) -> Doubles:
-    """The share of the normal distribution below x."""
-    beyond = _ERFC(abs(x) / sqrt(2)) / 2 if x.size else x
-    return np.where(x < 0, beyond, 1 - beyond)
-
-
 def erf_of(x: Doubles) -> Doubles:
     """The error function."""
     return np.asarray(_ERF(x) if x.size else x)
@@ -66,7 +60,8 @@ def softplus(x: Doubles) -> Doubles:
 def gelu(x: Doubles, approximate: str) -> Doubles:
     """The element times the share of the normal distribution below it, or what is near that, by tanh."""
     if approximate == "none":
-        return np.asarray(x * _below(x))
+        beyond = _ERFC(abs(x) / sqrt(2)) / 2 if x.size else x
+        return np.asarray(x * np.where(x < 0, beyond, 1 - beyond))
     return x * sigmoid(2 * sqrt(2 / pi) * (x + 0.044715 * x**3))
 
 

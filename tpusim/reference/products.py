@@ -13,9 +13,7 @@ from numpy.typing import NDArray
 from tpusim.reference import Box, Operand, Operands, Oracle, Tensor, number_of
 
 if TYPE_CHECKING:
-    from tpusim.network.ops.array_op import ArrayOp, Conv2d, Gemm
-    from tpusim.network.ops.conv1d import Conv1d
-    from tpusim.network.ops.conv_transpose2d import ConvTranspose2d
+    from tpusim.network.ops.array_op import ArrayOp, Conv1d, Conv2d, ConvTranspose2d, Gemm
     from tpusim.network.ops.deform_conv2d import DeformConv2d, Offsets
     from tpusim.network.ops.op import Index
 
@@ -138,29 +136,22 @@ def conv_transpose2d(layer: ConvTranspose2d, operands: Operands, box: Box) -> Te
     channels, rows, cols, images = box
     outputs = np.zeros([len(part) for part in box], number_of(ifmap, filter_))
     size, into = layer.out_channels // layer.groups, layer.in_channels // layer.groups
+    downwards, across = (
+        [_landing(layer, axis, tap, wanted) for tap in range(layer.kernel[axis])]
+        for axis, wanted in enumerate((rows, cols))
+    )
     for group, own in _groups(size, channels):
         weights = filter_[own.start : own.stop].astype(outputs.dtype)
         source = ifmap[group * into : (group + 1) * into, ..., images.start : images.stop]
-        _scatter(layer, source, weights, (rows, cols), outputs[_within(own, channels)])
+        place = outputs[_within(own, channels)]
+        # Tap by tap, all elements of the ifmap that it brings into the box.
+        for i, (from_rows, to_rows) in enumerate(downwards):
+            for j, (from_cols, to_cols) in enumerate(across):
+                if len(from_rows) and len(from_cols):
+                    elements = source[:, from_rows[:, None], from_cols].astype(outputs.dtype)
+                    added = weights[:, i, j] @ elements.reshape(into, -1)
+                    place[:, to_rows[:, None], to_cols] += added.reshape(len(own), *elements.shape[1:])
     return outputs
-
-
-def _scatter(
-    layer: ConvTranspose2d, source: Operand, weights: Tensor, box: tuple[range, range], outputs: Tensor
-) -> None:
-    """Tap by tap, all elements of the ifmap that it brings into the box."""
-    height, width = layer.kernel
-    downwards = [_landing(layer, 0, tap, box[0]) for tap in range(height)]
-    across = [_landing(layer, 1, tap, box[1]) for tap in range(width)]
-    for i in range(height):
-        from_rows, to_rows = downwards[i]
-        for j in range(width):
-            from_cols, to_cols = across[j]
-            if len(from_rows) and len(from_cols):
-                elements = source[:, from_rows[:, None], from_cols].astype(outputs.dtype)
-                added = weights[:, i, j] @ elements.reshape(len(elements), -1)
-                shape = len(weights), len(from_rows), len(from_cols), elements.shape[-1]
-                outputs[:, to_rows[:, None], to_cols] += added.reshape(shape)
 
 
 def _landing(layer: ConvTranspose2d, axis: int, tap: int, wanted: range) -> tuple[_Places, _Places]:

@@ -19,7 +19,7 @@ from tpusim.network.ops.pool2d import Pool2d
 from tpusim.reference import Box, Operands, Tensor, compute, pointwise, products, rows
 
 _SAMPLING = 4
-"""Of what is interpolated between four elements, before the array multiplies it."""
+"""Roundings of what is interpolated between four elements, before the array multiplies it."""
 SHARES = 3
 """The number of shares of a sum, whose sizes add up to magnitudes that hardly any sum has less of: all shares would
 have to cancel at once.

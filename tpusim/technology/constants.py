@@ -17,7 +17,7 @@ from pydantic import model_validator
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.units import AREA, ENERGY, LENGTH, POWER, SIZE
-from tpusim.input.form import FROM_YAML, FileSection, Form, Name, Quantities, Quantity, whole, written
+from tpusim.input.form import FROM_YAML, FileSection, Form, Name, Quantity, whole, written
 from tpusim.input.scalars import show
 from tpusim.input.source import open_document, shipped
 
@@ -58,11 +58,11 @@ class Macro(FileSection):
     """SRAMs of one capacity, one for each width of a word: areas, energies of an access, leakage."""
 
     capacity_bytes: Annotated[int, Quantity(SIZE, "16 GiB"), written("256 KiB", "capacity")]
-    word_bytes: Annotated[tuple[int, ...], Quantities(SIZE, "64 KiB"), written("[4 B, 32 B]", "words")]
-    area_nm2: Annotated[tuple[int, ...], Quantities(AREA, "1 m2"), written("[0.8 mm2, 0.9 mm2]", "area")]
-    read_aj: Annotated[tuple[int, ...], Quantities(ENERGY, "1 J"), written("[26 pJ, 87 pJ]", "read")]
-    write_aj: Annotated[tuple[int, ...], Quantities(ENERGY, "1 J"), written("[18 pJ, 108 pJ]", "write")]
-    leakage_pw: Annotated[tuple[int, ...], Quantities(POWER, "1 kW"), written("[125 mW, 124 mW]", "leakage")]
+    word_bytes: Annotated[tuple[int, ...], Quantity(SIZE, "64 KiB"), written("[4 B, 32 B]", "words")]
+    area_nm2: Annotated[tuple[int, ...], Quantity(AREA, "1 m2"), written("[0.8 mm2, 0.9 mm2]", "area")]
+    read_aj: Annotated[tuple[int, ...], Quantity(ENERGY, "1 J"), written("[26 pJ, 87 pJ]", "read")]
+    write_aj: Annotated[tuple[int, ...], Quantity(ENERGY, "1 J"), written("[18 pJ, 108 pJ]", "write")]
+    leakage_pw: Annotated[tuple[int, ...], Quantity(POWER, "1 kW"), written("[125 mW, 124 mW]", "leakage")]
 
     def area(self, words: int, bits: int) -> float:
         """An SRAM of `words` of `bits` each, in proportion to the capacity.

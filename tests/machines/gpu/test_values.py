@@ -16,8 +16,7 @@ from tpusim.machines.gpu import datapath
 from tpusim.machines.gpu.description import Gpu
 from tpusim.machines.gpu.lowering import LOWERINGS
 from tpusim.machines.gpu.program import GpuProgram
-from tpusim.network.ops.array_op import Conv2d, Gemm
-from tpusim.network.ops.conv1d import Conv1d
+from tpusim.network.ops.array_op import Conv1d, Conv2d, Gemm
 from tpusim.network.ops.elementwise import Relu
 from tpusim.network.ops.op import Op
 

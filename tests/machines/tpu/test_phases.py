@@ -15,8 +15,7 @@ from tpusim.flow.lowerings import AUTO
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.lowering.registry import lowered, planned_of
 from tpusim.machines.tpu.program.transfers import Transfer
-from tpusim.network.ops.array_op import Conv2d
-from tpusim.network.ops.conv_transpose2d import ConvTranspose2d
+from tpusim.network.ops.array_op import Conv2d, ConvTranspose2d
 from tpusim.network.workload import Workload
 
 SMALL = machine(8, 8, word_elements=4)

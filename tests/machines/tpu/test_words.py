@@ -11,8 +11,7 @@ from tpusim import load_hardware
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, lowered
 from tpusim.machines.tpu.sections import BlockSizes
-from tpusim.network.ops.array_op import Gemm
-from tpusim.network.ops.conv_transpose2d import ConvTranspose2d
+from tpusim.network.ops.array_op import ConvTranspose2d, Gemm
 from tpusim.network.ops.op import Op
 from tpusim.network.ops.pool2d import Pool2d
 from tpusim.network.ops.rows import Softmax

@@ -10,8 +10,7 @@ from tpusim.base.files import probe, write
 from tpusim.base.words import counted
 from tpusim.cli.actions.inputs import tell_left_out
 from tpusim.cli.terminal import say
-from tpusim.network.formats import FORMATS, is_foreign
-from tpusim.network.formats.asked import ModelOptions
+from tpusim.network.formats import FORMATS, ModelOptions, is_foreign
 from tpusim.network.workload_file import images_of, open_workload, workload_of, yaml_of
 from tpusim.report.text import quantity
 from tpusim.result.vocabulary.figures import COUNTS

@@ -22,7 +22,7 @@ from tpusim.input.document import Document
 from tpusim.input.scalars import INTEGER, whole_number
 from tpusim.input.source import Arrays, read_arrays, write_arrays
 from tpusim.machines.family import Machine, family_of, load_hardware
-from tpusim.network.formats.asked import NOTHING, ModelOptions
+from tpusim.network.formats import NOTHING, ModelOptions
 from tpusim.network.workload import MOST_SIZE, Workload
 from tpusim.network.workload_file import images_of, open_workload, workload_of
 from tpusim.numerics.element_types import F32
@@ -30,7 +30,8 @@ from tpusim.result.vocabulary.runs import left_out
 
 if TYPE_CHECKING:
     from tpusim.flow.values import Journey
-    from tpusim.network.graph import Graph, Values
+    from tpusim.network.graph import Graph
+    from tpusim.numerics.element_types import Values
 
 
 def load(

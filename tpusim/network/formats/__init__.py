@@ -5,22 +5,65 @@ What a format reads becomes the same plain data that a workload's YAML has: nobo
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib import import_module
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
-from tpusim.base.errors import InputError, Problem
+from numpy.typing import NDArray
+
+from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.base.imports import need
 from tpusim.input.document import Document
-from tpusim.network.formats.asked import ModelOptions
 from tpusim.network.graph import Graph
+
+# ---- what a user says of a model beside its file
+
+OPS = ("all", "array")
+"""What may become layers."""
+
+
+def check_ops(ops: object) -> str:
+    """A word of OPS, as it is. Raises InputError for any other."""
+    if ops not in OPS:
+        hint = did_you_mean(str(ops), OPS) or ";"
+        says = "all, or array: convolutions and matrix products alone, others are named and take no time"
+        raise InputError(f"unknown ops {ops!r}{hint} there is {says}")
+    return str(ops)
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """Sizes of dimensions that a model leaves open, and whether ops that nobody here knows are left out of it.
+
+    `ops` is what becomes layers: all that can, or those of the array alone; None: what the file says, else all.
+    `arrays` are inputs of the network, by name: their sizes settle those that are open, what whole numbers among them
+    hold settles which branches are taken.
+    """
+
+    dims: Mapping[str, int] = field(default_factory=dict)
+    skip_unknown: bool = False
+    ops: str | None = None
+    arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.ops is not None:
+            check_ops(self.ops)
+
+
+NOTHING = ModelOptions()
+
+
+# ---- the formats
 
 FORMATS = {".csv": "scale_sim", ".onnx": "onnx_model"}
 """Modules by the suffix of what they read; imported when they are asked for, as some need a library."""
 NEEDS = {".onnx": ("an ONNX model", "onnx", "onnx")}
-"""What of them needs one: for whom, the library, and its module."""
+"""By suffix the library that a format needs: for whom, its name, and its module."""
 WITH_WEIGHTS = frozenset({".onnx"})
-"""Those that hold weights, so that values can go from layer to layer; their module has a `graph`."""
+"""Formats that hold weights, so that values can go from layer to layer; their module has a `read_graph`."""
 
 
 def is_foreign(name: str | Path) -> bool:
@@ -39,12 +82,53 @@ def read_graph(path: Path, asked: ModelOptions, images: int) -> Graph:
     if path.suffix.lower() not in WITH_WEIGHTS:
         says = f"holds no weights, so no values go from layer to layer; give a model: {', '.join(WITH_WEIGHTS)}"
         raise InputError(Problem(f"{says}, or leave --input and --save-outputs out", str(path)))
-    graph: Graph = _module(path, ".graph").read_graph(path, asked, images)
+    graph: Graph = _module(path).read_graph(path, asked, images)
     return graph
 
 
-def _module(path: Path, inside: str = "") -> Any:
+def _module(path: Path) -> Any:
     suffix = path.suffix.lower()
     if needed := NEEDS.get(suffix):
         need(*needed)
-    return import_module(f"{__name__}.{FORMATS[suffix]}{inside}")
+    return import_module(f"{__name__}.{FORMATS[suffix]}")
+
+
+# ---- names of layers, from files where they may be missing, odd, or the same
+
+_LONGEST = 180
+"""Characters; numbers may follow."""
+
+
+def printable(text: str) -> str:
+    """`text` in one line that a message, a comment or a name can hold."""
+    return "".join(sign if sign.isprintable() else "?" for sign in text)[:_LONGEST]
+
+
+class Names:
+    """Hands out names that differ, also from those that a layer's `count` makes of its own."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+        self._counted: set[str] = set()
+        self.changed: list[str] = []
+        """Names that could not be kept as they were."""
+
+    def take(self, wanted: str, counted: bool = False) -> str:
+        """`wanted`, or the same with a number, for a layer that comes once or, `counted`, as wanted_1, wanted_2, ..."""
+        base = printable(wanted).strip() or "layer"
+        name = next(each for each in chain([base], (f"{base}_{i}" for i in count(2))) if self._free(each, counted))
+        if name != wanted:
+            self.changed.append(name)
+        (self._counted if counted else self._taken).add(name)
+        return name
+
+    def _free(self, name: str, counted: bool) -> bool:
+        head, _, tail = name.rpartition("_")
+        if name in self._taken | self._counted or (tail.isdigit() and head in self._counted):
+            return False
+        return not (counted and any(_numbered(each, name) for each in self._taken))
+
+
+def _numbered(name: str, base: str) -> bool:
+    head, _, tail = name.rpartition("_")
+    return head == base and tail.isdigit()

@@ -7,21 +7,18 @@ name means that each channel is convolved by itself. Whatever of it bears on the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.words import counted
 from tpusim.input.document import Document
 from tpusim.input.scalars import INTEGER, whole_number
 from tpusim.input.source import read_text
-from tpusim.network.formats.asked import ModelOptions
-from tpusim.network.formats.names import Names, printable
+from tpusim.network.entries import Entry
+from tpusim.network.formats import ModelOptions, Names, printable
 from tpusim.network.ops.op import MOST_CHANNELS
-
-Entry = dict[str, Any]
 
 _SHOWN = 3
 _CONV = ("IFMAP Height", "IFMAP Width", "Filter Height", "Filter Width", "Channels", "Num Filter", "Strides")
@@ -44,21 +41,8 @@ class _Line(NamedTuple):
     cells: tuple[str, ...]
 
 
-@dataclass
-class _Noticed:
-    """Layers of which there is something to tell, by the key of the note."""
-
-    layers: dict[str, list[str]] = field(default_factory=lambda: {key: [] for key in _NOTES})
-
-    def add(self, key: str, layer: str) -> None:
-        self.layers[key].append(layer)
-
-    def sentences(self) -> Iterator[str]:
-        for key, names in self.layers.items():
-            if names:
-                more = ", ..." if len(names) > _SHOWN else ""
-                called = f"{counted(len(names), 'layer')} ({', '.join(names[:_SHOWN])}{more})"
-                yield _NOTES[key].format(called)
+_Noticed = dict[str, list[str]]
+"""Layers of which there is something to tell, by the key of the note."""
 
 
 class _Form(NamedTuple):
@@ -73,23 +57,37 @@ class _Form(NamedTuple):
 def read(path: Path, asked: ModelOptions) -> Document:
     """The layers of a topology, as a workload. Raises InputError with every line that is wrong."""
     label = str(path)
-    asked.no_dims(label, "a topology")
+    if asked.dims:
+        given = ", ".join(f"{name}={size}" for name, size in asked.dims.items())
+        raise InputError(Problem(f"--dim {given}: a topology leaves no dimension open; leave --dim out", label))
     header, *lines = [*_lines(read_text(path))] or [_Line(1, ())]
     form = _form_of(header, label)
-    noticed, names = _Noticed(), Names()
-    entries, problems = _entries(lines, form, noticed, names, label)
+    noticed, names = _Noticed({key: [] for key in _NOTES}), Names()
+    entries: list[tuple[int, Entry]] = []
+    problems: list[Problem] = []
+    for line in lines:
+        try:
+            sizes, unread = _sizes(line, form.columns, label), line.cells[len(form.columns) + 1 :]
+            entries.append((line.number, form.entry(names.take(line.cells[0]), sizes, unread, noticed)))
+        except InputError as error:
+            problems += error.problems
     if problems:
         raise InputError(problems)
     if not entries:
         raise InputError(Problem(f"no layers; write a line for each below the header {_HEADERS}", label))
-    noticed.layers["renamed"] = names.changed
+    noticed["renamed"] = names.changed
+    notes = [form.note]
+    for key, layers in noticed.items():
+        if layers:
+            more = ", ..." if len(layers) > _SHOWN else ""
+            notes.append(_NOTES[key].format(f"{counted(len(layers), 'layer')} ({', '.join(layers[:_SHOWN])}{more})"))
     data = {
         "name": printable(path.stem) or "topology",
         "source": f"{printable(path.name)}, a topology of SCALE-Sim, of {form.what}",
         "layers": [entry for _, entry in entries],
     }
     places = {f"layers[{index}]": number for index, (number, _) in enumerate(entries)}
-    return Document(label, data, {"": 1, **places}, notes=(form.note, *noticed.sentences()))
+    return Document(label, data, {"": 1, **places}, notes=tuple(notes))
 
 
 def _lines(text: str) -> Iterator[_Line]:
@@ -121,22 +119,6 @@ def _wrong(line: _Line, message: str, label: str) -> InputError:
     return InputError(Problem(message, f"{label}:{line.number}", line.number))
 
 
-def _entries(
-    lines: Iterable[_Line], form: _Form, noticed: _Noticed, names: Names, label: str
-) -> tuple[list[tuple[int, Entry]], list[Problem]]:
-    """What each line says, with its number, and what is wrong with others."""
-    entries: list[tuple[int, Entry]] = []
-    problems: list[Problem] = []
-    for line in lines:
-        try:
-            sizes = _sizes(line, form.columns, label)
-            more = line.cells[len(form.columns) + 1 :]
-            entries.append((line.number, form.entry(names.take(line.cells[0]), sizes, more, noticed)))
-        except InputError as error:
-            problems += error.problems
-    return entries, problems
-
-
 def _sizes(line: _Line, columns: Sequence[str], label: str) -> list[int]:
     if len(line.cells) <= len(columns):
         found = f"{counted(len(line.cells), 'value')} of {len(columns) + 1}"
@@ -165,18 +147,18 @@ def _conv(name: str, sizes: Sequence[int], more: Sequence[str], noticed: _Notice
     across = int(more[0]) if more and INTEGER.fullmatch(more[0]) and int(more[0]) > 0 else None
     _unread(name, more[1:] if across else more, noticed)
     if (channels, rows, cols) == (1, 1, width) and width > 1:
-        noticed.add("product", name)
+        noticed["product"].append(name)
         positions = -(-height // stride)
         return {"name": name, "op": "gemm", "m": f"batch*{positions}", "n": filters, "k": width}
     groups = channels if "DP" in name else 1
     if groups > 1:
-        noticed.add("by_channel", name)
+        noticed["by_channel"].append(name)
     elif any(word in name.casefold() for word in ("dw", "depthwise", "pool")):
-        noticed.add("plain", name)
+        noticed["plain"].append(name)
     strides = stride, across or stride
     missing = _missing(height, rows, strides[0]), _missing(width, cols, strides[1])
     if any(missing):
-        noticed.add("rounded", name)
+        noticed["rounded"].append(name)
     maps = {"in_channels": channels, "in_height": height, "in_width": width, "out_channels": groups * filters}
     steps = {"kernel": [rows, cols], "stride": [*strides], "padding": [0, 0, *missing], "groups": groups}
     return {"name": name, "op": "conv2d", **maps, **steps}
@@ -191,9 +173,9 @@ def _unread(name: str, more: Sequence[str], noticed: _Noticed) -> None:
     """Tell of what stands behind the sizes: a ratio such as 2:4 is the sparsity."""
     ratios = [cell for cell in more if ":" in cell]
     if any(cell not in ("1:1", "") for cell in ratios):
-        noticed.add("dense", name)
+        noticed["dense"].append(name)
     if any(cell and cell not in ratios for cell in more):
-        noticed.add("unread", name)
+        noticed["unread"].append(name)
 
 
 _EACH = "a topology is of one image, whose maps hold their padding already; each convolution is run for --batch images"

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 POINTWISE = (*ROWS, "scale_shift", "leaky_relu", "clip", "power", "hard_sigmoid", "hard_swish", "gelu")
 """Ops that make each element of a map of one at the same place."""
 _MODULES = {
-    "conv2d": "array_op",
-    **{name: name for name in ("conv1d", "conv_transpose2d", "deform_conv2d")},
+    **dict.fromkeys(("conv2d", "conv1d", "conv_transpose2d"), "array_op"),
+    "deform_conv2d": "deform_conv2d",
     "gemm": "array_op",
     "pool2d": "pool2d",
     **dict.fromkeys(POINTWISE, "elementwise"),

@@ -1,28 +1,34 @@
-"""Ops that a systolic array does: they multiply maps by a filter. Convolutions, and the matrix product."""
+"""Ops that a systolic array does: they multiply maps by a filter. Convolutions over one axis and two, transposed ones,
+and the matrix product.
+"""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from math import prod
-from typing import Annotated, ClassVar, Literal, NamedTuple, Self
+from typing import Annotated, ClassVar, Literal, NamedTuple, Self, TypeAlias
 
-from tpusim.base.errors import InputError, Problem
+from tpusim.base.errors import InputError, Problem, UnsuitableError
 from tpusim.base.words import counted
-from tpusim.input.form import Name, validated
+from tpusim.input.form import Name, pair, validated
 from tpusim.network.ops.op import (
+    MOST_SIDE,
     Channels,
     Ends,
     Index,
     KernelAxis,
     KernelPadding,
     Op,
+    Same,
     Shape,
     Sides,
     Size,
     Steps,
     kernel_axes,
+    padding,
+    short,
     steps_text,
 )
 
@@ -85,6 +91,19 @@ class GroupedOp(ArrayOp):
     out_channels: int
     groups: int
 
+    def __post_init__(self) -> None:
+        problems: list[Problem] = []
+        for key, size in (("in_channels", self.in_channels), ("out_channels", self.out_channels)):
+            if size % self.groups:
+                sizes = f"groups {self.groups} does not divide {key} {size}"
+                problems.append(Problem(f"{sizes}; choose a divisor of both channel counts", "groups"))
+        if problems := [*problems, *self.size_problems()]:
+            raise InputError(problems)
+
+    @abstractmethod
+    def size_problems(self) -> Iterable[Problem]:
+        """What is wrong with its sizes, but for the groups."""
+
     @property
     def folded(self) -> tuple[str, str]:
         into, out = self.in_channels // self.groups, self.out_channels // self.groups
@@ -102,23 +121,21 @@ class GroupedOp(ArrayOp):
         """Input channels that fill `rows` in each group."""
         return self.groups * rows
 
-    def _group_problems(self) -> Iterator[Problem]:
-        for key in ("in_channels", "out_channels"):
-            if getattr(self, key) % self.groups:
-                sizes = f"groups {self.groups} does not divide {key} {getattr(self, key)}"
-                yield Problem(f"{sizes}; choose a divisor of both channel counts", "groups")
 
-
+@validated
 class PlanarOp(GroupedOp):
     """Such an op whose kernel moves over rows and columns; pairs are (height, width)."""
 
-    __slots__ = ()
-
     sized_by: ClassVar[Mapping[str, int]] = {"in_channels": 0, "in_height": 1, "in_width": 2}
 
-    in_height: int
-    in_width: int
-    kernel: Sides
+    name: Annotated[str, Name()]
+    in_channels: Channels
+    in_height: Size
+    in_width: Size
+    out_channels: Channels
+    kernel: Steps
+    stride: Steps = (1, 1)
+    padding: KernelPadding = (0, 0)
 
     @property
     @abstractmethod
@@ -145,7 +162,32 @@ class PlanarOp(GroupedOp):
 
 
 @validated
-class Conv2d(PlanarOp):
+class SteppedOp(PlanarOp):
+    """Such an op whose kernel steps over the rows and columns of the ifmap: an output for each of its positions."""
+
+    dilation: Steps = (1, 1)
+    groups: Channels = 1
+
+    @property
+    def axes(self) -> tuple[KernelAxis, KernelAxis]:
+        """Height and width."""
+        return kernel_axes((self.in_height, self.in_width), self.kernel, self.stride, self.dilation, self.padding)
+
+    @property
+    def out_height(self) -> int:
+        return self.axes[0].outputs
+
+    @property
+    def out_width(self) -> int:
+        return self.axes[1].outputs
+
+    def size_problems(self) -> Iterator[Problem]:
+        for axis in self.axes:
+            yield from axis.problems()
+
+
+@validated
+class Conv2d(SteppedOp):
     """A 2-D convolution of images of in_channels x in_height x in_width elements; pairs are (height, width).
 
     Padding may be (top, left, bottom, right) too, or "same" or "same_lower": an output for each step of the stride.
@@ -157,40 +199,11 @@ class Conv2d(PlanarOp):
         "rows x columns x channels > output channels, kernel, /stride, d dilation, p padding if uneven, g groups"
     )
 
-    name: Annotated[str, Name()]
-    in_channels: Channels
-    in_height: Size
-    in_width: Size
-    out_channels: Channels
-    kernel: Steps
-    stride: Steps = (1, 1)
-    padding: KernelPadding = (0, 0)
-    dilation: Steps = (1, 1)
-    groups: Channels = 1
-
-    def __post_init__(self) -> None:
-        problems = [*self._group_problems(), *(each for axis in self.axes for each in axis.problems())]
-        if problems:
-            raise InputError(problems)
-
-    @property
-    def axes(self) -> tuple[KernelAxis, KernelAxis]:
-        """Height and width."""
-        return kernel_axes((self.in_height, self.in_width), self.kernel, self.stride, self.dilation, self.padding)
-
     @property
     def pads(self) -> tuple[Ends, Ends]:
         """The padding before and after the rows, and the columns, in elements."""
         rows, cols = self.axes
         return rows.ends, cols.ends
-
-    @property
-    def out_height(self) -> int:
-        return self.axes[0].outputs
-
-    @property
-    def out_width(self) -> int:
-        return self.axes[1].outputs
 
     @property
     def shape_key(self) -> Hashable:
@@ -221,6 +234,141 @@ class Conv2d(PlanarOp):
     def convolution(self, batch: int) -> tuple[Conv2d, int]:
         """Itself, over the images of the batch."""
         return self, batch
+
+
+_Ends: TypeAlias = Annotated[Ends | Same, padding((2,), "a whole number, [before, after]")]
+
+
+@validated
+class Conv1d(GroupedOp):
+    """A 1-D convolution of sequences of in_channels x in_length elements.
+
+    Padding is (before, after), in Python also one number for both, "same" or "same_lower". Raises InputError, whose
+    problems say which field, when no such convolution exists.
+    """
+
+    op: ClassVar[str] = "conv1d"
+    grammar: ClassVar[str] = "length x channels > output channels, kernel, /stride, d dilation, p padding, g groups"
+    sized_by: ClassVar[Mapping[str, int]] = {"in_channels": 0, "in_length": 2}
+
+    name: Annotated[str, Name()]
+    in_channels: Channels
+    in_length: Size
+    out_channels: Channels
+    kernel: Size
+    stride: Size = 1
+    padding: _Ends = (0, 0)
+    dilation: Size = 1
+    groups: Channels = 1
+
+    def size_problems(self) -> Iterator[Problem]:
+        return self.axis.problems()
+
+    @property
+    def axis(self) -> KernelAxis:
+        """Its length."""
+        return KernelAxis("length", self.in_length, self.kernel, self.stride, self.dilation, self.padding)
+
+    @property
+    def out_length(self) -> int:
+        """Elements of a channel of the ofmap."""
+        return self.axis.outputs
+
+    @property
+    def shape_key(self) -> Hashable:
+        """Equal for layers that differ in their names, or in how the same padding is written."""
+        return self.op, self._plane.shape_key
+
+    @property
+    def text(self) -> str:
+        """ "1500x384>512 3/2" is length x channels > channels, kernel / stride; p is before x after, where uneven."""
+        (before, after), text = self.axis.ends, f"{self.in_length}x{self.in_channels}>{self.out_channels} {self.kernel}"
+        text += f"/{self.stride}" if self.stride > 1 else ""
+        text += f" d{self.dilation}" if self.dilation > 1 else ""
+        text += f" p{before}x{after}" if before != after else ""
+        return text + (f" g{self.groups}" if self.groups > 1 else "")
+
+    def tensors(self, batch: int) -> Tensors:
+        return self._plane.tensors(batch)
+
+    def convolution(self, batch: int) -> tuple[Conv2d, int]:
+        """A 2-D convolution over maps of one row."""
+        return self._plane, batch
+
+    def element_name(self, index: Index) -> tuple[tuple[str, ...], Index]:
+        """Without the row, of which there is one."""
+        channel, _, position, image = index
+        return ("channel", "position", "image"), (channel, position, image)
+
+    @property
+    def _plane(self) -> Conv2d:
+        sizes = self.in_channels, 1, self.in_length, self.out_channels
+        (before, after), steps = self.axis.ends, ((1, self.kernel), (1, self.stride))
+        return Conv2d(self.name, *sizes, *steps, (0, before, 0, after), (1, self.dilation), self.groups)
+
+
+_Cropped: TypeAlias = Annotated[Sides, pair(MOST_SIDE, 0, "; as much is cut off on opposite sides")]
+_Added: TypeAlias = Annotated[Sides, pair(MOST_SIDE, 0, "; rows and columns added at the far ends")]
+
+
+@validated
+class ConvTranspose2d(PlanarOp):
+    """A transposed 2-D convolution, every field as PyTorch has it; pairs are (height, width).
+
+    Each element of the ifmap, times each tap of the filter, is added to an output: that of row
+    `row * stride - padding + tap_row * dilation`, the same by columns. What falls outside the ofmap is dropped. The
+    filter's axes stand as in a convolution; PyTorch has [in_channel, out_channel of the group, ...].
+
+    Raises InputError, whose problems say which field, when no such op exists.
+    """
+
+    op: ClassVar[str] = "conv_transpose2d"
+    grammar: ClassVar[str] = "rows x columns x channels > output channels, kernel, *stride, d dilation, g groups"
+
+    padding: _Cropped = (0, 0)
+    output_padding: _Added = (0, 0)
+    dilation: Steps = (1, 1)
+    groups: Channels = 1
+
+    @property
+    def out_height(self) -> int:
+        return self._outputs(0)
+
+    @property
+    def out_width(self) -> int:
+        return self._outputs(1)
+
+    @property
+    def text(self) -> str:
+        """ "28x28x256>128 4x4*2" is rows x cols x channels > channels, kernel * stride."""
+        text = f"{self.map_text}*{short(self.stride)}"
+        text += f" d{short(self.dilation)}" if prod(self.dilation) > 1 else ""
+        return text + (f" g{self.groups}" if self.groups > 1 else "")
+
+    def macs(self, batch: int) -> int:
+        """MACs of the definition: each element of the ifmap times each weight of its channel, with what is cut off."""
+        return prod(self.tensors(batch).ifmap) * prod(self.kernel) * (self.out_channels // self.groups)
+
+    def convolution(self, batch: int) -> tuple[Conv2d, int]:
+        """There is none: UnsuitableError names the lowerings that do without."""
+        says = f"no convolution of one stride computes a {self.op}; lower it by stride_phases or zero_insertion"
+        raise UnsuitableError(says)
+
+    def _outputs(self, axis: int) -> int:
+        size, reach = (self.in_height, self.in_width)[axis], self.dilation[axis] * (self.kernel[axis] - 1) + 1
+        spread = (size - 1) * self.stride[axis] + reach
+        return spread - 2 * self.padding[axis] + self.output_padding[axis]
+
+    def size_problems(self) -> Iterator[Problem]:
+        for axis, side in enumerate(("height", "width")):
+            added, stride, dilation = self.output_padding[axis], self.stride[axis], self.dilation[axis]
+            if added >= max(stride, dilation):
+                sizes = f"output_padding {added} in {side} is not below its stride {stride} or its dilation {dilation}"
+                yield Problem(f"{sizes}; write at most {max(stride, dilation) - 1}", "output_padding")
+            elif (outputs := self._outputs(axis)) < 1:
+                whole = outputs + 2 * self.padding[axis]
+                sizes = f"padding {self.padding[axis]} cuts off all {whole} of the output's {side}, from both ends"
+                yield Problem(f"{sizes}; write at most {(whole - 1) // 2}", "padding")
 
 
 @validated
@@ -262,14 +410,6 @@ class Gemm(ArrayOp):
         """Row and column of the product."""
         channel, _, _, image = index
         return ("m", "n"), (image, channel)
-
-    def with_more_input(self, batch: int) -> tuple[Self, int, str]:
-        """Twice the rows."""
-        return replace(self, m=2 * self.m), batch, f"m={2 * self.m}"
-
-    def with_less_input(self, batch: int) -> tuple[Self, int, str] | None:
-        """Half the rows."""
-        return (replace(self, m=self.m // 2), batch, f"m={self.m // 2}") if self.m > 1 else None
 
     def filled(self, rows: int, cols: int) -> tuple[Self, str]:
         k, n = -(-self.k // rows) * rows, -(-self.n // cols) * cols

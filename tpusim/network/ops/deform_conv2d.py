@@ -15,25 +15,14 @@ from numpy.typing import NDArray
 from pydantic import PlainValidator, ValidationInfo
 
 from tpusim.base.errors import InputError, Problem, UnsuitableError, did_you_mean
-from tpusim.input.form import Name, Truth, names_of, pair, validated
+from tpusim.input.form import Truth, names_of, pair, validated
 from tpusim.input.scalars import integer, show
 from tpusim.input.source import read_arrays
-from tpusim.network.ops.array_op import Conv2d, PlanarOp
-from tpusim.network.ops.op import (
-    BATCH,
-    MOST_SIDE,
-    Channels,
-    KernelAxis,
-    Shape,
-    Sides,
-    Size,
-    Steps,
-    kernel_axes,
-    steps_text,
-)
+from tpusim.network.ops.array_op import Conv2d, SteppedOp
+from tpusim.network.ops.op import BATCH, MOST_SIDE, Channels, Shape, Sides, steps_text
 
 SUFFIX = ".npz"
-"""Of the files that offsets come in."""
+"""How files of offsets end."""
 
 
 @dataclass(frozen=True)
@@ -66,10 +55,10 @@ class OffsetFile:
             raise InputError(f"{given}; give those of 1, or of {images}")
 
 
-def offset_file(path: Path, parts: int, most: int) -> OffsetFile:
+def offset_file(path: Path) -> OffsetFile:
     """What a file says. Nothing in it is unpickled.
 
-    Raises InputError when it is no such file, or has other numbers than multiples of 1/`parts` up to `most`.
+    Raises InputError when it is no such file, or has other numbers than multiples of a quarter up to MOST_SIDE.
     """
     try:
         arrays = [*read_arrays(path).values()]
@@ -81,22 +70,22 @@ def offset_file(path: Path, parts: int, most: int) -> OffsetFile:
     if values.dtype.kind not in "fiu" or values.ndim not in (3, 4):
         says = f"{show(str(path))} has {values.ndim} axes of {values.dtype}"
         raise InputError(f"{says}; write numbers [image, 2 x offset group x tap, row, col], or without the image")
-    counted = values.astype(np.float64) * parts
-    wrong = ~(np.abs(counted) <= most * parts) | (counted != np.rint(counted))
+    counted = values.astype(np.float64) * _WRITTEN
+    wrong = ~(np.abs(counted) <= MOST_SIDE * _WRITTEN) | (counted != np.rint(counted))
     if wrong.any():
         at = tuple(map(int, np.argwhere(wrong)[0]))
-        says = f"{values[at]} at {list(at)} is no offset; multiples of 1/{parts} up to {most:,} are"
+        says = f"{values[at]} at {list(at)} is no offset; multiples of 1/{_WRITTEN} up to {MOST_SIDE:,} are"
         raise InputError(f"{show(str(path))}: {says}, so round them")
     shape = (1, *values.shape) if values.ndim == 3 else values.shape
     numbers = counted.astype(np.int32).tobytes()
-    return OffsetFile(shape, parts, zlib.crc32(numbers), numbers)
+    return OffsetFile(shape, _WRITTEN, zlib.crc32(numbers), numbers)
 
 
-Given: TypeAlias = str | tuple[float, ...] | OffsetFile
+GivenOffsets: TypeAlias = str | tuple[float, ...] | OffsetFile
 """How offsets are drawn; or those of every output and image: of each offset group, tap by tap, down and across; or
 those of a file.
 """
-Parts: TypeAlias = NDArray[np.int64]
+OffsetParts: TypeAlias = NDArray[np.int64]
 
 MASK_PARTS = 4
 """Equal parts of one that masks are counted in: they are drawn from 0 to 1."""
@@ -118,24 +107,29 @@ class Offsets(NamedTuple):
     """
 
     parts: int
-    down: Parts
-    across: Parts
-    masks: Parts
+    down: OffsetParts
+    across: OffsetParts
+    masks: OffsetParts
     mask_parts: int = MASK_PARTS
 
 
-def offset_parts(given: Given) -> int:
+def offset_parts(given: GivenOffsets) -> int:
     """The equal parts of an element that such offsets are counted in."""
     return KINDS[given] if isinstance(given, str) else _WRITTEN
 
 
-def drawn(given: Given, key: Hashable, shape: tuple[int, ...], modulated: bool) -> Offsets:
+def drawn(given: GivenOffsets, key: Hashable, shape: tuple[int, ...], modulated: bool) -> Offsets:
     """Offsets of a layer known by `key`, for samples of a `shape` [offset_group, tap_row, tap_col, row, col, image]."""
-    random = np.random.default_rng(zlib.crc32(repr(key).encode()))
+    random, both = np.random.default_rng(zlib.crc32(repr(key).encode())), (2, *shape)
     if isinstance(given, OffsetFile):
         down, across = given.by_tap(shape)
+    elif given == "zero":
+        down, across = np.zeros(both, np.int64)
+    elif given == "half":
+        down, across = 2 * random.integers(-MOST, MOST, both) + 1
     elif isinstance(given, str):
-        down, across = _drawn(random, given, (2, *shape))
+        most = MOST * KINDS[given]
+        down, across = random.integers(-most, most, both, endpoint=True)
     else:
         quarters = np.array([round(each * _WRITTEN) for each in given]).reshape(*shape[:3], 2)
         down, across = (np.broadcast_to(each[..., None, None, None], shape) for each in np.moveaxis(quarters, -1, 0))
@@ -143,51 +137,32 @@ def drawn(given: Given, key: Hashable, shape: tuple[int, ...], modulated: bool) 
     return Offsets(offset_parts(given), down, across, masks)
 
 
-def _drawn(random: np.random.Generator, kind: str, shape: tuple[int, ...]) -> Parts:
-    """Evenly from all that there are."""
-    most = MOST * KINDS[kind]
-    match kind:
-        case "zero":
-            return np.zeros(shape, np.int64)
-        case "half":
-            return 2 * random.integers(-MOST, MOST, shape) + 1
-    return random.integers(-most, most, shape, endpoint=True)
-
-
-def offsets(most: int) -> PlainValidator:
-    """A word of KINDS, or multiples of a quarter from -`most` to `most`, in a list or a file."""
-
-    def read(value: object, info: ValidationInfo) -> Given:
-        if isinstance(value, OffsetFile) or (isinstance(value, str) and value in KINDS):
-            return value
-        if isinstance(value, str) and value.endswith(SUFFIX):
-            found = offset_file(Path(value), _WRITTEN, most)
-            if images := names_of(info).get(BATCH):
-                found.check_images(images)
-            return found
-        if not isinstance(value, list | tuple):
-            hint = did_you_mean(value, KINDS) if isinstance(value, str) else ""
-            words = ", ".join(KINDS)
-            others = f"a list of numbers, or an {SUFFIX} file"
-            raise InputError(f"{show(value)} are no offsets{hint or ';'} write {words}, {others}")
-        return tuple(_quarters(each, most) for each in value)
-
-    return PlainValidator(read)
-
-
-def _quarters(value: object, most: int) -> float:
-    number = value if isinstance(value, float) else integer(value)
-    if number is None or not abs(number) <= most or Fraction(number) * _WRITTEN % 1:
-        raise InputError(f"{show(value)} is no offset; write a multiple of 1/{_WRITTEN}, such as -1.25, up to {most:,}")
-    return float(number)
+def _read(value: object, info: ValidationInfo) -> GivenOffsets:
+    """A word of KINDS, or multiples of a quarter from -MOST_SIDE to MOST_SIDE, in a list or a file."""
+    if isinstance(value, OffsetFile) or (isinstance(value, str) and value in KINDS):
+        return value
+    if isinstance(value, str) and value.endswith(SUFFIX):
+        found = offset_file(Path(value))
+        if images := names_of(info).get(BATCH):
+            found.check_images(images)
+        return found
+    if not isinstance(value, list | tuple):
+        hint = did_you_mean(value, KINDS) if isinstance(value, str) else ""
+        others = f"a list of numbers, or an {SUFFIX} file"
+        raise InputError(f"{show(value)} are no offsets{hint or ';'} write {', '.join(KINDS)}, {others}")
+    numbers = [each if isinstance(each, float) else integer(each) for each in value]
+    for given, number in zip(value, numbers, strict=True):
+        if number is None or not abs(number) <= MOST_SIDE or Fraction(number) * _WRITTEN % 1:
+            multiple = f"a multiple of 1/{_WRITTEN}, such as -1.25, up to {MOST_SIDE:,}"
+            raise InputError(f"{show(given)} is no offset; write {multiple}")
+    return tuple(float(number) for number in numbers if number is not None)
 
 
 _Padding: TypeAlias = Annotated[Sides, pair(MOST_SIDE, 0, "; as much is added on opposite sides")]
-_Offsets: TypeAlias = Annotated[Given, offsets(MOST_SIDE)]
 
 
 @validated
-class DeformConv2d(PlanarOp):
+class DeformConv2d(SteppedOp):
     """A deformable 2-D convolution, every field as torchvision has it; pairs are (height, width).
 
     Each tap of each output of each image is displaced by an offset, the same for all channels of one of
@@ -202,32 +177,10 @@ class DeformConv2d(PlanarOp):
         "rows x columns x channels > output channels, kernel, /stride, d dilation, g groups, o offset groups, m masks"
     )
 
-    name: Annotated[str, Name()]
-    in_channels: Channels
-    in_height: Size
-    in_width: Size
-    out_channels: Channels
-    kernel: Steps
-    stride: Steps = (1, 1)
     padding: _Padding = (0, 0)
-    dilation: Steps = (1, 1)
-    groups: Channels = 1
     offset_groups: Channels = 1
     modulated: Annotated[bool, Truth()] = False
-    offsets: _Offsets = "random"
-
-    def __post_init__(self) -> None:
-        of_axes = (each for axis in self._axes for each in axis.problems())
-        if problems := [*self._group_problems(), *self._offset_problems(), *of_axes]:
-            raise InputError(problems)
-
-    @property
-    def out_height(self) -> int:
-        return self._axes[0].outputs
-
-    @property
-    def out_width(self) -> int:
-        return self._axes[1].outputs
+    offsets: Annotated[GivenOffsets, PlainValidator(_read)] = "random"
 
     @property
     def text(self) -> str:
@@ -261,7 +214,7 @@ class DeformConv2d(PlanarOp):
     def operands(self, batch: int) -> int:
         """With two offsets a sample, and its mask."""
         given = 3 if self.modulated else 2
-        return PlanarOp.operands(self, batch) + given * prod(self.samples(batch))
+        return SteppedOp.operands(self, batch) + given * prod(self.samples(batch))
 
     def convolution(self, batch: int) -> tuple[Conv2d, int]:
         """There is none: UnsuitableError names the lowering that does without."""
@@ -270,11 +223,7 @@ class DeformConv2d(PlanarOp):
     def _into_step(self, rows: int) -> int:
         return lcm(self.offset_groups, self.groups * rows)
 
-    @property
-    def _axes(self) -> tuple[KernelAxis, KernelAxis]:
-        return kernel_axes((self.in_height, self.in_width), self.kernel, self.stride, self.dilation, self.padding)
-
-    def _offset_problems(self) -> Iterator[Problem]:
+    def size_problems(self) -> Iterator[Problem]:
         if self.in_channels % self.offset_groups:
             sizes = f"offset_groups {self.offset_groups} does not divide in_channels {self.in_channels}"
             yield Problem(f"{sizes}; choose a divisor of in_channels", "offset_groups")
@@ -288,3 +237,4 @@ class DeformConv2d(PlanarOp):
             rows, cols = self.kernel
             sizes = f"{len(self.offsets)} offsets for {self.offset_groups} x {rows} x {cols} taps, each down and across"
             yield Problem(f"{sizes}; write {wanted} of them, or a word", "offsets")
+        yield from SteppedOp.size_problems(self)

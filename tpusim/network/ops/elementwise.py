@@ -17,7 +17,6 @@ from tpusim.network.ops.op import (
     Images,
     Index,
     KernelAxis,
-    OwnImages,
     Shape,
     Size,
     TapWindow,
@@ -26,13 +25,13 @@ from tpusim.network.ops.op import (
 )
 
 LARGEST = 3.4028234663852886e38
-"""Of float32."""
+"""The largest number of float32."""
 MOST_POWER = 3
 """Networks raise to the square and to the cube; whole numbers of four bits, cubed, are exact."""
 
 Other: TypeAlias = Literal["each", "map", "channel", "image", "pixel", "number"]
 
-_KEPT: Mapping[str, tuple[bool, bool, bool, bool]] = {
+KEPT: Mapping[str, tuple[bool, bool, bool, bool]] = {
     "each": (True, True, True, True),
     "map": (True, True, True, False),
     "channel": (True, False, False, False),
@@ -44,7 +43,7 @@ _KEPT: Mapping[str, tuple[bool, bool, bool, bool]] = {
 
 
 @validated
-class MapOp(OwnImages, VectorOp):
+class MapOp(VectorOp):
     """An op of the vector unit on maps of channels x height x width elements, one for each image.
 
     `images` is how many there are, such as the rows of a product; 0: those of the batch.
@@ -128,7 +127,7 @@ class Arithmetic(Pointwise):
 
     def shapes(self, batch: int) -> Mapping[str, Shape]:
         channels, rows, cols, images = (
-            size if kept else 1 for size, kept in zip(self.map(batch), _KEPT[self.other], strict=True)
+            size if kept else 1 for size, kept in zip(self.map(batch), KEPT[self.other], strict=True)
         )
         return {"ifmap": self.map(batch), "other": (channels, rows, cols, images), OFMAP: self.map(batch)}
 

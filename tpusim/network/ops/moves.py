@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from math import prod
-from typing import Annotated, ClassVar, Literal, NamedTuple, TypeAlias
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from pydantic import PlainValidator
 
@@ -17,7 +16,6 @@ from tpusim.network.ops.op import MOST_CHANNELS, OFMAP, PadSides, Shape, Steps, 
 
 AXES = ("channels", "height", "width", "images")
 """What the axes of a map are called in files, as [channel, row, col, image]."""
-Axis: TypeAlias = Literal["channels", "height", "width", "images"]
 
 
 class Taken(NamedTuple):
@@ -120,7 +118,7 @@ class Slice(Move):
     op: ClassVar[str] = "slice"
     grammar: ClassVar[str] = "rows x columns x channels > axis, start:stop:step"
 
-    axis: Annotated[Axis, Choice()] = "channels"
+    axis: Annotated[Literal["channels", "height", "width", "images"], Choice()] = "channels"
     start: Annotated[int, whole(MOST_CHANNELS, 0)] = 0
     stop: Annotated[int, whole(MOST_CHANNELS)] = 1
     step: Annotated[int, whole(MOST_CHANNELS)] = 1
@@ -193,54 +191,3 @@ class Upsample(Move):
             for at, side in enumerate((self.height, self.width))
         )
         return channels, *sides, images
-
-
-_FIRST = "images", "channels", "height", "width"
-_LAST = {1: ("channels",), 2: ("images", "channels"), 3: ("images", "height", "channels"),
-         4: ("images", "height", "width", "channels")}  # fmt: skip
-"""By how many axes there are."""
-
-
-class Transposition(NamedTuple):
-    """What is transposed, as a map.
-
-    Attributes:
-        axes: the name of each axis in order, axes that stay together taken as one; those of the result are the same.
-        sizes: how long each is.
-        order: for channels, height, width and images of the result the axis of the map that is read.
-    """
-
-    axes: tuple[str, ...]
-    sizes: tuple[int, ...]
-    order: tuple[str, ...]
-
-    def size(self, axis: str) -> int:
-        """How long an axis of the map is."""
-        return self.sizes[self.axes.index(axis)] if axis in self.axes else 1
-
-
-def transposition(shape: Sequence[int], order: Sequence[int], channels_first: bool) -> Transposition | None:
-    """A value of that shape with its axes in another order; None where a map has too few axes for it.
-
-    Axes are images, channels, height and width where channels come first, else images, height, width and channels.
-    """
-    together: list[list[int]] = []
-    for axis in order:
-        # Of more axes than a map has, neighbours that stay so are one; the first may be the images, and stays alone.
-        if len(order) > len(AXES) and together and together[-1][-1] == axis - 1 != 0:
-            together[-1].append(axis)
-        else:
-            together.append([axis])
-    inner = sorted(together)
-    if len(inner) > len(AXES):
-        return None
-    names = _FIRST[: len(inner)] if channels_first else _LAST[len(inner)]
-    read = dict(zip(names, (names[inner.index(each)] for each in together), strict=True))
-    sizes = tuple(prod(shape[axis] for axis in each) for each in inner)
-    return Transposition(names, sizes, tuple(read.get(axis, axis) for axis in AXES))
-
-
-def stays(shape: Sequence[int], order: Sequence[int]) -> bool:
-    """Whether elements keep their order, whatever the number of images, which axis 0 may be."""
-    moved = [axis for axis in order if shape[axis] != 1 or axis == 0]
-    return moved == sorted(moved)

@@ -27,7 +27,7 @@ OFMAP = "ofmap"
 """The name of what an op makes, among its tensors."""
 
 Sides: TypeAlias = tuple[int, int]
-"""Of rows and of columns."""
+"""A size by rows, and one by columns."""
 
 MOST_SIDE = 2**16
 """The largest extent of a map, and of what moves over it."""
@@ -58,7 +58,7 @@ class Op(ABC):
     op: ClassVar[str]
     """Its name in files."""
     unit: ClassVar[Literal["array", "vector"]]
-    """What of a machine does it: a systolic array, or a vector unit by itself."""
+    """Which part of a machine does it: a systolic array, or a vector unit by itself."""
     counted_by: ClassVar[Literal["image", "row"]] = "image"
     """What its input comes in."""
     spatial: ClassVar[bool] = True
@@ -110,7 +110,7 @@ class Op(ABC):
         return {name: shape for name, shape in self.shapes(batch).items() if name != OFMAP}
 
     def reads(self, batch: int) -> dict[str, Shape]:
-        """What of it other layers may have made, in the order in which files name them; the ifmap is the first."""
+        """The tensors that other layers may have made, in the order in which files name them; the ifmap is first."""
         return self.sources(batch)
 
     @abstractmethod
@@ -123,11 +123,24 @@ class Op(ABC):
 
     def with_more_input(self, batch: int) -> tuple[Self, int, str]:
         """A layer and batch of twice the input, and in words what was changed."""
-        return self, 2 * batch, f"--batch {2 * batch}"
+        field, count = self._own_count
+        if not count:
+            return self, 2 * batch, f"--batch {2 * batch}"
+        return replace(self, **{field: 2 * count}), batch, f"{field}={2 * count}"
 
     def with_less_input(self, batch: int) -> tuple[Self, int, str] | None:
         """A layer and batch of half the input, rounded down, and in words what it has; None where nothing is left."""
-        return (self, batch // 2, f"--batch {batch // 2}") if batch > 1 else None
+        field, count = self._own_count
+        if not count:
+            return (self, batch // 2, f"--batch {batch // 2}") if batch > 1 else None
+        half = count // 2
+        return (replace(self, **{field: half}), batch, f"{field}={half}") if half else None
+
+    @property
+    def _own_count(self) -> tuple[str, int]:
+        """The field that says how many images or rows there are whatever the batch, and its number; 0: it is not so."""
+        field = next((field for field, axis in self.sized_by.items() if axis == 3), "")
+        return field, getattr(self, field) if field else 0
 
     def filled(self, rows: int, cols: int) -> tuple[Self, str] | None:
         """The layer with channels rounded up so that they fill `rows` x `cols` PEs, and in words what was changed.
@@ -151,27 +164,6 @@ class Op(ABC):
     def macs(self, batch: int) -> int:
         """Multiply-accumulates of an array for `batch` images, those with padding zeros included."""
         return 0
-
-
-class OwnImages(Op):
-    """An op that may say how many `images` it has, such as the rows of a product; 0: as many as the batch."""
-
-    __slots__ = ()
-
-    images: int
-
-    def with_more_input(self, batch: int) -> tuple[Self, int, str]:
-        """Twice the images."""
-        if not self.images:
-            return Op.with_more_input(self, batch)
-        return replace(self, images=2 * self.images), batch, f"images={2 * self.images}"
-
-    def with_less_input(self, batch: int) -> tuple[Self, int, str] | None:
-        """Half the images."""
-        if not self.images:
-            return Op.with_less_input(self, batch)
-        half = self.images // 2
-        return (replace(self, images=half), batch, f"images={half}") if half else None
 
 
 # ---- axes over which a kernel moves, and the padding at their ends as files write it
@@ -247,8 +239,8 @@ def ends_of(padding: Sides | tuple[int, int, int, int]) -> tuple[Ends, Ends]:
     return (top, bottom), (left, right)
 
 
-def padding(most: int, counts: tuple[int, ...], forms: str) -> PlainValidator:
-    """`same`, `same_lower`, or whole numbers up to `most`: as many as one of `counts`, or one for the first of them.
+def padding(counts: tuple[int, ...], forms: str) -> PlainValidator:
+    """`same`, `same_lower`, or whole numbers up to MOST_SIDE: as many as one of `counts`, or one for the first of them.
 
     Four numbers that are alike at opposite sides become two. `forms` is what a message says of how to write them.
     """
@@ -265,13 +257,13 @@ def padding(most: int, counts: tuple[int, ...], forms: str) -> PlainValidator:
             known = _ELSEWHERE.get(word.casefold())
             hint = f"; did you mean {known}?" if known else did_you_mean(word, _SAME) or ";"
             raise InputError(f"{show(value)} is not a padding{hint} write {forms}, {' or '.join(_SAME)}")
-        sides = tuple(size(part, 0, most, names) for part in given)
+        sides = tuple(size(part, 0, MOST_SIDE, names) for part in given)
         return sides[:2] if sides[:2] == sides[2:] else sides
 
     return PlainValidator(read)
 
 
-_OF_SIDES = padding(MOST_SIDE, (2, 4), "a whole number, [height, width], [top, left, bottom, right]")
+_OF_SIDES = padding((2, 4), "a whole number, [height, width], [top, left, bottom, right]")
 PadSides: TypeAlias = Annotated[Sides | tuple[int, int, int, int], _OF_SIDES]
 KernelPadding: TypeAlias = Annotated[Sides | tuple[int, int, int, int] | Same, _OF_SIDES]
 """The padding of rows and columns."""

@@ -75,8 +75,8 @@ class Pool2d(VectorOp):
     @property
     def axes(self) -> tuple[KernelAxis, KernelAxis]:
         """Height and width, padded for the last window that `ceil_mode` adds."""
-        rows, cols = (_reaching(axis, self.ceil_mode) for axis in self._given)
-        return rows, cols
+        rows, cols = self._given
+        return self._reaching(rows), self._reaching(cols)
 
     @property
     def windows(self) -> tuple[tuple[TapWindow, ...], tuple[TapWindow, ...]]:
@@ -111,14 +111,13 @@ class Pool2d(VectorOp):
         """Height and width, padded as it is written."""
         return kernel_axes((self.in_height, self.in_width), self.kernel, self.stride, self.dilation, self.padding)
 
-
-def _reaching(axis: KernelAxis, ceil_mode: bool) -> KernelAxis:
-    """With padding up to the end of its last window, if that begins before the padding at the far end."""
-    before, after = axis.ends
-    more = -(-(axis.padded - axis.reach) // axis.stride) if ceil_mode else axis.outputs - 1
-    more -= ceil_mode and more * axis.stride >= axis.size + before
-    reached = more * axis.stride + axis.reach - axis.size - before
-    return replace(axis, padding=(before, max(after, reached) if more >= axis.outputs else after))
+    def _reaching(self, axis: KernelAxis) -> KernelAxis:
+        """With padding up to the end of its last window, if that begins before the padding at the far end."""
+        before, after = axis.ends
+        more = -(-(axis.padded - axis.reach) // axis.stride) if self.ceil_mode else axis.outputs - 1
+        more -= self.ceil_mode and more * axis.stride >= axis.size + before
+        reached = more * axis.stride + axis.reach - axis.size - before
+        return replace(axis, padding=(before, max(after, reached) if more >= axis.outputs else after))
 
 
 @lru_cache(maxsize=1 << 10)

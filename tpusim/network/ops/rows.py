@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 from tpusim.base.errors import InputError, Problem
 from tpusim.input.form import Name, Real, validated
 from tpusim.network.ops.elementwise import MapOp
-from tpusim.network.ops.op import OFMAP, Channels, Images, Index, KernelAxis, OwnImages, Shape, TapWindow
+from tpusim.network.ops.op import OFMAP, Channels, Images, Index, KernelAxis, Op, Shape, TapWindow
 
 
 class Stage(NamedTuple):
@@ -34,7 +34,7 @@ class Stage(NamedTuple):
 
 
 @validated
-class RowOp(OwnImages):
+class RowOp(Op):
     """An op whose outputs depend on a whole row of `channels`, of which there are `images`; 0: as many as the batch."""
 
     unit: ClassVar[Literal["array", "vector"]] = "vector"

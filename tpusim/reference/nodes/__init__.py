@@ -6,15 +6,18 @@ Maps are [image, channel, row, col], as in ONNX. Numbers stay of the type that t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
+from inspect import signature
 
 import numpy as np
 
-from tpusim.reference.nodes import elementwise, moves, products, reductions
-from tpusim.reference.nodes.node import Call, Function, Values
+from tpusim.numerics.element_types import Values
+from tpusim.reference.nodes import elementwise, moves, recurrent, reductions
+from tpusim.reference.nodes.node import Call, Function
 
 __all__ = ["IMAGE_BY_IMAGE", "NODES", "Call", "Values", "compute"]
 
-NODES: dict[str, Function] = {**elementwise.NODES, **moves.NODES, **products.NODES, **reductions.NODES}
+NODES: dict[str, Function] = {**elementwise.NODES, **moves.NODES, **reductions.NODES, **recurrent.NODES}
 """By the name of the operator."""
 IMAGE_BY_IMAGE = frozenset({"BatchNormalization"})
 """Operators that make each image of the first operand by itself, all alike: so images may come in any number."""
@@ -22,6 +25,14 @@ IMAGE_BY_IMAGE = frozenset({"BatchNormalization"})
 
 def compute(op: str, call: Call, operands: Sequence[Values | None]) -> tuple[Values, ...]:
     """The results of a node. Raises InputError where it is of a kind that is not known here."""
+    told = {**call.attributes, "call": call}
+    asked = {name: told[name] for name in _parameters(op) if name in told}
     with np.errstate(all="ignore"):
-        results = NODES[op](call, *operands)
+        results = NODES[op](*operands, **asked)
     return tuple(results) if isinstance(results, tuple | list) else (np.asarray(results),)
+
+
+@cache
+def _parameters(op: str) -> tuple[str, ...]:
+    """The names of what a function takes; NumPy's own, which work element by element, take no attributes."""
+    return () if isinstance(NODES[op], np.ufunc) else tuple(signature(NODES[op]).parameters)

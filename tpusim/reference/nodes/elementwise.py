@@ -9,90 +9,61 @@ from typing import Any
 import numpy as np
 
 from tpusim.base.errors import InputError
+from tpusim.numerics.element_types import Values
 from tpusim.reference import pointwise
-from tpusim.reference.nodes.node import Call, Function, Values, as_real
-
-
-def _ufunc(function: Any) -> Function:
-    """A function of NumPy, whose results are of the operands' type."""
-    return lambda _, *operands: function(*operands)
+from tpusim.reference.nodes.node import Function, as_real, like_first
 
 
 def _folded(function: Any) -> Function:
     """A function of any number of operands, one after the other."""
-    return lambda _, *operands: reduce(function, operands)
-
-
-def _div(_: Call, one: Values, other: Values) -> Values:
-    """Whole numbers are divided towards zero."""
-    if np.issubdtype(one.dtype, np.floating):
-        return np.divide(one, other)
-    quotient = np.floor_divide(abs(one), abs(other)) * np.sign(one) * np.sign(other)
-    return as_real(quotient, one)
-
-
-def _mod(call: Call, one: Values, other: Values) -> Values:
-    """With `fmod` the sign is that of the first."""
-    return np.fmod(one, other) if call.get("fmod", 0) else np.mod(one, other)
-
-
-def _clip(call: Call, values: Values, least: Values | None = None, most: Values | None = None) -> Values:
-    """Limits are attributes before opset 11."""
-    low = call.get("min") if least is None else least
-    high = call.get("max") if most is None else most
-    return values if low is None and high is None else as_real(np.clip(values, low, high), values)
-
-
-def _elu(call: Call, values: Values) -> Values:
-    return as_real(np.where(values < 0, call.get("alpha", 1.0) * np.expm1(np.minimum(values, 0)), values), values)
-
-
-def _celu(call: Call, values: Values) -> Values:
-    alpha = call.get("alpha", 1.0)
-    return as_real(np.maximum(values, 0) + np.minimum(0, alpha * np.expm1(np.minimum(values, 0) / alpha)), values)
-
-
-def _selu(call: Call, values: Values) -> Values:
-    alpha, gain = call.get("alpha", 1.67326319217681884765625), call.get("gamma", 1.05070102214813232421875)
-    return as_real(gain * np.where(values < 0, alpha * np.expm1(np.minimum(values, 0)), values), values)
+    return lambda *operands: reduce(function, operands)
 
 
 def _in_doubles(function: Callable[[Values], Values]) -> Function:
     """A function of the oracle, whose results are of the operand's type."""
-    return lambda _, values: as_real(function(values.astype(np.float64)), values)
+    return like_first(lambda x: function(x.astype(np.float64)))
 
 
-def _is_infinite(call: Call, values: Values) -> Values:
-    up, down = np.isposinf(values), np.isneginf(values)
-    wanted = [each for each, name in ((up, "detect_positive"), (down, "detect_negative")) if call.get(name, 1)]
-    return np.asarray(sum(wanted, np.zeros_like(up)))
+def _div(one: Values, other: Values) -> Values:
+    """Whole numbers are divided towards zero."""
+    if np.issubdtype(one.dtype, np.floating):
+        return np.divide(one, other)
+    return as_real(np.floor_divide(abs(one), abs(other)) * np.sign(one) * np.sign(other), one)
 
 
-def _along(call: Call, numbers: Values, values: Values) -> Values:
+def _clip(values: Values, min: Any = None, max: Any = None) -> Values:
+    return values if min is None and max is None else as_real(np.clip(values, min, max), values)
+
+
+def _along(numbers: Values, values: Values, axis: int, block_size: int) -> Values:
     """A scale or zero point for all values, or one for each place along an axis."""
-    if call.get("block_size", 0):
+    if block_size:
         raise InputError("numbers that are quantized block by block")
-    if numbers.size == 1:
-        return numbers.reshape(())
-    axis = call.get("axis", 1) % values.ndim
-    return numbers.reshape(-1, *[1] * (values.ndim - 1 - axis))
+    return (
+        numbers.reshape(()) if numbers.size == 1 else numbers.reshape(-1, *[1] * (values.ndim - 1 - axis % values.ndim))
+    )
 
 
-def _quantize(call: Call, values: Values, scale: Values, zero: Values | None = None) -> Values:
+def _quantize(
+    values: Values, scale: Values, zero: Values | None = None, *, axis: int = 1, block_size: int = 0
+) -> Values:
     point = np.zeros(1, np.uint8) if zero is None else zero
     limits = np.iinfo(point.dtype)
-    moved = np.rint(values / _along(call, scale, values)) + _along(call, point, values).astype(np.int64)
+    moved = np.rint(values / _along(scale, values, axis, block_size))
+    moved = moved + _along(point, values, axis, block_size).astype(np.int64)
     return np.asarray(np.clip(moved, limits.min, limits.max), point.dtype)
 
 
-def _dequantize(call: Call, values: Values, scale: Values, zero: Values | None = None) -> Values:
+def _dequantize(
+    values: Values, scale: Values, zero: Values | None = None, *, axis: int = 1, block_size: int = 0
+) -> Values:
     numbers = values.astype(np.int64)
     if zero is not None:
-        numbers = numbers - _along(call, zero, values).astype(np.int64)
-    return numbers.astype(scale.dtype) * _along(call, scale, values)
+        numbers = numbers - _along(zero, values, axis, block_size).astype(np.int64)
+    return numbers.astype(scale.dtype) * _along(scale, values, axis, block_size)
 
 
-def _dynamic(_: Call, values: Values) -> Sequence[Values]:
+def _dynamic(values: Values) -> Sequence[Values]:
     """The bytes, their scale, their zero point."""
     low, high = min(0.0, float(values.min())), max(0.0, float(values.max()))
     scale = np.float32((high - low) / 255)
@@ -101,32 +72,42 @@ def _dynamic(_: Call, values: Values) -> Sequence[Values]:
     return numbers.astype(np.uint8), np.asarray(scale), np.asarray(zero)
 
 
+_ALPHA, _GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
+"""What SELU is by ONNX."""
+
 NODES: dict[str, Function] = {
-    **{name: _ufunc(each) for name, each in {
-        "Abs": np.abs, "Add": np.add, "And": np.logical_and, "Ceil": np.ceil, "Cos": np.cos, "Equal": np.equal,
-        "Exp": np.exp, "Floor": np.floor, "Greater": np.greater, "GreaterOrEqual": np.greater_equal,
-        "IsNaN": np.isnan, "Less": np.less, "LessOrEqual": np.less_equal, "Log": np.log, "Mul": np.multiply,
-        "Neg": np.negative, "Not": np.logical_not, "Or": np.logical_or, "Reciprocal": np.reciprocal,
-        "Round": np.rint, "Sign": np.sign, "Sin": np.sin, "Sqrt": np.sqrt, "Sub": np.subtract, "Xor": np.logical_xor,
-    }.items()},
-    **{name: _in_doubles(each) for name, each in {
-        "Erf": pointwise.erf_of, "Sigmoid": pointwise.sigmoid, "Softplus": pointwise.softplus, "Tanh": pointwise.tanh,
-    }.items()},
-    "Celu": _celu, "Clip": _clip, "Div": _div, "Elu": _elu, "IsInf": _is_infinite, "Max": _folded(np.maximum),
-    "Min": _folded(np.minimum), "Mod": _mod, "Selu": _selu, "Sum": _folded(np.add),
-    "Relu": lambda _, values: np.maximum(values, values.dtype.type(0)),
-    "Gelu": lambda call, x: as_real(pointwise.gelu(x.astype(np.float64), call.get("approximate", "none")), x),
-    "HardSigmoid": lambda call, x: as_real(np.clip(call.get("alpha", 0.2) * x + call.get("beta", 0.5), 0, 1), x),
-    "Swish": lambda call, x: as_real(x * pointwise.sigmoid(call.get("alpha", 1.0) * x.astype(np.float64)), x),
-    "HardSwish": lambda _, values: as_real(values * np.clip(values / 6 + 0.5, 0, 1), values),
-    "LeakyRelu": lambda call, values: np.where(values < 0, values * np.float32(call.get("alpha", 0.01)), values),
-    "Mean": lambda _, *operands: as_real(reduce(np.add, operands) / len(operands), operands[0]),
-    "Mish": lambda _, values: as_real(values * np.tanh(np.logaddexp(values, 0)), values),
-    "ThresholdedRelu": lambda call, x: np.where(x > call.get("alpha", 1.0), x, as_real(np.zeros(()), x)),
-    "PRelu": lambda _, values, slope: np.where(values < 0, values * slope, values),
-    "Pow": lambda _, one, other: as_real(np.power(one, other), one),
-    "Softsign": lambda _, values: np.asarray(values / (1 + abs(values))),
-    "Where": lambda _, condition, one, other: np.where(condition, one, other),
+    "Abs": np.abs, "Add": np.add, "And": np.logical_and, "Ceil": np.ceil, "Cos": np.cos, "Equal": np.equal,
+    "Exp": np.exp, "Floor": np.floor, "Greater": np.greater, "GreaterOrEqual": np.greater_equal,
+    "IsNaN": np.isnan, "Less": np.less, "LessOrEqual": np.less_equal, "Log": np.log, "Mul": np.multiply,
+    "Neg": np.negative, "Not": np.logical_not, "Or": np.logical_or, "Reciprocal": np.reciprocal,
+    "Round": np.rint, "Sign": np.sign, "Sin": np.sin, "Sqrt": np.sqrt, "Sub": np.subtract, "Xor": np.logical_xor,
+    "Erf": _in_doubles(pointwise.erf_of), "Sigmoid": _in_doubles(pointwise.sigmoid),
+    "Softplus": _in_doubles(pointwise.softplus), "Tanh": _in_doubles(pointwise.tanh),
+    "Div": _div, "Max": _folded(np.maximum), "Min": _folded(np.minimum), "Sum": _folded(np.add), "Clip": _clip,
+    "Mod": lambda one, other, *, fmod=0: np.fmod(one, other) if fmod else np.mod(one, other),
+    "Elu": like_first(lambda x, *, alpha=1.0: np.where(x < 0, alpha * np.expm1(np.minimum(x, 0)), x)),
+    "Celu": like_first(
+        lambda x, *, alpha=1.0: np.maximum(x, 0) + np.minimum(0, alpha * np.expm1(np.minimum(x, 0) / alpha))
+    ),
+    "Selu": like_first(
+        lambda x, *, alpha=_ALPHA, gamma=_GAMMA: gamma * np.where(x < 0, alpha * np.expm1(np.minimum(x, 0)), x)
+    ),
+    "IsInf": lambda x, *, detect_positive=1, detect_negative=1: (
+        np.asarray((np.isposinf(x) & bool(detect_positive)) | (np.isneginf(x) & bool(detect_negative)))
+    ),
+    "Relu": lambda x: np.maximum(x, x.dtype.type(0)),
+    "Gelu": like_first(lambda x, *, approximate="none": pointwise.gelu(x.astype(np.float64), approximate)),
+    "HardSigmoid": like_first(lambda x, *, alpha=0.2, beta=0.5: np.clip(alpha * x + beta, 0, 1)),
+    "Swish": like_first(lambda x, *, alpha=1.0: x * pointwise.sigmoid(alpha * x.astype(np.float64))),
+    "HardSwish": like_first(lambda x: x * np.clip(x / 6 + 0.5, 0, 1)),
+    "LeakyRelu": lambda x, *, alpha=0.01: np.where(x < 0, x * np.float32(alpha), x),
+    "Mean": like_first(lambda *operands: reduce(np.add, operands) / len(operands)),
+    "Mish": like_first(lambda x: x * np.tanh(np.logaddexp(x, 0))),
+    "ThresholdedRelu": lambda x, *, alpha=1.0: np.where(x > alpha, x, as_real(np.zeros(()), x)),
+    "PRelu": lambda x, slope: np.where(x < 0, x * slope, x),
+    "Pow": like_first(lambda one, other: np.power(one, other)),
+    "Softsign": lambda x: np.asarray(x / (1 + abs(x))),
+    "Where": lambda condition, one, other: np.where(condition, one, other),
     "DequantizeLinear": _dequantize, "DynamicQuantizeLinear": _dynamic, "QuantizeLinear": _quantize,
 }  # fmt: skip
 """By the name of the operator."""

@@ -1,26 +1,25 @@
-"""Operators that reduce along axes, and what is normalized by such sums; pooling, and maps that are resized."""
+"""Operators that sum up along axes: products, pooling, what is normalized by sums; and maps that are resized."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tpusim.base.errors import InputError
-from tpusim.reference.nodes.node import Call, Function, Values, as_real
+from tpusim.numerics.element_types import Values
+from tpusim.reference.nodes.node import Call, Function, as_real, ints, like_first
 
 
 def _reduced(function: Any) -> Function:
     """Along the axes that are given, as an attribute or an operand; along all where none are."""
 
-    def compute(call: Call, values: Values, axes: Values | None = None) -> Values:
-        which = call.ints("axes", axes)
-        if not which and call.get("noop_with_empty_axes", 0):
+    def compute(values: Values, axes: Any = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Values:
+        which = ints(axes)
+        if not which and noop_with_empty_axes:
             return values
-        along = tuple(which) if which else None
-        return as_real(function(values, axis=along, keepdims=bool(call.get("keepdims", 1))), values)
+        return as_real(function(values, axis=tuple(which) if which else None, keepdims=bool(keepdims)), values)
 
     return compute
 
@@ -34,33 +33,29 @@ def _log_sum_exp(values: Values, **along: Any) -> Values:
 def _farthest(function: Any) -> Function:
     """Where the largest, or the smallest, stands; of equals the first unless the last is asked for."""
 
-    def compute(call: Call, values: Values) -> Values:
-        axis, last = call.get("axis", 0), call.get("select_last_index", 0)
-        at = function(np.flip(values, axis) if last else values, axis, keepdims=bool(call.get("keepdims", 1)))
-        return np.asarray(values.shape[axis] - 1 - at if last else at, np.int64)
+    def compute(values: Values, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Values:
+        at = function(np.flip(values, axis) if select_last_index else values, axis, keepdims=bool(keepdims))
+        return np.asarray(values.shape[axis] - 1 - at if select_last_index else at, np.int64)
 
     return compute
 
 
-def _cumulative(call: Call, values: Values, axis: Values) -> Values:
+def _cumulative(values: Values, axis: Values, *, exclusive: int = 0, reverse: int = 0) -> Values:
     at = int(axis.item())
-    ordered = np.flip(values, at) if call.get("reverse", 0) else values
+    ordered = np.flip(values, at) if reverse else values
     sums = np.cumsum(ordered, at, dtype=values.dtype)
-    sums = sums - ordered if call.get("exclusive", 0) else sums
-    return np.flip(sums, at) if call.get("reverse", 0) else sums
+    sums = sums - ordered if exclusive else sums
+    return np.flip(sums, at) if reverse else sums
 
 
-def _softmax(call: Call, values: Values) -> Values:
+def _softmax(values: Values, *, axis: int | None = None, call: Call) -> Values:
     """Before opset 13 all axes from one on count as one."""
-    if call.opset >= 13:
-        return _of_exponents(values, call.get("axis", -1))
-    axis = call.get("axis", 1) % values.ndim
-    return _of_exponents(values.reshape(*values.shape[:axis], -1), -1).reshape(values.shape)
-
-
-def _of_exponents(values: Values, axis: int) -> Values:
-    raised = np.exp(values - values.max(axis=axis, keepdims=True))
-    return np.asarray(raised / raised.sum(axis=axis, keepdims=True))
+    along = values
+    if call.opset < 13:
+        along, axis = values.reshape(*values.shape[: (1 if axis is None else axis) % values.ndim], -1), -1
+    at = -1 if axis is None else axis
+    raised = np.exp(along - along.max(axis=at, keepdims=True))
+    return np.asarray(raised / raised.sum(axis=at, keepdims=True)).reshape(values.shape)
 
 
 def _along_channels(numbers: Values, values: Values) -> Values:
@@ -69,12 +64,13 @@ def _along_channels(numbers: Values, values: Values) -> Values:
 
 
 def _batch_normalization(
-    call: Call, values: Values, scale: Values, bias: Values, mean: Values, variance: Values
-) -> Values:
+    values: Values, scale: Values, bias: Values, mean: Values, variance: Values, *, epsilon: float = 1e-5,
+    training_mode: int = 0,
+) -> Values:  # fmt: skip
     """As networks are used: with the mean and variance that they were trained to."""
-    if call.get("training_mode", 0):
+    if training_mode:
         raise InputError("BatchNormalization as it is in training")
-    factor = scale / np.sqrt(variance + call.get("epsilon", 1e-5))
+    factor = scale / np.sqrt(variance + epsilon)
     number = np.result_type(values, factor, mean, bias)
     shifted = np.subtract(values, _along_channels(mean, values), dtype=number)
     shifted *= _along_channels(factor, values)
@@ -88,153 +84,134 @@ def _normalized(values: Values, axes: tuple[int, ...], epsilon: float) -> Values
     return as_real(apart / np.sqrt((apart**2).mean(axis=axes, keepdims=True) + epsilon), values)
 
 
-def _instance_normalization(call: Call, values: Values, scale: Values, bias: Values) -> Values:
-    alone = _normalized(values, tuple(range(2, values.ndim)), call.get("epsilon", 1e-5))
+def _instance_normalization(values: Values, scale: Values, bias: Values, *, epsilon: float = 1e-5) -> Values:
+    alone = _normalized(values, tuple(range(2, values.ndim)), epsilon)
     return alone * _along_channels(scale, values) + _along_channels(bias, values)
 
 
-def _group_normalization(call: Call, values: Values, scale: Values, bias: Values) -> Values:
+def _group_normalization(
+    values: Values, scale: Values, bias: Values, *, call: Call, num_groups: Any = None, epsilon: float = 1e-5
+) -> Values:
     """Before opset 21, scale and bias come by group."""
-    groups = call.get("num_groups")
-    alone = _normalized(values.reshape(len(values), groups, -1), (2,), call.get("epsilon", 1e-5)).reshape(values.shape)
-    each = values.shape[1] // groups if call.opset < 21 else 1
+    alone = _normalized(values.reshape(len(values), num_groups, -1), (2,), epsilon).reshape(values.shape)
+    each = values.shape[1] // num_groups if call.opset < 21 else 1
     factor, more = np.repeat(scale, each), np.repeat(bias, each)
     return alone * _along_channels(factor, values) + _along_channels(more, values)
 
 
-def _layer_normalization(call: Call, values: Values, scale: Values, bias: Values | None = None) -> Values:
-    first = call.get("axis", -1) % values.ndim
-    alone = _normalized(values, tuple(range(first, values.ndim)), call.get("epsilon", 1e-5))
+def _layer_normalization(
+    values: Values, scale: Values, bias: Values | None = None, *, axis: int = -1, epsilon: float = 1e-5
+) -> Values:
+    alone = _normalized(values, tuple(range(axis % values.ndim, values.ndim)), epsilon)
     return alone * scale if bias is None else alone * scale + bias
 
 
-def _rms_normalization(call: Call, values: Values, scale: Values) -> Values:
-    axes = tuple(range(call.get("axis", -1) % values.ndim, values.ndim))
-    size = np.sqrt((values**2).mean(axis=axes, keepdims=True) + call.get("epsilon", 1e-5))
-    return as_real(values / size, values) * scale
+def _rms_normalization(values: Values, scale: Values, *, axis: int = -1, epsilon: float = 1e-5) -> Values:
+    axes = tuple(range(axis % values.ndim, values.ndim))
+    return as_real(values / np.sqrt((values**2).mean(axis=axes, keepdims=True) + epsilon), values) * scale
 
 
-def _lp_normalization(call: Call, values: Values) -> Values:
-    order, axis = call.get("p", 2), call.get("axis", -1)
-    size = (abs(values) ** order).sum(axis=axis, keepdims=True) ** (1 / order)
-    return as_real(values / np.where(size == 0, 1, size), values)
+def _lp_normalization(values: Values, *, p: int = 2, axis: int = -1) -> Values:
+    size = (abs(values) ** p).sum(axis=axis, keepdims=True) ** (1 / p)
+    return np.asarray(values / np.where(size == 0, 1, size))
 
 
-def _mean_variance_normalization(call: Call, values: Values) -> Values:
-    axes = tuple(call.get("axes", (0, 2, 3)))
-    apart = values - values.mean(axis=axes, keepdims=True)
-    return as_real(apart / (np.sqrt((apart**2).mean(axis=axes, keepdims=True)) + 1e-9), values)
+def _mean_variance_normalization(values: Values, *, axes: Sequence[int] = (0, 2, 3)) -> Values:
+    apart = values - values.mean(axis=tuple(axes), keepdims=True)
+    return np.asarray(apart / (np.sqrt((apart**2).mean(axis=tuple(axes), keepdims=True)) + 1e-9))
 
 
-def _local_response(call: Call, values: Values) -> Values:
+def _local_response(
+    values: Values, *, size: Any = None, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0
+) -> Values:
     """By the squares of the channels around each."""
-    size, channels = call.get("size"), values.shape[1]
-    before, after = (size - 1) // 2, size // 2
-    squares = np.pad(values**2, [(0, 0), (before, after), *[(0, 0)] * (values.ndim - 2)])
+    channels, ends = values.shape[1], [(0, 0), ((size - 1) // 2, size // 2), *[(0, 0)] * (values.ndim - 2)]
+    squares = np.pad(values**2, ends)
     around = sum(squares[:, at : at + channels] for at in range(size))
-    alpha, beta, bias = call.get("alpha", 1e-4), call.get("beta", 0.75), call.get("bias", 1.0)
-    return as_real(values / (bias + alpha / size * around) ** beta, values)
+    return np.asarray(values / (bias + alpha / size * around) ** beta)
 
 
-@dataclass(frozen=True)
-class _Windows:
-    """Windows over the axes of maps after image and channel."""
+class _Windows(NamedTuple):
+    """Windows along an axis of maps: their taps, how many there are, the padding, and what they reach beyond that."""
 
-    kernel: list[int]
-    stride: list[int]
-    dilation: list[int]
-    before: list[int]
-    after: list[int]
-    outputs: list[int]
+    kernel: int
+    stride: int
+    dilation: int
+    outputs: int
+    ends: tuple[int, int]
+    beyond: int
 
-    @classmethod
-    def of(cls, call: Call, sides: tuple[int, ...]) -> _Windows:
-        """The windows of a pooling node."""
-        kernel = [int(each) for each in call.get("kernel_shape")]
-        axes = len(kernel)
-        stride = call.ints("strides") or [1] * axes
-        dilation = call.ints("dilations") or [1] * axes
-        pads, auto = call.ints("pads") or [0] * 2 * axes, call.get("auto_pad", "NOTSET")
-        reach = [(taps - 1) * step + 1 for taps, step in zip(kernel, dilation, strict=True)]
+
+def _windows(call: Call, sides: tuple[int, ...]) -> list[_Windows]:
+    """The windows of a pooling node, axis by axis."""
+    found, axes = list[_Windows](), len(sides)
+    wanted = {"kernel_shape": [], "strides": [1] * axes, "dilations": [1] * axes, "pads": [0] * 2 * axes}
+    kernel, strides, dilations, pads = (ints(call.get(name)) or usual for name, usual in wanted.items())
+    auto = call.get("auto_pad", "NOTSET")
+    for at, (side, taps, stride, dilation) in enumerate(zip(sides, kernel, strides, dilations, strict=True)):
+        reach = (taps - 1) * dilation + 1
         if auto in ("SAME_UPPER", "SAME_LOWER"):
-            outputs = [-(-side // step) for side, step in zip(sides, stride, strict=True)]
-            missing = [max(0, (o - 1) * s + r - n) for o, s, r, n in zip(outputs, stride, reach, sides, strict=True)]
-            less, more = [each // 2 for each in missing], [-(-each // 2) for each in missing]
-            before, after = (less, more) if auto == "SAME_UPPER" else (more, less)
-            return cls(kernel, stride, dilation, before, after, outputs)
-        before, after = pads[:axes], pads[axes:]
-        room = [n + b + a - r for n, b, a, r in zip(sides, before, after, reach, strict=True)]
-        outputs = [_count(call, *each) for each in zip(room, stride, sides, before, strict=True)]
-        return cls(kernel, stride, dilation, before, after, outputs)
-
-    def padded(self, values: Values, filler: Any, beyond: Any) -> Values:
-        """The maps with padding, and with what windows reach beyond that."""
-        sides = values.shape[2:]
-        ends = [(0, 0), (0, 0), *zip(self.before, self.after, strict=True)]
-        inside = np.pad(values, ends, constant_values=filler)
-        needed = [
-            (o - 1) * s + (k - 1) * d + 1
-            for o, s, k, d in zip(self.outputs, self.stride, self.kernel, self.dilation, strict=True)
-        ]
-        more = [max(0, n - side - b - a) for n, side, b, a in zip(needed, sides, self.before, self.after, strict=True)]
-        return np.pad(inside, [(0, 0), (0, 0), *((0, each) for each in more)], constant_values=beyond)
-
-    def taps(self, padded: Values) -> Iterator[Values]:
-        """What each tap of the windows sees, [image, channel, *outputs]."""
-        for tap in np.ndindex(*self.kernel):
-            firsts = [at * step for at, step in zip(tap, self.dilation, strict=True)]
-            cut = (
-                slice(first, first + (o - 1) * s + 1, s)
-                for first, o, s in zip(firsts, self.outputs, self.stride, strict=True)
-            )
-            yield padded[(slice(None), slice(None), *cut)]
+            outputs = -(-side // stride)
+            missing = max(0, (outputs - 1) * stride + reach - side)
+            before = missing // 2 if auto == "SAME_UPPER" else -(-missing // 2)
+            after = missing - before
+        else:
+            before, after = pads[at], pads[axes + at]
+            room = side + before + after - reach
+            outputs = room // stride + 1
+            if call.get("ceil_mode", 0):
+                # A window that sticks out counts, if it begins on the map or its padding before.
+                outputs = -(-room // stride) + 1
+                outputs -= (outputs - 1) * stride >= side + before
+        beyond = max(0, (outputs - 1) * stride + reach - side - before - after)
+        found.append(_Windows(taps, stride, dilation, outputs, (before, after), beyond))
+    return found
 
 
-def _count(call: Call, room: int, stride: int, side: int, before: int) -> int:
-    """Windows along an axis; with `ceil_mode` one that sticks out, if it begins on the map or its padding before."""
-    if not call.get("ceil_mode", 0):
-        return room // stride + 1
-    outputs = -(-room // stride) + 1
-    return outputs - 1 if (outputs - 1) * stride >= side + before else outputs
+def _taps(values: Values, windows: Sequence[_Windows], filler: Any, beyond: Any) -> Iterator[Values]:
+    """What each tap of the windows sees, [image, channel, *outputs], of maps with padding, and what is beyond that."""
+    alone = [(0, 0), (0, 0)]
+    inside = np.pad(values, [*alone, *(each.ends for each in windows)], constant_values=filler)
+    padded = np.pad(inside, [*alone, *((0, each.beyond) for each in windows)], constant_values=beyond)
+    for tap in np.ndindex(*(each.kernel for each in windows)):
+        firsts = (at * each.dilation for at, each in zip(tap, windows, strict=True))
+        cut = (
+            slice(first, first + (each.outputs - 1) * each.stride + 1, each.stride)
+            for first, each in zip(firsts, windows, strict=True)
+        )
+        yield padded[:, :, *cut]
 
 
-def _max_pool(call: Call, values: Values) -> Values:
+def _max_pool(values: Values, *, call: Call) -> Values:
     if call.results > 1:
         raise InputError("MaxPool with the places of what is largest")
-    windows = _Windows.of(call, values.shape[2:])
     low = -np.inf if np.issubdtype(values.dtype, np.floating) else np.iinfo(values.dtype).min
-    taps = windows.taps(windows.padded(values, low, low))
+    taps = _taps(values, _windows(call, values.shape[2:]), low, low)
     most = next(taps).copy()
     for each in taps:
         np.maximum(most, each, out=most)
     return most
 
 
-def _average_pool(call: Call, values: Values) -> Values:
+def _average_pool(values: Values, *, call: Call, count_include_pad: int = 0) -> Values:
     """Over what a window has of the map; with `count_include_pad` of its padding, too."""
-    windows, counted = _Windows.of(call, values.shape[2:]), call.get("count_include_pad", 0)
-    ones = np.ones((1, 1, *values.shape[2:]), values.dtype)
-    counts = sum(windows.taps(windows.padded(ones, counted, 0)))
-    return as_real(np.divide(sum(windows.taps(windows.padded(values, 0, 0))), counts), values)
-
-
-def _lp_pool(call: Call, values: Values) -> Values:
-    windows, order = _Windows.of(call, values.shape[2:]), call.get("p", 2)
-    return as_real(np.power(sum(windows.taps(windows.padded(abs(values) ** order, 0, 0))), 1 / order), values)
+    windows = _windows(call, values.shape[2:])
+    counts = sum(_taps(np.ones((1, 1, *values.shape[2:]), values.dtype), windows, count_include_pad, 0))
+    return np.divide(sum(_taps(values, windows, 0, 0)), counts)
 
 
 def _over_maps(function: Any) -> Function:
     """Over all axes after image and channel."""
-    return lambda _, values: as_real(function(values, axis=tuple(range(2, values.ndim)), keepdims=True), values)
-
-
-def _global_lp(call: Call, values: Values) -> Values:
-    order, axes = call.get("p", 2), tuple(range(2, values.ndim))
-    return as_real((abs(values) ** order).sum(axis=axes, keepdims=True) ** (1 / order), values)
+    return like_first(lambda x: function(x, axis=tuple(range(2, x.ndim)), keepdims=True))
 
 
 def _resize(
-    call: Call, values: Values, region: Values | None = None, scales: Values | None = None, sizes: Values | None = None
+    values: Values,
+    region: Values | None = None,
+    scales: Values | None = None,
+    sizes: Values | None = None,
+    *,
+    call: Call,
 ) -> Values:
     """Axis by axis; by `scales` or to `sizes`. Before opset 11, scales stood where regions do."""
     mode = call.get("mode", "nearest")
@@ -244,7 +221,7 @@ def _resize(
         raise InputError("Resize that keeps the ratio of the sides")
     given = region if call.opset < 11 else scales
     resized = values
-    for number, axis in enumerate(call.ints("axes") or range(values.ndim)):
+    for number, axis in enumerate(ints(call.get("axes")) or range(values.ndim)):
         old = values.shape[axis]
         if sizes is not None and sizes.size:
             extent, factor = int(sizes[number]), float(sizes[number]) / old
@@ -256,11 +233,21 @@ def _resize(
     return as_real(resized, values)
 
 
+_NEAREST: dict[str, Callable[[Values], Values]] = {
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "round_prefer_floor": lambda x: np.ceil(x - 0.5),
+    "round_prefer_ceil": lambda x: np.floor(x + 0.5),
+}
+
+
 def _resized(call: Call, values: Values, axis: int, extent: int, factor: float) -> Values:
     size = values.shape[axis]
     places = _places(call, size, extent, factor)
     if call.get("mode", "nearest") == "nearest":
-        return values.take(np.clip(_nearest(call, places), 0, size - 1), axis)
+        rounding = "floor" if call.opset < 11 else call.get("nearest_mode", "round_prefer_floor")
+        nearest = np.clip(_NEAREST[rounding](places), 0, size - 1)
+        return np.asarray(np.take(values, nearest.astype(int), axis))
     places = np.clip(places, 0, size - 1)
     low = np.floor(places).astype(int)
     share = (places - low).reshape(-1, *[1] * (values.ndim - 1 - axis))
@@ -282,35 +269,39 @@ def _places(call: Call, size: int, extent: int, factor: float) -> Values:
     raise InputError(f"Resize with {by}, which is not known")
 
 
-def _nearest(call: Call, places: Values) -> Values:
-    rounding = "floor" if call.opset < 11 else call.get("nearest_mode", "round_prefer_floor")
-    functions: dict[str, Any] = {
-        "floor": np.floor, "ceil": np.ceil, "round_prefer_floor": lambda x: np.ceil(x - 0.5),
-        "round_prefer_ceil": lambda x: np.floor(x + 0.5),
-    }  # fmt: skip
-    return np.asarray(functions[rounding](places)).astype(int)
-
-
-def _upsample(call: Call, values: Values, scales: Values | None = None) -> Values:
-    """What Resize was called once."""
-    given = np.array(call.get("scales"), np.float32) if scales is None else scales
-    return _resize(Call({"mode": call.get("mode", "nearest")}, opset=10), values, given)
+def with_bias(call: Call, product: Values, bias: Values | None) -> Values:
+    """What Gemm makes of a product: alpha times it, and beta times the bias."""
+    scaled = product * call.get("alpha", 1.0)
+    return as_real(scaled if bias is None else scaled + call.get("beta", 1.0) * bias, product)
 
 
 NODES: dict[str, Function] = {
     "ArgMax": _farthest(np.argmax), "ArgMin": _farthest(np.argmin), "BatchNormalization": _batch_normalization,
     "CumSum": _cumulative, "GroupNormalization": _group_normalization,
-    "InstanceNormalization": _instance_normalization, "LRN": _local_response, "LpNormalization": _lp_normalization,
-    "LayerNormalization": _layer_normalization, "LogSoftmax": lambda call, values: np.log(_softmax(call, values)),
-    "MeanVarianceNormalization": _mean_variance_normalization, "RMSNormalization": _rms_normalization,
+    "InstanceNormalization": _instance_normalization, "LRN": like_first(_local_response),
+    "LpNormalization": like_first(_lp_normalization), "LayerNormalization": _layer_normalization,
+    "LogSoftmax": lambda x, *, axis=None, call: np.log(_softmax(x, axis=axis, call=call)),
+    "Gemm": lambda one, other, bias=None, *, transA=0, transB=0, call: (
+        with_bias(call, (one.T if transA else one) @ (other.T if transB else other), bias)
+    ),
+    "MatMul": lambda first, second: np.asarray(np.matmul(first, second)),
+    "MeanVarianceNormalization": like_first(_mean_variance_normalization), "RMSNormalization": _rms_normalization,
     "ReduceL1": _reduced(lambda x, **along: abs(x).sum(**along)),
     "ReduceL2": _reduced(lambda x, **along: np.sqrt((x**2).sum(**along))),
     "ReduceLogSum": _reduced(lambda x, **along: np.log(x.sum(**along))), "ReduceLogSumExp": _reduced(_log_sum_exp),
     "ReduceMax": _reduced(np.max), "ReduceMean": _reduced(np.mean), "ReduceMin": _reduced(np.min),
     "ReduceProd": _reduced(np.prod), "ReduceSum": _reduced(np.sum),
     "ReduceSumSquare": _reduced(lambda x, **along: (x**2).sum(**along)), "Softmax": _softmax,
-    "AveragePool": _average_pool, "GlobalAveragePool": _over_maps(np.mean), "GlobalLpPool": _global_lp,
-    "GlobalMaxPool": _over_maps(np.max), "LpPool": _lp_pool, "MaxPool": _max_pool, "Resize": _resize,
-    "Upsample": _upsample,
+    "AveragePool": like_first(_average_pool), "GlobalAveragePool": _over_maps(np.mean),
+    "GlobalLpPool": like_first(
+        lambda x, *, p=2: (abs(x) ** p).sum(axis=tuple(range(2, x.ndim)), keepdims=True) ** (1 / p)
+    ), "GlobalMaxPool": _over_maps(np.max), "LpPool": like_first(
+        lambda x, *, p=2, call: np.power(sum(_taps(abs(x) ** p, _windows(call, x.shape[2:]), 0, 0)), 1 / p)
+    ),
+    "MaxPool": _max_pool, "Resize": _resize,
+    # What Resize was called once.
+    "Upsample": lambda x, scales=None, *, mode="nearest": (
+        _resize(x, np.asarray(scales, np.float32), call=Call({"mode": mode}, opset=10))
+    ),
 }  # fmt: skip
 """By the name of the operator."""

@@ -19,8 +19,7 @@ from tpusim.input.document import Document
 from tpusim.input.form import Choice, Name, Quantity
 from tpusim.input.scalars import show, whole_number
 from tpusim.machines.family import KEY, USUAL, Family, Machine, family_named
-from tpusim.network.entries import LOWERING
-from tpusim.network.wiring import FREE
+from tpusim.network.entries import FREE, LOWERING
 from tpusim.network.workload import sizes_named
 
 Value = int | float | str | tuple[int, ...]

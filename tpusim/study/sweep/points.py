@@ -19,8 +19,7 @@ from tpusim.input.document import Document
 from tpusim.input.scalars import show, whole_number
 from tpusim.input.source import open_document
 from tpusim.machines.family import Machine, family_of
-from tpusim.network.entries import LOWERING, Read, read_layers
-from tpusim.network.wiring import Wiring
+from tpusim.network.entries import LOWERING, Read, Wiring, read_layers
 from tpusim.network.workload import MOST_IMAGES, Workload, names_in
 from tpusim.network.workload_file import in_network_order, wiring_of, workload_of
 from tpusim.result.vocabulary.runs import left_out

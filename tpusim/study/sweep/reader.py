@@ -20,7 +20,7 @@ from tpusim.input.form import Choice, Form, validated, whole, written
 from tpusim.input.scalars import name_text, show
 from tpusim.input.source import open_document
 from tpusim.machines.family import USUAL, Family, Machine, family_in, family_of, load_hardware
-from tpusim.network.formats.asked import OPS, ModelOptions, check_ops
+from tpusim.network.formats import OPS, ModelOptions, check_ops
 from tpusim.network.workload import MOST_IMAGES
 from tpusim.network.workload_file import open_workload, workload_of
 from tpusim.result.vocabulary.figures import COLUMNS, COSTS, LESS, MORE, OF_ANY_MACHINE

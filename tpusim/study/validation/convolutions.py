@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import NamedTuple
 
-from tpusim.network.ops.array_op import Conv2d
-from tpusim.network.ops.conv_transpose2d import ConvTranspose2d
+from tpusim.network.ops.array_op import Conv2d, ConvTranspose2d
 from tpusim.network.ops.op import Op
 from tpusim.study.validation.cases import Case, Row, rows, sizes
 

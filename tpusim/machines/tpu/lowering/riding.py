@@ -40,8 +40,7 @@ from tpusim.machines.tpu.schedule.units import (
     in_one,
     with_the_spill,
 )
-from tpusim.network.ops.array_op import GroupedOp
-from tpusim.network.ops.conv_transpose2d import ConvTranspose2d
+from tpusim.network.ops.array_op import ConvTranspose2d, GroupedOp
 from tpusim.network.ops.fused import BIAS, OTHER, Fused
 from tpusim.network.ops.op import OFMAP, Op
 

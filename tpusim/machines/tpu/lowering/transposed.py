@@ -35,8 +35,7 @@ from tpusim.machines.tpu.program.addresses import Counter, Counters
 from tpusim.machines.tpu.program.transfers import Along, Coordinates, Part
 from tpusim.machines.tpu.search.search import Ranked, tilings_of
 from tpusim.memory.layout import Box
-from tpusim.network.ops.array_op import ArrayOp
-from tpusim.network.ops.conv_transpose2d import ConvTranspose2d
+from tpusim.network.ops.array_op import ArrayOp, ConvTranspose2d
 
 IGNORED = frozenset({"transformation", "k_order", "patch", "search"})
 """Fields below `mapping` that mean nothing to transposed convolutions."""

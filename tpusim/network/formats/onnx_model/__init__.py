@@ -1,44 +1,45 @@
-"""Models in ONNX: the ops of a graph as layers, and what of it is left out, by name and count."""
+"""Models in ONNX: the ops of a graph as layers, and what of it is left out, by name and count; with its weights, to be
+computed, the graph.
+"""
 
 from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from onnx import GraphProto, ModelProto, NodeProto
+import numpy as np
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.words import counted
 from tpusim.input.document import Document
-from tpusim.network.entries import BIASES
-from tpusim.network.formats.asked import ModelOptions
-from tpusim.network.formats.names import Names, printable
-from tpusim.network.formats.onnx_model.branches import branched, with_arrays
-from tpusim.network.formats.onnx_model.dims import Batch, batch_of, inputs
+from tpusim.network.entries import BIASES, INPUTS
+from tpusim.network.formats import ModelOptions, Names, printable
+from tpusim.network.formats.onnx_model.dims import ModelBatch, batch_of, inputs, set_sizes
+from tpusim.network.formats.onnx_model.facts import NOT_TIMED, Facts
 from tpusim.network.formats.onnx_model.file import called, load, operator, opset_of
-from tpusim.network.formats.onnx_model.known import NOT_TIMED
 from tpusim.network.formats.onnx_model.nodes import (
     ARRAY_OPS,
     ON_BATCH,
     AsLayer,
-    Sizes,
+    KnownNode,
+    LayerSizes,
     UnfitNode,
     doubled,
     for_any_batch,
-    layer,
-    needed,
 )
-from tpusim.network.formats.onnx_model.recurrent import Unrolled, sequences, unrolled
-from tpusim.network.formats.onnx_model.shapes import Values, constants_of, depends, inferred, inlined, without_weights
-from tpusim.network.formats.onnx_model.vector_nodes import VECTOR_OPS, VectorNodes
+from tpusim.network.formats.onnx_model.rewrites import branched, unrolled
+from tpusim.network.formats.onnx_model.shapes import Inferred, inferred, inlined, without_weights
+from tpusim.network.formats.onnx_model.vector_nodes import VECTOR_OPS
 from tpusim.network.formats.onnx_model.wires import wired
-from tpusim.network.graph import NodeViews
+from tpusim.network.graph import GivenInput, Graph, Node, NodeViews, OperandView, TensorView
 from tpusim.network.ops import OPS
-from tpusim.network.wiring import INPUTS
+from tpusim.numerics.element_types import Values
 
 _MOST_TOLD = 8
 _OF_THE_ARRAY = {name for name, op in OPS.items() if op.unit == "array"}
@@ -50,26 +51,35 @@ class LayerNode(NamedTuple):
     """
 
     node: NodeProto
-    sizes: Sizes
+    sizes: LayerSizes
     views: Sequence[NodeViews]
 
 
 @dataclass
-class _Found:
-    """What a graph is made of: its nodes that are layers, and what is none."""
+class Understood:
+    """A model without its large weights, functions put in place, and what it is made of: its nodes that are layers, and
+    what is none.
 
+    Attributes:
+        probes: the shapes, for each number of images for which they were found.
+        taken: which branches were taken, in words.
+        steps: recurrent networks, and of how many steps they are, in words.
+        reasons: why what the array would compute cannot be a layer.
+        same: what batch normalizations make of which nothing is left to do.
+    """
+
+    model: ModelProto
+    batch: ModelBatch
+    facts: Facts
+    probes: Sequence[Inferred]
+    taken: Sequence[str]
+    steps: Sequence[str]
+    reasons: list[str]
     layers: list[LayerNode] = field(default_factory=list)
     not_timed: Counter[str] = field(default_factory=Counter)
     not_known: Counter[str] = field(default_factory=Counter)
-    reasons: list[str] = field(default_factory=list)
-    """Of what the array would compute, why it cannot be a layer."""
     folded: int = 0
     same: list[str] = field(default_factory=list)
-    """What batch normalizations make of which nothing is left to do."""
-    taken: Sequence[str] = ()
-    """Which branches were taken, in words."""
-    steps: Mapping[str, int] = field(default_factory=dict)
-    """Of how many steps recurrent networks are, by their names."""
 
 
 def read(path: Path, asked: ModelOptions) -> Document:
@@ -79,17 +89,7 @@ def read(path: Path, asked: ModelOptions) -> Document:
         InputError: the file is not whole, sizes are open that are not the batch, or, unless `asked` to skip them,
             there are ops that nobody here knows.
     """
-    read = understood(path, asked)
-    return _document(read, path, [*_notes(read.batch, asked, read.found)])
-
-
-class Understood(NamedTuple):
-    """A model without its large weights, functions put in place; its batch, what it is made of, shapes of values."""
-
-    model: ModelProto
-    batch: Batch
-    found: _Found
-    values: Values
+    return _document(understood(path, asked), path)
 
 
 def understood(path: Path, asked: ModelOptions) -> Understood:
@@ -97,20 +97,29 @@ def understood(path: Path, asked: ModelOptions) -> Understood:
     model = load(path)
     batch = batch_of(inputs(model.graph), asked.dims, asked.arrays, path)
     weights = without_weights(model)
-    ways = branched(inlined(model, path), batch, asked.arrays, path)
-    stepped = _stepped(ways.model, batch, asked, path)
-    model = stepped.model
-    constants = constants_of(model.graph, weights)
-    vector = VectorNodes.of(model) if asked.ops != "array" else None
-    probes = _probes(model, batch, asked, constants, path)
-    told = _Found(taken=ways.taken, steps=stepped.steps, reasons=[*ways.undecided, *stepped.left])
-    found = _found(told, model.graph, probes, batch, vector)
-    if found.not_known and not asked.skip_unknown:
-        raise InputError(Problem(_unknown(found, batch), str(path)))
-    if not found.layers:
+    ways = branched(inlined(model, path), batch, path)
+    steps = unrolled(ways.model, batch, path)
+    facts = Facts.of(steps.model, weights)
+    ops = {*ARRAY_OPS} if asked.ops == "array" else ARRAY_OPS.keys() | VECTOR_OPS
+    probes = _probes(steps.model, batch, ops, path)
+    read = Understood(steps.model, batch, facts, probes, ways.done, steps.done, [*ways.left, *steps.left])
+    for node in read.model.graph.node:
+        name = operator(node)
+        if name not in ARRAY_OPS and name not in NOT_TIMED:
+            read.not_known[name] += 1
+            read.reasons += _inside(node)
+        elif all(name in facts.constants for name in node.output):
+            read.folded += 1
+        elif name in ops:
+            _add_layer(read, node)
+        else:
+            read.not_timed[name] += 1
+    if read.not_known and not asked.skip_unknown:
+        raise InputError(Problem(_unknown(read), str(path)))
+    if not read.layers:
         more = "; --ops all also takes those of the vector unit, such as pooling" if asked.ops == "array" else ""
         raise InputError(Problem(f"no op that could be run as a layer is in the model{more}", str(path)))
-    return Understood(model, batch, found, probes[0])
+    return read
 
 
 def layer_names(layers: Sequence[LayerNode], names: Names) -> Iterator[str]:
@@ -118,26 +127,16 @@ def layer_names(layers: Sequence[LayerNode], names: Names) -> Iterator[str]:
     return (names.take(called(each.node), "count" in each.sizes) for each in layers)
 
 
-def _stepped(model: ModelProto, batch: Batch, asked: ModelOptions, path: Path) -> Unrolled:
-    """Recurrent networks as their steps, with the shapes that say how many these are."""
-    wanted = sequences(model.graph)
-    if not wanted:
-        return Unrolled(model, {}, [])
-    whole = with_arrays(model, asked.arrays)
-    shapes = [inferred(whole, batch.sizes(images), wanted, frozenset(), path).shapes for images in batch.probed]
-    return unrolled(model, shapes, opset_of(model))
-
-
-def _probes(
-    model: ModelProto, batch: Batch, asked: ModelOptions, constants: frozenset[str], path: Path
-) -> list[Values]:
-    """The shapes for as many images as it takes to know them for any number. Raises InputError where there are none."""
-    ops = ARRAY_OPS if asked.ops == "array" else ARRAY_OPS.keys() | VECTOR_OPS
-    wanted, probes = needed(model.graph, ops), list[Values]()
-    whole = with_arrays(model, asked.arrays)
+def _probes(model: ModelProto, batch: ModelBatch, ops: Set[str], path: Path) -> list[Inferred]:
+    """The shapes that layers of such `ops` need, for as many images as it takes to know them for any number. Raises
+    InputError where there are none.
+    """
+    nodes = [node for node in model.graph.node if node.op_type in ops]
+    wanted = {name for node in nodes for name in (*node.input[:2], *node.output[:1]) if name}
+    probes: list[Inferred] = []
     for images in batch.probed:
         try:
-            probes.append(inferred(whole, batch.sizes(images), wanted, constants, path))
+            probes.append(inferred(model, batch, images, lambda found: wanted <= found.shapes.keys(), path))
         except InputError as error:
             if not probes:
                 raise
@@ -146,66 +145,64 @@ def _probes(
     return probes
 
 
-def _found(
-    found: _Found, graph: GraphProto, probes: Sequence[Values], batch: Batch, vector: VectorNodes | None
-) -> _Found:
-    """With `vector`, what takes the vector unit is a layer where it can be, else it takes no time."""
-    for node in graph.node:
-        name = operator(node)
-        if name in ARRAY_OPS or name in NOT_TIMED:
-            if not depends(node, probes[0].constants):
-                found.folded += 1
-            elif name in ARRAY_OPS:
-                _add_layer(found, node, probes, batch)
-            elif not vector or not _add_vector_layer(found, node, probes, batch, vector):
-                found.not_timed[name] += 1
-        else:
-            found.not_known[name] += 1
-            found.reasons += _inside(node)
-    return found
-
-
-def _add_layer(found: _Found, node: NodeProto, probes: Sequence[Values], batch: Batch) -> None:
-    try:
-        found.layers.append(_merged(node, [layer(node, values) for values in probes], batch))
-    except (UnfitNode, InputError) as error:
-        found.not_known[operator(node)] += 1
-        found.reasons.append(f"{operator(node)} {called(node)}: {', '.join(str(error).splitlines())}")
-
-
-def _add_vector_layer(
-    found: _Found, node: NodeProto, probes: Sequence[Values], batch: Batch, vector: VectorNodes
-) -> bool:
-    """Whether a node is a layer of the vector unit, or part of the weights before it."""
-    if node.op_type not in VECTOR_OPS:
-        return False
-    if vector.is_folded(node):
-        found.same.append(node.output[0])
+def _add_layer(read: Understood, node: NodeProto) -> None:
+    """A node that is a layer, part of the weights before it, or none after all."""
+    if node.output[0] in read.facts.merged:
+        read.same.append(node.output[0])
         # What it adds is left of it, whatever was added before.
-        for before in found.layers:
+        for before in read.layers:
             if before.node.output[0] == node.input[0]:
                 before.sizes[BIASES] = True
-        return True
+        return
     try:
-        found.layers.append(_merged(node, [vector.layer(node, values) for values in probes], batch))
-    except (UnfitNode, InputError):
-        return False
-    return True
+        probed = [_as_layer(node, values, read.facts) for values in read.probes]
+        one, two = (each.sizes for each in probed) if len(probed) == 2 else doubled(probed[0].sizes, read.batch.fixed)
+        sizes = for_any_batch(one, two)
+        plain = {key: value for key, value in sizes.items() if key not in ("op", "count", BIASES)}
+        # To see that there is such a layer; what follows the batch is as for one image.
+        plain |= {key: 1 for key in ("m", "images") if isinstance(plain.get(key), str)}
+        build: Any = OPS[sizes["op"]]
+        build(name="layer", **plain)
+        read.layers.append(LayerNode(node, sizes, [each.views for each in probed]))
+    except (UnfitNode, InputError) as error:
+        name = operator(node)
+        if name in ARRAY_OPS:
+            read.not_known[name] += 1
+            read.reasons.append(f"{name} {called(node)}: {', '.join(str(error).splitlines())}")
+        else:
+            read.not_timed[name] += 1
 
 
-def _merged(node: NodeProto, probed: Sequence[AsLayer], batch: Batch) -> LayerNode:
-    """The layer for any batch, of what it is for one or more. Raises UnfitNode, or InputError where there is none."""
-    one, two = (each.sizes for each in probed) if len(probed) == 2 else doubled(probed[0].sizes, batch.fixed)
-    sizes = for_any_batch(one, two)
-    build: Any = OPS[sizes["op"]]
-    build(name="layer", **_of_one_image(sizes))
-    return LayerNode(node, sizes, [each.views for each in probed])
+_BIAS_OPERANDS = {"Conv": 2, "ConvTranspose": 2, "DeformConv": 3, "Gemm": 2}
+"""Which operand of a node its biases are."""
+_LONGEST_MATRIX = 3
+"""Axes up to which a value of which nothing is known has its channels last."""
 
 
-def _of_one_image(sizes: Sizes) -> dict[str, Any]:
-    """What the op is built with, to see that there is such a layer."""
-    plain = {key: value for key, value in sizes.items() if key not in ("op", "count", BIASES)}
-    return {key: 1 if key in ("m", "images") and isinstance(value, str) else value for key, value in plain.items()}
+def _as_layer(node: NodeProto, values: Inferred, facts: Facts) -> AsLayer:
+    """The layer that a node of ARRAY_OPS or VECTOR_OPS is. Raises UnfitNode where there is none."""
+    shapes, names, op = values.shapes, [*node.input], node.op_type
+    least = 2 if op in ARRAY_OPS else 1
+    counting = names[:least] if op in ARRAY_OPS else names
+    lost = next((name for name in (*counting, *node.output[:1]) if name and name not in shapes), None)
+    if lost is not None or len(names) < least or not all(names[:least]):
+        raise UnfitNode(f"the shape of {lost} is not known" if lost else "an operand is missing")
+    if op not in ARRAY_OPS and node.output[0] not in values.reals:
+        raise UnfitNode("it works on whole numbers")
+    of_operands, result = [shapes.get(name, ()) for name in names], shapes[node.output[0]]
+    by_rank = max(len(of_operands[0]), len(result)) > _LONGEST_MATRIX
+    there = KnownNode(
+        op, names, of_operands, result, {each.name: each for each in node.attribute},
+        next((facts.first[name] for name in names if name in facts.first), by_rank), sum(map(bool, node.output)), facts,
+    )  # fmt: skip
+    if op in VECTOR_OPS:
+        return VECTOR_OPS[op](there)
+    made, bias = ARRAY_OPS[op](there), there.name(_BIAS_OPERANDS.get(op, len(names)))
+    # Biases are a number of the model for each output channel; a Gemm may add anything else as well.
+    by_channel = op != "Gemm" or (bias in shapes and prod(shapes[bias][:-1]) == 1)
+    if bias and bias in facts.constants and by_channel:
+        made.sizes[BIASES] = True
+    return made
 
 
 def _inside(node: NodeProto) -> Iterator[str]:
@@ -225,47 +222,48 @@ def _listed(ops: Mapping[str, int]) -> str:
     return ", ".join(f"{op} {count:,}" for op, count in ops.items())
 
 
-def _unknown(found: _Found, batch: Batch) -> str:
+def _unknown(read: Understood) -> str:
     """All that is not known, at once."""
-    total = counted(sum(found.not_known.values()), "op")
-    why = f" ({'; '.join(found.reasons[:_MOST_TOLD])}{'; ...' if len(found.reasons) > _MOST_TOLD else ''})"
+    total = counted(sum(read.not_known.values()), "op")
+    why = f" ({'; '.join(read.reasons[:_MOST_TOLD])}{'; ...' if len(read.reasons) > _MOST_TOLD else ''})"
     leave = "tpusim run or import leaves them out with --skip-unknown, and says so"
-    if any(ON_BATCH in reason for reason in found.reasons):
-        settle = " ".join(f"--dim {shlex.quote(name)}=N" for name in sorted(batch.names))
+    if any(ON_BATCH in reason for reason in read.reasons):
+        settle = " ".join(f"--dim {shlex.quote(name)}=N" for name in sorted(read.batch.names))
         leave = f"{settle} says how many there are; {leave}"
-    return f"{total} not known here: {_listed(found.not_known)}{why if found.reasons else ''}; {leave}"
+    return f"{total} not known here: {_listed(read.not_known)}{why if read.reasons else ''}; {leave}"
 
 
-def _document(read: Understood, path: Path, notes: Sequence[str]) -> Document:
-    found, names = read.found, Names()
-    named = zip(layer_names(found.layers, names), found.layers, strict=True)
+def _document(read: Understood, path: Path) -> Document:
+    names, notes = Names(), [*_notes(read)]
+    named = zip(layer_names(read.layers, names), read.layers, strict=True)
     layers = {each.node.output[0]: {"name": name, **_ordered(each.sizes)} for name, each in named}
     given = [each.name for each in inputs(read.model.graph)]
-    called_, entries, lost = wired(read.model.graph, layers, given, read.values, found.same, names)
+    opsets = ", ".join(f"{printable(each.domain)} {each.version}".strip() for each in read.model.opset_import)
+    maker = printable(f"{read.model.producer_name} {read.model.producer_version}".strip())
+    origin = f"an ONNX model of opset {opsets}{f', made by {maker}' if maker else ''}"
+    known = read.probes[0], read.facts.constants, {*read.same}
+    called_, entries, lost = wired(read.model.graph, layers, given, *known, names)
     data = {
         "name": printable(path.stem) or "model",
-        "source": f"{printable(path.name)}, {_origin(read.model)}",
+        "source": f"{printable(path.name)}, {origin}",
         INPUTS: called_,
-        "not_timed": dict(found.not_timed.most_common()),
-        "not_known": dict(found.not_known.most_common()),
+        "not_timed": dict(read.not_timed.most_common()),
+        "not_known": dict(read.not_known.most_common()),
         "layers": entries,
     }
-    nodes = {layers[each.node.output[0]]["name"]: each.node for each in found.layers}
+    nodes = {layers[each.node.output[0]]["name"]: each.node for each in read.layers}
     moved = {
         f"layers[{index}].{key}": (f"{path}: {operator(node)} {called(node)}: {key}", index + 1)
         for index, entry in enumerate(entries)
         if (node := nodes.get(entry["name"])) is not None
         for key in entry
     }
-    return Document(str(path), data, {"": 1}, moved=moved, notes=(*notes, *_lost(lost)), images=read.batch.images)
+    if lost:
+        notes.append(f"what its layers read is not known: {lost}")
+    return Document(str(path), data, {"": 1}, moved=moved, notes=tuple(notes), images=read.batch.images)
 
 
-def _lost(why: str) -> Iterator[str]:
-    if why:
-        yield f"what its layers read is not known: {why}"
-
-
-def _ordered(sizes: Sizes) -> Sizes:
+def _ordered(sizes: LayerSizes) -> LayerSizes:
     """As people write them: the map before what moves over it."""
     first = (
         "op", "kind", "channels", "height", "width", "in_channels", "in_length", "in_height", "in_width",
@@ -274,14 +272,8 @@ def _ordered(sizes: Sizes) -> Sizes:
     return {key: sizes[key] for key in dict.fromkeys((*first, *sizes)) if key in sizes}
 
 
-def _origin(model: ModelProto) -> str:
-    """What the file says of itself."""
-    opsets = ", ".join(f"{printable(each.domain)} {each.version}".strip() for each in model.opset_import)
-    maker = printable(f"{model.producer_name} {model.producer_version}".strip())
-    return f"an ONNX model of opset {opsets}{f', made by {maker}' if maker else ''}"
-
-
-def _notes(batch: Batch, asked: ModelOptions, found: _Found) -> Iterator[str]:
+def _notes(read: Understood) -> Iterator[str]:
+    batch = read.batch
     if batch.is_open:
         yield f"its batch is open ({', '.join(sorted(batch.names))}); layers are for --batch images"
     else:
@@ -289,22 +281,115 @@ def _notes(batch: Batch, asked: ModelOptions, found: _Found) -> Iterator[str]:
         yield f"it is for {counted(batch.fixed, 'image')}; layers are written for one, and run for {many}"
     if batch.dims:
         yield f"sizes given: {', '.join(f'{name}={size}' for name, size in batch.dims.items())}"
-    if several := [called(node) for node, each, _ in found.layers if "count" in each and each["op"] != "gemm"]:
+    if several := [called(node) for node, each, _ in read.layers if "count" in each and each["op"] != "gemm"]:
         which = f"{counted(len(several), 'op')} of several maps an image ({several[0]}, ...)"
         yield f"{which}: a layer for each map"
-    if any(each.sizes["op"] not in _OF_THE_ARRAY for each in found.layers):
+    if any(each.sizes["op"] not in _OF_THE_ARRAY for each in read.layers):
         yield "pooling, sums and activations are layers of their own; --ops array leaves them out"
-    if found.taken:
-        more = f", and {len(found.taken) - _MOST_TOLD:,} more" if len(found.taken) > _MOST_TOLD else ""
-        yield f"the branch that is taken of each If: {', '.join(found.taken[:_MOST_TOLD])}{more}"
-    if found.steps:
-        each = ", ".join(f"{name} {steps:,}" for name, steps in [*found.steps.items()][:_MOST_TOLD])
-        more = ", ..." if len(found.steps) > _MOST_TOLD else ""
+    if read.taken:
+        more = f", and {len(read.taken) - _MOST_TOLD:,} more" if len(read.taken) > _MOST_TOLD else ""
+        yield f"the branch that is taken of each If: {', '.join(read.taken[:_MOST_TOLD])}{more}"
+    if read.steps:
+        each = ", ".join(read.steps[:_MOST_TOLD])
+        more = ", ..." if len(read.steps) > _MOST_TOLD else ""
         yield f"recurrent networks are a product of all inputs, then one of the state a step; steps: {each}{more}"
-    if found.same:
-        yield f"{counted(len(found.same), 'batch normalization')} folded into the weights before: no time"
-    if found.folded:
-        yield f"{counted(found.folded, 'op')} of weights and shapes alone: worked out before the network runs, no time"
-    if found.reasons:
-        more = f"; and {len(found.reasons) - _MOST_TOLD:,} more" if len(found.reasons) > _MOST_TOLD else ""
-        yield f"left out: {'; '.join(found.reasons[:_MOST_TOLD])}{more}"
+    if read.same:
+        yield f"{counted(len(read.same), 'batch normalization')} folded into the weights before: no time"
+    if read.folded:
+        yield f"{counted(read.folded, 'op')} of weights and shapes alone: worked out before the network runs, no time"
+    if read.reasons:
+        more = f"; and {len(read.reasons) - _MOST_TOLD:,} more" if len(read.reasons) > _MOST_TOLD else ""
+        yield f"left out: {'; '.join(read.reasons[:_MOST_TOLD])}{more}"
+
+
+# ---- the graph, with its weights
+
+
+def read_graph(path: Path, asked: ModelOptions, images: int) -> Graph:
+    """The graph of a model for a number of `images`.
+
+    Raises:
+        InputError: as `read` does; or the model is for a number of images of which `images` is no multiple, or holds
+            what is no array.
+    """
+    read = understood(path, asked)
+    own = images if read.batch.is_open else read.batch.fixed
+    if images % own:
+        says = f"the model is for {counted(own, 'image')} at once; its values take a --batch that is a multiple of that"
+        raise InputError(Problem(says, str(path)))
+    graph = read.model.graph
+    named = zip(read.layers, layer_names(read.layers, Names()), strict=True)
+    layers = {each.node.output[0]: (name, _views_for(each.views, own)) for each, name in named}
+
+    def as_node(node: NodeProto) -> Node:
+        attributes = {each.name: _plain(each, path) for each in node.attribute if each.type != AttributeProto.GRAPH}
+        own = layers.get(node.output[0], ()) if node.output else ()
+        return Node(operator(node), called(node), tuple(node.input), tuple(node.output), attributes, *own)
+
+    nodes = tuple(map(as_node, graph.node))
+    kinds = {each.name: each.type.tensor_type.elem_type for each in graph.output}
+    types = {name: np.dtype(helper.tensor_dtype_to_np_dtype(kind)) if kind else None for name, kind in kinds.items()}
+    # None where the model says none, or one that NumPy does not have, such as bfloat16.
+    outputs = {name: dtype if dtype is None or dtype.isbuiltin == 1 else None for name, dtype in types.items()}
+    sizes = read.batch.sizes(own)
+    held = load(path).graph
+    if held.sparse_initializer:
+        raise InputError(Problem("its weights are sparse, so that its values cannot be computed", str(path)))
+    weights = {each.name: _array(each, path) for each in held.initializer}
+    given = {name: each for name, each in _given(graph, sizes, path).items() if name not in weights}
+    return Graph(str(path), given, outputs, nodes, weights, own, opset_of(read.model))
+
+
+def _views_for(probed: Sequence[NodeViews], images: int) -> NodeViews:
+    """Views for `images`, worked out from the views for one image and for two, or for all there can be."""
+    one, two = probed[0], probed[-1]
+    both = zip(one.sources.items(), two.sources.values(), strict=True)
+    sources = {
+        name: replace(each, view=_view(each.view, more.view, images))
+        if isinstance(each, OperandView) and isinstance(more, OperandView) else each
+        for (name, each), more in both
+    }  # fmt: skip
+    return NodeViews(sources, _view(one.result, two.result, images))
+
+
+def _view(one: TensorView, two: TensorView, images: int) -> TensorView:
+    """The view for `images`, worked out from the views for one image and for two."""
+
+    def line(first: Sequence[int], second: Sequence[int]) -> tuple[int, ...]:
+        return tuple(size + (images - 1) * (more - size) for size, more in zip(first, second, strict=True))
+
+    return replace(one, shape=line(one.shape, two.shape), spread=line(one.spread, two.spread))
+
+
+def _given(graph: GraphProto, sizes: Mapping[str, int], path: Path) -> dict[str, GivenInput]:
+    """What comes from outside, with its open sizes set."""
+    found: dict[str, GivenInput] = {}
+    for value in inputs(graph):
+        set_sizes(value, sizes)
+        kind = value.type.tensor_type
+        if not value.type.HasField("tensor_type") or kind.elem_type == TensorProto.STRING:
+            says = f"the input {printable(value.name)} is no array of numbers, so that its values cannot be given"
+            raise InputError(Problem(says, str(path)))
+        shape = tuple(dim.dim_value for dim in kind.shape.dim)
+        found[value.name] = GivenInput(np.dtype(helper.tensor_dtype_to_np_dtype(kind.elem_type)), shape)
+    return found
+
+
+def _array(tensor: TensorProto, path: Path) -> Values:
+    try:
+        return numpy_helper.to_array(tensor, str(path.parent))
+    except Exception as error:  # The library raises what its C++ and the file system do, of no common class.
+        says = f"the weights {printable(tensor.name)} cannot be read: {printable(str(error))}"
+        raise InputError(Problem(says, str(path))) from None
+
+
+def _plain(attribute: AttributeProto, path: Path) -> Any:
+    """A number, text, a list of them, or an array."""
+    value = helper.get_attribute_value(attribute)
+    if isinstance(value, TensorProto):
+        return _array(value, path)
+    plain = [
+        each.decode(errors="replace") if isinstance(each, bytes) else each
+        for each in (value if isinstance(value, list) else [value])
+    ]
+    return plain if isinstance(value, list) else plain[0]

@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-from numpy.typing import NDArray
 from onnx import GraphProto, ValueInfoProto
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
-from tpusim.network.formats.names import printable
+from tpusim.input.source import Arrays
+from tpusim.network.formats import printable
 
 _BATCH = re.compile(r"n|bs?|.*batch.*", re.IGNORECASE)
 """What tools call the number of images."""
@@ -22,43 +22,39 @@ _LENGTH = re.compile(r".*(seq|len|time|frame|step|token).*", re.IGNORECASE)
 _NAME = re.compile(r"[A-Za-z_]")
 """Some write "?" of what they do not know."""
 
-Arrays = Mapping[str, NDArray[Any]]
-"""Inputs by name."""
 
+class Open(NamedTuple):
+    """A dimension without a size, of an input; `name` is what `--dim` calls it, whether or not the model has named it.
 
-@dataclass(frozen=True)
-class Open:
-    """A dimension without a size, of an input; `name` is what `--dim` calls it."""
+    One that the model does not name is called by the value and its axis.
+    """
 
     name: str
     value: str
     axis: int
     rank: int
     named: bool
-    """Whether the model names it; else it is called by the value and its axis."""
 
-    @property
-    def like_a_batch(self) -> bool:
-        return self.named and _BATCH.fullmatch(self.name) is not None
-
-    @property
-    def like_a_length(self) -> bool:
-        return self.named and _LENGTH.fullmatch(self.name) is not None
+    def like(self, names: re.Pattern[str]) -> bool:
+        """Whether the model calls it so."""
+        return self.named and names.fullmatch(self.name) is not None
 
 
 @dataclass(frozen=True)
-class Batch:
+class ModelBatch:
     """Which names stand for the batch; where there are none, the model is for `fixed` images.
 
     Attributes:
         dims: the sizes of all other dimensions that are open, by name.
-        images: how many images the arrays hold that are given; None where nothing says so.
+        arrays: what is given for inputs, by name.
+        images: how many images the arrays hold; None where nothing says so.
     """
 
     names: frozenset[str]
     fixed: int
-    dims: Mapping[str, int] = field(default_factory=dict)
-    images: int | None = None
+    dims: Mapping[str, int]
+    arrays: Arrays
+    images: int | None
 
     @property
     def is_open(self) -> bool:
@@ -80,7 +76,7 @@ def inputs(graph: GraphProto) -> list[ValueInfoProto]:
     return [each for each in graph.input if each.name not in weights]
 
 
-def batch_of(given: Sequence[ValueInfoProto], dims: Mapping[str, int], arrays: Arrays, path: Path) -> Batch:
+def batch_of(given: Sequence[ValueInfoProto], dims: Mapping[str, int], arrays: Arrays, path: Path) -> ModelBatch:
     """Which dimensions count images; none do where `arrays` settle them, as all others.
 
     Raises:
@@ -90,17 +86,20 @@ def batch_of(given: Sequence[ValueInfoProto], dims: Mapping[str, int], arrays: A
     opened = [each for value in given for each in _open(value)]
     names = {each.name for each in opened}
     if unknown := [name for name in dims if name not in names]:
-        raise InputError([Problem(_no_such(name, names), str(path)) for name in unknown])
+        known = f"open are {', '.join(sorted(names))}" if names else "the model leaves none open"
+        hints = {name: did_you_mean(name, names) or ";" for name in unknown}
+        says = (f"--dim {name}: no dimension of that name is open{hint} {known}" for name, hint in hints.items())
+        raise InputError([Problem(each, str(path)) for each in says])
     left = [each for each in opened if each.name not in dims]
-    named = frozenset(each.name for each in left if each.like_a_batch)
+    named = frozenset(each.name for each in left if each.like(_BATCH))
     counted = named or frozenset(each.name for each in left if each.axis == 0 and each.rank > 1)
     sizes = {**_held(opened, dims, arrays), **dims}
     if missing := {each.name: each for each in reversed(left) if each.name not in counted | sizes.keys()}:
         raise InputError(Problem(_missing([*missing.values()][::-1], arrays), str(path)))
-    images = (each.name for each in left if each.name in counted and not each.like_a_length)
+    images = (each.name for each in left if each.name in counted and not each.like(_LENGTH))
     own = next((sizes[name] for name in images if name in sizes), None)
     fixed = own or _first(given, dims)
-    return Batch(counted - sizes.keys(), fixed, sizes, _images(given, sizes, arrays, fixed))
+    return ModelBatch(counted - sizes.keys(), fixed, sizes, arrays, _images(given, sizes, arrays, fixed))
 
 
 def _held(opened: Sequence[Open], dims: Mapping[str, int], arrays: Arrays) -> dict[str, int]:
@@ -163,11 +162,6 @@ def _first(given: Sequence[ValueInfoProto], dims: Mapping[str, int]) -> int:
     if first is None or (first.dim_param and not _BATCH.fullmatch(first.dim_param)):
         return 1
     return max(1, dims.get(first.dim_param, int(first.dim_value)))
-
-
-def _no_such(name: str, names: set[str]) -> str:
-    known = f"open are {', '.join(sorted(names))}" if names else "the model leaves none open"
-    return f"--dim {name}: no dimension of that name is open{did_you_mean(name, names) or ';'} {known}"
 
 
 def _missing(left: Sequence[Open], arrays: Arrays) -> str:

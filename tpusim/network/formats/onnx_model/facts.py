@@ -1,23 +1,54 @@
-"""What a model says of its values beyond their shapes: small constants, which axis the channels are, what is folded."""
+"""What is known of operators, and what a model says of its values beyond shapes: small constants, which axis the
+channels are, what is folded.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
-from onnx import GraphProto, numpy_helper
+from onnx import GraphProto, ModelProto, numpy_helper
 
-Numbers = Mapping[str, float]
-"""Constants of one element, by name."""
-Lists = Mapping[str, tuple[int, ...]]
-"""Constants of a few whole numbers along one axis, by name."""
+from tpusim.network.formats.onnx_model.file import opset_of
+
+# ---- operators
+
+_POOLING = "AveragePool GlobalAveragePool GlobalLpPool GlobalMaxPool LpPool MaxPool"
+_ACTIVATIONS = (
+    "Celu Clip Elu Erf Gelu HardSigmoid HardSwish LeakyRelu LogSoftmax Mish PRelu Relu Selu Sigmoid Softmax Softplus "
+    "Softsign Swish Tanh ThresholdedRelu"
+)
+_NORMALIZATIONS = (
+    "BatchNormalization GroupNormalization InstanceNormalization LRN LayerNormalization LpNormalization "
+    "MeanVarianceNormalization RMSNormalization"
+)
+_ARITHMETIC = (
+    "Abs Add And Ceil Cos Div Equal Exp Floor Greater GreaterOrEqual IsInf IsNaN Less LessOrEqual Log Max Mean Min Mod "
+    "Mul Neg Not Or Pow Reciprocal Round Sign Sin Sqrt Sub Sum Where Xor"
+)
+_REDUCTIONS = (
+    "ArgMax ArgMin CumSum ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd "
+    "ReduceSum ReduceSumSquare"
+)
+_MOVES = (
+    "Cast CastLike Concat Constant ConstantOfShape DepthToSpace DequantizeLinear Dropout DynamicQuantizeLinear Expand "
+    "Flatten Gather GatherElements GatherND Identity Pad QuantizeLinear Range Reshape Resize Shape Size Slice "
+    "SpaceToDepth Split Squeeze Tile Transpose Trilu Unsqueeze Upsample"
+)
+
+NOT_TIMED = frozenset(" ".join((_POOLING, _ACTIVATIONS, _NORMALIZATIONS, _ARITHMETIC, _REDUCTIONS, _MOVES)).split())
+"""They take no time, but for those of them that the vector unit computes as layers (`vector_nodes`)."""
 
 _CHANNELS_FIRST = frozenset({
     "Conv", "ConvTranspose", "MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool", "BatchNormalization",
 })  # fmt: skip
+_FIXED = ("Constant", "Shape", "Size")
+"""Operators whose values are known once shapes are."""
+_WITH_WEIGHTS = frozenset({"Conv", "ConvTranspose", "Gemm"})
+"""Operators of whose weights a batch normalization behind them becomes a part."""
 _CHANNELS_LAST = frozenset({"Gemm", "MatMul"})
 _TURNS = frozenset({
     "DepthToSpace", "Expand", "Flatten", "Gather", "Reshape", "SpaceToDepth", "Squeeze", "Transpose", "Unsqueeze",
@@ -27,30 +58,62 @@ _MOST_AXES = 8
 """Lists of more are not those of axes."""
 
 
-def numbers_of(graph: GraphProto) -> dict[str, float]:
-    """Constants of one element."""
-    found = _constants(graph, 1).items()
-    return {name: float(each.reshape(-1)[0]) for name, each in found if each.size == 1 and each.dtype.kind in "fiu"}
+# ---- a model
 
 
-def lists_of(graph: GraphProto) -> dict[str, tuple[int, ...]]:
-    """Constants of a few whole numbers along one axis, which may be axes or sizes."""
-    found = _constants(graph, _MOST_AXES).items()
-    return {name: tuple(map(int, each)) for name, each in found if each.ndim == 1 and each.dtype.kind in "iu"}
+class Facts(NamedTuple):
+    """What is known of a model beyond shapes.
+
+    Attributes:
+        constants: values that follow from weights and shapes alone.
+        numbers: constants of one element, by name.
+        lists: constants of a few whole numbers along one axis, which may be axes or sizes, by name.
+        first: by value that comes of a convolution or product, whether its channels are axis 1, and not the last.
+        merged: the results of batch normalizations that become part of the weights before them.
+        opset: the version of its operators.
+    """
+
+    constants: frozenset[str]
+    numbers: Mapping[str, float]
+    lists: Mapping[str, tuple[int, ...]]
+    first: Mapping[str, bool]
+    merged: frozenset[str]
+    opset: int
+
+    @classmethod
+    def of(cls, model: ModelProto, weights: frozenset[str]) -> Facts:
+        """What there is to know of the nodes of a model, all of whose weights are named."""
+        graph, known = model.graph, _constants(model.graph)
+        single = {name: each for name, each in known.items() if each.size == 1 and each.dtype.kind in "fiu"}
+        several = {name: each for name, each in known.items() if each.ndim == 1 and each.dtype.kind in "iu"}
+        makers = {name: node.op_type for node in graph.node for name in node.output}
+        uses = Counter([name for node in graph.node for name in node.input] + [each.name for each in graph.output])
+        alone = (each for each in graph.node if each.op_type == "BatchNormalization" and uses[each.input[0]] == 1)
+        constants = {*weights}
+        for node in graph.node:
+            if node.op_type in _FIXED or (node.input and all(name in constants or not name for name in node.input)):
+                constants.update(node.output)
+        return cls(
+            frozenset(constants),
+            {name: float(each.reshape(-1)[0]) for name, each in single.items()},
+            {name: tuple(map(int, each)) for name, each in several.items()},
+            _channels_first(graph),
+            frozenset(each.output[0] for each in alone if makers.get(each.input[0]) in _WITH_WEIGHTS),
+            opset_of(model),
+        )
 
 
-def _constants(graph: GraphProto, most: int) -> dict[str, NDArray[Any]]:
-    """Constants of at most `most` elements, by name."""
-    tensors = {each.name: each for each in graph.initializer if prod(each.dims) <= most}
+def _constants(graph: GraphProto) -> dict[str, NDArray[Any]]:
+    """Constants of few elements, by name."""
+    tensors = {each.name: each for each in graph.initializer if prod(each.dims) <= _MOST_AXES}
     for node in graph.node:
         value = node.op_type == "Constant" and next((each.t for each in node.attribute if each.name == "value"), None)
-        if value and prod(value.dims) <= most:
+        if value and prod(value.dims) <= _MOST_AXES:
             tensors[node.output[0]] = value
     return {name: numpy_helper.to_array(each) for name, each in tensors.items() if not each.external_data}
 
 
-def channels_first_of(graph: GraphProto) -> dict[str, bool]:
-    """By value that comes of a convolution or product, whether its channels are axis 1, and not the last."""
+def _channels_first(graph: GraphProto) -> dict[str, bool]:
     first: dict[str, bool] = {}
     for node in graph.node:
         known = [first[name] for name in node.input if name in first]
@@ -59,11 +122,3 @@ def channels_first_of(graph: GraphProto) -> dict[str, bool]:
         elif node.op_type not in _TURNS and known:
             first.update(dict.fromkeys(node.output, known[0]))
     return first
-
-
-def merged_of(graph: GraphProto) -> frozenset[str]:
-    """The results of batch normalizations that become part of the weights before them."""
-    makers = {name: node.op_type for node in graph.node for name in node.output}
-    uses = Counter([name for node in graph.node for name in node.input] + [each.name for each in graph.output])
-    alone = (each for each in graph.node if each.op_type == "BatchNormalization" and uses[each.input[0]] == 1)
-    return frozenset(each.output[0] for each in alone if makers.get(each.input[0]) in ("Conv", "ConvTranspose", "Gemm"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.words import counted
 from tpusim.input.source import read_bytes
-from tpusim.network.formats.names import printable
+from tpusim.network.formats import printable
 
 MOST_BYTES = 2**31 - 1
 """What Protocol Buffers hold in one message."""
@@ -32,9 +31,18 @@ def load(path: Path) -> ModelProto:
         model: ModelProto = ModelProto.FromString(read_bytes(path, size + 1 if size else MOST_BYTES))
     except DecodeError:
         raise _refused(path, "is not ONNX, or is cut off; save the model again, or copy the whole file") from None
-    _check_whole(model, path)
+    if not model.ir_version or not model.HasField("graph"):
+        raise _refused(path, "is not ONNX: it has no version and no graph; give a file that a tool exported as ONNX")
+    if not model.graph.node:
+        raise _refused(path, "the graph has no nodes; export the model itself, not its weights alone")
+    if not model.opset_import:
+        raise _refused(path, "says nothing of its opset, or is cut off; save the model again")
     _check_text(model, path)
-    _check_version(model, path)
+    known = onnx.defs.onnx_opset_version()
+    for opset in model.opset_import:
+        if opset.domain in _MAIN and not 1 <= opset.version <= known:
+            says = f"opset {opset.version}; onnx {onnx.__version__} knows opsets 1 to {known}"
+            raise _refused(path, f"{says}: export the model for one of them, or install a newer onnx")
     _check_beside(model, path)
     _check_order(model.graph, path)
     return model
@@ -60,15 +68,6 @@ def _refused(path: Path, message: str) -> InputError:
     return InputError(Problem(message, str(path)))
 
 
-def _check_whole(model: ModelProto, path: Path) -> None:
-    if not model.ir_version or not model.HasField("graph"):
-        raise _refused(path, "is not ONNX: it has no version and no graph; give a file that a tool exported as ONNX")
-    if not model.graph.node:
-        raise _refused(path, "the graph has no nodes; export the model itself, not its weights alone")
-    if not model.opset_import:
-        raise _refused(path, "says nothing of its opset, or is cut off; save the model again")
-
-
 def _check_text(model: ModelProto, path: Path) -> None:
     """Check that names are text: what is none comes from a file in which bytes have changed."""
     graph = model.graph
@@ -85,19 +84,12 @@ def _check_text(model: ModelProto, path: Path) -> None:
         raise _refused(path, "a name in it is no text, so the file is damaged: copy it, or export the model again")
 
 
-def _check_version(model: ModelProto, path: Path) -> None:
-    """Check that the library knows the opset of ONNX's own operators."""
-    known = onnx.defs.onnx_opset_version()
-    for opset in model.opset_import:
-        if opset.domain in _MAIN and not 1 <= opset.version <= known:
-            says = f"opset {opset.version}; onnx {onnx.__version__} knows opsets 1 to {known}"
-            raise _refused(path, f"{says}: export the model for one of them, or install a newer onnx")
-
-
 def _check_beside(model: ModelProto, path: Path) -> None:
     """Check that files of weights are there, in the model's own folder; nobody reads them."""
     missing: dict[str, int] = {}
-    for tensor in _tensors(model.graph):
+    attributes = (each for node in model.graph.node for each in node.attribute)
+    inside = (tensor for each in attributes for tensor in (each.t, *each.tensors))
+    for tensor in (*model.graph.initializer, *inside):
         if tensor.data_location == TensorProto.EXTERNAL:
             name = next((each.value for each in tensor.external_data if each.key == "location"), "")
             file = Path(name)
@@ -112,17 +104,10 @@ def _check_beside(model: ModelProto, path: Path) -> None:
         raise _refused(path, f"files of weights are missing: {files}{more}; put them beside the model")
 
 
-def _tensors(graph: GraphProto) -> Iterator[TensorProto]:
-    """Tensors of the graph, and of its nodes."""
-    yield from graph.initializer
-    for node in graph.node:
-        for attribute in node.attribute:
-            yield from (attribute.t, *attribute.tensors)
-
-
 def _check_order(graph: GraphProto, path: Path) -> None:
     """Check that each node reads what stands before it."""
-    made = {name for name in _given(graph)} | {""}
+    sparse = (each.values for each in graph.sparse_initializer)
+    made = {each.name for each in (*graph.input, *graph.initializer, *sparse)} | {""}
     makers = {name: index for index, node in enumerate(graph.node) for name in node.output if name}
     for node in graph.node:
         for name in node.input:
@@ -130,22 +115,13 @@ def _check_order(graph: GraphProto, path: Path) -> None:
                 says = f"{operator(node)} {called(node)} reads {printable(name)}, which nothing makes"
                 raise _refused(path, f"{says}; the file is damaged: export the model again")
             if name not in made:
-                raise _refused(path, _tangled(graph, makers, node))
+                says = f"{operator(node)} {called(node)} stands before what it reads, and ONNX wants nodes in order"
+                every = enumerate(graph.node)
+                reads = {at: [makers[each] for each in other.input if each in makers] for at, other in every}
+                try:
+                    TopologicalSorter(reads).prepare()
+                except CycleError as error:
+                    circle = " > ".join(called(graph.node[at]) for at in reversed(error.args[1][: _SHOWN + 1]))
+                    says = f"the graph goes round in a circle: {circle}; the file is damaged"
+                raise _refused(path, f"{says}: export the model again")
         made.update(node.output)
-
-
-def _given(graph: GraphProto) -> Iterator[str]:
-    yield from (each.name for each in (*graph.input, *graph.initializer))
-    yield from (each.values.name for each in graph.sparse_initializer)
-
-
-def _tangled(graph: GraphProto, makers: dict[str, int], node: NodeProto) -> str:
-    """What to say of a graph that is not in order: that it goes round in a circle, or only that it is not."""
-    reads = {index: [makers[name] for name in each.input if name in makers] for index, each in enumerate(graph.node)}
-    try:
-        TopologicalSorter(reads).prepare()
-    except CycleError as error:
-        circle = " > ".join(called(graph.node[index]) for index in reversed(error.args[1][: _SHOWN + 1]))
-        return f"the graph goes round in a circle: {circle}; the file is damaged: export the model again"
-    says = f"{operator(node)} {called(node)} stands before what it reads"
-    return f"{says}, and ONNX wants nodes in order: export the model again"

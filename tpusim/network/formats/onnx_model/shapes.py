@@ -1,41 +1,66 @@
-"""The shape of every value of a model, as the onnx library infers it, and which values are constants."""
+"""The shape of every value of a model, as the onnx library infers it.
+
+Sizes that a model works out for itself are computed as far as shapes need them, and no further: small operators on
+small whole numbers alone, by the onnx library's own reference of each. Nothing of the model is run that is not one of
+them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from math import prod
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 from google.protobuf.message import EncodeError
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, inliner, shape_inference
+from onnx import (
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    ValueInfoProto,
+    helper,
+    inliner,
+    numpy_helper,
+    shape_inference,
+)
+from onnx.reference import ReferenceEvaluator
 
 from tpusim.base.errors import InputError, Problem
-from tpusim.network.formats.names import printable
-from tpusim.network.formats.onnx_model.dims import set_sizes
-from tpusim.network.formats.onnx_model.folding import MOST_ELEMENTS, Shape, fold
+from tpusim.network.formats import printable
+from tpusim.network.formats.onnx_model.dims import ModelBatch, inputs, set_sizes
+from tpusim.numerics.element_types import Values
+
+ValueShape = tuple[int, ...]
+
+MOST_ELEMENTS = 4096
+"""Larger tensors are weights: no shape follows from what they hold."""
+_ALIKE = (
+    "Abs", "Add", "And", "Cast", "Ceil", "Concat", "Div", "Equal", "Floor", "Gather", "Greater", "GreaterOrEqual",
+    "Identity", "Less", "LessOrEqual", "Max", "Min", "Mod", "Mul", "Neg", "Not", "Or", "ReduceMax", "ReduceMin",
+    "ReduceProd", "ReduceSum", "Reshape", "Round", "ScatterND", "Sign", "Slice", "Sqrt", "Squeeze", "Sub", "Transpose",
+    "Unsqueeze", "Where",
+)  # fmt: skip
+"""Whose results are about as large as their operands."""
+_OF_SHAPES = ("Shape", "Size")
+_LARGER = ("Constant", "ConstantOfShape", "Expand", "Pad", "Range", "Tile")
+"""Whose results may be of any size: computed once it is known to be a small one."""
 
 _MOST_ROUNDS = 500
 _WEIGHTS_ALONE = 8
 """The version of the format from which on weights, also those of functions, need not be inputs."""
-_FIXED = ("Constant", "Shape", "Size")
-"""Operators whose values are known once shapes are."""
-
-
 _REAL = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE}
 
 
-@dataclass(frozen=True)
-class Values:
-    """Shapes of a model's values, by name, where they are known for the images; and which are `reals`."""
+class Inferred(NamedTuple):
+    """A graph of known sizes, with what follows from these in its place; the shapes of its values, by name, where they
+    are known; and which of them are real.
+    """
 
-    shapes: Mapping[str, Shape]
-    constants: frozenset[str]
-    reals: frozenset[str] = frozenset()
-
-    def shape(self, name: str) -> Shape:
-        """Raises LookupError where it is not known."""
-        return self.shapes[name]
+    graph: GraphProto
+    shapes: Mapping[str, ValueShape]
+    reals: frozenset[str]
 
 
 def without_weights(model: ModelProto) -> frozenset[str]:
@@ -72,68 +97,46 @@ def inlined(model: ModelProto, path: Path) -> ModelProto:
         ) from None
 
 
-def constants_of(graph: GraphProto, weights: frozenset[str]) -> frozenset[str]:
-    """Values that follow from weights and shapes alone."""
-    known = {*weights}
-    for node in graph.node:
-        if node.op_type in _FIXED or (node.input and all(name in known or not name for name in node.input)):
-            known.update(node.output)
-    return frozenset(known)
-
-
 def inferred(
-    model: ModelProto, sizes: Mapping[str, int], needed: Set[str], constants: frozenset[str], path: Path
-) -> Values:
-    """The shapes where the open dimensions have `sizes`; those that are `needed` also where the model works them out.
+    model: ModelProto, batch: ModelBatch, images: int, enough: Callable[[Inferred], bool], path: Path
+) -> Inferred:
+    """The shapes for a number of images, where what follows from these is worked out until that is `enough`.
+
+    The few whole numbers that are given for inputs, such as a rate or a length, are known.
 
     Raises:
         InputError: shapes contradict one another.
     """
     sized = ModelProto()
     sized.CopyFrom(model)
-    shapes, reals = settled(sized, sizes, lambda shapes: needed <= shapes.keys(), path)
-    return Values(shapes, constants, reals)
-
-
-def settled(
-    model: ModelProto, sizes: Mapping[str, int], enough: Callable[[Mapping[str, Shape]], bool], path: Path
-) -> tuple[dict[str, Shape], frozenset[str]]:
-    """Give open dimensions their `sizes`, and put what follows from these in its place, until that is `enough`.
-
-    Returns:
-        Shapes by name, and which values are real.
-
-    Raises:
-        InputError: shapes contradict one another.
-    """
-    for value in model.graph.input:
-        set_sizes(value, sizes)
-    shapes, reals = _inferred(model, path)
+    for value in inputs(model.graph):
+        array = batch.arrays.get(value.name)
+        wanted = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+        if array is not None and array.size <= MOST_ELEMENTS and array.dtype.kind in "iub" and wanted.kind in "iub":
+            sized.graph.initializer.append(numpy_helper.from_array(array.astype(wanted), value.name))
+    for value in sized.graph.input:
+        set_sizes(value, batch.sizes(images))
+    found = _inferred(sized, path)
     for _ in range(_MOST_ROUNDS):
-        if enough(shapes) or not fold(model, shapes):
+        if enough(found) or not fold(sized, found.shapes):
             break
-        shapes, reals = _inferred(model, path)
-    return shapes, reals
+        found = _inferred(sized, path)
+    return found
 
 
-def _inferred(model: ModelProto, path: Path) -> tuple[dict[str, Shape], frozenset[str]]:
-    """Shapes by name, and which values are real."""
+def _inferred(model: ModelProto, path: Path) -> Inferred:
     try:
         found = shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True).graph
     except (shape_inference.InferenceError, EncodeError, ValueError) as error:
-        raise InputError(Problem(_contradiction(error), str(path))) from None
+        says = f"the shapes of the model do not fit together; onnx says: {_line(error)}"
+        raise InputError(Problem(says, str(path))) from None
     values = (*found.input, *found.value_info, *found.output)
     shapes = {each.name: shape for each in values if (shape := _shape(each)) is not None}
     reals = frozenset(each.name for each in values if each.type.tensor_type.elem_type in _REAL)
-    return shapes | {each.name: tuple(each.dims) for each in found.initializer}, reals
+    return Inferred(model.graph, shapes | {each.name: tuple(each.dims) for each in found.initializer}, reals)
 
 
-def depends(node: NodeProto, constants: frozenset[str]) -> bool:
-    """Whether a node works on what the model is given."""
-    return not all(name in constants for name in node.output)
-
-
-def _shape(value: ValueInfoProto) -> Shape | None:
+def _shape(value: ValueInfoProto) -> ValueShape | None:
     kind = value.type.tensor_type
     if not value.type.HasField("tensor_type") or not kind.HasField("shape"):
         return None
@@ -141,9 +144,61 @@ def _shape(value: ValueInfoProto) -> Shape | None:
     return tuple(dim.dim_value for dim in kind.shape.dim) if known else None
 
 
-def _contradiction(error: Exception) -> str:
-    return f"the shapes of the model do not fit together; onnx says: {_line(error)}"
-
-
 def _line(error: Exception) -> str:
     return printable(" ".join(str(error).split()))
+
+
+# ---- sizes that the model works out
+
+
+def fold(model: ModelProto, shapes: Mapping[str, ValueShape]) -> bool:
+    """Put what can be worked out in place of the nodes that do; whether there was anything."""
+    known = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
+    folded = [*_folded(model, known, shapes)]
+    for node in folded:
+        model.graph.node.remove(node)
+        model.graph.initializer.append(numpy_helper.from_array(known[node.output[0]], node.output[0]))
+    return bool(folded)
+
+
+def _folded(model: ModelProto, known: dict[str, Values], shapes: Mapping[str, ValueShape]) -> Iterator[NodeProto]:
+    """Nodes of one result that is known now, and put into `known`."""
+    for node in model.graph.node:
+        if node.domain or len(node.output) != 1:
+            continue
+        value = _value(node, model, known, shapes)
+        if value is not None and value.size <= MOST_ELEMENTS:
+            known[node.output[0]] = value
+            yield node
+
+
+def _value(
+    node: NodeProto, model: ModelProto, known: Mapping[str, Values], shapes: Mapping[str, ValueShape]
+) -> Values | None:
+    if node.op_type in _OF_SHAPES:
+        shape = shapes.get(node.input[0]) if node.input else None
+        ends = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+        if shape is None or node.op_type == "Size":
+            return None if shape is None else np.asarray(prod(shape), dtype=np.int64)
+        return np.asarray(shape[ends.get("start", 0) : ends.get("end", len(shape))], dtype=np.int64)
+    size = prod(shapes.get(node.output[0], (MOST_ELEMENTS + 1,)))
+    small = node.op_type in _ALIKE or (node.op_type in _LARGER and size <= MOST_ELEMENTS)
+    given = {name: known[name] for name in node.input if name in known}
+    if not small or not all(name in given for name in node.input if name):
+        return None
+    try:
+        (value,) = ReferenceEvaluator(_alone(node, model, given)).run(None, given)
+    except Exception:  # What the library cannot compute stays unknown; inference says what follows from that.
+        return None
+    return np.asarray(value)
+
+
+def _alone(node: NodeProto, model: ModelProto, given: Mapping[str, Values]) -> ModelProto:
+    """A model of the node: by itself, the library would take it for one of the newest opset."""
+    inputs = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
+        for name, value in given.items()
+    ]
+    outputs = [helper.make_tensor_value_info(node.output[0], TensorProto.UNDEFINED, None)]
+    graph = helper.make_graph([node], "alone", inputs, outputs)
+    return helper.make_model(graph, opset_imports=model.opset_import)

@@ -6,133 +6,59 @@ last; what takes an element at a time leaves that as it was.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
-from onnx import ModelProto, NodeProto
-
-from tpusim.network.formats.onnx_model.facts import Lists, Numbers, channels_first_of, lists_of, merged_of, numbers_of
-from tpusim.network.formats.onnx_model.file import opset_of
 from tpusim.network.formats.onnx_model.nodes import (
     AsLayer,
-    Node,
-    Sizes,
+    KnownNode,
+    LayerSizes,
     UnfitNode,
     map_axes,
     maps_of,
     matrix,
     padding_of,
 )
-from tpusim.network.formats.onnx_model.shapes import Values
 from tpusim.network.graph import NodeViews, OperandView, TensorView
-from tpusim.network.ops.elementwise import ROWS
+from tpusim.network.ops.elementwise import KEPT, ROWS
 from tpusim.network.ops.moves import AXES
 from tpusim.network.ops.op import Shape
 
-_LONGEST_MATRIX = 3
-"""Axes up to which a value of which nothing is known has its channels last."""
 _FLAT_SOFTMAX = 13
 """Before this opset all axes from one on count as one, and that is the second unless something is said."""
 
 
-class Place(NamedTuple):
-    """A node among those of its model.
-
-    Attributes:
-        node: its shapes and attributes; of all operands.
-        names: of the operands.
-        numbers: constants of one element.
-        first: whether axis 1 of its values are the channels, not the last.
-        lists: constants of a few whole numbers.
-        results: how many of its results are wanted.
-        opset: the version of its operator.
-    """
-
-    node: Node
-    names: Sequence[str]
-    numbers: Numbers
-    first: bool
-    lists: Lists
-    results: int
-    opset: int
-
-
-class VectorNodes(NamedTuple):
-    """What is known of a model beyond shapes.
-
-    Attributes:
-        numbers: constants of one element.
-        first: by value, whether its channels are axis 1; of what comes of convolutions or products.
-        merged: the results of batch normalizations that become part of the weights before them.
-        lists: constants of a few whole numbers.
-        opset: the version of its operators.
-    """
-
-    numbers: Numbers
-    first: Mapping[str, bool]
-    merged: frozenset[str]
-    lists: Lists
-    opset: int
-
-    @classmethod
-    def of(cls, model: ModelProto) -> VectorNodes:
-        """What there is to know of the nodes of a model."""
-        graph = model.graph
-        return cls(numbers_of(graph), channels_first_of(graph), merged_of(graph), lists_of(graph), opset_of(model))
-
-    def is_folded(self, node: NodeProto) -> bool:
-        """Whether nothing is left of it to do."""
-        return node.output[0] in self.merged
-
-    def layer(self, node: NodeProto, values: Values) -> AsLayer:
-        """The layer that a node of VECTOR_OPS is. Raises UnfitNode where there is none."""
-        names = [*node.input]
-        lost = next((name for name in (*names, *node.output[:1]) if name and name not in values.shapes), None)
-        if lost is not None or not names or not names[0]:
-            raise UnfitNode(f"the shape of {lost} is not known" if lost else "an operand is missing")
-        if node.output[0] not in values.reals:
-            raise UnfitNode("it works on whole numbers")
-        shapes = [values.shape(name) if name else () for name in names]
-        result, attributes = values.shape(node.output[0]), {each.name: each for each in node.attribute}
-        constant, given = [name in values.constants for name in names], [*map(bool, names)]
-        there = Node(shapes, result, constant, attributes, given)
-        known = [self.first[name] for name in names if name in self.first]
-        first = known[0] if known else max(len(shapes[0]), len(result)) > _LONGEST_MATRIX
-        results = sum(map(bool, node.output))
-        place = Place(there, names, self.numbers, first, self.lists, results, self.opset)
-        return VECTOR_OPS[node.op_type](place, node.op_type)
+Handler = Callable[[KnownNode], AsLayer]
 
 
 # ---- pooling
 
 
-def _pool(place: Place, op: str) -> AsLayer:
-    node, kind = place.node, "max" if "Max" in op else "average"
+def _pool(node: KnownNode) -> AsLayer:
+    kind = "max" if "Max" in node.op else "average"
     images, channels, *sides = node.shapes[0]
     axes = len(sides)
     if axes not in (1, 2):
         raise UnfitNode(f"it has {axes} axes; 1 and 2 are known")
-    views = maps_of(node)
-    sizes = {"op": "pool2d", "kind": kind, "images": images, "channels": channels}
-    height, width = [1] * (2 - axes) + sides
-    sizes |= {"in_height": height, "in_width": width}
-    if op.startswith("Global"):
+    views, one = maps_of(node), [1] * (2 - axes)
+    height, width = one + sides
+    sizes = {"op": "pool2d", "kind": kind, "images": images, "channels": channels, "in_height": height,
+             "in_width": width}  # fmt: skip
+    if node.op.startswith("Global"):
         return AsLayer({**sizes, "kernel": [height, width]}, views)
-    one = [1] * (2 - axes)
-    kernel = node.ints("kernel_shape", axes, 1)
     pads = padding_of(node, axes)
     if isinstance(pads, list) and axes == 1:
         pads = [0, pads[0], 0, pads[1]]
     steps = {
-        "kernel": [*one, *kernel],
+        "kernel": [*one, *node.ints("kernel_shape", axes, 1)],
         "stride": [*one, *node.ints("strides", axes, 1)],
         "padding": pads,
         "dilation": [*one, *node.ints("dilations", axes, 1)],
-        "ceil_mode": bool(node.whole("ceil_mode", 0)),
-        "count_include_pad": bool(node.whole("count_include_pad", 0)),
+        "ceil_mode": bool(node.get("ceil_mode", 0)),
+        "count_include_pad": bool(node.get("count_include_pad", 0)),
     }
     return AsLayer({**sizes, **steps}, views)
 
@@ -140,9 +66,9 @@ def _pool(place: Place, op: str) -> AsLayer:
 # ---- element by element
 
 
-def _map(place: Place, op: str, channels_first: bool | None = None, **fields: Any) -> AsLayer:
+def _map(node: KnownNode, op: str, channels_first: bool | None = None, **fields: Any) -> AsLayer:
     """A layer of one operand that makes as many elements; with `channels_first`, whatever is known of its place."""
-    node, first = place.node, place.first if channels_first is None else channels_first
+    first = node.first if channels_first is None else channels_first
     if len(node.result) < 2:
         raise UnfitNode(f"it works on values of {len(node.result)} axes; maps have two or more")
     maps = TensorView(map_axes(len(node.result), first))
@@ -151,15 +77,15 @@ def _map(place: Place, op: str, channels_first: bool | None = None, **fields: An
     return AsLayer({"op": op, **sizes, **fields}, views)
 
 
-def _arithmetic(place: Place, op: str) -> AsLayer:
-    node, name = place.node, "add" if op == "Sum" else op.lower()
+def _arithmetic(node: KnownNode) -> AsLayer:
+    name = "add" if node.op == "Sum" else node.op.lower()
     whole = [index for index, shape in enumerate(node.shapes[:2]) if shape == node.result]
     if not whole or len(node.shapes) != 2:
         raise UnfitNode("neither operand is as large as what it makes")
     main = next((index for index in whole if not node.constant[index]), whole[0])
-    if main == 1 and op in ("Sub", "Div"):
+    if main == 1 and node.op in ("Sub", "Div"):
         name = f"r{name}"
-    sizes, views = _map(place, name)
+    sizes, views = _map(node, name)
     result = views.result
     # The other operand may have fewer axes than the result.
     fewer = len(node.result) - len(node.shapes[1 - main])
@@ -176,127 +102,94 @@ def _kind(mine: Shape, result: Shape, constant: bool) -> str:
     """Along which axes the other operand has elements of its own. A constant is the same for all images."""
     if prod(mine) == 1 and constant:
         return "number"
-    for kind, kept in _KINDS.items():
+    for kind, kept in KEPT.items():
         alike = all(a == b if keep else a == 1 for a, b, keep in zip(mine[:3], result[:3], kept[:3], strict=True))
         if alike and kept[3] != constant and mine[3] == (result[3] if kept[3] else 1):
             return kind
     raise UnfitNode("its operands are spread over one another as no layer here knows it")
 
 
-_KINDS: Mapping[str, tuple[bool, bool, bool, bool]] = {
-    "each": (True, True, True, True),
-    "map": (True, True, True, False),
-    "channel": (True, False, False, False),
-    "image": (True, False, False, True),
-    "pixel": (False, True, True, True),
-}
-"""Axes [channel, row, col, image] along which an operand has elements of its own."""
-
-
-def _scale_shift(place: Place, _: str) -> AsLayer:
+def _scale_shift(node: KnownNode) -> AsLayer:
     """What its statistics make of an element: a number a channel that it is multiplied by, and one that is added."""
-    if place.node.whole("training_mode", 0):
+    if node.get("training_mode", 0):
         raise UnfitNode("it is for training")
-    sizes, views = _map(place, "scale_shift", channels_first=True)
+    sizes, views = _map(node, "scale_shift", channels_first=True)
     numbers = {name: OperandView(at, matrix(1, [0]), "numbers") for at, name in enumerate(("scale", "shift"), start=1)}
     return AsLayer(sizes, NodeViews({**views.sources, **numbers}, views.result))
 
 
-def _plain(name: str) -> Callable[[Place, str], AsLayer]:
-    return lambda place, _: _map(place, name)
+def _pointwise(op: str, channels_first: bool | None = None, **fields: tuple[str, Any]) -> Handler:
+    """Read a layer whose fields are attributes of the node; a field comes with its attribute, and what that is else."""
+    return lambda node: _map(node, op, channels_first, **{field: node.get(*each) for field, each in fields.items()})
 
 
-def _leaky_relu(place: Place, _: str) -> AsLayer:
-    return _map(place, "leaky_relu", slope=place.node.number("alpha", 0.01))
-
-
-def _power(place: Place, _: str) -> AsLayer:
+def _power(node: KnownNode) -> AsLayer:
     """A square, a cube, or a root."""
-    exponent = place.numbers.get(place.names[1])
+    exponent = node.facts.numbers.get(node.name(1))
     if exponent in (2, 3) and exponent:
-        return _map(place, "power", exponent=int(exponent))
+        return _map(node, "power", exponent=int(exponent))
     if exponent != 1 / 2:
         raise UnfitNode("its exponent is none of 2, 3 and a half")
-    return _map(place, "sqrt")
+    return _map(node, "sqrt")
 
 
-def _gelu(place: Place, _: str) -> AsLayer:
-    given = place.node.attributes.get("approximate")
-    return _map(place, "gelu", approximate=given.s.decode() if given else "none")
-
-
-def _swish(place: Place, _: str) -> AsLayer:
-    if place.node.number("alpha", 1.0) != 1:
+def _swish(node: KnownNode) -> AsLayer:
+    if node.get("alpha", 1.0) != 1:
         raise UnfitNode("its alpha is not 1")
-    return _map(place, "silu")
+    return _map(node, "silu")
 
 
-def _clip(place: Place, _: str) -> AsLayer:
+def _clip(node: KnownNode) -> AsLayer:
     """Its ends are attributes in old models, operands in others."""
-    ends: Sizes = {}
+    ends: LayerSizes = {}
     for at, key in enumerate(("min", "max"), start=1):
-        name = place.names[at] if len(place.names) > at else ""
-        if name and name not in place.numbers:
+        name = node.name(at)
+        if name and name not in node.facts.numbers:
             raise UnfitNode(f"its {key} is worked out by the model")
-        if name or key in place.node.attributes:
-            ends[key] = place.numbers[name] if name else place.node.number(key, 0.0)
-    return _map(place, "clip", **ends)
-
-
-def _lrn(place: Place, _: str) -> AsLayer:
-    node = place.node
-    numbers = {"alpha": node.number("alpha", 1e-4), "beta": node.number("beta", 0.75), "bias": node.number("bias", 1.0)}
-    return _map(place, "lrn", channels_first=True, size=node.whole("size", 1), **numbers)
-
-
-def _hard_sigmoid(place: Place, _: str) -> AsLayer:
-    return _map(place, "hard_sigmoid", alpha=place.node.number("alpha", 0.2), beta=place.node.number("beta", 0.5))
+        if name or key in node.attributes:
+            ends[key] = node.facts.numbers[name] if name else node.get(key, 0.0)
+    return _map(node, "clip", **ends)
 
 
 # ---- whole rows
 
 
-def _softmax(place: Place, _: str) -> AsLayer:
+def _softmax(node: KnownNode) -> AsLayer:
     """Along one axis, or, in old models, all from one on."""
-    axes, flat = len(place.node.result), place.opset < _FLAT_SOFTMAX
-    axis = place.node.whole("axis", 1 if flat else -1) % max(1, axes)
-    return _rows(place.node, "softmax", range(axis, axes) if flat else [axis])
+    axes, flat = len(node.result), node.facts.opset < _FLAT_SOFTMAX
+    axis = node.get("axis", 1 if flat else -1) % max(1, axes)
+    return _rows(node, "softmax", range(axis, axes) if flat else [axis])
 
 
-def _layer_norm(place: Place, _: str) -> AsLayer:
+def _layer_norm(node: KnownNode) -> AsLayer:
     """Along all axes from one on. What it is scaled by and shifted by may have fewer; without, these are numbers."""
-    if place.results > 1:
+    if node.results > 1:
         raise UnfitNode("its mean is wanted, too")
-    node = place.node
-    axes = range(node.whole("axis", -1) % max(1, len(node.result)), len(node.result))
+    axes = range(node.get("axis", -1) % max(1, len(node.result)), len(node.result))
     sizes, views = _rows(node, "layer_norm", axes)
     sources: dict[str, OperandView | float] = {"scale": 1.0, "shift": 0.0}
     row = tuple(node.result[axis] for axis in axes)
     for at, name in enumerate(sources, start=1):
-        if any(node.given[at : at + 1]):
+        if node.name(at):
             own = node.shapes[at][-len(row) :]
             sources[name] = OperandView(at, matrix(len(row), range(len(row)), own, row), "numbers")
-    sizes["epsilon"] = node.number("epsilon", 1e-5)
+    sizes["epsilon"] = node.get("epsilon", 1e-5)
     return AsLayer(sizes, NodeViews({**views.sources, **sources}, views.result))
 
 
-def _reduce_mean(place: Place, _: str) -> AsLayer:
+def _reduce_mean(node: KnownNode) -> AsLayer:
     """Along the last axes; of maps, whose channels are before them, that is pooling all of the map."""
-    node, shape = place.node, place.node.shapes[0]
-    given = node.attributes.get("axes")
-    axes = given.ints if given else place.lists.get(place.names[1], ()) if len(place.names) > 1 else ()
+    shape, given = node.shapes[0], node.attributes.get("axes")
+    axes = given.ints if given else node.facts.lists.get(node.name(1), ())
     along = sorted(axis % max(1, len(shape)) for axis in axes)
     if not along or along != [*range(along[0], len(shape))] or along[0] == 0:
         raise UnfitNode("it is not along the last axes")
-    if place.first and along[0] == 2 and len(shape) in (3, 4):
-        sides = [1] * (4 - len(shape)) + [*shape[2:]]
-        sizes = {"op": "pool2d", "kind": "average", "images": shape[0], "channels": shape[1], "in_height": sides[0],
-                 "in_width": sides[1], "kernel": sides}  # fmt: skip
-        return AsLayer(sizes, maps_of(node))
+    if node.first and along[0] == 2 and len(shape) in (3, 4):
+        return _pool(node._replace(op="GlobalAveragePool"))
     return _rows(node, "reduce_mean", along)
 
 
-def _rows(node: Node, op: str, along: Sequence[int]) -> AsLayer:
+def _rows(node: KnownNode, op: str, along: Sequence[int]) -> AsLayer:
     """Rows of all that is along some axes, however many others there are."""
     axes, result = len(node.shapes[0]), node.result
     if axes < 2:
@@ -322,29 +215,27 @@ _NEAREST = {
 """Ways to name the nearest element that are all the same where maps grow by whole factors."""
 
 
-def _transpose(place: Place, _: str) -> AsLayer:
+def _transpose(node: KnownNode) -> AsLayer:
     """A turn of up to four axes, or such that stay together; groups of channels that change places are shuffled.
 
     Axes are images, channels, height and width where channels come first, else images, height, width and channels.
     """
-    node, shape = place.node, place.node.shapes[0]
-    given = node.attributes.get("perm")
+    shape, given = node.shapes[0], node.attributes.get("perm")
     order = [*given.ints] if given else [*range(len(shape))][::-1]
     if sorted(order) != [*range(len(shape))]:
         raise UnfitNode("perm does not name every axis once")
-    if _stays(shape, order):
+    moved = [axis for axis in order if shape[axis] != 1 or axis == 0]
+    if moved == sorted(moved):  # Whatever the number of images, which axis 0 may be.
         raise UnfitNode("elements keep their order")
     if order == _SHUFFLE:
-        images, groups, each, height, width = shape
         maps = TensorView(((1, 2), (3,), (4,), (0,)))
-        sizes = {"op": "channel_shuffle", "channels": groups * each, "height": height, "width": width,
-                 "images": images, "groups": groups}  # fmt: skip
+        sizes = {"op": "channel_shuffle", **dict(zip(AXES, maps.sizes(shape), strict=True)), "groups": shape[1]}
         return AsLayer(sizes, NodeViews({"ifmap": OperandView(0, maps)}, replace(maps, shape=node.result)))
     runs = _together(order) if len(order) > len(AXES) else [(axis,) for axis in order]
     read = sorted(runs)
     if len(read) > len(AXES):
         raise UnfitNode("more than four axes change places")
-    names = _FIRST[: len(read)] if place.first else _LAST[len(read)]
+    names = _FIRST[: len(read)] if node.first else _LAST[len(read)]
     maps = TensorView(tuple(dict(zip(names, read, strict=True)).get(name, ()) for name in AXES))
     ends = (*accumulate(map(len, runs)),)
     made = {name: (*range(end - len(run), end),) for name, run, end in zip(names, runs, ends, strict=True)}
@@ -353,12 +244,6 @@ def _transpose(place: Place, _: str) -> AsLayer:
     result = TensorView(tuple(made.get(name, ()) for name in AXES), node.result, images=turned.index("images"))
     sizes = dict(zip(AXES, maps.sizes(shape), strict=True))
     return AsLayer({"op": "transpose", **sizes, "order": turned}, NodeViews({"ifmap": OperandView(0, maps)}, result))
-
-
-def _stays(shape: Sequence[int], order: Sequence[int]) -> bool:
-    """Whether elements keep their order, whatever the number of images, which axis 0 may be."""
-    moved = [axis for axis in order if shape[axis] != 1 or axis == 0]
-    return moved == sorted(moved)
 
 
 def _together(order: Sequence[int]) -> list[tuple[int, ...]]:
@@ -372,15 +257,16 @@ def _together(order: Sequence[int]) -> list[tuple[int, ...]]:
     return runs
 
 
-def _pad(place: Place, _: str) -> AsLayer:
+def _pad(node: KnownNode) -> AsLayer:
     """Padding by zeros, around rows and columns: an attribute in old models, an operand in others."""
-    names = [*place.names, "", "", ""][1:4]
-    if names[1] and names[1] not in place.numbers:
+    sizes, filler, which = (node.name(at) for at in (1, 2, 3))
+    numbers, lists = node.facts.numbers, node.facts.lists
+    if filler and filler not in numbers:
         raise UnfitNode("what it adds is worked out by the model")
-    node, shape, given = place.node, place.node.shapes[0], place.node.attributes.get("pads")
-    value = place.numbers[names[1]] if names[1] else node.number("value", 0.0)
-    pads, axes = given.ints if given else place.lists.get(names[0], ()), place.lists.get(names[2], ())
-    mode = node.text("mode", "constant")
+    shape, given = node.shapes[0], node.attributes.get("pads")
+    value = numbers[filler] if filler else node.get("value", 0.0)
+    pads, axes = given.ints if given else lists.get(sizes, ()), lists.get(which, ())
+    mode = node.get("mode", "constant")
     if mode != "constant" or value or len(shape) not in (3, 4):
         raise UnfitNode("it adds other elements than zeros around a map")
     around = [*(axis % len(shape) for axis in axes)] or [*range(len(shape))]
@@ -393,18 +279,18 @@ def _pad(place: Place, _: str) -> AsLayer:
     return _move(node, "pad", padding=[rows[0], cols[0], rows[1], cols[1]])
 
 
-def _slice(place: Place, _: str) -> AsLayer:
+def _slice(node: KnownNode) -> AsLayer:
     """A strided part along an axis. What is cut off is an operand; in old models an attribute, and then
     nothing is left out in between.
     """
-    node, shape = place.node, place.node.shapes[0]
-    starts, ends, axes, steps = (place.lists.get(name, ()) for name in [*place.names, "", "", "", ""][1:5])
+    shape = node.shapes[0]
+    starts, ends, axes, steps = (node.facts.lists.get(node.name(at), ()) for at in (1, 2, 3, 4))
     cuts = zip(axes, starts, ends, steps, strict=False)
     kept = {
         axis % len(shape): range(*slice(start, stop, step).indices(shape[axis])) for axis, start, stop, step in cuts
     }
     cut = [(axis, part) for axis, part in kept.items() if part != range(shape[axis])]
-    if len(shape) not in (3, 4) or not place.first or len(cut) != 1 or cut[0][0] == 0:
+    if len(shape) not in (3, 4) or not node.first or len(cut) != 1 or cut[0][0] == 0:
         raise UnfitNode("it is not along channels, rows or columns alone")
     ((axis, part),) = cut
     if part.step < 2 or len(part) < 2:
@@ -413,11 +299,11 @@ def _slice(place: Place, _: str) -> AsLayer:
     return _move(node, "slice", axis=along, start=part[0], stop=part[-1] + 1, step=part.step)
 
 
-def _upsample(place: Place, op: str) -> AsLayer:
+def _upsample(node: KnownNode) -> AsLayer:
     """By whole factors, along rows and columns, of the nearest element."""
-    node, shape, result = place.node, place.node.shapes[0], place.node.result
-    how = node.text("coordinate_transformation_mode", "half_pixel"), node.text("nearest_mode", "round_prefer_floor")
-    if node.text("mode", "nearest") != "nearest" or (op == "Resize" and how not in _NEAREST):
+    shape, result = node.shapes[0], node.result
+    how = node.get("coordinate_transformation_mode", "half_pixel"), node.get("nearest_mode", "round_prefer_floor")
+    if node.get("mode", "nearest") != "nearest" or (node.op == "Resize" and how not in _NEAREST):
         raise UnfitNode("it does not take the nearest element")
     if len(shape) not in (3, 4) or len(result) != len(shape) or shape[:2] != result[:2]:
         raise UnfitNode("it is not along the rows and columns of a map")
@@ -432,29 +318,28 @@ def _sides(shape: Sequence[int]) -> tuple[int, int]:
     return (2, 3) if len(shape) == 4 else (-1, 2)
 
 
-def _move(node: Node, op: str, **fields: Any) -> AsLayer:
-    images, channels, *sides = node.shapes[0]
-    height, width = [1] * (2 - len(sides)) + sides
-    sizes = {"channels": channels, "height": height, "width": width, "images": images}
-    return AsLayer({"op": op, **sizes, **fields}, maps_of(node))
+def _move(node: KnownNode, op: str, **fields: Any) -> AsLayer:
+    """A layer of one operand, a map whose channels come first."""
+    sizes = TensorView(map_axes(len(node.shapes[0]), channels_first=True)).sizes(node.shapes[0])
+    return AsLayer({"op": op, **dict(zip(AXES, sizes, strict=True)), **fields}, maps_of(node))
 
 
-VECTOR_OPS: dict[str, Callable[[Place, str], AsLayer]] = {
+VECTOR_OPS: dict[str, Handler] = {
     **dict.fromkeys(("MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool"), _pool),
     **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Sum"), _arithmetic),
     "BatchNormalization": _scale_shift,
-    "LeakyRelu": _leaky_relu,
+    "LeakyRelu": _pointwise("leaky_relu", slope=("alpha", 0.01)),
     "Clip": _clip,
-    "HardSigmoid": _hard_sigmoid,
-    "HardSwish": _plain("hard_swish"),
-    **{row.onnx: _plain(op) for op, row in ROWS.items() if row.onnx},
+    "HardSigmoid": _pointwise("hard_sigmoid", alpha=("alpha", 0.2), beta=("beta", 0.5)),
+    "HardSwish": _pointwise("hard_swish"),
+    **{row.onnx: _pointwise(op) for op, row in ROWS.items() if row.onnx},
     "Pow": _power,
-    "Gelu": _gelu,
+    "Gelu": _pointwise("gelu", approximate=("approximate", "none")),
     "Softmax": _softmax,
     "LayerNormalization": _layer_norm,
     "ReduceMean": _reduce_mean,
     "Swish": _swish,
-    "LRN": _lrn,
+    "LRN": _pointwise("lrn", True, size=("size", 1), alpha=("alpha", 1e-4), beta=("beta", 0.75), bias=("bias", 1.0)),
     "Transpose": _transpose,
     "Pad": _pad,
     "Slice": _slice,

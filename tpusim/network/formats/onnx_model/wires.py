@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from onnx import GraphProto, NodeProto
 
 from tpusim.base.errors import InputError
-from tpusim.network.entries import read_layers
-from tpusim.network.formats.names import Names
+from tpusim.network.entries import INPUTS, Entry, Handed, Wiring, read_layers
+from tpusim.network.formats import Names
 from tpusim.network.formats.onnx_model.file import called
-from tpusim.network.formats.onnx_model.folding import Shape
-from tpusim.network.formats.onnx_model.shapes import Values
-from tpusim.network.ops.op import BATCH, Op
-from tpusim.network.ops.op import Shape as MapShape
-from tpusim.network.wiring import INPUTS, Made, Wiring
+from tpusim.network.formats.onnx_model.shapes import Inferred, ValueShape
+from tpusim.network.ops.op import BATCH, Op, Shape
 from tpusim.network.workload import INPUT
-
-Entry = dict[str, Any]
-"""A layer, or what takes no time, as a file has it."""
 
 _BATCHES = (251, 1)
 """For how many images sizes are compared: a prime, which shows what follows the batch; one where that is too many."""
@@ -38,8 +32,8 @@ class Wired(NamedTuple):
 
 
 def wired(
-    graph: GraphProto, layers: Mapping[str, Entry], given: Sequence[str], values: Values, same: Iterable[str],
-    names: Names,
+    graph: GraphProto, layers: Mapping[str, Entry], given: Sequence[str], values: Inferred, constants: Set[str],
+    same: Set[str], names: Names,
 ) -> Wired:  # fmt: skip
     """Entries with what they read, those that take no time among them.
 
@@ -50,7 +44,7 @@ def wired(
     lost = ""
     for batch in _BATCHES:
         try:
-            entries = [*_Wires(graph, layers, inputs, values, {*same}, names, batch).entries()]
+            entries = [*_Wires(graph, layers, inputs, values, constants, same, names, batch).entries()]
             return Wired([*inputs.values()], entries)
         except InputError as error:
             lost = error.problems[0].message
@@ -61,10 +55,11 @@ class _Wires:
     """The nodes of a model, one after another, and by which entries what they make is there."""
 
     def __init__(
-        self, graph: GraphProto, layers: Mapping[str, Entry], inputs: Mapping[str, str], values: Values,
-        same: set[str], names: Names, batch: int,
+        self, graph: GraphProto, layers: Mapping[str, Entry], inputs: Mapping[str, str], values: Inferred,
+        constants: Set[str], same: Set[str], names: Names, batch: int,
     ) -> None:  # fmt: skip
-        self._graph, self._layers, self._values, self._same, self._names = graph, layers, values, same, names
+        self._graph, self._layers, self._same, self._names = graph, layers, same, names
+        self._shapes, self._constants = values.shapes, constants
         self._batch, self._sizes = batch, {BATCH: batch}
         self._wiring = Wiring([*inputs.values()], batch, ())
         self._first = next(iter(inputs.values()))
@@ -72,16 +67,16 @@ class _Wires:
         """By value the entry that hands on just that."""
         self._of = dict[str, tuple[str, ...]]()
         """By other values the entries of whose results they are made."""
-        self._views = dict[tuple[str, MapShape], str]()
+        self._views = dict[tuple[str, Shape], str]()
         self._makers = {name: node for node in graph.node for name in node.output}
 
     def entries(self) -> Iterator[Entry]:
         """The layers, and what takes no time, each behind what it reads."""
         for node in self._graph.node:
-            if not node.output or all(name in self._values.constants for name in node.output):
+            if not node.output or all(name in self._constants for name in node.output):
                 continue
             entry = self._layers.get(node.output[0])
-            read = [name for name in node.input if name and name not in self._values.constants]
+            read = [name for name in node.input if name and name not in self._constants]
             if entry is not None:
                 yield from self._layer(entry, node, read)
             elif node.op_type in _SAME or node.output[0] in self._same:
@@ -106,11 +101,18 @@ class _Wires:
     def _layer(self, entry: Entry, node: NodeProto, read: Sequence[str]) -> Iterator[Entry]:
         (*layers,) = read_layers(entry, self._sizes).layers
         wanted = [*layers[0].reads(self._batch).values()]
-        read = self._in_order(layers[0], node, read)[: len(wanted)] or [""]
+        if layers[0].unit != "array":
+            # What is as large as the result goes first, where two are worked on alike.
+            result = self._shapes.get(node.output[0])
+            read = sorted(read, key=lambda name: self._shapes.get(name) != result)
+        read = read[: len(wanted)] or [""]
         inputs: list[str] = []
         for name, shape in zip(read, wanted, strict=False):
             whole = (*shape[:3], shape[3] * len(layers))
-            if not self._fits(name, None if "count" in entry else shape) and (name, whole) not in self._views:
+            made = self._made(name)
+            # Of several layers each reads a part.
+            fits = made is not None and ("count" in entry or made.fits(shape))
+            if not fits and (name, whole) not in self._views:
                 view = self._view(name, whole, entry, layers[0] if shape is wanted[0] else None)
                 yield self._added(view)
                 self._views[name, whole] = view["name"]
@@ -118,96 +120,66 @@ class _Wires:
         yield self._added({**{key: entry[key] for key in ("name", "op")}, INPUTS: inputs, **entry})
         self._at[node.output[0]] = entry["name"]
 
-    def _fits(self, value: str, wanted: MapShape | None) -> bool:
-        """Whether an entry hands on just that; of several layers each reads a part."""
-        made = self._made(value)
-        return made is not None and (wanted is None or self._wiring.fits(made, wanted))
-
-    def _made(self, value: str) -> Made | None:
-        return self._wiring.made(self._at[value]) if value in self._at else None
-
-    def _in_order(self, layer: Op, node: NodeProto, read: Sequence[str]) -> list[str]:
-        """What is as large as the result goes first, where two are worked on alike."""
-        if layer.unit == "array":
-            return [*read]
-        result = self._values.shapes.get(node.output[0])
-        return sorted(read, key=lambda name: self._values.shapes.get(name) != result)
+    def _made(self, value: str) -> Handed | None:
+        return self._wiring.made.get(self._at[value]) if value in self._at else None
 
     def _added(self, entry: Entry) -> Entry:
         read_layers(entry, self._sizes, self._wiring)
         return entry
 
-    def _view(self, value: str, shape: MapShape, entry: Entry, layer: Op | None) -> Entry:
+    def _view(self, value: str, shape: Shape, entry: Entry, layer: Op | None) -> Entry:
         """What stands between a layer and what it reads; sizes are those that a layer has, if it has them."""
         maker = self._makers.get(value)
-        name = self._names.take(called(maker) if maker is not None else value or "view")
         fields = layer.sized_by.items() if layer and "count" not in entry else ()
-        texts = {axis: entry.get(field) for field, axis in fields}
+        many = next((entry.get(field) for field, axis in fields if axis == 3), None)
         channels, height, width, images = shape
-        sizes = {"channels": channels, "height": height, "width": width}
-        many = texts.get(3) or self._images(images)
+        times, rest = divmod(images, self._batch)
+        # As a file has it for any batch; nothing for the batch itself.
+        many = many or (images if rest else f"{BATCH}*{times}" if times > 1 else 0)
         return {
-            "name": name,
+            "name": self._names.take(called(maker) if maker is not None else value or "view"),
             "op": "view",
             INPUTS: [*self._entries_of(value)],
-            **sizes,
+            "channels": channels,
+            "height": height,
+            "width": width,
             **({"images": many} if many else {}),
         }
-
-    def _images(self, images: int) -> str | int:
-        """As a file has it for any batch; 0 for the batch itself."""
-        times, rest = divmod(images, self._batch)
-        return images if rest else f"{BATCH}*{times}" if times > 1 else 0
 
     # ---- what takes no time and is no view
 
     def _free(self, node: NodeProto, read: Sequence[str]) -> Entry | None:
         """The entry that a node is, if there is such a one; where it makes nothing new, none, but it is known then."""
         if node.op_type == "Concat":
-            return self._concat(node, read)
-        if node.op_type in _ROWS and len(read) == 1:
-            return None if self._regrouped(node, read[0]) else self._flat(node, read[0])
-        return None
-
-    def _regrouped(self, node: NodeProto, value: str) -> bool:
-        """Channels in groups, or groups as channels again, lie as they did: images, rows and columns stay."""
-        before, result = self._shape(value), self._shape(node.output[0])
-        alike = min(len(before), len(result)) >= _MAP_AXES and (before[0], before[-2:]) == (result[0], result[-2:])
-        if alike and value in self._at:
-            self._at[node.output[0]] = self._at[value]
-        return alike and value in self._at
-
-    def _concat(self, node: NodeProto, read: Sequence[str]) -> Entry | None:
-        axis = next((each.i for each in node.attribute if each.name == "axis"), 0)
-        maps = [self._map(name) for name in read]
-        if len(read) < len(node.input) or None in maps or axis not in (1, 1 - len(self._shape(read[0]))):
+            axis = next((each.i for each in node.attribute if each.name == "axis"), 0)
+            maps = [self._map(name) for name in read]
+            if len(read) < len(node.input) or None in maps or axis not in (1, 1 - len(self._shape(read[0]))):
+                return None
+            return {"name": self._names.take(called(node)), "op": "concat", INPUTS: [self._at[name] for name in read]}
+        if node.op_type not in _ROWS or len(read) != 1 or read[0] not in self._at:
             return None
-        return {"name": self._names.take(called(node)), "op": "concat", INPUTS: [self._at[name] for name in read]}
-
-    def _flat(self, node: NodeProto, value: str) -> Entry | None:
-        """Axis 1 has all that an image holds."""
-        shape, before, result = self._map(value), self._shape(value), self._shape(node.output[0])
+        (value,), result, at = read, self._shape(node.output[0]), self._at[read[0]]
+        before, shape = self._shape(value), self._map(value)
+        if min(len(before), len(result)) >= _MAP_AXES and (before[0], before[-2:]) == (result[0], result[-2:]):
+            # Channels in groups, or groups as channels again, lie as they did: images, rows and columns stay.
+            self._at[node.output[0]] = at
+            return None
+        # Else axis 1 has all that an image holds.
         if shape is None or not result or prod(result[2:]) != 1 or result[:2] != (before[0], prod(shape[:3])):
             return None
         if shape[1] * shape[2] == 1:
-            self._at[node.output[0]] = self._at[value]
+            self._at[node.output[0]] = at
             return None
-        return {"name": self._names.take(called(node)), "op": "flatten", INPUTS: [self._at[value]]}
+        return {"name": self._names.take(called(node)), "op": "flatten", INPUTS: [at]}
 
-    def _map(self, value: str) -> MapShape | None:
+    def _map(self, value: str) -> Shape | None:
         """The map that an entry hands on, if the value has its axes in the order of images, channels, rows, columns."""
         made, shape = self._made(value), self._shape(value)
         if made is None or made.shape is None or len(shape) < 2:
             return None
-        channels, rows, cols, _ = made.shape
-        return made.shape if _full(shape) == (channels, rows, cols) else None
+        channels, *sides = shape[1:]
+        rows, cols = [1] * (2 - len(sides)) + sides if len(sides) <= 2 else (prod(sides[:-1]), sides[-1])
+        return made.shape if made.shape[:3] == (channels, rows, cols) else None
 
-    def _shape(self, value: str) -> Shape:
-        return self._values.shapes.get(value, ())
-
-
-def _full(shape: Shape) -> tuple[int, int, int]:
-    """Channels, rows and columns of a value, which may have fewer axes."""
-    channels, *sides = shape[1:]
-    rows, cols = [1] * (2 - len(sides)) + sides if len(sides) <= 2 else (prod(sides[:-1]), sides[-1])
-    return channels, rows, cols
+    def _shape(self, value: str) -> ValueShape:
+        return self._shapes.get(value, ())

@@ -1,7 +1,4 @@
-"""Products of weights alone, which are worked out before a network runs, and what is added to a machine's products.
-
-Recurrent networks, for which no machine here has layers, are worked out step by step.
-"""
+"""Recurrent networks that are no layers of a machine, worked out step by step."""
 
 from __future__ import annotations
 
@@ -11,20 +8,9 @@ from typing import TypeAlias
 import numpy as np
 
 from tpusim.base.errors import InputError
-from tpusim.reference.nodes.node import Call, Function, Values, as_real
+from tpusim.numerics.element_types import Values
+from tpusim.reference.nodes.node import Call, Function
 from tpusim.reference.pointwise import sigmoid
-
-
-def _gemm(call: Call, first: Values, second: Values, bias: Values | None = None) -> Values:
-    one, other = (each.T if call.get(name, 0) else each for each, name in ((first, "transA"), (second, "transB")))
-    return with_bias(call, one @ other, bias)
-
-
-def with_bias(call: Call, product: Values, bias: Values | None) -> Values:
-    """What Gemm makes of a product: alpha times it, and beta times the bias."""
-    scaled = product * call.get("alpha", 1.0)
-    return as_real(scaled if bias is None else scaled + call.get("beta", 1.0) * bias, product)
-
 
 _State: TypeAlias = tuple[Values, ...]
 _Step: TypeAlias = Callable[[Values, _State], _State]
@@ -34,16 +20,9 @@ _USUAL = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"]}
 
 
 def _lstm(
-    call: Call,
-    sequence: Values,
-    weights: Values,
-    recurrent: Values,
-    bias: Values | None = None,
-    lengths: Values | None = None,
-    outputs: Values | None = None,
-    cells: Values | None = None,
-    peepholes: Values | None = None,
-) -> Sequence[Values]:
+    sequence: Values, weights: Values, recurrent: Values, bias: Values | None = None, lengths: Values | None = None,
+    outputs: Values | None = None, cells: Values | None = None, peepholes: Values | None = None, *, call: Call,
+) -> Sequence[Values]:  # fmt: skip
     def step_of(direction: int) -> _Step:
         ins, backs = weights[direction].T, recurrent[direction].T
         added = 0 if bias is None else np.add(*np.split(bias[direction], 2))
@@ -61,16 +40,9 @@ def _lstm(
 
 
 def _gru(
-    call: Call,
-    sequence: Values,
-    weights: Values,
-    recurrent: Values,
-    bias: Values | None = None,
-    lengths: Values | None = None,
-    outputs: Values | None = None,
-) -> Sequence[Values]:
-    after = call.get("linear_before_reset", 0)
-
+    sequence: Values, weights: Values, recurrent: Values, bias: Values | None = None, lengths: Values | None = None,
+    outputs: Values | None = None, *, call: Call, linear_before_reset: int = 0,
+) -> Sequence[Values]:  # fmt: skip
     def step_of(direction: int) -> _Step:
         ins, backs = weights[direction].T, recurrent[direction].T
         both = np.zeros(2 * ins.shape[1], ins.dtype) if bias is None else bias[direction]
@@ -82,7 +54,7 @@ def _gru(
             gates = sigmoid(entering[:, : 2 * size] + output @ backs[:, : 2 * size] + behind[: 2 * size])
             keeps, resets = np.split(gates, 2, axis=-1)
             old = resets * (output @ backs[:, 2 * size :] + behind[2 * size :])
-            if not after:
+            if not linear_before_reset:
                 old = (resets * output) @ backs[:, 2 * size :] + behind[2 * size :]
             return ((1 - keeps) * np.tanh(entering[:, 2 * size :] + old) + keeps * output,)
 
@@ -128,8 +100,5 @@ def _turned(state: Values, images_first: bool) -> Values:
     return np.swapaxes(state, 0, 1) if images_first else state
 
 
-NODES: dict[str, Function] = {
-    "Gemm": _gemm, "MatMul": lambda _, first, second: np.asarray(np.matmul(first, second)),
-    "GRU": _gru, "LSTM": _lstm,
-}  # fmt: skip
+NODES: dict[str, Function] = {"GRU": _gru, "LSTM": _lstm}
 """By the name of the operator."""

@@ -1,0 +1,364 @@
+"""Nodes of a model that give way to others, before any is a layer.
+
+An If whose condition is known before the network runs gives way to what is in its branch; conditions follow from
+weights, from shapes, and from inputs that were given as arrays. An LSTM, GRU or RNN gives way, step by step, to
+products, sums and functions that layers know: the products of all inputs are one; each step has one of the state before
+it. What is cut apart or joined moves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, count
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, helper, numpy_helper
+
+from tpusim.network.formats.onnx_model.dims import ModelBatch, inputs
+from tpusim.network.formats.onnx_model.file import called, opset_of
+from tpusim.network.formats.onnx_model.nodes import ON_BATCH
+from tpusim.network.formats.onnx_model.shapes import Inferred, ValueShape, inferred
+
+_IF = "If"
+_CONSTANT = "Constant"
+
+
+class Rewritten(NamedTuple):
+    """A model without the nodes that could give way to others; `done` tells of these, `left` of others, in words."""
+
+    model: ModelProto
+    done: Sequence[str]
+    left: Sequence[str]
+
+
+def branched(model: ModelProto, batch: ModelBatch, path: Path) -> Rewritten:
+    """The model, each If that can be settled replaced by its branch, those inside of branches too."""
+    taken: list[str] = []
+    while ifs := [node for node in model.graph.node if node.op_type == _IF]:
+        known = [_conditions(model, ifs, batch, images, path) for images in batch.probed]
+        alike = {name: value for name, value in known[0].items() if all(each.get(name) == value for each in known)}
+        ready = [node for node in ifs if node.input[0] in alike]
+        if not ready:
+            return Rewritten(model, taken, [_undecided(model.graph, node, known, batch) for node in ifs])
+        taken += [f"{called(node)} {'then' if alike[node.input[0]] else 'else'}" for node in ready]
+        nodes, names = list[NodeProto](), names_in(model.graph)
+        for node in model.graph.node:
+            known_now = node.op_type == _IF and node.input[0] in alike
+            nodes += _branch(node, alike[node.input[0]], names) if known_now else [node]
+        # Without what nobody reads any more.
+        kept, _ = _behind(nodes, {each.name for each in model.graph.output})
+        model = _with_nodes(model, kept)
+    return Rewritten(model, taken, [])
+
+
+def _with_nodes(model: ModelProto, nodes: Sequence[NodeProto]) -> ModelProto:
+    """The model, of these nodes instead."""
+    changed = ModelProto()
+    changed.CopyFrom(model)
+    del changed.graph.node[:]
+    changed.graph.node.extend(nodes)
+    return changed
+
+
+def _behind(nodes: Sequence[NodeProto], values: set[str]) -> tuple[list[NodeProto], set[str]]:
+    """The nodes that values are made by, and all that is read on the way, these values too."""
+    read, kept = {*values}, list[NodeProto]()
+    for node in reversed(nodes):
+        if read & {*node.output}:
+            read |= {*read_by(node)}
+            kept.append(node)
+    return kept[::-1], read
+
+
+def _conditions(
+    model: ModelProto, ifs: Iterable[NodeProto], batch: ModelBatch, images: int, path: Path
+) -> dict[str, bool]:
+    """The conditions that are known for a number of images, by name."""
+    wanted = {node.input[0] for node in ifs}
+
+    def settled(found: Inferred) -> bool:
+        return wanted <= {each.name for each in found.graph.initializer}
+
+    known = inferred(model, batch, images, settled, path).graph.initializer
+    values = {each.name: numpy_helper.to_array(each) for each in known if each.name in wanted}
+    return {name: bool(each.reshape(-1)[0]) for name, each in values.items() if each.size == 1}
+
+
+def _undecided(graph: GraphProto, node: NodeProto, known: Sequence[Mapping[str, bool]], batch: ModelBatch) -> str:
+    """Why nobody knows yet which branch is taken, and what would settle it."""
+    name = called(node)
+    if all(node.input[0] in each for each in known):
+        return f"If {name}: the batch decides it; give --dim {min(batch.names)}=N"
+    _, behind = _behind(graph.node, {node.input[0]})
+    by = [each.name for each in inputs(graph) if each.name in behind]
+    if not by:
+        return f"If {name}: what decides it is worked out in ways that are not known here"
+    decides = f"{' and '.join(by)} {'decides' if len(by) == 1 else 'decide'} it"
+    return f"If {name}: {decides}; tpusim run --input FILE.npz with {' and '.join(by)} in it settles that"
+
+
+def read_by(node: NodeProto) -> Iterator[str]:
+    """What a node reads, the graphs inside it included, by name; what these make themselves, too."""
+    yield from filter(None, node.input)
+    for attribute in node.attribute:
+        for graph in (attribute.g, *attribute.graphs):
+            yield from (each.name for each in graph.output)
+            yield from chain.from_iterable(map(read_by, graph.node))
+
+
+# ---- putting a branch in the place of its If
+
+
+def names_in(graph: GraphProto) -> set[str]:
+    """Names of all values of a graph."""
+    given = chain((each.name for each in graph.input), (each.name for each in graph.initializer))
+    return {*given, *(name for node in graph.node for name in node.output)}
+
+
+def _branch(node: NodeProto, condition: bool, taken: set[str]) -> Iterator[NodeProto]:
+    """The nodes of its branch, their weights constants among them, and what hands its results on.
+
+    What they make is given another name where that is `taken`; all of it is taken then.
+    """
+    wanted = "then_branch" if condition else "else_branch"
+    graph = next(each.g for each in node.attribute if each.name == wanted)
+    own = [*(each.name for each in graph.initializer), *(name for each in graph.node for name in each.output if name)]
+    renamed = {name: free(name, taken) for name in own}
+    for tensor in graph.initializer:
+        yield helper.make_node(_CONSTANT, [], [renamed[tensor.name]], value=tensor)
+    for each in graph.node:
+        copy = NodeProto()
+        copy.CopyFrom(each)
+        _rename(copy, lambda name: renamed.get(name, name))
+        yield copy
+    for made, name in zip(graph.output, node.output, strict=True):
+        if name:
+            yield helper.make_node("Identity", [renamed.get(made.name, made.name)], [name], name=called(node))
+
+
+def free(name: str, taken: set[str]) -> str:
+    """The name, or the same with a number, that is not `taken`; it is then."""
+    found = next(each for each in chain([name], (f"{name}_{at}" for at in count(2))) if each not in taken)
+    taken.add(found)
+    return found
+
+
+def _rename(node: NodeProto, name_of: Callable[[str], str]) -> None:
+    """Give the values of a node other names; graphs inside it read these."""
+    for names in (node.input, node.output):
+        changed = [*map(name_of, names)]
+        del names[:]
+        names.extend(changed)
+    for attribute in node.attribute:
+        if attribute.type == AttributeProto.GRAPH:
+            for inner in attribute.g.node:
+                _rename(inner, name_of)
+            for made in attribute.g.output:
+                made.name = name_of(made.name)
+
+
+# ---- recurrent networks, step by step
+
+MOST_STEPS = 1000
+"""Longer sequences make more layers than anybody reads, or waits for."""
+_GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+_USUAL = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
+_DIRECTIONS = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}
+"""By name, whether each begins with the last input."""
+_SIZES_AS_OPERAND = 13
+"""From this opset on, how Split cuts is an operand."""
+_OLDEST = 7
+"""Before this opset, who adds a row to a matrix has to say so."""
+
+
+class _Unfit(Exception):
+    """Such a node cannot be unrolled; says what of it is the reason."""
+
+
+def unrolled(model: ModelProto, batch: ModelBatch, path: Path) -> Rewritten:
+    """The model, its recurrent networks as their steps; in words, how many these are."""
+    cells = [node for node in model.graph.node if node.op_type in _GATES]
+    # Shapes of these say how many steps there are, and of how many elements.
+    wanted = {name for node in cells for name in (node.input[0], *node.input[2:3])}
+    if not wanted:
+        return Rewritten(model, [], [])
+    probes = [
+        inferred(model, batch, images, lambda found: wanted <= found.shapes.keys(), path) for images in batch.probed
+    ]
+    shapes = [each.shapes for each in probes]
+    steps, left, nodes, taken = dict[str, int](), list[str](), list[NodeProto](), names_in(model.graph)
+    for node in model.graph.node:
+        try:
+            made = _Steps(node, shapes, opset_of(model), taken) if node.op_type in _GATES and not node.domain else None
+        except _Unfit as reason:
+            left.append(f"{node.op_type} {called(node)}: {reason}")
+            made = None
+        if made:
+            steps[called(node)] = made.count
+        nodes += made.nodes() if made else [node]
+    done = [f"{name} {count:,}" for name, count in steps.items()]
+    return Rewritten(_with_nodes(model, nodes) if done else model, done, left)
+
+
+class _Steps:
+    """The steps of a node, as nodes."""
+
+    def __init__(
+        self, node: NodeProto, shapes: Sequence[Mapping[str, ValueShape]], opset: int, taken: set[str]
+    ) -> None:
+        """Its values have names that are not `taken`. Raises _Unfit."""
+        self._node, self._opset, self._made = node, opset, list[NodeProto]()
+        self._taken, self._label = taken, called(node)
+        attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+        direction = attributes.get("direction", b"forward").decode()
+        if direction not in _DIRECTIONS:
+            raise _Unfit(f"there is no direction {direction}")
+        self._turns = _DIRECTIONS[direction]
+        self._after = attributes.get("linear_before_reset", 0)
+        self._operands = {at: name for at, name in enumerate(node.input) if name}
+        usual = _USUAL[self._node.op_type] * len(self._turns)
+        if [each.decode() for each in attributes.get("activations", [])] not in ([], usual):
+            raise _Unfit("it has activations of its own")
+        if attributes.get("clip") or attributes.get("input_forget") or attributes.get("layout"):
+            raise _Unfit("it clips, couples its gates, or has its images first")
+        if self._opset < _OLDEST:
+            raise _Unfit(f"it is of an opset before {_OLDEST}")
+        if 4 in self._operands or 7 in self._operands:
+            raise _Unfit("its sequences are of several lengths, or it has peepholes")
+        self.count, self._inputs, self._size = self._sizes(shapes)
+
+    def _sizes(self, shapes: Sequence[Mapping[str, ValueShape]]) -> tuple[int, int, int]:
+        """How many steps it has, and the elements of an input and of a state."""
+        sequence, states = (self._operands.get(at, "") for at in (0, 2))
+        if any(sequence not in each or states not in each for each in shapes):
+            raise _Unfit("the shapes of its operands are not known")
+        lengths = {each[sequence][0] for each in shapes}
+        if len(lengths) > 1:
+            raise _Unfit(f"how many steps it has {ON_BATCH}")
+        (steps,) = lengths
+        if not 0 < steps <= MOST_STEPS:
+            raise _Unfit(f"it has {steps:,} steps; {MOST_STEPS:,} at most are layers")
+        return steps, shapes[0][sequence][-1], shapes[0][states][-1]
+
+    def nodes(self) -> list[NodeProto]:
+        """All of them, in order."""
+        ways = [self._direction(at, turned) for at, turned in enumerate(self._turns)]
+        outputs = dict(enumerate(self._node.output))
+        if every := outputs.get(0):
+            # [step, direction, image, output]
+            apart = [[self._shaped(each, [1, 1, -1, self._size]) for each in told] for told, _ in ways]
+            together = [self._add("Concat", [*each], axis=1) for each in zip(*apart, strict=True)]
+            self._add("Concat", together, every, axis=0)
+        for at, name in list(outputs.items())[1:]:
+            if name:
+                ends = [self._shaped(state[at - 1], [1, -1, self._size]) for _, state in ways]
+                self._add("Concat", ends, name, axis=0)
+        return self._made
+
+    # ---- one direction
+
+    def _direction(self, at: int, turned: bool) -> tuple[list[str], tuple[str, ...]]:
+        """Its outputs, by step, and the state behind the last."""
+        label, op = self._label, self._node.op_type
+        gates = _GATES[op] * self._size
+        before, behind = self._cut(self._own(3, at, [-1]), [gates, gates], 0)
+        if before and op != "GRU":
+            # Both can be added before the network runs.
+            before, behind = self._add("Add", [before, behind]), ""
+        rows = self._shaped(self._operands[0], [-1, self._inputs])
+        entering = self._shaped(self._product(rows, self._own(1, at, [gates, -1]), before), [self.count, -1, gates])
+        parts = [self._shaped(each, [-1, gates]) for each in self._cut(entering, [1] * self.count, 0)]
+        states = (5, 6) if op == "LSTM" else (5,)
+        state = tuple(self._own(operand, at, [-1, self._size]) for operand in states)
+        backs = self._own(2, at, [gates, -1])
+        told = dict[int, str]()
+        for when in [*range(self.count)][:: -1 if turned else 1]:
+            self._label = f"{label}.{when}"
+            state = _STEPS[op](self, parts[when], state, backs, behind)
+            told[when] = state[0]
+        self._label = label
+        return [told[when] for when in range(self.count)], state
+
+    def _own(self, operand: int, at: int, shape: Sequence[int]) -> str:
+        """What an operand has for a direction; no name where it is left out: nothing is made of zeros."""
+        name = self._operands.get(operand, "")
+        return self._shaped(self._cut(name, [1] * len(self._turns), 0)[at], shape) if name else ""
+
+    # ---- the steps
+
+    def lstm(self, given: str, state: tuple[str, ...], backs: str, _: str) -> tuple[str, ...]:
+        """Gates in ONNX's order: in, out, forget, and the new content of the cell."""
+        output, cell = state
+        every = self._plus(given, self._product(output, backs))
+        gates, new = self._cut(every, [3 * self._size, self._size])
+        enters, leaves, stays = self._cut(self._add("Sigmoid", [gates]), [self._size] * 3)
+        cell = self._plus(self._times(enters, self._add("Tanh", [new])), self._times(stays, cell))
+        return self._times(leaves, self._add("Tanh", [cell])), cell
+
+    def gru(self, given: str, state: tuple[str, ...], backs: str, behind: str) -> tuple[str, ...]:
+        """Gates in ONNX's order: keep, reset, and the new content; what is kept is added to it as its difference."""
+        (output,), two = state, [2 * self._size, self._size]
+        for_gates, for_new = self._cut(given, two)
+        if self._after:
+            of_gates, of_new = self._cut(self._product(output, backs, behind), two)
+        else:
+            (weights, weights_new), (added, added_new) = self._cut(backs, two, 0), self._cut(behind, two)
+            of_gates = self._product(output, weights, added)
+        keeps, resets = self._cut(self._add("Sigmoid", [self._plus(for_gates, of_gates)]), [self._size] * 2)
+        if self._after:
+            of_new = self._times(resets, of_new)
+        else:
+            of_new = self._product(self._times(resets, output), weights_new, added_new)
+        new = self._add("Tanh", [self._plus(for_new, of_new)])
+        if not output:
+            return (self._add("Sub", [new, self._times(keeps, new)]),)
+        return (self._plus(new, self._times(keeps, self._add("Sub", [output, new]))),)
+
+    def rnn(self, given: str, state: tuple[str, ...], backs: str, _: str) -> tuple[str, ...]:
+        """A simple recurrent cell: the tanh of what comes in and what was there, added."""
+        return (self._add("Tanh", [self._plus(given, self._product(state[0], backs))]),)
+
+    # ---- nodes
+
+    def _add(self, op: str, inputs: Sequence[str], output: str = "", **attributes: Any) -> str:
+        name = output or self._named(op)
+        self._made.append(helper.make_node(op, inputs, [name], name=name, **attributes))
+        return name
+
+    def _named(self, op: str) -> str:
+        return free(f"{self._label}.{op.lower()}", self._taken)
+
+    def _plus(self, one: str, other: str) -> str:
+        return self._add("Add", [one, other]) if one and other else one or other
+
+    def _times(self, one: str, other: str) -> str:
+        return self._add("Mul", [one, other]) if one and other else ""
+
+    def _product(self, rows: str, weights: str, bias: str = "") -> str:
+        """The product of rows and weights [output, input], and the bias; where there are no rows, the bias alone."""
+        if not rows:
+            return bias
+        return self._add("Gemm", [rows, weights, *([bias] if bias else [])], transB=1)
+
+    def _shaped(self, name: str, shape: Sequence[int]) -> str:
+        return self._add("Reshape", [name, self._numbers(shape)])
+
+    def _numbers(self, values: Sequence[int]) -> str:
+        return self._add("Constant", [], value=numpy_helper.from_array(np.array(values, np.int64)))
+
+    def _cut(self, name: str, sizes: Sequence[int], axis: int = -1) -> list[str]:
+        if len(sizes) == 1 or not name:
+            return [name] * len(sizes)
+        names = [self._named("Split") for _ in sizes]
+        later = self._opset >= _SIZES_AS_OPERAND
+        operands = [name, self._numbers(sizes)] if later else [name]
+        more: dict[str, Any] = {} if later else {"split": [*sizes]}
+        self._made.append(helper.make_node("Split", operands, names, name=names[0], axis=axis, **more))
+        return names
+
+
+_Step = Callable[[_Steps, str, tuple[str, ...], str, str], tuple[str, ...]]
+"""From a part of the inputs, the state before, its weights and biases, to the state behind, outputs first."""
+_STEPS: dict[str, _Step] = {"LSTM": _Steps.lstm, "GRU": _Steps.gru, "RNN": _Steps.rnn}
