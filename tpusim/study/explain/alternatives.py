@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tpusim.base.errors import InputError, UnsuitableError, failures_named
@@ -17,7 +16,7 @@ from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 from tpusim.result.records import LayerResult, told
 from tpusim.result.vocabulary.fields import by_path
-from tpusim.study.explain.modelled import Left, Watch
+from tpusim.study.explain.bottleneck import Left, Watch
 from tpusim.study.explain.relaxation import Setup
 
 
@@ -45,33 +44,24 @@ class Alternative:
         return memory.reads + memory.writes
 
 
-def tried() -> Sequence[str]:
-    """The lowerings that are."""
-    return candidates(AUTO)
-
-
 def alternatives(setup: Setup, watch: Watch) -> tuple[tuple[Alternative, ...], tuple[Left, ...]]:
     """The layer by every lowering there is for it, the fastest first; and those that do not fit."""
     fit: list[Alternative] = []
     unfit: list[Left] = []
-    for number, name in enumerate(tried()):
+    layer, batch, hardware = setup.layer, setup.batch, setup.hardware
+    for number, name in enumerate(candidates(AUTO, family_of(hardware))):
         watch(number, f"by {name}")
         try:
-            fit.append(_measured(setup, name))
+            room_for(Workload("explained", batch, (layer,)), hardware, name, "event", check=False)
+            ready = prepared(layer, batch, hardware, name)
+            with failures_named(layer):
+                result = layer_result(layer, batch, hardware, ready, ready.timing, UNCHECKED)
+            fit.append(Alternative(result, ready.workspace_bytes(layer.shapes(batch))))
         except UnsuitableError:
             continue
         except InputError as error:
             unfit.append(Left(name, error.problems[0].message))
     return tuple(sorted(fit, key=lambda each: each.layer.cycles)), tuple(unfit)
-
-
-def _measured(setup: Setup, lowering: str) -> Alternative:
-    layer, batch, hardware = setup.layer, setup.batch, setup.hardware
-    room_for(Workload("explained", batch, (layer,)), hardware, lowering, "event", check=False)
-    ready = prepared(layer, batch, hardware, lowering)
-    with failures_named(layer):
-        result = layer_result(layer, batch, hardware, ready, ready.timing, UNCHECKED)
-    return Alternative(result, ready.workspace_bytes(layer.shapes(batch)))
 
 
 @dataclass(frozen=True)

@@ -5,17 +5,14 @@ And where its cycles go, the beginning and the end of the layer told apart.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tpusim.base.errors import InputError, UnsuitableError
 from tpusim.flow.choice import prepared
-from tpusim.flow.simulation import simulate
 from tpusim.machines.lowered import Phases
-from tpusim.network.workload import Workload
 from tpusim.result.records import LayerResult
-from tpusim.study.explain.modelled import Left, Watch
 from tpusim.study.explain.relaxation import LARGER, Relaxation, Setup, relaxations
 
 LEAST_GAIN = 1.05
@@ -40,6 +37,10 @@ POINTS_TO: dict[str, tuple[str, ...]] = {
 """What the main state of the array lets one suspect; weights may wait for HBM themselves."""
 
 
+Watch = Callable[[int, str], None]
+"""Told how much has been tried, and what comes next."""
+
+
 @dataclass(frozen=True)
 class Gain:
     """A thing relaxed: the cycles and MACs of the layer then; `gain` is cycles a MAC before over after.
@@ -54,22 +55,41 @@ class Gain:
     gain: float
 
     @property
+    def name(self) -> str:
+        """What was relaxed."""
+        return self.relaxation.name
+
+    @property
     def helps_as_it_is(self) -> bool:
         """Whether it gains without more input to share the costs."""
         return self.gain >= LEAST_GAIN and self.relaxation.limit != "input"
 
 
 @dataclass(frozen=True)
-class Bottleneck:
-    """A layer as it is, its Program and what is told of it; and what every relaxation gains, the largest gain first."""
+class Left:
+    """What could not be tried, and why."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Explained:
+    """A layer of any machine as it is; and what every relaxation gains, the largest gain first."""
 
     setup: Setup
-    program: Any
-    explanation: Any
     layer: LayerResult
-    phases: Phases
     gains: tuple[Gain, ...]
     untried: tuple[Left, ...]
+
+
+@dataclass(frozen=True)
+class Bottleneck(Explained):
+    """A layer of a machine with lanes, its Program and what is told of it."""
+
+    program: Any
+    explanation: Any
+    phases: Phases
 
     @property
     def most(self) -> Gain | None:
@@ -101,36 +121,40 @@ class Bottleneck:
         return self.limit is None or self.limit in POINTS_TO[self.main_state]
 
 
-def find_bottleneck(setup: Setup, watch: Watch) -> Bottleneck:
+def explain(setup: Setup, watch: Watch) -> Explained:
     """Time the layer as it is, and relaxed in every way that applies.
 
     Raises:
         InputError: unknown lowering, or the layer as it is cannot be simulated. That a relaxed one cannot is recorded.
     """
-    before = _timed(setup)
-    wanted = relaxations(setup)
+    before = setup.timed()
     outcomes: list[Gain | Left | None] = []
-    for number, relaxation in enumerate(wanted):
+    for number, relaxation in enumerate(relaxations(setup)):
         watch(number, relaxation.name)
         outcomes.append(_tried(relaxation, setup, before))
-    if not any(isinstance(outcome, Gain) and outcome.helps_as_it_is for outcome in outcomes):
+    if setup.is_of_lanes and not any(isinstance(each, Gain) and each.helps_as_it_is for each in outcomes):
         outcomes.append(_tried(LARGER, setup, before))
     gains = sorted((each for each in outcomes if isinstance(each, Gain)), key=lambda gain: -gain.gain)
-    untried = tuple(each for each in outcomes if isinstance(each, Left))
+    return Explained(setup, before, tuple(gains), tuple(each for each in outcomes if isinstance(each, Left)))
+
+
+def find_bottleneck(setup: Setup, watch: Watch) -> Bottleneck:
+    """`explain` a layer of a machine with lanes, of which also is known where its cycles go.
+
+    Where more input gains the most, the limit is whatever it relieves: it shares loads, traffic and the layer's ends
+    alike.
+    """
+    found = explain(setup, watch)
+    gains = found.gains
+    if gains and gains[0].relaxation.limit == "input":
+        most, *others = gains
+        resource = next(gain for gain in others if gain.relaxation.per == "layer")
+        if resource.helps_as_it_is and 1 - 1 / resource.gain >= SHARED * (1 - 1 / most.gain):
+            most = replace(most, relaxation=replace(most.relaxation, limit=resource.relaxation.limit))
+        gains = (most, *others)
     ready: Any = prepared(setup.layer, setup.batch, setup.hardware, setup.lowering)
-    phases = ready.phases(before.units["systolic_array"])
-    return Bottleneck(setup, ready.program, ready.explanation, before, phases, _attributed(gains), untried)
-
-
-def _attributed(gains: Sequence[Gain]) -> tuple[Gain, ...]:
-    """Where more input gains the most, whatever it relieves: it shares loads, traffic and the layer's ends alike."""
-    if not gains or gains[0].relaxation.limit != "input":
-        return tuple(gains)
-    most, *others = gains
-    resource = next(gain for gain in others if gain.relaxation.per == "layer")
-    if resource.helps_as_it_is and 1 - 1 / resource.gain >= SHARED * (1 - 1 / most.gain):
-        most = replace(most, relaxation=replace(most.relaxation, limit=resource.relaxation.limit))
-    return (most, *others)
+    phases = ready.phases(found.layer.units["systolic_array"])
+    return Bottleneck(setup, found.layer, gains, found.untried, ready.program, ready.explanation, phases)
 
 
 def _tried(relaxation: Relaxation, setup: Setup, before: LayerResult) -> Gain | Left | None:
@@ -140,21 +164,12 @@ def _tried(relaxation: Relaxation, setup: Setup, before: LayerResult) -> Gain | 
         if relaxed is None:
             return None
         easier, how = relaxed
-        after = _timed(easier)
+        after = easier.timed()
     except UnsuitableError:
         # A layer that its lowering is not made for is no relaxed one.
         return None
     except InputError as error:
         return Left(relaxation.name, error.problems[0].message)
-    gain = (before.cycles * _work(after)) / (after.cycles * _work(before))
-    return Gain(relaxation, how, after.cycles, after.macs, gain)
-
-
-def _work(layer: LayerResult) -> int:
-    """What cycles are counted by: MACs, or outputs where there are none."""
-    return layer.macs or layer.outputs
-
-
-def _timed(setup: Setup) -> LayerResult:
-    work = Workload("explained", setup.batch, (setup.layer,))
-    return simulate(work, setup.hardware, lowering=setup.lowering, check=False).layers[0]
+    # Where there are no MACs, cycles are counted by outputs.
+    work_before, work_after = before.macs or before.outputs, after.macs or after.outputs
+    return Gain(relaxation, how, after.cycles, after.macs, (before.cycles * work_after) / (after.cycles * work_before))
