@@ -101,7 +101,7 @@ class PointPlan:
         some = [wanted[first : first + _TOGETHER] for first in range(0, len(wanted), _TOGETHER)]
         # Of different layers about as many are done in a second, whatever the batch.
         jobs = (Assembly({key: point for point, key in each}).jobs(1) for each in some)
-        layers = [sum(len(job.layers) for job in each) for each in jobs]
+        layers = [sum(len(job.works) for job in each) for each in jobs]
 
         def told(place: int, done: int, name: str, share: float) -> None:
             behind = sum(layers[:place]) + share * layers[place]
