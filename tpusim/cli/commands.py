@@ -294,16 +294,13 @@ def trace(
     Open a .perfetto-trace at https://ui.perfetto.dev (the file stays on your computer), a .vcd with: gtkwave FILE
     """
     from tpusim.cli.actions.inputs import asked_of, load, tell_left_out
-    from tpusim.cli.actions.trace import Wanted, print_or_write, write_timeline
+    from tpusim.cli.actions.trace import Wanted, print_or_write
     from tpusim.flow.lowerings import usual
     from tpusim.machines.family import family_of
 
     work, machine = load(workload, hardware, batch, changes, layers, asked_of(dims, skip_unknown, ops), lowering)
     tell_left_out(work)
-    if lanes := family_of(machine).lanes(machine):
-        print_or_write(Wanted(work, machine, lanes.count, lowering or usual(), seed, first, last), out)
-    else:
-        write_timeline(work, machine, lowering, first, last, out)
+    print_or_write(Wanted(work, machine, lowering or usual(family_of(machine)), seed, first, last), out)
 
 
 @app.command(epilog="Example: tpusim validate --set-of-numbers vgg16")

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from tpusim.base.errors import CheckFailed, InputError, failures_named
 from tpusim.flow.choice import prepared
 from tpusim.flow.engines import Task, memory_needed, unwatched
-from tpusim.flow.lowerings import asked_of, usual
+from tpusim.flow.lowerings import asked_of
 from tpusim.flow.need import Room, room_for
 from tpusim.flow.numbers import SMALL
 from tpusim.flow.simulation import shared
 from tpusim.machines.family import Machine, family_of
-from tpusim.machines.lowered import Cycle, Lowered, Slot, Told
+from tpusim.machines.lowered import Cycle, Lowered, Told
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 
@@ -95,26 +95,6 @@ def _overlapping(workload: Workload, hardware: Machine, lowering: str, room: Roo
         with failures_named(chain):
             recorded, cuts = chain.recorded()
         yield Stretch(tuple(task.layer for task in chain.members), recorded, cuts)
-
-
-def slots(
-    workload: Workload, machine: Machine, *, lowering: str | None = None
-) -> Iterator[tuple[Op, int, Mapping[str, Sequence[Slot]]]]:
-    """Each layer on a machine of another family: its cycles, and what happens when, by track.
-
-    Raises:
-        InputError: an unknown lowering, a layer that cannot fit (CapacityError), or one for which this computer has too
-            little memory.
-    """
-    family = family_of(machine)
-    lowering = lowering or usual(family)
-
-    def made(layer: Op, asked: str) -> tuple[int, Mapping[str, Sequence[Slot]]]:
-        ready = prepared(layer, workload.batch, machine, asked)
-        return ready.timing.cycles, ready.slots()
-
-    room = room_for(workload, machine, lowering, "event", check=False)
-    return ((layer, *found) for layer, _, found in shared(workload, lowering, made, room, family))
 
 
 def _only_layer(workload: Workload) -> Op:

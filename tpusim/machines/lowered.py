@@ -285,6 +285,10 @@ class SlotDrawing:
         """All of these."""
         return self.slots.keys()
 
+    def drawn(self, first: int, stop: int) -> SlotDrawing:
+        """All of it, whatever is shown."""
+        return self
+
     def tracks(self, first: int, stop: int) -> dict[str, list[TimeSlice]]:
         """See Drawing."""
         return {name: clipped(slots, first, stop) for name, slots in self.slots.items()}
@@ -375,8 +379,8 @@ class Lowered(Protocol):
         raise lacking(self)
 
     def recorded(self) -> Any:
-        """What every unit does when, in one run of the event engine. Raises DeadlockError."""
-        raise lacking(self)
+        """What every unit does when, in one run of the event engine; here what `slots` says. Raises DeadlockError."""
+        return SlotDrawing(self.timing.cycles, self.slots())
 
     def lane_by_lane(self, operands: Operands) -> Callable[[int, Told], Iterator[Cycle]]:
         """Every lane in every cycle from one on, where a family has lanes; told how many cycles have passed.

@@ -119,8 +119,9 @@ class Assembly:
         place = self._places[where]
         for work, finding in zip(job.works, findings, strict=True):
             kind = _kind(work, job.lowering, job.hardware)
-            alone = isinstance(finding, str) and not _overlap(job.hardware)
-            place.found[kind] = finding.removeprefix(f"layer {work.layers[0].name}: ") if alone else finding
+            if isinstance(finding, str) and not _overlap(job.hardware):
+                finding = finding.removeprefix(f"layer {work.layers[0].name}: ")
+            place.found[kind] = finding
             for key in place.waiting.pop(kind):
                 self._left[key] -= 1
                 if not self._left[key]:

@@ -86,7 +86,12 @@ class Space:
         Raises:
             InputError: no such machine or layer exists; `where` of its problems is the name of an axis, or None.
         """
-        batch = self._batch_of(values)
+        batch = self._spec.batch
+        if self._batch_axis is not None:
+            try:
+                batch = whole_number(values[self._batch_axis], 1, MOST_IMAGES)
+            except InputError as error:
+                raise InputError(Problem(str(error), self.axes[self._batch_axis].name)) from None
         hardware = self._machines.with_values(values)
         if not all(each.holds(hardware, batch) for each in self._spec.where):
             return ()
@@ -95,14 +100,6 @@ class Space:
         networks = (fused(network.with_values(values, batch), hardware, lowering) for network in self._networks)
         asked = lowering or usual(family_of(hardware))
         return tuple(Point(network, settings, hardware, asked) for network in networks)
-
-    def _batch_of(self, values: Values) -> int:
-        if self._batch_axis is None:
-            return self._spec.batch
-        try:
-            return whole_number(values[self._batch_axis], 1, MOST_IMAGES)
-        except InputError as error:
-            raise InputError(Problem(str(error), self.axes[self._batch_axis].name)) from None
 
 
 class _Machines:
@@ -124,25 +121,22 @@ class _Machines:
     def with_values(self, values: Values) -> Machine:
         changes: dict[str, Any] = {}
         for fields in self._sections:
-            changes |= self._changes_by(fields, values)
+            key = (fields, *((type(values[index]), values[index]) for _, index in fields))
+            if key not in self._changes:
+                try:
+                    hardware = self._base.with_overrides({path: values[index] for path, index in fields})
+                except InputError as error:
+                    places = {f"--set {path}={values[index]}": index for path, index in fields}
+                    problems = [(each.message, places.get(str(each.where)), each.where) for each in error.problems]
+                    raise _impossible(problems, fields, self._axes, values) from None
+                attributes = _attributes(hardware).items()
+                self._changes[key] = {name: value for name, value in attributes if value != self._plain[name]}
+            changes |= self._changes[key]
         # The whole is validated once more, so that a rule across sections holds for points, too.
         if not changes:
             return self._base
         machine: Machine = family_of(self._base).model().model_validate({**self._plain, **changes})
         return machine
-
-    def _changes_by(self, fields: tuple[Field, ...], values: Values) -> Mapping[str, Any]:
-        key = (fields, *((type(values[index]), values[index]) for _, index in fields))
-        if key not in self._changes:
-            try:
-                hardware = self._base.with_overrides({path: values[index] for path, index in fields})
-            except InputError as error:
-                paths = {f"--set {path}={values[index]}": index for path, index in fields}
-                problems = [(each.message, paths.get(str(each.where)), each.where) for each in error.problems]
-                raise _impossible(problems, fields, self._axes, values) from None
-            attributes = _attributes(hardware).items()
-            self._changes[key] = {name: value for name, value in attributes if value != self._plain[name]}
-        return self._changes[key]
 
 
 class _Network:
@@ -288,6 +282,11 @@ def load_sweep(name_or_path: str | Path) -> Sweep:
         message = f"{size:,} points; a sweep has at most {MOST_POINTS:,}: give fewer values, or write mode: search"
         raise InputError(document.problem("axes", message))
     points = _sound_points(document, spec, space, combinations)
+    notes: list[str] = []
+    for each in spec.workloads:
+        work = workload_of(each, 1)
+        said = (*each.notes, left_out(work.never_timed, work.not_known))
+        notes += (f"{work.name}: {note}" for note in said if note)
     return Sweep(
         name=spec.name,
         axes={axis.name: axis.shown for axis in spec.axes},
@@ -297,14 +296,8 @@ def load_sweep(name_or_path: str | Path) -> Sweep:
         space=space,
         search=spec.search,
         goals=spec.goals,
-        notes=tuple(note for each in spec.workloads for note in _notes(each)),
+        notes=tuple(notes),
     )
-
-
-def _notes(document: Document) -> Iterator[str]:
-    work = workload_of(document, 1)
-    missing = left_out(work.never_timed, work.not_known)
-    yield from (f"{work.name}: {note}" for note in (*document.notes, missing) if note)
 
 
 def _sound_points(document: Document, spec: Spec, space: Space, combinations: int) -> tuple[Point, ...]:

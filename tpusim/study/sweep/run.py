@@ -220,7 +220,11 @@ class _Walk:
         """Return the next points, each new; none when the budget is spent or no new point was found."""
         wanted = min(self._search.at_once, self._search.budget - len(self.tried))
         found: list[tuple[Trial, Keyed]] = []
-        while len(found) < wanted and (new := self._next_new()):
+        while len(found) < wanted:
+            proposals = (self._next_proposal() for _ in range(_MOST_PROPOSED))
+            new = next(filter(None, proposals), None) or (self._next_proposal() if self._enqueue_random() else None)
+            if new is None:
+                break
             found.append(new)
             self.tried[new[1][1]] = new[1]
         return found
@@ -229,14 +233,6 @@ class _Walk:
         """Tell the sampler the `values` of the objectives, or None for a point that failed."""
         self._values[key] = values
         self._tell(trial, values)
-
-    def _next_new(self) -> tuple[Trial, Keyed] | None:
-        for _ in range(_MOST_PROPOSED):
-            if found := self._next_proposal():
-                return found
-        if self._enqueue_random():
-            return self._next_proposal()
-        return None
 
     def _next_proposal(self) -> tuple[Trial, Keyed] | None:
         """A proposal that is a new point; any other is told at once, so that the sampler goes on."""
