@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -26,7 +26,6 @@ from tpusim.machines.family import (
 from tpusim.memory.dram.device import FOLDER, load_device
 from tpusim.memory.dram.replay import ENGINES, read_trace, replay
 from tpusim.network.workload_file import load_workload
-from tpusim.report.shown import Block
 from tpusim.report.tables import hardware as tables
 
 _HINTS = (
@@ -39,26 +38,24 @@ _HINTS = (
 
 
 def show_shipped() -> None:
-    """Print the workloads, the machines, the DRAMs, the lowerings and the sweeps that come with tpusim."""
-    present(sys.stdout, [*([table] for table in _shipped()), _HINTS])
+    """Print the workloads, the machines, the DRAMs, the lowerings and the sweeps that come with tpusim.
 
-
-def _shipped() -> Iterator[Block]:
-    """Yield the tables; machines and lowerings of each family behind those of TPUs, as far as any comes along."""
-    works = [(name, load_workload(name, batch=1), _source(name)) for name in shipped("workloads")]
-    machines = [load_hardware(name) for name in shipped("configs")]
+    Machines and lowerings of each family stand behind those of TPUs, as far as any comes along.
+    """
+    machines, folder = [load_hardware(name) for name in shipped("configs")], "configs/sweeps"
     held = {each.family for each in machines} - {USUAL}
     others = [family_named(name) for name in FAMILIES if name in held]
-    yield tables.workload_table(works)
-    yield tables.facts_table(_facts(USUAL_FAMILY, "hardware", machines), {"vector memory": 1, "banks": 1, "word": 2})
-    for family in others:
-        yield tables.facts_table(_facts(family, family.name, machines))
-    yield tables.device_table([load_device(name) for name in shipped(FOLDER)])
-    yield tables.lowering_table(glosses())
-    for family in others:
-        yield tables.lowering_table(glosses(family), f"lowering on {family.title}")
-    folder = "configs/sweeps"
-    yield tables.sweep_table([(name, open_document(name, folder).data) for name in shipped(folder)])
+    facts = _facts(USUAL_FAMILY, "hardware", machines)
+    shown = (
+        tables.workload_table([(name, load_workload(name, batch=1), _source(name)) for name in shipped("workloads")]),
+        tables.facts_table(facts, {"vector memory": 1, "banks": 1, "word": 2}),
+        *(tables.facts_table(_facts(family, family.name, machines)) for family in others),
+        tables.device_table([load_device(name) for name in shipped(FOLDER)]),
+        tables.lowering_table(glosses()),
+        *(tables.lowering_table(glosses(family), f"lowering on {family.title}") for family in others),
+        tables.sweep_table([(name, open_document(name, folder).data) for name in shipped(folder)]),
+    )
+    present(sys.stdout, [*([table] for table in shown), _HINTS])
 
 
 def _facts(family: Family, heading: str, machines: Sequence[Machine]) -> list[Mapping[str, str]]:

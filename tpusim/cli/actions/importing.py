@@ -26,7 +26,8 @@ def import_and_report(file: Path, out: Path | None, batch: int, asked: ModelOpti
         hint = did_you_mean(file.suffix, FORMATS) or ";"
         raise InputError(f"{file}: its name says nothing of a format{hint} files that are read: {', '.join(FORMATS)}")
     if out is not None:
-        _check_name(out)
+        if out.suffix.lower() not in YAML:
+            raise InputError(f"{out}: a workload is written as {' or '.join(YAML)}, not as {out.suffix or 'no suffix'}")
         probe(out)
     document = open_workload(file, asked)
     work = workload_of(document, images, asked.ops)
@@ -39,8 +40,3 @@ def import_and_report(file: Path, out: Path | None, batch: int, asked: ModelOpti
     say(sys.stderr, f"{out or work.name}: {counted(len(work.layers), 'layer')}, {macs}MAC at batch {images}")
     say(sys.stderr, *(f"Note: {note}" for note in document.notes))
     tell_left_out(work)
-
-
-def _check_name(out: Path) -> None:
-    if out.suffix.lower() not in YAML:
-        raise InputError(f"{out}: a workload is written as {' or '.join(YAML)}, not as {out.suffix or 'no suffix'}")

@@ -19,7 +19,6 @@ from tpusim.flow.fusion import fused
 from tpusim.flow.lowerings import AUTO, check_own
 from tpusim.flow.numbers import INTEGERS, numbers_of
 from tpusim.flow.selection import names_wanted, select_layers
-from tpusim.input.document import Document
 from tpusim.input.scalars import INTEGER, whole_number
 from tpusim.input.source import Arrays, read_arrays, write_arrays
 from tpusim.machines.family import Machine, family_of, load_hardware
@@ -55,31 +54,23 @@ def load(
     machine = load_hardware(hardware, changes or [])
     images = None if batch is None else images_of(batch)
     document = open_workload(workload, asked)
-    work = workload_of(document, _images(images, document), asked.ops)
+    if images and document.images and images != document.images:
+        says = f"the arrays of --input hold {counted(document.images, 'image')}"
+        raise InputError(Problem(f"{says}; leave --batch out, or give as many", f"--batch {images}"))
+    work = workload_of(document, images or document.images or BATCH, asked.ops)
     check_own(work, family_of(machine))
     say(sys.stderr, *(f"Note: {note}" for note in document.notes))
-    return select_layers(_fused(work, machine, lowering, layers), layers), machine
-
-
-def _images(given: int | None, document: Document) -> int:
-    """The images given, or those of the arrays. Raises InputError where they differ."""
-    if given and document.images and given != document.images:
-        says = f"the arrays of --input hold {counted(document.images, 'image')}"
-        raise InputError(Problem(f"{says}; leave --batch out, or give as many", f"--batch {given}"))
-    return given or document.images or BATCH
-
-
-def _fused(work: Workload, machine: Machine, lowering: str | None, layers: str) -> Workload:
-    """The workload as its layers run. Under `auto` that may take a while, and then says how far it is."""
     if lowering != AUTO:
-        return fused(work, machine, lowering)
+        return select_layers(fused(work, machine, lowering), layers), machine
+    # That may take a while, and then says how far it is.
     place = {layer.name: index for index, layer in enumerate(work.layers)}
     with Meter(len(place)) as meter:
 
         def watch(layer: str, doing: str) -> None:
             meter.show(place[layer], f"{layer}: {doing}")
 
-        return fused(work, machine, lowering, names_wanted(work, layers).__contains__, watch)
+        work = fused(work, machine, lowering, names_wanted(work, layers).__contains__, watch)
+    return select_layers(work, layers), machine
 
 
 def asked_of(
@@ -153,7 +144,9 @@ class EndToEnd:
             wrong = f"--dtype {INTEGERS}: they are made for each layer" if check else "--no-check: nothing is computed"
             raise InputError(f"{wrong}; leave it out, with --input and --save-outputs")
         if self.target is not None:
-            _check_name(self.target)
+            if self.target.suffix.lower() != ".npz":
+                says = f"arrays are written as .npz, not as {self.target.suffix or 'no suffix'}"
+                raise InputError(Problem(f"{says}; name it FILE.npz", str(self.target)))
             probe(self.target)
         from tpusim.flow.values import Journey
         from tpusim.network.formats import read_graph
@@ -178,9 +171,3 @@ class EndToEnd:
         except InputError as error:
             placed = (replace(each, where=each.where or str(self.source)) for each in error.problems)
             raise InputError(placed) from None
-
-
-def _check_name(target: Path) -> None:
-    if target.suffix.lower() != ".npz":
-        says = f"arrays are written as .npz, not as {target.suffix or 'no suffix'}"
-        raise InputError(Problem(f"{says}; name it FILE.npz", str(target)))

@@ -81,7 +81,20 @@ def write_pictures(folder: Path, pictures: Iterable[Picture], kinds: Sequence[st
 
 def write_page(source: Path, file: Path) -> None:
     """Write the page on a run or a sweep."""
-    write(file, _sweep_page(source) if _sweep_meant(source) else _run_page(source))
+    if _sweep_meant(source):
+        points = _points_of(source)
+        data = sweep_data(points)
+        made = page("sweep", data["title"], [data["verdict"]["text"], *sentences(points)], data)
+    else:
+        result = read_result(source)
+        # Here, because it draws with matplotlib, which takes a second to import.
+        from tpusim.report.page.run import run_page
+
+        try:
+            made = run_page(result)
+        except InputError as error:
+            raise InputError(f"{source}: {error}") from None
+    write(file, made)
     say(sys.stdout, str(file))
 
 
@@ -96,20 +109,3 @@ def _sweep_meant(source: Path) -> bool:
 def _points_of(source: Path) -> SweepPoints:
     """The points of a sweep, from its directory or its points.csv. Raises InputError."""
     return read_points(source / POINTS_FILE if source.is_dir() else source)
-
-
-def _run_page(source: Path) -> bytes:
-    result = read_result(source)
-    # Here, because it draws with matplotlib, which takes a second to import.
-    from tpusim.report.page.run import run_page
-
-    try:
-        return run_page(result)
-    except InputError as error:
-        raise InputError(f"{source}: {error}") from None
-
-
-def _sweep_page(source: Path) -> bytes:
-    points = _points_of(source)
-    data = sweep_data(points)
-    return page("sweep", data["title"], [data["verdict"]["text"], *sentences(points)], data)

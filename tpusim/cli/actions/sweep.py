@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from tpusim.base.errors import TpusimError
 from tpusim.base.files import make_folder, replacing
 from tpusim.base.imports import need
+from tpusim.base.words import counted
 from tpusim.cli.actions.results import write_pictures
 from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import present, say, show
@@ -68,7 +68,11 @@ def run_and_report(
             present(sys.stdout, compared(rows) if compares else best(rows, [*sweep.axes], sweep.goals))
             say(sys.stdout, "")
             names = write_files(Finished(sweep, outcome.points, store, rows), folder, parquet, kinds)
-    show(sys.stdout, f"In {folder}: {FILE}, {', '.join(names)}", _summary(outcome, seconds))
+    done = outcome.computed + outcome.failed
+    counts = f"{outcome.computed:,} computed, {outcome.reused:,} there already, {outcome.failed:,} failed"
+    rate = f", in {seconds:,.1f} s, {60 * done / seconds:,.0f} points a minute" if done else ""
+    summary = f"{counted(len(outcome.points), 'point')}: {counts}{rate}"
+    show(sys.stdout, f"In {folder}: {FILE}, {', '.join(names)}", summary)
     if outcome.short:
         say(sys.stderr, f"Note: {outcome.short}.")
     _report_failures(sweep, rows, folder)
@@ -118,13 +122,6 @@ def metered(total: int, store: Path, kept: str) -> Iterator[Meter]:
             raise type(error)(f"{error}; {kept}") from None
 
 
-def _summary(outcome: Outcome, seconds: float) -> str:
-    done = outcome.computed + outcome.failed
-    counts = f"{outcome.computed:,} computed, {outcome.reused:,} there already, {outcome.failed:,} failed"
-    rate = f", in {seconds:,.1f} s, {60 * done / seconds:,.0f} points a minute" if done else ""
-    return f"{len(outcome.points):,} point{'s' * (len(outcome.points) != 1)}: {counts}{rate}"
-
-
 def _report_failures(sweep: Sweep, rows: Sequence[Mapping[str, Any]], folder: Path) -> None:
     """Raise TpusimError when there are any."""
     failed = [row for row in rows if row["error"]]
@@ -172,11 +169,10 @@ def write_files(finished: Finished, folder: Path, parquet: bool, kinds: Sequence
     results = [(key, row["error"]) for (_, key), row in zip(finished.points, finished.rows, strict=True)]
     drawn_by = sources_digest("report/**/*.py", "result/**/*.py")
     inputs = drawn_by, finished.sweep, results, parquet, kinds
-    written = chain(_written(finished, folder, parquet), _pictures(finished, folder, kinds))
-    return kept_files(finished.store, folder, inputs, written)
+    return kept_files(finished.store, folder, inputs, _written(finished, folder, parquet, kinds))
 
 
-def _written(finished: Finished, folder: Path, parquet: bool) -> Iterator[str]:
+def _written(finished: Finished, folder: Path, parquet: bool, kinds: Sequence[str]) -> Iterator[str]:
     axes = finished.sweep.axes
     tables: list[tuple[str, Columns, Callable[[], Iterable[Row]]]] = [
         ("points", point_columns(axes, bool(finished.sweep.goals)), lambda: finished.rows),
@@ -188,9 +184,6 @@ def _written(finished: Finished, folder: Path, parquet: bool) -> Iterator[str]:
             with replacing(folder / f"{stem}.{kind}") as file:
                 writer(file, content(), columns)
             yield f"{stem}.{kind}"
-
-
-def _pictures(finished: Finished, folder: Path, kinds: Sequence[str]) -> Iterator[str]:
     # Here, because matplotlib takes longer to import than a finished sweep to be looked up.
     from tpusim.report.plots.sweep import plots
 
