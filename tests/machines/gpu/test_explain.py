@@ -6,8 +6,7 @@ import pytest
 
 from tpusim import load_hardware, load_workload
 from tpusim.machines.gpu.lowering import LOWERINGS
-from tpusim.study.explain.alternatives import alternatives
-from tpusim.study.explain.bottleneck import explain
+from tpusim.study.explain.bottleneck import alternatives, explain
 from tpusim.study.explain.relaxation import Setup, relaxations
 
 

@@ -19,8 +19,14 @@ from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 from tpusim.report.plots import KNOWN
 from tpusim.report.tables.explain import explained, explained_elsewhere
-from tpusim.study.explain.alternatives import Alternative, alternatives, overlapping
-from tpusim.study.explain.bottleneck import Bottleneck, explain, find_bottleneck
+from tpusim.study.explain.bottleneck import (
+    Alternative,
+    Bottleneck,
+    alternatives,
+    explain,
+    find_bottleneck,
+    overlapping,
+)
 from tpusim.study.explain.relaxation import Setup, relaxations
 
 

@@ -26,6 +26,7 @@ from tpusim.machines.family import (
 from tpusim.memory.dram.device import FOLDER, load_device
 from tpusim.memory.dram.replay import ENGINES, read_trace, replay
 from tpusim.network.workload_file import load_workload
+from tpusim.report.shown import Block
 from tpusim.report.tables import hardware as tables
 
 _HINTS = (
@@ -46,7 +47,7 @@ def show_shipped() -> None:
     held = {each.family for each in machines} - {USUAL}
     others = [family_named(name) for name in FAMILIES if name in held]
     facts = _facts(USUAL_FAMILY, "hardware", machines)
-    shown = (
+    shown: list[Block] = [
         tables.workload_table([(name, load_workload(name, batch=1), _source(name)) for name in shipped("workloads")]),
         tables.facts_table(facts, {"vector memory": 1, "banks": 1, "word": 2}),
         *(tables.facts_table(_facts(family, family.name, machines)) for family in others),
@@ -54,7 +55,7 @@ def show_shipped() -> None:
         tables.lowering_table(glosses()),
         *(tables.lowering_table(glosses(family), f"lowering on {family.title}") for family in others),
         tables.sweep_table([(name, open_document(name, folder).data) for name in shipped(folder)]),
-    )
+    ]
     present(sys.stdout, [*([table] for table in shown), _HINTS])
 
 

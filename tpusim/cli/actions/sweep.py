@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -67,7 +66,7 @@ def run_and_report(
             compares = over_lowerings([*sweep.axes]) and not sweep.goals
             present(sys.stdout, compared(rows) if compares else best(rows, [*sweep.axes], sweep.goals))
             say(sys.stdout, "")
-            names = write_files(Finished(sweep, outcome.points, store, rows), folder, parquet, kinds)
+            names = write_files(sweep, outcome.points, store, rows, folder, parquet, kinds)
     done = outcome.computed + outcome.failed
     counts = f"{outcome.computed:,} computed, {outcome.reused:,} there already, {outcome.failed:,} failed"
     rate = f", in {seconds:,.1f} s, {60 * done / seconds:,.0f} points a minute" if done else ""
@@ -141,54 +140,49 @@ def _report_failures(sweep: Sweep, rows: Sequence[Mapping[str, Any]], folder: Pa
 Row = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Finished:
-    """A sweep whose points are in a store, each with its key, and a row a point."""
-
-    sweep: Sweep
-    points: Sequence[tuple[Point, str]]
-    store: Store
-    rows: Sequence[Row]
-
-    def layer_rows(self) -> Iterator[Row]:
-        """Yield a row a layer of every point."""
-        points = [(point.workload, dict(point.settings)) for point, _ in self.points]
-        done = (work for (work, _), row in zip(points, self.rows, strict=True) if not row["error"])
-        count = sum(len(work.layers) for work in done)
-        for row in self.store.layers([key for _, key in self.points], count):
-            workload, settings = points[row["place"]]
-            yield {**row, "workload": workload.name, "batch": workload.batch, **settings}
-
-
-def write_files(finished: Finished, folder: Path, parquet: bool, kinds: Sequence[str]) -> list[str]:
+def write_files(
+    sweep: Sweep,
+    points: Sequence[tuple[Point, str]],
+    store: Store,
+    rows: Sequence[Row],
+    folder: Path,
+    parquet: bool,
+    kinds: Sequence[str],
+) -> list[str]:
     """Write points.csv, layers.csv, with `parquet` both in its form as well, and the pictures in `kinds` of files.
 
-    Nothing is written when the same points gave files that are still as they were. Returns the names; raises
-    InputError when a file cannot be written.
+    `points` are in the store, each with its key, and have a row each. Nothing is written when the same points gave
+    files that are still as they were. Returns the names; raises InputError when a file cannot be written.
     """
-    results = [(key, row["error"]) for (_, key), row in zip(finished.points, finished.rows, strict=True)]
-    drawn_by = sources_digest("report/**/*.py", "result/**/*.py")
-    inputs = drawn_by, finished.sweep, results, parquet, kinds
-    return kept_files(finished.store, folder, inputs, _written(finished, folder, parquet, kinds))
 
+    def layer_rows() -> Iterator[Row]:
+        """A row a layer of every point."""
+        done = (point.workload for (point, _), row in zip(points, rows, strict=True) if not row["error"])
+        count = sum(len(work.layers) for work in done)
+        for row in store.layers([key for _, key in points], count):
+            point, _ = points[row["place"]]
+            yield {**row, "workload": point.workload.name, "batch": point.workload.batch, **dict(point.settings)}
 
-def _written(finished: Finished, folder: Path, parquet: bool, kinds: Sequence[str]) -> Iterator[str]:
-    axes = finished.sweep.axes
-    tables: list[tuple[str, Columns, Callable[[], Iterable[Row]]]] = [
-        ("points", point_columns(axes, bool(finished.sweep.goals)), lambda: finished.rows),
-        ("layers", layer_columns(axes), finished.layer_rows),
-    ]
-    writers = {"csv": write_csv, **({"parquet": write_parquet} if parquet else {})}
-    for stem, columns, content in tables:
-        for kind, writer in writers.items():
-            with replacing(folder / f"{stem}.{kind}") as file:
-                writer(file, content(), columns)
-            yield f"{stem}.{kind}"
-    # Here, because matplotlib takes longer to import than a finished sweep to be looked up.
-    from tpusim.report.plots.sweep import plots
+    def written() -> Iterator[str]:
+        tables: list[tuple[str, Columns, Callable[[], Iterable[Row]]]] = [
+            ("points", point_columns(sweep.axes, bool(sweep.goals)), lambda: rows),
+            ("layers", layer_columns(sweep.axes), layer_rows),
+        ]
+        writers = {"csv": write_csv, **({"parquet": write_parquet} if parquet else {})}
+        for stem, columns, content in tables:
+            for kind, writer in writers.items():
+                with replacing(folder / f"{stem}.{kind}") as file:
+                    writer(file, content(), columns)
+                yield f"{stem}.{kind}"
+        # Here, because matplotlib takes longer to import than a finished sweep to be looked up.
+        from tpusim.report.plots.sweep import plots
 
-    for path in write_pictures(folder, plots(finished.sweep, finished.rows), kinds):
-        yield path.name
+        for path in write_pictures(folder, plots(sweep, rows), kinds):
+            yield path.name
+
+    results = [(key, row["error"]) for (_, key), row in zip(points, rows, strict=True)]
+    inputs = sources_digest("report/**/*.py", "result/**/*.py"), sweep, results, parquet, kinds
+    return kept_files(store, folder, inputs, written())
 
 
 def kept_files(store: Store, folder: Path, inputs: object, written: Iterable[str]) -> list[str]:

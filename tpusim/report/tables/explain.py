@@ -19,8 +19,7 @@ from tpusim.report.text import folded, percent, quantity, scale, three_digits
 from tpusim.result.records import DramUse, LayerResult, told
 from tpusim.result.vocabulary.figures import BYTES, COUNTS, LAYER, MEMORY, RATES, TIMES, Units, own_figure, value_of
 from tpusim.result.vocabulary.states import PHASES, STATES, UNITS, all_parts, main_name, parts_of, unit_name
-from tpusim.study.explain.alternatives import Alternative, Between
-from tpusim.study.explain.bottleneck import LEAST_GAIN, Bottleneck, Explained, Gain, Left
+from tpusim.study.explain.bottleneck import LEAST_GAIN, Alternative, Between, Bottleneck, Explained, Gain, Left
 
 NO_GAIN = 0.005
 """What changes the cycles by less is listed by name only."""

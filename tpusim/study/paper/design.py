@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -107,20 +107,19 @@ _SIGNS = {
 
 def unverified() -> tuple[str, ...]:
     """Sentences on such constants, and each of them with what its file says."""
+    folders = constants.FOLDER, constants.CHIPS
+    files = ((f"{folder}/{name}.yaml", path) for folder in folders for name, path in shipped(folder).items())
+    lines = [(place, line.partition("#")) for place, path in files for line in read_text(path).splitlines()]
     said = ["Areas, energies and figures of whole chips come from constants in configs/technology and configs/chips."]
     for sign, meaning in _SIGNS.items():
-        if marked := [*_marked(sign)]:
+        marked = [
+            f"{place}, {constant.strip()} ({comment.strip()})"
+            for place, (constant, _, comment) in lines
+            if sign in comment and constant.strip()
+        ]
+        if marked:
             said += [f"{len(marked)} of them are {meaning}:", *marked]
     return *said, "Verdicts on cycles stand on none of them."
-
-
-def _marked(sign: str) -> Iterator[str]:
-    for folder in (constants.FOLDER, constants.CHIPS):
-        for name, path in shipped(folder).items():
-            for line in read_text(path).splitlines():
-                constant, _, comment = line.partition("#")
-                if sign in comment and constant.strip():
-                    yield f"{folder}/{name}.yaml, {constant.strip()} ({comment.strip()})"
 
 
 # ---- Fig. 14a

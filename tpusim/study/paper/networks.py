@@ -33,7 +33,15 @@ def lowered_sizes() -> Making:
 
     Every variant by explicit im2col, one image; an ifmap that is its own lowered matrix counts as both.
     """
-    variants = _variants()
+    plain = {(name, ""): convolutions(name, 1) for name in _STATED}
+    sides = ((each, _EVEN_MAPS.get(each.in_height, each.in_height)) for each in plain["alexnet", ""])
+    even = tuple(replace(each, in_height=side, in_width=side) for each, side in sides)
+    straight = tuple(each for each in plain["resnet50", ""] if "downsample" not in each.name)
+    # By the network and, in words, what is another than there.
+    variants = plain | {
+        ("alexnet", "maps of 28 and 14 pixels a side, not 27 and 13"): even,
+        ("resnet50", "without its four projections"): straight,
+    }
     machine = load_hardware("tpu_v2")
     found = yield {each: point_of(each[0], layers, machine, 1, "explicit") for each, layers in variants.items()}
     rows, same, more = [], [], []
@@ -52,18 +60,6 @@ def lowered_sizes() -> Making:
         more.append(Finding(when, theirs / own, COUNTED))
     head = ("network", "variant", "ifmaps, paper", "ifmaps, ours", "lowered, paper", "lowered, ours")
     return Exhibited([TextTable(head, rows, "MiB")], {"table_1_sizes": same, "table_1_overhead": more})
-
-
-def _variants() -> dict[tuple[str, str], tuple[Conv2d, ...]]:
-    """Convolutions by the network and, in words, what is another than there."""
-    plain = {(name, ""): convolutions(name, 1) for name in _STATED}
-    sides = ((each, _EVEN_MAPS.get(each.in_height, each.in_height)) for each in plain["alexnet", ""])
-    even = tuple(replace(each, in_height=side, in_width=side) for each, side in sides)
-    straight = tuple(each for each in plain["resnet50", ""] if "downsample" not in each.name)
-    return plain | {
-        ("alexnet", "maps of 28 and 14 pixels a side, not 27 and 13"): even,
-        ("resnet50", "without its four projections"): straight,
-    }
 
 
 # ---- on a V100, and Fig. 2

@@ -127,8 +127,7 @@ class _Machines:
                     hardware = self._base.with_overrides({path: values[index] for path, index in fields})
                 except InputError as error:
                     places = {f"--set {path}={values[index]}": index for path, index in fields}
-                    problems = [(each.message, places.get(str(each.where)), each.where) for each in error.problems]
-                    raise _impossible(problems, fields, self._axes, values) from None
+                    raise _impossible(error, places, fields, self._axes, values) from None
                 attributes = _attributes(hardware).items()
                 self._changes[key] = {name: value for name, value in attributes if value != self._plain[name]}
             changes |= self._changes[key]
@@ -195,8 +194,7 @@ class _Network:
             return workload_of(document, batch, "all")
         except InputError as error:
             places = {self._axes[axis].name: axis for _, axis in self._sizes}
-            problems = [(each.message, places.get(str(each.where)), each.where) for each in error.problems]
-            raise _impossible(problems, self._sizes, self._axes, values) from None
+            raise _impossible(error, places, self._sizes, self._axes, values) from None
 
     def _changed(self, index: int, values: Values, names: Mapping[str, int], wiring: Wiring | None = None) -> Read:
         entry, fields = self._document.data["layers"][index], self._layers.get(index, ())
@@ -205,9 +203,8 @@ class _Network:
         try:
             return read_layers({**entry, **changes}, names, wiring)
         except InputError as error:
-            name, axes = f"layer {show(entry['name'])} of {self._document.data['name']}", dict(fields)
-            problems = [(f"{name}: {each.message}", axes.get(str(each.where)), None) for each in error.problems]
-            raise _impossible(problems, fields, self._axes, values) from None
+            whose = f"layer {show(entry['name'])} of {self._document.data['name']}: "
+            raise _impossible(error, dict(fields), fields, self._axes, values, whose) from None
 
 
 def _attributes(hardware: Machine) -> dict[str, Any]:
@@ -215,20 +212,21 @@ def _attributes(hardware: Machine) -> dict[str, Any]:
 
 
 def _impossible(
-    problems: Sequence[tuple[str, int | None, str | None]], fields: Sequence[Field], axes: Sequence[Axis],
-    values: Values,
+    error: InputError, places: Mapping[str, int], fields: Sequence[Field], axes: Sequence[Axis], values: Values,
+    whose: str = "",
 ) -> InputError:  # fmt: skip
-    """Return an error of problems (message, axis at fault, place); where several axes meet, with what they set."""
-
-    def told(message: str, index: int | None, where: str | None) -> Problem:
-        if index is None and where:
-            message = f"{where.rpartition(' ')[2]}: {message}"
-        return Problem(f"{message}{end}", axes[index].name if index is not None else None)
-
+    """Return the error with its problems at the axes that are at fault, by their `places`; where several axes meet,
+    with what they set.
+    """
     involved = dict.fromkeys(index for _, index in fields)
     together = ", ".join(f"{axes[index].name}={shown(values[index])}" for index in involved)
     end = f"{TOGETHER}{together})" if len(involved) > 1 else ""
-    return InputError([told(*each) for each in problems])
+    problems = []
+    for each in error.problems:
+        index = places.get(str(each.where))
+        where = f"{each.where.rpartition(' ')[2]}: " if each.where and index is None and not whose else ""
+        problems.append(Problem(f"{where}{whose}{each.message}{end}", None if index is None else axes[index].name))
+    return InputError(problems)
 
 
 # ---- the sweep: axes over fields of the machine, the batch and the layers, combined, for one or more workloads
