@@ -7,8 +7,9 @@ commands in the order in which they stand here.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from typer import Argument, Exit, Option, Typer
 
@@ -18,6 +19,8 @@ from tpusim.cli.options import words
 from tpusim.cli.terminal import NO_FILE, errors_reported, say
 from tpusim.cli.visitors import Commands
 from tpusim.report.plots import KNOWN, known_formats
+
+Action = TypeVar("Action", bound=Callable[..., None])
 
 app = Typer(
     name="tpusim",
@@ -36,6 +39,11 @@ def _version(wanted: bool) -> None:
     if wanted:
         say(sys.stdout, f"tpusim {__version__}")
         raise Exit
+
+
+def command(example: str, name: str | None = None, interrupted: str = NO_FILE) -> Callable[[Action], Action]:
+    """A command whose errors are told; help ends with the example. After Ctrl-C, `interrupted` is said."""
+    return lambda action: app.command(name, epilog=f"Example: tpusim {example}")(errors_reported(interrupted)(action))
 
 
 @app.callback()
@@ -79,8 +87,7 @@ _Saved = Annotated[
 ]
 
 
-@app.command(epilog="Example: tpusim run resnet50 --batch 8 --set array.size=256 --json run.json")
-@errors_reported(NO_FILE)
+@command("run resnet50 --batch 8 --set array.size=256 --json run.json")
 def run(
     workload: options.Workload,
     hardware: options.Hardware = "tpu_v2",
@@ -119,8 +126,7 @@ def run(
     simulate_and_report(work, machine, json, out, ends, journey=journey, lowering=lowering, engine=engine, **values)
 
 
-@app.command(epilog="Example: tpusim report results/resnet50 -o report.html")
-@errors_reported(NO_FILE)
+@command("report results/resnet50 -o report.html")
 def report(
     source: Annotated[
         Path,
@@ -144,8 +150,7 @@ def report(
     write_page(source, out or (source if source.is_dir() else source.parent) / names.PAGE_FILE)
 
 
-@app.command(epilog="Example: tpusim explain resnet50 --layer conv1")
-@errors_reported(NO_FILE)
+@command("explain resnet50 --layer conv1")
 def explain(
     workload: options.Workload,
     layer: Annotated[
@@ -178,8 +183,7 @@ def explain(
     explain_and_report(work, machine, layer, lowering, json, out)
 
 
-@app.command(epilog="Example: tpusim compare results/resnet50 run.json")
-@errors_reported()
+@command("compare results/resnet50 run.json", interrupted="")
 def compare(
     before: Annotated[
         Path,
@@ -207,8 +211,7 @@ def compare(
     compare_and_report(before, after, sort, json)
 
 
-@app.command(epilog="Example: tpusim sweep array_size --out results/array_size")
-@errors_reported()
+@command("sweep array_size --out results/array_size", interrupted="")
 def sweep(
     spec: Annotated[
         str,
@@ -242,8 +245,9 @@ def sweep(
     run_and_report(spec, out, workers, cluster, fresh=not resume, parquet=parquet, kinds=kinds)
 
 
-@app.command(epilog="Example: tpusim plot results/resnet50 --out figures --format pdf")
-@errors_reported("Interrupted; the pictures named so far are there.")
+@command(
+    "plot results/resnet50 --out figures --format pdf", interrupted="Interrupted; the pictures named so far are there."
+)
 def plot(
     source: Annotated[
         Path, Argument(metavar="DIR_OR_JSON", help=f"Written by tpusim run --json, or --out (DIR/{names.RESULT_FILE}).")
@@ -260,8 +264,7 @@ def plot(
     plot_result(source, out, known_formats(formats))
 
 
-@app.command(epilog="Example: tpusim trace resnet50 --layers conv1 -o conv1.perfetto-trace")
-@errors_reported(NO_FILE)
+@command("trace resnet50 --layers conv1 -o conv1.perfetto-trace")
 def trace(
     workload: options.Workload,
     hardware: options.Hardware = "tpu_v2",
@@ -303,8 +306,7 @@ def trace(
     print_or_write(Wanted(work, machine, lowering or usual(family_of(machine)), seed, first, last), out)
 
 
-@app.command(epilog="Example: tpusim validate --set-of-numbers vgg16")
-@errors_reported(NO_FILE)
+@command("validate --set-of-numbers vgg16")
 def validate(
     sets: Annotated[
         list[str] | None,
@@ -334,8 +336,7 @@ def validate(
     compare_and_report(sets or [], lowering, changes or [], json, out, known_formats(formats))
 
 
-@app.command(epilog="Example: tpusim dram trace.csv --device hbm2_16ch_700 --mapping rorababgcoch")
-@errors_reported(NO_FILE)
+@command("dram trace.csv --device hbm2_16ch_700 --mapping rorababgcoch")
 def dram(
     trace: Annotated[
         Path,
@@ -373,8 +374,7 @@ def dram(
     play_trace(trace, device, [*(changes or []), *more], engine, json)
 
 
-@app.command("import", epilog="Example: tpusim import model.onnx -o my.yaml")
-@errors_reported(NO_FILE)
+@command("import model.onnx -o my.yaml", name="import")
 def import_model(
     file: Annotated[Path, Argument(metavar="FILE", help="An .onnx model, or a .csv topology of SCALE-Sim.")],
     out: Annotated[
@@ -391,14 +391,12 @@ def import_model(
 
     Exit code 0: done; 2: bad input.
     """
-    from tpusim.cli.actions.importing import import_and_report
-    from tpusim.cli.actions.inputs import asked_of
+    from tpusim.cli.actions.inputs import asked_of, import_and_report
 
     import_and_report(file, out, batch, asked_of(dims, skip_unknown))
 
 
-@app.command(epilog="Example: tpusim area --set vector_memory.word_elements=1")
-@errors_reported(NO_FILE)
+@command("area --set vector_memory.word_elements=1")
 def area(hardware: options.Hardware = "tpu_v2", changes: options.Changes = None, json: options.Json = None) -> None:
     """Show what each part of a machine takes of a chip.
 
@@ -411,8 +409,7 @@ def area(hardware: options.Hardware = "tpu_v2", changes: options.Changes = None,
     show_area(hardware, changes or [], json)
 
 
-@app.command(epilog="Example: tpusim paper --figure 14a --figure 16b")
-@errors_reported()
+@command("paper --figure 14a --figure 16b", interrupted="")
 def paper(
     out: Annotated[Path, Option(metavar="DIR", help="Results, pictures and page.")] = Path("results/paper"),
     figures: Annotated[
@@ -442,8 +439,7 @@ def paper(
     make_and_report(figures or [], out, workers, json, known_formats(formats))
 
 
-@app.command("list", epilog="Example: tpusim list")
-@errors_reported()
+@command("list", name="list", interrupted="")
 def list_shipped() -> None:
     """List workloads, machines, DRAMs, lowerings and sweeps."""
     from tpusim.cli.actions.hardware import show_shipped

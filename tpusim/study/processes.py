@@ -122,14 +122,13 @@ def _serve(function: Callable[[Any], Any], connection: Connection) -> None:
     Thread(target=_end_with_parent, daemon=True).start()
     with threadpool_limits(1), suppress(EOFError, OSError):
         while True:
-            connection.send(_outcome(function, connection.recv()))
-
-
-def _outcome(function: Callable[[Any], Any], given: Any) -> tuple[Any, Exception | None]:
-    try:
-        return function(given), None
-    except Exception as error:
-        return None, error
+            given = connection.recv()
+            found, failed = None, None
+            try:
+                found = function(given)
+            except Exception as error:
+                failed = error
+            connection.send((found, failed))
 
 
 def _end_with_parent() -> None:

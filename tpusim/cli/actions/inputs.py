@@ -1,4 +1,4 @@
-"""What a command simulates, from its options; and the values of a network from end to end."""
+"""What a command simulates, from its options; the values of a network from end to end; what `tpusim import` does."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tpusim.base.errors import InputError, Problem
-from tpusim.base.files import probe
+from tpusim.base.errors import InputError, Problem, did_you_mean
+from tpusim.base.files import probe, write
 from tpusim.base.words import counted
 from tpusim.cli.names import BATCH
 from tpusim.cli.progress import Meter
@@ -22,10 +22,13 @@ from tpusim.flow.selection import names_wanted, select_layers
 from tpusim.input.scalars import INTEGER, whole_number
 from tpusim.input.source import Arrays, read_arrays, write_arrays
 from tpusim.machines.family import Machine, family_of, load_hardware
+from tpusim.network.formats import FORMATS, is_foreign
 from tpusim.network.formats.asked import NOTHING, ModelOptions
 from tpusim.network.workload import MOST_SIZE, Workload
-from tpusim.network.workload_file import images_of, open_workload, workload_of
+from tpusim.network.workload_file import images_of, open_workload, workload_of, yaml_of
 from tpusim.numerics.element_types import F32
+from tpusim.report.text import quantity
+from tpusim.result.vocabulary.figures import COUNTS
 from tpusim.result.vocabulary.runs import left_out
 
 if TYPE_CHECKING:
@@ -171,3 +174,31 @@ class EndToEnd:
         except InputError as error:
             placed = (replace(each, where=each.where or str(self.source)) for each in error.problems)
             raise InputError(placed) from None
+
+
+# ---- `tpusim import`
+
+YAML = (".yaml", ".yml")
+
+
+def import_and_report(file: Path, out: Path | None, batch: int, asked: ModelOptions) -> None:
+    """Write the workload that a file of another tool holds into `out`, or here, and say on stderr what it is."""
+    images = images_of(batch)
+    if not is_foreign(file):
+        hint = did_you_mean(file.suffix, FORMATS) or ";"
+        raise InputError(f"{file}: its name says nothing of a format{hint} files that are read: {', '.join(FORMATS)}")
+    if out is not None:
+        if out.suffix.lower() not in YAML:
+            raise InputError(f"{out}: a workload is written as {' or '.join(YAML)}, not as {out.suffix or 'no suffix'}")
+        probe(out)
+    document = open_workload(file, asked)
+    work = workload_of(document, images, asked.ops)
+    text = yaml_of(document)
+    if out is None:
+        say(sys.stdout, *text.splitlines())
+    else:
+        write(out, text.encode())
+    macs = quantity(sum(layer.macs(images) for layer in work.layers), COUNTS)
+    say(sys.stderr, f"{out or work.name}: {counted(len(work.layers), 'layer')}, {macs}MAC at batch {images}")
+    say(sys.stderr, *(f"Note: {note}" for note in document.notes))
+    tell_left_out(work)

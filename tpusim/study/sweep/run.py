@@ -10,7 +10,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -19,10 +18,9 @@ from numpy.typing import NDArray
 
 from tpusim.base.errors import InputError
 from tpusim.base.imports import need
-from tpusim.study.sweep.axes import Axis
 from tpusim.study.sweep.jobs import Assembly, Executor, weight
 from tpusim.study.sweep.points import Point, Space, Sweep, Values
-from tpusim.study.sweep.reader import Goal, Search, costs
+from tpusim.study.sweep.reader import MAXIMIZE, MINIMIZE, Goal, Search, costs
 from tpusim.study.sweep.store import Store, key_of
 
 Progress = Callable[[int, str, float], None]
@@ -187,20 +185,19 @@ def run_search(sweep: Sweep, store: Store, executor: Executor, fresh: bool, prog
     if sweep.search is None:
         raise InputError(f"{sweep.name} is no search; add mode: search and search: to the file")
     need_optuna()
+    walk, before, reused, computed, failed = _Walk(sweep.search, sweep.space), 0, 0, 0, 0
+    budget, goals = sweep.search.budget, sweep.search.objectives
 
-    def told(before: int, budget: int, done: int, name: str, share: float) -> None:
+    def told(done: int, name: str, share: float) -> None:
         progress(before + done, name, (before + done) / budget)
 
-    walk, reused, computed, failed = _Walk(sweep.search, sweep.space), 0, 0, 0
     while batch := walk.ask():
-        progress_here = partial(told, len(walk.tried) - len(batch), sweep.search.budget)
-        part = run_sweep([keyed for _, keyed in batch], store, executor, fresh, progress_here)
+        points = [keyed for _, keyed in batch]
+        part = run_sweep(points, store, executor, fresh, told)
         reused, computed, failed = reused + part.reused, computed + part.computed, failed + part.failed
-        rows = rows_of(sweep, store, [keyed for _, keyed in batch])
-        for (trial, (_, key)), row in zip(batch, rows, strict=True):
-            walk.tell(
-                trial, key, None if row["error"] else [float(row[goal.column]) for goal in sweep.search.objectives]
-            )
+        for (trial, (_, key)), row in zip(batch, rows_of(sweep, store, points), strict=True):
+            walk.tell(trial, key, None if row["error"] else [float(row[goal.column]) for goal in goals])
+        before = len(walk.tried)
     return Outcome(tuple(walk.tried.values()), reused, computed, failed, walk.short)
 
 
@@ -208,13 +205,27 @@ class _Walk:
     """An Optuna study over the indices of the axes' values."""
 
     def __init__(self, search: Search, space: Space) -> None:
+        import optuna
+
+        # It logs every trial, and warns that constant_liar, which spreads points asked for together, may yet change.
+        logging.getLogger("optuna").setLevel(logging.ERROR)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            sampler = optuna.samplers.TPESampler(seed=search.seed, constant_liar=True)
+        directions: list[Any] = [MINIMIZE if goal.minimize else MAXIMIZE for goal in search.objectives]
+        ordered, unordered = optuna.distributions.IntDistribution, optuna.distributions.CategoricalDistribution
         self.tried: dict[str, Keyed] = {}
         self.short = ""
         self._search, self._space = search, space
         self._drawn = space.drawn(search.seed)
         self._values: dict[str, list[float] | None] = {}
-        self._study = _study(search)
-        self._distributions = {axis.name: _distribution(axis) for axis in space.axes}
+        self._failed = optuna.trial.TrialState.FAIL
+        self._study = optuna.create_study(sampler=sampler, directions=directions)
+        # Of indices: with an order where neighbours are alike, as numbers are.
+        self._distributions: dict[str, Any] = {
+            axis.name: ordered(0, len(axis.values) - 1) if axis.ordered else unordered(range(len(axis.values)))
+            for axis in space.axes
+        }
 
     def ask(self) -> list[tuple[Trial, Keyed]]:
         """Return the next points, each new; none when the budget is spent or no new point was found."""
@@ -273,30 +284,4 @@ class _Walk:
         return (points[0], key_of(points[0])) if points else f"do not satisfy {self._space.conditions}"
 
     def _tell(self, trial: Trial, values: list[float] | None) -> None:
-        from optuna.trial import TrialState
-
-        if values is None:
-            self._study.tell(trial, state=TrialState.FAIL)
-        else:
-            self._study.tell(trial, values)
-
-
-def _study(search: Search) -> Any:
-    import optuna
-    from optuna.study import StudyDirection
-
-    # It logs every trial, and warns that constant_liar, which spreads points asked for together, may yet change.
-    logging.getLogger("optuna").setLevel(logging.ERROR)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        sampler = optuna.samplers.TPESampler(seed=search.seed, constant_liar=True)
-    directions = [StudyDirection.MINIMIZE if goal.minimize else StudyDirection.MAXIMIZE for goal in search.objectives]
-    return optuna.create_study(sampler=sampler, directions=directions)
-
-
-def _distribution(axis: Axis) -> Any:
-    """Return a distribution over indices: with an order where neighbours are alike, as numbers are."""
-    from optuna.distributions import CategoricalDistribution, IntDistribution
-
-    count = len(axis.values)
-    return IntDistribution(0, count - 1) if axis.ordered else CategoricalDistribution(range(count))
+        self._study.tell(trial, values, self._failed if values is None else None)
