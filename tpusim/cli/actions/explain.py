@@ -19,14 +19,7 @@ from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 from tpusim.report.plots import KNOWN
 from tpusim.report.tables.explain import explained, explained_elsewhere
-from tpusim.study.explain.bottleneck import (
-    Alternative,
-    Bottleneck,
-    alternatives,
-    explain,
-    find_bottleneck,
-    overlapping,
-)
+from tpusim.study.explain import bottleneck
 from tpusim.study.explain.relaxation import Setup, relaxations
 
 
@@ -47,10 +40,10 @@ def explain_and_report(
         probe(out)
     steps = len(relaxations(setup))
     with Meter(steps + len(candidates(AUTO, family))) as meter:
-        found = (find_bottleneck if setup.is_of_lanes else explain)(setup, meter.show)
-        fit, unfit = alternatives(setup, lambda done, name: meter.show(steps + done, name))
-        between = overlapping(work, chosen, machine, lowering) if setup.is_of_lanes else None
-    if not isinstance(found, Bottleneck):
+        found = (bottleneck.find_bottleneck if setup.is_of_lanes else bottleneck.explain)(setup, meter.show)
+        fit, unfit = bottleneck.alternatives(setup, lambda done, name: meter.show(steps + done, name))
+        between = bottleneck.overlapping(work, chosen, machine, lowering) if setup.is_of_lanes else None
+    if not isinstance(found, bottleneck.Bottleneck):
         output.deliver(explained_elsewhere(found, work.name, fit, unfit))
         return
     draw = [partial(_draw, found, fit, work.name, out, output.words_to)] if out else []
@@ -69,7 +62,9 @@ def _one_layer(work: Workload, name: str | None) -> Op:
     return found[0]
 
 
-def _draw(found: Bottleneck, fit: Sequence[Alternative], workload: str, out: Path, stream: TextIO) -> None:
+def _draw(
+    found: bottleneck.Bottleneck, fit: Sequence[bottleneck.Alternative], workload: str, out: Path, stream: TextIO
+) -> None:
     # Here, because matplotlib takes longer to import than the simulations.
     from tpusim.report.plots.layer import explained
 

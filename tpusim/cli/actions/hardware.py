@@ -13,16 +13,7 @@ from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import present
 from tpusim.flow.lowerings import USUAL_FAMILY, glosses
 from tpusim.input.source import open_document, shipped
-from tpusim.machines.family import (
-    FAMILIES,
-    USUAL,
-    Family,
-    Machine,
-    family_named,
-    family_of,
-    load_hardware,
-    of_tpus_alone,
-)
+from tpusim.machines import family as families
 from tpusim.memory.dram.device import FOLDER, load_device
 from tpusim.memory.dram.replay import ENGINES, read_trace, replay
 from tpusim.network.workload_file import load_workload
@@ -43,9 +34,9 @@ def show_shipped() -> None:
 
     Machines and lowerings of each family stand behind those of TPUs, as far as any comes along.
     """
-    machines, folder = [load_hardware(name) for name in shipped("configs")], "configs/sweeps"
-    held = {each.family for each in machines} - {USUAL}
-    others = [family_named(name) for name in FAMILIES if name in held]
+    machines, folder = [families.load_hardware(name) for name in shipped("configs")], "configs/sweeps"
+    held = {each.family for each in machines} - {families.USUAL}
+    others = [families.family_named(name) for name in families.FAMILIES if name in held]
     facts = _facts(USUAL_FAMILY, "hardware", machines)
     shown: list[Block] = [
         tables.workload_table([(name, load_workload(name, batch=1), _source(name)) for name in shipped("workloads")]),
@@ -59,7 +50,7 @@ def show_shipped() -> None:
     present(sys.stdout, [*([table] for table in shown), _HINTS])
 
 
-def _facts(family: Family, heading: str, machines: Sequence[Machine]) -> list[Mapping[str, str]]:
+def _facts(family: families.Family, heading: str, machines: Sequence[families.Machine]) -> list[Mapping[str, str]]:
     """What is told of each machine of a family, its name first."""
     mine = (each for each in machines if each.family == family.name)
     return [{heading: each.name, **family.facts(each)} for each in mine]
@@ -72,10 +63,10 @@ def _source(workload: str) -> str:
 
 def show_area(hardware: str, changes: Sequence[str], json: str | None) -> None:
     """Show what each part of a machine takes of a chip, as JSON and in tables. Raises InputError."""
-    machine = load_hardware(hardware, changes)
-    area = family_of(machine).area(machine)
+    machine = families.load_hardware(hardware, changes)
+    area = families.family_of(machine).area(machine)
     if area is None:
-        raise of_tpus_alone(machine, "tpusim area")
+        raise families.of_tpus_alone(machine, "tpusim area")
     JsonOutput(json).deliver(tables.area(machine, area))
 
 

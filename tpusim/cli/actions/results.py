@@ -12,7 +12,6 @@ from tpusim.base.files import probe, write
 from tpusim.cli.json_output import JsonOutput
 from tpusim.cli.terminal import say
 from tpusim.report.page.assemble import page, sentences, sweep_data
-from tpusim.report.plots import FORMATS
 from tpusim.report.tables.compare import runs_compared, sweeps_compared
 from tpusim.report.tables.compared import ORDERS, ComparedResults, ComparedSweeps
 from tpusim.report.tables.sweep import POINTS_FILE, SweepPoints, is_sweep, read_points
@@ -67,7 +66,7 @@ def plot_result(source: Path, out: Path | None, kinds: Sequence[str]) -> None:
         say(sys.stdout, str(path))
 
 
-def write_pictures(folder: Path, pictures: Iterable[Picture], kinds: Sequence[str] = FORMATS) -> Iterator[Path]:
+def write_pictures(folder: Path, pictures: Iterable[Picture], kinds: Sequence[str]) -> Iterator[Path]:
     """Write each in every format, and CAPTIONS with what to put under them; gives the paths as they are written."""
     captions = []
     for picture in pictures:

@@ -17,17 +17,7 @@ from tpusim.base.words import counted
 from tpusim.cli.actions.results import write_pictures
 from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import present, say, show
-from tpusim.report.tables.sweep import (
-    POINTS_FILE,
-    Columns,
-    best,
-    compared,
-    layer_columns,
-    over_lowerings,
-    point_columns,
-    write_csv,
-    write_parquet,
-)
+from tpusim.report.tables import sweep as tables
 from tpusim.study.processes import Processes
 from tpusim.study.sweep.jobs import Executor, simulated
 from tpusim.study.sweep.points import Point, Sweep, load_sweep
@@ -63,8 +53,8 @@ def run_and_report(
             if not outcome.points:
                 raise TpusimError(outcome.short)
             rows = rows_of(sweep, store, outcome.points)
-            compares = over_lowerings([*sweep.axes]) and not sweep.goals
-            present(sys.stdout, compared(rows) if compares else best(rows, [*sweep.axes], sweep.goals))
+            compares = tables.over_lowerings([*sweep.axes]) and not sweep.goals
+            present(sys.stdout, tables.compared(rows) if compares else tables.best(rows, [*sweep.axes], sweep.goals))
             say(sys.stdout, "")
             names = write_files(sweep, outcome.points, store, rows, folder, parquet, kinds)
     done = outcome.computed + outcome.failed
@@ -130,7 +120,9 @@ def _report_failures(sweep: Sweep, rows: Sequence[Mapping[str, Any]], folder: Pa
     if len(failed) > _MOST_FAILURES:
         say(sys.stderr, f"... and {len(failed) - _MOST_FAILURES:,} more; points.csv has them all")
     if failed and len(failed) == len(rows):
-        raise TpusimError(f"every one of {len(rows):,} points failed; their errors are in {folder / POINTS_FILE}")
+        raise TpusimError(
+            f"every one of {len(rows):,} points failed; their errors are in {folder / tables.POINTS_FILE}"
+        )
     if failed:
         raise TpusimError(f"{len(failed):,} of {len(rows):,} points failed; the others are in {folder}")
 
@@ -164,12 +156,12 @@ def write_files(
             yield {**row, "workload": point.workload.name, "batch": point.workload.batch, **dict(point.settings)}
 
     def written() -> Iterator[str]:
-        tables: list[tuple[str, Columns, Callable[[], Iterable[Row]]]] = [
-            ("points", point_columns(sweep.axes, bool(sweep.goals)), lambda: rows),
-            ("layers", layer_columns(sweep.axes), layer_rows),
+        contents: list[tuple[str, tables.Columns, Callable[[], Iterable[Row]]]] = [
+            ("points", tables.point_columns(sweep.axes, bool(sweep.goals)), lambda: rows),
+            ("layers", tables.layer_columns(sweep.axes), layer_rows),
         ]
-        writers = {"csv": write_csv, **({"parquet": write_parquet} if parquet else {})}
-        for stem, columns, content in tables:
+        writers = {"csv": tables.write_csv, **({"parquet": tables.write_parquet} if parquet else {})}
+        for stem, columns, content in contents:
             for kind, writer in writers.items():
                 with replacing(folder / f"{stem}.{kind}") as file:
                     writer(file, content(), columns)

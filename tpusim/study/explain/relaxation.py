@@ -14,7 +14,6 @@ from tpusim.flow.lowerings import USUAL_FAMILY
 from tpusim.flow.simulation import simulate
 from tpusim.input.scalars import plain_number
 from tpusim.machines.family import family_of
-from tpusim.memory.layout import Layouts
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 from tpusim.result.records import LayerResult
@@ -139,18 +138,6 @@ def _bandwidth(setup: Setup) -> Relaxed | None:
     return replace(setup, hardware=setup.hardware.model_copy(update={"hbm": hbm})), f"{wider.channels} channels"
 
 
-def _layout(order: str) -> Callable[[Setup], Relaxed | None]:
-    """All feature maps in another order, where it matters which rows of a DRAM they open."""
-
-    def change(setup: Setup) -> Relaxed | None:
-        hbm, path = setup.hardware.hbm, f"hbm.layout={order}"
-        if hbm.dram is None or hbm.layout == Layouts(order):
-            return None
-        return replace(setup, hardware=setup.hardware.with_overrides([path])), path
-
-    return change
-
-
 def _whole_rows(setup: Setup) -> Relaxed | None:
     """Where it stacks more taps than now."""
     relaxed = _machine({"mapping.multi_tile": "rows"})(setup)
@@ -184,7 +171,15 @@ _OPEN: Mapping[str, Setting] = {path: "auto" for path in USUAL_FAMILY.paths() if
 _MACHINE = (
     Relaxation("twice the arrays", "array", _machine({"array.count": _twice})),
     Relaxation("twice the HBM bandwidth", "hbm", _bandwidth),
-    *(Relaxation(f"feature maps as {order} in HBM", "rows", _layout(order)) for order in ("HWC", "HWCN", "CHW")),
+    # All maps in another order, where it matters which rows of a DRAM they open.
+    *(
+        Relaxation(
+            f"feature maps as {order} in HBM",
+            "rows",
+            _machine({"hbm.layout": order}, lambda machine: machine.hbm.dram),
+        )
+        for order in ("HWC", "HWCN", "CHW")
+    ),
     Relaxation(
         "HBM without rows and banks",
         "rows",
