@@ -21,7 +21,7 @@ from tpusim.report.tables import sweep as tables
 from tpusim.study.processes import Processes
 from tpusim.study.sweep.jobs import Executor, simulated
 from tpusim.study.sweep.points import Point, Sweep, load_sweep
-from tpusim.study.sweep.run import Outcome, keyed, missing, need_optuna, rows_of, run_search, run_sweep
+from tpusim.study.sweep.run import Row, SweepOutcome, keyed, missing, need_optuna, rows_of, run_search, run_sweep
 from tpusim.study.sweep.store import FILE, DamagedStore, Store, sources_digest
 
 _JOIN_SECONDS = 10.0
@@ -85,7 +85,7 @@ def _executor(workers: int, cluster: str | None) -> Iterator[Executor]:
         yield members
 
 
-def _compute(sweep: Sweep, store: Store, folder: Path, executor: Executor, fresh: bool) -> Outcome:
+def _compute(sweep: Sweep, store: Store, folder: Path, executor: Executor, fresh: bool) -> SweepOutcome:
     """Simulate what is missing; what ends it early says where the finished points are."""
     points = keyed(sweep)
     total = sweep.search.budget if sweep.search else len(missing(points, store, fresh))
@@ -128,8 +128,6 @@ def _report_failures(sweep: Sweep, rows: Sequence[Mapping[str, Any]], folder: Pa
 
 
 # ---- what a sweep leaves beside its store: tables and pictures
-
-Row = Mapping[str, Any]
 
 
 def write_files(

@@ -19,7 +19,7 @@ from tpusim.report.text import folded, percent, quantity, scale, three_digits
 from tpusim.result.records import DramUse, LayerResult, told
 from tpusim.result.vocabulary.figures import BYTES, COUNTS, LAYER, MEMORY, RATES, TIMES, Units, own_figure, value_of
 from tpusim.result.vocabulary.states import PHASES, STATES, UNITS, all_parts, main_name, parts_of, unit_name
-from tpusim.study.explain.bottleneck import LEAST_GAIN, Alternative, Between, Bottleneck, Explained, Gain, Left
+from tpusim.study.explain.bottleneck import LEAST_GAIN, Alternative, Between, Bottleneck, Explained, Gain, Untried
 
 NO_GAIN = 0.005
 """What changes the cycles by less is listed by name only."""
@@ -35,7 +35,7 @@ _GRAMMAR_WIDTH = 79
 
 
 def explained(
-    found: Bottleneck, work: Workload, between: Between | None, fit: Sequence[Alternative], unfit: Sequence[Left]
+    found: Bottleneck, work: Workload, between: Between | None, fit: Sequence[Alternative], unfit: Sequence[Untried]
 ) -> Shown:
     """What bounds the layer, what it saves `between` its neighbours, and what it costs by each lowering."""
     layer, setup = found.layer, found.setup
@@ -83,7 +83,7 @@ def explained(
 
 
 def _data(
-    found: Bottleneck, work: Workload, between: Between | None, fit: Sequence[Alternative], unfit: Sequence[Left]
+    found: Bottleneck, work: Workload, between: Between | None, fit: Sequence[Alternative], unfit: Sequence[Untried]
 ) -> dict[str, Any]:
     """The layer as in the result JSON, every relaxation with its cycles, what each lowering costs, what is saved."""
     setup, (reads, read_by) = found.setup, work.neighbours(found.layer.name)
@@ -167,7 +167,7 @@ def gain_name(gain: Gain) -> str:
     return gain.relaxation.name + ("" if per == "layer" else f", per {per}")
 
 
-def _by_lowering(fit: Sequence[Alternative], unfit: Sequence[Left], taken: str) -> Iterator[list[Block]]:
+def _by_lowering(fit: Sequence[Alternative], unfit: Sequence[Untried], taken: str) -> Iterator[list[Block]]:
     """A row a lowering, the fastest first; what the columns hold, and which lowerings do not fit."""
     now = next((each.layer.cycles for each in fit if each.lowering == taken), 0)
 
@@ -198,7 +198,7 @@ def _by_lowering(fit: Sequence[Alternative], unfit: Sequence[Left], taken: str) 
 # ---- a layer of a machine of any family
 
 
-def explained_elsewhere(found: Explained, workload: str, fit: Sequence[Alternative], unfit: Sequence[Left]) -> Shown:
+def explained_elsewhere(found: Explained, workload: str, fit: Sequence[Alternative], unfit: Sequence[Untried]) -> Shown:
     """What gains the most, the largest loss, and what the layer takes by each lowering."""
     layer, setup, now = found.layer, found.setup, found.layer.cycles
     changing, same = _by_effect(found.gains)
@@ -297,7 +297,7 @@ def _by_effect(gains: Sequence[Gain]) -> tuple[list[Gain], list[Gain]]:
     return changing, [each for each in gains if abs(each.gain - 1) < NO_GAIN]
 
 
-def no_gain(names: Sequence[str], untried: Sequence[Left]) -> Sentences:
+def no_gain(names: Sequence[str], untried: Sequence[Untried]) -> Sentences:
     """What makes no difference, and what could not be tried."""
     same = [f"No difference: {', '.join(names)}."] if names else []
     return Sentences([*same, *(f"Not tried: {each.name} ({each.reason})." for each in untried)])

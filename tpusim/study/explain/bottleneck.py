@@ -46,7 +46,7 @@ POINTS_TO: dict[str, tuple[str, ...]] = {
 """What the main state of the array lets one suspect; weights may wait for HBM themselves."""
 
 
-Watch = Callable[[int, str], None]
+ToldTried = Callable[[int, str], None]
 """Told how much has been tried, and what comes next."""
 
 
@@ -75,7 +75,7 @@ class Gain:
 
 
 @dataclass(frozen=True)
-class Left:
+class Untried:
     """What could not be tried, and why."""
 
     name: str
@@ -89,7 +89,7 @@ class Explained:
     setup: Setup
     layer: LayerResult
     gains: tuple[Gain, ...]
-    untried: tuple[Left, ...]
+    untried: tuple[Untried, ...]
 
 
 @dataclass(frozen=True)
@@ -130,24 +130,24 @@ class Bottleneck(Explained):
         return self.limit is None or self.limit in POINTS_TO[self.main_state]
 
 
-def explain(setup: Setup, watch: Watch) -> Explained:
+def explain(setup: Setup, watch: ToldTried) -> Explained:
     """Time the layer as it is, and relaxed in every way that applies.
 
     Raises:
         InputError: unknown lowering, or the layer as it is cannot be simulated. That a relaxed one cannot is recorded.
     """
     before = setup.timed()
-    outcomes: list[Gain | Left | None] = []
+    outcomes: list[Gain | Untried | None] = []
     for number, relaxation in enumerate(relaxations(setup)):
         watch(number, relaxation.name)
         outcomes.append(_tried(relaxation, setup, before))
     if setup.is_of_lanes and not any(isinstance(each, Gain) and each.helps_as_it_is for each in outcomes):
         outcomes.append(_tried(LARGER, setup, before))
     gains = sorted((each for each in outcomes if isinstance(each, Gain)), key=lambda gain: -gain.gain)
-    return Explained(setup, before, tuple(gains), tuple(each for each in outcomes if isinstance(each, Left)))
+    return Explained(setup, before, tuple(gains), tuple(each for each in outcomes if isinstance(each, Untried)))
 
 
-def find_bottleneck(setup: Setup, watch: Watch) -> Bottleneck:
+def find_bottleneck(setup: Setup, watch: ToldTried) -> Bottleneck:
     """`explain` a layer of a machine with lanes, of which also is known where its cycles go.
 
     Where more input gains the most, the limit is whatever it relieves: it shares loads, traffic and the layer's ends
@@ -166,7 +166,7 @@ def find_bottleneck(setup: Setup, watch: Watch) -> Bottleneck:
     return Bottleneck(setup, found.layer, gains, found.untried, ready.program, ready.explanation, phases)
 
 
-def _tried(relaxation: Relaxation, setup: Setup, before: LayerResult) -> Gain | Left | None:
+def _tried(relaxation: Relaxation, setup: Setup, before: LayerResult) -> Gain | Untried | None:
     """What it gains, or why that cannot be found out; None where there is nothing to relax."""
     try:
         relaxed = relaxation.change(setup)
@@ -178,7 +178,7 @@ def _tried(relaxation: Relaxation, setup: Setup, before: LayerResult) -> Gain | 
         # A layer that its lowering is not made for is no relaxed one.
         return None
     except InputError as error:
-        return Left(relaxation.name, error.problems[0].message)
+        return Untried(relaxation.name, error.problems[0].message)
     # Where there are no MACs, cycles are counted by outputs.
     work_before, work_after = before.macs or before.outputs, after.macs or after.outputs
     return Gain(relaxation, how, after.cycles, after.macs, (before.cycles * work_after) / (after.cycles * work_before))
@@ -211,10 +211,10 @@ class Alternative:
         return memory.reads + memory.writes
 
 
-def alternatives(setup: Setup, watch: Watch) -> tuple[tuple[Alternative, ...], tuple[Left, ...]]:
+def alternatives(setup: Setup, watch: ToldTried) -> tuple[tuple[Alternative, ...], tuple[Untried, ...]]:
     """The layer by every lowering there is for it, the fastest first; and those that do not fit."""
     fit: list[Alternative] = []
-    unfit: list[Left] = []
+    unfit: list[Untried] = []
     layer, batch, hardware = setup.layer, setup.batch, setup.hardware
     for number, name in enumerate(candidates(AUTO, family_of(hardware))):
         watch(number, f"by {name}")
@@ -227,7 +227,7 @@ def alternatives(setup: Setup, watch: Watch) -> tuple[tuple[Alternative, ...], t
         except UnsuitableError:
             continue
         except InputError as error:
-            unfit.append(Left(name, error.problems[0].message))
+            unfit.append(Untried(name, error.problems[0].message))
     return tuple(sorted(fit, key=lambda each: each.layer.cycles)), tuple(unfit)
 
 

@@ -18,7 +18,7 @@ from tpusim.network.workload_file import load_workload
 from tpusim.reference.products import lowered as lowered_matrix
 from tpusim.result.vocabulary.states import ACCESSES
 from tpusim.study.paper.claims import COUNTED, Finding
-from tpusim.study.paper.exhibit import Asked, Cell, CellGrid, Exhibited, Making, point_of
+from tpusim.study.paper.exhibit import AskedPoints, Cell, CellGrid, Exhibited, Making, point_of
 from tpusim.study.paper.layers import SEVEN, convolutions, ifmap_elements
 
 Numbers = NDArray[np.float32]
@@ -190,7 +190,7 @@ _SHOWN = 24
 """Cycles from the first read on."""
 
 
-def _asked() -> Asked:
+def _asked() -> AskedPoints:
     """The layers of both figures, and that of Fig. 11 one tile at a time."""
     layers = {each.name: each for each in load_workload("tiny", _BATCH).layers}
     machine, one = load_hardware("tiny_4x4"), load_hardware("tiny_4x4", ["mapping.multi_tile=1"])

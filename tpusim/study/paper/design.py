@@ -10,7 +10,7 @@ from tpusim.input.source import read_text, shipped
 from tpusim.machines.family import Area, family_of, load_hardware
 from tpusim.network.workload_file import load_workload
 from tpusim.study.paper.claims import COUNTED, MODELLED, Finding
-from tpusim.study.paper.exhibit import Asked, Curves, Exhibited, Making, TextTable, point_of
+from tpusim.study.paper.exhibit import AskedPoints, Curves, Exhibited, Making, TextTable, point_of
 from tpusim.study.paper.layers import square
 from tpusim.study.validation.cases import rows
 from tpusim.technology import constants
@@ -20,7 +20,7 @@ _TABLE_2 = "tpu_v2"
 _NETWORK, _BATCH = "vgg16", 8
 
 
-def _vgg16(*changes: str) -> Asked:
+def _vgg16(*changes: str) -> AskedPoints:
     """VGG16 on the machine of Table II with each change, by the change."""
     layers = load_workload(_NETWORK, _BATCH).layers
     machines = {each: load_hardware(_TABLE_2, [each] if each else []) for each in changes}

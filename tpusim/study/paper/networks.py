@@ -11,7 +11,7 @@ from typing import Any
 from tpusim.machines.family import Machine, family_of, load_hardware
 from tpusim.network.ops.array_op import Conv2d
 from tpusim.study.paper.claims import COUNTED, Finding
-from tpusim.study.paper.exhibit import Asked, BarChart, Exhibited, Found, Making, Marks, TextTable, point_of
+from tpusim.study.paper.exhibit import AskedPoints, BarChart, Exhibited, FoundPoints, Making, Marks, TextTable, point_of
 from tpusim.study.paper.layers import LAYOUTS, LIBRARY, SEVEN, convolutions, ifmap_elements, products
 from tpusim.study.sweep.points import Point
 
@@ -69,7 +69,7 @@ _MANY = 64
 """Images at a time."""
 
 
-def _on_gpu(ways: Mapping[Any, tuple[str, tuple[str, ...]]], batch: int) -> Asked:
+def _on_gpu(ways: Mapping[Any, tuple[str, tuple[str, ...]]], batch: int) -> AskedPoints:
     """Every network on a V100 by each way: a lowering, and changes of the machine."""
     return {
         (way, network): point_of(network, convolutions(network, batch), load_hardware("v100", changes), batch, how)
@@ -78,7 +78,7 @@ def _on_gpu(ways: Mapping[Any, tuple[str, tuple[str, ...]]], batch: int) -> Aske
     }
 
 
-def _over(found: Found, one: Any, other: Any) -> list[float]:
+def _over(found: FoundPoints, one: Any, other: Any) -> list[float]:
     """Cycles by one way over those by the other, network by network."""
     return [found[one, network].cycles / found[other, network].cycles for network in SEVEN]
 
@@ -166,7 +166,7 @@ _RATES = {"": (), ", half the rate of L2": ("l2.bytes_per_cycle=570",)}
 _REUSES = {"patch": "a patch in shared memory", "cache": "by the cache"}
 
 
-def _by_blocks() -> Asked:
+def _by_blocks() -> AskedPoints:
     """Every network by the library, as maps lie, and by blocks that reuse taps either way, or not."""
     blocks = {
         (reuse, rate): ("block_channel_first", (f"mapping.reuse={reuse}", *slow))
@@ -211,7 +211,7 @@ def reuse_on_gpu() -> Making:
     return Exhibited((), {"gpu_reuse": findings})
 
 
-def _sooner(found: Found, way: Any, other: Any, chosen: Callable[[Conv2d], bool]) -> float:
+def _sooner(found: FoundPoints, way: Any, other: Any, chosen: Callable[[Conv2d], bool]) -> float:
     """By how many percent layers are done sooner one way than the other, mean of the chosen ones."""
     gains = [
         theirs / own

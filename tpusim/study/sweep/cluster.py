@@ -24,7 +24,7 @@ from distributed.core import rpc
 from distributed.security import Security
 
 from tpusim.base.errors import InputError, TpusimError
-from tpusim.study.sweep.jobs import Done, Finding, Job, simulated
+from tpusim.study.sweep.jobs import Done, Job, WorkFinding, simulated
 from tpusim.study.sweep.store import model_version
 
 _LOGGERS = ("distributed", "distributed.client", "tornado", "tornado.application")
@@ -109,7 +109,7 @@ class Cluster:
                 future = self._next(finished)
                 _, job = under_way.pop(future.key)
                 try:
-                    findings: Sequence[Finding] = future.result()
+                    findings: Sequence[WorkFinding] = future.result()
                 except KilledWorker:
                     given_up[job] += 1
                     if given_up[job] < _DEATHS:
@@ -195,7 +195,7 @@ def _find_scheduler(address: str, security: Security | None) -> None:
         raise InputError(f"is a {found.lower()} of Dask; give the address of its scheduler")
 
 
-def _simulated(job: Job, model: str) -> Sequence[Finding]:
+def _simulated(job: Job, model: str) -> Sequence[WorkFinding]:
     """Runs on a worker, which may have joined after the others were checked."""
     _same_model(model, f"worker {socket.gethostname()}")
     return simulated(job)

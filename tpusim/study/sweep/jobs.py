@@ -15,7 +15,7 @@ from tpusim.network.workload import Workload
 from tpusim.result.records import LayerResult
 from tpusim.study.sweep.points import Point
 
-Finding = tuple[LayerResult, ...] | str
+WorkFinding = tuple[LayerResult, ...] | str
 """The results of layers that ran together, or why they cannot be simulated."""
 
 
@@ -31,10 +31,10 @@ class Job:
     works: tuple[Workload, ...]
 
 
-def simulated(job: Job) -> Sequence[Finding]:
+def simulated(job: Job) -> Sequence[WorkFinding]:
     """Return a finding for each of its workloads, of timing alone."""
 
-    def finding(work: Workload) -> Finding:
+    def finding(work: Workload) -> WorkFinding:
         try:
             return simulate(work, job.hardware, lowering=job.lowering, check=False).layers
         except Exception as error:
@@ -44,7 +44,7 @@ def simulated(job: Job) -> Sequence[Finding]:
     return tuple(map(finding, job.works))
 
 
-Done = tuple[Job, Sequence[Finding]]
+Done = tuple[Job, Sequence[WorkFinding]]
 
 
 class Executor(Protocol):
@@ -66,7 +66,7 @@ class Executor(Protocol):
 
 # ---- points on their way: jobs made of them, and findings put together
 
-Whole = tuple[str, Point, Finding]
+Whole = tuple[str, Point, WorkFinding]
 """A point under its key, with its layers in network order, or why it cannot be simulated."""
 
 _JOBS_A_WORKER = 8
@@ -80,7 +80,7 @@ class _Place:
     """A machine and a batch: who waits for which shape by which lowering, and what is known."""
 
     waiting: dict[Hashable, list[str]] = field(default_factory=dict)
-    found: dict[Hashable, Finding] = field(default_factory=dict)
+    found: dict[Hashable, WorkFinding] = field(default_factory=dict)
 
 
 class Assembly:
@@ -113,7 +113,7 @@ class Assembly:
         limit = sum(weight for weight, _ in weighed) / (_JOBS_A_WORKER * workers)
         return [piece for _, job in weighed for piece in _pieces(job, limit)]
 
-    def add(self, job: Job, findings: Sequence[Finding]) -> Iterator[Whole]:
+    def add(self, job: Job, findings: Sequence[WorkFinding]) -> Iterator[Whole]:
         """Take in what came of a job, and yield the points that are complete now."""
         where = job.hardware, job.works[0].batch
         place = self._places[where]
@@ -171,7 +171,7 @@ def _pieces(job: Job, limit: float) -> Iterator[Job]:
     yield replace(job, works=tuple(piece))
 
 
-def _layers_of(point: Point, found: Mapping[Hashable, Finding]) -> Finding:
+def _layers_of(point: Point, found: Mapping[Hashable, WorkFinding]) -> WorkFinding:
     layers: list[LayerResult] = []
     for work, lowering in _parts(point):
         finding = found[_kind(work, lowering, point.hardware)]

@@ -28,11 +28,11 @@ from tpusim.study.sweep.axes import BATCH, LAYERS, SIZES, Axis, Shown, Value, la
 from tpusim.study.sweep.reader import MOST_POINTS, Goal, Search, Spec, read
 
 Values = tuple[Value, ...]
-Settings = tuple[tuple[str, Shown], ...]
+PointSettings = tuple[tuple[str, Shown], ...]
 TOGETHER = " (at "
 """Begins the end of a message that says what was set together."""
 
-Field = tuple[str, int]
+AxisField = tuple[str, int]
 """A path or the key of a layer, and the axis that sets it."""
 
 
@@ -41,7 +41,7 @@ class Point:
     """A machine, a workload and a lowering; `settings` are (axis, value) in the order of the axes."""
 
     workload: Workload
-    settings: Settings
+    settings: PointSettings
     hardware: Machine
     lowering: str
 
@@ -109,7 +109,7 @@ class _Machines:
         self._base, self._axes = base, axes
         self._plain = _attributes(base)
         self._changes: dict[tuple[object, ...], Mapping[str, Any]] = {}
-        sections: dict[str, list[Field]] = defaultdict(list)
+        sections: dict[str, list[AxisField]] = defaultdict(list)
         for index, axis in enumerate(axes):
             for path in axis.paths:
                 if of_machine(path):
@@ -152,7 +152,7 @@ class _Network:
             for path in axis.paths
             if path.startswith(SIZES)
         )
-        layers: dict[int, list[Field]] = defaultdict(list)
+        layers: dict[int, list[AxisField]] = defaultdict(list)
         for number, axis in enumerate(axes):
             for path in axis.paths:
                 if path.startswith(LAYERS):
@@ -173,7 +173,11 @@ class _Network:
         for name, axis in self._sizes:
             document = document.override(f"sizes.{name}", values[axis], (self._axes[axis].name, sys.maxsize))
         if sized not in self._known:
-            self._known[sized] = self._workload(document, batch, values)
+            try:
+                self._known[sized] = workload_of(document, batch, "all")
+            except InputError as error:
+                places = {self._axes[axis].name: axis for _, axis in self._sizes}
+                raise _impossible(error, places, self._sizes, self._axes, values) from None
         if not self._layers:
             return self._known[sized].with_ops(self._ops)
         names = names_in(document, batch)
@@ -188,13 +192,6 @@ class _Network:
                 read[index] = self._changed(index, values, names)
         layers, own, edges, biases = in_network_order(read, repeat(None, len(read)))
         return replace(self._known[sized], layers=layers, lowerings=own, edges=edges, biases=biases).with_ops(self._ops)
-
-    def _workload(self, document: Document, batch: int, values: Values) -> Workload:
-        try:
-            return workload_of(document, batch, "all")
-        except InputError as error:
-            places = {self._axes[axis].name: axis for _, axis in self._sizes}
-            raise _impossible(error, places, self._sizes, self._axes, values) from None
 
     def _changed(self, index: int, values: Values, names: Mapping[str, int], wiring: Wiring | None = None) -> Read:
         entry, fields = self._document.data["layers"][index], self._layers.get(index, ())
@@ -212,7 +209,7 @@ def _attributes(hardware: Machine) -> dict[str, Any]:
 
 
 def _impossible(
-    error: InputError, places: Mapping[str, int], fields: Sequence[Field], axes: Sequence[Axis], values: Values,
+    error: InputError, places: Mapping[str, int], fields: Sequence[AxisField], axes: Sequence[Axis], values: Values,
     whose: str = "",
 ) -> InputError:  # fmt: skip
     """Return the error with its problems at the axes that are at fault, by their `places`; where several axes meet,

@@ -28,7 +28,7 @@ Progress = Callable[[int, str, float], None]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SweepOutcome:
     """The keys of a sweep's points in order, and how many were there already, were computed, or failed.
 
     `short` says why there are fewer than a search asked for.
@@ -48,7 +48,7 @@ def keyed(sweep: Sweep) -> tuple[tuple[Point, str], ...]:
 
 def run_sweep(
     points: Sequence[tuple[Point, str]], store: Store, executor: Executor, fresh: bool, progress: Progress
-) -> Outcome:
+) -> SweepOutcome:
     """Simulate timing alone. A point that fails is stored with its error and does not stop the rest.
 
     Raises:
@@ -70,7 +70,7 @@ def run_sweep(
                 store.save(key, point, finding)
             behind += weight(job)
             progress(done, name, behind / everything)
-    return Outcome(tuple(points), len({key for _, key in points}) - len(wanted), done - failed, failed)
+    return SweepOutcome(tuple(points), len({key for _, key in points}) - len(wanted), done - failed, failed)
 
 
 def missing(points: Sequence[tuple[Point, str]], store: Store, fresh: bool) -> dict[str, Point]:
@@ -97,11 +97,11 @@ def rows_of(sweep: Sweep, store: Store, points: Sequence[tuple[Point, str]]) -> 
 # ---- the Pareto front: the points that no other point beats in everything
 
 Row = Mapping[str, Any]
-Floats = NDArray[np.float64]
+Costs = NDArray[np.float64]
 _MOST_GOALS = 3
 
 
-def on_front(costs: Floats) -> NDArray[np.bool_]:
+def on_front(costs: Costs) -> NDArray[np.bool_]:
     """Return which of `costs` (points x 1 to 3 goals, less is better) are on the front.
 
     A point is beaten by another that is nowhere worse and somewhere better; so equal points are on the front
@@ -115,7 +115,7 @@ def on_front(costs: Floats) -> NDArray[np.bool_]:
     return found
 
 
-def _unbeaten(costs: Floats) -> list[bool]:
+def _unbeaten(costs: Costs) -> list[bool]:
     """Return which of distinct points in lexicographic order no other beats.
 
     Those before are no worse in the first goal, so a point is beaten if one before it is no worse in the other two.
@@ -171,10 +171,10 @@ def need_optuna() -> None:
     need("mode: search", "Optuna", "optuna")
 
 
-def run_search(sweep: Sweep, store: Store, executor: Executor, fresh: bool, progress: Progress) -> Outcome:
+def run_search(sweep: Sweep, store: Store, executor: Executor, fresh: bool, progress: Progress) -> SweepOutcome:
     """Simulate `budget` different points, or as many as are found, in the order in which they were asked for.
 
-    Where they are fewer, `Outcome.short` says why.
+    Where they are fewer, `SweepOutcome.short` says why.
 
     The points are a matter of the sweep and its seed alone, not of the executor: always `at_once` are asked for, and
     told in that order. Those in the store already are not simulated again.
@@ -198,7 +198,7 @@ def run_search(sweep: Sweep, store: Store, executor: Executor, fresh: bool, prog
         for (trial, (_, key)), row in zip(batch, rows_of(sweep, store, points), strict=True):
             walk.tell(trial, key, None if row["error"] else [float(row[goal.column]) for goal in goals])
         before = len(walk.tried)
-    return Outcome(tuple(walk.tried.values()), reused, computed, failed, walk.short)
+    return SweepOutcome(tuple(walk.tried.values()), reused, computed, failed, walk.short)
 
 
 class _Walk:

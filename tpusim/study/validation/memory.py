@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from tpusim.memory.dram.device import Device, load_device
 from tpusim.memory.dram.one_pass import OnePass
+from tpusim.study.processes import InputProgress, on_all_processors
 from tpusim.study.validation.cases import NumberSet, Row, rows
-from tpusim.study.validation.comparison import ComparedCase, Comparison, Progress, on_all_processors
+from tpusim.study.validation.comparison import ComparedCase, Comparison
 
 BANDWIDTH, FINISH = "GB/s", "ns"
 
@@ -86,7 +87,7 @@ def memory_sets() -> dict[str, NumberSet]:
     return {each.name: each for each in made}
 
 
-def compare_memory(sets: Sequence[NumberSet], changes: Sequence[str], progress: Progress) -> list[Comparison]:
+def compare_memory(sets: Sequence[NumberSet], changes: Sequence[str], progress: InputProgress) -> list[Comparison]:
     """Play what the sets need, each stream once, on all processors; `changes` are overrides of every device.
 
     Raises:

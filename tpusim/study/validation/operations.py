@@ -76,11 +76,11 @@ class RowOperation:
         return _BESIDE_LOOP + max(loop, moving) + moving / int(code["iterations"])
 
 
-Compared = tuple[tuple[Case, ...], tuple[LeftOut, ...]]
+SplitCases = tuple[tuple[Case, ...], tuple[LeftOut, ...]]
 """What is compared of a network, and what is left out."""
 
 
-def estimated(name: str) -> Compared:
+def estimated(name: str) -> SplitCases:
     """What the operations of one of the networks `ESTIMATED` are expected to take.
 
     Left out are those that need an op which is none here, as far as they are priced at all.
@@ -89,7 +89,7 @@ def estimated(name: str) -> Compared:
     return _compared(priced, lambda each: bool(each.layers))
 
 
-def scheduled(name: str) -> Compared:
+def scheduled(name: str) -> SplitCases:
     """What the code of the convolutions and products of one of the networks `SCHEDULED` takes.
 
     Left out are its other operations: copies, and pooling, which is a set of its own.
@@ -107,7 +107,9 @@ def _coded(name: str) -> Iterator[tuple[RowOperation, float | None]]:
     return ((each, each.code) for each in _operations(name.removeprefix("scheduled_")))
 
 
-def _compared(figures: Iterator[tuple[RowOperation, float | None]], holds: Callable[[RowOperation], bool]) -> Compared:
+def _compared(
+    figures: Iterator[tuple[RowOperation, float | None]], holds: Callable[[RowOperation], bool]
+) -> SplitCases:
     """Operations for which there is a figure: a case where `holds`, and otherwise left out."""
     known = [(each, theirs) for each, theirs in figures if theirs is not None]
     compared = ((each, theirs) for each, theirs in known if holds(each))
@@ -142,14 +144,14 @@ class _Tensor(NamedTuple):
     tiles: Mapping[int, int]
 
 
-Made = tuple[str, tuple[Op, ...], int]
+MadeOperation = tuple[str, tuple[Op, ...], int]
 """What an operation is, its layers, and the images that these are for."""
 
 
 def operation(row: Row) -> RowOperation:
     """What a row is."""
     said = f"{row['op']} {row['fused']} {row['conv_window']}"
-    made: Made | None = None
+    made: MadeOperation | None = None
     if row["estimated_cycles"]:
         multiplies = "lhs_dilate" in said or "convolution" in said
         made = _multiplied(row, said) if multiplies else _on_the_vector_unit(row, said)
@@ -176,7 +178,7 @@ def layers_of(row: Row) -> tuple[Op, ...]:
     return _convolutions(chain, (height, width), out, row["conv_window"])
 
 
-def _multiplied(row: Row, said: str) -> Made:
+def _multiplied(row: Row, said: str) -> MadeOperation:
     """Convolutions and products; the rows of products hold the images already.
 
     Of attention a product for each image and head, as groups of a convolution. Scores: words of one operand's rows, the
@@ -193,7 +195,7 @@ def _multiplied(row: Row, said: str) -> Made:
     return f"{products} of {rows_}x{depth}>{words}", (layer,), SUBLANES
 
 
-def _on_the_vector_unit(row: Row, said: str) -> Made | None:
+def _on_the_vector_unit(row: Row, said: str) -> MadeOperation | None:
     """Poolings, copies, sums of rows, and element by element; None of what is no layer here."""
     if "reduce-window" in said:
         # A maximum of 3 x 3 elements of a padded map, or of 2 x 2: whichever halves its sides.
@@ -218,7 +220,7 @@ def _on_the_vector_unit(row: Row, said: str) -> Made | None:
     return None
 
 
-def _copy(row: Row) -> Made:
+def _copy(row: Row) -> MadeOperation:
     """An op of one operand on as many words as the result has, in whole tiles of both layouts.
 
     Axes that lie in another order in the other tensor, as where blocks become channels, are padded to the result's.
