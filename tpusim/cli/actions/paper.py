@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tpusim.base.files import make_folder, write
 from tpusim.cli.actions.results import write_pictures
-from tpusim.cli.actions.sweep import kept_files, metered
+from tpusim.cli.actions.sweep import metered
 from tpusim.cli.json_output import JsonOutput
 from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import present, say, show
@@ -53,7 +53,7 @@ def make_and_report(keys: Sequence[str], out: Path, workers: int, json: str | No
         sources = sources_digest("report/**/*.*", "result/**/*.py", "study/**/*.py"), model_version()
         inputs = sources, [key for _, key in plan.points], tables.to_json(made), unverified(), kinds
         try:
-            names = kept_files(store, out, inputs, _written(made, out, kinds))
+            names = store.kept_files(inputs, _written(made, out, kinds))
         except KeyboardInterrupt:
             say(sys.stderr, f"Interrupted while drawing; all points are in {out}; the same command continues.")
             raise

@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -172,24 +171,4 @@ def write_files(
 
     results = [(key, row["error"]) for (_, key), row in zip(points, rows, strict=True)]
     inputs = sources_digest("report/**/*.py", "result/**/*.py"), sweep, results, parquet, kinds
-    return kept_files(store, folder, inputs, written())
-
-
-def kept_files(store: Store, folder: Path, inputs: object, written: Iterable[str]) -> list[str]:
-    """The names of files, which are `written` only where what they depend on is not as it was, or a file is not.
-
-    The text of `inputs` holds whatever they depend on.
-    """
-
-    def stamps(names: Iterable[str]) -> dict[str, str]:
-        """Size and time of each file that is there."""
-        found = ((name, folder / name) for name in names)
-        return {name: f"{s.st_size} {s.st_mtime_ns}" for name, file in found if file.exists() for s in [file.stat()]}
-
-    digest = sha256(repr(inputs).encode()).hexdigest()
-    before = store.files(digest)
-    if before and stamps(before) == before:
-        return [*before]
-    names = [*written]
-    store.remember_files(digest, stamps(names))
-    return names
+    return store.kept_files(inputs, written())
