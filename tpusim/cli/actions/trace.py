@@ -42,7 +42,7 @@ class Wanted:
 
     @property
     def lanes(self) -> int:
-        """Those of the machine; 0 where a trace of it can only be a timeline."""
+        """How many lanes the machine has; 0 where a trace of it can only be a timeline."""
         lanes = family_of(self.hardware).lanes(self.hardware)
         return lanes.count if lanes else 0
 

@@ -31,7 +31,7 @@ _ORDERS = {"taps_fastest": "channel-last", "channels_fastest": "channel-first"}
 """Values of mapping.k_order, and what the paper calls them."""
 _DRAWN = RESNET[1]
 _SHARE = 6
-"""Of a layer the first sixth is drawn."""
+"""The first sixth of a layer is drawn."""
 
 
 def _layers(stride: int) -> list[Conv2d]:

@@ -132,7 +132,7 @@ def _operations(network: str) -> list[RowOperation]:
 # ---- what an operation of a network is
 
 _SIDE = 256
-"""Of a map that has as many words as are copied; in what form they come, matters little."""
+"""The side of a map that has as many words as are copied; in what form they come, matters little."""
 _POOLS = {"resnet18": (3, 3), "resnet50": (3, 3), "vgg16": (2, 2), "yolov2": (2, 2)}
 """Kernels of the networks' poolings, which the table does not tell."""
 
