@@ -93,7 +93,7 @@ def compare_memory(sets: Sequence[NumberSet], changes: Sequence[str], progress: 
     Raises:
         InputError: a change that makes no device.
     """
-    work = [(stream, tuple(changes)) for stream in _wanted(sets)]
+    work = [(stream, tuple(changes)) for stream in wanted_streams(sets)]
     for each in work:
         _device(*each)
     played = on_all_processors(play, work, lambda each: each[0].name, progress)
@@ -101,12 +101,8 @@ def compare_memory(sets: Sequence[NumberSet], changes: Sequence[str], progress: 
     return [Comparison(each, tuple(_compared(each, stream, found[stream]) for stream in of_set(each))) for each in sets]
 
 
-def played(sets: Sequence[NumberSet]) -> int:
-    """How many streams are played for some sets."""
-    return len(_wanted(sets))
-
-
-def _wanted(sets: Sequence[NumberSet]) -> list[RequestStream]:
+def wanted_streams(sets: Sequence[NumberSet]) -> list[RequestStream]:
+    """The streams that are played for some sets, each once."""
     return list(dict.fromkeys(stream for each in sets for stream in of_set(each)))
 
 
