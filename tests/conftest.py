@@ -53,4 +53,4 @@ def comparisons() -> dict[str, Comparison]:
 
 def in_this_process(patch: pytest.MonkeyPatch) -> None:
     """Compare without processes of its own: to start them takes longer than most sets, and tests run side by side."""
-    patch.setattr("tpusim.study.validation.comparison.cpu_count", lambda: 1)
+    patch.setattr("tpusim.study.processes.cpu_count", lambda: 1)

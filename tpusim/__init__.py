@@ -5,32 +5,20 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from tpusim.base.version import __version__
+from tpusim.base.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from tpusim.flow.simulation import simulate
-    from tpusim.machines.family import load_hardware
-    from tpusim.machines.tpu.description import Hardware
-    from tpusim.network.ops.array_op import Conv1d, Conv2d, ConvTranspose2d, Gemm
-    from tpusim.network.ops.deform_conv2d import DeformConv2d
-    from tpusim.network.workload import Workload
-    from tpusim.network.workload_file import load_workload
-    from tpusim.result.records import Result
-
-__all__ = [
-    "Conv1d",
-    "Conv2d",
-    "ConvTranspose2d",
-    "DeformConv2d",
-    "Gemm",
-    "Hardware",
-    "Result",
-    "Workload",
-    "__version__",
-    "load_hardware",
-    "load_workload",
-    "simulate",
-]
+    from tpusim.flow.simulation import simulate as simulate
+    from tpusim.machines.family import load_hardware as load_hardware
+    from tpusim.machines.tpu.description import Hardware as Hardware
+    from tpusim.network.ops.array_op import Conv1d as Conv1d
+    from tpusim.network.ops.array_op import Conv2d as Conv2d
+    from tpusim.network.ops.array_op import ConvTranspose2d as ConvTranspose2d
+    from tpusim.network.ops.array_op import Gemm as Gemm
+    from tpusim.network.ops.deform_conv2d import DeformConv2d as DeformConv2d
+    from tpusim.network.workload import Workload as Workload
+    from tpusim.network.workload_file import load_workload as load_workload
+    from tpusim.result.records import Result as Result
 
 _MODULES = {
     "Conv1d": "network.ops.array_op",
@@ -45,6 +33,7 @@ _MODULES = {
     "load_workload": "network.workload_file",
     "simulate": "flow.simulation",
 }
+__all__ = ["__version__", *_MODULES]
 
 
 def __getattr__(name: str) -> Any:

@@ -22,7 +22,7 @@ from tpusim.machines.tpu.program.program import Explained
 from tpusim.machines.tpu.program.transfers import Tensor
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
-from tpusim.study.explain.alternatives import alternatives
+from tpusim.study.explain.bottleneck import alternatives
 from tpusim.study.explain.relaxation import Setup
 
 FIRST, OTHER = "channel_first", second.NAME

@@ -13,7 +13,7 @@ from tpusim.report.tables.validation import summaries
 from tpusim.study.validation.memory import compare_memory, memory_sets, play, streams
 
 KNOWN = [each for each in streams() if each.group != "older" and "random" not in each.name]
-SHORT = [each for each in KNOWN if int(dict(each.row)["bursts"]) <= 6000]
+SHORT = [each for each in KNOWN if int(each.row["bursts"]) <= 6000]
 
 
 def test_every_row_is_in_one_set_of_bandwidths() -> None:

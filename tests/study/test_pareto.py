@@ -15,10 +15,10 @@ from tpusim.machines.tpu.cost import area_of
 from tpusim.machines.tpu.description import load_hardware
 from tpusim.result.vocabulary.figures import COLUMNS, COSTS, FIGURES
 from tpusim.study.sweep.reader import Goal, columns_of, costs, goals_of
-from tpusim.study.sweep.run import Floats, front_of, on_front
+from tpusim.study.sweep.run import Costs, front_of, on_front
 
 
-def by_definition(points: Floats) -> list[bool]:
+def by_definition(points: Costs) -> list[bool]:
     usable = [bool(np.isfinite(point).all()) for point in points]
     rivals = points[usable]
     return [
@@ -35,7 +35,7 @@ SHAPES = st.tuples(st.integers(0, 25), st.integers(1, 3))
 
 
 @given(SHAPES.flatmap(lambda shape: arrays(float, shape, elements=NUMBERS)))
-def test_the_front_by_definition(points: Floats) -> None:
+def test_the_front_by_definition(points: Costs) -> None:
     assert on_front(points).tolist() == by_definition(points)
 
 

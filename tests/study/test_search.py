@@ -16,7 +16,7 @@ from tpusim.cli import app as cli
 from tpusim.study.processes import Processes
 from tpusim.study.sweep.jobs import Done, Job, simulated
 from tpusim.study.sweep.points import load_sweep
-from tpusim.study.sweep.run import Outcome, keyed, rows_of, run_search, run_sweep
+from tpusim.study.sweep.run import SweepOutcome, keyed, rows_of, run_search, run_sweep
 from tpusim.study.sweep.store import Store
 
 NET = """
@@ -63,7 +63,7 @@ def nothing(*_: object) -> None:
     """No progress."""
 
 
-def searched(store: str, executor: Any = None, fresh: bool = False) -> tuple[Outcome, list[dict[str, Any]]]:
+def searched(store: str, executor: Any = None, fresh: bool = False) -> tuple[SweepOutcome, list[dict[str, Any]]]:
     pytest.importorskip("optuna", reason="the extra search is not installed")
     sweep, opened = load_sweep("hunt.yaml"), Store(Path(store))
     try:
@@ -73,7 +73,7 @@ def searched(store: str, executor: Any = None, fresh: bool = False) -> tuple[Out
         opened.close()
 
 
-def keys(outcome: Outcome) -> list[str]:
+def keys(outcome: SweepOutcome) -> list[str]:
     return [key for _, key in outcome.points]
 
 

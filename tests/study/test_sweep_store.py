@@ -29,9 +29,10 @@ from tpusim import load_hardware, load_workload, simulate
 from tpusim.base.errors import InputError
 from tpusim.cli import app as cli
 from tpusim.machines.tpu.description import Hardware
+from tpusim.network.workload import Workload
 from tpusim.result.vocabulary.figures import FIGURES
 from tpusim.study.processes import Processes
-from tpusim.study.sweep.jobs import Assembly, Job, WholeJob, simulated
+from tpusim.study.sweep.jobs import Assembly, Job, simulated
 from tpusim.study.sweep.points import Point, load_sweep
 from tpusim.study.sweep.run import keyed, run_sweep
 from tpusim.study.sweep.store import _MODEL as MODEL
@@ -271,7 +272,7 @@ def test_every_shape_is_simulated_once_on_each_machine() -> None:
     Path("small.yaml").write_text(spec + "  hbm.bandwidth: [1 GB/s, 1000 MB/s]\n")
     points = {key: point for point, key in keyed(load_sweep("small.yaml"))}
     jobs = Assembly(points).jobs(workers=5)
-    shapes = [(job.hardware, job.batch, shape(layer)) for job in jobs for layer in job.layers]
+    shapes = [(job.hardware, work.batch, shape(layer)) for job in jobs for work in job.works for layer in work.layers]
     assert len(shapes) == len(set(shapes))
     machines = {point.hardware for point in points.values()}
     assert len(machines) == 2 * 3
@@ -289,8 +290,9 @@ def test_few_points_are_cut_into_jobs_for_all_workers(workers: int) -> None:
     ((point, key),) = keyed(load_sweep("one.yaml"))
     jobs = Assembly({key: point}).jobs(workers)
     shapes = {shape(layer) for layer in work.layers}
-    assert {shape(layer) for job in jobs for layer in job.layers} == shapes
-    assert sum(len(job.layers) for job in jobs) == len(shapes)
+    found = [shape(layer) for job in jobs for work in job.works for layer in work.layers]
+    assert {*found} == shapes
+    assert len(found) == len(shapes)
     assert len(jobs) >= min(workers, len(shapes))
     assert all(job.hardware == machine for job in jobs)
 
@@ -359,8 +361,8 @@ def test_workers_end_with_a_sweep_that_is_killed() -> None:
 @pytest.mark.parametrize("whole", [False, True])
 def test_jobs_and_findings_travel(whole: bool) -> None:
     machine, work = load_hardware("tiny_4x4"), load_workload("net.yaml", batch=2)
-    asked = machine, 2, "channel_first", work.layers
-    job = WholeJob(*asked, work) if whole else Job(*asked)
+    works = (work,) if whole else tuple(Workload("one", 2, (layer,)) for layer in work.layers)
+    job = Job(machine, "channel_first", works)
     again = pickle.loads(pickle.dumps(job))
     assert again == job
     assert pickle.loads(pickle.dumps(simulated(again))) == simulated(job)

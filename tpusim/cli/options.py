@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from typing import Annotated
 
@@ -100,3 +101,5 @@ Formats = Annotated[
         autocompletion=words(KNOWN),
     ),
 ]
+Workers = Annotated[int, Option(min=1, max=1024, metavar="N", help="Processes; default: one a processor.")]
+PROCESSORS = os.cpu_count() or 1

@@ -40,7 +40,13 @@ class Meter:
     def __enter__(self) -> Meter:
         console = Console(stderr=True)
         if console.is_terminal:
-            self._bar = _bar(self._total, console)
+            # Here, because it takes as long to import as all of the table code.
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+            columns = BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+            name = TextColumn("{task.fields[name]}", markup=False)
+            self._bar = Progress(*columns, name, console=console, transient=True)
+            self._bar.add_task("", total=self._total, name="")
         self._timer = threading.Thread(target=self._remind, daemon=True)
         self._timer.start()
         return self
@@ -86,16 +92,6 @@ class Meter:
         self._timer.join()
         if self._bar:
             self._bar.stop()
-
-
-def _bar(total: int, console: Console) -> Progress:
-    # Here, because it takes as long to import as all of the table code.
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    name = TextColumn("{task.fields[name]}", markup=False)
-    bar = Progress(BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), name, console=console, transient=True)
-    bar.add_task("", total=total, name="")
-    return bar
 
 
 def pace(done: int, seconds: float, share: float, unit: str) -> str:

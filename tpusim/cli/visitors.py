@@ -34,18 +34,14 @@ class Commands(TyperGroup):
 
     def _wrong(self, name: str, *words: str) -> str:
         if name not in self.commands:
-            return f"No such command {name!r}; did you mean: tpusim {meant}" if (meant := _meant(name)) else ""
+            # Here, because help and --version need no files.
+            from tpusim.input.source import shipped
+
+            uses = {"workloads": "run {}", "configs/sweeps": "sweep {}", "configs": "run WORKLOAD --hardware {}"}
+            kinds = (use for folder, use in uses.items() if name in shipped(folder))
+            file = "run {}" if Path(name).suffix in (".yaml", ".yml", ".onnx", ".csv") else ""
+            meant = f"{_COMMANDS[name]} ..." if name in _COMMANDS else next(kinds, file).format(name)
+            return f"No such command {name!r}; did you mean: tpusim {meant}" if meant else ""
         known = {option for each in self.commands[name].params for option in each.opts}
         foreign = (option for word in words if (option := word.partition("=")[0]) in _OPTIONS.keys() - known)
         return next((f"No such option: {option}; {_OPTIONS[option]}" for option in foreign), "")
-
-
-def _meant(word: str) -> str:
-    if word in _COMMANDS:
-        return f"{_COMMANDS[word]} ..."
-    # Here, because help and --version need no files.
-    from tpusim.input.source import shipped
-
-    uses = {"workloads": "run {}", "configs/sweeps": "sweep {}", "configs": "run WORKLOAD --hardware {}"}
-    meant = next((use for folder, use in uses.items() if word in shipped(folder)), "")
-    return (meant or ("run {}" if Path(word).suffix in (".yaml", ".yml", ".onnx", ".csv") else "")).format(word)

@@ -262,6 +262,10 @@ class SlotDrawing(Drawing):
         """All of these."""
         return self.slots.keys()
 
+    def drawn(self, first: int, stop: int) -> SlotDrawing:
+        """All of it, whatever is shown."""
+        return self
+
     def tracks(self, first: int, stop: int) -> dict[str, list[TimeSlice]]:
         """See Drawing."""
         return {

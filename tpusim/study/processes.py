@@ -10,6 +10,7 @@ from itertools import islice
 from multiprocessing import get_context, parent_process, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from os import cpu_count
 from threading import Thread
 from typing import Any, Generic, TypeVar
 
@@ -19,6 +20,8 @@ from tpusim.base.errors import TpusimError
 
 Given = TypeVar("Given")
 Found = TypeVar("Found")
+InputProgress = Callable[[int, str], None]
+"""Is told how many inputs are done, and the name of the last of them."""
 
 
 class Processes(Generic[Given, Found]):
@@ -48,7 +51,14 @@ class Processes(Generic[Given, Found]):
         if count < 2:
             yield from ((given, self._function(given)) for given in inputs)
             return
-        self._start(count)
+        context = get_context("spawn")
+        with _interrupts_blocked():
+            while len(self._processes) < count:
+                here, there = context.Pipe()
+                process = context.Process(target=_serve, args=(self._function, there), daemon=True)
+                process.start()
+                there.close()
+                self._processes[here] = process
         # One input at a time: a process that has two may wait for the other end of the pipe, which waits for it.
         waiting, places = enumerate(inputs), dict[Connection, int]()
         errors: dict[int, Exception] = {}
@@ -82,15 +92,17 @@ class Processes(Generic[Given, Found]):
             connection.close()
         self._processes.clear()
 
-    def _start(self, count: int) -> None:
-        context = get_context("spawn")
-        with _interrupts_blocked():
-            while len(self._processes) < count:
-                here, there = context.Pipe()
-                process = context.Process(target=_serve, args=(self._function, there), daemon=True)
-                process.start()
-                there.close()
-                self._processes[here] = process
+
+def on_all_processors(
+    function: Callable[[Given], Found], inputs: Sequence[Given], name: Callable[[Given], str], progress: InputProgress
+) -> dict[Given, Found]:
+    """What a function makes of each input."""
+    found = {}
+    with Processes(function, cpu_count() or 1) as processes:
+        for done, (given, outcome) in enumerate(processes.outcomes(inputs), 1):
+            found[given] = outcome
+            progress(done, name(given))
+    return found
 
 
 def _send_next(waiting: Iterator[tuple[int, Any]], connection: Connection) -> dict[Connection, int]:
@@ -122,14 +134,13 @@ def _serve(function: Callable[[Any], Any], connection: Connection) -> None:
     Thread(target=_end_with_parent, daemon=True).start()
     with threadpool_limits(1), suppress(EOFError, OSError):
         while True:
-            connection.send(_outcome(function, connection.recv()))
-
-
-def _outcome(function: Callable[[Any], Any], given: Any) -> tuple[Any, Exception | None]:
-    try:
-        return function(given), None
-    except Exception as error:
-        return None, error
+            given = connection.recv()
+            found, failed = None, None
+            try:
+                found = function(given)
+            except Exception as error:
+                failed = error
+            connection.send((found, failed))
 
 
 def _end_with_parent() -> None:

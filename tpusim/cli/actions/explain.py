@@ -13,15 +13,13 @@ from tpusim.cli.json_output import JsonOutput
 from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import say
 from tpusim.flow.fusion import select_layers
-from tpusim.flow.lowerings import asked_of, usual
+from tpusim.flow.lowerings import AUTO, asked_of, candidates, usual
 from tpusim.machines.family import Machine, family_of, of_tpus_alone
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 from tpusim.report.plots import KNOWN
 from tpusim.report.tables.explain import explained, explained_elsewhere
-from tpusim.study.explain.alternatives import Alternative, alternatives, overlapping, tried
-from tpusim.study.explain.bottleneck import Bottleneck, find_bottleneck
-from tpusim.study.explain.modelled import Asked, explain, steps
+from tpusim.study.explain import bottleneck
 from tpusim.study.explain.relaxation import Setup, relaxations
 
 
@@ -29,33 +27,27 @@ def explain_and_report(
     work: Workload, machine: Machine, layer: str | None, lowering: str | None, json: str | None, out: Path | None
 ) -> None:
     """Find what bounds one layer, as JSON, in words, and of a TPU drawn into `out`."""
-    chosen = _one_layer(work, layer)
-    lowering = lowering or usual(family_of(machine))
-    if not family_of(machine).lanes(machine):
-        if out:
-            raise of_tpus_alone(machine, "tpusim explain --out")
-        _explain_elsewhere(work, chosen, machine, lowering, json)
-        return
-    setup = Setup(chosen, work.batch, machine, dict(asked_of(work, lowering))[chosen])
+    chosen, family = _one_layer(work, layer), family_of(machine)
+    lowering = lowering or usual(family)
+    setup = Setup(chosen, work.batch, machine, dict(asked_of(work, lowering, family))[chosen])
+    if out and not setup.is_of_lanes:
+        raise of_tpus_alone(machine, "tpusim explain --out")
     output = JsonOutput(json)
+    if out and out.suffix[1:] not in KNOWN:
+        allowed = ", ".join(f".{kind}" for kind in KNOWN)
+        raise InputError(f"{out}: a picture is written as {allowed}, not as {out.suffix or 'no suffix'}")
     if out:
-        _check_picture(out)
+        probe(out)
     steps = len(relaxations(setup))
-    with Meter(steps + len(tried())) as meter:
-        found = find_bottleneck(setup, meter.show)
-        fit, unfit = alternatives(setup, lambda done, name: meter.show(steps + done, name))
-        between = overlapping(work, chosen, machine, lowering)
+    with Meter(steps + len(candidates(AUTO, family))) as meter:
+        found = (bottleneck.find_bottleneck if setup.is_of_lanes else bottleneck.explain)(setup, meter.show)
+        fit, unfit = bottleneck.alternatives(setup, lambda done, name: meter.show(steps + done, name))
+        between = bottleneck.overlapping(work, chosen, machine, lowering) if setup.is_of_lanes else None
+    if not isinstance(found, bottleneck.Bottleneck):
+        output.deliver(explained_elsewhere(found, work.name, fit, unfit))
+        return
     draw = [partial(_draw, found, fit, work.name, out, output.words_to)] if out else []
     output.deliver(explained(found, work, between, fit, unfit), *draw)
-
-
-def _explain_elsewhere(work: Workload, layer: Op, machine: Machine, lowering: str, json: str | None) -> None:
-    """Explain a layer of a machine of another family."""
-    asked = Asked(layer, work.batch, machine, dict(asked_of(work, lowering, family_of(machine)))[layer])
-    output = JsonOutput(json)
-    with Meter(steps(asked)) as meter:
-        found = explain(asked, meter.show)
-    output.deliver(explained_elsewhere(found, work.name))
 
 
 def _one_layer(work: Workload, name: str | None) -> Op:
@@ -70,15 +62,9 @@ def _one_layer(work: Workload, name: str | None) -> Op:
     return found[0]
 
 
-def _check_picture(out: Path) -> None:
-    """Raise InputError for an unknown suffix, or a place that cannot be written to."""
-    if out.suffix[1:] not in KNOWN:
-        allowed = ", ".join(f".{kind}" for kind in KNOWN)
-        raise InputError(f"{out}: a picture is written as {allowed}, not as {out.suffix or 'no suffix'}")
-    probe(out)
-
-
-def _draw(found: Bottleneck, fit: Sequence[Alternative], workload: str, out: Path, stream: TextIO) -> None:
+def _draw(
+    found: bottleneck.Bottleneck, fit: Sequence[bottleneck.Alternative], workload: str, out: Path, stream: TextIO
+) -> None:
     # Here, because matplotlib takes longer to import than the simulations.
     from tpusim.report.plots.layer import explained
 

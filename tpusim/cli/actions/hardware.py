@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -13,16 +13,7 @@ from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import present
 from tpusim.flow.lowerings import USUAL_FAMILY, glosses
 from tpusim.input.source import open_document, shipped
-from tpusim.machines.family import (
-    FAMILIES,
-    USUAL,
-    Family,
-    Machine,
-    family_named,
-    family_of,
-    load_hardware,
-    of_tpus_alone,
-)
+from tpusim.machines import family as families
 from tpusim.memory.dram.device import FOLDER, load_device
 from tpusim.memory.dram.replay import ENGINES, read_trace, replay
 from tpusim.network.workload_file import load_workload
@@ -39,29 +30,27 @@ _HINTS = (
 
 
 def show_shipped() -> None:
-    """Print the workloads, the machines, the DRAMs, the lowerings and the sweeps that come with tpusim."""
-    present(sys.stdout, [*([table] for table in _shipped()), _HINTS])
+    """Print the workloads, the machines, the DRAMs, the lowerings and the sweeps that come with tpusim.
+
+    Machines and lowerings of each family stand behind those of TPUs, as far as any comes along.
+    """
+    machines, folder = [families.load_hardware(name) for name in shipped("configs")], "configs/sweeps"
+    held = {each.family for each in machines} - {families.USUAL}
+    others = [families.family_named(name) for name in families.FAMILIES if name in held]
+    facts = _facts(USUAL_FAMILY, "hardware", machines)
+    shown: list[Block] = [
+        tables.workload_table([(name, load_workload(name, batch=1), _source(name)) for name in shipped("workloads")]),
+        tables.facts_table(facts, {"vector memory": 1, "banks": 1, "word": 2}),
+        *(tables.facts_table(_facts(family, family.name, machines)) for family in others),
+        tables.device_table([load_device(name) for name in shipped(FOLDER)]),
+        tables.lowering_table(glosses()),
+        *(tables.lowering_table(glosses(family), f"lowering on {family.title}") for family in others),
+        tables.sweep_table([(name, open_document(name, folder).data) for name in shipped(folder)]),
+    ]
+    present(sys.stdout, [*([table] for table in shown), _HINTS])
 
 
-def _shipped() -> Iterator[Block]:
-    """Yield the tables; machines and lowerings of each family behind those of TPUs, as far as any comes along."""
-    works = [(name, load_workload(name, batch=1), _source(name)) for name in shipped("workloads")]
-    machines = [load_hardware(name) for name in shipped("configs")]
-    held = {each.family for each in machines} - {USUAL}
-    others = [family_named(name) for name in FAMILIES if name in held]
-    yield tables.workload_table(works)
-    yield tables.facts_table(_facts(USUAL_FAMILY, "hardware", machines), {"vector memory": 1, "banks": 1, "word": 2})
-    for family in others:
-        yield tables.facts_table(_facts(family, family.name, machines))
-    yield tables.device_table([load_device(name) for name in shipped(FOLDER)])
-    yield tables.lowering_table(glosses())
-    for family in others:
-        yield tables.lowering_table(glosses(family), f"lowering on {family.title}")
-    folder = "configs/sweeps"
-    yield tables.sweep_table([(name, open_document(name, folder).data) for name in shipped(folder)])
-
-
-def _facts(family: Family, heading: str, machines: Sequence[Machine]) -> list[Mapping[str, str]]:
+def _facts(family: families.Family, heading: str, machines: Sequence[families.Machine]) -> list[Mapping[str, str]]:
     """What is told of each machine of a family, its name first."""
     mine = (each for each in machines if each.family == family.name)
     return [{heading: each.name, **family.facts(each)} for each in mine]
@@ -74,10 +63,10 @@ def _source(workload: str) -> str:
 
 def show_area(hardware: str, changes: Sequence[str], json: str | None) -> None:
     """Show what each part of a machine takes of a chip, as JSON and in tables. Raises InputError."""
-    machine = load_hardware(hardware, changes)
-    area = family_of(machine).area(machine)
+    machine = families.load_hardware(hardware, changes)
+    area = families.family_of(machine).area(machine)
     if area is None:
-        raise of_tpus_alone(machine, "tpusim area")
+        raise families.of_tpus_alone(machine, "tpusim area")
     JsonOutput(json).deliver(tables.area(machine, area))
 
 

@@ -1,4 +1,4 @@
-"""What a command simulates, from its options; and the values of a network from end to end."""
+"""What a command simulates, from its options; the values of a network from end to end; what `tpusim import` does."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tpusim.base.errors import InputError, Problem
-from tpusim.base.files import probe
+from tpusim.base.errors import InputError, Problem, did_you_mean
+from tpusim.base.files import probe, write
 from tpusim.base.words import counted
 from tpusim.cli.names import BATCH
 from tpusim.cli.progress import Meter
@@ -18,14 +18,15 @@ from tpusim.cli.terminal import say
 from tpusim.flow.fusion import fused, names_wanted, select_layers
 from tpusim.flow.lowerings import AUTO, check_own
 from tpusim.flow.numbers import INTEGERS, numbers_of
-from tpusim.input.document import Document
 from tpusim.input.scalars import INTEGER, whole_number
 from tpusim.input.source import Arrays, read_arrays, write_arrays
 from tpusim.machines.family import Machine, family_of, load_hardware
-from tpusim.network.formats import NOTHING, ModelOptions
+from tpusim.network.formats import FORMATS, NOTHING, ModelOptions, is_foreign
 from tpusim.network.workload import MOST_SIZE, Workload
-from tpusim.network.workload_file import images_of, open_workload, workload_of
+from tpusim.network.workload_file import images_of, open_workload, workload_of, yaml_of
 from tpusim.numerics.element_types import F32
+from tpusim.report.text import quantity
+from tpusim.result.vocabulary.figures import COUNTS
 from tpusim.result.vocabulary.runs import left_out
 
 if TYPE_CHECKING:
@@ -55,31 +56,23 @@ def load(
     machine = load_hardware(hardware, changes or [])
     images = None if batch is None else images_of(batch)
     document = open_workload(workload, asked)
-    work = workload_of(document, _images(images, document), asked.ops)
+    if images and document.images and images != document.images:
+        says = f"the arrays of --input hold {counted(document.images, 'image')}"
+        raise InputError(Problem(f"{says}; leave --batch out, or give as many", f"--batch {images}"))
+    work = workload_of(document, images or document.images or BATCH, asked.ops)
     check_own(work, family_of(machine))
     say(sys.stderr, *(f"Note: {note}" for note in document.notes))
-    return select_layers(_fused(work, machine, lowering, layers), layers), machine
-
-
-def _images(given: int | None, document: Document) -> int:
-    """The images given, or those of the arrays. Raises InputError where they differ."""
-    if given and document.images and given != document.images:
-        says = f"the arrays of --input hold {counted(document.images, 'image')}"
-        raise InputError(Problem(f"{says}; leave --batch out, or give as many", f"--batch {given}"))
-    return given or document.images or BATCH
-
-
-def _fused(work: Workload, machine: Machine, lowering: str | None, layers: str) -> Workload:
-    """The workload as its layers run. Under `auto` that may take a while, and then says how far it is."""
     if lowering != AUTO:
-        return fused(work, machine, lowering)
+        return select_layers(fused(work, machine, lowering), layers), machine
+    # That may take a while, and then says how far it is.
     place = {layer.name: index for index, layer in enumerate(work.layers)}
     with Meter(len(place)) as meter:
 
         def watch(layer: str, doing: str) -> None:
             meter.show(place[layer], f"{layer}: {doing}")
 
-        return fused(work, machine, lowering, names_wanted(work, layers).__contains__, watch)
+        work = fused(work, machine, lowering, names_wanted(work, layers).__contains__, watch)
+    return select_layers(work, layers), machine
 
 
 def asked_of(
@@ -153,7 +146,9 @@ class EndToEnd:
             wrong = f"--dtype {INTEGERS}: they are made for each layer" if check else "--no-check: nothing is computed"
             raise InputError(f"{wrong}; leave it out, with --input and --save-outputs")
         if self.target is not None:
-            _check_name(self.target)
+            if self.target.suffix.lower() != ".npz":
+                says = f"arrays are written as .npz, not as {self.target.suffix or 'no suffix'}"
+                raise InputError(Problem(f"{says}; name it FILE.npz", str(self.target)))
             probe(self.target)
         from tpusim.flow.values import Journey
         from tpusim.network.formats import read_graph
@@ -180,7 +175,29 @@ class EndToEnd:
             raise InputError(placed) from None
 
 
-def _check_name(target: Path) -> None:
-    if target.suffix.lower() != ".npz":
-        says = f"arrays are written as .npz, not as {target.suffix or 'no suffix'}"
-        raise InputError(Problem(f"{says}; name it FILE.npz", str(target)))
+# ---- `tpusim import`
+
+YAML = (".yaml", ".yml")
+
+
+def import_and_report(file: Path, out: Path | None, batch: int, asked: ModelOptions) -> None:
+    """Write the workload that a file of another tool holds into `out`, or here, and say on stderr what it is."""
+    images = images_of(batch)
+    if not is_foreign(file):
+        hint = did_you_mean(file.suffix, FORMATS) or ";"
+        raise InputError(f"{file}: its name says nothing of a format{hint} files that are read: {', '.join(FORMATS)}")
+    if out is not None:
+        if out.suffix.lower() not in YAML:
+            raise InputError(f"{out}: a workload is written as {' or '.join(YAML)}, not as {out.suffix or 'no suffix'}")
+        probe(out)
+    document = open_workload(file, asked)
+    work = workload_of(document, images, asked.ops)
+    text = yaml_of(document)
+    if out is None:
+        say(sys.stdout, *text.splitlines())
+    else:
+        write(out, text.encode())
+    macs = quantity(sum(layer.macs(images) for layer in work.layers), COUNTS)
+    say(sys.stderr, f"{out or work.name}: {counted(len(work.layers), 'layer')}, {macs}MAC at batch {images}")
+    say(sys.stderr, *(f"Note: {note}" for note in document.notes))
+    tell_left_out(work)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tpusim.base.files import make_folder, write
 from tpusim.cli.actions.results import write_pictures
-from tpusim.cli.actions.sweep import kept_files, metered
+from tpusim.cli.actions.sweep import metered
 from tpusim.cli.json_output import JsonOutput
 from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import present, say, show
@@ -41,33 +41,23 @@ def make_and_report(keys: Sequence[str], out: Path, workers: int, json: str | No
     make_folder(out)
     plan = PointPlan.of(figures)
     with closing(Store(out / FILE)) as store:
-        _simulate(plan, store, out, workers)
+        kept = f"finished points are in {out}; the same command continues"
+        with Processes(simulated, workers) as executor, metered(plan.left(store), out / FILE, kept) as meter:
+            plan.run(store, executor, meter.show)
         made = plan.made(store)
         output.put(tables.to_json(made))
         stream = output.words_to
         present(stream, ([tables.claim_table(made)], [tables.summary(made)]))
         say(stream, "")
-        names = _files(made, plan, store, out, kinds)
+        # They are written again only when something in them may have changed.
+        sources = sources_digest("report/**/*.*", "result/**/*.py", "study/**/*.py"), model_version()
+        inputs = sources, [key for _, key in plan.points], tables.to_json(made), unverified(), kinds
+        try:
+            names = store.kept_files(inputs, _written(made, out, kinds))
+        except KeyboardInterrupt:
+            say(sys.stderr, f"Interrupted while drawing; all points are in {out}; the same command continues.")
+            raise
     show(stream, f"In {out}: {', '.join([FILE, *names])}")
-
-
-def _simulate(plan: PointPlan, store: Store, out: Path, workers: int) -> None:
-    """What is missing; what ends it early says where the finished points are."""
-    total = plan.left(store)
-    kept = f"finished points are in {out}; the same command continues"
-    with Processes(simulated, workers) as executor, metered(total, out / FILE, kept) as meter:
-        plan.run(store, executor, meter.show)
-
-
-def _files(made: Sequence[Exhibit], plan: PointPlan, store: Store, out: Path, kinds: Sequence[str]) -> list[str]:
-    """Names of pictures and page; they are written again only when something in them may have changed."""
-    sources = sources_digest("report/**/*.*", "result/**/*.py", "study/**/*.py"), model_version()
-    inputs = sources, [key for _, key in plan.points], tables.to_json(made), unverified(), kinds
-    try:
-        return kept_files(store, out, inputs, _written(made, out, kinds))
-    except KeyboardInterrupt:
-        say(sys.stderr, f"Interrupted while drawing; all points are in {out}; the same command continues.")
-        raise
 
 
 def _written(made: Sequence[Exhibit], out: Path, kinds: Sequence[str]) -> Iterator[str]:

@@ -12,7 +12,6 @@ from tpusim.base.files import probe, write
 from tpusim.cli.json_output import JsonOutput
 from tpusim.cli.terminal import say
 from tpusim.report.page.assemble import page, sentences, sweep_data
-from tpusim.report.plots import FORMATS
 from tpusim.report.tables.compare import runs_compared, sweeps_compared
 from tpusim.report.tables.compared import ORDERS, ComparedResults, ComparedSweeps
 from tpusim.report.tables.sweep import POINTS_FILE, SweepPoints, is_sweep, read_points
@@ -67,7 +66,7 @@ def plot_result(source: Path, out: Path | None, kinds: Sequence[str]) -> None:
         say(sys.stdout, str(path))
 
 
-def write_pictures(folder: Path, pictures: Iterable[Picture], kinds: Sequence[str] = FORMATS) -> Iterator[Path]:
+def write_pictures(folder: Path, pictures: Iterable[Picture], kinds: Sequence[str]) -> Iterator[Path]:
     """Write each in every format, and CAPTIONS with what to put under them; gives the paths as they are written."""
     captions = []
     for picture in pictures:
@@ -81,7 +80,20 @@ def write_pictures(folder: Path, pictures: Iterable[Picture], kinds: Sequence[st
 
 def write_page(source: Path, file: Path) -> None:
     """Write the page on a run or a sweep."""
-    write(file, _sweep_page(source) if _sweep_meant(source) else _run_page(source))
+    if _sweep_meant(source):
+        points = _points_of(source)
+        data = sweep_data(points)
+        made = page("sweep", data["title"], [data["verdict"]["text"], *sentences(points)], data)
+    else:
+        result = read_result(source)
+        # Here, because it draws with matplotlib, which takes a second to import.
+        from tpusim.report.page.run import run_page
+
+        try:
+            made = run_page(result)
+        except InputError as error:
+            raise InputError(f"{source}: {error}") from None
+    write(file, made)
     say(sys.stdout, str(file))
 
 
@@ -96,20 +108,3 @@ def _sweep_meant(source: Path) -> bool:
 def _points_of(source: Path) -> SweepPoints:
     """The points of a sweep, from its directory or its points.csv. Raises InputError."""
     return read_points(source / POINTS_FILE if source.is_dir() else source)
-
-
-def _run_page(source: Path) -> bytes:
-    result = read_result(source)
-    # Here, because it draws with matplotlib, which takes a second to import.
-    from tpusim.report.page.run import run_page
-
-    try:
-        return run_page(result)
-    except InputError as error:
-        raise InputError(f"{source}: {error}") from None
-
-
-def _sweep_page(source: Path) -> bytes:
-    points = _points_of(source)
-    data = sweep_data(points)
-    return page("sweep", data["title"], [data["verdict"]["text"], *sentences(points)], data)

@@ -94,7 +94,21 @@ def _deliver(
         InputError: with everything that failed.
     """
     kept: list[str] = []
-    files, streams = _writes(cache(result.to_json), output, out, kept)
+    text = cache(result.to_json)
+
+    def to_folder(file: Path) -> None:
+        write(file, f"{text()}\n".encode())
+        kept.append(str(file))
+
+    def to_json() -> None:
+        output.put(text())
+        kept.append(output.place)
+
+    files: list[Write] = [] if out is None else [partial(to_folder, out / RESULT_FILE)]
+    # What may wait for a reader comes after what is written at once.
+    streams: list[Write] = []
+    if output.place:
+        (files if output.replaced else streams).append(to_json)
 
     def put_away() -> None:
         with uninterrupted():
@@ -113,26 +127,3 @@ def _deliver(
             held = f"{' and '.join(kept)} {hold} what is done" if kept else "no file was written"
             say_interrupted(f"Interrupted after {len(result.layers)} of {len(work.layers)} layers; {held}.")
     return interrupted
-
-
-def _writes(
-    text: Callable[[], str], output: JsonOutput, out: Path | None, kept: list[str]
-) -> tuple[list[Write], list[Write]]:
-    """What writes `text` where it is wanted: into files, and to what may wait for a reader.
-
-    Each adds its place to `kept` once it is written.
-    """
-
-    def to_folder(file: Path) -> None:
-        write(file, f"{text()}\n".encode())
-        kept.append(str(file))
-
-    def to_json() -> None:
-        output.put(text())
-        kept.append(output.place)
-
-    files: list[Write] = [] if out is None else [partial(to_folder, out / RESULT_FILE)]
-    streams: list[Write] = []
-    if output.place:
-        (files if output.replaced else streams).append(to_json)
-    return files, streams

@@ -6,33 +6,21 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
-from hashlib import sha256
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from tpusim.base.errors import TpusimError
 from tpusim.base.files import make_folder, replacing
 from tpusim.base.imports import need
+from tpusim.base.words import counted
 from tpusim.cli.actions.results import write_pictures
 from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import present, say, show
-from tpusim.report.tables.sweep import (
-    POINTS_FILE,
-    Columns,
-    best,
-    compared,
-    layer_columns,
-    over_lowerings,
-    point_columns,
-    write_csv,
-    write_parquet,
-)
+from tpusim.report.tables import sweep as tables
 from tpusim.study.processes import Processes
 from tpusim.study.sweep.jobs import Executor, simulated
 from tpusim.study.sweep.points import Point, Sweep, load_sweep
-from tpusim.study.sweep.run import Outcome, keyed, missing, need_optuna, rows_of, run_search, run_sweep
+from tpusim.study.sweep.run import Row, SweepOutcome, keyed, missing, need_optuna, rows_of, run_search, run_sweep
 from tpusim.study.sweep.store import FILE, DamagedStore, Store, sources_digest
 
 _JOIN_SECONDS = 10.0
@@ -64,11 +52,15 @@ def run_and_report(
             if not outcome.points:
                 raise TpusimError(outcome.short)
             rows = rows_of(sweep, store, outcome.points)
-            compares = over_lowerings([*sweep.axes]) and not sweep.goals
-            present(sys.stdout, compared(rows) if compares else best(rows, [*sweep.axes], sweep.goals))
+            compares = tables.over_lowerings([*sweep.axes]) and not sweep.goals
+            present(sys.stdout, tables.compared(rows) if compares else tables.best(rows, [*sweep.axes], sweep.goals))
             say(sys.stdout, "")
-            names = write_files(Finished(sweep, outcome.points, store, rows), folder, parquet, kinds)
-    show(sys.stdout, f"In {folder}: {FILE}, {', '.join(names)}", _summary(outcome, seconds))
+            names = write_files(sweep, outcome.points, store, rows, folder, parquet, kinds)
+    done = outcome.computed + outcome.failed
+    counts = f"{outcome.computed:,} computed, {outcome.reused:,} there already, {outcome.failed:,} failed"
+    rate = f", in {seconds:,.1f} s, {60 * done / seconds:,.0f} points a minute" if done else ""
+    summary = f"{counted(len(outcome.points), 'point')}: {counts}{rate}"
+    show(sys.stdout, f"In {folder}: {FILE}, {', '.join(names)}", summary)
     if outcome.short:
         say(sys.stderr, f"Note: {outcome.short}.")
     _report_failures(sweep, rows, folder)
@@ -92,7 +84,7 @@ def _executor(workers: int, cluster: str | None) -> Iterator[Executor]:
         yield members
 
 
-def _compute(sweep: Sweep, store: Store, folder: Path, executor: Executor, fresh: bool) -> Outcome:
+def _compute(sweep: Sweep, store: Store, folder: Path, executor: Executor, fresh: bool) -> SweepOutcome:
     """Simulate what is missing; what ends it early says where the finished points are."""
     points = keyed(sweep)
     total = sweep.search.budget if sweep.search else len(missing(points, store, fresh))
@@ -118,13 +110,6 @@ def metered(total: int, store: Path, kept: str) -> Iterator[Meter]:
             raise type(error)(f"{error}; {kept}") from None
 
 
-def _summary(outcome: Outcome, seconds: float) -> str:
-    done = outcome.computed + outcome.failed
-    counts = f"{outcome.computed:,} computed, {outcome.reused:,} there already, {outcome.failed:,} failed"
-    rate = f", in {seconds:,.1f} s, {60 * done / seconds:,.0f} points a minute" if done else ""
-    return f"{len(outcome.points):,} point{'s' * (len(outcome.points) != 1)}: {counts}{rate}"
-
-
 def _report_failures(sweep: Sweep, rows: Sequence[Mapping[str, Any]], folder: Path) -> None:
     """Raise TpusimError when there are any."""
     failed = [row for row in rows if row["error"]]
@@ -134,85 +119,56 @@ def _report_failures(sweep: Sweep, rows: Sequence[Mapping[str, Any]], folder: Pa
     if len(failed) > _MOST_FAILURES:
         say(sys.stderr, f"... and {len(failed) - _MOST_FAILURES:,} more; points.csv has them all")
     if failed and len(failed) == len(rows):
-        raise TpusimError(f"every one of {len(rows):,} points failed; their errors are in {folder / POINTS_FILE}")
+        raise TpusimError(
+            f"every one of {len(rows):,} points failed; their errors are in {folder / tables.POINTS_FILE}"
+        )
     if failed:
         raise TpusimError(f"{len(failed):,} of {len(rows):,} points failed; the others are in {folder}")
 
 
 # ---- what a sweep leaves beside its store: tables and pictures
 
-Row = Mapping[str, Any]
 
-
-@dataclass(frozen=True)
-class Finished:
-    """A sweep whose points are in a store, each with its key, and a row a point."""
-
-    sweep: Sweep
-    points: Sequence[tuple[Point, str]]
-    store: Store
-    rows: Sequence[Row]
-
-    def layer_rows(self) -> Iterator[Row]:
-        """Yield a row a layer of every point."""
-        points = [(point.workload, dict(point.settings)) for point, _ in self.points]
-        done = (work for (work, _), row in zip(points, self.rows, strict=True) if not row["error"])
-        count = sum(len(work.layers) for work in done)
-        for row in self.store.layers([key for _, key in self.points], count):
-            workload, settings = points[row["place"]]
-            yield {**row, "workload": workload.name, "batch": workload.batch, **settings}
-
-
-def write_files(finished: Finished, folder: Path, parquet: bool, kinds: Sequence[str]) -> list[str]:
+def write_files(
+    sweep: Sweep,
+    points: Sequence[tuple[Point, str]],
+    store: Store,
+    rows: Sequence[Row],
+    folder: Path,
+    parquet: bool,
+    kinds: Sequence[str],
+) -> list[str]:
     """Write points.csv, layers.csv, with `parquet` both in its form as well, and the pictures in `kinds` of files.
 
-    Nothing is written when the same points gave files that are still as they were. Returns the names; raises
-    InputError when a file cannot be written.
-    """
-    results = [(key, row["error"]) for (_, key), row in zip(finished.points, finished.rows, strict=True)]
-    drawn_by = sources_digest("report/**/*.py", "result/**/*.py")
-    inputs = drawn_by, finished.sweep, results, parquet, kinds
-    written = chain(_written(finished, folder, parquet), _pictures(finished, folder, kinds))
-    return kept_files(finished.store, folder, inputs, written)
-
-
-def _written(finished: Finished, folder: Path, parquet: bool) -> Iterator[str]:
-    axes = finished.sweep.axes
-    tables: list[tuple[str, Columns, Callable[[], Iterable[Row]]]] = [
-        ("points", point_columns(axes, bool(finished.sweep.goals)), lambda: finished.rows),
-        ("layers", layer_columns(axes), finished.layer_rows),
-    ]
-    writers = {"csv": write_csv, **({"parquet": write_parquet} if parquet else {})}
-    for stem, columns, content in tables:
-        for kind, writer in writers.items():
-            with replacing(folder / f"{stem}.{kind}") as file:
-                writer(file, content(), columns)
-            yield f"{stem}.{kind}"
-
-
-def _pictures(finished: Finished, folder: Path, kinds: Sequence[str]) -> Iterator[str]:
-    # Here, because matplotlib takes longer to import than a finished sweep to be looked up.
-    from tpusim.report.plots.sweep import plots
-
-    for path in write_pictures(folder, plots(finished.sweep, finished.rows), kinds):
-        yield path.name
-
-
-def kept_files(store: Store, folder: Path, inputs: object, written: Iterable[str]) -> list[str]:
-    """The names of files, which are `written` only where what they depend on is not as it was, or a file is not.
-
-    The text of `inputs` holds whatever they depend on.
+    `points` are in the store, each with its key, and have a row each. Nothing is written when the same points gave
+    files that are still as they were. Returns the names; raises InputError when a file cannot be written.
     """
 
-    def stamps(names: Iterable[str]) -> dict[str, str]:
-        """Size and time of each file that is there."""
-        found = ((name, folder / name) for name in names)
-        return {name: f"{s.st_size} {s.st_mtime_ns}" for name, file in found if file.exists() for s in [file.stat()]}
+    def layer_rows() -> Iterator[Row]:
+        """A row a layer of every point."""
+        done = (point.workload for (point, _), row in zip(points, rows, strict=True) if not row["error"])
+        count = sum(len(work.layers) for work in done)
+        for row in store.layers([key for _, key in points], count):
+            point, _ = points[row["place"]]
+            yield {**row, "workload": point.workload.name, "batch": point.workload.batch, **dict(point.settings)}
 
-    digest = sha256(repr(inputs).encode()).hexdigest()
-    before = store.files(digest)
-    if before and stamps(before) == before:
-        return [*before]
-    names = [*written]
-    store.remember_files(digest, stamps(names))
-    return names
+    def written() -> Iterator[str]:
+        contents: list[tuple[str, tables.Columns, Callable[[], Iterable[Row]]]] = [
+            ("points", tables.point_columns(sweep.axes, bool(sweep.goals)), lambda: rows),
+            ("layers", tables.layer_columns(sweep.axes), layer_rows),
+        ]
+        writers = {"csv": tables.write_csv, **({"parquet": tables.write_parquet} if parquet else {})}
+        for stem, columns, content in contents:
+            for kind, writer in writers.items():
+                with replacing(folder / f"{stem}.{kind}") as file:
+                    writer(file, content(), columns)
+                yield f"{stem}.{kind}"
+        # Here, because matplotlib takes longer to import than a finished sweep to be looked up.
+        from tpusim.report.plots.sweep import plots
+
+        for path in write_pictures(folder, plots(sweep, rows), kinds):
+            yield path.name
+
+    results = [(key, row["error"]) for (_, key), row in zip(points, rows, strict=True)]
+    inputs = sources_digest("report/**/*.py", "result/**/*.py"), sweep, results, parquet, kinds
+    return store.kept_files(inputs, written())

@@ -17,7 +17,7 @@ from tpusim.cli.terminal import say
 from tpusim.report.tables.validation import validated
 from tpusim.study.validation.cases import NETWORKS, WORDS, NumberSet
 from tpusim.study.validation.comparison import Comparison, Validation, compare
-from tpusim.study.validation.memory import compare_memory, memory_sets, played
+from tpusim.study.validation.memory import compare_memory, memory_sets, wanted_streams
 from tpusim.study.validation.sets import deepbench_sets, number_sets
 
 USUAL = "channel_first"
@@ -48,7 +48,7 @@ def compare_and_report(
     with Meter(len(plan.simulations)) as meter:
         comparisons = compare(plan, meter.show) if plan.sets else []
     if memory:
-        with Meter(played(memory)) as meter:
+        with Meter(len(wanted_streams(memory))) as meter:
             comparisons += compare_memory(memory, changes, meter.show)
     output.deliver(validated(comparisons), *([partial(_draw, comparisons, out, kinds, output.words_to)] if out else []))
 

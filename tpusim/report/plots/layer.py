@@ -19,8 +19,7 @@ from tpusim.report.tables.explain import LIMITS, NO_GAIN, gain_name
 from tpusim.report.text import scale
 from tpusim.report.trace.lanes import DOTS_PER_LANE, MOST_INCHES
 from tpusim.result.vocabulary.states import ACCESSES, MOVING, WORKING
-from tpusim.study.explain.alternatives import Alternative
-from tpusim.study.explain.bottleneck import Bottleneck, Gain
+from tpusim.study.explain.bottleneck import Alternative, Bottleneck, Gain
 
 _MOST_GAINS = 8
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from statistics import fmean
-from typing import Any, TypeVar
+from typing import Any
 
 from tpusim.base.words import counted
 from tpusim.input.scalars import plain_number
@@ -19,9 +19,7 @@ from tpusim.report.text import folded, percent, quantity, scale, three_digits
 from tpusim.result.records import DramUse, LayerResult, told
 from tpusim.result.vocabulary.figures import BYTES, COUNTS, LAYER, MEMORY, RATES, TIMES, Units, own_figure, value_of
 from tpusim.result.vocabulary.states import PHASES, STATES, UNITS, all_parts, main_name, parts_of, unit_name
-from tpusim.study.explain.alternatives import Alternative, Between
-from tpusim.study.explain.bottleneck import LEAST_GAIN, Bottleneck, Gain
-from tpusim.study.explain.modelled import Easier, Explained, Left
+from tpusim.study.explain.bottleneck import LEAST_GAIN, Alternative, Between, Bottleneck, Explained, Gain, Untried
 
 NO_GAIN = 0.005
 """What changes the cycles by less is listed by name only."""
@@ -32,14 +30,12 @@ _NARROW = 72
 """A terminal that has less room does without what was set."""
 _GRAMMAR_WIDTH = 79
 
-Row = TypeVar("Row")
-Tried = TypeVar("Tried", Gain, Easier)
 
 # ---- a layer of a TPU
 
 
 def explained(
-    found: Bottleneck, work: Workload, between: Between | None, fit: Sequence[Alternative], unfit: Sequence[Left]
+    found: Bottleneck, work: Workload, between: Between | None, fit: Sequence[Alternative], unfit: Sequence[Untried]
 ) -> Shown:
     """What bounds the layer, what it saves `between` its neighbours, and what it costs by each lowering."""
     layer, setup = found.layer, found.setup
@@ -71,7 +67,7 @@ def explained(
             ],
             [verdict(found)],
             [Table(columns, changing)],
-            [no_gain([gain.relaxation.name for gain in same], found.untried)],
+            [no_gain([gain.name for gain in same], found.untried)],
             [
                 "Where the cycles of the array go",
                 Bars(phases, layer.cycles),
@@ -87,7 +83,7 @@ def explained(
 
 
 def _data(
-    found: Bottleneck, work: Workload, between: Between | None, fit: Sequence[Alternative], unfit: Sequence[Left]
+    found: Bottleneck, work: Workload, between: Between | None, fit: Sequence[Alternative], unfit: Sequence[Untried]
 ) -> dict[str, Any]:
     """The layer as in the result JSON, every relaxation with its cycles, what each lowering costs, what is saved."""
     setup, (reads, read_by) = found.setup, work.neighbours(found.layer.name)
@@ -171,7 +167,7 @@ def gain_name(gain: Gain) -> str:
     return gain.relaxation.name + ("" if per == "layer" else f", per {per}")
 
 
-def _by_lowering(fit: Sequence[Alternative], unfit: Sequence[Left], taken: str) -> Iterator[list[Block]]:
+def _by_lowering(fit: Sequence[Alternative], unfit: Sequence[Untried], taken: str) -> Iterator[list[Block]]:
     """A row a lowering, the fastest first; what the columns hold, and which lowerings do not fit."""
     now = next((each.layer.cycles for each in fit if each.lowering == taken), 0)
 
@@ -186,7 +182,7 @@ def _by_lowering(fit: Sequence[Alternative], unfit: Sequence[Left], taken: str) 
         )
 
     columns = [
-        *_lowering_columns(lambda each: each.layer, taken, now),
+        *_lowering_columns(taken, now),
         size("HBM", lambda each: each.hbm_bytes, BYTES, 1, "bytes read and written"),
         size("HBM\nworkspace", lambda each: each.workspace_bytes, BYTES, 2, "tensors beside ifmap, filter and ofmap"),
         size(
@@ -202,11 +198,11 @@ def _by_lowering(fit: Sequence[Alternative], unfit: Sequence[Left], taken: str) 
 # ---- a layer of a machine of any family
 
 
-def explained_elsewhere(found: Explained, workload: str) -> Shown:
+def explained_elsewhere(found: Explained, workload: str, fit: Sequence[Alternative], unfit: Sequence[Untried]) -> Shown:
     """What gains the most, the largest loss, and what the layer takes by each lowering."""
-    layer, asked, now = found.layer, found.asked, found.layer.cycles
-    changing, same = _by_effect(found.easier)
-    columns: list[Column[Easier]] = [
+    layer, setup, now = found.layer, found.setup, found.layer.cycles
+    changing, same = _by_effect(found.gains)
+    columns: list[Column[Gain]] = [
         Column("gain", lambda each: f"{each.gain:.2f} x"),
         Column("cycles", lambda each: f"{now / each.gain:,.0f}"),
         Column("with", lambda each: each.name, justify="left"),
@@ -216,22 +212,21 @@ def explained_elsewhere(found: Explained, workload: str) -> Shown:
     amounts = [(state.label, parts[state.key]) for state in all_parts(layer) if parts[state.key] >= 1]
     _, *others = layer.units.items()
     chose = (f"{own_figure(key).label} {own_text(key, value)}" for key, value in layer.own.items())
-    rows = found.by_lowering
-    unit, size = scale([float(each.hbm_read_bytes + each.hbm_write_bytes) for each in rows], BYTES)
-    lowerings: Table[LayerResult] = Table(
+    unit, size = scale([float(each.hbm_bytes) for each in fit], BYTES)
+    lowerings = Table(
         [
-            *_lowering_columns(lambda each: each, layer.lowering, now),
-            figure_column(LAYER["pe_utilization"], lambda each: value_of(each, "pe_utilization"), ("%", 1), 1),
-            Column(f"HBM\n{unit}", lambda each: f"{(each.hbm_read_bytes + each.hbm_write_bytes) / size:,.2f}"),
+            *_lowering_columns(layer.lowering, now),
+            figure_column(LAYER["pe_utilization"], lambda each: value_of(each.layer, "pe_utilization"), ("%", 1), 1),
+            Column(f"HBM\n{unit}", lambda each: f"{each.hbm_bytes / size:,.2f}"),
         ],
-        rows,
+        fit,
     )
-    cannot = [Sentences([_cannot(each.name, each.reason) for each in found.unfit])] if found.unfit else []
+    cannot = [Sentences([_cannot(each.name, each.reason) for each in unfit])] if unfit else []
     marked = "*: as it is lowered now."
     return Shown(
         (
             [
-                _heading(layer, asked.machine.name, asked.batch, workload, asked.layer.text),
+                _heading(layer, setup.hardware.name, setup.batch, workload, setup.layer.text),
                 f"{_time(layer)}; {_use(layer)}",
             ],
             [_verdict_elsewhere(found)],
@@ -242,30 +237,33 @@ def explained_elsewhere(found: Explained, workload: str) -> Shown:
                 Bars(amounts, now),
                 _busy([(unit_name(name), of.get("busy", 0)) for name, of in others], now),
             ],
-            [Sentences([f"{_lowered(layer, asked.lowering)}: {', '.join(chose)}"], "  ")],
+            [Sentences([f"{_lowered(layer, setup.lowering)}: {', '.join(chose)}"], "  ")],
             *([[lowerings, *cannot], [marked]] if cannot else [[lowerings, marked]]),
         ),
         {
-            "hardware": asked.machine.to_dict(),
+            "hardware": setup.hardware.to_dict(),
             "workload": workload,
-            "batch": asked.batch,
-            "lowering": asked.lowering,
+            "batch": setup.batch,
+            "lowering": setup.lowering,
             "layer": asdict(layer),
             "gains": [
                 {"with": each.name, "that_is": each.how, "cycles": each.cycles, "gain": each.gain}
-                for each in found.easier
+                for each in found.gains
             ],
             "untried": [{"with": each.name, "reason": each.reason} for each in found.untried],
             "lowerings": [
-                *({"lowering": each.lowering, "cycles": each.cycles, "time_us": each.time_us} for each in rows),
-                *({"lowering": each.name, "unfit": each.reason} for each in found.unfit),
+                *(
+                    {"lowering": each.lowering, "cycles": each.layer.cycles, "time_us": each.layer.time_us}
+                    for each in fit
+                ),
+                *({"lowering": each.name, "unfit": each.reason} for each in unfit),
             ],
         },
     )
 
 
 def _verdict_elsewhere(found: Explained) -> Sentences:
-    most = next(iter(found.easier), None)
+    most = next(iter(found.gains), None)
     if most is None or most.gain < _LEAST_GAIN:
         least = f"{100 * (_LEAST_GAIN - 1):.0f} %"
         bound = f"No single thing bounds this layer: nothing that was tried makes it {least} faster."
@@ -293,13 +291,13 @@ def _use(layer: LayerResult) -> str:
     return f"PE utilisation {percent(layer.pe_utilization)} % (100 % is {counted(layer.ideal_cycles, 'cycle')})"
 
 
-def _by_effect(gains: Sequence[Tried]) -> tuple[list[Tried], list[Tried]]:
+def _by_effect(gains: Sequence[Gain]) -> tuple[list[Gain], list[Gain]]:
     """What changes the cycles, and what does not."""
     changing = [each for each in gains if abs(each.gain - 1) >= NO_GAIN]
     return changing, [each for each in gains if abs(each.gain - 1) < NO_GAIN]
 
 
-def no_gain(names: Sequence[str], untried: Sequence[Left]) -> Sentences:
+def no_gain(names: Sequence[str], untried: Sequence[Untried]) -> Sentences:
     """What makes no difference, and what could not be tried."""
     same = [f"No difference: {', '.join(names)}."] if names else []
     return Sentences([*same, *(f"Not tried: {each.name} ({each.reason})." for each in untried)])
@@ -320,15 +318,15 @@ def _cannot(lowering: str, reason: str) -> str:
     return f"By {lowering} it cannot run here: {reason}."
 
 
-def _lowering_columns(of: Callable[[Row], LayerResult], taken: str, now: int) -> list[Column[Row]]:
+def _lowering_columns(taken: str, now: int) -> list[Column[Alternative]]:
     """The lowering of a row, and its cycles beside those of now."""
     return [
-        Column("", lambda row: "*" if of(row).lowering == taken else "", justify="left"),
-        Column("lowering", lambda row: of(row).lowering, justify="left"),
-        Column("cycles", lambda row: f"{of(row).cycles:,}"),
+        Column("", lambda each: "*" if each.lowering == taken else "", justify="left"),
+        Column("lowering", lambda each: each.lowering, justify="left"),
+        Column("cycles", lambda each: f"{each.layer.cycles:,}"),
         Column(
             "times\nas long",
-            lambda row: f"{of(row).cycles / now:.2f}" if now else NONE,
+            lambda each: f"{each.layer.cycles / now:.2f}" if now else NONE,
             legend=f"times as long: as by {taken} (*), which it is lowered by now",
         ),
     ]

@@ -1,21 +1,25 @@
 """What bounds a layer: simulate it again and again, each time with one thing relaxed, and see what gains the most.
 
-And where its cycles go, the beginning and the end of the layer told apart.
+And where its cycles go, the beginning and the end of the layer told apart; what it would take by other lowerings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tpusim.base.errors import InputError, UnsuitableError
-from tpusim.flow.lowerings import prepared
+from tpusim.base.errors import InputError, UnsuitableError, failures_named
+from tpusim.flow.engines import UNCHECKED, layer_result
+from tpusim.flow.lowerings import AUTO, candidates, prepared
+from tpusim.flow.need import room_for
 from tpusim.flow.simulation import simulate
+from tpusim.machines.family import Machine, family_of
 from tpusim.machines.lowered import Phases
+from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
-from tpusim.result.records import LayerResult
-from tpusim.study.explain.modelled import Left, Watch
+from tpusim.result.records import LayerResult, told
+from tpusim.result.vocabulary.fields import by_path
 from tpusim.study.explain.relaxation import LARGER, Relaxation, Setup, relaxations
 
 LEAST_GAIN = 1.05
@@ -40,6 +44,10 @@ POINTS_TO: dict[str, tuple[str, ...]] = {
 """What the main state of the array lets one suspect; weights may wait for HBM themselves."""
 
 
+ToldTried = Callable[[int, str], None]
+"""Told how much has been tried, and what comes next."""
+
+
 @dataclass(frozen=True)
 class Gain:
     """A thing relaxed: the cycles and MACs of the layer then; `gain` is cycles a MAC before over after.
@@ -54,22 +62,41 @@ class Gain:
     gain: float
 
     @property
+    def name(self) -> str:
+        """What was relaxed."""
+        return self.relaxation.name
+
+    @property
     def helps_as_it_is(self) -> bool:
         """Whether it gains without more input to share the costs."""
         return self.gain >= LEAST_GAIN and self.relaxation.limit != "input"
 
 
 @dataclass(frozen=True)
-class Bottleneck:
-    """A layer as it is, its Program and what is told of it; and what every relaxation gains, the largest gain first."""
+class Untried:
+    """What could not be tried, and why."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Explained:
+    """A layer of any machine as it is; and what every relaxation gains, the largest gain first."""
 
     setup: Setup
+    layer: LayerResult
+    gains: tuple[Gain, ...]
+    untried: tuple[Untried, ...]
+
+
+@dataclass(frozen=True)
+class Bottleneck(Explained):
+    """A layer of a machine with lanes, its Program and what is told of it."""
+
     program: Any
     explanation: Any
-    layer: LayerResult
     phases: Phases
-    gains: tuple[Gain, ...]
-    untried: tuple[Left, ...]
 
     @property
     def most(self) -> Gain | None:
@@ -101,60 +128,147 @@ class Bottleneck:
         return self.limit is None or self.limit in POINTS_TO[self.main_state]
 
 
-def find_bottleneck(setup: Setup, watch: Watch) -> Bottleneck:
+def explain(setup: Setup, watch: ToldTried) -> Explained:
     """Time the layer as it is, and relaxed in every way that applies.
 
     Raises:
         InputError: unknown lowering, or the layer as it is cannot be simulated. That a relaxed one cannot is recorded.
     """
-    before = _timed(setup)
-    wanted = relaxations(setup)
-    outcomes: list[Gain | Left | None] = []
-    for number, relaxation in enumerate(wanted):
+    before = setup.timed()
+    outcomes: list[Gain | Untried | None] = []
+    for number, relaxation in enumerate(relaxations(setup)):
         watch(number, relaxation.name)
         outcomes.append(_tried(relaxation, setup, before))
-    if not any(isinstance(outcome, Gain) and outcome.helps_as_it_is for outcome in outcomes):
+    if setup.is_of_lanes and not any(isinstance(each, Gain) and each.helps_as_it_is for each in outcomes):
         outcomes.append(_tried(LARGER, setup, before))
     gains = sorted((each for each in outcomes if isinstance(each, Gain)), key=lambda gain: -gain.gain)
-    untried = tuple(each for each in outcomes if isinstance(each, Left))
+    return Explained(setup, before, tuple(gains), tuple(each for each in outcomes if isinstance(each, Untried)))
+
+
+def find_bottleneck(setup: Setup, watch: ToldTried) -> Bottleneck:
+    """`explain` a layer of a machine with lanes, of which also is known where its cycles go.
+
+    Where more input gains the most, the limit is whatever it relieves: it shares loads, traffic and the layer's ends
+    alike.
+    """
+    found = explain(setup, watch)
+    gains = found.gains
+    if gains and gains[0].relaxation.limit == "input":
+        most, *others = gains
+        resource = next(gain for gain in others if gain.relaxation.per == "layer")
+        if resource.helps_as_it_is and 1 - 1 / resource.gain >= SHARED * (1 - 1 / most.gain):
+            most = replace(most, relaxation=replace(most.relaxation, limit=resource.relaxation.limit))
+        gains = (most, *others)
     ready: Any = prepared(setup.layer, setup.batch, setup.hardware, setup.lowering)
-    phases = ready.phases(before.units["systolic_array"])
-    return Bottleneck(setup, ready.program, ready.explanation, before, phases, _attributed(gains), untried)
+    phases = ready.phases(found.layer.units["systolic_array"])
+    return Bottleneck(setup, found.layer, gains, found.untried, ready.program, ready.explanation, phases)
 
 
-def _attributed(gains: Sequence[Gain]) -> tuple[Gain, ...]:
-    """Where more input gains the most, whatever it relieves: it shares loads, traffic and the layer's ends alike."""
-    if not gains or gains[0].relaxation.limit != "input":
-        return tuple(gains)
-    most, *others = gains
-    resource = next(gain for gain in others if gain.relaxation.per == "layer")
-    if resource.helps_as_it_is and 1 - 1 / resource.gain >= SHARED * (1 - 1 / most.gain):
-        most = replace(most, relaxation=replace(most.relaxation, limit=resource.relaxation.limit))
-    return (most, *others)
-
-
-def _tried(relaxation: Relaxation, setup: Setup, before: LayerResult) -> Gain | Left | None:
+def _tried(relaxation: Relaxation, setup: Setup, before: LayerResult) -> Gain | Untried | None:
     """What it gains, or why that cannot be found out; None where there is nothing to relax."""
     try:
         relaxed = relaxation.change(setup)
         if relaxed is None:
             return None
         easier, how = relaxed
-        after = _timed(easier)
+        after = easier.timed()
     except UnsuitableError:
         # A layer that its lowering is not made for is no relaxed one.
         return None
     except InputError as error:
-        return Left(relaxation.name, error.problems[0].message)
-    gain = (before.cycles * _work(after)) / (after.cycles * _work(before))
-    return Gain(relaxation, how, after.cycles, after.macs, gain)
+        return Untried(relaxation.name, error.problems[0].message)
+    # Where there are no MACs, cycles are counted by outputs.
+    work_before, work_after = before.macs or before.outputs, after.macs or after.outputs
+    return Gain(relaxation, how, after.cycles, after.macs, (before.cycles * work_after) / (after.cycles * work_before))
 
 
-def _work(layer: LayerResult) -> int:
-    """What cycles are counted by: MACs, or outputs where there are none."""
-    return layer.macs or layer.outputs
+# ---- what it costs by each lowering, and what it saves between its neighbours: both found by running it
 
 
-def _timed(setup: Setup) -> LayerResult:
-    work = Workload("explained", setup.batch, (setup.layer,))
-    return simulate(work, setup.hardware, lowering=setup.lowering, check=False).layers[0]
+@dataclass(frozen=True)
+class Alternative:
+    """A layer by one lowering; `workspace_bytes`: of its tensors in HBM that are neither operand nor result."""
+
+    layer: LayerResult
+    workspace_bytes: int
+
+    @property
+    def lowering(self) -> str:
+        """Its name."""
+        return self.layer.lowering
+
+    @property
+    def hbm_bytes(self) -> int:
+        """Read and written."""
+        return self.layer.hbm_read_bytes + self.layer.hbm_write_bytes
+
+    @property
+    def accesses(self) -> int:
+        """Words through the ports of all lanes together."""
+        memory = told(self.layer.vector_memory)
+        return memory.reads + memory.writes
+
+
+def alternatives(setup: Setup, watch: ToldTried) -> tuple[tuple[Alternative, ...], tuple[Untried, ...]]:
+    """The layer by every lowering there is for it, the fastest first; and those that do not fit."""
+    fit: list[Alternative] = []
+    unfit: list[Untried] = []
+    layer, batch, hardware = setup.layer, setup.batch, setup.hardware
+    for number, name in enumerate(candidates(AUTO, family_of(hardware))):
+        watch(number, f"by {name}")
+        try:
+            room_for(Workload("explained", batch, (layer,)), hardware, name, "event", check=False)
+            ready = prepared(layer, batch, hardware, name)
+            with failures_named(layer):
+                account = ready.account(layer, batch, ready.timing)
+                result = layer_result(layer, batch, hardware, account, ready.timing, UNCHECKED)
+            fit.append(Alternative(result, ready.workspace_bytes(layer.shapes(batch))))
+        except UnsuitableError:
+            continue
+        except InputError as error:
+            unfit.append(Untried(name, error.problems[0].message))
+    return tuple(sorted(fit, key=lambda each: each.layer.cycles)), tuple(unfit)
+
+
+@dataclass(frozen=True)
+class Between:
+    """A layer between the one ahead of it and the one behind, which overlap as `how` says.
+
+    Attributes:
+        cycles: those that all of them take, and `hidden_cycles` how many fewer these are than one by one.
+        own_cycles: the layer's share of them.
+        hbm_saved_bytes: those that need not cross the bus, as something stays on chip.
+        apart: why the layer does not overlap with the one ahead, if so.
+        asked: whether the machine says `how`; else it is what it might say.
+    """
+
+    layers: tuple[str, ...]
+    cycles: int
+    hidden_cycles: int
+    apart: str
+    how: str
+    own_cycles: int
+    hbm_saved_bytes: int
+    asked: bool
+
+
+def overlapping(work: Workload, layer: Op, hardware: Machine, lowering: str) -> Between | None:
+    """The layer and its neighbours, timing alone, by the lowering that all are asked for; None where it has none, or
+    these cannot run on the machine.
+    """
+    names = [each.name for each in work.layers]
+    at = names.index(layer.name)
+    around = tuple(names[max(0, at - 1) : at + 2])
+    if len(around) == 1:
+        return None
+    asked = family_of(hardware).overlaps(hardware)
+    machine = hardware if asked else hardware.with_overrides(["sequencer.between_layers=overlap"])
+    try:
+        few = work.with_layers(lambda each: each.name in around)
+        result = simulate(few, machine, lowering=lowering, check=False)
+    except InputError:
+        return None
+    total, mine = result.total, next(each for each in result.layers if each.name == layer.name)
+    how = dict(by_path(machine.to_dict()))["sequencer.between_layers"]
+    saved = total.hbm_saved_bytes
+    return Between(around, total.cycles, total.hidden_cycles, mine.apart, how, mine.cycles, saved, asked)

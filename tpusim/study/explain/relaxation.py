@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 from tpusim.base.units import UNITS
 from tpusim.flow.lowerings import USUAL_FAMILY, prepared
+from tpusim.flow.simulation import simulate
 from tpusim.input.scalars import plain_number
-from tpusim.machines.family import Machine
-from tpusim.memory.layout import Layouts
+from tpusim.machines.family import family_of
 from tpusim.network.ops.op import Op
+from tpusim.network.workload import Workload
+from tpusim.result.records import LayerResult
 from tpusim.result.vocabulary.fields import by_path
 
 _ALUS, _WORD = "vector_unit.alus", "vector_memory.word_elements"
@@ -25,12 +28,22 @@ Setting = str | int | Callable[[Any], object]
 
 @dataclass(frozen=True)
 class Setup:
-    """What is timed: one layer for a batch, on a machine."""
+    """What is timed: one layer for a batch, on a machine of any family."""
 
     layer: Op
     batch: int
     hardware: Any
     lowering: str = "channel_first"
+
+    @property
+    def is_of_lanes(self) -> bool:
+        """Whether the machine has lanes, as TPUs have."""
+        return family_of(self.hardware).lanes(self.hardware) is not None
+
+    def timed(self) -> LayerResult:
+        """The layer, timing alone. Raises InputError when it cannot be simulated."""
+        work = Workload("explained", self.batch, (self.layer,))
+        return simulate(work, self.hardware, lowering=self.lowering, check=False).layers[0]
 
 
 Relaxed = tuple[Setup, str]
@@ -55,8 +68,18 @@ class Relaxation:
 
 
 def relaxations(setup: Setup) -> tuple[Relaxation, ...]:
-    """Everything that is tried."""
-    return (*_MACHINE, _WHOLE_ROWS, _MORE_INPUT[setup.layer.counted_by], _FILLED)
+    """Everything that is tried: on a machine without lanes, what its family says can be made easier, and more input."""
+    counted_by = setup.layer.counted_by
+    if setup.is_of_lanes:
+        return (*_MACHINE, _WHOLE_ROWS, _MORE_INPUT[counted_by], _FILLED)
+    ways = family_of(setup.hardware).easier(setup.hardware)
+    made = (Relaxation(name, "", partial(_eased, changes)) for name, changes in ways.items())
+    return (*made, *([_TWICE_THE_IMAGES] if counted_by == "image" else []))
+
+
+def _eased(changes: Mapping[str, object], setup: Setup) -> Relaxed:
+    how = ", ".join(f"{path} {value}" for path, value in changes.items())
+    return replace(setup, hardware=setup.hardware.with_overrides(changes)), how
 
 
 def _machine(
@@ -70,18 +93,14 @@ def _machine(
     def change(setup: Setup) -> Relaxed | None:
         if not where(setup.hardware):
             return None
-        before = {path: _written(setup.hardware, path) for path in settings}
+        written = dict(by_path(setup.hardware.to_dict()))
+        before = {path: written[path] for path in settings}
         after = {path: value(before[path]) if callable(value) else value for path, value in settings.items()}
         changes = {path: value for path, value in after.items() if value != before[path]}
         how = " ".join(f"{path}={value}" for path, value in changes.items())
         return (replace(setup, hardware=setup.hardware.with_overrides(changes)), how) if changes else None
 
     return change
-
-
-def _written(hardware: Machine, path: str) -> object:
-    """Return what a description of the machine has at a path."""
-    return dict(by_path(hardware.to_dict()))[path]
 
 
 def _twice(value: Any) -> object:
@@ -118,18 +137,6 @@ def _bandwidth(setup: Setup) -> Relaxed | None:
     return replace(setup, hardware=setup.hardware.model_copy(update={"hbm": hbm})), f"{wider.channels} channels"
 
 
-def _layout(order: str) -> Callable[[Setup], Relaxed | None]:
-    """All feature maps in another order, where it matters which rows of a DRAM they open."""
-
-    def change(setup: Setup) -> Relaxed | None:
-        hbm, path = setup.hardware.hbm, f"hbm.layout={order}"
-        if hbm.dram is None or hbm.layout == Layouts(order):
-            return None
-        return replace(setup, hardware=setup.hardware.with_overrides([path])), path
-
-    return change
-
-
 def _whole_rows(setup: Setup) -> Relaxed | None:
     """Where it stacks more taps than now."""
     relaxed = _machine({"mapping.multi_tile": "rows"})(setup)
@@ -163,7 +170,15 @@ _OPEN: Mapping[str, Setting] = {path: "auto" for path in USUAL_FAMILY.paths() if
 _MACHINE = (
     Relaxation("twice the arrays", "array", _machine({"array.count": _twice})),
     Relaxation("twice the HBM bandwidth", "hbm", _bandwidth),
-    *(Relaxation(f"feature maps as {order} in HBM", "rows", _layout(order)) for order in ("HWC", "HWCN", "CHW")),
+    # All maps in another order, where it matters which rows of a DRAM they open.
+    *(
+        Relaxation(
+            f"feature maps as {order} in HBM",
+            "rows",
+            _machine({"hbm.layout": order}, lambda machine: machine.hbm.dram),
+        )
+        for order in ("HWC", "HWCN", "CHW")
+    ),
     Relaxation(
         "HBM without rows and banks",
         "rows",
@@ -200,6 +215,12 @@ _MORE_INPUT = {
     "image": Relaxation("twice the batch", "input", _more_input, "image"),
     "row": Relaxation("twice the rows of input", "input", _more_input, "row"),
 }
+_TWICE_THE_IMAGES = Relaxation(
+    "twice the batch, by the image",
+    "input",
+    lambda setup: (replace(setup, batch=2 * setup.batch), f"batch {2 * setup.batch}"),
+    "image",
+)
 _FILLED = Relaxation("every PE filled", "mapping", _filled, "MAC", ideal=True)
 LARGER = Relaxation(
     "twice the rows and columns", "array", _machine({"array.rows": _twice, "array.cols": _twice, _ALUS: _twice})

@@ -14,12 +14,12 @@ from tpusim.network.ops.array_op import Conv2d
 from tpusim.network.workload_file import load_workload
 from tpusim.study.paper.claims import AGAINST, COUNTED, ESTIMATED, Finding
 from tpusim.study.paper.exhibit import (
-    Asked,
+    AskedPoints,
     BarChart,
     Curves,
     Errors,
     Exhibited,
-    Found,
+    FoundPoints,
     Making,
     Pairs,
     Parity,
@@ -87,7 +87,7 @@ class HeldCases:
         return groups
 
     @property
-    def asked(self) -> Asked:
+    def asked(self) -> AskedPoints:
         """A point for each group, whose layers are named by the places of their cases: a workload has a name once."""
         points: dict[Any, Point] = {}
         for key, cases in self.groups.items():
@@ -102,7 +102,7 @@ class HeldCases:
             points[key] = point_of(numbers.name, layers, hardware, first.batch)
         return points
 
-    def pairs(self, found: Found) -> Pairs:
+    def pairs(self, found: FoundPoints) -> Pairs:
         """Theirs and ours."""
         taken = [0.0] * len(self.cases)
         for key in self.groups:
@@ -110,17 +110,17 @@ class HeldCases:
                 taken[int(str(row["name"]).partition(" ")[0])] += float(row["cycles"])
         return [(case.theirs, ours) for (_, case), ours in zip(self.cases, taken, strict=True)]
 
-    def errors(self, found: Found) -> list[float]:
+    def errors(self, found: FoundPoints) -> list[float]:
         """The error of each case, in percent of theirs."""
         return [100 * (ours / theirs - 1) for theirs, ours in self.pairs(found)]
 
-    def mean_error(self, found: Found, when: str, chosen: Chosen = every) -> Finding:
+    def mean_error(self, found: FoundPoints, when: str, chosen: Chosen = every) -> Finding:
         """The mean of the sizes of errors over some cases."""
         errors = zip(self.cases, self.errors(found), strict=True)
         mean = fmean(abs(error) for (_, case), error in errors if chosen(case))
         return Finding(when, mean, AGAINST.format(word=self.word))
 
-    def total_error(self, found: Found, when: str) -> Finding:
+    def total_error(self, found: FoundPoints, when: str) -> Finding:
         """The error of the sum of all, in percent."""
         theirs, ours = (sum(each) for each in zip(*self.pairs(found), strict=True))
         return Finding(when, 100 * (ours / theirs - 1), AGAINST.format(word=self.word))
@@ -277,7 +277,7 @@ def networks() -> Making:
     return Exhibited([bars], {"networks_match": findings})
 
 
-def _tflops(held: HeldCases, found: Found) -> tuple[float, float]:
+def _tflops(held: HeldCases, found: FoundPoints) -> tuple[float, float]:
     """Theirs and ours."""
     macs = sum(layer.macs(case.batch) for _, case in held.cases for layer in case.layers)
     rate = 2 * macs * load_hardware(_TABLE_2).clock_hz / 1e12

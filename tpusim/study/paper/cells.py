@@ -18,7 +18,7 @@ from tpusim.network.workload_file import load_workload
 from tpusim.reference.products import lowered as lowered_matrix
 from tpusim.result.vocabulary.states import ACCESSES
 from tpusim.study.paper.claims import COUNTED, Finding
-from tpusim.study.paper.exhibit import Asked, Cell, CellGrid, Exhibited, Making, point_of
+from tpusim.study.paper.exhibit import AskedPoints, Cell, CellGrid, Exhibited, Making, point_of
 from tpusim.study.paper.layers import SEVEN, convolutions, ifmap_elements
 
 Numbers = NDArray[np.float32]
@@ -115,15 +115,12 @@ def lowered_layer() -> Making:
     small = matrix(_SMALL, ifmap, True).size / ifmap.size / prod(_SMALL.kernel)
     findings = [Finding("the layer drawn", small, COUNTED)]
     findings += [Finding(f"the layer of {called} with the most", each, COUNTED) for called, each in most.items()]
-    views = [*maps, _filters(_SMALL), _lowered(_SMALL, True, "lowered matrix, a row an output")]
+    # A column a filter, rows by channel and then tap.
+    taps = [f"<{row + 1},{col + 1}>" for row, col in np.ndindex(_SMALL.kernel)]
+    cells = [[Cell(tap, tone)] * _SMALL.out_channels for tone in _channels(_SMALL.in_channels) for tap in taps]
+    filters = CellGrid("flattened filters", cells, columns=_numbered("filter", _SMALL.out_channels))
+    views = [*maps, filters, _lowered(_SMALL, True, "lowered matrix, a row an output")]
     return Exhibited(views, {"lowered_growth": findings})
-
-
-def _filters(layer: Conv2d) -> CellGrid:
-    """Flattened: a column a filter, rows by channel and then tap."""
-    taps = [f"<{row + 1},{col + 1}>" for row in range(layer.kernel[0]) for col in range(layer.kernel[1])]
-    cells = [[Cell(tap, tone)] * layer.out_channels for tone in _channels(layer.in_channels) for tap in taps]
-    return CellGrid("flattened filters", cells, columns=_numbered("filter", layer.out_channels))
 
 
 def _lowered(layer: Conv2d, is_channel_last: bool, title: str) -> CellGrid:
@@ -193,7 +190,7 @@ _SHOWN = 24
 """Cycles from the first read on."""
 
 
-def _asked() -> Asked:
+def _asked() -> AskedPoints:
     """The layers of both figures, and that of Fig. 11 one tile at a time."""
     layers = {each.name: each for each in load_workload("tiny", _BATCH).layers}
     machine, one = load_hardware("tiny_4x4"), load_hardware("tiny_4x4", ["mapping.multi_tile=1"])
@@ -291,7 +288,14 @@ def order_of_subtiles() -> Making:
     """Fig. 12: the subtiles of a block in both orders, and what reordering has to gain."""
     yield {}
     reordered = [Finding(f"{each.in_channels} channels", _apart(each), COUNTED) for each in (_DRAWN, _DEEP)]
-    saved = [Finding(f"a block of 8x16 outputs, {each.text}", _saved(each), COUNTED) for each in (_DRAWN, _STRIDED)]
+    saved = [
+        Finding(
+            f"a block of 8x16 outputs, {each.text}",
+            100 * (1 - _products(each).a_bytes / _products(each, reuse="none").a_bytes),
+            COUNTED,
+        )
+        for each in (_DRAWN, _STRIDED)
+    ]
     # Elements of a channel that taps <1,1> and <1,3> read.
     rows, cols = (range(0, each.outputs * each.stride, each.stride) for each in _OVERLAPPING.axes)
     first, third = ({(row, col + tap) for row in rows for col in cols} for tap in (0, 2))
@@ -299,19 +303,17 @@ def order_of_subtiles() -> Making:
         Finding("of what either reads", 100 * len(first & third) / len(first | third), COUNTED),
         Finding("of what one reads, as Fig. 8c counts a half", 100 * len(first & third) / len(first), COUNTED),
     ]
-    return Exhibited([_subtiles()], {"tap_order": reordered, "tap_bytes": saved, "tap_overlap": overlap})
-
-
-def _subtiles() -> CellGrid:
-    """A row an order; numbered as the figure does, tap by tap of a slab of channels, then those of the next."""
-    rows, taps = [], 9
+    # A row an order; numbered as the figure does, tap by tap of a slab of channels, then those of the next.
+    subtiles, taps = [], prod(_DRAWN.kernel)
     for order in _ORDERS:
         runs = [step[0] for step in _products(_DRAWN, order).steps]
         slabs = [each.first // each.channels for each in runs]
-        rows.append([Cell(str(slab * taps + each.tap + 1), slab + 1) for slab, each in zip(slabs, runs, strict=True)])
-    columns = [str(each + 1) for each in range(len(rows[0]))]
+        places = zip(slabs, runs, strict=True)
+        subtiles.append([Cell(str(slab * taps + each.tap + 1), slab + 1) for slab, each in places])
+    columns = [str(each + 1) for each in range(len(subtiles[0]))]
     tones = {1: "channels 1 to 32", 2: "channels 33 to 64"}
-    return CellGrid("subtiles of matrix A, k-step by k-step", rows, [*_ORDERS.values()], columns, tones)
+    grid = CellGrid("subtiles of matrix A, k-step by k-step", subtiles, [*_ORDERS.values()], columns, tones)
+    return Exhibited([grid], {"tap_order": reordered, "tap_bytes": saved, "tap_overlap": overlap})
 
 
 def _apart(layer: Conv2d) -> float:
@@ -320,9 +322,3 @@ def _apart(layer: Conv2d) -> float:
     for at, step in enumerate(_products(layer).steps):
         places.setdefault(step[0].first, []).append(at)
     return float(max(later - sooner for each in places.values() for sooner, later in pairwise(each)))
-
-
-def _saved(layer: Conv2d) -> float:
-    """Percent of the bytes of matrix A that blocks need not fetch."""
-    saved: float = 100 * (1 - _products(layer).a_bytes / _products(layer, reuse="none").a_bytes)
-    return saved

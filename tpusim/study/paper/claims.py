@@ -8,7 +8,7 @@ from importlib.resources import files
 from math import inf, isfinite
 
 import yaml
-from pydantic import BaseModel, ConfigDict, TypeAdapter, model_validator
+from pydantic import BaseModel, TypeAdapter, model_validator
 
 HOLDS, CONDITION, FAILS, OPEN = "holds", "holds with a condition", "does not hold", "cannot be judged here"
 VERDICTS = {
@@ -33,11 +33,7 @@ class Finding:
     word: str = SIMULATED
 
 
-class _Words(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Claim(_Words):
+class Claim(BaseModel, frozen=True, extra="forbid"):
     """A `sentence` of the paper, `short` where there is little room, its section, the number `stated`, the rule
     (words.yaml says how it is written), and what we find.
 
@@ -112,7 +108,7 @@ class Claim(_Words):
         return f"{number(value)}{space}{self.unit}"
 
 
-class ExhibitWords(_Words):
+class ExhibitWords(BaseModel, frozen=True, extra="forbid"):
     """A table or figure: `figure` as on the command line, `name` as in the paper."""
 
     figure: str

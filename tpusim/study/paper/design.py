@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -10,7 +10,7 @@ from tpusim.input.source import read_text, shipped
 from tpusim.machines.family import ChipArea, family_of, load_hardware
 from tpusim.network.workload_file import load_workload
 from tpusim.study.paper.claims import COUNTED, MODELLED, Finding
-from tpusim.study.paper.exhibit import Asked, Curves, Exhibited, Making, TextTable, point_of
+from tpusim.study.paper.exhibit import AskedPoints, Curves, Exhibited, Making, TextTable, point_of
 from tpusim.study.paper.layers import square
 from tpusim.study.validation.cases import rows
 from tpusim.technology import constants
@@ -20,7 +20,7 @@ _TABLE_2 = "tpu_v2"
 _NETWORK, _BATCH = "vgg16", 8
 
 
-def _vgg16(*changes: str) -> Asked:
+def _vgg16(*changes: str) -> AskedPoints:
     """VGG16 on the machine of Table II with each change, by the change."""
     layers = load_workload(_NETWORK, _BATCH).layers
     machines = {each: load_hardware(_TABLE_2, [each] if each else []) for each in changes}
@@ -107,20 +107,19 @@ _SIGNS = {
 
 def unverified() -> tuple[str, ...]:
     """Sentences on such constants, and each of them with what its file says."""
+    folders = constants.FOLDER, constants.CHIPS
+    files = ((f"{folder}/{name}.yaml", path) for folder in folders for name, path in shipped(folder).items())
+    lines = [(place, line.partition("#")) for place, path in files for line in read_text(path).splitlines()]
     said = ["Areas, energies and figures of whole chips come from constants in configs/technology and configs/chips."]
     for sign, meaning in _SIGNS.items():
-        if marked := [*_marked(sign)]:
+        marked = [
+            f"{place}, {constant.strip()} ({comment.strip()})"
+            for place, (constant, _, comment) in lines
+            if sign in comment and constant.strip()
+        ]
+        if marked:
             said += [f"{len(marked)} of them are {meaning}:", *marked]
     return *said, "Verdicts on cycles stand on none of them."
-
-
-def _marked(sign: str) -> Iterator[str]:
-    for folder in (constants.FOLDER, constants.CHIPS):
-        for name, path in shipped(folder).items():
-            for line in read_text(path).splitlines():
-                constant, _, comment = line.partition("#")
-                if sign in comment and constant.strip():
-                    yield f"{folder}/{name}.yaml, {constant.strip()} ({comment.strip()})"
 
 
 # ---- Fig. 14a

@@ -190,21 +190,21 @@ class Exhibit:
 
 # ---- how it is made
 
-Asked: TypeAlias = Mapping[Any, Point]
+AskedPoints: TypeAlias = Mapping[Any, Point]
 """What is to be simulated, each under a name of the exhibit's own."""
-Found: TypeAlias = Mapping[Any, Simulated]
+FoundPoints: TypeAlias = Mapping[Any, Simulated]
 """What came of it, under the same names."""
-Making: TypeAlias = Generator[Asked, Found, Exhibited]
+Making: TypeAlias = Generator[AskedPoints, FoundPoints, Exhibited]
 """An exhibit being made: it yields what it asks for, is sent what came of it, and returns what it shows."""
 Maker: TypeAlias = Callable[[], Making]
 
 
-def asked(maker: Maker) -> Asked:
+def asked(maker: Maker) -> AskedPoints:
     """What an exhibit asks for."""
     return next(maker())
 
 
-def shown(maker: Maker, found: Found) -> Exhibited:
+def shown(maker: Maker, found: FoundPoints) -> Exhibited:
     """What an exhibit makes of what came of it."""
     making = maker()
     next(making)

@@ -18,7 +18,7 @@ RESNET = ((56, 64, 64, 3), (56, 128, 128, 3), (28, 128, 128, 3), (28, 256, 256, 
 """Layers of ResNet as the paper writes them: W_I, C_I, C_O, W_F. Which ones its Fig. 4 takes, it does not say."""
 
 STRIDES = 1, 2, 4
-"""Of layers whose stride the paper varies."""
+"""The strides of layers whose stride the paper varies."""
 
 LAYOUTS = {"NHWC": (), "NCHW": ("mapping.layout=NCHW",)}
 """How maps lie for the library of a GPU, and what that changes; under NCHW it transposes them first."""

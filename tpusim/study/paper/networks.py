@@ -11,7 +11,7 @@ from typing import Any
 from tpusim.machines.family import Machine, family_of, load_hardware
 from tpusim.network.ops.array_op import Conv2d
 from tpusim.study.paper.claims import COUNTED, Finding
-from tpusim.study.paper.exhibit import Asked, BarChart, Exhibited, Found, Making, Marks, TextTable, point_of
+from tpusim.study.paper.exhibit import AskedPoints, BarChart, Exhibited, FoundPoints, Making, Marks, TextTable, point_of
 from tpusim.study.paper.layers import LAYOUTS, LIBRARY, SEVEN, convolutions, ifmap_elements, products
 from tpusim.study.sweep.points import Point
 
@@ -33,7 +33,15 @@ def lowered_sizes() -> Making:
 
     Every variant by explicit im2col, one image; an ifmap that is its own lowered matrix counts as both.
     """
-    variants = _variants()
+    plain = {(name, ""): convolutions(name, 1) for name in _STATED}
+    sides = ((each, _EVEN_MAPS.get(each.in_height, each.in_height)) for each in plain["alexnet", ""])
+    even = tuple(replace(each, in_height=side, in_width=side) for each, side in sides)
+    straight = tuple(each for each in plain["resnet50", ""] if "downsample" not in each.name)
+    # By the network and, in words, what is another than there.
+    variants = plain | {
+        ("alexnet", "maps of 28 and 14 pixels a side, not 27 and 13"): even,
+        ("resnet50", "without its four projections"): straight,
+    }
     machine = load_hardware("tpu_v2")
     found = yield {each: point_of(each[0], layers, machine, 1, "explicit") for each, layers in variants.items()}
     rows, same, more = [], [], []
@@ -54,18 +62,6 @@ def lowered_sizes() -> Making:
     return Exhibited([TextTable(head, rows, "MiB")], {"table_1_sizes": same, "table_1_overhead": more})
 
 
-def _variants() -> dict[tuple[str, str], tuple[Conv2d, ...]]:
-    """Convolutions by the network and, in words, what is another than there."""
-    plain = {(name, ""): convolutions(name, 1) for name in _STATED}
-    sides = ((each, _EVEN_MAPS.get(each.in_height, each.in_height)) for each in plain["alexnet", ""])
-    even = tuple(replace(each, in_height=side, in_width=side) for each, side in sides)
-    straight = tuple(each for each in plain["resnet50", ""] if "downsample" not in each.name)
-    return plain | {
-        ("alexnet", "maps of 28 and 14 pixels a side, not 27 and 13"): even,
-        ("resnet50", "without its four projections"): straight,
-    }
-
-
 # ---- on a V100, and Fig. 2
 
 _LIBRARY = {layout: (LIBRARY, changes) for layout, changes in LAYOUTS.items()}
@@ -73,7 +69,7 @@ _MANY = 64
 """Images at a time."""
 
 
-def _on_gpu(ways: Mapping[Any, tuple[str, tuple[str, ...]]], batch: int) -> Asked:
+def _on_gpu(ways: Mapping[Any, tuple[str, tuple[str, ...]]], batch: int) -> AskedPoints:
     """Every network on a V100 by each way: a lowering, and changes of the machine."""
     return {
         (way, network): point_of(network, convolutions(network, batch), load_hardware("v100", changes), batch, how)
@@ -82,7 +78,7 @@ def _on_gpu(ways: Mapping[Any, tuple[str, tuple[str, ...]]], batch: int) -> Aske
     }
 
 
-def _over(found: Found, one: Any, other: Any) -> list[float]:
+def _over(found: FoundPoints, one: Any, other: Any) -> list[float]:
     """Cycles by one way over those by the other, network by network."""
     return [found[one, network].cycles / found[other, network].cycles for network in SEVEN]
 
@@ -170,7 +166,7 @@ _RATES = {"": (), ", half the rate of L2": ("l2.bytes_per_cycle=570",)}
 _REUSES = {"patch": "a patch in shared memory", "cache": "by the cache"}
 
 
-def _by_blocks() -> Asked:
+def _by_blocks() -> AskedPoints:
     """Every network by the library, as maps lie, and by blocks that reuse taps either way, or not."""
     blocks = {
         (reuse, rate): ("block_channel_first", (f"mapping.reuse={reuse}", *slow))
@@ -215,7 +211,7 @@ def reuse_on_gpu() -> Making:
     return Exhibited((), {"gpu_reuse": findings})
 
 
-def _sooner(found: Found, way: Any, other: Any, chosen: Callable[[Conv2d], bool]) -> float:
+def _sooner(found: FoundPoints, way: Any, other: Any, chosen: Callable[[Conv2d], bool]) -> float:
     """By how many percent layers are done sooner one way than the other, mean of the chosen ones."""
     gains = [
         theirs / own

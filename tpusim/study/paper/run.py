@@ -101,7 +101,7 @@ class PointPlan:
         some = [wanted[first : first + _TOGETHER] for first in range(0, len(wanted), _TOGETHER)]
         # Of different layers about as many are done in a second, whatever the batch.
         jobs = (Assembly({key: point for point, key in each}).jobs(1) for each in some)
-        layers = [sum(len(job.layers) for job in each) for each in jobs]
+        layers = [sum(len(job.works) for job in each) for each in jobs]
 
         def told(place: int, done: int, name: str, share: float) -> None:
             behind = sum(layers[:place]) + share * layers[place]
@@ -116,21 +116,17 @@ class PointPlan:
         Raises:
             TpusimError: a point of theirs could not be simulated; says which and why.
         """
-        found = _read_back(store, {key: point for point, key in self.points})
+        points = {key: point for point, key in self.points}
+        keys = [*points]
+        rows = dict(zip(keys, store.points(keys), strict=True))
+        for key, row in rows.items():
+            if row["error"]:
+                raise TpusimError(f"{points[key].workload.name}: {row['error']}")
+        layers: dict[str, list[Row]] = {key: [] for key in keys}
+        for layer in store.layers(keys, sum(len(point.workload.layers) for point in points.values())):
+            layers[keys[layer["place"]]].append(layer)
+        found = {key: Simulated(row, layers[key]) for key, row in rows.items()}
         return [
             Exhibit(words()[figure], shown(MAKERS[figure], {name: found[key] for name, (_, key) in names.items()}))
             for figure, names in zip(self.figures, self.keyed, strict=True)
         ]
-
-
-def _read_back(store: Store, points: dict[str, Point]) -> dict[str, Simulated]:
-    """What is kept of each point, by its key."""
-    keys = [*points]
-    rows = dict(zip(keys, store.points(keys), strict=True))
-    for key, row in rows.items():
-        if row["error"]:
-            raise TpusimError(f"{points[key].workload.name}: {row['error']}")
-    layers: dict[str, list[Row]] = {key: [] for key in keys}
-    for layer in store.layers(keys, sum(len(point.workload.layers) for point in points.values())):
-        layers[keys[layer["place"]]].append(layer)
-    return {key: Simulated(row, layers[key]) for key, row in rows.items()}

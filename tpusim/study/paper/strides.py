@@ -12,11 +12,11 @@ from tpusim.machines.family import family_of, load_hardware
 from tpusim.network.ops.array_op import Conv2d
 from tpusim.study.paper.claims import ESTIMATED, MODELLED, Finding
 from tpusim.study.paper.exhibit import (
-    Asked,
+    AskedPoints,
     BarChart,
     ChartSpan,
     Exhibited,
-    Found,
+    FoundPoints,
     Making,
     ScheduleChart,
     Simulated,
@@ -31,21 +31,21 @@ _ORDERS = {"taps_fastest": "channel-last", "channels_fastest": "channel-first"}
 """Values of mapping.k_order, and what the paper calls them."""
 _DRAWN = RESNET[1]
 _SHARE = 6
-"""Of a layer the first sixth is drawn."""
+"""The first sixth of a layer is drawn."""
 
 
 def _layers(stride: int) -> list[Conv2d]:
     return [square(size, stride) for size in RESNET]
 
 
-def _bars(title: str, found: Found, way: Any) -> BarChart:
+def _bars(title: str, found: FoundPoints, way: Any) -> BarChart:
     """TFLOPS of each layer at each stride."""
     series = {f"stride {stride}": found[way, stride].each("tflops") for stride in STRIDES}
     return BarChart(title, [layer.name for layer in _layers(1)], series, "TFLOPS")
 
 
 def _kept(
-    found: Found, ways: Mapping[str, Any], share: Callable[[Simulated, Simulated], float]
+    found: FoundPoints, ways: Mapping[str, Any], share: Callable[[Simulated, Simulated], float]
 ) -> dict[int, list[Finding]]:
     """For each larger stride, what `share` makes of it and of stride 1, way by way."""
     return {
@@ -120,7 +120,7 @@ def _estimated() -> Iterator[Finding]:
 # ---- Fig. 3 and 8
 
 
-def _both_orders() -> Asked:
+def _both_orders() -> AskedPoints:
     """Layers of ResNet by either order of K and both fetch policies, everything else alike; channel-last from banks."""
     points: dict[Any, Point] = {}
     for stride in STRIDES:
@@ -178,8 +178,13 @@ def _schedules(order: str, fetch: str) -> Iterator[ScheduleChart]:
         end = recording.cycles // _SHARE
         tracks = recording.drawn(0, end).tracks(0, end)
         fills = {index for index, step in enumerate(recording.program.steps) if step.label == "ifmap fill"}
+        # A transfer moves words, or waits until the lanes' ports take them.
         hbm = [
-            ChartSpan(each.start, each.end, _transfer(each.name, each.step in fills))
+            ChartSpan(
+                each.start,
+                each.end,
+                "ports" if each.name == "port_stall" else "fill" if each.step in fills else "other",
+            )
             for each in tracks["hbm"]
             if each.name != "blocked"
         ]
@@ -189,11 +194,6 @@ def _schedules(order: str, fetch: str) -> Iterator[ScheduleChart]:
         ]
         title = f"{layer.name}, stride {stride}: the first of {recording.cycles:,} cycles"
         yield ScheduleChart(title, {"HBM": _joined(hbm), "array": _joined(array)}, end)
-
-
-def _transfer(doing: str, is_fill: bool) -> str:
-    """What a transfer does: it moves words, or waits until the lanes' ports take them."""
-    return "ports" if doing == "port_stall" else "fill" if is_fill else "other"
 
 
 def _joined(spans: list[ChartSpan]) -> list[ChartSpan]:

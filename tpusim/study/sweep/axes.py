@@ -69,12 +69,30 @@ class Axis:
             InputError: no such field, or no values.
         """
         paths = tuple(path.strip() for path in name.split(","))
+        fields = (*(each for each in family.paths() if each not in ("name", KEY)), BATCH, LOWERING)
         for path in paths:
-            _check_path(path, family)
+            _, _, field = path.rpartition(".")
+            if path in ("workload", "workloads"):
+                raise InputError("workloads are no axis; list them: workloads: [vgg16, resnet50]")
+            if path.startswith(LAYERS) and (path.count(".") < 2 or field not in _FIELDS):
+                hint = did_you_mean(field, _FIELDS) or ";"
+                says = f"write layers.NAME.FIELD, fields: {', '.join(_FIELDS)}"
+                raise InputError(f"{show(path)} is no field of a layer{hint} {says}")
+            if path not in fields and not path.startswith((LAYERS, SIZES)):
+                hint = did_you_mean(path, fields) or ";"
+                listed = ", ".join(fields)
+                raise InputError(f"no field {show(path)}{hint} fields: {listed}, layers.NAME.FIELD, sizes.NAME")
         if len(set(paths)) < len(paths):
             raise InputError(f"names {next(path for path in paths if paths.count(path) > 1)} twice; name it once")
         if all(path.rpartition(".")[2] == LOWERING for path in paths):
-            return cls(name, paths, _lowerings(values, family))
+            if values == EVERY:
+                return cls(name, paths, of_any_layer(family))
+            if not isinstance(values, list) or not values:
+                allowed = ", ".join(known(family))
+                raise InputError(f"{show(values)} is no axis; write {EVERY}, or a list of {allowed}")
+            for value in values:
+                check_known(value, family)
+            return cls(name, paths, tuple(dict.fromkeys(values)))
         return cls(name, paths, _expanded(values))
 
 
@@ -115,40 +133,24 @@ def check_size(document: Document, path: str) -> None:
         raise InputError(f"{document.data['name']} has no size {show(name)}{did_you_mean(name, named) or ';'} {there}")
 
 
-def _check_path(path: str, family: Family) -> None:
-    fields = (*(each for each in family.paths() if each not in ("name", KEY)), BATCH, LOWERING)
-    if path in ("workload", "workloads"):
-        raise InputError("workloads are no axis; list them: workloads: [vgg16, resnet50]")
-    if path.startswith(LAYERS):
-        _, _, field = path.rpartition(".")
-        if path.count(".") < 2 or field not in _FIELDS:
-            hint = did_you_mean(field, _FIELDS) or ";"
-            listed = ", ".join(_FIELDS)
-            raise InputError(f"{show(path)} is no field of a layer{hint} write layers.NAME.FIELD, fields: {listed}")
-    elif path not in fields and not path.startswith(SIZES):
-        hint = did_you_mean(path, fields) or ";"
-        raise InputError(f"no field {show(path)}{hint} fields: {', '.join(fields)}, layers.NAME.FIELD, sizes.NAME")
-
-
-def _lowerings(values: object, family: Family) -> Sequence[Value]:
-    """Return, for the word `all`, every lowering that any layer can be asked for; or the names in a list."""
-    if values == EVERY:
-        return of_any_layer(family)
-    if not isinstance(values, list) or not values:
-        raise InputError(f"{show(values)} is no axis; write {EVERY}, or a list of {', '.join(known(family))}")
-    for value in values:
-        check_known(value, family)
-    return tuple(dict.fromkeys(values))
-
-
 def _expanded(values: object) -> Sequence[Value]:
     """Return the values of [a, b, ...], {range: [first, last, step]} or {powers_of_two: [first, last]}."""
     if isinstance(values, list) and values:
         return tuple(dict.fromkeys(_value(each, values) for each in values))
-    if isinstance(values, Mapping) and len(values) == 1:
-        ((kind, limits),) = values.items()
-        if kind in ("range", "powers_of_two") and isinstance(limits, list):
-            return _range(limits) if kind == "range" else _powers(limits)
+    kind, limits = next(iter(values.items())) if isinstance(values, Mapping) and len(values) == 1 else ("", None)
+    if kind == "range" and isinstance(limits, list):
+        numbers = [whole_number(limit, 0, 2**40) for limit in limits]
+        if len(numbers) not in (2, 3) or numbers[1] < numbers[0] or 0 in numbers[2:]:
+            raise InputError(f"range: {show(limits)}; write [first, last] or [first, last, step], the last included")
+        first, last, step = (*numbers, 1)[:3]
+        # Not written out: a range may be longer than memory holds, and is then refused with its length.
+        return range(first, last + 1, step)
+    if kind == "powers_of_two" and isinstance(limits, list):
+        numbers = [whole_number(limit, 1, 2**40) for limit in limits]
+        if len(numbers) != 2 or numbers[1] < numbers[0] or any(number & (number - 1) for number in numbers):
+            raise InputError(f"powers_of_two: {show(limits)}; write [first, last], both powers of two")
+        first, last = numbers
+        return tuple(first << shift for shift in range((last // first).bit_length()))
     what = "an empty list" if values == [] else show(values)
     raise InputError(
         f"{what} is no axis; write a list, {{range: [first, last, step]}} or {{powers_of_two: [first, last]}}"
@@ -161,23 +163,6 @@ def _value(value: object, values: object) -> Value:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise InputError(f"{show(values)} is not a list of numbers, quantities and pairs; {show(value)} is none")
     return value
-
-
-def _range(limits: list[object]) -> Sequence[Value]:
-    numbers = [whole_number(limit, 0, 2**40) for limit in limits]
-    if len(numbers) not in (2, 3) or numbers[1] < numbers[0] or 0 in numbers[2:]:
-        raise InputError(f"range: {show(limits)}; write [first, last] or [first, last, step], the last included")
-    first, last, step = (*numbers, 1)[:3]
-    # Not written out: a range may be longer than memory holds, and is then refused with its length.
-    return range(first, last + 1, step)
-
-
-def _powers(limits: list[object]) -> Sequence[Value]:
-    numbers = [whole_number(limit, 1, 2**40) for limit in limits]
-    if len(numbers) != 2 or numbers[1] < numbers[0] or any(number & (number - 1) for number in numbers):
-        raise InputError(f"powers_of_two: {show(limits)}; write [first, last], both powers of two")
-    first, last = numbers
-    return tuple(first << shift for shift in range((last // first).bit_length()))
 
 
 # ---- conditions on a machine, as `where` states them: "vector_memory.capacity * lanes == 32 MiB"
@@ -223,7 +208,13 @@ class Constraint:
         known = _known(family)
         for path in _PATH.findall(_QUANTITY.sub("0", text)):
             if path not in known and path not in _WORDS:
-                raise InputError(_no_field(path, family))
+                numbers = f"a condition compares numbers: {', '.join(known)}"
+                if path in family_named(family).paths():
+                    raise InputError(f"{path!r} is no single number; {numbers}")
+                if path in _CHOSEN:
+                    wanted = "leave out of its list what is not wanted"
+                    raise InputError(f"{path!r} is no number; {wanted}, as {numbers}")
+                raise InputError(f"no field {path!r}{did_you_mean(path, known) or ';'} {numbers}")
         try:
             tree = ast.parse(_python(text), mode="eval")
         except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -245,16 +236,6 @@ def _depth(tree: ast.AST) -> int:
     while level:
         depth, level = depth + 1, [child for node in level for child in ast.iter_child_nodes(node)]
     return depth
-
-
-def _no_field(path: str, family: str) -> str:
-    known = _known(family)
-    numbers = f"a condition compares numbers: {', '.join(known)}"
-    if path in family_named(family).paths():
-        return f"{path!r} is no single number; {numbers}"
-    if path in _CHOSEN:
-        return f"{path!r} is no number; leave out of its list what is not wanted, as {numbers}"
-    return f"no field {path!r}{did_you_mean(path, known) or ';'} {numbers}"
 
 
 def _is_condition(node: ast.AST) -> bool:

@@ -13,7 +13,7 @@ import socket
 import ssl
 import time
 from collections import Counter
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from itertools import islice
@@ -24,7 +24,7 @@ from distributed.core import rpc
 from distributed.security import Security
 
 from tpusim.base.errors import InputError, TpusimError
-from tpusim.study.sweep.jobs import Done, Finding, Job, simulated
+from tpusim.study.sweep.jobs import Done, Job, WorkFinding, simulated
 from tpusim.study.sweep.store import model_version
 
 _LOGGERS = ("distributed", "distributed.client", "tornado", "tornado.application")
@@ -93,18 +93,55 @@ class Cluster:
 
     def outcomes(self, jobs: Sequence[Job]) -> Generator[Done]:
         """See Executor. A job that was lost with its worker is done again by another."""
-        waiting = iter(jobs)
-        window = _Window(self._client)
+        waiting, given_up = iter(jobs), Counter[Job]()
+        under_way: dict[object, tuple[Future[Any], Job]] = {}
+        finished: queue.SimpleQueue[Future[Any]] = queue.SimpleQueue()
+
+        def submit(some: Iterable[Job]) -> None:
+            for job in some:
+                future = self._client.submit(_simulated, job, model_version(), pure=False)
+                under_way[future.key] = future, job
+                future.add_done_callback(finished.put)
+
         try:
-            for job in islice(waiting, _UNDER_WAY):
-                window.submit(job)
-            while window:
-                done = window.next()
-                for job in islice(waiting, 1):
-                    window.submit(job)
-                yield done
+            submit(islice(waiting, _UNDER_WAY))
+            while under_way:
+                future = self._next(finished)
+                _, job = under_way.pop(future.key)
+                try:
+                    findings: Sequence[WorkFinding] = future.result()
+                except KilledWorker:
+                    given_up[job] += 1
+                    if given_up[job] < _DEATHS:
+                        submit([job])
+                        continue
+                    findings = ["every worker that tried it died, perhaps for lack of memory"] * len(job.works)
+                except (CancelledError, OSError):
+                    raise TpusimError(_GONE) from None
+                except InputError:
+                    raise
+                except Exception as error:
+                    why = f"{type(error).__name__}: {error}"
+                    raise InputError(f"a worker cannot do its job ({why}); {_INSTALL}") from None
+                submit(islice(waiting, 1))
+                yield job, findings
         finally:
-            window.cancel()
+            if under_way and self._client.status == "running":
+                with suppress(OSError, CancelledError):
+                    self._client.cancel([future for future, _ in under_way.values()], force=True)
+
+    def _next(self, finished: queue.SimpleQueue[Future[Any]]) -> Future[Any]:
+        """Wait for a job. Raise TpusimError when no more will come."""
+        seen = time.monotonic()
+        while True:
+            with suppress(queue.Empty):
+                return finished.get(timeout=_LOOK_SECONDS)
+            if self._client.status != "running":
+                raise TpusimError(_GONE)
+            if self._client.nthreads():
+                seen = time.monotonic()
+            elif time.monotonic() - seen > _ALONE_SECONDS:
+                raise TpusimError(f"the cluster has had no worker for {_ALONE_SECONDS:g} seconds")
 
 
 def _certificates() -> Security:
@@ -158,69 +195,7 @@ def _find_scheduler(address: str, security: Security | None) -> None:
         raise InputError(f"is a {found.lower()} of Dask; give the address of its scheduler")
 
 
-class _Window:
-    """The jobs that the scheduler has."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self._jobs: dict[object, tuple[Future[Any], Job]] = {}
-        self._finished: queue.SimpleQueue[Future[Any]] = queue.SimpleQueue()
-        self._given_up: Counter[Job] = Counter()
-        self._alone_since: float | None = None
-
-    def __len__(self) -> int:
-        return len(self._jobs)
-
-    def submit(self, job: Job) -> None:
-        """Hand a job to the scheduler."""
-        future = self._client.submit(_simulated, job, model_version(), pure=False)
-        self._jobs[future.key] = future, job
-        future.add_done_callback(self._finished.put)
-
-    def next(self) -> Done:
-        """Wait for a job. Raise TpusimError when no more will come."""
-        while True:
-            future = self._next_future()
-            _, job = self._jobs.pop(future.key)
-            try:
-                return job, future.result()
-            except KilledWorker:
-                self._given_up[job] += 1
-                if self._given_up[job] >= _DEATHS:
-                    return job, ["every worker that tried it died, perhaps for lack of memory"] * len(job.layers)
-                self.submit(job)
-            except (CancelledError, OSError):
-                raise TpusimError(_GONE) from None
-            except InputError:
-                raise
-            except Exception as error:
-                raise InputError(f"a worker cannot do its job ({type(error).__name__}: {error}); {_INSTALL}") from None
-
-    def cancel(self) -> None:
-        """Take back what is not done."""
-        if self._jobs and self._client.status == "running":
-            with suppress(OSError, CancelledError):
-                self._client.cancel([future for future, _ in self._jobs.values()], force=True)
-
-    def _next_future(self) -> Future[Any]:
-        while True:
-            try:
-                return self._finished.get(timeout=_LOOK_SECONDS)
-            except queue.Empty:
-                self._look_after()
-
-    def _look_after(self) -> None:
-        if self._client.status != "running":
-            raise TpusimError(_GONE)
-        if self._client.nthreads():
-            self._alone_since = None
-            return
-        self._alone_since = self._alone_since or time.monotonic()
-        if time.monotonic() - self._alone_since > _ALONE_SECONDS:
-            raise TpusimError(f"the cluster has had no worker for {_ALONE_SECONDS:g} seconds")
-
-
-def _simulated(job: Job, model: str) -> Sequence[Finding]:
+def _simulated(job: Job, model: str) -> Sequence[WorkFinding]:
     """Runs on a worker, which may have joined after the others were checked."""
     _same_model(model, f"worker {socket.gethostname()}")
     return simulated(job)

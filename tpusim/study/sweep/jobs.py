@@ -11,51 +11,40 @@ from tpusim.base.errors import TpusimError
 from tpusim.flow.lowerings import asked_of, candidates
 from tpusim.flow.simulation import simulate
 from tpusim.machines.family import Machine, family_of
-from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 from tpusim.result.records import LayerResult
 from tpusim.study.sweep.points import Point
 
-Finding = LayerResult | str
-"""A layer's result, or why it cannot be simulated."""
+WorkFinding = tuple[LayerResult, ...] | str
+"""The results of layers that ran together, or why they cannot be simulated."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """Complete in itself, so that any process on any computer can do it."""
+    """Layers that each run alone, or a network whose layers overlap: none takes by itself what it takes there.
+
+    Complete in itself, so that any process on any computer can do it.
+    """
 
     hardware: Machine
-    batch: int
     lowering: str
-    layers: tuple[Op, ...]
+    works: tuple[Workload, ...]
 
-    def findings(self) -> Sequence[Finding]:
-        """Return a finding for each layer, of timing alone."""
-        return tuple(map(self._finding, self.layers))
 
-    def _finding(self, layer: Op) -> Finding:
+def simulated(job: Job) -> Sequence[WorkFinding]:
+    """Return a finding for each of its workloads, of timing alone."""
+
+    def finding(work: Workload) -> WorkFinding:
         try:
-            work = Workload("job", self.batch, (layer,))
-            return simulate(work, self.hardware, lowering=self.lowering, check=False).layers[0]
+            return simulate(work, job.hardware, lowering=job.lowering, check=False).layers
         except Exception as error:
-            return _told(error).removeprefix(f"layer {layer.name}: ")
+            # Also what nobody foresaw: one point must not end a sweep of thousands.
+            return str(error) if isinstance(error, TpusimError) else f"{type(error).__name__}: {error}"
+
+    return tuple(map(finding, job.works))
 
 
-@dataclass(frozen=True)
-class WholeJob(Job):
-    """A network whose layers overlap, all of them: none takes by itself what it takes there."""
-
-    workload: Workload
-
-    def findings(self) -> Sequence[Finding]:
-        """The findings of all layers, or for each why they cannot be simulated."""
-        try:
-            return simulate(self.workload, self.hardware, lowering=self.lowering, check=False).layers
-        except Exception as error:
-            return (_told(error),) * len(self.layers)
-
-
-Done = tuple[Job, Sequence[Finding]]
+Done = tuple[Job, Sequence[WorkFinding]]
 
 
 class Executor(Protocol):
@@ -67,7 +56,7 @@ class Executor(Protocol):
         ...
 
     def outcomes(self, jobs: Sequence[Job]) -> Generator[Done]:
-        """Each job with a finding for each of its layers, as soon as it is done, in any order.
+        """Each job with a finding for each of its workloads, as soon as it is done, in any order.
 
         Raises:
             TpusimError: when it can do no more jobs.
@@ -75,20 +64,9 @@ class Executor(Protocol):
         ...
 
 
-def simulated(job: Job) -> Sequence[Finding]:
-    """Return a finding for each layer, of timing alone."""
-    return job.findings()
-
-
-def _told(error: Exception) -> str:
-    """Also of what nobody foresaw: one point must not end a sweep of thousands."""
-    return str(error) if isinstance(error, TpusimError) else f"{type(error).__name__}: {error}"
-
-
 # ---- points on their way: jobs made of them, and findings put together
 
-Layers = tuple[LayerResult, ...]
-Whole = tuple[str, Point, Layers | str]
+Whole = tuple[str, Point, WorkFinding]
 """A point under its key, with its layers in network order, or why it cannot be simulated."""
 
 _JOBS_A_WORKER = 8
@@ -102,7 +80,7 @@ class _Place:
     """A machine and a batch: who waits for which shape by which lowering, and what is known."""
 
     waiting: dict[Hashable, list[str]] = field(default_factory=dict)
-    found: dict[Hashable, Finding] = field(default_factory=dict)
+    found: dict[Hashable, WorkFinding] = field(default_factory=dict)
 
 
 class Assembly:
@@ -111,92 +89,93 @@ class Assembly:
     def __init__(self, points: Mapping[str, Point]) -> None:
         self._points = points
         self._places: dict[tuple[Machine, int], _Place] = {}
-        self._whole: dict[WholeJob, str] = {}
         self._left: dict[str, int] = {}
         self._new: list[Job] = []
         for key, point in points.items():
-            self._add_point(key, point)
+            place = self._places.setdefault((point.hardware, point.workload.batch), _Place())
+            parts: dict[Hashable, tuple[Workload, str]] = {}
+            for part in _parts(point):
+                parts.setdefault(_kind(*part, point.hardware), part)
+            new: dict[str, list[Workload]] = defaultdict(list)
+            for kind, (work, lowering) in parts.items():
+                if kind not in place.waiting:
+                    new[lowering].append(work)
+                place.waiting.setdefault(kind, []).append(key)
+            self._left[key] = len(parts)
+            self._new += [Job(point.hardware, lowering, tuple(works)) for lowering, works in new.items()]
 
     def jobs(self, workers: int) -> list[Job]:
         """Return every shape on every machine once; long points first, and cut up when there are few for `workers`.
 
         A network whose layers overlap is one job.
         """
-        weighed = sorted(((weight(job), job) for job in (*self._whole, *self._new)), key=lambda pair: -pair[0])
+        weighed = sorted(((weight(job), job) for job in self._new), key=lambda pair: -pair[0])
         limit = sum(weight for weight, _ in weighed) / (_JOBS_A_WORKER * workers)
         return [piece for _, job in weighed for piece in _pieces(job, limit)]
 
-    def add(self, job: Job, findings: Sequence[Finding]) -> Iterator[Whole]:
+    def add(self, job: Job, findings: Sequence[WorkFinding]) -> Iterator[Whole]:
         """Take in what came of a job, and yield the points that are complete now."""
-        if isinstance(job, WholeJob):
-            key = self._whole.pop(job)
-            said = [each for each in findings if isinstance(each, str)]
-            layers = tuple(each for each in findings if not isinstance(each, str))
-            yield key, self._points[key], said[0] if said else layers
-            return
-        place = self._places[job.hardware, job.batch]
-        for layer, finding in zip(job.layers, findings, strict=True):
-            kind = _kind(layer, job.lowering)
+        where = job.hardware, job.works[0].batch
+        place = self._places[where]
+        for work, finding in zip(job.works, findings, strict=True):
+            kind = _kind(work, job.lowering, job.hardware)
+            if isinstance(finding, str) and not _overlap(job.hardware):
+                finding = finding.removeprefix(f"layer {work.layers[0].name}: ")
             place.found[kind] = finding
             for key in place.waiting.pop(kind):
                 self._left[key] -= 1
                 if not self._left[key]:
                     yield key, self._points[key], _layers_of(self._points[key], place.found)
         if not place.waiting:
-            del self._places[job.hardware, job.batch]
-
-    def _add_point(self, key: str, point: Point) -> None:
-        if family_of(point.hardware).overlaps(point.hardware):
-            work = point.workload
-            self._whole[WholeJob(point.hardware, work.batch, point.lowering, work.layers, work)] = key
-            return
-        where, family = (point.hardware, point.workload.batch), family_of(point.hardware)
-        place = self._places.setdefault(where, _Place())
-        kinds = {_kind(*asked): asked for asked in reversed(asked_of(point.workload, point.lowering, family))}
-        new: dict[str, list[Op]] = defaultdict(list)
-        for kind, (layer, lowering) in reversed(kinds.items()):
-            if kind not in place.waiting:
-                new[lowering].append(layer)
-            place.waiting.setdefault(kind, []).append(key)
-        self._left[key] = len(kinds)
-        self._new += [Job(*where, lowering, tuple(layers)) for lowering, layers in new.items()]
+            del self._places[where]
 
 
-def _kind(layer: Op, lowering: str) -> Hashable:
-    return layer.shape_key, lowering
+def _overlap(machine: Machine) -> bool:
+    return family_of(machine).overlaps(machine)
+
+
+def _parts(point: Point) -> list[tuple[Workload, str]]:
+    """What of a point runs by itself, and by which lowering: each of its layers, or all where they overlap."""
+    work = point.workload
+    if _overlap(point.hardware):
+        return [(work, point.lowering)]
+    asked = asked_of(work, point.lowering, family_of(point.hardware))
+    return [(Workload("job", work.batch, (layer,)), lowering) for layer, lowering in asked]
+
+
+def _kind(work: Workload, lowering: str, machine: Machine) -> Hashable:
+    """Parts of one kind take as long on a machine."""
+    return work if _overlap(machine) else work.layers[0].shape_key, lowering
 
 
 def weight(job: Job) -> float:
     """Return about how long a job takes, in no unit: time goes with the passes, and they with MACs a PE."""
-    return sum(_weight(layer, job) for layer in job.layers)
+    return sum(_weight(work, job) for work in job.works)
 
 
-def _weight(layer: Op, job: Job) -> float:
+def _weight(work: Workload, job: Job) -> float:
     tried = len(candidates(job.lowering, family_of(job.hardware)))
-    return tried * (layer.macs(job.batch) / job.hardware.pes + _MACS_OF_A_LAYER)
+    return tried * sum(layer.macs(work.batch) / job.hardware.pes + _MACS_OF_A_LAYER for layer in work.layers)
 
 
 def _pieces(job: Job, limit: float) -> Iterator[Job]:
-    """Yield the job in pieces of at most `limit`, or of one layer; one of a whole network stays whole."""
-    if isinstance(job, WholeJob):
-        yield job
-        return
-    piece: list[Op] = []
+    """Yield the job in pieces of at most `limit`, or of one workload."""
+    piece: list[Workload] = []
     room = limit
-    for layer in sorted(job.layers, key=lambda layer: -_weight(layer, job)):
-        if piece and _weight(layer, job) > room:
-            yield replace(job, layers=tuple(piece))
+    for work in sorted(job.works, key=lambda work: -_weight(work, job)):
+        if piece and _weight(work, job) > room:
+            yield replace(job, works=tuple(piece))
             piece, room = [], limit
-        piece.append(layer)
-        room -= _weight(layer, job)
-    yield replace(job, layers=tuple(piece))
+        piece.append(work)
+        room -= _weight(work, job)
+    yield replace(job, works=tuple(piece))
 
 
-def _layers_of(point: Point, found: Mapping[Hashable, Finding]) -> Layers | str:
-    layers = []
-    for layer, lowering in asked_of(point.workload, point.lowering, family_of(point.hardware)):
-        finding = found[_kind(layer, lowering)]
+def _layers_of(point: Point, found: Mapping[Hashable, WorkFinding]) -> WorkFinding:
+    layers: list[LayerResult] = []
+    for work, lowering in _parts(point):
+        finding = found[_kind(work, lowering, point.hardware)]
         if isinstance(finding, str):
-            return f"layer {layer.name}: {finding}"
-        layers.append(replace(finding, name=layer.name))
+            return finding if _overlap(point.hardware) else f"layer {work.layers[0].name}: {finding}"
+        layers += (replace(each, name=layer.name) for layer, each in zip(work.layers, finding, strict=True))
     return tuple(layers)

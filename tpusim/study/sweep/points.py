@@ -27,11 +27,11 @@ from tpusim.study.sweep.axes import BATCH, LAYERS, SIZES, Axis, Shown, Value, la
 from tpusim.study.sweep.reader import MOST_POINTS, Goal, Search, Spec, read
 
 Values = tuple[Value, ...]
-Settings = tuple[tuple[str, Shown], ...]
+PointSettings = tuple[tuple[str, Shown], ...]
 TOGETHER = " (at "
 """Begins the end of a message that says what was set together."""
 
-Field = tuple[str, int]
+AxisField = tuple[str, int]
 """A path or the key of a layer, and the axis that sets it."""
 
 
@@ -40,7 +40,7 @@ class Point:
     """A machine, a workload and a lowering; `settings` are (axis, value) in the order of the axes."""
 
     workload: Workload
-    settings: Settings
+    settings: PointSettings
     hardware: Machine
     lowering: str
 
@@ -85,7 +85,12 @@ class Space:
         Raises:
             InputError: no such machine or layer exists; `where` of its problems is the name of an axis, or None.
         """
-        batch = self._batch_of(values)
+        batch = self._spec.batch
+        if self._batch_axis is not None:
+            try:
+                batch = whole_number(values[self._batch_axis], 1, MOST_IMAGES)
+            except InputError as error:
+                raise InputError(Problem(str(error), self.axes[self._batch_axis].name)) from None
         hardware = self._machines.with_values(values)
         if not all(each.holds(hardware, batch) for each in self._spec.where):
             return ()
@@ -95,14 +100,6 @@ class Space:
         asked = lowering or usual(family_of(hardware))
         return tuple(Point(network, settings, hardware, asked) for network in networks)
 
-    def _batch_of(self, values: Values) -> int:
-        if self._batch_axis is None:
-            return self._spec.batch
-        try:
-            return whole_number(values[self._batch_axis], 1, MOST_IMAGES)
-        except InputError as error:
-            raise InputError(Problem(str(error), self.axes[self._batch_axis].name)) from None
-
 
 class _Machines:
     """Sections that no axis couples are built apart, and each of their settings once."""
@@ -111,7 +108,7 @@ class _Machines:
         self._base, self._axes = base, axes
         self._plain = _attributes(base)
         self._changes: dict[tuple[object, ...], Mapping[str, Any]] = {}
-        sections: dict[str, list[Field]] = defaultdict(list)
+        sections: dict[str, list[AxisField]] = defaultdict(list)
         for index, axis in enumerate(axes):
             for path in axis.paths:
                 if of_machine(path):
@@ -123,25 +120,21 @@ class _Machines:
     def with_values(self, values: Values) -> Machine:
         changes: dict[str, Any] = {}
         for fields in self._sections:
-            changes |= self._changes_by(fields, values)
+            key = (fields, *((type(values[index]), values[index]) for _, index in fields))
+            if key not in self._changes:
+                try:
+                    hardware = self._base.with_overrides({path: values[index] for path, index in fields})
+                except InputError as error:
+                    places = {f"--set {path}={values[index]}": index for path, index in fields}
+                    raise _impossible(error, places, fields, self._axes, values) from None
+                attributes = _attributes(hardware).items()
+                self._changes[key] = {name: value for name, value in attributes if value != self._plain[name]}
+            changes |= self._changes[key]
         # The whole is validated once more, so that a rule across sections holds for points, too.
         if not changes:
             return self._base
         machine: Machine = family_of(self._base).model().model_validate({**self._plain, **changes})
         return machine
-
-    def _changes_by(self, fields: tuple[Field, ...], values: Values) -> Mapping[str, Any]:
-        key = (fields, *((type(values[index]), values[index]) for _, index in fields))
-        if key not in self._changes:
-            try:
-                hardware = self._base.with_overrides({path: values[index] for path, index in fields})
-            except InputError as error:
-                paths = {f"--set {path}={values[index]}": index for path, index in fields}
-                problems = [(each.message, paths.get(str(each.where)), each.where) for each in error.problems]
-                raise _impossible(problems, fields, self._axes, values) from None
-            attributes = _attributes(hardware).items()
-            self._changes[key] = {name: value for name, value in attributes if value != self._plain[name]}
-        return self._changes[key]
 
 
 class _Network:
@@ -158,7 +151,7 @@ class _Network:
             for path in axis.paths
             if path.startswith(SIZES)
         )
-        layers: dict[int, list[Field]] = defaultdict(list)
+        layers: dict[int, list[AxisField]] = defaultdict(list)
         for number, axis in enumerate(axes):
             for path in axis.paths:
                 if path.startswith(LAYERS):
@@ -179,7 +172,11 @@ class _Network:
         for name, axis in self._sizes:
             document = document.override(f"sizes.{name}", values[axis], (self._axes[axis].name, sys.maxsize))
         if sized not in self._known:
-            self._known[sized] = self._workload(document, batch, values)
+            try:
+                self._known[sized] = workload_of(document, batch, "all")
+            except InputError as error:
+                places = {self._axes[axis].name: axis for _, axis in self._sizes}
+                raise _impossible(error, places, self._sizes, self._axes, values) from None
         if not self._layers:
             return self._known[sized].with_ops(self._ops)
         names = names_in(document, batch)
@@ -195,14 +192,6 @@ class _Network:
         layers, own, edges, biases = in_network_order(read, repeat(None, len(read)))
         return replace(self._known[sized], layers=layers, lowerings=own, edges=edges, biases=biases).with_ops(self._ops)
 
-    def _workload(self, document: Document, batch: int, values: Values) -> Workload:
-        try:
-            return workload_of(document, batch, "all")
-        except InputError as error:
-            places = {self._axes[axis].name: axis for _, axis in self._sizes}
-            problems = [(each.message, places.get(str(each.where)), each.where) for each in error.problems]
-            raise _impossible(problems, self._sizes, self._axes, values) from None
-
     def _changed(self, index: int, values: Values, names: Mapping[str, int], wiring: Wiring | None = None) -> Read:
         entry, fields = self._document.data["layers"][index], self._layers.get(index, ())
         given = {field: values[axis] for field, axis in fields}
@@ -210,9 +199,8 @@ class _Network:
         try:
             return read_layers({**entry, **changes}, names, wiring)
         except InputError as error:
-            name, axes = f"layer {show(entry['name'])} of {self._document.data['name']}", dict(fields)
-            problems = [(f"{name}: {each.message}", axes.get(str(each.where)), None) for each in error.problems]
-            raise _impossible(problems, fields, self._axes, values) from None
+            whose = f"layer {show(entry['name'])} of {self._document.data['name']}: "
+            raise _impossible(error, dict(fields), fields, self._axes, values, whose) from None
 
 
 def _attributes(hardware: Machine) -> dict[str, Any]:
@@ -220,20 +208,21 @@ def _attributes(hardware: Machine) -> dict[str, Any]:
 
 
 def _impossible(
-    problems: Sequence[tuple[str, int | None, str | None]], fields: Sequence[Field], axes: Sequence[Axis],
-    values: Values,
+    error: InputError, places: Mapping[str, int], fields: Sequence[AxisField], axes: Sequence[Axis], values: Values,
+    whose: str = "",
 ) -> InputError:  # fmt: skip
-    """Return an error of problems (message, axis at fault, place); where several axes meet, with what they set."""
-
-    def told(message: str, index: int | None, where: str | None) -> Problem:
-        if index is None and where:
-            message = f"{where.rpartition(' ')[2]}: {message}"
-        return Problem(f"{message}{end}", axes[index].name if index is not None else None)
-
+    """Return the error with its problems at the axes that are at fault, by their `places`; where several axes meet,
+    with what they set.
+    """
     involved = dict.fromkeys(index for _, index in fields)
     together = ", ".join(f"{axes[index].name}={shown(values[index])}" for index in involved)
     end = f"{TOGETHER}{together})" if len(involved) > 1 else ""
-    return InputError([told(*each) for each in problems])
+    problems = []
+    for each in error.problems:
+        index = places.get(str(each.where))
+        where = f"{each.where.rpartition(' ')[2]}: " if each.where and index is None and not whose else ""
+        problems.append(Problem(f"{where}{whose}{each.message}{end}", None if index is None else axes[index].name))
+    return InputError(problems)
 
 
 # ---- the sweep: axes over fields of the machine, the batch and the layers, combined, for one or more workloads
@@ -287,6 +276,11 @@ def load_sweep(name_or_path: str | Path) -> Sweep:
         message = f"{size:,} points; a sweep has at most {MOST_POINTS:,}: give fewer values, or write mode: search"
         raise InputError(document.problem("axes", message))
     points = _sound_points(document, spec, space, combinations)
+    notes: list[str] = []
+    for each in spec.workloads:
+        work = workload_of(each, 1)
+        said = (*each.notes, left_out(work.never_timed, work.not_known))
+        notes += (f"{work.name}: {note}" for note in said if note)
     return Sweep(
         name=spec.name,
         axes={axis.name: axis.shown for axis in spec.axes},
@@ -296,14 +290,8 @@ def load_sweep(name_or_path: str | Path) -> Sweep:
         space=space,
         search=spec.search,
         goals=spec.goals,
-        notes=tuple(note for each in spec.workloads for note in _notes(each)),
+        notes=tuple(notes),
     )
-
-
-def _notes(document: Document) -> Iterator[str]:
-    work = workload_of(document, 1)
-    missing = left_out(work.never_timed, work.not_known)
-    yield from (f"{work.name}: {note}" for note in (*document.notes, missing) if note)
 
 
 def _sound_points(document: Document, spec: Spec, space: Space, combinations: int) -> tuple[Point, ...]:

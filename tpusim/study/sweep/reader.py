@@ -5,7 +5,7 @@ Goals are columns of points that can be compared, and which way is better.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -74,20 +74,20 @@ def goals_of(given: object, columns: Sequence[str], least: int, most: int) -> tu
         raise InputError(f"{show(given)} is no list of columns; {example}")
     if not least <= len(pairs) <= most:
         raise InputError(f"{len(pairs)} different columns; give {least} to {most}, {example}")
-    return tuple(_goal(column, direction, columns) for column, direction in pairs.items())
-
-
-def _goal(column: str, direction: object, known: Sequence[str]) -> Goal:
-    if column not in known:
-        hint = did_you_mean(column, known) or ";"
-        raise InputError(f"no column {show(column)}{hint} columns: {', '.join(known)}")
-    if direction is None:
-        direction = _WORDS.get(COLUMNS[column].better) if column in COLUMNS else None
-        if direction is None:
+    goals: list[Goal] = []
+    for column, direction in pairs.items():
+        if column not in columns:
+            hint = did_you_mean(column, columns) or ";"
+            raise InputError(f"no column {show(column)}{hint} columns: {', '.join(columns)}")
+        wanted = direction
+        if wanted is None:
+            wanted = _WORDS.get(COLUMNS[column].better) if column in COLUMNS else None
+        if wanted is None:
             raise InputError(f"{column} is not better one way for everybody; write {{{column}: minimize}} or maximize")
-    if direction not in (MINIMIZE, MAXIMIZE):
-        raise InputError(f"{column}: {show(direction)} is not allowed; write {MINIMIZE} or {MAXIMIZE}")
-    return Goal(column, direction == MINIMIZE)
+        if wanted not in (MINIMIZE, MAXIMIZE):
+            raise InputError(f"{column}: {show(wanted)} is not allowed; write {MINIMIZE} or {MAXIMIZE}")
+        goals.append(Goal(column, wanted == MINIMIZE))
+    return tuple(goals)
 
 
 # ---- the file
@@ -209,33 +209,22 @@ def _axes(given: object, info: ValidationInfo) -> tuple[Axis, ...]:
 
     def parsed(item: tuple[str, object]) -> Axis:
         axis = Axis.parse(*item, _family(info))
-        # Only where all workloads are sound can their layers be looked for.
-        _check_owners(axis, info.data.get("workloads", ()), owners)
+        # Only where all workloads are sound can their layers and sizes be looked for.
+        for path in axis.paths:
+            places: list[_Place] = [] if path.startswith(LAYERS) else [(path,)]
+            for document in info.data.get("workloads", ()):
+                if path.startswith(SIZES):
+                    check_size(document, path)
+                for index in layers_of(document, path) if path.startswith(LAYERS) else ():
+                    entry, field = document.data["layers"][index], path.rpartition(".")[2]
+                    places.append((field, entry["name"], document.data["name"]))
+            for place in places:
+                if (other := owners.setdefault(place, axis.name)) != axis.name:
+                    what = " of ".join(map(str, place))
+                    raise InputError(f"the axis {show(other)} sets {what} already; name it in one of the two")
         return axis
 
     return _each(parsed, ((item[0], item) for item in given.items()))
-
-
-def _check_owners(axis: Axis, workloads: Sequence[Document], owners: dict[_Place, str]) -> None:
-    """Raise InputError when another axis sets one of its fields, or a workload does not have its layers or sizes."""
-    for path in axis.paths:
-        if path.startswith(SIZES):
-            for document in workloads:
-                check_size(document, path)
-        for place in _fields_set(path, workloads):
-            if (other := owners.setdefault(place, axis.name)) != axis.name:
-                what = " of ".join(map(str, place))
-                raise InputError(f"the axis {show(other)} sets {what} already; name it in one of the two")
-
-
-def _fields_set(path: str, workloads: Sequence[Document]) -> Iterator[_Place]:
-    if not path.startswith(LAYERS):
-        yield (path,)
-        return
-    for document in workloads:
-        layers = document.data["layers"]
-        for index in layers_of(document, path):
-            yield path.rpartition(".")[2], layers[index]["name"], document.data["name"]
 
 
 def _combine(combine: str, info: ValidationInfo) -> str:
@@ -266,14 +255,6 @@ def _search(given: object, info: ValidationInfo) -> Search | None:
     return _SEARCH_FORM.build({"objectives": None, **given}, {"columns": _columns(info)})
 
 
-def _objectives(given: object, info: ValidationInfo) -> tuple[Goal, ...]:
-    return goals_of(given, _raw(info, "columns"), 1, 3)
-
-
-def _front(given: object, info: ValidationInfo) -> tuple[Goal, ...]:
-    return goals_of(given, _columns(info), 2, 3)
-
-
 def _columns(info: ValidationInfo) -> Sequence[str]:
     """Return the columns that a goal may name: the machine's, and the axes of numbers."""
     # All axes where some are not sound.
@@ -285,7 +266,9 @@ def _columns(info: ValidationInfo) -> Sequence[str]:
 class Search:
     """What a search looks for: `budget` different points, `at_once` asked for together, from `seed`."""
 
-    objectives: Annotated[tuple[Goal, ...], PlainValidator(_objectives)]
+    objectives: Annotated[
+        tuple[Goal, ...], PlainValidator(lambda given, info: goals_of(given, _raw(info, "columns"), 1, 3))
+    ]
     budget: Annotated[int, whole(MOST_POINTS), written("60, the points to simulate at most")]
     seed: Annotated[int, whole(2**32 - 1, least=0)] = 0
     at_once: Annotated[int, whole(_MOST_AT_ONCE)] = 8
@@ -305,7 +288,7 @@ class Spec:
     where: Annotated[tuple[Constraint, ...], PlainValidator(_where)] = ()
     mode: Annotated[Literal["grid", "search"], Choice(), AfterValidator(_mode)] = "grid"
     search: Annotated[Search | None, PlainValidator(_search)] = None
-    pareto: Annotated[tuple[Goal, ...], PlainValidator(_front)] = ()
+    pareto: Annotated[tuple[Goal, ...], PlainValidator(lambda given, info: goals_of(given, _columns(info), 2, 3))] = ()
     ops: Annotated[str | None, PlainValidator(_ops)] = None
 
     @property

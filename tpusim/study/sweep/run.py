@@ -10,7 +10,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -19,10 +18,9 @@ from numpy.typing import NDArray
 
 from tpusim.base.errors import InputError
 from tpusim.base.imports import need
-from tpusim.study.sweep.axes import Axis
 from tpusim.study.sweep.jobs import Assembly, Executor, weight
 from tpusim.study.sweep.points import Point, Space, Sweep, Values
-from tpusim.study.sweep.reader import Goal, Search, costs
+from tpusim.study.sweep.reader import MAXIMIZE, MINIMIZE, Goal, Search, costs
 from tpusim.study.sweep.store import Store, key_of
 
 Progress = Callable[[int, str, float], None]
@@ -30,7 +28,7 @@ Progress = Callable[[int, str, float], None]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SweepOutcome:
     """The keys of a sweep's points in order, and how many were there already, were computed, or failed.
 
     `short` says why there are fewer than a search asked for.
@@ -50,7 +48,7 @@ def keyed(sweep: Sweep) -> tuple[tuple[Point, str], ...]:
 
 def run_sweep(
     points: Sequence[tuple[Point, str]], store: Store, executor: Executor, fresh: bool, progress: Progress
-) -> Outcome:
+) -> SweepOutcome:
     """Simulate timing alone. A point that fails is stored with its error and does not stop the rest.
 
     Raises:
@@ -72,7 +70,7 @@ def run_sweep(
                 store.save(key, point, finding)
             behind += weight(job)
             progress(done, name, behind / everything)
-    return Outcome(tuple(points), len({key for _, key in points}) - len(wanted), done - failed, failed)
+    return SweepOutcome(tuple(points), len({key for _, key in points}) - len(wanted), done - failed, failed)
 
 
 def missing(points: Sequence[tuple[Point, str]], store: Store, fresh: bool) -> dict[str, Point]:
@@ -99,11 +97,11 @@ def rows_of(sweep: Sweep, store: Store, points: Sequence[tuple[Point, str]]) -> 
 # ---- the Pareto front: the points that no other point beats in everything
 
 Row = Mapping[str, Any]
-Floats = NDArray[np.float64]
+Costs = NDArray[np.float64]
 _MOST_GOALS = 3
 
 
-def on_front(costs: Floats) -> NDArray[np.bool_]:
+def on_front(costs: Costs) -> NDArray[np.bool_]:
     """Return which of `costs` (points x 1 to 3 goals, less is better) are on the front.
 
     A point is beaten by another that is nowhere worse and somewhere better; so equal points are on the front
@@ -117,7 +115,7 @@ def on_front(costs: Floats) -> NDArray[np.bool_]:
     return found
 
 
-def _unbeaten(costs: Floats) -> list[bool]:
+def _unbeaten(costs: Costs) -> list[bool]:
     """Return which of distinct points in lexicographic order no other beats.
 
     Those before are no worse in the first goal, so a point is beaten if one before it is no worse in the other two.
@@ -173,10 +171,10 @@ def need_optuna() -> None:
     need("mode: search", "Optuna", "optuna")
 
 
-def run_search(sweep: Sweep, store: Store, executor: Executor, fresh: bool, progress: Progress) -> Outcome:
+def run_search(sweep: Sweep, store: Store, executor: Executor, fresh: bool, progress: Progress) -> SweepOutcome:
     """Simulate `budget` different points, or as many as are found, in the order in which they were asked for.
 
-    Where they are fewer, `Outcome.short` says why.
+    Where they are fewer, `SweepOutcome.short` says why.
 
     The points are a matter of the sweep and its seed alone, not of the executor: always `at_once` are asked for, and
     told in that order. Those in the store already are not simulated again.
@@ -187,40 +185,57 @@ def run_search(sweep: Sweep, store: Store, executor: Executor, fresh: bool, prog
     if sweep.search is None:
         raise InputError(f"{sweep.name} is no search; add mode: search and search: to the file")
     need_optuna()
+    walk, before, reused, computed, failed = _Walk(sweep.search, sweep.space), 0, 0, 0, 0
+    budget, goals = sweep.search.budget, sweep.search.objectives
 
-    def told(before: int, budget: int, done: int, name: str, share: float) -> None:
+    def told(done: int, name: str, share: float) -> None:
         progress(before + done, name, (before + done) / budget)
 
-    walk, reused, computed, failed = _Walk(sweep.search, sweep.space), 0, 0, 0
     while batch := walk.ask():
-        progress_here = partial(told, len(walk.tried) - len(batch), sweep.search.budget)
-        part = run_sweep([keyed for _, keyed in batch], store, executor, fresh, progress_here)
+        points = [keyed for _, keyed in batch]
+        part = run_sweep(points, store, executor, fresh, told)
         reused, computed, failed = reused + part.reused, computed + part.computed, failed + part.failed
-        rows = rows_of(sweep, store, [keyed for _, keyed in batch])
-        for (trial, (_, key)), row in zip(batch, rows, strict=True):
-            walk.tell(
-                trial, key, None if row["error"] else [float(row[goal.column]) for goal in sweep.search.objectives]
-            )
-    return Outcome(tuple(walk.tried.values()), reused, computed, failed, walk.short)
+        for (trial, (_, key)), row in zip(batch, rows_of(sweep, store, points), strict=True):
+            walk.tell(trial, key, None if row["error"] else [float(row[goal.column]) for goal in goals])
+        before = len(walk.tried)
+    return SweepOutcome(tuple(walk.tried.values()), reused, computed, failed, walk.short)
 
 
 class _Walk:
     """An Optuna study over the indices of the axes' values."""
 
     def __init__(self, search: Search, space: Space) -> None:
+        import optuna
+
+        # It logs every trial, and warns that constant_liar, which spreads points asked for together, may yet change.
+        logging.getLogger("optuna").setLevel(logging.ERROR)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            sampler = optuna.samplers.TPESampler(seed=search.seed, constant_liar=True)
+        directions: list[Any] = [MINIMIZE if goal.minimize else MAXIMIZE for goal in search.objectives]
+        ordered, unordered = optuna.distributions.IntDistribution, optuna.distributions.CategoricalDistribution
         self.tried: dict[str, Keyed] = {}
         self.short = ""
         self._search, self._space = search, space
         self._drawn = space.drawn(search.seed)
         self._values: dict[str, list[float] | None] = {}
-        self._study = _study(search)
-        self._distributions = {axis.name: _distribution(axis) for axis in space.axes}
+        self._failed = optuna.trial.TrialState.FAIL
+        self._study = optuna.create_study(sampler=sampler, directions=directions)
+        # Of indices: with an order where neighbours are alike, as numbers are.
+        self._distributions: dict[str, Any] = {
+            axis.name: ordered(0, len(axis.values) - 1) if axis.ordered else unordered(range(len(axis.values)))
+            for axis in space.axes
+        }
 
     def ask(self) -> list[tuple[Trial, Keyed]]:
         """Return the next points, each new; none when the budget is spent or no new point was found."""
         wanted = min(self._search.at_once, self._search.budget - len(self.tried))
         found: list[tuple[Trial, Keyed]] = []
-        while len(found) < wanted and (new := self._next_new()):
+        while len(found) < wanted:
+            proposals = (self._next_proposal() for _ in range(_MOST_PROPOSED))
+            new = next(filter(None, proposals), None) or (self._next_proposal() if self._enqueue_random() else None)
+            if new is None:
+                break
             found.append(new)
             self.tried[new[1][1]] = new[1]
         return found
@@ -229,14 +244,6 @@ class _Walk:
         """Tell the sampler the `values` of the objectives, or None for a point that failed."""
         self._values[key] = values
         self._tell(trial, values)
-
-    def _next_new(self) -> tuple[Trial, Keyed] | None:
-        for _ in range(_MOST_PROPOSED):
-            if found := self._next_proposal():
-                return found
-        if self._enqueue_random():
-            return self._next_proposal()
-        return None
 
     def _next_proposal(self) -> tuple[Trial, Keyed] | None:
         """A proposal that is a new point; any other is told at once, so that the sampler goes on."""
@@ -277,30 +284,4 @@ class _Walk:
         return (points[0], key_of(points[0])) if points else f"do not satisfy {self._space.conditions}"
 
     def _tell(self, trial: Trial, values: list[float] | None) -> None:
-        from optuna.trial import TrialState
-
-        if values is None:
-            self._study.tell(trial, state=TrialState.FAIL)
-        else:
-            self._study.tell(trial, values)
-
-
-def _study(search: Search) -> Any:
-    import optuna
-    from optuna.study import StudyDirection
-
-    # It logs every trial, and warns that constant_liar, which spreads points asked for together, may yet change.
-    logging.getLogger("optuna").setLevel(logging.ERROR)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        sampler = optuna.samplers.TPESampler(seed=search.seed, constant_liar=True)
-    directions = [StudyDirection.MINIMIZE if goal.minimize else StudyDirection.MAXIMIZE for goal in search.objectives]
-    return optuna.create_study(sampler=sampler, directions=directions)
-
-
-def _distribution(axis: Axis) -> Any:
-    """Return a distribution over indices: with an order where neighbours are alike, as numbers are."""
-    from optuna.distributions import CategoricalDistribution, IntDistribution
-
-    count = len(axis.values)
-    return IntDistribution(0, count - 1) if axis.ordered else CategoricalDistribution(range(count))
+        self._study.tell(trial, values, self._failed if values is None else None)

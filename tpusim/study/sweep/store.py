@@ -187,25 +187,34 @@ class Store:
         """
         return self._rows(keys, count, "layers", ("position", "name", "op", COLUMN, *FIGURES), "place, position")
 
-    def files(self, digest: str) -> dict[str, str]:
-        """Return names and stamps of the files last written, if that was from inputs of this digest.
+    def kept_files(self, inputs: object, written: Iterable[str]) -> list[str]:
+        """The names of files beside the store, which are `written` only where what they depend on is not as it was, or
+        a file is not.
 
-        Those from other inputs are forgotten: who asks is about to write others in their place.
+        The text of `inputs` holds whatever they depend on. Files from other inputs are forgotten first.
         """
+        digest = sha256(repr(inputs).encode()).hexdigest()
         with self._failures_told("read"):
             query = "SELECT name, stamp FROM files WHERE digest = ? AND typeof(name) = 'text'"
             found = self._connection.execute(query, (digest,)).fetchall()
             if not found and self._number("SELECT count(*) FROM files"):
                 with self._connection:
                     self._connection.execute("DELETE FROM files")
-            return {name: stamp.rpartition(" ")[0] for name, stamp in found if isinstance(stamp, str)}
-
-    def remember_files(self, digest: str, stamps: Mapping[str, str]) -> None:
-        """Keep what was written beside the store; nothing else counts any more."""
-        rows = [(name, digest, f"{stamp} {_contents(self._path.with_name(name))}") for name, stamp in stamps.items()]
+            before = {name: stamp.rpartition(" ")[0] for name, stamp in found if isinstance(stamp, str)}
+        if before and all(stamp and stamp == self._stamp(name) for name, stamp in before.items()):
+            return [*before]
+        names = [*written]
+        rows = [(name, digest, f"{self._stamp(name)} {_contents(self._path.with_name(name))}") for name in names]
         with self._failures_told("written"), self._connection:
             self._connection.execute("DELETE FROM files")
             self._connection.executemany("INSERT INTO files VALUES (?, ?, ?)", rows)
+        return names
+
+    def _stamp(self, name: str) -> str:
+        """Size and time of a file beside the store; empty where it is not there."""
+        file = self._path.parent / name
+        status = file.stat() if file.exists() else None
+        return f"{status.st_size} {status.st_mtime_ns}" if status else ""
 
     def _rows(
         self, keys: Iterable[str], count: int, kind: str, columns: Sequence[str], order: str

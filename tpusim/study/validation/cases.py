@@ -94,6 +94,11 @@ def rows(name: str) -> Iterator[Row]:
     yield from csv.DictReader(text.splitlines())
 
 
+def numbers(row: Row, columns: str) -> Iterator[int]:
+    """The whole numbers in some columns of a row, "batch H W"."""
+    return (int(row[column]) for column in columns.split())
+
+
 def sizes(bounds: str) -> tuple[int, ...]:
     """The numbers of "3x3x16x1"."""
     return tuple(int(size) for size in bounds.split("x"))

@@ -6,15 +6,13 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from math import ceil
-from os import cpu_count
 from statistics import fmean, median
-from typing import TypeVar
 
 from tpusim.base.errors import CapacityError
 from tpusim.flow.lowerings import check_known, prepared
 from tpusim.machines.family import Machine, family_of, load_hardware
 from tpusim.network.ops.op import Op
-from tpusim.study.processes import Processes
+from tpusim.study.processes import InputProgress, on_all_processors
 from tpusim.study.validation.cases import WORDS, Case, NumberSet
 
 AGREEING = 0.05
@@ -163,8 +161,6 @@ def together(parts: Sequence[Comparison]) -> Comparison:
 
 # ---- simulation
 
-Progress = Callable[[int, str], None]
-
 
 @dataclass(frozen=True)
 class Simulation:
@@ -178,10 +174,7 @@ class Simulation:
     hardware: Machine
     lowering: str
     imposed: bool
-    shape: Hashable = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", self.layer.shape_key)
+    shape: Hashable
 
     @property
     def roofline(self) -> float:
@@ -192,7 +185,7 @@ class Simulation:
         return max(layer.macs(batch) / machine.pes, moved)
 
 
-Cycles = Mapping[Simulation, int | None]
+SimulatedCycles = Mapping[Simulation, int | None]
 """What simulations took; None where the machine cannot take a block that is imposed on it."""
 
 
@@ -223,7 +216,7 @@ class Validation:
         wanted = (work.ours + work.theirs for of_set in self._work for work in of_set)
         self.simulations = list(dict.fromkeys(simulation for some in wanted for simulation in some))
 
-    def comparisons(self, cycles: Cycles) -> list[Comparison]:
+    def comparisons(self, cycles: SimulatedCycles) -> list[Comparison]:
         """Each set with what its simulations took."""
         return [
             Comparison(each, tuple(_row(work, each.unit, cycles) for work in of_set))
@@ -236,12 +229,14 @@ def _work(case: Case, numbers: NumberSet, changes: Sequence[str], machine: Calla
         hardware = machine(numbers.hardware, *numbers.changes, *case.changes, *changes, *more)
         how = [family_of(hardware).meant(layer, numbers.lowering) for layer in case.layers]
         asked = zip(case.layers, how, strict=True)
-        return tuple(Simulation(layer, case.batch, hardware, name, bool(more)) for layer, name in asked)
+        return tuple(
+            Simulation(layer, case.batch, hardware, name, bool(more), layer.shape_key) for layer, name in asked
+        )
 
     return CaseWork(case, on(()), on(case.their_block) if case.their_block else ())
 
 
-def _row(work: CaseWork, unit: str, cycles: Cycles) -> ComparedCase:
+def _row(work: CaseWork, unit: str, cycles: SimulatedCycles) -> ComparedCase:
     """A case with what its simulations took, in the unit of its set."""
     case, machine = work.case, work.ours[0].hardware
     ideal = 100 * sum(layer.macs(case.batch) for layer in case.layers) / machine.pes
@@ -263,7 +258,7 @@ def _row(work: CaseWork, unit: str, cycles: Cycles) -> ComparedCase:
     )
 
 
-def compare(plan: Validation, progress: Progress) -> list[Comparison]:
+def compare(plan: Validation, progress: InputProgress) -> list[Comparison]:
     """Run what is planned, on all processors; `progress` is told how many simulations are done, and the last of them.
 
     Raises:
@@ -283,19 +278,3 @@ def taken(simulation: Simulation) -> int | None:
             raise
         return None
     return cycles
-
-
-Given = TypeVar("Given")
-Found = TypeVar("Found")
-
-
-def on_all_processors(
-    function: Callable[[Given], Found], inputs: Sequence[Given], name: Callable[[Given], str], progress: Progress
-) -> dict[Given, Found]:
-    """What a function makes of each input; `progress` is told how many are done, and the name of the last of them."""
-    found = {}
-    with Processes(function, cpu_count() or 1) as processes:
-        for done, (given, outcome) in enumerate(processes.outcomes(inputs), 1):
-            found[given] = outcome
-            progress(done, name(given))
-    return found

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from tpusim.network.ops.array_op import Conv2d, ConvTranspose2d
 from tpusim.network.ops.op import Op
-from tpusim.study.validation.cases import Case, Row, rows, sizes
+from tpusim.study.validation.cases import Case, Row, numbers, rows, sizes
 
 USUAL_BATCH = 8
 FIRST_CHANNELS = 4
@@ -69,7 +69,7 @@ class Shape(NamedTuple):
 def of_network(network: str) -> tuple[Case, ...]:
     """Estimates of the layers of a network, or of the sweep `micro`, without first layers."""
     chosen = (row for row in rows("xla_tpu_v2_conv") if row["network"] == network)
-    pairs = ((_older_shape(row), row["estimated_cycles_conv"]) for row in chosen)
+    pairs = ((_shape(row, _OLDER), row["estimated_cycles_conv"]) for row in chosen)
     return tuple(_case(shape, cycles) for shape, cycles in pairs if shape.channels > FIRST_CHANNELS)
 
 
@@ -80,7 +80,8 @@ def estimated(name: str) -> tuple[Case, ...]:
 
 def scheduled(name: str) -> tuple[Case, ...]:
     """What the emitted code takes with HBM, for one of the classes `SCHEDULED`."""
-    chosen = ((shape, row) for shape, row in _code().items() if _scheduled_class(shape) == name)
+    kinds = ((shape, "first" if shape.channels <= FIRST_CHANNELS else _kernel_class(shape)) for shape in _code())
+    chosen = ((shape, _code()[shape]) for shape, kind in kinds if f"scheduled_{kind}" == name)
     cases = ((shape, _case(shape, row["scheduled_with_hbm"], row["estimated_cycles"])) for shape, row in chosen)
     return tuple(replace(case, changes=RELAID) if relaid(shape) else case for shape, case in cases)
 
@@ -125,7 +126,7 @@ def _case(shape: Shape, theirs: str, price: str | None = None) -> Case:
 @cache
 def _single() -> dict[Shape, str]:
     """Estimates that belong to no network, each shape once: first layers of the older table, and what is new."""
-    older = {_older_shape(row): row["estimated_cycles_conv"] for row in rows("xla_tpu_v2_conv")}
+    older = {_shape(row, _OLDER): row["estimated_cycles_conv"] for row in rows("xla_tpu_v2_conv")}
     newer = {shape: row["estimated_cycles_main"] for shape, row in _further().items()}
     return {
         shape: cycles
@@ -146,15 +147,13 @@ def _code() -> dict[Shape, Row]:
     return {_shape(row): row for row in rows("xla_tpu_v2_scheduled")}
 
 
-def _older_shape(row: Row) -> Shape:
-    keys = ("batch", "in_height", "in_width", "in_channels", "out_channels", "kernel", "stride", "padding")
-    batch, height, width, channels, out, kernel, stride, padding = (int(row[key]) for key in keys)
-    return Shape(batch, height, width, channels, out, (kernel, kernel), stride, (padding, padding))
+_OLDER = "batch in_height in_width in_channels out_channels kernel kernel stride padding padding"
+_NEWER = "batch H W ci co kh kw s ph pw"
+"""Columns of the tables, in the order of a shape."""
 
 
-def _shape(row: Row) -> Shape:
-    keys = ("batch", "H", "W", "ci", "co", "kh", "kw", "s", "ph", "pw")
-    batch, height, width, channels, out, high, wide, stride, down, across = (int(row[key]) for key in keys)
+def _shape(row: Row, columns: str = _NEWER) -> Shape:
+    batch, height, width, channels, out, high, wide, stride, down, across = numbers(row, columns)
     return Shape(batch, height, width, channels, out, (high, wide), stride, (down, across))
 
 
@@ -168,10 +167,6 @@ def _estimated_class(shape: Shape) -> str:
     if size == "3x3" and shape.channels < THIN_CHANNELS:
         return "thin"
     return "large_kernels" if size == "large" else size
-
-
-def _scheduled_class(shape: Shape) -> str:
-    return f"scheduled_{'first' if shape.channels <= FIRST_CHANNELS else _kernel_class(shape)}"
 
 
 def _kernel_class(shape: Shape) -> str:
@@ -195,21 +190,16 @@ LOWERINGS = {"depthwise": "vector", "transposed": "zero_insertion"}
 def variants(name: str) -> tuple[Case, ...]:
     """Estimates of one of the classes `VARIANTS`; copies into another layout are operations of their own."""
     chosen = (row for row in rows("xla_tpu_v2_variants") if row["set"] == name)
-    return tuple(_variant(row) for row in chosen)
+    priced = ((_variant(row), int(row["batch"]), float(row["estimated_cycles_main"])) for row in chosen)
+    return tuple(Case(layer.name, (layer,), batch, cycles, estimated=cycles) for layer, batch, cycles in priced)
 
 
-def _variant(row: Row) -> Case:
-    layer, batch, cycles = _op(row), int(row["batch"]), float(row["estimated_cycles_main"])
-    return Case(layer.name, (layer,), batch, cycles, estimated=cycles)
-
-
-def _op(row: Row) -> Op:
-    height, width, channels, out, groups = (int(row[key]) for key in ("H", "W", "ci", "co", "g"))
-    kernel, stride, dilation, apart = (int(row["kh"]), int(row["kw"])), int(row["s"]), int(row["dil"]), int(row["lhs"])
+def _variant(row: Row) -> Op:
+    shape, (groups, dilation, apart) = _shape(row), numbers(row, "g dil lhs")
+    _, height, width, channels, out, kernel, stride, before = shape
     name = f"{height}x{width}x{channels}>{out} {kernel[0]}x{kernel[1]}/{stride}"
     name += f" g{groups}" * (groups > 1) + f" d{dilation}" * (dilation > 1) + f" zeros {apart}" * (apart > 1)
-    name += f" batch {row['batch']}" if int(row["batch"]) != USUAL_BATCH else ""
-    before = int(row["ph"]), int(row["pw"])
+    name += f" batch {shape.batch}" if shape.batch != USUAL_BATCH else ""
     if apart == 1:
         pairs = kernel, (stride, stride), before, (dilation, dilation)
         return Conv2d(name, channels, height, width, out, *pairs, groups)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, reduce
 from itertools import product
 from typing import NamedTuple
 from zlib import crc32
@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from tpusim.memory.dram.device import Device, load_device
 from tpusim.memory.dram.one_pass import OnePass
+from tpusim.study.processes import InputProgress, on_all_processors
 from tpusim.study.validation.cases import NumberSet, Row, rows
-from tpusim.study.validation.comparison import ComparedCase, Comparison, Progress, on_all_processors
+from tpusim.study.validation.comparison import ComparedCase, Comparison
 
 BANDWIDTH, FINISH = "GB/s", "ns"
 
@@ -28,7 +29,7 @@ GROUPS = {"1_stride": "strides", "2_run": "runs of consecutive bytes", "3_mixed"
 _UNLIMITED = 10**6
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RequestStream:
     """A row of the tables: what is played on which device, and what DRAMsim3 says of it.
 
@@ -39,7 +40,7 @@ class RequestStream:
     group: str
     device: str
     changes: tuple[str, ...]
-    row: tuple[tuple[str, str], ...]
+    row: Row
     bandwidth: float
     finish: float | None
 
@@ -55,10 +56,26 @@ class Played(NamedTuple):
 @cache
 def streams() -> tuple[RequestStream, ...]:
     """Every row of both tables."""
-    return (
-        *map(_newer, rows("dramsim3_hbm2_more")),
-        *(_older(at, row) for at, row in enumerate(rows("dramsim3_hbm2"))),
-    )
+    found: list[RequestStream] = []
+    for row in rows("dramsim3_hbm2_more"):
+        device, _, slower = row["device"].partition("_ccdl")
+        name = f"{row['case']} {row['device']} {row['mapping']} {row['pattern']} {row['params'].replace(';', ' ')}"
+        more = [f"timing.tCCD_L={slower}"] if slower else []
+        more += ["page=closed"] if row["page_policy"] == "CLOSE_PAGE" else []
+        found.append(_stream(row, name, row["group"][2:], device, float(row["last_completion_ns"]), more))
+    for at, row in enumerate(rows("dramsim3_hbm2")):
+        name = f"{at} {row['device']} {row['pattern']} {row['stride_bytes']} reads {row['read_fraction']}"
+        found.append(_stream(row, name, "older", row["device"].rpartition("_")[0], None))
+    return tuple(found)
+
+
+def _stream(
+    row: Row, name: str, group: str, device: str, finish: float | None, more: Sequence[str] = ()
+) -> RequestStream:
+    few = int(row["max_outstanding"]) < _UNLIMITED
+    asked = [f"requests.outstanding={row['max_outstanding']}"] if few else []
+    changes = (f"mapping={row['address_mapping']}", f"requests.lookahead={row['lookahead']}", *asked, *more)
+    return RequestStream(name, group, f"hbm2_{device}", changes, row, float(row["bandwidth_GBps"]), finish)
 
 
 @cache
@@ -70,13 +87,13 @@ def memory_sets() -> dict[str, NumberSet]:
     return {each.name: each for each in made}
 
 
-def compare_memory(sets: Sequence[NumberSet], changes: Sequence[str], progress: Progress) -> list[Comparison]:
+def compare_memory(sets: Sequence[NumberSet], changes: Sequence[str], progress: InputProgress) -> list[Comparison]:
     """Play what the sets need, each stream once, on all processors; `changes` are overrides of every device.
 
     Raises:
         InputError: a change that makes no device.
     """
-    work = [(stream, tuple(changes)) for stream in _wanted(sets)]
+    work = [(stream, tuple(changes)) for stream in wanted_streams(sets)]
     for each in work:
         _device(*each)
     played = on_all_processors(play, work, lambda each: each[0].name, progress)
@@ -84,12 +101,8 @@ def compare_memory(sets: Sequence[NumberSet], changes: Sequence[str], progress: 
     return [Comparison(each, tuple(_compared(each, stream, found[stream]) for stream in of_set(each))) for each in sets]
 
 
-def played(sets: Sequence[NumberSet]) -> int:
-    """How many streams are played for some sets."""
-    return len(_wanted(sets))
-
-
-def _wanted(sets: Sequence[NumberSet]) -> list[RequestStream]:
+def wanted_streams(sets: Sequence[NumberSet]) -> list[RequestStream]:
+    """The streams that are played for some sets, each once."""
     return list(dict.fromkeys(stream for each in sets for stream in of_set(each)))
 
 
@@ -101,63 +114,33 @@ def of_set(numbers: NumberSet) -> list[RequestStream]:
 
 def play(work: tuple[RequestStream, tuple[str, ...]]) -> Played:
     """Play a stream on its device, further overrides applied."""
-    device, row = _device(*work), dict(work[0].row)
-    moved, finish = (_play_older if work[0].group == "older" else _play_newer)(device, row)
-    return Played(moved / finish, finish, device.peak_bytes_per_s / 1e9)
+    device, row = _device(*work), work[0].row
+    if work[0].group == "older":
+        count, rate = int(row["requests_64B"]), float(row["offered_rate"])
+        share, stride = float(row["read_fraction"]), int(row["stride_bytes"])
+        addresses, write = shared_out(row["pattern"], stride, share, count, device.capacity_bytes // 2)
+        each = device.cycles("tBURST") / device.channels
+        times = np.floor(np.arange(count) * each / rate).astype(np.int64) if rate else None
+        served = OnePass(device).serve(addresses, write, times=times)
+        # A write ends there when it is acknowledged, in the cycle after it is accepted.
+        last, start = np.where(write, served.accepted + 1, served.done).max(), 0
+    else:
+        row_bytes = device.organisation.columns * device.organisation.burst_bytes * device.channels
+        given = {**parameters(row["params"]), "row": str(row_bytes)}
+        addresses, write = requests(row["pattern"], given, int(row["bursts"]), row["rw"])
+        start, due = 0, None
+        if row["group"] == "4_cold":
+            # The device has been fresh, and its refresh clock has run, since before time 0.
+            start, due = round(float(row["start_since_refresh_due_ns"]) * device.clock_hz / 1e9), 0
+        memory = OnePass(device, due)
+        last, counts = memory.serve(addresses, write, start).done.max(), memory.counts()
+        count = int((counts.reads + counts.writes).sum())
+    finish = device.ns(int(last) - start)
+    return Played(count * BURST / finish, finish, device.peak_bytes_per_s / 1e9)
 
 
 def _device(stream: RequestStream, changes: Sequence[str]) -> Device:
     return load_device(stream.device, [*stream.changes, *changes])
-
-
-def _play_newer(device: Device, row: Row) -> tuple[int, float]:
-    """Bytes moved, and ns."""
-    row_bytes = device.organisation.columns * device.organisation.burst_bytes * device.channels
-    given = {**parameters(row["params"]), "row": str(row_bytes)}
-    addresses, write = requests(row["pattern"], given, int(row["bursts"]), row["rw"])
-    start, due = 0, None
-    if row["group"] == "4_cold":
-        # The device has been fresh, and its refresh clock has run, since before time 0.
-        start, due = round(float(row["start_since_refresh_due_ns"]) * device.clock_hz / 1e9), 0
-    memory = OnePass(device, due)
-    finish = device.ns(int(memory.serve(addresses, write, start).done.max()) - start)
-    counts = memory.counts()
-    return int((counts.reads + counts.writes).sum()) * BURST, finish
-
-
-def _play_older(device: Device, row: Row) -> tuple[int, float]:
-    """Bytes moved, and ns. A write ends there when it is acknowledged, in the cycle after it is accepted."""
-    count, rate = int(row["requests_64B"]), float(row["offered_rate"])
-    share, stride = float(row["read_fraction"]), int(row["stride_bytes"])
-    addresses, write = shared_out(row["pattern"], stride, share, count, device.capacity_bytes // 2)
-    each = device.cycles("tBURST") / device.channels
-    times = np.floor(np.arange(count) * each / rate).astype(np.int64) if rate else None
-    served = OnePass(device).serve(addresses, write, times=times)
-    return count * BURST, device.ns(int(np.where(write, served.accepted + 1, served.done).max()))
-
-
-def _newer(row: Row) -> RequestStream:
-    device, _, slower = row["device"].partition("_ccdl")
-    changes = _changes(row, f"timing.tCCD_L={slower}" if slower else "",
-                       "page=closed" if row["page_policy"] == "CLOSE_PAGE" else "")  # fmt: skip
-    name = f"{row['case']} {row['device']} {row['mapping']} {row['pattern']} {row['params'].replace(';', ' ')}"
-    return RequestStream(name, row["group"][2:], f"hbm2_{device}", changes, tuple(row.items()),
-                  float(row["bandwidth_GBps"]), float(row["last_completion_ns"]))  # fmt: skip
-
-
-def _older(at: int, row: Row) -> RequestStream:
-    name = f"{at} {row['device']} {row['pattern']} {row['stride_bytes']} reads {row['read_fraction']}"
-    device = row["device"].rpartition("_")[0]
-    return RequestStream(
-        name, "older", f"hbm2_{device}", _changes(row), tuple(row.items()), float(row["bandwidth_GBps"]), None
-    )
-
-
-def _changes(row: Row, *more: str) -> tuple[str, ...]:
-    few = int(row["max_outstanding"]) < _UNLIMITED
-    given = (f"mapping={row['address_mapping']}", f"requests.lookahead={row['lookahead']}",
-             f"requests.outstanding={row['max_outstanding']}" if few else "", *more)  # fmt: skip
-    return tuple(change for change in given if change)
 
 
 def _set(name: str, kind: str, about: str, unit: str) -> NumberSet:
@@ -220,10 +203,6 @@ def _strided(given: Parameters, bursts: int) -> Addresses:
     return np.arange(int(given["elements"]), dtype=np.int64) * int(given["stride"]) // BURST * BURST
 
 
-def _cold(given: Parameters, bursts: int) -> Addresses:
-    return np.arange(int(given["bursts"]), dtype=np.int64) * BURST
-
-
 def _runs(given: Parameters, bursts: int) -> Addresses:
     """Runs of consecutive bytes that begin at random, or a jump apart; unaligned ones within a burst."""
     count, size, aligned = int(given["runs"]), int(given["run"]), given["aligned"] == "1"
@@ -259,9 +238,12 @@ def _in_turn(given: Parameters, bursts: int) -> tuple[Addresses, NDArray[np.bool
 
 
 def _feature_map(given: Parameters, bursts: int) -> Addresses:
-    """Rows of a feature map, every `stride`-th pixel: its bursts by address, or pixel by pixel."""
+    """Rows of a feature map, every `stride`-th pixel: its bursts by address, or pixel by pixel.
+
+    By pixels: the bursts of as many pixels of a row as a burst may hold, for each channel; then of those beside them.
+    """
     height, width, channels = (int(size) for size in given["shape"].split("x"))
-    images, element, stride = int(given["batch"]), int(given["element"]), int(given["stride"])
+    images, element, stride = (int(given[name]) for name in ("batch", "element", "stride"))
     every = -(-height // stride)
     rows = every if given["rows"] == "all" else int(given["rows"])
     first = every // rows // 2 * rows * stride
@@ -270,29 +252,21 @@ def _feature_map(given: Parameters, bursts: int) -> Addresses:
     steps, size = {}, element
     for axis in reversed(order):
         steps[axis], size = size, size * sizes[axis]
-    wanted = {"H": first + np.arange(rows) * stride, "W": np.arange(0, width, stride), "C": np.arange(channels),
-              "N": np.arange(images)}  # fmt: skip
+    high, wide = first + np.arange(rows) * stride, np.arange(0, width, stride)
+    wanted: dict[str, Addresses] = {"H": high, "W": wide, "C": np.arange(channels), "N": np.arange(images)}
     if given["order"] == "address":
         return np.unique(_grid(order, wanted, steps) // BURST) * BURST
-    return _by_pixels(order, wanted, steps, BURST // element)
-
-
-def _by_pixels(order: str, wanted: dict[str, Addresses], steps: Mapping[str, int], burst: int) -> Addresses:
-    """The bursts of as many pixels of a row as a burst may hold, for each channel; then of those beside them."""
-    found, words = [], wanted["W"] // burst
+    found, words = [], wanted["W"] // (BURST // element)
     for image, row, word in product(wanted["N"], wanted["H"], np.unique(words)):
         of_word = {**wanted, "N": image[None], "H": row[None], "W": wanted["W"][words == word]}
-        bursts = _grid(order, of_word, steps) // BURST
-        found.append(bursts[np.concatenate([[True], bursts[1:] != bursts[:-1]])])
+        touched = _grid(order, of_word, steps) // BURST
+        found.append(touched[np.concatenate([[True], touched[1:] != touched[:-1]])])
     return np.concatenate(found) * BURST
 
 
 def _grid(order: str, wanted: Mapping[str, Addresses], steps: Mapping[str, int]) -> Addresses:
     """The bytes at which elements begin, the last axis fastest."""
-    found = np.zeros(1, np.int64)
-    for axis in order:
-        found = (found[:, None] + wanted[axis] * steps[axis]).ravel()
-    return found
+    return reduce(np.add.outer, (wanted[axis] * steps[axis] for axis in order)).ravel()
 
 
 def _random(key: str) -> np.random.Generator:
@@ -300,6 +274,7 @@ def _random(key: str) -> np.random.Generator:
 
 
 _PATTERNS: dict[str, Callable[[Parameters, int], Addresses | tuple[Addresses, NDArray[np.bool_]]]] = {
-    "seq": _strided, "stride": _strided, "run": _runs, "cold": _cold, "ifmap": _feature_map,
+    "seq": _strided, "stride": _strided, "run": _runs, "ifmap": _feature_map,
+    "cold": lambda given, _: np.arange(int(given["bursts"]), dtype=np.int64) * BURST,
     "read+write": _in_turn, "ifmap+weights+ofmap": _in_turn,
 }  # fmt: skip

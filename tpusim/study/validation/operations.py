@@ -76,11 +76,11 @@ class RowOperation:
         return _BESIDE_LOOP + max(loop, moving) + moving / int(code["iterations"])
 
 
-Compared = tuple[tuple[Case, ...], tuple[LeftOut, ...]]
+SplitCases = tuple[tuple[Case, ...], tuple[LeftOut, ...]]
 """What is compared of a network, and what is left out."""
 
 
-def estimated(name: str) -> Compared:
+def estimated(name: str) -> SplitCases:
     """What the operations of one of the networks `ESTIMATED` are expected to take.
 
     Left out are those that need an op which is none here, as far as they are priced at all.
@@ -89,7 +89,7 @@ def estimated(name: str) -> Compared:
     return _compared(priced, lambda each: bool(each.layers))
 
 
-def scheduled(name: str) -> Compared:
+def scheduled(name: str) -> SplitCases:
     """What the code of the convolutions and products of one of the networks `SCHEDULED` takes.
 
     Left out are its other operations: copies, and pooling, which is a set of its own.
@@ -107,7 +107,9 @@ def _coded(name: str) -> Iterator[tuple[RowOperation, float | None]]:
     return ((each, each.code) for each in _operations(name.removeprefix("scheduled_")))
 
 
-def _compared(figures: Iterator[tuple[RowOperation, float | None]], holds: Callable[[RowOperation], bool]) -> Compared:
+def _compared(
+    figures: Iterator[tuple[RowOperation, float | None]], holds: Callable[[RowOperation], bool]
+) -> SplitCases:
     """Operations for which there is a figure: a case where `holds`, and otherwise left out."""
     known = [(each, theirs) for each, theirs in figures if theirs is not None]
     compared = ((each, theirs) for each, theirs in known if holds(each))
@@ -130,7 +132,7 @@ def _operations(network: str) -> list[RowOperation]:
 # ---- what an operation of a network is
 
 _SIDE = 256
-"""Of a map that has as many words as are copied; in what form they come, matters little."""
+"""The side of a map that has as many words as are copied; in what form they come, matters little."""
 _POOLS = {"resnet18": (3, 3), "resnet50": (3, 3), "vgg16": (2, 2), "yolov2": (2, 2)}
 """Kernels of the networks' poolings, which the table does not tell."""
 
@@ -142,10 +144,18 @@ class _Tensor(NamedTuple):
     tiles: Mapping[int, int]
 
 
+MadeOperation = tuple[str, tuple[Op, ...], int]
+"""What an operation is, its layers, and the images that these are for."""
+
+
 def operation(row: Row) -> RowOperation:
     """What a row is."""
-    made = next(make for holds, make in _KINDS if holds(row))
-    return made(row)
+    said = f"{row['op']} {row['fused']} {row['conv_window']}"
+    made: MadeOperation | None = None
+    if row["estimated_cycles"]:
+        multiplies = "lhs_dilate" in said or "convolution" in said
+        made = _multiplied(row, said) if multiplies else _on_the_vector_unit(row, said)
+    return RowOperation(row, *(made or (row["fused"] or row["op"], (), 1)))
 
 
 def layers_of(row: Row) -> tuple[Op, ...]:
@@ -153,7 +163,12 @@ def layers_of(row: Row) -> tuple[Op, ...]:
     tensors, (*_, out) = _shapes(row["operands"]), _shapes(row["output_shape"])
     batch = int(row["batch"])
     maps, weights = ([each for each in tensors if (each[0] == batch) is is_map] for is_map in (True, False))
-    chain = _chain(weights, out[-1])
+    # The weights in the order in which their channels meet; the last has as many of them as come out.
+    chain = next(
+        order
+        for order in permutations(weights)
+        if order[-1][-1] == out[-1] and all(one[-1] == other[-2] for one, other in pairwise(order))
+    )
     inputs = [each for each in maps if each[-1] == chain[0][-2]]
     if len(chain[0]) == 2:
         rows_ = prod(inputs[0][:-1])
@@ -163,35 +178,49 @@ def layers_of(row: Row) -> tuple[Op, ...]:
     return _convolutions(chain, (height, width), out, row["conv_window"])
 
 
-def _of_the_array(row: Row) -> RowOperation:
-    """The rows of products hold the images already."""
-    head, *rest = layers_of(row)
-    what = " ".join([head.text, *(f">{layer.text.split('>')[1]}" for layer in rest)])
-    return RowOperation(row, what, (head, *rest), int(row["batch"]) if head.spatial else 1)
+def _multiplied(row: Row, said: str) -> MadeOperation:
+    """Convolutions and products; the rows of products hold the images already.
 
-
-def _attention(row: Row) -> RowOperation:
-    """A product for each image and head, as groups of a convolution.
-
-    Scores: words of one operand's rows, the other's are columns. Sums over words: those of the heads' values are the
-    rows, as the layout of the result says.
+    Of attention a product for each image and head, as groups of a convolution. Scores: words of one operand's rows, the
+    other's are columns. Sums over words: those of the heads' values are the rows, as the layout of the result says.
     """
+    if "lhs_dilate" not in said:
+        head, *rest = layers_of(row)
+        what = " ".join([head.text, *(f">{layer.text.split('>')[1]}" for layer in rest)])
+        return what, (head, *rest), int(row["batch"]) if head.spatial else 1
     (_, words, heads, width), *_ = _shapes(row["operands"])
     products, scores = int(row["batch"]) * heads, "reduce" in row["fused"]
     rows_, depth = (words, width) if scores else (width, words)
     layer = Conv2d("attention", products * depth, 1, rows_ // SUBLANES, products * words, (1, 1), groups=products)
-    return RowOperation(row, f"{products} of {rows_}x{depth}>{words}", (layer,), SUBLANES)
+    return f"{products} of {rows_}x{depth}>{words}", (layer,), SUBLANES
 
 
-def _pooling(row: Row) -> RowOperation:
-    """A maximum of 3 x 3 elements of a padded map, or of 2 x 2: whichever halves its sides."""
-    batch, height, width, channels = _shapes(row["operands"])[0]
-    kernel = _POOLS[row["network"]]
-    layer = Pool2d("pooling", "max", channels, height, width, kernel, (2, 2), "same" if kernel[0] > 2 else (0, 0))
-    return RowOperation(row, layer.text, (layer,), batch)
+def _on_the_vector_unit(row: Row, said: str) -> MadeOperation | None:
+    """Poolings, copies, sums of rows, and element by element; None of what is no layer here."""
+    if "reduce-window" in said:
+        # A maximum of 3 x 3 elements of a padded map, or of 2 x 2: whichever halves its sides.
+        batch, height, width, channels = _shapes(row["operands"])[0]
+        kernel = _POOLS[row["network"]]
+        pool = Pool2d("pooling", "max", channels, height, width, kernel, (2, 2), "same" if kernel[0] > 2 else (0, 0))
+        return pool.text, (pool,), batch
+    if "copy" in (row["op"], row["fused"]):
+        return _copy(row)
+    if "subtract exponential reduce" in said or "subtract multiply reduce" in said:
+        # Rows are summed up, less a number of their own: powers over the last axis, or squares.
+        (*outer, words), *_ = _shapes(row["operands"])
+        kind = SumExp if "exponential" in row["fused"] else SumSquares
+        layer = kind("sum", words, prod(outer))
+        return f"{kind.op} {layer.text}", (layer,), 1
+    # Numbers of bfloat16 for all words and channels, each made of one: normalized by a known mean and variance.
+    made = _shapes(row["output_shape"])
+    reduced = "reduce" in {word.split("*")[0] for word in row["fused"].split()}
+    if row["output_shape"].startswith("bf16") and [len(dims) for dims in made] == [3] and not reduced:
+        ((batch, words, channels),) = made
+        return f"normalize {batch}x{words}x{channels}", (ScaleShift("normalization", channels, 1, words),), batch
+    return None
 
 
-def _copy(row: Row) -> RowOperation:
+def _copy(row: Row) -> MadeOperation:
     """An op of one operand on as many words as the result has, in whole tiles of both layouts.
 
     Axes that lie in another order in the other tensor, as where blocks become channels, are padded to the result's.
@@ -203,7 +232,7 @@ def _copy(row: Row) -> RowOperation:
     words = prod(padded) // (LANES * SUBLANES)
     rows_ = gcd(words, _SIDE)
     layer = Relu("copy", LANES, rows_, words // rows_)
-    return RowOperation(row, f"copy {'x'.join(map(str, other.dims))}", (layer,), SUBLANES)
+    return f"copy {'x'.join(map(str, other.dims))}", (layer,), SUBLANES
 
 
 def _tensor(text: str) -> _Tensor:
@@ -214,49 +243,10 @@ def _tensor(text: str) -> _Tensor:
     return _Tensor(dims, {axes[0]: int(found[4]), axes[1]: int(found[3])})
 
 
-def _element_by_element(row: Row) -> RowOperation:
-    """A normalization whose mean and variance are known."""
-    *_, (batch, words, channels) = _shapes(row["output_shape"])
-    layer = ScaleShift("normalization", channels, 1, words)
-    return RowOperation(row, f"normalize {batch}x{words}x{channels}", (layer,), batch)
-
-
-def _sum_of_rows(row: Row) -> RowOperation:
-    """The operation that sums up rows, less a number of its row: powers over the last axis, or squares."""
-    (*rows_, words), *_ = _shapes(row["operands"])
-    kind = SumExp if "exponential" in row["fused"] else SumSquares
-    layer = kind("sum", words, prod(rows_))
-    return RowOperation(row, f"{kind.op} {layer.text}", (layer,), 1)
-
-
-def _none(row: Row) -> RowOperation:
-    return RowOperation(row, row["fused"] or row["op"], (), 1)
-
-
-def _holds(*words: str) -> Callable[[Row], bool]:
-    return lambda row: any(word in f"{row['op']} {row['fused']} {row['conv_window']}" for word in words)
-
-
-def _is_a_map(row: Row) -> bool:
-    """Numbers of bfloat16 for all words and channels, each made of one."""
-    fused = {word.split("*")[0] for word in row["fused"].split()}
-    has_words = [len(dims) for dims in _shapes(row["output_shape"])] == [3]
-    return row["output_shape"].startswith("bf16") and has_words and "reduce" not in fused
-
-
 def _shapes(text: str) -> list[Dims]:
     """The tensors in a text such as "bf16[8,56,56,64]{3,0,2,1:T(8,128)(2,1)} bf16[64]{0}" of two axes and more."""
     found = (tuple(map(int, dims.split(","))) for dims in re.findall(r"\w\[([\d,]+)\]", text))
     return [dims for dims in found if len(dims) > 1]
-
-
-def _chain(weights: Sequence[Dims], out: int) -> tuple[Dims, ...]:
-    """The weights in the order in which their channels meet; the last has `out` of them."""
-    return next(
-        order
-        for order in permutations(weights)
-        if order[-1][-1] == out and all(one[-1] == other[-2] for one, other in pairwise(order))
-    )
 
 
 def _convolutions(chain: Sequence[Dims], side: tuple[int, int], out: Dims, window: str) -> tuple[Op, ...]:
@@ -275,19 +265,6 @@ def _convolutions(chain: Sequence[Dims], side: tuple[int, int], out: Dims, windo
         side = layer.out_height, layer.out_width
         layers.append(layer)
     return tuple(layers)
-
-
-_KINDS: tuple[tuple[Callable[[Row], bool], Callable[[Row], RowOperation]], ...] = (
-    (lambda row: not row["estimated_cycles"], _none),
-    (_holds("lhs_dilate"), _attention),
-    (_holds("convolution"), _of_the_array),
-    (_holds("reduce-window"), _pooling),
-    (lambda row: "copy" in (row["op"], row["fused"]), _copy),
-    (_holds("subtract exponential reduce", "subtract multiply reduce"), _sum_of_rows),
-    (_is_a_map, _element_by_element),
-    (lambda row: True, _none),
-)
-"""The first that fits."""
 
 
 # ---- the vector unit
@@ -344,12 +321,10 @@ def _vector_op(row: Row) -> Op | None:
     if op == "global_avgpool":
         return Pool2d(name, "average", *ifmap, (height, width))
     found = re.fullmatch(r"(max|avg)pool(\d)x\ds(\d)", op)
-    return _pooled(name, found, ifmap, row) if found else None
-
-
-def _pooled(name: str, found: re.Match[str], ifmap: tuple[int, int, int], row: Row) -> Pool2d:
-    """Padded where an output for each step of the stride came out, which the table tells by bytes."""
+    if found is None:
+        return None
     kind: Literal["max", "average"] = "max" if found[1] == "max" else "average"
+    # Padded where an output for each step of the stride came out, which the table tells by bytes.
     same = Pool2d(name, kind, *ifmap, (int(found[2]),) * 2, (int(found[3]),) * 2, "same")
     bytes_out = same.outputs(int(row["batch"])) * _BFLOAT16
     return same if bytes_out == int(row["out_bytes"]) else replace(same, padding=(0, 0))

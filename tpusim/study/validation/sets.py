@@ -10,7 +10,7 @@ from statistics import fmean
 from tpusim.network.ops.array_op import Conv2d, Gemm
 from tpusim.network.ops.op import Op
 from tpusim.study.validation import convolutions, operations
-from tpusim.study.validation.cases import NETWORKS, Case, NumberSet, Row, rows, sizes
+from tpusim.study.validation.cases import NETWORKS, Case, NumberSet, Row, numbers, rows, sizes
 
 ESTIMATOR, CODE, V3 = "tpu_v2_estimator", "tpu_v2_core", "tpu_v3_core"
 """The machines: one that costs what the compiler expects of TPU v2, one what its code takes there, and TPU v3."""
@@ -22,26 +22,20 @@ _scheduled = partial(NumberSet, status="scheduled", hardware=CODE)
 @cache
 def number_sets() -> dict[str, NumberSet]:
     """Every set of a TPU by its name, in the order of reports."""
-    return {each.name: each for each in (*_layers(), *_convolutions(), *_operations(), *_chips())}
+    return {each.name: each for each in (*_layers(), *_operations(), *_chips())}
 
 
 def _layers() -> Iterator[NumberSet]:
-    """Sets of which half served to choose the fitted numbers of the estimator's machine."""
+    # Half of these served to choose the fitted numbers of the estimator's machine.
     made = partial(_estimated, kind="layers", fitted=True)
-    yield made("gemm", about="matrix products", cases=tuple(_products()))
+    products: list[Case] = []
+    for row in rows("xla_tpu_v2_gemm"):
+        name, cycles = "{}x{}x{}".format(*numbers(row, "m n k")), float(row["estimated_cycles"])
+        products.append(Case(name, (Gemm(name, *sizes(name)),), 1, cycles, cycles))
+    yield made("gemm", about="matrix products", cases=tuple(products))
     for name, about in (("ResNet50", "ResNet-50"), ("VGG16", "VGG16"), ("YOLOv2", "YOLOv2"),
                         ("micro", "sizes, channels, kernels, strides")):  # fmt: skip
         yield made(name.lower(), about=about, cases=convolutions.of_network(name))
-
-
-def _products() -> Iterator[Case]:
-    for row in rows("xla_tpu_v2_gemm"):
-        m, n, k = int(row["m"]), int(row["n"]), int(row["k"])
-        name, cycles = f"{m}x{n}x{k}", float(row["estimated_cycles"])
-        yield Case(name, (Gemm(name, m, n, k),), 1, cycles, cycles)
-
-
-def _convolutions() -> Iterator[NumberSet]:
     for name, about in convolutions.ESTIMATED.items():
         yield _estimated(name, kind="convolutions", about=about, cases=convolutions.estimated(name))
     for name, about in convolutions.SCHEDULED.items():
@@ -117,7 +111,7 @@ def _v3(row: Row, theirs: float) -> Case:
 def _training() -> Iterator[Case]:
     """The products of a step: forward, gradient of the input, gradient of the weights."""
     for row in rows("measured_tpu_v2_fc_training"):
-        batch, nodes = int(row["batch_per_core"]), int(row["nodes"])
+        batch, nodes = numbers(row, "batch_per_core nodes")
         if batch < TRUSTED_BATCH or nodes < TRUSTED_NODES:
             continue
         sides = {"forward": (batch, nodes, nodes), "inputs": (batch, nodes, nodes), "weights": (nodes, nodes, batch)}
@@ -145,7 +139,13 @@ def deepbench_sets() -> dict[str, NumberSet]:
         for name, fitted, about in halves
     ]  # fmt: skip
     about = "products of cuBLAS, of which nothing was fitted"
-    made.append(_measured("deepbench_products", about=about, cases=tuple(_gpu_products())))
+    gemms: list[Case] = []
+    for row in rows("deepbench_v100_fp16_gemm"):
+        # By rows of the first factor, which are its columns: cuBLAS counts columns first.
+        m, n, k = numbers(row, "N M K")
+        name = f"{m}x{k}>{n} {row['transA']}{row['transB']}"
+        gemms.append(Case(name, (Gemm(name, m, n, k),), 1, 1000 * float(row["ms"])))
+    made.append(_measured("deepbench_products", about=about, cases=tuple(gemms)))
     return {each.name: each for each in made}
 
 
@@ -157,19 +157,10 @@ def gpu_convolutions() -> tuple[Case, ...]:
     """
     taken: dict[tuple[str, Conv2d, int], list[float]] = defaultdict(list)
     for row in rows("deepbench_v100_fp16_conv"):
-        given = {key: int(value) for key, value in row.items() if value.isdigit()}
-        kernel, stride = (given["H_F"], given["W_F"]), (given["stride_h"], given["stride_w"])
-        padding, batch = (given["pad_h"], given["pad_w"]), given["N"]
-        ifmap = given["C_I_padded"], given["H_I"], given["W_I"]
-        layer = Conv2d("layer", *ifmap, given["C_O_padded"], kernel, stride, padding)
+        batch, channels, height, width, out = numbers(row, "N C_I_padded H_I W_I C_O_padded")
+        high, wide, down, across, above, beside = numbers(row, "H_F W_F stride_h stride_w pad_h pad_w")
+        padding = above, beside
+        layer = Conv2d("layer", channels, height, width, out, (high, wide), (down, across), padding)
         name = f"{layer.text}{f' p{padding[0]}' if any(padding) else ''} batch {batch}"
         taken[name, layer, batch].append(1000 * float(row["fwd_ms"]))
     return tuple(Case(name, (layer,), batch, fmean(times)) for (name, layer, batch), times in taken.items())
-
-
-def _gpu_products() -> Iterator[Case]:
-    """Products of cuBLAS, by rows of the first factor, which are its columns: it counts columns first."""
-    for row in rows("deepbench_v100_fp16_gemm"):
-        m, n, k = int(row["N"]), int(row["M"]), int(row["K"])
-        name = f"{m}x{k}>{n} {row['transA']}{row['transB']}"
-        yield Case(name, (Gemm(name, m, n, k),), 1, 1000 * float(row["ms"]))

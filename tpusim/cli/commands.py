@@ -1,0 +1,447 @@
+"""The commands of `tpusim`: what each takes, and what it says of itself.
+
+What it does stands in `tpusim.cli.actions`, imported when it is asked for: help and --version come at once. Help lists
+commands in the order in which they stand here.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from typer import Argument, Exit, Option, Typer
+
+from tpusim.base.version import __version__
+from tpusim.cli import names, options
+from tpusim.cli.options import words
+from tpusim.cli.terminal import NO_FILE, errors_reported, say
+from tpusim.cli.visitors import Commands
+from tpusim.report.plots import KNOWN, known_formats
+
+Action = TypeVar("Action", bound=Callable[..., None])
+
+app = Typer(
+    name="tpusim",
+    cls=Commands,
+    help="Simulate the matrix unit of a TPU v2, cycle by cycle, or a GPU, and check every output.",
+    epilog="Example: tpusim run resnet50 --out results/resnet50",
+    no_args_is_help=True,
+    # Plain help and tracebacks: rich's take longer to import than a small run takes.
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        say(sys.stdout, f"tpusim {__version__}")
+        raise Exit
+
+
+def command(example: str, name: str | None = None, interrupted: str = NO_FILE) -> Callable[[Action], Action]:
+    """A command whose errors are told; help ends with the example. After Ctrl-C, `interrupted` is said."""
+    return lambda action: app.command(name, epilog=f"Example: tpusim {example}")(errors_reported(interrupted)(action))
+
+
+@app.callback()
+def _common(
+    version: Annotated[bool, Option("--version", callback=_version, is_eager=True, help="Show the version.")] = False,
+) -> None:
+    """Holds the options of `tpusim` itself; the help text is that of `app`."""
+
+
+_Engine = Annotated[
+    str,
+    Option(metavar="NAME", help=f"What keeps time: {', '.join(names.ENGINES)}.", autocompletion=words(names.ENGINES)),
+]
+_Batch = Annotated[
+    int | None,
+    Option(metavar="N", help=f"Images at a time: unless given, as many as --input holds, else {names.BATCH}.",
+           show_default=False),
+]  # fmt: skip
+_Dtype = Annotated[
+    str | None,
+    Option(
+        metavar="NAME",
+        help=f"What values are: {', '.join(names.DTYPES)}. Unless given, small integers of exact sums. f32, bf16: "
+        "reals, held against float64 within a proven bound. It changes no times.",
+        autocompletion=words(names.DTYPES),
+    ),
+]
+_Sums = Annotated[
+    str,
+    Option(
+        metavar="ORDER", help="Add in any order, or as the array does, which is slow.", autocompletion=words(names.SUMS)
+    ),
+]
+_Given = Annotated[
+    Path | None,
+    Option("--input", metavar="FILE.npz", help="Inputs of an ONNX model; values then go from layer to layer."),
+]
+_Saved = Annotated[
+    Path | None,
+    Option("--save-outputs", metavar="FILE.npz", help="Write its outputs; its inputs are random unless given."),
+]
+
+
+@command("run resnet50 --batch 8 --set array.size=256 --json run.json")
+def run(
+    workload: options.Workload,
+    hardware: options.Hardware = "tpu_v2",
+    batch: _Batch = None,
+    lowering: options.Lowering = None,
+    engine: _Engine = "event",
+    check: Annotated[bool, Option("--check/--no-check", help="Compute and check every output.")] = True,
+    layers: options.Layers = "*",
+    changes: options.Changes = None,
+    seed: options.Seed = 0,
+    dtype: _Dtype = None,
+    sums: _Sums = "any",
+    dims: options.Dims = None,
+    skip_unknown: options.SkipUnknown = False,
+    ops: options.Ops = None,
+    given: _Given = None,
+    outputs: _Saved = None,
+    json: options.Json = None,
+    out: Annotated[
+        Path | None, Option(metavar="DIR", help=f"Write DIR/{names.RESULT_FILE}, for tpusim plot DIR.")
+    ] = None,
+) -> None:
+    """Simulate a workload: time, stalls, and every output checked.
+
+    Exit code 0: done; 1: a wrong output (the JSON is still written) or a deadlock; 2: bad input, or too little memory;
+    130: Ctrl-C (the layers that were done are shown, and written where --out or --json says).
+    """
+    from tpusim.cli.actions.inputs import EndToEnd, asked_of, load
+    from tpusim.cli.actions.run import simulate_and_report
+
+    ends = EndToEnd(given, outputs)
+    asked = asked_of(dims, skip_unknown, ops, ends.arrays)
+    work, machine = load(workload, hardware, batch, changes, layers, asked, lowering)
+    values: dict[str, Any] = {"check": check, "dtype": ends.dtype(dtype), "sums": sums, "seed": seed}
+    journey = ends.journey(workload, work, asked, **values)
+    simulate_and_report(work, machine, json, out, ends, journey=journey, lowering=lowering, engine=engine, **values)
+
+
+@command("report results/resnet50 -o report.html")
+def report(
+    source: Annotated[
+        Path,
+        Argument(
+            metavar="RUN_OR_SWEEP",
+            help=f"A result JSON or its directory (DIR/{names.RESULT_FILE}), or that of a sweep.",
+        ),
+    ],
+    out: Annotated[
+        Path | None, Option("-o", "--out", metavar="FILE", help=f"Default: {names.PAGE_FILE} beside the source.")
+    ] = None,
+) -> None:
+    """Write one HTML page on a run or a sweep, to open in a browser.
+
+    The page needs no network and no other file.
+
+    Exit code 0: done; 2: bad input.
+    """
+    from tpusim.cli.actions.results import write_page
+
+    write_page(source, out or (source if source.is_dir() else source.parent) / names.PAGE_FILE)
+
+
+@command("explain resnet50 --layer conv1")
+def explain(
+    workload: options.Workload,
+    layer: Annotated[
+        str | None, Option(metavar="NAME", help="Which layer; a workload of one layer needs no name.")
+    ] = None,
+    hardware: options.Hardware = "tpu_v2",
+    batch: options.Batch = 8,
+    lowering: options.Lowering = None,
+    changes: options.Changes = None,
+    dims: options.Dims = None,
+    skip_unknown: options.SkipUnknown = False,
+    ops: options.Ops = None,
+    json: options.Json = None,
+    out: Annotated[
+        Path | None, Option(metavar="FILE", help=f"Draw it: {', '.join(f'.{kind}' for kind in KNOWN)}.")
+    ] = None,
+) -> None:
+    """Say why a layer takes as long as it does and what would help.
+
+    The layer is simulated again and again, timing alone, each time with one thing made easier: twice the HBM
+    bandwidth, twice the batch, a port for every client, ... What gains the most is what bounds it.
+
+    It is also run by every other lowering, to say what it would cost.
+    """
+    from tpusim.cli.actions.explain import explain_and_report
+    from tpusim.cli.actions.inputs import asked_of, load, tell_left_out
+
+    work, machine = load(workload, hardware, batch, changes, asked=asked_of(dims, skip_unknown, ops), lowering=lowering)
+    tell_left_out(work)
+    explain_and_report(work, machine, layer, lowering, json, out)
+
+
+@command("compare results/resnet50 run.json", interrupted="")
+def compare(
+    before: Annotated[
+        Path,
+        Argument(metavar="A", help=f"A result JSON or its directory (DIR/{names.RESULT_FILE}), or that of a sweep."),
+    ],
+    after: Annotated[Path, Argument(metavar="B", help="Another.")],
+    sort: Annotated[
+        str,
+        Option(
+            metavar="ORDER",
+            help=f"Of the rows: {', '.join(names.LAYER_ORDERS)}.",
+            autocompletion=words(names.LAYER_ORDERS),
+        ),
+    ] = "change",
+    json: options.Json = None,
+) -> None:
+    """Compare two runs layer by layer, or two sweeps point by point.
+
+    Of runs also what differs in what was asked. Layers are matched by name, with those that ride on their results,
+    points by their axes. The largest change comes first; --sort network keeps the order of the network or sweep,
+    --sort ratio begins with what became fastest.
+    """
+    from tpusim.cli.actions.results import compare_and_report
+
+    compare_and_report(before, after, sort, json)
+
+
+@command("sweep array_size --out results/array_size", interrupted="")
+def sweep(
+    spec: Annotated[
+        str,
+        Argument(
+            metavar="SPEC",
+            help="Shipped name (see tpusim list), .yaml path, or - for stdin.",
+            autocompletion=options.shipped_names("configs/sweeps"),
+        ),
+    ],
+    out: Annotated[Path | None, Option(metavar="DIR", help="Results and pictures; default: results/NAME.")] = None,
+    workers: options.Workers = options.PROCESSORS,
+    cluster: Annotated[
+        str | None,
+        Option(metavar="tcp://HOST:PORT", help="Use a Dask cluster instead of processes here; tls:// if encrypted."),
+    ] = None,
+    resume: Annotated[
+        bool, Option("--resume/--fresh", help="Keep points that DIR has already, or compute all again.")
+    ] = True,
+    parquet: Annotated[bool, Option("--parquet", help="Also points.parquet and layers.parquet.")] = False,
+    formats: options.Formats = None,
+) -> None:
+    """Simulate every point of a sweep, timing alone.
+
+    What is in DIR already is not computed again: stopped at any time, the same command continues.
+
+    Exit code 0: done; 1: a point failed (the others are there); 2: bad input; 130: interrupted.
+    """
+    from tpusim.cli.actions.sweep import run_and_report
+
+    kinds = known_formats(formats)
+    run_and_report(spec, out, workers, cluster, fresh=not resume, parquet=parquet, kinds=kinds)
+
+
+@command(
+    "plot results/resnet50 --out figures --format pdf", interrupted="Interrupted; the pictures named so far are there."
+)
+def plot(
+    source: Annotated[
+        Path, Argument(metavar="DIR_OR_JSON", help=f"Written by tpusim run --json, or --out (DIR/{names.RESULT_FILE}).")
+    ],
+    out: Annotated[Path | None, Option(metavar="DIR", help="Where pictures go; default: beside the result.")] = None,
+    formats: options.Formats = None,
+) -> None:
+    """Draw use, cycles, roofline, ops, memory and network of a run.
+
+    Each picture comes with a caption, in captions.txt.
+    """
+    from tpusim.cli.actions.results import plot_result
+
+    plot_result(source, out, known_formats(formats))
+
+
+@command("trace resnet50 --layers conv1 -o conv1.perfetto-trace")
+def trace(
+    workload: options.Workload,
+    hardware: options.Hardware = "tpu_v2",
+    batch: options.Batch = 8,
+    lowering: options.Lowering = None,
+    layers: options.Layers = "*",
+    changes: options.Changes = None,
+    seed: options.Seed = 0,
+    dims: options.Dims = None,
+    skip_unknown: options.SkipUnknown = False,
+    ops: options.Ops = None,
+    first: Annotated[int, Option("--from", min=0, metavar="CYCLE", help="First cycle shown.")] = 0,
+    last: Annotated[int | None, Option("--to", min=0, metavar="CYCLE", help="Last cycle shown.")] = None,
+    out: Annotated[
+        Path | None,
+        Option(
+            "--out", "-o", metavar="FILE", help=f"Write FILE: {', '.join(names.TRACE_FORMATS)}; default: text here."
+        ),
+    ] = None,
+) -> None:
+    """Show what the machine does, cycle by cycle.
+
+    As text, picture (.png, .svg, .pdf) or .vcd: every lane in every cycle of one layer, from the register engine.
+
+    As .perfetto-trace (or .pftrace): what every unit does, and what it waits for, in one layer or many, from the event
+    engine. Where layers overlap (sequencer.between_layers) they do so here.
+
+    Of machines of other families, a .perfetto-trace alone: of a GPU kernels, waves of blocks, and what an SM does.
+
+    Open a .perfetto-trace at https://ui.perfetto.dev (the file stays on your computer), a .vcd with: gtkwave FILE
+    """
+    from tpusim.cli.actions.inputs import asked_of, load, tell_left_out
+    from tpusim.cli.actions.trace import Wanted, print_or_write
+    from tpusim.flow.lowerings import usual
+    from tpusim.machines.family import family_of
+
+    work, machine = load(workload, hardware, batch, changes, layers, asked_of(dims, skip_unknown, ops), lowering)
+    tell_left_out(work)
+    print_or_write(Wanted(work, machine, lowering or usual(family_of(machine)), seed, first, last), out)
+
+
+@command("validate --set-of-numbers vgg16")
+def validate(
+    sets: Annotated[
+        list[str] | None,
+        Option(
+            "--set-of-numbers",
+            metavar="NAME",
+            help=f"All that is {', '.join(names.NUMBER_WORDS)}, or one of {', '.join(names.NUMBER_SETS)}, or "
+            f"{names.NETWORK_SETS}, whole networks, {names.MEMORY_SETS}, what is simulated, or {names.GPU_SETS}, what "
+            "was measured on a GPU. Repeatable.",
+            autocompletion=words(
+                (*names.NUMBER_WORDS, *names.NUMBER_SETS, names.NETWORK_SETS, names.MEMORY_SETS, names.GPU_SETS)
+            ),
+        ),
+    ] = None,
+    lowering: options.AnotherLowering = None,
+    changes: options.Changes = None,
+    json: options.Json = None,
+    out: Annotated[Path | None, Option(metavar="DIR", help="Draw parity and errors.")] = None,
+    formats: options.Formats = None,
+) -> None:
+    """Compare cycles with what is known of the chip.
+
+    Known are estimates and schedules of Google's compiler, and measurements. A single set is shown row by row.
+    """
+    from tpusim.cli.actions.validate import compare_and_report
+
+    compare_and_report(sets or [], lowering, changes or [], json, out, known_formats(formats))
+
+
+@command("dram trace.csv --device hbm2_16ch_700 --mapping rorababgcoch")
+def dram(
+    trace: Annotated[
+        Path,
+        Argument(metavar="TRACE", help="A .csv file or -: time,address,bytes,rw (memory cycles or nothing; r or w)."),
+    ],
+    device: Annotated[
+        str,
+        Option(
+            metavar="NAME|PATH",
+            help="Shipped name or .yaml path.",
+            autocompletion=options.shipped_names("configs/dram"),
+        ),
+    ] = "hbm2_16ch_700",
+    mapping: Annotated[
+        str | None, Option(metavar="TEXT", help="Which address bits are what: rorabgbachco, row:bank:column:channel.")
+    ] = None,
+    changes: Annotated[
+        list[str] | None,
+        Option("--set", metavar="PATH=VALUE", help="Change a field of the device: timing.tRP=20. Repeatable."),
+    ] = None,
+    json: options.Json = None,
+    engine: Annotated[
+        str, Option(metavar="NAME", help=f"The model: {', '.join(names.MODELS)}.", autocompletion=words(names.MODELS))
+    ] = "one_pass",
+) -> None:
+    """Play a trace of requests on a DRAM, bank by bank.
+
+    A row without a time comes as soon as it can, in order.
+
+    Exit code 0: done; 1: the two models differ (--engine both); 2: bad input.
+    """
+    from tpusim.cli.actions.hardware import play_trace
+
+    more = [f"mapping={mapping}"] if mapping is not None else []
+    play_trace(trace, device, [*(changes or []), *more], engine, json)
+
+
+@command("import model.onnx -o my.yaml", name="import")
+def import_model(
+    file: Annotated[Path, Argument(metavar="FILE", help="An .onnx model, or a .csv topology of SCALE-Sim.")],
+    out: Annotated[
+        Path | None, Option("--out", "-o", metavar="FILE", help="A .yaml file to write; default: text here.")
+    ] = None,
+    batch: options.Batch = 8,
+    dims: options.Dims = None,
+    skip_unknown: options.SkipUnknown = False,
+) -> None:
+    """Write a model of another tool as a workload file.
+
+    The file is for any batch; --batch is that of the MACs told here. Ops that take no time in it are named, with
+    how often they come.
+
+    Exit code 0: done; 2: bad input.
+    """
+    from tpusim.cli.actions.inputs import asked_of, import_and_report
+
+    import_and_report(file, out, batch, asked_of(dims, skip_unknown))
+
+
+@command("area --set vector_memory.word_elements=1")
+def area(hardware: options.Hardware = "tpu_v2", changes: options.Changes = None, json: options.Json = None) -> None:
+    """Show what each part of a machine takes of a chip.
+
+    Areas are in the machine's technology (--set technology=NAME|PATH); each says whether it is a model's or published.
+
+    Exit code 0: done; 2: bad input.
+    """
+    from tpusim.cli.actions.hardware import show_area
+
+    show_area(hardware, changes or [], json)
+
+
+@command("paper --figure 14a --figure 16b", interrupted="")
+def paper(
+    out: Annotated[Path, Option(metavar="DIR", help="Results, pictures and page.")] = Path("results/paper"),
+    figures: Annotated[
+        list[str] | None,
+        Option(
+            "--figure",
+            metavar="NAME",
+            help=f"Only {', '.join(names.EXHIBITS)}. Repeatable; default: all.",
+            autocompletion=words(names.EXHIBITS),
+        ),
+    ] = None,
+    workers: options.Workers = options.PROCESSORS,
+    json: options.Json = None,
+    formats: options.Formats = None,
+) -> None:
+    """Make the figures and tables of the paper, and judge its claims.
+
+    The paper is the one that the machine tpu_v2 comes from. Each figure stands beside what the text states; verdicts
+    follow from our figures by rules that are told. DIR/paper.html holds all of it.
+
+    What is in DIR already is not computed again: stopped at any time, the same command continues.
+
+    Exit code 0: done, whatever the verdicts; 1: a simulation failed; 2: bad input; 130: interrupted.
+    """
+    from tpusim.cli.actions.paper import make_and_report
+
+    make_and_report(figures or [], out, workers, json, known_formats(formats))
+
+
+@command("list", name="list", interrupted="")
+def list_shipped() -> None:
+    """List workloads, machines, DRAMs, lowerings and sweeps."""
+    from tpusim.cli.actions.hardware import show_shipped
+
+    show_shipped()
