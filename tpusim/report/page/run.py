@@ -143,7 +143,7 @@ def _energy(total: Total) -> dict[str, Any] | None:
     }
 
 
-def _check_units(record: LayerResult | Total, name: str) -> None:
+def _check_units(record: LayerResult, name: str) -> None:
     missing = [unit for unit in UNITS if "busy" not in record.units.get(unit, ())]
     missing += [] if ports_of(record.units) else ["port"]
     if missing:

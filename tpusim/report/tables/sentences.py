@@ -140,7 +140,7 @@ def outcome(layer: LayerResult) -> str:
     return f"{layer.wrong} wrong" if layer.wrong else "ok"
 
 
-def energy_sentence(record: LayerResult | Total) -> str:
+def energy_sentence(record: LayerResult) -> str:
     """How much, what it went to, and that it is a model; empty where nothing is known of it."""
     use = record.energy_use
     if use is None:

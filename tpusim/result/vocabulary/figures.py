@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from tpusim.result.records import STALL_CAUSES, LayerResult, Total
+from tpusim.result.records import STALL_CAUSES, LayerResult
 from tpusim.result.vocabulary.fields import axis_title
 from tpusim.result.vocabulary.states import ARRAY_UNIT, STATES, main_account, main_unit
 
@@ -154,7 +154,7 @@ def column_of(key: str) -> Figure:
     return COLUMNS.get(key) or Figure(key, axis_title(key), float)
 
 
-def value_of(record: LayerResult | Total, key: str) -> float | None:
+def value_of(record: LayerResult, key: str) -> float | None:
     """Return a record's figure by its key in FIGURES; None where machines of its family have no such thing."""
     if (state := key.removesuffix("_cycles")) in STALL_CAUSES:
         return record.stall_cycles.get(state, 0) if main_unit(record) == ARRAY_UNIT else None
@@ -169,7 +169,7 @@ def value_of(record: LayerResult | Total, key: str) -> float | None:
     return value
 
 
-def known(records: Iterable[LayerResult | Total], key: str) -> bool:
+def known(records: Iterable[LayerResult], key: str) -> bool:
     """Whether any of the records has the figure."""
     return any(value_of(record, key) is not None for record in records)
 
