@@ -14,7 +14,7 @@ from tpusim.cli.terminal import say
 from tpusim.report.page.assemble import page, sentences, sweep_data
 from tpusim.report.plots import FORMATS
 from tpusim.report.tables.compare import runs_compared, sweeps_compared
-from tpusim.report.tables.compared import ORDERS, ComparedResults, ComparedSweeps
+from tpusim.report.tables.compared import ORDERS, compared_results, compared_sweeps
 from tpusim.report.tables.sweep import POINTS_FILE, SweepPoints, is_sweep, read_points
 from tpusim.result.load import RESULT_FILE, read_result
 from tpusim.study.sweep.store import FILE as STORE_FILE
@@ -42,10 +42,10 @@ def compare_and_report(before: Path, after: Path, sort: str, json: str | None) -
         said = (f"{name} is a {'sweep' if kind else 'run'}" for name, kind in zip(names, kinds, strict=True))
         raise InputError(f"{', '.join(said)}; compare two of a kind")
     if all(kinds):
-        swept = ComparedSweeps(_points_of(before), _points_of(after))
+        swept = compared_sweeps(_points_of(before), _points_of(after))
         output.deliver(sweeps_compared(swept, names, sort))
     else:
-        compared = ComparedResults(read_result(before), read_result(after))
+        compared = compared_results(read_result(before), read_result(after))
         output.deliver(runs_compared(compared, names, sort))
 
 
