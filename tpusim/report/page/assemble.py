@@ -128,22 +128,20 @@ def _fastest(points: SweepPoints, workload: str) -> str:
     if not times:
         return f"{workload}: every point failed."
     best, slowest = min(times, key=times.__getitem__), max(times.values())
-    settings = ", ".join(f"{axis} = {points.texts[axis][best]}" for axis in points.axes)
-    figures_there = f"{quantity(times[best], TIMES)}{_figures_at(points, best)}"
+    known = {key: values[best] for key, values in points.figures.items()}
+    reached = quantity(times[best], TIMES)
+    if (speed := known.get("tflops")) is not None:
+        reached += f", {three_digits(speed)} TFLOPS"
+    if (utilization := known.get("pe_utilization")) is not None:
+        reached += f", PE utilisation {percent(utilization)} %"
     if len(times) == 1:
-        return f"{workload}: {figures_there}."
+        return f"{workload}: {reached}."
+    settings = ", ".join(f"{axis} = {points.texts[axis][best]}" for axis in points.axes)
     return (
-        f"{workload} is fastest with {settings}: {figures_there}; "
+        f"{workload} is fastest with {settings}: {reached}; "
         f"the slowest of its {len(times):,} points takes {quantity(slowest, TIMES)}, "
         f"{three_digits(slowest / times[best])} times as long."
     )
-
-
-def _figures_at(points: SweepPoints, index: int) -> str:
-    known = {key: values[index] for key, values in points.figures.items()}
-    speed, utilization = known.get("tflops"), known.get("pe_utilization")
-    text = "" if speed is None else f", {three_digits(speed)} TFLOPS"
-    return text if utilization is None else f"{text}, PE utilisation {percent(utilization)} %"
 
 
 def _axis(key: str, values: Sequence[str]) -> dict[str, Any]:

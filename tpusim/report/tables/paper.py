@@ -8,12 +8,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tpusim.base.words import counted
-from tpusim.report.shown import Column, Table, document
+from tpusim.report.shown import WIDEST, Column, Table, document
 from tpusim.report.text import folded
 from tpusim.study.paper.claims import VERDICTS, Claim
 from tpusim.study.paper.exhibit import Exhibit
-
-_WIDTH = 79
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,7 @@ def agreeing(claim: Claim) -> str:
     return f"{len(claim.kept)} of {len(claim.findings)}" if claim.findings else "-"
 
 
-def summary(made: Sequence[Exhibit], width: int = _WIDTH) -> str:
+def summary(made: Sequence[Exhibit], width: int = WIDEST) -> str:
     """How many claims have which verdict."""
     counts = Counter(row.claim.verdict for row in rows_of(made))
     told = ", ".join(f"{verdict} {counts[verdict]}" for verdict in VERDICTS if counts[verdict])
@@ -56,13 +54,16 @@ def summary(made: Sequence[Exhibit], width: int = _WIDTH) -> str:
 
 def to_json(made: Sequence[Exhibit]) -> str:
     """All of it: exhibits with their claims, rules, findings and verdicts."""
-    return document(exhibits=[_exhibit(each) for each in made])
-
-
-def _exhibit(exhibit: Exhibit) -> dict[str, Any]:
-    words = exhibit.words.model_dump(exclude={"claims"})
-    tables = [asdict(each) for each in exhibit.tables]
-    return {**words, "claims": [_claim(each) for each in exhibit.claims], "tables": tables}
+    return document(
+        exhibits=[
+            {
+                **each.words.model_dump(exclude={"claims"}),
+                "claims": [_claim(claim) for claim in each.claims],
+                "tables": [asdict(table) for table in each.tables],
+            }
+            for each in made
+        ]
+    )
 
 
 def _claim(claim: Claim) -> dict[str, Any]:

@@ -95,12 +95,16 @@ def layer_table(
         )  # fmt: skip
 
     *losses, idle = parts_in(layers)[1:]
+    kinds: dict[str, list[str]] = {}
+    for op in dict.fromkeys(layer.op for layer in layers if layer.op in OPS):
+        kinds.setdefault(OPS[op].grammar, []).append(OPS[op].op)
+    grammars = "; ".join(f"{', '.join(ops)} {grammar}" for grammar, ops in kinds.items())
     several = any(counts.get(layer.name, 1) > 1 for layer in layers)
     lowered: Column[LayerResult] = Column(LOWERING.head, lambda layer: layer.lowering, 0, "left", LOWERING.legend)
     columns: list[Column[LayerResult]] = [
         Column("layer", lambda layer: layer.name, justify="left", part=5),
         *([Column[LayerResult]("n", lambda layer: f"{counts[layer.name]:,}", legend=_ALIKE)] if several else []),
-        Column("shape", lambda layer: shapes.get(layer.name, layer.op), 7, "left", _shape_legend(layers)),
+        Column("shape", lambda layer: shapes.get(layer.name, layer.op), 7, "left", f"shape: {grammars}"),
         *([lowered] if worth_telling(layers, asked) else []),
         *(column(LAYER[key], rank) for key, rank in _RANKS.items() if known(layers, key)),
         *map(part, losses),
@@ -113,16 +117,6 @@ def layer_table(
         Column("out", outcome, 1, legend=_CHECKED),
     ]
     return Table(columns, layers, ["red" if layer.wrong else "" for layer in layers])
-
-
-def _shape_legend(layers: Sequence[LayerResult]) -> str:
-    """How the shapes of these layers are to be read."""
-    kinds = dict.fromkeys(OPS[layer.op] for layer in layers if layer.op in OPS)
-    alike: dict[str, list[str]] = {}
-    for kind in kinds:
-        alike.setdefault(kind.grammar, []).append(kind.op)
-    told = (f"{', '.join(ops)} {grammar}" for grammar, ops in alike.items())
-    return f"shape: {'; '.join(told)}"
 
 
 def _own_column(key: str, layers: Sequence[LayerResult]) -> Column[LayerResult]:

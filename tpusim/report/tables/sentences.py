@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 
 from tpusim.base.words import counted
 from tpusim.flow.lowerings import AUTO
@@ -43,29 +42,23 @@ def totals(total: Total) -> Sentences:
     useful = f"PE utilisation {percent(total.pe_utilization)} %"
     if does_less(total):
         useful = f"{useful}, as not all multiplications are the array's; busy {percent(parts['useful'] / cycles)} %"
+    filled, held = [], []
+    if total.mapping_efficiency is not None:
+        filled = [f"Mapping efficiency {percent(total.mapping_efficiency)} %"]
+    if memory := total.vector_memory:
+        peak, unused = quantity(memory.peak_bytes, MEMORY), percent(memory.port_idle_ratio)
+        held = [f"vector memory: peak {peak}, ports unused {unused} %"]
     in_passes = "" if total.passes is None else f" in {total.passes:,} passes"
     lines = (
         f"Total: {cycles:,} cycles = {quantity(total.time_us, TIMES)} at {frequency(cycles / total.time_us * 1e6)}; "
         f"{quantity(total.macs, COUNTS)}MAC{in_passes}; {quantity(total.tflops * 1e12, COUNTS)}FLOPS",
         f"  Of the cycles: {useful}, {losses}; together 100 %",
-        f"  {'; '.join(_mapped(total, hbm))}",
+        f"  {'; '.join([*filled, hbm, *held])}",
         *([_dram_line(total.dram)] if total.dram else []),
         *([f"  {energy_sentence(total)}"] if total.energy_use else []),
         f"  simulated in {total.wall_seconds:.2f} s",
     )
     return Sentences(lines, "    ", wide=True)
-
-
-def _mapped(total: Total, hbm: str) -> Iterator[str]:
-    """What is told of the machine's memories, and of what fills its array where it has one."""
-    if total.mapping_efficiency is not None:
-        yield f"Mapping efficiency {percent(total.mapping_efficiency)} %"
-    yield hbm
-    if memory := total.vector_memory:
-        yield (
-            f"vector memory: peak {quantity(memory.peak_bytes, MEMORY)}, ports unused "
-            f"{percent(memory.port_idle_ratio)} %"
-        )
 
 
 def _dram_line(use: DramUse) -> str:
@@ -184,10 +177,12 @@ def unasked_notice(work: Workload, result: Result) -> str:
 
 
 def fusion_notice(work: Workload, result: Result) -> str:
-    """How many layers ride on the results of others, or why none does; empty where none is to."""
+    """How many layers ride on the results of others, or why none does, and where biases are; empty where none is to."""
     if result.hardware.get("sequencer", {}).get("fusion") != "results":
         return ""
-    biases = _biases_notice(work)
+    within, outside = sum(isinstance(each, Fused) and each.bias for each in work.layers), len(work.biases)
+    biases = f" The sums of {counted(within, 'layer')} begin at biases." if within else ""
+    biases += f" The biases of {counted(outside, 'layer')} are added outside the machine." if outside else ""
     if told := riding(result):
         return f"{told[:-1]} (+ in their shapes).{biases}"
     if len(work.never_timed) < len(work.not_timed):
@@ -197,13 +192,6 @@ def fusion_notice(work: Workload, result: Result) -> str:
     else:
         why = "none follows a convolution or a product in a way that it could"
     return f"No layer rides on the results of another: {why}.{biases}"
-
-
-def _biases_notice(work: Workload) -> str:
-    """How many layers have their biases in the machine, and how many have not; empty where none has any."""
-    within, outside = sum(isinstance(each, Fused) and each.bias for each in work.layers), len(work.biases)
-    told = f" The sums of {counted(within, 'layer')} begin at biases." if within else ""
-    return f"{told} The biases of {counted(outside, 'layer')} are added outside the machine." if outside else told
 
 
 def riding(result: Result) -> str:
@@ -237,8 +225,11 @@ def overlap_notice(result: Result) -> str:
     apart = Counter(layer.apart for layer in result.layers if layer.apart)
     begin = "; ".join(f"{counted(count, 'layer')} on an empty machine, as {why}" for why, count in apart.items())
     between = f" Not between all: {begin}." if begin else ""
+    searched = result.hardware.get("mapping", {}).get("search") == "simulate"
+    chosen = " and the ".join(["lowering"] * (result.lowering == AUTO) + ["block"] * searched)
+    alone = f" Each has the {chosen} that is fastest for it alone, which need not be so for all together."
     stays = f"\n{_stays_notice(result)}" if any(layer.residency for layer in result.layers) else ""
-    return f"{told}{between}{_chosen_alone(result)}{stays}"
+    return f"{told}{between}{alone if chosen else ''}{stays}"
 
 
 def _stays_notice(result: Result) -> str:
@@ -251,14 +242,3 @@ def _stays_notice(result: Result) -> str:
     if any("scratch_write_bytes" in each.own for each in result.layers):
         of += ", of others some lie in the scratch memory"
     return f"On chip stay {of}: {quantity(saved, BYTES)} fewer through HBM, {percent(saved / (saved + moved))} %."
-
-
-def _chosen_alone(result: Result) -> str:
-    """What by simulation is chosen for a layer that overlaps with others; empty where nothing is."""
-    searched = result.hardware.get("mapping", {}).get("search") == "simulate"
-    chosen = ["lowering"] * (result.lowering == AUTO) + ["block"] * searched
-    if not chosen:
-        return ""
-    return (
-        f" Each has the {' and the '.join(chosen)} that is fastest for it alone, which need not be so for all together."
-    )

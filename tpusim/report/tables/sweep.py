@@ -38,7 +38,11 @@ def best(rows: Sequence[Row], axes: Sequence[str], goals: Sequence[Goal] = (), m
     def setting(axis: str, row: Row) -> str:
         return str(row[axis])
 
-    finished = sorted((row for row in rows if not row["error"]), key=lambda row: _rank(row, goals))
+    def rank(row: Row) -> tuple[Any, ...]:
+        costs = [goal.cost(row[goal.column]) for goal in goals] or [-row["tflops"]]
+        return row["workload"], not row.get("pareto", False), *costs
+
+    finished = sorted((row for row in rows if not row["error"]), key=rank)
     each = max(1, most // max(1, len({row["workload"] for row in finished})))
     by_workload = groupby(finished, key=lambda row: row["workload"])
     chosen = [row for _, ranked in by_workload for row in islice(ranked, each)]
@@ -49,24 +53,13 @@ def best(rows: Sequence[Row], axes: Sequence[str], goals: Sequence[Goal] = (), m
         *(_figure_column(goal.column) for goal in goals if goal.column in COLUMNS and goal.column not in _SHOWN),
         *(_figure_column(key, rank) for key, rank in _SHOWN.items() if any(row[key] is not None for row in chosen)),
     ]
-    table = Table(columns, chosen)
-    return [table, *_meaning(rows, goals)], [table.legend()]
-
-
-def _rank(row: Row, goals: Sequence[Goal]) -> tuple[Any, ...]:
-    if not goals:
-        return row["workload"], -row["tflops"]
-    return row["workload"], not row.get("pareto", False), *(goal.cost(row[goal.column]) for goal in goals)
-
-
-def _meaning(rows: Sequence[Row], goals: Sequence[Goal]) -> list[str]:
-    if not goals:
-        return []
+    table, what = Table(columns, chosen), " and ".join(map(str, goals))
     count = sum(row.get("pareto", False) for row in rows)
-    what = " and ".join(map(str, goals))
-    if not count:
-        return [f"In the order of {what}."]
-    return [f"* on the Pareto front of {what}: {count} of {len(rows):,} points; no other point beats them in all."]
+    order = f"In the order of {what}." if goals else ""
+    if count:
+        of = f"{count} of {len(rows):,} points"
+        order = f"* on the Pareto front of {what}: {of}; no other point beats them in all."
+    return [table, order], [table.legend()]
 
 
 def _figure_column(key: str, rank: int = 0) -> Column[Row]:

@@ -84,13 +84,10 @@ def _to_dict(comparison: Comparison) -> dict[str, Any]:
 
 
 def _rows(comparison: Comparison) -> list[dict[str, Any]]:
-    rows = [
-        {**asdict(row), "error": row.error, "error_with_their_block": row.error_with_their_block,
-         "roofline_error": row.roofline_error} for row in comparison.rows
-    ]  # fmt: skip
-    for row in rows if not comparison.numbers.fitted else ():
-        del row["fitted"]
-    return rows
+    dropped = () if comparison.numbers.fitted else ("fitted",)
+    errors = ("error", "error_with_their_block", "roofline_error")
+    rows = [{**asdict(row), **{name: getattr(row, name) for name in errors}} for row in comparison.rows]
+    return [{name: value for name, value in row.items() if name not in dropped} for row in rows]
 
 
 def _figure(value: float) -> str:
@@ -113,8 +110,8 @@ def _blocks(each: Comparison) -> str:
     return _percent(spread.mean) + (f" ({having})" if having < len(each.rows) else "")
 
 
-def _besides(each: Comparison) -> str:
-    return _figure(sum(one.theirs for one in each.numbers.left_out)) if each.numbers.left_out else NONE
+def _besides(each: Comparison) -> list[float]:
+    return [one.theirs for one in each.numbers.left_out]
 
 
 _MEAN = "mean: of the absolute errors relative to the reference, in percent"
@@ -151,5 +148,5 @@ _TOTALS: tuple[Column[Comparison], ...] = (
     Column("tpusim\ncycles", lambda each: _figure(each.totals[0])),
     Column("their\ncycles", lambda each: _figure(each.totals[1])),
     Column("error\n%", lambda each: _signed(each.total_error)),
-    Column("left out,\ntheir cycles", _besides),
+    Column("left out,\ntheir cycles", lambda each: _figure(sum(_besides(each))) if _besides(each) else NONE),
 )

@@ -8,6 +8,7 @@ from itertools import chain
 
 from tpusim.base.version import __version__
 from tpusim.machines.lowered import Cycle
+from tpusim.report.shown import WIDEST
 from tpusim.report.text import folded
 from tpusim.result.vocabulary.states import ACCESSES, MOVING, WORKING
 
@@ -15,11 +16,10 @@ from tpusim.result.vocabulary.states import ACCESSES, MOVING, WORKING
 
 
 _WORDS = [f"{letter} {access.meaning}" for letter, access in ACCESSES.items() if access.meaning]
-_WIDTH = 79
 LEGEND = tuple(
     line
     for words in (f"lanes: {', '.join(_WORDS)}.", f"PEs: {WORKING}.", f"weights: {MOVING}.")
-    for line in folded([words], _WIDTH, "       ").splitlines()
+    for line in folded([words], WIDEST, "       ").splitlines()
 )
 
 
