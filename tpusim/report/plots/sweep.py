@@ -267,7 +267,13 @@ def lowerings_figure(title: str, found: ComparedLowerings) -> Figure:
     axes.axhline(1, color="black", linewidth=0.8, linestyle="--")
     axes.set(title=title, ylabel=f"time relative to {plain(found.reference)}", xlim=(-1, slots - _GAP))
     axes.margins(y=0.1)
-    _name(axes, [*places.values()], found)
+    # The lowering under each bar, the network above each group.
+    axes.set_xticks([*places.values()], [plain(each) for each in found.lowerings] * len(found.workloads))
+    axes.tick_params(axis="x", length=0, rotation=90, labelsize=_SMALL)
+    groups, middle = axes.secondary_xaxis("top"), (len(found.lowerings) - 1) / 2
+    groups.set_xticks([group * step + middle for group in range(len(found.workloads))], [*map(plain, found.workloads)])
+    groups.tick_params(length=0)
+    groups.spines["top"].set_visible(False)
     figure.legend(loc="outside lower center", ncols=columns_below(figure))
     return figure
 
@@ -288,21 +294,10 @@ def _bars(axes: Axes, places: Mapping[tuple[str, str], float], found: ComparedLo
         axes.annotate(f"{each:.2f}", (at, max(each, 1)), (0, 2), **above)
 
 
-def _name(axes: Axes, places: Sequence[float], found: ComparedLowerings) -> None:
-    """The lowering under each bar, the network above each group."""
-    axes.set_xticks(places, [plain(each) for each in found.lowerings] * len(found.workloads))
-    axes.tick_params(axis="x", length=0, rotation=90, labelsize=_SMALL)
-    groups, count = axes.secondary_xaxis("top"), len(found.lowerings)
-    firsts = places[::count]
-    groups.set_xticks([first + (count - 1) / 2 for first in firsts], [*map(plain, found.workloads)])
-    groups.tick_params(length=0)
-    groups.spines["top"].set_visible(False)
-
-
 # ---- over lowerings and two or three other axes: a map of which lowering is the fastest where
 
 
-Cell = tuple[Any, Any, Any]
+MapCell = tuple[Any, Any, Any]
 """A value of each axis: across, down, of a panel (None: there is one)."""
 
 MOST_CELLS = 24
@@ -338,25 +333,25 @@ class Winners:
         return [*dict.fromkeys(row[LOWERING] for row in self.rows if row[LOWERING] != "auto")]
 
     @cached_property
-    def cycles(self) -> dict[Cell, dict[str, int]]:
+    def cycles(self) -> dict[MapCell, dict[str, int]]:
         """Cycles of each cell, by lowering; what failed is missing."""
-        found: dict[Cell, dict[str, int]] = {}
+        found: dict[MapCell, dict[str, int]] = {}
         for row in self.rows:
             of_cell = found.setdefault(self.cell(row), {})
             if row[LOWERING] in self.lowerings and not row["error"]:
                 of_cell[row[LOWERING]] = row["cycles"]
         return found
 
-    def cell(self, row: Row) -> Cell:
+    def cell(self, row: Row) -> MapCell:
         """Where a point belongs."""
         across, down, *panel = (row[axis] for axis in self.others)
         return across, down, panel[0] if panel else None
 
-    def winner(self, cell: Cell) -> str | None:
+    def winner(self, cell: MapCell) -> str | None:
         """The fastest; of equals the first."""
         return min(self.cycles[cell], key=self.cycles[cell].__getitem__, default=None)
 
-    def gain(self, cell: Cell) -> float | None:
+    def gain(self, cell: MapCell) -> float | None:
         """How many times as fast as the first lowering the best of the others is."""
         first, *others = self.lowerings
         took = self.cycles[cell]
@@ -372,7 +367,19 @@ def winners_figure(title: str, found: Winners) -> Figure:
     figure = figure_of(min(13.0, 1.2 + len(panels) * max(1.9, wide + 0.2)), min(9.0, 1.5 + high))
     plots = figure.subplots(1, len(panels), sharey=True, squeeze=False).flatten()
     for plot, panel in zip(plots, panels, strict=True):
-        _winners_in(plot, found, panel, across, down)
+        # Every cell in the tone of its winner, with the gain; a cross where no point was done.
+        for cell in (each for each in found.cycles if each[2] == panel):
+            x, y = across.places[cell[0]], down.places[cell[1]]
+            winner, gain = found.winner(cell), found.gain(cell)
+            if winner is None:
+                plot.plot(x, y, marker="x", color="black", markersize=5)
+                continue
+            tone, ink = _TONES[found.lowerings.index(winner)]
+            plot.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=tone, edgecolor="black", linewidth=0.5))
+            plot.text(x, y, "-" if gain is None else f"{gain:.2f}", ha="center", va="center", color=ink, fontsize=7)
+        plot.set_xticks(*across.ticks(MOST_CELLS))
+        plot.set_yticks(*down.ticks(MOST_CELLS))
+        plot.set(xlabel=across.label, xlim=(-0.5, len(across.places) - 0.5), ylim=(-0.5, len(down.places) - 0.5))
         if panel is not None:
             plot.set_title(plain(f"{axis_label(found.others[2])}: {panel}"))
     plots[0].set_ylabel(down.label)
@@ -382,22 +389,6 @@ def winners_figure(title: str, found: Winners) -> Figure:
     handles = [Patch(facecolor=tone, edgecolor="black", linewidth=0.5, label=name) for name, (tone, _) in shown]
     figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(handles)))
     return uncrowded(figure)
-
-
-def _winners_in(plot: Axes, found: Winners, panel: Any, across: Scale, down: Scale) -> None:
-    """Every cell in the tone of its winner, with the gain; a cross where no point was done."""
-    for cell in (each for each in found.cycles if each[2] == panel):
-        x, y = across.places[cell[0]], down.places[cell[1]]
-        winner, gain = found.winner(cell), found.gain(cell)
-        if winner is None:
-            plot.plot(x, y, marker="x", color="black", markersize=5)
-            continue
-        tone, ink = _TONES[found.lowerings.index(winner)]
-        plot.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=tone, edgecolor="black", linewidth=0.5))
-        plot.text(x, y, "-" if gain is None else f"{gain:.2f}", ha="center", va="center", color=ink, fontsize=7)
-    plot.set_xticks(*across.ticks(MOST_CELLS))
-    plot.set_yticks(*down.ticks(MOST_CELLS))
-    plot.set(xlabel=across.label, xlim=(-0.5, len(across.places) - 0.5), ylim=(-0.5, len(down.places) - 0.5))
 
 
 # ---- the Pareto front as a scatter plot of two or three columns
@@ -416,9 +407,24 @@ def front_figure(title: str, rows: Sequence[Row], goals: Sequence[Goal], axes: S
     figure = figure_of(5.4, 3.9)
     plot = figure.subplots()
     plot.plot(*_values(rest, goals[:2]), ls="", marker="o", markersize=3, color=GREY, label="other points")
-    _draw_front(figure, plot, front, goals)
-    for which, goal, values in zip("xy", goals, _values(finished, goals), strict=False):
-        _lay_out_goal(plot, which, goal, values)
+    # Beyond the steps nothing was found; they turn where the next point's first goal is reached.
+    x, y, *tones = _values(front, goals)
+    if tones:
+        points = plot.scatter(x, y, 34, *tones, marker="D", cmap="cividis", edgecolors="black", lw=0.6, zorder=3)
+        points.set_label("Pareto front")
+        figure.colorbar(points, ax=plot, label=_words(goals[2]))
+    else:
+        plot.plot(x, y, drawstyle="steps-post", color=MAIN, marker="D", markersize=4.5, lw=1, label="Pareto front")
+    for which, axis, goal, values in zip("xy", (plot.xaxis, plot.yaxis), goals, _values(finished, goals), strict=False):
+        axis.set_label_text(_words(goal))
+        if 0 < min(values) * _LOG_RATIO <= max(values):
+            plot.set(**{f"{which}scale": "log"})
+            axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axis.set_minor_formatter(NullFormatter())
+        else:
+            plot.set(**{f"{which}lim": (0, None)})
+        # In full: matplotlib writes a million as 1e6 in the corner.
+        axis.set_major_formatter("{x:,.10g}")
     plot.set_title(title)
     named = _number(plot, _values(front, goals[:2]), goals)
     key = _key(named, front, axes)
@@ -434,30 +440,6 @@ def _values(rows: Sequence[Row], goals: Sequence[Goal]) -> list[list[float]]:
     """A list a goal."""
     columns = [column_of(goal.column) for goal in goals]
     return [[column.scaled(row[column.key]) for row in rows] for column in columns]
-
-
-def _draw_front(figure: Figure, plot: Axes, front: Sequence[Row], goals: Sequence[Goal]) -> None:
-    """Beyond the steps nothing was found; they turn where the next point's first goal is reached."""
-    x, y, *tones = _values(front, goals)
-    if tones:
-        points = plot.scatter(x, y, 34, *tones, marker="D", cmap="cividis", edgecolors="black", lw=0.6, zorder=3)
-        points.set_label("Pareto front")
-        figure.colorbar(points, ax=plot, label=_words(goals[2]))
-    else:
-        plot.plot(x, y, drawstyle="steps-post", color=MAIN, marker="D", markersize=4.5, lw=1, label="Pareto front")
-
-
-def _lay_out_goal(plot: Axes, which: str, goal: Goal, values: Sequence[float]) -> None:
-    axis = plot.xaxis if which == "x" else plot.yaxis
-    axis.set_label_text(_words(goal))
-    if 0 < min(values) * _LOG_RATIO <= max(values):
-        plot.set(**{f"{which}scale": "log"})
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axis.set_minor_formatter(NullFormatter())
-    else:
-        plot.set(**{f"{which}lim": (0, None)})
-    # In full: matplotlib writes a million as 1e6 in the corner.
-    axis.set_major_formatter("{x:,.10g}")
 
 
 def _words(goal: Goal) -> str:

@@ -11,16 +11,7 @@ from tpusim.machines.family import KEY, USUAL
 from tpusim.network.ops import OPS
 from tpusim.network.workload import Workload
 from tpusim.report.shown import Column, Paragraphs, Table, figure_column
-from tpusim.report.tables.sentences import (
-    fusion_notice,
-    heading,
-    outcome,
-    overlap_notice,
-    totals,
-    unasked_notice,
-    verdict,
-    word_notice,
-)
+from tpusim.report.tables import sentences as said
 from tpusim.report.text import percent, scale, three_digits, written
 from tpusim.result.records import LayerResult, OpUse, Result, by_op
 from tpusim.result.vocabulary.figures import LAYER, TIMES, Figure, known, own_figure, own_keys, value_of
@@ -59,14 +50,22 @@ def run_paragraphs(work: Workload, result: Result) -> Paragraphs:
     missing = left_out(result.not_timed.items(), result.not_known.items())
     on_tpu = result.hardware.get(KEY, USUAL) == USUAL
     missing += _MORE_OPS if on_tpu and len(work.never_timed) < len(work.not_timed) else ""
-    lowerings = filter(None, (lowered_by(result), unasked_notice(work, result)))
-    notices = " ".join(lowerings), fusion_notice(work, result), overlap_notice(result), word_notice(result), missing
+    lowerings = filter(None, (lowered_by(result), said.unasked_notice(work, result)))
     return (
-        [heading(result)],
+        [said.heading(result)],
         [layers, not_shown(apart)],
         [layers.legend()],
         [ops] if ops else [],
-        [totals(result.total), *notices, by_reference(result), verdict(result)],
+        [
+            said.totals(result.total),
+            " ".join(lowerings),
+            said.fusion_notice(work, result),
+            said.overlap_notice(result),
+            said.word_notice(result),
+            missing,
+            by_reference(result),
+            said.verdict(result),
+        ],
     )
 
 
@@ -114,7 +113,7 @@ def layer_table(
         *(column(LAYER[key], 6) for key in _DRAM if any(layer.dram for layer in layers)),
         *([column(LAYER["port_idle_ratio"], 9)] if known(layers, "port_idle_ratio") else []),
         *(_own_column(key, layers) for key in own_keys(layers)),
-        Column("out", outcome, 1, legend=_CHECKED),
+        Column("out", said.outcome, 1, legend=_CHECKED),
     ]
     return Table(columns, layers, ["red" if layer.wrong else "" for layer in layers])
 

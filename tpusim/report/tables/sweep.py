@@ -210,8 +210,6 @@ MOST_POINTS = 20_000
 
 _AGAIN = "remove it, and the same `tpusim sweep` writes it anew"
 _OTHER = "give a directory or a points.csv that `tpusim sweep` wrote"
-Cell = float | None
-"""None where a point failed."""
 _FIRST_COLUMN = "workload"
 _TEXTS = (_FIRST_COLUMN, "error")
 _NEEDED = (_FIRST_COLUMN, "cycles", "time_us", "error")
@@ -223,12 +221,15 @@ class _TooMany(InputError):
 
 @dataclass(frozen=True)
 class SweepPoints:
-    """A sweep's points, column by column: all as they were written, axes first, and the figures as numbers as well."""
+    """A sweep's points, column by column: all as they were written, axes first, and the figures as numbers as well.
+
+    A figure is None where a point failed.
+    """
 
     name: str
     axes: tuple[str, ...]
     texts: Mapping[str, tuple[str, ...]]
-    figures: Mapping[str, tuple[Cell, ...]]
+    figures: Mapping[str, tuple[float | None, ...]]
 
     @property
     def size(self) -> int:
@@ -282,7 +283,11 @@ def _points(name: str, lines: Iterable[str]) -> SweepPoints:
     texts = dict(zip(header, zip(*rows, strict=True), strict=True))
     read = {key: _figures(values) for key, values in texts.items() if key not in (*axes, *_TEXTS)}
     points = SweepPoints(name, axes, texts, {key: values for key, values in read.items() if values})
-    _check_finished(points)
+    for key in ("cycles", "time_us"):
+        found = points.figures.get(key, [None] * points.size)
+        for line, (error, value) in enumerate(zip(texts["error"], found, strict=True), 2):
+            if not error and (value is None or value <= 0):
+                raise InputError(f"line {line}: {key} is no number above zero, and the point has no error")
     return points
 
 
@@ -295,16 +300,8 @@ def _rows(reader: Iterator[list[str]], width: int) -> Iterator[list[str]]:
         yield [from_cell(cell) for cell in row]
 
 
-def _figures(values: Sequence[str]) -> tuple[Cell, ...]:
+def _figures(values: Sequence[str]) -> tuple[float | None, ...]:
     """Numbers; nothing where a word is among them, or no number at all."""
     numbers = tuple(map(number, values))
     given = [found for value, found in zip(values, numbers, strict=True) if value]
     return numbers if given and None not in given else ()
-
-
-def _check_finished(points: SweepPoints) -> None:
-    for key in ("cycles", "time_us"):
-        values = points.figures.get(key, [None] * points.size)
-        for line, (error, value) in enumerate(zip(points.texts["error"], values, strict=True), 2):
-            if not error and (value is None or value <= 0):
-                raise InputError(f"line {line}: {key} is no number above zero, and the point has no error")
