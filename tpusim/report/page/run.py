@@ -43,7 +43,7 @@ def run_data(result: Result) -> dict[str, Any]:
     Raises:
         InputError: when the result lacks what the page needs.
     """
-    hardware = hardware_of(result)
+    hardware, machine = hardware_of(result), result.hardware.get("name", "unnamed hardware")
     blocks = family_of(hardware).blocks(hardware)
     if blocks:
         for layer in result.layers:
@@ -51,7 +51,7 @@ def run_data(result: Result) -> dict[str, Any]:
         _check_units(result.total, "total")
     shown = states.parts_in([result.total])
     return {
-        "title": title(result),
+        "title": runs.with_extent(f"{result.workload} on {machine}, {runs.size_of(result)}", result),
         "subtitle": said.heading(result),
         "verdict": verdict(result),
         "tiles": tiles(result, hardware),
@@ -148,7 +148,7 @@ def _mapping(layer: LayerResult) -> str:
 
 
 def _columns(result: Result) -> list[Column]:
-    """Columns of the table of layers."""
+    """Columns of the table of layers; those of what only the machine's family tells are words, or numbers in a unit."""
 
     def of(key: str, bar: Literal["", "widest", "whole"] = "", alike: Sequence[str] = ()) -> Column:
         values = (figures.value_of(layer, each) for layer in result.layers for each in alike or (key,))
@@ -156,6 +156,12 @@ def _columns(result: Result) -> list[Column]:
 
     shown = states.parts_in([result.total])
     traffic, differ = ("hbm_read_bytes", "hbm_write_bytes"), runs.worth_telling(result.layers, result.lowering)
+
+    own = []
+    for key in figures.own_keys(result.layers):
+        values = [layer.own.get(key, 0) for layer in result.layers]
+        numbers, figure = [value for value in values if not isinstance(value, str)], figures.own_figure(key)
+        own.append(text_column(key, figure.label) if len(numbers) < len(values) else column(figure, numbers))
 
     def those(*keys: str) -> list[Column]:
         return [of(key) for key in keys if figures.known(result.layers, key)]
@@ -176,21 +182,9 @@ def _columns(result: Result) -> list[Column]:
         *those("tflops", "macs", "passes", "multi_tile"),
         *(of(key, alike=traffic) for key in traffic),
         *those("peak_bytes", "port_idle_ratio"),
-        *_own_columns(result.layers),
+        *own,
         text_column("check", "check", "outputs against the reference"),
     ]
-
-
-def _own_columns(layers: Sequence[LayerResult]) -> list[Column]:
-    """Columns of what only the machine's family tells."""
-    columns = []
-    for key in figures.own_keys(layers):
-        values = [layer.own.get(key, 0) for layer in layers]
-        numbers = [value for value in values if not isinstance(value, str)]
-        figure = figures.own_figure(key)
-        words = len(numbers) < len(values)
-        columns.append(text_column(key, figure.label) if words else column(figure, numbers))
-    return columns
 
 
 # ---- the machine: its fields with units, and the blocks of its diagram
@@ -268,12 +262,6 @@ def _ports(units: Mapping[str, Mapping[str, int]], word: str, cycles: int) -> tu
 Piece = str | dict[str, int]
 Sentence = list[Piece]
 """Text, and layers by their place in the network, which the page shows by name."""
-
-
-def title(result: Result) -> str:
-    """What was run on what."""
-    title = f"{result.workload} on {result.hardware.get('name', 'unnamed hardware')}, {runs.size_of(result)}"
-    return runs.with_extent(title, result)
 
 
 def verdict(result: Result) -> dict[str, str]:

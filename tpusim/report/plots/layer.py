@@ -59,22 +59,18 @@ def explained(found: Bottleneck, workload: str, lowerings: Sequence[Alternative]
         gains.margins(x=0.12)
         gains.set_xlabel("times as fast with this one thing relaxed")
         for axes in costs:
-            _draw_lowerings(axes, others, layer.lowering)
+            # A bar each, the fastest above.
+            word, size = scale((float(each.layer.cycles) for each in others), CYCLE_COUNTS)
+            places, splits = range(len(others)), [each.layer.units["systolic_array"] for each in others]
+            stack(axes.barh, places, splits, size, 0.7)
+            names = [each.lowering + (" (now)" if each.lowering == layer.lowering else "") for each in others]
+            axes.set_yticks(places, map(plain, names))
+            axes.invert_yaxis()
+            axes.set_xlabel(f"cycles by each lowering ({word})" if word else "cycles by each lowering")
         figure.legend(*cycles.get_legend_handles_labels(), loc="outside lower center", ncols=3)
         return figure
 
     return Picture("explained", caption, draw)
-
-
-def _draw_lowerings(axes: Axes, lowerings: Sequence[Alternative], taken: str) -> None:
-    """A bar each, the fastest above."""
-    word, size = scale((float(each.layer.cycles) for each in lowerings), CYCLE_COUNTS)
-    splits = [each.layer.units["systolic_array"] for each in lowerings]
-    stack(axes.barh, range(len(lowerings)), splits, size, 0.7)
-    names = [each.lowering + (" (now)" if each.lowering == taken else "") for each in lowerings]
-    axes.set_yticks(range(len(lowerings)), map(plain, names))
-    axes.invert_yaxis()
-    axes.set_xlabel(f"cycles by each lowering ({word})" if word else "cycles by each lowering")
 
 
 # ---- a trace: a column for every cycle

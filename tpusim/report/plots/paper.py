@@ -22,10 +22,6 @@ from tpusim.report.style import HATCHES, MAIN, MARK, SERIES
 from tpusim.study.paper import exhibit
 from tpusim.study.validation.comparison import Comparison
 
-Draw = Callable[[Axes, Any], None]
-Size = Callable[[Any], tuple[float, float]]
-"""Width and height in inches."""
-
 _WIDEST = 10.5
 """Inches that panels beside one another may take."""
 _LEGEND = 0.45
@@ -43,7 +39,7 @@ def pictures(made: Sequence[exhibit.Exhibit]) -> Iterator[Picture]:
 
 def draw(views: Sequence[exhibit.View]) -> Figure:
     """Views in a grid of as many columns as find room."""
-    sizes = [_KINDS[type(view)][1](view) for view in views]
+    sizes = [_size(view) for view in views]
     widest, tallest = (max(size[axis] for size in sizes) for axis in (0, 1))
     columns = max(1, min(len(views), int(_WIDEST / widest)))
     rows = ceil(len(views) / columns)
@@ -51,7 +47,7 @@ def draw(views: Sequence[exhibit.View]) -> Figure:
     figure = figure_of(columns * widest, max(sum(heights), tallest) + _LEGEND)
     plots = figure.subplots(rows, columns, squeeze=False, height_ratios=heights).flatten()
     for plot, view in zip(plots, views, strict=False):
-        _KINDS[type(view)][0](plot, view)
+        _KINDS[type(view)](plot, view)
         plot.set_title(plain(view.title))
     for plot in plots[len(views) :]:
         plot.set_axis_off()
@@ -77,11 +73,6 @@ _LIGHT = ("#9dbdd6", "#f0b27a", "#e6e6e6", "#7a7a7a", "#c9dfc0", "#d9c7e8")
 _HATCHES = ("", "rising", "dots", "falling", "grid", "bars")
 _BINS = np.arange(-32.5, 35, 5)
 """Bounds of the bins of errors in percent; the outermost bins hold all beyond."""
-
-
-def _bars_size(view: exhibit.BarChart) -> tuple[float, float]:
-    """As wide as the bars need."""
-    return max(_SIZE[0], 1.2 + _BAR_INCHES * len(view.groups) * (len(view.series) + 1)), _SIZE[1]
 
 
 def _bars(axes: Axes, view: exhibit.BarChart) -> None:
@@ -181,13 +172,6 @@ def _schedule(axes: Axes, view: exhibit.ScheduleChart) -> None:
     axes.set(xlim=(0, view.end), ylim=(len(view.rows) - 0.5, -0.5), xlabel="cycles")
 
 
-def _grid_size(view: exhibit.CellGrid) -> tuple[float, float]:
-    """A cell as wide as the longest text in any."""
-    names = max(map(len, view.rows), default=0) * _LETTER_INCHES
-    width = max(map(len, view.cells)) * _cell_width(view) + names + 0.3
-    return max(_LETTER_INCHES * len(view.title), width), len(view.cells) * _CELL_INCHES + 0.5
-
-
 def _cell_width(view: exhibit.CellGrid) -> float:
     """Inches: wide enough for the longest line in any cell."""
     lines = (line for row in view.cells for cell in row for line in cell.text.split("\n"))
@@ -221,15 +205,29 @@ def _named(axes: Axes, tone: str, meaning: str, hatch: str = "") -> None:
     axes.add_patch(patch)
 
 
-_KINDS: Mapping[type, tuple[Draw, Size]] = {
-    exhibit.BarChart: (_bars, _bars_size),
-    exhibit.Curves: (_curves, lambda _: _SIZE),
-    exhibit.Parity: (lambda axes, view: parity(axes, view.clouds, view.word, "cycles", 16), lambda _: _SIZE),
-    exhibit.Errors: (_errors, lambda _: _SIZE),
-    exhibit.ScheduleChart: (_schedule, lambda view: (7.2, 0.95 + _ROW_INCHES * len(view.rows))),
-    exhibit.CellGrid: (_grid, _grid_size),
+_KINDS: Mapping[type, Callable[[Axes, Any], None]] = {
+    exhibit.BarChart: _bars,
+    exhibit.Curves: _curves,
+    exhibit.Parity: lambda axes, view: parity(axes, view.clouds, view.word, "cycles", 16),
+    exhibit.Errors: _errors,
+    exhibit.ScheduleChart: _schedule,
+    exhibit.CellGrid: _grid,
 }
-"""How a view is drawn into axes, and the room that it takes."""
+"""How a view is drawn into axes."""
+
+
+def _size(view: exhibit.View) -> tuple[float, float]:
+    """Width and height in inches; bars take what they need, and a cell is as wide as the longest text in any."""
+    match view:
+        case exhibit.BarChart(groups=groups, series=series):
+            return max(_SIZE[0], 1.2 + _BAR_INCHES * len(groups) * (len(series) + 1)), _SIZE[1]
+        case exhibit.ScheduleChart(rows=rows):
+            return 7.2, 0.95 + _ROW_INCHES * len(rows)
+        case exhibit.CellGrid(cells=cells, rows=names):
+            beside = max(map(len, names), default=0) * _LETTER_INCHES
+            width = max(map(len, cells)) * _cell_width(view) + beside + 0.3
+            return max(_LETTER_INCHES * len(view.title), width), len(cells) * _CELL_INCHES + 0.5
+    return _SIZE
 
 
 # ---- parity and errors against reference numbers; numbers of two words never in one picture

@@ -265,7 +265,20 @@ def memory_of(result: Result) -> Picture | None:
         kib = lanes.word_bytes / 1024
         axes.set(title=_title(result), xlim=(0, result.total.time_us / size), ylim=(0, lanes.words * kib))
         for held in _held(result.layers):
-            _box(axes, held, size, kib)
+            since, width = held.since / size, (held.until - held.since) / size
+            first, height = held.words.first * kib, held.words.words * kib
+            across, up = width / axes.get_xlim()[1] * _INSIDE[0], height / axes.get_ylim()[1] * _INSIDE[1]
+            look = _look(bool(held.name))
+            if min(across, up) < _EDGED:
+                look |= {"edgecolor": look["facecolor"], "hatch": ""}
+            axes.add_patch(Rectangle((since, first), width, height, **look))
+            # A name stands in the box, or along it, where it fits whole.
+            long = len(held.name) * _LETTER
+            along, upright = across > long and up > _LINE, up > long and across > _LINE
+            if held.name and (along or upright):
+                place: Any = {"ha": "center", "va": "center", "fontsize": _TYPE, "color": "white"}
+                turned = 0 if along else 90
+                axes.text(since + width / 2, first + height / 2, plain(held.name), rotation=turned, **place)
         axes.set(xlabel=f"time ({unit})", ylabel="vector memory of a lane (KiB)")
         looks = (("stays for layers behind", True), ("a layer's own, while it runs", False))
         marks = [Patch(label=label, **_look(outcome)) for label, outcome in looks]
@@ -293,25 +306,6 @@ def _held(layers: tuple[LayerResult, ...]) -> Iterator[_Held]:
 def _look(outcome: bool) -> dict[str, Any]:
     tone, hatch = (MAIN, "") if outcome else (GREY, HATCHES["rising"][0])
     return {"facecolor": tone, "hatch": hatch, "edgecolor": "white" if outcome else "black", "linewidth": 0.3}
-
-
-def _box(axes: Axes, held: _Held, time: float, kib: float) -> None:
-    """Draw words held, in units of `time` microseconds and of `kib` KiB a word; a name stands in the box, or along it,
-    where it fits whole.
-    """
-    since, width = held.since / time, (held.until - held.since) / time
-    first, height = held.words.first * kib, held.words.words * kib
-    across, up = width / axes.get_xlim()[1] * _INSIDE[0], height / axes.get_ylim()[1] * _INSIDE[1]
-    look = _look(bool(held.name))
-    if min(across, up) < _EDGED:
-        look |= {"edgecolor": look["facecolor"], "hatch": ""}
-    axes.add_patch(Rectangle((since, first), width, height, **look))
-    long = len(held.name) * _LETTER
-    along, upright = across > long and up > _LINE, up > long and across > _LINE
-    if held.name and (along or upright):
-        place: Any = {"ha": "center", "va": "center", "fontsize": _TYPE, "color": "white"}
-        turned = 0 if along else 90
-        axes.text(since + width / 2, first + height / 2, plain(held.name), rotation=turned, **place)
 
 
 # ---- the bounds of a machine: what its array does at most, and what its HBM allows
