@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from math import ceil, dist
 from textwrap import fill
 from typing import Any
@@ -32,7 +31,7 @@ from tpusim.report.plots.figure import (
     zipped,
 )
 from tpusim.report.style import GREY, MAIN, MARK, SERIES
-from tpusim.report.tables.sweep import ComparedLowerings, over_lowerings
+from tpusim.report.tables.sweep import ComparedLowerings, compared_lowerings, over_lowerings
 from tpusim.result.vocabulary.figures import COLUMNS, PERCENT, column_of
 from tpusim.result.vocabulary.states import ARRAY, STALLED
 from tpusim.study.sweep.points import Sweep
@@ -86,7 +85,7 @@ def _along_one(sweep: Sweep, rows: Sequence[Row]) -> Iterator[Picture]:
 
 
 def _of_lowerings(sweep: Sweep, rows: Sequence[Row]) -> Picture:
-    found, title = ComparedLowerings(rows), _title(sweep, rows)
+    found, title = compared_lowerings(rows), _title(sweep, rows)
     split = any(row.get("starved_cycles") is not None for row in rows)
     unit = "systolic array" if split else "machine"
     caption = (
@@ -106,13 +105,9 @@ def _of_workload(sweep: Sweep, stem: str, rows: Sequence[Row]) -> Iterator[Pictu
     elif not _moves_along_one(sweep):
         caption = f"TFLOPS of every point over each axis by itself, and of the best at each value; {title}."
         yield Picture(f"axes_{stem}", caption, partial(_panels, title, finished, [*sweep.axes]))
-    winners = Winners(rows, [*sweep.axes])
-    if LOWERING in sweep.axes and sweep.combine == "grid" and not sweep.search and winners.drawable:
-        caption = (
-            f"The fastest lowering over {' and '.join(map(axis_label, winners.others))}; {title}. In a cell: how many"
-            f" times as fast as {winners.lowerings[0]} the best of the others is. A cross: every point failed."
-        )
-        yield Picture(f"winners_{stem}", caption, partial(winners_figure, title, winners))
+    mapped = LOWERING in sweep.axes and sweep.combine == "grid" and not sweep.search
+    if mapped and (winners := _winners(title, stem, rows, [*sweep.axes])):
+        yield winners
     if sweep.goals:
         caption = f"Pareto front of {' and '.join(map(str, sweep.goals))}; {title}."
         yield Picture(f"pareto_{stem}", caption, partial(front_figure, title, rows, sweep.goals, [*sweep.axes]))
@@ -259,7 +254,7 @@ def lowerings_figure(title: str, found: ComparedLowerings) -> Figure:
         for group, workload in enumerate(found.workloads)
         for place, lowering in enumerate(found.lowerings)
     }
-    done = {key: at for key, at in places.items() if found.point(*key)}
+    done = {key: at for key, at in places.items() if key in found.points}
     _bars(axes, done, found, numbered=len(places) <= _FEW)
     if failed := [at for key, at in places.items() if key not in done]:
         foot: Any = {"transform": axes.get_xaxis_transform(), "label": "failed: see points.csv"}
@@ -280,7 +275,7 @@ def lowerings_figure(title: str, found: ComparedLowerings) -> Figure:
 
 def _bars(axes: Axes, places: Mapping[tuple[str, str], float], found: ComparedLowerings, numbered: bool) -> None:
     """Bars of the points that were done, stacked by the states that any of them was in."""
-    rows, times = [found.point(*key) or {} for key in places], [found.times(*key) or 0.0 for key in places]
+    rows, times = [found.points[key] for key in places], [found.times[key] for key in places]
     splits = [{state.key: row[f"{state.key}_cycles"] or 0 for state in ARRAY} for row in rows]
     units = np.array([row["cycles"] / each for row, each in zip(rows, times, strict=True)])
     for row, split in zip(rows, splits, strict=True):
@@ -297,9 +292,6 @@ def _bars(axes: Axes, places: Mapping[tuple[str, str], float], found: ComparedLo
 # ---- over lowerings and two or three other axes: a map of which lowering is the fastest where
 
 
-MapCell = tuple[Any, Any, Any]
-"""A value of each axis: across, down, of a panel (None: there is one)."""
-
 MOST_CELLS = 24
 """Along an axis; of more nobody could read the numbers."""
 _TONES = (
@@ -309,86 +301,68 @@ _TONES = (
 """Tones of the first lowering, the second, ..., and of what is written on each; they differ in lightness."""
 
 
-@dataclass(frozen=True)
-class Winners:
-    """Points over `lowering` and two or three other axes, of one workload."""
+def _winners(title: str, stem: str, rows: Sequence[Row], axes: Sequence[str]) -> Picture | None:
+    """The fastest lowering over two or three other axes, a panel for each value of the third, beside one another.
 
-    rows: Sequence[Row]
-    axes: Sequence[str]
+    None where there are more values than numbers have room for, or lowerings than tones.
+    """
+    others = [axis for axis in axes if axis != LOWERING]
+    # The first is what others are compared with; those that choose another are none.
+    lowerings = [*dict.fromkeys(row[LOWERING] for row in rows if row[LOWERING] != "auto")]
+    few = all(len({row[axis] for row in rows}) <= MOST_CELLS for axis in axes)
+    if len(others) not in (2, 3) or not 1 < len(lowerings) <= len(_TONES) or not few:
+        return None
+    # Across, down and panel (None: there is one); by lowering the cycles, without what failed.
+    cells: dict[tuple[Any, ...], dict[str, int]] = {}
+    for row in rows:
+        took = cells.setdefault((*(row[axis] for axis in others), None)[:3], {})
+        if row[LOWERING] in lowerings and not row["error"]:
+            took[row[LOWERING]] = row["cycles"]
+    told = f"how many times as fast as {lowerings[0]} the best of the others is"
+    caption = (
+        f"The fastest lowering over {' and '.join(map(axis_label, others))}; {title}. In a cell: {told}. A cross: every"
+        " point failed."
+    )
 
-    @property
-    def drawable(self) -> bool:
-        """Whether there is a map to draw: numbers and tones for all of it."""
-        few = all(len({row[axis] for row in self.rows}) <= MOST_CELLS for axis in self.axes)
-        return len(self.others) in (2, 3) and 1 < len(self.lowerings) <= len(_TONES) and few
+    def draw() -> Figure:
+        across, down = (rows_of(axis, [row[axis] for row in rows]) for axis in others[:2])
+        panels = list(dict.fromkeys(panel for _, _, panel in cells))
+        wide, high = 0.45 * len(across.places), 0.33 * len(down.places)
+        figure = figure_of(min(13.0, 1.2 + len(panels) * max(1.9, wide + 0.2)), min(9.0, 1.5 + high))
+        plots = figure.subplots(1, len(panels), sharey=True, squeeze=False).flatten()
+        for plot, panel in zip(plots, panels, strict=True):
+            own = {cell: took for cell, took in cells.items() if cell[2] == panel}
+            _draw_winners(plot, own, lowerings, across, down)
+            if panel is not None:
+                plot.set_title(plain(f"{axis_label(others[2])}: {panel}"))
+        plots[0].set_ylabel(down.label)
+        figure.suptitle(f"{title}\nin a cell: {told}", x=0.01, ha="left", fontsize=9)
+        shown = zip(lowerings, _TONES, strict=False)
+        handles = [Patch(facecolor=tone, edgecolor="black", linewidth=0.5, label=name) for name, (tone, _) in shown]
+        figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(handles)))
+        return uncrowded(figure)
 
-    @cached_property
-    def others(self) -> list[str]:
-        """The axes that make cells."""
-        return [axis for axis in self.axes if axis != LOWERING]
-
-    @cached_property
-    def lowerings(self) -> list[str]:
-        """In the order of the sweep, the first being what others are compared with; not those that choose another."""
-        return [*dict.fromkeys(row[LOWERING] for row in self.rows if row[LOWERING] != "auto")]
-
-    @cached_property
-    def cycles(self) -> dict[MapCell, dict[str, int]]:
-        """Cycles of each cell, by lowering; what failed is missing."""
-        found: dict[MapCell, dict[str, int]] = {}
-        for row in self.rows:
-            of_cell = found.setdefault(self.cell(row), {})
-            if row[LOWERING] in self.lowerings and not row["error"]:
-                of_cell[row[LOWERING]] = row["cycles"]
-        return found
-
-    def cell(self, row: Row) -> MapCell:
-        """Where a point belongs."""
-        across, down, *panel = (row[axis] for axis in self.others)
-        return across, down, panel[0] if panel else None
-
-    def winner(self, cell: MapCell) -> str | None:
-        """The fastest; of equals the first."""
-        return min(self.cycles[cell], key=self.cycles[cell].__getitem__, default=None)
-
-    def gain(self, cell: MapCell) -> float | None:
-        """How many times as fast as the first lowering the best of the others is."""
-        first, *others = self.lowerings
-        took = self.cycles[cell]
-        best = min((took[each] for each in others if each in took), default=None)
-        return took[first] / best if first in took and best else None
+    return Picture(f"winners_{stem}", caption, draw)
 
 
-def winners_figure(title: str, found: Winners) -> Figure:
-    """A panel for each value of the third axis, beside one another."""
-    across, down = (rows_of(axis, [row[axis] for row in found.rows]) for axis in found.others[:2])
-    panels = list(dict.fromkeys(panel for _, _, panel in found.cycles))
-    wide, high = 0.45 * len(across.places), 0.33 * len(down.places)
-    figure = figure_of(min(13.0, 1.2 + len(panels) * max(1.9, wide + 0.2)), min(9.0, 1.5 + high))
-    plots = figure.subplots(1, len(panels), sharey=True, squeeze=False).flatten()
-    for plot, panel in zip(plots, panels, strict=True):
-        # Every cell in the tone of its winner, with the gain; a cross where no point was done.
-        for cell in (each for each in found.cycles if each[2] == panel):
-            x, y = across.places[cell[0]], down.places[cell[1]]
-            winner, gain = found.winner(cell), found.gain(cell)
-            if winner is None:
-                plot.plot(x, y, marker="x", color="black", markersize=5)
-                continue
-            tone, ink = _TONES[found.lowerings.index(winner)]
-            plot.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=tone, edgecolor="black", linewidth=0.5))
-            plot.text(x, y, "-" if gain is None else f"{gain:.2f}", ha="center", va="center", color=ink, fontsize=7)
-        plot.set_xticks(*across.ticks(MOST_CELLS))
-        plot.set_yticks(*down.ticks(MOST_CELLS))
-        plot.set(xlabel=across.label, xlim=(-0.5, len(across.places) - 0.5), ylim=(-0.5, len(down.places) - 0.5))
-        if panel is not None:
-            plot.set_title(plain(f"{axis_label(found.others[2])}: {panel}"))
-    plots[0].set_ylabel(down.label)
-    told = f"in a cell: how many times as fast as {found.lowerings[0]} the best of the others is"
-    figure.suptitle(f"{title}\n{told}", x=0.01, ha="left", fontsize=9)
-    shown = zip(found.lowerings, _TONES, strict=False)
-    handles = [Patch(facecolor=tone, edgecolor="black", linewidth=0.5, label=name) for name, (tone, _) in shown]
-    figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(handles)))
-    return uncrowded(figure)
+def _draw_winners(
+    plot: Axes, cells: Mapping[tuple[Any, ...], Mapping[str, int]], lowerings: Sequence[str], across: Scale, down: Scale
+) -> None:
+    """Every cell in the tone of the fastest, of equals the first, with its gain; a cross where no point was done."""
+    for cell, took in cells.items():
+        x, y = across.places[cell[0]], down.places[cell[1]]
+        if not took:
+            plot.plot(x, y, marker="x", color="black", markersize=5)
+            continue
+        tone, ink = _TONES[lowerings.index(min(took, key=took.__getitem__))]
+        plot.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=tone, edgecolor="black", linewidth=0.5))
+        first, *rest = (took.get(each) for each in lowerings)
+        best = min(filter(None, rest), default=None)
+        gain = f"{first / best:.2f}" if first and best else "-"
+        plot.text(x, y, gain, ha="center", va="center", color=ink, fontsize=7)
+    plot.set_xticks(*across.ticks(MOST_CELLS))
+    plot.set_yticks(*down.ticks(MOST_CELLS))
+    plot.set(xlabel=across.label, xlim=(-0.5, len(across.places) - 0.5), ylim=(-0.5, len(down.places) - 0.5))
 
 
 # ---- the Pareto front as a scatter plot of two or three columns

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
@@ -76,52 +76,41 @@ def over_lowerings(axes: Sequence[str]) -> bool:
 
 @dataclass(frozen=True)
 class ComparedLowerings:
-    """The points of such a sweep, failed ones included."""
+    """The points of such a sweep by network and lowering, with networks and lowerings in their order.
 
-    rows: Sequence[Row]
+    Those that failed are missing, and so are those that there is nothing to measure by. `times` are over the time of
+    `reference`: the first lowering that did every network, or else the most of them.
+    """
 
-    @cached_property
-    def workloads(self) -> tuple[str, ...]:
-        """In the order of the sweep."""
-        return tuple(dict.fromkeys(row["workload"] for row in self.rows))
+    workloads: Sequence[str]
+    lowerings: Sequence[str]
+    reference: str
+    points: Mapping[tuple[str, str], Row]
+    times: Mapping[tuple[str, str], float]
+    some_failed: bool
 
-    @cached_property
-    def lowerings(self) -> tuple[str, ...]:
-        """In the order of the axis."""
-        return tuple(dict.fromkeys(row[AXIS] for row in self.rows))
 
-    @cached_property
-    def reference(self) -> str:
-        """What the others are measured by: the first lowering that did every network, or else the most of them."""
-        done = [row[AXIS] for row in self.rows if not row["error"]]
-        return max(self.lowerings, key=done.count)
-
-    @property
-    def some_failed(self) -> bool:
-        """Whether any point did."""
-        return any(row["error"] for row in self.rows)
-
-    def point(self, workload: str, lowering: str) -> Row | None:
-        """A point; None where it failed, or where there is nothing to measure it by."""
-        return self._done.get((workload, lowering)) if (workload, self.reference) in self._done else None
-
-    def times(self, workload: str, lowering: str) -> float | None:
-        """Its time over that of the reference."""
-        row = self.point(workload, lowering)
-        return row["time_us"] / self._done[workload, self.reference]["time_us"] if row else None
-
-    @cached_property
-    def _done(self) -> Mapping[tuple[str, str], Row]:
-        return {(row["workload"], row[AXIS]): row for row in self.rows if not row["error"]}
+def compared_lowerings(rows: Sequence[Row]) -> ComparedLowerings:
+    """Set the points of such a sweep against each other; `rows` hold failed ones as well."""
+    workloads, lowerings = ([*dict.fromkeys(row[key] for row in rows)] for key in ("workload", AXIS))
+    finished = [row for row in rows if not row["error"]]
+    reference = max(lowerings, key=[row[AXIS] for row in finished].count)
+    first = {row["workload"]: row["time_us"] for row in finished if row[AXIS] == reference}
+    points = {(row["workload"], row[AXIS]): row for row in finished if row["workload"] in first}
+    times = {key: row["time_us"] / first[row["workload"]] for key, row in points.items()}
+    return ComparedLowerings(workloads, lowerings, reference, points, times, len(finished) < len(rows))
 
 
 def compared(rows: Sequence[Row]) -> Paragraphs:
     """A row a network, a column a lowering; and what they hold."""
-    found = ComparedLowerings(rows)
-    points = ((workload, found.point(workload, found.reference)) for workload in found.workloads)
-    first = {workload: row["time_us"] for workload, row in points if row}
+    found = compared_lowerings(rows)
+    first = {workload: row["time_us"] for (workload, by), row in found.points.items() if by == found.reference}
     unit, size = scale(first.values(), TIMES)
-    others = [lowering for lowering in found.lowerings if lowering != found.reference]
+
+    def times(lowering: str, workload: str) -> str:
+        key = workload, lowering
+        return f"{found.times[key]:.2f}" if key in found.times else NONE
+
     columns: list[Column[str]] = [
         Column("workload", lambda workload: workload, justify="left"),
         Column(
@@ -129,18 +118,9 @@ def compared(rows: Sequence[Row]) -> Paragraphs:
             lambda workload: three_digits(first[workload] / size) if workload in first else NONE,
             legend=f"{found.reference}: its time. The others: times as long{'. -: failed' * found.some_failed}",
         ),
-        *(_column(found, lowering) for lowering in others),
+        *(Column(path_head(each), partial(times, each)) for each in found.lowerings if each != found.reference),
     ]
-    table = Table(columns, found.workloads)
-    return [table], [Legend(columns)]
-
-
-def _column(found: ComparedLowerings, lowering: str) -> Column[str]:
-    def cell(workload: str) -> str:
-        times = found.times(workload, lowering)
-        return NONE if times is None else f"{times:.2f}"
-
-    return Column(path_head(lowering), cell)
+    return [Table(columns, found.workloads)], [Legend(columns)]
 
 
 # ---- files: CSV, and with the extra `parquet` Parquet; points read back from CSV
