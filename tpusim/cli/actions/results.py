@@ -11,7 +11,7 @@ from tpusim.base.errors import InputError, did_you_mean
 from tpusim.base.files import probe, write
 from tpusim.cli.json_output import JsonOutput
 from tpusim.cli.terminal import say
-from tpusim.report.page.assemble import page, sentences, sweep_data
+from tpusim.report.page.assemble import page, sweep_data
 from tpusim.report.plots import FORMATS
 from tpusim.report.tables.compare import runs_compared, sweeps_compared
 from tpusim.report.tables.compared import ORDERS, compared_results, compared_sweeps
@@ -81,7 +81,7 @@ def write_pictures(folder: Path, pictures: Iterable[Picture], kinds: Sequence[st
 
 def write_page(source: Path, file: Path) -> None:
     """Write the page on a run or a sweep."""
-    write(file, _sweep_page(source) if _sweep_meant(source) else _run_page(source))
+    write(file, page("sweep", sweep_data(_points_of(source))) if _sweep_meant(source) else _run_page(source))
     say(sys.stdout, str(file))
 
 
@@ -107,9 +107,3 @@ def _run_page(source: Path) -> bytes:
         return run_page(result)
     except InputError as error:
         raise InputError(f"{source}: {error}") from None
-
-
-def _sweep_page(source: Path) -> bytes:
-    points = _points_of(source)
-    data = sweep_data(points)
-    return page("sweep", data["title"], [data["verdict"]["text"], *sentences(points)], data)

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from tpusim.base.errors import InputError
 from tpusim.base.words import counted
 from tpusim.machines.family import Machine, family_of
-from tpusim.report.page.assemble import Column, column, page, text_column
+from tpusim.report.page.assemble import PageColumn, Piece, Sentence, column, page, text_column
 from tpusim.report.plots.figure import Picture
 from tpusim.report.plots.run import hardware_of, intensity, memory_bounds, memory_of, network_of, peak_tflops
 from tpusim.report.style import hatches
@@ -24,9 +24,7 @@ from tpusim.result.vocabulary.fields import FIELDS, by_path, field_of
 
 def run_page(result: Result) -> bytes:
     """The file's contents. Raises InputError when the result lacks what the page needs."""
-    data = {**run_data(result), "network": _held(network_of(result)), "held": _held(memory_of(result))}
-    sentences = [plain(sentence, result) for sentence in data["sentences"]]
-    return page("run", data["title"], [data["verdict"]["text"], *sentences], data)
+    return page("run", {**run_data(result), "network": _held(network_of(result)), "held": _held(memory_of(result))})
 
 
 def _held(picture: Picture | None) -> dict[str, str] | None:
@@ -147,10 +145,10 @@ def _mapping(layer: LayerResult) -> str:
     )
 
 
-def _columns(result: Result) -> list[Column]:
+def _columns(result: Result) -> list[PageColumn]:
     """Columns of the table of layers; those of what only the machine's family tells are words, or numbers in a unit."""
 
-    def of(key: str, bar: Literal["", "widest", "whole"] = "", alike: Sequence[str] = ()) -> Column:
+    def of(key: str, bar: Literal["", "widest", "whole"] = "", alike: Sequence[str] = ()) -> PageColumn:
         values = (figures.value_of(layer, each) for layer in result.layers for each in alike or (key,))
         return column(figures.LAYER[key], values, bar)
 
@@ -163,7 +161,7 @@ def _columns(result: Result) -> list[Column]:
         numbers, figure = [value for value in values if not isinstance(value, str)], figures.own_figure(key)
         own.append(text_column(key, figure.label) if len(numbers) < len(values) else column(figure, numbers))
 
-    def those(*keys: str) -> list[Column]:
+    def those(*keys: str) -> list[PageColumn]:
         return [of(key) for key in keys if figures.known(result.layers, key)]
 
     return [
@@ -259,11 +257,6 @@ def _ports(units: Mapping[str, Mapping[str, int]], word: str, cycles: int) -> tu
 # ---- its words: title, verdict, totals, and what the figures say
 
 
-Piece = str | dict[str, int]
-Sentence = list[Piece]
-"""Text, and layers by their place in the network, which the page shows by name."""
-
-
 def verdict(result: Result) -> dict[str, str]:
     """Whether the values are right: a word for the colour, the sentence, the first wrong element."""
     total = result.total
@@ -311,11 +304,6 @@ def sentences(result: Result, hardware: Machine) -> list[Sentence]:
         [runs.left_out(result.not_timed.items(), result.not_known.items())],
     ]
     return [sentence for sentence in found if any(sentence)]
-
-
-def plain(sentence: Sequence[Piece], result: Result) -> str:
-    """A sentence without links."""
-    return "".join(part if isinstance(part, str) else result.layers[part["layer"]].name for part in sentence)
 
 
 def inputs(result: Result) -> list[tuple[str, str]]:
