@@ -106,14 +106,15 @@ class Table(Generic[Row]):
 
     def fitting(self, room: int | None) -> list[Column[Row]]:
         """The columns that `room` characters hold (None: all); those of one rank go together, as they may add up."""
-        kept = [column for column in self.columns if not room or room >= column.least]
-        while room and self._width(kept, room) > room and (highest := max(column.rank for column in kept)):
-            kept = [column for column in kept if column.rank < highest]
-        return kept
-
-    def _width(self, columns: Sequence[Column[Row]], room: int) -> int:
-        texts = ([*column.header.split("\n"), *(column.text(row, room) for row in self.rows)] for column in columns)
-        return sum(max(map(cell_len, text)) for text in texts) + len(columns) - 1
+        if not room:
+            return [*self.columns]
+        kept = []
+        for column in (each for each in self.columns if room >= each.least):
+            texts = [*column.header.split("\n"), *(column.text(row, room) for row in self.rows)]
+            kept.append((column, max(map(cell_len, texts))))
+        while sum(wide + 1 for _, wide in kept) - 1 > room and (highest := max(column.rank for column, _ in kept)):
+            kept = [(column, wide) for column, wide in kept if column.rank < highest]
+        return [column for column, _ in kept]
 
     def legend(self, *more: str) -> Legend:
         """What the columns hold that there is room for, and `more` sentences."""

@@ -365,7 +365,12 @@ def total_of(layers: tuple[LayerResult, ...], wall_seconds: float) -> Total:
     units = dict.fromkeys(unit for layer in layers for unit in layer.units)
     weighted = [(each.mapping_efficiency, each.passes) for each in layers]
     mapped = [(efficiency, passes) for efficiency, passes in weighted if efficiency is not None and passes is not None]
-    energies = [layer.energy_use for layer in layers if layer.energy_use]
+    uses, spent = [layer.energy_use for layer in layers if layer.energy_use], None
+    # Older results tell of no energy.
+    if len(uses) == len(layers):
+        parts = {key: sum(use.parts[key] for use in uses) for key in uses[0].parts}
+        counts = _sum_maps(use.counts for use in uses)
+        spent = energy_use(uses[0].technology, parts, counts, sums["macs"], sums["time_us"] / 1e6)
     return Total(
         **sums,
         passes=sum(passes for _, passes in mapped) if mapped else None,
@@ -378,8 +383,7 @@ def total_of(layers: tuple[LayerResult, ...], wall_seconds: float) -> Total:
         # A unit that a layer has no use for has nothing to do in it.
         units={unit: _sum_maps(each.units.get(unit, {"idle": each.cycles}) for each in layers) for unit in units},
         dram=_dram_total([layer.dram for layer in layers if layer.dram]),
-        # Older results tell of no energy.
-        energy_use=_energy_total(energies, sums) if len(energies) == len(layers) else None,
+        energy_use=spent,
         error_share=max((layer.error_share for layer in layers if layer.error_share is not None), default=None),
         wall_seconds=wall_seconds,
     )
@@ -412,12 +416,6 @@ def _dram_total(uses: Sequence[DramUse]) -> DramUse | None:
         hbm_reached_bytes_per_s=sums["hbm_moved_bytes"] / seconds if seconds else 0.0,
         channel_imbalance=_mean((use.channel_imbalance, use.hbm_moved_bytes) for use in uses),
     )
-
-
-def _energy_total(uses: Sequence[EnergyUse], sums: Mapping[str, Any]) -> EnergyUse:
-    parts = {key: sum(use.parts[key] for use in uses) for key in uses[0].parts}
-    counts = _sum_maps(use.counts for use in uses)
-    return energy_use(uses[0].technology, parts, counts, sums["macs"], sums["time_us"] / 1e6)
 
 
 def _mean(weighted: Iterable[tuple[float, int]]) -> float:

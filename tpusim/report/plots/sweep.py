@@ -50,11 +50,23 @@ def plots(sweep: Sweep, rows: Sequence[Row]) -> Iterator[Picture]:
 
     A row is a point: its columns, its axes, and whether it is on the front as `pareto`.
     """
-    finished = [row for row in rows if not row["error"]]
+    finished, title = [row for row in rows if not row["error"]], _title(sweep, rows)
     if finished and over_lowerings([*sweep.axes]):
-        yield _of_lowerings(sweep, rows)
+        found = compared_lowerings(rows)
+        unit = "systolic array" if any(row.get("starved_cycles") is not None for row in rows) else "machine"
+        caption = (
+            f"Time of each network by each lowering, in times of what {found.reference} takes; {title}. Stacked: what"
+            f" the {unit} did meanwhile."
+        ) + " A cross: the point failed." * found.some_failed
+        yield Picture("lowerings", caption, partial(lowerings_figure, title, found))
     elif finished and _moves_along_one(sweep):
-        yield from _along_one(sweep, finished)
+        over = f"over {' and '.join(map(axis_label, sweep.axes))}; {_title(sweep, finished)}."
+        draw = _twins if len({row["workload"] for row in finished}) == 1 else _stacked
+        both = partial(draw, sweep, finished, ("tflops", "pe_utilization"))
+        yield Picture("throughput", f"TFLOPS and PE utilisation {over}", both)
+        idle = f"Share of the cycles in which the port of a vector memory is not used, {over}"
+        if any(row["port_idle_ratio"] is not None for row in finished):
+            yield Picture("port_idle", idle, partial(_stacked, sweep, finished, ("port_idle_ratio",)))
     for workload, stem in file_names([*dict.fromkeys(row["workload"] for row in finished)]).items():
         yield from _of_workload(sweep, stem, [row for row in rows if row["workload"] == workload])
 
@@ -72,27 +84,6 @@ def file_names(workloads: Sequence[str]) -> dict[str, str]:
 
 def _moves_along_one(sweep: Sweep) -> bool:
     return len(sweep.axes) == 1 or sweep.combine == "zip"
-
-
-def _along_one(sweep: Sweep, rows: Sequence[Row]) -> Iterator[Picture]:
-    over = f"over {' and '.join(map(axis_label, sweep.axes))}; {_title(sweep, rows)}."
-    draw = _twins if len({row["workload"] for row in rows}) == 1 else _stacked
-    both = partial(draw, sweep, rows, ("tflops", "pe_utilization"))
-    yield Picture("throughput", f"TFLOPS and PE utilisation {over}", both)
-    idle = f"Share of the cycles in which the port of a vector memory is not used, {over}"
-    if any(row["port_idle_ratio"] is not None for row in rows):
-        yield Picture("port_idle", idle, partial(_stacked, sweep, rows, ("port_idle_ratio",)))
-
-
-def _of_lowerings(sweep: Sweep, rows: Sequence[Row]) -> Picture:
-    found, title = compared_lowerings(rows), _title(sweep, rows)
-    split = any(row.get("starved_cycles") is not None for row in rows)
-    unit = "systolic array" if split else "machine"
-    caption = (
-        f"Time of each network by each lowering, in times of what {found.reference} takes; {title}. Stacked: what the"
-        f" {unit} did meanwhile."
-    ) + " A cross: the point failed." * found.some_failed
-    return Picture("lowerings", caption, partial(lowerings_figure, title, found))
 
 
 def _of_workload(sweep: Sweep, stem: str, rows: Sequence[Row]) -> Iterator[Picture]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any, TypeVar
@@ -122,36 +122,33 @@ def layer_table(compared: ComparedResults, order: str) -> Table[ComparedRow]:
 
 
 def totals(compared: ComparedResults) -> Sentences:
-    """All layers together, and the mean over layers."""
-    return Sentences([*_totals(compared)], "  ")
+    """All layers together, and the mean over layers.
 
-
-def _totals(compared: ComparedResults) -> Iterator[str]:
-    """Cycles, bytes and joules where they differ, time by image where the batch does, cycles by op, the mean."""
+    Bytes and joules where they differ, time by image where the batch does, cycles by op.
+    """
     results = one, other = compared.before, compared.after
     sides = before, after = one.total, other.total
     in_both = len(compared.common) == len(compared.rows)
-    yield (
+    lines = [
         f"Total: {before.cycles:,} -> {after.cycles:,} cycles ({_times(after.cycles, before.cycles)}); "
         f"{_two_of(before.time_us, after.time_us, TIMES)}; PE utilisation {percent(before.pe_utilization)} -> "
         f"{percent(after.pe_utilization)} %"
-    )
+    ]
     moved = [total.hbm_read_bytes + total.hbm_write_bytes for total in sides]
     energies = [total.energy_use.energy for total in sides if total.energy_use]
     told = [f"HBM traffic {_two_of(moved[0], moved[1], BYTES)}"] * (moved[0] != moved[1])
     if len(energies) == len(sides) and energies[0] != energies[1]:
         told.append(f"energy, a model, {_two_of(energies[0], energies[1], JOULES)}")
-    if told:
-        yield "; ".join(told)
+    lines += ["; ".join(told)] if told else []
     if one.batch != other.batch and min(one.batch, other.batch) >= 1 and in_both:
         images = [result.total.time_us / result.batch for result in results]
-        yield f"Per image: {_two_of(images[0], images[1], TIMES)}"
-    if not in_both:
-        yield _in_both(compared, "layer")
+        lines.append(f"Per image: {_two_of(images[0], images[1], TIMES)}")
+    lines += [] if in_both else [_in_both(compared, "layer")]
     uses = _ops_of(compared)
     if len(uses) > 1:
-        yield f"Cycles by op: {', '.join(f'{op} {first:,} -> {second:,}' for op, (first, second) in uses.items())}"
-    yield from _mean(compared, "layers")
+        told = [f"{op} {first:,} -> {second:,}" for op, (first, second) in uses.items()]
+        lines.append(f"Cycles by op: {', '.join(told)}")
+    return Sentences([*lines, *_mean(compared, "layers")], "  ")
 
 
 def _ops_of(compared: ComparedResults) -> dict[str, list[int]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from tpusim.base.words import counted
 from tpusim.report.shown import WIDEST, Column, Table, document
@@ -58,19 +57,18 @@ def to_json(made: Sequence[Exhibit]) -> str:
         exhibits=[
             {
                 **each.words.model_dump(exclude={"claims"}),
-                "claims": [_claim(claim) for claim in each.claims],
+                "claims": [
+                    {
+                        **claim.model_dump(include={"key", "short", "sentence", "section", "stated", "note"}),
+                        "rule": claim.rule or None,
+                        "findings": [{**asdict(found), "agrees": found in claim.kept} for found in claim.findings],
+                        "unit": claim.unit if claim.rule else None,
+                        "verdict": claim.verdict,
+                    }
+                    for claim in each.claims
+                ],
                 "tables": [asdict(table) for table in each.tables],
             }
             for each in made
         ]
     )
-
-
-def _claim(claim: Claim) -> dict[str, Any]:
-    return {
-        **claim.model_dump(include={"key", "short", "sentence", "section", "stated", "note"}),
-        "rule": claim.rule or None,
-        "findings": [{**asdict(each), "agrees": each in claim.kept} for each in claim.findings],
-        "unit": claim.unit if claim.rule else None,
-        "verdict": claim.verdict,
-    }

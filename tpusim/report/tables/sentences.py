@@ -10,7 +10,7 @@ from tpusim.network.ops.fused import Fused
 from tpusim.network.workload import Workload
 from tpusim.report.shown import Sentences
 from tpusim.report.text import frequency, percent, quantity, three_digits
-from tpusim.result.records import DramUse, LayerResult, Result, Total, by_op
+from tpusim.result.records import LayerResult, Result, Total, by_op
 from tpusim.result.vocabulary.figures import BYTES, COUNTS, JOULES, MEMORY, PLAIN, RATES, TIMES, own_figure
 from tpusim.result.vocabulary.runs import in_heading, numbers_asked, size_of, with_extent
 from tpusim.result.vocabulary.states import does_less, energies_in, parts_in, parts_of
@@ -38,38 +38,33 @@ def totals(total: Total) -> Sentences:
     cycles, parts = total.cycles, parts_of(total)
     names = {state.key: state.label.removeprefix("busy, ") for state in parts_in([total])[1:]}
     losses = ", ".join(f"{name} {percent(parts[key] / cycles)} %" for key, name in names.items())
-    hbm = f"HBM read {quantity(total.hbm_read_bytes, BYTES)}, written {quantity(total.hbm_write_bytes, BYTES)}"
     useful = f"PE utilisation {percent(total.pe_utilization)} %"
     if does_less(total):
         useful = f"{useful}, as not all multiplications are the array's; busy {percent(parts['useful'] / cycles)} %"
-    filled, held = [], []
+    moved = [f"HBM read {quantity(total.hbm_read_bytes, BYTES)}, written {quantity(total.hbm_write_bytes, BYTES)}"]
     if total.mapping_efficiency is not None:
-        filled = [f"Mapping efficiency {percent(total.mapping_efficiency)} %"]
+        moved.insert(0, f"Mapping efficiency {percent(total.mapping_efficiency)} %")
     if memory := total.vector_memory:
         peak, unused = quantity(memory.peak_bytes, MEMORY), percent(memory.port_idle_ratio)
-        held = [f"vector memory: peak {peak}, ports unused {unused} %"]
+        moved.append(f"vector memory: peak {peak}, ports unused {unused} %")
     in_passes = "" if total.passes is None else f" in {total.passes:,} passes"
-    lines = (
+    lines = [
         f"Total: {cycles:,} cycles = {quantity(total.time_us, TIMES)} at {frequency(cycles / total.time_us * 1e6)}; "
         f"{quantity(total.macs, COUNTS)}MAC{in_passes}; {quantity(total.tflops * 1e12, COUNTS)}FLOPS",
         f"  Of the cycles: {useful}, {losses}; together 100 %",
-        f"  {'; '.join([*filled, hbm, *held])}",
-        *([_dram_line(total.dram)] if total.dram else []),
-        *([f"  {energy_sentence(total)}"] if total.energy_use else []),
-        f"  simulated in {total.wall_seconds:.2f} s",
-    )
-    return Sentences(lines, "    ", wide=True)
-
-
-def _dram_line(use: DramUse) -> str:
-    """What the DRAM did."""
-    rows = use.row_hits + use.row_misses + use.row_conflicts
-    return (
-        f"  HBM: {quantity(use.hbm_moved_bytes, BYTES)} in bursts at {quantity(use.hbm_reached_bytes_per_s, RATES)}, "
-        f"{use.hbm_overfetch:.3g} times the bytes wanted; row hits {percent(use.row_hits / rows)} %, misses "
-        f"{percent(use.row_misses / rows)} %, conflicts {percent(use.row_conflicts / rows)} %; {use.refreshes:,} "
-        f"refreshes; the busiest channel of a transfer moves {use.channel_imbalance:.3g} times the mean"
-    )
+        f"  {'; '.join(moved)}",
+    ]
+    if use := total.dram:
+        rows = use.row_hits + use.row_misses + use.row_conflicts
+        bursts, rate = quantity(use.hbm_moved_bytes, BYTES), quantity(use.hbm_reached_bytes_per_s, RATES)
+        lines.append(
+            f"  HBM: {bursts} in bursts at {rate}, {use.hbm_overfetch:.3g} times the bytes wanted; row hits "
+            f"{percent(use.row_hits / rows)} %, misses {percent(use.row_misses / rows)} %, conflicts "
+            f"{percent(use.row_conflicts / rows)} %; {use.refreshes:,} refreshes; the busiest channel of a transfer "
+            f"moves {use.channel_imbalance:.3g} times the mean"
+        )
+    lines += [f"  {energy_sentence(total)}"] if total.energy_use else []
+    return Sentences([*lines, f"  simulated in {total.wall_seconds:.2f} s"], "    ", wide=True)
 
 
 _MOST_OF_A_BOUND = 99.9
