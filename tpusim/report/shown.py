@@ -15,7 +15,7 @@ from rich.text import Text
 
 from tpusim.base.version import __version__
 from tpusim.base.words import visible
-from tpusim.report.text import folded, percent, shortened, written
+from tpusim.report.text import WIDEST, folded, percent, shortened, written
 from tpusim.result.vocabulary.figures import Figure
 
 # One rule below the heading and single spaces between columns: 16 columns must fit a terminal of 120.
@@ -25,8 +25,6 @@ Row = TypeVar("Row")
 
 _NARROW = 9
 _LEAST_NAME = 12
-WIDEST = 79
-"""Characters a line of sentences has at most: longer ones are hard to follow."""
 NONE = "-"
 """A cell that has nothing to say."""
 

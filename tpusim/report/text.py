@@ -66,7 +66,11 @@ _BEFORE_UNIT = re.compile(r"(?<=\d) (?=[a-zA-Zµ%])")
 _NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
-def folded(lines: Iterable[str], width: int, indent: str = "") -> str:
+WIDEST = 79
+"""Characters a line of sentences has at most: longer ones are hard to follow."""
+
+
+def folded(lines: Iterable[str], width: int = WIDEST, indent: str = "") -> str:
     """Each of `lines` on as many as it takes, those after its first indented.
 
     Names and options stay whole, and a number stays with its unit.

@@ -5,19 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from tpusim.base.words import counted
 from tpusim.report.shown import NONE, Column, Paragraphs, Sentences, Shown, Table, path_head
-from tpusim.report.tables.compared import (
-    ORDERS,
-    Change,
-    Comparable,
-    ComparedResults,
-    ComparedRow,
-    ComparedSweeps,
-    PointRow,
-)
+from tpusim.report.tables.compared import Change, Comparable, ComparedResults, ComparedRow, ComparedSweeps
 from tpusim.report.tables.sentences import first_wrong, heading, overlap_notice, riding, verdict
 from tpusim.report.tables.sweep import SweepPoints
 from tpusim.report.text import percent, scale, three_digits
@@ -39,8 +31,6 @@ _SHARES = (
 _BY_MAC = "MAC: the same by the MAC, as the work differs"
 _IN_TIME = "time: the same in time, as the clocks differ"
 
-AnyRow = TypeVar("AnyRow", bound=ComparedRow)
-
 # ---- runs
 
 
@@ -55,7 +45,7 @@ def runs_compared(compared: ComparedResults, names: Sequence[str], order: str) -
     for result in results:
         missing = left_out(result.not_timed.items(), result.not_known.items())
         runs.append(f"{heading(result)}. {missing}" if missing else heading(result))
-    same = 0 if order == "network" else sum(row.unchanged for row in rows)
+    same = len(rows) - len(layers.rows)
     unchanged = f"{same} of {len(rows)} layers take the same cycles (--sort network shows them)." if same else ""
     if same == len(rows):
         unchanged = "Every layer takes the same cycles."
@@ -118,7 +108,7 @@ def layer_table(compared: ComparedResults, order: str) -> Table[ComparedRow]:
         *_measured_columns(compared),
         Column("of A\n%", lambda row: f"{100 * row.difference / all_of_a:+.1f}", 4, legend=_OF_A),
     ]
-    return Table(columns, _ordered(compared.rows, order))
+    return Table(columns, compared.ordered(order))
 
 
 def totals(compared: ComparedResults) -> Sentences:
@@ -185,7 +175,7 @@ def sweeps_compared(compared: ComparedSweeps, names: Sequence[str], order: str) 
     In JSON null stands where a point is in one sweep only.
     """
 
-    def setting(name: str, row: PointRow) -> str:
+    def setting(name: str, row: ComparedRow) -> str:
         return row.settings[name]
 
     rows = compared.rows
@@ -193,9 +183,9 @@ def sweeps_compared(compared: ComparedSweeps, names: Sequence[str], order: str) 
     one_network = len({row.settings["workload"] for row in rows}) == 1
     axes = [*([] if one_network else ["workload"]), *compared.before.axes]
     settings = [Column(path_head(name), partial(setting, name)) for name in axes]
-    points = Table([*settings, *_measured_columns(compared)], _ordered(rows, order)[:MOST_ROWS])
-    same = 0 if order == "network" else sum(row.unchanged for row in rows)
-    more = len(rows) - same - len(points.rows)
+    changed = compared.ordered(order)
+    points = Table([*settings, *_measured_columns(compared)], changed[:MOST_ROWS])
+    same, more = len(rows) - len(changed), len(changed) - len(points.rows)
     left = [f"{same:,} of {len(rows):,} points with the same cycles"] if same else []
     left += [f"{more:,} more (--json has all)"] if more else []
     not_shown = f"Not shown: {', '.join(left)}." if left else ""
@@ -232,11 +222,6 @@ def _sweep(points: SweepPoints) -> str:
 def _named(names: Sequence[str], told: Iterable[str]) -> Sentences:
     """What A and B are."""
     return Sentences([f"{letter}: {name}: {each}" for letter, name, each in zip("AB", names, told, strict=True)], "   ")
-
-
-def _ordered(rows: Sequence[AnyRow], order: str) -> list[AnyRow]:
-    """The rows in this order; but in that of the network without those that did not change."""
-    return [row for row in sorted(rows, key=ORDERS[order]) if order == "network" or not row.unchanged]
 
 
 def _of_rows(table: Table[Any], *more: str) -> Paragraphs:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import exp, isclose, log
 from typing import Any
 
@@ -33,11 +33,15 @@ class Measures:
 
 @dataclass(frozen=True)
 class ComparedRow:
-    """A layer or a point in both, or (the other is None) in one."""
+    """A layer or a point in both, or (the other is None) in one.
+
+    `settings` are a point's, as the first sweep that has it wrote them: its workload, then its axes.
+    """
 
     name: str
     before: Measures | None
     after: Measures | None
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def difference(self) -> int:
@@ -83,6 +87,10 @@ class Comparable:
 
     rows: Sequence[ComparedRow]
     same_clock: bool
+
+    def ordered(self, order: str) -> list[ComparedRow]:
+        """The rows in one of ORDERS; but in that of the network without those that did not change."""
+        return [row for row in sorted(self.rows, key=ORDERS[order]) if order == "network" or not row.unchanged]
 
     @property
     def common(self) -> tuple[tuple[Measures, Measures], ...]:
@@ -170,8 +178,8 @@ def compared_results(before: Result, after: Result) -> ComparedResults:
     changes = tuple(change for change in differing if change.before != change.after)
     both = {layer.name for layer in before.layers} & {layer.name for layer in after.layers}
     bearers = {name: bearer for name, bearer in _bearers(before, after).items() if bearer in both}
-    sides = [_measured(result, bearers) for result in (before, after)]
-    rows = tuple(ComparedRow(key[0], *(side.get(key) for side in sides)) for key in {**sides[0], **sides[1]})
+    ours, theirs = (_measured(result, bearers) for result in (before, after))
+    rows = tuple(ComparedRow(key[0], ours.get(key), theirs.get(key)) for key in {**ours, **theirs})
     return ComparedResults(rows, all(change.name != "clock" for change in changes), before, after, changes)
 
 
@@ -249,13 +257,11 @@ PointKey = tuple[str | float, ...]
 
 @dataclass(frozen=True)
 class PointRow(ComparedRow):
-    """A point by its settings, as the first sweep that has it wrote them: its workload, then its axes."""
-
-    settings: Mapping[str, str]
+    """A point; it neither grew nor shrank where one side lacks it."""
 
     @property
     def difference(self) -> int:
-        """Cycles more than before; none where one side lacks the point, as nothing grew or shrank."""
+        """Cycles more than before; none where one side lacks the point."""
         return super().difference if self.before and self.after else 0
 
 
@@ -263,7 +269,6 @@ class PointRow(ComparedRow):
 class ComparedSweeps(Comparable):
     """Two sweeps over the same axes. Points that failed are like points that are not there."""
 
-    rows: Sequence[PointRow]
     before: SweepPoints
     after: SweepPoints
 

@@ -13,19 +13,7 @@ from typing import Any, TypeVar
 from tpusim.base.words import counted
 from tpusim.input.scalars import plain_number
 from tpusim.network.workload import Workload
-from tpusim.report.shown import (
-    NONE,
-    WIDEST,
-    Bars,
-    Block,
-    Column,
-    Legend,
-    Listed,
-    Sentences,
-    Shown,
-    Table,
-    figure_column,
-)
+from tpusim.report.shown import NONE, Bars, Block, Column, Legend, Listed, Sentences, Shown, Table, figure_column
 from tpusim.report.tables.sentences import energy_sentence, own_text
 from tpusim.report.text import folded, percent, quantity, scale, three_digits
 from tpusim.result.records import DramUse, LayerResult, told
@@ -56,7 +44,7 @@ def explained(
     layer, setup = found.layer, found.setup
     core = setup.layer.core
     more = "" if core is setup.layer else ", + what rides on results"
-    shape = folded([f"({core.op} {core.grammar}{more})"], WIDEST, " ")
+    shape = folded([f"({core.op} {core.grammar}{more})"], indent=" ")
     alone = "Layers overlap on this machine; but for the line that says so, all that follows is of this one by itself."
     changing, same = _by_effect(found.gains)
     columns: list[Column[Gain]] = [

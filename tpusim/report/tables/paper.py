@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from tpusim.base.words import counted
-from tpusim.report.shown import WIDEST, Column, Table, document
-from tpusim.report.text import folded
+from tpusim.report.shown import Column, Table, document
+from tpusim.report.text import WIDEST, folded
 from tpusim.study.paper.claims import VERDICTS, Claim
 from tpusim.study.paper.exhibit import Exhibit
 

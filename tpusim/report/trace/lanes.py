@@ -8,7 +8,6 @@ from itertools import chain
 
 from tpusim.base.version import __version__
 from tpusim.machines.lowered import Cycle
-from tpusim.report.shown import WIDEST
 from tpusim.report.text import folded
 from tpusim.result.vocabulary.states import ACCESSES, MOVING, WORKING
 
@@ -19,7 +18,7 @@ _WORDS = [f"{letter} {access.meaning}" for letter, access in ACCESSES.items() if
 LEGEND = tuple(
     line
     for words in (f"lanes: {', '.join(_WORDS)}.", f"PEs: {WORKING}.", f"weights: {MOVING}.")
-    for line in folded([words], WIDEST, "       ").splitlines()
+    for line in folded([words], indent="       ").splitlines()
 )
 
 
