@@ -338,14 +338,11 @@ class OpUse:
 
 def by_op(layers: Sequence[LayerResult]) -> dict[str, OpUse]:
     """Where the time of a run goes by the kind of op: what the layers of each take, the costliest op first."""
-    run = sum(layer.cycles for layer in layers)
-    found: dict[str, list[LayerResult]] = {}
-    for layer in layers:
-        found.setdefault(layer.op, []).append(layer)
-    uses: dict[str, OpUse] = {}
-    for op, alike in found.items():
-        cycles = sum(layer.cycles for layer in alike)
-        uses[op] = OpUse(len(alike), cycles, sum(layer.time_us for layer in alike), cycles / run)
+    run, uses = sum(layer.cycles for layer in layers), {}
+    for op in dict.fromkeys(layer.op for layer in layers):
+        alike = [layer for layer in layers if layer.op == op]
+        cycles, time_us = sum(layer.cycles for layer in alike), sum(layer.time_us for layer in alike)
+        uses[op] = OpUse(len(alike), cycles, time_us, cycles / run)
     return dict(sorted(uses.items(), key=lambda each: -each[1].cycles))
 
 

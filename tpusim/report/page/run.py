@@ -355,7 +355,9 @@ def _why(layer: LayerResult, state: states.State, where: str = "") -> str:
 
 def _bound_by_memory(result: Result, hardware: Machine) -> Sentence:
     """Layers whose roof is the HBM's, of those that have multiplications for the array's peak to be of any use."""
-    layers, unit = [layer for layer in result.layers if layer.macs], states.peak_of(result.total)
+    layers, total = [layer for layer in result.layers if layer.macs], result.total
+    # What has the peak that a roofline shows.
+    unit = states.main_name(total) if states.main_unit(total) == states.ARRAY_UNIT else "machine"
     bound = [layer for layer in layers if memory_bounds(layer, hardware)]
     if not layers:
         return []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 from tpusim.base.words import counted
 from tpusim.report.shown import Column, Table, document
@@ -12,29 +12,23 @@ from tpusim.report.text import WIDEST, folded
 from tpusim.study.paper.claims import VERDICTS, Claim
 from tpusim.study.paper.exhibit import Exhibit
 
-
-@dataclass(frozen=True)
-class ClaimRow:
-    """A claim and where it stands."""
-
-    exhibit: Exhibit
-    claim: Claim
+ClaimRow = tuple[Exhibit, Claim]
 
 
 def rows_of(made: Sequence[Exhibit]) -> list[ClaimRow]:
-    """Every claim, in the order of the exhibits."""
-    return [ClaimRow(each, claim) for each in made for claim in each.claims]
+    """Every claim with its exhibit, in their order."""
+    return [(each, claim) for each in made for claim in each.claims]
 
 
 def claim_table(made: Sequence[Exhibit]) -> Table[ClaimRow]:
     """A row a claim."""
     columns: list[Column[ClaimRow]] = [
-        Column("where", lambda row: row.exhibit.words.name, justify="left"),
-        Column("claim", lambda row: row.claim.short, justify="fold"),
-        Column("stated", lambda row: row.claim.stated, 1, justify="left"),
-        Column("ours", lambda row: row.claim.ours),
-        Column("agree", lambda row: agreeing(row.claim), 1),
-        Column("verdict", lambda row: row.claim.verdict, justify="left"),
+        Column("where", lambda row: row[0].words.name, justify="left"),
+        Column("claim", lambda row: row[1].short, justify="fold"),
+        Column("stated", lambda row: row[1].stated, 1, justify="left"),
+        Column("ours", lambda row: row[1].ours),
+        Column("agree", lambda row: agreeing(row[1]), 1),
+        Column("verdict", lambda row: row[1].verdict, justify="left"),
     ]
     return Table(columns, rows_of(made))
 
@@ -46,7 +40,7 @@ def agreeing(claim: Claim) -> str:
 
 def summary(made: Sequence[Exhibit], width: int = WIDEST) -> str:
     """How many claims have which verdict."""
-    counts = Counter(row.claim.verdict for row in rows_of(made))
+    counts = Counter(row[1].verdict for row in rows_of(made))
     told = ", ".join(f"{verdict} {counts[verdict]}" for verdict in VERDICTS if counts[verdict])
     return folded([f"{counted(counts.total(), 'claim')}: {told}."], width)
 

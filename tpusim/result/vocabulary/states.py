@@ -115,10 +115,6 @@ ARRAY_UNIT = "systolic_array"
 ARRAY = tuple(STATES[key] for key in ("busy", *STALL_CAUSES, "idle"))
 """How a result splits the cycles of the array, from the bottom of a bar to its top."""
 
-PARTS = tuple(STATES[key] for key in ("useful", "unused", *STALL_CAUSES, "idle"))
-"""How pictures split the cycles of the array: what it is busy with told apart by how many PEs work."""
-
-
 MAIN_UNITS: Mapping[str, str] = {ARRAY_UNIT: "array", "sms": "average SM"}
 """What people call the unit whose cycles a result accounts for first; another goes by its key."""
 
@@ -144,11 +140,6 @@ def unit_name(unit: str) -> str:
     return UNITS.get(unit) or MAIN_UNITS.get(unit, unit.replace("_", " "))
 
 
-def peak_of(record: LayerResult) -> str:
-    """What has the peak that a roofline shows."""
-    return main_name(record) if main_unit(record) == ARRAY_UNIT else "machine"
-
-
 def state_of(key: str, of_array: bool = False) -> State:
     """A state by its key; one that is not known here goes by its key, and looks like any other."""
     if key in STATES:
@@ -170,7 +161,7 @@ def account_states(accounts: Iterable[Mapping[str, int]]) -> tuple[State, ...]:
 
 
 def parts_of(record: LayerResult) -> dict[str, float]:
-    """Cycles of the main unit, by the keys of PARTS where it is an array; they add up to the record's cycles."""
+    """Cycles of the main unit, by the keys of STATES where it is an array; they add up to the record's cycles."""
     split = main_account(record)
     busy = split.get("busy", 0)
     useful = min(record.pe_utilization * record.cycles, busy)
