@@ -150,9 +150,9 @@ class Legend:
         return Sentences([" ".join([*(f"{each.legend}." for each in kept), *self.more])])
 
 
-Block = str | Sentences | Bars | Listed | Table[Any] | Legend
+Content = str | Sentences | Bars | Listed | Table[Any] | Legend
 """Text as it stands, sentences, bars, a table, or what its columns hold; what is empty is left out."""
-Paragraphs = Sequence[Sequence[Block]]
+Paragraphs = Sequence[Sequence[Content]]
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ def laid_out(paragraphs: Paragraphs, room: int | None = None) -> list[Drawn | st
     return made
 
 
-def text_of(block: Block, room: int | None = None) -> str:
+def text_of(block: Content, room: int | None = None) -> str:
     """Sentences as a terminal of `room` characters shows them, or a file (None)."""
     if isinstance(block, Legend):
         block = block.sentences(room)

@@ -78,10 +78,10 @@ def _before(place: str, moved: Sequence[str], held: Mapping[str, Any]) -> dict[s
     return {name: held[name] for name in names}
 
 
-Told = TypeVar("Told")
+Tellable = TypeVar("Tellable")
 
 
-def told(figure: Told | None) -> Told:
+def told(figure: Tellable | None) -> Tellable:
     """What every result of a TPU tells. Raises InputError for one of another family, which does not."""
     if figure is None:
         raise InputError("the result is not of a TPU, and does not tell of passes, blocks and vector memories")
@@ -161,7 +161,7 @@ class Mismatch:
 
 
 @dataclass(frozen=True)
-class Words:
+class WordRange:
     """A range of the vector memories: `words` words of each of `lanes` lanes, from word `first` on."""
 
     first: Count
@@ -177,8 +177,8 @@ class Residency:
     `readers` is done, None where it does not. `spilled` says whether an outcome that stays goes to HBM as well.
     """
 
-    own: Words
-    outcome: Words | None = None
+    own: WordRange
+    outcome: WordRange | None = None
     readers: tuple[str, ...] = ()
     spilled: bool = False
 

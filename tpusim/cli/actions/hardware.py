@@ -26,7 +26,7 @@ from tpusim.machines.family import (
 from tpusim.memory.dram.device import FOLDER, load_device
 from tpusim.memory.dram.replay import ENGINES, read_trace, replay
 from tpusim.network.workload_file import load_workload
-from tpusim.report.shown import Block
+from tpusim.report.shown import Content
 from tpusim.report.tables import hardware as tables
 
 _HINTS = (
@@ -43,7 +43,7 @@ def show_shipped() -> None:
     present(sys.stdout, [*([table] for table in _shipped()), _HINTS])
 
 
-def _shipped() -> Iterator[Block]:
+def _shipped() -> Iterator[Content]:
     """Yield the tables; machines and lowerings of each family behind those of TPUs, as far as any comes along."""
     works = [(name, load_workload(name, batch=1), _source(name)) for name in shipped("workloads")]
     machines = [load_hardware(name) for name in shipped("configs")]

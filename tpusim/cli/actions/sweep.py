@@ -20,7 +20,7 @@ from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import present, say, show
 from tpusim.report.tables.sweep import (
     POINTS_FILE,
-    Columns,
+    ColumnKinds,
     best,
     compared,
     layer_columns,
@@ -178,7 +178,7 @@ def write_files(finished: Finished, folder: Path, parquet: bool, kinds: Sequence
 
 def _written(finished: Finished, folder: Path, parquet: bool) -> Iterator[str]:
     axes = finished.sweep.axes
-    tables: list[tuple[str, Columns, Callable[[], Iterable[Row]]]] = [
+    tables: list[tuple[str, ColumnKinds, Callable[[], Iterable[Row]]]] = [
         ("points", point_columns(axes, bool(finished.sweep.goals)), lambda: finished.rows),
         ("layers", layer_columns(axes), finished.layer_rows),
     ]

@@ -23,7 +23,7 @@ from tpusim.report.plots import KNOWN
 from tpusim.report.trace.lanes import MOST_CYCLES, MOST_LANE_CYCLES, MOST_SLICES, MOST_TIMELINE_CYCLES, lines, vcd
 
 if TYPE_CHECKING:
-    from tpusim.report.trace.perfetto import LayerSpan, Placed
+    from tpusim.report.trace.perfetto import LayerSpan, TracePart
 
 TIMELINE_FORMATS = (".perfetto-trace", ".pftrace")
 FORMATS = (".txt", *(f".{kind}" for kind in KNOWN), ".vcd", *TIMELINE_FORMATS)
@@ -147,11 +147,11 @@ def _timeline(wanted: Wanted, out: Path) -> bytes:
         )
 
 
-def _placed(wanted: Wanted, out: Path) -> tuple[list[Placed], int]:
+def _placed(wanted: Wanted, out: Path) -> tuple[list[TracePart], int]:
     """Return what is shown, on one axis of time, and how many cycles there are up to the last of it."""
-    from tpusim.report.trace.perfetto import Placed
+    from tpusim.report.trace.perfetto import TracePart
 
-    placed: list[Placed] = []
+    placed: list[TracePart] = []
     inputs = wanted.work.inputs()
     at = cycles = slices = done = 0
     with Meter(len(wanted.work.layers)) as meter:
@@ -162,7 +162,7 @@ def _placed(wanted: Wanted, out: Path) -> tuple[list[Placed], int]:
             if first < stop:
                 cycles += stop - first
                 _not_beyond(cycles, MOST_TIMELINE_CYCLES, "cycles", last, out)
-                placed.append(Placed(at, run.drawn(first, stop), tuple(_spans(stretch, inputs))))
+                placed.append(TracePart(at, run.drawn(first, stop), tuple(_spans(stretch, inputs))))
                 slices += placed[-1].drawing.slices(first, stop)
                 _not_beyond(slices, MOST_SLICES, "slices", last, out)
             at += run.cycles
@@ -222,16 +222,16 @@ def write_timeline(
 
 def _placed_slots(
     work: Workload, machine: Machine, lowering: str | None, last: int | None, out: Path
-) -> Iterator[Placed]:
+) -> Iterator[TracePart]:
     """Yield the layers on one axis of time, up to the last that is shown."""
-    from tpusim.report.trace.perfetto import LayerSpan, Placed
+    from tpusim.report.trace.perfetto import LayerSpan, TracePart
 
     at = count = 0
     with Meter(len(work.layers)) as meter:
         for done, (layer, cycles, found) in enumerate(slots(work, machine, lowering=lowering), 1):
             count += sum(map(len, found.values()))
             _not_beyond(count, MOST_SLICES, "slices", layer.name, out)
-            yield Placed(at, SlotDrawing(cycles, found), (LayerSpan(layer.name, 0, cycles),))
+            yield TracePart(at, SlotDrawing(cycles, found), (LayerSpan(layer.name, 0, cycles),))
             at += cycles
             meter.show(done, layer.name)
             if last is not None and at > last:

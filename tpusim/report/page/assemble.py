@@ -72,12 +72,12 @@ def _digest(text: str) -> str:
     return f"sha256-{b64encode(sha256(text.encode()).digest()).decode()}"
 
 
-Piece = str | dict[str, int]
-Sentence = list[Piece]
+Phrase = str | dict[str, int]
+Sentence = list[Phrase]
 """Text, and layers by their place in the network, which the page shows by name."""
 
 
-def plain(sentence: Sequence[Piece], layers: Sequence[Mapping[str, Any]]) -> str:
+def plain(sentence: Sequence[Phrase], layers: Sequence[Mapping[str, Any]]) -> str:
     """A sentence without links."""
     return "".join(part if isinstance(part, str) else layers[part["layer"]]["name"] for part in sentence)
 

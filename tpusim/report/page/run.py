@@ -11,7 +11,7 @@ from typing import Any, Literal
 from tpusim.base.errors import InputError
 from tpusim.base.words import counted
 from tpusim.machines.family import Machine, family_of
-from tpusim.report.page.assemble import PageColumn, Piece, Sentence, column, page, text_column
+from tpusim.report.page.assemble import PageColumn, Phrase, Sentence, column, page, text_column
 from tpusim.report.plots.figure import Picture
 from tpusim.report.plots.run import hardware_of, intensity, memory_bounds, memory_of, network_of, peak_tflops
 from tpusim.report.style import hatches
@@ -375,7 +375,7 @@ def _descending(values: Sequence[float]) -> list[int]:
     return sorted(range(len(values)), key=lambda i: -values[i])
 
 
-def _with_shares(order: Sequence[int], values: Sequence[float], of: float) -> list[Piece]:
+def _with_shares(order: Sequence[int], values: Sequence[float], of: float) -> list[Phrase]:
     """Layers with their shares: "conv1 (8.0 %), fc (2.1 %)"."""
-    parts: list[list[Piece]] = [[", ", {"layer": index}, f" ({percent(values[index] / of)} %)"] for index in order]
+    parts: list[list[Phrase]] = [[", ", {"layer": index}, f" ({percent(values[index] / of)} %)"] for index in order]
     return [*chain.from_iterable(parts)][1:]

@@ -26,7 +26,7 @@ from tpusim.report.plots.figure import CYCLE_COUNTS, Picture, bars, columns_belo
 from tpusim.report.plots.network import draw_network, draw_ops, has_edges
 from tpusim.report.style import GREY, HATCHES, MAIN
 from tpusim.report.text import scale, shortened
-from tpusim.result.records import LayerResult, Result, Words, by_op
+from tpusim.result.records import LayerResult, Result, WordRange, by_op
 from tpusim.result.vocabulary.figures import TIMES, known, value_of
 from tpusim.result.vocabulary.runs import size_of, with_extent
 from tpusim.result.vocabulary.states import account_states, main_account, main_unit, unit_name
@@ -238,7 +238,7 @@ class _Held(NamedTuple):
 
     since: float
     until: float
-    words: Words
+    words: WordRange
     name: str
 
 

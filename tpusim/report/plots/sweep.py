@@ -31,13 +31,11 @@ from tpusim.report.plots.figure import (
     zipped,
 )
 from tpusim.report.style import GREY, MAIN, MARK, SERIES
-from tpusim.report.tables.sweep import ComparedLowerings, compared_lowerings, over_lowerings
+from tpusim.report.tables.sweep import ComparedLowerings, Row, compared_lowerings, over_lowerings
 from tpusim.result.vocabulary.figures import COLUMNS, PERCENT, column_of
 from tpusim.result.vocabulary.states import ARRAY, STALLED
 from tpusim.study.sweep.points import Sweep
 from tpusim.study.sweep.reader import Goal
-
-Row = Mapping[str, Any]
 
 _LETTERS, _AROUND = 14, 0.8
 """Letters of a label in an inch, and the inches of a picture above and below what the label stands beside."""

@@ -14,7 +14,7 @@ from tpusim.report.tables.sentences import first_wrong, heading, overlap_notice,
 from tpusim.report.tables.sweep import SweepPoints
 from tpusim.report.text import percent, scale, three_digits
 from tpusim.result.records import by_op
-from tpusim.result.vocabulary.figures import BYTES, JOULES, LAYER, TIMES, Units
+from tpusim.result.vocabulary.figures import BYTES, JOULES, LAYER, TIMES, Scales
 from tpusim.result.vocabulary.runs import left_out
 
 MOST_ROWS = 50
@@ -288,7 +288,7 @@ def _times(after: float, before: float = 1) -> str:
     return f"x {after / before:.3f}" if before else "x -"
 
 
-def _two_of(before: float, after: float, units: Units) -> str:
+def _two_of(before: float, after: float, units: Scales) -> str:
     """Two figures in one unit: "3.56 -> 1.78 ms (x 0.500)"."""
     unit, size = scale((before, after), units)
     return f"{three_digits(before / size)} -> {three_digits(after / size)} {unit} ({_times(after, before)})"

@@ -13,11 +13,11 @@ from typing import Any, TypeVar
 from tpusim.base.words import counted
 from tpusim.input.scalars import plain_number
 from tpusim.network.workload import Workload
-from tpusim.report.shown import NONE, Bars, Block, Column, Legend, Listed, Sentences, Shown, Table, figure_column
+from tpusim.report.shown import NONE, Bars, Column, Content, Legend, Listed, Row, Sentences, Shown, Table, figure_column
 from tpusim.report.tables.sentences import energy_sentence, own_text
 from tpusim.report.text import folded, percent, quantity, scale, three_digits
 from tpusim.result.records import DramUse, LayerResult, told
-from tpusim.result.vocabulary.figures import BYTES, COUNTS, LAYER, MEMORY, RATES, TIMES, Units, own_figure, value_of
+from tpusim.result.vocabulary.figures import BYTES, COUNTS, LAYER, MEMORY, RATES, TIMES, Scales, own_figure, value_of
 from tpusim.result.vocabulary.states import PHASES, STATES, UNITS, all_parts, main_name, parts_of, unit_name
 from tpusim.study.explain.alternatives import Alternative, Between
 from tpusim.study.explain.bottleneck import LEAST_GAIN, Bottleneck, Gain
@@ -31,7 +31,6 @@ _MOST_NAMED = 6
 _NARROW = 72
 """A terminal that has less room does without what was set."""
 
-Row = TypeVar("Row")
 Tried = TypeVar("Tried", Gain, Easier)
 
 # ---- a layer of a TPU
@@ -170,14 +169,14 @@ def gain_name(gain: Gain) -> str:
     return gain.relaxation.name + ("" if per == "layer" else f", per {per}")
 
 
-def _by_lowering(fit: Sequence[Alternative], unfit: Sequence[Left], taken: str) -> Iterator[list[Block]]:
+def _by_lowering(fit: Sequence[Alternative], unfit: Sequence[Left], taken: str) -> Iterator[list[Content]]:
     """A row a lowering, the fastest first; what the columns hold, and which lowerings do not fit."""
     now = next((each.layer.cycles for each in fit if each.lowering == taken), 0)
 
-    def size(head: str, value: Callable[[Alternative], int], units: Units, rank: int, what: str) -> Column[Alternative]:
+    def size(head: str, value: Callable[[Alternative], int], units: Scales, rank: int, of: str) -> Column[Alternative]:
         """In one unit, so that the eye can compare."""
         unit, scaled = scale(map(value, fit), units)
-        legend = f"{head}: {what}".replace("\n", " ")
+        legend = f"{head}: {of}".replace("\n", " ")
         return Column(f"{head}\n{unit}", lambda each: three_digits(value(each) / scaled), rank, legend=legend)
 
     columns = [

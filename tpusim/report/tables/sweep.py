@@ -126,13 +126,13 @@ def compared(rows: Sequence[Row]) -> Paragraphs:
 # ---- files: CSV, and with the extra `parquet` Parquet; points read back from CSV
 
 
-Columns = Mapping[str, type]
+ColumnKinds = Mapping[str, type]
 """Names of columns in order, and what they hold: int, float, str or bool."""
 
 _ROWS_AT_ONCE = 20_000
 
 
-def point_columns(axes: Mapping[str, Sequence[object]], front: bool) -> Columns:
+def point_columns(axes: Mapping[str, Sequence[object]], front: bool) -> ColumnKinds:
     """A point's: its axes, the workload, the figures, why it could not be simulated, and what its machine is made of.
 
     With `front`, also whether it is on the Pareto front.
@@ -141,12 +141,12 @@ def point_columns(axes: Mapping[str, Sequence[object]], front: bool) -> Columns:
     return {**_point(axes), **_kinds(FIGURES), "error": str, **_kinds(COSTS), **marks}
 
 
-def layer_columns(axes: Mapping[str, Sequence[object]]) -> Columns:
+def layer_columns(axes: Mapping[str, Sequence[object]]) -> ColumnKinds:
     """A layer's: the axes of its point, where it stands in the network, what lowered it, and the figures."""
     return {**_point(axes), "position": int, "name": str, "op": str, COLUMN: str, **_kinds(FIGURES)}
 
 
-def write_csv(file: Path, rows: Iterable[Row], columns: Columns) -> None:
+def write_csv(file: Path, rows: Iterable[Row], columns: ColumnKinds) -> None:
     """A line a row, after one with the names. Texts that a spreadsheet would compute are guarded."""
     with file.open("w", encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream)
@@ -154,7 +154,7 @@ def write_csv(file: Path, rows: Iterable[Row], columns: Columns) -> None:
         writer.writerows([to_cell(row[name]) for name in columns] for row in rows)
 
 
-def write_parquet(file: Path, rows: Iterable[Row], columns: Columns) -> None:
+def write_parquet(file: Path, rows: Iterable[Row], columns: ColumnKinds) -> None:
     """A line a row, in typed columns; only some rows at a time are in memory."""
     import pyarrow
     from pyarrow.parquet import ParquetWriter
@@ -168,11 +168,11 @@ def write_parquet(file: Path, rows: Iterable[Row], columns: Columns) -> None:
             writer.write_table(pyarrow.table(data, schema=schema))
 
 
-def _point(axes: Mapping[str, Sequence[object]]) -> Columns:
+def _point(axes: Mapping[str, Sequence[object]]) -> ColumnKinds:
     return {**{axis: _kind(values) for axis, values in axes.items()}, "workload": str, "batch": int}
 
 
-def _kinds(figures: Mapping[str, Figure]) -> Columns:
+def _kinds(figures: Mapping[str, Figure]) -> ColumnKinds:
     return {key: figure.kind for key, figure in figures.items()}
 
 

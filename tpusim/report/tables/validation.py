@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from tpusim.report.shown import NONE, Block, Column, Legend, Paragraphs, Shown, Table, telling
+from tpusim.report.shown import NONE, Column, Content, Legend, Paragraphs, Shown, Table, telling
 from tpusim.study.validation.cases import NETWORKS, WORDS, LeftOut
 from tpusim.study.validation.comparison import AGREEING, ComparedCase, Comparison, by_word
 
@@ -20,7 +20,7 @@ def validated(comparisons: Sequence[Comparison]) -> Shown:
     shared = (each for found in by_word(comparisons).values() for each in found if each not in comparisons)
     networks = [each for each in comparisons if each.numbers.kind == NETWORKS]
     tables = summaries(comparisons)
-    told: list[Sequence[Block]] = [*_cases(comparisons[0])] if len(comparisons) == 1 else []
+    told: list[Sequence[Content]] = [*_cases(comparisons[0])] if len(comparisons) == 1 else []
     told += [part for heading, table in tables for part in ([heading], [table])]
     if networks:
         told += ["Whole networks: cycles of all their operations together."], [Table(_TOTALS, networks)]

@@ -33,7 +33,7 @@ class LayerSpan(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Placed:
+class TracePart:
     """What was done, on the time axis of a trace, of a layer or of several that overlap: its cycle 0 is cycle `at`."""
 
     at: int
@@ -47,7 +47,7 @@ class Placed:
 
 
 def perfetto(
-    title: str, placed: Sequence[Placed], clock_hz: int, first: int, stop: int, watch: Told = unwatched
+    title: str, placed: Sequence[TracePart], clock_hz: int, first: int, stop: int, watch: Told = unwatched
 ) -> bytes:
     """The file's contents: what layers, one after another, do in cycles [first, stop), which cover part of each.
 

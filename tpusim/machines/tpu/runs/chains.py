@@ -26,7 +26,7 @@ from tpusim.network.ops.elementwise import Div, Rdiv
 from tpusim.network.ops.fused import OTHER
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
-from tpusim.result.records import Residency, Words
+from tpusim.result.records import Residency, WordRange
 
 if TYPE_CHECKING:
     from tpusim.reference import Operands, Tensor
@@ -214,11 +214,11 @@ def residency_of(found: Residence, layer: int) -> Residency | None:
         return None
     own, outcome = found.own[layer], found.outcome(layer)
     buffers = found.layers[layer].program.buffers
-    mine = Words(*own, max((each.lanes for each in buffers), default=0))
+    mine = WordRange(*own, max((each.lanes for each in buffers), default=0))
     if outcome is None:
         return Residency(mine)
     readers = tuple(dict.fromkeys(found.layers[at].name for at, _ in outcome.readers))
-    return Residency(mine, Words(outcome.base, outcome.words, outcome.lanes), readers, outcome.spilled)
+    return Residency(mine, WordRange(outcome.base, outcome.words, outcome.lanes), readers, outcome.spilled)
 
 
 def given_to(found: Residence, layers: Sequence[Op]) -> dict[Reader, Reader]:
