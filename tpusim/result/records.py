@@ -72,7 +72,7 @@ _ASKED_TOO = ("dtype", "sums")
 
 
 def _before(place: str, moved: Sequence[str], held: Mapping[str, Any]) -> dict[str, Any]:
-    """The same fields, those that are `moved` ahead of one of the others."""
+    """Return `held` with the fields in `moved` right ahead of the field `place`."""
     names = [name for name in held if name not in moved]
     names[names.index(place) : names.index(place)] = moved
     return {name: held[name] for name in names}

@@ -20,7 +20,7 @@ _MOST_WINDOWS = 1000
 
 
 def unwatched(_: int) -> None:
-    """Nobody waits."""
+    """Tell nobody how far it is."""
 
 
 class LayerSpan(NamedTuple):
