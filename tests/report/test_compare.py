@@ -24,7 +24,7 @@ from tpusim.network.ops.pool2d import Pool2d
 from tpusim.network.workload import Workload
 from tpusim.report.shown import Sentences, text_of
 from tpusim.report.tables.compare import layer_table, rewired, runs_compared, totals, verdicts
-from tpusim.report.tables.compared import Change, ComparedResults
+from tpusim.report.tables.compared import Change, ComparedResults, compared_results
 from tpusim.report.tables.sentences import verdict
 from tpusim.result.records import Result, total_of
 
@@ -53,8 +53,8 @@ def slowed(result: Result, **factors: float) -> Result:
 
 def test_only_what_differs_is_listed() -> None:
     fast, slow = machine(4, 4), machine(4, 4, bytes_per_cycle=7)
-    assert ComparedResults(run(), run()).changes == ()
-    changed = ComparedResults(run(hardware=fast), run(hardware=slow, batch=4)).changes
+    assert compared_results(run(), run()).changes == ()
+    changed = compared_results(run(hardware=fast), run(hardware=slow, batch=4)).changes
     assert changed == (Change("batch", 2, 4), Change("hbm.bandwidth", "64 GB/s", "7 GB/s"))
 
 
@@ -76,7 +76,7 @@ def wired(edges: dict[str, list[str]], *layers: Conv2d | Gemm) -> Result:
 def test_layers_that_read_something_else_are_told() -> None:
     one = wired({"second": ["first"], "third": ["second"]})
     other = wired({"second": ["first"], "third": ["first"]})
-    compared = ComparedResults(one, other)
+    compared = compared_results(one, other)
     assert compared.rewired == {"third": (("second",), ("first",))}
     assert said(rewired(compared)) == "Not wired alike: third reads second in A, first in B."
     told = {layer["name"]: layer.get("inputs") for layer in data_of(compared)["layers"]}
@@ -88,20 +88,20 @@ def test_only_some_of_many_are_told() -> None:
     chain = [Gemm(name, 4, 4, 4) for name in names]
     one = wired({name: [ahead] for ahead, name in pairwise(names)}, *chain)
     other = wired({name: ["input"] for name in names[1:]}, *chain)
-    assert said(rewired(ComparedResults(one, other))).endswith("in B; and 2 more (--json has them).")
+    assert said(rewired(compared_results(one, other))).endswith("in B; and 2 more (--json has them).")
 
 
 def test_what_nobody_tells_or_what_only_one_has_is_no_other_wiring() -> None:
     one = wired({"second": ["first"], "third": ["second"]})
     fewer = wired({"third": ["first"]}, LAYERS[0], LAYERS[2])
-    assert said(rewired(ComparedResults(one, run()))) == said(rewired(ComparedResults(one, fewer))) == ""
+    assert said(rewired(compared_results(one, run()))) == said(rewired(compared_results(one, fewer))) == ""
 
 
 def test_a_dram_that_one_side_has_is_told_by_its_name() -> None:
     pipe, banks, other = (run(), *(with_dram(run(), name) for name in ("mine", "yours")))
-    assert ComparedResults(pipe, banks).changes == (Change("hbm.device", None, "mine"),)
-    assert ComparedResults(banks, pipe).changes == (Change("hbm.device", "mine", None),)
-    assert ComparedResults(banks, other).changes == (Change("hbm.device.name", "mine", "yours"),)
+    assert compared_results(pipe, banks).changes == (Change("hbm.device", None, "mine"),)
+    assert compared_results(banks, pipe).changes == (Change("hbm.device", "mine", None),)
+    assert compared_results(banks, other).changes == (Change("hbm.device.name", "mine", "yours"),)
 
 
 def with_dram(result: Result, name: str) -> Result:
@@ -116,7 +116,7 @@ def without(result: Result, section: str, key: str) -> Result:
 
 def test_a_field_that_a_result_must_have_and_does_not() -> None:
     result = run()
-    changes = ComparedResults(without(result, "hbm", "bandwidth"), replace(result, tpusim="0.2")).changes
+    changes = compared_results(without(result, "hbm", "bandwidth"), replace(result, tpusim="0.2")).changes
     assert changes == (
         Change("tpusim", "0.1", "0.2"),
         Change("hardware", "old", "test"),
@@ -136,36 +136,36 @@ def test_a_field_that_an_older_version_did_not_know(path: str, default: str, oth
         for result in [run(hardware=machine(4, 4).with_overrides({path: value}))]
     )
     old, names = without(same, *path.split(".")), {"tpusim", "hardware"}
-    assert {change.name for change in ComparedResults(old, same).changes} == names
-    assert {change.name for change in ComparedResults(same, old).changes} == names
-    changes = [change for change in ComparedResults(old, changed).changes if change.name not in names]
+    assert {change.name for change in compared_results(old, same).changes} == names
+    assert {change.name for change in compared_results(same, old).changes} == names
+    changes = [change for change in compared_results(old, changed).changes if change.name not in names]
     assert changes == [Change(path, default, other)]
 
 
 def test_ratios_and_their_mean() -> None:
     before = run()
-    compared = ComparedResults(before, slowed(before, first=4, second=1))
+    compared = compared_results(before, slowed(before, first=4, second=1))
     ratios = [row.ratio for row in compared.rows]
     assert ratios == [4, 1, 1]
     assert [row.unchanged for row in compared.rows] == [False, True, True]
     assert compared.rows[0].difference == 3 * before.layers[0].cycles
     assert compared.geometric_mean == pytest.approx(4 ** (1 / 3))
-    assert ComparedResults(compared.after, before).geometric_mean == pytest.approx(4 ** (-1 / 3))
+    assert compared_results(compared.after, before).geometric_mean == pytest.approx(4 ** (-1 / 3))
 
 
 def test_what_multiplies_nothing_is_told_to_be_left_out_of_the_mean() -> None:
     pool = Pool2d("pool", "max", 4, 8, 8, (2, 2), (2, 2))
     before = simulate(Workload("net", 2, (*LAYERS, pool)), machine(4, 4), check=False)
-    compared = ComparedResults(before, slowed(before, pool=8))
+    compared = compared_results(before, slowed(before, pool=8))
     assert "Geometric mean over the 3 of 4 layers that multiply, each weighing the same: x 1." in said(totals(compared))
-    same = ComparedResults(before, before)
+    same = compared_results(before, before)
     assert [row.unchanged for row in same.rows] == [True] * 4
-    assert "Geometric mean over layers, each" in said(totals(ComparedResults(run(), run())))
+    assert "Geometric mean over layers, each" in said(totals(compared_results(run(), run())))
 
 
 def test_a_size_may_be_called_as_a_field_is() -> None:
     one, two = (replace(run(), sizes={"batch": size}) for size in (3, 4))
-    assert ComparedResults(one, two).changes == (Change("sizes.batch", 3, 4),)
+    assert compared_results(one, two).changes == (Change("sizes.batch", 3, 4),)
 
 
 def test_an_error_that_rounds_to_all_of_its_bound_is_within_it() -> None:
@@ -181,7 +181,7 @@ def test_an_error_that_rounds_to_all_of_its_bound_is_within_it() -> None:
 
 def test_other_work_is_compared_by_the_mac() -> None:
     one, two = run(LAYERS[2], LAYERS[0]), run(Gemm("third", 8, 4, 4), LAYERS[0])
-    compared = ComparedResults(one, two)
+    compared = compared_results(one, two)
     row = compared.rows[0]
     assert not compared.same_work
     assert row.ratio is not None
@@ -190,14 +190,14 @@ def test_other_work_is_compared_by_the_mac() -> None:
 
 
 def test_layers_in_one_only_and_of_one_name() -> None:
-    compared = ComparedResults(run(LAYERS[0], LAYERS[1]), run(LAYERS[1], LAYERS[2]))
+    compared = compared_results(run(LAYERS[0], LAYERS[1]), run(LAYERS[1], LAYERS[2]))
     sides = [(row.name, row.before is not None, row.after is not None) for row in compared.rows]
     assert sides == [("first", True, False), ("second", True, True), ("third", False, True)]
     assert compared.rows[0].difference == -compared.before.layers[0].cycles
     assert compared.rows[0].ratio is None
     assert sum(row.difference for row in compared.rows) == compared.after.total.cycles - compared.before.total.cycles
     twins = replace(compared.before, layers=(compared.before.layers[0],) * 2)
-    assert [row.ratio for row in ComparedResults(twins, twins).rows] == [1, 1]
+    assert [row.ratio for row in compared_results(twins, twins).rows] == [1, 1]
 
 
 # ---- the command
@@ -260,7 +260,10 @@ def test_the_same_run_in_a_directory(desk: Path) -> None:
 
 def test_numbers_of_another_type(desk: Path) -> None:
     whole, real = run(), replace(run(), dtype="bf16", sums="array")
-    assert ComparedResults(whole, real).changes == (Change("dtype", "integers", "bf16"), Change("sums", "any", "array"))
+    assert compared_results(whole, real).changes == (
+        Change("dtype", "integers", "bf16"),
+        Change("sums", "any", "array"),
+    )
     heads = " ".join(tpusim(saved(whole, "a.json"), saved(real, "b.json")).stdout.split())
     assert "event engine, bf16, seed 0" in heads
 
@@ -363,17 +366,17 @@ def fused_and_not(*more: str) -> tuple[Result, Result]:
 
 def test_what_rides_in_one_is_a_row_with_what_carries_it() -> None:
     apart, together = fused_and_not()
-    for compared in (ComparedResults(apart, together), ComparedResults(together, apart)):
+    for compared in (compared_results(apart, together), compared_results(together, apart)):
         assert [(row.name, row.layers) for row in compared.rows] == [("a", 2), ("b", 3), ("p", 1)]
         assert compared.same_work
         assert compared.rewired == {}
         change = sum(row.difference for row in compared.rows)
         assert change == compared.after.total.cycles - compared.before.total.cycles
     cycles = {layer.name: layer.cycles for layer in apart.layers}
-    told = {layer["name"]: layer for layer in data_of(ComparedResults(apart, together))["layers"]}
+    told = {layer["name"]: layer for layer in data_of(compared_results(apart, together))["layers"]}
     assert told["b"]["layers"] == 3
     assert told["b"]["cycles"][0] == cycles["b"] + cycles["sum"] + cycles["last"]
-    assert [row.layers for row in ComparedResults(together, together).rows] == [1, 1, 1]
+    assert [row.layers for row in compared_results(together, together).rows] == [1, 1, 1]
 
 
 def test_layers_that_ride_on_different_ones_are_a_row() -> None:
@@ -381,17 +384,17 @@ def test_layers_that_ride_on_different_ones_are_a_row() -> None:
     _, together = fused_and_not()
     by_name = {layer.name: layer for layer in together.layers}
     other = replace(by_name["b"], riders=("last",)), replace(by_name["a"], riders=("relu", "sum"))
-    compared = ComparedResults(together, replace(together, layers=(*other, by_name["p"])))
+    compared = compared_results(together, replace(together, layers=(*other, by_name["p"])))
     assert [(row.name, row.layers) for row in compared.rows] == [("a", 2), ("p", 1)]
 
 
 def test_what_fusion_and_residency_save_is_told() -> None:
     apart, together = fused_and_not("sequencer.between_layers=stay")
-    compared = ComparedResults(apart, together)
+    compared = compared_results(apart, together)
     assert "\nHBM traffic " in said(totals(compared))
     assert "; energy, a model, " in said(totals(compared))
     told = verdicts(compared).lines
     assert told[1] == "B: 3 layers ride on the results of 2."
     assert [line.partition(": ")[2][:7] for line in told[2:4]] == ["Layers ", "On chip"]
     assert "+1: with a layer that rides" in text_of(layer_table(compared, "change").legend())
-    assert "HBM" not in said(totals(ComparedResults(apart, apart)))
+    assert "HBM" not in said(totals(compared_results(apart, apart)))

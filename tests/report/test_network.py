@@ -18,7 +18,7 @@ from tpusim.report.page.run import run_data
 from tpusim.report.plots.network import MOST_LAYERS, looks, outputs
 from tpusim.report.plots.run import plots
 from tpusim.report.tables.compare import runs_compared, totals
-from tpusim.report.tables.compared import ComparedResults
+from tpusim.report.tables.compared import compared_results
 from tpusim.report.tables.run import op_table
 from tpusim.report.tables.sentences import op_sentence
 from tpusim.result.records import Result, by_op
@@ -136,14 +136,14 @@ def test_the_skips_of_a_residual_network_stand_beside_its_branches() -> None:
 
 def test_two_runs_are_compared_by_op(block: Result) -> None:
     alone = replace(block, layers=block.layers[:1])
-    compared = ComparedResults(block, alone)
+    compared = compared_results(block, alone)
     used = by_op(block.layers)
     assert json.loads(runs_compared(compared, "AB", "change").to_json())["by_op"] == {
         "conv2d": [used["conv2d"].cycles, block.layers[0].cycles],
         "add": [used["add"].cycles, 0], "relu": [used["relu"].cycles, 0],
     }  # fmt: skip
     assert f"relu {used['relu'].cycles:,} -> 0" in " ".join(totals(compared).lines)
-    assert "by op" not in " ".join(totals(ComparedResults(alone, alone)).lines)
+    assert "by op" not in " ".join(totals(compared_results(alone, alone)).lines)
 
 
 def test_the_page_holds_pictures(staying: Result, tmp_path: Path) -> None:

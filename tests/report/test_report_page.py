@@ -19,12 +19,12 @@ from tpusim.base.errors import InputError
 from tpusim.base.units import magnitude
 from tpusim.cli import app as cli
 from tpusim.machines.tpu.description import FORM
-from tpusim.report.page.assemble import sweep_data
-from tpusim.report.page.run import fields, plain, run_data, sentences
+from tpusim.report.page.assemble import plain, sweep_data
+from tpusim.report.page.run import fields, run_data, sentences
 from tpusim.report.tables.sweep import MOST_POINTS, read_points
 from tpusim.result.records import Result
 from tpusim.result.vocabulary.figures import COLUMNS
-from tpusim.result.vocabulary.states import PARTS, STATES
+from tpusim.result.vocabulary.states import STATES, all_parts
 
 # ---- what is on the page
 
@@ -42,13 +42,14 @@ def test_the_parts_of_every_bar_add_up(resnet50: Result) -> None:
 
 def test_the_words_say_what_the_figures_say(resnet50: Result) -> None:
     data = run_data(resnet50)
-    words = " ".join(plain(sentence, resnet50) for sentence in data["sentences"])
+    words = " ".join(plain(sentence, data["layers"]) for sentence in data["sentences"])
     costly = sorted(resnet50.layers, key=lambda layer: -layer.cycles)
     share = 100 * costly[0].cycles / resnet50.total.cycles
     assert f"the costliest: {costly[0].name} ({share:.1f} %)" in words
     states = data["total"]["states"]
     largest = max(range(1, len(states)), key=states.__getitem__)
-    assert f"The largest loss is {PARTS[largest].doing}: {100 * states[largest] / resnet50.total.cycles:.1f} %" in words
+    lost, share = all_parts(resnet50.total)[largest], states[largest] / resnet50.total.cycles
+    assert f"The largest loss is {lost.doing}: {100 * share:.1f} %" in words
     worst = max(range(len(resnet50.layers)), key=lambda i: data["layers"][i]["states"][largest])
     assert f"the largest parts of it in {resnet50.layers[worst].name} (" in words
 
@@ -59,7 +60,8 @@ def test_the_largest_loss_is_the_largest(tiny: Result, cause: str) -> None:
     layer = tiny.layers[0]
     array = {**dict.fromkeys(layer.units["systolic_array"], 0), "busy": 10, cause: layer.cycles - 10}
     made = with_layers(tiny, replace(layer, units={**layer.units, "systolic_array": array}))
-    words = " ".join(plain(sentence, made) for sentence in run_data(made)["sentences"])
+    data = run_data(made)
+    words = " ".join(plain(sentence, data["layers"]) for sentence in data["sentences"])
     assert f"The largest loss is {STATES[cause].doing}: " in words
 
 
@@ -119,7 +121,9 @@ def test_layers_without_multiplications_are_not_told_to_reach_the_peak(tiny: Res
     idle = replace(tiny.layers[0], macs=0)
     mixed, alone = with_layers(tiny, idle, *tiny.layers[1:]), with_layers(tiny, idle)
     machine = load_hardware("tiny_4x4")
-    told = [[plain(each, result) for each in sentences(result, machine)] for result in (mixed, alone)]
+    told = [
+        [plain(each, run_data(result)["layers"]) for each in sentences(result, machine)] for result in (mixed, alone)
+    ]
     few = "too few operations a byte"
     assert [any(few in each or "HBM bounds no layer" in each for each in texts) for texts in told] == [True, False]
     assert all(few not in each or "of 2 layers with MACs" in each for each in told[0])

@@ -13,7 +13,7 @@ from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.report.plots.figure import STYLE, axis_label, rows_of, scale_of
 from tpusim.report.plots.sweep import file_names, lowerings_figure, plots
 from tpusim.report.shown import Table, text_of
-from tpusim.report.tables.sweep import ComparedLowerings, compared
+from tpusim.report.tables.sweep import compared, compared_lowerings
 from tpusim.result.vocabulary.states import ARRAY, STATES
 from tpusim.study.sweep.points import Sweep, load_sweep
 
@@ -233,7 +233,7 @@ def test_the_legend_of_few_networks_is_within_the_picture(count: int) -> None:
     every = {f"{state.key}_cycles": 4000 // len(ARRAY) for state in ARRAY}
     rows_ = [{**row, **every, "workload": f"net{number}"} for number in range(count) for row in made]
     with rc_context(rc=STYLE):
-        figure = lowerings_figure("s", ComparedLowerings(rows_))
+        figure = lowerings_figure("s", compared_lowerings(rows_))
         figure.draw_without_rendering()
         box, (legend,) = figure.bbox, figure.legends
         assert len(legend.get_texts()) == len(ARRAY)
@@ -248,6 +248,6 @@ def test_where_no_lowering_did_all_networks_some_are_not_measured() -> None:
     times |= {(second, "channel_first"): 8.0, (second, "auto"): None}
     made = lowering_rows(sweep, times)
     assert texts(drawn(sweep, made)["lowerings"]).count("1.00") == 1
-    found = ComparedLowerings(made)
-    assert found.times(second, "channel_first") == 1
-    assert found.times(first, "auto") is None
+    found = compared_lowerings(made)
+    assert found.times[second, "channel_first"] == 1
+    assert (first, "auto") not in found.times

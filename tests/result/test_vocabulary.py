@@ -25,11 +25,11 @@ from tpusim.result.vocabulary.states import (
     CLIENTS,
     ELSEWHERE,
     ENERGIES,
-    PARTS,
     PHASES,
     STATES,
     UNITS,
     State,
+    all_parts,
     state_of,
 )
 from tpusim.study.explain.bottleneck import Phases
@@ -37,6 +37,7 @@ from tpusim.study.explain.bottleneck import Phases
 GLOSSARY = (ROOT / "docs" / "glossary.md").read_text()
 SWEEPS = (ROOT / "docs" / "sweeps.md").read_text()
 ASSETS = ROOT / "tpusim" / "report" / "page" / "assets"
+PARTS = tuple(STATES[key] for key in ("useful", "unused", *STALL_CAUSES, "idle"))
 SM_STATES = ("load_wait", "stage", "epilogue", "dram_wait", "move", "launch")
 NO_FIGURES = {
     "name", "op", "stall_cycles", "vector_memory", "units", "blocking", "first_mismatch", "outputs", "outputs_checked",
@@ -58,7 +59,7 @@ def test_every_state_and_client_that_a_run_reports_is_described() -> None:
     depthwise = Workload("depthwise", 2, (conv(4, 5, 4, 3, groups=4),))
     alone = simulate(depthwise, load_hardware("tiny_4x4"), lowering="vector", check=False)
     assert {*alone.total.units["port"]} == {*CLIENTS} - {"pointer"}
-    assert {state.key for state in PARTS} == {"useful", "unused", *STALL_CAUSES, "idle"}
+    assert {*all_parts(alone.total)} == {*PARTS}
     assert {field.name for field in fields(Phases)} <= {*PHASES}
 
 

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from tpusim.base.version import __version__
 from tpusim.base.words import visible
-from tpusim.report.text import folded, percent, shortened, written
+from tpusim.report.text import WIDEST, folded, percent, shortened, written
 from tpusim.result.vocabulary.figures import Figure
 
 # One rule below the heading and single spaces between columns: 16 columns must fit a terminal of 120.
@@ -25,8 +25,6 @@ Row = TypeVar("Row")
 
 _NARROW = 9
 _LEAST_NAME = 12
-WIDEST = 79
-"""Characters a line of sentences has at most: longer ones are hard to follow."""
 NONE = "-"
 """A cell that has nothing to say."""
 
@@ -106,14 +104,15 @@ class Table(Generic[Row]):
 
     def fitting(self, room: int | None) -> list[Column[Row]]:
         """The columns that `room` characters hold (None: all); those of one rank go together, as they may add up."""
-        kept = [column for column in self.columns if not room or room >= column.least]
-        while room and self._width(kept, room) > room and (highest := max(column.rank for column in kept)):
-            kept = [column for column in kept if column.rank < highest]
-        return kept
-
-    def _width(self, columns: Sequence[Column[Row]], room: int) -> int:
-        texts = ([*column.header.split("\n"), *(column.text(row, room) for row in self.rows)] for column in columns)
-        return sum(max(map(cell_len, text)) for text in texts) + len(columns) - 1
+        if not room:
+            return [*self.columns]
+        kept = []
+        for column in (each for each in self.columns if room >= each.least):
+            texts = [*column.header.split("\n"), *(column.text(row, room) for row in self.rows)]
+            kept.append((column, max(map(cell_len, texts))))
+        while sum(wide + 1 for _, wide in kept) - 1 > room and (highest := max(column.rank for column, _ in kept)):
+            kept = [(column, wide) for column, wide in kept if column.rank < highest]
+        return [column for column, _ in kept]
 
     def legend(self, *more: str) -> Legend:
         """What the columns hold that there is room for, and `more` sentences."""
@@ -151,9 +150,9 @@ class Legend:
         return Sentences([" ".join([*(f"{each.legend}." for each in kept), *self.more])])
 
 
-Block = str | Sentences | Bars | Listed | Table[Any] | Legend
+Content = str | Sentences | Bars | Listed | Table[Any] | Legend
 """Text as it stands, sentences, bars, a table, or what its columns hold; what is empty is left out."""
-Paragraphs = Sequence[Sequence[Block]]
+Paragraphs = Sequence[Sequence[Content]]
 
 
 @dataclass(frozen=True)
@@ -183,7 +182,7 @@ def laid_out(paragraphs: Paragraphs, room: int | None = None) -> list[Drawn | st
     return made
 
 
-def text_of(block: Block, room: int | None = None) -> str:
+def text_of(block: Content, room: int | None = None) -> str:
     """Sentences as a terminal of `room` characters shows them, or a file (None)."""
     if isinstance(block, Legend):
         block = block.sentences(room)

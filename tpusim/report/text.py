@@ -8,9 +8,9 @@ from textwrap import fill
 
 from rich.cells import cell_len
 
-from tpusim.result.vocabulary.figures import Figure, Units
+from tpusim.result.vocabulary.figures import Figure, Scales
 
-FREQUENCIES: Units = (("MHz", 1e6), ("kHz", 1e3), ("Hz", 1.0))
+FREQUENCIES: Scales = (("MHz", 1e6), ("kHz", 1e3), ("Hz", 1.0))
 
 
 def percent(ratio: float) -> str:
@@ -26,7 +26,7 @@ def three_digits(value: float) -> str:
     return "0" if value == 0 else f"{value:.{decimals}f}"
 
 
-def quantity(value: float, units: Units) -> str:
+def quantity(value: float, units: Scales) -> str:
     """`value` in the largest unit of which there is at least one: "17.64 ms"."""
     unit, size = scale([value], units)
     return f"{value:,.0f} {unit}" if size == 1 and value == int(value) else f"{value / size:,.2f} {unit}"
@@ -38,7 +38,7 @@ def frequency(hertz: float) -> str:
     return f"{hertz / size:g} {unit}"
 
 
-def scale(values: Iterable[float | None], units: Units) -> tuple[str, float]:
+def scale(values: Iterable[float | None], units: Scales) -> tuple[str, float]:
     """The largest unit of which the greatest of `values` makes at least one."""
     greatest = max((value for value in values if value is not None), default=0.0)
     return next(((unit, size) for unit, size in units if greatest >= size), units[-1])
@@ -66,7 +66,11 @@ _BEFORE_UNIT = re.compile(r"(?<=\d) (?=[a-zA-Zµ%])")
 _NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
-def folded(lines: Iterable[str], width: int, indent: str = "") -> str:
+WIDEST = 79
+"""Characters a line of sentences has at most: longer ones are hard to follow."""
+
+
+def folded(lines: Iterable[str], width: int = WIDEST, indent: str = "") -> str:
     """Each of `lines` on as many as it takes, those after its first indented.
 
     Names and options stay whole, and a number stays with its unit.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tpusim.base.errors import InputError
 from tpusim.input.scalars import path_of
 from tpusim.input.source import read_text
-from tpusim.result.records import STALL_CAUSES, LayerResult, Result, Total
+from tpusim.result.records import STALL_CAUSES, LayerResult, Result
 from tpusim.result.vocabulary.states import ARRAY_UNIT, main_unit
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def _first_problem(error: ValidationError) -> str:
     return f"{where} {_WRONG.get(kind.partition('_')[0], 'is not a mapping')}"
 
 
-def _validate(record: LayerResult | Total, name: str) -> None:
+def _validate(record: LayerResult, name: str) -> None:
     """What plots divide by and look up."""
     if record.cycles <= 0 or record.time_us <= 0:
         raise InputError(f"{name}: cycles and time_us must be above zero")

@@ -11,7 +11,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from tpusim.base.imports import need
-from tpusim.result.records import LayerResult, Result, Total
+from tpusim.result.records import LayerResult, Result
 from tpusim.result.vocabulary.fields import by_path
 from tpusim.result.vocabulary.figures import FIGURES, value_of
 from tpusim.result.vocabulary.runs import COLUMN, in_heading, left_out, size_of
@@ -49,7 +49,7 @@ def html_of(result: Result) -> str:
     return f"<table><caption>{escape(caption)}</caption>{_row(_HEADS, 'th')}{''.join(rows)}</table>"
 
 
-def _figures(record: LayerResult | Total) -> list[str]:
+def _figures(record: LayerResult) -> list[str]:
     """From the check on; the shares of the cycles add up."""
     parts = parts_of(record)
     stalled = sum(cycles for part, cycles in parts.items() if part not in ("useful", "unused", "idle"))

@@ -23,7 +23,7 @@ _MOST = 10**30
 
 Count: TypeAlias = Annotated[int, Interval(ge=0, lt=_MOST)]
 Difference: TypeAlias = Annotated[int, Interval(gt=-_MOST, lt=_MOST)]
-Figure: TypeAlias = Annotated[float, Interval(ge=0, lt=_MOST)]
+Amount: TypeAlias = Annotated[float, Interval(ge=0, lt=_MOST)]
 Element: TypeAlias = Annotated[float, Interval(gt=-_MOST, lt=_MOST)]
 
 
@@ -36,10 +36,10 @@ class EnergyUse:
     """
 
     technology: str
-    energy: Figure
-    energy_delay: Figure
-    tops_per_watt: Figure
-    parts: Mapping[str, Figure]
+    energy: Amount
+    energy_delay: Amount
+    tops_per_watt: Amount
+    parts: Mapping[str, Amount]
     counts: Mapping[str, Count]
 
 
@@ -61,14 +61,27 @@ _WHERE_ANY = ("layers_left", "not_timed", "not_known", "reference_only", "sizes"
 _OF_LAYERS_WHERE_ANY = ("own", "riders")
 """What the JSON of a layer has only where there is any."""
 
+_OF_LAYERS_ALONE = (
+    "name", "op", "multi_tile", "blocking", "lowering", "first_mismatch", "inputs", "own", "apart", "residency",
+    "riders",
+)  # fmt: skip
+"""What the JSON of a total leaves out."""
+
 _ASKED_TOO = ("dtype", "sums")
 """What a run was asked besides; the JSON has it before what came of it."""
 
 
-Told = TypeVar("Told")
+def _before(place: str, moved: Sequence[str], held: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `held` with the fields in `moved` right ahead of the field `place`."""
+    names = [name for name in held if name not in moved]
+    names[names.index(place) : names.index(place)] = moved
+    return {name: held[name] for name in names}
 
 
-def told(figure: Told | None) -> Told:
+Tellable = TypeVar("Tellable")
+
+
+def told(figure: Tellable | None) -> Tellable:
     """What every result of a TPU tells. Raises InputError for one of another family, which does not."""
     if figure is None:
         raise InputError("the result is not of a TPU, and does not tell of passes, blocks and vector memories")
@@ -81,7 +94,7 @@ class VectorMemoryUse:
 
     reads: Count
     writes: Count
-    port_idle_ratio: Figure
+    port_idle_ratio: Amount
     peak_bytes: Count
     ifmap_bytes: Count
 
@@ -97,13 +110,13 @@ class DramUse:
 
     hbm_moved_bytes: Count
     hbm_wanted_bytes: Count
-    hbm_overfetch: Figure
-    hbm_reached_bytes_per_s: Figure
+    hbm_overfetch: Amount
+    hbm_reached_bytes_per_s: Amount
     row_hits: Count
     row_misses: Count
     row_conflicts: Count
     refreshes: Count
-    channel_imbalance: Figure
+    channel_imbalance: Amount
 
 
 @dataclass(frozen=True)
@@ -138,7 +151,7 @@ class Mismatch:
     expected: Element
     actual: Element | None
     tensor: str = "ofmap"
-    bound: Figure = 0.0
+    bound: Amount = 0.0
 
     def __str__(self) -> str:
         where = ", ".join(f"{axis}={i}" for axis, i in zip(self.axes, self.index, strict=True))
@@ -148,7 +161,7 @@ class Mismatch:
 
 
 @dataclass(frozen=True)
-class Words:
+class WordRange:
     """A range of the vector memories: `words` words of each of `lanes` lanes, from word `first` on."""
 
     first: Count
@@ -164,8 +177,8 @@ class Residency:
     `readers` is done, None where it does not. `spilled` says whether an outcome that stays goes to HBM as well.
     """
 
-    own: Words
-    outcome: Words | None = None
+    own: WordRange
+    outcome: WordRange | None = None
     readers: tuple[str, ...] = ()
     spilled: bool = False
 
@@ -194,11 +207,11 @@ class LayerResult:
     passes: Count | None
     multi_tile: Count | None
     cycles: Count
-    time_us: Figure
+    time_us: Amount
     ideal_cycles: Count
-    pe_utilization: Figure
-    mapping_efficiency: Figure | None
-    tflops: Figure
+    pe_utilization: Amount
+    mapping_efficiency: Amount | None
+    tflops: Amount
     stall_cycles: Mapping[str, Count]
     hbm_read_bytes: Count
     hbm_write_bytes: Count
@@ -214,12 +227,12 @@ class LayerResult:
     intermediates_mismatched: Count = 0
     lowered_bytes: Count = 0
     transformation_cycles: Count = 0
-    transformation_share: Figure = 0.0
+    transformation_share: Amount = 0.0
     dram: DramUse | None = None
     energy_use: EnergyUse | None = None
-    error_share: Figure | None = None
+    error_share: Amount | None = None
     inputs: tuple[str, ...] = ()
-    own: Mapping[str, Count | Figure | str] = field(default_factory=dict)
+    own: Mapping[str, Count | Amount | str] = field(default_factory=dict)
     hidden_cycles: Difference = 0
     apart: str = ""
     hbm_saved_bytes: Count = 0
@@ -232,44 +245,19 @@ class LayerResult:
         return self.outputs_mismatched + self.intermediates_mismatched
 
 
-@dataclass(frozen=True)
-class Total:
-    """The layers run one after another: sums, ratios of sums, the largest `error_share`, and the wall time of the
-    simulation.
+@dataclass(frozen=True, kw_only=True)
+class Total(LayerResult):
+    """The layers run one after another, as if they were one: sums, ratios of sums, the largest `error_share`.
+
+    `wall_seconds` is how long the simulation took. A total has nothing of what belongs to a layer alone, and its JSON
+    leaves that out.
     """
 
-    macs: Count
-    passes: Count | None
-    cycles: Count
-    time_us: Figure
-    ideal_cycles: Count
-    pe_utilization: Figure
-    mapping_efficiency: Figure | None
-    tflops: Figure
-    stall_cycles: Mapping[str, Count]
-    hbm_read_bytes: Count
-    hbm_write_bytes: Count
-    vector_memory: VectorMemoryUse | None
-    outputs: Count
-    outputs_checked: Count
-    outputs_mismatched: Count
-    units: Mapping[str, Mapping[str, Count]]
-    wall_seconds: Figure
-    intermediates_checked: Count = 0
-    intermediates_mismatched: Count = 0
-    lowered_bytes: Count = 0
-    transformation_cycles: Count = 0
-    transformation_share: Figure = 0.0
-    dram: DramUse | None = None
-    energy_use: EnergyUse | None = None
-    error_share: Figure | None = None
-    hidden_cycles: Difference = 0
-    hbm_saved_bytes: Count = 0
-
-    @property
-    def wrong(self) -> int:
-        """Elements that are not as the reference has them."""
-        return self.outputs_mismatched + self.intermediates_mismatched
+    name: str = "total"
+    op: str = ""
+    multi_tile: Count | None = None
+    blocking: Blocking | None = None
+    wall_seconds: Amount
 
 
 @dataclass(frozen=True)
@@ -307,14 +295,14 @@ class Result:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dictionaries and lists, ready for JSON."""
-        held = asdict(self)
-        names = [name for name in held if name not in _ASKED_TOO]
-        names[names.index("total") : names.index("total")] = _ASKED_TOO
-        held["layers"] = [
+        held = _before("total", _ASKED_TOO, asdict(self))
+        made = {name: value for name, value in held.items() if value or name not in _WHERE_ANY}
+        total = {name: value for name, value in made["total"].items() if name not in _OF_LAYERS_ALONE}
+        made["total"] = _before("intermediates_checked", ("wall_seconds",), total)
+        made["layers"] = [
             {name: each[name] for name in each if each[name] or name not in _OF_LAYERS_WHERE_ANY}
-            for each in held["layers"]
+            for each in made["layers"]
         ]
-        made = {name: held[name] for name in names if held[name] or name not in _WHERE_ANY}
         return {**made, "by_op": {op: asdict(use) for op, use in by_op(self.layers).items()}}
 
     def to_json(self) -> str:
@@ -350,14 +338,11 @@ class OpUse:
 
 def by_op(layers: Sequence[LayerResult]) -> dict[str, OpUse]:
     """Where the time of a run goes by the kind of op: what the layers of each take, the costliest op first."""
-    run = sum(layer.cycles for layer in layers)
-    found: dict[str, list[LayerResult]] = {}
-    for layer in layers:
-        found.setdefault(layer.op, []).append(layer)
-    uses: dict[str, OpUse] = {}
-    for op, alike in found.items():
-        cycles = sum(layer.cycles for layer in alike)
-        uses[op] = OpUse(len(alike), cycles, sum(layer.time_us for layer in alike), cycles / run)
+    run, uses = sum(layer.cycles for layer in layers), {}
+    for op in dict.fromkeys(layer.op for layer in layers):
+        alike = [layer for layer in layers if layer.op == op]
+        cycles, time_us = sum(layer.cycles for layer in alike), sum(layer.time_us for layer in alike)
+        uses[op] = OpUse(len(alike), cycles, time_us, cycles / run)
     return dict(sorted(uses.items(), key=lambda each: -each[1].cycles))
 
 
@@ -375,9 +360,19 @@ def total_of(layers: tuple[LayerResult, ...], wall_seconds: float) -> Total:
     """Add the layers up. Ratios are weighted: by cycles, or by passes for the mapping efficiency."""
     sums: dict[str, Any] = {name: sum(getattr(layer, name) for layer in layers) for name in _ADDED}
     units = dict.fromkeys(unit for layer in layers for unit in layer.units)
+    weighted = [(each.mapping_efficiency, each.passes) for each in layers]
+    mapped = [(efficiency, passes) for efficiency, passes in weighted if efficiency is not None and passes is not None]
+    uses, spent = [layer.energy_use for layer in layers if layer.energy_use], None
+    # Older results tell of no energy.
+    if len(uses) == len(layers):
+        parts = {key: sum(use.parts[key] for use in uses) for key in uses[0].parts}
+        counts = _sum_maps(use.counts for use in uses)
+        spent = energy_use(uses[0].technology, parts, counts, sums["macs"], sums["time_us"] / 1e6)
     return Total(
         **sums,
-        **_mapped(layers),
+        passes=sum(passes for _, passes in mapped) if mapped else None,
+        mapping_efficiency=_mean(mapped) if mapped else None,
+        vector_memory=_memory_total([(each.vector_memory, each.cycles) for each in layers if each.vector_memory]),
         pe_utilization=_mean((layer.pe_utilization, layer.cycles) for layer in layers),
         transformation_share=_mean((layer.transformation_share, layer.cycles) for layer in layers),
         tflops=2 * sums["macs"] / (sums["time_us"] * 1e6) if sums["time_us"] else 0.0,
@@ -385,26 +380,16 @@ def total_of(layers: tuple[LayerResult, ...], wall_seconds: float) -> Total:
         # A unit that a layer has no use for has nothing to do in it.
         units={unit: _sum_maps(each.units.get(unit, {"idle": each.cycles}) for each in layers) for unit in units},
         dram=_dram_total([layer.dram for layer in layers if layer.dram]),
-        energy_use=_energy_total(layers, sums["macs"], sums["time_us"] / 1e6),
+        energy_use=spent,
         error_share=max((layer.error_share for layer in layers if layer.error_share is not None), default=None),
         wall_seconds=wall_seconds,
     )
 
 
-def _mapped(layers: Sequence[LayerResult]) -> dict[str, Any]:
-    """What is told of passes and vector memories; None where layers have none."""
-    weighted = [(each.mapping_efficiency, each.passes) for each in layers]
-    known = [(efficiency, passes) for efficiency, passes in weighted if efficiency is not None and passes is not None]
-    memories = [(each.vector_memory, each.cycles) for each in layers if each.vector_memory]
-    return {
-        "passes": sum(passes for _, passes in known) if known else None,
-        "mapping_efficiency": _mean(known) if known else None,
-        "vector_memory": _memory_total(memories) if memories else None,
-    }
-
-
-def _memory_total(uses: Sequence[tuple[VectorMemoryUse, int]]) -> VectorMemoryUse:
-    """Sums and peaks; ports by cycles."""
+def _memory_total(uses: Sequence[tuple[VectorMemoryUse, int]]) -> VectorMemoryUse | None:
+    """Sums and peaks; ports by cycles. None where no layer has any."""
+    if not uses:
+        return None
     memories = [use for use, _ in uses]
     return VectorMemoryUse(
         reads=sum(memory.reads for memory in memories),
@@ -428,15 +413,6 @@ def _dram_total(uses: Sequence[DramUse]) -> DramUse | None:
         hbm_reached_bytes_per_s=sums["hbm_moved_bytes"] / seconds if seconds else 0.0,
         channel_imbalance=_mean((use.channel_imbalance, use.hbm_moved_bytes) for use in uses),
     )
-
-
-def _energy_total(layers: Sequence[LayerResult], macs: int, seconds: float) -> EnergyUse | None:
-    """Sums; None where a layer has none, as in older results."""
-    uses = [layer.energy_use for layer in layers if layer.energy_use]
-    if len(uses) < len(layers):
-        return None
-    parts = {key: sum(use.parts[key] for use in uses) for key in uses[0].parts}
-    return energy_use(uses[0].technology, parts, _sum_maps(use.counts for use in uses), macs, seconds)
 
 
 def _mean(weighted: Iterable[tuple[float, int]]) -> float:

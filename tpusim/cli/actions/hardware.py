@@ -17,7 +17,7 @@ from tpusim.machines import family as families
 from tpusim.memory.dram.device import FOLDER, load_device
 from tpusim.memory.dram.replay import ENGINES, read_trace, replay
 from tpusim.network.workload_file import load_workload
-from tpusim.report.shown import Block
+from tpusim.report.shown import Content
 from tpusim.report.tables import hardware as tables
 
 _HINTS = (
@@ -38,7 +38,7 @@ def show_shipped() -> None:
     held = {each.family for each in machines} - {families.USUAL}
     others = [families.family_named(name) for name in families.FAMILIES if name in held]
     facts = _facts(USUAL_FAMILY, "hardware", machines)
-    shown: list[Block] = [
+    shown: list[Content] = [
         tables.workload_table([(name, load_workload(name, batch=1), _source(name)) for name in shipped("workloads")]),
         tables.facts_table(facts, {"vector memory": 1, "banks": 1, "word": 2}),
         *(tables.facts_table(_facts(family, family.name, machines)) for family in others),

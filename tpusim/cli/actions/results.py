@@ -11,9 +11,9 @@ from tpusim.base.errors import InputError, did_you_mean
 from tpusim.base.files import probe, write
 from tpusim.cli.json_output import JsonOutput
 from tpusim.cli.terminal import say
-from tpusim.report.page.assemble import page, sentences, sweep_data
+from tpusim.report.page.assemble import page, sweep_data
 from tpusim.report.tables.compare import runs_compared, sweeps_compared
-from tpusim.report.tables.compared import ORDERS, ComparedResults, ComparedSweeps
+from tpusim.report.tables.compared import ORDERS, compared_results, compared_sweeps
 from tpusim.report.tables.sweep import POINTS_FILE, SweepPoints, is_sweep, read_points
 from tpusim.result.load import RESULT_FILE, read_result
 from tpusim.study.sweep.store import FILE as STORE_FILE
@@ -41,10 +41,10 @@ def compare_and_report(before: Path, after: Path, sort: str, json: str | None) -
         said = (f"{name} is a {'sweep' if kind else 'run'}" for name, kind in zip(names, kinds, strict=True))
         raise InputError(f"{', '.join(said)}; compare two of a kind")
     if all(kinds):
-        swept = ComparedSweeps(_points_of(before), _points_of(after))
+        swept = compared_sweeps(_points_of(before), _points_of(after))
         output.deliver(sweeps_compared(swept, names, sort))
     else:
-        compared = ComparedResults(read_result(before), read_result(after))
+        compared = compared_results(read_result(before), read_result(after))
         output.deliver(runs_compared(compared, names, sort))
 
 
@@ -81,9 +81,7 @@ def write_pictures(folder: Path, pictures: Iterable[Picture], kinds: Sequence[st
 def write_page(source: Path, file: Path) -> None:
     """Write the page on a run or a sweep."""
     if _sweep_meant(source):
-        points = _points_of(source)
-        data = sweep_data(points)
-        made = page("sweep", data["title"], [data["verdict"]["text"], *sentences(points)], data)
+        made = page("sweep", sweep_data(_points_of(source)))
     else:
         result = read_result(source)
         # Here, because it draws with matplotlib, which takes a second to import.

@@ -153,7 +153,7 @@ def write_files(
             yield {**row, "workload": point.workload.name, "batch": point.workload.batch, **dict(point.settings)}
 
     def written() -> Iterator[str]:
-        contents: list[tuple[str, tables.Columns, Callable[[], Iterable[Row]]]] = [
+        contents: list[tuple[str, tables.ColumnKinds, Callable[[], Iterable[Row]]]] = [
             ("points", tables.point_columns(sweep.axes, bool(sweep.goals)), lambda: rows),
             ("layers", tables.layer_columns(sweep.axes), layer_rows),
         ]

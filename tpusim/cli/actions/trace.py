@@ -23,7 +23,7 @@ from tpusim.report.plots import KNOWN
 from tpusim.report.trace.lanes import MOST_CYCLES, MOST_LANE_CYCLES, MOST_SLICES, MOST_TIMELINE_CYCLES, lines, vcd
 
 if TYPE_CHECKING:
-    from tpusim.report.trace.perfetto import Placed
+    from tpusim.report.trace.perfetto import TracePart
 
 TIMELINE_FORMATS = (".perfetto-trace", ".pftrace")
 FORMATS = (".txt", *(f".{kind}" for kind in KNOWN), ".vcd", *TIMELINE_FORMATS)
@@ -144,11 +144,11 @@ def _timeline(wanted: Wanted, out: Path) -> bytes:
         )
 
 
-def _placed(wanted: Wanted, out: Path) -> tuple[list[Placed], int]:
+def _placed(wanted: Wanted, out: Path) -> tuple[list[TracePart], int]:
     """Return what is shown, on one axis of time, and how many cycles there are up to the last of it."""
-    from tpusim.report.trace.perfetto import LayerSpan, Placed
+    from tpusim.report.trace.perfetto import LayerSpan, TracePart
 
-    placed: list[Placed] = []
+    placed: list[TracePart] = []
     inputs = wanted.work.inputs() if wanted.lanes else {}
     at = cycles = slices = done = 0
     with Meter(len(wanted.work.layers)) as meter:
@@ -164,7 +164,7 @@ def _placed(wanted: Wanted, out: Path) -> tuple[list[Placed], int]:
                     LayerSpan(layer.name, *span, inputs.get(layer.name, ()))
                     for layer, span in zip(stretch.layers, pairwise(stretch.cuts), strict=True)
                 )
-                placed.append(Placed(at, run.drawn(first, stop), spans))
+                placed.append(TracePart(at, run.drawn(first, stop), spans))
                 slices += placed[-1].drawing.slices(first, stop)
                 _not_beyond(slices, MOST_SLICES, "slices", last, out)
             at += run.cycles

@@ -30,11 +30,11 @@ _SCRIPTS = {
 _IN_SCRIPT = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
 
 
-def page(kind: str, title: str, plain: Sequence[str], data: Mapping[str, Any]) -> bytes:
+def page(kind: str, data: Mapping[str, Any]) -> bytes:
     """The file's contents; the same data gives the same bytes.
 
-    `kind` is "run" or "sweep"; `plain` are the sentences for a reader without JavaScript. Pictures stand in `data`, as
-    addresses that hold them themselves ("data:").
+    `kind` is "run" or "sweep". Of `data` a reader without JavaScript gets title, verdict and sentences. Pictures stand
+    in it as addresses that hold them themselves ("data:").
 
     Raises:
         InputError: when a figure of `data` is no finite number.
@@ -46,9 +46,10 @@ def page(kind: str, title: str, plain: Sequence[str], data: Mapping[str, Any]) -
         told = json.dumps(data, allow_nan=False, separators=(",", ":")).translate(_IN_SCRIPT)
     except ValueError:
         raise InputError("holds a figure that is not a finite number; write the result again") from None
-    said = "\n".join(f"<p>{escape(sentence)}</p>" for sentence in plain)
+    sentences = [data["verdict"]["text"], *(plain(sentence, data.get("layers", ())) for sentence in data["sentences"])]
+    said = "\n".join(f"<p>{escape(sentence)}</p>" for sentence in sentences)
     allowed = f"script-src '{_digest(script)}'; style-src '{{}}'; img-src data:"
-    return filled("page", allowed, title=escape(title), plain=said, data=told, script=script)
+    return filled("page", allowed, title=escape(data["title"]), plain=said, data=told, script=script)
 
 
 def filled(stem: str, allowed: str, **parts: str) -> bytes:
@@ -71,11 +72,21 @@ def _digest(text: str) -> str:
     return f"sha256-{b64encode(sha256(text.encode()).digest()).decode()}"
 
 
-Column = dict[str, Any]
+Phrase = str | dict[str, int]
+Sentence = list[Phrase]
+"""Text, and layers by their place in the network, which the page shows by name."""
+
+
+def plain(sentence: Sequence[Phrase], layers: Sequence[Mapping[str, Any]]) -> str:
+    """A sentence without links."""
+    return "".join(part if isinstance(part, str) else layers[part["layer"]]["name"] for part in sentence)
+
+
+PageColumn = dict[str, Any]
 """A column of a table and a figure of a chart, ready for JSON."""
 
 
-def column(figure: Figure, values: Iterable[float | None] = (), bar: Literal["", "widest", "whole"] = "") -> Column:
+def column(figure: Figure, values: Iterable[float | None] = (), bar: Literal["", "widest", "whole"] = "") -> PageColumn:
     """A figure in one unit for all `values`, so that the eye can compare; a `bar` in a cell shows its share."""
     unit, divide = scale(values, figure.units)
     return {
@@ -84,7 +95,7 @@ def column(figure: Figure, values: Iterable[float | None] = (), bar: Literal["",
     }  # fmt: skip
 
 
-def text_column(key: str, label: str, title: str = "") -> Column:
+def text_column(key: str, label: str, title: str = "") -> PageColumn:
     """Words, as they are."""
     return {"key": key, "label": label, "style": "text", "title": title}
 
@@ -107,7 +118,7 @@ def sweep_data(points: SweepPoints) -> dict[str, Any]:
         "title": f"Sweep {points.name}",
         "subtitle": f"{points.size:,} points over {over}; timing alone, values not checked",
         "verdict": {"state": "wrong" if failed else "right", "text": verdict, "first": ""},
-        "sentences": [[sentence] for sentence in sentences(points)],
+        "sentences": [[_fastest(points, workload)] for workload in dict.fromkeys(texts["workload"])],
         "axes": [_axis(axis, texts[axis]) for axis in points.axes],
         "figures": _figures(points),
         "points": {**texts, **points.figures},
@@ -116,34 +127,28 @@ def sweep_data(points: SweepPoints) -> dict[str, Any]:
     }
 
 
-def sentences(points: SweepPoints) -> list[str]:
-    """The fastest point of each workload, and how far the others are from it."""
-    return [_fastest(points, workload) for workload in dict.fromkeys(points.texts["workload"])]
-
-
 def _fastest(points: SweepPoints, workload: str) -> str:
+    """The fastest point of a workload, and how far the others are from it."""
     names, errors, figures = points.texts["workload"], points.texts["error"], points.figures.get("time_us", ())
     columns = enumerate(zip(names, errors, figures, strict=False))
     times = {index: time for index, (name, error, time) in columns if time and name == workload and not error}
     if not times:
         return f"{workload}: every point failed."
     best, slowest = min(times, key=times.__getitem__), max(times.values())
-    settings = ", ".join(f"{axis} = {points.texts[axis][best]}" for axis in points.axes)
-    figures_there = f"{quantity(times[best], TIMES)}{_figures_at(points, best)}"
+    known = {key: values[best] for key, values in points.figures.items()}
+    reached = quantity(times[best], TIMES)
+    if (speed := known.get("tflops")) is not None:
+        reached += f", {three_digits(speed)} TFLOPS"
+    if (utilization := known.get("pe_utilization")) is not None:
+        reached += f", PE utilisation {percent(utilization)} %"
     if len(times) == 1:
-        return f"{workload}: {figures_there}."
+        return f"{workload}: {reached}."
+    settings = ", ".join(f"{axis} = {points.texts[axis][best]}" for axis in points.axes)
     return (
-        f"{workload} is fastest with {settings}: {figures_there}; "
+        f"{workload} is fastest with {settings}: {reached}; "
         f"the slowest of its {len(times):,} points takes {quantity(slowest, TIMES)}, "
         f"{three_digits(slowest / times[best])} times as long."
     )
-
-
-def _figures_at(points: SweepPoints, index: int) -> str:
-    known = {key: values[index] for key, values in points.figures.items()}
-    speed, utilization = known.get("tflops"), known.get("pe_utilization")
-    text = "" if speed is None else f", {three_digits(speed)} TFLOPS"
-    return text if utilization is None else f"{text}, PE utilisation {percent(utilization)} %"
 
 
 def _axis(key: str, values: Sequence[str]) -> dict[str, Any]:
@@ -156,7 +161,7 @@ def _axis(key: str, values: Sequence[str]) -> dict[str, Any]:
     return {"key": key, "values": order, "measures": [known[value] for value in order]}
 
 
-def _figures(points: SweepPoints) -> list[Column]:
+def _figures(points: SweepPoints) -> list[PageColumn]:
     """How the columns of points.csv are written; one that is not known here, in three digits as it stands."""
     keys = dict.fromkeys((*_FIRST, *points.figures))
     return [

@@ -32,9 +32,9 @@ def paper_page(made: Sequence[Exhibit], images: Mapping[str, bytes], sources: Se
 
 
 def _row(row: ClaimRow) -> str:
-    claim = row.claim
+    exhibit, claim = row
     cells = (
-        f'<a href="#{row.exhibit.words.stem}">{escape(row.exhibit.words.name)}</a>',
+        f'<a href="#{exhibit.words.stem}">{escape(exhibit.words.name)}</a>',
         escape(claim.short), escape(claim.stated), escape(claim.ours), agreeing(claim), _verdict(claim.verdict),
     )  # fmt: skip
     return f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"

@@ -11,72 +11,20 @@ from typing import Any, Literal
 from tpusim.base.errors import InputError
 from tpusim.base.words import counted
 from tpusim.machines.family import Machine, family_of
-from tpusim.report.page.assemble import Column, column, page, text_column
+from tpusim.report.page.assemble import PageColumn, Phrase, Sentence, column, page, text_column
 from tpusim.report.plots.figure import Picture
 from tpusim.report.plots.run import hardware_of, intensity, memory_bounds, memory_of, network_of, peak_tflops
 from tpusim.report.style import hatches
-from tpusim.report.tables.sentences import (
-    energy_sentence,
-    first_wrong,
-    heading,
-    op_sentence,
-    outcome,
-    overlap_notice,
-    overlap_of,
-    own_text,
-    riding,
-    word_notice,
-)
-from tpusim.report.tables.sentences import verdict as verdict_text
+from tpusim.report.tables import sentences as said
 from tpusim.report.text import frequency, percent, quantity, three_digits
 from tpusim.result.records import LayerResult, Result, Total, told
+from tpusim.result.vocabulary import figures, runs, states
 from tpusim.result.vocabulary.fields import FIELDS, by_path, field_of
-from tpusim.result.vocabulary.figures import (
-    BYTES,
-    COUNTS,
-    FIGURES,
-    LAYER,
-    LESS,
-    MEMORY,
-    PERCENT,
-    TIMES,
-    Figure,
-    known,
-    own_figure,
-    own_keys,
-    value_of,
-)
-from tpusim.result.vocabulary.runs import (
-    LOWERING,
-    left_out,
-    lowered_by,
-    numbers_asked,
-    size_of,
-    with_extent,
-    worth_telling,
-)
-from tpusim.result.vocabulary.states import (
-    ARRAY_UNIT,
-    CLIENTS,
-    STATES,
-    UNITS,
-    State,
-    all_parts,
-    energies_in,
-    main_name,
-    main_unit,
-    parts_in,
-    parts_of,
-    peak_of,
-    unit_name,
-)
 
 
 def run_page(result: Result) -> bytes:
     """The file's contents. Raises InputError when the result lacks what the page needs."""
-    data = {**run_data(result), "network": _held(network_of(result)), "held": _held(memory_of(result))}
-    sentences = [plain(sentence, result) for sentence in data["sentences"]]
-    return page("run", data["title"], [data["verdict"]["text"], *sentences], data)
+    return page("run", {**run_data(result), "network": _held(network_of(result)), "held": _held(memory_of(result))})
 
 
 def _held(picture: Picture | None) -> dict[str, str] | None:
@@ -93,26 +41,26 @@ def run_data(result: Result) -> dict[str, Any]:
     Raises:
         InputError: when the result lacks what the page needs.
     """
-    hardware = hardware_of(result)
+    hardware, machine = hardware_of(result), result.hardware.get("name", "unnamed hardware")
     blocks = family_of(hardware).blocks(hardware)
     if blocks:
         for layer in result.layers:
             _check_units(layer, f"layer {layer.name}")
         _check_units(result.total, "total")
-    states = parts_in([result.total])
+    shown = states.parts_in([result.total])
     return {
-        "title": title(result),
-        "subtitle": heading(result),
+        "title": runs.with_extent(f"{result.workload} on {machine}, {runs.size_of(result)}", result),
+        "subtitle": said.heading(result),
         "verdict": verdict(result),
         "tiles": tiles(result, hardware),
         "sentences": sentences(result, hardware),
-        "unit": {"name": main_name(result.total), "title": unit_name(main_unit(result.total))},
-        "states": [{"key": state.key, "label": state.label, "meaning": state.meaning} for state in states],
+        "unit": {"name": states.main_name(result.total), "title": states.unit_name(states.main_unit(result.total))},
+        "states": [{"key": state.key, "label": state.label, "meaning": state.meaning} for state in shown],
         "hatches": hatches(),
         "total": {
-            **{key: value_of(result.total, key) for key in ("cycles", "time_us", "pe_utilization")},
-            "time": column(LAYER["time_us"], [result.total.time_us]),
-            "states": [parts_of(result.total)[state.key] for state in states],
+            **{key: figures.value_of(result.total, key) for key in ("cycles", "time_us", "pe_utilization")},
+            "time": column(figures.LAYER["time_us"], [result.total.time_us]),
+            "states": [states.parts_of(result.total)[state.key] for state in shown],
         },
         "energy": _energy(result.total),
         "peaks": {
@@ -122,7 +70,7 @@ def run_data(result: Result) -> dict[str, Any]:
             "pes": hardware.pes,
         },
         "columns": _columns(result),
-        "layers": [_layer(layer, result.total.cycles, states) for layer in result.layers],
+        "layers": [_layer(layer, result.total.cycles, shown) for layer in result.layers],
         "diagram": diagram(result, hardware, blocks) if blocks else None,
         "machine": fields(result.hardware),
         "inputs": inputs(result),
@@ -133,45 +81,48 @@ def _energy(total: Total) -> dict[str, Any] | None:
     """What it went to, the sentence, and picojoules by part; None in a result that tells none."""
     if (use := total.energy_use) is None:
         return None
-    parts = [{"key": part.key, "label": part.label, "meaning": part.meaning} for part in energies_in([use])]
+    parts = [{"key": part.key, "label": part.label, "meaning": part.meaning} for part in states.energies_in([use])]
     return {
         "parts": parts,
         "amounts": [use.parts.get(part["key"], 0.0) for part in parts],
         "whole": use.energy,
-        "column": column(LAYER["energy"], use.parts.values()),
-        "said": f"{energy_sentence(total).partition(';')[0]}.",
+        "column": column(figures.LAYER["energy"], use.parts.values()),
+        "said": f"{said.energy_sentence(total).partition(';')[0]}.",
     }
 
 
-def _check_units(record: LayerResult | Total, name: str) -> None:
-    missing = [unit for unit in UNITS if "busy" not in record.units.get(unit, ())]
+def _check_units(record: LayerResult, name: str) -> None:
+    missing = [unit for unit in states.UNITS if "busy" not in record.units.get(unit, ())]
     missing += [] if ports_of(record.units) else ["port"]
     if missing:
         raise InputError(f"{name}: units has no {', '.join(missing)}; write the result again with this version")
 
 
-def _layer(layer: LayerResult, run_cycles: int, states: Sequence[State]) -> dict[str, Any]:
+def _layer(layer: LayerResult, run_cycles: int, shown: Sequence[states.State]) -> dict[str, Any]:
     """A row of the table, with what charts and details need besides."""
-    parts = parts_of(layer)
+    parts, units = states.parts_of(layer), layer.units
+    names = states.UNITS if states.ARRAY_UNIT in units else {unit: states.unit_name(unit) for unit in units}
+    # Busy shares; of a port, that of all its owners.
+    busy = [(name, units[unit].get("busy", 0) / sum(units[unit].values())) for unit, name in names.items()]
     return {
         **layer.own,
         "name": layer.name,
         "op": layer.op,
-        **{figure.key: value_of(layer, figure.key) for figure in FIGURES.values()},
+        **{figure.key: figures.value_of(layer, figure.key) for figure in figures.FIGURES.values()},
         "multi_tile": layer.multi_tile,
-        **{state.key: parts.get(state.key, 0) / layer.cycles for state in states},
+        **{state.key: parts.get(state.key, 0) / layer.cycles for state in shown},
         "share": layer.cycles / run_cycles,
-        "states": [parts.get(state.key, 0) for state in states],
+        "states": [parts.get(state.key, 0) for state in shown],
         "flop_per_byte": intensity(layer),
         "ifmap_bytes": layer.vector_memory.ifmap_bytes if layer.vector_memory else None,
         "lowering": layer.lowering,
-        "check": outcome(layer),
+        "check": said.outcome(layer),
         "wrong": layer.wrong > 0,
         "mapping": _mapping(layer),
         "reads": ", ".join(layer.inputs),
         "riders": ", ".join(layer.riders),
-        "overlap": overlap_of(layer),
-        "units": _unit_shares(layer.units),
+        "overlap": said.overlap_of(layer),
+        "units": [*busy, *((name, 1 - of["idle"] / sum(of.values())) for name, of in ports_of(units).items())],
         "mismatch": str(layer.first_mismatch) if layer.first_mismatch else None,
     }
 
@@ -180,7 +131,9 @@ def _mapping(layer: LayerResult) -> str:
     """How the lowering cut the layer up, in a sentence; of a machine of another family, what it tells of it."""
     cut = layer.blocking
     if cut is None:
-        return "; ".join(f"{own_figure(key).label} {own_text(key, value)}" for key, value in layer.own.items())
+        return "; ".join(
+            f"{figures.own_figure(key).label} {said.own_text(key, value)}" for key, value in layer.own.items()
+        )
     passes = told(layer.passes)
     chunks = f"the reduction in {cut.chunks:,} chunks; " if cut.chunks > 1 else ""
     return (
@@ -192,55 +145,44 @@ def _mapping(layer: LayerResult) -> str:
     )
 
 
-def _unit_shares(units: Mapping[str, Mapping[str, int]]) -> list[tuple[str, float]]:
-    """The busy share of every unit; of a port, that of all its owners."""
-    names = UNITS if ARRAY_UNIT in units else {unit: unit_name(unit) for unit in units}
-    busy = [(name, units[unit].get("busy", 0) / sum(units[unit].values())) for unit, name in names.items()]
-    owned = [(name, 1 - split["idle"] / sum(split.values())) for name, split in ports_of(units).items()]
-    return [*busy, *owned]
+def _columns(result: Result) -> list[PageColumn]:
+    """Columns of the table of layers; those of what only the machine's family tells are words, or numbers in a unit."""
 
+    def of(key: str, bar: Literal["", "widest", "whole"] = "", alike: Sequence[str] = ()) -> PageColumn:
+        values = (figures.value_of(layer, each) for layer in result.layers for each in alike or (key,))
+        return column(figures.LAYER[key], values, bar)
 
-def _columns(result: Result) -> list[Column]:
-    """Columns of the table of layers."""
+    shown = states.parts_in([result.total])
+    traffic, differ = ("hbm_read_bytes", "hbm_write_bytes"), runs.worth_telling(result.layers, result.lowering)
 
-    def of(figure: Figure, bar: Literal["", "widest", "whole"] = "", alike: Sequence[str] = ()) -> Column:
-        keys = alike or (figure.key,)
-        return column(figure, (value_of(layer, key) for layer in result.layers for key in keys), bar)
+    own = []
+    for key in figures.own_keys(result.layers):
+        values = [layer.own.get(key, 0) for layer in result.layers]
+        numbers, figure = [value for value in values if not isinstance(value, str)], figures.own_figure(key)
+        own.append(text_column(key, figure.label) if len(numbers) < len(values) else column(figure, numbers))
 
-    states = parts_in([result.total])
-    traffic, differ = ("hbm_read_bytes", "hbm_write_bytes"), worth_telling(result.layers, result.lowering)
-
-    def those(*keys: str) -> list[Column]:
-        return [of(LAYER[key]) for key in keys if known(result.layers, key)]
+    def those(*keys: str) -> list[PageColumn]:
+        return [of(key) for key in keys if figures.known(result.layers, key)]
 
     return [
         text_column("name", "layer", "in network order, until sorted otherwise"),
         text_column("op", "kind"),
-        *([text_column(LOWERING.key, LOWERING.label, LOWERING.meaning)] if differ else []),
-        of(LAYER["cycles"]),
-        of(LAYER["time_us"]),
-        column(LAYER["share"], bar="widest"),
-        of(LAYER["pe_utilization"], "whole"),
+        *([text_column(runs.LOWERING.key, runs.LOWERING.label, runs.LOWERING.meaning)] if differ else []),
+        of("cycles"),
+        of("time_us"),
+        column(figures.LAYER["share"], bar="widest"),
+        of("pe_utilization", "whole"),
         *those("mapping_efficiency"),
-        *(column(Figure(state.key, state.short, float, LESS, PERCENT, meaning=state.meaning)) for state in states[1:]),
+        *(
+            column(figures.Figure(state.key, state.short, float, figures.LESS, figures.PERCENT, meaning=state.meaning))
+            for state in shown[1:]
+        ),
         *those("tflops", "macs", "passes", "multi_tile"),
-        *(of(LAYER[key], alike=traffic) for key in traffic),
+        *(of(key, alike=traffic) for key in traffic),
         *those("peak_bytes", "port_idle_ratio"),
-        *_own_columns(result.layers),
+        *own,
         text_column("check", "check", "outputs against the reference"),
     ]
-
-
-def _own_columns(layers: Sequence[LayerResult]) -> list[Column]:
-    """Columns of what only the machine's family tells."""
-    columns = []
-    for key in own_keys(layers):
-        values = [layer.own.get(key, 0) for layer in layers]
-        numbers = [value for value in values if not isinstance(value, str)]
-        figure = own_figure(key)
-        words = len(numbers) < len(values)
-        columns.append(text_column(key, figure.label) if words else column(figure, numbers))
-    return columns
 
 
 # ---- the machine: its fields with units, and the blocks of its diagram
@@ -264,7 +206,9 @@ def _in_a_line(value: Any) -> Any:
 def ports_of(units: Mapping[str, Mapping[str, int]]) -> dict[str, Mapping[str, int]]:
     """The accounts of lane 0's ports, shared and of one client each, by their names on the page."""
     alone = {
-        f"port of {client.label}": units[f"port_{key}"] for key, client in CLIENTS.items() if f"port_{key}" in units
+        f"port of {client.label}": units[f"port_{key}"]
+        for key, client in states.CLIENTS.items()
+        if f"port_{key}" in units
     }
     return {"ports": units["port"], **alone} if "port" in units else alone
 
@@ -272,13 +216,13 @@ def ports_of(units: Mapping[str, Mapping[str, int]]) -> dict[str, Mapping[str, i
 def diagram(result: Result, hardware: Machine, own: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     """A block for every unit: its name, its `own` parameters, and the parts of its cycles."""
     units, cycles = result.total.units, result.total.cycles
-    (word,), total_memory = own["word"], quantity(hardware.sram_bytes, MEMORY)
+    (word,), total_memory = own["word"], quantity(hardware.sram_bytes, figures.MEMORY)
     port_lines, port_parts = _ports(units, word, cycles)
-    parts = parts_of(result.total)
+    parts = states.parts_of(result.total)
     dma_share = f"on {percent(_owned(units, 'dma') / cycles)} % of port cycles"
 
     def busy(unit: str) -> list[Share]:
-        return [("busy", STATES["busy"].label, units[unit]["busy"] / cycles)]
+        return [("busy", states.STATES["busy"].label, units[unit]["busy"] / cycles)]
 
     blocks = {
         "hbm": ("HBM", own["hbm"], busy("hbm")),
@@ -287,7 +231,7 @@ def diagram(result: Result, hardware: Machine, own: Mapping[str, Sequence[str]])
         "preload": ("Weight path", own["preload"], busy("preload")),
         "serializer": ("Serializers", own["serializer"], []),
         "array": ("Systolic array", own["array"],
-                  [(state.key, state.label, parts[state.key] / cycles) for state in parts_in([result.total])]),
+                  [(state.key, state.label, parts[state.key] / cycles) for state in states.parts_in([result.total])]),
         "deserializer": ("De-serializers", own["deserializer"], []),
         "vector_unit": ("Vector unit", own["vector_unit"], busy("vector_unit")),
     }  # fmt: skip
@@ -302,7 +246,7 @@ def _owned(units: Mapping[str, Mapping[str, int]], client: str) -> int:
 def _ports(units: Mapping[str, Mapping[str, int]], word: str, cycles: int) -> tuple[list[str], list[Share]]:
     """The one port, whose shares are drawn; of several, each with its own share, as they add up to nothing."""
     owners = {key for split in ports_of(units).values() for key in split}
-    parts = [(key, each.label, _owned(units, key) / cycles) for key, each in CLIENTS.items() if key in owners]
+    parts = [(key, each.label, _owned(units, key) / cycles) for key, each in states.CLIENTS.items() if key in owners]
     if "port" in units:
         shared = [(key, label, units["port"].get(key, 0) / cycles) for key, label, _ in parts]
         return [f"one port, words of {word}"], shared
@@ -313,43 +257,33 @@ def _ports(units: Mapping[str, Mapping[str, int]], word: str, cycles: int) -> tu
 # ---- its words: title, verdict, totals, and what the figures say
 
 
-Piece = str | dict[str, int]
-Sentence = list[Piece]
-"""Text, and layers by their place in the network, which the page shows by name."""
-
-
-def title(result: Result) -> str:
-    """What was run on what."""
-    title = f"{result.workload} on {result.hardware.get('name', 'unnamed hardware')}, {size_of(result)}"
-    return with_extent(title, result)
-
-
 def verdict(result: Result) -> dict[str, str]:
     """Whether the values are right: a word for the colour, the sentence, the first wrong element."""
     total = result.total
     state = "wrong" if total.wrong else "unchecked" if not total.outputs_checked else "right"
     if state == "right" and total.outputs_checked < total.outputs:
         state = "partly"
-    return {"state": state, "text": verdict_text(result), "first": first_wrong(result)}
+    return {"state": state, "text": said.verdict(result), "first": said.first_wrong(result)}
 
 
 def tiles(result: Result, hardware: Machine) -> list[dict[str, str]]:
     """The totals, each with what it is a part of."""
     total = result.total
     traffic = total.hbm_read_bytes + total.hbm_write_bytes
+    read, written = (quantity(moved, figures.BYTES) for moved in (total.hbm_read_bytes, total.hbm_write_bytes))
     seconds, memory = total.time_us / 1e6, total.vector_memory
     mapped = "" if total.mapping_efficiency is None else f"; {percent(total.mapping_efficiency)} % of PEs mapped"
     clock = frequency(total.cycles / seconds)
     rows = (
-        ("time", quantity(total.time_us, TIMES), f"{total.cycles:,} cycles at {clock}"),
+        ("time", quantity(total.time_us, figures.TIMES), f"{total.cycles:,} cycles at {clock}"),
         ("speed", f"{three_digits(total.tflops)} TFLOPS", f"of {three_digits(peak_tflops(hardware))} TFLOPS at most"),
         ("PE utilisation", f"{percent(total.pe_utilization)} %",
-         f"{quantity(total.macs, COUNTS)}MAC{mapped}"),
-        ("HBM traffic", quantity(traffic, BYTES),
-         f"{quantity(total.hbm_read_bytes, BYTES)} read, {quantity(total.hbm_write_bytes, BYTES)} written; "
+         f"{quantity(total.macs, figures.COUNTS)}MAC{mapped}"),
+        ("HBM traffic", quantity(traffic, figures.BYTES),
+         f"{read} read, {written} written; "
          f"{percent(traffic / seconds / hardware.hbm_bytes_per_s)} % of the bandwidth"),
-        *([("vector memory", quantity(memory.peak_bytes, MEMORY),
-            f"most allocated, of {quantity(hardware.sram_bytes, MEMORY)}; "
+        *([("vector memory", quantity(memory.peak_bytes, figures.MEMORY),
+            f"most allocated, of {quantity(hardware.sram_bytes, figures.MEMORY)}; "
             f"ports unused {percent(memory.port_idle_ratio)} %")] if memory else []),
     )  # fmt: skip
     return [{"label": label, "value": value, "note": note} for label, value, note in rows]
@@ -357,24 +291,19 @@ def tiles(result: Result, hardware: Machine) -> list[dict[str, str]]:
 
 def sentences(result: Result, hardware: Machine) -> list[Sentence]:
     """What a reader should know first, each sentence from the figures alone."""
-    together: list[Sentence] = [[line] for line in overlap_notice(result).splitlines()]
+    together: list[Sentence] = [[line] for line in said.overlap_notice(result).splitlines()]
     found: list[Sentence] = [
         _costliest(result.layers),
         _largest_loss(result),
         _bound_by_memory(result, hardware),
-        [op_sentence(result)],
-        [lowered_by(result)],
-        [riding(result)],
+        [said.op_sentence(result)],
+        [runs.lowered_by(result)],
+        [said.riding(result)],
         *together,
-        [word_notice(result)],
-        [left_out(result.not_timed.items(), result.not_known.items())],
+        [said.word_notice(result)],
+        [runs.left_out(result.not_timed.items(), result.not_known.items())],
     ]
     return [sentence for sentence in found if any(sentence)]
-
-
-def plain(sentence: Sequence[Piece], result: Result) -> str:
-    """A sentence without links."""
-    return "".join(part if isinstance(part, str) else result.layers[part["layer"]].name for part in sentence)
 
 
 def inputs(result: Result) -> list[tuple[str, str]]:
@@ -384,7 +313,7 @@ def inputs(result: Result) -> list[tuple[str, str]]:
         ("batch", FIELDS["batch"].shown(result.batch)),
         ("lowering", result.lowering),
         ("engine", "both, in agreement" if result.engine == "both" else result.engine),
-        *([("dtype", result.dtype), ("sums", result.sums)] if numbers_asked(result) else []),
+        *([("dtype", result.dtype), ("sums", result.sums)] if runs.numbers_asked(result) else []),
         ("seed", f"{result.seed}"),
         ("tpusim", result.tpusim),
         ("simulated in", f"{result.total.wall_seconds:.2f} s"),
@@ -402,23 +331,23 @@ def _costliest(layers: Sequence[LayerResult]) -> Sentence:
 
 
 def _largest_loss(result: Result) -> Sentence:
-    parts, run, unit = parts_of(result.total), result.total.cycles, main_name(result.total)
+    parts, run, unit = states.parts_of(result.total), result.total.cycles, states.main_name(result.total)
     busy = f"The {unit} is busy in {percent((parts['useful'] + parts['unused']) / run)} % of the cycles, "
     busy += f"and does the work of {percent(parts['useful'] / run)} %. "
-    loss = max(all_parts(result.total)[1:], key=lambda state: parts[state.key])
+    loss = max(states.all_parts(result.total)[1:], key=lambda state: parts[state.key])
     lost = parts[loss.key]
     if not lost:
         return [busy]
     opening = f"{busy}The largest loss is {loss.doing}: {percent(lost / run)} % of the cycles"
     if len(result.layers) == 1:
         return [opening, _why(result.layers[0], loss), "."]
-    by_layer = [parts_of(layer).get(loss.key, 0.0) for layer in result.layers]
+    by_layer = [states.parts_of(layer).get(loss.key, 0.0) for layer in result.layers]
     order = [index for index in _descending(by_layer) if by_layer[index]][:3]
     why = _why(result.layers[order[0]], loss, "in the first, ")
     return [f"{opening}, the largest parts of it in ", *_with_shares(order, by_layer, lost), why, "."]
 
 
-def _why(layer: LayerResult, state: State, where: str = "") -> str:
+def _why(layer: LayerResult, state: states.State, where: str = "") -> str:
     if state.key != "unused" or layer.mapping_efficiency is None:
         return ""
     return f"; {where}passes map {percent(layer.mapping_efficiency)} % of the PEs"
@@ -426,7 +355,9 @@ def _why(layer: LayerResult, state: State, where: str = "") -> str:
 
 def _bound_by_memory(result: Result, hardware: Machine) -> Sentence:
     """Layers whose roof is the HBM's, of those that have multiplications for the array's peak to be of any use."""
-    layers, unit = [layer for layer in result.layers if layer.macs], peak_of(result.total)
+    layers, total = [layer for layer in result.layers if layer.macs], result.total
+    # What has the peak that a roofline shows.
+    unit = states.main_name(total) if states.main_unit(total) == states.ARRAY_UNIT else "machine"
     bound = [layer for layer in layers if memory_bounds(layer, hardware)]
     if not layers:
         return []
@@ -444,7 +375,7 @@ def _descending(values: Sequence[float]) -> list[int]:
     return sorted(range(len(values)), key=lambda i: -values[i])
 
 
-def _with_shares(order: Sequence[int], values: Sequence[float], of: float) -> list[Piece]:
+def _with_shares(order: Sequence[int], values: Sequence[float], of: float) -> list[Phrase]:
     """Layers with their shares: "conv1 (8.0 %), fc (2.1 %)"."""
-    parts: list[list[Piece]] = [[", ", {"layer": index}, f" ({percent(values[index] / of)} %)"] for index in order]
+    parts: list[list[Phrase]] = [[", ", {"layer": index}, f" ({percent(values[index] / of)} %)"] for index in order]
     return [*chain.from_iterable(parts)][1:]

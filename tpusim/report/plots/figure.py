@@ -152,7 +152,7 @@ class Picture:
 _OF_NUMBERS = "0123456789.eE_+- "
 _LOG_RATIO = 8
 
-Value = int | float | str
+AxisValue = int | float | str
 
 
 def axis_label(axis: str) -> str:
@@ -164,8 +164,8 @@ def axis_label(axis: str) -> str:
 class Scale:
     """Where each value of an axis stands, what is written there, and what along the axis."""
 
-    places: Mapping[Value, float]
-    texts: Mapping[Value, str]
+    places: Mapping[AxisValue, float]
+    texts: Mapping[AxisValue, str]
     label: str
     kind: str
     """Matplotlib's "log" or "linear"; places of words are 0, 1, 2, ..."""
@@ -182,7 +182,7 @@ class Scale:
         return [self.places[value] for value in shown], [plain(self.texts[value]) for value in shown]
 
 
-def scale_of(axis: str, values: Iterable[Value]) -> Scale:
+def scale_of(axis: str, values: Iterable[AxisValue]) -> Scale:
     """Numbers and quantities stand where they belong, over a wide range on a logarithmic scale; words in a row."""
     label, texts = axis_label(axis), {value: str(value) for value in values}
     places = {value: place for value, text in texts.items() if (place := magnitude(text)) is not None}
@@ -196,7 +196,7 @@ def scale_of(axis: str, values: Iterable[Value]) -> Scale:
     return Scale(places, texts, label, "log" if wide else "linear")
 
 
-def rows_of(axis: str, values: Iterable[Value]) -> Scale:
+def rows_of(axis: str, values: Iterable[AxisValue]) -> Scale:
     """Every value one step after the other, as in a heat map; numbers in rising order."""
     scale = scale_of(axis, values)
     return _in_a_row(
@@ -204,11 +204,11 @@ def rows_of(axis: str, values: Iterable[Value]) -> Scale:
     )
 
 
-def zipped(axes: Sequence[str], rows: Sequence[Mapping[str, Value]]) -> tuple[Scale, list[Value]]:
+def zipped(axes: Sequence[str], rows: Sequence[Mapping[str, AxisValue]]) -> tuple[Scale, list[AxisValue]]:
     """Axes that move together: one step a combination, its values below one another."""
     texts = ["\n".join(str(row[axis]) for axis in axes) for row in rows]
     return _in_a_row(dict(zip(texts, texts, strict=True)), "\n".join(map(axis_label, axes))), [*texts]
 
 
-def _in_a_row(texts: Mapping[Value, str], label: str) -> Scale:
+def _in_a_row(texts: Mapping[AxisValue, str], label: str) -> Scale:
     return Scale({value: float(place) for place, value in enumerate(texts)}, texts, label, "linear")

@@ -19,7 +19,7 @@ from tpusim.report.tables.explain import LIMITS, NO_GAIN, gain_name
 from tpusim.report.text import scale
 from tpusim.report.trace.lanes import DOTS_PER_LANE, MOST_INCHES
 from tpusim.result.vocabulary.states import ACCESSES, MOVING, WORKING
-from tpusim.study.explain.bottleneck import Alternative, Bottleneck, Gain
+from tpusim.study.explain.bottleneck import Alternative, Bottleneck
 
 _MOST_GAINS = 8
 
@@ -36,48 +36,40 @@ def explained(found: Bottleneck, workload: str, lowerings: Sequence[Alternative]
     others = lowerings if len(lowerings) > 1 else ()
     if others:
         caption += " At the foot: the layer by each lowering that fits; now: what it is lowered by."
-    return Picture("explained", caption, partial(_figure, found, others, f"{workload} {layer.name}, {bound}"))
-
-
-def _figure(found: Bottleneck, lowerings: Sequence[Alternative], title: str) -> Figure:
     changing = [gain for gain in found.gains if abs(gain.gain - 1) >= NO_GAIN]
     shown = changing[:_MOST_GAINS] or found.gains[:1]
-    rows = [1, 0.4 * len(shown) + 0.4, *([0.4 * len(lowerings) + 0.4] if lowerings else [])]
-    figure = figure_of(6.4, 2.0 + 0.22 * len(shown) + (0.5 + 0.22 * len(lowerings) if lowerings else 0))
-    cycles, gains, *costs = figure.subplots(len(rows), 1, height_ratios=rows)
-    cycles.set_title(plain(title))
-    stack(cycles.barh, 0, [found.layer.units["systolic_array"]], found.layer.cycles / 100, 0.6)
-    cycles.set(xlim=(0, 100), yticks=[], xlabel=f"share of the array's {found.layer.cycles:,} cycles (%)")
-    _draw_gains(gains, found, shown)
-    for axes in costs:
-        _draw_lowerings(axes, lowerings, found.layer.lowering)
-    figure.legend(*cycles.get_legend_handles_labels(), loc="outside lower center", ncols=3)
-    return figure
 
+    def draw() -> Figure:
+        rows = [1, 0.4 * len(shown) + 0.4, *([0.4 * len(others) + 0.4] if others else [])]
+        figure = figure_of(6.4, 2.0 + 0.22 * len(shown) + (0.5 + 0.22 * len(others) if others else 0))
+        cycles, gains, *costs = figure.subplots(len(rows), 1, height_ratios=rows)
+        cycles.set_title(plain(f"{workload} {layer.name}, {bound}"))
+        stack(cycles.barh, 0, [layer.units["systolic_array"]], layer.cycles / 100, 0.6)
+        cycles.set(xlim=(0, 100), yticks=[], xlabel=f"share of the array's {layer.cycles:,} cycles (%)")
+        # The bottleneck's is the darkest.
+        tones = [MAIN if gain is found.most else GREY for gain in shown]
+        gains.barh([gain_name(gain) for gain in shown], [gain.gain for gain in shown], 0.7, color=tones)
+        for row, gain in enumerate(shown):
+            # Beyond the line at one, which would cross the number of a shorter bar.
+            at = (max(gain.gain, 1), row)
+            gains.annotate(f"{gain.gain:.2f}", at, (3, 0), textcoords="offset points", va="center")
+        gains.axvline(1, color="black", linewidth=0.8)
+        gains.invert_yaxis()
+        gains.margins(x=0.12)
+        gains.set_xlabel("times as fast with this one thing relaxed")
+        for axes in costs:
+            # A bar each, the fastest above.
+            word, size = scale((float(each.layer.cycles) for each in others), CYCLE_COUNTS)
+            places, splits = range(len(others)), [each.layer.units["systolic_array"] for each in others]
+            stack(axes.barh, places, splits, size, 0.7)
+            names = [each.lowering + (" (now)" if each.lowering == layer.lowering else "") for each in others]
+            axes.set_yticks(places, map(plain, names))
+            axes.invert_yaxis()
+            axes.set_xlabel(f"cycles by each lowering ({word})" if word else "cycles by each lowering")
+        figure.legend(*cycles.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+        return figure
 
-def _draw_lowerings(axes: Axes, lowerings: Sequence[Alternative], taken: str) -> None:
-    """A bar each, the fastest above."""
-    word, size = scale((float(each.layer.cycles) for each in lowerings), CYCLE_COUNTS)
-    splits = [each.layer.units["systolic_array"] for each in lowerings]
-    stack(axes.barh, range(len(lowerings)), splits, size, 0.7)
-    names = [each.lowering + (" (now)" if each.lowering == taken else "") for each in lowerings]
-    axes.set_yticks(range(len(lowerings)), map(plain, names))
-    axes.invert_yaxis()
-    axes.set_xlabel(f"cycles by each lowering ({word})" if word else "cycles by each lowering")
-
-
-def _draw_gains(axes: Axes, found: Bottleneck, shown: Sequence[Gain]) -> None:
-    """The bottleneck's darkest."""
-    tones = [MAIN if gain is found.most else GREY for gain in shown]
-    axes.barh([gain_name(gain) for gain in shown], [gain.gain for gain in shown], 0.7, color=tones)
-    for row, gain in enumerate(shown):
-        # Beyond the line at one, which would cross the number of a shorter bar.
-        at = (max(gain.gain, 1), row)
-        axes.annotate(f"{gain.gain:.2f}", at, (3, 0), textcoords="offset points", va="center")
-    axes.axvline(1, color="black", linewidth=0.8)
-    axes.invert_yaxis()
-    axes.margins(x=0.12)
-    axes.set_xlabel("times as fast with this one thing relaxed")
+    return Picture("explained", caption, draw)
 
 
 # ---- a trace: a column for every cycle
@@ -102,8 +94,12 @@ def draw_trace(cycles: Sequence[LaneCycle], title: str) -> Figure:
     ports, *array = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights, squeeze=False).flatten()
     ports.set_title(plain(title))
     _draw_ports(ports, cycles)
+    edges = [cycle.number - 0.5 for cycle in cycles] + [cycles[-1].number + 0.5]
     for plot in array:
-        _draw_array(plot, cycles)
+        for count, label, tone, look in (("working", WORKING, MAIN, "-"), ("moving", MOVING, MARK, "--")):
+            values = [getattr(cycle, count) for cycle in cycles]
+            plot.stairs(values, edges, baseline=None, color=tone, lw=1.5, ls=look, label=fill(label, 40))
+        plot.set(ylim=(0, None), ylabel="PEs")
     (array or [ports])[-1].set_xlabel("cycle")
     ports.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     seen = {letter for cycle in cycles for letter in cycle.ports}
@@ -134,11 +130,3 @@ def _draw_ports(axes: Axes, cycles: Sequence[LaneCycle]) -> None:
                 axes.text(cycle.number, lane, letter, ha="center", va="center", fontsize=5.5, color=color)
     axes.set_yticks(range(0, lanes, -(-lanes // 8)))
     axes.set_ylabel("lane's port")
-
-
-def _draw_array(axes: Axes, cycles: Sequence[LaneCycle]) -> None:
-    edges = [cycle.number - 0.5 for cycle in cycles] + [cycles[-1].number + 0.5]
-    for count, label, tone, look in (("working", WORKING, MAIN, "-"), ("moving", MOVING, MARK, "--")):
-        values = [getattr(cycle, count) for cycle in cycles]
-        axes.stairs(values, edges, baseline=None, color=tone, lw=1.5, ls=look, label=fill(label, 40))
-    axes.set(ylim=(0, None), ylabel="PEs")

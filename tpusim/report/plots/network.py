@@ -134,21 +134,24 @@ def draw_network(result: Result, title: str) -> Figure:
     axes = figure.subplots()
     axes.set(xlim=(0, columns * place.width), ylim=(height, -_PITCH), title=title)
     axes.set_axis_off()
-    _draw_edges(axes, place, made, layers)
-    _draw_layers(axes, place, made, layers)
-    _name_ops(figure, result, max(layer.time_us for layer in layers.values()))
-    return figure
-
-
-def _draw_edges(axes: Axes, place: _Place, made: Mapping[str, Output], layers: Mapping[str, LayerResult]) -> None:
-    kept = [each for each in made.values() if each.last > each.row]
-    lines = [piece for each in kept for piece in place.down(each.lane, each.row, each.last)]
-    taps: list[list[tuple[float, float]]] = []
-    for layer in layers.values():
-        row, own, _ = made[layer.name]
+    kept = [each for each in lines if each.last > each.row]
+    pieces = [piece for each in kept for piece in place.down(each.lane, each.row, each.last)]
+    for name, layer in layers.items():
+        row, own, _ = made[name]
         lanes = [made[each].lane for each in layer.inputs]
-        taps += [[place.of(row, lane), place.of(row, own)] for lane in lanes if lane != own]
-    axes.add_collection(LineCollection([*lines, *taps], colors="black", linewidths=0.6, zorder=1))
+        pieces += [[place.of(row, lane), place.of(row, own)] for lane in lanes if lane != own]
+    axes.add_collection(LineCollection(pieces, colors="black", linewidths=0.6, zorder=1))
+    _draw_layers(axes, place, made, layers)
+    uses = by_op(result.layers)
+    patches = [
+        Patch(facecolor=tone, hatch=hatch, edgecolor="black", linewidth=0.3, label=f"{op}: {percent(uses[op].share)} %")
+        for op, (tone, hatch) in looks([*uses]).items()
+    ]
+    below = max(2, int(figure.get_figwidth() / 1.3))
+    longest = quantity(max(layer.time_us for layer in layers.values()), TIMES)
+    told = f"bars: time of a layer, the longest {longest}; below: share of all time by op"
+    figure.legend(handles=patches, loc="outside lower center", ncols=below, fontsize=7, title=told, title_fontsize=7)
+    return figure
 
 
 def _draw_layers(axes: Axes, place: _Place, made: Mapping[str, Output], layers: Mapping[str, LayerResult]) -> None:
@@ -167,20 +170,6 @@ def _draw_layers(axes: Axes, place: _Place, made: Mapping[str, Output], layers: 
             axes.barh(y, _BAR * layer.cycles / longest, 0.7 * _PITCH, at, **look)
         style: Any = {"fontsize": _TYPE, "va": "center", "color": "black" if layer else GREY}
         axes.text(left, y, plain(shortened(name, _NAME_WIDTH)), **style)
-
-
-def _name_ops(figure: Figure, result: Result, most: float) -> None:
-    """`most`: the time of the longest bar."""
-    uses = by_op(result.layers)
-    tones = looks([*uses])
-    patches = [
-        Patch(facecolor=tone, hatch=hatch, edgecolor="black", linewidth=0.3, label=f"{op}: {percent(uses[op].share)} %")
-        for op, (tone, hatch) in tones.items()
-    ]
-    columns = max(2, int(figure.get_figwidth() / 1.3))
-    longest = quantity(most, TIMES)
-    title = f"bars: time of a layer, the longest {longest}; below: share of all time by op"
-    figure.legend(handles=patches, loc="outside lower center", ncols=columns, fontsize=7, title=title, title_fontsize=7)
 
 
 # ---- where the edges run when layers stand below one another: a line for each output, in lanes

@@ -19,23 +19,8 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 
 from tpusim.report.plots.figure import Picture, columns_below, figure_of, plain
 from tpusim.report.style import HATCHES, MAIN, MARK, SERIES
-from tpusim.study.paper.exhibit import (
-    BarChart,
-    CellGrid,
-    Curves,
-    Errors,
-    Exhibit,
-    Marks,
-    Parity,
-    ScheduleChart,
-    Values,
-    View,
-)
+from tpusim.study.paper import exhibit
 from tpusim.study.validation.comparison import Comparison
-
-Draw = Callable[[Axes, Any], None]
-Size = Callable[[Any], tuple[float, float]]
-"""Width and height in inches."""
 
 _WIDEST = 10.5
 """Inches that panels beside one another may take."""
@@ -44,7 +29,7 @@ _LEGEND = 0.45
 _FONT = 7
 
 
-def pictures(made: Sequence[Exhibit]) -> Iterator[Picture]:
+def pictures(made: Sequence[exhibit.Exhibit]) -> Iterator[Picture]:
     """A picture of each exhibit that has anything to draw."""
     for each in made:
         if each.drawn:
@@ -52,9 +37,9 @@ def pictures(made: Sequence[Exhibit]) -> Iterator[Picture]:
             yield Picture(each.words.stem, caption, partial(draw, each.drawn))
 
 
-def draw(views: Sequence[View]) -> Figure:
+def draw(views: Sequence[exhibit.View]) -> Figure:
     """Views in a grid of as many columns as find room."""
-    sizes = [_KINDS[type(view)][1](view) for view in views]
+    sizes = [_size(view) for view in views]
     widest, tallest = (max(size[axis] for size in sizes) for axis in (0, 1))
     columns = max(1, min(len(views), int(_WIDEST / widest)))
     rows = ceil(len(views) / columns)
@@ -62,7 +47,7 @@ def draw(views: Sequence[View]) -> Figure:
     figure = figure_of(columns * widest, max(sum(heights), tallest) + _LEGEND)
     plots = figure.subplots(rows, columns, squeeze=False, height_ratios=heights).flatten()
     for plot, view in zip(plots, views, strict=False):
-        _KINDS[type(view)][0](plot, view)
+        _KINDS[type(view)](plot, view)
         plot.set_title(plain(view.title))
     for plot in plots[len(views) :]:
         plot.set_axis_off()
@@ -90,12 +75,7 @@ _BINS = np.arange(-32.5, 35, 5)
 """Bounds of the bins of errors in percent; the outermost bins hold all beyond."""
 
 
-def _bars_size(view: BarChart) -> tuple[float, float]:
-    """As wide as the bars need."""
-    return max(_SIZE[0], 1.2 + _BAR_INCHES * len(view.groups) * (len(view.series) + 1)), _SIZE[1]
-
-
-def _bars(axes: Axes, view: BarChart) -> None:
+def _bars(axes: Axes, view: exhibit.BarChart) -> None:
     """A group of bars each, tones and hatches by series."""
     places = np.arange(len(view.groups))
     _beside(axes, places, _FILLED / len(view.series), view.series)
@@ -106,7 +86,7 @@ def _bars(axes: Axes, view: BarChart) -> None:
     _marks(axes, view.marks)
 
 
-def _errors(axes: Axes, view: Errors) -> None:
+def _errors(axes: Axes, view: exhibit.Errors) -> None:
     """Layers by their error, a bar each series in every bin."""
 
     def shares(values: Sequence[float | None]) -> Any:
@@ -119,7 +99,7 @@ def _errors(axes: Axes, view: Errors) -> None:
     axes.set(xlabel="error (%), the outermost bars hold all beyond", ylabel="layers (%)")
 
 
-def _beside(axes: Axes, places: Any, thick: float, series: Values) -> None:
+def _beside(axes: Axes, places: Any, thick: float, series: exhibit.Values) -> None:
     """A bar of each series around every place."""
     for index, (label, values) in enumerate(series.items()):
         at = places + (index - (len(series) - 1) / 2) * thick
@@ -127,7 +107,7 @@ def _beside(axes: Axes, places: Any, thick: float, series: Values) -> None:
         axes.bar(at, _numbers(values), thick, label=plain(label), edgecolor="black", linewidth=0.4, **look)
 
 
-def _curves(axes: Axes, view: Curves) -> None:
+def _curves(axes: Axes, view: exhibit.Curves) -> None:
     """Lines with markers; a second axis where there is something to the right."""
     _lines(axes, view.x, view.left, 0)
     axes.set(xlabel=plain(view.x_label), ylabel=plain(view.left_label))
@@ -145,7 +125,7 @@ def _curves(axes: Axes, view: Curves) -> None:
         other.spines["right"].set_visible(True)
 
 
-def _lines(axes: Axes, x: Sequence[float], lines: Values, first: int) -> None:
+def _lines(axes: Axes, x: Sequence[float], lines: exhibit.Values, first: int) -> None:
     for index, (label, values) in enumerate(lines.items(), first):
         tone, marker = SERIES[index % len(SERIES)]
         look: Any = {"color": tone, "marker": marker, "ls": _LOOKS[index % len(_LOOKS)], "markersize": 4}
@@ -156,7 +136,7 @@ def _numbers(values: Sequence[float | None]) -> list[float]:
     return [np.nan if value is None else value for value in values]
 
 
-def _marks(axes: Axes, marks: Marks) -> None:
+def _marks(axes: Axes, marks: exhibit.Marks) -> None:
     for label, value in marks.items():
         axes.axhline(value, color=MARK, linewidth=1, ls="--", label=plain(label))
 
@@ -178,7 +158,7 @@ _SPANS = {
 """Spans in a schedule by their kind: tone, hatch, meaning."""
 
 
-def _schedule(axes: Axes, view: ScheduleChart) -> None:
+def _schedule(axes: Axes, view: exhibit.ScheduleChart) -> None:
     """A bar for every span, rows from the top down."""
     for place, spans in enumerate(view.rows.values()):
         for kind in dict.fromkeys(span.kind for span in spans):
@@ -192,20 +172,13 @@ def _schedule(axes: Axes, view: ScheduleChart) -> None:
     axes.set(xlim=(0, view.end), ylim=(len(view.rows) - 0.5, -0.5), xlabel="cycles")
 
 
-def _grid_size(view: CellGrid) -> tuple[float, float]:
-    """A cell as wide as the longest text in any."""
-    names = max(map(len, view.rows), default=0) * _LETTER_INCHES
-    width = max(map(len, view.cells)) * _cell_width(view) + names + 0.3
-    return max(_LETTER_INCHES * len(view.title), width), len(view.cells) * _CELL_INCHES + 0.5
-
-
-def _cell_width(view: CellGrid) -> float:
+def _cell_width(view: exhibit.CellGrid) -> float:
     """Inches: wide enough for the longest line in any cell."""
     lines = (line for row in view.cells for cell in row for line in cell.text.split("\n"))
     return max(_CELL_INCHES, 0.1 + _LETTER_INCHES * max(map(len, lines), default=1))
 
 
-def _grid(axes: Axes, view: CellGrid) -> None:
+def _grid(axes: Axes, view: exhibit.CellGrid) -> None:
     """A rectangle and a text each."""
     columns = max(map(len, view.cells))
     for y, row in enumerate(view.cells):
@@ -232,15 +205,29 @@ def _named(axes: Axes, tone: str, meaning: str, hatch: str = "") -> None:
     axes.add_patch(patch)
 
 
-_KINDS: Mapping[type, tuple[Draw, Size]] = {
-    BarChart: (_bars, _bars_size),
-    Curves: (_curves, lambda _: _SIZE),
-    Parity: (lambda axes, view: parity(axes, view.clouds, view.word, "cycles", 16), lambda _: _SIZE),
-    Errors: (_errors, lambda _: _SIZE),
-    ScheduleChart: (_schedule, lambda view: (7.2, 0.95 + _ROW_INCHES * len(view.rows))),
-    CellGrid: (_grid, _grid_size),
+_KINDS: Mapping[type, Callable[[Axes, Any], None]] = {
+    exhibit.BarChart: _bars,
+    exhibit.Curves: _curves,
+    exhibit.Parity: lambda axes, view: parity(axes, view.clouds, view.word, "cycles", 16),
+    exhibit.Errors: _errors,
+    exhibit.ScheduleChart: _schedule,
+    exhibit.CellGrid: _grid,
 }
-"""How a view is drawn into axes, and the room that it takes."""
+"""How a view is drawn into axes."""
+
+
+def _size(view: exhibit.View) -> tuple[float, float]:
+    """Width and height in inches; bars take what they need, and a cell is as wide as the longest text in any."""
+    match view:
+        case exhibit.BarChart(groups=groups, series=series):
+            return max(_SIZE[0], 1.2 + _BAR_INCHES * len(groups) * (len(series) + 1)), _SIZE[1]
+        case exhibit.ScheduleChart(rows=rows):
+            return 7.2, 0.95 + _ROW_INCHES * len(rows)
+        case exhibit.CellGrid(cells=cells, rows=names):
+            beside = max(map(len, names), default=0) * _LETTER_INCHES
+            width = max(map(len, cells)) * _cell_width(view) + beside + 0.3
+            return max(_LETTER_INCHES * len(view.title), width), len(cells) * _CELL_INCHES + 0.5
+    return _SIZE
 
 
 # ---- parity and errors against reference numbers; numbers of two words never in one picture

@@ -26,7 +26,7 @@ from tpusim.report.plots.figure import CYCLE_COUNTS, Picture, bars, columns_belo
 from tpusim.report.plots.network import draw_network, draw_ops, has_edges
 from tpusim.report.style import GREY, HATCHES, MAIN
 from tpusim.report.text import scale, shortened
-from tpusim.result.records import LayerResult, Result, Words, by_op
+from tpusim.result.records import LayerResult, Result, WordRange, by_op
 from tpusim.result.vocabulary.figures import TIMES, known, value_of
 from tpusim.result.vocabulary.runs import size_of, with_extent
 from tpusim.result.vocabulary.states import account_states, main_account, main_unit, unit_name
@@ -43,65 +43,21 @@ def plots(result: Result) -> tuple[Picture, ...]:
     # First, as whatever is drawn needs it.
     hardware = hardware_of(result)
     made = (
-        _utilization_of(result),
-        _breakdown_of(result),
-        _roofline_of(result, hardware),
-        _ops_of(result),
+        _utilization(result),
+        _breakdown(result),
+        _roofline(result, hardware),
+        _ops(result),
         memory_of(result),
         network_of(result),
     )
     return tuple(picture for picture in made if picture is not None)
 
 
-def _utilization_of(result: Result) -> Picture | None:
-    if not any(layer.macs for layer in result.layers):
-        return None
-    mapped = " Black: mapping efficiency, the share of PEs that hold a weight." * known(result.layers, _MAPPED)
-    which = "" if all(layer.macs for layer in result.layers) else " that multiplies"
-    caption = (
-        f"PE utilisation (MACs over PEs and cycles) of each layer{which} of {_run(result)}.{mapped}"
-        f" Dashed: the whole network, {100 * result.total.pe_utilization:.1f} %."
-    )
-    return Picture("pe_utilization", caption, partial(_utilization, result))
-
-
-def _breakdown_of(result: Result) -> Picture:
-    unit = unit_name(main_unit(result.total))
-    caption = (
-        f"What the {unit} did in each layer of {_run(result)}: cycles (above) and their shares (below), by cause."
-        f" The network takes {result.total.cycles:,} cycles."
-    )
-    return Picture("cycle_breakdown", caption, partial(_breakdown, result))
-
-
-def _roofline_of(result: Result, hardware: Machine) -> Picture | None:
-    spots = _spots(result)
-    left = "" if len(spots) == len(result.layers) else " Layers that multiply or move nothing are left out."
-    caption = (
-        f"Speed of each layer of {_run(result)} over its operations a byte of HBM traffic, two a MAC. The lines are"
-        " what HBM's bandwidth and the PEs allow. Larger marks take more cycles; circles are convolutions, squares"
-        f" matrix products.{left}"
-    )
-    return Picture("roofline", caption, partial(_roofline, result, hardware)) if spots else None
-
-
-def _ops_of(result: Result) -> Picture | None:
+def _ops(result: Result) -> Picture | None:
     if len(by_op(result.layers)) < 2:
         return None
     caption = f"Time of {_run(result)} by the kind of op, with its share and its layers."
     return Picture("time_by_op", caption, partial(draw_ops, result, _title(result)))
-
-
-def memory_of(result: Result) -> Picture | None:
-    """The picture of what stays on chip between layers; None where nothing does."""
-    if not any(layer.residency and layer.residency.outcome for layer in result.layers):
-        return None
-    caption = (
-        f"What the vector memory of a lane holds in {_run(result)}: what layers make, from the layer that makes it to"
-        " the last that reads it on chip, and what layers need for themselves. Layers overlap a little more than is"
-        " drawn."
-    )
-    return Picture("memory", caption, partial(_memory, result, _title(result)))
 
 
 def network_of(result: Result) -> Picture | None:
@@ -124,46 +80,66 @@ def _run(result: Result) -> str:
 # ---- a bar a layer
 
 
-def _utilization(result: Result) -> Figure:
+def _utilization(result: Result) -> Picture | None:
     """Bars of PE utilisation per layer that multiplies, each with its mapping efficiency, and the network's line."""
     layers, total = [layer for layer in result.layers if layer.macs], 100 * result.total.pe_utilization
-    figure, x = _figure_of_layers(layers, 3.4), np.arange(len(layers))
-    axes = figure.subplots()
-    used = np.array([100 * layer.pe_utilization for layer in layers])
-    bars(axes, len(layers))(x, used, 0.8, color=GREY, label="PE utilisation")
-    if known(layers, _MAPPED):
-        bounds = [100 * (value_of(layer, _MAPPED) or 0) for layer in layers]
-        axes.hlines(bounds, x - 0.4, x + 0.4, color="black", linewidth=1.4, label="mapping efficiency")
-    axes.axhline(total, color=MAIN, linestyle="--", linewidth=1, label=f"network: {total:.1f} %")
-    # More than 100 % where not all of a layer's multiplications are done.
-    axes.set(title=_title(result), ylim=(0, 1.05 * max(100, *used)), ylabel="PE utilisation (%)")
-    _name_layers(axes, layers)
-    figure.legend(loc="outside lower center", ncols=3)
-    return figure
+    if not layers:
+        return None
+    mapped = " Black: mapping efficiency, the share of PEs that hold a weight." * known(result.layers, _MAPPED)
+    which = "" if len(layers) == len(result.layers) else " that multiplies"
+    caption = (
+        f"PE utilisation (MACs over PEs and cycles) of each layer{which} of {_run(result)}.{mapped}"
+        f" Dashed: the whole network, {total:.1f} %."
+    )
+
+    def draw() -> Figure:
+        figure, x = _figure_of_layers(layers, 3.4), np.arange(len(layers))
+        axes = figure.subplots()
+        used = np.array([100 * layer.pe_utilization for layer in layers])
+        bars(axes, len(layers))(x, used, 0.8, color=GREY, label="PE utilisation")
+        if known(layers, _MAPPED):
+            bounds = [100 * (value_of(layer, _MAPPED) or 0) for layer in layers]
+            axes.hlines(bounds, x - 0.4, x + 0.4, color="black", linewidth=1.4, label="mapping efficiency")
+        axes.axhline(total, color=MAIN, linestyle="--", linewidth=1, label=f"network: {total:.1f} %")
+        # More than 100 % where not all of a layer's multiplications are done.
+        axes.set(title=_title(result), ylim=(0, 1.05 * max(100, *used)), ylabel="PE utilisation (%)")
+        _name_layers(axes, layers)
+        figure.legend(loc="outside lower center", ncols=3)
+        return figure
+
+    return Picture("pe_utilization", caption, draw)
 
 
-def _breakdown(result: Result) -> Figure:
+def _breakdown(result: Result) -> Picture:
     """Where the cycles of the main unit went: stacked cycles, and below them their shares."""
-    figure = _figure_of_layers(result.layers, 5.2)
-    cycles, shares = figure.subplots(2, 1, sharex=True)
-    layers = result.layers
-    arrays = [main_account(layer) for layer in layers]
-    states = account_states(arrays)
-    word, size = scale((float(layer.cycles) for layer in layers), CYCLE_COUNTS)
-    stack(bars(cycles, len(layers)), range(len(layers)), arrays, size, 0.84, states)
-    title = f"{_title(result)}; network: {result.total.cycles:,} cycles"
-    cycles.set(title=title, ylim=(0, None), ylabel=f"cycles ({word})" if word else "cycles")
+    layers, network, total = result.layers, main_account(result.total), f"{result.total.cycles:,} cycles"
+    caption = (
+        f"What the {unit_name(main_unit(result.total))} did in each layer of {_run(result)}: cycles (above) and their"
+        f" shares (below), by cause. The network takes {total}."
+    )
 
-    network, wide = main_account(result.total), max(0.84, 0.012 * len(layers))
-    network_at = len(layers) + 0.38 + wide / 2
-    percents = np.array([sum(each.values()) / 100 for each in arrays])
-    stack(bars(shares, len(layers)), range(len(layers)), arrays, percents, 0.84, states)
-    stack(shares.bar, [network_at], [network], sum(network.values()) / 100, wide, states)
-    shares.set(ylim=(0, 100), ylabel="share of cycles (%)")
-    _name_layers(shares, layers, network_at=network_at)
-    legend = cycles.get_legend_handles_labels()
-    figure.legend(*legend, loc="outside lower center", ncols=columns_below(figure))
-    return figure
+    def draw() -> Figure:
+        figure, places = _figure_of_layers(layers, 5.2), range(len(layers))
+        cycles, shares = figure.subplots(2, 1, sharex=True)
+        arrays = [main_account(layer) for layer in layers]
+        states = account_states(arrays)
+        word, size = scale((float(layer.cycles) for layer in layers), CYCLE_COUNTS)
+        stack(bars(cycles, len(layers)), places, arrays, size, 0.84, states)
+        label = f"cycles ({word})" if word else "cycles"
+        cycles.set(title=f"{_title(result)}; network: {total}", ylim=(0, None), ylabel=label)
+
+        wide = max(0.84, 0.012 * len(layers))
+        network_at = len(layers) + 0.38 + wide / 2
+        percents = np.array([sum(each.values()) / 100 for each in arrays])
+        stack(bars(shares, len(layers)), places, arrays, percents, 0.84, states)
+        stack(shares.bar, [network_at], [network], sum(network.values()) / 100, wide, states)
+        shares.set(ylim=(0, 100), ylabel="share of cycles (%)")
+        _name_layers(shares, layers, network_at=network_at)
+        legend = cycles.get_legend_handles_labels()
+        figure.legend(*legend, loc="outside lower center", ncols=columns_below(figure))
+        return figure
+
+    return Picture("cycle_breakdown", caption, draw)
 
 
 def _figure_of_layers(layers: Sequence[LayerResult], height: float) -> Figure:
@@ -191,36 +167,44 @@ def _name_layers(axes: Axes, layers: Sequence[LayerResult], network_at: float | 
 # ---- a mark a layer
 
 
-def _roofline(result: Result, hardware: Machine) -> Figure:
+def _roofline(result: Result, hardware: Machine) -> Picture | None:
     """A mark a layer, the larger the more cycles it takes, under the bounds of the machine.
 
     Layers without MACs or traffic are left out.
     """
-    figure = figure_of(5.2, 3.6)
-    axes = figure.subplots()
-    layers, peak = _spots(result), peak_tflops(hardware)
-    _draw_roofs(axes, hardware, [x for x, _ in map(_spot, layers)])
-    for marker, squares in (("o", False), ("s", True)):
-        # All at once: a call each takes a second for a few hundred of them.
-        marked = [layer for layer in layers if (layer.op == "gemm") is squares]
-        areas = [(6 + 24 * sqrt(layer.cycles / result.total.cycles)) ** 2 for layer in marked]
-        style: Any = {"color": MAIN, "alpha": 0.55, "edgecolors": "black", "linewidths": 0.4, "marker": marker}
-        axes.scatter([x for x, _ in map(_spot, marked)], [y for _, y in map(_spot, marked)], areas, **style)
-    _name_costliest(axes, layers)
-    axes.set(xscale="log", yscale="log", xlabel="operations a byte of HBM traffic", ylabel="TFLOPS")
-    speeds = [peak, *(layer.tflops for layer in layers)]
-    axes.set(title=_title(result), ylim=(min(speeds) / 2, max(speeds) * 2))
-    return figure
+    spots = [(layer, (intensity(layer) or 0.0, layer.tflops)) for layer in result.layers]
+    spots = [(layer, spot) for layer, spot in spots if all(spot)]
+    if not spots:
+        return None
+    left = "" if len(spots) == len(result.layers) else " Layers that multiply or move nothing are left out."
+    caption = (
+        f"Speed of each layer of {_run(result)} over its operations a byte of HBM traffic, two a MAC. The lines are"
+        " what HBM's bandwidth and the PEs allow. Larger marks take more cycles; circles are convolutions, squares"
+        f" matrix products.{left}"
+    )
 
+    def draw() -> Figure:
+        figure = figure_of(5.2, 3.6)
+        axes = figure.subplots()
+        _draw_roofs(axes, hardware, [x for _, (x, _) in spots])
+        for marker, squares in (("o", False), ("s", True)):
+            # All at once: a call each takes a second for a few hundred of them.
+            marked = [(layer, spot) for layer, spot in spots if (layer.op == "gemm") is squares]
+            areas = [(6 + 24 * sqrt(layer.cycles / result.total.cycles)) ** 2 for layer, _ in marked]
+            style: Any = {"color": MAIN, "alpha": 0.55, "edgecolors": "black", "linewidths": 0.4, "marker": marker}
+            axes.scatter([x for _, (x, _) in marked], [y for _, (_, y) in marked], areas, **style)
+        names: dict[tuple[float, float], list[str]] = defaultdict(list)
+        for layer, spot in nlargest(_MOST_NAMED_MARKS, spots, key=lambda each: each[0].cycles):
+            names[spot].append(plain(shortened(layer.name, _NAME_WIDTH)))
+        for spot, (first, *others) in names.items():
+            more = f" and {len(others)} like it" if others else ""
+            axes.annotate(f"{first}{more}", spot, (0, -14), **_LABEL, ha="center", va="top")
+        axes.set(xscale="log", yscale="log", xlabel="operations a byte of HBM traffic", ylabel="TFLOPS")
+        speeds = [peak_tflops(hardware), *(speed for _, (_, speed) in spots)]
+        axes.set(title=_title(result), ylim=(min(speeds) / 2, max(speeds) * 2))
+        return figure
 
-def _spots(result: Result) -> list[LayerResult]:
-    """The layers that have MACs and traffic."""
-    return [layer for layer in result.layers if all(_spot(layer))]
-
-
-def _spot(layer: LayerResult) -> tuple[float, float]:
-    """Where its mark stands."""
-    return intensity(layer) or 0.0, layer.tflops
+    return Picture("roofline", caption, draw)
 
 
 def _draw_roofs(axes: Axes, hardware: Machine, reached: Sequence[float]) -> None:
@@ -234,16 +218,6 @@ def _draw_roofs(axes: Axes, hardware: Machine, reached: Sequence[float]) -> None
     bandwidth = f"HBM: {rate / 1e9:,.0f} GB/s, enough\nfrom {ridge:.0f} operations a byte"
     axes.annotate(pes, (ends[-1], peak), (-2, 9), **_LABEL, ha="right")
     axes.annotate(bandwidth, (ridge, peak), (-8, 0), **_LABEL, ha="right")
-
-
-def _name_costliest(axes: Axes, layers: Sequence[LayerResult]) -> None:
-    """The costliest layers by name; those on one spot together."""
-    names: dict[tuple[float, float], list[str]] = defaultdict(list)
-    for layer in nlargest(_MOST_NAMED_MARKS, layers, key=lambda layer: layer.cycles):
-        names[_spot(layer)].append(plain(shortened(layer.name, _NAME_WIDTH)))
-    for spot, (first, *others) in names.items():
-        more = f" and {len(others)} like it" if others else ""
-        axes.annotate(f"{first}{more}", spot, (0, -14), **_LABEL, ha="center", va="top")
 
 
 # ---- the vector memories over time: what layers need for themselves, and what stays between them
@@ -264,27 +238,54 @@ class _Held(NamedTuple):
 
     since: float
     until: float
-    words: Words
+    words: WordRange
     name: str
 
 
-def _memory(result: Result, title: str) -> Figure:
-    """A box for words and the time for which they are taken: an outcome from its maker to its last reader."""
-    machine = hardware_of(result)
-    lanes = family_of(machine).lanes(machine)
-    assert lanes
-    figure = figure_of(_WIDTH, _HEIGHT)
-    axes = figure.subplots()
-    unit, size = scale([result.total.time_us], TIMES)
-    kib = lanes.word_bytes / 1024
-    axes.set(title=title, xlim=(0, result.total.time_us / size), ylim=(0, lanes.words * kib))
-    for held in _held(result.layers):
-        _box(axes, held, size, kib)
-    axes.set(xlabel=f"time ({unit})", ylabel="vector memory of a lane (KiB)")
-    looks = (("stays for layers behind", True), ("a layer's own, while it runs", False))
-    marks = [Patch(label=label, **_look(outcome)) for label, outcome in looks]
-    figure.legend(handles=marks, loc="outside lower center", ncols=2)
-    return figure
+def memory_of(result: Result) -> Picture | None:
+    """The picture of what stays on chip between layers, a box for words and the time for which they are taken.
+
+    None where nothing stays.
+    """
+    if not any(layer.residency and layer.residency.outcome for layer in result.layers):
+        return None
+    caption = (
+        f"What the vector memory of a lane holds in {_run(result)}: what layers make, from the layer that makes it to"
+        " the last that reads it on chip, and what layers need for themselves. Layers overlap a little more than is"
+        " drawn."
+    )
+
+    def draw() -> Figure:
+        machine = hardware_of(result)
+        lanes = family_of(machine).lanes(machine)
+        assert lanes
+        figure = figure_of(_WIDTH, _HEIGHT)
+        axes = figure.subplots()
+        unit, size = scale([result.total.time_us], TIMES)
+        kib = lanes.word_bytes / 1024
+        axes.set(title=_title(result), xlim=(0, result.total.time_us / size), ylim=(0, lanes.words * kib))
+        for held in _held(result.layers):
+            since, width = held.since / size, (held.until - held.since) / size
+            first, height = held.words.first * kib, held.words.words * kib
+            across, up = width / axes.get_xlim()[1] * _INSIDE[0], height / axes.get_ylim()[1] * _INSIDE[1]
+            look = _look(bool(held.name))
+            if min(across, up) < _EDGED:
+                look |= {"edgecolor": look["facecolor"], "hatch": ""}
+            axes.add_patch(Rectangle((since, first), width, height, **look))
+            # A name stands in the box, or along it, where it fits whole.
+            long = len(held.name) * _LETTER
+            along, upright = across > long and up > _LINE, up > long and across > _LINE
+            if held.name and (along or upright):
+                place: Any = {"ha": "center", "va": "center", "fontsize": _TYPE, "color": "white"}
+                turned = 0 if along else 90
+                axes.text(since + width / 2, first + height / 2, plain(held.name), rotation=turned, **place)
+        axes.set(xlabel=f"time ({unit})", ylabel="vector memory of a lane (KiB)")
+        looks = (("stays for layers behind", True), ("a layer's own, while it runs", False))
+        marks = [Patch(label=label, **_look(outcome)) for label, outcome in looks]
+        figure.legend(handles=marks, loc="outside lower center", ncols=2)
+        return figure
+
+    return Picture("memory", caption, draw)
 
 
 def _held(layers: tuple[LayerResult, ...]) -> Iterator[_Held]:
@@ -305,25 +306,6 @@ def _held(layers: tuple[LayerResult, ...]) -> Iterator[_Held]:
 def _look(outcome: bool) -> dict[str, Any]:
     tone, hatch = (MAIN, "") if outcome else (GREY, HATCHES["rising"][0])
     return {"facecolor": tone, "hatch": hatch, "edgecolor": "white" if outcome else "black", "linewidth": 0.3}
-
-
-def _box(axes: Axes, held: _Held, time: float, kib: float) -> None:
-    """Draw words held, in units of `time` microseconds and of `kib` KiB a word; a name stands in the box, or along it,
-    where it fits whole.
-    """
-    since, width = held.since / time, (held.until - held.since) / time
-    first, height = held.words.first * kib, held.words.words * kib
-    across, up = width / axes.get_xlim()[1] * _INSIDE[0], height / axes.get_ylim()[1] * _INSIDE[1]
-    look = _look(bool(held.name))
-    if min(across, up) < _EDGED:
-        look |= {"edgecolor": look["facecolor"], "hatch": ""}
-    axes.add_patch(Rectangle((since, first), width, height, **look))
-    long = len(held.name) * _LETTER
-    along, upright = across > long and up > _LINE, up > long and across > _LINE
-    if held.name and (along or upright):
-        place: Any = {"ha": "center", "va": "center", "fontsize": _TYPE, "color": "white"}
-        turned = 0 if along else 90
-        axes.text(since + width / 2, first + height / 2, plain(held.name), rotation=turned, **place)
 
 
 # ---- the bounds of a machine: what its array does at most, and what its HBM allows

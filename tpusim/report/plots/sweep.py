@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from math import ceil, dist
 from textwrap import fill
 from typing import Any
@@ -32,13 +31,11 @@ from tpusim.report.plots.figure import (
     zipped,
 )
 from tpusim.report.style import GREY, MAIN, MARK, SERIES
-from tpusim.report.tables.sweep import ComparedLowerings, over_lowerings
+from tpusim.report.tables.sweep import ComparedLowerings, Row, compared_lowerings, over_lowerings
 from tpusim.result.vocabulary.figures import COLUMNS, PERCENT, column_of
 from tpusim.result.vocabulary.states import ARRAY, STALLED
 from tpusim.study.sweep.points import Sweep
 from tpusim.study.sweep.reader import Goal
-
-Row = Mapping[str, Any]
 
 _LETTERS, _AROUND = 14, 0.8
 """Letters of a label in an inch, and the inches of a picture above and below what the label stands beside."""
@@ -51,11 +48,23 @@ def plots(sweep: Sweep, rows: Sequence[Row]) -> Iterator[Picture]:
 
     A row is a point: its columns, its axes, and whether it is on the front as `pareto`.
     """
-    finished = [row for row in rows if not row["error"]]
+    finished, title = [row for row in rows if not row["error"]], _title(sweep, rows)
     if finished and over_lowerings([*sweep.axes]):
-        yield _of_lowerings(sweep, rows)
+        found = compared_lowerings(rows)
+        unit = "systolic array" if any(row.get("starved_cycles") is not None for row in rows) else "machine"
+        caption = (
+            f"Time of each network by each lowering, in times of what {found.reference} takes; {title}. Stacked: what"
+            f" the {unit} did meanwhile."
+        ) + " A cross: the point failed." * found.some_failed
+        yield Picture("lowerings", caption, partial(lowerings_figure, title, found))
     elif finished and _moves_along_one(sweep):
-        yield from _along_one(sweep, finished)
+        over = f"over {' and '.join(map(axis_label, sweep.axes))}; {_title(sweep, finished)}."
+        draw = _twins if len({row["workload"] for row in finished}) == 1 else _stacked
+        both = partial(draw, sweep, finished, ("tflops", "pe_utilization"))
+        yield Picture("throughput", f"TFLOPS and PE utilisation {over}", both)
+        idle = f"Share of the cycles in which the port of a vector memory is not used, {over}"
+        if any(row["port_idle_ratio"] is not None for row in finished):
+            yield Picture("port_idle", idle, partial(_stacked, sweep, finished, ("port_idle_ratio",)))
     for workload, stem in file_names([*dict.fromkeys(row["workload"] for row in finished)]).items():
         yield from _of_workload(sweep, stem, [row for row in rows if row["workload"] == workload])
 
@@ -75,27 +84,6 @@ def _moves_along_one(sweep: Sweep) -> bool:
     return len(sweep.axes) == 1 or sweep.combine == "zip"
 
 
-def _along_one(sweep: Sweep, rows: Sequence[Row]) -> Iterator[Picture]:
-    over = f"over {' and '.join(map(axis_label, sweep.axes))}; {_title(sweep, rows)}."
-    draw = _twins if len({row["workload"] for row in rows}) == 1 else _stacked
-    both = partial(draw, sweep, rows, ("tflops", "pe_utilization"))
-    yield Picture("throughput", f"TFLOPS and PE utilisation {over}", both)
-    idle = f"Share of the cycles in which the port of a vector memory is not used, {over}"
-    if any(row["port_idle_ratio"] is not None for row in rows):
-        yield Picture("port_idle", idle, partial(_stacked, sweep, rows, ("port_idle_ratio",)))
-
-
-def _of_lowerings(sweep: Sweep, rows: Sequence[Row]) -> Picture:
-    found, title = ComparedLowerings(rows), _title(sweep, rows)
-    split = any(row.get("starved_cycles") is not None for row in rows)
-    unit = "systolic array" if split else "machine"
-    caption = (
-        f"Time of each network by each lowering, in times of what {found.reference} takes; {title}. Stacked: what the"
-        f" {unit} did meanwhile."
-    ) + " A cross: the point failed." * found.some_failed
-    return Picture("lowerings", caption, partial(lowerings_figure, title, found))
-
-
 def _of_workload(sweep: Sweep, stem: str, rows: Sequence[Row]) -> Iterator[Picture]:
     title, finished = _title(sweep, rows), [row for row in rows if not row["error"]]
     if len(sweep.axes) == 2 and not _moves_along_one(sweep) and not sweep.search:
@@ -106,13 +94,9 @@ def _of_workload(sweep: Sweep, stem: str, rows: Sequence[Row]) -> Iterator[Pictu
     elif not _moves_along_one(sweep):
         caption = f"TFLOPS of every point over each axis by itself, and of the best at each value; {title}."
         yield Picture(f"axes_{stem}", caption, partial(_panels, title, finished, [*sweep.axes]))
-    winners = Winners(rows, [*sweep.axes])
-    if LOWERING in sweep.axes and sweep.combine == "grid" and not sweep.search and winners.drawable:
-        caption = (
-            f"The fastest lowering over {' and '.join(map(axis_label, winners.others))}; {title}. In a cell: how many"
-            f" times as fast as {winners.lowerings[0]} the best of the others is. A cross: every point failed."
-        )
-        yield Picture(f"winners_{stem}", caption, partial(winners_figure, title, winners))
+    mapped = LOWERING in sweep.axes and sweep.combine == "grid" and not sweep.search
+    if mapped and (winners := _winners(title, stem, rows, [*sweep.axes])):
+        yield winners
     if sweep.goals:
         caption = f"Pareto front of {' and '.join(map(str, sweep.goals))}; {title}."
         yield Picture(f"pareto_{stem}", caption, partial(front_figure, title, rows, sweep.goals, [*sweep.axes]))
@@ -259,7 +243,7 @@ def lowerings_figure(title: str, found: ComparedLowerings) -> Figure:
         for group, workload in enumerate(found.workloads)
         for place, lowering in enumerate(found.lowerings)
     }
-    done = {key: at for key, at in places.items() if found.point(*key)}
+    done = {key: at for key, at in places.items() if key in found.points}
     _bars(axes, done, found, numbered=len(places) <= _FEW)
     if failed := [at for key, at in places.items() if key not in done]:
         foot: Any = {"transform": axes.get_xaxis_transform(), "label": "failed: see points.csv"}
@@ -267,14 +251,20 @@ def lowerings_figure(title: str, found: ComparedLowerings) -> Figure:
     axes.axhline(1, color="black", linewidth=0.8, linestyle="--")
     axes.set(title=title, ylabel=f"time relative to {plain(found.reference)}", xlim=(-1, slots - _GAP))
     axes.margins(y=0.1)
-    _name(axes, [*places.values()], found)
+    # The lowering under each bar, the network above each group.
+    axes.set_xticks([*places.values()], [plain(each) for each in found.lowerings] * len(found.workloads))
+    axes.tick_params(axis="x", length=0, rotation=90, labelsize=_SMALL)
+    groups, middle = axes.secondary_xaxis("top"), (len(found.lowerings) - 1) / 2
+    groups.set_xticks([group * step + middle for group in range(len(found.workloads))], [*map(plain, found.workloads)])
+    groups.tick_params(length=0)
+    groups.spines["top"].set_visible(False)
     figure.legend(loc="outside lower center", ncols=columns_below(figure))
     return figure
 
 
 def _bars(axes: Axes, places: Mapping[tuple[str, str], float], found: ComparedLowerings, numbered: bool) -> None:
     """Bars of the points that were done, stacked by the states that any of them was in."""
-    rows, times = [found.point(*key) or {} for key in places], [found.times(*key) or 0.0 for key in places]
+    rows, times = [found.points[key] for key in places], [found.times[key] for key in places]
     splits = [{state.key: row[f"{state.key}_cycles"] or 0 for state in ARRAY} for row in rows]
     units = np.array([row["cycles"] / each for row, each in zip(rows, times, strict=True)])
     for row, split in zip(rows, splits, strict=True):
@@ -288,22 +278,8 @@ def _bars(axes: Axes, places: Mapping[tuple[str, str], float], found: ComparedLo
         axes.annotate(f"{each:.2f}", (at, max(each, 1)), (0, 2), **above)
 
 
-def _name(axes: Axes, places: Sequence[float], found: ComparedLowerings) -> None:
-    """The lowering under each bar, the network above each group."""
-    axes.set_xticks(places, [plain(each) for each in found.lowerings] * len(found.workloads))
-    axes.tick_params(axis="x", length=0, rotation=90, labelsize=_SMALL)
-    groups, count = axes.secondary_xaxis("top"), len(found.lowerings)
-    firsts = places[::count]
-    groups.set_xticks([first + (count - 1) / 2 for first in firsts], [*map(plain, found.workloads)])
-    groups.tick_params(length=0)
-    groups.spines["top"].set_visible(False)
-
-
 # ---- over lowerings and two or three other axes: a map of which lowering is the fastest where
 
-
-Cell = tuple[Any, Any, Any]
-"""A value of each axis: across, down, of a panel (None: there is one)."""
 
 MOST_CELLS = 24
 """Along an axis; of more nobody could read the numbers."""
@@ -314,87 +290,65 @@ _TONES = (
 """Tones of the first lowering, the second, ..., and of what is written on each; they differ in lightness."""
 
 
-@dataclass(frozen=True)
-class Winners:
-    """Points over `lowering` and two or three other axes, of one workload."""
+def _winners(title: str, stem: str, rows: Sequence[Row], axes: Sequence[str]) -> Picture | None:
+    """The fastest lowering over two or three other axes, a panel for each value of the third, beside one another.
 
-    rows: Sequence[Row]
-    axes: Sequence[str]
+    None where there are more values than numbers have room for, or lowerings than tones.
+    """
+    others = [axis for axis in axes if axis != LOWERING]
+    # The first is what others are compared with; those that choose another are none.
+    lowerings = [*dict.fromkeys(row[LOWERING] for row in rows if row[LOWERING] != "auto")]
+    few = all(len({row[axis] for row in rows}) <= MOST_CELLS for axis in axes)
+    if len(others) not in (2, 3) or not 1 < len(lowerings) <= len(_TONES) or not few:
+        return None
+    # Across, down and panel (None: there is one); by lowering the cycles, without what failed.
+    cells: dict[tuple[Any, ...], dict[str, int]] = {}
+    for row in rows:
+        took = cells.setdefault((*(row[axis] for axis in others), None)[:3], {})
+        if row[LOWERING] in lowerings and not row["error"]:
+            took[row[LOWERING]] = row["cycles"]
+    told = f"how many times as fast as {lowerings[0]} the best of the others is"
+    caption = (
+        f"The fastest lowering over {' and '.join(map(axis_label, others))}; {title}. In a cell: {told}. A cross: every"
+        " point failed."
+    )
 
-    @property
-    def drawable(self) -> bool:
-        """Whether there is a map to draw: numbers and tones for all of it."""
-        few = all(len({row[axis] for row in self.rows}) <= MOST_CELLS for axis in self.axes)
-        return len(self.others) in (2, 3) and 1 < len(self.lowerings) <= len(_TONES) and few
+    def draw() -> Figure:
+        across, down = (rows_of(axis, [row[axis] for row in rows]) for axis in others[:2])
+        panels = list(dict.fromkeys(panel for _, _, panel in cells))
+        wide, high = 0.45 * len(across.places), 0.33 * len(down.places)
+        figure = figure_of(min(13.0, 1.2 + len(panels) * max(1.9, wide + 0.2)), min(9.0, 1.5 + high))
+        plots = figure.subplots(1, len(panels), sharey=True, squeeze=False).flatten()
+        for plot, panel in zip(plots, panels, strict=True):
+            own = {cell: took for cell, took in cells.items() if cell[2] == panel}
+            _draw_winners(plot, own, lowerings, across, down)
+            if panel is not None:
+                plot.set_title(plain(f"{axis_label(others[2])}: {panel}"))
+        plots[0].set_ylabel(down.label)
+        figure.suptitle(f"{title}\nin a cell: {told}", x=0.01, ha="left", fontsize=9)
+        shown = zip(lowerings, _TONES, strict=False)
+        handles = [Patch(facecolor=tone, edgecolor="black", linewidth=0.5, label=name) for name, (tone, _) in shown]
+        figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(handles)))
+        return uncrowded(figure)
 
-    @cached_property
-    def others(self) -> list[str]:
-        """The axes that make cells."""
-        return [axis for axis in self.axes if axis != LOWERING]
-
-    @cached_property
-    def lowerings(self) -> list[str]:
-        """In the order of the sweep, the first being what others are compared with; not those that choose another."""
-        return [*dict.fromkeys(row[LOWERING] for row in self.rows if row[LOWERING] != "auto")]
-
-    @cached_property
-    def cycles(self) -> dict[Cell, dict[str, int]]:
-        """Cycles of each cell, by lowering; what failed is missing."""
-        found: dict[Cell, dict[str, int]] = {}
-        for row in self.rows:
-            of_cell = found.setdefault(self.cell(row), {})
-            if row[LOWERING] in self.lowerings and not row["error"]:
-                of_cell[row[LOWERING]] = row["cycles"]
-        return found
-
-    def cell(self, row: Row) -> Cell:
-        """Where a point belongs."""
-        across, down, *panel = (row[axis] for axis in self.others)
-        return across, down, panel[0] if panel else None
-
-    def winner(self, cell: Cell) -> str | None:
-        """The fastest; of equals the first."""
-        return min(self.cycles[cell], key=self.cycles[cell].__getitem__, default=None)
-
-    def gain(self, cell: Cell) -> float | None:
-        """How many times as fast as the first lowering the best of the others is."""
-        first, *others = self.lowerings
-        took = self.cycles[cell]
-        best = min((took[each] for each in others if each in took), default=None)
-        return took[first] / best if first in took and best else None
+    return Picture(f"winners_{stem}", caption, draw)
 
 
-def winners_figure(title: str, found: Winners) -> Figure:
-    """A panel for each value of the third axis, beside one another."""
-    across, down = (rows_of(axis, [row[axis] for row in found.rows]) for axis in found.others[:2])
-    panels = list(dict.fromkeys(panel for _, _, panel in found.cycles))
-    wide, high = 0.45 * len(across.places), 0.33 * len(down.places)
-    figure = figure_of(min(13.0, 1.2 + len(panels) * max(1.9, wide + 0.2)), min(9.0, 1.5 + high))
-    plots = figure.subplots(1, len(panels), sharey=True, squeeze=False).flatten()
-    for plot, panel in zip(plots, panels, strict=True):
-        _winners_in(plot, found, panel, across, down)
-        if panel is not None:
-            plot.set_title(plain(f"{axis_label(found.others[2])}: {panel}"))
-    plots[0].set_ylabel(down.label)
-    told = f"in a cell: how many times as fast as {found.lowerings[0]} the best of the others is"
-    figure.suptitle(f"{title}\n{told}", x=0.01, ha="left", fontsize=9)
-    shown = zip(found.lowerings, _TONES, strict=False)
-    handles = [Patch(facecolor=tone, edgecolor="black", linewidth=0.5, label=name) for name, (tone, _) in shown]
-    figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(handles)))
-    return uncrowded(figure)
-
-
-def _winners_in(plot: Axes, found: Winners, panel: Any, across: Scale, down: Scale) -> None:
-    """Every cell in the tone of its winner, with the gain; a cross where no point was done."""
-    for cell in (each for each in found.cycles if each[2] == panel):
+def _draw_winners(
+    plot: Axes, cells: Mapping[tuple[Any, ...], Mapping[str, int]], lowerings: Sequence[str], across: Scale, down: Scale
+) -> None:
+    """Every cell in the tone of the fastest, of equals the first, with its gain; a cross where no point was done."""
+    for cell, took in cells.items():
         x, y = across.places[cell[0]], down.places[cell[1]]
-        winner, gain = found.winner(cell), found.gain(cell)
-        if winner is None:
+        if not took:
             plot.plot(x, y, marker="x", color="black", markersize=5)
             continue
-        tone, ink = _TONES[found.lowerings.index(winner)]
+        tone, ink = _TONES[lowerings.index(min(took, key=took.__getitem__))]
         plot.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=tone, edgecolor="black", linewidth=0.5))
-        plot.text(x, y, "-" if gain is None else f"{gain:.2f}", ha="center", va="center", color=ink, fontsize=7)
+        first, *rest = (took.get(each) for each in lowerings)
+        best = min(filter(None, rest), default=None)
+        gain = f"{first / best:.2f}" if first and best else "-"
+        plot.text(x, y, gain, ha="center", va="center", color=ink, fontsize=7)
     plot.set_xticks(*across.ticks(MOST_CELLS))
     plot.set_yticks(*down.ticks(MOST_CELLS))
     plot.set(xlabel=across.label, xlim=(-0.5, len(across.places) - 0.5), ylim=(-0.5, len(down.places) - 0.5))
@@ -416,9 +370,24 @@ def front_figure(title: str, rows: Sequence[Row], goals: Sequence[Goal], axes: S
     figure = figure_of(5.4, 3.9)
     plot = figure.subplots()
     plot.plot(*_values(rest, goals[:2]), ls="", marker="o", markersize=3, color=GREY, label="other points")
-    _draw_front(figure, plot, front, goals)
-    for which, goal, values in zip("xy", goals, _values(finished, goals), strict=False):
-        _lay_out_goal(plot, which, goal, values)
+    # Beyond the steps nothing was found; they turn where the next point's first goal is reached.
+    x, y, *tones = _values(front, goals)
+    if tones:
+        points = plot.scatter(x, y, 34, *tones, marker="D", cmap="cividis", edgecolors="black", lw=0.6, zorder=3)
+        points.set_label("Pareto front")
+        figure.colorbar(points, ax=plot, label=_words(goals[2]))
+    else:
+        plot.plot(x, y, drawstyle="steps-post", color=MAIN, marker="D", markersize=4.5, lw=1, label="Pareto front")
+    for which, axis, goal, values in zip("xy", (plot.xaxis, plot.yaxis), goals, _values(finished, goals), strict=False):
+        axis.set_label_text(_words(goal))
+        if 0 < min(values) * _LOG_RATIO <= max(values):
+            plot.set(**{f"{which}scale": "log"})
+            axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axis.set_minor_formatter(NullFormatter())
+        else:
+            plot.set(**{f"{which}lim": (0, None)})
+        # In full: matplotlib writes a million as 1e6 in the corner.
+        axis.set_major_formatter("{x:,.10g}")
     plot.set_title(title)
     named = _number(plot, _values(front, goals[:2]), goals)
     key = _key(named, front, axes)
@@ -434,30 +403,6 @@ def _values(rows: Sequence[Row], goals: Sequence[Goal]) -> list[list[float]]:
     """A list a goal."""
     columns = [column_of(goal.column) for goal in goals]
     return [[column.scaled(row[column.key]) for row in rows] for column in columns]
-
-
-def _draw_front(figure: Figure, plot: Axes, front: Sequence[Row], goals: Sequence[Goal]) -> None:
-    """Beyond the steps nothing was found; they turn where the next point's first goal is reached."""
-    x, y, *tones = _values(front, goals)
-    if tones:
-        points = plot.scatter(x, y, 34, *tones, marker="D", cmap="cividis", edgecolors="black", lw=0.6, zorder=3)
-        points.set_label("Pareto front")
-        figure.colorbar(points, ax=plot, label=_words(goals[2]))
-    else:
-        plot.plot(x, y, drawstyle="steps-post", color=MAIN, marker="D", markersize=4.5, lw=1, label="Pareto front")
-
-
-def _lay_out_goal(plot: Axes, which: str, goal: Goal, values: Sequence[float]) -> None:
-    axis = plot.xaxis if which == "x" else plot.yaxis
-    axis.set_label_text(_words(goal))
-    if 0 < min(values) * _LOG_RATIO <= max(values):
-        plot.set(**{f"{which}scale": "log"})
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axis.set_minor_formatter(NullFormatter())
-    else:
-        plot.set(**{f"{which}lim": (0, None)})
-    # In full: matplotlib writes a million as 1e6 in the corner.
-    axis.set_major_formatter("{x:,.10g}")
 
 
 def _words(goal: Goal) -> str:

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from tpusim.base.words import counted
-from tpusim.report.shown import Column, Paragraphs, Sentences, Shown, Table, path_head
-from tpusim.report.tables.compared import (
-    ORDERS,
-    Change,
-    Compared,
-    ComparedResults,
-    ComparedRow,
-    ComparedSweeps,
-    Measured,
-    PointRow,
-)
+from tpusim.report.shown import NONE, Column, Paragraphs, Sentences, Shown, Table, path_head
+from tpusim.report.tables.compared import Change, Comparable, ComparedResults, ComparedRow, ComparedSweeps
 from tpusim.report.tables.sentences import first_wrong, heading, overlap_notice, riding, verdict
 from tpusim.report.tables.sweep import SweepPoints
 from tpusim.report.text import percent, scale, three_digits
-from tpusim.result.records import Result, by_op
-from tpusim.result.vocabulary.figures import BYTES, JOULES, LAYER, TIMES, Units
+from tpusim.result.records import by_op
+from tpusim.result.vocabulary.figures import BYTES, JOULES, LAYER, TIMES, Scales
 from tpusim.result.vocabulary.runs import left_out
 
 MOST_ROWS = 50
@@ -40,8 +31,6 @@ _SHARES = (
 _BY_MAC = "MAC: the same by the MAC, as the work differs"
 _IN_TIME = "time: the same in time, as the clocks differ"
 
-AnyRow = TypeVar("AnyRow", bound=ComparedRow)
-
 # ---- runs
 
 
@@ -51,13 +40,21 @@ def runs_compared(compared: ComparedResults, names: Sequence[str], order: str) -
     In JSON null stands where a layer is in one result only; `layers` says how many are one in the other.
     """
     edges = " but for what layers read" if compared.rewired else ""
-    layers = layer_table(compared, order)
+    layers, rows, results = layer_table(compared, order), compared.rows, (compared.before, compared.after)
+    runs = []
+    for result in results:
+        missing = left_out(result.not_timed.items(), result.not_known.items())
+        runs.append(f"{heading(result)}. {missing}" if missing else heading(result))
+    same = len(rows) - len(layers.rows)
+    unchanged = f"{same} of {len(rows)} layers take the same cycles (--sort network shows them)." if same else ""
+    if same == len(rows):
+        unchanged = "Every layer takes the same cycles."
     return Shown(
         (
-            [_named(names, map(_run, (compared.before, compared.after)))],
+            [_named(names, runs)],
             [Table(_CHANGES, compared.changes) if compared.changes else f"Nothing differs in what was asked{edges}."],
-            *_of_rows(layers, *[_SHARES] * any(map(overlap_notice, (compared.before, compared.after)))),
-            [_unchanged(compared, order), rewired(compared), totals(compared), verdicts(compared)],
+            *_of_rows(layers, *[_SHARES] * any(map(overlap_notice, results))),
+            [unchanged, rewired(compared), totals(compared), verdicts(compared)],
         ),
         _run_data(compared),
     )
@@ -83,26 +80,17 @@ def _run_data(compared: ComparedResults) -> dict[str, Any]:
         ],
         "by_op": _ops_of(compared),
         "outputs": [
-            {"outputs": total.outputs, "checked": total.outputs_checked, "mismatched": total.outputs_mismatched}
-            for total in (before, after)
+            {"outputs": each.outputs, "checked": each.outputs_checked, "mismatched": each.outputs_mismatched}
+            for each in (before, after)
         ],
     }
 
 
-def _run(result: Result) -> str:
-    missing = left_out(result.not_timed.items(), result.not_known.items())
-    return f"{heading(result)}. {missing}" if missing else heading(result)
-
-
 _CHANGES: tuple[Column[Change], ...] = (
     Column("input", lambda change: change.name, justify="left"),
-    Column("A", lambda change: _given(change.before), justify="fold"),
-    Column("B", lambda change: _given(change.after), justify="fold"),
+    Column("A", lambda change: "(not there)" if change.before is None else str(change.before), justify="fold"),
+    Column("B", lambda change: "(not there)" if change.after is None else str(change.after), justify="fold"),
 )
-
-
-def _given(value: Any) -> str:
-    return "(not there)" if value is None else str(value)
 
 
 def layer_table(compared: ComparedResults, order: str) -> Table[ComparedRow]:
@@ -120,61 +108,37 @@ def layer_table(compared: ComparedResults, order: str) -> Table[ComparedRow]:
         *_measured_columns(compared),
         Column("of A\n%", lambda row: f"{100 * row.difference / all_of_a:+.1f}", 4, legend=_OF_A),
     ]
-    return Table(columns, _ordered(compared.rows, order))
-
-
-def _unchanged(compared: ComparedResults, order: str) -> str:
-    """How many layers are left out of the table because nothing changed; empty when none."""
-    count = 0 if order == "network" else sum(row.unchanged for row in compared.rows)
-    if count == len(compared.rows):
-        return "Every layer takes the same cycles."
-    left = f"{count} of {len(compared.rows)} layers take the same cycles (--sort network shows them)."
-    return left if count else ""
+    return Table(columns, compared.ordered(order))
 
 
 def totals(compared: ComparedResults) -> Sentences:
-    """All layers together, and the mean over layers."""
-    before, after = compared.before.total, compared.after.total
+    """All layers together, and the mean over layers.
+
+    Bytes and joules where they differ, time by image where the batch does, cycles by op.
+    """
+    results = one, other = compared.before, compared.after
+    sides = before, after = one.total, other.total
+    in_both = len(compared.common) == len(compared.rows)
     lines = [
         f"Total: {before.cycles:,} -> {after.cycles:,} cycles ({_times(after.cycles, before.cycles)}); "
         f"{_two_of(before.time_us, after.time_us, TIMES)}; PE utilisation {percent(before.pe_utilization)} -> "
-        f"{percent(after.pe_utilization)} %",
-        *_moved(compared),
-        *_per_image(compared),
-        *([_in_both(compared, "layer")] if len(compared.common) < len(compared.rows) else []),
-        *_by_op(compared),
-        *_mean(compared, "layers"),
+        f"{percent(after.pe_utilization)} %"
     ]
-    return Sentences(lines, "  ")
-
-
-def _moved(compared: ComparedResults) -> list[str]:
-    """Bytes and joules, where they differ."""
-    totals = compared.before.total, compared.after.total
-    moved = [total.hbm_read_bytes + total.hbm_write_bytes for total in totals]
-    energies = [total.energy_use.energy for total in totals if total.energy_use]
+    moved = [total.hbm_read_bytes + total.hbm_write_bytes for total in sides]
+    energies = [total.energy_use.energy for total in sides if total.energy_use]
     told = [f"HBM traffic {_two_of(moved[0], moved[1], BYTES)}"] * (moved[0] != moved[1])
-    if len(energies) == len(totals) and energies[0] != energies[1]:
+    if len(energies) == len(sides) and energies[0] != energies[1]:
         told.append(f"energy, a model, {_two_of(energies[0], energies[1], JOULES)}")
-    return ["; ".join(told)] if told else []
-
-
-def _per_image(compared: ComparedResults) -> list[str]:
-    """Where the batch differs, and every layer is in both."""
-    before, after = compared.before, compared.after
-    if before.batch == after.batch or min(before.batch, after.batch) < 1 or len(compared.common) < len(compared.rows):
-        return []
-    one, other = (each.total.time_us / each.batch for each in (before, after))
-    return [f"Per image: {_two_of(one, other, TIMES)}"]
-
-
-def _by_op(compared: ComparedResults) -> list[str]:
-    """Where there are several kinds of op: the cycles of each."""
+    lines += ["; ".join(told)] if told else []
+    if one.batch != other.batch and min(one.batch, other.batch) >= 1 and in_both:
+        images = [result.total.time_us / result.batch for result in results]
+        lines.append(f"Per image: {_two_of(images[0], images[1], TIMES)}")
+    lines += [] if in_both else [_in_both(compared, "layer")]
     uses = _ops_of(compared)
-    if len(uses) < 2:
-        return []
-    told = (f"{op} {before:,} -> {after:,}" for op, (before, after) in uses.items())
-    return [f"Cycles by op: {', '.join(told)}"]
+    if len(uses) > 1:
+        told = [f"{op} {first:,} -> {second:,}" for op, (first, second) in uses.items()]
+        lines.append(f"Cycles by op: {', '.join(told)}")
+    return Sentences([*lines, *_mean(compared, "layers")], "  ")
 
 
 def _ops_of(compared: ComparedResults) -> dict[str, list[int]]:
@@ -210,17 +174,35 @@ def sweeps_compared(compared: ComparedSweeps, names: Sequence[str], order: str) 
 
     In JSON null stands where a point is in one sweep only.
     """
-    points = _point_table(compared, order)
+
+    def setting(name: str, row: ComparedRow) -> str:
+        return row.settings[name]
+
+    rows = compared.rows
+    # A workload that is the same everywhere stands in the heading.
+    one_network = len({row.settings["workload"] for row in rows}) == 1
+    axes = [*([] if one_network else ["workload"]), *compared.before.axes]
+    settings = [Column(path_head(name), partial(setting, name)) for name in axes]
+    changed = compared.ordered(order)
+    points = Table([*settings, *_measured_columns(compared)], changed[:MOST_ROWS])
+    same, more = len(rows) - len(changed), len(changed) - len(points.rows)
+    left = [f"{same:,} of {len(rows):,} points with the same cycles"] if same else []
+    left += [f"{more:,} more (--json has all)"] if more else []
+    not_shown = f"Not shown: {', '.join(left)}." if left else ""
+    if same == len(rows):
+        not_shown = "Every point takes the same cycles."
+    only = ("A", sum(row.after is None for row in rows)), ("B", sum(row.before is None for row in rows))
+    alone = [f"{counted(count, 'point')} only in {letter}" for letter, count in only if count]
     return Shown(
         (
             [_named(names, map(_sweep, (compared.before, compared.after)))],
             *_of_rows(points),
-            [_left_out(compared, order, len(points.rows)), Sentences([*_point_totals(compared)], "  ")],
+            [not_shown, Sentences([_in_both(compared, "point"), *_mean(compared, "points"), *alone], "  ")],
         ),
         {
             "axes": [*compared.before.axes],
             "geometric_mean": compared.geometric_mean,
-            "points": [{"settings": dict(row.settings), **_measured(row)} for row in compared.rows],
+            "points": [{"settings": dict(row.settings), **_measured(row)} for row in rows],
         },
     )
 
@@ -234,49 +216,12 @@ def _sweep(points: SweepPoints) -> str:
     return ", ".join(parts)
 
 
-def _point_table(compared: ComparedSweeps, order: str) -> Table[PointRow]:
-    """A row a point. A workload that is the same everywhere is left out; it stands in the heading."""
-
-    def setting(name: str, row: PointRow) -> str:
-        return row.settings[name]
-
-    one_network = len({row.settings["workload"] for row in compared.rows}) == 1
-    names = [*([] if one_network else ["workload"]), *compared.before.axes]
-    settings = [Column(path_head(name), partial(setting, name)) for name in names]
-    return Table([*settings, *_measured_columns(compared)], _ordered(compared.rows, order)[:MOST_ROWS])
-
-
-def _left_out(compared: ComparedSweeps, order: str, shown: int) -> str:
-    """How many points the table does not show, and why; empty when none."""
-    same = 0 if order == "network" else sum(row.unchanged for row in compared.rows)
-    more = len(compared.rows) - same - shown
-    if same == len(compared.rows):
-        return "Every point takes the same cycles."
-    parts = [f"{same:,} of {len(compared.rows):,} points with the same cycles"] if same else []
-    parts += [f"{more:,} more (--json has all)"] if more else []
-    return f"Not shown: {', '.join(parts)}." if parts else ""
-
-
-def _point_totals(compared: ComparedSweeps) -> Iterator[str]:
-    """The points in both together, the mean over them, and how many are in one only."""
-    yield _in_both(compared, "point")
-    yield from _mean(compared, "points")
-    for letter, other in (("A", "after"), ("B", "before")):
-        if count := sum(getattr(row, other) is None for row in compared.rows):
-            yield f"{counted(count, 'point')} only in {letter}"
-
-
 # ---- what both say
 
 
 def _named(names: Sequence[str], told: Iterable[str]) -> Sentences:
     """What A and B are."""
     return Sentences([f"{letter}: {name}: {each}" for letter, name, each in zip("AB", names, told, strict=True)], "   ")
-
-
-def _ordered(rows: Sequence[AnyRow], order: str) -> list[AnyRow]:
-    """The rows in this order; but in that of the network without those that did not change."""
-    return [row for row in sorted(rows, key=ORDERS[order]) if order == "network" or not row.unchanged]
 
 
 def _of_rows(table: Table[Any], *more: str) -> Paragraphs:
@@ -293,17 +238,21 @@ def _sides(before: object, after: object, *names: str) -> dict[str, list[Any]]:
     return {name: [getattr(side, name) if side else None for side in (before, after)] for name in names}
 
 
-def _measured_columns(compared: Compared) -> list[Column[ComparedRow]]:
+def _measured_columns(compared: Comparable) -> list[Column[ComparedRow]]:
     """What was measured of both sides, and how they differ."""
     columns: list[Column[ComparedRow]] = [
-        Column("A\ncycles", lambda row: _cell(row.before, lambda layer: f"{layer.cycles:,}")),
-        Column("B\ncycles", lambda row: _cell(row.after, lambda layer: f"{layer.cycles:,}")),
-        Column("\nB/A", _ratio_or_side, legend="B/A: cycles of B over those of A; below 1, B takes fewer"),
-        Column("A\nPE %", lambda row: _cell(row.before, lambda layer: percent(layer.pe_utilization)), 3),
-        Column("B\nPE %", lambda row: _cell(row.after, lambda layer: percent(layer.pe_utilization)), 3, legend=_PE),
+        Column("A\ncycles", lambda row: f"{row.before.cycles:,}" if row.before else NONE),
+        Column("B\ncycles", lambda row: f"{row.after.cycles:,}" if row.after else NONE),
+        Column(
+            "\nB/A",
+            lambda row: _ratio(row.ratio) if row.ratio else "only A" if row.before else "only B",
+            legend="B/A: cycles of B over those of A; below 1, B takes fewer",
+        ),
+        Column("A\nPE %", lambda row: percent(row.before.pe_utilization) if row.before else NONE, 3),
+        Column("B\nPE %", lambda row: percent(row.after.pe_utilization) if row.after else NONE, 3, legend=_PE),
         Column(
             "\nchange",
-            lambda row: f"{row.difference:+,}" if row.difference or row.ratio else "-",
+            lambda row: f"{row.difference:+,}" if row.difference or row.ratio else NONE,
             2,
             legend="change: cycles of B less those of A",
         ),
@@ -315,19 +264,11 @@ def _measured_columns(compared: Compared) -> list[Column[ComparedRow]]:
     return columns
 
 
-def _ratio_or_side(row: ComparedRow) -> str:
-    return _ratio(row.ratio) if row.ratio else "only A" if row.before else "only B"
-
-
-def _cell(layer: Measured | None, text: Callable[[Measured], str]) -> str:
-    return text(layer) if layer else "-"
-
-
 def _ratio(ratio: float | None) -> str:
-    return "-" if ratio is None else f"{ratio:.3f}"
+    return NONE if ratio is None else f"{ratio:.3f}"
 
 
-def _in_both(compared: Compared, what: str) -> str:
+def _in_both(compared: Comparable, what: str) -> str:
     """The cycles of the layers or points that both have."""
     if not compared.common:
         return f"They have no {what} in common."
@@ -335,7 +276,7 @@ def _in_both(compared: Compared, what: str) -> str:
     return f"{counted(len(compared.common), what)} in both: {before:,} -> {after:,} cycles ({_times(after, before)})"
 
 
-def _mean(compared: Compared, what: str) -> list[str]:
+def _mean(compared: Comparable, what: str) -> list[str]:
     """The mean over layers or points, where there is one."""
     if (mean := compared.geometric_mean) is None:
         return []
@@ -347,7 +288,7 @@ def _times(after: float, before: float = 1) -> str:
     return f"x {after / before:.3f}" if before else "x -"
 
 
-def _two_of(before: float, after: float, units: Units) -> str:
+def _two_of(before: float, after: float, units: Scales) -> str:
     """Two figures in one unit: "3.56 -> 1.78 ms (x 0.500)"."""
     unit, size = scale((before, after), units)
     return f"{three_digits(before / size)} -> {three_digits(after / size)} {unit} ({_times(after, before)})"

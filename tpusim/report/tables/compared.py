@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field
 from math import exp, isclose, log
-from typing import Any, Protocol
+from typing import Any
 
 from tpusim.base.errors import InputError
 from tpusim.base.units import magnitude
@@ -18,22 +16,9 @@ from tpusim.result.records import LayerResult, Result
 from tpusim.result.vocabulary.fields import by_path
 
 
-class Measured(Protocol):
-    """What a row compares: a layer of a run, a point of a sweep."""
-
-    @property
-    def cycles(self) -> int: ...
-    @property
-    def time_us(self) -> float: ...
-    @property
-    def macs(self) -> int: ...
-    @property
-    def pe_utilization(self) -> float: ...
-
-
 @dataclass(frozen=True)
 class Measures:
-    """What layers that the other run has as one came to together, or a point of a sweep.
+    """What a row compares: a layer, those together that the other run has as one, or a point of a sweep.
 
     `layers` are as many; `inputs` are what they read of others.
     """
@@ -48,11 +33,15 @@ class Measures:
 
 @dataclass(frozen=True)
 class ComparedRow:
-    """A layer or a point in both, or (the other is None) in one."""
+    """A layer or a point in both, or (the other is None) in one.
+
+    `settings` are a point's, as the first sweep that has it wrote them: its workload, then its axes.
+    """
 
     name: str
-    before: Measured | None
-    after: Measured | None
+    before: Measures | None
+    after: Measures | None
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def difference(self) -> int:
@@ -79,7 +68,7 @@ class ComparedRow:
     @property
     def layers(self) -> int:
         """Layers of one side that are one on the other, and that one; 1 where both have it alike."""
-        return max(side.layers if isinstance(side, Measures) else 1 for side in (self.before, self.after))
+        return max(side.layers for side in (self.before, self.after) if side)
 
     @property
     def unchanged(self) -> bool:
@@ -87,21 +76,24 @@ class ComparedRow:
         return bool(self.before and self.after and self.ratio == 1 and self.before.macs == self.after.macs)
 
 
-class Compared(ABC):
-    """What two results, or two sweeps, have in common."""
+@dataclass(frozen=True)
+class Comparable:
+    """What two results, or two sweeps, have in common.
+
+    Attributes:
+        rows: every layer or point of either; those that are only after come last.
+        same_clock: whether a cycle is as long in both.
+    """
+
+    rows: Sequence[ComparedRow]
+    same_clock: bool
+
+    def ordered(self, order: str) -> list[ComparedRow]:
+        """The rows in one of ORDERS; but in that of the network without those that did not change."""
+        return [row for row in sorted(self.rows, key=ORDERS[order]) if order == "network" or not row.unchanged]
 
     @property
-    @abstractmethod
-    def rows(self) -> Sequence[ComparedRow]:
-        """Every layer or point of either; those that are only after come last."""
-
-    @property
-    @abstractmethod
-    def same_clock(self) -> bool:
-        """Whether a cycle is as long in both."""
-
-    @property
-    def common(self) -> tuple[tuple[Measured, Measured], ...]:
+    def common(self) -> tuple[tuple[Measures, Measures], ...]:
         """Layers or points in both."""
         return tuple((row.before, row.after) for row in self.rows if row.before and row.after)
 
@@ -149,32 +141,12 @@ class Change:
 
 
 @dataclass(frozen=True)
-class ComparedResults(Compared):
-    """Two results, `before` and `after`."""
+class ComparedResults(Comparable):
+    """Two results, `before` and `after`, and the inputs that differ, fields of the hardware by their paths."""
 
     before: Result
     after: Result
-
-    @cached_property
-    def changes(self) -> tuple[Change, ...]:
-        """The inputs that differ, fields of the hardware by their paths.
-
-        A field that one side does not have, because an older version wrote it, has its default there. Of a part of the
-        machine that one side has none of, such as a DRAM, the other side has the name.
-        """
-        one, other = (_inputs(result) for result in (self.before, self.after))
-        before, after = _named(one, other), _named(other, one)
-        changes = (Change(name, before.get(name), after.get(name)) for name in {**before, **after})
-        return tuple(change for change in changes if change.before != change.after)
-
-    @cached_property
-    def rows(self) -> tuple[ComparedRow, ...]:
-        """Every layer of either, in the order of the network; those that are only after come last.
-
-        Layers of one that ride on another's results in the other are a row with it.
-        """
-        before, after = matched(self.before, self.after)
-        return tuple(ComparedRow(name[0], before.get(name), after.get(name)) for name in {**before, **after})
+    changes: tuple[Change, ...]
 
     @property
     def rewired(self) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
@@ -186,15 +158,29 @@ class ComparedResults(Compared):
         alone = {row.name for row in self.rows if not (row.before and row.after)}
         found = {}
         for row in self.rows:
-            one, two = (side.inputs if isinstance(side, Matched) else () for side in (row.before, row.after))
+            one, two = (side.inputs if side else () for side in (row.before, row.after))
             same = {*one} == {*two} if row.layers > 1 else one == two
             if one and two and not same and alone.isdisjoint({*one, *two}):
                 found[row.name] = one, two
         return found
 
-    @property
-    def same_clock(self) -> bool:
-        return all(change.name != "clock" for change in self.changes)
+
+def compared_results(before: Result, after: Result) -> ComparedResults:
+    """Set two results against each other, layer by layer in the order of the network.
+
+    A field that one side does not have, because an older version wrote it, has its default there. Of a part of the
+    machine that one side has none of, such as a DRAM, the other side has the name. Layers of one that ride on another's
+    results in the other are a row with it, whose inputs are called by the layers that they became part of.
+    """
+    one, other = _inputs(before), _inputs(after)
+    asked, wanted = _named(one, other), _named(other, one)
+    differing = (Change(name, asked.get(name), wanted.get(name)) for name in {**asked, **wanted})
+    changes = tuple(change for change in differing if change.before != change.after)
+    both = {layer.name for layer in before.layers} & {layer.name for layer in after.layers}
+    bearers = {name: bearer for name, bearer in _bearers(before, after).items() if bearer in both}
+    ours, theirs = (_measured(result, bearers) for result in (before, after))
+    rows = tuple(ComparedRow(key[0], ours.get(key), theirs.get(key)) for key in {**ours, **theirs})
+    return ComparedResults(rows, all(change.name != "clock" for change in changes), before, after, changes)
 
 
 def _named(fields: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
@@ -219,21 +205,6 @@ def _inputs(result: Result) -> dict[str, Any]:
 
 # ---- layers that ride on another's results in one of two runs, and are by themselves in the other: one row for them
 
-Key = tuple[str, int]
-"""A layer's name, numbered so that a second of one name is not taken for the first."""
-
-
-Matched = LayerResult | Measures
-
-
-def matched(before: Result, after: Result) -> tuple[dict[Key, Matched], dict[Key, Matched]]:
-    """The layers of each by what they are matched by; inputs are called by the layers that they became part of."""
-    both = {layer.name for layer in before.layers} & {layer.name for layer in after.layers}
-    bearers = {name: bearer for name, bearer in _bearers(before, after).items() if bearer in both}
-    groups = (_groups(result, bearers).items() for result in (before, after))
-    one, other = ({key: _one(key[0], layers, bearers) for key, layers in each} for each in groups)
-    return one, other
-
 
 def _bearers(*results: Result) -> dict[str, str]:
     """By layer that rides in any of the results, or carries others in one that ride elsewhere in another, the layer
@@ -253,32 +224,26 @@ def _bearers(*results: Result) -> dict[str, str]:
     return {name: of(name) for name in ahead}
 
 
-def _groups(result: Result, bearers: Mapping[str, str]) -> dict[Key, list[LayerResult]]:
+def _measured(result: Result, bearers: Mapping[str, str]) -> dict[tuple[str, int], Measures]:
+    """A result's layers by what they are matched by: a name, numbered so that a second of one name is another."""
     seen: Counter[str] = Counter()
-    groups: dict[Key, list[LayerResult]] = {}
+    groups: dict[tuple[str, int], list[LayerResult]] = {}
     carrying = {*bearers.values()}
     for layer in result.layers:
         name = bearers.get(layer.name, layer.name)
         groups.setdefault((name, 0 if name in carrying else seen[name]), []).append(layer)
         seen[name] += 1
-    return groups
-
-
-def _one(name: str, layers: Sequence[LayerResult], bearers: Mapping[str, str]) -> Matched:
-    inputs = tuple(dict.fromkeys(_read(name, layers, bearers)))
-    if len(layers) == 1:
-        return replace(layers[0], inputs=inputs)
-    cycles = sum(layer.cycles for layer in layers)
-    used = sum(layer.pe_utilization * layer.cycles for layer in layers) / cycles
-    return Measures(cycles, sum(layer.time_us for layer in layers), sum(layer.macs for layer in layers), used, inputs,
-                    len(layers))  # fmt: skip
-
-
-def _read(name: str, layers: Sequence[LayerResult], bearers: Mapping[str, str]) -> Iterator[str]:
-    """What layers read of others than themselves."""
-    for each in (each for layer in layers for each in layer.inputs):
-        if (read := bearers.get(each, each)) != name:
-            yield read
+    found = {}
+    for (name, number), layers in groups.items():
+        read = dict.fromkeys(bearers.get(each, each) for layer in layers for each in layer.inputs)
+        inputs = tuple(each for each in read if each != name)
+        time_us, macs = sum(layer.time_us for layer in layers), sum(layer.macs for layer in layers)
+        cycles, used = layers[0].cycles, layers[0].pe_utilization
+        if len(layers) > 1:
+            cycles = sum(layer.cycles for layer in layers)
+            used = sum(layer.pe_utilization * layer.cycles for layer in layers) / cycles
+        found[name, number] = Measures(cycles, time_us, macs, used, inputs, len(layers))
+    return found
 
 
 # ---- sweeps: points joined by the values of their axes
@@ -292,50 +257,41 @@ PointKey = tuple[str | float, ...]
 
 @dataclass(frozen=True)
 class PointRow(ComparedRow):
-    """A point by its settings, as the first sweep that has it wrote them: its workload, then its axes."""
-
-    settings: Mapping[str, str]
+    """A point; it neither grew nor shrank where one side lacks it."""
 
     @property
     def difference(self) -> int:
-        """Cycles more than before; none where one side lacks the point, as nothing grew or shrank."""
+        """Cycles more than before; none where one side lacks the point."""
         return super().difference if self.before and self.after else 0
 
 
 @dataclass(frozen=True)
-class ComparedSweeps(Compared):
-    """Two sweeps over the same axes. Points that failed are like points that are not there.
-
-    Raises:
-        InputError: other axes, a point that comes twice, or figures that are missing.
-    """
+class ComparedSweeps(Comparable):
+    """Two sweeps over the same axes. Points that failed are like points that are not there."""
 
     before: SweepPoints
     after: SweepPoints
 
-    def __post_init__(self) -> None:
-        if set(self.before.axes) != set(self.after.axes):
-            both = (f"{side.name} has {', '.join(side.axes) or 'none'}" for side in (self.before, self.after))
-            raise InputError(f"points are joined by their axes, and these differ: {'; '.join(both)}")
 
-    @cached_property
-    def rows(self) -> tuple[PointRow, ...]:
-        """Every point that finished in either, in the order of the first sweep."""
-        before, after = dict(_points(self.before)), dict(_points(self.after))
-        found = before | {key: each for key, each in after.items() if key not in before}
-        return tuple(
-            PointRow(_name(settings), _figures(before, key), _figures(after, key), settings)
-            for key, (settings, _) in found.items()
-        )
+def compared_sweeps(before: SweepPoints, after: SweepPoints) -> ComparedSweeps:
+    """Set two sweeps against each other, point by point in the order of the first.
 
-    @property
-    def same_clock(self) -> bool:
-        """Whether a cycle is as long in both, at every point."""
-        return all(isclose(row.time_ratio, row.ratio) for row in self.rows if row.time_ratio and row.ratio)
-
-
-def _figures(points: Mapping[PointKey, tuple[Mapping[str, str], Measures]], key: PointKey) -> Measures | None:
-    return points[key][1] if key in points else None
+    Raises:
+        InputError: other axes, a point that comes twice, or figures that are missing.
+    """
+    if set(before.axes) != set(after.axes):
+        both = (f"{side.name} has {', '.join(side.axes) or 'none'}" for side in (before, after))
+        raise InputError(f"points are joined by their axes, and these differ: {'; '.join(both)}")
+    one, other = dict(_points(before)), dict(_points(after))
+    rows = []
+    for key in {**one, **other}:
+        found = [side.get(key) for side in (one, other)]
+        settings = next(each[0] for each in found if each)
+        first, second = (each and each[1] for each in found)
+        rows.append(PointRow(_name(settings), first, second, settings))
+    # A cycle is as long in both where it is at every point.
+    same_clock = all(isclose(row.time_ratio, row.ratio) for row in rows if row.time_ratio and row.ratio)
+    return ComparedSweeps(tuple(rows), same_clock, before, after)
 
 
 def _points(points: SweepPoints) -> Iterator[tuple[PointKey, tuple[Mapping[str, str], Measures]]]:
@@ -345,18 +301,14 @@ def _points(points: SweepPoints) -> Iterator[tuple[PointKey, tuple[Mapping[str, 
     seen: set[PointKey] = set()
     for index in range(points.size):
         settings = {name: points.texts[name][index] for name in (_WORKLOAD, *sorted(points.axes))}
-        key = tuple(map(_measure, settings.values()))
+        measures = ((text, magnitude(text)) for text in settings.values())
+        key = tuple(text if measure is None else measure for text, measure in measures)
         if key in seen:
             raise InputError(f"{points.name}: two points at {_name(settings)}")
         seen.add(key)
         cycles, time_us, macs, used = (points.figures[figure][index] for figure in _FIGURES)
         if cycles is not None and time_us is not None and macs is not None and used is not None:
             yield key, (settings, Measures(int(cycles), time_us, int(macs), used))
-
-
-def _measure(text: str) -> str | float:
-    measure = magnitude(text)
-    return text if measure is None else measure
 
 
 def _name(settings: Mapping[str, str]) -> str:

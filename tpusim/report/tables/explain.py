@@ -13,11 +13,11 @@ from typing import Any
 from tpusim.base.words import counted
 from tpusim.input.scalars import plain_number
 from tpusim.network.workload import Workload
-from tpusim.report.shown import NONE, Bars, Block, Column, Legend, Listed, Sentences, Shown, Table, figure_column
+from tpusim.report.shown import NONE, Bars, Column, Content, Legend, Listed, Sentences, Shown, Table, figure_column
 from tpusim.report.tables.sentences import energy_sentence, own_text
 from tpusim.report.text import folded, percent, quantity, scale, three_digits
 from tpusim.result.records import DramUse, LayerResult, told
-from tpusim.result.vocabulary.figures import BYTES, COUNTS, LAYER, MEMORY, RATES, TIMES, Units, own_figure, value_of
+from tpusim.result.vocabulary.figures import BYTES, COUNTS, LAYER, MEMORY, RATES, TIMES, Scales, own_figure, value_of
 from tpusim.result.vocabulary.states import PHASES, STATES, UNITS, all_parts, main_name, parts_of, unit_name
 from tpusim.study.explain.bottleneck import LEAST_GAIN, Alternative, Between, Bottleneck, Explained, Gain, Untried
 
@@ -28,7 +28,6 @@ _LEAST_GAIN = 1.01
 _MOST_NAMED = 6
 _NARROW = 72
 """A terminal that has less room does without what was set."""
-_GRAMMAR_WIDTH = 79
 
 
 # ---- a layer of a TPU
@@ -41,7 +40,7 @@ def explained(
     layer, setup = found.layer, found.setup
     core = setup.layer.core
     more = "" if core is setup.layer else ", + what rides on results"
-    shape = folded([f"({core.op} {core.grammar}{more})"], _GRAMMAR_WIDTH, " ")
+    shape = folded([f"({core.op} {core.grammar}{more})"], indent=" ")
     alone = "Layers overlap on this machine; but for the line that says so, all that follows is of this one by itself."
     changing, same = _by_effect(found.gains)
     columns: list[Column[Gain]] = [
@@ -113,24 +112,24 @@ def _data(
             for gain in found.gains
         ],
         "untried": [{"with": each.name, "reason": each.reason} for each in found.untried],
-        "lowerings": [*map(_cost, fit), *({"lowering": each.name, "unfit": each.reason} for each in unfit)],
+        "lowerings": [
+            *(
+                {
+                    "lowering": each.lowering,
+                    **_figures(each.layer, "cycles", "time_us", "hbm_read_bytes", "hbm_write_bytes"),
+                    "workspace_bytes": each.workspace_bytes,
+                    **_figures(each.layer, "peak_bytes", "reads", "writes"),
+                    "units": {"systolic_array": dict(each.layer.units["systolic_array"])},
+                }
+                for each in fit
+            ),
+            *({"lowering": each.name, "unfit": each.reason} for each in unfit),
+        ],
     }
 
 
-def _cost(each: Alternative) -> dict[str, Any]:
-    layer, memory = each.layer, told(each.layer.vector_memory)
-    return {
-        "lowering": each.lowering,
-        "cycles": layer.cycles,
-        "time_us": layer.time_us,
-        "hbm_read_bytes": layer.hbm_read_bytes,
-        "hbm_write_bytes": layer.hbm_write_bytes,
-        "workspace_bytes": each.workspace_bytes,
-        "peak_bytes": memory.peak_bytes,
-        "reads": memory.reads,
-        "writes": memory.writes,
-        "units": {"systolic_array": dict(layer.units["systolic_array"])},
-    }
+def _figures(layer: LayerResult, *keys: str) -> dict[str, float | None]:
+    return {key: value_of(layer, key) for key in keys}
 
 
 def _neighbours(work: Workload, layer: str) -> Sentences:
@@ -167,19 +166,15 @@ def gain_name(gain: Gain) -> str:
     return gain.relaxation.name + ("" if per == "layer" else f", per {per}")
 
 
-def _by_lowering(fit: Sequence[Alternative], unfit: Sequence[Untried], taken: str) -> Iterator[list[Block]]:
+def _by_lowering(fit: Sequence[Alternative], unfit: Sequence[Untried], taken: str) -> Iterator[list[Content]]:
     """A row a lowering, the fastest first; what the columns hold, and which lowerings do not fit."""
     now = next((each.layer.cycles for each in fit if each.lowering == taken), 0)
 
-    def size(
-        head: str, value: Callable[[Alternative], int], units: Units, rank: int, meaning: str
-    ) -> Column[Alternative]:
+    def size(head: str, value: Callable[[Alternative], int], units: Scales, rank: int, of: str) -> Column[Alternative]:
         """In one unit, so that the eye can compare."""
         unit, scaled = scale(map(value, fit), units)
-        name = head.replace("\n", " ")
-        return Column(
-            f"{head}\n{unit}", lambda each: three_digits(value(each) / scaled), rank, legend=f"{name}: {meaning}"
-        )
+        legend = f"{head}: {of}".replace("\n", " ")
+        return Column(f"{head}\n{unit}", lambda each: three_digits(value(each) / scaled), rank, legend=legend)
 
     columns = [
         *_lowering_columns(taken, now),
@@ -356,6 +351,7 @@ LIMITS = {
 }  # fmt: skip
 """What can bound a layer, in words, and what is found then, of `_facts`."""
 
+_ACCOUNT = "It tells what the array waits for, not what a change frees; the gains are simulated."
 _WORK = {"layer": "", "image": " for as many images", "row": " for as many rows", "MAC": " for as many MACs"}
 
 
@@ -366,7 +362,12 @@ def verdict(found: Bottleneck) -> Sentences:
         return Sentences([f"No single thing bounds this layer: nothing that was tried makes it {least} faster."])
     limit, finding = LIMITS[found.most.relaxation.limit]
     bound = f"Bound by {limit}: {finding.format(**_facts(found))}"
-    return Sentences([bound, _best(found.most, found), _cross_check(found)])
+    share = percent(found.layer.units["systolic_array"][found.main_state] / found.layer.cycles)
+    state = f"it is {STATES[found.main_state].doing} in {share} % of its cycles"
+    agrees = f"The array's own account agrees: {state}."
+    if not found.agrees:
+        agrees = f"The array's own account points elsewhere: {state}. {_ACCOUNT}"
+    return Sentences([bound, _best(found.most, found), agrees])
 
 
 def _facts(found: Bottleneck) -> dict[str, object]:
@@ -437,14 +438,11 @@ def _a_word(found: Bottleneck) -> Iterator[str]:
     if found.program.vectors and (unit.operand_cycles or unit.result_cycles or unit.ready_cycles):
         each = (plain_number(cycles) for cycles in (unit.operand_cycles, unit.result_cycles, unit.ready_cycles))
         yield "an operand takes {} cycles, a result {}, a word to be made ready {}; ".format(*each)
-    if found.program.word_cycles > _streamed(found):
-        yield f"a word that is streamed takes {found.program.word_cycles} to be transposed; "
-
-
-def _streamed(found: Bottleneck) -> int:
-    """Cycles that any word takes, however little of it is used."""
     hardware = found.setup.hardware
-    return hardware.vector_memory.word_elements if hardware.array.streamed == "all" else 0
+    # Any word takes so many cycles, however little of it is used.
+    least = hardware.vector_memory.word_elements if hardware.array.streamed == "all" else 0
+    if found.program.word_cycles > least:
+        yield f"a word that is streamed takes {found.program.word_cycles} to be transposed; "
 
 
 def _best(most: Gain, found: Bottleneck) -> str:
@@ -455,17 +453,6 @@ def _best(most: Gain, found: Bottleneck) -> str:
     if setting is None or setting is most:
         return gains
     return f"{gains} Of what can be set, {setting.relaxation.name}: {gain_text(setting)} times as fast."
-
-
-def _cross_check(found: Bottleneck) -> str:
-    share = found.layer.units["systolic_array"][found.main_state] / found.layer.cycles
-    state = f"{STATES[found.main_state].doing} in {percent(share)} % of its cycles"
-    if found.agrees:
-        return f"The array's own account agrees: it is {state}."
-    return (
-        f"The array's own account points elsewhere: it is {state}. It tells what the array waits for, not what a "
-        "change frees; the gains are simulated."
-    )
 
 
 def gain_text(gain: Gain) -> str:

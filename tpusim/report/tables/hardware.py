@@ -7,7 +7,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from tpusim.base.units import BANDWIDTH, LENGTH, POWER, SIZE
+from tpusim.base.units import AREA, BANDWIDTH, LENGTH, POWER, SIZE
 from tpusim.base.words import counted
 from tpusim.machines.family import AreaPart, ChipArea, Machine, Sram
 from tpusim.memory.dram.device import Device
@@ -86,7 +86,6 @@ def sweep_table(sweeps: Sequence[tuple[str, Mapping[str, Any]]]) -> Table[tuple[
 
 # ---- what a machine takes of a chip
 
-_MM2_OF_NM2 = 1e-12
 _BASES = (
     "model: of ours, from the pitch of cells and the area of a flip-flop. published: a circuit that somebody laid out "
     "or synthesised, counted or scaled. None is measured. Not modelled: control, clocks, wires between parts, scalar "
@@ -108,7 +107,7 @@ def area(machine: Machine, found: ChipArea) -> Shown:
     if chip:
         shrunk = chip.cores * shrink(silicon.feature_nm, chip.feature_nm)
         beside.append(
-            f"{chip.name}, published: less than {chip.area_nm2 * _MM2_OF_NM2:,.0f} mm2 and "
+            f"{chip.name}, published: less than {AREA.format(chip.area_nm2)} and "
             f"{POWER.format(chip.power_pw)} in {LENGTH.format(chip.feature_nm)}, for {chip.cores} cores and all that "
             f"is not modelled. {chip.cores} of this machine, shrunk with the square of the feature: "
             f"{three_digits(shrunk * total)} mm2, {three_digits(shrunk * with_macros)} with CACTI's macros."

@@ -4,40 +4,31 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict
 
 from tpusim.base.words import counted
 from tpusim.report.shown import Column, Table, document
-from tpusim.report.text import folded
+from tpusim.report.text import WIDEST, folded
 from tpusim.study.paper.claims import VERDICTS, Claim
 from tpusim.study.paper.exhibit import Exhibit
 
-_WIDTH = 79
-
-
-@dataclass(frozen=True)
-class ClaimRow:
-    """A claim and where it stands."""
-
-    exhibit: Exhibit
-    claim: Claim
+ClaimRow = tuple[Exhibit, Claim]
 
 
 def rows_of(made: Sequence[Exhibit]) -> list[ClaimRow]:
-    """Every claim, in the order of the exhibits."""
-    return [ClaimRow(each, claim) for each in made for claim in each.claims]
+    """Every claim with its exhibit, in their order."""
+    return [(each, claim) for each in made for claim in each.claims]
 
 
 def claim_table(made: Sequence[Exhibit]) -> Table[ClaimRow]:
     """A row a claim."""
     columns: list[Column[ClaimRow]] = [
-        Column("where", lambda row: row.exhibit.words.name, justify="left"),
-        Column("claim", lambda row: row.claim.short, justify="fold"),
-        Column("stated", lambda row: row.claim.stated, 1, justify="left"),
-        Column("ours", lambda row: row.claim.ours),
-        Column("agree", lambda row: agreeing(row.claim), 1),
-        Column("verdict", lambda row: row.claim.verdict, justify="left"),
+        Column("where", lambda row: row[0].words.name, justify="left"),
+        Column("claim", lambda row: row[1].short, justify="fold"),
+        Column("stated", lambda row: row[1].stated, 1, justify="left"),
+        Column("ours", lambda row: row[1].ours),
+        Column("agree", lambda row: agreeing(row[1]), 1),
+        Column("verdict", lambda row: row[1].verdict, justify="left"),
     ]
     return Table(columns, rows_of(made))
 
@@ -47,29 +38,31 @@ def agreeing(claim: Claim) -> str:
     return f"{len(claim.kept)} of {len(claim.findings)}" if claim.findings else "-"
 
 
-def summary(made: Sequence[Exhibit], width: int = _WIDTH) -> str:
+def summary(made: Sequence[Exhibit], width: int = WIDEST) -> str:
     """How many claims have which verdict."""
-    counts = Counter(row.claim.verdict for row in rows_of(made))
+    counts = Counter(row[1].verdict for row in rows_of(made))
     told = ", ".join(f"{verdict} {counts[verdict]}" for verdict in VERDICTS if counts[verdict])
     return folded([f"{counted(counts.total(), 'claim')}: {told}."], width)
 
 
 def to_json(made: Sequence[Exhibit]) -> str:
     """All of it: exhibits with their claims, rules, findings and verdicts."""
-    return document(exhibits=[_exhibit(each) for each in made])
-
-
-def _exhibit(exhibit: Exhibit) -> dict[str, Any]:
-    words = exhibit.words.model_dump(exclude={"claims"})
-    tables = [asdict(each) for each in exhibit.tables]
-    return {**words, "claims": [_claim(each) for each in exhibit.claims], "tables": tables}
-
-
-def _claim(claim: Claim) -> dict[str, Any]:
-    return {
-        **claim.model_dump(include={"key", "short", "sentence", "section", "stated", "note"}),
-        "rule": claim.rule or None,
-        "findings": [{**asdict(each), "agrees": each in claim.kept} for each in claim.findings],
-        "unit": claim.unit if claim.rule else None,
-        "verdict": claim.verdict,
-    }
+    return document(
+        exhibits=[
+            {
+                **each.words.model_dump(exclude={"claims"}),
+                "claims": [
+                    {
+                        **claim.model_dump(include={"key", "short", "sentence", "section", "stated", "note"}),
+                        "rule": claim.rule or None,
+                        "findings": [{**asdict(found), "agrees": found in claim.kept} for found in claim.findings],
+                        "unit": claim.unit if claim.rule else None,
+                        "verdict": claim.verdict,
+                    }
+                    for claim in each.claims
+                ],
+                "tables": [asdict(table) for table in each.tables],
+            }
+            for each in made
+        ]
+    )

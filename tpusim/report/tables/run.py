@@ -11,16 +11,7 @@ from tpusim.machines.family import KEY, USUAL
 from tpusim.network.ops import OPS
 from tpusim.network.workload import Workload
 from tpusim.report.shown import Column, Paragraphs, Table, figure_column
-from tpusim.report.tables.sentences import (
-    fusion_notice,
-    heading,
-    outcome,
-    overlap_notice,
-    totals,
-    unasked_notice,
-    verdict,
-    word_notice,
-)
+from tpusim.report.tables import sentences as said
 from tpusim.report.text import percent, scale, three_digits, written
 from tpusim.result.records import LayerResult, OpUse, Result, by_op
 from tpusim.result.vocabulary.figures import LAYER, TIMES, Figure, known, own_figure, own_keys, value_of
@@ -59,14 +50,22 @@ def run_paragraphs(work: Workload, result: Result) -> Paragraphs:
     missing = left_out(result.not_timed.items(), result.not_known.items())
     on_tpu = result.hardware.get(KEY, USUAL) == USUAL
     missing += _MORE_OPS if on_tpu and len(work.never_timed) < len(work.not_timed) else ""
-    lowerings = filter(None, (lowered_by(result), unasked_notice(work, result)))
-    notices = " ".join(lowerings), fusion_notice(work, result), overlap_notice(result), word_notice(result), missing
+    lowerings = filter(None, (lowered_by(result), said.unasked_notice(work, result)))
     return (
-        [heading(result)],
+        [said.heading(result)],
         [layers, not_shown(apart)],
         [layers.legend()],
         [ops] if ops else [],
-        [totals(result.total), *notices, by_reference(result), verdict(result)],
+        [
+            said.totals(result.total),
+            " ".join(lowerings),
+            said.fusion_notice(work, result),
+            said.overlap_notice(result),
+            said.word_notice(result),
+            missing,
+            by_reference(result),
+            said.verdict(result),
+        ],
     )
 
 
@@ -95,12 +94,16 @@ def layer_table(
         )  # fmt: skip
 
     *losses, idle = parts_in(layers)[1:]
+    kinds: dict[str, list[str]] = {}
+    for op in dict.fromkeys(layer.op for layer in layers if layer.op in OPS):
+        kinds.setdefault(OPS[op].grammar, []).append(OPS[op].op)
+    grammars = "; ".join(f"{', '.join(ops)} {grammar}" for grammar, ops in kinds.items())
     several = any(counts.get(layer.name, 1) > 1 for layer in layers)
     lowered: Column[LayerResult] = Column(LOWERING.head, lambda layer: layer.lowering, 0, "left", LOWERING.legend)
     columns: list[Column[LayerResult]] = [
         Column("layer", lambda layer: layer.name, justify="left", part=5),
         *([Column[LayerResult]("n", lambda layer: f"{counts[layer.name]:,}", legend=_ALIKE)] if several else []),
-        Column("shape", lambda layer: shapes.get(layer.name, layer.op), 7, "left", _shape_legend(layers)),
+        Column("shape", lambda layer: shapes.get(layer.name, layer.op), 7, "left", f"shape: {grammars}"),
         *([lowered] if worth_telling(layers, asked) else []),
         *(column(LAYER[key], rank) for key, rank in _RANKS.items() if known(layers, key)),
         *map(part, losses),
@@ -110,19 +113,9 @@ def layer_table(
         *(column(LAYER[key], 6) for key in _DRAM if any(layer.dram for layer in layers)),
         *([column(LAYER["port_idle_ratio"], 9)] if known(layers, "port_idle_ratio") else []),
         *(_own_column(key, layers) for key in own_keys(layers)),
-        Column("out", outcome, 1, legend=_CHECKED),
+        Column("out", said.outcome, 1, legend=_CHECKED),
     ]
     return Table(columns, layers, ["red" if layer.wrong else "" for layer in layers])
-
-
-def _shape_legend(layers: Sequence[LayerResult]) -> str:
-    """How the shapes of these layers are to be read."""
-    kinds = dict.fromkeys(OPS[layer.op] for layer in layers if layer.op in OPS)
-    alike: dict[str, list[str]] = {}
-    for kind in kinds:
-        alike.setdefault(kind.grammar, []).append(kind.op)
-    told = (f"{', '.join(ops)} {grammar}" for grammar, ops in alike.items())
-    return f"shape: {'; '.join(told)}"
 
 
 def _own_column(key: str, layers: Sequence[LayerResult]) -> Column[LayerResult]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 
 from tpusim.base.words import counted
 from tpusim.flow.lowerings import AUTO
@@ -11,7 +10,7 @@ from tpusim.network.ops.fused import Fused
 from tpusim.network.workload import Workload
 from tpusim.report.shown import Sentences
 from tpusim.report.text import frequency, percent, quantity, three_digits
-from tpusim.result.records import DramUse, LayerResult, Result, Total, by_op
+from tpusim.result.records import LayerResult, Result, Total, by_op
 from tpusim.result.vocabulary.figures import BYTES, COUNTS, JOULES, MEMORY, PLAIN, RATES, TIMES, own_figure
 from tpusim.result.vocabulary.runs import in_heading, numbers_asked, size_of, with_extent
 from tpusim.result.vocabulary.states import does_less, energies_in, parts_in, parts_of
@@ -39,44 +38,33 @@ def totals(total: Total) -> Sentences:
     cycles, parts = total.cycles, parts_of(total)
     names = {state.key: state.label.removeprefix("busy, ") for state in parts_in([total])[1:]}
     losses = ", ".join(f"{name} {percent(parts[key] / cycles)} %" for key, name in names.items())
-    hbm = f"HBM read {quantity(total.hbm_read_bytes, BYTES)}, written {quantity(total.hbm_write_bytes, BYTES)}"
     useful = f"PE utilisation {percent(total.pe_utilization)} %"
     if does_less(total):
         useful = f"{useful}, as not all multiplications are the array's; busy {percent(parts['useful'] / cycles)} %"
+    moved = [f"HBM read {quantity(total.hbm_read_bytes, BYTES)}, written {quantity(total.hbm_write_bytes, BYTES)}"]
+    if total.mapping_efficiency is not None:
+        moved.insert(0, f"Mapping efficiency {percent(total.mapping_efficiency)} %")
+    if memory := total.vector_memory:
+        peak, unused = quantity(memory.peak_bytes, MEMORY), percent(memory.port_idle_ratio)
+        moved.append(f"vector memory: peak {peak}, ports unused {unused} %")
     in_passes = "" if total.passes is None else f" in {total.passes:,} passes"
-    lines = (
+    lines = [
         f"Total: {cycles:,} cycles = {quantity(total.time_us, TIMES)} at {frequency(cycles / total.time_us * 1e6)}; "
         f"{quantity(total.macs, COUNTS)}MAC{in_passes}; {quantity(total.tflops * 1e12, COUNTS)}FLOPS",
         f"  Of the cycles: {useful}, {losses}; together 100 %",
-        f"  {'; '.join(_mapped(total, hbm))}",
-        *([_dram_line(total.dram)] if total.dram else []),
-        *([f"  {energy_sentence(total)}"] if total.energy_use else []),
-        f"  simulated in {total.wall_seconds:.2f} s",
-    )
-    return Sentences(lines, "    ", wide=True)
-
-
-def _mapped(total: Total, hbm: str) -> Iterator[str]:
-    """What is told of the machine's memories, and of what fills its array where it has one."""
-    if total.mapping_efficiency is not None:
-        yield f"Mapping efficiency {percent(total.mapping_efficiency)} %"
-    yield hbm
-    if memory := total.vector_memory:
-        yield (
-            f"vector memory: peak {quantity(memory.peak_bytes, MEMORY)}, ports unused "
-            f"{percent(memory.port_idle_ratio)} %"
+        f"  {'; '.join(moved)}",
+    ]
+    if use := total.dram:
+        rows = use.row_hits + use.row_misses + use.row_conflicts
+        bursts, rate = quantity(use.hbm_moved_bytes, BYTES), quantity(use.hbm_reached_bytes_per_s, RATES)
+        lines.append(
+            f"  HBM: {bursts} in bursts at {rate}, {use.hbm_overfetch:.3g} times the bytes wanted; row hits "
+            f"{percent(use.row_hits / rows)} %, misses {percent(use.row_misses / rows)} %, conflicts "
+            f"{percent(use.row_conflicts / rows)} %; {use.refreshes:,} refreshes; the busiest channel of a transfer "
+            f"moves {use.channel_imbalance:.3g} times the mean"
         )
-
-
-def _dram_line(use: DramUse) -> str:
-    """What the DRAM did."""
-    rows = use.row_hits + use.row_misses + use.row_conflicts
-    return (
-        f"  HBM: {quantity(use.hbm_moved_bytes, BYTES)} in bursts at {quantity(use.hbm_reached_bytes_per_s, RATES)}, "
-        f"{use.hbm_overfetch:.3g} times the bytes wanted; row hits {percent(use.row_hits / rows)} %, misses "
-        f"{percent(use.row_misses / rows)} %, conflicts {percent(use.row_conflicts / rows)} %; {use.refreshes:,} "
-        f"refreshes; the busiest channel of a transfer moves {use.channel_imbalance:.3g} times the mean"
-    )
+    lines += [f"  {energy_sentence(total)}"] if total.energy_use else []
+    return Sentences([*lines, f"  simulated in {total.wall_seconds:.2f} s"], "    ", wide=True)
 
 
 _MOST_OF_A_BOUND = 99.9
@@ -140,7 +128,7 @@ def outcome(layer: LayerResult) -> str:
     return f"{layer.wrong} wrong" if layer.wrong else "ok"
 
 
-def energy_sentence(record: LayerResult | Total) -> str:
+def energy_sentence(record: LayerResult) -> str:
     """How much, what it went to, and that it is a model; empty where nothing is known of it."""
     use = record.energy_use
     if use is None:
@@ -184,10 +172,12 @@ def unasked_notice(work: Workload, result: Result) -> str:
 
 
 def fusion_notice(work: Workload, result: Result) -> str:
-    """How many layers ride on the results of others, or why none does; empty where none is to."""
+    """How many layers ride on the results of others, or why none does, and where biases are; empty where none is to."""
     if result.hardware.get("sequencer", {}).get("fusion") != "results":
         return ""
-    biases = _biases_notice(work)
+    within, outside = sum(isinstance(each, Fused) and each.bias for each in work.layers), len(work.biases)
+    biases = f" The sums of {counted(within, 'layer')} begin at biases." if within else ""
+    biases += f" The biases of {counted(outside, 'layer')} are added outside the machine." if outside else ""
     if told := riding(result):
         return f"{told[:-1]} (+ in their shapes).{biases}"
     if len(work.never_timed) < len(work.not_timed):
@@ -197,13 +187,6 @@ def fusion_notice(work: Workload, result: Result) -> str:
     else:
         why = "none follows a convolution or a product in a way that it could"
     return f"No layer rides on the results of another: {why}.{biases}"
-
-
-def _biases_notice(work: Workload) -> str:
-    """How many layers have their biases in the machine, and how many have not; empty where none has any."""
-    within, outside = sum(isinstance(each, Fused) and each.bias for each in work.layers), len(work.biases)
-    told = f" The sums of {counted(within, 'layer')} begin at biases." if within else ""
-    return f"{told} The biases of {counted(outside, 'layer')} are added outside the machine." if outside else told
 
 
 def riding(result: Result) -> str:
@@ -237,8 +220,11 @@ def overlap_notice(result: Result) -> str:
     apart = Counter(layer.apart for layer in result.layers if layer.apart)
     begin = "; ".join(f"{counted(count, 'layer')} on an empty machine, as {why}" for why, count in apart.items())
     between = f" Not between all: {begin}." if begin else ""
+    searched = result.hardware.get("mapping", {}).get("search") == "simulate"
+    chosen = " and the ".join(["lowering"] * (result.lowering == AUTO) + ["block"] * searched)
+    alone = f" Each has the {chosen} that is fastest for it alone, which need not be so for all together."
     stays = f"\n{_stays_notice(result)}" if any(layer.residency for layer in result.layers) else ""
-    return f"{told}{between}{_chosen_alone(result)}{stays}"
+    return f"{told}{between}{alone if chosen else ''}{stays}"
 
 
 def _stays_notice(result: Result) -> str:
@@ -251,14 +237,3 @@ def _stays_notice(result: Result) -> str:
     if any("scratch_write_bytes" in each.own for each in result.layers):
         of += ", of others some lie in the scratch memory"
     return f"On chip stay {of}: {quantity(saved, BYTES)} fewer through HBM, {percent(saved / (saved + moved))} %."
-
-
-def _chosen_alone(result: Result) -> str:
-    """What by simulation is chosen for a layer that overlaps with others; empty where nothing is."""
-    searched = result.hardware.get("mapping", {}).get("search") == "simulate"
-    chosen = ["lowering"] * (result.lowering == AUTO) + ["block"] * searched
-    if not chosen:
-        return ""
-    return (
-        f" Each has the {' and the '.join(chosen)} that is fastest for it alone, which need not be so for all together."
-    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,11 @@ def best(rows: Sequence[Row], axes: Sequence[str], goals: Sequence[Goal] = (), m
     def setting(axis: str, row: Row) -> str:
         return str(row[axis])
 
-    finished = sorted((row for row in rows if not row["error"]), key=lambda row: _rank(row, goals))
+    def rank(row: Row) -> tuple[Any, ...]:
+        costs = [goal.cost(row[goal.column]) for goal in goals] or [-row["tflops"]]
+        return row["workload"], not row.get("pareto", False), *costs
+
+    finished = sorted((row for row in rows if not row["error"]), key=rank)
     each = max(1, most // max(1, len({row["workload"] for row in finished})))
     by_workload = groupby(finished, key=lambda row: row["workload"])
     chosen = [row for _, ranked in by_workload for row in islice(ranked, each)]
@@ -49,24 +53,13 @@ def best(rows: Sequence[Row], axes: Sequence[str], goals: Sequence[Goal] = (), m
         *(_figure_column(goal.column) for goal in goals if goal.column in COLUMNS and goal.column not in _SHOWN),
         *(_figure_column(key, rank) for key, rank in _SHOWN.items() if any(row[key] is not None for row in chosen)),
     ]
-    table = Table(columns, chosen)
-    return [table, *_meaning(rows, goals)], [table.legend()]
-
-
-def _rank(row: Row, goals: Sequence[Goal]) -> tuple[Any, ...]:
-    if not goals:
-        return row["workload"], -row["tflops"]
-    return row["workload"], not row.get("pareto", False), *(goal.cost(row[goal.column]) for goal in goals)
-
-
-def _meaning(rows: Sequence[Row], goals: Sequence[Goal]) -> list[str]:
-    if not goals:
-        return []
+    table, what = Table(columns, chosen), " and ".join(map(str, goals))
     count = sum(row.get("pareto", False) for row in rows)
-    what = " and ".join(map(str, goals))
-    if not count:
-        return [f"In the order of {what}."]
-    return [f"* on the Pareto front of {what}: {count} of {len(rows):,} points; no other point beats them in all."]
+    order = f"In the order of {what}." if goals else ""
+    if count:
+        of = f"{count} of {len(rows):,} points"
+        order = f"* on the Pareto front of {what}: {of}; no other point beats them in all."
+    return [table, order], [table.legend()]
 
 
 def _figure_column(key: str, rank: int = 0) -> Column[Row]:
@@ -83,52 +76,41 @@ def over_lowerings(axes: Sequence[str]) -> bool:
 
 @dataclass(frozen=True)
 class ComparedLowerings:
-    """The points of such a sweep, failed ones included."""
+    """The points of such a sweep by network and lowering, with networks and lowerings in their order.
 
-    rows: Sequence[Row]
+    Those that failed are missing, and so are those that there is nothing to measure by. `times` are over the time of
+    `reference`: the first lowering that did every network, or else the most of them.
+    """
 
-    @cached_property
-    def workloads(self) -> tuple[str, ...]:
-        """In the order of the sweep."""
-        return tuple(dict.fromkeys(row["workload"] for row in self.rows))
+    workloads: Sequence[str]
+    lowerings: Sequence[str]
+    reference: str
+    points: Mapping[tuple[str, str], Row]
+    times: Mapping[tuple[str, str], float]
+    some_failed: bool
 
-    @cached_property
-    def lowerings(self) -> tuple[str, ...]:
-        """In the order of the axis."""
-        return tuple(dict.fromkeys(row[AXIS] for row in self.rows))
 
-    @cached_property
-    def reference(self) -> str:
-        """What the others are measured by: the first lowering that did every network, or else the most of them."""
-        done = [row[AXIS] for row in self.rows if not row["error"]]
-        return max(self.lowerings, key=done.count)
-
-    @property
-    def some_failed(self) -> bool:
-        """Whether any point did."""
-        return any(row["error"] for row in self.rows)
-
-    def point(self, workload: str, lowering: str) -> Row | None:
-        """A point; None where it failed, or where there is nothing to measure it by."""
-        return self._done.get((workload, lowering)) if (workload, self.reference) in self._done else None
-
-    def times(self, workload: str, lowering: str) -> float | None:
-        """Its time over that of the reference."""
-        row = self.point(workload, lowering)
-        return row["time_us"] / self._done[workload, self.reference]["time_us"] if row else None
-
-    @cached_property
-    def _done(self) -> Mapping[tuple[str, str], Row]:
-        return {(row["workload"], row[AXIS]): row for row in self.rows if not row["error"]}
+def compared_lowerings(rows: Sequence[Row]) -> ComparedLowerings:
+    """Set the points of such a sweep against each other; `rows` hold failed ones as well."""
+    workloads, lowerings = ([*dict.fromkeys(row[key] for row in rows)] for key in ("workload", AXIS))
+    finished = [row for row in rows if not row["error"]]
+    reference = max(lowerings, key=[row[AXIS] for row in finished].count)
+    first = {row["workload"]: row["time_us"] for row in finished if row[AXIS] == reference}
+    points = {(row["workload"], row[AXIS]): row for row in finished if row["workload"] in first}
+    times = {key: row["time_us"] / first[row["workload"]] for key, row in points.items()}
+    return ComparedLowerings(workloads, lowerings, reference, points, times, len(finished) < len(rows))
 
 
 def compared(rows: Sequence[Row]) -> Paragraphs:
     """A row a network, a column a lowering; and what they hold."""
-    found = ComparedLowerings(rows)
-    points = ((workload, found.point(workload, found.reference)) for workload in found.workloads)
-    first = {workload: row["time_us"] for workload, row in points if row}
+    found = compared_lowerings(rows)
+    first = {workload: row["time_us"] for (workload, by), row in found.points.items() if by == found.reference}
     unit, size = scale(first.values(), TIMES)
-    others = [lowering for lowering in found.lowerings if lowering != found.reference]
+
+    def times(lowering: str, workload: str) -> str:
+        key = workload, lowering
+        return f"{found.times[key]:.2f}" if key in found.times else NONE
+
     columns: list[Column[str]] = [
         Column("workload", lambda workload: workload, justify="left"),
         Column(
@@ -136,30 +118,21 @@ def compared(rows: Sequence[Row]) -> Paragraphs:
             lambda workload: three_digits(first[workload] / size) if workload in first else NONE,
             legend=f"{found.reference}: its time. The others: times as long{'. -: failed' * found.some_failed}",
         ),
-        *(_column(found, lowering) for lowering in others),
+        *(Column(path_head(each), partial(times, each)) for each in found.lowerings if each != found.reference),
     ]
-    table = Table(columns, found.workloads)
-    return [table], [Legend(columns)]
-
-
-def _column(found: ComparedLowerings, lowering: str) -> Column[str]:
-    def cell(workload: str) -> str:
-        times = found.times(workload, lowering)
-        return NONE if times is None else f"{times:.2f}"
-
-    return Column(path_head(lowering), cell)
+    return [Table(columns, found.workloads)], [Legend(columns)]
 
 
 # ---- files: CSV, and with the extra `parquet` Parquet; points read back from CSV
 
 
-Columns = Mapping[str, type]
+ColumnKinds = Mapping[str, type]
 """Names of columns in order, and what they hold: int, float, str or bool."""
 
 _ROWS_AT_ONCE = 20_000
 
 
-def point_columns(axes: Mapping[str, Sequence[object]], front: bool) -> Columns:
+def point_columns(axes: Mapping[str, Sequence[object]], front: bool) -> ColumnKinds:
     """A point's: its axes, the workload, the figures, why it could not be simulated, and what its machine is made of.
 
     With `front`, also whether it is on the Pareto front.
@@ -168,12 +141,12 @@ def point_columns(axes: Mapping[str, Sequence[object]], front: bool) -> Columns:
     return {**_point(axes), **_kinds(FIGURES), "error": str, **_kinds(COSTS), **marks}
 
 
-def layer_columns(axes: Mapping[str, Sequence[object]]) -> Columns:
+def layer_columns(axes: Mapping[str, Sequence[object]]) -> ColumnKinds:
     """A layer's: the axes of its point, where it stands in the network, what lowered it, and the figures."""
     return {**_point(axes), "position": int, "name": str, "op": str, COLUMN: str, **_kinds(FIGURES)}
 
 
-def write_csv(file: Path, rows: Iterable[Row], columns: Columns) -> None:
+def write_csv(file: Path, rows: Iterable[Row], columns: ColumnKinds) -> None:
     """A line a row, after one with the names. Texts that a spreadsheet would compute are guarded."""
     with file.open("w", encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream)
@@ -181,7 +154,7 @@ def write_csv(file: Path, rows: Iterable[Row], columns: Columns) -> None:
         writer.writerows([to_cell(row[name]) for name in columns] for row in rows)
 
 
-def write_parquet(file: Path, rows: Iterable[Row], columns: Columns) -> None:
+def write_parquet(file: Path, rows: Iterable[Row], columns: ColumnKinds) -> None:
     """A line a row, in typed columns; only some rows at a time are in memory."""
     import pyarrow
     from pyarrow.parquet import ParquetWriter
@@ -195,11 +168,11 @@ def write_parquet(file: Path, rows: Iterable[Row], columns: Columns) -> None:
             writer.write_table(pyarrow.table(data, schema=schema))
 
 
-def _point(axes: Mapping[str, Sequence[object]]) -> Columns:
+def _point(axes: Mapping[str, Sequence[object]]) -> ColumnKinds:
     return {**{axis: _kind(values) for axis, values in axes.items()}, "workload": str, "batch": int}
 
 
-def _kinds(figures: Mapping[str, Figure]) -> Columns:
+def _kinds(figures: Mapping[str, Figure]) -> ColumnKinds:
     return {key: figure.kind for key, figure in figures.items()}
 
 
@@ -217,8 +190,6 @@ MOST_POINTS = 20_000
 
 _AGAIN = "remove it, and the same `tpusim sweep` writes it anew"
 _OTHER = "give a directory or a points.csv that `tpusim sweep` wrote"
-Cell = float | None
-"""None where a point failed."""
 _FIRST_COLUMN = "workload"
 _TEXTS = (_FIRST_COLUMN, "error")
 _NEEDED = (_FIRST_COLUMN, "cycles", "time_us", "error")
@@ -230,12 +201,15 @@ class _TooMany(InputError):
 
 @dataclass(frozen=True)
 class SweepPoints:
-    """A sweep's points, column by column: all as they were written, axes first, and the figures as numbers as well."""
+    """A sweep's points, column by column: all as they were written, axes first, and the figures as numbers as well.
+
+    A figure is None where a point failed.
+    """
 
     name: str
     axes: tuple[str, ...]
     texts: Mapping[str, tuple[str, ...]]
-    figures: Mapping[str, tuple[Cell, ...]]
+    figures: Mapping[str, tuple[float | None, ...]]
 
     @property
     def size(self) -> int:
@@ -289,7 +263,11 @@ def _points(name: str, lines: Iterable[str]) -> SweepPoints:
     texts = dict(zip(header, zip(*rows, strict=True), strict=True))
     read = {key: _figures(values) for key, values in texts.items() if key not in (*axes, *_TEXTS)}
     points = SweepPoints(name, axes, texts, {key: values for key, values in read.items() if values})
-    _check_finished(points)
+    for key in ("cycles", "time_us"):
+        found = points.figures.get(key, [None] * points.size)
+        for line, (error, value) in enumerate(zip(texts["error"], found, strict=True), 2):
+            if not error and (value is None or value <= 0):
+                raise InputError(f"line {line}: {key} is no number above zero, and the point has no error")
     return points
 
 
@@ -302,16 +280,8 @@ def _rows(reader: Iterator[list[str]], width: int) -> Iterator[list[str]]:
         yield [from_cell(cell) for cell in row]
 
 
-def _figures(values: Sequence[str]) -> tuple[Cell, ...]:
+def _figures(values: Sequence[str]) -> tuple[float | None, ...]:
     """Numbers; nothing where a word is among them, or no number at all."""
     numbers = tuple(map(number, values))
     given = [found for value, found in zip(values, numbers, strict=True) if value]
     return numbers if given and None not in given else ()
-
-
-def _check_finished(points: SweepPoints) -> None:
-    for key in ("cycles", "time_us"):
-        values = points.figures.get(key, [None] * points.size)
-        for line, (error, value) in enumerate(zip(points.texts["error"], values, strict=True), 2):
-            if not error and (value is None or value <= 0):
-                raise InputError(f"line {line}: {key} is no number above zero, and the point has no error")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from tpusim.report.shown import NONE, Block, Column, Legend, Paragraphs, Shown, Table, telling
+from tpusim.report.shown import NONE, Column, Content, Legend, Paragraphs, Shown, Table, telling
 from tpusim.study.validation.cases import NETWORKS, WORDS, LeftOut
 from tpusim.study.validation.comparison import AGREEING, ComparedCase, Comparison, by_word
 
@@ -20,7 +20,7 @@ def validated(comparisons: Sequence[Comparison]) -> Shown:
     shared = (each for found in by_word(comparisons).values() for each in found if each not in comparisons)
     networks = [each for each in comparisons if each.numbers.kind == NETWORKS]
     tables = summaries(comparisons)
-    told: list[Sequence[Block]] = [*_cases(comparisons[0])] if len(comparisons) == 1 else []
+    told: list[Sequence[Content]] = [*_cases(comparisons[0])] if len(comparisons) == 1 else []
     told += [part for heading, table in tables for part in ([heading], [table])]
     if networks:
         told += ["Whole networks: cycles of all their operations together."], [Table(_TOTALS, networks)]
@@ -84,13 +84,10 @@ def _to_dict(comparison: Comparison) -> dict[str, Any]:
 
 
 def _rows(comparison: Comparison) -> list[dict[str, Any]]:
-    rows = [
-        {**asdict(row), "error": row.error, "error_with_their_block": row.error_with_their_block,
-         "roofline_error": row.roofline_error} for row in comparison.rows
-    ]  # fmt: skip
-    for row in rows if not comparison.numbers.fitted else ():
-        del row["fitted"]
-    return rows
+    dropped = () if comparison.numbers.fitted else ("fitted",)
+    errors = ("error", "error_with_their_block", "roofline_error")
+    rows = [{**asdict(row), **{name: getattr(row, name) for name in errors}} for row in comparison.rows]
+    return [{name: value for name, value in row.items() if name not in dropped} for row in rows]
 
 
 def _figure(value: float) -> str:
@@ -113,8 +110,8 @@ def _blocks(each: Comparison) -> str:
     return _percent(spread.mean) + (f" ({having})" if having < len(each.rows) else "")
 
 
-def _besides(each: Comparison) -> str:
-    return _figure(sum(one.theirs for one in each.numbers.left_out)) if each.numbers.left_out else NONE
+def _besides(each: Comparison) -> list[float]:
+    return [one.theirs for one in each.numbers.left_out]
 
 
 _MEAN = "mean: of the absolute errors relative to the reference, in percent"
@@ -151,5 +148,5 @@ _TOTALS: tuple[Column[Comparison], ...] = (
     Column("tpusim\ncycles", lambda each: _figure(each.totals[0])),
     Column("their\ncycles", lambda each: _figure(each.totals[1])),
     Column("error\n%", lambda each: _signed(each.total_error)),
-    Column("left out,\ntheir cycles", _besides),
+    Column("left out,\ntheir cycles", lambda each: _figure(sum(_besides(each))) if _besides(each) else NONE),
 )

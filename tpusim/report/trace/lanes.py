@@ -15,11 +15,10 @@ from tpusim.result.vocabulary.states import ACCESSES, MOVING, WORKING
 
 
 _WORDS = [f"{letter} {access.meaning}" for letter, access in ACCESSES.items() if access.meaning]
-_WIDTH = 79
 LEGEND = tuple(
     line
     for words in (f"lanes: {', '.join(_WORDS)}.", f"PEs: {WORKING}.", f"weights: {MOVING}.")
-    for line in folded([words], _WIDTH, "       ").splitlines()
+    for line in folded([words], indent="       ").splitlines()
 )
 
 

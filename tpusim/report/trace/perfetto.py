@@ -5,7 +5,7 @@ A nanosecond of the trace is a cycle, so that every slice is exact and lengths a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ _MOST_WINDOWS = 1000
 
 
 def unwatched(_: int) -> None:
-    """Nobody waits."""
+    """Tell nobody how far it is."""
 
 
 class LayerSpan(NamedTuple):
@@ -33,7 +33,7 @@ class LayerSpan(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Placed:
+class TracePart:
     """What was done, on the time axis of a trace, of a layer or of several that overlap: its cycle 0 is cycle `at`."""
 
     at: int
@@ -47,7 +47,7 @@ class Placed:
 
 
 def perfetto(
-    title: str, placed: Sequence[Placed], clock_hz: int, first: int, stop: int, watch: Told = unwatched
+    title: str, placed: Sequence[TracePart], clock_hz: int, first: int, stop: int, watch: Told = unwatched
 ) -> bytes:
     """The file's contents: what layers, one after another, do in cycles [first, stop), which cover part of each.
 
@@ -70,7 +70,16 @@ def perfetto(
     for each in placed:
         watch(done)
         start, end = max(first, each.at) - each.at, min(stop, each.stop) - each.at
-        packets.slices(layer_track, _clipped(each.layers, start, end), [*map(_told, each.layers)], each.at)
+        seen = (
+            TimeSlice(max(start, layer.first), min(end, layer.stop), layer.name, number)
+            for number, layer in enumerate(each.layers)
+            if layer.first < end and layer.stop > start
+        )
+        told: list[Arguments] = [
+            {"cycles": layer.stop - layer.first, **({"reads": ", ".join(layer.reads)} if layer.reads else {})}
+            for layer in each.layers
+        ]
+        packets.slices(layer_track, seen, told, each.at)
         arguments = each.drawing.arguments([layer.name for layer in each.layers])
         for name, track in each.drawing.tracks(start, end).items():
             packets.slices(tracks[name], track, arguments, each.at)
@@ -81,18 +90,6 @@ def perfetto(
     for counter in series.values():
         packets.values(counter, [(stop, 0.0)])
     return packets.to_bytes()
-
-
-def _clipped(layers: Sequence[LayerSpan], first: int, stop: int) -> Iterator[TimeSlice]:
-    for number, layer in enumerate(layers):
-        if layer.first < stop and layer.stop > first:
-            yield TimeSlice(max(first, layer.first), min(stop, layer.stop), layer.name, number)
-
-
-def _told(layer: LayerSpan) -> Arguments:
-    """What is told of a layer: its cycles, and what it reads where that is known."""
-    reads = {"reads": ", ".join(layer.reads)} if layer.reads else {}
-    return {"cycles": layer.stop - layer.first, **reads}
 
 
 # ---- packets of a trace: tracks, slices and counters, with every name written once

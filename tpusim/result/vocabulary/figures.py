@@ -9,24 +9,24 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from tpusim.result.records import STALL_CAUSES, LayerResult, Total
+from tpusim.result.records import STALL_CAUSES, LayerResult
 from tpusim.result.vocabulary.fields import axis_title
 from tpusim.result.vocabulary.states import ARRAY_UNIT, STATES, main_account, main_unit
 
-Units = tuple[tuple[str, float], ...]
+Scales = tuple[tuple[str, float], ...]
 """Units to choose from, the largest first, and what a value is divided by for each."""
 
-TIMES: Units = (("s", 1e6), ("ms", 1e3), ("us", 1.0))
-BYTES: Units = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0))
-MEMORY: Units = (("MiB", 2.0**20), ("KiB", 2.0**10), ("B", 1.0))
-RATES: Units = (("TB/s", 1e12), ("GB/s", 1e9), ("MB/s", 1e6), ("B/s", 1.0))
-COUNTS: Units = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
-PERCENT: Units = (("%", 0.01),)
-CYCLES: Units = (("cycles", 1.0),)
-JOULES: Units = (("J", 1e12), ("mJ", 1e9), ("uJ", 1e6), ("nJ", 1e3), ("pJ", 1.0))
-JOULE_SECONDS: Units = (("J s", 1e12), ("mJ s", 1e9), ("uJ s", 1e6), ("nJ s", 1e3), ("pJ s", 1.0))
-AREAS: Units = (("mm2", 1.0),)
-PLAIN: Units = (("", 1.0),)
+TIMES: Scales = (("s", 1e6), ("ms", 1e3), ("us", 1.0))
+BYTES: Scales = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0))
+MEMORY: Scales = (("MiB", 2.0**20), ("KiB", 2.0**10), ("B", 1.0))
+RATES: Scales = (("TB/s", 1e12), ("GB/s", 1e9), ("MB/s", 1e6), ("B/s", 1.0))
+COUNTS: Scales = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
+PERCENT: Scales = (("%", 0.01),)
+CYCLES: Scales = (("cycles", 1.0),)
+JOULES: Scales = (("J", 1e12), ("mJ", 1e9), ("uJ", 1e6), ("nJ", 1e3), ("pJ", 1.0))
+JOULE_SECONDS: Scales = (("J s", 1e12), ("mJ s", 1e9), ("uJ s", 1e6), ("nJ s", 1e3), ("pJ s", 1.0))
+AREAS: Scales = (("mm2", 1.0),)
+PLAIN: Scales = (("", 1.0),)
 
 LESS, MORE, EITHER = -1, 1, 0
 """Which is better; EITHER: it depends on the question."""
@@ -43,7 +43,7 @@ class Figure:
     label: str
     kind: type = int
     better: int = EITHER
-    units: Units = PLAIN
+    units: Scales = PLAIN
     unit: str = ""
     head: str = ""
     meaning: str = ""
@@ -154,7 +154,7 @@ def column_of(key: str) -> Figure:
     return COLUMNS.get(key) or Figure(key, axis_title(key), float)
 
 
-def value_of(record: LayerResult | Total, key: str) -> float | None:
+def value_of(record: LayerResult, key: str) -> float | None:
     """Return a record's figure by its key in FIGURES; None where machines of its family have no such thing."""
     if (state := key.removesuffix("_cycles")) in STALL_CAUSES:
         return record.stall_cycles.get(state, 0) if main_unit(record) == ARRAY_UNIT else None
@@ -169,7 +169,7 @@ def value_of(record: LayerResult | Total, key: str) -> float | None:
     return value
 
 
-def known(records: Iterable[LayerResult | Total], key: str) -> bool:
+def known(records: Iterable[LayerResult], key: str) -> bool:
     """Whether any of the records has the figure."""
     return any(value_of(record, key) is not None for record in records)
 

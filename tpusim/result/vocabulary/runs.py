@@ -19,15 +19,10 @@ def numbers_asked(result: Result) -> str:
     return "" if result.dtype == Result.dtype else result.dtype
 
 
-def incomplete(result: Result) -> str:
-    """How much of a run there is, where it was interrupted; empty when all of it is."""
-    done = len(result.layers)
-    return f"incomplete, {done} of {done + result.layers_left} layers" if result.layers_left else ""
-
-
 def with_extent(text: str, result: Result) -> str:
     """`text` about a run, and after it how much of it there is where that is not all."""
-    return f"{text} ({words})" if (words := incomplete(result)) else text
+    done = len(result.layers)
+    return f"{text} (incomplete, {done} of {done + result.layers_left} layers)" if result.layers_left else text
 
 
 _IN_PLACE = frozenset({

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tpusim.result.records import STALL_CAUSES, EnergyUse, LayerResult, Total
+from tpusim.result.records import STALL_CAUSES, EnergyUse, LayerResult
 
 
 @dataclass(frozen=True)
@@ -115,25 +115,21 @@ ARRAY_UNIT = "systolic_array"
 ARRAY = tuple(STATES[key] for key in ("busy", *STALL_CAUSES, "idle"))
 """How a result splits the cycles of the array, from the bottom of a bar to its top."""
 
-PARTS = tuple(STATES[key] for key in ("useful", "unused", *STALL_CAUSES, "idle"))
-"""How pictures split the cycles of the array: what it is busy with told apart by how many PEs work."""
-
-
 MAIN_UNITS: Mapping[str, str] = {ARRAY_UNIT: "array", "sms": "average SM"}
 """What people call the unit whose cycles a result accounts for first; another goes by its key."""
 
 
-def main_unit(record: LayerResult | Total) -> str:
+def main_unit(record: LayerResult) -> str:
     """The unit whose states are the stalls of a result: a TPU's array, of other machines the first one."""
     return ARRAY_UNIT if ARRAY_UNIT in record.units else next(iter(record.units))
 
 
-def main_account(record: LayerResult | Total) -> Mapping[str, int]:
+def main_account(record: LayerResult) -> Mapping[str, int]:
     """What that unit does with its cycles."""
     return record.units[main_unit(record)]
 
 
-def main_name(record: LayerResult | Total) -> str:
+def main_name(record: LayerResult) -> str:
     """What people call it."""
     unit = main_unit(record)
     return MAIN_UNITS.get(unit, unit_name(unit))
@@ -142,11 +138,6 @@ def main_name(record: LayerResult | Total) -> str:
 def unit_name(unit: str) -> str:
     """What people call a unit; one that is not known here goes by its key."""
     return UNITS.get(unit) or MAIN_UNITS.get(unit, unit.replace("_", " "))
-
-
-def peak_of(record: LayerResult | Total) -> str:
-    """What has the peak that a roofline shows."""
-    return main_name(record) if main_unit(record) == ARRAY_UNIT else "machine"
 
 
 def state_of(key: str, of_array: bool = False) -> State:
@@ -169,8 +160,8 @@ def account_states(accounts: Iterable[Mapping[str, int]]) -> tuple[State, ...]:
     return (*(state_of(key) for key in held if key != "idle"), ELSEWHERE["idle"])
 
 
-def parts_of(record: LayerResult | Total) -> dict[str, float]:
-    """Cycles of the main unit, by the keys of PARTS where it is an array; they add up to the record's cycles."""
+def parts_of(record: LayerResult) -> dict[str, float]:
+    """Cycles of the main unit, by the keys of STATES where it is an array; they add up to the record's cycles."""
     split = main_account(record)
     busy = split.get("busy", 0)
     useful = min(record.pe_utilization * record.cycles, busy)
@@ -179,17 +170,17 @@ def parts_of(record: LayerResult | Total) -> dict[str, float]:
     return {"useful": useful, "unused": busy - useful, **others}
 
 
-def all_parts(record: LayerResult | Total) -> tuple[State, ...]:
+def all_parts(record: LayerResult) -> tuple[State, ...]:
     """What `parts_of` splits a record into."""
     return tuple(state_of(key, main_unit(record) == ARRAY_UNIT) for key in parts_of(record))
 
 
-def does_less(record: LayerResult | Total) -> bool:
+def does_less(record: LayerResult) -> bool:
     """Whether the main unit is busy for less than the layers' MACs take: not all are done, or not by it."""
     return record.pe_utilization * record.cycles > main_account(record).get("busy", 0) * (1 + 1e-9)
 
 
-def parts_in(records: Iterable[LayerResult | Total]) -> tuple[State, ...]:
+def parts_in(records: Iterable[LayerResult]) -> tuple[State, ...]:
     """The parts that these records are split into, idle the last; not those that are seldom, and nothing here."""
     units, parts = zip(*((main_unit(record), parts_of(record)) for record in records), strict=True)
     held = {key for each in parts for key, cycles in each.items() if cycles}

@@ -17,7 +17,7 @@ from zlib import crc32
 from tpusim.base.errors import InputError
 from tpusim.machines.family import family_of
 from tpusim.network.workload import Workload
-from tpusim.result.records import LayerResult, Total, total_of
+from tpusim.result.records import LayerResult, total_of
 from tpusim.result.vocabulary.figures import FIGURES, value_of
 from tpusim.result.vocabulary.runs import COLUMN
 from tpusim.study.sweep.points import Point
@@ -289,7 +289,7 @@ def _when_free(do: Callable[[], None]) -> None:
             time.sleep(_LOOK_SECONDS)
 
 
-def _figures(of: LayerResult | Total) -> tuple[tuple[Any, ...], str]:
+def _figures(of: LayerResult) -> tuple[tuple[Any, ...], str]:
     """FIGURES, each of its kind, and the rest as JSON."""
     detail = {name: value for name, value in asdict(of).items() if name not in FIGURES and name != "name"}
     values = ((figure, value_of(of, key)) for key, figure in FIGURES.items())

@@ -25,7 +25,7 @@ from tpusim.network.ops.elementwise import Div, Rdiv
 from tpusim.network.ops.fused import OTHER
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
-from tpusim.result.records import Residency, Words
+from tpusim.result.records import Residency, WordRange
 
 if TYPE_CHECKING:
     from tpusim.reference import Operands, Tensor
@@ -92,11 +92,11 @@ class ProgramChain:
         found = self.residence
         if not found.own:
             return None
-        mine = Words(*found.own[at], max((each.lanes for each in found.layers[at].program.buffers), default=0))
+        mine = WordRange(*found.own[at], max((each.lanes for each in found.layers[at].program.buffers), default=0))
         if (outcome := found.outcome(at)) is None:
             return Residency(mine)
         readers = tuple(dict.fromkeys(found.layers[reader].name for reader, _ in outcome.readers))
-        return Residency(mine, Words(outcome.base, outcome.words, outcome.lanes), readers, outcome.spilled)
+        return Residency(mine, WordRange(outcome.base, outcome.words, outcome.lanes), readers, outcome.spilled)
 
     @cached_property
     def timing(self) -> Timing:
