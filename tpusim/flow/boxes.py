@@ -79,7 +79,7 @@ def in_order(places: tuple[Standing, ...]) -> bool:
 
 
 def indices(places: tuple[Standing, ...], lengths: tuple[int, ...]) -> tuple[Standing, ...]:
-    """What stands for such places of a part, of so many coordinates along each axis, in an expression of NumPy."""
+    """The index by which NumPy finds such places in a part with `lengths` coordinates along its axes."""
     if in_order(places):
         return places
     every = zip(places, lengths, strict=True)

@@ -113,7 +113,7 @@ def overlapping(chain: Chain, tasks: Sequence[Task], machine: Machine, engine: s
 def layer_result(
     layer: Op, batch: int, machine: Machine, account: Account, timing: Timed, verdict: Verdict
 ) -> LayerResult:
-    """One row of the report: a layer's time, what its family tells of it, and the verdict on its values."""
+    """A row of the report: a layer's time, what its family tells of it, and the verdict on its values."""
     cycles, macs, pes = timing.cycles, layer.macs(batch), machine.pes
     seconds = cycles / machine.clock_hz
     return LayerResult(

@@ -243,7 +243,7 @@ def select_layers(workload: Workload, wanted: str) -> Workload:
 
 
 def names_wanted(workload: Workload, wanted: str) -> frozenset[str]:
-    """Those of its layers; none where no name matches.
+    """The names of its layers that are `wanted`; none where no name matches.
 
     Raises:
         InputError: there is no such first or last layer, or they stand the other way round.

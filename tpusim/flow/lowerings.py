@@ -37,7 +37,7 @@ def usual(family: Family = USUAL_FAMILY) -> str:
 
 
 def of_any_layer(family: Family = USUAL_FAMILY) -> tuple[str, ...]:
-    """Those that every layer can be asked for, however a workload looks; `auto` takes the others where it can."""
+    """Names that every layer can be asked for, however a workload looks; `auto` takes the others where it can."""
     return tuple(name for name in known(family) if name not in family.partial)
 
 

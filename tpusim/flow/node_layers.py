@@ -219,7 +219,7 @@ class CarryingLayers(NodeLayers):
         self._scale, self._shift = self._folded(own)
 
     def operands(self, layer: Op, batch: int) -> dict[str, Values]:
-        """Those of the bearer, weights scaled by what is folded into them, and what is added to results."""
+        """Operands of the bearer, weights scaled by what is folded into them, and what is added to results."""
         found, shapes = super().operands(layer, batch), layer.shapes(batch)
         channels = shapes[OFMAP][0]
         scale = np.broadcast_to(self._scale, channels).reshape(-1, 1, 1, 1)

@@ -58,7 +58,7 @@ class Numbers:
         return {name: abs(each) for name, each in drawn.items()} if layer.positive else drawn
 
     def of(self, layer: Op) -> Numbers:
-        """Those of a layer: one that rounds gets real numbers where others get whole ones."""
+        """The numbers of a layer: one that rounds gets real numbers where others get whole ones."""
         return self if layer.exact or self.bounded else replace(self, kind=SIXTEENTHS)
 
     def check(self, layer: Op, batch: int) -> None:
@@ -101,7 +101,7 @@ SMALL = Numbers()
 
 
 def numbers_of(dtype: str, sums: str) -> Numbers:
-    """Those of `--dtype` and `--sums`. Raises InputError for names that there are not."""
+    """The numbers that `--dtype` and `--sums` ask for. Raises InputError for unknown names."""
     for given, known, option in ((dtype, DTYPES, "--dtype"), (sums, SUMS, "--sums")):
         if given not in known:
             raise InputError(f"{option} {given}{did_you_mean(given, known) or ':'} there is {', '.join(known)}")

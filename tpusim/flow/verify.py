@@ -31,11 +31,11 @@ BOX_BYTES = 1 << 22
 """The reference computes parts that follow one another together, while inputs or outputs as it has them take no more.
 """
 MOST_ELEMENTS = 1 << 18
-"""Of outputs, or of inputs for as many pixels, in a box of a whole tensor, so that what the reference has of it stays
-in the cache.
+"""A box of a whole tensor has no more outputs, nor inputs for as many pixels: what the reference has of it stays in the
+cache.
 """
 MOST_LEFT = 20
-"""As many outputs of a box are worked out one by one, in less time than all of it takes in float64."""
+"""At most this many outputs of a box are worked out one by one, in less time than all of it takes in float64."""
 
 Take = Callable[[Tensor], None]
 """Given the outputs of a layer."""
@@ -108,7 +108,7 @@ def verdict_of(layer: Op, operands: Operands, written: Mapping[str, Tensor], num
 
 
 def _together(verdicts: Mapping[str, Verdict]) -> Verdict:
-    """That on the outputs, with those on what they were made of."""
+    """The verdict on the outputs, with the verdicts on what they were made of."""
     verdict = verdicts[OFMAP]
     for name in sorted({*verdicts} - {OFMAP}):
         verdict = verdict.after(verdicts[name])

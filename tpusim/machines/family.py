@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tpusim.technology.constants import Technology
 
 KEY = "family"
-"""Of a hardware file."""
+"""The key of a hardware file that names its family."""
 USUAL = "tpu"
 """The family of machines that name none."""
 
@@ -101,7 +101,7 @@ class Checking(NamedTuple):
 
 
 _COMPARED_BYTES = 4 + 8 + 8
-"""Of an output: what the machine has written, what is expected of it, and what comparing them takes."""
+"""An output takes what the machine has written, what is expected of it, and what comparing them takes."""
 
 
 class Fusing(NamedTuple):

@@ -23,7 +23,7 @@ Told = Callable[[int], None]
 
 
 def unheard(*_: object) -> None:
-    """Nobody listens to what is told."""
+    """Take what is told where nobody listens."""
 
 
 def lacking(of: object) -> NotImplementedError:
@@ -39,7 +39,7 @@ class Timed(Protocol):
 
     @property
     def cycles(self) -> int:
-        """Of the machine's clock."""
+        """Cycles of the machine's clock."""
 
     @property
     def units(self) -> Mapping[str, Mapping[str, int]]:
@@ -331,8 +331,8 @@ class ReadyLayer(Protocol):
         raise lacking(self)
 
     def recorded(self) -> Any:
-        """What every unit does when, in one run of the event engine of so many `cycles`: `SlotDrawing`, or what makes
-        a `Drawing` of some cycles by `drawn`. Raises DeadlockError.
+        """What every unit does when, in one run of the event engine, and its `cycles`: a `SlotDrawing`, or what
+        makes a `Drawing` of some of them by `drawn`. Raises DeadlockError.
         """
 
     def lane_by_lane(self, operands: Operands) -> Callable[[int, Told], Iterator[LaneCycle]]:

@@ -22,7 +22,7 @@ from tpusim.network.ops.op import Op
 from tpusim.reference import Operands, Tensor
 
 _STEP_BYTES = 400
-"""Of this computer's memory, about, for each k-step: itself, what it moves, and what is to be timed of it."""
+"""Each k-step takes about as much of this computer's memory: itself, what it moves, and what is to be timed of it."""
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ class Tpu(Family):
         return frozenset(name for name, each in LOWERINGS.items() if each.partial)
 
     def glosses(self) -> Mapping[str, str]:
-        """Those that lowerings have, whose modules are imported."""
+        """The gloss of each lowering, for which its module is imported."""
         return {name: each.gloss for name, each in LOWERINGS.items()}
 
     def paths(self) -> tuple[str, ...]:
@@ -212,7 +212,7 @@ def _value_bytes(layer: Op, batch: int, hardware: Hardware, how: Checking, inter
     """Bytes of values that are held part by part as they are written, or as the register engine has them.
 
     What is known of outputs are bytes, so are small operands; in the register engine there are numbers besides. What
-    is written to be read again, so many elements, is numbers, and what is known of them.
+    is written to be read again, `intermediates` in number, is numbers, and what is known of them.
     """
     if not how.check and how.engine == "event":
         return 0

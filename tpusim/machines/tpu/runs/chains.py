@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tpusim.reference import Operands, Tensor
 
 MOST_LAYERS = 64
-"""Of a chain: what more of them would hide is no more than what one begins with."""
+"""A chain has no more: what they would hide is no more than what one begins with."""
 
 
 @dataclass(frozen=True)

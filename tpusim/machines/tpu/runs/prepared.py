@@ -37,7 +37,7 @@ CLOSE = 0.03
 """What takes at most this much more than any way still untried must take is fast enough: no other is tried."""
 
 PATIENCE, LONG_ENOUGH = 3, 500
-"""After so many ways in a row that are no faster, and have so many steps together, no other is tried."""
+"""After as many ways in a row that are no faster, and have as many steps together, no other is tried."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class Prepared(ReadyLayer):
         return filled(self.program, self.hardware, tensor, operands, empty)
 
     def workspace_bytes(self, own: Collection[str]) -> int:
-        """Of what it writes to read it again, and of what the lowering brings."""
+        """Bytes of what it writes to read it again, and of what the lowering brings."""
         element_bytes = self.hardware.vector_memory.element_bytes
         return sum(each.bytes(element_bytes) for each in self.program.tensors if each.name not in own)
 
@@ -224,7 +224,7 @@ def need_numba() -> None:
 
 
 def as_floats(operands: Operands) -> dict[str, Tensor]:
-    """The same numbers as the register engine moves them."""
+    """Operands as the register engine moves them: in float32."""
     return {name: each.astype(np.float32) for name, each in operands.items()}
 
 
