@@ -137,14 +137,12 @@ def finished(values: _Values, operations: Iterable[tuple[str, Coefficients]]) ->
     return values
 
 
-def _of_functions(
-    function: Callable[..., Any], products: int, others: int, *of: str, operands: int = 1, coefficients: int = 0
-) -> Operation:
+def _of_functions(function: Callable[..., Any], products: int, others: int, *of: str, operands: int = 1) -> Operation:
     """A function of elements, which takes operations of the ALUs, and of the machine's functions those named `of`."""
     return Operation(
         _rounded_once(function),
         lambda *_: AluWork(products, others),
-        lambda counts: counts.operands + (counts.scalars > 0) == operands and counts.coefficients == coefficients,
+        lambda counts: counts.operands + (counts.scalars > 0) == operands and not counts.coefficients,
         lambda _: Counter(of),
     )
 
@@ -182,8 +180,12 @@ def _of_squares(first: bool) -> Operation:
 
 def _of_power(beta: float, products: int, *of: str) -> Operation:
     """An element, the last operand, over a power of a line of the first: x / (slope squares + shift)^beta."""
-    function = lambda squares, x, slope, shift: x * np.exp(-beta * np.log(slope * squares + shift))  # noqa: E731
-    return _of_functions(function, products, 1, *of, operands=2, coefficients=2)
+
+    def function(squares: Any, x: Any, slope: float, shift: float) -> Any:
+        return x * np.exp(-beta * np.log(slope * squares + shift))
+
+    made = _of_functions(function, products, 1, *of)
+    return made._replace(fits=lambda counts: counts == Arity(2, 0, 2))
 
 
 OPERATIONS: dict[str, Operation] = {
@@ -263,8 +265,8 @@ OPERATIONS: dict[str, Operation] = {
     "normalize_by_75": _of_power(0.75, 4, "reciprocal_root", "reciprocal_root"),
     "normalize_by_100": _of_power(1.0, 1, "divide"),
     "normalize": _of_functions(
-        lambda x, mean, factor, scale, shift: (x - mean) * factor * scale + shift, 2, 2, operands=5
-    ),
+        lambda x, mean, factor, scale, shift: (x - mean) * factor * scale + shift, 2, 2
+    )._replace(fits=lambda counts: counts == Arity(5, 0, 0)),
 }
 """Every operation by the name that a step gives it."""
 
