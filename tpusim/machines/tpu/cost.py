@@ -99,7 +99,7 @@ def _srams(hardware: Hardware) -> Iterator[tuple[str, str, int, int]]:
 
 
 def energy_of(macs: int, program: Program, timing: Timing, hardware: Hardware) -> EnergyUse:
-    """What a layer of so many `macs` took, by the keys of `tpusim.result.vocabulary.states`.
+    """The energy that a layer of `macs` multiplications took, by the keys of `tpusim.result.vocabulary.states`.
 
     PEs in use multiply, also where what they multiply is padding. Weights go down their column from PE to PE. Accesses
     are words over all lanes.

@@ -54,7 +54,7 @@ class Prepared(ReadyLayer):
     draft: Draft | None = None
 
     def with_told(self, told: Mapping[str, str], choices: Mapping[str, int | str]) -> Prepared:
-        """The same, with more to tell of how it was lowered."""
+        """The layer with more to tell of how it was lowered."""
         old = self.explanation
         explanation = replace(old, aspects={**old.aspects, **told}, choices={**old.choices, **choices})
         more = replace(self, explanation=explanation)
