@@ -110,23 +110,21 @@ class Bursts:
 
         A burst in which a run ends and the next begins is asked for once.
         """
-        parts = [self._at(each) for each in runs]
+        parts = []
+        for each in runs:
+            whole, rest = divmod(each.base, self.burst)
+            kind = each._replace(base=rest)
+            if kind not in self._known:
+                # The numbers of the bursts that each run touches, run after run.
+                first, last = kind.starts // self.burst, (kind.starts + kind.size - 1) // self.burst
+                counts = last - first + 1
+                ends = np.cumsum(counts)
+                touched = np.repeat(first - ends + counts, counts) + np.arange(ends[-1])
+                self._known[kind] = _once(touched) * self.burst
+            parts.append(self._known[kind] + whole * self.burst)
         if not parts:
             return np.zeros(0, np.int64)
         return parts[0] if len(parts) == 1 else _once(np.concatenate(parts))
-
-    def _at(self, runs: Runs) -> Addresses:
-        """The bursts of one compact set."""
-        whole, rest = divmod(runs.base, self.burst)
-        kind = runs._replace(base=rest)
-        if kind not in self._known:
-            # The numbers of the bursts that each run touches, run after run.
-            first, last = kind.starts // self.burst, (kind.starts + kind.size - 1) // self.burst
-            counts = last - first + 1
-            ends = np.cumsum(counts)
-            touched = np.repeat(first - ends + counts, counts) + np.arange(ends[-1])
-            self._known[kind] = _once(touched) * self.burst
-        return self._known[kind] + whole * self.burst
 
 
 def _once(numbers: Addresses) -> Addresses:
