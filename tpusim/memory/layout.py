@@ -173,7 +173,14 @@ class Stored:
         base, size, levels = self.base, self.element_bytes, {}
         shape, padded, strides = self.shape, self.padded, self.apart
         for axis in reversed(self.order):
-            part = _stored(region[axis], shape[axis], padded[axis])
+            part, extent = region[axis], shape[axis]
+            if part.start < 0 or part.stop > extent:
+                part = inside(part, 0, extent)
+            # With the padding behind it, where it has the last element.
+            if part.stop == extent and part.step == 1:
+                part = range(part.start, padded[axis]) if part else part
+            elif part[-1:] == range(extent - 1, extent) and len(part) == 1:
+                part = range(extent - 1, padded[axis])
             count, apart = len(part), part.step * strides[axis]
             if not count:
                 return None
@@ -183,15 +190,6 @@ class Stored:
             elif count > 1:
                 levels[axis] = count, apart
         return Runs(base, tuple([levels[axis] for axis in self.needed if axis in levels]) if levels else (), size)
-
-
-def _stored(part: range, extent: int, padded: int) -> range:
-    """The part of one axis that is inside, with the padding behind it where it has the last element."""
-    if part.start < 0 or part.stop > extent:
-        part = inside(part, 0, extent)
-    if part.stop == extent and part.step == 1:
-        return range(part.start, padded) if part else part
-    return range(extent - 1, padded) if part[-1:] == range(extent - 1, extent) and len(part) == 1 else part
 
 
 @dataclass(frozen=True, slots=True)
