@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,13 +17,13 @@ from tests.strategies import cases, conv, dram, drams, machine, machines, small_
 from tpusim.flow.verify import operands_of
 from tpusim.machines.tpu import event, register
 from tpusim.machines.tpu.description import Hardware, load_hardware
-from tpusim.machines.tpu.event.dma import BankedHbm, Filled
+from tpusim.machines.tpu.event.dma import BankedHbm
 from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import Fill, Transfer
 from tpusim.machines.tpu.register.hbm import BankedFill, BankedMemory
 from tpusim.memory.dram.device import Device
-from tpusim.memory.timing import Clocks, last_burst_of, last_word_of
+from tpusim.memory.timing import Clocks, last_shares
 from tpusim.network.ops.array_op import Conv2d, Gemm
 
 
@@ -33,7 +34,7 @@ def with_banks(hardware: Hardware, device: Device) -> Hardware:
 
 
 @contextmanager
-def told(of: type, method: str) -> Iterator[list[object]]:
+def told(of: type, method: str) -> Iterator[list[Any]]:
     """Everything that a method returns."""
     original, returned = getattr(of, method), []
 
@@ -55,7 +56,7 @@ def arrivals(program: Program, hardware: Hardware, layer: Conv2d | Gemm, batch: 
     assert timing == clocked
     assert timing.hbm is not None
     return (
-        [each.arrivals.tolist() for each in filled if isinstance(each, Filled)],
+        [words.tolist() for words, _ in filled],
         [each.arrivals for each in passages if isinstance(each, BankedFill)],
     )
 
@@ -107,8 +108,8 @@ def test_words_and_bursts_share_a_transfer_evenly(words: int, bursts: int) -> No
         for b in range(bursts)
         if k * bursts < (b + 1) * words and b * words < (k + 1) * bursts
     ]
-    assert last_burst_of(words, bursts).tolist() == [max(b for k, b in meet if k == word) for word in range(words)]
-    assert last_word_of(words, bursts).tolist() == [max(k for k, b in meet if b == burst) for burst in range(bursts)]
+    assert last_shares(words, bursts).tolist() == [max(b for k, b in meet if k == word) for word in range(words)]
+    assert last_shares(bursts, words).tolist() == [max(k for k, b in meet if b == burst) for burst in range(bursts)]
 
 
 def test_refresh_and_closed_pages_cost_cycles() -> None:
@@ -125,18 +126,18 @@ def test_a_transfer_does_not_depend_on_later_ones() -> None:
     layer, hardware = conv(8, 9, 16, 3), with_banks(machine(8, 8), dram())
     program = CHANNEL_FIRST.lower(layer, 2, hardware)[0]
     transfers = [at for at, step in enumerate(program.steps) if isinstance(step, Transfer)]
-    whole = [each.arrivals.tolist() for each in fills_of(program, hardware)]
+    whole = fills_of(program, hardware)
     short = replace(program, steps=program.steps[: transfers[3] + 1])
-    first = [each.arrivals.tolist() for each in fills_of(short, hardware)]
+    first = fills_of(short, hardware)
     assert first == whole[: len(first)]
     assert 1 < len(first) < len(whole)
 
 
-def fills_of(program: Program, hardware: Hardware) -> list[Filled]:
-    """What the event engine is told of each fill."""
+def fills_of(program: Program, hardware: Hardware) -> list[list[int]]:
+    """When the words of each fill come in the event engine."""
     with told(BankedHbm, "fill") as filled:
         event.logged(program, hardware)
-    return [each for each in filled if isinstance(each, Filled)]
+    return [words.tolist() for words, _ in filled]
 
 
 @pytest.mark.parametrize(("name", "base"), [("tpu_v2_hbm", "tpu_v2"), ("tpu_v2_core_hbm", "tpu_v2_core")])

@@ -110,23 +110,21 @@ class Bursts:
 
         A burst in which a run ends and the next begins is asked for once.
         """
-        parts = [self._at(each) for each in runs]
+        parts = []
+        for each in runs:
+            whole, rest = divmod(each.base, self.burst)
+            kind = each._replace(base=rest)
+            if kind not in self._known:
+                # The numbers of the bursts that each run touches, run after run.
+                first, last = kind.starts // self.burst, (kind.starts + kind.size - 1) // self.burst
+                counts = last - first + 1
+                ends = np.cumsum(counts)
+                touched = np.repeat(first - ends + counts, counts) + np.arange(ends[-1])
+                self._known[kind] = _once(touched) * self.burst
+            parts.append(self._known[kind] + whole * self.burst)
         if not parts:
             return np.zeros(0, np.int64)
         return parts[0] if len(parts) == 1 else _once(np.concatenate(parts))
-
-    def _at(self, runs: Runs) -> Addresses:
-        """The bursts of one compact set."""
-        whole, rest = divmod(runs.base, self.burst)
-        kind = runs._replace(base=rest)
-        if kind not in self._known:
-            # The numbers of the bursts that each run touches, run after run.
-            first, last = kind.starts // self.burst, (kind.starts + kind.size - 1) // self.burst
-            counts = last - first + 1
-            ends = np.cumsum(counts)
-            touched = np.repeat(first - ends + counts, counts) + np.arange(ends[-1])
-            self._known[kind] = _once(touched) * self.burst
-        return self._known[kind] + whole * self.burst
 
 
 def _once(numbers: Addresses) -> Addresses:
@@ -175,7 +173,14 @@ class Stored:
         base, size, levels = self.base, self.element_bytes, {}
         shape, padded, strides = self.shape, self.padded, self.apart
         for axis in reversed(self.order):
-            part = _stored(region[axis], shape[axis], padded[axis])
+            part, extent = region[axis], shape[axis]
+            if part.start < 0 or part.stop > extent:
+                part = inside(part, 0, extent)
+            # With the padding behind it, where it has the last element.
+            if part.stop == extent and part.step == 1:
+                part = range(part.start, padded[axis]) if part else part
+            elif part[-1:] == range(extent - 1, extent) and len(part) == 1:
+                part = range(extent - 1, padded[axis])
             count, apart = len(part), part.step * strides[axis]
             if not count:
                 return None
@@ -185,15 +190,6 @@ class Stored:
             elif count > 1:
                 levels[axis] = count, apart
         return Runs(base, tuple([levels[axis] for axis in self.needed if axis in levels]) if levels else (), size)
-
-
-def _stored(part: range, extent: int, padded: int) -> range:
-    """The part of one axis that is inside, with the padding behind it where it has the last element."""
-    if part.start < 0 or part.stop > extent:
-        part = inside(part, 0, extent)
-    if part.stop == extent and part.step == 1:
-        return range(part.start, padded) if part else part
-    return range(extent - 1, padded) if part[-1:] == range(extent - 1, extent) and len(part) == 1 else part
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,11 +61,9 @@ class Clocks(NamedTuple):
         return -(-cycle * self.machine // self.memory)
 
 
-def last_burst_of(words: int, bursts: int) -> NDArray[np.int64]:
-    """The last burst that has a share in each word, int64[words]; there is at least one burst."""
-    return np.asarray(-(-np.arange(1, words + 1, dtype=np.int64) * bursts // words) - 1)
+def last_shares(parts: int, others: int) -> NDArray[np.int64]:
+    """Which of `others` is the last that has a share in each of `parts`, all being as long together: int64[parts].
 
-
-def last_word_of(words: int, bursts: int) -> NDArray[np.int64]:
-    """The last word that has a share in each burst, int64[bursts]."""
-    return last_burst_of(bursts, words)
+    So the last burst that holds bytes of each word, or the last word of each burst; there is at least one of `others`.
+    """
+    return np.asarray(-(-np.arange(1, parts + 1, dtype=np.int64) * others // parts) - 1)

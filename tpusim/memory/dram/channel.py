@@ -36,7 +36,6 @@ from tpusim.memory.dram.queues import (
     USED,
     WRITE_HIT,
     WRITES,
-    idle,
     look,
     remove,
     take_one,
@@ -283,7 +282,13 @@ def _column(
         requests[DONE, request] = done
         request = requests[MERGED, request]
     again = remove(rules, bank, requests, position, write)
-    idle(m, bank, b)
+    if bank[LENGTH] == 0 and bank[FIRST_READ] < 0 and bank[FIRST_WRITE] < 0:
+        # The bank has nothing more to do.
+        m[ACTIVE] -= 1
+        place = BANKS_ACTIVE
+        while m[place] != b:
+            place += 1
+        m[place] = m[BANKS_ACTIVE + m[ACTIVE]]
     _follow(rules, m, groups[bank[IN_GROUP]], bank, WR if write else RD, now)
     return again
 

@@ -169,7 +169,7 @@ class Device(FileSection):
 
     @model_validator(mode="after")
     def _sound(self) -> Device:
-        if problems := [*_sizes(self), *_contradictions(self)]:
+        if problems := list(_contradictions(self)):
             raise InputError(problems)
         self.addresses()
         return self
@@ -287,21 +287,6 @@ def with_mapping(device: Device, mapping: str) -> Device:
         raise InputError([Problem(each.message) for each in error.problems]) from None
 
 
-def _sizes(device: Device) -> Iterator[Problem]:
-    """What is no power of two although addresses are cut into bits, and too many banks."""
-    for field, size in device.organisation:
-        if size & (size - 1):
-            key = "burst" if field == "burst_bytes" else field
-            below, above = 1 << (size.bit_length() - 1), 1 << size.bit_length()
-            message = f"{size} is no power of two, and addresses are cut into bits; write {below} or {above}"
-            yield Problem(message, f"organisation.{key}")
-    if device.banks > MOST_BANKS:
-        message = (
-            f"{device.banks} banks a channel (bank_groups x banks) are too many; at most {MOST_BANKS} are modelled"
-        )
-        yield Problem(message, "organisation.banks")
-
-
 _ORDERED = [
     ("tCCD_S", "tCCD_L", "within a bank group columns cannot follow faster than between groups"),
     ("tRRD_S", "tRRD_L", "within a bank group rows cannot open faster than between groups"),
@@ -317,7 +302,20 @@ _ONE_ACCESS = ("tRC", "tRC", "tFAW", "tRRD_L", "tCL", "tCWL", "tBURST", "tBURST"
 
 
 def _contradictions(device: Device) -> Iterator[Problem]:
-    """Times of the data sheet that cannot both hold."""
+    """What is no power of two although addresses are cut into bits, too many banks, and times of the data sheet that
+    cannot both hold.
+    """
+    for field, size in device.organisation:
+        if size & (size - 1):
+            key = "burst" if field == "burst_bytes" else field
+            below, above = 1 << (size.bit_length() - 1), 1 << size.bit_length()
+            message = f"{size} is no power of two, and addresses are cut into bits; write {below} or {above}"
+            yield Problem(message, f"organisation.{key}")
+    if device.banks > MOST_BANKS:
+        message = (
+            f"{device.banks} banks a channel (bank_groups x banks) are too many; at most {MOST_BANKS} are modelled"
+        )
+        yield Problem(message, "organisation.banks")
     for less, more, why in _ORDERED:
         if device.cycles(less) > device.cycles(more):
             said = f"{less} is {device.cycles(less)} cycles and {more} {device.cycles(more)}"

@@ -108,17 +108,6 @@ def remove(rules: Rules, bank: Numbers, requests: Numbers, position: int, write:
     return bool(bank[hit] == 0)
 
 
-@inlined
-def idle(m: Numbers, bank: Numbers, b: int) -> None:
-    """Forget the bank, if it has nothing more to do."""
-    if bank[LENGTH] == 0 and bank[FIRST_READ] < 0 and bank[FIRST_WRITE] < 0:
-        m[ACTIVE] -= 1
-        place = BANKS_ACTIVE
-        while m[place] != b:
-            place += 1
-        m[place] = m[BANKS_ACTIVE + m[ACTIVE]]
-
-
 @part
 def take_one(rules: Rules, m: Numbers, banks: Numbers, requests: Numbers) -> tuple[int, bool]:
     """Move the oldest waiting request whose bank has room into the queue of its bank.

@@ -97,7 +97,16 @@ def replay(trace: Trace, device: Device, engine: str, watch: Watch = lambda doin
         served = memory.serve(trace.addresses, trace.write, times=trace.times)
         counts = memory.counts(int(served.done.max()))
     if engine == "both":
-        _same(served, counts, *_clocked(trace, device, watch))
+        other, others = _clocked(trace, device, watch)
+        differing = np.flatnonzero((served.accepted != other.accepted) | (served.done != other.done))
+        if differing.size:
+            at = int(differing[0])
+            said = f"done in cycle {served.done[at]} by the one-pass model, in {other.done[at]} by the clocked one"
+            raise CheckFailed(f"{differing.size} bursts differ; the first, burst {at} of the trace, is {said}")
+        for name, ours, theirs in zip(Counts._fields, counts, others, strict=True):
+            if not np.array_equal(ours, theirs):
+                said = f"{ours.tolist()} by the one-pass model, {theirs.tolist()} by the clocked one"
+                raise CheckFailed(f"{name} differ: {said}")
     return _figures(trace, device, engine, served, counts)
 
 
@@ -109,19 +118,6 @@ def _clocked(trace: Trace, device: Device, watch: Watch) -> tuple[Served, Counts
             watch(f"{len(trace.addresses):,} bursts clocked, cycle {memory.now:,}")
         memory.clock()
     return Served(offered.accepted, offered.done), memory.counts()
-
-
-def _same(one: Served, one_counts: Counts, other: Served, other_counts: Counts) -> None:
-    differing = np.flatnonzero((one.accepted != other.accepted) | (one.done != other.done))
-    if differing.size:
-        at = int(differing[0])
-        said = f"done in cycle {one.done[at]} by the one-pass model, in {other.done[at]} by the clocked one"
-        raise CheckFailed(f"{differing.size} bursts differ; the first, burst {at} of the trace, is {said}")
-    for name, ours, theirs in zip(Counts._fields, one_counts, other_counts, strict=True):
-        if not np.array_equal(ours, theirs):
-            raise CheckFailed(
-                f"{name} differ: {ours.tolist()} by the one-pass model, {theirs.tolist()} by the clocked one"
-            )
 
 
 def _figures(trace: Trace, device: Device, engine: str, served: Served, counts: Counts) -> Replay:

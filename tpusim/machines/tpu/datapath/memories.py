@@ -181,7 +181,11 @@ class HbmTensor:
 
     def __init__(self, tensor: Tensor, content: ArrayLike, parts: Iterable[Elements]) -> None:
         """`content` is an array of as many elements, used itself where there is no margin, or the value of them all."""
-        given, reach = np.asarray(content), _reach(tensor, parts)
+        given, reach = np.asarray(content), [(0, size) for size in tensor.shape]
+        # By axis, the lowest coordinate that the tensor or its parts have, and the one after the highest.
+        for part in parts:
+            ends = zip(reach, ends_of(part.lane, part.items, len(reach)), strict=True)
+            reach = [(min(low, at), max(high, to + 1)) for (low, high), (at, to) in ends]
         self._low, self._shape = [low for low, _ in reach], tensor.shape
         extent = tuple(high - low for low, high in reach)
         if given.ndim and extent == tensor.shape:
@@ -258,15 +262,6 @@ def parts_of(program: Program, name: str) -> list[Elements]:
     moves = (step for step in program.steps if isinstance(step, Transfer))
     ends = ((step, (step.tensor, step.written)) for step in moves)
     return [part for step, both in ends if any(each and each.name in names for each in both) for part in step.parts]
-
-
-def _reach(tensor: Tensor, parts: Iterable[Elements]) -> list[tuple[int, int]]:
-    """By axis, the lowest coordinate that a tensor or its parts have, and the one after the highest."""
-    reach = [(0, size) for size in tensor.shape]
-    for part in parts:
-        ends = zip(reach, ends_of(part.lane, part.items, len(reach)), strict=True)
-        reach = [(min(low, at), max(high, to + 1)) for (low, high), (at, to) in ends]
-    return reach
 
 
 def _even(counters: Iterable[Along]) -> bool:

@@ -7,7 +7,7 @@ which takes each transfer at once, burst by burst.
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import simpy
@@ -21,17 +21,10 @@ from tpusim.machines.tpu.program.moves import TransferRuns
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import HBM, SCRATCH, BankFill, Prefetch, Spill, Transfer
 from tpusim.memory.dram.device import Device
-from tpusim.memory.timing import Clocks, Pipe, last_burst_of, last_word_of
+from tpusim.memory.timing import Clocks, Pipe, last_shares
 
 if TYPE_CHECKING:
     from tpusim.memory.dram.rules import Served
-
-
-class Filled(NamedTuple):
-    """A fill: cycles in which each of its words may cross the port, and when the bus is free again."""
-
-    arrivals: Cycles
-    ended: int
 
 
 class PipedMemory:
@@ -49,10 +42,12 @@ class PipedMemory:
         """What has happened in the DRAM; None where there is none."""
         return None
 
-    def fill(self, step: Transfer, start: int) -> Filled:
-        """A fill that has the bus from cycle `start` on."""
+    def fill(self, step: Transfer, start: int) -> tuple[Cycles, int]:
+        """A fill that has the bus from cycle `start` on: cycles in which each of its words may cross the port, and when
+        the bus is free again.
+        """
         busy = self._busy(step)
-        return Filled(self._pipe.arrivals(start, busy, step.words), start + busy)
+        return self._pipe.arrivals(start, busy, step.words), start + busy
 
     def demands(self, step: Transfer, start: int) -> Cycles:
         """When the words of a spill that has the bus from `start` on are wanted."""
@@ -88,7 +83,7 @@ class BankedHbm(PipedMemory):
         self._moves, self._dram = TransferRuns(program, hardware), OnePass(device)
         self._clocks = Clocks.of(hardware.clock_hz, device.clock_hz)
 
-    def fill(self, step: Transfer, start: int) -> Filled:
+    def fill(self, step: Transfer, start: int) -> tuple[Cycles, int]:
         """A word has come with the last burst that it has a share in, converted one after another from the first on."""
         conversion, bursts = step.conversion_cycles(self._hardware), self._moves.bursts(step)
         accepted, done = self._served(bursts, write=False, start=start)
@@ -96,16 +91,16 @@ class BankedHbm(PipedMemory):
         # All of it may be padding.
         first, come = start, np.full(step.words, start)
         if done.size:
-            latest = np.maximum.accumulate(done)[last_burst_of(step.words, len(done))]
+            latest = np.maximum.accumulate(done)[last_shares(step.words, len(done))]
             first, come = self._clocks.to_machine(int(done[0])), self._clocks.to_machine(latest)
         arrivals = np.maximum(come, first - (-words * conversion // step.words))
-        return Filled(arrivals, max(start + max(1, conversion), self._after(accepted)))
+        return arrivals, max(start + max(1, conversion), self._after(accepted))
 
     def spill(self, step: Transfer, start: int, taken: Cycles) -> tuple[int, int, int, int]:
         """A burst is offered once its last word has been taken, and converted."""
         bursts, last = self._moves.bursts(step), int(taken[-1]) + 1
         ready = taken + 1 - (-step.conversion_cycles(self._hardware) // step.words)
-        times = self._clocks.to_memory(ready)[last_word_of(step.words, len(bursts))]
+        times = self._clocks.to_memory(ready)[last_shares(len(bursts), step.words)]
         accepted, done = self._served(bursts, write=True, start=start, times=times)
         asked = start + self._busy(step)
         ended = max(asked, int(ready[-1]), self._after(accepted))

@@ -204,26 +204,23 @@ class IssueUnit:
         if times:
             self._port.repeat(self._issued - every, self._issued, times)
             for first in range(place + 1, place + 1 + 2 * passes, 2):
-                self._again(first, passes, times, every)
+                # The pass that many records ago comes again, that many times in all.
+                load, stream = self.loads[-passes], self.passes[-passes]
+                until = first + 2 * passes * times
+                preloads, streams = (self._order[at : until : 2 * passes] for at in (first, first + 1))
+                loaded, done = self._board.time(load.steps[0]), self._board.time(stream.steps[0])
+                for number, (one, other) in enumerate(zip(preloads, streams, strict=True), 1):
+                    self._board.finish(one, loaded + number * every)
+                    self._board.finish(other, done + number * every)
+                self.loads.append(Loads(preloads, every, *(cycle + every for cycle in load[2:])))
+                ended, filled, loaded, cleared, start = (cycle + every for cycle in stream[2:7])
+                its = ended, filled, loaded, cleared, start, stream.cause, stream.conflicts
+                self.passes.append(Passes(streams, every, *its))
             later = times * every
             self._issued, self.ended, self.free = self._issued + later, self.ended + later, self.free + later
             self._written, self.drained = self._written + later, self.drained + later
         self._states.clear()
         return times * passes
-
-    def _again(self, place: int, passes: int, times: int, every: int) -> None:
-        """Write down that the pass `passes` records ago comes again at `place`, and so on, `times` times in all."""
-        load, stream = self.loads[-passes], self.passes[-passes]
-        until = place + 2 * passes * times
-        preloads, streams = (self._order[at : until : 2 * passes] for at in (place, place + 1))
-        loaded, done = self._board.time(load.steps[0]), self._board.time(stream.steps[0])
-        for number, (first, second) in enumerate(zip(preloads, streams, strict=True), 1):
-            self._board.finish(first, loaded + number * every)
-            self._board.finish(second, done + number * every)
-        self.loads.append(Loads(preloads, every, *(cycle + every for cycle in load[2:])))
-        ended, filled, loaded, cleared, start = (cycle + every for cycle in stream[2:7])
-        its = ended, filled, loaded, cleared, start, stream.cause, stream.conflicts
-        self.passes.append(Passes(streams, every, *its))
 
 
 def vector_steps(

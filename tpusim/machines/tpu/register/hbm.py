@@ -290,30 +290,26 @@ class BankedPassage(Passage):
         super().__init__(started, total, words)
         self.offered, self.clocks, self.ready_at = offered, clocks, ready_at
         self.bursts = offered.past - offered.begin
-        self._done, self._accepted = [0, -1], [0, -1]
 
     def done(self, count: int) -> int:
-        """When the first `count` bursts are all done; NEVER while that is not known. Counts never go back."""
-        latest = _latest(self.offered.done, count, self._done)
+        """When the first `count` bursts are all done; NEVER while that is not known."""
+        latest = _latest(self.offered.done[:count])
         return NEVER if latest is None else self.clocks.to_machine(max(0, latest))
 
     def over(self, now: int) -> bool:
         if self.free_at == NEVER and self.ready_at != NEVER:
-            latest = _latest(self.offered.accepted, self.bursts, self._accepted)
+            latest = _latest(self.offered.accepted)
             if latest is not None:
                 self.free_at = max(self.started + self.total, self.ready_at, self.clocks.to_machine(latest + 1))
         return now >= self.free_at
 
 
-def _latest(cycles: Numbers, count: int, state: list[int]) -> int | None:
-    """The latest of the first `count`, None while one is not known; `state` is how many were looked at, and theirs."""
-    begin, latest = state
-    if begin < count:
-        # The last is seldom known before others.
-        if cycles[count - 1] < 0 or (more := cycles[begin:count]).min() < 0:
-            return None
-        state[:] = count, max(latest, int(more.max()))
-    return state[1]
+def _latest(cycles: Numbers) -> int | None:
+    """The latest; None while one is not known."""
+    # The last is seldom known before others.
+    if len(cycles) and (cycles[-1] < 0 or cycles.min() < 0):
+        return None
+    return int(cycles.max(initial=-1))
 
 
 class BankedFill(BankedPassage):

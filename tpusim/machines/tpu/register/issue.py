@@ -344,7 +344,14 @@ class StreamUnit:
                 for unit in together:
                     unit.stand_by()
             else:
-                self._issue(at, now)
+                # Its first word is read in the cycle after this one.
+                self.current = at
+                self.todo.popleft()
+                if table := at.step.reads.table:
+                    self.pointers.issued_at, self.pointed = now, self.pointers.first * table.per_word
+                self.issued += 1
+                self.issued_at, self.over_at = now, now + self.frame.frames(at.step.words) * self.frame.period
+                self.word = self.booked = 0
         if self.running(now):
             self._book()
 
@@ -440,16 +447,6 @@ class StreamUnit:
         """The vector step that is next is issued."""
         self.cause = self.todo.popleft().step.cause
         self.issued += 1
-
-    def _issue(self, at: PassSettings, now: int) -> None:
-        """The next stream reads its first word in the cycle after this one."""
-        self.current = at
-        self.todo.popleft()
-        if table := at.step.reads.table:
-            self.pointers.issued_at, self.pointed = now, self.pointers.first * table.per_word
-        self.issued += 1
-        self.issued_at, self.over_at = now, now + self.frame.frames(at.step.words) * self.frame.period
-        self.word = self.booked = 0
 
     def _book(self) -> None:
         """Account for a cycle in which the vector unit works, or a stream runs: lost, or one of the frames of its

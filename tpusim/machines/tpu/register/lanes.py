@@ -80,7 +80,11 @@ class Lanes:
         for port, order in enumerate(orders):
             self.orders.cells[port, self.orders.head - 1] = NOTHING if order is IDLE else order
             if order.together:
-                self._point(order)
+                # Pointers of an ifmap word, from the reader's registers, go down the lanes with its order; so do those
+                # by which an element is picked.
+                read = (self.vector.pointers if order.client == VECTOR else self.reader).reshape(-1)
+                at = np.arange(order.pointer, order.pointer + order.together) % len(read)
+                self.pointers.cells[self.pointers.head - 1, : order.together] = read[at]
             if order.works:
                 self.working = len(self.registers)
         self.orders.shift()
@@ -92,14 +96,6 @@ class Lanes:
     def still(self) -> bool:
         """Whether no lane has an order, and so nothing is read or written; banks bring ifmap words by themselves."""
         return not self.obeying and self.banks is None
-
-    def _point(self, order: Order) -> None:
-        """The pointers of an ifmap word, from the reader's registers, go down the lanes with its order; so do those by
-        which an element is picked.
-        """
-        read = (self.vector.pointers if order.client == VECTOR else self.reader).reshape(-1)
-        at = np.arange(order.pointer, order.pointer + order.together) % len(read)
-        self.pointers.cells[self.pointers.head - 1, : order.together] = read[at]
 
     def sample(self) -> None:
         """Every lane makes its accesses.
@@ -125,7 +121,11 @@ class Lanes:
             number, complete = order["number"], self.wires.complete[order["array"], lane]
             raise PortConflict(f"lane {lane}: result word {number} is written when {complete} are complete")
         if self.vector.finishes:
-            self._finish()
+            # What the vector unit does with results that are being written.
+            orders = self.orders.registers
+            at = ((orders["finishes"] > 0) & (self.addresses != NOWHERE)).nonzero()
+            if len(at[0]):
+                self.words[at] = self.vector.finished(self.words[at], orders["step"][at])
         if self.banks:
             self.banks.take(self.orders.registers, self.words)
 
@@ -141,7 +141,13 @@ class Lanes:
                 self.buffer, self.weight_serial, self.weight_at, self.psums, self.hbm.values, self.reader,
                 self.vector.words, self.vector.pointers,
             )  # fmt: skip
-            self._work()
+            if self.working:
+                self.working -= 1
+                ports, lanes = self.orders.registers["works"].nonzero()
+                if len(lanes):
+                    # These have the last operand of a word.
+                    orders = self.orders.registers[ports, lanes]
+                    self.vector.work(lanes, orders["step"], orders["number"])
             if self.banks:
                 self.banks.commit()
             if failed >= 0:
@@ -153,23 +159,6 @@ class Lanes:
             self.serial, self.left, self.buffer, self.weight_serial, self.weight_at, self.wires.activation,
             self.wires.activation_tag, self.wires.weight, self.wires.weight_tag, self.wires.weights.shape[1],
         )  # fmt: skip
-
-    def _work(self) -> None:
-        """Where a lane has the last operand of a word, its vector unit works out the result."""
-        if not self.working:
-            return
-        self.working -= 1
-        port, lane = self.orders.registers["works"].nonzero()
-        if len(lane):
-            orders = self.orders.registers[port, lane]
-            self.vector.work(lane, orders["step"], orders["number"])
-
-    def _finish(self) -> None:
-        """What the vector unit does with results that are being written."""
-        orders = self.orders.registers
-        at = ((orders["finishes"] > 0) & (self.addresses != NOWHERE)).nonzero()
-        if len(at[0]):
-            self.words[at] = self.vector.finished(self.words[at], orders["step"][at])
 
 
 @kernel

@@ -124,11 +124,7 @@ class Control:
         self.dma.store(now)
         for preload in self.preloads:
             preload.book()
-        self._book(orders, now)
-        return orders
-
-    def _book(self, orders: Sequence[Order], now: int) -> None:
-        """Account for the ports' cycle, and see that something moves."""
+        # Account for the ports' cycle, and see that something moves.
         self.idle += 1
         for order in orders:
             if order is not IDLE:
@@ -144,6 +140,7 @@ class Control:
         if self.idle > self.patience:
             stuck = [step for step, done in enumerate(self.scoreboard.done) if done == NEVER]
             raise DeadlockError(f"cycle {now}: nothing moves, {who_waits(self.program, stuck)}")
+        return orders
 
 
 class RegisterMachine:
