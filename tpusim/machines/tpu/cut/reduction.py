@@ -184,7 +184,7 @@ def most_together(passes: Sequence[ReductionPass], taps: int | None, channels: i
         needed = (len(set().union(*every)) for every in zip(*part, strict=True))
         return all(most is None or need <= most for need, most in zip(needed, (taps, channels), strict=True))
 
-    # What the first so many do not fit, more do not.
+    # Where a number of the first passes do not fit, more do not.
     first = bisect_left(range(1, len(needs) + 1), True, key=lambda size: not fit(needs[:size]))
     sizes = range(first, 1, -1)
     return next((size for size in sizes if all(fit(needs[at : at + size]) for at in range(0, len(needs), size))), 1)
@@ -203,7 +203,7 @@ class Cut(ABC):
     Attributes:
         shape: what is cut: the convolution, or the same with channel groups in bundles.
         hardware: the machine whose policy says how.
-        copies: whether lanes hold the ifmap so many times that their ports may bound its fill.
+        copies: whether lanes hold copies of the ifmap, so that their ports may bound its fill.
     """
 
     shape: ConvShape

@@ -340,7 +340,7 @@ LOWERED = "lowered"
 """The lowered matrix [k, row, col, image] among the tensors of a Program; k as in the filter, group after group."""
 
 SHARE = 4
-"""Beside the product the transformation gets one word in so many, if that is enough: it needs few rows at once."""
+"""The transformation gets one word of that number beside the product, if it is enough: it needs few rows at once."""
 
 
 def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:

@@ -34,7 +34,7 @@ MOST_TIMED = 16
 """Tilings of a layer that a simulation chooses from, at most, beside the estimate's choice."""
 
 MOST_BLOCKS, FEW_PASSES = 4, 512
-"""None is tried with so many times the blocks of the estimate's choice, unless a layer has few passes even so."""
+"""No tiling with that multiple of the blocks of the estimate's choice is tried, unless a layer has few passes."""
 
 ALIKE = 0.005
 """Bounds as close as this are told apart by the size of the block: fewer passes to run."""
