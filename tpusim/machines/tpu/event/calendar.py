@@ -92,7 +92,9 @@ class Calendar:
         cells = np.frombuffer(self._cells[first - self.settled : stop - self.settled], np.uint8)
         free = (cells == FREE).nonzero()[0] + first
         order = np.arange(len(wanted))
-        before = np.where(wanted < stop, free.searchsorted(wanted), len(free) + np.maximum(wanted - stop, 0))
+        before = free.searchsorted(wanted)
+        if wanted[-1] > stop:
+            before += np.maximum(wanted - stop, 0)
         rank = np.maximum.accumulate(before - order) + order
         if rank[-1] < len(free):
             early: Cycles = free[rank]
