@@ -298,7 +298,8 @@ class Fill(LaneTransfer, Inbound):
     def conversion_cycles(self, hardware: Hardware) -> int:
         """Words are unpacked as they lie in HBM, once for all lanes and places that they go to."""
         brought = min(self.words, -(-self.hbm_bytes // (hardware.lanes * hardware.word_bytes)))
-        return ceil(brought * hardware.vector_unit.unpack_cycles) if self.tensor.converted else 0
+        rate = hardware.vector_unit.unpack_cycles
+        return -(-brought * rate.numerator // rate.denominator) if self.tensor.converted else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,7 +342,8 @@ class Spill(LaneTransfer):
         return self._extents
 
     def conversion_cycles(self, hardware: Hardware) -> int:
-        return ceil(self.words * hardware.vector_unit.pack_cycles) if self.tensor.converted else 0
+        rate = hardware.vector_unit.pack_cycles
+        return -(-self.words * rate.numerator // rate.denominator) if self.tensor.converted else 0
 
 
 @dataclass(frozen=True, slots=True)
