@@ -27,7 +27,7 @@ from tpusim.machines.tpu import datapath, event, register
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.program.addresses import AddressPattern, AddressTable, Counter, Counters, Feed, LaneGroup
-from tpusim.machines.tpu.program.program import Buffer, Explained, Explanation, Program
+from tpusim.machines.tpu.program.program import Buffer, ExplainedProgram, Explanation, Program
 from tpusim.machines.tpu.program.steps import Preload, Step, Stream
 from tpusim.machines.tpu.program.transfers import Along, Fill, Part, Spill, Tensor
 from tpusim.network.ops.op import Op
@@ -56,7 +56,7 @@ class Reversed:
         self.weight_words = -(-min(hardware.array.rows, channels * len(self.taps)) // self.word)
         self.steps: list[Step] = []
 
-    def lowered(self) -> Explained:
+    def lowered(self) -> ExplainedProgram:
         folds = [*self.folds()]
         for columns, group in folds:
             self.fold(columns, group)
@@ -151,7 +151,7 @@ def as_table(pattern: Counters) -> AddressTable:
     return AddressTable(tuple(addresses))
 
 
-def lower(layer: Op, batch: int, hardware: Hardware) -> Explained:
+def lower(layer: Op, batch: int, hardware: Hardware) -> ExplainedProgram:
     return Reversed(layer, batch, hardware).lowered()
 
 

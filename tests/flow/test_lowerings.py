@@ -29,7 +29,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.family import PASS_BYTES
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.lowering.vector_ops import VECTOR_OPS
-from tpusim.machines.tpu.program.program import Explained, StepCounts
+from tpusim.machines.tpu.program.program import ExplainedProgram, StepCounts
 from tpusim.network.ops.array_op import Gemm
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
@@ -196,8 +196,8 @@ def test_equals_go_to_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     assert simulate(Workload("net", 3, (LAYER,)), MACHINE, lowering=AUTO).layers[0].lowering == FIRST
 
 
-def failing(error: Exception) -> Callable[[Op, int, Hardware], Explained]:
-    def lower(layer: Op, batch: int, hardware: Hardware) -> Explained:
+def failing(error: Exception) -> Callable[[Op, int, Hardware], ExplainedProgram]:
+    def lower(layer: Op, batch: int, hardware: Hardware) -> ExplainedProgram:
         raise error
 
     return lower
@@ -230,7 +230,7 @@ def test_nothing_else_is_passed_over(error: Exception, monkeypatch: pytest.Monke
 def test_it_is_looked_for_once_a_shape(monkeypatch: pytest.MonkeyPatch) -> None:
     lowered: list[str] = []
 
-    def counted(layer: Op, batch: int, hardware: Hardware) -> Explained:
+    def counted(layer: Op, batch: int, hardware: Hardware) -> ExplainedProgram:
         lowered.append(layer.name)
         return second.lower(layer, batch, hardware)
 

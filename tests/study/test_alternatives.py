@@ -19,7 +19,7 @@ from tpusim.cli import app as cli
 from tpusim.flow.lowerings import AUTO
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
-from tpusim.machines.tpu.program.program import Explained
+from tpusim.machines.tpu.program.program import ExplainedProgram
 from tpusim.machines.tpu.program.transfers import Tensor
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
@@ -30,14 +30,14 @@ FIRST, OTHER = "channel_first", second.NAME
 MACHINE, LAYER = machine(8, 4, capacity_words=400), conv(5, 6, 7, 3, stride=2, padding=1)
 
 
-def with_more(layer: Op, batch: int, hardware: Hardware) -> Explained:
+def with_more(layer: Op, batch: int, hardware: Hardware) -> ExplainedProgram:
     """A lowering with tensors of its own in HBM."""
     program, explanation = second.lower(layer, batch, hardware)
     more = Tensor("lowered", (5, 9, 4)), Tensor("pointers", (20,), number_bytes=2)
     return replace(program, tensors=(*program.tensors, *more)), explanation
 
 
-def too_large(layer: Op, batch: int, hardware: Hardware) -> Explained:
+def too_large(layer: Op, batch: int, hardware: Hardware) -> ExplainedProgram:
     raise CapacityError("its copies need 5 MiB a lane; set vector_memory.capacity to more")
 
 

@@ -76,12 +76,15 @@ def timed(task: Task, engine: str) -> TimedLayer:
         CheckFailed: with engine "both", the two disagree.
         DeadlockError, PortConflict: the machine stopped, or was asked for two things at once; names the layer.
     """
-    if engine != "event":
-        return _stepped(task, engine)
-    task.doing("timing")
-    with failures_named(task.layer):
-        timing = task.prepared.timing
-    return timing, partial(_checked, task)
+    if engine == "event":
+        task.doing("timing")
+        with failures_named(task.layer):
+            return task.prepared.timing, partial(_checked, task)
+    timing, verdict = _stepped(task)
+    if engine == "both":
+        with failures_named(task.layer):
+            _check_agreement(f"layer {task.layer.name}", task.prepared.timing, timing)
+    return timing, verdict
 
 
 def overlapping(chain: Chain, tasks: Sequence[Task], machine: Machine, engine: str) -> Iterator[Begun]:
@@ -100,7 +103,9 @@ def overlapping(chain: Chain, tasks: Sequence[Task], machine: Machine, engine: s
         shares = enumerate(zip(tasks, chain.timing.layers, strict=True))
         found = ((share, partial(_checked, replace(task, prepared=chain.alone(at)))) for at, (task, share) in shares)
     else:
-        found = _stepped_together(chain, tasks, engine)
+        timing, found = _stepped_together(chain, tasks)
+        if engine == "both":
+            _check_agreement(f"layers {chain.name}", chain.timing, timing)
 
     def result(at: int, timing: Timed, verdict: Callable[[], Verdict]) -> LayerResult:
         task = tasks[at]
@@ -161,7 +166,7 @@ def _checked(task: Task) -> Verdict:
 # ---- the second interpreter, which may compute values too
 
 
-def _stepped(task: Task, engine: str) -> TimedLayer:
+def _stepped(task: Task) -> TimedLayer:
     layer, numbers, operands = task.layer, task.numbers, cache(task.operands)
     # What the event engine tells ahead may be hours.
     if (to_step := task.prepared.to_step) is not None:
@@ -174,14 +179,11 @@ def _stepped(task: Task, engine: str) -> TimedLayer:
         timing, written = task.prepared.stepped(operands, numbers.number(layer, task.batch), told)
     if written is not None and task.journey is not None:
         task.journey.take(written[OFMAP])
-    if engine == "both":
-        with failures_named(layer):
-            _check_agreement(f"layer {layer.name}", task.prepared.timing, timing)
     return timing, partial(_checked, task) if written is None else partial(_compared, task, operands, written)
 
 
-def _stepped_together(chain: Chain, tasks: Sequence[Task], engine: str) -> Iterator[TimedLayer]:
-    """Time and values of all layers from one run; each has operands of its own."""
+def _stepped_together(chain: Chain, tasks: Sequence[Task]) -> tuple[Timed, list[TimedLayer]]:
+    """The time of all layers from one run; of each its share and its values, of operands of its own."""
     if any(task.journey for task in tasks):
         problem = "the register engine runs layers that overlap on random operands"
         raise InputError(Problem(f"{problem}; leave --engine register out for values of the network", chain.name))
@@ -197,10 +199,10 @@ def _stepped_together(chain: Chain, tasks: Sequence[Task], engine: str) -> Itera
 
     with failures_named(chain), memory_needed(chain):
         timing, written = chain.stepped(operands, number, told)
-    if engine == "both":
-        _check_agreement(f"layers {chain.name}", chain.timing, timing)
-    for at, (task, made, share) in enumerate(zip(tasks, written, timing.layers, strict=True)):
-        yield share, partial(_compared, task, partial(operands.__getitem__, at), made)
+    shares = enumerate(zip(tasks, written, timing.layers, strict=True))
+    return timing, [
+        (share, partial(_compared, task, partial(operands.__getitem__, at), made)) for at, (task, made, share) in shares
+    ]
 
 
 def _compared(task: Task, operands: Callable[[], Operands], written: Mapping[str, Tensor]) -> Verdict:

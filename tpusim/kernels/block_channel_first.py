@@ -13,7 +13,7 @@ from tpusim.network.ops.array_op import Conv2d
 ORDERS = ("taps_outside", "channels_outside")
 """Which of the two loops over k-steps is outside; the paper calls the second reordered."""
 MOST_ELEMENTS = 2**31 - 1
-"""Of a tensor: its addresses are whole numbers of 32 bits."""
+"""Elements of a tensor, whose addresses are whole numbers of 32 bits."""
 
 
 class BlockTile(NamedTuple):

@@ -23,7 +23,7 @@ from tpusim.network.workload import INPUT, Source, side_by_side
 # ---- who reads whom
 
 
-class Handed(NamedTuple):
+class HandedOn(NamedTuple):
     """What an entry hands on.
 
     Attributes:
@@ -53,7 +53,7 @@ class Free(ABC):
     name: str
 
     @abstractmethod
-    def made(self, read: Sequence[Handed], batch: int) -> Handed:
+    def made(self, read: Sequence[HandedOn], batch: int) -> HandedOn:
         """What it hands on of what it reads. Raises InputError where there is no such thing."""
 
 
@@ -65,15 +65,15 @@ class Concat(Free):
 
     name: Annotated[str, Name()]
 
-    def made(self, read: Sequence[Handed], batch: int) -> Handed:
+    def made(self, read: Sequence[HandedOn], batch: int) -> HandedOn:
         source = side_by_side(each.source for each in read)
         shapes = [each.shape for each in read if each.shape is not None]
         if {shape[1:] for shape in shapes} - {shapes[0][1:] if shapes else None}:
             sizes = ", ".join(size_of(shape, batch) for shape in shapes)
             raise InputError(f"joins maps of {sizes} (channels x rows x columns), which differ in more than channels")
         if len(shapes) < len(read):
-            return Handed(source, lost=any(each.lost for each in read))
-        return Handed(source, (sum(shape[0] for shape in shapes), *shapes[0][1:]))
+            return HandedOn(source, lost=any(each.lost for each in read))
+        return HandedOn(source, (sum(shape[0] for shape in shapes), *shapes[0][1:]))
 
 
 @validated
@@ -84,7 +84,7 @@ class Flatten(Free):
 
     name: Annotated[str, Name()]
 
-    def made(self, read: Sequence[Handed], batch: int) -> Handed:
+    def made(self, read: Sequence[HandedOn], batch: int) -> HandedOn:
         if len(read) != 1:
             raise InputError(f"reads {len(read)} maps; name one, or join them by a concat before")
         (one,) = read
@@ -92,7 +92,7 @@ class Flatten(Free):
             return one._replace(source=one.source._replace(direct=False))
         channels, rows, cols, images = one.shape
         direct = one.source.direct and rows * cols == 1
-        return Handed(one.source._replace(direct=direct), (channels * rows * cols, 1, 1, images))
+        return HandedOn(one.source._replace(direct=direct), (channels * rows * cols, 1, 1, images))
 
 
 @validated
@@ -107,9 +107,9 @@ class View(Free):
     width: Size = 1
     images: Images = 0
 
-    def made(self, read: Sequence[Handed], batch: int) -> Handed:
+    def made(self, read: Sequence[HandedOn], batch: int) -> HandedOn:
         shape = self.channels, self.height, self.width, self.images or batch
-        return Handed(side_by_side((each.source for each in read), direct=False), shape)
+        return HandedOn(side_by_side((each.source for each in read), direct=False), shape)
 
 
 FREE: dict[str, type[Free]] = {kind.op: kind for kind in (Concat, Flatten, View)}
@@ -152,14 +152,14 @@ class Wiring:
         which is told there: nothing is told of what follows from them.
         """
         self._batch, self._sure = batch, sure
-        self.made = {name: Handed(Source((name,))) for name in inputs}
+        self.made = {name: HandedOn(Source((name,))) for name in inputs}
         """What entries hand on, by their names, of those that there are so far."""
         self._inputs: dict[str, str] = dict.fromkeys(inputs, "")
         """With the layer that says of what size an input is: the first that reads it."""
         self._last = self.made[inputs[0]]
         self._names = {name for name in names if isinstance(name, str)}
 
-    def read_by(self, entry: Mapping[str, Any]) -> list[Handed]:
+    def read_by(self, entry: Mapping[str, Any]) -> list[HandedOn]:
         """What the next entry reads: that before it, unless it says otherwise. Raises InputError."""
         if INPUTS not in entry:
             return [self._last]
@@ -168,14 +168,14 @@ class Wiring:
             says = f"{show(given)} names no layers; write those that are read, such as [conv1], or {INPUT}"
             raise InputError(Problem(says, INPUTS))
         if not self._sure:
-            return [self.made.get(name, Handed(Source((name,)), lost=True)) for name in given]
+            return [self.made.get(name, HandedOn(Source((name,)), lost=True)) for name in given]
         wrong = [(index, name) for index, name in enumerate(given) if name not in self.made]
         if wrong:
             own = entry.get("name")
             raise InputError([Problem(self._unknown(name, own), path_of((INPUTS, index))) for index, name in wrong])
         return [self.made[name] for name in given]
 
-    def sizes(self, kind: type[Op], read: Sequence[Handed], given: Mapping[str, Any]) -> dict[str, int]:
+    def sizes(self, kind: type[Op], read: Sequence[HandedOn], given: Mapping[str, Any]) -> dict[str, int]:
         """Sizes of a layer that follow from what it reads; images where they are not the batch."""
         shape = read[0].shape
         if shape is None:
@@ -187,7 +187,7 @@ class Wiring:
         self,
         problems: Iterable[Problem],
         kind: type[Op],
-        read: Sequence[Handed],
+        read: Sequence[HandedOn],
         given: Mapping[str, Any],
         alone: bool,
     ) -> list[Problem]:
@@ -206,7 +206,7 @@ class Wiring:
             why = f"the first layer that reads {name} says its size"
         return [replace(each, message=f"{each.message} ({why})") if each.where in absent else each for each in problems]
 
-    def check(self, layer: Op, read: Sequence[Handed], given: Mapping[str, Any]) -> None:
+    def check(self, layer: Op, read: Sequence[HandedOn], given: Mapping[str, Any]) -> None:
         """Check that a layer is of the sizes of what it reads. The first that reads an input of the network says its
         size. Raises InputError.
         """
@@ -228,7 +228,7 @@ class Wiring:
         if problems and self._sure:
             raise InputError(problems)
 
-    def add_free(self, entry: Free, read: Sequence[Handed]) -> None:
+    def add_free(self, entry: Free, read: Sequence[HandedOn]) -> None:
         """Take note of an entry that takes no time. Raises InputError."""
         self._put(entry.name, entry.made(read, self._batch))
 
@@ -236,17 +236,17 @@ class Wiring:
         """Take note of the layers of an entry, `alone` one that is not said to come several times."""
         names, shapes = tuple(layer.name for layer in layers), [layer.shapes(self._batch)[OFMAP] for layer in layers]
         if alone:
-            self._put(name, Handed(Source(names), shapes[0]))
+            self._put(name, HandedOn(Source(names), shapes[0]))
         else:
-            self._put(name, Handed(Source(names, direct=False), None, sum(map(prod, shapes))))
+            self._put(name, HandedOn(Source(names, direct=False), None, sum(map(prod, shapes))))
 
     def lose(self, name: object) -> None:
         """Take note of an entry with which something is wrong: that is no fault of those that read it."""
-        self._last = Handed(Source((str(name),)), lost=True)
+        self._last = HandedOn(Source((str(name),)), lost=True)
         if isinstance(name, str):
             self.made[name] = self._last
 
-    def _put(self, name: str, made: Handed) -> None:
+    def _put(self, name: str, made: HandedOn) -> None:
         self.made[name] = self._last = made
 
     def _unknown(self, name: str, own: object) -> str:
@@ -259,7 +259,7 @@ class Wiring:
         hint = did_you_mean(name, self.made) or ";"
         return f"there is no layer {show(name)} to read{hint} name layers before this one, or {INPUT}"
 
-    def _unfit(self, layer: Op, made: Handed, wanted: Shape, given: Mapping[str, Any], number: int) -> Problem:
+    def _unfit(self, layer: Op, made: HandedOn, wanted: Shape, given: Mapping[str, Any], number: int) -> Problem:
         """What is wrong with a layer of another size than what it reads."""
         who = " and ".join(made.source.names)
         if made.shape is None:
@@ -335,7 +335,7 @@ def read_layers(entry: object, names: Mapping[str, int], wiring: Wiring | None =
 
 def _read_layer(
     entry: Mapping[str, Any], op: str, sizes: dict[str, Any], names: Mapping[str, int], wiring: Wiring | None,
-    read: Sequence[Handed],
+    read: Sequence[HandedOn],
 ) -> Read:  # fmt: skip
     """An entry that is a layer, or several."""
     wrong: list[Problem] = []

@@ -22,7 +22,7 @@ _ERF, _ERFC = np.vectorize(erf, otypes=[float]), np.vectorize(erfc, otypes=[floa
 Doubles: TypeAlias = NDArray[np.float64]
 
 FUNCTION_ROUNDINGS = 2
-"""One to float32; what is lost before, in float64, is far less than another."""
+"""Roundings of a function: one to float32; what is lost before, in float64, is far less than another."""
 
 
 def in_doubles(function: Callable[..., Doubles]) -> Callable[..., Doubles]:

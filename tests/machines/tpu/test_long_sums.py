@@ -12,14 +12,14 @@ from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import load_hardware
 from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
 from tpusim.machines.tpu.observation.timeline import Timing
-from tpusim.machines.tpu.program.program import Explained
+from tpusim.machines.tpu.program.program import ExplainedProgram
 from tpusim.network.ops.array_op import Conv2d, Gemm
 
 HARDWARE = load_hardware("tpu_v2")
 
 
 @cache
-def product(m: int, n: int, k: int) -> Explained:
+def product(m: int, n: int, k: int) -> ExplainedProgram:
     return CHANNEL_FIRST.lower(Gemm("product", m=m, n=n, k=k), 1, HARDWARE)
 
 

@@ -16,7 +16,7 @@ from tpusim.network.ops.array_op import Conv2d
 from tpusim.reference import Operands, Tensor
 
 _MOST_ELEMENTS = 1 << 22
-"""Of tiles, patches and sums that are held at a time."""
+"""Elements of tiles, patches and sums that are held at a time."""
 _Places = NDArray[np.int64]
 
 

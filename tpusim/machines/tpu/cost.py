@@ -15,11 +15,11 @@ from tpusim.machines.tpu.program.steps import Preload
 from tpusim.result.records import EnergyUse, energy_use
 
 NARROW_BITS = 16
-"""Of a weight, and of an element on its way through the array."""
+"""Bits of a weight, and of an element on its way through the array."""
 WIDE_BITS = 32
-"""Of a sum, and of an ALU of the vector unit."""
+"""Bits of a sum, and of an ALU of the vector unit."""
 PASSED_BITS = NARROW_BITS + WIDE_BITS
-"""Handed on to its neighbours by one multiplication: an element to the right, a sum downwards."""
+"""Bits that one multiplication hands on to its neighbours: an element to the right, a sum downwards."""
 
 
 def word_bits(hardware: Hardware) -> int:

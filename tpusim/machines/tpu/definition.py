@@ -69,7 +69,7 @@ PORTS: dict[str, Ports] = {
 """The ports of a lane's vector memory, each with the clients that share it; of the last two the first goes first."""
 
 BANKED: dict[str, Ports] = {**PORTS, "shared": ((IFMAP,), (PSUM, RESULT, VECTOR, WEIGHT, DMA))}
-"""The same where the ifmap lies in banks, whose ports nobody else uses."""
+"""PORTS where the ifmap lies in banks, whose ports nobody else uses."""
 
 NEVER = 1 << 62
 

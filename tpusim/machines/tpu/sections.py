@@ -276,7 +276,7 @@ class MappingPolicy(FileSection):
 
     Multi-tile `auto` is the paper's rule, min(R / C_I, W_F); `rows` also stacks whole filter rows where several fit;
     `dense` fills passes as the code of Google's compiler does, across filter rows, `dense_rows` as its estimate has it
-    (`lowering/dense_taps`). What else it does:
+    (`cut/dense`). What else it does:
     tensors lie in tiles whichever way round pads less (`layout: least_padding`); layers of at most
     `transposed_channels` are packed by transposing words (0: none), in `vector_unit.transpose_cycles`; kernels of at
     least `row_windows` taps a side, whose channels do not fill the array, are held a filter row at a time (0: none);

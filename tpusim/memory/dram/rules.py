@@ -89,7 +89,8 @@ class Rules(NamedTuple):
 def _gaps(device: Device) -> Numbers:
     """Every time between two commands but tFAW: int64[level, earlier, later], levels as Rules has them."""
     t, burst = device.cycles, device.cycles("tBURST")
-    bank, group, channel = table = np.zeros((3, 5, 5), np.int64)
+    table = np.zeros((3, 5, 5), np.int64)
+    bank, group, channel = table
     # The data bus: bursts one behind the other, and its turns.
     for command in (RD, WR):
         channel[command, command] = max(burst, t("tCCD_S"))

@@ -124,7 +124,7 @@ class GroupedOp(ArrayOp):
 
 @validated
 class PlanarOp(GroupedOp):
-    """Such an op whose kernel moves over rows and columns; pairs are (height, width)."""
+    """A grouped op whose kernel moves over rows and columns; pairs are (height, width)."""
 
     sized_by: ClassVar[Mapping[str, int]] = {"in_channels": 0, "in_height": 1, "in_width": 2}
 
@@ -163,7 +163,7 @@ class PlanarOp(GroupedOp):
 
 @validated
 class SteppedOp(PlanarOp):
-    """Such an op whose kernel steps over the rows and columns of the ifmap: an output for each of its positions."""
+    """A planar op whose kernel steps over the rows and columns of the ifmap: an output for each of its positions."""
 
     dilation: Steps = (1, 1)
     groups: Channels = 1

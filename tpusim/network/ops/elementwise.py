@@ -276,7 +276,7 @@ ROWS = {
     "softplus": OpRow(Pointwise, "log(1 + exp(x)).", "Softplus", exact=False),
     "silu": OpRow(Pointwise, "The element times its sigmoid; also called swish.", exact=False),
 }
-"""Such ops by their names in files. The class of each has that name, too: `sqrt` is Sqrt."""
+"""Pointwise ops by their names in files. The class of each has that name, too: `sqrt` is Sqrt."""
 
 
 def class_name(op: str) -> str:

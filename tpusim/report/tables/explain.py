@@ -439,7 +439,7 @@ def _a_word(found: Bottleneck) -> Iterator[str]:
         each = (plain_number(cycles) for cycles in (unit.operand_cycles, unit.result_cycles, unit.ready_cycles))
         yield "an operand takes {} cycles, a result {}, a word to be made ready {}; ".format(*each)
     hardware = found.setup.hardware
-    # Any word takes so many cycles, however little of it is used.
+    # Any word takes as many cycles, however little of it is used.
     least = hardware.vector_memory.word_elements if hardware.array.streamed == "all" else 0
     if found.program.word_cycles > least:
         yield f"a word that is streamed takes {found.program.word_cycles} to be transposed; "

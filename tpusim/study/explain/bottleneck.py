@@ -150,6 +150,9 @@ def find_bottleneck(setup: Setup, watch: ToldTried) -> Bottleneck:
 
     Where more input gains the most, the limit is whatever it relieves: it shares loads, traffic and the layer's ends
     alike.
+
+    Raises:
+        InputError: an unknown lowering, or the layer as it is cannot be simulated.
     """
     found = explain(setup, watch)
     gains = found.gains

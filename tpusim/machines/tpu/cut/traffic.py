@@ -16,7 +16,7 @@ from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, IMAGE, ROW, Patch, shif
 from tpusim.machines.tpu.cut.geometry import InStrips
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.moves import TransferRuns, regions_of_part
-from tpusim.machines.tpu.program.program import Explained, Program
+from tpusim.machines.tpu.program.program import ExplainedProgram, Program
 from tpusim.machines.tpu.program.transfers import Along, Coordinates, Elements, Part, Tensor, Transfer
 from tpusim.machines.tpu.schedule import units
 from tpusim.memory.layout import AS_READ, HWCN, Box, Layouts, Region, Stored, axes_of, whole_bursts
@@ -79,7 +79,7 @@ class Traffic:
 # ---- Programs whose tensors lie in HBM as `hbm.layout` says, whichever lowering wrote them
 
 
-def laid_out(lowered: Explained, hardware: Hardware) -> Explained:
+def laid_out(lowered: ExplainedProgram, hardware: Hardware) -> ExplainedProgram:
     """The Program `in_layout`, and people are told of it. Raises CapacityError where the DRAM has too little room."""
     program, told = in_layout(lowered[0], hardware), lowered[1]
     if device := hardware.hbm.dram:

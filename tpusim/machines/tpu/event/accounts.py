@@ -251,7 +251,7 @@ def _channels(log: Log, program: Program) -> Iterator[tuple[str, Iterable[Pieces
 
 
 _CYCLES = 5
-"""Those that the log tells of each preload or pass."""
+"""States that the log tells of each preload or pass."""
 
 
 class _Streams:

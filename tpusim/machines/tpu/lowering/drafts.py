@@ -19,7 +19,7 @@ from tpusim.machines.tpu.cut.geometry import InStrips, by_filter_row
 from tpusim.machines.tpu.cut.plan import Plan
 from tpusim.machines.tpu.cut.tiling import Tiling, said
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.program.program import Explained, Explanation, Program, StepCounts
+from tpusim.machines.tpu.program.program import ExplainedProgram, Explanation, Program, StepCounts
 from tpusim.machines.tpu.schedule.scheduler import planned, program_of
 from tpusim.machines.tpu.schedule.units import Units
 from tpusim.machines.tpu.sections import MappingPolicy
@@ -45,7 +45,7 @@ class Draft:
     """
 
     make: Callable[[], Units]
-    finish: Callable[[Program], Explained]
+    finish: Callable[[Program], ExplainedProgram]
     blocks: int = 1
     least: float = 0.0
     estimate: Callable[[], float] = float
@@ -56,7 +56,7 @@ class Draft:
         """What is scheduled."""
         return self.make()
 
-    def lower(self) -> Explained:
+    def lower(self) -> ExplainedProgram:
         """The Program, and what is told of it."""
         with self.around(), at_rest():
             return self.finish(program_of(self.units))
@@ -64,7 +64,7 @@ class Draft:
     def telling(self, aspect: str, words: str, first: bool = False) -> Draft:
         """The draft with one thing more that is told, behind all others or ahead of them."""
 
-        def finish(program: Program) -> Explained:
+        def finish(program: Program) -> ExplainedProgram:
             program, told = self.finish(program)
             aspects = {aspect: words, **told.aspects} if first else {**told.aspects, aspect: words}
             return program, replace(told, aspects=aspects)
@@ -144,7 +144,7 @@ class Lowering:
             raise CapacityError(Problem(says, "vector_memory.organization"))
         return self.ways(layer.core, batch, hardware)
 
-    def lower(self, layer: Op, batch: int, hardware: Hardware) -> Explained:
+    def lower(self, layer: Op, batch: int, hardware: Hardware) -> ExplainedProgram:
         """The first draft, scheduled. Raises as `ways`."""
         return self.drafts(layer, batch, hardware)[0].lower()
 

@@ -41,7 +41,7 @@ from tpusim.machines.tpu.program.addresses import (
     pointers_a_word,
     walked,
 )
-from tpusim.machines.tpu.program.program import Buffer, Constant, Explained, Explanation, Program, StepCounts
+from tpusim.machines.tpu.program.program import Buffer, Constant, ExplainedProgram, Explanation, Program, StepCounts
 from tpusim.machines.tpu.program.steps import Step, Stream
 from tpusim.machines.tpu.program.transfers import Along, Fill, Inbound, Part, Tensor
 from tpusim.machines.tpu.schedule.scheduler import Ring, Tenancy
@@ -243,7 +243,7 @@ def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
     """
 
     def draft(plan: Plan, rank: Ranked) -> Draft:
-        def finish(program: Program) -> Explained:
+        def finish(program: Program) -> ExplainedProgram:
             pointed = Pointed(program, hardware)
             return pointed.program, _explained(explanation_of(plan, layer), pointed, plan)
 

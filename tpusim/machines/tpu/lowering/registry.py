@@ -14,7 +14,7 @@ from tpusim.base.imports import Registry
 if TYPE_CHECKING:
     from tpusim.machines.tpu.description import Hardware
     from tpusim.machines.tpu.lowering.drafts import Draft, Lowering
-    from tpusim.machines.tpu.program.program import Explained, Program, StepCounts
+    from tpusim.machines.tpu.program.program import ExplainedProgram, Program, StepCounts
     from tpusim.network.ops.op import Op
 
 
@@ -79,7 +79,7 @@ def drafts_of(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Seque
     def whole(draft: Draft) -> Draft:
         rides = riding(draft, layer, hardware) if isinstance(layer, Fused) else draft
 
-        def finish(program: Program) -> Explained:
+        def finish(program: Program) -> ExplainedProgram:
             program, told = laid_out(rides.finish(program), hardware)
             by = found.left.to if found.left and found.leaves(layer, batch) else found
             if names := by.unused(hardware):
@@ -96,7 +96,7 @@ def drafts_of(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Seque
         return [whole(each) for each in found.drafts(layer, batch, spared(layer, batch, hardware))]
 
 
-def lowered(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Explained:
+def lowered(layer: Op, batch: int, hardware: Hardware, lowering: str) -> ExplainedProgram:
     """The first of `drafts_of`, as a Program. Raises as they do."""
     return drafts_of(layer, batch, hardware, lowering)[0].lower()
 

@@ -18,7 +18,7 @@ from tpusim.machines.tpu.sections import MOST_ARRAYS
 from tpusim.result.vocabulary.states import CLIENTS
 
 MOST_CHANNELS = 64
-"""Of a DRAM are drawn."""
+"""Channels of a DRAM that are drawn."""
 
 _TRANSFERS = "Transfers from their start to their last word on the chip or off it; two may be under way at once."
 OF_AN_ARRAY = {

@@ -27,7 +27,7 @@ _ERF = np.frompyfunc(erf, 1, 1)
 _ERFC = np.frompyfunc(erfc, 1, 1)
 
 BEND = 0.044715
-"""Of the cubic term of GELU by tanh: Hendrycks and Gimpel, 2016 (arXiv:1606.08415), section 2."""
+"""Coefficient of the cubic term of GELU by tanh: Hendrycks and Gimpel, 2016 (arXiv:1606.08415), section 2."""
 
 
 class Arity(NamedTuple):

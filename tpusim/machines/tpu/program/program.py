@@ -313,4 +313,4 @@ class StepCounts(NamedTuple):
     intermediates: int = 0
 
 
-Explained: TypeAlias = tuple[Program, Explanation]
+ExplainedProgram: TypeAlias = tuple[Program, Explanation]

@@ -54,7 +54,7 @@ class Prepared(ReadyLayer):
     draft: Draft | None = None
 
     def with_told(self, told: Mapping[str, str], choices: Mapping[str, int | str]) -> Prepared:
-        """The layer with more to tell of how it was lowered."""
+        """A copy with more to tell of how it was lowered."""
         old = self.explanation
         explanation = replace(old, aspects={**old.aspects, **told}, choices={**old.choices, **choices})
         more = replace(self, explanation=explanation)
@@ -215,7 +215,7 @@ def dram_use(ready: Prepared, timing: Timing) -> DramUse | None:
 
 
 def need_numba() -> None:
-    """The register engine is an extra, and imported only when somebody asks for it.
+    """Look whether the register engine can run: it needs Numba, which not every Python has.
 
     Raises:
         InputError: when Numba, or what it needs, cannot be imported; says how to install it for this Python.

@@ -162,7 +162,7 @@ class _Entry(NamedTuple):
     tenancy: Tenancy
     piece: Piece
     held: list[Tenancy]
-    """Of the needs of the piece that are in areas, which come first among them."""
+    """Tenancies of the needs of the piece that are in areas, which come first among them."""
 
 
 def spread(pieces: int, gaps: range) -> list[int]:

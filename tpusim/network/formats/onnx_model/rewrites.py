@@ -174,7 +174,7 @@ _OLDEST = 7
 
 
 class _Unfit(Exception):
-    """Such a node cannot be unrolled; says what of it is the reason."""
+    """An error: a node cannot be unrolled; says what of it is the reason."""
 
 
 def unrolled(model: ModelProto, batch: ModelBatch, path: Path) -> Rewritten:

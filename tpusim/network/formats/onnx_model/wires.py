@@ -9,7 +9,8 @@ from typing import NamedTuple
 from onnx import GraphProto, NodeProto
 
 from tpusim.base.errors import InputError
-from tpusim.network.entries import INPUTS, Entry, Handed, Wiring, read_layers
+from tpusim.machines.tpu.program.program import Handed
+from tpusim.network.entries import INPUTS, Entry, Wiring, read_layers
 from tpusim.network.formats import Names
 from tpusim.network.formats.onnx_model.file import called
 from tpusim.network.formats.onnx_model.shapes import Inferred, ValueShape
