@@ -9,8 +9,7 @@ from typing import NamedTuple
 from onnx import GraphProto, NodeProto
 
 from tpusim.base.errors import InputError
-from tpusim.machines.tpu.program.program import Handed
-from tpusim.network.entries import INPUTS, Entry, Wiring, read_layers
+from tpusim.network.entries import INPUTS, Entry, HandedOn, Wiring, read_layers
 from tpusim.network.formats import Names
 from tpusim.network.formats.onnx_model.file import called
 from tpusim.network.formats.onnx_model.shapes import Inferred, ValueShape
@@ -121,7 +120,7 @@ class _Wires:
         yield self._added({**{key: entry[key] for key in ("name", "op")}, INPUTS: inputs, **entry})
         self._at[node.output[0]] = entry["name"]
 
-    def _made(self, value: str) -> Handed | None:
+    def _made(self, value: str) -> HandedOn | None:
         return self._wiring.made.get(self._at[value]) if value in self._at else None
 
     def _added(self, entry: Entry) -> Entry:
