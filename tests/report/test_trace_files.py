@@ -251,7 +251,7 @@ def test_counters_of_a_pass_by_hand() -> None:
     hardware = machine(4, 4, word_elements=2)
     program = CHANNEL_FIRST.lower(Gemm("gemm", 4, 4, 4), 1, hardware)[0]
     timeline = event.record(program, hardware).timeline()
-    found = TimelineDrawing(program, timeline, hardware).counters(windows(0, 30, 4))
+    found = TimelineDrawing(timeline.cycles, program, timeline, hardware).counters(windows(0, 30, 4))
     bandwidth = [32, 0, 0, 0, 0, 0, 16, 0]
     assert found["HBM bandwidth"][1].tolist() == bandwidth
     assert found["PE occupancy"][1].tolist() == [0, 0, 0, 75, 25, 0, 0, 0]
@@ -266,7 +266,7 @@ def test_of_part_of_the_array_part_is_occupied() -> None:
         program = CHANNEL_FIRST.lower(Gemm("gemm", 6, 2, 3), 1, hardware)[0]
         timeline = event.record(program, hardware).timeline()
         busy = timeline.tracks["systolic_array"].sums()["busy"]
-        drawing = TimelineDrawing(program, timeline, hardware)
+        drawing = TimelineDrawing(timeline.cycles, program, timeline, hardware)
         (mean,) = drawing.counters(windows(0, timeline.cycles, timeline.cycles))["PE occupancy"][1]
         assert mean / 100 * timeline.cycles == pytest.approx(busy * share, rel=1e-5)
 
@@ -490,5 +490,7 @@ def test_a_transfer_is_spread_over_its_busy_cycles_alone() -> None:
     timeline = event.record(program, hardware).timeline()
     bus = Track.of([Pieces("busy", np.array([0, 20]), 2, step), Pieces("port_stall", 2, 3, step)])
     made = Timeline(timeline.cycles, {**timeline.tracks, "hbm": bus})
-    found = TimelineDrawing(program, made, hardware).counters(np.array([0, 2, 20, 21, 22]))["HBM bandwidth"][1]
+    found = TimelineDrawing(made.cycles, program, made, hardware).counters(np.array([0, 2, 20, 21, 22]))[
+        "HBM bandwidth"
+    ][1]
     assert found.tolist() == [sizes[step] / 4, 0, sizes[step] / 4, sizes[step] / 4]
