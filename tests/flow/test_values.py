@@ -198,6 +198,17 @@ def travelled(path: Path, batch: int, dtype: str = "f32", engine: str = "event",
     return result, given, journey.outputs()
 
 
+def test_attributes_of_other_opsets_mean_nothing(tmp_path: Path) -> None:
+    """A Pad has had no attribute `axes` in any opset, and the shape of a Reshape is an operand since opset 5."""
+    conv = node("Conv", "x w", "m", kernel_shape=[1, 1])
+    pad = node("Pad", "m ends", "p", axes=[2, 3])
+    reshape = node("Reshape", "p shape", "y", shape=[7, 7])
+    weights = {"w": [2, 2, 1, 1], "ends": numbers(0, 0, 1, 1, 0, 0, 1, 1), "shape": numbers(1, -1)}
+    path = saved(tmp_path, model([conv, pad, reshape], {"x": [1, 2, 3, 3]}, weights, 13))
+    _, _, outputs = travelled(path, 1)
+    assert outputs["y"].shape == (1, 50)
+
+
 class LRN(OpRun):
     """As the operator is defined. That of onnx 1.23.2 goes through as many channels as there are images."""
 

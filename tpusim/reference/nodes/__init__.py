@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from inspect import signature
+from math import inf
 
 import numpy as np
 
@@ -26,13 +27,19 @@ IMAGE_BY_IMAGE = frozenset({"BatchNormalization"})
 def compute(op: str, call: Call, operands: Sequence[Values | None]) -> tuple[Values, ...]:
     """The results of a node. Raises InputError where it is of a kind that is not known here."""
     told = {**call.attributes, "call": call}
-    asked = {name: told[name] for name in _parameters(op) if name in told}
+    # What an operand gives, no attribute gives besides.
+    asked = {name: told[name] for at, name in _parameters(op) if at >= len(operands) and name in told}
     with np.errstate(all="ignore"):
         results = NODES[op](*operands, **asked)
     return tuple(results) if isinstance(results, tuple | list) else (np.asarray(results),)
 
 
 @cache
-def _parameters(op: str) -> tuple[str, ...]:
-    """The names of what a function takes; NumPy's own, which work element by element, take no attributes."""
-    return () if isinstance(NODES[op], np.ufunc) else tuple(signature(NODES[op]).parameters)
+def _parameters(op: str) -> tuple[tuple[float, str], ...]:
+    """What a function takes besides operands: how many of these leave it free, and its name. NumPy's own functions,
+    which work element by element, take no attributes.
+    """
+    if isinstance(NODES[op], np.ufunc):
+        return ()
+    every = enumerate(signature(NODES[op]).parameters.values())
+    return tuple((inf if each.kind == each.KEYWORD_ONLY else at, each.name) for at, each in every)

@@ -22,7 +22,7 @@ from tpusim.network.entries import BIASES, INPUTS
 from tpusim.network.formats import ModelOptions, Names, printable
 from tpusim.network.formats.onnx_model.dims import ModelBatch, batch_of, inputs, set_sizes
 from tpusim.network.formats.onnx_model.facts import NOT_TIMED, Facts
-from tpusim.network.formats.onnx_model.file import called, load, operator, opset_of
+from tpusim.network.formats.onnx_model.file import called, is_known, load, operator, opset_of
 from tpusim.network.formats.onnx_model.nodes import (
     ARRAY_OPS,
     ON_BATCH,
@@ -322,10 +322,12 @@ def read_graph(path: Path, asked: ModelOptions, images: int) -> Graph:
     layers = {each.node.output[0]: (name, _views_for(each.views, own)) for each, name in named}
 
     def as_node(node: NodeProto) -> Node:
-        attributes = {each.name: _plain(each, path) for each in node.attribute if each.type != AttributeProto.GRAPH}
+        known = [each for each in node.attribute if each.type != AttributeProto.GRAPH and is_known(node, each, opset)]
+        attributes = {each.name: _plain(each, path) for each in known}
         own = layers.get(node.output[0], ()) if node.output else ()
         return Node(operator(node), called(node), tuple(node.input), tuple(node.output), attributes, *own)
 
+    opset = opset_of(read.model)
     nodes = tuple(map(as_node, graph.node))
     kinds = {each.name: each.type.tensor_type.elem_type for each in graph.output}
     types = {name: np.dtype(helper.tensor_dtype_to_np_dtype(kind)) if kind else None for name, kind in kinds.items()}
@@ -337,7 +339,7 @@ def read_graph(path: Path, asked: ModelOptions, images: int) -> Graph:
         raise InputError(Problem("its weights are sparse, so that its values cannot be computed", str(path)))
     weights = {each.name: _array(each, path) for each in held.initializer}
     given = {name: each for name, each in _given(graph, sizes, path).items() if name not in weights}
-    return Graph(str(path), given, outputs, nodes, weights, own, opset_of(read.model))
+    return Graph(str(path), given, outputs, nodes, weights, own, opset)
 
 
 def _views_for(probed: Sequence[NodeViews], images: int) -> NodeViews:

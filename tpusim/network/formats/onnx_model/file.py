@@ -7,7 +7,7 @@ from pathlib import Path
 
 import onnx
 from google.protobuf.message import DecodeError
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.words import counted
@@ -57,6 +57,16 @@ def operator(node: NodeProto) -> str:
 def opset_of(model: ModelProto) -> int:
     """The version of ONNX's own operators."""
     return next((each.version for each in model.opset_import if each.domain in _MAIN), 1)
+
+
+def is_known(node: NodeProto, attribute: AttributeProto, opset: int) -> bool:
+    """Whether the operator has such an attribute in this opset. Of operators that ONNX does not define, any is known.
+
+    What is left of an older opset, such as the shape of a Reshape beside the operand that gives it, means nothing.
+    """
+    if node.domain not in _MAIN or not onnx.defs.has(node.op_type, opset):
+        return True
+    return attribute.name in onnx.defs.get_schema(node.op_type, opset).attributes
 
 
 def called(node: NodeProto) -> str:
