@@ -198,8 +198,8 @@ def travelled(path: Path, batch: int, dtype: str = "f32", engine: str = "event",
     return result, given, journey.outputs()
 
 
-def test_attributes_of_other_opsets_mean_nothing(tmp_path: Path) -> None:
-    """A Pad has had no attribute `axes` in any opset, and the shape of a Reshape is an operand since opset 5."""
+def test_attributes_that_mean_nothing(tmp_path: Path) -> None:
+    """A Pad has no attribute `axes` in any opset; the shape of a Reshape is an operand since opset 5."""
     conv = node("Conv", "x w", "m", kernel_shape=[1, 1])
     pad = node("Pad", "m ends", "p", axes=[2, 3])
     reshape = node("Reshape", "p shape", "y", shape=[7, 7])

@@ -322,12 +322,11 @@ def read_graph(path: Path, asked: ModelOptions, images: int) -> Graph:
     layers = {each.node.output[0]: (name, _views_for(each.views, own)) for each, name in named}
 
     def as_node(node: NodeProto) -> Node:
-        known = [each for each in node.attribute if each.type != AttributeProto.GRAPH and is_known(node, each, opset)]
+        known = [each for each in node.attribute if each.type != AttributeProto.GRAPH and is_known(node, each)]
         attributes = {each.name: _plain(each, path) for each in known}
         own = layers.get(node.output[0], ()) if node.output else ()
         return Node(operator(node), called(node), tuple(node.input), tuple(node.output), attributes, *own)
 
-    opset = opset_of(read.model)
     nodes = tuple(map(as_node, graph.node))
     kinds = {each.name: each.type.tensor_type.elem_type for each in graph.output}
     types = {name: np.dtype(helper.tensor_dtype_to_np_dtype(kind)) if kind else None for name, kind in kinds.items()}
@@ -339,7 +338,7 @@ def read_graph(path: Path, asked: ModelOptions, images: int) -> Graph:
         raise InputError(Problem("its weights are sparse, so that its values cannot be computed", str(path)))
     weights = {each.name: _array(each, path) for each in held.initializer}
     given = {name: each for name, each in _given(graph, sizes, path).items() if name not in weights}
-    return Graph(str(path), given, outputs, nodes, weights, own, opset)
+    return Graph(str(path), given, outputs, nodes, weights, own, opset_of(read.model))
 
 
 def _views_for(probed: Sequence[NodeViews], images: int) -> NodeViews:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -59,14 +61,22 @@ def opset_of(model: ModelProto) -> int:
     return next((each.version for each in model.opset_import if each.domain in _MAIN), 1)
 
 
-def is_known(node: NodeProto, attribute: AttributeProto, opset: int) -> bool:
-    """Whether the operator has such an attribute in this opset. Of operators that ONNX does not define, any is known.
+def is_known(node: NodeProto, attribute: AttributeProto) -> bool:
+    """Whether the operator has such an attribute in any opset. Of operators that ONNX does not define, any is known.
 
-    What is left of an older opset, such as the shape of a Reshape beside the operand that gives it, means nothing.
+    What is an operand in new opsets was an attribute in old ones, and exporters leave it there.
     """
-    if node.domain not in _MAIN or not onnx.defs.has(node.op_type, opset):
-        return True
-    return attribute.name in onnx.defs.get_schema(node.op_type, opset).attributes
+    known = None if node.domain not in _MAIN else _attributes().get(node.op_type)
+    return known is None or attribute.name in known
+
+
+@cache
+def _attributes() -> dict[str, set[str]]:
+    found = defaultdict[str, set[str]](set)
+    for schema in onnx.defs.get_all_schemas_with_history():
+        if schema.domain in _MAIN:
+            found[schema.name].update(schema.attributes)
+    return dict(found)
 
 
 def called(node: NodeProto) -> str:
