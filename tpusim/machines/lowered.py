@@ -293,7 +293,7 @@ class ReadyLayer(Protocol):
 
     @cached_property
     def timing(self) -> Any:
-        """Its time from the event engine: `Timed`. Raises DeadlockError."""
+        """The time from the event engine: `Timed`. Raises DeadlockError."""
 
     @property
     def to_step(self) -> int | None:
@@ -303,7 +303,7 @@ class ReadyLayer(Protocol):
     def stepped(
         self, operands: Callable[[], Operands], number: np.dtype[Any], told: Told
     ) -> tuple[Timed, Mapping[str, Tensor] | None]:
-        """Its time from the family's second interpreter, and every tensor that it writes if that computes values.
+        """The time from the family's second interpreter, and every tensor that it writes if that computes values.
 
         Args:
             operands: gives them by name, as the reference takes them.

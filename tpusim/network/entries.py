@@ -49,7 +49,7 @@ class Free(ABC):
     __slots__ = ()
 
     op: ClassVar[str]
-    """Its name in files."""
+    """The name in files."""
     name: str
 
     @abstractmethod

@@ -68,7 +68,7 @@ def _row(cells: Iterable[str], tag: str = "td") -> str:
 
 
 _OWN = ("stall_cycles", "dram")
-"""Whose figures go by names of their own."""
+"""Fields whose figures go by names of their own."""
 _INSIDE = re.compile(r"^(vector_memory|energy_use)\.")
 
 

@@ -159,7 +159,7 @@ class _Patch:
         ).reshape(len(corners), -1)
 
     def gather(self, outputs: _Places, step: KStep) -> Iterator[Tensor]:
-        """As from a map, for the outputs of the boxes."""
+        """Reads as from a map, for the outputs of the boxes."""
         (run,) = step
         if run.tap == 0:
             self.slabs[run.first] = self.pixels.rows[self.at, run.first : run.first + run.channels]

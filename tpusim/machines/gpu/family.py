@@ -72,7 +72,7 @@ class Gpus(Family):
     lowerings = GLOSSES
 
     def glosses(self) -> Mapping[str, str]:
-        """As tables have them."""
+        """A sentence on each lowering, by its name."""
         return GLOSSES
 
     def paths(self) -> tuple[str, ...]:

@@ -104,7 +104,7 @@ def layer_of(op: Op, batch: int, gpu: Gpu) -> GpuLayer:
 
 
 def channel_last(layer: GpuLayer) -> GpuProgram:
-    """As the library does it: blocks gather each tap by offsets worked out ahead, tap by tap, each padded to a k-step.
+    """Blocks as the library has them: they gather taps one by one, by offsets known before, each padded to a k-step.
 
     Raises CapacityError.
     """

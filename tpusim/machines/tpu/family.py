@@ -178,7 +178,7 @@ class Tpu(Family):
             yield f"--set array.size={side}", machine
 
     def fusing(self, machine: Hardware) -> Fusing | None:
-        """As many operations as there are ALUs for a lane, if the machine fuses."""
+        """What may ride: as many operations as a lane has ALUs, if the machine fuses."""
         if machine.sequencer.fusion == "none":
             return None
         from tpusim.machines.tpu.program.steps import Finish
@@ -196,7 +196,7 @@ class Tpu(Family):
         return prepared(layer, batch, machine, lowering)
 
     def overlaps(self, machine: Hardware) -> bool:
-        """As its sequencer says."""
+        """Whether layers overlap, by the machine's sequencer."""
         return machine.sequencer.between_layers != "drain"
 
     def chains(

@@ -266,7 +266,7 @@ class Conv1d(GroupedOp):
 
     @property
     def axis(self) -> KernelAxis:
-        """Its length."""
+        """The length as an axis of the kernel."""
         return KernelAxis("length", self.in_length, self.kernel, self.stride, self.dilation, self.padding)
 
     @property

@@ -56,7 +56,7 @@ class Op(ABC):
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     op: ClassVar[str]
-    """Its name in files."""
+    """The name in files."""
     unit: ClassVar[Literal["array", "vector"]]
     """Which part of a machine does it: a systolic array, or a vector unit by itself."""
     counted_by: ClassVar[Literal["image", "row"]] = "image"
@@ -171,7 +171,7 @@ class Op(ABC):
 Ends: TypeAlias = tuple[int, int]
 """What is added before the first element of an axis, and after the last."""
 Same: TypeAlias = Literal["same", "same_lower"]
-"""As much as gives an output for each step of the stride that the map has; an odd one comes last, or first."""
+"""Padding that gives an output for each step of the stride that the map has; an odd one comes last, or first."""
 
 _SAME = "same", "same_lower"
 _ELSEWHERE = {"valid": "0", "same_upper": "same"}

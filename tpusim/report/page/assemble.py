@@ -152,7 +152,7 @@ def _fastest(points: SweepPoints, workload: str) -> str:
 
 
 def _axis(key: str, values: Sequence[str]) -> dict[str, Any]:
-    """Its values in order, and what they measure when all of them do."""
+    """The values of an axis in order, and what they measure when all of them do."""
     distinct = dict.fromkeys(values)
     known = {value: measure for value in distinct if (measure := magnitude(value)) is not None}
     if len(known) < len(distinct):

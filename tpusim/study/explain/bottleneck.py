@@ -197,7 +197,7 @@ class Alternative:
 
     @property
     def lowering(self) -> str:
-        """Its name."""
+        """The name of the lowering."""
         return self.layer.lowering
 
     @property

@@ -138,7 +138,7 @@ class Recording:
         return Timeline(self.cycles, drawn | ports)
 
     def drawn(self, first: int, stop: int) -> TimelineDrawing:
-        """As a trace shows it, complete in cycles [first, stop)."""
+        """The drawing that a trace shows, complete in cycles [first, stop)."""
         return TimelineDrawing(self.cycles, self.program, self.timeline(first, stop), self.hardware)
 
     def _of_array(self, array: int, log: Log, span: range) -> Iterator[tuple[str, Iterable[Pieces]]]:

@@ -242,7 +242,7 @@ def by_phases(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
 
 
 class PhasePlan(Plan):
-    """As any plan, of cells; an outcome has the weights and the outputs of its phases."""
+    """A plan of cells, like any other; an outcome has the weights and the outputs of its phases."""
 
     cut: PhaseTaps
 

@@ -124,7 +124,7 @@ class Prepared(ReadyLayer):
         )
 
     def lane_contents(self, tensor: str, operands: Operands, empty: float) -> Values:
-        """As fills leave it; what a later one puts over an earlier one is what stands there."""
+        """The memories as fills leave them: where two fill a word, the later one stands there."""
         from tpusim.machines.tpu.datapath.memories import filled
 
         return filled(self.program, self.hardware, tensor, operands, empty)

@@ -120,7 +120,7 @@ class _Search:
         return frozenset((layer, name) for layer, sources in enumerate(self._sources) for name in sources)
 
     def reached(self, wanted: _Plan) -> _Plan:
-        """As much of it as layers can reach; what one cannot, others may no longer need.
+        """What of a plan layers can reach; what one cannot, others may no longer need.
 
         Of a layer that cannot be as it is to, what it makes goes first, then what it reads.
         """

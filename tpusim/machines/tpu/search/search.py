@@ -344,8 +344,8 @@ class Bound:
         return sum(moved, Demand()).busiest if self.hardware.hbm.dram else sum(each.busiest for each in moved)
 
     def _images(self, tilings: Tiling[Counts]) -> Cycles:
-        """As many as take the bus as long as all do, where each run of a word group's is moved in whole bursts: only
-        where images are neighbours in HBM.
+        """Images: as many as take the bus as long as all do, where each run of a word group's is moved in whole bursts:
+        only where images are neighbours in HBM.
         """
         if self.hardware.hbm.layout != Layouts() or self.hardware.hbm.dram:
             return self.shape.images

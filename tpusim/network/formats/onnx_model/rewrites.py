@@ -208,7 +208,7 @@ class _Steps:
     def __init__(
         self, node: NodeProto, shapes: Sequence[Mapping[str, ValueShape]], opset: int, taken: set[str]
     ) -> None:
-        """Its values have names that are not `taken`. Raises _Unfit."""
+        """The steps' values get names that are not `taken`. Raises _Unfit."""
         self._node, self._opset, self._made = node, opset, list[NodeProto]()
         self._taken, self._label = taken, called(node)
         attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
@@ -260,7 +260,7 @@ class _Steps:
     # ---- one direction
 
     def _direction(self, at: int, turned: bool) -> tuple[list[str], tuple[str, ...]]:
-        """Its outputs, by step, and the state behind the last."""
+        """The outputs, by step, and the state behind the last."""
         label, op = self._label, self._node.op_type
         gates = _GATES[op] * self._size
         before, behind = self._cut(self._own(3, at, [-1]), [gates, gates], 0)

@@ -42,10 +42,10 @@ _ALIKE = (
     "ReduceProd", "ReduceSum", "Reshape", "Round", "ScatterND", "Sign", "Slice", "Sqrt", "Squeeze", "Sub", "Transpose",
     "Unsqueeze", "Where",
 )  # fmt: skip
-"""Whose results are about as large as their operands."""
+"""Operators whose results are about as large as their operands."""
 _OF_SHAPES = ("Shape", "Size")
 _LARGER = ("Constant", "ConstantOfShape", "Expand", "Pad", "Range", "Tile")
-"""Whose results may be of any size: computed once it is known to be a small one."""
+"""Operators whose results may be of any size: computed once it is known to be a small one."""
 
 _MOST_ROUNDS = 500
 _WEIGHTS_ALONE = 8
