@@ -35,10 +35,12 @@ from tpusim.network.formats.onnx_model.nodes import (
 )
 from tpusim.network.formats.onnx_model.rewrites import branched, unrolled
 from tpusim.network.formats.onnx_model.shapes import Inferred, inferred, inlined, without_weights
+from tpusim.network.formats.onnx_model.standard import forbidden
 from tpusim.network.formats.onnx_model.vector_nodes import VECTOR_OPS
 from tpusim.network.formats.onnx_model.wires import wired
 from tpusim.network.graph import GivenInput, Graph, Node, NodeViews, OperandView, TensorView
 from tpusim.network.ops import OPS
+from tpusim.network.ops.op import OFMAP
 from tpusim.numerics.element_types import Values
 
 _MOST_TOLD = 8
@@ -101,7 +103,7 @@ def understood(path: Path, asked: ModelOptions) -> Understood:
     steps = unrolled(ways.model, batch, path)
     facts = Facts.of(steps.model, weights)
     ops = {*ARRAY_OPS} if asked.ops == "array" else ARRAY_OPS.keys() | VECTOR_OPS
-    probes = _probes(steps.model, batch, ops, path)
+    probes = _probes(steps.model, batch, ops, facts.opset, path)
     read = Understood(steps.model, batch, facts, probes, ways.done, steps.done, [*ways.left, *steps.left])
     for node in read.model.graph.node:
         name = operator(node)
@@ -111,7 +113,7 @@ def understood(path: Path, asked: ModelOptions) -> Understood:
         elif all(name in facts.constants for name in node.output):
             read.folded += 1
         elif name in ops:
-            _add_layer(read, node)
+            _add_layer(read, node, path)
         else:
             read.not_timed[name] += 1
     if read.not_known and not asked.skip_unknown:
@@ -127,16 +129,25 @@ def layer_names(layers: Sequence[LayerNode], names: Names) -> Iterator[str]:
     return (names.take(called(each.node), "count" in each.sizes) for each in layers)
 
 
-def _probes(model: ModelProto, batch: ModelBatch, ops: Set[str], path: Path) -> list[Inferred]:
+def _probes(model: ModelProto, batch: ModelBatch, ops: Set[str], opset: int, path: Path) -> list[Inferred]:
     """The shapes that layers of such `ops` need, for as many images as it takes to know them for any number. Raises
-    InputError where there are none.
+    InputError where there are none, or the standard forbids them.
     """
     nodes = [node for node in model.graph.node if node.op_type in ops]
     wanted = {name for node in nodes for name in (*node.input[:2], *node.output[:1]) if name}
     probes: list[Inferred] = []
     for images in batch.probed:
         try:
-            probes.append(inferred(model, batch, images, lambda found: wanted <= found.shapes.keys(), path))
+            found = inferred(model, batch, images, lambda found: wanted <= found.shapes.keys(), path)
+            if told := [
+                f"{operator(node)} {called(node)}: {says}"
+                for node in found.graph.node
+                for says in forbidden(node, found.shapes, opset)
+            ]:
+                more = f"; and {len(told) - _MOST_TOLD:,} more" if len(told) > _MOST_TOLD else ""
+                says = f"{'; '.join(told[:_MOST_TOLD])}{more}: the ONNX standard forbids that; export the model again"
+                raise InputError(Problem(says, str(path)))
+            probes.append(found)
         except InputError as error:
             if not probes:
                 raise
@@ -145,8 +156,10 @@ def _probes(model: ModelProto, batch: ModelBatch, ops: Set[str], path: Path) -> 
     return probes
 
 
-def _add_layer(read: Understood, node: NodeProto) -> None:
-    """A node that is a layer, part of the weights before it, or none after all."""
+def _add_layer(read: Understood, node: NodeProto, path: Path) -> None:
+    """Add a node that is a layer, part of the weights before it, or none after all. Raises InputError for a layer whose
+    result is of other sizes than the onnx library infers.
+    """
     if node.output[0] in read.facts.merged:
         read.same.append(node.output[0])
         # What it adds is left of it, whatever was added before.
@@ -162,7 +175,7 @@ def _add_layer(read: Understood, node: NodeProto) -> None:
         # To see that there is such a layer; what follows the batch is as for one image.
         plain |= {key: 1 for key in ("m", "images") if isinstance(plain.get(key), str)}
         build: Any = OPS[sizes["op"]]
-        build(name="layer", **plain)
+        made = build(name="layer", **plain).shapes(1)[OFMAP]
         read.layers.append(LayerNode(node, sizes, [each.views for each in probed]))
     except (UnfitNode, InputError) as error:
         name = operator(node)
@@ -171,6 +184,15 @@ def _add_layer(read: Understood, node: NodeProto) -> None:
             read.reasons.append(f"{name} {called(node)}: {', '.join(str(error).splitlines())}")
         else:
             read.not_timed[name] += 1
+        return
+    result = probed[0].views.result
+    inferred_as = result.sizes(result.shape) if result.axes else made
+    if any(
+        one != other for axis, (one, other) in enumerate(zip(made, inferred_as, strict=True)) if axis != result.images
+    ):
+        sizes_told = (" x ".join(map(str, shape[:3])) for shape in (made, inferred_as))
+        says = "{} {}: by its attributes it makes {} of an image, and onnx infers {}; export the model again"
+        raise InputError(Problem(says.format(operator(node), called(node), *sizes_told), str(path)))
 
 
 _BIAS_OPERANDS = {"Conv": 2, "ConvTranspose": 2, "DeformConv": 3, "Gemm": 2}

@@ -30,6 +30,7 @@ from onnx.reference import ReferenceEvaluator
 from tpusim.base.errors import InputError, Problem
 from tpusim.network.formats import printable
 from tpusim.network.formats.onnx_model.dims import ModelBatch, inputs, set_sizes
+from tpusim.network.formats.onnx_model.file import called
 from tpusim.numerics.element_types import Values
 
 ValueShape = tuple[int, ...]
@@ -109,6 +110,9 @@ def inferred(
     """
     sized = ModelProto()
     sized.CopyFrom(model)
+    for node in sized.graph.node:
+        # The library tells a node by its name alone.
+        node.name = called(node)
     for value in inputs(model.graph):
         array = batch.arrays.get(value.name)
         wanted = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
