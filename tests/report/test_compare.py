@@ -308,7 +308,7 @@ def test_the_json(desk: Path) -> None:
     assert data["layers"][0]["ratio"] == 2
     assert data["layers"][0]["cycles"] == [layer.cycles for layer in (before.layers[0], after.layers[0])]
     assert data["total"]["ratio"] == after.total.cycles / before.total.cycles
-    assert data["outputs"][0] == {"outputs": before.total.outputs, "checked": 0, "mismatched": 0}
+    assert data["outputs"][0] == {"outputs": before.total.outputs, "checked": 0, "mismatched": 0, "correct": None}
     assert "first" in done.stderr
     assert tpusim(*files, "--json", "out.json").exit_code == 0
     assert json.loads(Path("out.json").read_text()) == data

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ from tests.pages import EVIL, with_layers, wrong
 from tpusim.base.errors import InputError
 from tpusim.cli import app as cli
 from tpusim.result.notebook import MOST_LAYERS
-from tpusim.result.records import Blocking, DramUse, EnergyUse, LayerResult, Result, VectorMemoryUse
+from tpusim.result.records import Blocking, DramUse, EnergyUse, LayerResult, Result, VectorMemoryUse, total_of
 from tpusim.result.vocabulary.figures import FIGURES
 
 
@@ -45,7 +46,22 @@ def test_a_network_made_in_python() -> None:
     work = tpusim.Workload("mine", 2, (tpusim.Conv2d("c", 4, 4, 4, 4, (3, 3)), tpusim.Gemm("fc", 2, 4, 4)))
     result = tpusim.simulate(work, tpusim.load_hardware("tiny_4x4"))
     assert isinstance(result, tpusim.Result)
-    assert result.correct
+    assert (result.checked, result.correct) == (True, True)
+
+
+def test_a_run_that_checked_nothing_is_not_called_correct() -> None:
+    work, hardware = tpusim.load_workload("tiny"), tpusim.load_hardware("tiny_4x4")
+    result = tpusim.simulate(work, hardware, check=False)
+    assert (result.checked, result.correct) == (False, None)
+    told = json.loads(result.to_json())
+    assert [*told][-4:] == ["layers", "checked", "correct", "by_op"]
+    assert (told["checked"], told["correct"]) == (False, None)
+    # A wrong output is wrong, and some right ones are not all.
+    first, *others = tpusim.simulate(work, hardware).layers
+    for mismatched in (0, 1):
+        some = replace(first, outputs_checked=1, outputs_mismatched=mismatched), *others
+        part = replace(result, layers=some, total=total_of(some, 0.0))
+        assert (part.checked, part.correct) == (False, not mismatched)
 
 
 # ---- the frame

@@ -268,7 +268,8 @@ class Result:
     count, that take no time here, `not_known` those that nobody here knows; `sizes` are those that the workload names,
     such as the length of a sequence. The JSON has each only where there are any. `dtype` says what operands were, and
     `sums` in which order the data path added; `reference_only` are ops whose values no layer worked out, but the
-    reference alone, by name and count. The JSON also has `by_op`: layers, cycles and time of each kind of op.
+    reference alone, by name and count. The JSON also has `checked` and `correct`, which is null where nothing was
+    checked, and `by_op`: layers, cycles and time of each kind of op.
     """
 
     tpusim: str
@@ -289,9 +290,14 @@ class Result:
     reference_only: Mapping[str, Count] = field(default_factory=dict)
 
     @property
-    def correct(self) -> bool:
-        """Whether nothing that was checked was wrong (also true when nothing was checked)."""
-        return self.total.wrong == 0
+    def checked(self) -> bool:
+        """Whether every output of every layer was held against the reference."""
+        return self.total.outputs_checked == self.total.outputs
+
+    @property
+    def correct(self) -> bool | None:
+        """Whether nothing that was checked was wrong; None where nothing was checked, as with `check=False`."""
+        return self.total.wrong == 0 if self.total.outputs_checked else None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dictionaries and lists, ready for JSON."""
@@ -303,7 +309,8 @@ class Result:
             {name: each[name] for name in each if each[name] or name not in _OF_LAYERS_WHERE_ANY}
             for each in made["layers"]
         ]
-        return {**made, "by_op": {op: asdict(use) for op, use in by_op(self.layers).items()}}
+        told = {"checked": self.checked, "correct": self.correct}
+        return {**made, **told, "by_op": {op: asdict(use) for op, use in by_op(self.layers).items()}}
 
     def to_json(self) -> str:
         """The result JSON of the contract, indented, keys in a fixed order."""

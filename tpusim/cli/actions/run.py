@@ -48,7 +48,7 @@ def simulate_and_report(
     journey = choices["journey"]
     outputs = [] if journey is None or interrupted else [partial(ends.save, journey)]
     interrupted = _deliver(work, result, output, out, interrupted, outputs)
-    if not result.correct:
+    if result.correct is False:
         raise CheckFailed(f"the check failed: {first_wrong(result)}")
     if interrupted:
         raise typer.Exit(INTERRUPTED)

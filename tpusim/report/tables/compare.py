@@ -80,8 +80,13 @@ def _run_data(compared: ComparedResults) -> dict[str, Any]:
         ],
         "by_op": _ops_of(compared),
         "outputs": [
-            {"outputs": each.outputs, "checked": each.outputs_checked, "mismatched": each.outputs_mismatched}
-            for each in (before, after)
+            {
+                "outputs": each.total.outputs,
+                "checked": each.total.outputs_checked,
+                "mismatched": each.total.outputs_mismatched,
+                "correct": each.correct,
+            }
+            for each in (compared.before, compared.after)
         ],
     }
 
