@@ -14,7 +14,9 @@ from tests.strategies import conv, deform_convs, layers, machine, machines, smal
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.base.errors import CapacityError, InputError
 from tpusim.flow.engines import Task, timed
+from tpusim.flow.lowerings import fitting
 from tpusim.flow.numbers import ARRAY_ORDER, DTYPES, Numbers, numbers_of
+from tpusim.machines.family import family_of
 from tpusim.machines.lowered import unheard
 from tpusim.machines.tpu import datapath, register
 from tpusim.machines.tpu.description import Hardware
@@ -27,6 +29,7 @@ from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 from tpusim.numerics.element_types import ELEMENT_TYPES, INT8
 from tpusim.numerics.equality import Verdict
+from tpusim.report.tables.sentences import bound_notice
 
 TYPES = [*ELEMENT_TYPES]
 
@@ -142,12 +145,34 @@ def test_sums_too_long_for_32_bits_are_refused_before_the_work() -> None:
         simulate(Workload("long", 1, (Gemm("a", 1, 1, 2**21),)), load_hardware("tpu_v2"), dtype="f32")
 
 
-@pytest.mark.parametrize("lowering", ["winograd_2", "fft", "auto"])
+TILES = Workload("tiles", 2, (conv(4, 6, 3, 3),))
+
+
+@pytest.mark.parametrize("lowering", ["winograd_2", "fft"])
 def test_what_has_no_bound_is_refused(lowering: str) -> None:
-    work = Workload("tiles", 2, (conv(4, 6, 3, 3),))
-    lost = "winograd_2" if lowering == "auto" else lowering
-    with pytest.raises(InputError, match=rf"no bound is proven for the roundings of .*{lost}"):
-        simulate(work, load_hardware("tiny_4x4"), lowering=lowering, dtype="bf16")
+    with pytest.raises(InputError, match=f"no bound is proven for the roundings of {lowering}; take another --low"):
+        simulate(TILES, load_hardware("tiny_4x4"), lowering=lowering, dtype="bf16")
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_auto_leaves_out_what_has_no_bound_and_says_so(dtype: str) -> None:
+    work, hardware = Workload("tiles", 2, (conv(40, 8, 6, 3),)), load_hardware("tpu_v2", {"array.size": 4})
+    unbounded = family_of(hardware).unbounded
+    free, checked = (simulate(work, hardware, lowering="auto", dtype=dtype, check=check) for check in (False, True))
+    assert free.layers[0].lowering in unbounded
+    assert (checked.correct, checked.layers[0].lowering in unbounded) == (True, False)
+    proven = [name for name in LOWERINGS if name not in unbounded]
+    by_others = fitting(proven, lambda name: simulate(work, hardware, lowering=name, check=False).total.cycles)
+    assert checked.total.cycles == min(by_others) > free.total.cycles
+    assert bound_notice(work, checked) == (
+        f"auto left out winograd_2, winograd_4, fft: no bound is proven for their roundings of {dtype}; --no-check "
+        "lets it take them."
+    )
+    # Whole numbers have none left out, nor has what is not checked, nor a lowering that is named.
+    whole = simulate(work, hardware, lowering="auto", dtype="int8")
+    assert whole.layers[0].lowering in unbounded
+    named = simulate(TILES, hardware, dtype=dtype)
+    assert [bound_notice(work, each) for each in (free, whole, named)] == ["", "", ""]
 
 
 def test_auto_takes_layers_that_nothing_without_a_bound_is_for() -> None:

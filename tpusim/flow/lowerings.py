@@ -51,9 +51,13 @@ def candidates(lowering: str, family: Family = USUAL_FAMILY) -> tuple[str, ...]:
     return tuple(family.lowerings) if lowering == AUTO else (lowering,)
 
 
-def tried(lowering: str, layer: Op, batch: int, family: Family) -> tuple[str, ...]:
-    """The candidates for a layer, without those that would leave it to another."""
-    return family.tried(layer, batch) if lowering == AUTO else (lowering,)
+def tried(lowering: str, layer: Op, batch: int, family: Family, bounded: bool) -> tuple[str, ...]:
+    """The candidates for a layer, without those that would leave it to another. Where its outputs are to be `bounded`,
+    auto has none for which no bound is proven.
+    """
+    if lowering != AUTO:
+        return (lowering,)
+    return tuple(name for name in family.tried(layer, batch) if not (bounded and name in family.unbounded))
 
 
 def with_unasked(workload: Workload, machine: Machine) -> Workload:
@@ -134,11 +138,16 @@ def at_its_place(workload: Workload, layer: Op) -> Iterator[None]:
 
 
 def prepared(
-    layer: Op, batch: int, machine: Machine, lowering: str, doing: Callable[[str], None] = unheard
+    layer: Op,
+    batch: int,
+    machine: Machine,
+    lowering: str,
+    doing: Callable[[str], None] = unheard,
+    bounded: bool = False,
 ) -> ReadyLayer:
     """A layer for its machine; of several candidates the one of the fewest cycles, of equals that which comes first.
 
-    `doing` is told what is done to it.
+    `doing` is told what is done to it; `bounded` says that its outputs are held against a proven bound.
 
     Raises:
         CapacityError: when no candidate fits the machine: what each of them says; names the layer.
@@ -150,7 +159,7 @@ def prepared(
         doing("lowering" if name == lowering else f"trying {name}")
         return family.lowered(layer, batch, machine, name)
 
-    names = tried(lowering, layer, batch, family)
+    names = tried(lowering, layer, batch, family, bounded)
     if names == (lowering,):
         return by(lowering)
     cycles: list[int] = []

@@ -20,13 +20,14 @@ PROCESS_BYTES = 60_000_000
 
 
 class AskedLayer(NamedTuple):
-    """A layer as it is asked for."""
+    """A layer as it is asked for; `bounded` as `tried` knows it."""
 
     layer: Op
     batch: int
     machine: Machine
     lowering: str
     how: Checking
+    bounded: bool = False
 
     @property
     def kind(self) -> Hashable:
@@ -64,7 +65,7 @@ def need_of(asked: AskedLayer, free: int = sys.maxsize) -> Need:
         CapacityError: when it does not fit the machine.
     """
     layer, batch, machine, family = asked.layer, asked.batch, asked.machine, family_of(asked.machine)
-    names = tried(asked.lowering, layer, batch, family)
+    names = tried(asked.lowering, layer, batch, family, asked.bounded)
     plans = [*fitting(names, lambda name: family.planned(layer, batch, machine, name, asked.how, free))]
     neediest, *others = sorted((plan.program for plan in plans for _ in range(plan.at_once)), reverse=True)
     return Need(
@@ -87,7 +88,7 @@ def room_for(
     shapes: dict[Hashable, AskedLayer] = {}
     for layer, name in asked_of(workload, lowering, family_of(machine)):
         how = Checking(engine, check, numbers.of(layer).operand_bytes)
-        asked = AskedLayer(layer, workload.batch, machine, name, how)
+        asked = AskedLayer(layer, workload.batch, machine, name, how, check and numbers.bounded)
         shapes.setdefault(asked.kind, asked)
     needs = {}
     for shape, asked in shapes.items():

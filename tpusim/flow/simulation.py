@@ -65,7 +65,8 @@ def simulate(
 
     Args:
         lowering: one that the machine's family has, such as those in machines/tpu/lowering/registry.py, or "auto":
-            layer by layer the one of the fewest cycles. None: the family's first, of a TPU channel_first, and of
+            layer by layer the one of the fewest cycles, of real numbers that are checked one for which a bound is
+            proven. None: the family's first, of a TPU channel_first, and of
             layers of several groups what their estimate prefers. A layer of `workload` that has one of its own is
             lowered by that.
         engine: event, register or both, where the machine's family has them.
@@ -153,7 +154,7 @@ def _results(
     failure = journey.ended_by_failure if journey else nullcontext
 
     def made(layer: Op, name: str) -> ReadyLayer:
-        return prepared(layer, batch, machine, name, partial(watch, layer.name))
+        return prepared(layer, batch, machine, name, partial(watch, layer.name), check and numbers.bounded)
 
     def asked(layer: Op, ready: ReadyLayer) -> Task:
         return Task(layer, batch, ready, check, seed, watch, numbers, journey)

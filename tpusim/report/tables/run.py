@@ -50,7 +50,7 @@ def run_paragraphs(work: Workload, result: Result) -> Paragraphs:
     missing = left_out(result.not_timed.items(), result.not_known.items())
     on_tpu = result.hardware.get(KEY, USUAL) == USUAL
     missing += _MORE_OPS if on_tpu and len(work.never_timed) < len(work.not_timed) else ""
-    lowerings = filter(None, (lowered_by(result), said.unasked_notice(work, result)))
+    lowerings = filter(None, (lowered_by(result), said.unasked_notice(work, result), said.bound_notice(work, result)))
     return (
         [said.heading(result)],
         [layers, not_shown(apart)],

@@ -6,6 +6,7 @@ from collections import Counter
 
 from tpusim.base.words import counted
 from tpusim.flow.lowerings import AUTO
+from tpusim.machines.family import KEY, USUAL, family_named
 from tpusim.network.ops.fused import Fused
 from tpusim.network.workload import Workload
 from tpusim.report.shown import Sentences
@@ -166,6 +167,17 @@ def unasked_notice(work: Workload, result: Result) -> str:
         return ""
     goes = "layer of several groups goes" if number == 1 else "layers of several groups go"
     return f"{number:,} {goes} by what the estimate prefers; --lowering {result.lowering} is a pass for each group."
+
+
+def bound_notice(work: Workload, result: Result) -> str:
+    """Which lowerings auto left out because their roundings have no proven bound; empty where it left out none."""
+    family, own = family_named(result.hardware.get(KEY, USUAL)), {each.layer: each.lowering for each in work.lowerings}
+    chosen = any(own.get(layer.name, result.lowering) == AUTO for layer in result.layers)
+    left = [name for name in family.lowerings if name in family.unbounded]
+    if not (chosen and left) or result.correct is None or result.dtype in _WHOLE:
+        return ""
+    why = f"no bound is proven for their roundings of {result.dtype}"
+    return f"{AUTO} left out {', '.join(left)}: {why}; --no-check lets it take them."
 
 
 # ---- layers that are not apart: that overlap, or ride on the results of others
