@@ -4,26 +4,46 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from tests.agreement.chains import Chain
 from tests.agreement.test_agreement import suppose
+from tests.agreement.test_explicit import ORDERS, ordered
 from tests.agreement.test_residence import found_for, with_room
-from tests.strategies import DICE, cases, conv, layers, machine, machines
-from tpusim.base.errors import CapacityError
+from tests.strategies import (
+    DICE,
+    cases,
+    conv,
+    deform_convs,
+    depthwise,
+    layers,
+    lowerings_of,
+    machine,
+    machines,
+    machines_of_all_kinds,
+    transposed_convs,
+    vector_ops,
+)
+from tpusim.base.errors import CapacityError, InputError
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.accounts import cuts_of
 from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
+from tpusim.machines.tpu.lowering.explicit import EXPLICIT
+from tpusim.machines.tpu.lowering.registry import LOWERINGS, meant
 from tpusim.machines.tpu.lowering.riding import riding
 from tpusim.machines.tpu.observation.timeline import words_in_use
-from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.program import Buffer, Program
 from tpusim.machines.tpu.program.steps import Stream
 from tpusim.machines.tpu.program.transfers import Fill
 from tpusim.machines.tpu.schedule.joined import linked
 from tpusim.network.ops.array_op import Conv2d, Gemm
 from tpusim.network.ops.fused import Fused
+from tpusim.network.ops.op import Op, VectorOp
+
+SHORT = 4_000
+"""Multiply-adds a PE of a layer that is lowered in no time."""
 
 
 def used(program: Program, hardware: Hardware) -> dict[int, int]:
@@ -92,6 +112,47 @@ def test_words_in_use_never_exceed_those_set_aside(
     assert words.min() >= 0
     assert words.max() <= program.words
     assert words[-1] == 0
+
+
+def test_words_that_several_share_are_set_aside_once_by_hand() -> None:
+    """Two lanes of words 0 and 1, three of words 2 to 5, one of word 9; and six words of banks, which are others."""
+    held = Buffer("ifmap", 0, 4, 2), Buffer("lowered", 2, 4, 3), Buffer("filter", 9, 1, 1)
+    program = Program((), held, (), 1, banked=(Buffer("ifmap", 0, 6, 1),))
+    assert program.lane_words() == 2 * 2 + 4 * 3 + 1 + 6
+    assert [program.lane_words(name) for name in ("ifmap", "lowered", "filter")] == [4 * 2 + 6, 4 * 3, 1]
+
+
+def test_what_is_transformed_before_takes_no_memory_beside_the_product() -> None:
+    """Whichever of the two is larger covers the other."""
+    layer, held = conv(8, 12, 16, 3), {}
+    for order in ORDERS:
+        program, _ = EXPLICIT.lower(layer, 2, ordered(machine(8, 8, capacity_words=400), order))
+        held[order] = program.lane_words(), [program.lane_words(each.name) for each in program.tensors]
+    assert held["overlapped"][0] == sum(held["overlapped"][1])
+    window, *product = held["before"][1]
+    assert window > 0
+    assert held["before"][0] == max(window, sum(product))
+
+
+@settings(max_examples=cases(1 / 50), deadline=None, suppress_health_check=list(HealthCheck), backend=DICE)
+@given(
+    hardware=machines_of_all_kinds(),
+    layer=st.one_of(layers(), depthwise(), transposed_convs(), deform_convs(), vector_ops()),
+    batch=st.integers(1, 9),
+)
+@example(hardware=ordered(machine(8, 8, capacity_words=400), "before"), layer=conv(8, 12, 16, 3), batch=2)
+def test_no_lowering_sets_more_aside_than_the_machine_has(hardware: Hardware, layer: Op, batch: int) -> None:
+    """Nor than the words up to the last one that it uses, of which a smaller machine would have no more."""
+    assume(layer.macs(batch) / hardware.pes < SHORT)
+    names = {meant(layer, "channel_first")} if isinstance(layer, VectorOp) else lowerings_of(layer)
+    for name in sorted(names):
+        try:
+            program, _ = LOWERINGS[name].lower(layer, batch, hardware)
+        except (CapacityError, InputError):
+            continue
+        assert program.words <= hardware.capacity_words
+        assert program.bank_words <= hardware.bank_words
+        assert program.lane_words() <= hardware.lanes * program.words + program.bank_words
 
 
 def test_an_ifmap_block_filled_in_pieces_stays_until_its_last_pass() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -253,9 +254,16 @@ class Program:
         return next(each for each in self.tensors if each.name == name)
 
     def lane_words(self, tensor: str = "") -> int:
-        """Words of all lanes and banks set aside, for one tensor or for all."""
-        buffers = (*self.buffers, *self.banked)
-        return sum(each.words * each.lanes for each in buffers if tensor in ("", each.tensor))
+        """Words of all lanes and banks set aside, for one tensor or for all; words that several share count once."""
+        total = 0
+        for memory in (self.buffers, self.banked):
+            held = [each for each in memory if tensor in ("", each.tensor)]
+            edges = sorted({edge for each in held for edge in (each.base, each.base + each.words)})
+            # All buffers begin in the first lane, so between two edges the widest has the lanes of the others.
+            for start, stop in pairwise(edges):
+                sharing = (each.lanes for each in held if each.base <= start < each.base + each.words)
+                total += (stop - start) * max(sharing, default=0)
+        return total
 
     @cached_property
     def use(self) -> Use:
