@@ -17,6 +17,7 @@ from tpusim.machines.tpu import event
 from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
 from tpusim.machines.tpu.program.transfers import Transfer
 from tpusim.network.workload import Workload
+from tpusim.report.tables.sentences import totals
 from tpusim.result.vocabulary.figures import FIGURES, value_of
 from tpusim.study.sweep.points import load_sweep
 
@@ -41,6 +42,20 @@ def test_every_burst_is_a_hit_a_miss_or_a_conflict() -> None:
         assert use.refreshes == 16 * int(record.time_us / 3.9)
         assert all(value_of(record, key) >= 0 for key in FIGURES)
     assert json.loads(result.to_json())["total"]["dram"]["row_hits"] == result.total.dram.row_hits  # type: ignore[union-attr]
+
+
+def test_what_is_asked_for_is_moved_or_comes_with_what_is() -> None:
+    """Two strips a word: a fill asks for the rows that both have twice, 145 bursts of which come once."""
+    workload = Workload("halos", 1, (conv(64, 28, 64, 3),))
+    result = simulate(workload, BANKS, check=False)
+    for record in (result.total, *result.layers):
+        use = record.dram
+        assert use is not None
+        assert use.hbm_asked_bytes == record.hbm_read_bytes + record.hbm_write_bytes == use.hbm_wanted_bytes
+        assert use.hbm_asked_bytes - use.hbm_moved_bytes == 145 * 64
+    (line,) = (line for line in totals(result.total).lines if "HBM:" in line)
+    assert "550.91 kB asked for in bursts, 9.28 kB of them with bursts that were on their way; 541.63 kB moved" in line
+    assert "0.983 times the bytes of the elements asked for" in line
 
 
 def test_a_pipe_has_no_rows() -> None:

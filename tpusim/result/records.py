@@ -103,11 +103,14 @@ class VectorMemoryUse:
 class DramUse:
     """What the DRAM did, where HBM is modelled with its banks.
 
-    Of the accesses of a burst, `row_hits` found their row open, `row_misses` had to open it, `row_conflicts` to close
-    another one first. `hbm_reached_bytes_per_s` counts bytes moved while a transfer is under way. `channel_imbalance`:
-    what the busiest channel of each transfer moves, over the mean. `refreshes` came due, in all channels together.
+    Transfers ask for `hbm_asked_bytes` in bursts; what they ask for while a burst at that address is pending comes with
+    it, and what is left is `hbm_moved_bytes`. Of the accesses of a burst, `row_hits` found their row open, `row_misses`
+    had to open it, `row_conflicts` to close another one first. `hbm_reached_bytes_per_s` counts bytes moved while a
+    transfer is under way. `channel_imbalance`: what the busiest channel of each transfer moves, over the mean.
+    `refreshes` came due, in all channels together.
     """
 
+    hbm_asked_bytes: Count
     hbm_moved_bytes: Count
     hbm_wanted_bytes: Count
     hbm_overfetch: Amount
@@ -411,7 +414,8 @@ def _dram_total(uses: Sequence[DramUse]) -> DramUse | None:
     """Sums; rates by the bytes moved. None where no layer has any."""
     if not uses:
         return None
-    counts = ("hbm_moved_bytes", "hbm_wanted_bytes", "row_hits", "row_misses", "row_conflicts", "refreshes")
+    others = ("row_hits", "row_misses", "row_conflicts", "refreshes")
+    counts = ("hbm_asked_bytes", "hbm_moved_bytes", "hbm_wanted_bytes", *others)
     sums: dict[str, int] = {name: sum(getattr(use, name) for use in uses) for name in counts}
     seconds = sum(use.hbm_moved_bytes / use.hbm_reached_bytes_per_s for use in uses if use.hbm_reached_bytes_per_s)
     return DramUse(

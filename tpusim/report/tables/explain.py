@@ -421,7 +421,7 @@ def _rows(use: DramUse) -> str:
     return (
         f"{percent((use.row_misses + use.row_conflicts) / max(1, bursts))} % of {bursts:,} bursts open a row, the "
         f"busiest channel of a transfer moves {use.channel_imbalance:.2f} times the mean, and {use.hbm_overfetch:.2f} "
-        f"times the bytes wanted are moved, at {quantity(use.hbm_reached_bytes_per_s, RATES)}"
+        f"times the bytes of the elements asked for are moved, at {quantity(use.hbm_reached_bytes_per_s, RATES)}"
     )
 
 

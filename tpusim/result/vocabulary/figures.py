@@ -90,7 +90,7 @@ FIGURES = _by_key(
     Figure("mapping_efficiency", "mapping efficiency", float, MORE, PERCENT, "", "map",
            "PEs that hold a weight, mean over passes"),
     Figure("tflops", "TFLOPS", float, MORE, head="TF/s", meaning="10^12 operations a second, two a MAC"),
-    Figure("hbm_read_bytes", "HBM read", int, LESS, BYTES, "MB", "read", "bytes from HBM"),
+    Figure("hbm_read_bytes", "HBM read", int, LESS, BYTES, "MB", "read", "bytes asked of HBM"),
     Figure("hbm_write_bytes", "HBM written", int, LESS, BYTES, "MB", "write", "bytes to HBM"),
     Figure("busy_cycles", "array busy", int, EITHER, CYCLES, "", meaning="the array takes elements in"),
     *(Figure(f"{stall.key}_cycles", stall.label, int, LESS, CYCLES, "", stall.head, f"stalled, {stall.why}")
@@ -109,6 +109,8 @@ FIGURES = _by_key(
            "cycles of the HBM bus that go to writing the lowered matrix"),
     Figure("transformation_share", "transformation's share", float, LESS, PERCENT, "", "transf %",
            "the same, of all cycles"),
+    Figure("hbm_asked_bytes", "HBM asked", int, LESS, BYTES, "MB", "asked",
+           "bytes of the bursts that transfers ask for, moved or come with a pending one"),
     Figure("hbm_moved_bytes", "HBM moved", int, LESS, BYTES, "MB", "bursts", "bytes of the bursts that HBM moves"),
     Figure("hbm_wanted_bytes", "HBM wanted", int, EITHER, BYTES, "MB", "wanted",
            "bytes of the elements among them that the layer asks for"),

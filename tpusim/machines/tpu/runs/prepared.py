@@ -193,15 +193,16 @@ def dram_use(ready: Prepared, timing: Timing) -> DramUse | None:
     use, device = timing.hbm, ready.hardware.hbm.dram
     if use is None or device is None:
         return None
-    wanted = ready.wanted_bytes
+    wanted, burst = ready.wanted_bytes, device.organisation.burst_bytes
     bursts, hits = sum((*use.reads, *use.writes)), sum(use.row_hits)
-    moved = bursts * device.organisation.burst_bytes
+    moved = bursts * burst
     seconds, conflicts = use.cycles / device.clock_hz, sum(use.conflicts)
     # Those due in all channels before the layer's cycles have passed.
     memory_cycles = Clocks.of(ready.hardware.clock_hz, device.clock_hz).to_memory(timing.cycles)
     banks = {"none": 0, "all_banks": 1, "per_bank": device.banks}[device.refresh]
     due = max(0, memory_cycles - 1) // max(1, device.cycles("tREFI") // banks) if banks else 0
     return DramUse(
+        hbm_asked_bytes=use.requested * burst,
         hbm_moved_bytes=moved,
         hbm_wanted_bytes=wanted,
         hbm_overfetch=moved / max(1, wanted),
