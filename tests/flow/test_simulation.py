@@ -8,6 +8,7 @@ import pytest
 
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.base.errors import InputError
+from tpusim.flow.simulation import trace
 
 
 @pytest.mark.parametrize(
@@ -21,3 +22,17 @@ def test_names_are_not_what_they_name(given: tuple[Any, Any], wrong: str, load: 
     with pytest.raises(InputError, match=wrong) as error:
         simulate(*given)
     assert f"give what tpusim.{load}(...) returns" in str(error.value)
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, "x", None, True, 10**30])
+def test_a_seed_is_a_whole_number(seed: Any) -> None:
+    for run in (simulate, trace):
+        with pytest.raises(InputError, match=r"^seed: .*; write a whole number, 0 to "):
+            run(load_workload("tiny"), load_hardware("tiny_4x4"), seed=seed)
+
+
+def test_advice_names_no_option_that_python_lacks() -> None:
+    for asked in ({"dtype": "f23"}, {"sums": "x"}, {"engine": "none"}):
+        with pytest.raises(InputError) as error:
+            simulate(load_workload("tiny"), load_hardware("tiny_4x4"), **asked)  # type: ignore[arg-type]
+        assert "--" not in str(error.value)

@@ -140,7 +140,7 @@ def test_values_are_of_every_type(numbers: str) -> None:
         (["run", "tiny", "--hardware", "abacus.yaml", "--lowering", "channel_first"],
          "unknown lowering 'channel_first' for a toy; there is plain, slow, auto"),
         (["run", "tiny", "--hardware", "abacus.yaml", "--lowering", "slow"], "slow takes no products"),
-        (["run", "tiny", "--hardware", "abacus.yaml", "--sums", "array"], "--sums array: abacus is a toy"),
+        (["run", "tiny", "--hardware", "abacus.yaml", "--sums", "array"], "sums array: abacus is a toy"),
         (["run", "tiny", "--hardware", "abacus.yaml", "--set", "array.rows=4"], 'no field "array.rows"'),
         (["trace", "tiny", "--hardware", "abacus.yaml", "--out", "a.vcd"],
          "abacus is a toy, and a trace of it is a timeline; write it with --out FILE.perfetto-trace"),

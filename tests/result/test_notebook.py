@@ -138,6 +138,12 @@ def test_a_notebook_shows_a_row_a_layer_and_the_total(result: Result) -> None:
     assert len({len(row) for row in shown.rows}) == 1
 
 
+def test_printed_it_is_a_line(result: Result) -> None:
+    assert str(result) == repr(result)
+    assert str(result).startswith(f"<Result of tiny, batch 2, on tiny_4x4: 3 layers, {result.total.cycles:,} cycles, ")
+    assert len(str(result)) < 160
+
+
 def test_names_are_escaped_and_wrong_outputs_told(result: Result) -> None:
     layer = replace(wrong(result.layers[0]), name=EVIL)
     shown = Cells(replace(with_layers(result, layer), workload=EVIL)._repr_html_())

@@ -11,6 +11,7 @@ import numpy as np
 
 from tpusim.base.errors import CapacityError, InputError, Problem, did_you_mean
 from tpusim.flow.lowerings import AUTO, asked_of
+from tpusim.input.scalars import whole_number
 from tpusim.machines.family import Machine, family_of
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
@@ -27,6 +28,7 @@ ANY_ORDER, ARRAY_ORDER = "any", "array"
 SUMS = (ANY_ORDER, ARRAY_ORDER)
 """The orders in which the data path may add: the fastest for this computer, or that of the array."""
 _MOST_TOLD = 8
+_MOST_SEED = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,9 @@ class Numbers:
             if numbers.kind is not None:
                 numbers.kind.check_sum(products)
             if numbers.bounded and roundings(layer, batch) > MOST_ROUNDINGS:
-                raise InputError(f"a sum of {products:,} products may be off by too much to be checked; use --no-check")
+                raise InputError(
+                    f"a sum of {products:,} products may be off by too much to be checked; check nothing (--no-check)"
+                )
         except InputError as error:
             raise InputError(Problem(str(error), f"layer {layer.name}")) from None
 
@@ -101,11 +105,19 @@ SMALL = Numbers()
 
 
 def numbers_of(dtype: str, sums: str) -> Numbers:
-    """The numbers that `--dtype` and `--sums` ask for. Raises InputError for unknown names."""
-    for given, known, option in ((dtype, DTYPES, "--dtype"), (sums, SUMS, "--sums")):
+    """The numbers that a dtype and an order of sums ask for. Raises InputError for unknown names."""
+    for given, known, asked in ((dtype, DTYPES, "dtype"), (sums, SUMS, "sums")):
         if given not in known:
-            raise InputError(f"{option} {given}{did_you_mean(given, known) or ':'} there is {', '.join(known)}")
+            raise InputError(f"{asked} {given}{did_you_mean(given, known) or ':'} there is {', '.join(known)}")
     return Numbers(ELEMENT_TYPES.get(dtype), sums == ARRAY_ORDER)
+
+
+def seed_of(seed: object) -> int:
+    """A sound seed of random operands. Raises InputError."""
+    try:
+        return whole_number(seed, 0, _MOST_SEED)
+    except InputError as error:
+        raise InputError(Problem(str(error), "seed")) from None
 
 
 def check_numbers(workload: Workload, machine: Machine, lowering: str, numbers: Numbers) -> None:
@@ -113,7 +125,7 @@ def check_numbers(workload: Workload, machine: Machine, lowering: str, numbers: 
     family = family_of(machine)
     if numbers.in_array_order and not family.array_order:
         says = f"{machine.name} is {family.title}, and an array's order is a TPU's"
-        raise InputError(f"--sums array: {says}; take --sums {ANY_ORDER}")
+        raise InputError(f"sums array: {says}; take sums {ANY_ORDER}")
     problems: list[Problem] = []
     for layer, name in asked_of(workload, lowering, family):
         try:
@@ -125,7 +137,7 @@ def check_numbers(workload: Workload, machine: Machine, lowering: str, numbers: 
             with suppress(CapacityError):
                 family.least(layer, workload.batch, machine, name)
                 says = f"no bound is proven for the roundings of {name}"
-                advice = f"take another --lowering, such as {AUTO}, or --dtype, or --no-check"
+                advice = f"take another lowering, such as {AUTO}, or another dtype, or check nothing (--no-check)"
                 problems.append(Problem(f"{says}; {advice}", f"layer {layer.name}"))
     if problems:
         raise InputError(problems[:_MOST_TOLD])

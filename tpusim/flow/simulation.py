@@ -24,7 +24,7 @@ from tpusim.flow.engines import ENGINES, Begun, LayerWatch, Task, layer_result, 
 from tpusim.flow.fusion import fused
 from tpusim.flow.lowerings import USUAL_FAMILY, asked_of, at_its_place, prepared, usual
 from tpusim.flow.need import Room, room_for
-from tpusim.flow.numbers import ANY_ORDER, INTEGERS, SMALL, Numbers, check_numbers, numbers_of
+from tpusim.flow.numbers import ANY_ORDER, INTEGERS, SMALL, Numbers, check_numbers, numbers_of, seed_of
 from tpusim.machines.family import Family, Machine, family_of
 from tpusim.machines.lowered import Chain, LaneCycle, ReadyLayer, Told, unheard
 from tpusim.network.ops.op import Op
@@ -81,8 +81,8 @@ def simulate(
         watch: called now and then, on any thread, with a layer's name and what is done to it.
 
     Raises:
-        InputError: a name where a workload or a machine is asked for, unknown lowering, engine, dtype or sums, a layer
-            that cannot fit (CapacityError, names the layer), a layer for which this computer has too little memory, a
+        InputError: a name where a workload or a machine is asked for, unknown lowering, engine, dtype or sums, a seed
+            that is no whole number from 0 on, a layer that cannot fit (CapacityError, names the layer), a layer for which this computer has too little memory, a
             lowering for which no bound is proven, or, with the register engine, Numba is not installed.
         CheckFailed: a Program addressed words that do not exist, or, with engine "both", the two disagree.
             Wrong values do not raise: see `Result.correct`.
@@ -94,10 +94,10 @@ def simulate(
             raise InputError(f"{given!r} is no {what}; give what tpusim.load_{what.lower()}(...) returns")
     if engine not in ENGINES:
         raise InputError(f"unknown engine {engine!r}{did_you_mean(engine, ENGINES)}; there is {', '.join(ENGINES)}")
-    numbers, family = numbers_of(dtype, sums), family_of(hardware)
+    seed, numbers, family = seed_of(seed), numbers_of(dtype, sums), family_of(hardware)
     if engine not in family.engines:
         keeps = f"{hardware.name} is {family.title}, whose time is kept by {', '.join(family.engines)}"
-        raise InputError(f"--engine {engine}: {keeps}")
+        raise InputError(f"engine {engine}: {keeps}")
     began = time.perf_counter()
     workload = workload if journey else fused(workload, hardware, lowering, watch=watch)
     lowering = lowering or usual(family)
@@ -211,11 +211,12 @@ def trace(
     raises CheckFailed when it does not take as many cycles as the event engine says, and what Machine.clock raises.
 
     Raises:
-        InputError: several layers, an unknown lowering, a layer that cannot fit, Numba is not installed, or this
+        InputError: several layers, an unknown lowering, a seed that is no whole number from 0 on, a layer that cannot fit, Numba is not installed, or this
             computer has too little memory.
         CheckFailed: the Program names lanes that do not exist.
         DeadlockError: the Program's steps wait for one another for ever.
     """
+    seed = seed_of(seed)
     if len(workload.layers) != 1:
         names = ", ".join([*(layer.name for layer in workload.layers[:8]), *["..."] * (len(workload.layers) > 8)])
         raise InputError(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 from annotated_types import Interval
 
 from tpusim.base.errors import InputError
+from tpusim.base.words import counted
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -328,6 +329,13 @@ class Result:
         from tpusim.result.notebook import frame_of
 
         return frame_of(self)
+
+    def __repr__(self) -> str:
+        """A line, as `print` shows it; every figure is in `to_json()`."""
+        machine = self.hardware.get("name", "unnamed hardware")
+        run = f"{self.workload}, batch {self.batch}, on {machine}: {counted(len(self.layers), 'layer')}"
+        took = f"{self.total.cycles:,} cycles, {self.total.time_us:,.1f} us"
+        return f"<Result of {run}, {took}; to_json(), to_frame(), total and layers tell more>"
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
