@@ -447,8 +447,8 @@ def test_a_long_run_in_a_pipe_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatc
     talkative(monkeypatch)
     lines = run_small("--no-check").stderr.splitlines()
     assert lines == [
-        "0/2 conv1: lowering ...", "0/2 conv1: timing ...", "1/2 conv1 ...",
-        "1/2 fc: lowering ...", "1/2 fc: timing ...", "2/2 fc ...",
+        "0/2 conv1: lowering ...", "0/2 conv1: timing ...", "1/2 conv1: done ...",
+        "1/2 fc: lowering ...", "1/2 fc: timing ...", "2/2 fc: done ...",
     ]  # fmt: skip
     checked = run_small("--layers", "conv1").stderr.splitlines()
     assert "0/1 conv1: checking ..." in checked
@@ -466,6 +466,21 @@ def test_a_step_that_tells_nothing_is_still_seen_to_go_on(
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) > 2
     assert all(re.fullmatch(r"31/54 conv1: timing(, \d s)? \.\.\.", line) for line in lines)
+
+
+def test_the_time_left_goes_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while nothing new is heard; once it is over nobody knows how long it takes."""
+    said = [progress.pace(10, 60.0, 0.25, "points", since) for since in (0.0, 100.0, 181.0)]
+    assert said == ["10 points/min, about 3:00 left", "10 points/min, about 1:20 left", "10 points/min"]
+    monkeypatch.setattr(progress, "QUIET_SECONDS", 60.0)
+    shown: list[str] = []
+    monkeypatch.setattr(progress, "say", lambda _, line: shown.append(line))
+    meter = progress.Meter(4, "points")
+    meter.show(1, "tiny")
+    for passed in (0.0, 100.0):
+        meter._began, meter._news, meter._told = (time.monotonic() - passed - each for each in (60.0, 0.0, 61.0))
+        meter._tell()
+    assert [line.partition(" left")[0][-4:] for line in shown] == ["3:00", "1:20"]
 
 
 def test_a_pipe_gets_plain_text_in_full() -> None:

@@ -114,6 +114,13 @@ def test_full_output_is_one_line(arguments: tuple[str, ...]) -> None:
     assert "Traceback" not in shown.stderr
 
 
+@pytest.mark.parametrize("arguments", [TINY, ("list",)], ids=" ".join)
+def test_closed_output_is_told(arguments: tuple[str, ...]) -> None:
+    words = ["sh", "-c", '"$@" >&-', "sh", sys.executable, "-m", "tpusim", *arguments]
+    shown = subprocess.run(words, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert (shown.returncode, shown.stderr.startswith("Error: standard output: is closed")) == (2, True), shown.stderr
+
+
 @pytest.mark.parametrize("arguments", EVERY, ids=" ".join)
 def test_a_reader_that_leaves_after_a_line_changes_nothing(arguments: tuple[str, ...]) -> None:
     result_with({})

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tpusim import load_hardware, load_workload, simulate
+from tpusim import ConvTranspose2d, Workload, load_hardware, load_workload, simulate
 from tpusim.base.errors import InputError
 from tpusim.flow.simulation import trace
 
@@ -36,3 +36,13 @@ def test_advice_names_no_option_that_python_lacks() -> None:
         with pytest.raises(InputError) as error:
             simulate(load_workload("tiny"), load_hardware("tiny_4x4"), **asked)  # type: ignore[arg-type]
         assert "--" not in str(error.value)
+
+
+@pytest.mark.parametrize("lowering", ["stride_phases", "zero_insertion"])
+def test_progress_ends_at_all_outputs(lowering: str) -> None:
+    """Parts reach beyond the map, where words hold more than is left of a row."""
+    work, said = Workload("w", 3, [ConvTranspose2d("up", 3, 13, 13, 5, 3, stride=2)]), list[str]()
+    simulate(work, load_hardware("tpu_v2"), lowering=lowering, watch=lambda _, doing: said.append(doing))
+    shares = [int(each.partition("%")[0]) for each in said if "%" in each]
+    assert shares == sorted(shares)
+    assert shares[-1] == 100

@@ -378,7 +378,7 @@ def dram(
 def import_model(
     file: Annotated[Path, Argument(metavar="FILE", help="An .onnx model, or a .csv topology of SCALE-Sim.")],
     out: Annotated[
-        Path | None, Option("--out", "-o", metavar="FILE", help="A .yaml file to write; default: text here.")
+        Path | None, Option("--out", "-o", metavar="FILE|-", help="A .yaml file to write; default, and -: text here.")
     ] = None,
     batch: options.Batch = 8,
     dims: options.Dims = None,

@@ -32,7 +32,7 @@ class Meter:
         self._total, self._unit = total, unit
         self._began = self._news = time.monotonic()
         self._told = self._began - max(0.0, QUIET_SECONDS - FIRST_SECONDS)
-        self._name = ""
+        self._name, self._share = "", 0.0
         self._bar: Progress | None = None
         self._over = threading.Event()
         self._telling = threading.Lock()
@@ -55,37 +55,36 @@ class Meter:
         """`done` of the total are done, the last of them, or what is under way, is `name`; with them `share` of the
         work, if that is known. May be called on any thread.
         """
-        seconds = time.monotonic() - self._began
-        if self._unit:
-            speed = pace(done, seconds, done / self._total if share is None else share, self._unit)
-            name = ", ".join(filter(None, (name, speed)))
         self.done, self._name, self._news = done, name, time.monotonic()
-        if self._bar:
-            self._bar.update(self._bar.task_ids[0], completed=done, name=name)
-        else:
-            self._tell()
+        self._share = done / self._total if share is None else share
+        self._tell()
 
     def _remind(self) -> None:
-        """Show the bar when it has taken a while; in a pipe, tell what is under way though nothing new is heard."""
-        if self._bar:
-            if not self._over.wait(FIRST_SECONDS):
-                self._bar.start()
-            return
+        """Show the bar when it has taken a while; tell what is under way though nothing new is heard."""
         wait = FIRST_SECONDS
         while not self._over.wait(wait):
+            if self._bar and wait == FIRST_SECONDS:
+                self._bar.start()
             wait = QUIET_SECONDS
             if self._name:
                 self._tell()
 
     def _tell(self) -> None:
-        """A line, unless there was one just now."""
+        """Bring the bar up to date; in a pipe a line, unless there was one just now."""
         with self._telling:
             now = time.monotonic()
+            name, heard = self._name, self._news
+            if self._unit:
+                speed = pace(self.done, heard - self._began, self._share, self._unit, now - heard)
+                name = ", ".join(filter(None, (name, speed)))
+            if self._bar:
+                self._bar.update(self._bar.task_ids[0], completed=self.done, name=name)
+                return
             if now - self._told <= QUIET_SECONDS or self._over.is_set():
                 return
             self._told = now
-            silent = f", {now - self._news:.0f} s" if now - self._news > FIRST_SECONDS else ""
-            say(sys.stderr, f"{self.done:,}/{self._total:,} {self._name}{silent} ...")
+            silent = f", {now - heard:.0f} s" if now - heard > FIRST_SECONDS else ""
+            say(sys.stderr, f"{self.done:,}/{self._total:,} {name}{silent} ...")
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
@@ -94,12 +93,16 @@ class Meter:
             self._bar.stop()
 
 
-def pace(done: int, seconds: float, share: float, unit: str) -> str:
-    """Return text such as "412 points/min, 1:20 left"; the time left follows from the share of the work done."""
+def pace(done: int, seconds: float, share: float, unit: str, since: float = 0) -> str:
+    """Return text such as "412 points/min, 1:20 left", `since` seconds after `done` were done in `seconds`.
+
+    The time left follows from the share of the work done; once that is over, nobody knows it.
+    """
     rate = f"{60 * done / seconds:,.0f} {unit}/min" if done and seconds else ""
-    if not share:
+    left_over = seconds * (1 - share) / share - since if share else -1
+    if left_over < 0:
         return rate
-    minutes, rest = divmod(round(seconds * (1 - share) / share), 60)
+    minutes, rest = divmod(round(left_over), 60)
     hours, minutes = divmod(minutes, 60)
     left = f"about {f'{hours}:{minutes:02}' if hours else minutes}:{rest:02} left"
     return f"{rate}, {left}" if rate else left

@@ -164,12 +164,16 @@ def say(stream: TextIO, *lines: str) -> bool:
     A reader that left early (`| head`) does not change the outcome of a run.
 
     Raises:
-        InputError: when standard output cannot be written for another reason.
+        InputError: when standard output is closed, or cannot be written for another reason.
     """
     return _put(stream, [visible(line) for line in lines])
 
 
 def _put(stream: TextIO, lines: Sequence[str]) -> bool:
+    if stream is sys.stdout and isinstance(stream, Nowhere):
+        raise InputError(
+            "standard output: is closed, and nobody can read what is told; open it, or send it to /dev/null"
+        )
     try:
         stream.write("".join(f"{line}\n" for line in lines))
         stream.flush()

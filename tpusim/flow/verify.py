@@ -80,13 +80,15 @@ def _by_parts(
     def expectation(name: str) -> Expectation:
         return Expectation(layer, name, operands, numbers)
 
-    kept = program.written[OFMAP].filled(np.array(np.nan, program.number)) if take else None
+    ofmap = program.written[OFMAP]
+    kept = ofmap.filled(np.array(np.nan, program.number)) if take else None
     held = {
         name: Held(tensor, expectation(name))
         for name, tensor in program.written.items()
         if kept is None or name != OFMAP
     }
-    takers: dict[str, Taker] = {**held, OFMAP: Counting(kept or held[OFMAP], told)}
+    counting = Counting(kept or held[OFMAP], len(ofmap.parts), prod(ofmap.shape), told)
+    takers: dict[str, Taker] = {**held, OFMAP: counting}
     program.run(operands, takers, numbers.in_array_order)
     verdicts = {name: each.verdict() for name, each in held.items()}
     if take and kept:
@@ -193,16 +195,18 @@ class Expectation:
 
 
 class Counting:
-    """What hands values on, and tells how many have been written."""
+    """What hands values on, and tells how many of a tensor's `elements` have been written, as parts go: these reach
+    beyond the tensor, and over one another.
+    """
 
-    def __init__(self, taker: Taker, told: Told) -> None:
-        self._taker, self._told, self._written = taker, told, 0
+    def __init__(self, taker: Taker, parts: int, elements: int, told: Told) -> None:
+        self._taker, self._parts, self._elements, self._told, self._written = taker, parts, elements, told, 0
 
     def write(self, part: WrittenPart, values: Tensor) -> None:
         """Hand on `values` [lane, *items] of a part."""
         self._taker.write(part, values)
-        self._written += values.size
-        self._told(self._written)
+        self._written += 1
+        self._told(self._elements * self._written // self._parts)
 
 
 class Held:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.base.files import probe, write
 from tpusim.base.words import counted
+from tpusim.cli.json_output import STDOUT
 from tpusim.cli.names import BATCH
 from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import say
@@ -181,8 +182,10 @@ YAML = (".yaml", ".yml")
 
 
 def import_and_report(file: Path, out: Path | None, batch: int, asked: ModelOptions) -> None:
-    """Write the workload that a file of another tool holds into `out`, or here, and say on stderr what it is."""
+    """Write the workload that a file of another tool holds into `out` (None, -: here), and say on stderr what it is."""
     images = images_of(batch)
+    if out == Path(STDOUT):
+        out = None
     if not is_foreign(file):
         hint = did_you_mean(file.suffix, FORMATS) or ";"
         raise InputError(f"{file}: its name says nothing of a format{hint} files that are read: {', '.join(FORMATS)}")

@@ -64,7 +64,7 @@ def _simulated(work: Workload, machine: Machine, choices: Mapping[str, Any]) -> 
 
     def progress(layer: LayerResult) -> None:
         finished.append(layer)
-        meter.show(len(finished), layer.name)
+        meter.show(len(finished), f"{layer.name}: done")
 
     def watch(layer: str, doing: str) -> None:
         meter.show(len(finished), f"{layer}: {doing}")
