@@ -71,7 +71,8 @@ def test_what_is_imported_runs_the_same() -> None:
     assert imported.exit_code == 0, imported.output
     assert "net.yaml: 5 layers, 2.13 kMAC at batch 2" in imported.stderr
     assert MISSING in imported.stderr
-    assert Path("net.yaml").read_text() == tpusim("import", *ASKED, "-o", "-").stdout == tpusim("import", *ASKED).stdout == (
+    assert tpusim("import", *ASKED, "-o", "-").stdout == Path("net.yaml").read_text()
+    assert Path("net.yaml").read_text() == tpusim("import", *ASKED).stdout == (
         "# its batch is open (N); layers are for --batch images\n"
         "# sizes given: seq=5\n"
         "# pooling, sums and activations are layers of their own; --ops array leaves them out\n"

@@ -243,3 +243,32 @@ def test_in_python_edges_are_names() -> None:
 def test_layers_may_be_replaced() -> None:
     work = load_workload("resnet18")
     assert replace(work, layers=work.layers[:2]).inputs()["layer1.0.conv1"] == ("conv1",)
+
+
+def test_a_list_has_sizes_that_follow_too(tmp_path: Path) -> None:
+    """Where a layer lacks some; of one that lacks none, what is left out is one, as ever."""
+    file = tmp_path / "net.yaml"
+    conv = "{name: conv1, op: conv2d, in_channels: 3, in_height: 16, in_width: 16, out_channels: 8, kernel: 3}"
+    rest = "{name: conv2, op: conv2d, out_channels: 4, kernel: 3}", "{name: r, op: relu}"
+    file.write_text("name: net\nlayers:\n" + "".join(f"  - {each}\n" for each in (conv, *rest)))
+    work = load_workload(file, 2)
+    assert [each.shapes(2)["ofmap"] for each in work.layers] == [(8, 14, 14, 2), (4, 12, 12, 2), (4, 12, 12, 2)]
+    assert work.edges == ()
+    file.write_text(f"name: net\nlayers:\n  - {conv}\n  - {{name: r, op: relu, channels: 8}}\n")
+    assert load_workload(file, 2).layers[1].shapes(2)["ofmap"] == (8, 1, 1, 2)
+
+
+def test_what_is_missing_once_is_told_once(tmp_path: Path) -> None:
+    """Sizes of the layers behind follow from it, and a product takes rows, which no map is."""
+    file = tmp_path / "net.yaml"
+    rest = "".join(f"  - {{name: c{each}, op: conv2d, out_channels: 4, kernel: 3}}\n" for each in range(4))
+    first = "{name: first, op: conv2d, in_height: 16, in_width: 16, out_channels: 8, kernel: 3}"
+    file.write_text(f"name: net\nlayers:\n  - {first}\n{rest}")
+    with pytest.raises(InputError) as error:
+        load_workload(file, 2)
+    (problem,) = error.value.problems
+    assert "required key is missing; add in_channels:" in problem.message
+    whole = first.replace("in_height", "in_channels: 3, in_height")
+    file.write_text(f"name: net\nlayers:\n  - {whole}\n  - {{name: fc, op: gemm, n: 10}}\n")
+    with pytest.raises(InputError, match=r"where gemm takes rows; put \{name: flat, op: flatten\} before it"):
+        load_workload(file, 2)

@@ -29,7 +29,7 @@ from tpusim.report.tables.sentences import first_wrong, outcome, totals, verdict
 from tpusim.result.load import parse_result, read_result
 from tpusim.result.records import Blocking, LayerResult, Mismatch, Result, VectorMemoryUse, total_of
 from tpusim.result.vocabulary.figures import TIMES
-from tpusim.result.vocabulary.states import ARRAY, STATES
+from tpusim.result.vocabulary.states import STATES, parts_in
 
 PES, CLOCK_MHZ, MACS = 128 * 128, 700, 16_384_000
 
@@ -131,7 +131,15 @@ def test_plots_are_pictures_with_labelled_axes(names: list[str]) -> None:
     utilization, breakdown = pictures["pe_utilization.svg"].decode(), pictures["cycle_breakdown.svg"].decode()
     for text in ("PE utilisation (%)", "network: 71.4 %", "layer", names[-1][-20:]):
         assert text in utilization
-    for text in ("cycles", "share of cycles (%)", "starved: HBM data late", "idle", "NETWORK"):
+    for text in (
+        "cycles",
+        "share of cycles (%)",
+        "useful",
+        "busy, PEs unused",
+        "starved: HBM data late",
+        "idle",
+        "NETWORK",
+    ):
         assert text in breakdown
 
 
@@ -169,7 +177,7 @@ def test_areas_and_bars_show_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
         areas = plots(of)[1].draw().axes
     for barred, filled in zip(bars, areas, strict=True):
         containers = [each for each in barred.containers if len(each) == 3]
-        assert len(containers) == len(filled.collections) == len([state for state in ARRAY if not state.seldom])
+        assert len(containers) == len(filled.collections) == len(parts_in(of.layers))
         for container, area in zip(containers, filled.collections, strict=True):
             (path,) = area.get_paths()
             for bar in filter(lambda bar: bar.get_height(), container):

@@ -13,7 +13,7 @@ from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.report.plots.figure import STYLE, axis_label, rows_of, scale_of
 from tpusim.report.plots.sweep import file_names, lowerings_figure, plots
 from tpusim.report.shown import Table, text_of
-from tpusim.report.tables.sweep import compared, compared_lowerings
+from tpusim.report.tables.sweep import _SHOWN, best, compared, compared_lowerings
 from tpusim.result.vocabulary.states import ARRAY, STATES
 from tpusim.study.sweep.points import Sweep, load_sweep
 
@@ -251,3 +251,12 @@ def test_where_no_lowering_did_all_networks_some_are_not_measured() -> None:
     found = compared_lowerings(made)
     assert found.times[second, "channel_first"] == 1
     assert (first, "auto") not in found.times
+
+
+@pytest.mark.parametrize(("points", "says"), [(16, ["10 of 16 points; points.csv has all."]), (10, [])])
+def test_points_that_are_not_shown_are_told(points: int, says: list[str]) -> None:
+    figures = dict.fromkeys(_SHOWN, 1.0)
+    rows = [{"workload": "net", "clock": number, "error": None, **figures} for number in range(points)]
+    (table, *sentences), _ = best(rows, ["clock"])
+    assert [each for each in sentences if each] == says
+    assert len(table.rows) == 10  # type: ignore[union-attr]

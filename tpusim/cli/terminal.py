@@ -171,9 +171,7 @@ def say(stream: TextIO, *lines: str) -> bool:
 
 def _put(stream: TextIO, lines: Sequence[str]) -> bool:
     if stream is sys.stdout and isinstance(stream, Nowhere):
-        raise InputError(
-            "standard output: is closed, and nobody can read what is told; open it, or send it to /dev/null"
-        )
+        raise InputError("standard output: is closed, and nobody reads what is told; send it to /dev/null instead")
     try:
         stream.write("".join(f"{line}\n" for line in lines))
         stream.flush()

@@ -82,8 +82,9 @@ def simulate(
 
     Raises:
         InputError: a name where a workload or a machine is asked for, unknown lowering, engine, dtype or sums, a seed
-            that is no whole number from 0 on, a layer that cannot fit (CapacityError, names the layer), a layer for which this computer has too little memory, a
-            lowering for which no bound is proven, or, with the register engine, Numba is not installed.
+            that is no whole number from 0 on, a layer that cannot fit (CapacityError, names the layer), a layer for
+            which this computer has too little memory, a lowering for which no bound is proven, or, with the register
+            engine, Numba is not installed.
         CheckFailed: a Program addressed words that do not exist, or, with engine "both", the two disagree.
             Wrong values do not raise: see `Result.correct`.
         DeadlockError, PortConflict: the machine stopped, or was asked for two things at once; names the layer.
@@ -211,8 +212,8 @@ def trace(
     raises CheckFailed when it does not take as many cycles as the event engine says, and what Machine.clock raises.
 
     Raises:
-        InputError: several layers, an unknown lowering, a seed that is no whole number from 0 on, a layer that cannot fit, Numba is not installed, or this
-            computer has too little memory.
+        InputError: several layers, an unknown lowering, a seed that is no whole number from 0 on, a layer that cannot
+            fit, Numba is not installed, or this computer has too little memory.
         CheckFailed: the Program names lanes that do not exist.
         DeadlockError: the Program's steps wait for one another for ever.
     """

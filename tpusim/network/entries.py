@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import MISSING, fields, replace
 from functools import cache
 from math import prod
 from typing import Annotated, Any, ClassVar, NamedTuple, TypeAlias
@@ -145,12 +145,19 @@ def inputs_of(given: object) -> tuple[str, ...]:
 
 
 class Wiring:
-    """Who reads whom among the entries of a file, which are met one after another."""
+    """Who reads whom among the entries of a file, which are met one after another.
 
-    def __init__(self, inputs: Sequence[str], batch: int, names: Iterable[object], sure: bool = True) -> None:
+    Where a file does not say (`stated`), an entry that leaves sizes out has those of what the one before it makes, and
+    nothing else is known.
+    """
+
+    def __init__(
+        self, inputs: Sequence[str], batch: int, names: Iterable[object], sure: bool = True, stated: bool = True
+    ) -> None:
         """`names` are those of all entries, in order. Unless `sure`, names of inputs or sizes of the file are wrong,
         which is told there: nothing is told of what follows from them.
         """
+        self.stated = stated
         self._batch, self._sure = batch, sure
         self.made = {name: HandedOn(Source((name,))) for name in inputs}
         """What entries hand on, by their names, of those that there are so far."""
@@ -178,7 +185,9 @@ class Wiring:
     def sizes(self, kind: type[Op], read: Sequence[HandedOn], given: Mapping[str, Any]) -> dict[str, int]:
         """Sizes of a layer that follow from what it reads; images where they are not the batch."""
         shape = read[0].shape
-        if shape is None:
+        # A list of layers of which each is whole means what it says: those that are not the batch's are one.
+        needed = (each.name for each in fields(kind) if each.default is MISSING and each.name in kind.sized_by)
+        if shape is None or not (self.stated or {*needed} - given.keys()):
             return {}
         follow = {field: shape[axis] for field, axis in kind.sized_by.items() if field not in given}
         return {field: size for field, size in follow.items() if field != "images" or size != self._batch}
@@ -339,7 +348,7 @@ def _read_layer(
 ) -> Read:  # fmt: skip
     """An entry that is a layer, or several."""
     wrong: list[Problem] = []
-    around, layer = _Around(), None
+    around, layer, follow = _Around(), None, dict[str, int]()
     try:
         around = _around(entry, names, _AROUND)
     except InputError as error:
@@ -362,7 +371,7 @@ def _read_layer(
         if wiring:
             wiring.lose(entry.get("name"))
         return Read(())
-    if wiring and alone:
+    if wiring and alone and (wiring.stated or follow):
         wiring.check(layer, read, sizes)
     layers = (
         (layer,)
@@ -372,7 +381,8 @@ def _read_layer(
     if wiring:
         wiring.add(layer.name, layers, alone)
     # Of several, each reads a part.
-    sources = tuple(each.source if alone else each.source._replace(direct=False) for each in read)
+    told = read if wiring and wiring.stated else ()
+    sources = tuple(each.source if alone else each.source._replace(direct=False) for each in told)
     return Read(layers, around.lowering, sources, around.biases)
 
 

@@ -114,13 +114,12 @@ def workload_of(document: Document, batch: int, ops: str | None = None) -> Workl
     return found.with_ops(ops or file.ops)
 
 
-def wiring_of(document: Document, batch: int) -> Wiring | None:
-    """Who reads whom in a file, before its entries are read; None where it does not say."""
+def wiring_of(document: Document, batch: int) -> Wiring:
+    """Who reads whom in a file, before its entries are read."""
     entries = document.data.get("layers", [])
-    if not is_graph(entries):
-        return None
+    names = map(_name_of, entries) if isinstance(entries, list | tuple) else ()
     inputs = _input_names(document)
-    return Wiring(inputs or (INPUT,), batch, map(_name_of, entries), bool(inputs) and are_sound(document))
+    return Wiring(inputs or (INPUT,), batch, names, bool(inputs) and are_sound(document), is_graph(entries))
 
 
 def in_network_order(

@@ -104,7 +104,7 @@ def bars(axes: Axes, count: int) -> Callable[..., Any]:
 def stack(
     draw: Callable[..., Any],
     at: Any,
-    splits: Sequence[Mapping[str, int]],
+    splits: Sequence[Mapping[str, float]],
     units: Any,
     thick: float,
     states: Sequence[State] = ARRAY,

@@ -29,7 +29,7 @@ from tpusim.report.text import scale, shortened
 from tpusim.result.records import LayerResult, Result, WordRange, by_op
 from tpusim.result.vocabulary.figures import TIMES, known, value_of
 from tpusim.result.vocabulary.runs import size_of, with_extent
-from tpusim.result.vocabulary.states import account_states, main_account, main_unit, unit_name
+from tpusim.result.vocabulary.states import main_unit, parts_in, parts_of, unit_name
 
 _MAPPED = "mapping_efficiency"
 _MOST_NAMES = 64
@@ -112,17 +112,17 @@ def _utilization(result: Result) -> Picture | None:
 
 def _breakdown(result: Result) -> Picture:
     """Where the cycles of the main unit went: stacked cycles, and below them their shares."""
-    layers, network, total = result.layers, main_account(result.total), f"{result.total.cycles:,} cycles"
+    layers, total = result.layers, f"{result.total.cycles:,} cycles"
     caption = (
         f"What the {unit_name(main_unit(result.total))} did in each layer of {_run(result)}: cycles (above) and their"
-        f" shares (below), by cause. The network takes {total}."
+        f" shares (below), by cause; busy cycles are parted by the PEs in use. The network takes {total}."
     )
 
     def draw() -> Figure:
         figure, places = _figure_of_layers(layers, 5.2), range(len(layers))
         cycles, shares = figure.subplots(2, 1, sharex=True)
-        arrays = [main_account(layer) for layer in layers]
-        states = account_states(arrays)
+        arrays, all_layers = [parts_of(layer) for layer in layers], parts_of(result.total)
+        states = parts_in([*layers, result.total])
         word, size = scale((float(layer.cycles) for layer in layers), CYCLE_COUNTS)
         stack(bars(cycles, len(layers)), places, arrays, size, 0.84, states)
         label = f"cycles ({word})" if word else "cycles"
@@ -132,7 +132,7 @@ def _breakdown(result: Result) -> Picture:
         network_at = len(layers) + 0.38 + wide / 2
         percents = np.array([sum(each.values()) / 100 for each in arrays])
         stack(bars(shares, len(layers)), places, arrays, percents, 0.84, states)
-        stack(shares.bar, [network_at], [network], sum(network.values()) / 100, wide, states)
+        stack(shares.bar, [network_at], [all_layers], sum(all_layers.values()) / 100, wide, states)
         shares.set(ylim=(0, 100), ylabel="share of cycles (%)")
         _name_layers(shares, layers, network_at=network_at)
         legend = cycles.get_legend_handles_labels()

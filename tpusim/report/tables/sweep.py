@@ -59,7 +59,10 @@ def best(rows: Sequence[Row], axes: Sequence[str], goals: Sequence[Goal] = (), m
     if count:
         of = f"{count} of {len(rows):,} points"
         order = f"* on the Pareto front of {what}: {of}; no other point beats them in all."
-    return [table, order], [table.legend()]
+    shown = (
+        f"{len(chosen):,} of {len(finished):,} points; {POINTS_FILE} has all." if len(chosen) < len(finished) else ""
+    )
+    return [table, order, shown], [table.legend()]
 
 
 def _figure_column(key: str, rank: int = 0) -> Column[Row]:

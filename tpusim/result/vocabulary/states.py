@@ -152,14 +152,6 @@ STALLED = state_of("stalled")
 """Neither busy nor idle, whatever the reason."""
 
 
-def account_states(accounts: Iterable[Mapping[str, int]]) -> tuple[State, ...]:
-    """How accounts of a main unit split its cycles, from the bottom of a bar to its top."""
-    held = dict.fromkeys(key for account in accounts for key in account)
-    if {*held} <= {state.key for state in ARRAY}:
-        return ARRAY
-    return (*(state_of(key) for key in held if key != "idle"), ELSEWHERE["idle"])
-
-
 def parts_of(record: LayerResult) -> dict[str, float]:
     """Cycles of the main unit, by the keys of STATES where it is an array; they add up to the record's cycles."""
     split = main_account(record)

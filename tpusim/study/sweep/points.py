@@ -144,7 +144,6 @@ class _Network:
         self._document, self._axes = document, axes
         self._ops = document.data.get("ops", "all")
         self._known: dict[tuple[object, ...], Workload] = {}
-        self._entries: dict[tuple[object, ...], list[Read]] = {}
         self._sizes = tuple(
             (path.removeprefix(SIZES), number)
             for number, axis in enumerate(axes)
@@ -179,20 +178,13 @@ class _Network:
                 raise _impossible(error, places, self._sizes, self._axes, values) from None
         if not self._layers:
             return self._known[sized].with_ops(self._ops)
-        names = names_in(document, batch)
-        if wiring := wiring_of(document, batch):
-            # Sizes of layers follow from those before them.
-            read = [self._changed(index, values, names, wiring) for index in range(len(document.data["layers"]))]
-        else:
-            if sized not in self._entries:
-                self._entries[sized] = [read_layers(entry, names) for entry in document.data["layers"]]
-            read = list(self._entries[sized])
-            for index in self._layers:
-                read[index] = self._changed(index, values, names)
+        # Sizes of layers may follow from those before them.
+        names, wiring = names_in(document, batch), wiring_of(document, batch)
+        read = [self._changed(index, values, names, wiring) for index in range(len(document.data["layers"]))]
         layers, own, edges, biases = in_network_order(read, repeat(None, len(read)))
         return replace(self._known[sized], layers=layers, lowerings=own, edges=edges, biases=biases).with_ops(self._ops)
 
-    def _changed(self, index: int, values: Values, names: Mapping[str, int], wiring: Wiring | None = None) -> Read:
+    def _changed(self, index: int, values: Values, names: Mapping[str, int], wiring: Wiring) -> Read:
         entry, fields = self._document.data["layers"][index], self._layers.get(index, ())
         given = {field: values[axis] for field, axis in fields}
         changes = {field: list(value) if isinstance(value, tuple) else value for field, value in given.items()}
