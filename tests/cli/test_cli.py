@@ -118,7 +118,10 @@ BAD_INPUT: list[tuple[list[str], str]] = [
     (["run", "small.yaml", "--out", "small.yaml"], "cannot be written"),
     (["run", "small.yaml", "--out", "small.yaml/deep/er"], "cannot be written"),
     (["trace", "small.yaml"], "a trace of lanes shows one layer; --layers leaves"),
-    (["trace", "small.yaml", "--layers", "fc", "--out", "trace.gif"], ".vcd, .perfetto-trace, .pftrace, not as .gif"),
+    (
+        ["trace", "small.yaml", "--layers", "fc", "--out", "trace.gif"],
+        ".vcd, .perfetto-trace, .pftrace, .json, not as .gif",
+    ),
     (["trace", "small.yaml", "--layers", "fc", "--out", "trace"], "no suffix"),
     (["trace", "small.yaml", "--layers", "fc", "--out", "nowhere/trace.txt"], "cannot be written"),
     (["trace", "small.yaml", "--layers", "fc", "--from", "9", "--to", "8"], "--to 8 comes before --from 9"),

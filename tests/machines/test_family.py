@@ -143,7 +143,7 @@ def test_values_are_of_every_type(numbers: str) -> None:
         (["run", "tiny", "--hardware", "abacus.yaml", "--sums", "array"], "sums array: abacus is a toy"),
         (["run", "tiny", "--hardware", "abacus.yaml", "--set", "array.rows=4"], 'no field "array.rows"'),
         (["trace", "tiny", "--hardware", "abacus.yaml", "--out", "a.vcd"],
-         "abacus is a toy, and a trace of it is a timeline; write it with --out FILE.perfetto-trace"),
+         "a toy, and a trace of it is a timeline; write it with --out FILE.perfetto-trace or --out FILE.json"),
         (["trace", "tiny", "--hardware", "abacus.yaml", "--out", "a.pftrace", "--from", "999"], "there are 343 cycles"),
         (["explain", "tiny", "--layer", "fig10", "--hardware", "abacus.yaml", "--out", "a.png"],
          "abacus is a toy, and tpusim explain --out is of TPUs alone"),

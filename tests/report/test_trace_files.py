@@ -1,4 +1,4 @@
-"""Traces in files: Perfetto's own format, read by the perfetto package, and VCD, read by pyvcd."""
+"""Traces in files: Perfetto's own format, read by the perfetto package, Chrome's JSON, and VCD, read by pyvcd."""
 
 from __future__ import annotations
 
@@ -138,6 +138,41 @@ def _see_event(
         known.append((begin, time, name, arguments))
 
 
+def read_chrome(file: str | Path) -> Read:
+    """Fails when an event is not as the Trace Event Format demands, or when slices of a thread overlap."""
+    whole = json.loads(Path(file).read_text(encoding="utf-8"))
+    assert set(whole) == {"displayTimeUnit", "otherData", "traceEvents"}
+    assert whole["displayTimeUnit"] == "ns"
+    found, threads, sorted_ = Read(), dict[int, str](), dict[int, int]()
+    for event_ in whole["traceEvents"]:
+        keys = {"X": {"tid", "ts", "dur"}, "C": {"ts"}, "M": {"tid"} & set(event_)}[event_["ph"]]
+        assert set(event_) == {"ph", "name", "pid", "args"} | keys
+        assert event_["pid"] == 1
+        assert all(type(event_[key]) is int and event_[key] >= 0 for key in keys)
+        name, told = event_["name"], event_["args"]
+        match event_["ph"], name:
+            case "M", "process_name":
+                assert not found.root
+                found.root = told["name"]
+            case "M", "thread_name":
+                assert event_["tid"] not in threads
+                threads[event_["tid"]] = told["name"]
+            case "M", "thread_sort_index":
+                sorted_[event_["tid"]] = told["sort_index"]
+            case "C", _:
+                ((found.units[name], value),) = told.items()
+                found.values[name].append((event_["ts"], value))
+            case "X", _:
+                known = found.slices[threads[event_["tid"]]]
+                assert event_["dur"] > 0
+                assert not known or known[-1][1] <= event_["ts"], "slices overlap"
+                known.append((event_["ts"], event_["ts"] + event_["dur"], name, told))
+    assert set(sorted_) == set(threads)
+    found.order = [*(threads[each] for each in sorted(threads, key=lambda each: sorted_[each])), *found.units]
+    assert {*found.order, found.root} == set(whole["otherData"])
+    return found
+
+
 def account(found: Read, unit: str, first: int, stop: int) -> dict[str, int]:
     """What the result would say of a unit in cycles [first, stop)."""
     sums = found.sums(unit, first, stop)
@@ -224,6 +259,39 @@ def test_from_and_to_cut_the_trace(tiny: tuple[Read, list[dict[str, Any]]]) -> N
         assert (times[0], times[-1]) == (first, stop)
 
 
+PAIR = """name: pair
+layers:
+  - {name: one, op: conv2d, in_channels: 4, in_height: 6, in_width: 6, out_channels: 8, kernel: 3, padding: 1}
+  - {name: relu, op: relu}
+  - {name: two, op: conv2d, out_channels: 4, kernel: 3, inputs: [relu]}
+"""
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("tiny", *TINY),
+        ("tiny", *TINY, "--from", "21", "--to", "150"),
+        ("pair.yaml", *TINY, "--set", "sequencer.between_layers=stay"),
+        ("tiny", "--hardware", "v100"),
+    ],
+    ids=["layers", "part", "chain", "gpu"],
+)
+def test_a_chrome_trace_says_what_the_perfetto_trace_says(asked: tuple[str, ...]) -> None:
+    """Track by track: slices with their arguments, values of counters; only the unit of time has another name."""
+    Path("pair.yaml").write_text(PAIR)
+    for file in ("run.pftrace", "run.json"):
+        assert tpusim("trace", *asked, "-o", file).exit_code == 0
+    expected, found = read("run.pftrace"), read_chrome("run.json")
+    assert found.root == expected.root.replace(": 1 ns here", ": 1 us here")
+    assert found.order == expected.order
+    assert found.slices.keys() == expected.slices.keys()
+    for track, slices in expected.slices.items():
+        assert found.slices[track] == slices, track
+    assert found.slices["layer"]
+    assert (found.values, found.units) == (expected.values, expected.units)
+
+
 def test_counters_add_up(tiny: tuple[Read, list[dict[str, Any]]]) -> None:
     """Over a layer: bytes of HBM, cycles of the port; and no share beyond 100 %."""
     found, layers = tiny
@@ -300,20 +368,31 @@ def test_names_that_people_may_give() -> None:
     layer = "{name: 'größe $end \\n', op: gemm, m: 4, n: 4, k: 4}"
     Path("odd.yaml").write_text(f"name: 'odd'\nlayers: [{layer.replace('größe', 'a')}, {layer}]\n")
     assert tpusim("trace", "odd.yaml", *TINY, "-o", "odd.pftrace").exit_code == 0
+    assert tpusim("trace", "odd.yaml", *TINY, "-o", "odd.json").exit_code == 0
+    assert read_chrome("odd.json").slices["layer"] == read("odd.pftrace").slices["layer"]
     first, second = (name for _, _, name, _ in read("odd.pftrace").slices["layer"])
     assert (first, second) == ("a $end \\n", "größe $end \\n")
 
 
-@pytest.mark.parametrize(("limit", "found"), [("MOST_SLICES", "196 slices"), ("MOST_TIMELINE_CYCLES", "136 cycles")])
-def test_too_much_is_refused_before_a_file_is_written(limit: str, found: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("limit", "file", "found"),
+    [
+        ("MOST_SLICES", "tiny.pftrace", "196 slices"),
+        ("MOST_JSON_SLICES", "tiny.json", "196 slices"),
+        ("MOST_TIMELINE_CYCLES", "tiny.pftrace", "136 cycles"),
+    ],
+)
+def test_too_much_is_refused_before_a_file_is_written(
+    limit: str, file: str, found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(action, limit, 100)
-    result = tpusim("trace", "tiny", *TINY, "-o", "tiny.pftrace")
+    result = tpusim("trace", "tiny", *TINY, "-o", file)
     assert result.exit_code == 2
     count, what = found.split()
     assert re.search(rf"holds 100 {what}, and up to layer \w+ there are {count};", result.stderr)
     assert "use --layers, or --from and --to" in result.stderr
     assert not list(Path().iterdir())
-    assert tpusim("trace", "tiny", *TINY, "-o", "tiny.pftrace", "--to", "40").exit_code == 0
+    assert tpusim("trace", "tiny", *TINY, "-o", file, "--to", "40").exit_code == 0
 
 
 @pytest.mark.parametrize(
@@ -355,8 +434,12 @@ def test_a_missing_library_is_told_with_the_command(hidden: str, suffix: str, li
     assert not list(Path().iterdir())
 
 
-def test_a_timeline_needs_no_numba_and_a_text_none_of_the_extras() -> None:
-    for hidden, file in (("'numba'", "run.pftrace"), ("'vcd', 'perfetto'", "run.txt")):
+def test_a_timeline_needs_no_numba_and_a_text_or_json_none_of_the_extras() -> None:
+    for hidden, file in (
+        ("'numba'", "run.pftrace"),
+        ("'vcd', 'perfetto'", "run.txt"),
+        ("'vcd', 'perfetto'", "run.json"),
+    ):
         code = f"import sys; sys.modules.update(dict.fromkeys([{hidden}])); from tpusim.cli.app import main; main()"
         words = [sys.executable, "-c", code, "trace", "tiny", *TINY, "--layers", "fig10", "-o", file]
         shown = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
@@ -446,14 +529,6 @@ def test_a_vcd_is_for_small_machines() -> None:
     assert "of 128 lanes a VCD holds 31,250 cycles, not" in result.stderr
     assert "use --from and --to" in result.stderr
     assert not list(Path().iterdir())
-
-
-PAIR = """name: pair
-layers:
-  - {name: one, op: conv2d, in_channels: 4, in_height: 6, in_width: 6, out_channels: 8, kernel: 3, padding: 1}
-  - {name: relu, op: relu}
-  - {name: two, op: conv2d, out_channels: 4, kernel: 3, inputs: [relu]}
-"""
 
 
 @pytest.mark.parametrize("between", ["overlap", "stay"])

@@ -290,11 +290,14 @@ def trace(
     As text, picture (.png, .svg, .pdf) or .vcd: every lane in every cycle of one layer, from the register engine.
 
     As .perfetto-trace (or .pftrace): what every unit does, and what it waits for, in one layer or many, from the event
-    engine. Where layers overlap (sequencer.between_layers) they do so here.
+    engine. Where layers overlap (sequencer.between_layers) they do so here. As .json (a Chrome trace): the same in a
+    larger file, without the perfetto package.
 
-    Of machines of other families, a .perfetto-trace alone: of a GPU kernels, waves of blocks, and what an SM does.
+    Of machines of other families, a .perfetto-trace or .json alone: of a GPU kernels, waves of blocks, and what an SM
+    does.
 
-    Open a .perfetto-trace at https://ui.perfetto.dev (the file stays on your computer), a .vcd with: gtkwave FILE
+    Open a .perfetto-trace or .json at https://ui.perfetto.dev (the file stays on your computer), a .json in Chrome at
+    chrome://tracing, too, a .vcd with: gtkwave FILE
     """
     from tpusim.cli.actions.inputs import asked_of, load, tell_left_out
     from tpusim.cli.actions.trace import Wanted, print_or_write

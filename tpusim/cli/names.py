@@ -26,7 +26,7 @@ EXHIBITS = (
     "table1", "table2", "1", "2a", "2b", "3", "4a", "4b", "5", "6", "7", "8", "10", "11", "12", "13a", "13b",
     "14a", "14b", "15a", "15b", "16a", "16b", "17", "18a", "18b", "chip",
 )  # fmt: skip
-TRACE_FORMATS = (".txt", ".png", ".svg", ".pdf", ".vcd", ".perfetto-trace", ".pftrace")
+TRACE_FORMATS = (".txt", ".png", ".svg", ".pdf", ".vcd", ".perfetto-trace", ".pftrace", ".json")
 BATCH = 8
 """Images at a time, unless somebody says how many."""
 RESULT_FILE = "run.json"

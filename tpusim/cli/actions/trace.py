@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain, pairwise, takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tpusim.base.errors import InputError
 from tpusim.base.files import probe, write
@@ -20,12 +19,20 @@ from tpusim.machines.family import Machine, family_of
 from tpusim.machines.lowered import LaneCycle
 from tpusim.network.workload import Workload
 from tpusim.report.plots import KNOWN
-from tpusim.report.trace.lanes import MOST_CYCLES, MOST_LANE_CYCLES, MOST_SLICES, MOST_TIMELINE_CYCLES, lines, vcd
+from tpusim.report.trace.chrome import ChromeTrace
+from tpusim.report.trace.lanes import (
+    MOST_CYCLES,
+    MOST_JSON_SLICES,
+    MOST_LANE_CYCLES,
+    MOST_SLICES,
+    MOST_TIMELINE_CYCLES,
+    lines,
+    vcd,
+)
+from tpusim.report.trace.timeline import LayerSpan, TimelineForm, TracePart, timeline
 
-if TYPE_CHECKING:
-    from tpusim.report.trace.perfetto import TracePart
-
-TIMELINE_FORMATS = (".perfetto-trace", ".pftrace")
+PERFETTO_FORMATS = (".perfetto-trace", ".pftrace")
+TIMELINE_FORMATS = (*PERFETTO_FORMATS, ".json")
 FORMATS = (".txt", *(f".{kind}" for kind in KNOWN), ".vcd", *TIMELINE_FORMATS)
 
 
@@ -66,14 +73,14 @@ class Wanted:
             raise InputError(f"--to {self.last} comes before --from {self.first}")
         if not self.lanes and (out is None or out.suffix not in TIMELINE_FORMATS):
             says = f"{self.hardware.name} is {family_of(self.hardware).title}, and a trace of it is a timeline"
-            raise InputError(f"{says}; write it with --out FILE{TIMELINE_FORMATS[0]}")
+            raise InputError(f"{says}; write it with --out FILE{PERFETTO_FORMATS[0]} or --out FILE.json")
         if out is None:
             return
         if out.suffix not in FORMATS:
             raise InputError(f"{out}: a trace is written as {', '.join(FORMATS)}, not as {out.suffix or 'no suffix'}")
         if out.suffix == ".vcd":
             need("a .vcd file", "pyvcd", "vcd")
-        if out.suffix in TIMELINE_FORMATS:
+        if out.suffix in PERFETTO_FORMATS:
             need(f"a {out.suffix} file", "perfetto", "perfetto.protos.perfetto.trace.perfetto_trace_pb2")
         probe(out)
 
@@ -133,21 +140,25 @@ def _registers(wanted: Wanted, out: Path) -> bytes:
 
 def _timeline(wanted: Wanted, out: Path) -> bytes:
     """Return what the file holds, every unit, layer after layer, from the event engine."""
-    from tpusim.report.trace.perfetto import perfetto
+    if out.suffix in PERFETTO_FORMATS:
+        # Here, because it is an extra.
+        from tpusim.report.trace.perfetto import PerfettoTrace
 
+        form: TimelineForm = PerfettoTrace()
+    else:
+        form = ChromeTrace()
     placed, total = _placed(wanted, out)
     end = wanted.end(total)
     title = f"{wanted.work.name}, batch {wanted.work.batch}, on {wanted.hardware.name}"
     with Meter(sum(len(each.layers) for each in placed)) as meter:
-        return perfetto(
-            title, placed, wanted.hardware.clock_hz, wanted.first, end, lambda done: meter.show(done, "written")
+        return timeline(
+            form, title, placed, wanted.hardware.clock_hz, wanted.first, end, lambda done: meter.show(done, "written")
         )
 
 
 def _placed(wanted: Wanted, out: Path) -> tuple[list[TracePart], int]:
     """Return what is shown, on one axis of time, and how many cycles there are up to the last of it."""
-    from tpusim.report.trace.perfetto import LayerSpan, TracePart
-
+    most = MOST_SLICES if out.suffix in PERFETTO_FORMATS else MOST_JSON_SLICES
     placed: list[TracePart] = []
     inputs = wanted.work.inputs() if wanted.lanes else {}
     at = cycles = slices = done = 0
@@ -166,7 +177,7 @@ def _placed(wanted: Wanted, out: Path) -> tuple[list[TracePart], int]:
                 )
                 placed.append(TracePart(at, run.drawn(first, stop), spans))
                 slices += placed[-1].drawing.slices(first, stop)
-                _not_beyond(slices, MOST_SLICES, "slices", last, out)
+                _not_beyond(slices, most, "slices", last, out)
             at += run.cycles
             done += len(stretch.layers)
             meter.show(done, last)

@@ -51,8 +51,11 @@ MOST_LANE_CYCLES = 4_000_000
 MOST_SLICES = 2_000_000
 """In a Perfetto trace: some 100 MB."""
 
+MOST_JSON_SLICES = 500_000
+"""In a Chrome trace, which tells every argument anew: some 100 MB."""
+
 MOST_TIMELINE_CYCLES = 20_000_000
-"""Drawn for a Perfetto trace, for the memory of this computer: some 25 bytes a cycle."""
+"""Drawn for a timeline, for the memory of this computer: some 25 bytes a cycle."""
 
 
 # ---- a Value Change Dump, for GTKWave and other viewers of waveforms

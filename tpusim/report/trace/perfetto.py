@@ -1,107 +1,22 @@
-"""A timeline in Perfetto's native format, for https://ui.perfetto.dev and the tools of the perfetto package.
-
-A nanosecond of the trace is a cycle, so that every slice is exact and lengths add up to the cycles of the result.
-"""
+"""Timelines in Perfetto's native format, for https://ui.perfetto.dev and the tools of the perfetto package."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
-import numpy as np
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TracePacket, TrackDescriptor, TrackEvent
 
-from tpusim.base.version import __version__
-from tpusim.machines.lowered import Drawing, TimeSlice, Told
-from tpusim.report.text import frequency
-
-_MOST_WINDOWS = 1000
-
-
-def unwatched(_: int) -> None:
-    """Tell nobody how far it is."""
-
-
-class LayerSpan(NamedTuple):
-    """A layer's share of the time: cycles [first, stop) of those of its Program; and what it reads, where known."""
-
-    name: str
-    first: int
-    stop: int
-    reads: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TracePart:
-    """What was done, on the time axis of a trace, of a layer or of several that overlap: its cycle 0 is cycle `at`."""
-
-    at: int
-    drawing: Drawing
-    layers: tuple[LayerSpan, ...]
-
-    @property
-    def stop(self) -> int:
-        """The cycle after its last."""
-        return self.at + self.drawing.cycles
-
-
-def perfetto(
-    title: str, placed: Sequence[TracePart], clock_hz: int, first: int, stop: int, watch: Told = unwatched
-) -> bytes:
-    """The file's contents: what layers, one after another, do in cycles [first, stop), which cover part of each.
-
-    `watch` is told how many layers are written.
-    """
-    shown = placed[0].drawing
-    packets = Packets()
-    time = f"1 ns here is 1 cycle ({1e9 / clock_hz:.4g} ns at {frequency(clock_hz)})"
-    root = packets.track(f"{title}: {time}", f"tpusim {__version__}{shown.seen}. {time}.")
-    layer_track = packets.track("layer", shown.about_layers, root)
-    known = {name for each in placed for name in each.drawing.names}
-    may_be = {name: about for each in placed for name, about in each.drawing.about.items()}
-    tracks = {name: packets.track(name, about, root) for name, about in may_be.items() if name in known}
-    window = max(1, -(-(stop - first) // _MOST_WINDOWS))
-    series = {
-        name: packets.track(name, about.format(window=window), root, unit)
-        for name, (unit, about) in shown.counted.items()
-    }
-    done = 0
-    for each in placed:
-        watch(done)
-        start, end = max(first, each.at) - each.at, min(stop, each.stop) - each.at
-        seen = (
-            TimeSlice(max(start, layer.first), min(end, layer.stop), layer.name, number)
-            for number, layer in enumerate(each.layers)
-            if layer.first < end and layer.stop > start
-        )
-        told: list[Arguments] = [
-            {"cycles": layer.stop - layer.first, **({"reads": ", ".join(layer.reads)} if layer.reads else {})}
-            for layer in each.layers
-        ]
-        packets.slices(layer_track, seen, told, each.at)
-        arguments = each.drawing.arguments([layer.name for layer in each.layers])
-        for name, track in each.drawing.tracks(start, end).items():
-            packets.slices(tracks[name], track, arguments, each.at)
-        edges = np.append(np.arange(start, end, window), end)
-        for name, (cycles, values) in each.drawing.counters(edges).items():
-            packets.values(series[name], zip((cycles + each.at).tolist(), values.tolist(), strict=True))
-        done += len(each.layers)
-    for counter in series.values():
-        packets.values(counter, [(stop, 0.0)])
-    return packets.to_bytes()
-
-
-# ---- packets of a trace: tracks, slices and counters, with every name written once
-
+from tpusim.machines.lowered import TimeSlice
+from tpusim.report.trace.timeline import Arguments, TimelineForm
 
 _SEQUENCE = 1
 
-Arguments = Mapping[str, int | str]
 
+class PerfettoTrace(TimelineForm):
+    """Packets of tracks, slices and counters, with every name written once."""
 
-class Packets:
-    """Collects a trace; times are nanoseconds. Tracks appear in the order they are added."""
+    unit: ClassVar[str] = "ns"
 
     def __init__(self) -> None:
         first = _trace({"sequence_flags": TracePacket.SEQ_INCREMENTAL_STATE_CLEARED})
@@ -111,7 +26,7 @@ class Packets:
         self._arguments: dict[str, int] = {}
 
     def track(self, name: str, about: str, parent: int | None = None, unit: str | None = None) -> int:
-        """A new track, below `parent` if that is given; with a `unit` it is a counter. Returns its number."""
+        """See TimelineForm."""
         self._tracks += 1
         descriptor = TrackDescriptor(
             uuid=self._tracks,
@@ -126,7 +41,7 @@ class Packets:
         return self._tracks
 
     def slices(self, track: int, slices: Iterable[TimeSlice], arguments: Sequence[Arguments], at: int) -> None:
-        """Slices `at` nanoseconds later than they say, each with the arguments of its step."""
+        """See TimelineForm."""
         templates: dict[tuple[str, int], Trace] = {}
         for each in slices:
             key = each.name, each.step
@@ -137,7 +52,7 @@ class Packets:
             self._data += pair.SerializeToString()
 
     def values(self, track: int, values: Iterable[tuple[int, float]]) -> None:
-        """Each value of a counter holds from its time until the next."""
+        """See TimelineForm."""
         trace = _trace({"track_event": {"type": TrackEvent.TYPE_COUNTER, "track_uuid": track}})
         (packet,) = trace.packet
         for time, value in values:
@@ -145,7 +60,7 @@ class Packets:
             self._data += trace.SerializeToString()
 
     def to_bytes(self) -> bytes:
-        """The whole trace."""
+        """See TimelineForm."""
         return bytes(self._data)
 
     def _pair(self, track: int, name: str, arguments: Arguments) -> Trace:
