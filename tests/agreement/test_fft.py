@@ -20,7 +20,7 @@ from tpusim.machines.tpu.lowering.registry import lowered
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Vector
 from tpusim.machines.tpu.program.transfers import Spill
-from tpusim.machines.tpu.tiles.fft import fourier_tiles, real_transform, waves
+from tpusim.machines.tpu.tiles.fft import ErrorBound, fourier_tiles, growth, products, real_transform, waves, weighted
 from tpusim.machines.tpu.tiles.tile_algorithm import Recipe
 from tpusim.network.ops.array_op import Conv2d
 from tpusim.network.ops.op import Op
@@ -54,6 +54,14 @@ def test_every_recipe_makes_what_the_matrix_says(length: int) -> None:
         back = graph.transposed(wanted)
         for recipe in (back.recipe(over_inputs=True), back.run_together().recipe(over_inputs=True)):
             np.testing.assert_allclose(worked_out(recipe, length), matrix.T[:wanted], atol=1e-14)
+
+
+def test_what_sums_may_lose_by_hand() -> None:
+    """A sum may be as large as what it adds up, and is off by their errors and by g of all that, errors included."""
+    half, big = ErrorBound(1.0, 0.5), ErrorBound(8.0, 4.0)
+    assert weighted([(big, 0.5), (half, -2.0)]) == (6, 3 + growth(2) * 9)
+    # Each of three products is off by 0.5 of at most 12, and by 4 of 1.
+    assert products(half, big, 3) == (24, 30 + growth(3) * 54)
 
 
 def test_words_are_saved_for_operations() -> None:

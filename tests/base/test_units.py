@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tpusim.base.errors import InputError
-from tpusim.base.units import BANDWIDTH, FREQUENCY, SIZE, TIME
+from tpusim.base.units import AREA, BANDWIDTH, ENERGY, FREQUENCY, LENGTH, POWER, SIZE, TIME
 
 UNITS = [FREQUENCY, SIZE, BANDWIDTH, TIME]
 
@@ -103,3 +103,27 @@ def test_refused_sizes(text, words):
 def test_what_is_no_text_at_all(value):
     with pytest.raises(InputError, match=r"^a size is text with a unit; write e\.g\. 256 KiB$"):
         SIZE.parse(value)
+
+
+TENS = {"a": -18, "f": -15, "p": -12, "n": -9, "u": -6, "m": -3, "": 0, "k": 3, "K": 3, "M": 6, "G": 9, "T": 12}
+
+
+@pytest.mark.parametrize(
+    ("kind", "unit", "smallest", "prefixes"),
+    [
+        (FREQUENCY, "Hz", 0, ["G", "M", "k", "K", ""]),
+        (SIZE, "B", 0, ["Gi", "Mi", "Ki", "T", "G", "M", "k", "K", ""]),
+        (BANDWIDTH, "B/s", 0, ["T", "G", "M", "k", "K", "Gi", "Mi", "Ki", ""]),
+        (TIME, "s", -12, ["", "m", "u", "n", "p"]),
+        (LENGTH, "m", -9, ["", "m", "u", "n"]),
+        (AREA, "m2", -18, ["", "m", "u", "n"]),
+        (ENERGY, "J", -18, ["", "m", "u", "n", "p", "f", "a"]),
+        (POWER, "W", -12, ["k", "", "m", "u", "n", "p"]),
+    ],
+)
+def test_every_unit_is_what_its_prefix_says(kind, unit, smallest, prefixes):
+    power = 2 if unit == "m2" else 1
+    binary = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
+    sizes = [binary.get(each) or 10 ** (power * TENS[each] - smallest) for each in prefixes]
+    assert list(kind.scales.items()) == [(f"{each}{unit}", size) for each, size in zip(prefixes, sizes, strict=True)]
+    assert kind.parse(kind.example) > 0

@@ -17,6 +17,8 @@ from tpusim.network.formats.onnx_model.facts import NOT_TIMED
 from tpusim.reference.nodes import NODES, Call, compute
 
 OPSET = 20
+LATER = {"GroupNormalization": 21, "Swish": 24}
+"""What ONNX has, or has as it is now, since."""
 RANDOM = np.random.default_rng(0)
 MAPS = RANDOM.standard_normal((2, 4, 6, 5)).astype(np.float32)
 INTS = np.array([1, 0, 3, 2], np.int64)
@@ -45,6 +47,14 @@ CASES: list[tuple[str, list[Any], dict[str, Any]]] = [
     ("MaxPool", [MAPS], {"kernel_shape": [2, 2], "strides": [2, 1], "auto_pad": "SAME_UPPER"}),
     ("AveragePool", [MAPS], {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 0, 1]}),
     ("AveragePool", [MAPS], {"kernel_shape": [3, 2], "pads": [1, 1, 1, 0], "count_include_pad": 1}),
+    # A tap further on, what a window reaches is another row or column, at the edges and in how many windows there are.
+    ("MaxPool", [MAPS], {"kernel_shape": [3, 2], "dilations": [2, 3], "pads": [1, 1, 0, 1]}),
+    ("MaxPool", [MAPS], {"kernel_shape": [2, 2], "dilations": [3, 2], "strides": [2, 2], "ceil_mode": 1}),
+    ("AveragePool", [MAPS], {"kernel_shape": [2, 3], "dilations": [3, 2]}),
+    ("LpPool", [MAPS], {"kernel_shape": [3, 2], "strides": [1, 2], "p": 3}), ("Swish", [MAPS], {"alpha": 0.5}),
+    ("Gemm", [MAPS[0, 0], MAPS[0, 1], MAPS[0, 2, 0, 0]], {"transB": 1}),
+    ("Gemm", [MAPS[0, 0], MAPS[0, 1], MAPS[0, 2, :5, 0]], {"transA": 1, "alpha": 0.5, "beta": 2.0}),
+    ("GroupNormalization", [MAPS, MAPS[0, :, 0, 0], MAPS[0, :, 1, 1]], {"num_groups": 2}),
     ("Transpose", [MAPS], {"perm": [2, 0, 3, 1]}), ("Transpose", [MAPS[0]], {}), ("Flatten", [MAPS], {"axis": -2}),
     ("Squeeze", [MAPS[:1, :, :1], np.array([0, 2])], {}), ("Unsqueeze", [MAPS, np.array([0, -1])], {}),
     ("Reshape", [MAPS, np.array([0, -1, 10])], {}), ("Expand", [MAPS[:, :1], np.array([2, 3, 6, 1])], {}),
@@ -80,15 +90,24 @@ def ours(node: NodeProto, operands: list[Any], opset: int) -> tuple[np.ndarray, 
 def test_a_node_is_what_the_evaluator_makes_of_it(op: str, operands: list[Any], attributes: dict[str, Any]) -> None:
     given = {f"x{at}": np.asarray(each) for at, each in enumerate(operands) if each is not None}
     names = [f"x{at}" if each is not None else "" for at, each in enumerate(operands)]
+    opset = LATER.get(op, OPSET)
     node = helper.make_node(op, names, ["y"], **attributes)
     inputs = [helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(each.dtype), each.shape)
               for name, each in given.items()]  # fmt: skip
     graph = helper.make_graph([node], "g", inputs, [helper.make_tensor_value_info("y", TensorProto.UNDEFINED, None)])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
     (expected,) = ReferenceEvaluator(model).run(None, given)
-    (made,) = ours(node, [None if each is None else np.asarray(each) for each in operands], OPSET)
+    (made,) = ours(node, [None if each is None else np.asarray(each) for each in operands], opset)
     assert (made.shape, made.dtype) == (expected.shape, expected.dtype)
     np.testing.assert_allclose(made, expected, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("p", [1, 2, 3])
+def test_a_norm_over_whole_maps_keeps_their_axes(p: int) -> None:
+    (made,) = compute("GlobalLpPool", Call({"p": p}), [MAPS])
+    expected = [[[[np.linalg.norm(each.ravel(), p)]] for each in image] for image in MAPS]
+    np.testing.assert_allclose(made, expected, rtol=1e-5)
+    assert made.shape == (2, 4, 1, 1)
 
 
 def test_every_op_that_takes_no_time_has_a_function() -> None:

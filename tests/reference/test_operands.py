@@ -12,8 +12,10 @@ from tpusim import reference
 from tpusim.base.errors import InputError
 from tpusim.network.ops import OPS
 from tpusim.network.ops.array_op import Conv2d, Gemm
+from tpusim.network.ops.elementwise import LeakyRelu
 from tpusim.network.ops.fused import Fused
-from tpusim.reference import EXACT, pointwise
+from tpusim.network.ops.rows import LayerNorm
+from tpusim.reference import EXACT, pointwise, rows
 
 
 def test_every_op_has_an_oracle() -> None:
@@ -21,7 +23,35 @@ def test_every_op_has_an_oracle() -> None:
 
 
 def test_every_pointwise_op_says_how_often_it_is_rounded() -> None:
+    """Once for each sum, product and quotient on the way; comparisons and copies round nothing."""
+    counted = (
+        (0, ("copy", "relu", "clip")), (1, ("add", "sub", "rsub", "mul", "leaky_relu")),
+        (2, ("power", "scale_shift", "hard_sigmoid")), (3, ("hard_swish",)),
+        (pointwise.FUNCTION_ROUNDINGS, pointwise.REAL_FUNCTIONS),
+    )  # fmt: skip
+    assert {name: times for times, names in counted for name in names} == pointwise.ROUNDINGS
     assert set(pointwise.ROUNDINGS) == set(pointwise.FUNCTIONS)
+
+
+def test_a_leak_begins_at_zero() -> None:
+    """Between the whole numbers that operands are made of, too."""
+    x = np.float32([-1.5, -0.75, -0.0, 0.25, 3])
+    leak = pointwise.FUNCTIONS["leaky_relu"](LeakyRelu("leak", 1, 1, 5, slope=0.5), x)
+    np.testing.assert_array_equal(leak, np.float32([-0.75, -0.375, 0, 0.25, 3]))
+
+
+def test_the_bound_of_a_norm_by_hand() -> None:
+    """A row of 3 and 5, epsilon 3: mean size 4, apart 1, root 2. Of a share g, r is 1 + 4 g, and an output of scale 2
+    and shift 1 is off by g times 2 / 2 (2 x 4 + 1 + r) + 1, as long as 2 g r is below one.
+    """
+    layer = LayerNorm("norm", 2, epsilon=3.0)
+    values = {"ifmap": [3.0, 5.0], "scale": [2.0, 2.0], "shift": [1.0, 1.0]}
+    given = {name: np.reshape(each, (2, 1, 1, 1)) for name, each in values.items()}
+    box, true = (range(2), range(1), range(1), range(1)), np.zeros((2, 1, 1, 1))
+    for share in (0.0, 1 / 16, 3 / 16):
+        found = rows.magnitudes(layer, given, box, true, share)
+        np.testing.assert_allclose(found.ravel(), 8 + 1 + (1 + 4 * share) + 1)
+    assert np.isinf(rows.magnitudes(layer, given, box, true, 0.25)).all()
 
 
 @pytest.mark.parametrize("layer", [conv(4, 6, 3, 3, groups=1), Gemm("fc", 3, 5, 7)])

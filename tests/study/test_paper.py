@@ -28,6 +28,7 @@ from tpusim.report.plots.paper import pictures
 from tpusim.report.tables import paper as tables
 from tpusim.study.paper.claims import CONDITION, FAILS, HOLDS, OPEN, Claim, Finding, words
 from tpusim.study.paper.exhibit import CellGrid, Exhibit, Simulated, shown
+from tpusim.study.paper.networks import lowered_sizes
 from tpusim.study.paper.run import FILE, MAKERS, PointPlan, chosen
 from tpusim.study.processes import Processes
 from tpusim.study.sweep.jobs import simulated
@@ -153,6 +154,12 @@ def test_the_document_says_what_comes_out_of_gpus(tmp_path: Path) -> None:
     lines = printed(made_in(tmp_path, ["2a", "17", "18a", "18b"]))
     assert lines
     assert {*lines} <= {*documented()}
+
+
+def test_table_1_is_of_one_image() -> None:
+    """As the paper has it: what is lowered grows with the images, and shares of it hide that."""
+    asked = next(lowered_sizes())
+    assert {(point.workload.batch, point.lowering) for point in asked.values()} == {(1, "explicit")}
 
 
 def test_every_verdict_follows_from_its_numbers(exhibits: list[Exhibit]) -> None:

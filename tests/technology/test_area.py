@@ -94,6 +94,7 @@ def test_narrow_words_take_more() -> None:
         ("fp32_add: 0.9 pJ", "fp32_add: 0.9 mm2", "arithmetic.fp32_add: unknown unit 'mm2' for a energy"),
         ("fp32_add: 0.9 pJ", "fp32_ad: 0.9 pJ", "did you mean fp32_add?"),
         ("words: [2 B, 4 B,", "words: [4 B, 2 B,", "macro.words: words must grow"),
+        ("words: [2 B, 4 B,", "words: [4 B, 4 B,", "macro.words: words must grow"),
         ("words: [2 B, 4 B,", "words: [4 B,", "macro.area: 7 values for 6 words"),
         ("read: [17.0226 pJ,", "read: [17.0226,", "macro.read: 17.0226 has no unit"),
         ("width: 32 ", "width: wide ", "crossbar.width: "),

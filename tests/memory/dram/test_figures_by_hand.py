@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests import ROOT
+from tpusim.memory.dram import rules
 from tpusim.memory.dram.clocked import Clocked
 from tpusim.memory.dram.device import load_device
 from tpusim.memory.dram.one_pass import OnePass
@@ -118,3 +119,17 @@ def test_bursts_that_are_pending_are_read_and_written_once(model) -> None:
     memory = model(load_device("hbm2_1ch"))
     # A read of what is still to be written is answered in the next cycle.
     assert memory.serve(np.array([0, 0]), np.array([True, False])).done.tolist() == [21, 1]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_what_transfers_ask_for_adds_up(model) -> None:
+    """Of 16 channels: eight bursts a channel each, then three of the first and one of the second, one of them twice."""
+    device = load_device("hbm2_16ch")
+    memory = model(device)
+    channel = rules.places(device.addresses(), np.arange(4096) * 64).channel
+    first, second = (np.flatnonzero(channel == each) * 64 for each in (0, 1))
+    evenly = np.concatenate([np.flatnonzero(channel == each)[:8] for each in range(16)]) * 64
+    memory.serve(evenly)
+    assert memory.requested == (128, 8)
+    memory.serve(np.array([first[0], second[0], first[1], first[0]]), start=10_000)
+    assert memory.requested == (132, 11)
