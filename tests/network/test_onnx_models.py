@@ -139,6 +139,8 @@ def deformed(more: str = "", **attributes: Any) -> ModelProto:
         (one("Gemm", ["N", 64], [10, 64], transB=1), Gemm("gemm_y", 3, 10, 64)),
         (one("Gemm", [64, "N"], [10, 64], transA=1, transB=1), Gemm("gemm_y", 3, 10, 64)),
         (one("MatMul", ["N", 197, 64], [64, 10]), Gemm("matmul_y", 3 * 197, 10, 64)),
+        # As many rows of an image as columns: the transposed product would be as large.
+        (one("MatMul", ["N", 10, 64], [64, 10]), Gemm("matmul_y", 3 * 10, 10, 64)),
         (one("MatMul", ["N", 5, 7, 64], [1, 1, 64, 10]), Gemm("matmul_y", 3 * 35, 10, 64)),
         (model_of([node("MatMul", "w x")], {"x": ["N", 64, 9]}, {"w": [10, 64]}), Gemm("matmul_y", 3 * 9, 10, 64)),
     ],
@@ -455,6 +457,15 @@ def test_what_moves_elements_in_other_ways_takes_no_time(tmp_path: Path, moved: 
     work = load_workload(saved(tmp_path, moving([moved, node("Relu", "m")], shape)), batch=2)
     assert [layer.op for layer in work.layers] == ["relu"]
     assert dict(work.not_timed) == {moved.op_type: 1}
+
+
+def test_a_map_of_no_rows_does_not_grow(tmp_path: Path) -> None:
+    """By no factor is nothing made more; the model is read."""
+    cut = node("Slice", "x two_ two_ two_", "e")
+    nodes = [cut, node("Resize", "e none scales", "m", mode="nearest"), node("Relu", "x")]
+    work = load_workload(saved(tmp_path, moving(nodes, ["N", 3, 8, 6])), batch=2)
+    assert [layer.op for layer in work.layers] == ["relu"]
+    assert dict(work.not_timed) == {"Slice": 1, "Resize": 1}
 
 
 @pytest.mark.parametrize("changed", [node("Transpose", "i", "t", perm=[0, 2, 1, 3]), node("Div", "i i", "t")])
