@@ -281,8 +281,9 @@ class MappingPolicy(FileSection):
     `transposed_channels` are packed by transposing words (0: none), in `vector_unit.transpose_cycles`; kernels of at
     least `row_windows` taps a side, whose channels do not fill the array, are held a filter row at a time (0: none);
     blocks keep all of their column folds (`column_folds`), and bring the points between those they need (`patch`).
-    Words that a batch leaves half empty are filled with strips of the map, in the way that takes fewest cycles
-    (`strips: balanced`), or only those of `one_image`, with strips of its columns.
+    Words that a batch leaves half empty are filled with strips of the map, in the way that takes fewest cycles of the
+    array, or the fewest words where ports are what a convolution waits for (`strips: balanced`); or only those of
+    `one_image`, with strips of its columns.
     An ifmap is `ready` as its words are, or arrives in another layout and is laid out anew, patch by patch (`entry:
     relaid`), as that of a layer compiled by itself.
     Of ops of whole rows, such as softmax, rows are `kept` on chip from one stage to the next where they fit, or

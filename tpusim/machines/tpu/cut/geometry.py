@@ -8,6 +8,7 @@ Google's compiler was given (docs/validation.md).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -317,15 +318,30 @@ def best_strips(rows: int, cols: int, images: int, word_elements: int) -> tuple[
 
     Both axes are cut only where that takes fewer cycles than to cut one; of two that are alike, rows are cut.
     """
-    room = max(1, word_elements // images)
-    cuts = ((r, c) for r in range(1, min(rows, room) + 1) for c in range(1, min(cols, room // r) + 1))
 
     def cost(cut: tuple[int, int]) -> tuple[int, bool, int, int]:
         r, c = cut
         words = -(-rows // r) * -(-cols // c)
         return words * max(r * c * images, LEAST_FRAME), min(r, c) > 1, words, c
 
-    return min(cuts, key=cost)
+    return min(_cuts(rows, cols, word_elements // images), key=cost)
+
+
+def in_fewest_words(shape: ConvShape, hardware: Hardware) -> ConvShape:
+    """The shape in strips that make the fewest words, whatever cycles their outputs take; of equals, rows are cut.
+
+    Fewer words take less of the ports, which may be what a layer waits for.
+    """
+    rows, cols, room = shape.row.outputs, shape.col.outputs, hardware.vector_memory.word_elements // shape.images
+    if room < 2 or hardware.mapping.strips == "one_image":
+        return shape
+    r, c = min(_cuts(rows, cols, room), key=lambda cut: (-(-rows // cut[0]) * -(-cols // cut[1]), *reversed(cut)))
+    return replace(shape, row=replace(shape.row, strips=r), col=replace(shape.col, strips=c))
+
+
+def _cuts(rows: int, cols: int, room: int) -> Iterator[tuple[int, int]]:
+    """Strips by rows and by columns for which a word has room, if only for one."""
+    return ((r, c) for r in range(1, min(rows, max(room, 1)) + 1) for c in range(1, min(cols, max(room, 1) // r) + 1))
 
 
 # ---- how tensors lie in tiles

@@ -14,15 +14,17 @@ convolutions is a way to cut:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache, cached_property, lru_cache, partial
 from itertools import accumulate
 from math import ceil
 from typing import Any, TypeAlias
 
+from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu.cut.blocks import Patch, even, even_extents, growing
 from tpusim.machines.tpu.cut.dense import DENSE, Dense, DenseTaps, Transposed
-from tpusim.machines.tpu.cut.geometry import ConvShape, packed, shape_of
+from tpusim.machines.tpu.cut.geometry import ConvShape, in_fewest_words, packed, shape_of
 from tpusim.machines.tpu.cut.plan import Plan, by_outcome
 from tpusim.machines.tpu.cut.reduction import Cut, TapGroups
 from tpusim.machines.tpu.cut.tiling import MOST_PIECES, col_folds, preparing
@@ -32,7 +34,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft, LeftTo, Lowering, explanation_of
 from tpusim.machines.tpu.program.program import Explanation, StepCounts
 from tpusim.machines.tpu.schedule.units import Area, Moves, Pass, Piece, Policy, SlotNeed, Touch, Unit, Units, beside
-from tpusim.machines.tpu.search.search import Ranked, tilings_of
+from tpusim.machines.tpu.search.search import TOLERANCE, Ranked, tilings_of
 from tpusim.network.ops.array_op import ArrayOp
 
 IFMAP, WEIGHTS, SUMS = range(3)
@@ -247,8 +249,17 @@ def plan_of(cutting: Cutting, layer: ArrayOp, batch: int, hardware: Hardware) ->
 
 
 def plans_of(cutting: Cutting, layer: ArrayOp, batch: int, hardware: Hardware) -> list[tuple[Plan, Ranked]]:
-    """The plans that a simulation should choose from, with their tilings' ranks. Raises CapacityError."""
-    cut = cutting(shape_of(layer, batch, hardware), hardware)
+    """The plans that a simulation should choose from, with their tilings' ranks: in strips that are balanced or, where
+    that is clearly cheaper by the estimate, in those that fill words. Raises CapacityError.
+    """
+    shape = shape_of(layer, batch, hardware)
+    cut = cutting(shape, hardware)
+    if (fuller := in_fewest_words(shape, hardware)) != shape:
+        with suppress(CapacityError):
+            other = cutting(fuller, hardware)
+            before, after = (tilings_of(each, hardware)[0].estimate() for each in (cut, other))
+            # Each choice may be that much above the best of its own.
+            cut = other if after * (1 + 2 * TOLERANCE) < before else cut
     return [(Plan(cut.shape, hardware, rank.tiling, cut), rank) for rank in tilings_of(cut, hardware)]
 
 

@@ -287,16 +287,30 @@ class Candidates:
         serial = preload if self.frame.period == self.frame.slots and shared else 0
         return np.asarray(np.maximum(self.stream(tilings.psum_words), preload) + serial)
 
+    @cached_property
+    def _beside_streams(self) -> float:
+        """Cycles of a word that comes in beside a stream, where it waits for a slot of the port that is left."""
+        shared, frame = self.hardware.vector_memory.ports == "shared", self.frame
+        return frame.period / max(frame.period - frame.slots, 1) if shared else 1
+
+    def streamed(self, tilings: Tiling[Counts]) -> Cycles:
+        """Cycles of the port that the passes of an outcome keep from transfers; the first adds to no sum."""
+        if self.hardware.vector_memory.ports != "shared":
+            return 0
+        frame = self.frame
+        reads = self.passes * frame.slots - frame.arrays * (self.passes > 1)
+        return self.stream(tilings.psum_words) / frame.period * reads
+
     def load(self, tilings: Tiling[Counts]) -> Demand:
-        """The ifmap of a block and chunk; a word that comes in beside a stream waits for a free slot of the port."""
+        """The ifmap of a block and chunk; each of its words crosses the port of a lane, however few elements it has:
+        of copies, which are many words, beside a stream.
+        """
         elements = tilings.ifmap_words / self.folds * self.word_fill * self.cut.per_fold * self._stored_share
         brought = np.minimum(tilings.ifmap_words, elements / (self.word_fill * self.hardware.lanes))
-        shared, frame = self.hardware.vector_memory.ports == "shared", self.frame
-        a_word = frame.period / max(frame.period - frame.slots, 1) if shared else 1
         return Demand(
             bus=elements * self.element_cycles * self.waste(tilings.groups, self.stored_channels),
             converted=brought * float(self.hardware.vector_unit.unpack_cycles),
-            port=tilings.ifmap_words * (a_word if self.cut.copies else 0),
+            port=tilings.ifmap_words * (self._beside_streams if self.cut.copies else 1),
         )
 
     def spill(self, tilings: Tiling[Counts]) -> Demand:
@@ -393,7 +407,8 @@ class Candidates:
         hidden = (tilings.lag - 1) * np.maximum(array, bus) / results
         wait = np.where(results > 2 * tilings.lag, np.maximum(self._turnaround - hidden, 0), self._turnaround)
         waits = (results - 1) * wait + costs.last
-        return np.asarray(np.maximum(array, bus - costs.first - costs.spill + waits))
+        port = results * (self.streamed(tilings) + tilings.psum_words) + loaded * self._crossing(tilings)
+        return np.asarray(np.maximum(np.maximum(array, port), bus - costs.first - costs.spill + waits))
 
     def _in_chunks(self, tilings: Tiling[Counts], costs: _Costs) -> NDArray[np.float64]:
         """Chunk by chunk, the longer of array and HBM; results go out beside the last chunk of a block only."""
@@ -408,8 +423,19 @@ class Candidates:
         held = tilings.filter_buffers >= self.shape.groups * self.columns * chunks
         once = np.where(held & (self.cut.together < self.cut.groups), 1 / tilings.blocks, 1.0)
         bus = self._section_cycles(tilings) * once / chunks + loads
-        end = np.maximum(array, bus + costs.spill + self._turnaround)
-        return np.asarray(costs.results * ((chunks - 1) * np.maximum(array, bus) + end) + costs.last)
+        port = self.streamed(tilings) / chunks + self._crossing(tilings) / tilings.kept_folds
+        pace = np.maximum(array, port)
+        # The last chunk may be over before the next one has come into slots that its passes leave.
+        size = tilings.section_passes
+        over = costs.per_pass * np.where(self.passes % size, self.passes % size, size)
+        beside = np.maximum(self._crossing(tilings) * self._beside_streams, costs.load) + freed
+        late = np.where(tilings.ifmap_buffers > 2, 0, np.maximum(beside / tilings.kept_folds - over, 0))
+        end = np.maximum(array + late, np.maximum(bus + costs.spill + self._turnaround, port + tilings.psum_words))
+        return np.asarray(costs.results * ((chunks - 1) * np.maximum(pace, bus) + end) + costs.last)
+
+    def _crossing(self, tilings: Tiling[Counts]) -> Counts:
+        """Words of a load that cross the port of passes: of an ifmap in banks, none."""
+        return tilings.ifmap_words * (not self.hardware.banked)
 
     def _parts(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
         """Chunks of a reduction; the last of them counts as what it is of a whole one."""

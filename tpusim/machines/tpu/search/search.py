@@ -158,7 +158,9 @@ def _distinct(candidates: Candidates, but: Iterable[str], most: int | None) -> I
 
 
 def _estimated(candidates: Candidates, tiling: Tiling[int]) -> float:
-    return float(candidates.estimate(tiling))
+    """What is estimated for it, but no less than it can take."""
+    (least,) = Bound(candidates).cycles(Tiling(**{name: np.array([value]) for name, value in vars(tiling).items()}))
+    return max(float(candidates.estimate(tiling)), float(least))
 
 
 def _in_order(candidates: Candidates) -> Iterator[tuple[Tiling[Counts], int, float]]:
