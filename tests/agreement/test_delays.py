@@ -264,7 +264,7 @@ def chosen(layer: Conv2d | Gemm, **options: Any) -> tuple[int, int]:
 
 def test_blocks_are_fewer_where_each_costs_more() -> None:
     """And the layer takes less time than with the blocks of a machine on which they cost nothing."""
-    layer = conv(8, 48, 8, 3)
+    layer = conv(8, 80, 16, 3)
     (many, cheap), (few, dear) = chosen(layer), chosen(layer, block_cycles=1000)
     assert few < many
     assert dear - cheap < 1000 * many

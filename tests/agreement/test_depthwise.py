@@ -44,7 +44,7 @@ def test_random_layers(layer: Conv2d, batch: int, hardware: Hardware) -> None:
     check_program(program, hardware)
     told = short(program, hardware)
     assert not [*hazards(program, hardware)]
-    planned = planned_of(layer, batch, hardware, "vector")
+    planned = planned_of(layer, batch, hardware, "vector")[0]
     assert planned is not None
     assert not program.streams
     assert planned.transfers - len(program.steps) in range(len(spills(program)) + 1)

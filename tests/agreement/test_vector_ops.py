@@ -72,7 +72,7 @@ def test_random_layers(layer: VectorOp, batch: int, hardware: Hardware) -> None:
     check_program(program, hardware)
     told = short(program, hardware)
     assert not [*hazards(program, hardware)]
-    planned = planned_of(layer, batch, hardware, LOWERING)
+    planned = planned_of(layer, batch, hardware, LOWERING)[0]
     assert planned is not None
     assert not program.streams
     assert planned.transfers >= len(program.steps) > 0

@@ -63,7 +63,7 @@ def test_random_layers(layer: RowOp, batch: int, hardware: Hardware, again: bool
     check_program(program, hardware)
     told = short(program, hardware)
     assert not [*hazards(program, hardware)]
-    planned = planned_of(layer, batch, hardware, LOWERING)
+    planned = planned_of(layer, batch, hardware, LOWERING)[0]
     assert planned is not None
     assert planned.transfers >= len(program.steps) > 0
     operands = operands_of(layer, batch, seed=3)

@@ -9,7 +9,7 @@ import pytest
 from tests import ROOT
 from tpusim import Conv2d, load_hardware
 from tpusim.flow.lowerings import prepared
-from tpusim.machines.tpu.cut.geometry import in_fewest_words, shape_of
+from tpusim.machines.tpu.cut.geometry import in_other_strips, shape_of
 from tpusim.machines.tpu.cut.reduction import TapGroups
 from tpusim.machines.tpu.search.candidates import Candidates
 from tpusim.machines.tpu.search.search import tilings_of
@@ -29,10 +29,19 @@ def taken(layer: Op, batch: int) -> tuple[int, Blocking | None]:
 
 def test_few_images_take_no_more_than_fewer_and_the_rest() -> None:
     """Three images took 564,256 cycles, when two and one took 122,414: fills waited for ports that streams kept."""
-    one, two, three, four = (taken(FEW_CHANNELS, batch)[0] for batch in (1, 2, 3, 4))
+    one, two, three, four, five = (taken(FEW_CHANNELS, batch)[0] for batch in range(1, 6))
     assert two <= MOST * 2 * one
     assert three <= MOST * (two + one)
     assert four <= MOST * min(three + one, 2 * two)
+    assert five <= MOST * (four + one)
+
+
+@pytest.mark.parametrize("batch", [9, 13])
+def test_images_that_fill_words_unevenly_are_parted_among_more(batch: int) -> None:
+    """Nine images in two words of five each took 1.28 times what eight of them and one took."""
+    layer = Conv2d("conv3", 192, 13, 13, 384, (3, 3), (1, 1), (1, 1))
+    fewer, one = taken(layer, batch - 1)[0], taken(layer, 1)[0]
+    assert taken(layer, batch)[0] <= MOST * (fewer + one)
 
 
 @pytest.mark.parametrize("batch", [3, 5, 8])
@@ -50,20 +59,18 @@ def test_the_estimate_is_about_what_ports_allow(batch: int) -> None:
 def test_an_estimate_is_no_less_than_what_any_run_takes() -> None:
     """A block of its own, whose last results nothing hides, was estimated below its bound, and so preferred."""
     hardware, layer = load_hardware("tpu_v3_core"), Conv2d("conv", 32, 28, 28, 96, (3, 3), (1, 1), (1, 1))
-    shape = in_fewest_words(shape_of(layer, 1, hardware), hardware)
+    shape, *_ = in_other_strips(shape_of(layer, 1, hardware), hardware)
     cut = TapGroups(shape, hardware)
     (rank,) = tilings_of(cut, hardware)
     assert float(Candidates(cut, hardware).estimate(rank.tiling)) < 4808 <= rank.estimate()
 
 
 def test_strips_fill_words_where_ports_are_full() -> None:
-    """Three images of eight alone would leave no slot to what comes; where it is one strip, words have 3 of 8."""
-    _, blocking = taken(FEW_CHANNELS, 3)
-    assert blocking is not None
-    assert (blocking.strips, blocking.word_fill) == (2, 6)
-    _, blocking = taken(FEW_CHANNELS, 5)
-    assert blocking is not None
-    assert (blocking.strips, blocking.word_fill) == (1, 5)
+    """Three images of eight alone would leave no slot to what comes, five little; in eight strips one fills words."""
+    for batch in (3, 5):
+        _, blocking = taken(FEW_CHANNELS, batch)
+        assert blocking is not None
+        assert (blocking.strips, blocking.word_fill) == (8, 8)
 
 
 def test_the_script_holds_a_batch_against_the_next_lower_one(capsys: pytest.CaptureFixture[str]) -> None:

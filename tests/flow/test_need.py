@@ -50,7 +50,7 @@ def test_the_passes_are_known_before_a_layer_is_lowered(name: str, size: int, lo
     hardware, work = load_hardware("tpu_v2", {"array.size": size}), load_workload(name, batch=2)
     for layer in {layer.shape_key: layer for layer in work.layers[::5]}.values():
         program, _ = lowered(layer, 2, hardware, lowering)
-        planned = planned_of(layer, 2, hardware, lowering)
+        planned = planned_of(layer, 2, hardware, lowering)[0]
         assert planned is not None
         assert planned.passes == len(program.streams)
         transfers = sum(isinstance(step, Transfer) for step in program.steps)

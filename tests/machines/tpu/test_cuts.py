@@ -257,7 +257,7 @@ def test_how_many_steps_there_will_be(name: str, fetch: str) -> None:
     layers = {each.name: each for each in load_workload("resnet50", batch=8).layers}
     for layer in (layers["conv1"], layers["layer1.0.conv2"], layers["layer3.0.conv2"]):
         hardware = mapped(load_hardware("tpu_v2"), fetch=fetch)
-        planned, program = planned_of(layer, 8, hardware, name), LOWERINGS[name].lower(layer, 8, hardware)[0]
+        planned, program = planned_of(layer, 8, hardware, name)[0], LOWERINGS[name].lower(layer, 8, hardware)[0]
         assert planned is not None
         assert planned.passes == len(program.streams)
         moves = len(fills(program, "ifmap")) + len(fills(program, "filter")) + len(spills(program))

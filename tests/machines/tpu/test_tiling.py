@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from tests.machines.tpu.test_plan import planned, plans
 from tests.strategies import conv, machine
 from tpusim.machines.tpu import event
-from tpusim.machines.tpu.cut.blocks import even_extents
+from tpusim.machines.tpu.cut.blocks import even_extents, word_groups
 from tpusim.machines.tpu.cut.geometry import shape_of
 from tpusim.machines.tpu.cut.plan import Plan
 from tpusim.machines.tpu.cut.reduction import TapGroups
-from tpusim.machines.tpu.cut.tiling import word_groups
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
 from tpusim.machines.tpu.search.candidates import Candidates

@@ -158,17 +158,16 @@ class Tpu(Family):
         """By the steps that the lowering tells where it can, else by as many passes as load every weight and store the
         sums.
 
-        Where simulation looks for the fastest block, a Program is held beside the one that is tried.
+        Where simulation looks for the fastest of several, a Program is held beside the one that is tried.
         """
-        at_once = 2 if machine.mapping.search == "simulate" else 1
         weights = -(-layer.weights(batch) // machine.pes)
         words = machine.capacity_words * machine.vector_memory.word_elements
         least = max(weights, -(-layer.macs(batch) // (machine.pes * words)))
-        passes, transfers, intermediates = least, 0, 0
+        passes, transfers, intermediates, ways = least, 0, 0, 1
         if least * PASS_BYTES <= most:
-            passes, transfers, intermediates = planned_of(layer, batch, machine, lowering)
+            (passes, transfers, intermediates), ways = planned_of(layer, batch, machine, lowering)
         values = _value_bytes(layer, batch, machine, how, intermediates)
-        return Need(passes * PASS_BYTES + transfers * TRANSFER_BYTES, values, passes, at_once)
+        return Need(passes * PASS_BYTES + transfers * TRANSFER_BYTES, values, passes, min(ways, 2))
 
     def larger(self, machine: Hardware) -> Iterator[tuple[str, Hardware]]:
         """Ever larger arrays."""

@@ -19,6 +19,12 @@ CHANNEL, ROW, COL, IMAGE = range(4)
 # ---- ways to cut an extent or a load
 
 
+def word_groups(images: int, word_elements: int) -> tuple[int, int]:
+    """(words per pixel, elements used of a word): images spread evenly over as few words as hold them."""
+    groups = -(-images // word_elements)
+    return groups, -(-images // groups)
+
+
 def growing(count: int, largest: int) -> list[range]:
     """Cut `range(count)` into pieces of 1, 1, 2, 4, ... up to `largest`: a short wait for the first pass."""
     cuts, at, size = [], 0, 1

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
-from math import gcd
+from math import gcd, prod
 
-from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, IMAGE, ROW, Block, Patch, padded, portions
+from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, IMAGE, ROW, Block, Patch, padded, portions, word_groups
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import Counter, Counters
 from tpusim.machines.tpu.program.transfers import Along, Coordinates, Part
@@ -151,8 +151,13 @@ class InStrips:
 
     @property
     def word_images(self) -> int:
-        """What shares words: the images, in each strip."""
+        """Images, in each strip."""
         return self.images * self.strips
+
+    def word_groups(self, word_elements: int) -> tuple[int, int]:
+        """(words of a pixel, elements used of a word): a word holds all strips of its share of the images."""
+        groups, share = word_groups(self.images, word_elements // self.strips)
+        return groups, share * self.strips
 
     @property
     def ifmap_apart(self) -> tuple[int, int]:
@@ -225,8 +230,9 @@ class InStrips:
         return Part(base, (0,), (Along(CHANNEL, channels),), items, fill), box
 
     def images_of(self, word_fill: int, groups: range) -> range:
-        """The images in a range of word groups; strips share the one word of a pixel."""
-        return range(min(groups.start * word_fill, self.images), min(groups.stop * word_fill, self.images))
+        """The images in a range of word groups."""
+        share = word_fill // self.strips
+        return range(min(groups.start * share, self.images), min(groups.stop * share, self.images))
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,16 +333,29 @@ def best_strips(rows: int, cols: int, images: int, word_elements: int) -> tuple[
     return min(_cuts(rows, cols, word_elements // images), key=cost)
 
 
-def in_fewest_words(shape: ConvShape, hardware: Hardware) -> ConvShape:
-    """The shape in strips that make the fewest words, whatever cycles their outputs take; of equals, rows are cut.
+def in_other_strips(shape: ConvShape, hardware: Hardware) -> Iterator[ConvShape]:
+    """The shape in strips that make the fewest words, as these take less of the ports, whatever cycles their outputs
+    take; and in those that take fewest cycles. Neither where that is the shape as it is.
 
-    Fewer words take less of the ports, which may be what a layer waits for.
+    More strips leave room for fewer images in a word: five take less in eight strips, one by one.
     """
-    rows, cols, room = shape.row.outputs, shape.col.outputs, hardware.vector_memory.word_elements // shape.images
-    if room < 2 or hardware.mapping.strips == "one_image":
-        return shape
-    r, c = min(_cuts(rows, cols, room), key=lambda cut: (-(-rows // cut[0]) * -(-cols // cut[1]), *reversed(cut)))
-    return replace(shape, row=replace(shape.row, strips=r), col=replace(shape.col, strips=c))
+    rows, cols, elements = shape.row.outputs, shape.col.outputs, hardware.vector_memory.word_elements
+
+    def cost(cut: tuple[int, int]) -> tuple[int, int]:
+        groups, share = word_groups(shape.images, elements // prod(cut))
+        words = groups * -(-rows // cut[0]) * -(-cols // cut[1])
+        return words, words * max(share * prod(cut), LEAST_FRAME)
+
+    if hardware.mapping.strips == "one_image":
+        return
+    known, costs = {shape}, {cut: cost(cut) for cut in _cuts(rows, cols, elements)}
+    for words_or_cycles in range(2):
+        # Of those that are alike the fewest strips, of rows.
+        r, c = min(costs, key=lambda cut: (costs[cut][words_or_cycles], prod(cut), cut[1]))
+        other = replace(shape, row=replace(shape.row, strips=r), col=replace(shape.col, strips=c))
+        if other not in known:
+            known.add(other)
+            yield other
 
 
 def _cuts(rows: int, cols: int, room: int) -> Iterator[tuple[int, int]]:

@@ -13,7 +13,7 @@ from typing import ClassVar, NamedTuple
 from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, ROW, Block, Patch, as_coordinates, portions, shifted, spanning
 from tpusim.machines.tpu.cut.geometry import ConvShape, padded_map, stored_ifmap
 from tpusim.machines.tpu.cut.reduction import Chunk, Cut, LanePlace, ReductionPass, Tap
-from tpusim.machines.tpu.cut.tiling import Tiling, col_folds, weight_words, word_groups
+from tpusim.machines.tpu.cut.tiling import Tiling, col_folds, weight_words
 from tpusim.machines.tpu.definition import word_cycles
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import Counters, Feed, LaneGroup
@@ -181,7 +181,7 @@ class Plan:
 
     @cached_property
     def _word_groups(self) -> tuple[int, int]:
-        return word_groups(self.shape.word_images, self.hardware.vector_memory.word_elements)
+        return self.shape.word_groups(self.hardware.vector_memory.word_elements)
 
     @cached_property
     def blocks(self) -> list[Block]:
@@ -306,5 +306,5 @@ class Plan:
         return part, [box]
 
     def images(self, groups: range) -> range:
-        """The images in a range of word groups; strips share the one word of a pixel."""
+        """The images in a range of word groups."""
         return self.shape.images_of(self.word_fill, groups)

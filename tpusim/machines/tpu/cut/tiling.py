@@ -95,12 +95,6 @@ def together(tilings: Sequence[Tiling[Counts]]) -> Tiling[Counts]:
     return found
 
 
-def word_groups(images: int, word_elements: int) -> tuple[int, int]:
-    """(words per pixel, elements used of a word): images spread evenly over as few words as hold them."""
-    groups = -(-images // word_elements)
-    return groups, -(-images // groups)
-
-
 def col_folds(out_channels: int, hardware: Hardware) -> tuple[range, ...]:
     """The output channels of a group in portions of at most C, or of `block_n`, and of those of a given block."""
     wanted, cols = hardware.mapping.block_n, hardware.array.cols
@@ -119,7 +113,7 @@ def weight_words(passes: tuple[ReductionPass, ...], hardware: Hardware) -> list[
 def given_outputs(shape: InStrips, hardware: Hardware) -> tuple[int | None, int | None, int | None]:
     """Rows, columns and word groups of a block; None where they are left to the search."""
     block = hardware.mapping.block.given
-    groups, fill = word_groups(shape.word_images, hardware.vector_memory.word_elements)
+    groups, fill = shape.word_groups(hardware.vector_memory.word_elements)
     # As many words of a pixel as hold the images.
     images = block.get("images")
     words = images and min(-(-images // max(1, fill // shape.strips)), groups)

@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu.cut.blocks import Patch, even, even_extents, growing
 from tpusim.machines.tpu.cut.dense import DENSE, Dense, DenseTaps, Transposed
-from tpusim.machines.tpu.cut.geometry import ConvShape, in_fewest_words, packed, shape_of
+from tpusim.machines.tpu.cut.geometry import ConvShape, in_other_strips, packed, shape_of
 from tpusim.machines.tpu.cut.plan import Plan, by_outcome
 from tpusim.machines.tpu.cut.reduction import Cut, TapGroups
 from tpusim.machines.tpu.cut.tiling import MOST_PIECES, col_folds, preparing
@@ -34,8 +34,11 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft, LeftTo, Lowering, explanation_of
 from tpusim.machines.tpu.program.program import Explanation, StepCounts
 from tpusim.machines.tpu.schedule.units import Area, Moves, Pass, Piece, Policy, SlotNeed, Touch, Unit, Units, beside
-from tpusim.machines.tpu.search.search import TOLERANCE, Ranked, tilings_of
+from tpusim.machines.tpu.search.search import Ranked, tilings_of
 from tpusim.network.ops.array_op import ArrayOp
+
+NEAR = 0.15
+"""Of ways to fill words whose estimates lie this close to the lowest, time tells which is the fastest."""
 
 IFMAP, WEIGHTS, SUMS = range(3)
 """The places of a unit's needs."""
@@ -249,18 +252,34 @@ def plan_of(cutting: Cutting, layer: ArrayOp, batch: int, hardware: Hardware) ->
 
 
 def plans_of(cutting: Cutting, layer: ArrayOp, batch: int, hardware: Hardware) -> list[tuple[Plan, Ranked]]:
-    """The plans that a simulation should choose from, with their tilings' ranks: in strips that are balanced or, where
-    that is clearly cheaper by the estimate, in those that fill words. Raises CapacityError.
+    """The plans that a simulation should choose from, with their tilings' ranks; first the choice of the estimate.
+
+    Raises:
+        CapacityError: when no tiling fits the memories.
     """
-    shape = shape_of(layer, batch, hardware)
+    cuts = ranked_cuts(cutting, shape_of(layer, batch, hardware), hardware)
+    return [(Plan(cut.shape, hardware, rank.tiling, cut), rank) for cut, rank in cuts]
+
+
+def ranked_cuts(cutting: Cutting, shape: ConvShape, hardware: Hardware) -> list[tuple[Cut, Ranked]]:
+    """A shape cut, with a tiling, in as many ways as a simulation should choose from: in strips that are balanced, and
+    in others where these may be cheaper. First the choice of the estimate. Raises CapacityError.
+    """
     cut = cutting(shape, hardware)
-    if (fuller := in_fewest_words(shape, hardware)) != shape:
+    ways = [(cut, tilings_of(cut, hardware))]
+    for in_strips in in_other_strips(shape, hardware):
         with suppress(CapacityError):
-            other = cutting(fuller, hardware)
-            before, after = (tilings_of(each, hardware)[0].estimate() for each in (cut, other))
-            # Each choice may be that much above the best of its own.
-            cut = other if after * (1 + 2 * TOLERANCE) < before else cut
-    return [(Plan(cut.shape, hardware, rank.tiling, cut), rank) for rank in tilings_of(cut, hardware)]
+            other = cutting(in_strips, hardware)
+            ways.append((other, tilings_of(other, hardware)))
+    if len(ways) > 1:
+        estimates = [ranks[0].estimate() for _, ranks in ways]
+        near = sorted((each, at) for at, each in enumerate(estimates) if each <= min(estimates) * (1 + NEAR))
+        ways = [ways[at] for _, at in near]
+        ways = [(cut, (ranks[0]._replace(least=ranks[0].bound()), *ranks[1:])) for cut, ranks in ways]
+    others = ((cut, rank) for cut, ranks in ways for rank in ranks[1:])
+    ranked = [*((cut, ranks[0]) for cut, ranks in ways), *sorted(others, key=lambda way: way[1].least)]
+    least = [*accumulate((rank.least for _, rank in reversed(ranked)), min)][::-1]
+    return [(cut, rank._replace(least=each)) for (cut, rank), each in zip(ranked, least, strict=True)]
 
 
 # ---- lowerings that are a way to cut

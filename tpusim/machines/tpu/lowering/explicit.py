@@ -24,7 +24,7 @@ from tpusim.machines.tpu.cut.dense import OnChip
 from tpusim.machines.tpu.cut.geometry import ConvShape, MapAxis, padded_map, shape_of
 from tpusim.machines.tpu.cut.plan import Plan
 from tpusim.machines.tpu.cut.reduction import Tap, TapGroups
-from tpusim.machines.tpu.cut.tiling import too_small, word_groups
+from tpusim.machines.tpu.cut.tiling import too_small
 from tpusim.machines.tpu.cut.traffic import Traffic
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.convolution import PRODUCTS, Convolution, convolved
@@ -102,7 +102,7 @@ def span(taps: tuple[Tap, ...], axis: int) -> range:
 
 def window_units(shape: ConvShape, hardware: Hardware, window: RollingWindow) -> Iterator[WindowUnit]:
     """Word groups outside; then taps, portions of the channels and columns; rows roll inside."""
-    groups, _ = word_groups(shape.word_images, hardware.vector_memory.word_elements)
+    groups, _ = shape.word_groups(hardware.vector_memory.word_elements)
     channels, at = channel_portions(shape, hardware), 0
     for images, taps, held, cols in product(
         portions(groups, window.groups),
@@ -130,7 +130,7 @@ LEAST_WORDS = 1
 @lru_cache(maxsize=1 << 14)
 def window_of(shape: ConvShape, hardware: Hardware, words: int) -> RollingWindow | None:
     """The smallest window of those that cost little more than the cheapest within `words`; None where none fits."""
-    groups, _ = word_groups(shape.word_images, hardware.vector_memory.word_elements)
+    groups, _ = shape.word_groups(hardware.vector_memory.word_elements)
     every, number = len(shape.every_tap), len(channel_portions(shape, hardware))
     # Better ones first: all taps together and all channels, then fewer; whole rows, then narrower parts of them.
     together = sorted({every, shape.col.kernel, 1}, reverse=True), sorted({number, 1}, reverse=True)
@@ -170,7 +170,7 @@ def _wide(axis: MapAxis, taps: tuple[Tap, ...], cols: int) -> int:
 def _cost(shape: ConvShape, hardware: Hardware, window: RollingWindow) -> float:
     """Cycles of the bus, roughly: what is brought and written, and for each unit a turn, or two where it must wait."""
     row, col, memory = shape.row, shape.col, hardware.vector_memory
-    groups, fill = word_groups(shape.word_images, memory.word_elements)
+    groups, fill = shape.word_groups(memory.word_elements)
     words = len(shape.every_tap) * row.extent * col.extent
     for taps in tap_chunks(shape, window.taps):
         words += len(row.stored(range(row.extent), span(taps, 0))) * _wide(col, taps, window.cols)
@@ -206,7 +206,7 @@ class Transformation(Units):
         self.ifmap = Tensor("ifmap", ifmap, converted=True, padded=padded_map(ifmap, plan.hardware))
         self.traffic, self.word_fill = Traffic(plan.hardware, plan.shape), plan.word_fill
         self.portions = channel_portions(shape, plan.hardware)
-        self.word_groups, _ = word_groups(shape.word_images, plan.hardware.vector_memory.word_elements)
+        self.word_groups, _ = shape.word_groups(plan.hardware.vector_memory.word_elements)
         room = max(1, plan.hardware.lanes // len(self.portions[0]))
         self.copies = -(-window.taps // -(-window.taps // room))
 

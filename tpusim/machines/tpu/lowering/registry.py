@@ -101,9 +101,10 @@ def lowered(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Explain
     return drafts_of(layer, batch, hardware, lowering)[0].lower()
 
 
-def planned_of(layer: Op, batch: int, hardware: Hardware, lowering: str) -> StepCounts:
-    """How many steps the longest of `drafts_of` has. Raises as they do."""
-    return max(drafts_of(layer, batch, hardware, lowering), key=lambda draft: draft.blocks).planned
+def planned_of(layer: Op, batch: int, hardware: Hardware, lowering: str) -> tuple[StepCounts, int]:
+    """How many steps the longest of `drafts_of` has, and how many of them there are. Raises as they do."""
+    drafts = drafts_of(layer, batch, hardware, lowering)
+    return max(drafts, key=lambda draft: draft.blocks).planned, len(drafts)
 
 
 def least_of(layer: Op, batch: int, hardware: Hardware, lowering: str) -> float:

@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.base.errors import CapacityError
-from tpusim.machines.tpu.cut.blocks import Patch
+from tpusim.machines.tpu.cut.blocks import Patch, word_groups
 from tpusim.machines.tpu.cut.geometry import ConvShape, MapAxis
 from tpusim.machines.tpu.cut.plan import Plan
 from tpusim.machines.tpu.cut.reduction import Chunk, Tap, TapGroups
-from tpusim.machines.tpu.cut.tiling import Counts, Tiling, word_groups
+from tpusim.machines.tpu.cut.tiling import Counts, Tiling
 from tpusim.machines.tpu.definition import beat_of
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import encoded, pointers_a_word

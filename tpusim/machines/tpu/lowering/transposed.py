@@ -29,11 +29,10 @@ from tpusim.machines.tpu.cut.plan import OUT_CHANNEL, ColumnFold, K, Plan
 from tpusim.machines.tpu.cut.reduction import LanePlace, ReductionPass, Tap, TapGroups, stacked
 from tpusim.machines.tpu.cut.tiling import col_folds
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.convolution import by_taps, draft_of
+from tpusim.machines.tpu.lowering.convolution import by_taps, draft_of, ranked_cuts
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering
 from tpusim.machines.tpu.program.addresses import Counter, Counters
 from tpusim.machines.tpu.program.transfers import Along, Coordinates, Part
-from tpusim.machines.tpu.search.search import Ranked, tilings_of
 from tpusim.memory.layout import Box
 from tpusim.network.ops.array_op import ArrayOp, ConvTranspose2d
 
@@ -223,7 +222,7 @@ NOWHERE = -1
 
 
 def by_phases(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
-    """A draft, the only one.
+    """The drafts that a simulation should choose from.
 
     Raises:
         UnsuitableError: when it is no transposed convolution.
@@ -236,9 +235,9 @@ def by_phases(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
             f"a stride so large makes {phases:,} phases, each with passes of its own, and {MOST_PHASES:,} are the most "
             "that are written down; choose a smaller stride"
         )
-    cut = PhaseTaps(shape, hardware)
-    plan = PhasePlan(shape, hardware, tilings_of(cut, hardware)[0].tiling, cut)
-    return [draft_of(plan, layer, Ranked(plan.tiling)).telling("phases", _told(plan), first=True)]
+    ranked = ranked_cuts(PhaseTaps, shape, hardware)
+    plans = ((PhasePlan(cut.shape, hardware, rank.tiling, cut), rank) for cut, rank in ranked)
+    return [draft_of(plan, layer, rank).telling("phases", _told(plan), first=True) for plan, rank in plans]
 
 
 class PhasePlan(Plan):
@@ -322,7 +321,7 @@ STRIDE_PHASES = Lowering(
 
 
 def by_zeros(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
-    """A draft, the only one.
+    """The drafts that a simulation should choose from.
 
     Raises:
         UnsuitableError: when it is no transposed convolution.
@@ -330,11 +329,11 @@ def by_zeros(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
     """
     shape = cells_of(layer, batch, hardware)
     row, col = cell_axes(shape)
-    cut = by_taps(replace(shape, cell=row.spread * col.spread), hardware)
-    plan = InsertedPlan(cut.shape, hardware, tilings_of(cut, hardware)[0].tiling, cut)
+    ranked = ranked_cuts(by_taps, replace(shape, cell=row.spread * col.spread), hardware)
     rows, cols = counted(row.spread - 1, "row"), counted(col.spread - 1, "column")
     zeros = f"{rows} and {cols} of zeros between the elements of the ifmap: streamed, not stored"
-    return [draft_of(plan, layer, Ranked(plan.tiling)).telling("zeros", zeros, first=True)]
+    plans = ((InsertedPlan(cut.shape, hardware, rank.tiling, cut), rank) for cut, rank in ranked)
+    return [draft_of(plan, layer, rank).telling("zeros", zeros, first=True) for plan, rank in plans]
 
 
 class InsertedPlan(Plan):

@@ -19,7 +19,7 @@ from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, IMAGE, ROW, Block, Patc
 from tpusim.machines.tpu.cut.geometry import ConvShape, InStrips, padded_map, shape_of
 from tpusim.machines.tpu.cut.plan import OUT_CHANNEL, K
 from tpusim.machines.tpu.cut.reduction import TapGroups
-from tpusim.machines.tpu.cut.tiling import Demand, Tiling, delay_of, fitting, given_outputs, step, word_groups
+from tpusim.machines.tpu.cut.tiling import Demand, Tiling, delay_of, fitting, given_outputs, step
 from tpusim.machines.tpu.cut.traffic import PixelsInLanes, Traffic, Turn
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, cut_up, memory_of, one_draft, outputs_of, used_of
@@ -124,7 +124,7 @@ class VectorUnits(Units):
 
     def __init__(self, outputs: InStrips, channels: int, hardware: Hardware) -> None:
         self.outputs, self.hardware, self.traffic = outputs, hardware, Traffic(hardware, outputs)
-        self.groups, self.word_fill = word_groups(outputs.word_images, hardware.vector_memory.word_elements)
+        self.groups, self.word_fill = outputs.word_groups(hardware.vector_memory.word_elements)
         self._extents = outputs.row.extent, outputs.col.extent, self.groups
         self.portions = portions(channels, hardware.lanes)
         self.tiling = self._chosen()

@@ -12,8 +12,8 @@ from itertools import pairwise, product
 from typing import NamedTuple
 
 from tpusim.base.words import counted
-from tpusim.machines.tpu.cut.blocks import CHANNEL, IMAGE, padded, portions, shifted
-from tpusim.machines.tpu.cut.tiling import MOST_PIECES, delay_of, fitting, word_groups
+from tpusim.machines.tpu.cut.blocks import CHANNEL, IMAGE, padded, portions, shifted, word_groups
+from tpusim.machines.tpu.cut.tiling import MOST_PIECES, delay_of, fitting
 from tpusim.machines.tpu.cut.traffic import Traffic
 from tpusim.machines.tpu.definition import beat_of
 from tpusim.machines.tpu.description import Hardware

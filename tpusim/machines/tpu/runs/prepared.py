@@ -285,9 +285,10 @@ def _told(best: Prepared, drafts: Sequence[Draft], tried: Sequence[int]) -> Prep
     own = "it is this one" if first == fastest else f"this one takes {fastest:,} ({fastest / first - 1:+.1%})"
     words = (
         f"by simulation, {counted(len(tried), 'block')} timed: the estimate's choice, expected to take "
-        f"{round(estimate):,} cycles, takes {first:,} ({first / estimate - 1:+.1%}); {own}; no other that was ranked "
-        f"can take fewer than {round(least):,} ({least / fastest - 1:+.1%})"
+        f"{round(estimate):,} cycles, takes {first:,} ({first / estimate - 1:+.1%}); {own}"
     )
+    if least:
+        words += f"; no other that was ranked can take fewer than {round(least):,} ({least / fastest - 1:+.1%})"
     numbers = {
         "timed": len(tried),
         "estimated_cycles": round(estimate),

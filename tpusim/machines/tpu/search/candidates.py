@@ -32,7 +32,6 @@ from tpusim.machines.tpu.cut.tiling import (
     summed,
     too_small,
     weight_words,
-    word_groups,
 )
 from tpusim.machines.tpu.definition import Frame, frame_of, stream_clients, word_cycles
 from tpusim.machines.tpu.description import Hardware
@@ -85,7 +84,7 @@ class Candidates:
         self.folds, self.taps = cut.folds, cut.groups
         self.col_folds = col_folds(shape.out_channels, hardware) * len(self.chunk.sums)
         self.columns = len(self.col_folds)
-        self.groups, self.word_fill = word_groups(shape.word_images, hardware.vector_memory.word_elements)
+        self.groups, self.word_fill = shape.word_groups(hardware.vector_memory.word_elements)
         self.extents = shape.row.extent, shape.col.extent, self.groups
         self.drains = hardware.sequencer.between_blocks == "drain"
         self.element_cycles = hardware.vector_memory.element_bytes / float(hardware.hbm_bytes_per_cycle)
@@ -281,11 +280,13 @@ class Candidates:
         return np.asarray(-(-words // self.frame.arrays) * self.frame.period)
 
     def turn(self, tilings: Tiling[Counts]) -> Counts:
-        """Cycles from pass to pass over a block: its stream or the next preload, whichever takes longer."""
-        preload, shared = self.hardware.preload_cycles, self.hardware.vector_memory.ports == "shared"
-        # A full frame leaves the preload no slot before the stream is over.
-        serial = preload if self.frame.period == self.frame.slots and shared else 0
-        return np.asarray(np.maximum(self.stream(tilings.psum_words), preload) + serial)
+        """Cycles from pass to pass over a block: its stream or the next preload, whichever takes longer, or both."""
+        stream, preload = self.stream(tilings.psum_words), self.hardware.preload_cycles
+        # A full frame leaves the preload no slot before the stream is over, and one buffer no place.
+        full = self.frame.period == self.frame.slots and self.hardware.vector_memory.ports == "shared"
+        if full or self.hardware.array.weight_buffers == 1:
+            return stream + preload
+        return np.asarray(np.maximum(stream, preload))
 
     @cached_property
     def _beside_streams(self) -> float:
@@ -294,12 +295,19 @@ class Candidates:
         return frame.period / max(frame.period - frame.slots, 1) if shared else 1
 
     def streamed(self, tilings: Tiling[Counts]) -> Cycles:
-        """Cycles of the port that the passes of an outcome keep from transfers; the first adds to no sum."""
+        """Cycles of the port that the passes of an outcome keep from transfers, their preloads among them; the first
+        adds to no sum.
+        """
         if self.hardware.vector_memory.ports != "shared":
             return 0
         frame = self.frame
         reads = self.passes * frame.slots - frame.arrays * (self.passes > 1)
-        return self.stream(tilings.psum_words) / frame.period * reads
+        return self.stream(tilings.psum_words) / frame.period * reads + self._weight_words
+
+    @cached_property
+    def _weight_words(self) -> int:
+        """Words of a lane that hold the weights of all passes of an outcome."""
+        return sum(sum(weight_words(each, self.hardware)) for each in summed(self.chunk))
 
     def load(self, tilings: Tiling[Counts]) -> Demand:
         """The ifmap of a block and chunk; each of its words crosses the port of a lane, however few elements it has:
@@ -326,7 +334,8 @@ class Candidates:
 
     def waste(self, groups: Counts, channels: float) -> NDArray[np.float64]:
         """Bytes moved over bytes wanted: runs of images, or of all images of some channels, are whole bursts."""
-        run = np.where(groups == self.groups, channels * self.shape.images, groups * self.word_fill)
+        share = self.word_fill // self.shape.strips
+        run = np.where(groups == self.groups, channels * self.shape.images, groups * share)
         run_bytes, burst = run * self.hardware.vector_memory.element_bytes, self.hardware.hbm.burst_bytes
         return np.asarray(-(-run_bytes // burst) * burst / run_bytes, dtype=np.float64)
 
@@ -407,8 +416,11 @@ class Candidates:
         hidden = (tilings.lag - 1) * np.maximum(array, bus) / results
         wait = np.where(results > 2 * tilings.lag, np.maximum(self._turnaround - hidden, 0), self._turnaround)
         waits = (results - 1) * wait + costs.last
-        port = results * (self.streamed(tilings) + tilings.psum_words) + loaded * self._crossing(tilings)
-        return np.asarray(np.maximum(np.maximum(array, port), bus - costs.first - costs.spill + waits))
+        crossing = self._crossing(tilings)
+        port = results * (self.streamed(tilings) + tilings.psum_words) + loaded * crossing
+        port += groups * self.columns * self._filter_loads(tilings) * self._weight_words
+        paces = array, port - np.minimum(crossing, costs.first), bus - costs.first - costs.spill + waits
+        return np.asarray(np.max(np.broadcast_arrays(*paces), axis=0))
 
     def _in_chunks(self, tilings: Tiling[Counts], costs: _Costs) -> NDArray[np.float64]:
         """Chunk by chunk, the longer of array and HBM; results go out beside the last chunk of a block only."""
@@ -423,7 +435,8 @@ class Candidates:
         held = tilings.filter_buffers >= self.shape.groups * self.columns * chunks
         once = np.where(held & (self.cut.together < self.cut.groups), 1 / tilings.blocks, 1.0)
         bus = self._section_cycles(tilings) * once / chunks + loads
-        port = self.streamed(tilings) / chunks + self._crossing(tilings) / tilings.kept_folds
+        port = (self.streamed(tilings) + once * self._weight_words) / chunks
+        port += self._crossing(tilings) / tilings.kept_folds
         pace = np.maximum(array, port)
         # The last chunk may be over before the next one has come into slots that its passes leave.
         size = tilings.section_passes

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from itertools import chain, islice
 from math import prod
 from operator import itemgetter
@@ -43,11 +43,14 @@ _SECTION = "section_passes", "section_words"
 
 
 class Ranked(NamedTuple):
-    """A tiling, what is estimated for it, and the `least` cycles that it, or any ranked after it, can take."""
+    """A tiling, what is estimated for it, and the `least` cycles that it, or any ranked after it, can take; its `bound`
+    is its own.
+    """
 
     tiling: Tiling[int]
     least: float = 0.0
     estimate: Callable[[], float] = float
+    bound: Callable[[], float] = float
 
 
 @lru_cache(maxsize=1 << 10)
@@ -61,7 +64,7 @@ def tilings_of(cut: Cut, hardware: Hardware, among: type[Candidates] = Candidate
     """
     candidates, chosen = _chosen(among(cut, hardware))
     if hardware.mapping.search == "estimate":
-        return (Ranked(chosen, estimate=partial(_estimated, candidates, chosen)),)
+        return (_ranked(candidates, chosen),)
     return ranked(candidates, chosen)
 
 
@@ -133,7 +136,7 @@ def ranked(candidates: Candidates, chosen: Tiling[int]) -> tuple[Ranked, ...]:
     alike = _SECTION if candidates.hardware.mapping.loads == "pieces" else ()
     found = [*islice(_distinct(candidates, alike, most), MOST_TIMED)]
     least = min((each.least for each in found), default=0.0)
-    first = Ranked(chosen, least, partial(_estimated, candidates, chosen))
+    first = _ranked(candidates, chosen, least)
     return (first, *(each for each in found if each.tiling != chosen))
 
 
@@ -154,13 +157,17 @@ def _distinct(candidates: Candidates, but: Iterable[str], most: int | None) -> I
         key = replace(tiling, loop_order=order, **dict.fromkeys(but, 0))
         if key not in known:
             known.add(key)
-            yield Ranked(tiling, least, partial(_estimated, candidates, tiling))
+            yield _ranked(candidates, tiling, least)
 
 
-def _estimated(candidates: Candidates, tiling: Tiling[int]) -> float:
-    """What is estimated for it, but no less than it can take."""
-    (least,) = Bound(candidates).cycles(Tiling(**{name: np.array([value]) for name, value in vars(tiling).items()}))
-    return max(float(candidates.estimate(tiling)), float(least))
+def _ranked(candidates: Candidates, tiling: Tiling[int], least: float = 0.0) -> Ranked:
+    """A tiling, and what is estimated for it, but no less than it can take."""
+
+    def bound() -> float:
+        (own,) = Bound(candidates).cycles(Tiling(**{name: np.array([value]) for name, value in vars(tiling).items()}))
+        return float(own)
+
+    return Ranked(tiling, least, lambda: max(float(candidates.estimate(tiling)), bound()), bound)
 
 
 def _in_order(candidates: Candidates) -> Iterator[tuple[Tiling[Counts], int, float]]:

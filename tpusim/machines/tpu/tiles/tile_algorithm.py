@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from tpusim.machines.tpu.cut.blocks import portions
 from tpusim.machines.tpu.cut.geometry import ConvShape
-from tpusim.machines.tpu.cut.tiling import col_folds, word_groups
+from tpusim.machines.tpu.cut.tiling import col_folds
 from tpusim.machines.tpu.definition import Beat, Frame, beat_of, frame_of, stream_clients
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.operations import OPERATIONS, Arity
@@ -198,7 +198,7 @@ class Filtering:
     @cached_property
     def word_groups(self) -> tuple[int, int]:
         """Words of a pixel, and elements used of each."""
-        return word_groups(self.shape.word_images, self.hardware.vector_memory.word_elements)
+        return self.shape.word_groups(self.hardware.vector_memory.word_elements)
 
     @cached_property
     def data(self) -> tuple[Recipe, Recipe]:
