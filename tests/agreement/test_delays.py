@@ -123,7 +123,7 @@ def test_a_loop_that_drains_shows_what_its_bodies_take() -> None:
     for between in ("drain", "overlap"):
         options: dict[str, Any] = {"word_elements": 8, "capacity_words": 60, "bytes_per_cycle": 5000}
         hardware = machine(4, 4, latency_cycles=1, between_blocks=between, **options)
-        program, explanation = CHANNEL_FIRST.lower(layer, 1, hardware)
+        program, explanation = CHANNEL_FIRST.lower(layer, 1, hardware.with_overrides(["mapping.block_m=12"]))
         assert (explanation.blocking.blocks, len(program.streams)) == (5, 5)
         some, many = (agreed(layer, 1, delayed(program, [each]), hardware).cycles for each in (20, 60))
         more[between] = many - some

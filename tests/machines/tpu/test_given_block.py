@@ -79,7 +79,7 @@ def test_no_block_holds_more_than_is_given(
     row, col, share = plan.shape.row, plan.shape.col, plan.word_fill // plan.shape.strips
     assert len(block.rows) == min(wanted.get("rows", len(block.rows)), row.extent)
     assert len(block.cols) == min(wanted.get("cols", len(block.cols)), col.extent)
-    groups = -(-plan.shape.images // share) if plan.shape.strips == 1 else 1
+    groups = -(-plan.shape.images // share)
     assert len(block.groups) == min(-(-wanted.get("images", len(block.groups) * share) // share), groups)
     assert_portions_are_whole(plan, wanted)
 

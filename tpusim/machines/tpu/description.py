@@ -174,6 +174,10 @@ class Hardware(FileSection):
             return self
         return self.model_copy(update={"mapping": self.mapping.model_copy(update={"entry": entry})})
 
+    def with_search(self, search: Literal["auto", "estimate", "simulate"]) -> Hardware:
+        """The machine with another `mapping.search`."""
+        return self.model_copy(update={"mapping": self.mapping.model_copy(update={"search": search})})
+
     def with_capacity(self, capacity_bytes: int) -> Hardware:
         """The machine with another `vector_memory.capacity`."""
         memory = self.vector_memory.model_copy(update={"capacity_bytes": capacity_bytes})

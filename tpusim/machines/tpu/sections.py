@@ -282,13 +282,14 @@ class MappingPolicy(FileSection):
     least `row_windows` taps a side, whose channels do not fill the array, are held a filter row at a time (0: none);
     blocks keep all of their column folds (`column_folds`), and bring the points between those they need (`patch`).
     Words that a batch leaves half empty are filled with strips of the map, in the way that takes fewest cycles of the
-    array, or the fewest words where ports are what a convolution waits for (`strips: balanced`); or only those of
-    `one_image`, with strips of its columns.
+    array, or in another where a convolution waits for ports (`strips: balanced`); or only those of `one_image`, with
+    strips of its columns.
     An ifmap is `ready` as its words are, or arrives in another layout and is laid out anew, patch by patch (`entry:
     relaid`), as that of a layer compiled by itself.
     Of ops of whole rows, such as softmax, rows are `kept` on chip from one stage to the next where they fit, or
     `read_again` for each, as by operations of their own (`rows`).
-    Blocks are chosen by an `estimate`, or those that may be the best are timed on the event engine (`simulate`).
+    Blocks are chosen by an `estimate`, or those that may be the best are timed on the event engine (`simulate`), or so
+    where a layer takes noticeably longer than was estimated (`search: auto`).
     Chunks of the reduction are taken where they are cheaper (`auto`), or only where it does not fit whole (`needed`).
     A block, or chunk of one, begins with the first of the `pieces` that its loads come in, or when they are `whole`.
     Where the ifmap is transformed before it is multiplied, that goes on beside the product (`overlapped`) or all of it
@@ -317,7 +318,7 @@ class MappingPolicy(FileSection):
     column_folds: Annotated[Literal["one", "all"], Choice()] = "one"
     entry: Annotated[Literal["ready", "relaid"], Choice()] = "ready"
     rows: Annotated[Literal["kept", "read_again"], Choice()] = "kept"
-    search: Annotated[Literal["estimate", "simulate"], Choice()] = "estimate"
+    search: Annotated[Literal["auto", "estimate", "simulate"], Choice()] = "auto"
     block_m: _Extent = "auto"
     block_k: Annotated[int | Literal["auto"], Choice(_MOST_PES_A_SIDE)] = "auto"
     block_n: Annotated[int | Literal["auto"], Choice(_MOST_PES_A_SIDE)] = "auto"

@@ -333,29 +333,31 @@ def best_strips(rows: int, cols: int, images: int, word_elements: int) -> tuple[
     return min(_cuts(rows, cols, word_elements // images), key=cost)
 
 
-def in_other_strips(shape: ConvShape, hardware: Hardware) -> Iterator[ConvShape]:
-    """The shape in strips that make the fewest words, as these take less of the ports, whatever cycles their outputs
-    take; and in those that take fewest cycles. Neither where that is the shape as it is.
+def in_other_strips(shape: ConvShape, hardware: Hardware) -> Iterator[tuple[ConvShape, float]]:
+    """The shape in strips than which no others take both fewer words, and so less of the ports, and fewer cycles of the
+    array, or as many in fewer strips; with these cycles over those of the shape as it is, which is not among them.
 
     More strips leave room for fewer images in a word: five take less in eight strips, one by one.
     """
     rows, cols, elements = shape.row.outputs, shape.col.outputs, hardware.vector_memory.word_elements
-
-    def cost(cut: tuple[int, int]) -> tuple[int, int]:
-        groups, share = word_groups(shape.images, elements // prod(cut))
-        words = groups * -(-rows // cut[0]) * -(-cols // cut[1])
-        return words, words * max(share * prod(cut), LEAST_FRAME)
-
     if hardware.mapping.strips == "one_image":
         return
-    known, costs = {shape}, {cut: cost(cut) for cut in _cuts(rows, cols, elements)}
-    for words_or_cycles in range(2):
-        # Of those that are alike the fewest strips, of rows.
-        r, c = min(costs, key=lambda cut: (costs[cut][words_or_cycles], prod(cut), cut[1]))
-        other = replace(shape, row=replace(shape.row, strips=r), col=replace(shape.col, strips=c))
-        if other not in known:
-            known.add(other)
-            yield other
+
+    def cost(r: int, c: int) -> tuple[int, int]:
+        groups, share = word_groups(shape.images, elements // (r * c))
+        words = groups * -(-rows // r) * -(-cols // c)
+        return words, words * max(share * r * c, LEAST_FRAME)
+
+    own = shape.row.strips, shape.col.strips
+    # Of those that are alike the fewest strips, of rows.
+    costs = sorted((*cost(*cut), prod(cut), *reversed(cut)) for cut in _cuts(rows, cols, elements))
+    least = costs[0][1] + 1, 0
+    for _, cycles, strips, c, r in costs:
+        if (cycles, strips) < least:
+            least = cycles, strips
+            if (r, c) != own:
+                other = replace(shape, row=replace(shape.row, strips=r), col=replace(shape.col, strips=c))
+                yield other, cycles / cost(*own)[1]
 
 
 def _cuts(rows: int, cols: int, room: int) -> Iterator[tuple[int, int]]:

@@ -34,11 +34,14 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft, LeftTo, Lowering, explanation_of
 from tpusim.machines.tpu.program.program import Explanation, StepCounts
 from tpusim.machines.tpu.schedule.units import Area, Moves, Pass, Piece, Policy, SlotNeed, Touch, Unit, Units, beside
-from tpusim.machines.tpu.search.search import Ranked, tilings_of
+from tpusim.machines.tpu.search.search import TOLERANCE, Ranked, tilings_of
 from tpusim.network.ops.array_op import ArrayOp
 
+CLOSE = 0.05
+"""A way to fill words whose estimate is this close to what others take at least needs no other beside it."""
+
 NEAR = 0.15
-"""Of ways to fill words whose estimates lie this close to the lowest, time tells which is the fastest."""
+"""A way to fill words that is expected to take that much more than another is not worth timing beside it."""
 
 IFMAP, WEIGHTS, SUMS = range(3)
 """The places of a unit's needs."""
@@ -263,19 +266,26 @@ def plans_of(cutting: Cutting, layer: ArrayOp, batch: int, hardware: Hardware) -
 
 def ranked_cuts(cutting: Cutting, shape: ConvShape, hardware: Hardware) -> list[tuple[Cut, Ranked]]:
     """A shape cut, with a tiling, in as many ways as a simulation should choose from: in strips that are balanced, and
-    in others where these may be cheaper. First the choice of the estimate. Raises CapacityError.
+    in others where these may be cheaper. First the choice of the estimate, which is all that it leaves by itself.
+
+    Raises:
+        CapacityError: when no tiling fits the memories.
     """
-    cut = cutting(shape, hardware)
+    cut, search = cutting(shape, hardware), hardware.mapping.search
     ways = [(cut, tilings_of(cut, hardware))]
-    for in_strips in in_other_strips(shape, hardware):
-        with suppress(CapacityError):
-            other = cutting(in_strips, hardware)
-            ways.append((other, tilings_of(other, hardware)))
+    own = ways[0][1][0]
+    for in_strips, share in in_other_strips(shape, hardware):
+        if search == "simulate" or own.estimate() > (1 + CLOSE) * own.floor(min(share, 1)):
+            with suppress(CapacityError):
+                other = cutting(in_strips, hardware)
+                ways.append((other, tilings_of(other, hardware)))
     if len(ways) > 1:
-        estimates = [ranks[0].estimate() for _, ranks in ways]
-        near = sorted((each, at) for at, each in enumerate(estimates) if each <= min(estimates) * (1 + NEAR))
-        ways = [ways[at] for _, at in near]
-        ways = [(cut, (ranks[0]._replace(least=ranks[0].bound()), *ranks[1:])) for cut, ranks in ways]
+        # Each choice may be that much above the best of its own.
+        ways.sort(key=lambda way: way[1][0].estimate() * (1 if way[0] is cut else 1 + 2 * TOLERANCE))
+        if search != "simulate":
+            # Where others are not expected to take much less, time tells.
+            beside = search == "auto" and own.estimate() <= (1 + NEAR) * ways[0][1][0].estimate()
+            ways = [ways[0], *(way for way in ways[1:] if beside and way[0] is cut)]
     others = ((cut, rank) for cut, ranks in ways for rank in ranks[1:])
     ranked = [*((cut, ranks[0]) for cut, ranks in ways), *sorted(others, key=lambda way: way[1].least)]
     least = [*accumulate((rank.least for _, rank in reversed(ranked)), min)][::-1]

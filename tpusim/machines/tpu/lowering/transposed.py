@@ -26,13 +26,14 @@ from tpusim.base.words import counted
 from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, ROW, Block, Patch, as_coordinates, portions, shifted
 from tpusim.machines.tpu.cut.geometry import ConvShape, MapAxis, shape_with
 from tpusim.machines.tpu.cut.plan import OUT_CHANNEL, ColumnFold, K, Plan
-from tpusim.machines.tpu.cut.reduction import LanePlace, ReductionPass, Tap, TapGroups, stacked
+from tpusim.machines.tpu.cut.reduction import Cut, LanePlace, ReductionPass, Tap, TapGroups, stacked
 from tpusim.machines.tpu.cut.tiling import col_folds
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.convolution import by_taps, draft_of, ranked_cuts
+from tpusim.machines.tpu.lowering.convolution import Cutting, by_taps, draft_of, ranked_cuts
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering
 from tpusim.machines.tpu.program.addresses import Counter, Counters
 from tpusim.machines.tpu.program.transfers import Along, Coordinates, Part
+from tpusim.machines.tpu.search.search import Ranked
 from tpusim.memory.layout import Box
 from tpusim.network.ops.array_op import ArrayOp, ConvTranspose2d
 
@@ -222,7 +223,7 @@ NOWHERE = -1
 
 
 def by_phases(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
-    """The drafts that a simulation should choose from.
+    """A draft, or two that fill words in different ways.
 
     Raises:
         UnsuitableError: when it is no transposed convolution.
@@ -235,9 +236,16 @@ def by_phases(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
             f"a stride so large makes {phases:,} phases, each with passes of its own, and {MOST_PHASES:,} are the most "
             "that are written down; choose a smaller stride"
         )
-    ranked = ranked_cuts(PhaseTaps, shape, hardware)
+    ranked = _in_strips(PhaseTaps, shape, hardware)
     plans = ((PhasePlan(cut.shape, hardware, rank.tiling, cut), rank) for cut, rank in ranked)
     return [draft_of(plan, layer, rank).telling("phases", _told(plan), first=True) for plan, rank in plans]
+
+
+def _in_strips(cutting: Cutting, shape: ConvShape, hardware: Hardware) -> list[tuple[Cut, Ranked]]:
+    """The choices of the estimate: what no run can beat is known of passes that all results have alike."""
+    if hardware.mapping.search == "simulate":
+        hardware = hardware.with_search("auto")
+    return ranked_cuts(cutting, shape, hardware)
 
 
 class PhasePlan(Plan):
@@ -321,7 +329,7 @@ STRIDE_PHASES = Lowering(
 
 
 def by_zeros(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
-    """The drafts that a simulation should choose from.
+    """A draft, or two that fill words in different ways.
 
     Raises:
         UnsuitableError: when it is no transposed convolution.
@@ -329,7 +337,7 @@ def by_zeros(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
     """
     shape = cells_of(layer, batch, hardware)
     row, col = cell_axes(shape)
-    ranked = ranked_cuts(by_taps, replace(shape, cell=row.spread * col.spread), hardware)
+    ranked = _in_strips(by_taps, replace(shape, cell=row.spread * col.spread), hardware)
     rows, cols = counted(row.spread - 1, "row"), counted(col.spread - 1, "column")
     zeros = f"{rows} and {cols} of zeros between the elements of the ifmap: streamed, not stored"
     plans = ((InsertedPlan(cut.shape, hardware, rank.tiling, cut), rank) for cut, rank in ranked)

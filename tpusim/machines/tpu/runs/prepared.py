@@ -36,6 +36,11 @@ if TYPE_CHECKING:
 CLOSE = 0.03
 """What takes at most this much more than any way still untried must take is fast enough: no other is tried."""
 
+TRUSTED, MOST_DOUBTED = 0.05, 50_000
+"""An estimate that a layer exceeds by more has misled the choice: it is made by simulation, unless there are so many
+steps that another Program beside these may not find room.
+"""
+
 PATIENCE, LONG_ENOUGH = 3, 500
 """After as many ways in a row that are no faster, and have as many steps together, no other is tried."""
 
@@ -230,19 +235,29 @@ def as_floats(operands: Operands) -> dict[str, Tensor]:
 
 
 def prepared(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Prepared:
-    """The Program of a layer by a lowering; of several drafts the one of the fewest cycles, of equals the first.
+    """The Program of a layer by a lowering; of several drafts the one of the fewest cycles, of equals the first. Where
+    the estimate has misled their choice, of those that a simulation chooses from.
 
     Raises:
         CapacityError: when nothing fits the machine; names the layer.
         CheckFailed, DeadlockError: when a draft fails otherwise as it is timed.
     """
     drafts = drafts_of(layer, batch, hardware, lowering)
+    best, cycles = _fastest(drafts, hardware, lowering)
+    # No estimate has what comes ahead of the first word and behind the last.
+    beyond = min(cycles) - hardware.latency_cycles - hardware.lanes
+    misled = beyond > (1 + TRUSTED) * drafts[0].estimate() and len(best.program.steps) <= MOST_DOUBTED
+    if misled and hardware.mapping.search == "auto":
+        others = drafts_of(layer, batch, hardware.with_search("simulate"), lowering)
+        if len(others) > len(drafts):
+            del best
+            drafts = others
+            best, cycles = _fastest(drafts, hardware, lowering)
+    return _told(best, drafts, cycles) if len(drafts) > 1 else best
 
-    def made(draft: Draft) -> Prepared:
-        return _in_scratch(Prepared(*draft.lower(), hardware, lowering, draft))
 
-    if len(drafts) == 1:
-        return made(drafts[0])
+def _fastest(drafts: Sequence[Draft], hardware: Hardware, lowering: str) -> tuple[Prepared, list[int]]:
+    """The fastest of the drafts, and the cycles of those that were timed."""
     cycles: list[int] = []
 
     def promising() -> Iterator[Prepared]:
@@ -251,14 +266,14 @@ def prepared(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Prepar
             patient = len(no_faster) < PATIENCE or sum(no_faster) < LONG_ENOUGH
             if cycles and (min(cycles) <= draft.least * (1 + CLOSE) or not patient):
                 break
-            ready = made(draft)
+            ready = _in_scratch(Prepared(*draft.lower(), hardware, lowering, draft))
             faster = not cycles or ready.timing.cycles < min(cycles)
             no_faster = [] if faster else [*no_faster, len(ready.program.steps)]
             cycles.append(ready.timing.cycles)
             yield ready
             del ready
 
-    return _told(min(promising(), key=lambda each: each.timing.cycles), drafts, cycles)
+    return min(promising(), key=lambda each: each.timing.cycles), cycles
 
 
 def _in_scratch(ready: Prepared) -> Prepared:
@@ -281,7 +296,8 @@ def _in_scratch(ready: Prepared) -> Prepared:
 
 def _told(best: Prepared, drafts: Sequence[Draft], tried: Sequence[int]) -> Prepared:
     """With what is told of the search. The first draft is the choice of the estimate."""
-    first, fastest, least, estimate = tried[0], min(tried), drafts[0].least, drafts[0].estimate()
+    first, fastest, estimate = tried[0], min(tried), drafts[0].estimate()
+    least = min((each.least for each in drafts if each.least), default=0.0)
     own = "it is this one" if first == fastest else f"this one takes {fastest:,} ({fastest / first - 1:+.1%})"
     words = (
         f"by simulation, {counted(len(tried), 'block')} timed: the estimate's choice, expected to take "

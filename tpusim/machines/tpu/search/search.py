@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from itertools import chain, islice
 from math import prod
 from operator import itemgetter
@@ -43,14 +43,14 @@ _SECTION = "section_passes", "section_words"
 
 
 class Ranked(NamedTuple):
-    """A tiling, what is estimated for it, and the `least` cycles that it, or any ranked after it, can take; its `bound`
-    is its own.
+    """A tiling, what is estimated for it, and the `least` cycles that it, or any ranked after it, can take; the `floor`
+    is that of every tiling whose array takes a share of the cycles of this one's.
     """
 
     tiling: Tiling[int]
     least: float = 0.0
     estimate: Callable[[], float] = float
-    bound: Callable[[], float] = float
+    floor: Callable[[float], float] = float
 
 
 @lru_cache(maxsize=1 << 10)
@@ -63,7 +63,7 @@ def tilings_of(cut: Cut, hardware: Hardware, among: type[Candidates] = Candidate
         CapacityError: when not even a block of one output word fits; says how much memory would do.
     """
     candidates, chosen = _chosen(among(cut, hardware))
-    if hardware.mapping.search == "estimate":
+    if hardware.mapping.search != "simulate":
         return (_ranked(candidates, chosen),)
     return ranked(candidates, chosen)
 
@@ -163,11 +163,12 @@ def _distinct(candidates: Candidates, but: Iterable[str], most: int | None) -> I
 def _ranked(candidates: Candidates, tiling: Tiling[int], least: float = 0.0) -> Ranked:
     """A tiling, and what is estimated for it, but no less than it can take."""
 
-    def bound() -> float:
+    @cache
+    def estimate() -> float:
         (own,) = Bound(candidates).cycles(Tiling(**{name: np.array([value]) for name, value in vars(tiling).items()}))
-        return float(own)
+        return max(float(candidates.estimate(tiling)), float(own))
 
-    return Ranked(tiling, least, lambda: max(float(candidates.estimate(tiling)), bound()), bound)
+    return Ranked(tiling, least, estimate, candidates.floor)
 
 
 def _in_order(candidates: Candidates) -> Iterator[tuple[Tiling[Counts], int, float]]:
