@@ -687,7 +687,7 @@ def test_a_register_run_tells_how_far_a_layer_is(monkeypatch: pytest.MonkeyPatch
     talkative(monkeypatch)
     lines = run_small("--engine", "register", "--layers", "conv1").stderr.splitlines()
     assert "0/1 conv1: 1,024 cycles ..." in lines
-    assert lines[-1] == "1/1 conv1 ..."
+    assert lines[-1] == "1/1 conv1: done ..."
 
 
 @pytest.mark.parametrize("out", [(), ("--out", "trace.txt"), ("--out", "trace.png")])
