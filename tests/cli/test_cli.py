@@ -117,7 +117,7 @@ BAD_INPUT: list[tuple[list[str], str]] = [
     (["run", "small.yaml", "--json", "a\0b"], "cannot be written"),
     (["run", "small.yaml", "--out", "small.yaml"], "cannot be written"),
     (["run", "small.yaml", "--out", "small.yaml/deep/er"], "cannot be written"),
-    (["trace", "small.yaml"], "a trace of lanes shows one layer; --layers leaves"),
+    (["trace", "small.yaml"], "a trace of lanes shows one layer, not"),
     (
         ["trace", "small.yaml", "--layers", "fc", "--out", "trace.gif"],
         ".vcd, .perfetto-trace, .pftrace, .json, not as .gif",
@@ -724,5 +724,5 @@ def test_too_little_memory_is_told(arguments: tuple[str, ...], monkeypatch: pyte
     monkeypatch.setattr(register.RegisterMachine, "__init__", full)
     result = tpusim(arguments[0], "small.yaml", *TINY, *arguments[1:])
     assert result.exit_code == 2
-    assert "too little memory for the register engine; take a smaller --batch, or --engine event" in result.stderr
+    assert "too little memory for the register engine; take a smaller batch, or engine event" in result.stderr
     assert result.stderr.startswith("Error: layer ")

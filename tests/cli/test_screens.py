@@ -68,7 +68,7 @@ def test_a_list_in_a_pipe_folds_and_loses_no_word() -> None:
     lines = CliRunner().invoke(cli.app, ["list"]).stdout.splitlines()
     assert max(map(len, lines)) <= 120
     words = " ".join(" ".join(lines).split())
-    assert "automatically extracted by a deep learning algorithm\", Computers in Biology and Medicine 109, 2019" in words
+    assert 'extracted by a deep learning algorithm", Computers in Biology and Medicine 109, 2019' in words
     assert "hbm.layout, layers.conv.stride, layers.conv.in_height, layers.conv.in_width, mapping.fetch" in words
 
 

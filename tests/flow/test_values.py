@@ -570,7 +570,7 @@ def test_sums_beyond_float32_are_told_without_warnings_of_numpy(tmp_path: Path, 
 
 def test_images_that_do_not_divide_among_those_of_the_model(tmp_path: Path) -> None:
     said = refused(saved(tmp_path, PAIRS), 3)
-    assert said.endswith("the model is for 2 images at once; its values take a --batch that is a multiple of that")
+    assert said.endswith("the model is for 2 images at once; its values take a batch that is a multiple of that")
 
 
 def test_factors_that_differ_from_image_to_image(tmp_path: Path) -> None:
@@ -580,7 +580,7 @@ def test_factors_that_differ_from_image_to_image(tmp_path: Path) -> None:
     assert refused(path, 2) == (
         "MatMul matmul_y: its values cannot be computed: "
         "its factors differ from image to image, so that images cannot go through it together; "
-        "give the --batch that the model was made for"
+        "give the batch that the model was made for"
     )
 
 

@@ -523,7 +523,7 @@ def test_shapes_that_a_model_works_out_are_found(tmp_path: Path, tokens: Any, di
     assert work.layers == (Gemm("matmul_q", 18, 32, 32), *heads, *scores, *rest)
     assert dict(work.not_timed) == {"Reshape": 1}
     notes = open_workload(path, ModelOptions(dims)).notes
-    assert notes[0] == "its batch is open (batch_size); layers are for --batch images"
+    assert notes[0] == "its batch is open (batch_size); layers are for the batch of a run"
     assert ("sizes given: seq=9" in notes) == bool(dims)
 
 
@@ -857,7 +857,7 @@ def test_a_folder_and_a_missing_file_are_refused(tmp_path: Path) -> None:
 
 def test_a_model_without_work_for_the_array_says_how_to_run_it(tmp_path: Path) -> None:
     path = saved(tmp_path, model_of([node("Relu", "x", "y")], {"x": ["N", 3]}, {}))
-    with pytest.raises(InputError, match="is in the model; --ops all also takes those of the vector unit"):
+    with pytest.raises(InputError, match="is in the model; ops all also takes those of the vector unit"):
         load_workload(path, ops="array")
     assert load_workload(path).inputs() == {"relu_y": ("x",)}
 

@@ -222,8 +222,8 @@ def trace(
     if len(workload.layers) != 1:
         names = ", ".join([*(layer.name for layer in workload.layers[:8]), *["..."] * (len(workload.layers) > 8)])
         raise InputError(
-            f"a trace of lanes shows one layer; --layers leaves {len(workload.layers)} of {workload.name}: {names}; "
-            "a .perfetto-trace shows any number"
+            f"a trace of lanes shows one layer, not {len(workload.layers)} of {workload.name}: {names}; choose one of "
+            "these; a .perfetto-trace shows any number"
         )
     (layer,), batch, family = workload.layers, workload.batch, family_of(hardware)
     workload, lowering = by_layer(workload, lowering, family)

@@ -88,7 +88,7 @@ class Journey:
         wanted, found = layer.sources(self._batch), {name: each.shape for name, each in given.items()}
         if wanted != found:
             says = f"it reads {found}, where the layer has {wanted}"
-            raise InputError(Problem(f"{says}; give the --batch that the model was made for", f"layer {layer.name}"))
+            raise InputError(Problem(f"{says}; give the batch that the model was made for", f"layer {layer.name}"))
         if problems := [Problem(f"{says}; {STAY_WITHIN}", f"layer {layer.name}") for says in not_finite(given)]:
             raise InputError(problems)
         self._scale, kind = 1.0, self.numbers_of(layer).kind
