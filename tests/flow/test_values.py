@@ -584,6 +584,15 @@ def test_factors_that_differ_from_image_to_image(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("behind", ["ReduceMean", "Identity"])
+def test_what_one_number_is_spread_to_is_held_against_the_memory(behind: str, tmp_path: Path) -> None:
+    """It takes none by itself: the mean of it, or what writes it, went on without end."""
+    nodes = [node("Conv", "x w", "a"), node("Expand", "a many", "b"), node(behind, "b", "y")]
+    weights = {"w": (2, 2, 1, 1), "many": np.array([1, 2, 10**6, 10**6])}
+    said = refused(saved(tmp_path, model(nodes, {"x": [1, 2, 1, 1]}, weights)), 1)
+    assert said.startswith("Expand expand_b: its values cannot be computed: they need about 8,000.0 GB of memory, and ")
+
+
 def test_a_node_that_cannot_be_computed_is_named(tmp_path: Path) -> None:
     nodes = [node("Conv", "x w", "a"), node("Resize", "a none scales", "y", mode="cubic")]
     weights = {"w": (2, 2, 1, 1), "none": np.zeros(0, np.float32), "scales": np.array([1, 1, 2, 2], np.float32)}
