@@ -6,13 +6,16 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from matplotlib import rc_context
+from matplotlib.colors import to_rgb
 
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.report.plots.figure import STYLE, axis_label, rows_of, scale_of
 from tpusim.report.plots.sweep import file_names, lowerings_figure, plots
 from tpusim.report.shown import Table, text_of
+from tpusim.report.style import SERIES
 from tpusim.report.tables.sweep import _SHOWN, best, compared, compared_lowerings
 from tpusim.result.vocabulary.states import ARRAY, STATES
 from tpusim.study.sweep.points import Sweep, load_sweep
@@ -77,6 +80,23 @@ def test_several_workloads_are_told_apart_and_any_name_can_be_drawn() -> None:
     found = texts(drawn(sweep, rows(sweep))["throughput"])
     assert "net" in found
     assert "$a$/_b&lt;i&gt;" in found
+
+
+def test_curves_on_one_another_are_all_seen() -> None:
+    """Four networks of the same figures: the last one hid the others."""
+    for index in range(4):
+        Path(f"{index}.yaml").write_text(f"name: n{index}\nlayers:\n  - {{name: x, op: gemm, m: 2, n: 3, k: 4}}\n")
+    sweep = spec("array.size: [2, 4, 8, 16]", workloads="[0.yaml, 1.yaml, 2.yaml, 3.yaml]")
+    made = [{**row, "tflops": 1.0 + row["array.size"] / 8, "pe_utilization": 0.5} for row in rows(sweep)]
+    with rc_context(STYLE):
+        (picture,) = (each for each in plots(sweep, made) if each.name == "throughput")
+        figure = picture.draw()
+        figure.legends[0].remove()
+        figure.canvas.draw()
+        dots = np.asarray(figure.canvas.buffer_rgba())[..., :3].reshape(-1, 3)  # type: ignore[attr-defined]
+    for tone, _ in SERIES[:4]:
+        wanted = [round(255 * part) for part in to_rgb(tone)]
+        assert (abs(dots - np.array(wanted)).max(axis=1) < 8).sum() > 100, tone
 
 
 def test_axes_that_move_together_are_one_curve() -> None:
