@@ -18,6 +18,7 @@ from tpusim.base import memory
 from tpusim.base.errors import InputError
 from tpusim.flow import need
 from tpusim.flow.need import PROCESS_BYTES, AskedLayer, Room, need_of, room_for
+from tpusim.flow.numbers import numbers_of
 from tpusim.flow.simulation import recordings, shared, trace
 from tpusim.machines.family import Checking, Need
 from tpusim.machines.tpu import event
@@ -88,6 +89,12 @@ def test_the_estimate_is_about_what_a_check_takes() -> None:
     tracemalloc.stop()
     estimate = need_of(asked(layer, 64)).total
     assert 0.5 < peak / estimate < 1.5
+
+
+@pytest.mark.parametrize(("dtype", "size"), [("integers", 1), ("int8", 1 + 8), ("f32", 4 + 8 + 4), ("bf16", 4 + 8 + 4)])
+def test_what_an_operand_takes(dtype: str, size: int) -> None:
+    """A byte, or a real; in float64 for the reference; and where it rounds, its magnitude."""
+    assert numbers_of(dtype, "any").operand_bytes == size
 
 
 def test_too_many_images_say_how_many_would_fit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,6 +124,10 @@ def deformed(more: str = "", **attributes: Any) -> ModelProto:
             DeformConv2d("deformconv_y", 4, 9, 8, 6, (3, 3), (2, 2), groups=2, offset_groups=2),
         ),
         (
+            model_of([node("DeformConv", "x w o")], {"x": [1, 4, 9, 8], "o": [1, 18, 7, 6]}, {"w": [6, 4, 3, 3]}, 19),
+            DeformConv2d("deformconv_y", 4, 9, 8, 6, (3, 3)),
+        ),
+        (
             deformed(" b mask", strides=[2, 2], pads=[1, 0, 1, 0], dilations=[2, 1], group=2, offset_group=2),
             DeformConv2d("deformconv_y", 4, 9, 8, 6, (3, 3), (2, 2), (1, 0), (2, 1), 2, 2, True),
         ),
@@ -272,6 +276,9 @@ def test_outputs_and_macs_are_those_of_the_inferred_shapes(tmp_path_factory, mod
          [Tanh("tanh_a", 4, 5), Gelu("gelu_y", 4, 5, approximate="tanh")]),
         ([node("Erf", "x", "a"), node("Exp", "a", "d"), node("Swish", "d")],
          [Erf("erf_a", 4, 9, 8), Exp("exp_d", 4, 9, 8), Silu("swish_y", 4, 9, 8)]),
+        # What is reduced, as an operand.
+        ([node("ReduceMean", "t last", "e"), node("Swish", "x")],
+         [ReduceMean("reducemean_e", 4, 15), Silu("swish_y", 4, 9, 8)]),
         ([node("Softmax", "t", "a"), node("LayerNormalization", "a h h")],
          [Softmax("softmax_a", 4, 15), LayerNorm("layernormalization_y", 4, 15)]),
         ([node("Softmax", "x", axis=-1), node("ReduceMean", "t", "e", axes=[-1])],
@@ -295,6 +302,7 @@ def test_a_node_becomes_a_layer_of_the_vector_unit(tmp_path: Path, nodes: list[N
     model = model_of(nodes, {"x": ["N", 4, 9, 8], "l": ["N", 4, 7], "t": ["N", 5, 4]}, weights, opset)
     for name, number in {"n": 1, "k": 1, "two": 2, "half": 0.5}.items():
         model.graph.initializer.append(numpy_helper.from_array(np.array(number, np.float32), name))
+    model.graph.initializer.append(numpy_helper.from_array(np.array([-1]), "last"))
     assert [*layers_of(tmp_path, model, batch=3)] == layers
 
 

@@ -187,6 +187,21 @@ def test_areas_and_bars_show_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
         assert filled.get_ylim()[0] == 0
 
 
+def test_utilisation_and_what_the_mapping_allows_stand_where_they_are() -> None:
+    """In percent; beside the last layer there is as much room as beside the first, or the network stands there."""
+    of = result(layer("a"), replace(layer("b"), mapping_efficiency=0.25))
+    with rc_context(rc=figure.STYLE):
+        used, split = (each.draw().axes[0] for each in plots(of)[:2])
+    assert [bar.get_height() for bar in used.patches] == pytest.approx(
+        [100 * each.pe_utilization for each in of.layers]
+    )
+    (bounds,) = (each for each in used.collections if each.get_label() == "mapping efficiency")
+    assert [line[0][1] for line in bounds.get_segments()] == [100, 25]  # type: ignore[attr-defined]
+    low, high = used.get_xlim()
+    assert (low, high) == pytest.approx((-0.8, 1 + 0.8))
+    assert split.get_xlim()[1] > 2
+
+
 def test_the_same_result_gives_the_same_pictures() -> None:
     of = result(layer("conv1"))
     assert files(of) == files(of)

@@ -133,6 +133,11 @@ def test_three_axes_give_a_panel_each() -> None:
     assert {"array size (PEs a side)", "batch (images)", "clock", "700 MHz"} <= {*texts(made["axes_net"])}
 
 
+def test_axes_of_one_value_each_have_a_panel() -> None:
+    sweep = spec("array.size: [2], hbm.bandwidth: [100 GB/s], vector_memory.word_elements: [4]")
+    assert "array size (PEs a side)" in texts(drawn(sweep, rows(sweep))["axes_net"])
+
+
 def test_lowerings_over_two_more_axes_give_a_map_of_the_fastest() -> None:
     sweep = spec("array.size: [2, 4], batch: [1, 8], lowering: [channel_first, explicit, auto]")
     made = rows(sweep)

@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,13 @@ from tpusim.base.errors import InputError
 from tpusim.input.source import shipped
 from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
+from tpusim.study.processes import Processes
 from tpusim.study.sweep.axes import Constraint
+from tpusim.study.sweep.jobs import simulated
 from tpusim.study.sweep.points import FOLDER, load_sweep
 from tpusim.study.sweep.reader import MOST_POINTS
-from tpusim.study.sweep.store import FILE, LOCK, key_of
+from tpusim.study.sweep.run import keyed, run_sweep
+from tpusim.study.sweep.store import FILE, LOCK, Store, key_of
 
 
 @pytest.fixture(autouse=True)
@@ -255,6 +259,17 @@ def test_two_sweeps_in_one_folder_at_once() -> None:
     assert (done.exit_code, "9 computed" in done.stdout) == (0, True), done.output
     assert stored(".") == stored("elsewhere")
     assert not Path(LOCK).exists()
+
+
+def test_progress_is_the_share_of_the_work_that_is_done() -> None:
+    found = load_sweep("small.yaml")
+    told: list[tuple[int, str, float]] = []
+    with closing(Store(Path(FILE))) as store, Processes(simulated, 1) as executor:
+        run_sweep(keyed(found), store, executor, False, lambda *each: told.append(each))
+    counts, names, shares = zip(*told, strict=True)
+    assert (counts[-1], {*names[-1:]}, shares[-1]) == (9, {"net"}, pytest.approx(1))
+    assert 0 < shares[0] < 1
+    assert list(shares) == sorted(shares)
 
 
 def test_words_partly_used_are_told_once() -> None:
