@@ -22,6 +22,7 @@ from tpusim import Conv1d, Conv2d, ConvTranspose2d, DeformConv2d, Gemm, load_wor
 from tpusim.base.errors import InputError
 from tpusim.network.formats import ModelOptions
 from tpusim.network.formats.onnx_model.facts import NOT_TIMED
+from tpusim.network.formats.onnx_model.file import operator
 from tpusim.network.formats.onnx_model.nodes import ARRAY_OPS
 from tpusim.network.formats.onnx_model.vector_nodes import VECTOR_OPS
 from tpusim.network.ops.elementwise import (
@@ -101,6 +102,12 @@ def deformed(more: str = "", **attributes: Any) -> ModelProto:
 # ---- a node, a layer
 
 
+def test_names_of_operators_are_not_longer_than_a_line() -> None:
+    assert operator(NodeProto(op_type="A" * 99)) == "A" * 60
+    assert operator(NodeProto(op_type="Fft", domain="mine")) == "mine.Fft"
+    assert operator(NodeProto()) == "an op without a name"
+
+
 @pytest.mark.parametrize(
     ("model", "layer"),
     [
@@ -114,6 +121,8 @@ def deformed(more: str = "", **attributes: Any) -> ModelProto:
             Conv2d("conv_y", 4, 9, 8, 4, (2, 2), (2, 2), "same"),
         ),
         (one("Conv", [1, 4, 9, 8], [4, 4, 2, 2], auto_pad="SAME_LOWER"), Conv2d("conv_y", 4, 9, 8, 4, 2, 1, LOWER)),
+        # A dimension of zero is as open as one of a name.
+        (one("Conv", [0, 4, 9, 8], [4, 4, 2, 2]), Conv2d("conv_y", 4, 9, 8, 4, (2, 2))),
         (one("Conv", [1, 4, 9, 8], [4, 4, 2, 2], auto_pad="VALID"), Conv2d("conv_y", 4, 9, 8, 4, (2, 2))),
         (
             one("Conv", [1, 4, 90], [8, 1, 5], group=4, strides=[2], pads=[3, 1], dilations=[3]),

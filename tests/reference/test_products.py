@@ -60,6 +60,23 @@ def test_shares_of_a_convolution(layer: Conv2d, box: Any, shares: int) -> None:
     assert counts.max() - counts.min() <= 1
 
 
+@pytest.mark.parametrize("padding", [(1, 1), (3, 0), (0, 2)])
+def test_a_convolution_of_sequences(padding: Any) -> None:
+    """All of it, and a part across groups."""
+    layer = Conv1d("line", 4, 7, 6, 3, 2, padding, 2, 2)
+    operands, (plain, _) = reference.operands(layer, 2, 1), layer.convolution(2)
+    channels, _, positions, images = map(range, layer.tensors(2).ofmap)
+    for box in ((channels, range(1), positions, images), (channels[1:5], range(1), positions[1:], images[1:])):
+        expected = [
+            sum(
+                int(operands["filter"][o, 0, j, c]) * seen(plain, operands["ifmap"], o // 3 * 2 + c, (0, j), *at)
+                for j in range(3) for c in range(2)
+            )
+            for o, *at in product(*box)
+        ]  # fmt: skip
+        np.testing.assert_array_equal(reference.compute(layer, operands, box).ravel(), expected)
+
+
 @pytest.mark.parametrize("most", [1, 16, 1 << 19])
 def test_a_convolution_is_the_same_however_much_is_gathered_at_a_time(
     most: int, monkeypatch: pytest.MonkeyPatch
