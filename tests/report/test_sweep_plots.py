@@ -278,6 +278,18 @@ def test_where_no_lowering_did_all_networks_some_are_not_measured() -> None:
     assert (first, "auto") not in found.times
 
 
+def test_columns_go_one_by_one_as_a_terminal_narrows() -> None:
+    rows = [{"workload": "net", "error": None, **dict.fromkeys(_SHOWN, 1.0)}]
+    table: Any = best(rows, [])[0][0]
+    every = [len(table.fitting(room)) for room in range(60)]
+    gone: list[str] = []
+    for room in reversed(range(60)):
+        heads = [each.header.split("\n")[0] for each in table.fitting(room)]
+        gone += [head for head in ("cycles", "time", "TF/s", "PE", "map", "ports") if head not in [*heads, *gone]]
+    assert gone == ["ports", "map", "TF/s", "cycles", "PE"]
+    assert {*every} == set(range(3, 9))
+
+
 @pytest.mark.parametrize(("points", "says"), [(16, ["10 of 16 points; points.csv has all."]), (10, [])])
 def test_points_that_are_not_shown_are_told(points: int, says: list[str]) -> None:
     figures = dict.fromkeys(_SHOWN, 1.0)
