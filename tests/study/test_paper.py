@@ -27,7 +27,7 @@ from tpusim.cli import names
 from tpusim.flow.simulation import trace
 from tpusim.report.plots.paper import pictures
 from tpusim.report.tables import paper as tables
-from tpusim.study.paper import strides
+from tpusim.study.paper import cells, strides
 from tpusim.study.paper.claims import CONDITION, FAILS, HOLDS, OPEN, Claim, Finding, words
 from tpusim.study.paper.exhibit import CellGrid, Exhibit, Simulated, shown
 from tpusim.study.paper.networks import lowered_sizes
@@ -292,3 +292,13 @@ def test_what_a_layout_costs_at_stride_one_is_told_apart_from_larger_strides() -
     assert len(found["layout_stride_1"]) == 2 * 3
     assert all(", stride 1, " in each.when for each in found["layout_stride_1"])
     assert not any(", stride 1, " in each.when for each in found["layout_strides"])
+
+
+def test_what_taps_two_apart_read_of_stride_two() -> None:
+    """49 columns of 99 each, from 0 to 96 and from 2 to 98: 48 of them the same."""
+    making = cells.order_of_subtiles()
+    next(making)
+    with pytest.raises(StopIteration) as ended:
+        making.send({})
+    found = ended.value.value.findings["tap_overlap"]
+    assert [each.value for each in found] == pytest.approx([100 * 48 / 50, 100 * 48 / 49])
