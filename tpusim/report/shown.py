@@ -25,8 +25,6 @@ Row = TypeVar("Row")
 
 _NARROW = 9
 _LEAST_NAME = 12
-_WIDE_FILE = 120
-"""Columns that fold take no more of a line in a file, together with the others."""
 NONE = "-"
 """A cell that has nothing to say."""
 
@@ -80,7 +78,7 @@ class Column(Generic[Row]):
 
     `justify` is "left", "right", or "fold": left, and on several lines where it is long. `legend` says what it holds.
     Names that take more than a `part` of the terminal, a fifth for instance, are cut at the left. A terminal narrower
-    than `least` does without the column.
+    than `least` does without the column. In a file it folds where it is wider than its `widest`, if it has one.
     """
 
     header: str
@@ -90,6 +88,7 @@ class Column(Generic[Row]):
     legend: str = ""
     part: int = 0
     least: int = 0
+    widest: int | None = None
 
     def text(self, row: Row, room: int | None) -> str:
         """The cell of a row in a terminal of `room` characters; None: in a file."""
@@ -110,14 +109,11 @@ class Table(Generic[Row]):
             return [*self.columns]
         kept = []
         for column in (each for each in self.columns if room >= each.least):
-            kept.append((column, self._wide(column, room)))
+            texts = [*column.header.split("\n"), *(column.text(row, room) for row in self.rows)]
+            kept.append((column, max(map(cell_len, texts))))
         while sum(wide + 1 for _, wide in kept) - 1 > room and (highest := max(column.rank for column, _ in kept)):
             kept = [(column, wide) for column, wide in kept if column.rank < highest]
         return [column for column, _ in kept]
-
-    def _wide(self, column: Column[Row], room: int | None) -> int:
-        texts = [*column.header.split("\n"), *(column.text(row, room) for row in self.rows)]
-        return max(map(cell_len, texts))
 
     def legend(self, *more: str) -> Legend:
         """What the columns hold that there is room for, and `more` sentences."""
@@ -127,17 +123,13 @@ class Table(Generic[Row]):
         """The table in as many columns as `room` characters hold (None: all of them)."""
         made = Drawn(box=_RULE, padding=0, show_edge=False, header_style="bold")
         kept = self.fitting(room)
-        # What folds does so in a file, too, beside columns that are as wide as they are.
-        rigid = [column for column in kept if column.justify != "fold"]
-        left = _WIDE_FILE - sum(self._wide(column, room) + 1 for column in rigid)
-        most = None if room else max(_LEAST_NAME, (left + 1) // max(1, len(kept) - len(rigid)) - 1)
         for column in kept:
             made.add_column(
                 Text(column.header),
                 justify="right" if column.justify == "right" else "left",
                 no_wrap=column.justify != "fold",
                 overflow="fold" if column.justify == "fold" else "ellipsis",
-                max_width=most if column.justify == "fold" else None,
+                max_width=None if room else column.widest,
             )
         for row, style in zip(self.rows, self.styles or [""] * len(self.rows), strict=True):
             # Text, not str: a layer may be called "[red]".
