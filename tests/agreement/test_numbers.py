@@ -150,7 +150,7 @@ TILES = Workload("tiles", 2, (conv(4, 6, 3, 3),))
 
 @pytest.mark.parametrize("lowering", ["winograd_2", "fft"])
 def test_what_has_no_bound_is_refused(lowering: str) -> None:
-    with pytest.raises(InputError, match=f"no bound is proven for the roundings of {lowering}; take another --low"):
+    with pytest.raises(InputError, match=f"no bound is proven for the roundings of {lowering}; take another low"):
         simulate(TILES, load_hardware("tiny_4x4"), lowering=lowering, dtype="bf16")
 
 

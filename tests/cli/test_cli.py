@@ -117,7 +117,7 @@ BAD_INPUT: list[tuple[list[str], str]] = [
     (["run", "small.yaml", "--json", "a\0b"], "cannot be written"),
     (["run", "small.yaml", "--out", "small.yaml"], "cannot be written"),
     (["run", "small.yaml", "--out", "small.yaml/deep/er"], "cannot be written"),
-    (["trace", "small.yaml"], "a trace of lanes shows one layer; --layers leaves"),
+    (["trace", "small.yaml"], "a trace of lanes shows one layer, not"),
     (
         ["trace", "small.yaml", "--layers", "fc", "--out", "trace.gif"],
         ".vcd, .perfetto-trace, .pftrace, .json, not as .gif",
@@ -687,7 +687,7 @@ def test_a_register_run_tells_how_far_a_layer_is(monkeypatch: pytest.MonkeyPatch
     talkative(monkeypatch)
     lines = run_small("--engine", "register", "--layers", "conv1").stderr.splitlines()
     assert "0/1 conv1: 1,024 cycles ..." in lines
-    assert lines[-1] == "1/1 conv1 ..."
+    assert lines[-1] == "1/1 conv1: done ..."
 
 
 @pytest.mark.parametrize("out", [(), ("--out", "trace.txt"), ("--out", "trace.png")])
@@ -724,5 +724,5 @@ def test_too_little_memory_is_told(arguments: tuple[str, ...], monkeypatch: pyte
     monkeypatch.setattr(register.RegisterMachine, "__init__", full)
     result = tpusim(arguments[0], "small.yaml", *TINY, *arguments[1:])
     assert result.exit_code == 2
-    assert "too little memory for the register engine; take a smaller --batch, or --engine event" in result.stderr
+    assert "too little memory for the register engine; take a smaller batch, or engine event" in result.stderr
     assert result.stderr.startswith("Error: layer ")

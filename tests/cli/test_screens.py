@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from tests import ROOT
 from tpusim.cli import app as cli
@@ -60,6 +61,15 @@ def test_every_lowering_is_told_in_a_line_or_two_and_where_the_help_says() -> No
         shown = " ".join(in_terminal(name, "--help").split())
         assert "tpusim list says what each is" in shown
         assert "A layer's own lowering: in the workload file goes before it." in shown
+
+
+def test_a_list_in_a_pipe_folds_and_loses_no_word() -> None:
+    """Citations and axes took lines of 247 characters; a column alone is as wide as what stands in it."""
+    lines = CliRunner().invoke(cli.app, ["list"]).stdout.splitlines()
+    assert max(map(len, lines)) <= 120
+    words = " ".join(" ".join(lines).split())
+    assert 'extracted by a deep learning algorithm", Computers in Biology and Medicine 109, 2019' in words
+    assert "hbm.layout, layers.conv.stride, layers.conv.in_height, layers.conv.in_width, mapping.fetch" in words
 
 
 def test_list_shows_banks_where_there_are_any() -> None:

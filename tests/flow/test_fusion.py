@@ -250,7 +250,7 @@ def test_a_run_says_what_rides_or_why_nothing_does() -> None:
 
 
 def test_a_layer_that_is_left_out_is_not_there() -> None:
-    with pytest.raises(InputError, match=r"no layer of n matches 'sum'; it has a, b, c; layers that .* --ops all has"):
+    with pytest.raises(InputError, match=r"no layer of n matches 'sum'; it has a, b, c; layers that .* ops all has"):
         select_layers(RESIDUAL.with_ops("array"), "sum")
 
 

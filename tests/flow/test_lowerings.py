@@ -121,6 +121,49 @@ def test_in_python_layers_are_named() -> None:
         simulate(Workload("net", 2, layers, lowerings={"other": "mine"}), MACHINE)
 
 
+def test_patterns_of_names_give_layers_lowerings(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last that fits counts, before what the file says; what is alone is for all others."""
+    work = load_workload("net.yaml", batch=2)
+    assert taken(work, f"c*={FIRST}") == {"a": FIRST, "b": OTHER, "c_1": FIRST, "c_2": FIRST}
+    assert taken(work, f"{OTHER}, c*={FIRST}, c_2={OTHER}") == {"a": OTHER, "b": OTHER, "c_1": FIRST, "c_2": OTHER}
+    monkeypatch.setitem(LOWERINGS, "vector_ops", VECTOR_OPS)
+    every = f"--lowering=b={FIRST},{OTHER}"
+    Path("net.yaml").write_text(FILE + "  - {name: p, op: relu, channels: 3}\n")
+    done = CliRunner().invoke(
+        cli.app, ["run", "net.yaml", "--hardware", "tiny_4x4", "--json", "-", every, "--layers=[bp]"]
+    )
+    assert [each["lowering"] for each in json.loads(done.stdout)["layers"]] == [FIRST, "vector_ops"], done.stderr
+    for command in ("explain", "trace"):
+        part = "--layer" if command == "explain" else "--layers"
+        told = CliRunner().invoke(cli.app, [command, "net.yaml", "--hardware", "tiny_4x4", part, "b", every])
+        assert told.exit_code == 0, told.stderr
+        assert "the workload says" not in told.stdout
+        assert command == "trace" or f"How it is lowered, by {FIRST}" in told.stdout
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        (f"d*={OTHER}", f"lowering d*={OTHER}: no layer of net matches 'd*'; its layers are a, b, c_1, c_2, p"),
+        (f"c1={OTHER}", "no layer of net matches 'c1'; did you mean c_1?"),
+        ("a=channel_frist", "lowering a=channel_frist: unknown lowering 'channel_frist'; did you mean channel_first?"),
+        (f"p={OTHER}", f"lowering p={OTHER}: relu is lowered by vector_ops; leave it out"),
+        (f"{FIRST},{OTHER}", f"{FIRST} and {OTHER} are for all layers; give one, and others by"),
+        ("frist,a=auto", "unknown lowering 'frist'"),
+    ],
+)
+def test_patterns_that_say_nothing_are_refused(
+    asked: str, says: str, desk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(LOWERINGS, "vector_ops", VECTOR_OPS)
+    Path("net.yaml").write_text(FILE + "  - {name: p, op: relu, channels: 3}\n")
+    with pytest.raises(InputError) as error:
+        simulate(load_workload("net.yaml", batch=2), MACHINE, lowering=asked)
+    assert says in str(error.value)
+    done = CliRunner().invoke(cli.app, ["run", "net.yaml", "--lowering", asked])
+    assert (done.exit_code, says in " ".join(done.stderr.split())) == (2, True), done.stderr
+
+
 @pytest.mark.parametrize("command", ["run", "explain --layer a", "trace --layers a -o a.perfetto-trace", "sweep"])
 def test_an_unknown_one_is_told_once_at_its_line(command: str, desk: Path) -> None:
     Path("net.yaml").write_text(FILE.replace(f"count: 2, lowering: {OTHER}", "count: 2, lowering: channel_frist"))

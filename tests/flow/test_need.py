@@ -18,6 +18,7 @@ from tpusim.base import memory
 from tpusim.base.errors import InputError
 from tpusim.flow import need
 from tpusim.flow.need import PROCESS_BYTES, AskedLayer, Room, need_of, room_for
+from tpusim.flow.numbers import numbers_of
 from tpusim.flow.simulation import recordings, shared, trace
 from tpusim.machines.family import Checking, Need
 from tpusim.machines.tpu import event
@@ -90,11 +91,17 @@ def test_the_estimate_is_about_what_a_check_takes() -> None:
     assert 0.5 < peak / estimate < 1.5
 
 
+@pytest.mark.parametrize(("dtype", "size"), [("integers", 1), ("int8", 1 + 8), ("f32", 4 + 8 + 4), ("bf16", 4 + 8 + 4)])
+def test_what_an_operand_takes(dtype: str, size: int) -> None:
+    """A byte, or a real; in float64 for the reference; and where it rounds, its magnitude."""
+    assert numbers_of(dtype, "any").operand_bytes == size
+
+
 def test_too_many_images_say_how_many_would_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     layer = conv(64, 224, 64, 3, padding=1)
     says = refused(monkeypatch, layer, 4e9, batch=65536)
     assert says.startswith(f"layer {layer.name}: ")
-    assert "and 4.0 GB are free; --batch 256 or --no-check would fit" in says
+    assert "and 4.0 GB are free; batch 256 or no check would fit" in says
     assert need_of(asked(layer, 256)).total < 4e9 < need_of(asked(layer, 512)).total
 
 
@@ -103,7 +110,7 @@ def test_a_small_array_says_which_would_do(monkeypatch: pytest.MonkeyPatch) -> N
     layer = Gemm("fc", m=35, n=2560, k=8457)
     says = refused(monkeypatch, layer, 4e9, changes={"array.size": 1}, check=False)
     assert "21,649,920 passes need about 34.7 GB of memory, and 4.0 GB are free" in says
-    side = int(says.rpartition("--set array.size=")[2].removesuffix(" would fit"))
+    side = int(says.rpartition("array.size=")[2].removesuffix(" would fit"))
     fits, too_small = (asked(layer, check=False, **{"array.size": size}) for size in (side, side // 2))
     assert need_of(fits).total <= 4e9 < need_of(too_small).total
 
@@ -171,7 +178,7 @@ def test_the_neediest_is_named_and_what_is_advised_fits_all_layers(monkeypatch: 
     with pytest.raises(InputError) as error:
         simulate(work, hardware, check=False)
     says = str(error.value)
-    side = int(says.rpartition("--set array.size=")[2].removesuffix(" would fit"))
+    side = int(says.rpartition("array.size=")[2].removesuffix(" would fit"))
     assert room_for(work, load_hardware("tpu_v2", {"array.size": side}), "channel_first", "event", False)
     with pytest.raises(InputError):
         room_for(work, load_hardware("tpu_v2", {"array.size": side // 2}), "channel_first", "event", False)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from typing import Any
 
 import pytest
 
+from tests import ROOT
 from tpusim import ConvTranspose2d, Workload, load_hardware, load_workload, simulate
 from tpusim.base.errors import InputError
 from tpusim.flow.simulation import trace
@@ -24,6 +27,9 @@ def test_names_are_not_what_they_name(given: tuple[Any, Any], wrong: str, load: 
     assert f"give what tpusim.{load}(...) returns" in str(error.value)
 
 
+OPTIONS = r"--(batch|engine|(no-)?check|dtype|sums|seed|lowering|layers|ops)\b"
+
+
 @pytest.mark.parametrize("seed", [-1, 1.5, "x", None, True, 10**30])
 def test_a_seed_is_a_whole_number(seed: Any) -> None:
     for run in (simulate, trace):
@@ -36,6 +42,20 @@ def test_advice_names_no_option_that_python_lacks() -> None:
         with pytest.raises(InputError) as error:
             simulate(load_workload("tiny"), load_hardware("tiny_4x4"), **asked)  # type: ignore[arg-type]
         assert "--" not in str(error.value)
+
+
+def test_messages_that_python_sees_name_no_option_of_the_command() -> None:
+    """All texts below the commands and their reports, also those that take a full computer to be seen."""
+    rooms = "flow", "machines", "memory", "reference", "network/formats", "numerics"
+    files = [path for room in rooms for path in (ROOT / "tpusim" / room).rglob("*.py")]
+    files += (ROOT / "tpusim" / "network").glob("*.py")
+    found = []
+    for path in files:
+        tree = ast.parse(path.read_text())
+        told = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        texts = (each for each in ast.walk(tree) if isinstance(each, ast.Constant) and id(each) not in told)
+        found += [f"{path}:{each.lineno}" for each in texts if re.search(OPTIONS, str(each.value))]
+    assert found == []
 
 
 @pytest.mark.parametrize("lowering", ["stride_phases", "zero_insertion"])

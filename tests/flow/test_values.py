@@ -570,7 +570,7 @@ def test_sums_beyond_float32_are_told_without_warnings_of_numpy(tmp_path: Path, 
 
 def test_images_that_do_not_divide_among_those_of_the_model(tmp_path: Path) -> None:
     said = refused(saved(tmp_path, PAIRS), 3)
-    assert said.endswith("the model is for 2 images at once; its values take a --batch that is a multiple of that")
+    assert said.endswith("the model is for 2 images at once; its values take a batch that is a multiple of that")
 
 
 def test_factors_that_differ_from_image_to_image(tmp_path: Path) -> None:
@@ -580,8 +580,17 @@ def test_factors_that_differ_from_image_to_image(tmp_path: Path) -> None:
     assert refused(path, 2) == (
         "MatMul matmul_y: its values cannot be computed: "
         "its factors differ from image to image, so that images cannot go through it together; "
-        "give the --batch that the model was made for"
+        "give the batch that the model was made for"
     )
+
+
+@pytest.mark.parametrize("behind", ["ReduceMean", "Identity"])
+def test_what_one_number_is_spread_to_is_held_against_the_memory(behind: str, tmp_path: Path) -> None:
+    """It takes none by itself: the mean of it, or what writes it, went on without end."""
+    nodes = [node("Conv", "x w", "a"), node("Expand", "a many", "b"), node(behind, "b", "y")]
+    weights = {"w": (2, 2, 1, 1), "many": np.array([1, 2, 10**6, 10**6])}
+    said = refused(saved(tmp_path, model(nodes, {"x": [1, 2, 1, 1]}, weights)), 1)
+    assert said.startswith("Expand expand_b: its values cannot be computed: they need about 8,000.0 GB of memory, and ")
 
 
 def test_a_node_that_cannot_be_computed_is_named(tmp_path: Path) -> None:

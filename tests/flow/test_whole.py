@@ -78,12 +78,14 @@ def test_it_is_not_asked_for_what_it_does_not_settle(monkeypatch: pytest.MonkeyP
     assert len(asked) == 1
 
 
-@pytest.mark.parametrize("most", [1, 7, 60, 1000])
-def test_boxes_are_all_of_it_once(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("most", "number"), [(1, 5 * 4 * 3), (7, 5 * 4 * 2), (60, 5), (1000, 1)])
+def test_boxes_are_all_of_it_once(most: int, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each as large as it may be."""
     monkeypatch.setattr(verify, "MOST_ELEMENTS", most)
     seen = np.zeros((2, 5, 4, 3), int)
     for box in verify.boxes(seen.shape, 3):
         place = seen[tuple(slice(part.start, part.stop) for part in box)]
         assert place[0].size <= max(1, most // 3)
         place += 1
+    assert len([*verify.boxes(seen.shape, 3)]) == number
     assert (seen == 1).all()

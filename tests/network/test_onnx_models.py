@@ -22,6 +22,7 @@ from tpusim import Conv1d, Conv2d, ConvTranspose2d, DeformConv2d, Gemm, load_wor
 from tpusim.base.errors import InputError
 from tpusim.network.formats import ModelOptions
 from tpusim.network.formats.onnx_model.facts import NOT_TIMED
+from tpusim.network.formats.onnx_model.file import operator
 from tpusim.network.formats.onnx_model.nodes import ARRAY_OPS
 from tpusim.network.formats.onnx_model.vector_nodes import VECTOR_OPS
 from tpusim.network.ops.elementwise import (
@@ -101,6 +102,12 @@ def deformed(more: str = "", **attributes: Any) -> ModelProto:
 # ---- a node, a layer
 
 
+def test_names_of_operators_are_not_longer_than_a_line() -> None:
+    assert operator(NodeProto(op_type="A" * 99)) == "A" * 60
+    assert operator(NodeProto(op_type="Fft", domain="mine")) == "mine.Fft"
+    assert operator(NodeProto()) == "an op without a name"
+
+
 @pytest.mark.parametrize(
     ("model", "layer"),
     [
@@ -114,6 +121,8 @@ def deformed(more: str = "", **attributes: Any) -> ModelProto:
             Conv2d("conv_y", 4, 9, 8, 4, (2, 2), (2, 2), "same"),
         ),
         (one("Conv", [1, 4, 9, 8], [4, 4, 2, 2], auto_pad="SAME_LOWER"), Conv2d("conv_y", 4, 9, 8, 4, 2, 1, LOWER)),
+        # A dimension of zero is as open as one of a name.
+        (one("Conv", [0, 4, 9, 8], [4, 4, 2, 2]), Conv2d("conv_y", 4, 9, 8, 4, (2, 2))),
         (one("Conv", [1, 4, 9, 8], [4, 4, 2, 2], auto_pad="VALID"), Conv2d("conv_y", 4, 9, 8, 4, (2, 2))),
         (
             one("Conv", [1, 4, 90], [8, 1, 5], group=4, strides=[2], pads=[3, 1], dilations=[3]),
@@ -122,6 +131,10 @@ def deformed(more: str = "", **attributes: Any) -> ModelProto:
         (
             deformed(strides=[2, 2], group=2, offset_group=2),
             DeformConv2d("deformconv_y", 4, 9, 8, 6, (3, 3), (2, 2), groups=2, offset_groups=2),
+        ),
+        (
+            model_of([node("DeformConv", "x w o")], {"x": [1, 4, 9, 8], "o": [1, 18, 7, 6]}, {"w": [6, 4, 3, 3]}, 19),
+            DeformConv2d("deformconv_y", 4, 9, 8, 6, (3, 3)),
         ),
         (
             deformed(" b mask", strides=[2, 2], pads=[1, 0, 1, 0], dilations=[2, 1], group=2, offset_group=2),
@@ -272,6 +285,9 @@ def test_outputs_and_macs_are_those_of_the_inferred_shapes(tmp_path_factory, mod
          [Tanh("tanh_a", 4, 5), Gelu("gelu_y", 4, 5, approximate="tanh")]),
         ([node("Erf", "x", "a"), node("Exp", "a", "d"), node("Swish", "d")],
          [Erf("erf_a", 4, 9, 8), Exp("exp_d", 4, 9, 8), Silu("swish_y", 4, 9, 8)]),
+        # What is reduced, as an operand.
+        ([node("ReduceMean", "t last", "e"), node("Swish", "x")],
+         [ReduceMean("reducemean_e", 4, 15), Silu("swish_y", 4, 9, 8)]),
         ([node("Softmax", "t", "a"), node("LayerNormalization", "a h h")],
          [Softmax("softmax_a", 4, 15), LayerNorm("layernormalization_y", 4, 15)]),
         ([node("Softmax", "x", axis=-1), node("ReduceMean", "t", "e", axes=[-1])],
@@ -295,6 +311,7 @@ def test_a_node_becomes_a_layer_of_the_vector_unit(tmp_path: Path, nodes: list[N
     model = model_of(nodes, {"x": ["N", 4, 9, 8], "l": ["N", 4, 7], "t": ["N", 5, 4]}, weights, opset)
     for name, number in {"n": 1, "k": 1, "two": 2, "half": 0.5}.items():
         model.graph.initializer.append(numpy_helper.from_array(np.array(number, np.float32), name))
+    model.graph.initializer.append(numpy_helper.from_array(np.array([-1]), "last"))
     assert [*layers_of(tmp_path, model, batch=3)] == layers
 
 
@@ -523,7 +540,7 @@ def test_shapes_that_a_model_works_out_are_found(tmp_path: Path, tokens: Any, di
     assert work.layers == (Gemm("matmul_q", 18, 32, 32), *heads, *scores, *rest)
     assert dict(work.not_timed) == {"Reshape": 1}
     notes = open_workload(path, ModelOptions(dims)).notes
-    assert notes[0] == "its batch is open (batch_size); layers are for --batch images"
+    assert notes[0] == "its batch is open (batch_size); layers are for the batch of a run"
     assert ("sizes given: seq=9" in notes) == bool(dims)
 
 
@@ -857,7 +874,7 @@ def test_a_folder_and_a_missing_file_are_refused(tmp_path: Path) -> None:
 
 def test_a_model_without_work_for_the_array_says_how_to_run_it(tmp_path: Path) -> None:
     path = saved(tmp_path, model_of([node("Relu", "x", "y")], {"x": ["N", 3]}, {}))
-    with pytest.raises(InputError, match="is in the model; --ops all also takes those of the vector unit"):
+    with pytest.raises(InputError, match="is in the model; ops all also takes those of the vector unit"):
         load_workload(path, ops="array")
     assert load_workload(path).inputs() == {"relu_y": ("x",)}
 

@@ -77,7 +77,7 @@ def test_its_habits_are_told(tmp_path: Path) -> None:
     )
     path = topology(tmp_path, lines)
     assert open_workload(path).notes == (
-        "a topology is of one image, whose maps hold their padding already; each convolution is run for --batch images",
+        "a topology is of one image, whose maps hold their padding already; each convolution is run for a batch",
         "1 layer (Conv1): the kernel's last step leaves the map; SCALE-Sim counts it, so zeros follow the map here",
         "1 layer (c_DP): DP in the name; each channel is convolved by itself, as a group",
         "1 layer (Conv2_dw): depthwise or pooling by the name, but written as a plain convolution; taken as written",

@@ -131,7 +131,7 @@ def test_sizes_are_worked_out_from_those_before_them_and_may_be_set(tmp_path: Pa
 @pytest.mark.parametrize(
     ("sizes", "says"),
     [
-        ("{batch: 3}", r"w.yaml:2: sizes.batch: batch is what a run says \(--batch\)"),
+        ("{batch: 3}", r"w.yaml:2: sizes.batch: batch is what a run says; name"),
         ("{seq: many}", r"w.yaml:2: sizes.seq: \"many\" is not a number"),
         ("{2x: 4}", r"\"2x\" cannot be used in a sum; name a size by a word"),
         ("{seq: 0}", r"sizes.seq: 0 is out of range"),

@@ -340,7 +340,7 @@ def test_ops_of_the_array_alone(tmp_path: Path) -> None:
     assert dict(work.not_timed) == {"Softmax": 1, "relu": 2}
     assert len(load_workload(path).layers) == 3
     path.write_text(f"name: net\nlayers: [{relu}]")
-    with pytest.raises(InputError, match="net has no layer of the array; give --ops all"):
+    with pytest.raises(InputError, match="net has no layer of the array; give ops all"):
         load_workload(path, ops="array")
 
 

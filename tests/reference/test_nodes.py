@@ -17,7 +17,7 @@ from tpusim.network.formats.onnx_model.facts import NOT_TIMED
 from tpusim.reference.nodes import NODES, Call, compute
 
 OPSET = 20
-LATER = {"GroupNormalization": 21, "Swish": 24}
+LATER = {"GroupNormalization": 21, "RMSNormalization": 23, "Swish": 24}
 """What ONNX has, or has as it is now, since."""
 RANDOM = np.random.default_rng(0)
 MAPS = RANDOM.standard_normal((2, 4, 6, 5)).astype(np.float32)
@@ -51,7 +51,8 @@ CASES: list[tuple[str, list[Any], dict[str, Any]]] = [
     ("MaxPool", [MAPS], {"kernel_shape": [3, 2], "dilations": [2, 3], "pads": [1, 1, 0, 1]}),
     ("MaxPool", [MAPS], {"kernel_shape": [2, 2], "dilations": [3, 2], "strides": [2, 2], "ceil_mode": 1}),
     ("AveragePool", [MAPS], {"kernel_shape": [2, 3], "dilations": [3, 2]}),
-    ("LpPool", [MAPS], {"kernel_shape": [3, 2], "strides": [1, 2], "p": 3}), ("Swish", [MAPS], {"alpha": 0.5}),
+    ("LpPool", [MAPS], {"kernel_shape": [3, 2], "strides": [1, 2], "p": 3}),
+    ("Swish", [MAPS], {"alpha": 0.5}), ("Swish", [MAPS], {}),
     ("Gemm", [MAPS[0, 0], MAPS[0, 1], MAPS[0, 2, 0, 0]], {"transB": 1}),
     ("Gemm", [MAPS[0, 0], MAPS[0, 1], MAPS[0, 2, :5, 0]], {"transA": 1, "alpha": 0.5, "beta": 2.0}),
     ("GroupNormalization", [MAPS, MAPS[0, :, 0, 0], MAPS[0, :, 1, 1]], {"num_groups": 2}),
@@ -71,6 +72,64 @@ CASES: list[tuple[str, list[Any], dict[str, Any]]] = [
     ("Resize", [MAPS, None, None, np.array([2, 4, 9, 3])], {"coordinate_transformation_mode": "align_corners"}),
     ("QuantizeLinear", [MAPS, np.float32(0.1), np.uint8(100)], {}),
     ("DequantizeLinear", [np.int8([[3], [-4]]), np.float32([0.5, 2]), np.int8([1, 0])], {"axis": 0}),
+    # Numbers along an axis that is counted from the end, and the type of bytes where nothing tells it.
+    ("QuantizeLinear", [MAPS, abs(MAPS[0, 0, :, 0]), np.int8([1, 0, -9, 5, 2, 3])], {"axis": -2}),
+    ("QuantizeLinear", [MAPS, np.float32(0.01)], {}),
+    ("DequantizeLinear", [INTS.astype(np.uint8), np.float32(0.5), np.uint8(2)], {}),
+    *(("IsInf", [np.float32([-np.inf, 1, np.inf, np.nan])], {"detect_positive": up, "detect_negative": down})
+      for up in (0, 1) for down in (0, 1)),
+    ("Mod", [np.float32([7, -7, 5.5]), np.float32([3, 3, -2])], {"fmod": 1}), ("Mean", [MAPS, MAPS[:1], MAPS[1:]], {}),
+    ("Elu", [MAPS], {"alpha": 0.5}), ("Celu", [MAPS], {"alpha": 0.5}), ("Selu", [MAPS], {"alpha": 1.5, "gamma": 2.0}),
+    ("HardSigmoid", [MAPS], {"alpha": 0.5, "beta": 0.25}), ("LeakyRelu", [MAPS], {"alpha": 0.5}),
+    ("ThresholdedRelu", [np.float32([0.5, 0.75, 1])], {"alpha": 0.75}), ("Clip", [MAPS, None, np.float32(0.5)], {}),
+    ("Clip", [MAPS, np.float32(0.5)], {}), ("Clip", [MAPS], {}), ("Relu", [np.int8([-3, 0, 4])], {}),
+    *((op, [np.float32([-1, 0, 2])], {}) for op in ("LeakyRelu", "Elu", "Celu", "Selu", "ThresholdedRelu", "Mish")),
+    ("PRelu", [np.float32([-2, 0, 2]), np.float32([-0.5])], {}),
+    *((op, [MAPS > 0, MAPS > 1], {}) for op in ("And", "Or", "Xor")), ("Not", [MAPS > 0], {}),
+    *((op, [MAPS.round(), MAPS[::-1].round()], {}) for op in ("Equal", "LessOrEqual", "GreaterOrEqual")),
+    *(("Cast", [np.float32([0, 1, 2.75])], {"to": to}) for to in (*range(1, 8), *range(9, 14))),
+    ("CastLike", [MAPS, INTS], {}), ("Range", [np.int64(5), np.int64(1), np.int64(2)], {}),
+    ("Range", [np.int32(1), np.int32(8), np.int32(3)], {}), ("Shape", [MAPS], {}),
+    ("Reshape", [MAPS, np.array([0, 0, -1])], {}), ("Squeeze", [MAPS[:1, :, :1]], {}), ("Flatten", [MAPS], {}),
+    ("Reshape", [MAPS[:0], np.array([3, 0])], {"allowzero": 1}), ("Flatten", [MAPS], {"axis": 0}),
+    ("Slice", [MAPS, np.array([4, 3]), np.array([-9, 0]), np.array([2, 3]), np.array([-3, -1])], {}),
+    ("Slice", [MAPS, np.array([0, 1]), np.array([1, 3])], {}), ("Gather", [MAPS, INTS[:1]], {}),
+    ("Slice", [MAPS, np.array([4]), np.array([-6]), np.array([2]), np.array([-1])], {}),
+    ("Pad", [MAPS, np.array([1, 2]), None, np.array([-1])], {"mode": "reflect"}),
+    ("DepthToSpace", [MAPS], {"blocksize": 2}), ("Trilu", [MAPS], {}), ("Trilu", [MAPS, np.int64(-1)], {}),
+    ("GatherND", [MAPS, INTS[:2, None]], {"batch_dims": 1}), ("Split", [MAPS[:, :3]], {"num_outputs": 1}),
+    *((op, [MAPS], {}) for op in ("ReduceL1", "ReduceL2", "ReduceLogSumExp", "ReduceSumSquare")),
+    *((op, [MAPS, np.array([1])], {"keepdims": 0}) for op in ("ReduceLogSumExp", "ReduceSum", "ReduceL2")),
+    ("ReduceLogSum", [abs(MAPS), np.array([2])], {}), ("ReduceSum", [MAPS], {"noop_with_empty_axes": 1}),
+    *((op, [np.float32([[1, 3, 3], [0, 0, -1]])], {"axis": 1, "select_last_index": last, "keepdims": 1 - last})
+      for op in ("ArgMax", "ArgMin") for last in (0, 1)),
+    ("ArgMin", [MAPS], {}), ("CumSum", [MAPS, np.int64(-1)], {"exclusive": 1}),
+    ("CumSum", [MAPS, np.int64(2)], {"exclusive": 1, "reverse": 1}), ("Softmax", [MAPS], {"axis": 1}),
+    ("MeanVarianceNormalization", [MAPS], {}), ("MeanVarianceNormalization", [MAPS], {"axes": [1, 3]}),
+    ("BatchNormalization", [MAPS, *abs(MAPS[:, :, :2, 0].reshape(4, 4))], {"epsilon": 0.25}),
+    ("BatchNormalization", [MAPS, *abs(MAPS[:, :, :2, 0].reshape(4, 4))], {}),
+    ("InstanceNormalization", [MAPS, MAPS[0, :, 0, 0], MAPS[0, :, 1, 1]], {"epsilon": 0.25}),
+    ("LayerNormalization", [MAPS, MAPS[0, 0, 0]], {"epsilon": 0.25}),
+    ("LpNormalization", [abs(MAPS)], {"p": 1, "axis": 1}), ("LpNormalization", [0 * MAPS], {}),
+    *(("LRN", [MAPS.reshape(4, 4, 3, 5)], {"size": size, "beta": 2.0, "bias": 0.5, "alpha": 2.0})
+      for size in (2, 3, 5)),
+    ("LRN", [9 * MAPS[:, :2]], {"size": 3}),
+    ("MaxPool", [MAPS], {"kernel_shape": [2, 2], "auto_pad": "VALID"}),
+    ("MaxPool", [MAPS[:, :, 0]], {"kernel_shape": [2], "strides": [3], "pads": [1, 1], "ceil_mode": 1}),
+    ("AveragePool", [MAPS], {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 0, 1, 0], "ceil_mode": 1,
+                             "count_include_pad": 1}),
+    ("LpPool", [MAPS], {"kernel_shape": [2, 2]}),
+    ("Gemm", [MAPS[0, 0], MAPS[0, 1].T], {"alpha": 0.5}), ("Gemm", [MAPS[0, 0], MAPS[0, 1].T, MAPS[0, 0, :1, 0]], {}),
+    ("MatMul", [MAPS, MAPS[:1].swapaxes(2, 3)], {}), ("RMSNormalization", [MAPS, MAPS[0, 0]], {"axis": 2}),
+    ("RMSNormalization", [MAPS, MAPS[0, 0, 0]], {"epsilon": 0.25}),
+    # Elements of the same number as before, but from other places, as scales say; and all ways to place them.
+    ("Resize", [MAPS, None, np.float32([1, 1, 1.1, 0.9])], {"mode": "linear"}),
+    *(("Resize", [MAPS, None, None, np.array([2, 4, to, 12])], {"mode": mode, "coordinate_transformation_mode": by})
+      for mode in ("linear", "nearest") for to in (1, 4)
+      for by in ("asymmetric", "align_corners", "half_pixel", "pytorch_half_pixel")),
+    *(("Resize", [MAPS[0, 0], None, np.float32([1.5, 2.5])], {"nearest_mode": each})
+      for each in ("floor", "ceil", "round_prefer_floor", "round_prefer_ceil")),
+    ("Resize", [MAPS[0, 0], None, None, np.array([3, 11])], {"axes": [1, 0], "mode": "linear"}),
 ]  # fmt: skip
 
 
@@ -104,10 +163,54 @@ def test_a_node_is_what_the_evaluator_makes_of_it(op: str, operands: list[Any], 
 
 @pytest.mark.parametrize("p", [1, 2, 3])
 def test_a_norm_over_whole_maps_keeps_their_axes(p: int) -> None:
-    (made,) = compute("GlobalLpPool", Call({"p": p}), [MAPS])
+    (made,) = compute("GlobalLpPool", Call({"p": p} if p != 2 else {}), [MAPS])
     expected = [[[[np.linalg.norm(each.ravel(), p)]] for each in image] for image in MAPS]
     np.testing.assert_allclose(made, expected, rtol=1e-5)
     assert made.shape == (2, 4, 1, 1)
+    (made,) = compute("LpNormalization", Call({"p": p}), [MAPS])
+    np.testing.assert_allclose(made * np.linalg.norm(MAPS, p, axis=-1, keepdims=True), MAPS, rtol=1e-5)
+
+
+BYTES = np.arange(6, dtype=np.int8).reshape(1, 1, 2, 3)
+BY_HAND: list[tuple[str, Call, list[Any], list[Any]]] = [
+    # Bytes of a range that always has the zero in it, 255 steps wide.
+    ("DynamicQuantizeLinear", Call(), [np.float32([-1, 0, 1.55])], [[0, 100, 255], 0.01, 100]),
+    ("DynamicQuantizeLinear", Call(), [np.float32([1, 2, 5.1])], [[50, 100, 255], 0.02, 0]),
+    ("DynamicQuantizeLinear", Call(), [np.float32([-1, -2, -5.1])], [[205, 155, 0], 0.02, 255]),
+    ("DynamicQuantizeLinear", Call(), [np.float32([0, 0])], [[0, 0], 0, 0]),
+    # Bytes have no infinity to stand beside the map.
+    ("MaxPool", Call({"kernel_shape": [2, 2], "pads": [1, 1, 0, 0]}), [BYTES + np.int8(-128)],
+     [[[[[-128, -127, -126], [-125, -124, -123]]]]]),
+    # Of an odd number of columns that a map lacks, one more before it, or behind it.
+    ("MaxPool", Call({"kernel_shape": [1, 2], "auto_pad": "SAME_LOWER"}), [BYTES], [[[[[0, 1, 2], [3, 4, 5]]]]]),
+    ("MaxPool", Call({"kernel_shape": [1, 2], "auto_pad": "SAME_UPPER"}), [BYTES], [[[[[1, 2, 2], [4, 5, 5]]]]]),
+    ("MaxPool", Call({"kernel_shape": [2, 2], "auto_pad": "VALID"}), [BYTES], [[[[[4, 5]]]]]),
+    ("Dropout", Call(results=2), [np.float32([1, 2])], [[1, 2], [True, True]]),
+    ("Dropout", Call(), [np.float32([1, 2]), np.float32(0.5), np.bool_(False)], [[1, 2]]),
+    ("Split", Call({"axis": -1}, results=2), [BYTES], [[[[[0, 1], [3, 4]]]], [[[[2], [5]]]]]),
+    ("Split", Call({"axis": 3}, results=2), [BYTES, np.array([1, 2])], [[[[[0], [3]]]], [[[[1, 2], [4, 5]]]]]),
+    ("Constant", Call({"value_ints": [1, 2]}), [], [[1, 2]]), ("Constant", Call({"value_float": 0.5}), [], [0.5]),
+    ("ConstantOfShape", Call({"value": np.int64([7])}), [np.array([2])], [[7, 7]]),
+    ("Upsample", Call(opset=9), [BYTES, np.float32([1, 1, 2, 1])], [[[[[0, 1, 2], [0, 1, 2], [3, 4, 5], [3, 4, 5]]]]]),
+    # Before opset 11 scales are the second operand; before 13 axes from one on are one; before 21 scales go by group.
+    ("Resize", Call(opset=10), [BYTES, np.float32([1, 1, 1, 0.67])], [[[[[0, 1], [3, 4]]]]]),
+    ("Softmax", Call(opset=12), [np.log(np.float32([[[1, 2], [3, 4]]]))], [[[[0.1, 0.2], [0.3, 0.4]]]]),
+    ("Softmax", Call({"axis": 2}, opset=12), [np.log(np.float32([[[1, 3], [1, 1]]]))], [[[[0.25, 0.75], [0.5, 0.5]]]]),
+    ("GroupNormalization", Call({"num_groups": 1}, opset=18), [np.float32([[1, 3]]), np.float32([2]), np.float32([5])],
+     [[[3, 7]]]),
+    ("ReduceSum", Call({"axes": [1], "keepdims": 0}), [BYTES[0, 0]], [[3, 12]]),
+    ("ReduceSum", Call({"keepdims": 0}), [BYTES[0, 0]], [15]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("op", "call", "operands", "expected"), BY_HAND, ids=[f"{op}-{i}" for i, (op, *_) in enumerate(BY_HAND)]
+)
+def test_a_node_by_hand(op: str, call: Call, operands: list[Any], expected: list[Any]) -> None:
+    made = compute(op, call, operands)
+    assert [each.shape for each in made] == [np.shape(each) for each in expected]
+    for one, wanted in zip(made, expected, strict=True):
+        np.testing.assert_allclose(one, wanted, rtol=1e-5)
 
 
 def test_every_op_that_takes_no_time_has_a_function() -> None:

@@ -81,5 +81,5 @@ def test_a_sum_too_long_for_float32_is_refused(channels: int, kernel: tuple[int,
     """One product more than EXACT, and many."""
     layer = Conv2d("conv", channels, *kernel, 1, kernel)
     assert layer.macs(1) in (EXACT + 1, 9 * 2**23)
-    with pytest.raises(InputError, match=r"layer conv: a sum of .* products is not exact in float32; use --no-check"):
+    with pytest.raises(InputError, match=r"layer conv: a sum of .* products is not exact in float32; check nothing"):
         reference.operands(layer, 1, seed=0)

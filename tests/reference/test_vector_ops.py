@@ -38,6 +38,7 @@ from tpusim.network.ops.elementwise import (
 )
 from tpusim.network.ops.op import VectorOp
 from tpusim.network.ops.pool2d import Pool2d
+from tpusim.network.ops.rows import Lrn, Softmax
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
@@ -130,6 +131,23 @@ def test_what_onnx_has_no_such_operator_for(layer: VectorOp, made: Any) -> None:
     operands = operands_of(layer, 2, seed=1)
     given = [each.astype(np.float64) for each in operands.values()]
     np.testing.assert_allclose(reference.compute(layer, operands), made(*given), rtol=1e-6)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_a_local_response_by_hand(size: int) -> None:
+    layer = Lrn("l", 5, 2, 3, size=size, alpha=0.7, beta=0.5, bias=2.0)
+    x = reference.operands(layer, 2, seed=1)["ifmap"].astype(float)
+    made = reference.compute(layer, {"ifmap": x})
+    for channel in range(5):
+        near = [x[c] ** 2 for c in range(channel - (size - 1) // 2, channel + size // 2 + 1) if 0 <= c < 5]
+        np.testing.assert_allclose(made[channel], x[channel] / (2 + 0.7 / size * sum(near)) ** 0.5, rtol=1e-12)
+
+
+def test_a_softmax_of_large_numbers_does_not_overflow() -> None:
+    rows = np.float32([[1000, -1000], [1000, -1000], [999, 0]]).reshape(3, 1, 1, 2)
+    made = reference.compute(Softmax("s", 3, 2), {"ifmap": rows})
+    whole = 2 + np.exp(-1)
+    np.testing.assert_allclose(made[:, 0, 0], np.array([[1, 0], [1, 0], [np.exp(-1), whole]]) / whole, rtol=1e-12)
 
 
 def test_a_scale_and_a_shift_are_the_channels() -> None:

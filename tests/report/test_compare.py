@@ -280,6 +280,20 @@ def test_another_batch_and_clock(desk: Path) -> None:
     assert f" {first:.3f} " in done.stdout
 
 
+def test_one_image_is_compared_with_several_by_the_image(desk: Path) -> None:
+    before, after = run(batch=1), run(batch=4)
+    told = tpusim(saved(before, "a.json"), saved(after, "b.json")).stdout
+    assert f"(x {after.total.time_us / 4 / before.total.time_us:.3f})" in told.split("Per image")[1]
+
+
+def test_layers_that_take_the_same_are_counted(desk: Path) -> None:
+    before = run()
+    told = " ".join(tpusim(saved(before, "a.json"), saved(slowed(before, first=4), "b.json")).stdout.split())
+    assert "2 of 3 layers take the same cycles (--sort network shows them)." in told
+    same = " ".join(tpusim(saved(before, "c.json"), saved(before, "d.json")).stdout.split())
+    assert "Every layer takes the same cycles." in same
+
+
 def test_no_layer_in_common(desk: Path) -> None:
     done = tpusim(saved(run(LAYERS[0]), "a.json"), saved(run(LAYERS[1]), "b.json"))
     assert done.exit_code == 0

@@ -21,7 +21,9 @@ from tpusim.report.tables.compare import runs_compared, totals
 from tpusim.report.tables.compared import compared_results
 from tpusim.report.tables.run import op_table
 from tpusim.report.tables.sentences import op_sentence
+from tpusim.report.text import percent, scale, three_digits
 from tpusim.result.records import Result, by_op
+from tpusim.result.vocabulary.figures import TIMES
 
 BLOCK = """name: block
 layers:
@@ -70,6 +72,13 @@ def test_ops_are_told_where_there_are_several(block: Result) -> None:
     table = op_table(block)
     assert table is not None
     assert [table.columns[0].cell(row) for row in table.rows] == [*by_op(block.layers)]
+    unit, size = scale((use.time_us for use in by_op(block.layers).values()), TIMES)
+    for name, value in (
+        ("layers", lambda use: f"{use.layers}"), ("cycles", lambda use: f"{use.cycles:,}"),
+        (f"time\n{unit}", lambda use: three_digits(use.time_us / size)), ("share\n%", lambda use: percent(use.share)),
+    ):  # fmt: skip
+        (column,) = (each for each in table.columns if each.header == name)
+        assert [column.cell(row) for row in table.rows] == [value(use) for use in by_op(block.layers).values()]
     assert op_sentence(block).startswith("Time by op: conv2d ")
     assert "relu" in op_sentence(block)
     alone = replace(block, layers=block.layers[:1])

@@ -21,13 +21,22 @@ from tpusim.machines.tpu.description import load_hardware
 from tpusim.network.ops.array_op import Conv2d, Gemm
 from tpusim.network.workload_file import load_workload
 from tpusim.report import text as texts
-from tpusim.report.plots import figure
+from tpusim.report.plots import figure, run
 from tpusim.report.plots.run import plots
 from tpusim.report.shown import text_of
 from tpusim.report.tables import run as tables
 from tpusim.report.tables.sentences import first_wrong, outcome, totals, verdict, word_notice
 from tpusim.result.load import parse_result, read_result
-from tpusim.result.records import Blocking, LayerResult, Mismatch, Result, VectorMemoryUse, total_of
+from tpusim.result.records import (
+    Blocking,
+    LayerResult,
+    Mismatch,
+    Residency,
+    Result,
+    VectorMemoryUse,
+    WordRange,
+    total_of,
+)
 from tpusim.result.vocabulary.figures import TIMES
 from tpusim.result.vocabulary.states import STATES, parts_in
 
@@ -185,6 +194,37 @@ def test_areas_and_bars_show_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
                 within = [path.contains_point((middle, low + part * tall)) for part in (-0.1, 0.1, 0.9, 1.1)]
                 assert within == [False, True, True, False]
         assert filled.get_ylim()[0] == 0
+
+
+def test_utilisation_and_what_the_mapping_allows_stand_where_they_are() -> None:
+    """In percent; beside the last layer there is as much room as beside the first, or the network stands there."""
+    of = result(layer("a"), replace(layer("b"), mapping_efficiency=0.25))
+    with rc_context(rc=figure.STYLE):
+        used, split = (each.draw().axes[0] for each in plots(of)[:2])
+    assert [bar.get_height() for bar in used.patches] == pytest.approx(
+        [100 * each.pe_utilization for each in of.layers]
+    )
+    (bounds,) = (each for each in used.collections if each.get_label() == "mapping efficiency")
+    assert [line[0][1] for line in bounds.get_segments()] == [100, 25]  # type: ignore[attr-defined]
+    low, high = used.get_xlim()
+    assert (low, high) == pytest.approx((-0.8, 1 + 0.8))
+    assert split.get_xlim()[1] > 2
+
+
+def test_an_outcome_stays_until_its_readers_are_done_or_another_takes_its_place() -> None:
+    """Each layer takes 2 us; b's outcome begins where a's stood, c's beside them."""
+    near, beside = WordRange(0, 8, 4), WordRange(8, 8, 4)
+    stays = (
+        Residency(WordRange(20, 2, 4), near, ("b", "d")), Residency(WordRange(20, 0, 4), near, ("c",)),
+        Residency(WordRange(20, 1, 4), beside, ("d",)), Residency(WordRange(20, 1, 4)),
+    )  # fmt: skip
+    every = tuple(replace(layer(name), residency=each) for name, each in zip("abcd", stays, strict=True))
+    one = every[0].time_us
+    found = {(each.name or f"own of {round(each.since / one)}"): (each.since, each.until) for each in run._held(every)}
+    assert found == {
+        "a": (0, one), "b": (one, pytest.approx(3 * one)), "c": (2 * one, pytest.approx(4 * one)),
+        **{f"own of {at}": (pytest.approx(at * one), pytest.approx((at + 1) * one)) for at in (0, 2, 3)},
+    }  # fmt: skip
 
 
 def test_the_same_result_gives_the_same_pictures() -> None:

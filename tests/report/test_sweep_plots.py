@@ -6,13 +6,16 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from matplotlib import rc_context
+from matplotlib.colors import to_rgb
 
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.report.plots.figure import STYLE, axis_label, rows_of, scale_of
 from tpusim.report.plots.sweep import file_names, lowerings_figure, plots
 from tpusim.report.shown import Table, text_of
+from tpusim.report.style import SERIES
 from tpusim.report.tables.sweep import _SHOWN, best, compared, compared_lowerings
 from tpusim.result.vocabulary.states import ARRAY, STATES
 from tpusim.study.sweep.points import Sweep, load_sweep
@@ -79,6 +82,23 @@ def test_several_workloads_are_told_apart_and_any_name_can_be_drawn() -> None:
     assert "$a$/_b&lt;i&gt;" in found
 
 
+def test_curves_on_one_another_are_all_seen() -> None:
+    """Four networks of the same figures: the last one hid the others."""
+    for index in range(4):
+        Path(f"{index}.yaml").write_text(f"name: n{index}\nlayers:\n  - {{name: x, op: gemm, m: 2, n: 3, k: 4}}\n")
+    sweep = spec("array.size: [2, 4, 8, 16]", workloads="[0.yaml, 1.yaml, 2.yaml, 3.yaml]")
+    made = [{**row, "tflops": 1.0 + row["array.size"] / 8, "pe_utilization": 0.5} for row in rows(sweep)]
+    with rc_context(STYLE):
+        (picture,) = (each for each in plots(sweep, made) if each.name == "throughput")
+        figure = picture.draw()
+        figure.legends[0].remove()
+        figure.canvas.draw()
+        dots = np.asarray(figure.canvas.buffer_rgba())[..., :3].reshape(-1, 3)  # type: ignore[attr-defined]
+    for tone, _ in SERIES[:4]:
+        wanted = [round(255 * part) for part in to_rgb(tone)]
+        assert (abs(dots - np.array(wanted)).max(axis=1) < 8).sum() > 100, tone
+
+
 def test_axes_that_move_together_are_one_curve() -> None:
     sweep = spec("array.size: [2, 4], batch: [1, 8]", "combine: zip")
     made = drawn(sweep, rows(sweep))
@@ -111,6 +131,11 @@ def test_three_axes_give_a_panel_each() -> None:
     made = drawn(sweep, rows(sweep, failed=(1,)))
     assert {*made} == {"axes_net"}
     assert {"array size (PEs a side)", "batch (images)", "clock", "700 MHz"} <= {*texts(made["axes_net"])}
+
+
+def test_axes_of_one_value_each_have_a_panel() -> None:
+    sweep = spec("array.size: [2], hbm.bandwidth: [100 GB/s], vector_memory.word_elements: [4]")
+    assert "array size (PEs a side)" in texts(drawn(sweep, rows(sweep))["axes_net"])
 
 
 def test_lowerings_over_two_more_axes_give_a_map_of_the_fastest() -> None:
@@ -251,6 +276,18 @@ def test_where_no_lowering_did_all_networks_some_are_not_measured() -> None:
     found = compared_lowerings(made)
     assert found.times[second, "channel_first"] == 1
     assert (first, "auto") not in found.times
+
+
+def test_columns_go_one_by_one_as_a_terminal_narrows() -> None:
+    rows = [{"workload": "net", "error": None, **dict.fromkeys(_SHOWN, 1.0)}]
+    table: Any = best(rows, [])[0][0]
+    every = [len(table.fitting(room)) for room in range(60)]
+    gone: list[str] = []
+    for room in reversed(range(60)):
+        heads = [each.header.split("\n")[0] for each in table.fitting(room)]
+        gone += [head for head in ("cycles", "time", "TF/s", "PE", "map", "ports") if head not in [*heads, *gone]]
+    assert gone == ["ports", "map", "TF/s", "cycles", "PE"]
+    assert {*every} == set(range(3, 9))
 
 
 @pytest.mark.parametrize(("points", "says"), [(16, ["10 of 16 points; points.csv has all."]), (10, [])])

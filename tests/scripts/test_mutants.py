@@ -18,6 +18,12 @@ def f(a: "x[1]") -> int:
     if b:
         raise ValueError(f"{1}" + 1)
     return a - b if c else 0
+
+
+A: TypeAlias = B | C
+_MOST_D = 1 << 4
+zip(a, b, strict=True)
+x.astype(y, copy=False)
 '''
 
 
@@ -56,10 +62,18 @@ def test_a_mutant_lives_where_its_tests_pass_in_time(tmp_path: Path) -> None:
     def lives(before: str, after: str, seconds: float = 60) -> bool:
         text = (tmp_path / "made.py").read_text()
         (tmp_path / "made.py").write_text(text.replace(before, after))
-        alive = SCRIPT["survives"](tmp_path, ("test_made.py",), seconds)
+        fault = SCRIPT["complaint"](tmp_path, ("test_made.py",), seconds)
         (tmp_path / "made.py").write_text(text)
-        return bool(alive)
+        return not fault
 
     assert lives("a < 3", "(a <= 3)")
     assert not lives("a < 3", "(a > 3.0)")
     assert not lives("sleep(a)", "sleep(a + 9)", 3)
+
+
+def test_a_module_is_judged_by_the_tests_of_its_folder() -> None:
+    tests_of = SCRIPT["tests_of"]
+    assert tests_of("study", Path("tpusim/study/paper/run.py")) == ("tests/study/test_paper.py",)
+    assert tests_of("study", Path("tpusim/study/processes.py")) == ("tests/study/test_processes.py",)
+    words = {word for folders in SCRIPT["ROOMS"].values() for words in folders.values() for word in words}
+    assert [word for word in words - {"-m", ""} if not (ROOT / word).exists()] == []

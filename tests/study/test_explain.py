@@ -16,9 +16,10 @@ from tpusim.cli import app as cli
 from tpusim.network.ops.array_op import Conv2d, Gemm
 from tpusim.network.ops.pool2d import Pool2d
 from tpusim.network.workload import Workload
+from tpusim.report.plots import layer as layer_plots
 from tpusim.report.shown import Sentences
 from tpusim.report.tables import explain
-from tpusim.study.explain.bottleneck import LEAST_GAIN, Bottleneck, find_bottleneck
+from tpusim.study.explain.bottleneck import LEAST_GAIN, Alternative, Bottleneck, find_bottleneck
 from tpusim.study.explain.relaxation import LARGER, Setup
 
 CHANGES = {
@@ -200,6 +201,18 @@ def test_gains_beyond_all_measure_can_be_read() -> None:
     found = explained(Conv2d("one", 1, 1, 1, 1, (1, 1)), 1)
     text = said(explain.verdict(found))
     assert "it takes < 1 cycles for as many MACs: 14,320 times as" in " ".join(text.split())
+
+
+def test_what_gains_nothing_is_named_and_has_no_row() -> None:
+    found = explained(of_resnet50("conv1"), 8)
+    changing, same = explain._by_effect(found.gains)
+    assert len(changing) + len(same) == len(found.gains)
+    assert {each.cycles == found.layer.cycles for each in changing} == {False}
+    assert all(abs(each.gain - 1) < 0.005 for each in same)
+    assert same
+    figure = layer_plots.explained(found, "resnet50").draw()
+    taller = layer_plots.explained(found, "resnet50", [Alternative(found.layer, 0)] * 3).draw()
+    assert taller.get_figheight() > figure.get_figheight() + 3 * 0.2
 
 
 def test_what_the_machine_has_already_is_not_offered() -> None:

@@ -10,7 +10,7 @@ from rich.console import Console
 from tests import ROOT
 from tpusim.cli.names import MEMORY_SETS
 from tpusim.report.tables.validation import summaries
-from tpusim.study.validation.memory import compare_memory, memory_sets, play, streams
+from tpusim.study.validation.memory import BURST, _feature_map, compare_memory, memory_sets, play, streams
 
 KNOWN = [each for each in streams() if each.group != "older" and "random" not in each.name]
 SHORT = [each for each in KNOWN if int(each.row["bursts"]) <= 6000]
@@ -40,3 +40,16 @@ def test_the_document_says_what_the_command_prints() -> None:
                             for unit in ("GB/s", "ns"))  # fmt: skip
     for errors, goal in ((bandwidths, 0.02), (finishes, 0.03)):
         assert sum(map(abs, errors)) / len(errors) < goal
+
+
+def test_bursts_of_a_map_by_hand() -> None:
+    """3 channels of 2 rows of 8 pixels, 4 of them in a burst: channels are 4 bursts apart, rows 2."""
+    given = {
+        "shape": "2x8x3", "batch": "1", "element": f"{BURST // 4}", "stride": "1", "rows": "all", "layout": "CHW",
+    }  # fmt: skip
+    by_pixels = [0, 4, 8, 1, 5, 9, 2, 6, 10, 3, 7, 11]
+    assert [*_feature_map({**given, "order": "pixel"}, 0) // BURST] == by_pixels
+    assert [*_feature_map({**given, "order": "pixel"}, 0) % BURST] == [0] * 12
+    assert [*_feature_map({**given, "order": "address"}, 0) // BURST] == sorted(by_pixels)
+    # Every second row and pixel: half of the pixels that a burst holds, and the second row of none.
+    assert [*_feature_map({**given, "order": "pixel", "stride": "2"}, 0) // BURST] == [0, 4, 8, 1, 5, 9]

@@ -12,6 +12,7 @@ from html import escape
 from itertools import islice
 from math import inf
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from tpusim.cli import names
 from tpusim.flow.simulation import trace
 from tpusim.report.plots.paper import pictures
 from tpusim.report.tables import paper as tables
+from tpusim.study.paper import cells, strides
 from tpusim.study.paper.claims import CONDITION, FAILS, HOLDS, OPEN, Claim, Finding, words
 from tpusim.study.paper.exhibit import CellGrid, Exhibit, Simulated, shown
 from tpusim.study.paper.networks import lowered_sizes
@@ -273,3 +275,30 @@ def test_the_whole_document_is_what_comes_out(tmp_path: Path) -> None:
     told = documented()
     assert [*printed(made), *tables.summary(made).splitlines()] == told
     assert len([*pictures(made)]) == len([each for each in made if each.drawn])
+
+
+def test_what_a_layout_costs_at_stride_one_is_told_apart_from_larger_strides() -> None:
+    """Figures that are made up: a cycle for each column, twice as many where channels lie outside."""
+    making = strides.in_hbm()
+    asked = next(making)
+
+    def point(layout: str, fetch: str, at: tuple[int, int]) -> Any:
+        return SimpleNamespace(cycles=at[0] * (2 if layout == "CHW" else 1), figure=lambda name: 1.0)
+
+    with pytest.raises(StopIteration) as ended:
+        making.send({key: point(*key) for key in asked})
+    found = ended.value.value.findings
+    assert {each.value for findings in found.values() for each in findings} == {2}
+    assert len(found["layout_stride_1"]) == 2 * 3
+    assert all(", stride 1, " in each.when for each in found["layout_stride_1"])
+    assert not any(", stride 1, " in each.when for each in found["layout_strides"])
+
+
+def test_what_taps_two_apart_read_of_stride_two() -> None:
+    """49 columns of 99 each, from 0 to 96 and from 2 to 98: 48 of them the same."""
+    making = cells.order_of_subtiles()
+    next(making)
+    with pytest.raises(StopIteration) as ended:
+        making.send({})
+    found = ended.value.value.findings["tap_overlap"]
+    assert [each.value for each in found] == pytest.approx([100 * 48 / 50, 100 * 48 / 49])

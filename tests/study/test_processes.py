@@ -10,10 +10,12 @@ import sys
 import time
 from multiprocessing import active_children
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tpusim.base.errors import InputError, TpusimError
+from tpusim.study import processes
 from tpusim.study.processes import Processes
 
 
@@ -38,9 +40,9 @@ def killed(_: int) -> None:
 def test_every_input_has_its_result(workers: int) -> None:
     """Also where neither fits a pipe; and again in the same processes."""
     inputs = [str(n) * 100_000 for n in range(8)]
-    with Processes(doubled, workers) as processes:
+    with Processes(doubled, workers) as several:
         for _ in range(2):
-            assert dict(processes.outcomes(inputs)) == {text: doubled(text) for text in inputs}
+            assert dict(several.outcomes(inputs)) == {text: doubled(text) for text in inputs}
         assert len(active_children()) == (workers if workers > 1 else 0)
     assert active_children() == []
 
@@ -53,10 +55,24 @@ def test_only_one_process_is_this_one() -> None:
     assert os.getpid() not in others
 
 
+@pytest.mark.parametrize(("there", "taken"), [(3, 3), (None, 1)])
+def test_on_all_processors(there: int | None, taken: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, told = list[int](), list[tuple[int, str]]()
+
+    def here(function: Any, workers: int) -> Processes[Any, Any]:
+        asked.append(workers)
+        return Processes(function, 1)
+
+    monkeypatch.setattr(processes, "cpu_count", lambda: there)
+    monkeypatch.setattr(processes, "Processes", here)
+    found = processes.on_all_processors(doubled, ["a", "b"], str.upper, lambda *each: told.append(each))
+    assert (asked, found, told) == ([taken], {"a": "aa", "b": "bb"}, [(1, "A"), (2, "B")])
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_the_first_error_is_raised(workers: int) -> None:
-    with Processes(doubled, workers) as processes, pytest.raises(InputError, match="wrong 1"):
-        dict(processes.outcomes(["a", "wrong 1", "wrong 2", "b"]))
+    with Processes(doubled, workers) as several, pytest.raises(InputError, match="wrong 1"):
+        dict(several.outcomes(["a", "wrong 1", "wrong 2", "b"]))
 
 
 def test_a_process_that_is_killed_is_an_error_and_ends_the_others() -> None:

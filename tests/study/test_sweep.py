@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,13 @@ from tpusim.base.errors import InputError
 from tpusim.input.source import shipped
 from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
+from tpusim.study.processes import Processes
 from tpusim.study.sweep.axes import Constraint
+from tpusim.study.sweep.jobs import simulated
 from tpusim.study.sweep.points import FOLDER, load_sweep
 from tpusim.study.sweep.reader import MOST_POINTS
-from tpusim.study.sweep.store import key_of
+from tpusim.study.sweep.run import keyed, run_sweep
+from tpusim.study.sweep.store import FILE, LOCK, Store, key_of
 
 
 @pytest.fixture(autouse=True)
@@ -240,12 +244,42 @@ def test_killed_at_any_moment_nothing_is_lost_or_twice(seed: int) -> None:
     assert rows("killed") == rows("whole")
 
 
-def test_two_sweeps_on_one_store_at_once() -> None:
-    words = [sys.executable, "-m", "tpusim", "sweep", "small.yaml", "--workers", "1", "--out", "shared"]
-    both = [subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) for _ in range(2)]
-    assert [each.wait() for each in both] == [0, 0], [each.communicate() for each in both]
-    sweep("small.yaml", "--out", "alone")
-    assert stored("shared") == stored("alone")
+def test_two_sweeps_in_one_folder_at_once() -> None:
+    """The second does not compute all that the first computes; a killed one holds nothing."""
+    holds = "from tpusim.study.sweep.store import *\nwith alone(Path('.')): print(flush=True), input()"
+    with subprocess.Popen([sys.executable, "-c", holds], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as first:
+        assert first.stdout
+        first.stdout.readline()
+        second = sweep("small.yaml", "--out", ".")
+        assert (second.exit_code, Path(FILE).exists()) == (2, False)
+        assert "Error: .: another tpusim sweep is at work there; wait until it ends" in second.stderr
+        assert sweep("small.yaml", "--out", "elsewhere").exit_code == 0
+        first.kill()
+    done = sweep("small.yaml", "--out", ".")
+    assert (done.exit_code, "9 computed" in done.stdout) == (0, True), done.output
+    assert stored(".") == stored("elsewhere")
+    assert not Path(LOCK).exists()
+
+
+def test_progress_is_the_share_of_the_work_that_is_done() -> None:
+    found = load_sweep("small.yaml")
+    told: list[tuple[int, str, float]] = []
+    with closing(Store(Path(FILE))) as store, Processes(simulated, 1) as executor:
+        run_sweep(keyed(found), store, executor, False, lambda *each: told.append(each))
+    counts, names, shares = zip(*told, strict=True)
+    assert (counts[-1], {*names[-1:]}, shares[-1]) == (9, {"net"}, pytest.approx(1))
+    assert 0 < shares[0] < 1
+    assert list(shares) == sorted(shares)
+
+
+def test_words_partly_used_are_told_once() -> None:
+    """Two images, and two rows of a product, in words of 1, 2 and 4 elements: of a third of all half is empty."""
+    told = [" ".join(sweep("small.yaml").stdout.split()) for _ in range(2)]
+    for each in told:
+        assert each.count("Words partly used") == 1
+        assert "Words partly used in 3 of 9 points: as few as 2 of 4 elements hold anything (a layer of net at" in each
+    Path("full.yaml").write_text(SPEC.replace("batch: 2", "batch: 4"))
+    assert "Words partly used" not in sweep("full.yaml").stdout
 
 
 @pytest.mark.parametrize("name", shipped(FOLDER))

@@ -18,7 +18,7 @@ from tpusim.cli import app as cli
 from tpusim.network.ops.array_op import Conv2d, Gemm
 from tpusim.network.ops.elementwise import Add
 from tpusim.network.ops.pool2d import Pool2d
-from tpusim.study.sweep.axes import Constraint
+from tpusim.study.sweep.axes import Axis, Constraint
 from tpusim.study.sweep.points import Sweep, load_sweep
 
 NET = """
@@ -132,6 +132,14 @@ def test_ranges_lists_and_powers() -> None:
     sweep = spec(axes)
     assert sweep.size == 27
     assert [dict(point.settings)["batch"] for point in sweep.points[:9:3]] == [1, 5, 9]
+
+
+@pytest.mark.parametrize(
+    ("values", "numeric"),
+    [(range(3), True), ((1, 2.5), True), ((0.5,), True), ((1, "2 GHz"), False), (((3, 3),), False)],
+)
+def test_points_are_compared_by_numbers_alone(values: Any, numeric: bool) -> None:
+    assert Axis("a", ("a",), values).numeric == numeric
 
 
 def test_machines_are_those_that_overrides_give() -> None:

@@ -19,11 +19,33 @@ from tpusim.study.validation.cases import Row, rows
 from tpusim.study.validation.convolutions import (
     LANES,
     SUBLANES,
+    Shape,
     images_in_lanes,
     their_block,
     weights_transposed,
     windows_of,
 )
+
+
+@pytest.mark.parametrize(
+    ("shape", "name"),
+    [
+        (Shape(8, 56, 28, 64, 128, (3, 3), 2, (1, 0)), "56x28x64>128 3x3/2"),
+        (Shape(8, 56, 28, 64, 128, (3, 2), 1, (0, 0)), "56x28x64>128 3x2/1 unpadded"),
+        (Shape(2, 5, 5, 6, 7, (1, 1), 1, (0, 0)), "5x5x6>7 1x1/1 batch 2"),
+        (Shape(16, 5, 5, 6, 7, (3, 3), 1, (0, 0)), "5x5x6>7 3x3/1 unpadded batch 16"),
+    ],
+)
+def test_a_shape_says_what_is_not_usual(shape: Shape, name: str) -> None:
+    assert shape.name == name
+
+
+@pytest.mark.parametrize(
+    ("channels", "out", "turned"), [(128, 128, False), (96, 96, False), (8, 128, False), (128, 8, True)]
+)
+def test_weights_are_transposed_only_where_that_pads_them_less(channels: int, out: int, turned: bool) -> None:
+    assert weights_transposed({"ci": f"{channels}", "co": f"{out}"}) == turned
+
 
 TABLES = ("xla_tpu_v2_scheduled", "xla_tpu_v2_conv_more")
 

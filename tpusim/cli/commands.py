@@ -120,7 +120,7 @@ def run(
 
     ends = EndToEnd(given, outputs)
     asked = asked_of(dims, skip_unknown, ops, ends.arrays)
-    work, machine = load(workload, hardware, batch, changes, layers, asked, lowering)
+    work, machine, lowering = load(workload, hardware, batch, changes, layers, asked, lowering)
     values: dict[str, Any] = {"check": check, "dtype": ends.dtype(dtype), "sums": sums, "seed": seed}
     journey = ends.journey(workload, work, asked, **values)
     simulate_and_report(work, machine, json, out, ends, journey=journey, lowering=lowering, engine=engine, **values)
@@ -178,7 +178,8 @@ def explain(
     from tpusim.cli.actions.explain import explain_and_report
     from tpusim.cli.actions.inputs import asked_of, load, tell_left_out
 
-    work, machine = load(workload, hardware, batch, changes, asked=asked_of(dims, skip_unknown, ops), lowering=lowering)
+    asked = asked_of(dims, skip_unknown, ops)
+    work, machine, lowering = load(workload, hardware, batch, changes, asked=asked, lowering=lowering)
     tell_left_out(work)
     explain_and_report(work, machine, layer, lowering, json, out)
 
@@ -304,7 +305,8 @@ def trace(
     from tpusim.flow.lowerings import usual
     from tpusim.machines.family import family_of
 
-    work, machine = load(workload, hardware, batch, changes, layers, asked_of(dims, skip_unknown, ops), lowering)
+    asked = asked_of(dims, skip_unknown, ops)
+    work, machine, lowering = load(workload, hardware, batch, changes, layers, asked, lowering)
     tell_left_out(work)
     print_or_write(Wanted(work, machine, lowering or usual(family_of(machine)), seed, first, last), out)
 

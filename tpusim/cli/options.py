@@ -59,6 +59,7 @@ Lowering = Annotated[
         metavar="NAME",
         help=f"How convolutions become passes: {', '.join(known())}; tpusim list says what each is, and those of other "
         f"machines ({AUTO}: the fastest of each layer). A layer's own lowering: in the workload file goes before it. "
+        f"Layers of such names are lowered otherwise: '{AUTO},conv*=explicit,conv1=channel_last' (the last that fits). "
         f"Default: {usual()}, for layers of several groups what their estimate prefers; of other machines, the first "
         "that tpusim list names.",
         autocompletion=words(known()),

@@ -186,7 +186,7 @@ def _stepped_together(chain: Chain, tasks: Sequence[Task]) -> tuple[Timed, list[
     """The time of all layers from one run; of each its share and its values, of operands of its own."""
     if any(task.journey for task in tasks):
         problem = "the register engine runs layers that overlap on random operands"
-        raise InputError(Problem(f"{problem}; leave --engine register out for values of the network", chain.name))
+        raise InputError(Problem(f"{problem}; take engine event for values of the network", chain.name))
     drawn = [task.operands() for task in tasks]
     operands: list[dict[str, Operand]] = [{**each} for each in drawn]
     # Readers of what stays on chip find the same there.
@@ -230,5 +230,5 @@ def memory_needed(layer: Named) -> Iterator[None]:
     try:
         yield
     except MemoryError:
-        problem = "too little memory for the register engine; take a smaller --batch, or --engine event"
+        problem = "too little memory for the register engine; take a smaller batch, or engine event"
         raise InputError(Problem(problem, f"layer {layer.name}")) from None

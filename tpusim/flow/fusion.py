@@ -277,6 +277,6 @@ def _instead(workload: Workload, wanted: str) -> str:
         return f": {name} rides on the results of {bearer}{more}; name that, or leave sequencer.fusion out"
     names = [layer.name for layer in workload.layers]
     left_out = len(workload.never_timed) < len(workload.not_timed)
-    more = "; layers that are not the array's are left out, and --ops all has them" if left_out else ""
+    more = "; layers that are not the array's are left out, and ops all has them" if left_out else ""
     hint = did_you_mean(wanted, names) or ";"
     return f"{hint} it has {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}{more}"

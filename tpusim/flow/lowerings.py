@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, TypeVar
 
 from tpusim.base.errors import CapacityError, InputError, Problem, UnsuitableError, did_you_mean, failures_named
@@ -22,6 +23,8 @@ Found = TypeVar("Found")
 
 AUTO = "auto"
 """The fastest of all others, layer by layer."""
+ASKED = "lowering "
+"""How the place of a layer's own lowering begins where a run names it, not a file."""
 USUAL_FAMILY = family_named(USUAL)
 """The one that is meant where nobody names a machine."""
 
@@ -76,6 +79,50 @@ def with_unasked(workload: Workload, machine: Machine) -> Workload:
             if (name := chosen[layer.shape_key]) != usual(family):
                 own.append(OwnLowering(layer.name, name))
     return replace(workload, lowerings=(*workload.lowerings, *own)) if own else workload
+
+
+def by_layer(workload: Workload, lowering: str | None, family: Family) -> tuple[Workload, str | None]:
+    """The workload whose layers have the lowerings that a text names for them, and the one for all others, if any.
+
+    Such a text is "auto,conv*=fft,conv1=explicit": patterns of names, each with a lowering, of which the last that fits
+    a layer counts and goes before that of its file; and up to one lowering alone. Ops that have one way to be done keep
+    it. A text without patterns is left as it is.
+
+    Raises:
+        InputError: an unknown lowering, a pattern that fits no layer, or two lowerings for all layers.
+    """
+    if not isinstance(lowering, str) or not {*lowering} & {*",="}:
+        return workload, lowering
+    from tpusim.network.workload import OwnLowering
+
+    own, others, problems = {each.layer: each for each in workload.lowerings}, list[str](), list[Problem]()
+    for part in filter(None, map(str.strip, lowering.split(","))):
+        pattern, _, name = (each.strip() for each in part.rpartition("="))
+        if "=" not in part:
+            others.append(part)
+            continue
+        try:
+            check_known(name, family)
+        except InputError as error:
+            problems.append(Problem(str(error), f"{ASKED}{part}"))
+            continue
+        every = [layer.name for layer in workload.layers]
+        fitting = [layer for layer in workload.layers if fnmatchcase(layer.name, pattern)]
+        free = [layer.name for layer in fitting if layer.unit == "array" or family.meant(layer, name) == name]
+        if fitting and not free:
+            says = f"{fitting[0].op} is lowered by {family.meant(fitting[0], name)}; leave it out"
+            problems.append(Problem(says, f"{ASKED}{part}"))
+        elif not fitting:
+            there = [*every[:8], *["..."] * (len(every) > 8)]
+            hint = did_you_mean(pattern, every) or f"; its layers are {', '.join(there)}"
+            problems.append(Problem(f"no layer of {workload.name} matches {pattern!r}{hint}", f"{ASKED}{part}"))
+        own |= {layer: OwnLowering(layer, name, f"{ASKED}{part}") for layer in free}
+    if len(others) > 1:
+        says = f"{' and '.join(others)} are for all layers; give one, and others by layers' names: conv*={others[1]}"
+        problems.append(Problem(says, f"{ASKED}{lowering}"))
+    if problems:
+        raise InputError(problems)
+    return replace(workload, lowerings=tuple(own.values())), next(iter(others), None)
 
 
 def check_known(lowering: object, family: Family = USUAL_FAMILY) -> None:

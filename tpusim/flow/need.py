@@ -107,7 +107,7 @@ def _refusal(layers: Sequence[AskedLayer], need: Need, free: int) -> InputError:
     check, where = layers[0].how.check, f"layer {layers[0].layer.name}"
     if need.passes is None:
         says = f"needs about {_giga(need.total)} GB of memory, and {_giga(max(0, free))} GB are free"
-        return InputError(Problem(f"{says}; take a smaller --batch{', or --no-check' if check else ''}", where))
+        return InputError(Problem(f"{says}; take a smaller batch{', or check nothing' if check else ''}", where))
     problem = f"{need.passes:,} passes{' and the values to check' if check else ''}"
     problem += f" need about {_giga(need.total + PROCESS_BYTES)} GB of memory"
     problem += f", and {_giga(free + PROCESS_BYTES)} GB are free"
@@ -119,7 +119,7 @@ def _advice(layers: Sequence[AskedLayer], free: int) -> str:
     first = layers[0]
     fits = [text for text, others in _smaller(layers) if _fit(others, free)][:1]
     if first.how.check and _fit([each._replace(how=each.how._replace(check=False)) for each in layers], free):
-        fits.append("--no-check")
+        fits.append("no check")
     if not fits:
         larger = family_of(first.machine).larger(first.machine)
         fits = [text for text, one in larger if _fit([each._replace(machine=one) for each in layers], free)][:1]

@@ -69,7 +69,7 @@ def _shared(parts: BatchParts, what: str) -> Values:
     """What is the same for all images. Raises InputError where it is not."""
     if len(parts) > 1:
         says = f"its {what} differ from image to image, so that images cannot go through it together"
-        raise InputError(f"{says}; give the --batch that the model was made for")
+        raise InputError(f"{says}; give the batch that the model was made for")
     return parts[0]
 
 

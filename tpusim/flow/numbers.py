@@ -72,9 +72,7 @@ class Numbers:
             if numbers.kind is not None:
                 numbers.kind.check_sum(products)
             if numbers.bounded and roundings(layer, batch) > MOST_ROUNDINGS:
-                raise InputError(
-                    f"a sum of {products:,} products may be off by too much to be checked; check nothing (--no-check)"
-                )
+                raise InputError(f"a sum of {products:,} products may be off by too much to be checked; check nothing")
         except InputError as error:
             raise InputError(Problem(str(error), f"layer {layer.name}")) from None
 
@@ -137,7 +135,7 @@ def check_numbers(workload: Workload, machine: Machine, lowering: str, numbers: 
             with suppress(CapacityError):
                 family.least(layer, workload.batch, machine, name)
                 says = f"no bound is proven for the roundings of {name}"
-                advice = f"take another lowering, such as {AUTO}, or another dtype, or check nothing (--no-check)"
+                advice = f"take another lowering, such as {AUTO}, or another dtype, or check nothing"
                 problems.append(Problem(f"{says}; {advice}", f"layer {layer.name}"))
     if problems:
         raise InputError(problems[:_MOST_TOLD])

@@ -22,7 +22,7 @@ from tpusim.base.errors import CheckFailed, InputError, did_you_mean, failures_n
 from tpusim.base.version import __version__
 from tpusim.flow.engines import ENGINES, Begun, LayerWatch, Task, layer_result, memory_needed, overlapping, timed
 from tpusim.flow.fusion import fused
-from tpusim.flow.lowerings import USUAL_FAMILY, asked_of, at_its_place, prepared, usual
+from tpusim.flow.lowerings import USUAL_FAMILY, asked_of, at_its_place, by_layer, prepared, usual
 from tpusim.flow.need import Room, room_for
 from tpusim.flow.numbers import ANY_ORDER, INTEGERS, SMALL, Numbers, check_numbers, numbers_of, seed_of
 from tpusim.machines.family import Family, Machine, family_of
@@ -66,9 +66,9 @@ def simulate(
     Args:
         lowering: one that the machine's family has, such as those in machines/tpu/lowering/registry.py, or "auto":
             layer by layer the one of the fewest cycles, of real numbers that are checked one for which a bound is
-            proven. None: the family's first, of a TPU channel_first, and of
-            layers of several groups what their estimate prefers. A layer of `workload` that has one of its own is
-            lowered by that.
+            proven. None: the family's first, of a TPU channel_first, and of layers of several groups what their
+            estimate prefers. A layer of `workload` that has one of its own is lowered by that. Layers may be given
+            others by patterns of their names, which go before that: "auto,conv*=fft,conv1=explicit".
         engine: event, register or both, where the machine's family has them.
         check: compute every output through the Program and compare it with the reference.
         seed: of the random operands.
@@ -100,6 +100,7 @@ def simulate(
         keeps = f"{hardware.name} is {family.title}, whose time is kept by {', '.join(family.engines)}"
         raise InputError(f"engine {engine}: {keeps}")
     began = time.perf_counter()
+    workload, lowering = by_layer(workload, lowering, family)
     workload = workload if journey else fused(workload, hardware, lowering, watch=watch)
     lowering = lowering or usual(family)
     if check:
@@ -221,10 +222,11 @@ def trace(
     if len(workload.layers) != 1:
         names = ", ".join([*(layer.name for layer in workload.layers[:8]), *["..."] * (len(workload.layers) > 8)])
         raise InputError(
-            f"a trace of lanes shows one layer; --layers leaves {len(workload.layers)} of {workload.name}: {names}; "
-            "a .perfetto-trace shows any number"
+            f"a trace of lanes shows one layer, not {len(workload.layers)} of {workload.name}: {names}; choose one of "
+            "these; a .perfetto-trace shows any number"
         )
     (layer,), batch, family = workload.layers, workload.batch, family_of(hardware)
+    workload, lowering = by_layer(workload, lowering, family)
     lowering = lowering or usual(family)
     room_for(workload, hardware, lowering, "register", check=False)
     ((_, asked),) = asked_of(workload, lowering, family)
@@ -261,6 +263,7 @@ def recordings(workload: Workload, hardware: Machine, *, lowering: str | None = 
         DeadlockError: the steps of a Program wait for one another for ever; names the layer.
     """
     family, batch = family_of(hardware), workload.batch
+    workload, lowering = by_layer(workload, lowering, family)
     lowering = lowering or usual(family)
     room = room_for(workload, hardware, lowering, "event", check=False)
 

@@ -13,6 +13,7 @@ from threading import Condition
 import numpy as np
 
 from tpusim.base.errors import InputError, Problem
+from tpusim.base.memory import free_bytes
 from tpusim.base.words import counted
 from tpusim.flow.node_layers import BatchParts, Carried, CarryingLayers, NodeLayers, carried_by, together
 from tpusim.flow.numbers import Numbers
@@ -88,7 +89,7 @@ class Journey:
         wanted, found = layer.sources(self._batch), {name: each.shape for name, each in given.items()}
         if wanted != found:
             says = f"it reads {found}, where the layer has {wanted}"
-            raise InputError(Problem(f"{says}; give the --batch that the model was made for", f"layer {layer.name}"))
+            raise InputError(Problem(f"{says}; give the batch that the model was made for", f"layer {layer.name}"))
         if problems := [Problem(f"{says}; {STAY_WITHIN}", f"layer {layer.name}") for says in not_finite(given)]:
             raise InputError(problems)
         self._scale, kind = 1.0, self.numbers_of(layer).kind
@@ -207,6 +208,11 @@ class Journey:
                 compute(node.op, call, [each[part % len(each)] if each else None for each in operands])
                 for part in range(parts)
             ]
+            for each in (each for made in results for each in made):
+                # One number for many places takes no memory until somebody reads them, which then may never end.
+                if 0 in each.strides and each.nbytes > (free := free_bytes()):
+                    says = f"they need about {each.nbytes / 1e9:,.1f} GB of memory, and {free / 1e9:,.1f} GB are free"
+                    raise MemoryError(says)
         return [list(each) for each in zip(*results, strict=True)]
 
     def _put(self, nodes: Sequence[Node], results: Sequence[BatchParts]) -> None:

@@ -48,7 +48,7 @@ def _worked_out(items: Iterable[tuple[object, object]], known: dict[str, int]) -
             message = f"{show(name)} cannot be used in a sum; name a size by a word, such as seq"
             yield str(name), Problem(message, str(name))
         elif name == BATCH:
-            yield name, Problem("batch is what a run says (--batch); name the size otherwise", name)
+            yield name, Problem("batch is what a run says; name the size otherwise", name)
         else:
             try:
                 known[name] = size(given, 1, MOST_SIZE, known)
@@ -313,7 +313,7 @@ class Workload:
         if ops == "all" or not left:
             return self
         if left.total() == len(self.layers):
-            raise InputError(f"{self.name} has no layer of the array; give --ops all")
+            raise InputError(f"{self.name} has no layer of the array; give ops all")
         counts = Counter(dict(self.not_timed)) + left
         left_out = [layer for layer in self.layers if layer.unit != "array"]
         placed = {layer.name for layer in left_out if isinstance(layer, Pointwise)}

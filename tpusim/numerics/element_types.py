@@ -47,7 +47,7 @@ class ElementType:
         if self.limit and products * LEAST * LEAST > self.limit:
             most = self.limit // (LEAST * LEAST)
             problem = f"a sum of {products:,} products of {self.name} may not fit 32 bits, {most:,} always do"
-            raise InputError(f"{problem}; use dtype f32, or check nothing (--no-check)")
+            raise InputError(f"{problem}; use dtype f32, or check nothing")
 
     def needs_doubles(self, products: int) -> bool:
         """Whether sums of `products` products may be larger than what float32 holds exactly."""

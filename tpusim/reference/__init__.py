@@ -87,7 +87,7 @@ def operands(layer: Op, batch: int, seed: int) -> dict[str, Operand]:
     bits = next((b for b in range(OPERAND_BITS, 0, -1) if products * 4 ** (b - 1) <= EXACT), 0)
     if not bits:
         raise InputError(
-            f"layer {layer.name}: a sum of {layer.terms(batch)} products is not exact in float32; use --no-check"
+            f"layer {layer.name}: a sum of {layer.terms(batch)} products is not exact in float32; check nothing"
         )
     random = np.random.default_rng([seed, zlib.crc32(repr(layer).encode())])
     drawn = {}

@@ -78,7 +78,7 @@ class Column(Generic[Row]):
 
     `justify` is "left", "right", or "fold": left, and on several lines where it is long. `legend` says what it holds.
     Names that take more than a `part` of the terminal, a fifth for instance, are cut at the left. A terminal narrower
-    than `least` does without the column.
+    than `least` does without the column. In a file it folds where it is wider than its `widest`, if it has one.
     """
 
     header: str
@@ -88,6 +88,7 @@ class Column(Generic[Row]):
     legend: str = ""
     part: int = 0
     least: int = 0
+    widest: int | None = None
 
     def text(self, row: Row, room: int | None) -> str:
         """The cell of a row in a terminal of `room` characters; None: in a file."""
@@ -128,6 +129,7 @@ class Table(Generic[Row]):
                 justify="right" if column.justify == "right" else "left",
                 no_wrap=column.justify != "fold",
                 overflow="fold" if column.justify == "fold" else "ellipsis",
+                max_width=None if room else column.widest,
             )
         for row, style in zip(self.rows, self.styles or [""] * len(self.rows), strict=True):
             # Text, not str: a layer may be called "[red]".

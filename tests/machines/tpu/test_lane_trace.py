@@ -147,6 +147,19 @@ def test_letters_are_in_the_order_of_the_clients_and_each_is_told_apart() -> Non
     assert [letter for letter, access in ACCESSES.items() if not access.meaning] == ["."]
 
 
+@pytest.mark.parametrize("letter", ["R", "k"])
+def test_what_the_array_reads_stands_out_among_fills(letter: str) -> None:
+    """In a picture of many cycles a word is a dot wide: weights were light blue on yellow and white."""
+
+    def luminance(tone: str) -> float:
+        parts = (int(tone[at : at + 2], 16) / 255 for at in (1, 3, 5))
+        return float(np.dot([each**2.2 for each in parts], [0.2126, 0.7152, 0.0722]))
+
+    for other in ".f-":
+        light, dark = (luminance(ACCESSES[each].tone) for each in (other, letter))
+        assert (light + 0.05) / (dark + 0.05) > 3
+
+
 def test_fig_11_two_taps_fill_the_array(golden: Golden) -> None:
     """One pass instead of two; every PE works in the steady state."""
     text, running = traced(FIG_11)

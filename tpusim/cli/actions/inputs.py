@@ -17,7 +17,7 @@ from tpusim.cli.names import BATCH
 from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import say
 from tpusim.flow.fusion import fused, names_wanted, select_layers
-from tpusim.flow.lowerings import AUTO, check_own
+from tpusim.flow.lowerings import AUTO, by_layer, check_own
 from tpusim.flow.numbers import INTEGERS, numbers_of
 from tpusim.input.scalars import INTEGER, whole_number
 from tpusim.input.source import Arrays, read_arrays, write_arrays
@@ -44,8 +44,9 @@ def load(
     layers: str = "*",
     asked: ModelOptions = NOTHING,
     lowering: str | None = None,
-) -> tuple[Workload, Machine]:
-    """Return the workload, of its layers those that `layers` means, and the machine. It is to be run by `lowering`.
+) -> tuple[Workload, Machine, str | None]:
+    """Return the workload, of its layers those that `layers` means, the machine, and the lowering for all layers that
+    have none of their own. `lowering` may name some by patterns of layers' names, too.
 
     Without a `batch` it is for as many images as the arrays that are `asked` for hold, else BATCH.
 
@@ -62,9 +63,10 @@ def load(
         raise InputError(Problem(f"{says}; leave --batch out, or give as many", f"--batch {images}"))
     work = workload_of(document, images or document.images or BATCH, asked.ops)
     check_own(work, family_of(machine))
+    work, lowering = by_layer(work, lowering, family_of(machine))
     say(sys.stderr, *(f"Note: {note}" for note in document.notes))
     if lowering != AUTO:
-        return select_layers(fused(work, machine, lowering), layers), machine
+        return select_layers(fused(work, machine, lowering), layers), machine, lowering
     # That may take a while, and then says how far it is.
     place = {layer.name: index for index, layer in enumerate(work.layers)}
     with Meter(len(place)) as meter:
@@ -73,7 +75,7 @@ def load(
             meter.show(place[layer], f"{layer}: {doing}")
 
         work = fused(work, machine, lowering, names_wanted(work, layers).__contains__, watch)
-    return select_layers(work, layers), machine
+    return select_layers(work, layers), machine, lowering
 
 
 def asked_of(

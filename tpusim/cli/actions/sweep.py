@@ -21,7 +21,7 @@ from tpusim.study.processes import Processes
 from tpusim.study.sweep.jobs import Executor, simulated
 from tpusim.study.sweep.points import Point, Sweep, load_sweep
 from tpusim.study.sweep.run import Row, SweepOutcome, keyed, missing, need_optuna, rows_of, run_search, run_sweep
-from tpusim.study.sweep.store import FILE, DamagedStore, Store, sources_digest
+from tpusim.study.sweep.store import FILE, DamagedStore, Store, alone, sources_digest
 
 _JOIN_SECONDS = 10.0
 _MOST_FAILURES = 10
@@ -45,7 +45,7 @@ def run_and_report(
     say(sys.stderr, sweep.summary, *(f"Note: {note}" for note in sweep.notes))
     with _executor(workers, cluster) as executor:
         make_folder(folder)
-        with closing(Store(folder / FILE)) as store:
+        with alone(folder), closing(Store(folder / FILE)) as store:
             began = time.monotonic()
             outcome = _compute(sweep, store, folder, executor, fresh)
             seconds = time.monotonic() - began
@@ -54,7 +54,8 @@ def run_and_report(
             rows = rows_of(sweep, store, outcome.points)
             compares = tables.over_lowerings([*sweep.axes]) and not sweep.goals
             present(sys.stdout, tables.compared(rows) if compares else tables.best(rows, [*sweep.axes], sweep.goals))
-            say(sys.stdout, "")
+            notice = tables.word_notice(outcome.points, store.word_fills([key for _, key in outcome.points]))
+            show(sys.stdout, *filter(None, [notice]), "")
             names = write_files(sweep, outcome.points, store, rows, folder, parquet, kinds)
     done = outcome.computed + outcome.failed
     counts = f"{outcome.computed:,} computed, {outcome.reused:,} there already, {outcome.failed:,} failed"

@@ -97,7 +97,7 @@ def layer_of(op: Op, batch: int, gpu: Gpu) -> GpuLayer:
     if not isinstance(op, ArrayOp) or op.op not in _CONVOLUTIONS:
         made = ", ".join(_CONVOLUTIONS)
         says = f"{op.op} has no lowering on a GPU yet; there are those of {made}"
-        advice = "; --ops array leaves out what is neither" if op.unit == "vector" else ""
+        advice = "; ops array leaves out what is neither" if op.unit == "vector" else ""
         raise UnsuitableError(f"layer {op.name}: {says}{advice}")
     conv, images = op.convolution(batch)
     return GpuLayer(conv, images, gpu)

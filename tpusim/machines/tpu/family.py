@@ -174,7 +174,7 @@ class Tpu(Family):
         while (side := 2 * max(machine.array.rows, machine.array.cols)) <= LARGEST_ARRAY:
             array = machine.array.model_copy(update={"rows": side, "cols": side})
             machine = machine.model_copy(update={"array": array})
-            yield f"--set array.size={side}", machine
+            yield f"array.size={side}", machine
 
     def fusing(self, machine: Hardware) -> Fusing | None:
         """What may ride: as many operations as a lane has ALUs, if the machine fuses."""

@@ -178,7 +178,7 @@ def _unread(name: str, more: Sequence[str], noticed: _Noticed) -> None:
         noticed["unread"].append(name)
 
 
-_EACH = "a topology is of one image, whose maps hold their padding already; each convolution is run for --batch images"
-_ROWS = "M is as written, whatever --batch says"
+_EACH = "a topology is of one image, whose maps hold their padding already; each convolution is run for a batch"
+_ROWS = "M is as written, whatever the batch"
 _CONVOLUTIONS = _Form("convolutions", _CONV, _conv, _EACH)
 _PRODUCTS = _Form("products", _GEMM, _gemm, _ROWS)

@@ -132,7 +132,7 @@ class Op(ABC):
         """A layer and batch of half the input, rounded down, and in words what it has; None where nothing is left."""
         field, count = self._own_count
         if not count:
-            return (self, batch // 2, f"--batch {batch // 2}") if batch > 1 else None
+            return (self, batch // 2, f"batch {batch // 2}") if batch > 1 else None
         half = count // 2
         return (replace(self, **{field: half}), batch, f"{field}={half}") if half else None
 

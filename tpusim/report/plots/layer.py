@@ -126,7 +126,7 @@ def _draw_ports(axes: Axes, cycles: Sequence[LaneCycle]) -> None:
     if lanes <= 8 and len(cycles) <= 100:
         for cycle in cycles:
             for lane, letter in enumerate(cycle.ports.replace(".", " ")):
-                color = "white" if letter in "RW" else "black"
+                color = "white" if letter in "RWk" else "black"
                 axes.text(cycle.number, lane, letter, ha="center", va="center", fontsize=5.5, color=color)
     axes.set_yticks(range(0, lanes, -(-lanes // 8)))
     axes.set_ylabel("lane's port")

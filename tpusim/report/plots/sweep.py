@@ -145,16 +145,37 @@ def _curves(plot: Axes, sweep: Sweep, rows: Sequence[Row], column: str, first: i
     values = [row[axis] for row in rows]
     scale, values = zipped([*sweep.axes], rows) if together else (scale_of(axis, values), values)
     places = [scale.places[value] for value in values]
-    for index, workload in enumerate(dict.fromkeys(row["workload"] for row in rows), first):
-        chosen = [(x, row) for x, row in zip(places, rows, strict=True) if row["workload"] == workload]
-        chosen.sort(key=lambda each: each[0])
+    most = max(shown.scaled(row[column]) for row in rows)
+    top, curves = max(100, most) if shown.units == PERCENT else most, dict[str, dict[float, float]]()
+    for x, row in sorted(zip(places, rows, strict=True), key=lambda each: each[0]):
+        curves.setdefault(row["workload"], {})[x] = shown.scaled(row[column])
+    # Curves on one another take turns along the line, and stand around one another at its points.
+    names = [*dict.fromkeys(row["workload"] for row in rows)]
+    piles: list[list[str]] = []
+    for name in names:
+        pile = next((each for each in piles if _lie_near(curves[each[0]], curves[name], top)), None)
+        piles.append([name]) if pile is None else pile.append(name)
+    for index, name in enumerate(names, first):
+        pile = next(each for each in piles if name in each)
+        place, others = pile.index(name), len(pile) - 1
         (tone, _), (_, marker) = (SERIES[n % len(SERIES)] for n in (index, index + index // len(SERIES)))
-        y = [shown.scaled(row[column]) for _, row in chosen]
-        plot.plot([x for x, _ in chosen], y, label=plain(workload), markersize=4, color=tone, marker=marker, ls=look)
+        turns: Any = (-_TURN * place, (_TURN, _TURN * others)) if others else look
+        plot.plot(
+            [*curves[name]], [*curves[name].values()], label=plain(name), color=tone, marker=marker, ls=turns,
+            markersize=4 + 4 * place, fillstyle="none" if place else "full",
+        )  # fmt: skip
     _lay_out(plot, scale)
     plot.set_ylabel(shown.title)
-    most = max(shown.scaled(row[column]) for row in rows)
-    plot.set_ylim(0, max(100, most) if shown.units == PERCENT else None)
+    plot.set_ylim(0, top if shown.units == PERCENT else None)
+
+
+_TURN, _NEAR = 3, 0.02
+
+
+def _lie_near(one: Mapping[float, float], other: Mapping[float, float], top: float) -> bool:
+    """Whether two curves can hardly be told apart at half of their places, on a plot that ends at `top`."""
+    near = [abs(one[x] - other[x]) <= _NEAR * top for x in one.keys() & other.keys()]
+    return 2 * sum(near) > len(near)
 
 
 def _lay_out(plot: Axes, scale: Scale, ticks: int = 12) -> None:

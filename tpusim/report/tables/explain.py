@@ -11,6 +11,7 @@ from statistics import fmean
 from typing import Any
 
 from tpusim.base.words import counted
+from tpusim.flow.lowerings import ASKED
 from tpusim.input.scalars import plain_number
 from tpusim.network.workload import Workload
 from tpusim.report.shown import NONE, Bars, Column, Content, Legend, Listed, Sentences, Shown, Table, figure_column
@@ -54,7 +55,7 @@ def explained(
     if "port" in layer.units:
         busy["each port"] = layer.cycles - layer.units["port"]["idle"]
     whose = " - what the workload says of this layer, which goes before --lowering"
-    own = any(each.layer == layer.name for each in work.lowerings)
+    own = any(each.layer == layer.name and not (each.where or "").startswith(ASKED) for each in work.lowerings)
     return Shown(
         (
             [

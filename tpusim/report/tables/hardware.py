@@ -27,7 +27,7 @@ def workload_table(workloads: Sequence[tuple[str, Workload, str]]) -> Table[tupl
         Column("workload", lambda row: row[0], justify="left"),
         Column("layers", lambda row: f"{len(row[1].layers)}"),
         Column("MACs/image", lambda row: quantity(sum(layer.macs(1) for layer in row[1].layers), COUNTS)),
-        Column("source", lambda row: row[2], justify="fold"),
+        Column("source", lambda row: row[2], justify="fold", widest=86),
     ]
     return Table(columns, workloads)
 
@@ -78,8 +78,8 @@ def sweep_table(sweeps: Sequence[tuple[str, Mapping[str, Any]]]) -> Table[tuple[
     """The shipped sweeps, as (name, what its file says)."""
     columns: list[Column[tuple[str, Mapping[str, Any]]]] = [
         Column("sweep", lambda row: row[0], justify="left"),
-        Column("of", lambda row: ", ".join(row[1]["workloads"]), justify="fold"),
-        Column("over", lambda row: ", ".join(row[1]["axes"]), justify="fold"),
+        Column("of", lambda row: ", ".join(row[1]["workloads"]), justify="fold", widest=52),
+        Column("over", lambda row: ", ".join(row[1]["axes"]), justify="fold", widest=52),
     ]
     return Table(columns, sweeps)
 

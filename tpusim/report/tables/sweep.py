@@ -12,11 +12,13 @@ from typing import Any
 
 from tpusim.base.errors import InputError
 from tpusim.base.units import number
+from tpusim.base.words import counted
 from tpusim.report.shown import NONE, Column, Legend, Paragraphs, Table, figure_column, path_head
 from tpusim.report.text import from_cell, scale, three_digits, to_cell
 from tpusim.result.vocabulary.fields import axis_title
 from tpusim.result.vocabulary.figures import COLUMNS, COSTS, FIGURES, TIMES, Figure
 from tpusim.result.vocabulary.runs import COLUMN
+from tpusim.study.sweep.points import Point
 from tpusim.study.sweep.reader import Goal
 from tpusim.study.sweep.store import FILE as STORE_FILE
 from tpusim.study.sweep.store import is_as_written
@@ -91,6 +93,25 @@ class ComparedLowerings:
     points: Mapping[tuple[str, str], Row]
     times: Mapping[tuple[str, str], float]
     some_failed: bool
+
+
+def word_notice(points: Sequence[tuple[Point, str]], fills: Mapping[str, int]) -> str:
+    """In how many points, each with its key, words are partly used: by key, `fills` are the fewest elements of a word
+    that hold anything. Empty where all are full.
+    """
+    known = {key: (point, point.hardware.to_dict()["vector_memory"]["word_elements"])
+             for point, key in points if key in fills}  # fmt: skip
+    partly = [key for key, (_, word) in known.items() if fills[key] < word]
+    if not partly:
+        return ""
+    least = min(partly, key=lambda key: fills[key] / known[key][1])
+    point, word = known[least]
+    return (
+        f"Words partly used in {len(partly):,} of {counted(len(points), 'point')}: as few as {fills[least]} of {word} "
+        f"elements hold anything (a layer of {point.workload.name} at batch {point.workload.batch}); feature maps "
+        f"there take up to {word / fills[least]:.3g} times the space and port accesses. Batches, and rows of a GEMM, "
+        "that are multiples of a word fill it."
+    )
 
 
 def compared_lowerings(rows: Sequence[Row]) -> ComparedLowerings:

@@ -255,7 +255,8 @@ ACCESSES = {
     "P": Access("psum", "reads a partial sum", CLIENTS["psum"].look.light),
     "W": Access("result", "writes a result", CLIENTS["result"].look.light),
     "v": Access("vector", "works for the vector unit", CLIENTS["vector"].look.light),
-    "k": Access("weight", "reads weights", CLIENTS["weight"].look.light),
+    # Here a word, now and then, stands among fills.
+    "k": Access("weight", "reads weights", "#b0126f"),
     "f": Access("fill", "is filled", CLIENTS["dma"].look.light),
     "s": Access("spill", "is spilled", "#c49a6c"),
     UNUSED: Access("unused", "leaves its slot unused (padding, or no part in the step)", "#e8e8e8"),

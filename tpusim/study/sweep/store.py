@@ -6,7 +6,7 @@ import json
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict
 from functools import cache, lru_cache
 from hashlib import file_digest, sha256
@@ -63,6 +63,7 @@ def _digest(workload: Workload) -> str:
 # ---- the file of results
 
 FILE = "sweep.sqlite"
+LOCK = "sweep.lock"
 
 _APPLICATION = int.from_bytes(b"tpus")
 _SQL = {int: "INTEGER", float: "REAL"}
@@ -187,6 +188,14 @@ class Store:
         """
         return self._rows(keys, count, "layers", ("position", "name", "op", COLUMN, *FIGURES), "place, position")
 
+    def word_fills(self, keys: Sequence[str]) -> dict[str, int]:
+        """By key the fewest elements of a word that a layer of it uses; those alone whose layers have words."""
+        query = "SELECT asked.key, min(json_extract(detail, '$.blocking.word_fill')) AS fill FROM asked JOIN layers"
+        with self._failures_told("read"):
+            self._put_keys(keys)
+            found = self._connection.execute(f"{query} USING (key) GROUP BY key HAVING fill IS NOT NULL")
+            return {key: fill for key, fill in found if isinstance(fill, int) and fill > 0}
+
     def kept_files(self, inputs: object, written: Iterable[str]) -> list[str]:
         """The names of files beside the store, which are `written` only where what they depend on is not as it was, or
         a file is not.
@@ -251,6 +260,29 @@ class Store:
             if getattr(error, "sqlite_errorcode", 0) & 0xFF in _OUTSIDE:
                 raise InputError(f"{said}; {_CHECK}") from None
             raise DamagedStore(f"{said}; {_MOVE}") from None
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Hold the folder of a sweep. Raises InputError while another process does.
+
+    SQLite holds a file there as the system does it, so that a process that is killed holds nothing any more.
+    """
+    file = folder / LOCK
+    with closing(sqlite3.connect(file, timeout=0, isolation_level=None)) as connection:
+        try:
+            connection.execute("BEGIN EXCLUSIVE")
+        except sqlite3.OperationalError as error:
+            # Whatever else it may be, the store itself tells.
+            if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
+                says = "another tpusim sweep is at work there; wait until it ends, or take another --out"
+                raise InputError(f"{folder}: {says}") from None
+        try:
+            yield
+        finally:
+            # What a killed one leaves hinders nobody.
+            with suppress(OSError):
+                file.unlink()
 
 
 def is_as_written(file: Path) -> bool:

@@ -119,7 +119,7 @@ def understood(path: Path, asked: ModelOptions) -> Understood:
     if read.not_known and not asked.skip_unknown:
         raise InputError(Problem(_unknown(read), str(path)))
     if not read.layers:
-        more = "; --ops all also takes those of the vector unit, such as pooling" if asked.ops == "array" else ""
+        more = "; ops all also takes those of the vector unit, such as pooling" if asked.ops == "array" else ""
         raise InputError(Problem(f"no op that could be run as a layer is in the model{more}", str(path)))
     return read
 
@@ -297,9 +297,9 @@ def _ordered(sizes: LayerSizes) -> LayerSizes:
 def _notes(read: Understood) -> Iterator[str]:
     batch = read.batch
     if batch.is_open:
-        yield f"its batch is open ({', '.join(sorted(batch.names))}); layers are for --batch images"
+        yield f"its batch is open ({', '.join(sorted(batch.names))}); layers are for the batch of a run"
     else:
-        many = f"the {counted(batch.images, 'image')} of --input" if batch.images else "--batch images"
+        many = f"the {counted(batch.images, 'image')} of --input" if batch.images else "a batch"
         yield f"it is for {counted(batch.fixed, 'image')}; layers are written for one, and run for {many}"
     if batch.dims:
         yield f"sizes given: {', '.join(f'{name}={size}' for name, size in batch.dims.items())}"
@@ -307,7 +307,7 @@ def _notes(read: Understood) -> Iterator[str]:
         which = f"{counted(len(several), 'op')} of several maps an image ({several[0]}, ...)"
         yield f"{which}: a layer for each map"
     if any(each.sizes["op"] not in _OF_THE_ARRAY for each in read.layers):
-        yield "pooling, sums and activations are layers of their own; --ops array leaves them out"
+        yield "pooling, sums and activations are layers of their own; ops array leaves them out"
     if read.taken:
         more = f", and {len(read.taken) - _MOST_TOLD:,} more" if len(read.taken) > _MOST_TOLD else ""
         yield f"the branch that is taken of each If: {', '.join(read.taken[:_MOST_TOLD])}{more}"
@@ -337,7 +337,7 @@ def read_graph(path: Path, asked: ModelOptions, images: int) -> Graph:
     read = understood(path, asked)
     own = images if read.batch.is_open else read.batch.fixed
     if images % own:
-        says = f"the model is for {counted(own, 'image')} at once; its values take a --batch that is a multiple of that"
+        says = f"the model is for {counted(own, 'image')} at once; its values take a batch that is a multiple of that"
         raise InputError(Problem(says, str(path)))
     graph = read.model.graph
     named = zip(read.layers, layer_names(read.layers, Names()), strict=True)
