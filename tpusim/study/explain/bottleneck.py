@@ -36,9 +36,10 @@ POINTS_TO: dict[str, tuple[str, ...]] = {
     "starved": ("hbm", "rows", "latency", "memory", "block", "vector_unit", "weights", "sequencer", "input"),
     "blocked": ("hbm", "rows", "latency", "memory", "block", "vector_unit", "ports", "sequencer"),
     "waiting_weights": ("weights", "hbm", "rows", "latency", "ports", "mapping", "block", "sequencer", "input"),
-    "port_stall": ("ports",),
+    "port_stall": ("ports", "memory", "block", "input"),
     "bank_conflict": ("banks",),
     "vector_work": ("vector_unit", "ports"),
+    "conversion": ("vector_unit", "memory", "block", "input"),
     "idle": ("hbm", "rows", "latency", "vector_unit", "sequencer", "input"),
 }
 """What the main state of the array lets one suspect; weights may wait for HBM themselves."""
