@@ -14,6 +14,7 @@ from tests.agreement.test_held_fills import ONE_STRIP
 from tests.strategies import conv, machine
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.cli import app as cli
+from tpusim.machines.tpu import event
 from tpusim.machines.tpu.observation.timeline import HOLDERS
 from tpusim.network.ops.array_op import Conv2d, Gemm
 from tpusim.network.ops.pool2d import Pool2d
@@ -139,6 +140,30 @@ def test_every_pe_filled_is_counted_by_the_mac() -> None:
     after = simulate(work, machine(4, 4), check=False).total
     assert (filled.how, filled.cycles) == ("in_channels=4 out_channels=8", after.cycles)
     assert filled.gain == pytest.approx(found.layer.cycles / after.cycles * (4 * 8) / (3 * 5))
+    # Passes of 3 rows, of 4 columns and of one.
+    assert filled.alone == pytest.approx(16 / ((12 + 3) / 2))
+
+
+def test_what_another_plan_gives_is_told_apart() -> None:
+    """A pass of conv1 fills 33 x 64 PEs, of which no plan makes more than 7.76; nor does a port for every client change
+    what passes and fills of now take by as much as blocks that have more of it.
+    """
+    layer, machine_ = next(iter(load_workload("alexnet", batch=3).layers)), load_hardware("tpu_v2")
+    setup = Setup(layer, 3, machine_)
+    found = find_bottleneck(setup, lambda done, name: None)
+    gains = {gain.relaxation.name: gain for gain in found.gains}
+    filled, stacked, ports = (
+        gains[name] for name in ("every PE filled", "whole filter rows stacked", "a port for every client")
+    )
+    assert filled.alone == pytest.approx(128 * 128 / (33 * 64))
+    assert filled.gain > filled.alone + 0.1
+    assert stacked.alone == 1
+    assert gains["words twice as long"].alone is None
+    separate = machine_.with_overrides(["vector_memory.ports=separate"])
+    assert ports.alone == found.layer.cycles / event.run(found.program, separate).cycles
+    told = said(explain.verdict(found))
+    assert "times as fast, 7.76 times by the plan of now, the rest by another. Of what can be set, whole" in told
+    assert re.search(r"whole filter rows stacked: 1\.\d\d times as fast, all of it by another plan\.", told)
 
 
 def test_an_array_too_full_for_its_ports_is_still_the_array() -> None:

@@ -67,6 +67,10 @@ class Prepared(ReadyLayer):
         """From event to event."""
         return event.run(self.program, self.hardware)
 
+    def on(self, hardware: Hardware) -> Prepared:
+        """The same Program on a machine that would perhaps not choose it, but can carry out its steps as they are."""
+        return replace(self, hardware=hardware)
+
     @cached_property
     def wanted_bytes(self) -> int:
         """Bytes of the elements that all transfers move."""
