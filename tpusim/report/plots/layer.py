@@ -57,7 +57,7 @@ def explained(found: Bottleneck, workload: str, lowerings: Sequence[Alternative]
             gains.annotate(f"{gain.gain:.2f}{same}", at, (3, 0), textcoords="offset points", va="center")
         gains.axvline(1, color="black", linewidth=0.8)
         gains.invert_yaxis()
-        gains.margins(x=0.12)
+        gains.margins(x=0.4 if any(map(planned_anew, shown)) else 0.12)
         gains.set_xlabel("times as fast with this one thing relaxed")
         for axes in costs:
             # A bar each, the fastest above.
