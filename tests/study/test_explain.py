@@ -382,6 +382,9 @@ def test_the_json(tmp_path: Path) -> None:
     # Through additions that are not timed.
     assert data["layer"]["inputs"] == [f"layer4.{each}" for each in ("2.conv3", "1.conv3", "0.conv3", "0.downsample")]
     assert [gain["gain"] for gain in data["gains"]] == sorted((gain["gain"] for gain in data["gains"]), reverse=True)
+    same = {gain["with"]: gain["same_plan"] for gain in data["gains"]}
+    assert same["weights enter twice as fast"] > 1
+    assert same["words twice as long"] is None
     assert "Bound by" in done.stderr
     assert tpusim("resnet50", "--layer", "fc", "--json", str(tmp_path / "a.json")).exit_code == 0
     assert json.loads((tmp_path / "a.json").read_text()) == data

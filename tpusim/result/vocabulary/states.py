@@ -79,7 +79,7 @@ STATES: Mapping[str, State] = {state.key: state for state in (
     State("vector_work", "vector work", Look("#3a7d44", "#6fbf7b", "grid"),
           "Stands by while the vector unit works by itself.",
           "vector", "vect", "the vector unit works alone", "standing by for the vector unit", seldom=True),
-    State("conversion", "conversion", Look("#a6761d", "#c79a4b", "level"),
+    State("conversion", "conversion", Look("#a6761d", "#c79a4b", "rings"),
           "Waits for a fill whose data have come from HBM, and are being converted by the vector unit.",
           "conversion", "conv", "fills being converted", "waiting for fills to be converted", seldom=True),
     State("idle", "idle", _NOTHING,
