@@ -113,10 +113,12 @@ def test_frames(elements: int, adds: int, accumulates: bool, period: int, result
 
 
 def test_a_narrow_word_stalls_the_array_and_a_wide_one_does_not() -> None:
-    """Three accesses a word: at one element a word the array runs a third of the time."""
-    narrow = timed(conv(8, 12, 8, 3), machine(8, 8, word_elements=1), 4)[1].units["systolic_array"]
-    wide = timed(conv(8, 12, 8, 3), machine(8, 8, word_elements=4), 4)[1].units["systolic_array"]
-    assert narrow["port_stall"] == 2 * narrow["busy"]
+    """Three accesses a word: at one element a word the array runs a third of the time. HBM brings words so slowly that
+    no fill waits for the port of wide ones.
+    """
+    machines = (machine(8, 8, word_elements=elements, bytes_per_cycle=8) for elements in (1, 4))
+    narrow, wide = (timed(conv(8, 12, 8, 3), each, 4)[1].units["systolic_array"] for each in machines)
+    assert 2 * narrow["busy"] <= narrow["port_stall"] < 2.2 * narrow["busy"]
     assert wide["port_stall"] == 0
 
 
