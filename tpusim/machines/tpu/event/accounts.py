@@ -43,7 +43,7 @@ def timing_of(log: Log, port: Ports, program: Program, hardware: Hardware) -> Ti
     for array, mine in log.of_arrays(program, hardware):
         uses[unit_name("systolic_array", array)] = array_use(mine, program, held)
         late = [(each.steps[0], each.ready, each.filled) for each in mine.loads if each.filled > each.ready]
-        use = Counter(Track.of(waiting(held, late)).sums())
+        use = _booked(waiting(held, late))
         for each in mine.loads:
             times, biases = len(each.steps), bias_words_of(program.steps[each.steps[0]])
             cycles = hardware.preload_cycles + BIAS_CYCLES * biases
@@ -52,8 +52,8 @@ def timing_of(log: Log, port: Ports, program: Program, hardware: Hardware) -> Ti
             use["port_stall"] += times * (each.last - each.start - cycles)
         uses[unit_name("preload", array)] = use
         uses[unit_name("vector_unit", array)] = vector_unit_use(mine, program, hardware)
-    uses[HBM] = Track.of(bus(log.moves)).sums()
-    uses |= {SCRATCH: Track.of(bus(log.scratch)).sums()} if hardware.scratch_memory else {}
+    uses[HBM] = _booked(bus(log.moves))
+    uses |= {SCRATCH: _booked(bus(log.scratch))} if hardware.scratch_memory else {}
     found = accounts(uses, port.owned, log.cycles, program.ports(hardware))
     reads, writes = program.use.port_reads, program.use.port_writes
     return Timing(log.cycles, found, bus_use(log.moves, program), reads, writes, log.hbm)
@@ -63,7 +63,7 @@ def array_use(log: Log, program: Program, held: Track) -> Counter[str]:
     """What the array does, and what it waits for, in all that `log` tells of; `held` is what holds transfers when."""
     # Passes that repeat others wait for no fill.
     late = [(each.steps[0], each.ended, each.filled) for each in log.passes if each.filled > each.ended]
-    use, frames = Counter(Track.of(chain(waiting(held, late), _standing_by(log.works, held))).sums()), 0
+    use, frames = _booked(chain(waiting(held, late), _standing_by(log.works, held))), 0
     for each in log.passes:
         times = len(each.steps)
         frames += times * log.frame.frames(_stream(each, program).words)
@@ -84,7 +84,7 @@ def first_fill(log: Log, program: Program) -> Counter[str]:
     passes = [(each.ended, each.filled, each) for each in log.passes[:1]]
     works = [(each.ended, each.filled, None) for each in log.works[:1]]
     ended, filled, first = min((*passes, *works), key=lambda each: each[0])
-    use = Counter(Track.of(waiting(Track.of(holding(log.queue)), [(-1, ended, filled)])).sums())
+    use = _booked(waiting(Track.of(holding(log.queue)), [(-1, ended, filled)]))
     if first and first.cleared == filled and not _stream(first, program).reads.table:
         use[first.cause] += first.start - 1 - filled
     return use
@@ -98,6 +98,14 @@ def vector_unit_use(log: Log, program: Program, hardware: Hardware) -> Counter[s
     steps = [step for each in log.works if isinstance(step := program.steps[each.step], Vector)]
     working = sum(step.words * step.beat(program.word_fill, hardware).work for step in steps)
     return Counter(busy=adding + working)
+
+
+def _booked(pieces: Iterable[Pieces]) -> Counter[str]:
+    """Cycles by name, of columns of cycles."""
+    use: Counter[str] = Counter()
+    for each in pieces:
+        use[each.name] += int(np.sum(each.cycles))
+    return use
 
 
 def _stream(each: Passes, program: Program) -> Stream:
