@@ -56,7 +56,7 @@ def arrivals(program: Program, hardware: Hardware, layer: Conv2d | Gemm, batch: 
     assert timing == clocked
     assert timing.hbm is not None
     return (
-        [words.tolist() for words, _ in filled],
+        [words.tolist() for words, *_ in filled],
         [each.arrivals for each in passages if isinstance(each, BankedFill)],
     )
 
@@ -137,7 +137,7 @@ def fills_of(program: Program, hardware: Hardware) -> list[list[int]]:
     """When the words of each fill come in the event engine."""
     with told(BankedHbm, "fill") as filled:
         event.logged(program, hardware)
-    return [words.tolist() for words, _ in filled]
+    return [words.tolist() for words, *_ in filled]
 
 
 @pytest.mark.parametrize(("name", "base"), [("tpu_v2_hbm", "tpu_v2"), ("tpu_v2_core_hbm", "tpu_v2_core")])

@@ -17,6 +17,10 @@ class Dma(Elaboratable):
         self.port_free, self.move = Signal(), Signal()
         self.number, self.word = Signal(COUNT_BITS), Signal(COUNT_BITS)
         self.in_hbm, self.rests = Signal(TIME_BITS), Signal()
+        # What holds the oldest transfer that is not done.
+        self.held = Signal(2)
+
+    FREED, COME, CONVERTED, PORT = range(4)
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
@@ -35,7 +39,25 @@ class Dma(Elaboratable):
         ]
         self._move(m)
         self._bus(m)
+        self._hold(m, (after & ~self.done).any())
         return m
+
+    def _hold(self, m: Module, waits: Signal) -> None:
+        """Section 5, in its order."""
+        plan, transfers = self.plan, self.plan.transfers
+        come, converted = (
+            rom([plan.last_word(each, cycles(each)) for each in transfers], self.number)
+            for cycles in (plan.byte_cycles, plan.bus_cycles)
+        )
+        under_way = (self.under_way != 0) | self.begins
+        with m.If(~under_way & waits):
+            m.d.comb += self.held.eq(self.FREED)
+        with m.Elif(~under_way | (self.now <= self.start + come)):
+            m.d.comb += self.held.eq(self.COME)
+        with m.Elif(self.now <= self.start + converted):
+            m.d.comb += self.held.eq(self.CONVERTED)
+        with m.Else():
+            m.d.comb += self.held.eq(self.PORT)
 
     def _move(self, m: Module) -> None:
         """The oldest transfer asks for the port when its next word is there."""

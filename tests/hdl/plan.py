@@ -133,12 +133,22 @@ class Plan:
         """Frames, in which every array takes a word."""
         return ceil(Fraction(each.words, self.arrays)) * self.frame
 
+    def byte_cycles(self, transfer: Transfer) -> int:
+        """Cycles that the bytes alone would take."""
+        return max(1, ceil(transfer.hbm_bytes / self.bytes_per_cycle))
+
     def bus_cycles(self, transfer: Transfer) -> int:
         """D: the bytes, or the conversion of the words where that takes longer."""
         pace = {"ifmap": self.unpack_cycles, "filter": 0, "spill": self.pack_cycles}[transfer.kind]
         stored = ceil(Fraction(transfer.hbm_bytes, self.lanes * self.word_bytes))
         words = min(transfer.words, stored) if transfer.kind == "ifmap" else transfer.words
-        return max(1, ceil(transfer.hbm_bytes / self.bytes_per_cycle), ceil(pace * words))
+        return max(self.byte_cycles(transfer), ceil(pace * words))
+
+    def last_word(self, transfer: Transfer, cycles: int) -> int:
+        """From the start of a transfer of so many cycles to the first in which its last word may cross the port."""
+        if transfer.spill:
+            return (transfer.words - 1) * cycles // transfer.words
+        return self.latency + cycles
 
     def _at_slot(self, slot: int, earliest: int) -> int:
         return next(at for at in range(earliest, earliest + self.frame) if at % self.frame == slot)

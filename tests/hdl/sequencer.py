@@ -5,7 +5,7 @@ What it orders goes from lane to lane, one a cycle.
 
 from __future__ import annotations
 
-from amaranth.hdl import Const, Elaboratable, Module, Mux, Signal
+from amaranth.hdl import Array, Const, Elaboratable, Module, Mux, Signal
 from amaranth.lib import data
 
 from tests.hdl.dma import Dma
@@ -24,10 +24,12 @@ class Streams(Elaboratable):
         self.now, self.slot, self.done = Signal(TIME_BITS), Signal(range(plan.frame)), Signal(plan.steps)
         self.issue, self.issued, self.over = Signal(), Signal(COUNT_BITS), Signal()
         self.order, self.finished = Signal(ORDER), Signal(plan.steps)
-        self.state = Signal(3)
+        self.state, self.held = Signal(3), Signal(2)
 
-    BUSY, STARVED, WAITING_WEIGHTS, BLOCKED, PORT_STALL, IDLE = range(6)
-    NAMES = ("busy", "starved", "waiting_weights", "blocked", "port_stall", "idle")
+    BUSY, STARVED, WAITING_WEIGHTS, BLOCKED, PORT_STALL, CONVERSION, IDLE = range(7)
+    NAMES = ("busy", "starved", "waiting_weights", "blocked", "port_stall", "conversion", "idle")
+    # By what holds a fill.
+    LATE = (BLOCKED, STARVED, CONVERSION, PORT_STALL)
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
@@ -48,7 +50,7 @@ class Streams(Elaboratable):
         accumulate = rom([each.accumulate for each in passes], number)[0]
         ready = Signal()
         with m.If(waits[0]):
-            m.d.comb += cause.eq(self.STARVED)
+            m.d.comb += cause.eq(Array(Const(each, 3) for each in self.LATE)[self.held])
         with m.Elif((weights & ~self.done).any()):
             m.d.comb += cause.eq(self.WAITING_WEIGHTS)
         with m.Elif(waits[1] | (accumulate & (self.now < sums_from))):
@@ -219,6 +221,7 @@ class Sequencer(Elaboratable):
             preloads.over.eq(streams.over),
             preloads.port_free.eq(~owned),
             dma.port_free.eq(~owned & ~preloads.read),
+            streams.held.eq(dma.held),
             self.rests.eq(done.all() & dma.rests),
         ]
         self._order(m)

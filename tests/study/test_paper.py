@@ -29,7 +29,7 @@ from tpusim.report.plots.paper import pictures
 from tpusim.report.tables import paper as tables
 from tpusim.study.paper import cells, strides
 from tpusim.study.paper.claims import CONDITION, FAILS, HOLDS, OPEN, Claim, Finding, words
-from tpusim.study.paper.exhibit import CellGrid, Exhibit, Simulated, shown
+from tpusim.study.paper.exhibit import CellGrid, Exhibit, shown
 from tpusim.study.paper.networks import lowered_sizes
 from tpusim.study.paper.run import FILE, MAKERS, PointPlan, chosen
 from tpusim.study.processes import Processes
@@ -208,7 +208,7 @@ def test_ports_are_as_the_register_engine_has_them() -> None:
     work = replace(work, layers=tuple(layer for layer in work.layers if layer.name == "fig10"))
     _, cycles = trace(work, load_hardware("tiny_4x4"))
     every = {cycle.number: cycle.ports for cycle in cycles(0, quiet)}
-    made = shown(MAKERS["10"], {"fig10": Simulated({"port_stall_cycles": 0}, ())})
+    made = shown(MAKERS["10"], {})
     ports = made.views[1]
     assert isinstance(ports, CellGrid)
     for column, number in enumerate(ports.columns):

@@ -182,8 +182,9 @@ class Chain(Protocol):
 class Phases:
     """Cycles of the array; all of them together are those of the layer.
 
-    `first_fill` is what it is starved before its first pass or vector step, `starved` after. What it is idle after its
-    last: `drain` until the last results can be spilled, `spill` until they are in HBM, `skew` for the last lane.
+    `first_fill` is how long it waits for fills before its first pass or vector step; the causes are those of all other
+    cycles. What it is idle after its last: `drain` until the last results can be spilled, `spill` until they are in
+    HBM, `skew` for the last lane.
     """
 
     busy: int
@@ -194,6 +195,7 @@ class Phases:
     port_stall: int
     bank_conflict: int
     vector_work: int
+    conversion: int
     drain: int
     spill: int
     skew: int

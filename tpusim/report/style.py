@@ -14,6 +14,7 @@ HATCHES: Mapping[str, tuple[str, str]] = {
     "falling": ("\\\\\\", "M-1,-1L7,7M-1,5L1,7M5,-1L7,1"),
     "crossed": ("xxx", "M0,0L6,6M0,6L6,0"),
     "grid": ("+++", "M3,0V6M0,3H6"),
+    "rings": ("ooo", "M1.5,3a1.5,1.5 0 1,0 3,0a1.5,1.5 0 1,0 -3,0"),
     "dots": ("...", "M2.45,3a.55,.55 0 1,0 1.1,0a.55,.55 0 1,0 -1.1,0"),
 }
 """By name: matplotlib's pattern, and lines in a square of 6 x 6."""

@@ -29,7 +29,7 @@ _WRONG = {
 """What is wrong with a value, by the first word of what pydantic calls it; all other values are mappings."""
 
 
-_LATER = {"bank_conflict", "vector_work"}
+_LATER = {"bank_conflict", "vector_work", "conversion"}
 """Stall causes that older results do not have, and no cycle of theirs goes to."""
 
 

@@ -53,7 +53,7 @@ def energy_use(
     return EnergyUse(technology, energy, energy * seconds, 2 * macs / energy if energy else 0.0, parts, counts)
 
 
-STALL_CAUSES = ("starved", "blocked", "waiting_weights", "port_stall", "bank_conflict", "vector_work")
+STALL_CAUSES = ("starved", "blocked", "waiting_weights", "port_stall", "bank_conflict", "vector_work", "conversion")
 """Why the array stood still; `tpusim.result.vocabulary.states` says what each means."""
 
 _WHERE_ANY = ("layers_left", "not_timed", "not_known", "reference_only", "sizes")

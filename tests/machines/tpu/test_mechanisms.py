@@ -147,13 +147,15 @@ def test_two_arrays_take_half_the_time_of_a_long_stream() -> None:
 
 
 def test_separate_ports_are_in_nobodys_way() -> None:
-    """Words of one element need three slots a frame of one; with a port for each client, one."""
-    layer, shared = conv(8, 8, 4, 3), machine(4, 4, word_elements=1)
+    """Words of one element need three slots a frame of one; with a port for each client, one. HBM is what fills wait
+    for, as it brings a word of four lanes in four cycles.
+    """
+    layer, shared = conv(8, 8, 4, 3), machine(4, 4, word_elements=1, bytes_per_cycle=4)
     separate = shared.with_overrides(["vector_memory.ports=separate"])
     before, after = (event.run(CHANNEL_FIRST.lower(layer, 2, each)[0], each) for each in (shared, separate))
     stalls = {unit: after.units[unit]["port_stall"] for unit in ("systolic_array", "preload")}
     assert stalls == {"systolic_array": 0, "preload": 0}
-    assert before.units["systolic_array"]["port_stall"] == 2 * before.units["systolic_array"]["busy"]
+    assert before.units["systolic_array"]["port_stall"] >= 2 * before.units["systolic_array"]["busy"]
     assert after.units["systolic_array"]["busy"] == before.units["systolic_array"]["busy"]
     assert {sum(split.values()) for split in after.units.values()} == {after.cycles}
 
@@ -173,11 +175,15 @@ def test_a_frame_of_separate_ports(elements: int, adds: int, arrays: int, period
 
 
 def test_the_pass_worked_by_hand_with_separate_ports() -> None:
-    """Section 7 again: the ifmap comes in 8 and 9, no longer behind the preload in 9 and 11; its weights are later."""
+    """Section 7 again: the ifmap comes in 8 and 9, no longer behind the preload in 9 and 11; its weights are later.
+
+    From 7 on it is there, and waits for the port of the DMA.
+    """
     hardware = machine(4, 4).with_overrides(["vector_memory.ports=separate"])
     timing = event.run(CHANNEL_FIRST.lower(GEMM, 1, hardware)[0], hardware)
     array = timing.units["systolic_array"]
-    assert (timing.cycles, array["starved"], array["waiting_weights"]) == (35, 10, 12 - 10 + 1)
+    assert (timing.cycles, array["starved"], array["port_stall"]) == (35, 7, 10 - 7)
+    assert array["waiting_weights"] == 12 - 10 + 1
     assert timing.units["port_dma"] == {"dma": 6, "idle": 29}
 
 

@@ -92,7 +92,8 @@ def test_word_size_of_vgg16() -> None:
     assert all(narrow < wide for narrow, wide in pairwise(idle)), idle
     assert idle[3] > 0.5
     assert runs[1].total.stall_cycles["port_stall"] > runs[1].total.cycles / 2
-    assert runs[8].total.stall_cycles["port_stall"] == 0
+    # But for fills whose words have come, which cross it one by one: those of the first blocks.
+    assert runs[8].total.stall_cycles["port_stall"] < 0.001 * runs[8].total.cycles
 
 
 def test_array_size_of_vgg16() -> None:

@@ -91,9 +91,13 @@ PASS_BY_HAND = {
     "hbm": [(0, 1, "busy"), (1, 2, "busy"), (2, 24, "blocked"), (24, 25, "busy"), (25, 27, "port_stall")],
     "dma_0": [(0, 8, "filter fill"), (24, 26, "ofmap spill")],
     "dma_1": [(1, 12, "ifmap fill")],
-    "preload": [(0, 8, "starved"), (8, 12, "busy")],
+    "queue": [
+        (0, 7, "starved"), (7, 8, "port_stall"), (8, 12, "port_stall"), (12, 24, "blocked"), (24, 25, "starved"),
+        (25, 26, "port_stall"),
+    ],
+    "preload": [(0, 7, "starved"), (7, 8, "port_stall"), (8, 12, "busy")],
     "stream": [(14, 17, "stream")],
-    "systolic_array": [(0, 13, "starved"), (13, 17, "busy")],
+    "systolic_array": [(0, 7, "starved"), (7, 13, "port_stall"), (13, 17, "busy")],
     "drain": [(21, 24, "drain")],
     "vector_unit": [],
     "port": [

@@ -53,7 +53,7 @@ def test_the_pass_worked_by_hand() -> None:
     assert taken["psum"] == []
     assert taken["dma"] == [6, 7, 9, 11, 24, 25]
     assert timing.cycles == 35
-    assert timing.units["systolic_array"] == split({"starved": 13, "busy": 4}, 35)
+    assert timing.units["systolic_array"] == split({"starved": 7, "port_stall": 6, "busy": 4}, 35)
     for row in (
         "words written in 6, 7",
         "words written in 9, 11",
@@ -113,10 +113,12 @@ def test_frames(elements: int, adds: int, accumulates: bool, period: int, result
 
 
 def test_a_narrow_word_stalls_the_array_and_a_wide_one_does_not() -> None:
-    """Three accesses a word: at one element a word the array runs a third of the time."""
-    narrow = timed(conv(8, 12, 8, 3), machine(8, 8, word_elements=1), 4)[1].units["systolic_array"]
-    wide = timed(conv(8, 12, 8, 3), machine(8, 8, word_elements=4), 4)[1].units["systolic_array"]
-    assert narrow["port_stall"] == 2 * narrow["busy"]
+    """Three accesses a word: at one element a word the array runs a third of the time. HBM brings words so slowly that
+    no fill waits for the port of wide ones.
+    """
+    machines = (machine(8, 8, word_elements=elements, bytes_per_cycle=8) for elements in (1, 4))
+    narrow, wide = (timed(conv(8, 12, 8, 3), each, 4)[1].units["systolic_array"] for each in machines)
+    assert 2 * narrow["busy"] <= narrow["port_stall"] < 2.2 * narrow["busy"]
     assert wide["port_stall"] == 0
 
 
@@ -222,12 +224,13 @@ def test_every_field_of_the_hand_worked_pass() -> None:
         mapping_efficiency=1.0,
         tflops=pytest.approx(2 * 64 / 35e-9 / 1e12),
         stall_cycles={
-            "starved": 13,
+            "starved": 7,
             "blocked": 0,
             "waiting_weights": 0,
-            "port_stall": 0,
+            "port_stall": 6,
             "bank_conflict": 0,
             "vector_work": 0,
+            "conversion": 0,
         },
         hbm_read_bytes=64 + 64,
         hbm_write_bytes=64,

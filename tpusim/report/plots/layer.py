@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 from tpusim.machines.lowered import LaneCycle
 from tpusim.report.plots.figure import CYCLE_COUNTS, DOTS_PER_INCH, Picture, figure_of, plain, stack
 from tpusim.report.style import GREY, MAIN, MARK
-from tpusim.report.tables.explain import LIMITS, NO_GAIN, gain_name
+from tpusim.report.tables.explain import LIMITS, NO_GAIN, alone_text, gain_name, planned_anew
 from tpusim.report.text import scale
 from tpusim.report.trace.lanes import DOTS_PER_LANE, MOST_INCHES
 from tpusim.result.vocabulary.states import ACCESSES, MOVING, WORKING
@@ -31,7 +31,8 @@ def explained(found: Bottleneck, workload: str, lowerings: Sequence[Alternative]
     bound = f"bound by {LIMITS[found.limit][0]}" if found.limit else "no single bound"
     caption = (
         f"Above: what the systolic array did in the {layer.cycles:,} cycles of {run}. Below: how many times as fast the"
-        f" layer is with one thing relaxed, simulated one at a time; dark: the largest gain ({bound})."
+        f" layer is with one thing relaxed, simulated one at a time; dark: the largest gain ({bound}); same plan:"
+        " what it gains by the blocks and passes of now, where others give more."
     )
     others = lowerings if len(lowerings) > 1 else ()
     if others:
@@ -52,10 +53,11 @@ def explained(found: Bottleneck, workload: str, lowerings: Sequence[Alternative]
         for row, gain in enumerate(shown):
             # Beyond the line at one, which would cross the number of a shorter bar.
             at = (max(gain.gain, 1), row)
-            gains.annotate(f"{gain.gain:.2f}", at, (3, 0), textcoords="offset points", va="center")
+            same = f" (same plan: {alone_text(gain)})" if planned_anew(gain) else ""
+            gains.annotate(f"{gain.gain:.2f}{same}", at, (3, 0), textcoords="offset points", va="center")
         gains.axvline(1, color="black", linewidth=0.8)
         gains.invert_yaxis()
-        gains.margins(x=0.12)
+        gains.margins(x=0.4 if any(map(planned_anew, shown)) else 0.12)
         gains.set_xlabel("times as fast with this one thing relaxed")
         for axes in costs:
             # A bar each, the fastest above.

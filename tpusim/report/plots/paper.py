@@ -153,6 +153,7 @@ _SPANS = {
     "ports": ("#ffffff", "|||", "a transfer waits for ports of the lanes"),
     "busy": ("#0b3c5d", "", "the array works"),
     "starved": ("#ffffff", "///", "the array waits for data"),
+    "port_stall": ("#fff7b0", "\\\\\\", "the array waits for ports of the lanes"),
     "waiting": ("#d5d5d5", "xxx", "the array waits for something else"),
 }
 """Spans in a schedule by their kind: tone, hatch, meaning."""

@@ -6,7 +6,7 @@ First of a TPU, then of a machine of any family; each as paragraphs for people a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from statistics import fmean
 from typing import Any
 
@@ -27,6 +27,10 @@ NO_GAIN = 0.005
 _LEAST_GAIN = 1.01
 """What gains less bounds nothing, on a machine of another family."""
 _MOST_NAMED = 6
+_PLANS = Sentences([
+    "same plan: times as fast by the blocks and passes of now; others, chosen for the change, give the rest of the "
+    "gain. -: those of now would not do."
+])  # fmt: skip
 _NARROW = 72
 """A terminal that has less room does without what was set."""
 
@@ -46,6 +50,7 @@ def explained(
     changing, same = _by_effect(found.gains)
     columns: list[Column[Gain]] = [
         Column("gain", lambda gain: f"{gain_text(gain)} x"),
+        Column("same\nplan", alone_text, 1),
         Column("cycles", lambda gain: cycles_text(found, gain)),
         Column("with", gain_name, justify="left"),
         Column("that is", lambda gain: gain.how, justify="fold", least=_NARROW),
@@ -67,6 +72,7 @@ def explained(
             ],
             [verdict(found)],
             [Table(columns, changing)],
+            [_PLANS] if changing else [],
             [no_gain([gain.name for gain in same], found.untried)],
             [
                 "Where the cycles of the array go",
@@ -109,6 +115,7 @@ def _data(
                 "cycles": gain.cycles,
                 "macs": gain.macs,
                 "gain": gain.gain,
+                "same_plan": gain.alone,
             }
             for gain in found.gains
         ],
@@ -447,18 +454,40 @@ def _a_word(found: Bottleneck) -> Iterator[str]:
 
 
 def _best(most: Gain, found: Bottleneck) -> str:
-    """What gains the most; and, where that takes another layer, what gains the most with this one."""
+    """What gains the most, and how much of that by the plan of now; and, where that takes another layer, what gains the
+    most with this one.
+    """
     cycles = f"{cycles_text(found, most)} cycles{_WORK[most.relaxation.per]}"
-    gains = f"With {most.relaxation.name}, it takes {cycles}: {gain_text(most)} times as fast."
+    gains = f"With {most.relaxation.name}, it takes {cycles}: {gain_text(most)} times as fast{_by_plan(most)}."
     setting = found.best_setting
     if setting is None or setting is most:
         return gains
-    return f"{gains} Of what can be set, {setting.relaxation.name}: {gain_text(setting)} times as fast."
+    can_be_set = f"Of what can be set, {setting.relaxation.name}: {gain_text(setting)} times as fast"
+    return f"{gains} {can_be_set}{_by_plan(setting)}."
 
 
 def gain_text(gain: Gain) -> str:
     """How many times as fast."""
     return f"{gain.gain:,.0f}" if gain.gain >= 1000 else f"{gain.gain:.2f}"
+
+
+def planned_anew(gain: Gain) -> bool:
+    """Whether another plan than that of now is known to give a part of it."""
+    return gain.alone is not None and gain.gain - gain.alone >= NO_GAIN
+
+
+def _by_plan(gain: Gain) -> str:
+    """How much of it another plan gives; empty where that is nothing, or nobody can tell."""
+    if gain.alone is None or not planned_anew(gain):
+        return ""
+    if abs(gain.alone - 1) < NO_GAIN:
+        return ", all of it by another plan"
+    return f", {alone_text(gain)} times by the plan of now, the rest by another"
+
+
+def alone_text(gain: Gain) -> str:
+    """How many times as fast by the plan of now."""
+    return NONE if gain.alone is None else gain_text(replace(gain, gain=gain.alone))
 
 
 def cycles_text(found: Bottleneck, gain: Gain) -> str:

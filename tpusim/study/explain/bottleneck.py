@@ -36,9 +36,10 @@ POINTS_TO: dict[str, tuple[str, ...]] = {
     "starved": ("hbm", "rows", "latency", "memory", "block", "vector_unit", "weights", "sequencer", "input"),
     "blocked": ("hbm", "rows", "latency", "memory", "block", "vector_unit", "ports", "sequencer"),
     "waiting_weights": ("weights", "hbm", "rows", "latency", "ports", "mapping", "block", "sequencer", "input"),
-    "port_stall": ("ports",),
+    "port_stall": ("ports", "memory", "block", "input"),
     "bank_conflict": ("banks",),
     "vector_work": ("vector_unit", "ports"),
+    "conversion": ("vector_unit", "memory", "block", "input"),
     "idle": ("hbm", "rows", "latency", "vector_unit", "sequencer", "input"),
 }
 """What the main state of the array lets one suspect; weights may wait for HBM themselves."""
@@ -52,7 +53,8 @@ ToldTried = Callable[[int, str], None]
 class Gain:
     """A thing relaxed: the cycles and MACs of the layer then; `gain` is cycles a MAC before over after.
 
-    Layers without MACs count outputs instead.
+    Layers without MACs count outputs instead. `alone` is what it gains by the plan of now; what `gain` is beyond that,
+    another plan gives, chosen for what is relaxed. None where the plan of now has no such steps.
     """
 
     relaxation: Relaxation
@@ -60,6 +62,7 @@ class Gain:
     cycles: int
     macs: int
     gain: float
+    alone: float | None = None
 
     @property
     def name(self) -> str:
@@ -162,8 +165,7 @@ def find_bottleneck(setup: Setup, watch: ToldTried) -> Bottleneck:
         if resource.helps_as_it_is and 1 - 1 / resource.gain >= SHARED * (1 - 1 / most.gain):
             most = replace(most, relaxation=replace(most.relaxation, limit=resource.relaxation.limit))
         gains = (most, *others)
-    ready: Any = prepared(setup.layer, setup.batch, setup.hardware, setup.lowering)
-    phases = ready.phases(found.layer.units["systolic_array"])
+    ready, phases = setup.ready, setup.ready.phases(found.layer.units["systolic_array"])
     return Bottleneck(setup, found.layer, gains, found.untried, ready.program, ready.explanation, phases)
 
 
@@ -182,7 +184,9 @@ def _tried(relaxation: Relaxation, setup: Setup, before: LayerResult) -> Gain | 
         return Untried(relaxation.name, error.problems[0].message)
     # Where there are no MACs, cycles are counted by outputs.
     work_before, work_after = before.macs or before.outputs, after.macs or after.outputs
-    return Gain(relaxation, how, after.cycles, after.macs, (before.cycles * work_after) / (after.cycles * work_before))
+    gain = (before.cycles * work_after) / (after.cycles * work_before)
+    alone = relaxation.alone(setup, easier) if relaxation.alone else None
+    return Gain(relaxation, how, after.cycles, after.macs, gain, alone)
 
 
 # ---- what it costs by each lowering, and what it saves between its neighbours: both found by running it

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from tpusim.base.units import UNITS
@@ -40,6 +40,11 @@ class Setup:
         """Whether the machine has lanes, as TPUs have."""
         return family_of(self.hardware).lanes(self.hardware) is not None
 
+    @cached_property
+    def ready(self) -> Any:
+        """The layer made ready, by what its family makes of it. Raises as `prepared`."""
+        return prepared(self.layer, self.batch, self.hardware, self.lowering)
+
     def timed(self) -> LayerResult:
         """The layer, timing alone. Raises InputError when it cannot be simulated."""
         work = Workload("explained", self.batch, (self.layer,))
@@ -58,6 +63,8 @@ class Relaxation:
     where the setup has nothing of the kind to relax, and raises InputError where the result would be out of range.
     `per` is what cycles are counted by where the amount of work changes: "image", "row" or "MAC"; else "layer".
     An `ideal` one tells what is lost; nobody can build it, or ask for it.
+    `alone` gives what it gains by the plan of the setup as it is, of which it also gets the easier one; None, or gives
+    None, where the steps would be others.
     """
 
     name: str
@@ -65,6 +72,25 @@ class Relaxation:
     change: Callable[[Setup], Relaxed | None]
     per: str = "layer"
     ideal: bool = False
+    alone: Callable[[Setup, Setup], float | None] | None = None
+
+
+def _same_steps(setup: Setup, easier: Setup) -> float:
+    """The very steps on the machine that is easier."""
+    now, then = (int(ready.timing.cycles) for ready in (setup.ready, setup.ready.on(easier.hardware)))
+    return now / then
+
+
+def _same_without_delays(setup: Setup, easier: Setup) -> float | None:
+    """The same, where no step has a delay: these say how long the vector unit takes as it is."""
+    delayed = any(getattr(step, "delay", 0) for step in setup.ready.program.steps)
+    return None if delayed else _same_steps(setup, easier)
+
+
+def _same_passes(setup: Setup, easier: Setup) -> float:
+    """As many cycles with all PEs in use in every pass."""
+    streams, array = setup.ready.program.streams, setup.hardware.array
+    return len(streams) / float(sum(stream.rows * stream.cols for stream in streams) / (array.rows * array.cols))
 
 
 def relaxations(setup: Setup) -> tuple[Relaxation, ...]:
@@ -145,8 +171,7 @@ def _whole_rows(setup: Setup) -> Relaxed | None:
 
 def _stacked(setup: Setup) -> int:
     """Taps that the lowering stacks in a pass."""
-    ready: Any = prepared(setup.layer, setup.batch, setup.hardware, setup.lowering)
-    taps: int = ready.explanation.multi_tile
+    taps: int = setup.ready.explanation.multi_tile
     return taps
 
 
@@ -168,8 +193,8 @@ _FASTER: Mapping[str, Setting] = {
 }
 _OPEN: Mapping[str, Setting] = {path: "auto" for path in USUAL_FAMILY.paths() if path.startswith("mapping.block.")}
 _MACHINE = (
-    Relaxation("twice the arrays", "array", _machine({"array.count": _twice})),
-    Relaxation("twice the HBM bandwidth", "hbm", _bandwidth),
+    Relaxation("twice the arrays", "array", _machine({"array.count": _twice}), alone=_same_steps),
+    Relaxation("twice the HBM bandwidth", "hbm", _bandwidth, alone=_same_steps),
     # All maps in another order, where it matters which rows of a DRAM they open.
     *(
         Relaxation(
@@ -184,33 +209,38 @@ _MACHINE = (
         "rows",
         _machine({"hbm.model": "pipe"}, lambda machine: machine.hbm.dram),
         ideal=True,
+        alone=_same_steps,
     ),
     # Latency is counted in whole cycles, so that this is one cycle. A DRAM has times of its own.
     Relaxation(
         "HBM latency of one cycle",
         "latency",
         _machine({"hbm.latency": "1 ps"}, lambda machine: not machine.hbm.dram and machine.latency_cycles > 1),
+        alone=_same_steps,
     ),
-    Relaxation("a port for every client", "ports", _machine({"vector_memory.ports": "separate"})),
+    Relaxation("a port for every client", "ports", _machine({"vector_memory.ports": "separate"}), alone=_same_steps),
     Relaxation(
         "twice the ports of a bank",
         "banks",
         _machine({"vector_memory.bank_ports": _twice}, lambda machine: machine.banked),
+        alone=_same_steps,
     ),
     Relaxation("words twice as long", "ports", _longer_words),
-    Relaxation("weights enter twice as fast", "weights", _machine({"array.weights_per_cycle": _twice})),
-    Relaxation("a second weight buffer", "weights", _machine({"array.weight_buffers": 2})),
-    Relaxation("twice the vector memory", "memory", _machine({"vector_memory.capacity": _twice})),
-    Relaxation("a vector unit twice as fast", "vector_unit", _machine(_FASTER)),
+    Relaxation(
+        "weights enter twice as fast", "weights", _machine({"array.weights_per_cycle": _twice}), alone=_same_steps
+    ),
+    Relaxation("a second weight buffer", "weights", _machine({"array.weight_buffers": 2}), alone=_same_steps),
+    Relaxation("twice the vector memory", "memory", _machine({"vector_memory.capacity": _twice}), alone=_same_steps),
+    Relaxation("a vector unit twice as fast", "vector_unit", _machine(_FASTER), alone=_same_without_delays),
     Relaxation("blocks that overlap", "sequencer", _machine({"sequencer.between_blocks": "overlap"})),
     Relaxation("blocks that take nothing beyond their steps", "sequencer", _machine({"sequencer.block_cycles": 0})),
-    Relaxation("no launch", "sequencer", _machine({"sequencer.launch_cycles": 0})),
+    Relaxation("no launch", "sequencer", _machine({"sequencer.launch_cycles": 0}), alone=_same_steps),
     Relaxation("an ifmap whose words are ready", "vector_unit", _machine({"mapping.entry": "ready"})),
-    Relaxation("the block left open", "block", _machine(_OPEN)),
-    Relaxation("the loop order left open", "mapping", _machine({"mapping.loop_order": "auto"})),
-    Relaxation("chunks where they are cheaper", "mapping", _machine({"mapping.chunks": "auto"})),
+    Relaxation("the block left open", "block", _machine(_OPEN), alone=_same_steps),
+    Relaxation("the loop order left open", "mapping", _machine({"mapping.loop_order": "auto"}), alone=_same_steps),
+    Relaxation("chunks where they are cheaper", "mapping", _machine({"mapping.chunks": "auto"}), alone=_same_steps),
 )
-_WHOLE_ROWS = Relaxation("whole filter rows stacked", "mapping", _whole_rows)
+_WHOLE_ROWS = Relaxation("whole filter rows stacked", "mapping", _whole_rows, alone=_same_steps)
 _MORE_INPUT = {
     "image": Relaxation("twice the batch", "input", _more_input, "image"),
     "row": Relaxation("twice the rows of input", "input", _more_input, "row"),
@@ -221,7 +251,7 @@ _TWICE_THE_IMAGES = Relaxation(
     lambda setup: (replace(setup, batch=2 * setup.batch), f"batch {2 * setup.batch}"),
     "image",
 )
-_FILLED = Relaxation("every PE filled", "mapping", _filled, "MAC", ideal=True)
+_FILLED = Relaxation("every PE filled", "mapping", _filled, "MAC", ideal=True, alone=_same_passes)
 LARGER = Relaxation(
     "twice the rows and columns", "array", _machine({"array.rows": _twice, "array.cols": _twice, _ALUS: _twice})
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import pairwise
+from itertools import dropwhile, pairwise
 from math import prod
 from typing import Any
 
@@ -18,7 +18,7 @@ from tpusim.network.workload_file import load_workload
 from tpusim.reference.products import lowered as lowered_matrix
 from tpusim.result.vocabulary.states import ACCESSES
 from tpusim.study.paper.claims import COUNTED, Finding
-from tpusim.study.paper.exhibit import AskedPoints, Cell, CellGrid, Exhibited, Making, point_of
+from tpusim.study.paper.exhibit import Cell, CellGrid, Exhibited, Making, point_of
 from tpusim.study.paper.layers import SEVEN, convolutions, ifmap_elements
 
 Numbers = NDArray[np.float32]
@@ -190,29 +190,20 @@ _SHOWN = 24
 """Cycles from the first read on."""
 
 
-def _asked() -> AskedPoints:
-    """The layers of both figures, and that of Fig. 11 one tile at a time."""
-    layers = {each.name: each for each in load_workload("tiny", _BATCH).layers}
-    machine, one = load_hardware("tiny_4x4"), load_hardware("tiny_4x4", ["mapping.multi_tile=1"])
-    return {
-        "fig10": point_of("fig10", [layers["fig10"]], machine, _BATCH),
-        "fig11": point_of("fig11", [layers["fig11"]], machine, _BATCH),
-        "one tile": point_of("fig11", [layers["fig11"]], one, _BATCH),
-    }
-
-
 def one_tile() -> Making:
     """Fig. 10: a tile on an array of 4 x 4: what stands where, and how reads and writes take turns."""
-    found = yield _asked()
+    yield {}
     run = _Example("fig10")
-    stalls = Finding("the tile of the figure, cycles stalled at ports", found["fig10"].figure("port_stall_cycles"))
+    stalls = Finding("the tile of the figure, cycles stalled at ports", run.stalled)
     turns = [Finding("reads of a lane, cycles apart", run.apart("ifmap")), Finding("its writes", run.apart("result"))]
     return Exhibited([run.memories(), run.ports()], {"interleaved": [stalls], "every_second": turns})
 
 
 def two_tiles() -> Making:
     """Fig. 11: the same with two tiles at a time."""
-    found = yield _asked()
+    layer = next(each for each in load_workload("tiny", _BATCH).layers if each.name == "fig11")
+    machines = {"fig11": load_hardware("tiny_4x4"), "one tile": load_hardware("tiny_4x4", ["mapping.multi_tile=1"])}
+    found = yield {name: point_of("fig11", [layer], machine, _BATCH) for name, machine in machines.items()}
     run = _Example("fig11")
     both, one = (found[key].figure("mapping_efficiency") for key in ("fig11", "one tile"))
     return Exhibited(
@@ -225,14 +216,18 @@ def two_tiles() -> Making:
 
 
 class _Example:
-    """A layer of the workload `tiny`: what it leaves in the memories, and whom the port of lane 0 serves when."""
+    """A layer of the workload `tiny`: what it leaves in the memories, whom the port of lane 0 serves when, and how many
+    cycles it stalls the array, the first fill over.
+    """
 
     def __init__(self, name: str) -> None:
         hardware = load_hardware("tiny_4x4")
         layer = next(each for each in load_workload("tiny", _BATCH).layers if each.name == name)
         assert isinstance(layer, ArrayOp), "these are convolutions"
-        track = prepared(layer, _BATCH, hardware, "channel_first").recorded().timeline().tracks["port"]
-        self.owners = {cycle: each.name for each in track for cycle in range(each.start, each.end)}
+        tracks = prepared(layer, _BATCH, hardware, "channel_first").recorded().timeline().tracks
+        self.owners = {cycle: each.name for each in tracks["port"] for cycle in range(each.start, each.end)}
+        streamed = dropwhile(lambda each: each.name != "busy", tracks["systolic_array"])
+        self.stalled = float(sum(each.end - each.start for each in streamed if each.name == "port_stall"))
         self.memory = contents(layer, _BATCH, hardware, "channel_first")
         self.shape = layer.tensors(_BATCH).ifmap
         self.lanes = _numbered("lane", len(self.memory))

@@ -189,7 +189,7 @@ def _schedules(order: str, fetch: str) -> Iterator[ScheduleChart]:
             if each.name != "blocked"
         ]
         array = [
-            ChartSpan(each.start, each.end, each.name if each.name in ("busy", "starved") else "waiting")
+            ChartSpan(each.start, each.end, each.name if each.name in ("busy", "starved", "port_stall") else "waiting")
             for each in tracks["systolic_array"]
         ]
         title = f"{layer.name}, stride {stride}: the first of {recording.cycles:,} cycles"

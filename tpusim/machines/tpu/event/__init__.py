@@ -71,6 +71,7 @@ def logged(program: Program, hardware: Hardware, port: Ports | None = None, keep
         works=tuple(chain.from_iterable(array.works for array in arrays)),
         moves=tuple(dma.moves[HBM]),
         scratch=tuple(dma.moves[SCRATCH]),
+        queue=tuple(dma.queue),
         hbm=dma.hbm.use,
         spans=tuple(dma.hbm.spans),
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain, pairwise
 
 import numpy as np
@@ -19,6 +20,7 @@ from tpusim.machines.tpu.event.board import DmaTransfer, Loads, Log, Passes, Vec
 from tpusim.machines.tpu.event.calendar import Owners, Ports
 from tpusim.machines.tpu.observation.drawing import MOST_CHANNELS, TimelineDrawing
 from tpusim.machines.tpu.observation.timeline import (
+    HOLDERS,
     PORT_CLIENTS,
     Cycles,
     Pieces,
@@ -31,38 +33,40 @@ from tpusim.machines.tpu.observation.timeline import (
 )
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Stream, Vector, bias_words_of
-from tpusim.machines.tpu.program.transfers import HBM, SCRATCH, Prefetch
+from tpusim.machines.tpu.program.transfers import HBM, SCRATCH
 
 
 def timing_of(log: Log, port: Ports, program: Program, hardware: Hardware) -> Timing:
     """Close the accounts."""
     uses: dict[str, Mapping[str, int]] = {}
+    held = Track.of(holding(log.queue))
     for array, mine in log.of_arrays(program, hardware):
-        uses[unit_name("systolic_array", array)] = array_use(mine, program)
-        use: Counter[str] = Counter()
+        uses[unit_name("systolic_array", array)] = array_use(mine, program, held)
+        late = [(each.steps[0], each.ready, each.filled) for each in mine.loads if each.filled > each.ready]
+        use = _booked(waiting(held, late))
         for each in mine.loads:
             times, biases = len(each.steps), bias_words_of(program.steps[each.steps[0]])
             cycles = hardware.preload_cycles + BIAS_CYCLES * biases
             use["busy"] += times * cycles
-            use["starved"] += times * max(each.filled - each.ready, 0)
             use["blocked"] += times * (each.ready - each.free + each.start - max(each.ready, each.filled))
             use["port_stall"] += times * (each.last - each.start - cycles)
         uses[unit_name("preload", array)] = use
         uses[unit_name("vector_unit", array)] = vector_unit_use(mine, program, hardware)
-    uses[HBM] = Track.of(bus(log.moves)).sums()
-    uses |= {SCRATCH: Track.of(bus(log.scratch)).sums()} if hardware.scratch_memory else {}
+    uses[HBM] = _booked(bus(log.moves))
+    uses |= {SCRATCH: _booked(bus(log.scratch))} if hardware.scratch_memory else {}
     found = accounts(uses, port.owned, log.cycles, program.ports(hardware))
     reads, writes = program.use.port_reads, program.use.port_writes
     return Timing(log.cycles, found, bus_use(log.moves, program), reads, writes, log.hbm)
 
 
-def array_use(log: Log, program: Program) -> Counter[str]:
-    """What the array does, and what it waits for, in all that `log` tells of."""
-    use, frames = Counter(Track.of(_standing_by(log.works)).sums()), 0
+def array_use(log: Log, program: Program, held: Track) -> Counter[str]:
+    """What the array does, and what it waits for, in all that `log` tells of; `held` is what holds transfers when."""
+    # Passes that repeat others wait for no fill.
+    late = [(each.steps[0], each.ended, each.filled) for each in log.passes if each.filled > each.ended]
+    use, frames = _booked(chain(waiting(held, late), _standing_by(log.works, held))), 0
     for each in log.passes:
         times = len(each.steps)
         frames += times * log.frame.frames(_stream(each, program).words)
-        use["starved"] += times * (each.filled - each.ended)
         use["waiting_weights"] += times * (each.loaded - each.filled)
         use["blocked"] += times * (each.cleared - each.loaded)
         use["bank_conflict"] += times * each.lost * log.frame.period
@@ -70,6 +74,19 @@ def array_use(log: Log, program: Program) -> Counter[str]:
     use["busy"] += frames * log.frame.elements
     use["port_stall"] += frames * log.frame.port_stall
     use["blocked"] += frames * log.frame.blocked
+    return use
+
+
+def first_fill(log: Log, program: Program) -> Counter[str]:
+    """What the array waits for until the fills of its first pass, or vector step, are done; the grid's cycles included,
+    where they go to what has held the last of these.
+    """
+    passes = [(each.ended, each.filled, each) for each in log.passes[:1]]
+    works = [(each.ended, each.filled, None) for each in log.works[:1]]
+    ended, filled, first = min((*passes, *works), key=lambda each: each[0])
+    use = _booked(waiting(Track.of(holding(log.queue)), [(-1, ended, filled)]))
+    if first and first.cleared == filled and not _stream(first, program).reads.table:
+        use[first.cause] += first.start - 1 - filled
     return use
 
 
@@ -81,6 +98,14 @@ def vector_unit_use(log: Log, program: Program, hardware: Hardware) -> Counter[s
     steps = [step for each in log.works if isinstance(step := program.steps[each.step], Vector)]
     working = sum(step.words * step.beat(program.word_fill, hardware).work for step in steps)
     return Counter(busy=adding + working)
+
+
+def _booked(pieces: Iterable[Pieces]) -> Counter[str]:
+    """Cycles by name, of columns of cycles."""
+    use: Counter[str] = Counter()
+    for each in pieces:
+        use[each.name] += int(np.sum(each.cycles))
+    return use
 
 
 def _stream(each: Passes, program: Program) -> Stream:
@@ -112,6 +137,11 @@ class Recording:
         """The cycles of the layer."""
         return self.log.cycles
 
+    @cached_property
+    def held(self) -> Track:
+        """What holds the oldest transfer that is not done."""
+        return Track.of(holding(self.log.queue))
+
     def timeline(self, first: int = 0, stop: int | None = None) -> Timeline:
         """Every track, complete at least in cycles [first, stop), to the end without a `stop`.
 
@@ -119,13 +149,12 @@ class Recording:
         """
         span = range(first, self.cycles if stop is None else stop)
         log, program, hardware = self.log, self.program, self.hardware
-        transfers = sorted((*log.moves, *log.scratch))
-        moves = [each for each in transfers if not isinstance(program.steps[each.step], Prefetch)]
         tracks: dict[str, Iterable[Pieces]] = {
             HBM: bus(log.moves),
             **({SCRATCH: bus(log.scratch)} if hardware.scratch_memory else {}),
-            "dma_0": _transfers(moves[::2], program),
-            "dma_1": _transfers(moves[1::2], program),
+            "dma_0": _transfers(log.queue[::2], program),
+            "dma_1": _transfers(log.queue[1::2], program),
+            "queue": holding(log.queue),
         }
         for array, mine in log.of_arrays(program, hardware):
             tracks |= {unit_name(unit, array): pieces for unit, pieces in self._of_array(array, mine, span)}
@@ -147,7 +176,7 @@ class Recording:
         streams = _Streams(log.passes, self.program, frame, span)
         yield "preload", self.preloads(log, array)
         yield "stream", streams.words("stream", 0)
-        yield "systolic_array", chain(streams.array(), _standing_by(log.works))
+        yield "systolic_array", chain(streams.array(self.held), _standing_by(log.works, self.held))
         yield "drain", streams.words("drain", frame.result_delay)
         adds = streams.work(streams.accumulate, frame.psum_delay, frame.add_cycles)
         finishes = streams.work(streams.finish, frame.finish_delay, frame.finish_cycles)
@@ -169,7 +198,7 @@ class Recording:
         step, free, ready, filled, start, last = unrolled(log.loads).T
         filled = np.maximum(ready, filled)
         yield Pieces("blocked", free, ready - free, step)
-        yield Pieces("starved", ready, filled - ready, step)
+        yield from waiting(self.held, np.stack([step, ready, filled], axis=1))
         yield Pieces("blocked", filled, start - filled, step)
         waits, hardware = np.array(log.frame.weight_waits(array)), self.hardware
         owners = self.ports["port"] if "port" in self.ports else self.ports["port_weight"]
@@ -190,12 +219,36 @@ class Recording:
         yield Pieces("busy", reads, entered - reads, steps)
 
 
-def _standing_by(works: Sequence[VectorWork]) -> Iterator[Pieces]:
+def holding(queue: Sequence[DmaTransfer]) -> Iterator[Pieces]:
+    """What holds the oldest transfer to or from lanes or banks that is not done, all the time."""
+    if not queue:
+        return
+    step, *held, done = np.array(queue, np.int64).T[[0, *range(-len(HOLDERS), 0)]]
+    since = np.append(0, done[:-1])
+    for name, until in zip(HOLDERS, (*held, done), strict=True):
+        until = np.maximum(since, until)
+        yield Pieces(name, since, until - since, step)
+        since = until
+
+
+def waiting(held: Track, waits: Sequence[tuple[int, int, int]] | Cycles) -> Iterator[Pieces]:
+    """Waits for fills (step, first cycle, cycle after the last), cut up by what holds transfers meanwhile."""
+    step, since, until = np.array(waits, np.int64).reshape(-1, 3).T
+    first = held.ends.searchsorted(since, "right")
+    counts = np.maximum(held.starts.searchsorted(until, "left") - first, 0)
+    each = np.repeat(np.arange(len(step)), counts)
+    at = np.arange(len(each)) - np.repeat(np.cumsum(counts) - counts - first, counts)
+    starts, ends = np.maximum(held.starts[at], since[each]), np.minimum(held.ends[at], until[each])
+    for kind, name in enumerate(held.names):
+        yield Pieces(name, starts, np.where(held.kinds[at] == kind, ends - starts, 0), step[each])
+
+
+def _standing_by(works: Sequence[VectorWork], held: Track) -> Iterator[Pieces]:
     """The array's waits for what the vector unit waits for, and for the vector unit."""
     if not works:
         return
     step, ended, filled, loaded, issued, _, done, _ = np.array(works, np.int64).T
-    yield Pieces("starved", ended, filled - ended, step)
+    yield from waiting(held, np.stack([step, ended, filled], axis=1))
     yield Pieces("waiting_weights", filled, loaded - filled, step)
     yield Pieces("blocked", loaded, issued - loaded, step)
     yield Pieces("vector_work", issued, done - issued, step)
@@ -215,7 +268,7 @@ def bus(moves: Sequence[DmaTransfer]) -> Iterator[Pieces]:
     """What a bus does, transfer by transfer."""
     if not moves:
         return
-    step, free, ready, start, busy, stalled, ended, _ = np.array(moves, np.int64).T
+    step, free, ready, start, busy, stalled, ended, *_ = np.array(moves, np.int64).T
     waits = ended - start - busy
     yield Pieces("blocked", free, ready - free, step)
     yield Pieces("port_stall", ready, start - ready, step)
@@ -276,10 +329,10 @@ class _Streams:
         first, last = np.array(late, np.int64).reshape(-1, 2).T
         yield Pieces(name, self.start + first + delay, self.last + last - first, self.step)
 
-    def array(self) -> Iterator[Pieces]:
+    def array(self, held: Track) -> Iterator[Pieces]:
         """Waits, then a frame for every word (of each array)."""
         frame = self.frame
-        yield Pieces("starved", self.ended, self.filled - self.ended, self.step)
+        yield from waiting(held, np.stack([self.step, self.ended, self.filled], axis=1))
         yield Pieces("waiting_weights", self.filled, self.loaded - self.filled, self.step)
         yield Pieces("blocked", self.loaded, self.cleared - self.loaded, self.step)
         for name in np.unique(self.cause).tolist():
@@ -348,7 +401,10 @@ def shares(run: Recording, whole: Timing) -> tuple[Timing, ...]:
         moves = [each for each in log.moves if layers[each.step] == number]
         mine = replace(log, passes=tuple(passes[number]), works=works)
         cycles, counts = cuts[number + 1] - cuts[number], {unit: each[number] for unit, each in shared.items()}
-        counts |= {"systolic_array": array_use(mine, program), "vector_unit": vector_unit_use(mine, program, hardware)}
+        counts |= {
+            "systolic_array": array_use(mine, program, run.held),
+            "vector_unit": vector_unit_use(mine, program, hardware),
+        }
         units = {unit: split(counts[unit], cycles, tuple(account)[:-1]) for unit, account in whole.units.items()}
         found.append(Timing(cycles, units, bus_use(moves, program), use.port_reads, use.port_writes))
     return tuple(found)

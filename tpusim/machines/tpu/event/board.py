@@ -16,7 +16,7 @@ from tpusim.base.errors import DeadlockError
 from tpusim.machines.tpu.definition import Frame
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.calendar import Conflicts, Cycles
-from tpusim.machines.tpu.observation.timeline import STARVED, HbmUse, who_waits
+from tpusim.machines.tpu.observation.timeline import STARVED, HbmUse, Held, who_waits
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import Keep
 
@@ -33,6 +33,8 @@ class Board:
         self._program = program
         self._waiting: dict[int, simpy.Event] = {}
         self._starves = [step.cause == STARVED for step in program.steps]
+        # Transfers by when they are done, which is another cycle for each.
+        self.moved: dict[int, DmaTransfer] = {}
 
     def finish(self, step: int, time: int) -> None:
         """`step` is done from cycle `time` on, which may lie ahead."""
@@ -61,6 +63,10 @@ class Board:
             else:
                 others = max(others, time)
         return data, others
+
+    def held_last(self, done: int) -> str:
+        """What has held the transfer that is `done` in a cycle until then."""
+        return self.moved[done].held.by(done - 1)
 
     def all_done_by(self, steps: Iterable[int], time: int) -> bool:
         """Whether `steps` are known to be done at `time`."""
@@ -143,7 +149,8 @@ class VectorWork(NamedTuple):
 class DmaTransfer(NamedTuple):
     """A transfer. The bus, `free` since the one before, is blocked until it is `ready`, and held up by the port until
     `start`; it moves for `busy` cycles, held up by the port for the others, from `stalled` on, and is free again at
-    `ended`. The last word is in place at `done`.
+    `ended`. The last word is in place at `done`; what it waits for is done at `freed`, its last word has `come`, or is
+    wanted, and is `converted`, as soon as it may cross the port then.
     """
 
     step: int
@@ -153,7 +160,15 @@ class DmaTransfer(NamedTuple):
     busy: int
     stalled: int
     ended: int
+    freed: int
+    come: int
+    converted: int
     done: int
+
+    @property
+    def held(self) -> Held:
+        """What keeps it from being done."""
+        return Held(self.freed, self.come, self.converted)
 
 
 class ChannelSpan(NamedTuple):
@@ -167,7 +182,8 @@ class ChannelSpan(NamedTuple):
 @dataclass(frozen=True)
 class Log:
     """A whole run: the layer's `cycles`, the port's `frame`, and what each unit did, in order, the bus of HBM (`moves`)
-    and that of the scratch memory among them; what the DRAM did, and perhaps of each transfer in which channels.
+    and that of the scratch memory among them, and the `queue` of the transfers of both that go to lanes or banks; what
+    the DRAM did, and perhaps of each transfer in which channels.
     """
 
     cycles: int
@@ -177,6 +193,7 @@ class Log:
     works: tuple[VectorWork, ...]
     moves: tuple[DmaTransfer, ...]
     scratch: tuple[DmaTransfer, ...] = ()
+    queue: tuple[DmaTransfer, ...] = ()
     hbm: HbmUse | None = None
     spans: tuple[ChannelSpan, ...] = ()
 

@@ -42,16 +42,17 @@ class PipedMemory:
         """What has happened in the DRAM; None where there is none."""
         return None
 
-    def fill(self, step: Transfer, start: int) -> tuple[Cycles, int]:
-        """A fill that has the bus from cycle `start` on: cycles in which each of its words may cross the port, and when
-        the bus is free again.
+    def fill(self, step: Transfer, start: int) -> tuple[Cycles, int, int]:
+        """A fill that has the bus from cycle `start` on: cycles in which each of its words may cross the port, the last
+        one as it would be without its conversion, and when the bus is free again.
         """
-        busy = self._busy(step)
-        return self._pipe.arrivals(start, busy, step.words), start + busy
+        busy, moving = self._busy(step), self._pipe.cycles(step.hbm_bytes)
+        return self._pipe.arrivals(start, busy, step.words), start + self._pipe.latency + moving, start + busy
 
-    def demands(self, step: Transfer, start: int) -> Cycles:
-        """When the words of a spill that has the bus from `start` on are wanted."""
-        return self._pipe.demands(start, self._busy(step), step.words)
+    def demands(self, step: Transfer, start: int) -> tuple[Cycles, int]:
+        """When the words of a spill that has the bus from `start` on are wanted; the last one without conversion."""
+        last = start + (step.words - 1) * self._pipe.cycles(step.hbm_bytes) // step.words
+        return self._pipe.demands(start, self._busy(step), step.words), last
 
     def spill(self, step: Transfer, start: int, taken: Cycles) -> tuple[int, int, int, int]:
         """The spill once it is known in which cycles its words crossed the port; the last one still has to cross the
@@ -83,7 +84,7 @@ class BankedHbm(PipedMemory):
         self._moves, self._dram = TransferRuns(program, hardware), OnePass(device)
         self._clocks = Clocks.of(hardware.clock_hz, device.clock_hz)
 
-    def fill(self, step: Transfer, start: int) -> tuple[Cycles, int]:
+    def fill(self, step: Transfer, start: int) -> tuple[Cycles, int, int]:
         """A word has come with the last burst that it has a share in, converted one after another from the first on."""
         conversion, bursts = step.conversion_cycles(self._hardware), self._moves.bursts(step)
         accepted, done = self._served(bursts, write=False, start=start)
@@ -94,7 +95,7 @@ class BankedHbm(PipedMemory):
             latest = np.maximum.accumulate(done)[last_shares(step.words, len(done))]
             first, come = self._clocks.to_machine(int(done[0])), self._clocks.to_machine(latest)
         arrivals = np.maximum(come, first - (-words * conversion // step.words))
-        return arrivals, max(start + max(1, conversion), self._after(accepted))
+        return arrivals, int(come[-1]), max(start + max(1, conversion), self._after(accepted))
 
     def spill(self, step: Transfer, start: int, taken: Cycles) -> tuple[int, int, int, int]:
         """A burst is offered once its last word has been taken, and converted."""
@@ -147,12 +148,14 @@ class Dma:
             self._memories[SCRATCH] = PipedMemory(hardware, scratch)
         self.moves: dict[str, list[DmaTransfer]] = {HBM: [], SCRATCH: []}
         """By the bus that they take."""
+        self.queue: list[DmaTransfer] = []
+        """Those to and from lanes or banks."""
 
     def process(self) -> Process:
         """Transfers begin in order; two at most hold data on their way from or to the lanes."""
         begun = self._hardware.sequencer.launch_cycles
         free = dict.fromkeys(self._memories, begun)
-        last = staged = 0
+        last = staged = freed = 0
         for index, step in enumerate(self._program.steps):
             if not isinstance(step, Transfer):
                 continue
@@ -160,18 +163,20 @@ class Dma:
             bus = step.bus
             # What spills write of what is read has to be in HBM, or in the scratch memory.
             there = max((self._stored.get(each, 0) for each in self._program.sources(step)), default=0)
-            ready = max(free[bus], begun, *self._board.known(step.after), there)
+            data, others = self._board.known(step.after)
+            ready, freed = max(free[bus], begun, data, others, there), max(freed, others)
             begun = ready if isinstance(step, Prefetch) else max(ready, staged)
             memory = self._memories[bus]
             if isinstance(step, Spill):
-                slots = yield from self._words(memory.demands(step, begun), last)
+                wanted, come = memory.demands(step, begun)
+                slots = yield from self._words(wanted, last)
                 busy, stalled, ended, stored = memory.spill(step, begun, slots)
                 self._board.end = max(self._board.end, stored)
                 self._stored[index] = stored + self._hardware.lanes - 1
                 # The last word is on its way to be stored.
                 done = int(slots[-1]) + 1
             else:
-                wanted, ended = memory.fill(step, begun)
+                wanted, come, ended = memory.fill(step, begun)
                 busy, stalled = ended - begun, ended
                 if isinstance(step, Prefetch):
                     done = int(wanted[-1])
@@ -182,9 +187,13 @@ class Dma:
                 else:
                     slots = yield from self._words(wanted, last)
                     done = int(slots[-1]) + 1
+            until = freed, come + 1, int(wanted[-1]) + 1, done
+            move = DmaTransfer(index, free[bus], ready, begun, busy, stalled, ended, *until)
+            self.moves[bus].append(move)
             if not isinstance(step, Prefetch):
                 staged, last = last, done
-            self.moves[bus].append(DmaTransfer(index, free[bus], ready, begun, busy, stalled, ended, done))
+                self.queue.append(move)
+                self._board.moved[done] = move
             self._board.finish(index, done)
             free[bus] = ended
 

@@ -136,9 +136,10 @@ class IssueUnit:
             there = max(fills, self._filled.get(step.preload, 0), spilled, self.ended + 1 - self.frame.period)
             self._told = self._next_frame(there)
             pointed = self._told + self.frame.period - 1
+        if filled > self.ended:
+            self._cause = self._board.held_last(filled)
         for name, since, until in (
-            ("starved", self.ended, filled), ("waiting_weights", filled, loaded), ("blocked", loaded, cleared),
-            ("port_stall", cleared, pointed),
+            ("waiting_weights", filled, loaded), ("blocked", loaded, cleared), ("port_stall", cleared, pointed),
         ):  # fmt: skip
             if until > since:
                 self._cause = name

@@ -40,6 +40,8 @@ TRACKS = {
     "scratch_memory": "The bus between the scratch memory and the lanes, likewise.",
     "dma_0": _TRANSFERS,
     "dma_1": _TRANSFERS,
+    "queue": "What keeps the oldest transfer from being done, to which units book waiting for a fill: steps that it "
+    "waits for (blocked), HBM (starved), its conversion, the port.",
     **{
         unit_name(name, array): f"{about} Of array {array}, which has weights of its own." if array else about
         for array in range(MOST_ARRAYS)

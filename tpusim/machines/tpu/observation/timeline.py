@@ -35,6 +35,26 @@ STARVED = STALL_CAUSES[0]
 CAUSES = ("busy", *STALL_CAUSES)
 """What a unit does with its cycles; the rest is idle."""
 
+HOLDERS = ("blocked", STARVED, "conversion", "port_stall")
+"""What may hold a transfer, in this order: steps that it waits for, the memory, the vector unit, the port."""
+
+
+class Held(NamedTuple):
+    """Until which cycle each of HOLDERS but the port keeps a transfer from being done; the port does so from then on.
+
+    While a unit waits for a fill, its cycles are booked to what holds the oldest transfer that is not done: transfers
+    are done in their order, so that the fill waits for that one, if it is not that one.
+    """
+
+    freed: int
+    come: int
+    converted: int
+
+    def by(self, now: int) -> str:
+        """What holds the transfer in a cycle: of those that do, the first."""
+        return next((cause for cause, until in zip(HOLDERS, self, strict=False) if now < until), HOLDERS[-1])
+
+
 PORT_CLIENTS = CLIENTS[1:]
 """Who owns the cycles of lane 0's port; the rest is idle."""
 

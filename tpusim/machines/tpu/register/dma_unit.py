@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil
 
 from tpusim.machines.tpu.definition import BIAS_CYCLES, DMA, NEVER, WEIGHT, Frame
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.observation.timeline import STARVED
+from tpusim.machines.tpu.observation.timeline import STARVED, Held
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Stream, Vector
 from tpusim.machines.tpu.program.transfers import (
@@ -32,8 +32,12 @@ from tpusim.memory.timing import Pipe
 class PreloadUnit:
     """Preloads of an array, or of all that share weights, one at a time; all R rows are shifted in."""
 
-    def __init__(self, program: Program, scoreboard: Scoreboard, hardware: Hardware, frame: Frame, number: int) -> None:
-        self.scoreboard, self.word_elements = scoreboard, hardware.vector_memory.word_elements
+    def __init__(
+        self, program: Program, scoreboard: Scoreboard, hardware: Hardware, frame: Frame, number: int,
+        held: Callable[[int], str],
+    ) -> None:  # fmt: skip
+        """`held` says what holds the transfers in a cycle."""
+        self.scoreboard, self.word_elements, self.held = scoreboard, hardware.vector_memory.word_elements, held
         self.array, self.waits = number, frame.weight_waits(number)
         array = hardware.array
         self.rows, self.buffers, self.rate = array.rows, array.weight_buffers, array.weights_per_cycle
@@ -72,7 +76,7 @@ class PreloadUnit:
         if issued < ahead or (running and self.buffers == 1):
             self.use["blocked"] += 1
         elif self.scoreboard.waiting(fills, now):
-            self.use["starved"] += 1
+            self.use[self.held(now)] += 1
         elif self.scoreboard.waiting(step.after, now):
             self.use["blocked"] += 1
         elif self.delayed < step.delay:
@@ -138,6 +142,8 @@ class DmaUnit:
         if scratch := hardware.scratch_pipe:
             self.memories[SCRATCH] = PipedHbm(hardware, scratch)
         transfers = [(index, step) for index, step in enumerate(program.steps) if isinstance(step, Transfer)]
+        starves = [step.cause == STARVED for step in program.steps]
+        self.others = {index: [each for each in step.after if not starves[each]] for index, step in transfers}
         self.todo = deque((index, step, program.sources(step)) for index, step in transfers)
         self.turns = {bus: deque(index for index, step in transfers if step.bus == bus) for bus in self.memories}
         self.storing: dict[int, Passage] = {}
@@ -183,6 +189,17 @@ class DmaUnit:
                 self._book(bus, "busy" if moving.passage.moves(now) else "port_stall", moving.index)
             elif turns:
                 self._book(bus, why if turns[0] == self.todo[0][0] else "blocked", turns[0])
+
+    def holder(self, now: int) -> str:
+        """What holds the oldest transfer to or from lanes or banks that is not done."""
+        if self.moving:
+            return self.moving[0].passage.held.by(now)
+        for index, step, _ in self.todo:
+            if self.scoreboard.waiting(self.others[index], now):
+                return Held(NEVER, NEVER, NEVER).by(now)
+            if not isinstance(step, Prefetch):
+                break
+        return Held(now, NEVER, NEVER).by(now)
 
     def running(self, now: int) -> bool:
         """Whether a bus is still taken in a cycle, the next at the latest."""

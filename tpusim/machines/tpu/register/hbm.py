@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tpusim.machines.tpu.definition import NEVER
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.observation.timeline import HbmUse
+from tpusim.machines.tpu.observation.timeline import HbmUse, Held
 from tpusim.machines.tpu.program.moves import TransferRuns
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import (
@@ -176,11 +176,19 @@ def _elements(part: Elements, shape: tuple[int, ...]) -> Counts:
 
 
 class Passage:
-    """A transfer, from the cycle in which it gets the bus; of a spill, words are wanted evenly over `total` cycles."""
+    """A transfer, from the cycle in which it gets the bus; of a spill, words are wanted evenly over `total` cycles,
+    which would be `moving` without their conversion.
+    """
 
-    def __init__(self, started: int, total: int, words: int, latency: int = 0) -> None:
-        self.started, self.total, self.words, self.latency = started, total, words, latency
+    def __init__(self, started: int, total: int, words: int, latency: int = 0, moving: int = 0) -> None:
+        self.started, self.total, self.words, self.latency, self.moving = started, total, words, latency, moving
         self.taken, self.free_at = 0, NEVER
+
+    @property
+    def held(self) -> Held:
+        """What keeps it from being done, as far as known."""
+        last = (self.started + (self.words - 1) * cycles // self.words for cycles in (self.moving, self.total))
+        return Held(self.started, *(cycle + 1 for cycle in last))
 
     @property
     def stored(self) -> int:
@@ -206,6 +214,11 @@ class Passage:
 
 class PipedFill(Passage):
     """Words come evenly, after the latency."""
+
+    @property
+    def held(self) -> Held:
+        come = self.started + self.latency + 1
+        return Held(self.started, come + self.moving, come + self.total)
 
     def ready(self, now: int) -> bool:
         return self.taken < max(0, min(now - self.started - self.latency, self.total)) * self.words // self.total
@@ -233,11 +246,11 @@ class PipedHbm:
 
     def begin(self, step: Transfer, now: int) -> Passage:
         """Give a transfer the bus for as long as this or the conversion takes, whichever is longer."""
-        moving = ceil(step.hbm_bytes / self.pipe.bytes_per_cycle)
-        total = max(1, moving, step.conversion_cycles(self.hardware))
+        moving = max(1, ceil(step.hbm_bytes / self.pipe.bytes_per_cycle))
+        total = max(moving, step.conversion_cycles(self.hardware))
         if isinstance(step, Spill):
-            return PipedSpill(now, total, step.words, self.pipe.latency)
-        fill = PipedFill(now, total, step.words, self.pipe.latency)
+            return PipedSpill(now, total, step.words, self.pipe.latency, moving)
+        fill = PipedFill(now, total, step.words, self.pipe.latency, moving)
         fill.free_at = now + total
         return fill
 
@@ -274,8 +287,8 @@ class BankedMemory:
             self.offered.append(offered)
         if not spills:
             return BankedFill(now, step.words, conversion, offered, self.clocks)
-        total = max(1, ceil(step.hbm_bytes / self.peak), conversion)
-        return BankedSpill(now, total, step.words, -(-conversion // step.words), offered, self.clocks)
+        moving = max(1, ceil(step.hbm_bytes / self.peak))
+        return BankedSpill(now, step.words, moving, conversion, offered, self.clocks)
 
 
 class BankedPassage(Passage):
@@ -319,6 +332,14 @@ class BankedFill(BankedPassage):
         super().__init__(started, max(1, conversion), words, offered, clocks)
         self.conversion, self.arrivals = conversion, list[int]()
 
+    @property
+    def held(self) -> Held:
+        first = come = self.started
+        if self.bursts:
+            come = self.done(self.bursts)
+            first = come if come == NEVER else self.clocks.to_machine(int(self.offered.done[0]))
+        return Held(self.started, come + 1, max(come, first + self.conversion) + 1)
+
     def ready(self, now: int) -> bool:
         if (word := self.taken) == len(self.arrivals):
             converted = -(-(word + 1) * self.conversion // self.words)
@@ -339,9 +360,11 @@ class BankedFill(BankedPassage):
 class BankedSpill(BankedPassage):
     """A burst is due when its last word has been taken, and converted with a delay."""
 
-    def __init__(self, started: int, total: int, words: int, delay: int, offered: Offered, clocks: Clocks) -> None:
-        super().__init__(started, total, words, offered, clocks, NEVER)
-        self.delay = delay
+    def __init__(
+        self, started: int, words: int, moving: int, conversion: int, offered: Offered, clocks: Clocks
+    ) -> None:
+        super().__init__(started, max(moving, conversion), words, offered, clocks, NEVER)
+        self.moving, self.delay = moving, -(-conversion // words)
 
     def took(self, now: int) -> None:
         due, self.taken = self.taken * self.bursts // self.words, self.taken + 1

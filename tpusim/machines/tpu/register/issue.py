@@ -5,7 +5,7 @@ with the registers of its lanes and the words that it asks its port for.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -298,12 +298,14 @@ class StreamUnit:
 
     def __init__(
         self, issues: list[PassSettings | VectorIssue], scoreboard: Scoreboard, frame: Frame, arrays: range, lanes: int,
-         sums: Deserializers, banks: Banks | None, vector: VectorStepUnit,
+         sums: Deserializers, banks: Banks | None, vector: VectorStepUnit, held: Callable[[int], str],
     ) -> None:  # fmt: skip
-        """`banks` are where ifmap words come from; without any, every lane reads its own in the cycle it is told to."""
+        """`banks` are where ifmap words come from; without any, every lane reads its own in the cycle it is told to.
+        `held` says what holds the transfers in a cycle.
+        """
         self.scoreboard, self.frame, self.lanes = scoreboard, frame, lanes
         self.sums, self.banks, self.todo = sums, banks, deque(issues)
-        self.arrays, self.vector = arrays, vector
+        self.arrays, self.vector, self.held_by = arrays, vector, held
         self.issued = 0
         self.issued_at = self.over_at = self.sums_ready = 0
         self.word = self.lost = self.booked = 0
@@ -426,7 +428,7 @@ class StreamUnit:
         """Why the next stream or vector step cannot be issued in this cycle; None when it can."""
         at, waiting = self.todo[0], self.scoreboard.waiting
         if waiting(at.data, now):
-            self.cause = "starved"
+            self.cause = self.held_by(now)
         elif waiting(at.weights, now):
             self.cause = "waiting_weights"
         elif waiting(at.others, now):

@@ -50,12 +50,13 @@ class Control:
         array, lanes, frame = hardware.array, hardware.lanes, program.frame(hardware)
         self.program, self.scoreboard = program, Scoreboard(len(program.steps))
         self.vector = VectorStepUnit(self.scoreboard)
+        self.dma = DmaUnit(program, self.scoreboard, hbm, banks, hardware, settings)
         self.streams, self.preloads = list[StreamUnit](), list[PreloadUnit]()
         for number in range(array.queues):
             issues, arrays = issues_of(program, settings, hardware, number), range(number, number + array.together)
-            self.streams.append(StreamUnit(issues, self.scoreboard, frame, arrays, lanes, sums, banks, self.vector))
-            self.preloads.append(PreloadUnit(program, self.scoreboard, hardware, frame, number))
-        self.dma = DmaUnit(program, self.scoreboard, hbm, banks, hardware, settings)
+            told = self.scoreboard, frame, arrays, lanes, sums, banks, self.vector, self.dma.holder
+            self.streams.append(StreamUnit(issues, *told))
+            self.preloads.append(PreloadUnit(program, self.scoreboard, hardware, frame, number, self.dma.holder))
         self.keeps = KeepUnit(program, self.scoreboard, hbm)
         owners: dict[int, list[Client]] = {
             IFMAP: [each.ifmap for each in self.streams], POINTER: [self.streams[0].pointers.read],

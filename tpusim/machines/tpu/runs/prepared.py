@@ -17,7 +17,7 @@ from tpusim.machines.lowered import Account, InParts, LaneCycle, Phases, ReadyLa
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.cost import energy_of
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.event.accounts import Recording
+from tpusim.machines.tpu.event.accounts import Recording, first_fill
 from tpusim.machines.tpu.lowering.drafts import Draft
 from tpusim.machines.tpu.lowering.registry import drafts_of
 from tpusim.machines.tpu.observation.timeline import Timing
@@ -71,6 +71,10 @@ class Prepared(ReadyLayer):
     def timing(self) -> Timing:
         """From event to event."""
         return event.run(self.program, self.hardware)
+
+    def on(self, hardware: Hardware) -> Prepared:
+        """The same Program on a machine that would perhaps not choose it, but can carry out its steps as they are."""
+        return replace(self, hardware=hardware)
 
     @cached_property
     def wanted_bytes(self) -> int:
@@ -142,17 +146,12 @@ class Prepared(ReadyLayer):
     def phases(self, array: Mapping[str, int]) -> Phases:
         """By what the event engine notes of the first pass, or the first vector step, and the last spill."""
         log, skew = event.logged(self.program, self.hardware), self.hardware.lanes - 1
-        if not log.passes or (log.works and log.works[0].ended < log.passes[0].ended):
-            first_fill = log.works[0].filled - log.works[0].ended
-        else:
-            first = log.passes[0]
-            on_the_grid = first.start - 1 - first.cleared if first.cause == "starved" else 0
-            first_fill = first.filled - first.ended + on_the_grid
+        filling = first_fill(log, self.program)
         ended = log.cycles - array["idle"]
         drain = min(max(log.moves[-1].start - ended, 0), array["idle"] - skew)
-        ends = {"first_fill": first_fill, "drain": drain, "spill": array["idle"] - drain - skew, "skew": skew}
-        rest = {state: cycles for state, cycles in array.items() if state != "idle"}
-        return Phases(**rest | ends | {"starved": array["starved"] - first_fill})
+        ends = {"first_fill": filling.total(), "drain": drain, "spill": array["idle"] - drain - skew, "skew": skew}
+        rest = {state: cycles - filling[state] for state, cycles in array.items() if state != "idle"}
+        return Phases(**rest | ends)
 
     def recorded(self) -> Recording:
         """What every unit does when."""
