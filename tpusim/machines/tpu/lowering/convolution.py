@@ -37,7 +37,7 @@ from tpusim.machines.tpu.schedule.units import Area, Moves, Pass, Piece, Policy,
 from tpusim.machines.tpu.search.search import TOLERANCE, Ranked, tilings_of
 from tpusim.network.ops.array_op import ArrayOp
 
-CLOSE = 0.05
+CLOSE = 0.02
 """A way to fill words whose estimate is this close to what others take at least needs no other beside it."""
 
 NEAR = 0.15
