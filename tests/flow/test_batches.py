@@ -114,3 +114,13 @@ def test_the_script_holds_more_machine_against_less() -> None:
     assert [case.more for case in found] == [*[*machines][1:], script["BATCH"]]
     assert {case.poorer for case in found[:-1]} == {found[-1].richer}
     assert all(case.regret == case.richer / case.poorer <= 1.05 for case in found)
+
+
+def test_a_plan_of_a_poorer_machine_is_one_of_the_richer() -> None:
+    """Two arrays took 1.99 times what one takes: their words fill the port's frames, and weights wait for a slot."""
+    layer = Conv2d("conv", 407, 25, 42, 6, (3, 3), (4, 4), (1, 1), (2, 2))
+    one, two = (load_hardware("tpu_v2", {"array.count": count}) for count in (1, 2))
+    assert [poorer.array.count for poorer in two.poorer()] == [1]
+    assert not [*one.poorer()]
+    cycles = [prepared(layer, 5, each, "channel_last").timing.cycles for each in (one, two)]
+    assert cycles[1] <= cycles[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -177,6 +177,18 @@ class Hardware(FileSection):
     def with_search(self, search: Literal["auto", "estimate", "simulate"]) -> Hardware:
         """The machine with another `mapping.search`."""
         return self.model_copy(update={"mapping": self.mapping.model_copy(update={"search": search})})
+
+    def poorer(self) -> Iterator[Hardware]:
+        """Machines with less of one thing, on which blocks fit that fit this one: one array of several that share their
+        weights, ports that are shared, a weight a cycle.
+        """
+        if self.array.count > 1 and self.array.weights == "shared":
+            yield self.with_arrays(1)
+        if self.array.weights_per_cycle > 1:
+            yield self.model_copy(update={"array": self.array.model_copy(update={"weights_per_cycle": 1})})
+        if self.vector_memory.ports != "shared":
+            memory = self.vector_memory.model_copy(update={"ports": "shared"})
+            yield self.model_copy(update={"vector_memory": memory})
 
     def with_capacity(self, capacity_bytes: int) -> Hardware:
         """The machine with another `vector_memory.capacity`."""

@@ -286,8 +286,15 @@ def ranked_cuts(cutting: Cutting, shape: ConvShape, hardware: Hardware) -> list[
             # Where others are not expected to take much less, time tells.
             beside = search == "auto" and own.estimate() <= (1 + NEAR) * ways[0][1][0].estimate()
             ways = [ways[0], *(way for way in ways[1:] if beside and way[0] is cut)]
+    firsts = [(cut, ranks[0]) for cut, ranks in ways]
+    for poorer in hardware.poorer() if search != "estimate" else ():
+        # What fits a machine with less of something fits this one, and should take no more time here.
+        with suppress(CapacityError):
+            (other, rank), *_ = ranked_cuts(cutting, shape, poorer.with_search("estimate"))
+            if search == "simulate" or rank.estimate() < firsts[0][1].estimate():
+                firsts.append((cutting(other.shape, hardware), rank))
     others = ((cut, rank) for cut, ranks in ways for rank in ranks[1:])
-    ranked = [*((cut, ranks[0]) for cut, ranks in ways), *sorted(others, key=lambda way: way[1].least)]
+    ranked = [*firsts, *sorted(others, key=lambda way: way[1].least)]
     least = [*accumulate((rank.least for _, rank in reversed(ranked)), min)][::-1]
     return [(cut, rank._replace(least=each)) for (cut, rank), each in zip(ranked, least, strict=True)]
 
