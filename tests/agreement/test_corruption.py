@@ -112,7 +112,9 @@ CORRUPTIONS: dict[str, Callable[[Program], Program]] = {
     "a weight fold": lambda p: change(p, Fill, lambda f: edit_part(f, lambda part: shift_items(part, 1)), of="filter"),
     "an output column": lambda p: change(p, Fill, lambda f: edit_part(f, shift_lanes), of="filter"),
     "a swapped accumulation": swap_streams,
-    "a lost accumulation": lambda p: change(p, Stream, lambda s: replace(s, accumulate=False), 3),
+    "a lost accumulation": lambda p: change(
+        p, Stream, lambda s: replace(s, accumulate=False), [s.accumulate for s in p.streams].index(True)
+    ),
     "a result address": lambda p: change(p, Stream, lambda s: replace(s, result_base=s.result_base + 1), 2),
     "a lost block": lambda p: change(
         p, Spill, lambda s: edit_part(s, lambda part: first_spilled(p)._replace(base=part.base)), 1
