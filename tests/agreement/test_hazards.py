@@ -228,7 +228,7 @@ def test_no_kind_of_step_could_do_without_its_waits(name: str, kind: tuple[type[
 
 def test_a_pass_waits_for_its_pointers() -> None:
     """Its last wait is the fill of its table."""
-    hardware = machine(8, 8, word_elements=4, capacity_words=90)
+    hardware = machine(8, 8, word_elements=4, capacity_words=120)
     program = LOWERINGS["indirect"].lower(conv(4, 9, 6, 3, padding=1), 4, hardware)[0]
     steps = (replace(each, after=each.after[:-1]) if isinstance(each, Stream) else each for each in program.steps)
     assert any(hazards(replace(program, steps=tuple(steps)), hardware))

@@ -103,7 +103,7 @@ def test_what_the_manual_says_of_two_passes(two_passes: tuple[Timing, list[LaneC
     assert at["s"][0] > at["W"][-1]
     assert {cycle.working for cycle in cycles[26:45]} == {10, 11}
     array = timing.units["systolic_array"]
-    assert (array["starved"], array["blocked"]) == (23, 0)
+    assert (array["starved"], array["port_stall"], array["blocked"]) == (18, 21, 0)
     words = " ".join(TIMING.split())
     for claim in (
         "(8 to 20)", "(k) in 10 and 12", "travel down until 20", "from 21 to 42", "10 or 11 activations", "D_w = 8",

@@ -374,7 +374,7 @@ class Candidates:
         """Cycles that no tiling can do without, where the array takes a `share` of its: of the array, or of HBM."""
         streamed = prod(self.extents) * self.shape.groups * self.columns * self.passes
         moved = sum(map(prod, self.shape.tensors)) * self.element_cycles
-        return max(share * streamed * self.frame.period / self.frame.arrays, moved) + self.hardware.latency_cycles
+        return max(share * streamed * self.frame.period / self.frame.arrays, moved)
 
     def late(self, tilings: Tiling[Any]) -> NDArray[np.float64]:
         """Cycles that `estimate` leaves out: the first block cannot hide behind others while its own operands come.

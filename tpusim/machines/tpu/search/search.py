@@ -161,11 +161,17 @@ def _distinct(candidates: Candidates, but: Iterable[str], most: int | None) -> I
 
 
 def _ranked(candidates: Candidates, tiling: Tiling[int], least: float = 0.0) -> Ranked:
-    """A tiling, and what is estimated for it, but no less than it can take."""
+    """A tiling, and what is estimated for it, but no less than it can take, of HBM as a pipe: a DRAM makes no other
+    choice.
+    """
+    hardware, piped = candidates.hardware, candidates
+    if hardware.hbm.dram:
+        hbm = hardware.hbm.model_copy(update={"model": "pipe"})
+        piped = type(candidates)(candidates.cut, hardware.model_copy(update={"hbm": hbm}))
 
     @cache
     def estimate() -> float:
-        (own,) = Bound(candidates).cycles(Tiling(**{name: np.array([value]) for name, value in vars(tiling).items()}))
+        (own,) = Bound(piped).cycles(Tiling(**{name: np.array([value]) for name, value in vars(tiling).items()}))
         return max(float(candidates.estimate(tiling)), float(own))
 
     return Ranked(tiling, least, estimate, candidates.floor)
