@@ -673,6 +673,7 @@ def biased(op: str, x: Sequence[Any], w: Sequence[int], b: Sequence[int], **more
         (behind("DepthToSpace", "a", {}, blocksize=4), "DepthToSpace depthtospace_y: its result 1x0x24x24 does not ho"),
         (behind("Transpose", "a", {}, perm=[0, 1, 2]), "Transpose transpose_y: its result 1x4x6 does not hold what"),
         (behind("MaxPool", "a", {}, kernel_shape=[9, 9]), "MaxPool maxpool_y: its result would be 1x4x-2x-2, less tha"),
+        (behind("MaxPool", "a", {}, kernel_shape=[7, 7]), "maxpool_y: its result would be 1x4x0x0: its window is lar"),
     ],
 )  # fmt: skip
 def test_what_the_standard_forbids_is_refused_with_its_node(tmp_path: Path, model: ModelProto, says: str) -> None:
@@ -681,6 +682,15 @@ def test_what_the_standard_forbids_is_refused_with_its_node(tmp_path: Path, mode
         with pytest.raises(InputError) as error:
             layers_of(tmp_path, model, skip_unknown=skipped)
         assert says in str(error.value)
+
+
+def test_an_input_that_is_a_sequence_is_no_tensor(tmp_path: Path) -> None:
+    """A model that takes one ended with a KeyError; what reads it is told."""
+    model = one("Conv", ["N", 3, 8, 8], [4, 3, 3, 3])
+    model.graph.input.append(helper.make_tensor_sequence_value_info("parts", FLOAT, None))
+    model.graph.node.append(node("SequenceLength", "parts", "many"))
+    with pytest.raises(InputError, match="1 op not known here: SequenceLength"):
+        layers_of(tmp_path, model)
 
 
 @pytest.mark.parametrize(

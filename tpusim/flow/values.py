@@ -226,6 +226,9 @@ class Journey:
 
     def _value(self, name: str) -> BatchParts:
         if name not in self._values:
+            if name not in self._makers:
+                says = "is a further result of a layer, such as the places of maxima, and is not worked out"
+                raise InputError(f"{name}: {says}; save no outputs, or cut the model so that nobody wants it")
             self._work_out(self._makers[name])
         return self._values[name]
 

@@ -115,8 +115,11 @@ def inferred(
         node.name = called(node)
     for value in inputs(model.graph):
         array = batch.arrays.get(value.name)
+        # A sequence, or what may be missing, is no tensor.
+        if array is None or not value.type.HasField("tensor_type"):
+            continue
         wanted = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
-        if array is not None and array.size <= MOST_ELEMENTS and array.dtype.kind in "iub" and wanted.kind in "iub":
+        if array.size <= MOST_ELEMENTS and array.dtype.kind in "iub" and wanted.kind in "iub":
             sized.graph.initializer.append(numpy_helper.from_array(array.astype(wanted), value.name))
     for value in sized.graph.input:
         set_sizes(value, batch.sizes(images))

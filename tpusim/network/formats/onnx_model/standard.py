@@ -16,6 +16,9 @@ Known: TypeAlias = Sequence[ValueShape | None]
 """The shapes of operands; None where one is left out or not known."""
 _Rule: TypeAlias = Callable[[NodeProto, Known, ValueShape], Iterator[str]]
 
+_POOLS = ("AveragePool", "LpPool", "MaxPool")
+"""Ops of which each result needs a whole window; a convolution says so as a layer."""
+
 _BY_SHAPE = 7
 """The opset from which on operands are broadcast by their shapes alone, aligned at their last axes."""
 
@@ -32,6 +35,8 @@ def forbidden(node: NodeProto, shapes: Mapping[str, ValueShape], opset: int) -> 
     if min(result, default=0) < 0:
         yield f"its result would be {_text(result)}, less than nothing"
     operands = [shapes.get(name) if name else None for name in node.input]
+    if name in _POOLS and operands[0] is not None and 0 in result and 0 not in operands[0]:
+        yield f"its result would be {_text(result)}: its window is larger than its map"
     if rule is not None and operands and operands[0] is not None:
         yield from rule(node, [*operands, *[None] * _MOST_OPERANDS], result)
 
