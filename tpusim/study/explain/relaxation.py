@@ -82,7 +82,7 @@ def _same_steps(setup: Setup, easier: Setup) -> float:
 
 
 def _same_without_delays(setup: Setup, easier: Setup) -> float | None:
-    """The same, where no step has a delay: these say how long the vector unit takes as it is."""
+    """How much faster the steps of now are; None where one has a delay, which is the vector unit's as it is."""
     delayed = any(getattr(step, "delay", 0) for step in setup.ready.program.steps)
     return None if delayed else _same_steps(setup, easier)
 

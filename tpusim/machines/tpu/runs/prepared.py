@@ -73,7 +73,7 @@ class Prepared(ReadyLayer):
         return event.run(self.program, self.hardware)
 
     def on(self, hardware: Hardware) -> Prepared:
-        """The same Program on a machine that would perhaps not choose it, but can carry out its steps as they are."""
+        """Put the Program, as it is, on another machine that can carry out its steps, though it might choose others."""
         return replace(self, hardware=hardware)
 
     @cached_property
