@@ -245,8 +245,8 @@ def prepared(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Prepar
     best, cycles = _fastest(drafts, hardware, lowering)
     # No estimate has what comes ahead of the first word and behind the last.
     beyond = min(cycles) - hardware.latency_cycles - hardware.lanes
-    misled = beyond > (1 + TRUSTED) * drafts[0].estimate() and len(best.program.steps) <= MOST_DOUBTED
-    if misled and hardware.mapping.search == "auto":
+    may_ask = hardware.mapping.search == "auto" and len(best.program.steps) <= MOST_DOUBTED
+    if may_ask and beyond > (1 + TRUSTED) * drafts[0].estimate():
         others = drafts_of(layer, batch, hardware.with_search("simulate"), lowering)
         if len(others) > len(drafts):
             del best
