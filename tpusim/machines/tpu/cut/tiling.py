@@ -67,6 +67,11 @@ class Tiling(Generic[Extent]):
     lag: Extent
 
     @property
+    def outputs(self) -> tuple[Extent, Extent, Extent]:
+        """The block: rows, columns and word groups."""
+        return self.rows, self.cols, self.groups
+
+    @property
     def buffers(self) -> tuple[tuple[Extent, Extent], ...]:
         """The words of a buffer, and how many buffers there are: of the ifmap, the filter and the results."""
         ifmap, filter_ = (self.ifmap_words, self.ifmap_buffers), (self.section_words, self.filter_buffers)

@@ -294,9 +294,7 @@ def ranked_cuts(cutting: Cutting, shape: ConvShape, hardware: Hardware) -> list[
             if search == "simulate" or rank.estimate() < firsts[0][1].estimate():
                 firsts.append((cutting(other.shape, hardware), rank))
     others = ((cut, rank) for cut, ranks in ways for rank in ranks[1:])
-    ranked = [*firsts, *sorted(others, key=lambda way: way[1].least)]
-    least = [*accumulate((rank.least for _, rank in reversed(ranked)), min)][::-1]
-    return [(cut, rank._replace(least=each)) for (cut, rank), each in zip(ranked, least, strict=True)]
+    return [*firsts, *sorted(others, key=lambda way: way[1].expected)]
 
 
 # ---- lowerings that are a way to cut

@@ -39,7 +39,7 @@ class Draft:
         make: gives the units.
         finish: gives, for the Program of the units, the one to be run, and what people are told of it.
         blocks: the more of them, the more steps.
-        least: cycles that no run of this draft, nor of those behind it, falls below; 0 where there is no choice.
+        least: cycles that no run of this draft falls below; 0 where there is no choice.
         estimate: gives the cycles that the lowering expects, of convolutions and by the vector unit.
         around: gives a context for all of that, which may name the layer in what is raised.
     """

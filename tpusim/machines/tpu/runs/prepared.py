@@ -33,16 +33,21 @@ if TYPE_CHECKING:
     from tpusim.machines.tpu.program.transfers import Tensor as HeldTensor
     from tpusim.reference import Operands, Tensor
 
-CLOSE = 0.03
-"""What takes at most this much more than any way still untried must take is fast enough: no other is tried."""
-
-TRUSTED, MOST_DOUBTED = 0.05, 50_000
-"""An estimate that a layer exceeds by more has misled the choice: it is made by simulation, unless there are so many
-steps that another Program beside these may not find room.
+SHORT = 300
+"""A Program of at most as many steps is chosen by simulation, which takes milliseconds. What an estimate leaves out,
+such as the first fill and the last spill, is a large part of few steps.
 """
 
-PATIENCE, LONG_ENOUGH = 3, 500
-"""After as many ways in a row that are no faster, and have as many steps together, no other is tried."""
+TRUSTED, MOST_DOUBTED = 0.05, 50_000
+"""An estimate that a longer Program exceeds by more has misled the choice, which simulation then makes, too, unless the
+Program has so many steps that another beside it may not find room.
+"""
+
+CLOSE = 0.02
+"""A way is tried only where it may take less by more than this than the fastest of those that were."""
+
+PATIENCE, LONG_ENOUGH, MOST = 4, 500, 8
+"""No other way is tried after `MOST` in a row that are no faster, or `PATIENCE` of `LONG_ENOUGH` steps together."""
 
 
 @dataclass(frozen=True)
@@ -241,13 +246,16 @@ def prepared(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Prepar
         CapacityError: when nothing fits the machine; names the layer.
         CheckFailed, DeadlockError: when a draft fails otherwise as it is timed.
     """
+    searching, searches = hardware.with_search("simulate"), hardware.mapping.search == "auto"
     drafts = drafts_of(layer, batch, hardware, lowering)
+    planned = drafts[0].planned
+    if searches and planned.passes + planned.transfers <= SHORT:
+        drafts, searches = drafts_of(layer, batch, searching, lowering), False
     best, cycles = _fastest(drafts, hardware, lowering)
     # No estimate has what comes ahead of the first word and behind the last.
     beyond = min(cycles) - hardware.latency_cycles - hardware.lanes
-    may_ask = hardware.mapping.search == "auto" and len(best.program.steps) <= MOST_DOUBTED
-    if may_ask and beyond > (1 + TRUSTED) * drafts[0].estimate():
-        others = drafts_of(layer, batch, hardware.with_search("simulate"), lowering)
+    if searches and len(best.program.steps) <= MOST_DOUBTED and beyond > (1 + TRUSTED) * drafts[0].estimate():
+        others = drafts_of(layer, batch, searching, lowering)
         if len(others) > len(drafts):
             del best
             drafts = others
@@ -262,9 +270,10 @@ def _fastest(drafts: Sequence[Draft], hardware: Hardware, lowering: str) -> tupl
     def promising() -> Iterator[Prepared]:
         no_faster: list[int] = []
         for draft in drafts:
-            patient = len(no_faster) < PATIENCE or sum(no_faster) < LONG_ENOUGH
-            if cycles and (min(cycles) <= draft.least * (1 + CLOSE) or not patient):
+            if len(no_faster) >= PATIENCE and (sum(no_faster) >= LONG_ENOUGH or len(no_faster) >= MOST):
                 break
+            if cycles and min(cycles) <= draft.least * (1 + CLOSE):
+                continue
             ready = _in_scratch(Prepared(*draft.lower(), hardware, lowering, draft))
             faster = not cycles or ready.timing.cycles < min(cycles)
             no_faster = [] if faster else [*no_faster, len(ready.program.steps)]

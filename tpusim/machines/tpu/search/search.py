@@ -7,12 +7,13 @@ bound what it must cost. What is hard to tell is left out.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cache, cached_property, lru_cache
 from itertools import chain, islice
 from math import prod
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -30,27 +31,37 @@ from tpusim.memory.layout import Layouts, inside
 TOLERANCE = 0.01
 """Among blocks whose estimates lie this close to the best, the largest is taken: fewer passes to run."""
 
-MOST_TIMED = 16
-"""Tilings of a layer that a simulation chooses from, at most, beside the estimate's choice."""
+MOST_RANKED, MOST_TIMED = 48, 16
+"""Tilings of a layer that are put in order, and those that a simulation chooses from, at most, beside the estimate's
+choice.
+"""
 
 MOST_BLOCKS, FEW_PASSES = 4, 512
 """No tiling with that multiple of the blocks of the estimate's choice is tried, unless a layer has few passes."""
 
+BELIEVED, AGAIN = 0.1, 0.02
+"""A tiling is expected to take its bound and such a share of what its estimate lies above: bounds tie, and estimates
+are now and then too high by half. Tilings that hold a block in yet another way seldom take another time, and go behind
+those of other blocks: their expectation grows by such a share each time.
+"""
+
 ALIKE = 0.005
-"""Bounds as close as this are told apart by the size of the block: fewer passes to run."""
+"""Expectations as close as this are told apart by the size of the block: fewer passes to run."""
 
 _SECTION = "section_passes", "section_words"
 
 
 class Ranked(NamedTuple):
-    """A tiling, what is estimated for it, and the `least` cycles that it, or any ranked after it, can take; the `floor`
-    is that of every tiling whose array takes a share of the cycles of this one's.
+    """A tiling, the `least` cycles that it can take, and what is estimated for it; the `floor` is that of every tiling
+    whose array takes a share of the cycles of this one's. Of several, the one that is `expected` to take least comes
+    first.
     """
 
     tiling: Tiling[int]
     least: float = 0.0
     estimate: Callable[[], float] = float
     floor: Callable[[float], float] = float
+    expected: float = 0.0
 
 
 @lru_cache(maxsize=1 << 10)
@@ -128,16 +139,19 @@ def _chosen(candidates: Candidates) -> tuple[Candidates, Tiling[int]]:
 
 
 def ranked(candidates: Candidates, chosen: Tiling[int]) -> tuple[Ranked, ...]:
-    """The estimate's choice, then the first few that fit: of each way to hold a block the first to cut the filter,
-    unless the filter's cut decides, too, what a body waits for.
+    """The estimate's choice, then the first few that fit, those of a block that has come before behind others: of each
+    way to hold a block the first to cut the filter, unless the filter's cut decides, too, what a body waits for.
     """
     a_block = candidates.shape.groups * candidates.columns * candidates.passes
     most = max(MOST_BLOCKS * chosen.blocks, FEW_PASSES // a_block)
     alike = _SECTION if candidates.hardware.mapping.loads == "pieces" else ()
-    found = [*islice(_distinct(candidates, alike, most), MOST_TIMED)]
-    least = min((each.least for each in found), default=0.0)
-    first = _ranked(candidates, chosen, least)
-    return (first, *(each for each in found if each.tiling != chosen))
+    held, found = Counter([chosen.outputs]), list[Ranked]()
+    for each in islice(_distinct(candidates, alike, most), MOST_RANKED):
+        if each.tiling != chosen:
+            found.append(each._replace(expected=each.expected * (1 + AGAIN * held[each.tiling.outputs])))
+            held[each.tiling.outputs] += 1
+    found.sort(key=attrgetter("expected"))
+    return (_ranked(candidates, chosen, Bound(candidates).alone(chosen)), *found[:MOST_TIMED])
 
 
 def every(candidates: Candidates) -> tuple[Ranked, ...]:
@@ -148,7 +162,7 @@ def every(candidates: Candidates) -> tuple[Ranked, ...]:
 def _distinct(candidates: Candidates, but: Iterable[str], most: int | None) -> Iterator[Ranked]:
     """Tilings of at most `most` blocks that differ in something `but` these fields."""
     known = set[Tiling[int]]()
-    for tilings, at, least in _in_order(candidates):
+    for tilings, at, least, expected in _in_order(candidates):
         if most is not None and tilings.blocks[at] > most:
             continue
         tiling = tilings.at(at)
@@ -157,28 +171,27 @@ def _distinct(candidates: Candidates, but: Iterable[str], most: int | None) -> I
         key = replace(tiling, loop_order=order, **dict.fromkeys(but, 0))
         if key not in known:
             known.add(key)
-            yield _ranked(candidates, tiling, least)
+            yield _ranked(candidates, tiling, least)._replace(expected=expected)
 
 
 def _ranked(candidates: Candidates, tiling: Tiling[int], least: float = 0.0) -> Ranked:
     """A tiling, and what is estimated for it, but no less than it can take, of HBM as a pipe: a DRAM makes no other
     choice.
     """
-    hardware, piped = candidates.hardware, candidates
-    if hardware.hbm.dram:
-        hbm = hardware.hbm.model_copy(update={"model": "pipe"})
-        piped = type(candidates)(candidates.cut, hardware.model_copy(update={"hbm": hbm}))
 
     @cache
     def estimate() -> float:
-        (own,) = Bound(piped).cycles(Tiling(**{name: np.array([value]) for name, value in vars(tiling).items()}))
-        return max(float(candidates.estimate(tiling)), float(own))
+        hardware, piped = candidates.hardware, candidates
+        if hardware.hbm.dram:
+            hbm = hardware.hbm.model_copy(update={"model": "pipe"})
+            piped = type(candidates)(candidates.cut, hardware.model_copy(update={"hbm": hbm}))
+        return max(float(candidates.estimate(tiling)), Bound(piped).alone(tiling))
 
     return Ranked(tiling, least, estimate, candidates.floor)
 
 
-def _in_order(candidates: Candidates) -> Iterator[tuple[Tiling[Counts], int, float]]:
-    """The tilings that fit, that with the lowest bound first; of those alike, the largest block.
+def _in_order(candidates: Candidates) -> Iterator[tuple[Tiling[Counts], int, float, float]]:
+    """The tilings that fit, that which is expected to take least first; of those alike, the largest block.
 
     Where its bound tells no difference, that with fewer filter buffers: what comes later is not fetched early.
     """
@@ -191,10 +204,10 @@ def _in_order(candidates: Candidates) -> Iterator[tuple[Tiling[Counts], int, flo
     # Together, as a bound takes as long for one as for a thousand.
     tilings = together(found)
     least = Bound(candidates).cycles(tilings)
-    order = np.lexsort((tilings.filter_buffers, least, -tilings.psum_words, least // (least.min() * ALIKE)))
-    left = np.minimum.accumulate(least[order][::-1])[::-1]
-    for at, cycles in zip(order.tolist(), left.tolist(), strict=True):
-        yield tilings, at, cycles
+    expected = least + BELIEVED * np.maximum(candidates.estimate(tilings) - least, 0)
+    order = np.lexsort((tilings.filter_buffers, least, -tilings.psum_words, expected // (least.min() * ALIKE)))
+    for at in order.tolist():
+        yield tilings, at, float(least[at]), float(expected[at])
 
 
 # ---- what no run of a tiling can beat
@@ -243,7 +256,7 @@ class Bound:
         ifmap, ofmap = self._loads(tilings, again), self._spills(tilings)
         filters = Demand(bus=prod(self.shape.tensors.filter) * self._element_cycles * times)
         first, loads, spills = self._first_pass(tilings, chunks), self._in_turn(ifmap), self._in_turn(ofmap)
-        filled, last = self._in_turn(ifmap, filters), self._last_spill(array.words)
+        filled, last = self._in_turn(ifmap, filters), self._last_spill(tilings, array.words)
         # Weights take turns in buffers: a fill, then the preload of the last of them.
         by_sections = filters.bus + sections * (self._latency + self.hardware.preload_cycles)
         # Pieces of all loads, where every block is known to need one. Rows of a patch may come together.
@@ -275,6 +288,11 @@ class Bound:
         # Cycles are whole; a little less, as these are not exact.
         return np.asarray(np.ceil(ends + np.max(np.broadcast_arrays(*paths), axis=0) - 1e-6), dtype=np.float64)
 
+    def alone(self, tiling: Tiling[int]) -> float:
+        """The least cycles of one candidate."""
+        (cycles,) = self.cycles(Tiling(**{name: np.array([value]) for name, value in vars(tiling).items()}))
+        return float(cycles)
+
     def _first_pass(self, tilings: Tiling[Counts], chunks: Counts) -> Cycles:
         """Until it is issued: its weights come, then, beside the preload, the first places of the first block; where
         loads are whole, all of both loads.
@@ -288,7 +306,8 @@ class Bound:
             each / self.shape.bundle * len(self.of.col_folds[0]) * self._element_cycles for each in (rows[0], waited)
         )
         preload = self.hardware.sequencer.block_cycles + self.hardware.preload_cycles + np.where(drains, rotated, 0)
-        loaded = np.where(chunks == 1, own + preload, preload)
+        # A chunk of some taps may begin with a smaller pass.
+        loaded = preload + np.where(tilings.chunk_taps == self.of.taps, own, 0)
         if self.chunk.by_tap or tilings.span.any() or self.shape.strips > 1:
             return self._latency + np.maximum(loaded, np.where(chunks == 1, waited, 0))
         points = self._points(lambda axis, size, taps: len(axis.stored(range(size), taps)), tilings)
@@ -379,12 +398,15 @@ class Bound:
         moved = stored * rows * cols * self._images(tilings) * self._element_cycles
         return Demand(bus=moved, converted=words * float(self.hardware.vector_unit.pack_cycles))
 
-    def _last_spill(self, words: Counts) -> Cycles:
-        """The fewest cycles of one spill."""
-        # A word of the last group may be the emptiest; where strips share words, one may be all padding.
-        images = self.shape.images - (self.of.groups - 1) * self.of.word_fill if self.shape.strips == 1 else 0
-        moved = images * min(map(len, self.of.col_folds)) * self._element_cycles
-        return words * max(moved, float(self.hardware.vector_unit.pack_cycles))
+    def _last_spill(self, tilings: Tiling[Counts], words: Counts) -> Cycles:
+        """The fewest cycles of one spill, of at least `words`: of all results of some channels where a block is all."""
+        # A word of the last group may be the emptiest, and so may one at the end of the strips: not all reach as far.
+        shape, width = self.shape, min(map(len, self.of.col_folds))
+        images = shape.images - (self.of.groups - 1) * (self.of.word_fill // shape.strips)
+        images *= prod(axis.outputs // axis.extent for axis in (shape.row, shape.col))
+        _, rows, cols, every = shape.tensors.ofmap
+        moved = np.where(tilings.blocks == 1, rows * cols * every, words * images) * width * self._element_cycles
+        return np.maximum(moved, words * float(self.hardware.vector_unit.pack_cycles))
 
     def _filters(self, tilings: Tiling[Counts], chunks: Counts) -> tuple[Counts, Counts, Counts]:
         """How often the filter comes: once, or for every block where sections of all folds by turns do not find
