@@ -199,9 +199,9 @@ def travelled(path: Path, batch: int, dtype: str = "f32", engine: str = "event",
 
 
 def test_attributes_that_mean_nothing(tmp_path: Path) -> None:
-    """A Pad has no attribute `axes` in any opset; the shape of a Reshape is an operand since opset 5."""
+    """The ends of a Pad are an operand since opset 11, the shape of a Reshape since opset 5."""
     conv = node("Conv", "x w", "m", kernel_shape=[1, 1])
-    pad = node("Pad", "m ends", "p", axes=[2, 3])
+    pad = node("Pad", "m ends", "p", pads=[0] * 8)
     reshape = node("Reshape", "p shape", "y", shape=[7, 7])
     weights = {"w": [2, 2, 1, 1], "ends": numbers(0, 0, 1, 1, 0, 0, 1, 1), "shape": numbers(1, -1)}
     path = saved(tmp_path, model([conv, pad, reshape], {"x": [1, 2, 3, 3]}, weights, 13))

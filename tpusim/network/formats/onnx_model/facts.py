@@ -10,7 +10,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
-from onnx import GraphProto, ModelProto, numpy_helper
+from onnx import GraphProto, ModelProto, TensorProto, numpy_helper
 
 from tpusim.network.formats.onnx_model.file import opset_of
 
@@ -105,12 +105,18 @@ class Facts(NamedTuple):
 
 def _constants(graph: GraphProto) -> dict[str, NDArray[Any]]:
     """Constants of few elements, by name."""
-    tensors = {each.name: each for each in graph.initializer if prod(each.dims) <= _MOST_AXES}
+    few = {name: each for name, each in tensors_of(graph).items() if prod(each.dims) <= _MOST_AXES}
+    return {name: numpy_helper.to_array(each) for name, each in few.items()}
+
+
+def tensors_of(graph: GraphProto) -> dict[str, TensorProto]:
+    """Return the constants of a graph that stand in its file, by name."""
+    tensors = {each.name: each for each in graph.initializer}
     for node in graph.node:
         value = node.op_type == "Constant" and next((each.t for each in node.attribute if each.name == "value"), None)
-        if value and prod(value.dims) <= _MOST_AXES:
+        if value:
             tensors[node.output[0]] = value
-    return {name: numpy_helper.to_array(each) for name, each in tensors.items() if not each.external_data}
+    return {name: each for name, each in tensors.items() if not each.external_data}
 
 
 def _channels_first(graph: GraphProto) -> dict[str, bool]:

@@ -65,7 +65,7 @@ class Inferred(NamedTuple):
 
 
 def without_weights(model: ModelProto) -> frozenset[str]:
-    """Make inputs of large weights, and forget shapes that the file has for other sizes; the names of all weights."""
+    """Make inputs of large weights, and forget shapes that the file has of values inside; the names of all weights."""
     graph = model.graph
     weights = {each.name for each in graph.initializer} | {each.values.name for each in graph.sparse_initializer}
     named = {each.name for each in graph.input}
@@ -78,9 +78,6 @@ def without_weights(model: ModelProto) -> frozenset[str]:
     del graph.initializer[:]
     graph.initializer.extend(light)
     del graph.value_info[:]
-    for value in graph.output:
-        if value.type.HasField("tensor_type"):
-            value.type.tensor_type.ClearField("shape")
     # Before that version, a weight had to be an input as well.
     model.ir_version = max(model.ir_version, _WEIGHTS_ALONE)
     return frozenset(weights)
@@ -98,6 +95,25 @@ def inlined(model: ModelProto, path: Path) -> ModelProto:
         ) from None
 
 
+def without_declared(model: ModelProto, path: Path) -> ModelProto:
+    """Return the model without the shapes that its file has of its outputs, which may be for other sizes of inputs.
+
+    Raises InputError where they fit none.
+    """
+    free = ModelProto()
+    free.CopyFrom(model)
+    for dim in (dim for each in free.graph.input for dim in each.type.tensor_type.shape.dim):
+        if dim.HasField("dim_value") and dim.dim_value < 1:
+            dim.Clear()
+    _inferred(free, path)
+    for value in free.graph.output:
+        if value.type.HasField("tensor_type"):
+            value.type.tensor_type.ClearField("shape")
+    del free.graph.input[:]
+    free.graph.input.extend(model.graph.input)
+    return free
+
+
 def inferred(
     model: ModelProto, batch: ModelBatch, images: int, enough: Callable[[Inferred], bool], path: Path
 ) -> Inferred:
@@ -110,9 +126,6 @@ def inferred(
     """
     sized = ModelProto()
     sized.CopyFrom(model)
-    for node in sized.graph.node:
-        # The library tells a node by its name alone.
-        node.name = called(node)
     for value in inputs(model.graph):
         array = batch.arrays.get(value.name)
         # A sequence, or what may be missing, is no tensor.
@@ -132,6 +145,9 @@ def inferred(
 
 
 def _inferred(model: ModelProto, path: Path) -> Inferred:
+    for node in model.graph.node:
+        # The library tells a node by its name alone.
+        node.name = called(node)
     try:
         found = shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True).graph
     except (shape_inference.InferenceError, EncodeError, ValueError) as error:
