@@ -735,6 +735,19 @@ def test_what_the_standard_forbids_is_refused_with_its_node(tmp_path: Path, mode
         read_graph(tmp_path / "net.onnx", NOTHING, 1)
 
 
+def test_numbers_that_onnx_follows_as_lists_are_no_contradiction(tmp_path: Path) -> None:
+    """How far 3 rows are from 4 columns, as a mask of a window has it: onnx found no size of 3 and of 4 at once."""
+    nodes = [
+        node("Range", "zero three one", "r"), node("Range", "zero four one", "c"), node("Unsqueeze", "r ones", "s"),
+        node("Unsqueeze", "c zeros", "t"), node("Add", "s zeros", "u"), node("Sub", "u t", "d"),
+        node("Cast", "d", "e", to=FLOAT), node("Add", "x e"),
+    ]  # fmt: skip
+    model = model_of(nodes, {"x": ["N", 3, 4]}, {})
+    held = {"zero": 0, "one": 1, "three": 3, "four": 4, "ones": [1], "zeros": [0]}
+    model.graph.initializer.extend(numpy_helper.from_array(np.array(each), name) for name, each in held.items())
+    assert layers_of(tmp_path, model) == (Add("add_y", 4, 3, other="map"),)
+
+
 def test_an_input_that_is_a_sequence_is_no_tensor(tmp_path: Path) -> None:
     """A model that takes one ended with a KeyError; what reads it is told."""
     model = one("Conv", ["N", 3, 8, 8], [4, 3, 3, 3])

@@ -48,6 +48,10 @@ _OF_SHAPES = ("Shape", "Size")
 _LARGER = ("Constant", "ConstantOfShape", "Expand", "Pad", "Range", "Tile")
 """Operators whose results may be of any size: computed once it is known to be a small one."""
 
+_OF_LISTS = "Invalid rank for"
+"""What onnx says where it follows whole numbers of two axes, which it knows as lists, through an operator that spreads
+them over one another: of the model that says nothing.
+"""
 _MOST_ROUNDS = 500
 _WEIGHTS_ALONE = 8
 """The version of the format from which on weights, also those of functions, need not be inputs."""
@@ -144,13 +148,15 @@ def inferred(
     return found
 
 
-def _inferred(model: ModelProto, path: Path) -> Inferred:
+def _inferred(model: ModelProto, path: Path, with_values: bool = True) -> Inferred:
     for node in model.graph.node:
         # The library tells a node by its name alone.
         node.name = called(node)
     try:
-        found = shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True).graph
+        found = shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=with_values).graph
     except (shape_inference.InferenceError, EncodeError, ValueError) as error:
+        if with_values and _OF_LISTS in str(error):
+            return _inferred(model, path, with_values=False)
         says = f"the shapes of the model do not fit together; onnx says: {_line(error)}"
         raise InputError(Problem(says, str(path))) from None
     values = (*found.input, *found.value_info, *found.output)
