@@ -748,6 +748,19 @@ def test_numbers_that_onnx_follows_as_lists_are_no_contradiction(tmp_path: Path)
     assert layers_of(tmp_path, model) == (Add("add_y", 4, 3, other="map"),)
 
 
+@pytest.mark.parametrize(
+    ("reads", "op", "attributes"),
+    [("a s s", "GroupNormalization", {"num_groups": 2}), ("a", "MeanVarianceNormalization", {})],
+)
+def test_layers_behind_a_normalization_that_onnx_infers_nothing_of(
+    tmp_path: Path, reads: str, op: str, attributes: dict[str, Any]
+) -> None:
+    nodes = [node("Conv", "x w", "a"), node(op, reads, "b", **attributes), node("Relu", "b", "c"), node("Conv", "c v")]
+    weights: Weights = {"w": [4, 3, 3, 3], "s": [4], "v": [5, 4, 3, 3]}
+    layers = layers_of(tmp_path, model_of(nodes, {"x": ["N", 3, 8, 8]}, weights, opset=21))
+    assert layers == (Conv2d("conv_a", 3, 8, 8, 4, 3), Relu("relu_c", 4, 6, 6), Conv2d("conv_y", 4, 6, 6, 5, 3))
+
+
 def test_an_input_that_is_a_sequence_is_no_tensor(tmp_path: Path) -> None:
     """A model that takes one ended with a KeyError; what reads it is told."""
     model = one("Conv", ["N", 3, 8, 8], [4, 3, 3, 3])

@@ -30,7 +30,7 @@ from onnx.reference import ReferenceEvaluator
 from tpusim.base.errors import InputError, Problem
 from tpusim.network.formats import printable
 from tpusim.network.formats.onnx_model.dims import ModelBatch, inputs, set_sizes
-from tpusim.network.formats.onnx_model.file import called
+from tpusim.network.formats.onnx_model.file import called, operator
 from tpusim.numerics.element_types import Values
 
 ValueShape = tuple[int, ...]
@@ -45,6 +45,8 @@ _ALIKE = (
 )  # fmt: skip
 """Operators whose results are about as large as their operands."""
 _OF_SHAPES = ("Shape", "Size")
+_LIKE_OPERAND = ("GroupNormalization", "MeanVarianceNormalization")
+"""Operators of the shape of their first operand, of which the onnx library infers none."""
 _LARGER = ("Constant", "ConstantOfShape", "Expand", "Pad", "Range", "Tile")
 """Operators whose results may be of any size: computed once it is known to be a small one."""
 
@@ -149,11 +151,16 @@ def inferred(
 
 
 def _inferred(model: ModelProto, path: Path, with_values: bool = True) -> Inferred:
-    for node in model.graph.node:
+    asked = ModelProto()
+    asked.CopyFrom(model)
+    for node in asked.graph.node:
         # The library tells a node by its name alone.
         node.name = called(node)
+        if operator(node) in _LIKE_OPERAND:
+            node.op_type = "Identity"
+            del node.input[1:], node.attribute[:]
     try:
-        found = shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=with_values).graph
+        found = shape_inference.infer_shapes(asked, check_type=True, strict_mode=True, data_prop=with_values).graph
     except (shape_inference.InferenceError, EncodeError, ValueError) as error:
         if with_values and _OF_LISTS in str(error):
             return _inferred(model, path, with_values=False)

@@ -101,13 +101,12 @@ def _forbidden(node: NodeProto, shapes: Mapping[str, ValueShape], opset: int) ->
             others = f", but {', '.join(sorted(known))}" if known else ""
             yield f"ONNX has no attribute {printable(each.name)} there{others}"
     rule = None if opset < _BY_SHAPE and name in ("Gemm", "PRelu") else _RULES.get(name)
-    operands = [shapes.get(name) if name else None for name in node.input]
-    # Of a GroupNormalization the library infers no shape.
-    result = operands[0] if name == _GROUPS else shapes.get(next(filter(None, node.output), ""))
+    result = shapes.get(next(filter(None, node.output), ""))
     if result is None:
         return
     if min(result, default=0) < 0:
         yield f"its result would be {_text(result)}, less than nothing"
+    operands = [shapes.get(name) if name else None for name in node.input]
     if rule is not None and operands and operands[0] is not None:
         yield from rule(_Node(node, [*operands, *[None] * _MOST_OPERANDS], result, opset))
 
