@@ -652,10 +652,13 @@ def grouped(groups: int, numbers: int, opset: int = 21) -> ModelProto:
     return behind("GroupNormalization", "a s s", {"s": [numbers]}, opset, num_groups=groups)
 
 
-def gathered(op: str, *indices: int) -> ModelProto:
-    """Of the 4 channels of `a`."""
+def gathered(op: str, *indices: int, apart: bool = False) -> ModelProto:
+    """Of the 4 channels of `a`, by indices of which a node is made, where they stand `apart`."""
     model = behind(op, "a i", {}, axis=1)
-    model.graph.initializer.append(numpy_helper.from_array(np.array(indices).reshape(1, -1, 1, 1), "i"))
+    if apart:
+        model.graph.node.insert(0, helper.make_node("Constant", [], ["i"], value_ints=indices))
+    else:
+        model.graph.initializer.append(numpy_helper.from_array(np.array(indices).reshape(1, -1, 1, 1), "i"))
     return model
 
 
@@ -707,6 +710,7 @@ def declared(*shape: Any, name: str = "y") -> ModelProto:
         (recurrent("GRU", 5, [[1, 15, 3], [1, 15, 5]]), "GRU gru_y: its operand 1 is 1x15x3, and states of 5 eleme"),
         (recurrent("RNN", 5, [[2, 5, 4], [2, 5, 5], [2, 5]], "bidirectional"), "RNN rnn_y: its operand 3 is 2x5, and"),
         (gathered("Gather", 1, 4), "Gather gather_y: its index 4 is beyond the 4 elements of that axis"),
+        (gathered("Gather", 9, apart=True), "Gather gather_y: its index 9 is beyond the 4 elements of that axis"),
         (gathered("GatherElements", -5), "GatherElements gatherelements_y: its index -5 is beyond the 4 elements"),
         (biased("Gemm", [2, 3], [3, 3], [1, 1, 3]), "Gemm gemm_y: its operand 1x1x3 cannot be broadcast to 2x3"),
         (declared("N", 4, 7, 7), "(op_type:Conv, node name: conv_y): [ShapeInferenceError] Inferred shape and existing "
