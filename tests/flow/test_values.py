@@ -25,6 +25,7 @@ from tpusim.flow.numbers import numbers_of
 from tpusim.flow.values import Journey, checked, drawn
 from tpusim.network.formats import NOTHING, ModelOptions, read_graph
 from tpusim.network.ops.op import Op
+from tpusim.network.workload_file import open_workload
 from tpusim.result.records import Result as Run
 
 FLOAT = TensorProto.FLOAT
@@ -199,9 +200,9 @@ def travelled(path: Path, batch: int, dtype: str = "f32", engine: str = "event",
 
 
 def test_attributes_that_mean_nothing(tmp_path: Path) -> None:
-    """A Pad has no attribute `axes` in any opset; the shape of a Reshape is an operand since opset 5."""
+    """The ends of a Pad are an operand since opset 11, the shape of a Reshape since opset 5."""
     conv = node("Conv", "x w", "m", kernel_shape=[1, 1])
-    pad = node("Pad", "m ends", "p", axes=[2, 3])
+    pad = node("Pad", "m ends", "p", pads=[0] * 8)
     reshape = node("Reshape", "p shape", "y", shape=[7, 7])
     weights = {"w": [2, 2, 1, 1], "ends": numbers(0, 0, 1, 1, 0, 0, 1, 1), "shape": numbers(1, -1)}
     path = saved(tmp_path, model([conv, pad, reshape], {"x": [1, 2, 3, 3]}, weights, 13))
@@ -566,6 +567,57 @@ def test_a_layer_that_reads_numbers_beyond_float32_is_named(tmp_path: Path) -> N
     said = refused(path, 1, {"x": np.arange(18.0).reshape(1, 2, 3, 3)})
     assert said.startswith("layer conv_y: ")
     assert "1 of the 18 numbers of 'ifmap' are infinite or nan" in said
+
+
+def masked(held: bool, row: Sequence[float], behind: str = "Softmax") -> ModelProto:
+    """Products of which a mask, of the model's or given, leaves out all where `row`, the first of three, has -inf."""
+    mask = np.zeros((3, len(row)), np.float32)
+    mask[0] = row
+    nodes = [node("MatMul", "x q", "a"), node("Add", "a mask", "b"), node(behind, "b", "c"), node("MatMul", "c v", "y")]
+    weights = {"q": (5, len(row)), "v": (len(row), 2)} | ({"mask": mask} if held else {})
+    return model(nodes, {"x": [1, 3, 5]} | ({} if held else {"mask": mask.shape}), weights)
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize(
+    ("held", "engine", "dtype", "left"),
+    [(True, "both", "f32", 60), (True, "event", "bf16", 1), (True, "event", "int8", 5), (False, "event", "f32", 5)],
+)
+def test_masks_of_minus_infinity_leave_elements_out(
+    tmp_path: Path, held: bool, engine: str, dtype: str, left: int
+) -> None:
+    """They were refused as numbers beyond float32."""
+    row = [-np.inf] * left + [0.0] * 4
+    path, mask = saved(tmp_path, masked(held, row)), np.zeros((3, len(row)), np.float32)
+    mask[0] = row
+    hardware, graph = load_hardware("tiny_4x4"), read_graph(path, NOTHING, 1)
+    given = {"x": drawn(graph, 1, SEED)["x"]} | ({} if held else {"mask": mask})
+    work = load_workload(path, 1)
+    journey = Journey(graph, work, checked(graph, given, 1), numbers_of(dtype, "any"))
+    result = simulate(work, hardware, dtype=dtype, engine=engine, journey=journey)
+    assert result.correct
+    near = {"f32": 1e-5, "bf16": 0.05, "int8": 0.1}[dtype]
+    np.testing.assert_allclose(journey.outputs()["y"], witnessed(path, given, 1)["y"], rtol=near, atol=near)
+
+
+@pytest.mark.parametrize(
+    ("behind", "says"),
+    [
+        ("Softmax", "a row of 'ifmap' is -inf throughout, and its softmax nan"),
+        ("Relu", "7 of the 21 numbers of 'ifmap' are infinite or nan"),
+    ],
+)
+def test_what_a_mask_leaves_nothing_of_is_refused(tmp_path: Path, behind: str, says: str) -> None:
+    """A row without an element, and a layer that masks are not for."""
+    assert says in refused(saved(tmp_path, masked(True, [-np.inf] * 7, behind)))
+
+
+def test_vectors_are_as_many_images_as_they_are_of_the_size_of_the_model(tmp_path: Path) -> None:
+    """A product of two of three elements, which onnx tests its backends with, was taken for one of eight images."""
+    path = saved(tmp_path, model([node("MatMul", "a b", "y")], {"a": [3], "b": [3]}, {}))
+    for images in (1, 4):
+        given = dict.fromkeys("ab", np.ones(3 * images, np.float32))
+        assert open_workload(path, ModelOptions(arrays=given)).images == images
 
 
 @pytest.mark.filterwarnings("error::RuntimeWarning")

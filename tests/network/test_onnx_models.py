@@ -20,7 +20,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper, shape
 
 from tpusim import Conv1d, Conv2d, ConvTranspose2d, DeformConv2d, Gemm, load_workload
 from tpusim.base.errors import InputError
-from tpusim.network.formats import ModelOptions
+from tpusim.network.formats import NOTHING, ModelOptions, read_graph
 from tpusim.network.formats.onnx_model.facts import NOT_TIMED
 from tpusim.network.formats.onnx_model.file import operator
 from tpusim.network.formats.onnx_model.nodes import ARRAY_OPS
@@ -648,6 +648,34 @@ def biased(op: str, x: Sequence[Any], w: Sequence[int], b: Sequence[int], **more
     return model_of([node(op, "x w b")], {"x": x}, {"w": w, "b": b}, **more)
 
 
+def grouped(groups: int, numbers: int, opset: int = 21) -> ModelProto:
+    return behind("GroupNormalization", "a s s", {"s": [numbers]}, opset, num_groups=groups)
+
+
+def gathered(op: str, *indices: int, apart: bool = False) -> ModelProto:
+    """Of the 4 channels of `a`, by indices of which a node is made, where they stand `apart`."""
+    model = behind(op, "a i", {}, axis=1)
+    if apart:
+        model.graph.node.insert(0, helper.make_node("Constant", [], ["i"], value_ints=indices))
+    else:
+        model.graph.initializer.append(numpy_helper.from_array(np.array(indices).reshape(1, -1, 1, 1), "i"))
+    return model
+
+
+def recurrent(op: str, hidden: int, sizes: Sequence[Sequence[int]], direction: str = "forward") -> ModelProto:
+    """Of 2 steps, 3 images and 4 elements."""
+    weights = dict(zip("wrb", sizes, strict=False))
+    reads = " ".join(["x", *weights])
+    return model_of([node(op, reads, hidden_size=hidden, direction=direction)], {"x": [2, "N", 4]}, weights)
+
+
+def declared(*shape: Any, name: str = "y") -> ModelProto:
+    """A convolution to 4 x 6 x 6 elements an image, of which the file says another output."""
+    model = one("Conv", ["N", 3, 8, 8], [4, 3, 3, 3])
+    model.graph.output[0].CopyFrom(helper.make_tensor_value_info(name, FLOAT, shape))
+    return model
+
+
 @pytest.mark.parametrize(
     ("model", "says"),
     [
@@ -674,6 +702,31 @@ def biased(op: str, x: Sequence[Any], w: Sequence[int], b: Sequence[int], **more
         (behind("Transpose", "a", {}, perm=[0, 1, 2]), "Transpose transpose_y: its result 1x4x6 does not hold what"),
         (behind("MaxPool", "a", {}, kernel_shape=[9, 9]), "MaxPool maxpool_y: its result would be 1x4x-2x-2, less tha"),
         (behind("MaxPool", "a", {}, kernel_shape=[7, 7]), "maxpool_y: its result would be 1x4x0x0: its window is lar"),
+        (behind("LayerNormalization", "a s", {"s": [6]}, axis=4), "LayerNormalization layernormalization_y: its axis 4 "
+         "is none of the 4 of its operand 1x4x6x6"),
+        (behind("LpNormalization", "a", {}, axis=-5), "LpNormalization lpnormalization_y: its axis -5 is none of"),
+        (recurrent("LSTM", 7, [[1, 20, 4], [1, 20, 5]]), "LSTM lstm_y: its operand 1 is 1x20x4, and states of 7 "
+         "elements need 1x28x4"),
+        (recurrent("GRU", 5, [[1, 15, 3], [1, 15, 5]]), "GRU gru_y: its operand 1 is 1x15x3, and states of 5 eleme"),
+        (recurrent("RNN", 5, [[2, 5, 4], [2, 5, 5], [2, 5]], "bidirectional"), "RNN rnn_y: its operand 3 is 2x5, and"),
+        (gathered("Gather", 1, 4), "Gather gather_y: its index 4 is beyond the 4 elements of that axis"),
+        (gathered("Gather", 9, apart=True), "Gather gather_y: its index 9 is beyond the 4 elements of that axis"),
+        (gathered("GatherElements", -5), "GatherElements gatherelements_y: its index -5 is beyond the 4 elements"),
+        (biased("Gemm", [2, 3], [3, 3], [1, 1, 3]), "Gemm gemm_y: its operand 1x1x3 cannot be broadcast to 2x3"),
+        (declared("N", 4, 7, 7), "(op_type:Conv, node name: conv_y): [ShapeInferenceError] Inferred shape and existing "
+         "shape differ in dimension 2: (6) vs (7)"),
+        (declared("N", 4, 36), "node name: conv_y): [ShapeInferenceError] Inferred shape and existing shape differ"),
+        (declared("N", 4, 6, 6, name="lost"), "nothing makes its output lost; export the model again"),
+        (one("Conv", [1, 3, 8, 8], [4, 3, 3, 3], stride=[2, 2]), "Conv conv_y: ONNX has no attribute stride there, but "
+         "auto_pad, dilations, group, kernel_shape, pads, strides: the ONNX standard forbids that"),
+        (one("Conv", [1, 3, 8, 8], [4, 3, 3, 3], auto_pad="SAME_UPPER", pads=[1, 1, 1, 1]), "Conv conv_y: auto_pad "
+         "SAME_UPPER and pads 1x1x1x1 both say what is added"),
+        (behind("MaxPool", "a", {}, kernel_shape=[3, 3], auto_pad="VALID", pads=[0, 1, 0, 1]), "MaxPool maxpool_y: au"),
+        (grouped(3, 4), "GroupNormalization groupnormalization_y: its 3 groups do not divide its 4 channels"),
+        (grouped(2, 2), "its operand 1 is 2, no number for each of 4 channels"),
+        (grouped(2, 4, opset=18), "its operand 1 is 4, no number for each of 2 groups"),
+        (behind("LRN", "a", {}, size=0), "LRN lrn_y: its size is 0, and a window has a channel or more"),
+        (behind("LRN", "a", {}, size=-3), "LRN lrn_y: its size is -3, and"),
     ],
 )  # fmt: skip
 def test_what_the_standard_forbids_is_refused_with_its_node(tmp_path: Path, model: ModelProto, says: str) -> None:
@@ -682,6 +735,34 @@ def test_what_the_standard_forbids_is_refused_with_its_node(tmp_path: Path, mode
         with pytest.raises(InputError) as error:
             layers_of(tmp_path, model, skip_unknown=skipped)
         assert says in str(error.value)
+    with pytest.raises(InputError, match=re.escape(says)):
+        read_graph(tmp_path / "net.onnx", NOTHING, 1)
+
+
+def test_numbers_that_onnx_follows_as_lists_are_no_contradiction(tmp_path: Path) -> None:
+    """How far 3 rows are from 4 columns, as a mask of a window has it: onnx found no size of 3 and of 4 at once."""
+    nodes = [
+        node("Range", "zero three one", "r"), node("Range", "zero four one", "c"), node("Unsqueeze", "r ones", "s"),
+        node("Unsqueeze", "c zeros", "t"), node("Add", "s zeros", "u"), node("Sub", "u t", "d"),
+        node("Cast", "d", "e", to=FLOAT), node("Add", "x e"),
+    ]  # fmt: skip
+    model = model_of(nodes, {"x": ["N", 3, 4]}, {})
+    held = {"zero": 0, "one": 1, "three": 3, "four": 4, "ones": [1], "zeros": [0]}
+    model.graph.initializer.extend(numpy_helper.from_array(np.array(each), name) for name, each in held.items())
+    assert layers_of(tmp_path, model) == (Add("add_y", 4, 3, other="map"),)
+
+
+@pytest.mark.parametrize(
+    ("reads", "op", "attributes"),
+    [("a s s", "GroupNormalization", {"num_groups": 2}), ("a", "MeanVarianceNormalization", {})],
+)
+def test_layers_behind_a_normalization_that_onnx_infers_nothing_of(
+    tmp_path: Path, reads: str, op: str, attributes: dict[str, Any]
+) -> None:
+    nodes = [node("Conv", "x w", "a"), node(op, reads, "b", **attributes), node("Relu", "b", "c"), node("Conv", "c v")]
+    weights: Weights = {"w": [4, 3, 3, 3], "s": [4], "v": [5, 4, 3, 3]}
+    layers = layers_of(tmp_path, model_of(nodes, {"x": ["N", 3, 8, 8]}, weights, opset=21))
+    assert layers == (Conv2d("conv_a", 3, 8, 8, 4, 3), Relu("relu_c", 4, 6, 6), Conv2d("conv_y", 4, 6, 6, 5, 3))
 
 
 def test_an_input_that_is_a_sequence_is_no_tensor(tmp_path: Path) -> None:
@@ -700,7 +781,15 @@ def test_an_input_that_is_a_sequence_is_no_tensor(tmp_path: Path) -> None:
         behind("PRelu", "a s", {"s": [4, 1, 1]}),
         behind("LayerNormalization", "a s t", {"s": [6, 6], "t": [6]}, axis=2),
         behind("Transpose", "a", {}),
-        one("Conv", ["N", 3, 8, 8], [4, 3, 3, 3], auto_pad="SAME_UPPER", pads=[1, 1, 1, 1]),
+        one("Conv", ["N", 3, 8, 8], [4, 3, 3, 3], auto_pad="VALID", pads=[0, 0, 0, 0]),
+        behind("LayerNormalization", "a s", {"s": [1, 6]}, axis=-4),
+        recurrent("LSTM", 5, [[2, 20, 4], [2, 20, 5], [2, 40]], "bidirectional"),
+        gathered("Gather", 3, -4),
+        grouped(2, 4),
+        grouped(2, 2, opset=18),
+        # Of an output whose size follows the batch, a file may have that of one image.
+        declared(1, 4, 6, 6),
+        declared("M", 4, None, 6),
     ],
 )
 def test_what_the_standard_allows_is_read(tmp_path: Path, model: ModelProto) -> None:

@@ -11,7 +11,7 @@ from tpusim.flow.numbers import SMALL
 from tpusim.flow.verify import verdict_of
 from tpusim.network.ops.array_op import Gemm
 from tpusim.network.ops.op import OFMAP, Op
-from tpusim.numerics.equality import Verdict, agreement, moved
+from tpusim.numerics.equality import Verdict, agreement, bounded, moved
 
 CONV = conv(3, 5, 4, 3)
 GEMM = Gemm("fc", m=3, n=5, k=7)
@@ -45,6 +45,12 @@ def test_the_first_wrong_output_of_a_product_is_named_by_row_and_column() -> Non
     assert (first.axes, first.index, first.actual) == (("m", "n"), (2, 4), None)
     assert first.expected == ifmap[:, 0, 0, 2].astype(int) @ filter_[4, 0, 0]
     assert str(first).startswith("ofmap[m=2, n=4] was never written")
+
+
+def test_what_a_mask_leaves_out_agrees_with_itself() -> None:
+    actual, true = np.float32([-np.inf, np.inf, 1, -np.inf]), np.array([-np.inf, -np.inf, -np.inf, 1])
+    for expected in (moved(true), bounded(true, abs(true).astype(np.float32), 1)):
+        assert [*agreement(actual, expected)[0]] == [True, False, False, False]
 
 
 @pytest.mark.parametrize("number", [np.inf, np.nan])

@@ -28,6 +28,8 @@ from tpusim.reference.nodes import IMAGE_BY_IMAGE, NODES, Call, compute
 
 _BESIDE = frozenset({BIAS, OTHER})
 """What a layer of an array adds to its sums: as wide as they are."""
+_MASKED = frozenset({"add", "softmax"})
+"""Layers that may read -inf, which masks add ahead of a softmax: the sum with a number is -inf, its power is zero."""
 _MOST_TOLD = 8
 STAY_WITHIN = "give inputs, and a model, whose values stay within float32"
 """What to do where they do not."""
@@ -90,7 +92,7 @@ class Journey:
         if wanted != found:
             says = f"it reads {found}, where the layer has {wanted}"
             raise InputError(Problem(f"{says}; give the batch that the model was made for", f"layer {layer.name}"))
-        if problems := [Problem(f"{says}; {STAY_WITHIN}", f"layer {layer.name}") for says in not_finite(given)]:
+        if problems := [Problem(f"{says}; {STAY_WITHIN}", f"layer {layer.name}") for says in _unfit(layer, given)]:
             raise InputError(problems)
         self._scale, kind = 1.0, self.numbers_of(layer).kind
         assert kind is not None
@@ -307,7 +309,7 @@ def checked(graph: Graph, inputs: Mapping[str, Values], batch: int) -> dict[str,
         raise InputError([Problem(each) for each in problems[:_MOST_TOLD]])
     with np.errstate(over="ignore"):
         taken = {name: inputs[name].astype(each.dtype, copy=False) for name, each in wanted.items()}
-    if beyond := [Problem(f"{each}; {STAY_WITHIN}") for each in not_finite(taken)]:
+    if beyond := [Problem(f"{each}; {STAY_WITHIN}") for each in not_finite(_unmasked(taken, inputs))]:
         raise InputError(beyond[:_MOST_TOLD])
     return taken
 
@@ -330,6 +332,20 @@ def drawn(graph: Graph, batch: int, seed: int) -> dict[str, Values]:
         numbers = random.standard_normal(wanted.shape) if real else random.integers(0, 2, wanted.shape)
         made[name] = np.asarray(numbers).astype(wanted.dtype)
     return made
+
+
+def _unfit(layer: Op, given: Mapping[str, Values]) -> Iterator[str]:
+    """Operands of which nobody can say whether what a layer makes of them is right, in words."""
+    yield from not_finite(_unmasked(given, given) if layer.op in _MASKED else given)
+    if layer.op == "softmax" and np.isneginf(given["ifmap"]).all(axis=0).any():
+        yield "a row of 'ifmap' is -inf throughout, and its softmax nan"
+
+
+def _unmasked(arrays: Mapping[str, Values], given: Mapping[str, Values]) -> dict[str, Values]:
+    """Arrays with zeros where those that were `given` are -inf, as a mask has it."""
+    return {
+        name: each if all_finite(each) else np.where(np.isneginf(given[name]), 0, each) for name, each in arrays.items()
+    }
 
 
 def not_finite(arrays: Mapping[str, Values]) -> Iterator[str]:

@@ -99,7 +99,8 @@ class Verdict:
 def agreement(actual: NDArray[np.float32], expected: Values) -> tuple[NDArray[np.bool_], float | None]:
     """Which elements are as expected, and the largest error of these over its bound; None where none has a bound.
 
-    `expected` are numbers, to be equal, or BOUNDED ones. NaN (an output never written) agrees with nothing.
+    `expected` are numbers, to be equal, or BOUNDED ones. NaN (an output never written) agrees with nothing, and -inf,
+    which a mask adds, with itself.
     """
     if expected.dtype != BOUNDED:
         return actual == expected, None
@@ -108,6 +109,7 @@ def agreement(actual: NDArray[np.float32], expected: Values) -> tuple[NDArray[np
         error = np.asarray(actual - expected["value"])
         right = np.abs(error, out=error) <= bound
         if not right.all():
+            right |= (actual == -np.inf) & (expected["value"] == -np.inf)
             error, bound = error[right], bound[right]
         return right, float(np.fmax.reduce(np.divide(error, bound, out=error), axis=None, initial=0.0))
 

@@ -22,7 +22,7 @@ from tpusim.network.entries import BIASES, INPUTS
 from tpusim.network.formats import ModelOptions, Names, printable
 from tpusim.network.formats.onnx_model.dims import ModelBatch, batch_of, inputs, set_sizes
 from tpusim.network.formats.onnx_model.facts import NOT_TIMED, Facts
-from tpusim.network.formats.onnx_model.file import called, is_known, load, operator, opset_of
+from tpusim.network.formats.onnx_model.file import called, load, operator, opset_of
 from tpusim.network.formats.onnx_model.nodes import (
     ARRAY_OPS,
     ON_BATCH,
@@ -34,8 +34,8 @@ from tpusim.network.formats.onnx_model.nodes import (
     for_any_batch,
 )
 from tpusim.network.formats.onnx_model.rewrites import branched, unrolled
-from tpusim.network.formats.onnx_model.shapes import Inferred, inferred, inlined, without_weights
-from tpusim.network.formats.onnx_model.standard import forbidden
+from tpusim.network.formats.onnx_model.shapes import Inferred, inferred, inlined, without_declared, without_weights
+from tpusim.network.formats.onnx_model.standard import refuse_beyond, refuse_forbidden
 from tpusim.network.formats.onnx_model.vector_nodes import VECTOR_OPS
 from tpusim.network.formats.onnx_model.wires import wired
 from tpusim.network.graph import GivenInput, Graph, Node, NodeViews, OperandView, TensorView
@@ -99,7 +99,7 @@ def understood(path: Path, asked: ModelOptions) -> Understood:
     model = load(path)
     batch = batch_of(inputs(model.graph), asked.dims, asked.arrays, path)
     weights = without_weights(model)
-    ways = branched(inlined(model, path), batch, path)
+    ways = branched(without_declared(inlined(model, path), path), batch, path)
     steps = unrolled(ways.model, batch, path)
     facts = Facts.of(steps.model, weights)
     ops = {*ARRAY_OPS} if asked.ops == "array" else ARRAY_OPS.keys() | VECTOR_OPS
@@ -139,20 +139,14 @@ def _probes(model: ModelProto, batch: ModelBatch, ops: Set[str], opset: int, pat
     for images in batch.probed:
         try:
             found = inferred(model, batch, images, lambda found: wanted <= found.shapes.keys(), path)
-            if told := [
-                f"{operator(node)} {called(node)}: {says}"
-                for node in found.graph.node
-                for says in forbidden(node, found.shapes, opset)
-            ]:
-                more = f"; and {len(told) - _MOST_TOLD:,} more" if len(told) > _MOST_TOLD else ""
-                says = f"{'; '.join(told[:_MOST_TOLD])}{more}: the ONNX standard forbids that; export the model again"
-                raise InputError(Problem(says, str(path)))
+            refuse_forbidden(found.graph.node, found, opset, path)
             probes.append(found)
         except InputError as error:
             if not probes:
                 raise
             only = f"; for one image they do: give --dim {min(batch.names)}=1"
             raise InputError([Problem(f"{each.message}{only}", each.where) for each in error.problems]) from None
+    refuse_beyond(probes, path)
     return probes
 
 
@@ -344,8 +338,8 @@ def read_graph(path: Path, asked: ModelOptions, images: int) -> Graph:
     layers = {each.node.output[0]: (name, _views_for(each.views, own)) for each, name in named}
 
     def as_node(node: NodeProto) -> Node:
-        known = [each for each in node.attribute if each.type != AttributeProto.GRAPH and is_known(node, each)]
-        attributes = {each.name: _plain(each, path) for each in known}
+        plain = (each for each in node.attribute if each.type != AttributeProto.GRAPH)
+        attributes = {each.name: _plain(each, path) for each in plain}
         own = layers.get(node.output[0], ()) if node.output else ()
         return Node(operator(node), called(node), tuple(node.input), tuple(node.output), attributes, *own)
 

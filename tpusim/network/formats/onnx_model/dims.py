@@ -126,10 +126,13 @@ def _held(opened: Sequence[Open], dims: Mapping[str, int], arrays: Arrays) -> di
 
 
 def _images(given: Sequence[ValueInfoProto], sizes: Mapping[str, int], arrays: Arrays, fixed: int) -> int | None:
-    """How many images the arrays hold: those of the model, or a multiple of them; None where they are no maps of it."""
-    for value in given:
+    """How many images the arrays hold: those of the model, or a multiple of them; None where they are no maps of it.
+
+    What has one axis, such as a length, says so only where nothing has more.
+    """
+    for value in sorted(given, key=lambda value: len(value.type.tensor_type.shape.dim) < 2):
         array, dims = arrays.get(value.name), value.type.tensor_type.shape.dim
-        if array is not None and len(dims) == array.ndim > 1:
+        if array is not None and len(dims) == array.ndim > 0:
             own = next((sizes.get(each.name, 0) for each in _open(value) if each.axis == 0), dims[0].dim_value)
             return fixed * max(1, array.shape[0] // own) if own else fixed
     return None

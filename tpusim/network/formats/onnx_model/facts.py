@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from math import prod
 from typing import Any, NamedTuple
 
+import numpy as np
 from numpy.typing import NDArray
-from onnx import GraphProto, ModelProto, numpy_helper
+from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
 
 from tpusim.network.formats.onnx_model.file import opset_of
 
@@ -54,6 +55,8 @@ _TURNS = frozenset({
     "DepthToSpace", "Expand", "Flatten", "Gather", "Reshape", "SpaceToDepth", "Squeeze", "Transpose", "Unsqueeze",
 })  # fmt: skip
 """Behind these, any axis may be the channels."""
+_NUMBERS = {"value_float": "f4", "value_floats": "f4", "value_int": "i8", "value_ints": "i8"}
+"""Attributes of a Constant that are no tensors, and of what type their numbers are."""
 _MOST_AXES = 8
 """Lists of more are not those of axes."""
 
@@ -105,12 +108,21 @@ class Facts(NamedTuple):
 
 def _constants(graph: GraphProto) -> dict[str, NDArray[Any]]:
     """Constants of few elements, by name."""
-    tensors = {each.name: each for each in graph.initializer if prod(each.dims) <= _MOST_AXES}
-    for node in graph.node:
-        value = node.op_type == "Constant" and next((each.t for each in node.attribute if each.name == "value"), None)
-        if value and prod(value.dims) <= _MOST_AXES:
-            tensors[node.output[0]] = value
-    return {name: numpy_helper.to_array(each) for name, each in tensors.items() if not each.external_data}
+    few = {name: each for name, each in tensors_of(graph).items() if prod(each.dims) <= _MOST_AXES}
+    return {name: numpy_helper.to_array(each) for name, each in few.items()}
+
+
+def tensors_of(graph: GraphProto) -> dict[str, TensorProto]:
+    """Return the constants of a graph that stand in its file, by name."""
+    tensors = {each.name: each for each in graph.initializer}
+    for node in (node for node in graph.node if node.op_type == "Constant"):
+        for each in node.attribute:
+            if each.name == "value":
+                tensors[node.output[0]] = each.t
+            elif kind := _NUMBERS.get(each.name):
+                numbers = np.array(helper.get_attribute_value(each), kind)
+                tensors[node.output[0]] = numpy_helper.from_array(numbers)
+    return {name: each for name, each in tensors.items() if not each.external_data}
 
 
 def _channels_first(graph: GraphProto) -> dict[str, bool]:

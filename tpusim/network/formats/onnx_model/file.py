@@ -9,7 +9,7 @@ from pathlib import Path
 
 import onnx
 from google.protobuf.message import DecodeError
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.words import counted
@@ -61,13 +61,14 @@ def opset_of(model: ModelProto) -> int:
     return next((each.version for each in model.opset_import if each.domain in _MAIN), 1)
 
 
-def is_known(node: NodeProto, attribute: AttributeProto) -> bool:
-    """Whether the operator has such an attribute in any opset. Of operators that ONNX does not define, any is known.
+def attributes_of(node: NodeProto) -> set[str]:
+    """Return the names of the attributes that the operator has in any opset; of one that ONNX does not define, those of
+    the node.
 
     What is an operand in new opsets was an attribute in old ones, and exporters leave it there.
     """
-    known = None if node.domain not in _MAIN else _attributes().get(node.op_type)
-    return known is None or attribute.name in known
+    own = {each.name for each in node.attribute}
+    return _attributes().get(node.op_type, own) if node.domain in _MAIN else own
 
 
 @cache
@@ -125,7 +126,7 @@ def _check_beside(model: ModelProto, path: Path) -> None:
 
 
 def _check_order(graph: GraphProto, path: Path) -> None:
-    """Check that each node reads what stands before it."""
+    """Check that each node reads what stands before it, and that the outputs are there."""
     sparse = (each.values for each in graph.sparse_initializer)
     made = {each.name for each in (*graph.input, *graph.initializer, *sparse)} | {""}
     makers = {name: index for index, node in enumerate(graph.node) for name in node.output if name}
@@ -145,3 +146,5 @@ def _check_order(graph: GraphProto, path: Path) -> None:
                     says = f"the graph goes round in a circle: {circle}; the file is damaged"
                 raise _refused(path, f"{says}: export the model again")
         made.update(node.output)
+    if lost := [printable(each.name) for each in graph.output if each.name not in made]:
+        raise _refused(path, f"nothing makes its output {', '.join(lost[:_SHOWN])}; export the model again")

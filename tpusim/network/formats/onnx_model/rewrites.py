@@ -20,6 +20,7 @@ from tpusim.network.formats.onnx_model.dims import ModelBatch, inputs
 from tpusim.network.formats.onnx_model.file import called, opset_of
 from tpusim.network.formats.onnx_model.nodes import ON_BATCH
 from tpusim.network.formats.onnx_model.shapes import Inferred, ValueShape, inferred
+from tpusim.network.formats.onnx_model.standard import GATES, refuse_forbidden
 
 _IF = "If"
 _CONSTANT = "Constant"
@@ -163,7 +164,6 @@ def _rename(node: NodeProto, name_of: Callable[[str], str]) -> None:
 
 MOST_STEPS = 1000
 """Longer sequences make more layers than anybody reads, or waits for."""
-_GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 _USUAL = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
 _DIRECTIONS = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}
 """By name, whether each begins with the last input."""
@@ -179,7 +179,7 @@ class _Unfit(Exception):
 
 def unrolled(model: ModelProto, batch: ModelBatch, path: Path) -> Rewritten:
     """The model, its recurrent networks as their steps; in words, how many these are."""
-    cells = [node for node in model.graph.node if node.op_type in _GATES]
+    cells = [node for node in model.graph.node if node.op_type in GATES]
     # Shapes of these say how many steps there are, and of how many elements.
     wanted = {name for node in cells for name in (node.input[0], *node.input[2:3])}
     if not wanted:
@@ -187,11 +187,13 @@ def unrolled(model: ModelProto, batch: ModelBatch, path: Path) -> Rewritten:
     probes = [
         inferred(model, batch, images, lambda found: wanted <= found.shapes.keys(), path) for images in batch.probed
     ]
+    for found in probes:
+        refuse_forbidden(cells, found, opset_of(model), path)
     shapes = [each.shapes for each in probes]
     steps, left, nodes, taken = dict[str, int](), list[str](), list[NodeProto](), names_in(model.graph)
     for node in model.graph.node:
         try:
-            made = _Steps(node, shapes, opset_of(model), taken) if node.op_type in _GATES and not node.domain else None
+            made = _Steps(node, shapes, opset_of(model), taken) if node.op_type in GATES and not node.domain else None
         except _Unfit as reason:
             left.append(f"{node.op_type} {called(node)}: {reason}")
             made = None
@@ -262,7 +264,7 @@ class _Steps:
     def _direction(self, at: int, turned: bool) -> tuple[list[str], tuple[str, ...]]:
         """The outputs, by step, and the state behind the last."""
         label, op = self._label, self._node.op_type
-        gates = _GATES[op] * self._size
+        gates = GATES[op] * self._size
         before, behind = self._cut(self._own(3, at, [-1]), [gates, gates], 0)
         if before and op != "GRU":
             # Both can be added before the network runs.

@@ -30,7 +30,7 @@ from onnx.reference import ReferenceEvaluator
 from tpusim.base.errors import InputError, Problem
 from tpusim.network.formats import printable
 from tpusim.network.formats.onnx_model.dims import ModelBatch, inputs, set_sizes
-from tpusim.network.formats.onnx_model.file import called
+from tpusim.network.formats.onnx_model.file import called, operator
 from tpusim.numerics.element_types import Values
 
 ValueShape = tuple[int, ...]
@@ -45,9 +45,15 @@ _ALIKE = (
 )  # fmt: skip
 """Operators whose results are about as large as their operands."""
 _OF_SHAPES = ("Shape", "Size")
+_LIKE_OPERAND = ("GroupNormalization", "MeanVarianceNormalization")
+"""Operators of the shape of their first operand, of which the onnx library infers none."""
 _LARGER = ("Constant", "ConstantOfShape", "Expand", "Pad", "Range", "Tile")
 """Operators whose results may be of any size: computed once it is known to be a small one."""
 
+_OF_LISTS = "Invalid rank for"
+"""What onnx says where it follows whole numbers of two axes, which it knows as lists, through an operator that spreads
+them over one another: of the model that says nothing.
+"""
 _MOST_ROUNDS = 500
 _WEIGHTS_ALONE = 8
 """The version of the format from which on weights, also those of functions, need not be inputs."""
@@ -65,7 +71,7 @@ class Inferred(NamedTuple):
 
 
 def without_weights(model: ModelProto) -> frozenset[str]:
-    """Make inputs of large weights, and forget shapes that the file has for other sizes; the names of all weights."""
+    """Make inputs of large weights, and forget shapes that the file has of values inside; the names of all weights."""
     graph = model.graph
     weights = {each.name for each in graph.initializer} | {each.values.name for each in graph.sparse_initializer}
     named = {each.name for each in graph.input}
@@ -78,9 +84,6 @@ def without_weights(model: ModelProto) -> frozenset[str]:
     del graph.initializer[:]
     graph.initializer.extend(light)
     del graph.value_info[:]
-    for value in graph.output:
-        if value.type.HasField("tensor_type"):
-            value.type.tensor_type.ClearField("shape")
     # Before that version, a weight had to be an input as well.
     model.ir_version = max(model.ir_version, _WEIGHTS_ALONE)
     return frozenset(weights)
@@ -98,6 +101,25 @@ def inlined(model: ModelProto, path: Path) -> ModelProto:
         ) from None
 
 
+def without_declared(model: ModelProto, path: Path) -> ModelProto:
+    """Return the model without the shapes that its file has of its outputs, which may be for other sizes of inputs.
+
+    Raises InputError where they fit none.
+    """
+    free = ModelProto()
+    free.CopyFrom(model)
+    for dim in (dim for each in free.graph.input for dim in each.type.tensor_type.shape.dim):
+        if dim.HasField("dim_value") and dim.dim_value < 1:
+            dim.Clear()
+    _inferred(free, path)
+    for value in free.graph.output:
+        if value.type.HasField("tensor_type"):
+            value.type.tensor_type.ClearField("shape")
+    del free.graph.input[:]
+    free.graph.input.extend(model.graph.input)
+    return free
+
+
 def inferred(
     model: ModelProto, batch: ModelBatch, images: int, enough: Callable[[Inferred], bool], path: Path
 ) -> Inferred:
@@ -110,9 +132,6 @@ def inferred(
     """
     sized = ModelProto()
     sized.CopyFrom(model)
-    for node in sized.graph.node:
-        # The library tells a node by its name alone.
-        node.name = called(node)
     for value in inputs(model.graph):
         array = batch.arrays.get(value.name)
         # A sequence, or what may be missing, is no tensor.
@@ -131,10 +150,20 @@ def inferred(
     return found
 
 
-def _inferred(model: ModelProto, path: Path) -> Inferred:
+def _inferred(model: ModelProto, path: Path, with_values: bool = True) -> Inferred:
+    asked = ModelProto()
+    asked.CopyFrom(model)
+    for node in asked.graph.node:
+        # The library tells a node by its name alone.
+        node.name = called(node)
+        if operator(node) in _LIKE_OPERAND:
+            node.op_type = "Identity"
+            del node.input[1:], node.attribute[:]
     try:
-        found = shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True).graph
+        found = shape_inference.infer_shapes(asked, check_type=True, strict_mode=True, data_prop=with_values).graph
     except (shape_inference.InferenceError, EncodeError, ValueError) as error:
+        if with_values and _OF_LISTS in str(error):
+            return _inferred(model, path, with_values=False)
         says = f"the shapes of the model do not fit together; onnx says: {_line(error)}"
         raise InputError(Problem(says, str(path))) from None
     values = (*found.input, *found.value_info, *found.output)

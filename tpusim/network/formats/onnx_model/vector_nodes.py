@@ -180,7 +180,7 @@ def _layer_norm(node: KnownNode) -> AsLayer:
 def _reduce_mean(node: KnownNode) -> AsLayer:
     """Along the last axes; of maps, whose channels are before them, that is pooling all of the map."""
     shape, given = node.shapes[0], node.attributes.get("axes")
-    axes = given.ints if given else node.facts.lists.get(node.name(1), ())
+    axes = given.ints if given and not node.name(1) else node.facts.lists.get(node.name(1), ())
     along = sorted(axis % max(1, len(shape)) for axis in axes)
     if not along or along != [*range(along[0], len(shape))] or along[0] == 0:
         raise UnfitNode("it is not along the last axes")
@@ -265,7 +265,7 @@ def _pad(node: KnownNode) -> AsLayer:
         raise UnfitNode("what it adds is worked out by the model")
     shape, given = node.shapes[0], node.attributes.get("pads")
     value = numbers[filler] if filler else node.get("value", 0.0)
-    pads, axes = given.ints if given else lists.get(sizes, ()), lists.get(which, ())
+    pads, axes = given.ints if given and not sizes else lists.get(sizes, ()), lists.get(which, ())
     mode = node.get("mode", "constant")
     if mode != "constant" or value or len(shape) not in (3, 4):
         raise UnfitNode("it adds other elements than zeros around a map")
