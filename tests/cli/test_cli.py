@@ -33,6 +33,7 @@ from tpusim.flow.numbers import DTYPES, SUMS
 from tpusim.flow.simulation import simulate
 from tpusim.machines.tpu import event, register
 from tpusim.network.formats import OPS
+from tpusim.network.workload import MOST_IMAGES
 from tpusim.report.tables.compared import ORDERS
 from tpusim.report.trace.lanes import LEGEND
 from tpusim.result.load import RESULT_FILE, parse_result, read_result
@@ -96,6 +97,10 @@ BAD_INPUT: list[tuple[list[str], str]] = [
     (["run", "small.yaml", "--batch", "-1"], "out of range"),
     (["run", "small.yaml", "--batch", "abc"], "--batch"),
     (["run", "small.yaml", "--batch", "1.5"], "--batch"),
+    (["run", "small.yaml", "--batch", "3.0"], "3.0 is not a whole number; write 3 (a whole number, 1 to 65536)"),
+    (["explain", "small.yaml", "--layer", "fc", "--batch", "3.0"], "3.0 is not a whole number; write 3"),
+    (["run", "small.yaml", "--seed", "3.0"], "3.0 is not a whole number; write 3"),
+    (["sweep", "array_size", "--workers", "0"], "0 is out of range; write a whole number, 1 to 1024"),
     (["run", "small.yaml", "--batch", "9" * 30], "out of range"),
     (["run", "small.yaml", "--seed", "-1"], "--seed"),
     (["run", "small.yaml", "--layers", "nothing*"], "no layer of small matches"),
@@ -601,6 +606,7 @@ def test_help_names_what_there_is() -> None:
     assert (DTYPES, SUMS, OPS) == (names.DTYPES, names.SUMS, names.OPS)
     assert tuple(ORDERS) == names.LAYER_ORDERS
     assert tuple(number_sets()) == names.NUMBER_SETS
+    assert names.MOST_IMAGES == MOST_IMAGES
     assert tuple(WORDS) == names.NUMBER_WORDS
     assert names.RESULT_FILE == RESULT_FILE
     assert names.TRACE_FORMATS == trace_action.FORMATS

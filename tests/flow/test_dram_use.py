@@ -14,10 +14,14 @@ from tpusim import load_hardware, simulate
 from tpusim.base.errors import InputError
 from tpusim.cli import app as cli
 from tpusim.machines.tpu import event
+from tpusim.machines.tpu.lowering import registry
 from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
-from tpusim.machines.tpu.program.transfers import Transfer
+from tpusim.machines.tpu.program.moves import TransferRuns
+from tpusim.machines.tpu.program.transfers import Spill, Transfer
 from tpusim.network.workload import Workload
 from tpusim.report.tables.sentences import totals
+from tpusim.result.load import read_result
+from tpusim.result.records import total_of
 from tpusim.result.vocabulary.figures import FIGURES, value_of
 from tpusim.study.sweep.points import load_sweep
 
@@ -54,8 +58,54 @@ def test_what_is_asked_for_is_moved_or_comes_with_what_is() -> None:
         assert use.hbm_asked_bytes == record.hbm_read_bytes + record.hbm_write_bytes == use.hbm_wanted_bytes
         assert use.hbm_asked_bytes - use.hbm_moved_bytes == 145 * 64
     (line,) = (line for line in totals(result.total).lines if "HBM:" in line)
-    assert "550.91 kB asked for in bursts, 9.28 kB of them with bursts that were on their way; 541.63 kB moved" in line
+    said = "550.91 kB read and written in bursts, 9.28 kB of them with bursts that were on their way; 541.63 kB moved"
+    assert said in line
     assert "0.983 times the bytes of the elements asked for" in line
+
+
+@pytest.mark.parametrize(
+    ("channels", "outputs", "read", "written", "by_runs"),
+    [(5, 5, 7_872, 5_056, 8_000 + 5_440), (33, 9, 59_136, 30_720, 55_232 + 30_720)],
+    ids=["neighbours share bursts", "runs lie across bursts"],
+)
+def test_what_is_read_and_written_of_a_dram_is_what_its_bursts_are(
+    channels: int, outputs: int, read: int, written: int, by_runs: int
+) -> None:
+    """A pipe takes each run in whole bursts; by address runs that lie across bursts touch more, neighbours share."""
+    layer = conv(channels, 7, outputs, 3)
+    result = simulate(Workload("parts", 1, (layer,)), BANKS, check=False, lowering="explicit")
+    program = registry.lowered(layer, 1, BANKS, "explicit")[0]
+    moves = TransferRuns(program, BANKS)
+    bursts = {False: 0, True: 0}
+    for step in (step for step in program.steps if isinstance(step, Transfer)):
+        bursts[isinstance(step, Spill)] += 64 * len(moves.bursts(step))
+    assert (program.use.hbm_read_bytes + program.use.hbm_write_bytes, bursts) == (by_runs, {False: read, True: written})
+    for record in (result.total, *result.layers):
+        use = record.dram
+        assert use is not None
+        assert (record.hbm_read_bytes, record.hbm_write_bytes) == (read, written)
+        assert use.hbm_asked_bytes == read + written
+
+
+def test_a_result_from_before_it_told_what_was_asked_for(tmp_path: Path) -> None:
+    """Read, shown, compared and drawn, without it."""
+    new, old = tmp_path / "new", tmp_path / "old"
+    result = simulate(Workload("halos", 1, (conv(64, 28, 64, 3),)), BANKS, check=False)
+    for folder in (new, old):
+        folder.mkdir()
+        kept = json.loads(result.to_json())
+        for record in (kept["total"], *kept["layers"]) if folder == old else ():
+            del record["dram"]["hbm_asked_bytes"]
+        (folder / "run.json").write_text(json.dumps(kept))
+    again = read_result(old)
+    assert value_of(again.total, "hbm_asked_bytes") is None
+    assert total_of(again.layers, 0.0).dram.hbm_asked_bytes is None  # type: ignore[union-attr]
+    (line,) = (line for line in totals(again.total).lines if "HBM:" in line)
+    assert line.startswith("  HBM: 541.63 kB moved at ")
+    page = ("report", old, "--out", tmp_path / "page.html")
+    for words in (("compare", old, new), ("compare", new, old, "--json", "-"), page):
+        found = told(*map(str, words))
+        assert found.exit_code == 0, found.output
 
 
 def test_a_pipe_has_no_rows() -> None:

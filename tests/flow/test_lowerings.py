@@ -150,6 +150,10 @@ def test_patterns_of_names_give_layers_lowerings(desk: Path, monkeypatch: pytest
         (f"p={OTHER}", f"lowering p={OTHER}: relu is lowered by vector_ops; leave it out"),
         (f"{FIRST},{OTHER}", f"{FIRST} and {OTHER} are for all layers; give one, and others by"),
         ("frist,a=auto", "unknown lowering 'frist'"),
+        *(
+            (empty, f"lowering: {empty!r} has an empty name; write one")
+            for empty in ("", " ", ",", "auto,", "auto,,a=auto")
+        ),
     ],
 )
 def test_patterns_that_say_nothing_are_refused(

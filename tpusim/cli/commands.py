@@ -59,8 +59,8 @@ _Engine = Annotated[
 ]
 _Batch = Annotated[
     int | None,
-    Option(metavar="N", help=f"Images at a time: unless given, as many as --input holds, else {names.BATCH}.",
-           show_default=False),
+    Option(parser=options.whole(1, names.MOST_IMAGES), metavar="N", show_default=False,
+           help=f"Images at a time: unless given, as many as --input holds, else {names.BATCH}."),
 ]  # fmt: skip
 _Dtype = Annotated[
     str | None,
@@ -277,8 +277,13 @@ def trace(
     dims: options.Dims = None,
     skip_unknown: options.SkipUnknown = False,
     ops: options.Ops = None,
-    first: Annotated[int, Option("--from", min=0, metavar="CYCLE", help="First cycle shown.")] = 0,
-    last: Annotated[int | None, Option("--to", min=0, metavar="CYCLE", help="Last cycle shown.")] = None,
+    first: Annotated[
+        int, Option("--from", parser=options.whole(0, names.MOST_NUMBER), metavar="CYCLE", help="First cycle shown.")
+    ] = 0,
+    last: Annotated[
+        int | None,
+        Option("--to", parser=options.whole(0, names.MOST_NUMBER), metavar="CYCLE", help="Last cycle shown."),
+    ] = None,
     out: Annotated[
         Path | None,
         Option(

@@ -29,5 +29,8 @@ EXHIBITS = (
 TRACE_FORMATS = (".txt", ".png", ".svg", ".pdf", ".vcd", ".perfetto-trace", ".pftrace", ".json")
 BATCH = 8
 """Images at a time, unless somebody says how many."""
+MOST_IMAGES = 2**16
+MOST_NUMBER = 2**63 - 1
+"""Of seeds and cycles."""
 RESULT_FILE = "run.json"
 PAGE_FILE = "report.html"

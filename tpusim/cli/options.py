@@ -6,9 +6,10 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Annotated
 
-from typer import Argument, Option
+from typer import Argument, BadParameter, Option
 
-from tpusim.cli.names import OPS
+from tpusim.base.errors import InputError
+from tpusim.cli.names import MOST_IMAGES, MOST_NUMBER, OPS
 from tpusim.flow.lowerings import AUTO, known, usual
 from tpusim.report.plots import FORMATS, KNOWN
 
@@ -17,6 +18,23 @@ def words(known: Iterable[str]) -> Callable[[str], list[str]]:
     """What a shell offers: those of the words that begin as the typed one does."""
     # Typer knows the parameter by this name.
     return lambda incomplete: [word for word in known if word.startswith(incomplete)]
+
+
+def whole(least: int, most: int) -> Callable[[object], int]:
+    """What reads a whole number from `least` to `most`, as files do: Typer takes 3.0 for 3."""
+
+    def read(given: object) -> int:
+        from tpusim.input.scalars import FLOAT, INTEGER, whole_number
+
+        # A default is a number already.
+        text = str(given)
+        try:
+            number = int(text) if INTEGER.fullmatch(text) else float(text) if FLOAT.fullmatch(text) else given
+            return whole_number(number, least, most)
+        except InputError as error:
+            raise BadParameter(str(error)) from None
+
+    return read
 
 
 def shipped_names(folder: str) -> Callable[[str], list[str]]:
@@ -41,7 +59,7 @@ Workload = Annotated[
 Hardware = Annotated[
     str, Option(metavar="NAME|PATH", help="Shipped name or .yaml path.", autocompletion=shipped_names("configs"))
 ]
-Batch = Annotated[int, Option(metavar="N", help="Images at a time.")]
+Batch = Annotated[int, Option(parser=whole(1, MOST_IMAGES), metavar="N", help="Images at a time.")]
 AnotherLowering = Annotated[
     str | None,
     Option(
@@ -91,7 +109,7 @@ Ops = Annotated[
         autocompletion=words(OPS),
     ),
 ]
-Seed = Annotated[int, Option(min=0, metavar="N", help="Of the random operands.")]
+Seed = Annotated[int, Option(parser=whole(0, MOST_NUMBER), metavar="N", help="Of the random operands.")]
 Json = Annotated[str | None, Option(metavar="FILE|-", help="Write it as JSON; - is stdout, words go to stderr.")]
 Formats = Annotated[
     list[str] | None,
@@ -102,5 +120,5 @@ Formats = Annotated[
         autocompletion=words(KNOWN),
     ),
 ]
-Workers = Annotated[int, Option(min=1, max=1024, metavar="N", help="Processes; default: one a processor.")]
+Workers = Annotated[int, Option(parser=whole(1, 1024), metavar="N", help="Processes; default: one a processor.")]
 PROCESSORS = os.cpu_count() or 1

@@ -89,14 +89,23 @@ def by_layer(workload: Workload, lowering: str | None, family: Family) -> tuple[
     it. A text without patterns is left as it is.
 
     Raises:
-        InputError: an unknown lowering, a pattern that fits no layer, or two lowerings for all layers.
+        InputError: an unknown lowering, a pattern that fits no layer, two lowerings for all layers, or a name that is
+            empty.
     """
-    if not isinstance(lowering, str) or not {*lowering} & {*",="}:
+    if not isinstance(lowering, str):
+        return workload, lowering
+    parts = [part.strip() for part in lowering.split(",")]
+    if not all(parts):
+        says = (
+            f"{lowering!r} has an empty name; write one, or several with commas between: {AUTO},conv*={usual(family)}"
+        )
+        raise InputError(Problem(says, "lowering"))
+    if parts == [lowering] and "=" not in lowering:
         return workload, lowering
     from tpusim.network.workload import OwnLowering
 
     own, others, problems = {each.layer: each for each in workload.lowerings}, list[str](), list[Problem]()
-    for part in filter(None, map(str.strip, lowering.split(","))):
+    for part in parts:
         pattern, _, name = (each.strip() for each in part.rpartition("="))
         if "=" not in part:
             others.append(part)

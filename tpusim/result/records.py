@@ -104,14 +104,15 @@ class VectorMemoryUse:
 class DramUse:
     """What the DRAM did, where HBM is modelled with its banks.
 
-    Transfers ask for `hbm_asked_bytes` in bursts; what they ask for while a burst at that address is pending comes with
-    it, and what is left is `hbm_moved_bytes`. Of the accesses of a burst, `row_hits` found their row open, `row_misses`
-    had to open it, `row_conflicts` to close another one first. `hbm_reached_bytes_per_s` counts bytes moved while a
-    transfer is under way. `channel_imbalance`: what the busiest channel of each transfer moves, over the mean.
+    Transfers ask for `hbm_asked_bytes` in bursts, which are those read and written; what they ask for while a burst at
+    that address is pending comes with it, and what is left is `hbm_moved_bytes`. Results of an earlier version do not
+    say what was asked for: it is None. Of the accesses of a burst, `row_hits` found their row open, `row_misses` had to
+    open it, `row_conflicts` to close another one first. `hbm_reached_bytes_per_s` counts bytes moved while a transfer
+    is under way. `channel_imbalance`: what the busiest channel of each transfer moves, over the mean.
     `refreshes` came due, in all channels together.
     """
 
-    hbm_asked_bytes: Count
+    hbm_asked_bytes: Count | None = field(default=None, kw_only=True)
     hbm_moved_bytes: Count
     hbm_wanted_bytes: Count
     hbm_overfetch: Amount
@@ -423,11 +424,12 @@ def _dram_total(uses: Sequence[DramUse]) -> DramUse | None:
     if not uses:
         return None
     others = ("row_hits", "row_misses", "row_conflicts", "refreshes")
-    counts = ("hbm_asked_bytes", "hbm_moved_bytes", "hbm_wanted_bytes", *others)
-    sums: dict[str, int] = {name: sum(getattr(use, name) for use in uses) for name in counts}
+    sums = {name: sum(getattr(use, name) for use in uses) for name in ("hbm_moved_bytes", "hbm_wanted_bytes", *others)}
+    asked = [use.hbm_asked_bytes for use in uses if use.hbm_asked_bytes is not None]
     seconds = sum(use.hbm_moved_bytes / use.hbm_reached_bytes_per_s for use in uses if use.hbm_reached_bytes_per_s)
     return DramUse(
         **sums,
+        hbm_asked_bytes=sum(asked) if len(asked) == len(uses) else None,
         hbm_overfetch=sums["hbm_moved_bytes"] / max(1, sums["hbm_wanted_bytes"]),
         hbm_reached_bytes_per_s=sums["hbm_moved_bytes"] / seconds if seconds else 0.0,
         channel_imbalance=_mean((use.channel_imbalance, use.hbm_moved_bytes) for use in uses),

@@ -130,6 +130,7 @@ def test_what_transfers_ask_for_adds_up(model) -> None:
     first, second = (np.flatnonzero(channel == each) * 64 for each in (0, 1))
     evenly = np.concatenate([np.flatnonzero(channel == each)[:8] for each in range(16)]) * 64
     memory.serve(evenly)
-    assert memory.requested == (128, 8)
-    memory.serve(np.array([first[0], second[0], first[1], first[0]]), start=10_000)
-    assert memory.requested == (132, 11)
+    assert memory.requested == (128, 0, 8)
+    write = np.array([False, True, False, False])
+    memory.serve(np.array([first[0], second[0], first[1], first[0]]), write, start=10_000)
+    assert memory.requested == (131, 1, 11)

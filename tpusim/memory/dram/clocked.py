@@ -154,7 +154,7 @@ class Clocked:
         """
         rows = np.ascontiguousarray(transfer(self._mapping, addresses, write, times)[0].T)
         busiest = np.bincount(rows[:, CHANNEL]).max(initial=0)
-        self.requested = self.requested.and_also(len(rows), int(busiest))
+        self.requested = self.requested.and_also(rows[:, WRITE], int(busiest))
         waiting, requests = self._every.waiting, self._every.requests
         if all(each.finished for each in self._live):
             for each in self._live:

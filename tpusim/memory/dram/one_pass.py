@@ -64,7 +64,7 @@ class OnePass:
         InputError, see `rules.transfer`.
         """
         requests, distinct, busiest = transfer(self._mapping, addresses, write, times)
-        self.requested = self.requested.and_also(requests.shape[1], busiest)
+        self.requested = self.requested.and_also(requests[WRITE], busiest)
         if requests.size:
             last, taken = self._last
             begin = max(last, start)

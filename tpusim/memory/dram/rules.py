@@ -174,12 +174,14 @@ class Counts(NamedTuple):
 class Requested(NamedTuple):
     """Bursts that transfers asked for; `busiest` is the sum of each transfer's bursts in its busiest channel."""
 
-    bursts: int = 0
+    reads: int = 0
+    writes: int = 0
     busiest: int = 0
 
-    def and_also(self, bursts: int, busiest: int) -> Requested:
-        """Add those of one more transfer."""
-        return Requested(self.bursts + bursts, self.busiest + busiest)
+    def and_also(self, write: Numbers, busiest: int) -> Requested:
+        """Add those of one more transfer, of which `write`, int64[n], says which are written."""
+        writes = int(write.sum())
+        return Requested(self.reads + len(write) - writes, self.writes + writes, self.busiest + busiest)
 
 
 class Places(NamedTuple):

@@ -57,12 +57,15 @@ def totals(total: Total) -> Sentences:
     ]
     if use := total.dram:
         rows = use.row_hits + use.row_misses + use.row_conflicts
-        asked, bursts = quantity(use.hbm_asked_bytes, BYTES), quantity(use.hbm_moved_bytes, BYTES)
-        once, rate = use.hbm_asked_bytes - use.hbm_moved_bytes, quantity(use.hbm_reached_bytes_per_s, RATES)
-        shared = f", {quantity(once, BYTES)} of them with bursts that were on their way" if once else ""
+        bursts, rate = quantity(use.hbm_moved_bytes, BYTES), quantity(use.hbm_reached_bytes_per_s, RATES)
+        asked = ""
+        if use.hbm_asked_bytes is not None:
+            once = use.hbm_asked_bytes - use.hbm_moved_bytes
+            shared = f", {quantity(once, BYTES)} of them with bursts that were on their way" if once else ""
+            asked = f"{quantity(use.hbm_asked_bytes, BYTES)} read and written in bursts{shared}; "
         lines.append(
-            f"  HBM: {asked} asked for in bursts{shared}; {bursts} moved at {rate}, {use.hbm_overfetch:.3g} times the "
-            f"bytes of the elements asked for; row hits "
+            f"  HBM: {asked}{bursts} moved at {rate}, {use.hbm_overfetch:.3g} times the bytes of the elements asked "
+            f"for; row hits "
             f"{percent(use.row_hits / rows)} %, misses {percent(use.row_misses / rows)} %, conflicts "
             f"{percent(use.row_conflicts / rows)} %; {use.refreshes:,} refreshes; the busiest channel of a transfer "
             f"moves {use.channel_imbalance:.3g} times the mean"

@@ -110,7 +110,7 @@ FIGURES = _by_key(
     Figure("transformation_share", "transformation's share", float, LESS, PERCENT, "", "transf %",
            "the same, of all cycles"),
     Figure("hbm_asked_bytes", "HBM asked", int, LESS, BYTES, "MB", "asked",
-           "bytes of the bursts that transfers ask for, moved or come with a pending one"),
+           "bytes of the bursts that transfers ask for, read and written: moved, or come with a pending one"),
     Figure("hbm_moved_bytes", "HBM moved", int, LESS, BYTES, "MB", "bursts", "bytes of the bursts that HBM moves"),
     Figure("hbm_wanted_bytes", "HBM wanted", int, EITHER, BYTES, "MB", "wanted",
            "bytes of the elements among them that the layer asks for"),

@@ -85,7 +85,8 @@ def accounts(
 class HbmUse(NamedTuple):
     """What has happened in each channel of the DRAM: accesses that found their row open, rows opened, rows closed for
     others, bursts read and written. `cycles`: those of the memory in which some transfer was under way, from its first
-    burst accepted to its last one done. `requested` bursts, `busiest` of them by the busiest channel of their transfer.
+    burst accepted to its last one done. Transfers asked for `asked_reads` and `asked_writes`, bursts that come with a
+    pending one among them; `busiest` of all by the busiest channel of their transfer.
     """
 
     row_hits: tuple[int, ...]
@@ -94,7 +95,8 @@ class HbmUse(NamedTuple):
     reads: tuple[int, ...]
     writes: tuple[int, ...]
     cycles: int
-    requested: int
+    asked_reads: int
+    asked_writes: int
     busiest: int
 
     @classmethod
@@ -108,8 +110,8 @@ class HbmUse(NamedTuple):
         """All of it by name, channel by channel."""
         by_channel = {name: of for name, of in self._asdict().items() if isinstance(of, tuple)}
         named = {f"{name} of channel {at}": n for name, of in by_channel.items() for at, n in enumerate(of)}
-        asked = {"bursts requested": self.requested, "bursts of busiest channels": self.busiest}
-        return {**named, **asked, "cycles of the DRAM": self.cycles}
+        asked = {"bursts asked to be read": self.asked_reads, "bursts asked to be written": self.asked_writes}
+        return {**named, **asked, "bursts of busiest channels": self.busiest, "cycles of the DRAM": self.cycles}
 
 
 @dataclass(frozen=True)

@@ -110,14 +110,19 @@ class Prepared(ReadyLayer):
         ports = hardware.lanes * lane_ports + hardware.banks * (hardware.vector_memory.bank_ports + 1)
         # What crosses the bus of the scratch memory, or is brought there.
         scratch = {name: getattr(program.use, name) for name in ("scratch_read_bytes", "scratch_write_bytes")}
+        read, written = program.use.hbm_read_bytes, program.use.hbm_write_bytes
+        if (hbm := timing.hbm) and (device := hardware.hbm.dram):
+            # By address a run may touch one burst more than it fills, and neighbours may share one.
+            burst = device.organisation.burst_bytes
+            read, written = hbm.asked_reads * burst, hbm.asked_writes * burst
         return Account(
             lowering=self.lowering,
             passes=len(program.streams),
             multi_tile=explanation.multi_tile,
             mapping_efficiency=occupied / (hardware.pes * max(1, len(program.streams))),
             stall_cycles={cause: timing.units["systolic_array"].get(cause, 0) for cause in STALL_CAUSES},
-            hbm_read_bytes=program.use.hbm_read_bytes,
-            hbm_write_bytes=program.use.hbm_write_bytes,
+            hbm_read_bytes=read,
+            hbm_write_bytes=written,
             vector_memory=VectorMemoryUse(
                 reads=timing.reads,
                 writes=timing.writes,
@@ -204,14 +209,14 @@ def dram_use(ready: Prepared, timing: Timing) -> DramUse | None:
         return None
     wanted, burst = ready.wanted_bytes, device.organisation.burst_bytes
     bursts, hits = sum((*use.reads, *use.writes)), sum(use.row_hits)
-    moved = bursts * burst
+    moved, asked = bursts * burst, use.asked_reads + use.asked_writes
     seconds, conflicts = use.cycles / device.clock_hz, sum(use.conflicts)
     # Those due in all channels before the layer's cycles have passed.
     memory_cycles = Clocks.of(ready.hardware.clock_hz, device.clock_hz).to_memory(timing.cycles)
     banks = {"none": 0, "all_banks": 1, "per_bank": device.banks}[device.refresh]
     due = max(0, memory_cycles - 1) // max(1, device.cycles("tREFI") // banks) if banks else 0
     return DramUse(
-        hbm_asked_bytes=use.requested * burst,
+        hbm_asked_bytes=asked * burst,
         hbm_moved_bytes=moved,
         hbm_wanted_bytes=wanted,
         hbm_overfetch=moved / max(1, wanted),
@@ -220,7 +225,7 @@ def dram_use(ready: Prepared, timing: Timing) -> DramUse | None:
         row_misses=bursts - hits - conflicts,
         row_conflicts=conflicts,
         refreshes=device.channels * due,
-        channel_imbalance=use.busiest * device.channels / max(1, use.requested),
+        channel_imbalance=use.busiest * device.channels / max(1, asked),
     )
 
 
