@@ -122,7 +122,7 @@ class View(Free):
     channels: Annotated[Channels, written(64)]
     height: Annotated[Size, written(56)] = 1
     width: Annotated[Size, written(56)] = 1
-    images: Images = 0
+    images: Annotated[Images, written("batch*197")] = 0
 
     def made(self, read: Sequence[HandedOn], batch: int) -> HandedOn:
         shape = self.channels, self.height, self.width, self.images or batch
@@ -414,7 +414,7 @@ class _Around:
     """
 
     count: Annotated[int, whole(MOST_LAYERS)] = 1
-    lowering: Annotated[str | None, Name()] = None
+    lowering: Annotated[str | None, Name(), written("explicit")] = None
     biases: Annotated[bool, Truth()] = False
 
 

@@ -226,11 +226,11 @@ class _File:
     layers: Annotated[
         tuple[Annotated[Read, PlainValidator(_layers)], ...], BeforeValidator(_entries), written(f"[{EXAMPLE}]")
     ]
-    source: str = ""
+    source: Annotated[str, written("torchvision.models.alexnet")] = ""
     not_timed: Annotated[Counts, Reader(counts_of, _COUNTS)] = ()
-    not_known: Annotated[Counts, Reader(counts_of, _COUNTS)] = ()
+    not_known: Annotated[Counts, Reader(counts_of, _COUNTS), written("{MyOp: 2}")] = ()
     sizes: Annotated[Sizes, Reader(read_sizes, "a mapping of names to whole numbers")] = ()
-    inputs: Annotated[tuple[str, ...], Reader(inputs_of, "a list of names")] = (INPUT,)
+    inputs: Annotated[tuple[str, ...], Reader(inputs_of, "a list of names"), written("[image, mask]")] = (INPUT,)
     ops: Annotated[str, Reader(check_ops, " or ".join(OPS))] = "all"
 
     def __post_init__(self) -> None:

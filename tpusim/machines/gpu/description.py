@@ -152,8 +152,8 @@ class GpuMapping(FileSection):
         layout: layout of feature maps; `NCHW` maps are transposed ahead.
     """
 
-    k_step: Annotated[int, whole(1024)] = 32
-    tile: str = "auto"
+    k_step: Annotated[int, whole(1024), written(64)] = 32
+    tile: Annotated[str, written("128x128")] = "auto"
     split_k: Annotated[Literal["auto", "all", "none"], Choice()] = "auto"
     pad_taps: Annotated[bool, Truth()] = True
     order: Annotated[Literal["channels_outside", "taps_outside"], Choice()] = "channels_outside"
@@ -183,12 +183,12 @@ class Gpu(FileSection):
     family: Annotated[Literal["gpu"], Choice()] = "gpu"
     name: Annotated[str, Name(), written("my_gpu")]
     clock_hz: Annotated[int, Quantity(FREQUENCY, "100 GHz"), written("1530 MHz", "clock")]
-    element_bytes: Annotated[int, whole(64)] = 2
+    element_bytes: Annotated[int, whole(64), written(4)] = 2
     sm: Sm
     l2: L2
     dram: Dram
     launch: Launch
-    tiles: tuple[BlockTile, ...]
+    tiles: Annotated[tuple[BlockTile, ...], written("[{m: 128, n: 128}]")]
     mapping: GpuMapping = GpuMapping()
 
     @field_validator("tiles", mode="before")

@@ -74,7 +74,10 @@ class Hardware(FileSection):
     sequencer: Sequencer = Sequencer()
     mapping: MappingPolicy = MappingPolicy()
     technology: Annotated[
-        Technology | None, Reader(technology_of, "a shipped name, or a path"), PlainSerializer(as_written)
+        Technology | None,
+        Reader(technology_of, "a shipped name, or a path"),
+        PlainSerializer(as_written),
+        written("45nm"),
     ] = None
 
     @field_validator("vector_memory")

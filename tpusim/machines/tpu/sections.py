@@ -38,8 +38,8 @@ class Array(FileSection):
 
     rows: Annotated[int, whole(_MOST_PES_A_SIDE), written(128)]
     cols: Annotated[int, whole(_MOST_PES_A_SIDE), written(128)]
-    weight_buffers: Annotated[int, whole(2)] = 2
-    weights_per_cycle: Annotated[int, whole(4096)] = 1
+    weight_buffers: Annotated[int, whole(2), written(1)] = 2
+    weights_per_cycle: Annotated[int, whole(4096), written(8)] = 1
     count: Annotated[int, whole(MOST_ARRAYS)] = 1
     weights: Annotated[Literal["shared", "own"], Choice()] = "shared"
     streamed: Annotated[Literal["used", "all"], Choice()] = "used"
@@ -78,8 +78,8 @@ class VectorMemory(FileSection):
     capacity_bytes: Annotated[int, Quantity(SIZE, "16 GiB"), written("256 KiB", "capacity")]
     ports: Annotated[Literal["shared", "separate"], Choice()] = "shared"
     organization: Annotated[Literal["lanes", "banked"], Choice()] = "lanes"
-    banks: Annotated[int | Literal["lanes"], Choice(_MOST_PES_A_SIDE)] = "lanes"
-    bank_ports: Annotated[int, whole(64)] = 1
+    banks: Annotated[int | Literal["lanes"], Choice(_MOST_PES_A_SIDE), written(64)] = "lanes"
+    bank_ports: Annotated[int, whole(64), written(2)] = 1
     # The default is the value of configs/tpu_v2_banked.yaml.
     bank_capacity_bytes: Annotated[int, Quantity(SIZE, "16 GiB"), written("128 KiB", "bank_capacity")] = 131_072
     bank_map: Annotated[Literal["window", "chw", "hwc"], Choice()] = "window"
@@ -176,7 +176,7 @@ class VectorUnit(FileSection):
     pack_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
     stack_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
     transpose_cycles: Annotated[int, whole(65536, least=0)] = 0
-    transpose_words: Annotated[int, whole(65536)] = 8
+    transpose_words: Annotated[int, whole(65536), written(4)] = 8
     relayout_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
     # The default is the value of configs/tpu_v2.yaml.
     scalar_words: Annotated[int, whole(65536)] = 2
@@ -213,6 +213,7 @@ class Hbm(FileSection):
         Layouts,
         Reader(read_layouts, "CHW, HWC, HWCN or another order; or a mapping of tensors to such"),
         PlainSerializer(lambda layouts: layouts.written),
+        written("HWC"),
     ] = Layouts()
     # A tile of Google's compiler: 8 x 128 elements of 4 bytes.
     alignment_bytes: Annotated[int, Quantity(SIZE, "16 MiB"), written("4 KiB", "alignment")] = 4096
@@ -221,7 +222,7 @@ class Hbm(FileSection):
         Reader(device_of, "a shipped name, or a path"),
         PlainSerializer(lambda device: device.to_dict() if device else None),
     ] = None
-    mapping: str | None = None
+    mapping: Annotated[str | None, written("rorabachbgco")] = None
 
     @model_validator(mode="after")
     def _has_banks(self) -> Hbm:
@@ -291,7 +292,7 @@ class Sequencer(FileSection):
 
 _MOST = 2**24
 
-_Extent = Annotated[int | Literal["auto"], Choice(_MOST)]
+_Extent = Annotated[int | Literal["auto"], Choice(_MOST), written(16)]
 
 
 class BlockSizes(FileSection):
@@ -386,8 +387,8 @@ class MappingPolicy(FileSection):
     rows: Annotated[Literal["kept", "read_again"], Choice()] = "kept"
     search: Annotated[Literal["auto", "estimate", "simulate"], Choice()] = "auto"
     block_m: _Extent = "auto"
-    block_k: Annotated[int | Literal["auto"], Choice(_MOST_PES_A_SIDE)] = "auto"
-    block_n: Annotated[int | Literal["auto"], Choice(_MOST_PES_A_SIDE)] = "auto"
+    block_k: Annotated[int | Literal["auto"], Choice(_MOST_PES_A_SIDE), written(64)] = "auto"
+    block_n: Annotated[int | Literal["auto"], Choice(_MOST_PES_A_SIDE), written(64)] = "auto"
     block: BlockSizes = BlockSizes()
 
     @field_validator("block")

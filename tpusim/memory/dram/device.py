@@ -145,7 +145,7 @@ class DataSheet(FileSection):
     tRCDWR: Annotated[Time, written("14 ns")]
     tRP: Annotated[Time, written("14 ns")]
     tRAS: Annotated[Time, written("34 ns")]
-    tRC: Time | None = None
+    tRC: Annotated[Time | None, written("50 ns")] = None
     tRRD_S: Annotated[Time, written("4 ns")]
     tRRD_L: Annotated[Time, written("6 ns")]
     tFAW: Annotated[Time, written("30 ns")]
@@ -157,7 +157,7 @@ class DataSheet(FileSection):
     tWTR_L: Annotated[Time, written("8 ns")]
     tRTRS: Annotated[Time, written(2)]
     tRFC: Annotated[Time, written("260 ns")]
-    tRFC_bank: Time | None = None
+    tRFC_bank: Annotated[Time | None, written("130 ns")] = None
     tREFI: Annotated[Time, written("3.9 us")]
 
 
@@ -173,8 +173,8 @@ class Controller(FileSection):
 
     transaction_queue: Annotated[int, whole(4096), written(32)]
     command_queue: Annotated[int, whole(256), written(8)]
-    row_hits: Annotated[int, whole(10**6)] = 4
-    idle_writes: Annotated[int, whole(4096, least=0)] = 8
+    row_hits: Annotated[int, whole(10**6), written(8)] = 4
+    idle_writes: Annotated[int, whole(4096, least=0), written(16)] = 8
 
 
 class Requests(FileSection):
@@ -186,9 +186,9 @@ class Requests(FileSection):
         outstanding: reads that are under way at a time, at most; 0: any number. Writes are posted.
     """
 
-    per_cycle: Annotated[int, whole(4096)] = 32
-    lookahead: Annotated[int, whole(65536)] = 1
-    outstanding: Annotated[int, whole(2**31, least=0)] = 0
+    per_cycle: Annotated[int, whole(4096), written(1)] = 32
+    lookahead: Annotated[int, whole(65536), written(64)] = 1
+    outstanding: Annotated[int, whole(2**31, least=0), written(512)] = 0
 
 
 class Device(FileSection):

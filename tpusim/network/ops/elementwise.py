@@ -61,7 +61,7 @@ class MapOp(VectorOp):
     channels: Annotated[Channels, written(64)]
     height: Annotated[Size, written(56)] = 1
     width: Annotated[Size, written(56)] = 1
-    images: Images = 0
+    images: Annotated[Images, written("batch*197")] = 0
 
     @property
     def axes(self) -> tuple[KernelAxis, KernelAxis]:

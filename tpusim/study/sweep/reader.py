@@ -101,6 +101,11 @@ _NAME = f"at most {_LONGEST_NAME} characters, no slash, no dot at the start"
 _GOALS = "a list of columns, or a mapping of columns to minimize or maximize"
 _SEARCH = "{objectives: [time_us, pes], budget: 60}"
 
+UNLESS_GIVEN: Mapping[str, Any] = {
+    "workloads": None, "hardware": "tpu_v2", "batch": 8, "lowering": None, "axes": None,
+}  # fmt: skip
+"""What the parts of a file are that it leaves out; None is told as missing where a sweep cannot do without."""
+
 _Place = tuple[str, ...]
 """What an axis sets: a path of the machine, or a field, its layer and its workload."""
 _Part = TypeVar("_Part")
@@ -113,8 +118,7 @@ def read(document: Document) -> Spec:
         InputError: with all that is wrong.
     """
     stem = Path(document.label.strip("<>")).stem
-    parts = {"workloads": None, "hardware": "tpu_v2", "batch": 8, "lowering": None, "axes": None}
-    data = {"name": stem, **parts, **document.data}
+    data = {"name": stem, **UNLESS_GIVEN, **document.data}
     return _FORM.read(replace(document, data=data), data)
 
 
@@ -277,7 +281,7 @@ class Search:
     objectives: Annotated[
         tuple[Goal, ...], Reader(lambda given, info: goals_of(given, _raw(info, "columns"), 1, 3), _GOALS)
     ]
-    budget: Annotated[int, whole(MOST_POINTS), written("60, the points to simulate at most")]
+    budget: Annotated[int, whole(MOST_POINTS), written(60)]
     seed: Annotated[int, whole(2**32 - 1, least=0)] = 0
     at_once: Annotated[int, whole(_MOST_AT_ONCE)] = 8
 
@@ -308,14 +312,14 @@ class Spec:
     hardware: Annotated[Machine, Reader(_machine, "a shipped name, or a path")]
     workloads: Annotated[tuple[Document, ...], Reader(_workloads, "a shipped name or a path, or a list of them")]
     batch: Annotated[int, whole(MOST_IMAGES)]
-    lowering: Annotated[str | None, Reader(_lowering, "a lowering of the machine, or auto")]
+    lowering: Annotated[str | None, Reader(_lowering, "a lowering of the machine, or auto"), written("auto")]
     axes: Annotated[tuple[Axis, ...], Reader(_axes, "a mapping of fields to values")]
     combine: Annotated[Literal["grid", "zip"], Choice(), AfterValidator(_combine)] = "grid"
     where: Annotated[tuple[Constraint, ...], Reader(_where, "a condition, or a list of them")] = ()
     mode: Annotated[Literal["grid", "search"], Choice(), AfterValidator(_mode)] = "grid"
     search: Annotated[Search | None, Reader(_search, "a section")] = None
     pareto: Annotated[tuple[Goal, ...], Reader(lambda given, info: goals_of(given, _columns(info), 2, 3), _GOALS)] = ()
-    ops: Annotated[str | None, Reader(_ops, " or ".join(OPS))] = None
+    ops: Annotated[str | None, Reader(_ops, " or ".join(OPS)), written("array")] = None
 
     @property
     def goals(self) -> tuple[Goal, ...]:
