@@ -26,12 +26,14 @@ from pydantic_core import PydanticUndefined
 import tpusim
 from tpusim.cli.app import app
 from tpusim.input.form import Choice, FileSection, Name, Quantity, Rational, Reader
+from tpusim.machines.family import FAMILIES, family_named
 from tpusim.machines.gpu.description import Gpu
 from tpusim.machines.tpu.description import Hardware
 from tpusim.memory.dram.device import Device
 from tpusim.network import entries, workload_file
 from tpusim.network.entries import FREE
 from tpusim.network.ops import OPS
+from tpusim.report.tables import run as run_table
 from tpusim.report.tables.sweep import layer_columns, point_columns
 from tpusim.result import records
 from tpusim.result.records import OpUse, Result
@@ -259,6 +261,11 @@ def op_sections() -> dict[str, Section]:
     return {op: next(sections(kind, [*alike[op], *layers], units=False)) for op, kind in kinds.items()}
 
 
+def lowerings() -> dict[str, Mapping[str, str]]:
+    """What each lowering is, by its name, of each family of machines."""
+    return {name: family_named(name).glosses() for name in FAMILIES}
+
+
 def op_example(op: str) -> str:
     """An entry of a workload file: what it needs, and rows and columns of its map."""
     kind, held = (OPS[op] if op in OPS else FREE[op]), []
@@ -282,6 +289,16 @@ WORDS = {
     "pareto": "whether no other point beats this one in all goals of the sweep",
 }
 """Columns of a sweep's files that hold no figure."""
+
+
+RUN_WORDS = {
+    "layer": "name of the layer",
+    "n": run_table._ALIKE,
+    "shape": "shape of the layer in short; the [ops](ops.md) say how that of each is to be read",
+    "lowered by": LOWERING.meaning,
+    "out": run_table._CHECKED,
+}
+"""Columns of `tpusim run` that hold no figure, and no share of the cycles."""
 
 
 def figure_meaning(figure: Figure) -> str:
@@ -472,6 +489,11 @@ def machine_page() -> str:
 def workload_page() -> str:
     """Fields of workload files."""
     file, entry = workload_sections()
+    glosses = "".join(
+        f"\nOf {family_named(name).title}:\n\n"
+        + table(["Lowering", "Meaning"], [[code(each), sentence(plain(gloss))] for each, gloss in held.items()])
+        for name, held in lowerings().items()
+    )
     return (
         "# Workload files\n\nA network is a YAML file; the shipped ones lie in `workloads/`. tpusim also reads `.onnx` "
         "models and `.csv` topologies of SCALE-Sim, and `tpusim import` writes them as such files.\n\n"
@@ -479,7 +501,9 @@ def workload_page() -> str:
         f"{section_text(file, 'The file')}\n"
         "Sizes may be sums and products of whole numbers, of `batch`, and of names among `sizes`: `m: batch*197`.\n\n"
         f"{section_text(entry, 'Every layer')}\n"
-        "The other fields of a layer are those of its op: see [ops](ops.md).\n"
+        "The other fields of a layer are those of its op: see [ops](ops.md).\n\n## Lowerings\n\nA lowering says how a "
+        "layer becomes passes. `lowering` of a layer names one, so does `--lowering` of commands; `auto` takes the "
+        f"fastest of each layer.\n{glosses}"
     )
 
 
@@ -517,6 +541,7 @@ def columns_page() -> str:
         [code(key), code(each.head.replace("\n", " ")), sentence(figure_meaning(each)), unit_of(each), better(each)]
         for key, each in figures.items()
     ]
+    others_of_a_run = [[code(head), sentence(text.removeprefix(f"{head}: "))] for head, text in RUN_WORDS.items()]
     states = [[code(key), code(each.head), sentence(f"{each.label}: {each.meaning}")] for key, each in STATES.items()]
     others = [[code(key), "", sentence(f"{each.label}: {each.meaning}")] for key, each in ELSEWHERE.items()]
     words = [["port", ", ".join(f"{code(each.key)} ({each.label})" for each in CLIENTS.values())]]
@@ -527,6 +552,9 @@ def columns_page() -> str:
         "`layers.csv`, `Result.to_frame()` and the JSON of a run. Narrow tables show its head. A unit is that of "
         f"files; screens choose a larger one.\n\n{indexed(figures)}"
         f"{table(['Key', 'Head', 'Meaning', 'Unit', 'Better'], rows)}\n"
+        "`Result.to_frame()` has the other keys of a layer's [JSON](run_json.md#layerresult) as well, by their paths, "
+        "such as `blocking.rows`.\n\n"
+        f"## Other columns of `tpusim run`\n\n{table(['Head', 'Meaning'], others_of_a_run)}\n"
         "## States of the array\n\nTables of runs show which part of a layer's cycles goes to each state; "
         "`stall_cycles` and `units` of a run's JSON count the cycles. `idle` and `unused` are told in other words of "
         f"machines without an array.\n\n{table(['Key', 'Head', 'Meaning'], [*states, *others])}\n"

@@ -24,8 +24,10 @@ from tpusim.memory.dram.device import Device, load_device
 from tpusim.network.entries import FREE, read_layers
 from tpusim.network.ops import OPS
 from tpusim.network.workload_file import workload_of
+from tpusim.report.tables.run import layer_table
 from tpusim.result.records import LayerResult, Result
-from tpusim.result.vocabulary.figures import COLUMNS
+from tpusim.result.vocabulary.figures import COLUMNS, LAYER, own_figure, own_keys
+from tpusim.result.vocabulary.states import STATES
 from tpusim.study.sweep import reader
 from tpusim.technology.constants import Technology
 
@@ -155,6 +157,25 @@ def test_every_column_of_a_sweep_is_there() -> None:
     assert {"position", "name", "op", "lowered_by"} <= layers.keys()
     page = reference.columns_page()
     assert all(f"| `{key}` |" in page for key in (*points, *layers))
+
+
+def test_every_column_of_a_run_is_there() -> None:
+    """Heads of figures, of states and of words; those of bytes and times have their unit below."""
+    work = load_workload("tiny", batch=2)
+    figures = [each.head for each in (*COLUMNS.values(), *LAYER.values(), *STATES.values())]
+    for machine in ("tiny_4x4", "v100"):
+        result = run_of(work, machine, check=False)
+        own = [own_figure(key).head for key in own_keys(result.layers)]
+        told = {head.replace("\n", " ") for head in (*figures, *reference.RUN_WORDS, *own)} - {""}
+        shown = [each.header.replace("\n", " ") for each in layer_table(result.layers, {}, "auto").columns]
+        assert [head for head in shown if not any(f"{head} ".startswith(f"{each} ") for each in told)] == []
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_lowering_is_described(family: str) -> None:
+    page = reference.workload_page()
+    assert all(reference.lowerings()[family].values())
+    assert all(f"| `{name}` |" in page for name in family_named(family).lowerings)
 
 
 def test_every_command_and_option_is_described() -> None:
