@@ -172,7 +172,9 @@ def allowed(info: FieldInfo) -> str:
             return kind.allowed
         if isinstance(kind, Choice):
             words = [code(word) for word in words_of(info.annotation)]
-            return " or ".join([*words, *([f"a whole number, 1 to {kind.most}"] * (kind.most > 0))])
+            number = [f"a whole number, 1 to {kind.most}"] * (kind.most > 0)
+            *first, last = [*words, *number]
+            return f"{', '.join(first)} or {last}" if first else last
         if isinstance(kind, Quantity):
             each = "a list, each " if get_origin(info.annotation) is tuple else ""
             return f"{each}a {kind.unit.kind} with its unit, at most {kind.most}"
@@ -452,8 +454,8 @@ def indexed(paths: Iterable[str]) -> str:
 
 
 def sentence(text: str) -> str:
-    """A text that begins with a capital."""
-    return text[:1].upper() + text[1:]
+    """The text with a capital, unless it begins with a name such as channel_first."""
+    return text if re.match(r"\w*\\?_", text) else text[:1].upper() + text[1:]
 
 
 def section_text(section: Section, title: str, depth: int = 2) -> str:
@@ -490,7 +492,7 @@ def workload_page() -> str:
     """Fields of workload files."""
     file, entry = workload_sections()
     glosses = "".join(
-        f"\nOf {family_named(name).title}:\n\n"
+        f"\nLowerings of {family_named(name).title}:\n\n"
         + table(["Lowering", "Meaning"], [[code(each), sentence(plain(gloss))] for each, gloss in held.items()])
         for name, held in lowerings().items()
     )
@@ -577,7 +579,7 @@ def json_page() -> str:
     text += _keys(schema)
     for name, held in schema["$defs"].items():
         text += f"\n## {name}\n\n{held['description']}\n\n{_keys(held)}"
-    return text
+    return text.replace("in `tpusim.result.vocabulary.figures`", "among the [columns](columns.md)")
 
 
 def _keys(held: Mapping[str, Any]) -> str:

@@ -32,7 +32,7 @@ Element: TypeAlias = Annotated[float, Interval(gt=-_MOST, lt=_MOST)]
 class EnergyUse:
     """What was taken of energy, by the constants of a technology: a model.
 
-    Its figures (`energy` in picojoules and the like) are those of `tpusim.result.vocabulary.figures`.
+    Figures such as `energy`, in picojoules, have their words in `tpusim.result.vocabulary.figures`.
 
     Attributes:
         technology: name of the technology.
@@ -97,7 +97,7 @@ def told(figure: Tellable | None) -> Tellable:
 class VectorMemoryUse:
     """How the vector memories were used. Accesses are words, and bytes are bytes, summed over all lanes.
 
-    Its figures are those of `tpusim.result.vocabulary.figures`.
+    Figures have their words in `tpusim.result.vocabulary.figures`.
 
     Attributes:
         ifmap_bytes: bytes of the vector memories that the ifmap takes, at most.
@@ -114,7 +114,7 @@ class VectorMemoryUse:
 class DramUse:
     """What the DRAM did, where HBM is modelled with its banks.
 
-    Its figures are those of `tpusim.result.vocabulary.figures`. Transfers ask for `hbm_asked_bytes` in bursts; what
+    Figures have their words in `tpusim.result.vocabulary.figures`. Transfers ask for `hbm_asked_bytes` in bursts; what
     they ask for while a burst at that address is pending comes with it, and what is left is `hbm_moved_bytes`.
     """
 
@@ -222,8 +222,8 @@ class Residency:
 class LayerResult:
     """What came of a layer. Cycles are clock cycles.
 
-    Its figures (`macs`, `cycles`, `pe_utilization` and the like) are those of `tpusim.result.vocabulary.figures`. What
-    belongs to a TPU alone, such as passes and vector memories, is None of a machine of another family.
+    Figures such as `macs` and `cycles` have their words in `tpusim.result.vocabulary.figures`. Those of a TPU alone,
+    such as passes and vector memories, are None of a machine of another family.
 
     Attributes:
         name: name of the layer in its network.

@@ -56,7 +56,7 @@ class Array(FileSection):
 
 
 class VectorMemory(FileSection):
-    """The vector memories: an SRAM in each lane, of which the longer side of the array has one for each row or column.
+    """The vector memories: an SRAM in each lane, of which there are as many as rows or columns, whichever are more.
 
     Attributes:
         word_elements: elements of a word, which one access of a port reads or writes.
