@@ -47,6 +47,12 @@ from tpusim.technology.constants import Technology
 ROOT = Path(__file__).parent.parent
 FOLDER = Path(__file__).parent / "reference"
 SCHEMA = "run.schema.json"
+TOPS = {
+    "README.md": Path("index.md"),
+    "CHANGELOG.md": Path("reference/changelog.md"),
+    "CONTRIBUTING.md": Path("reference/contributing.md"),
+}
+"""Pages of the top of the repository, and where the site has them."""
 
 REQUIRED = "required"
 OF_THE_FILE = "that of its file"
@@ -633,9 +639,9 @@ def python_page() -> str:
     return text
 
 
-def top_page(name: str) -> str:
-    """A page of the top of the repository; its links are followed from there."""
-    return f"```{{include}} ../../{name}\n:relative-docs: docs/\n:relative-images:\n```\n"
+def from_the_reference(text: str) -> str:
+    """A page of the top of the repository, its links as they are seen from the folder of the reference."""
+    return re.sub(r"\]\((?!\w+:|#|\.\./)", "](../../", text.replace("](docs/", "](../"))
 
 
 def pages() -> dict[str, str]:
@@ -651,8 +657,8 @@ def pages() -> dict[str, str]:
         "python.md": python_page(),
         SCHEMA: json.dumps(run_schema(), indent=2) + "\n",
     }
-    tops = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md"}
-    return found | {name: top_page(top) for name, top in tops.items() if (ROOT / top).exists()}
+    own = {top: path.name for top, path in TOPS.items() if path.parent.name == FOLDER.name and (ROOT / top).exists()}
+    return found | {name: from_the_reference((ROOT / top).read_text()) for top, name in own.items()}
 
 
 def write(folder: Path = FOLDER) -> None:
@@ -666,7 +672,18 @@ def write(folder: Path = FOLDER) -> None:
             (folder / name).write_text(text)
 
 
+def linked(text: str) -> str:
+    """A page whose links to pages of the top lead to where the site has them."""
+    names = "|".join(map(re.escape, TOPS))
+    return re.sub(rf"\]\((?:\.\./)+({names})", lambda link: f"](/{TOPS[link[1]].as_posix()}", text)
+
+
 def setup(sphinx: Any) -> dict[str, Any]:
-    """Write the pages before Sphinx looks for them."""
+    """Write the pages before Sphinx looks for them; turn links as it reads them."""
+
+    def read(_: Any, name: str, source: list[str]) -> None:
+        source[0] = linked(source[0])
+
     write()
+    sphinx.connect("source-read", read)
     return {"parallel_read_safe": True}

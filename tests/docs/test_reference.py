@@ -313,6 +313,16 @@ def test_tables_are_whole(pages: dict[str, str]) -> None:
             assert max(len(cell) for row in rows for cell in row) < 1000, name
 
 
+def test_links_between_the_top_and_the_docs() -> None:
+    """As they stand on a disk, and as the site has them."""
+    text = "[a](docs/timing.md#frames) [b](README.md) [c](scripts/test) [d](https://e.f) [g](#h)"
+    seen = "[a](../timing.md#frames) [b](../../README.md) [c](../../scripts/test) [d](https://e.f) [g](#h)"
+    assert reference.from_the_reference(text) == seen
+    assert reference.linked("[b](../../README.md#x) [c](../CHANGELOG.md)") == (
+        "[b](/index.md#x) [c](/reference/changelog.md)"
+    )
+
+
 def test_the_site_lists_every_page(pages: dict[str, str]) -> None:
     index = (ROOT / "docs" / "index.md").read_text()
     listed = {
