@@ -1,6 +1,6 @@
 """How Sphinx makes the site of these pages; `scripts/site` runs it.
 
-Every page is a file of this folder, but for the reference: `reference.py` writes that anew from the package before
+Every page is a file of this folder, but for the reference: `docs.reference` writes that anew from the package before
 Sphinx reads a page. The site asks the network for nothing: fonts, styles and the search index lie beside the pages.
 """
 
@@ -10,16 +10,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent)]
+sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from pygments.lexers.special import TextLexer  # noqa: E402
+from pygments.lexers.special import TextLexer
 
-import tpusim  # noqa: E402
+import tpusim
 
 project = "tpusim"
 version = release = tpusim.__version__
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_design", "reference"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_design", "docs.reference"]
 exclude_patterns = ["**/.ipynb_checkpoints"]
 
 html_theme = "furo"

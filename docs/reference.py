@@ -1,8 +1,7 @@
-"""The reference of the site, made of the package itself: fields, columns, ops, commands, Python names.
+"""The pages of the reference, made of the package itself: fields, columns, ops, commands, Python names.
 
-A class says of each of its fields what it is, in the section Attributes of its docstring; the rest stands beside the
-field: what it may be, its default, an example. Figures have their words in `tpusim.result.vocabulary`, options in the
-commands. `pages` writes all of it as Markdown, which Sphinx reads (`setup`); nothing here is kept in the repository.
+`docs.fields` and `docs.columns` gather what the package says; `pages` writes it as Markdown, which Sphinx reads
+(`setup`). Nothing of it is kept in the repository.
 """
 
 from __future__ import annotations
@@ -10,41 +9,34 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
-from functools import cache
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from textwrap import fill
-from typing import Any, Literal, get_args, get_origin, get_type_hints
-
-import typer
-import yaml
-from pydantic import BaseModel, TypeAdapter
-from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
+from typing import Any
 
 import tpusim
-from tpusim.cli.app import app
-from tpusim.input.form import Choice, FileSection, Name, Quantity, Rational, Reader
-from tpusim.machines.family import FAMILIES, family_named
-from tpusim.machines.gpu.description import Gpu
-from tpusim.machines.tpu.description import Hardware
+from docs.columns import RUN_WORDS, better, command_tables, commands, figure_meaning, file_columns, run_schema, unit_of
+from docs.fields import (
+    OF_THE_FILE,
+    REQUIRED,
+    ROOT,
+    Section,
+    lowerings,
+    machine_sections,
+    op_example,
+    op_sections,
+    sections,
+    shipped,
+    sweep_sections,
+    workload_sections,
+)
+from tpusim.machines.family import family_named
 from tpusim.memory.dram.device import Device
-from tpusim.network import entries, workload_file
-from tpusim.network.entries import FREE
 from tpusim.network.ops import OPS
-from tpusim.report.tables import run as run_table
-from tpusim.report.tables.sweep import layer_columns, point_columns
-from tpusim.result import records
-from tpusim.result.records import OpUse, Result
-from tpusim.result.vocabulary.fields import FIELDS
-from tpusim.result.vocabulary.figures import COLUMNS, LAYER, LESS, MORE, OWN, Figure
-from tpusim.result.vocabulary.runs import COLUMN, LOWERING
+from tpusim.result.vocabulary.figures import COLUMNS, LAYER, OWN
 from tpusim.result.vocabulary.states import CLIENTS, ELSEWHERE, ENERGIES, STATES, UNITS
-from tpusim.study.sweep import reader
 from tpusim.technology.constants import Technology
 
-ROOT = Path(__file__).parent.parent
 FOLDER = Path(__file__).parent / "reference"
 SCHEMA = "run.schema.json"
 TOPS = {
@@ -53,376 +45,6 @@ TOPS = {
     "CONTRIBUTING.md": Path("reference/contributing.md"),
 }
 """Pages of the top of the repository, and where the site has them."""
-
-REQUIRED = "required"
-OF_THE_FILE = "that of its file"
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A field of a file, by the path that leads to it; `example` is a line of YAML."""
-
-    path: str
-    meaning: str
-    allowed: str
-    default: str
-    unit: str
-    example: str
-
-
-@dataclass(frozen=True)
-class Section:
-    """Some fields that stand together; `path` is empty where they are a file's own."""
-
-    path: str
-    about: str
-    entries: Sequence[Entry]
-
-
-# ---- what docstrings say
-
-
-def summary(thing: Any) -> str:
-    """The docstring without the sections of Google's style, as one paragraph a paragraph."""
-    text = re.split(r"^(?:Attributes|Args|Raises|Returns|Examples):\n", inspect.getdoc(thing) or "", flags=re.M)[0]
-    kept = (each for each in text.strip().split("\n\n") if not each.startswith("Raises InputError"))
-    return "\n\n".join(" ".join(each.split()) for each in kept)
-
-
-@cache
-def attributes(kind: type) -> dict[str, str]:
-    """What a class and those above it say of their fields, by name."""
-    found: dict[str, str] = {}
-    for each in reversed(kind.__mro__):
-        _, _, text = inspect.cleandoc(each.__dict__.get("__doc__") or "").partition("Attributes:\n")
-        section = re.match(r"(?:(?: +.*)?\n)*(?: +.*)?", text)
-        for name, words in re.findall(r"^    (\w+): (.*(?:\n {5,}.*)*)", section[0] if section else "", re.M):
-            found[name] = " ".join(words.split())
-    return found
-
-
-# ---- fields of files
-
-
-def fields_in(model: Any) -> dict[str, tuple[str, FieldInfo]]:
-    """The fields of a model by their keys in files, each with its name in Python."""
-    if not is_dataclass(model):
-        return {info.serialization_alias or name: (name, info) for name, info in model.model_fields.items()}
-    hints, found = get_type_hints(model, include_extras=True), {}
-    for each in fields(model):
-        info = FieldInfo.from_annotation(hints[each.name])
-        found[each.name] = each.name, info
-        if each.default is not MISSING:
-            info.default = each.default
-    return found
-
-
-def model_in(info: FieldInfo) -> Any:
-    """The model of a field that is a section, a list of sections, or perhaps a section; else None."""
-    if any(isinstance(kind, Reader) for kind in info.metadata) and info.annotation != reader.Search | None:
-        return None
-    found = (info.annotation, *get_args(info.annotation))
-    return next((each for each in found if isinstance(each, type) and _is_model(each)), None)
-
-
-def _is_model(kind: type) -> bool:
-    return issubclass(kind, BaseModel) or kind is reader.Search
-
-
-def sections(model: Any, shipped: Sequence[Mapping[str, Any]] = (), defaults: Mapping[str, str] | None = None,
-             at: str = "", units: bool = True) -> Iterator[Section]:  # fmt: skip
-    """A model's fields, section by section. Examples are those of the model, else from files that are `shipped`."""
-    told, found, inner = attributes(model), [], []
-    for key, (name, info) in fields_in(model).items():
-        path = f"{at}{key}"
-        if below := model_in(info):
-            listed = get_origin(info.annotation) is tuple
-            inner.append((below, f"{path}[]." if listed else f"{path}."))
-            if not listed:
-                continue
-        default = (defaults or {}).get(path) or default_of(model, key, info)
-        unit = FIELDS[path].unit if units and path in FIELDS else ""
-        found.append(Entry(path, told.get(name, ""), allowed(info), default, unit, example(key, path, info, shipped)))
-    yield Section(at.removesuffix("."), summary(model), found)
-    for below, path in inner:
-        yield from sections(below, shipped, defaults, path, units)
-
-
-def default_of(model: Any, key: str, info: FieldInfo) -> str:
-    """The default as YAML writes it."""
-    if info.default is PydanticUndefined:
-        return REQUIRED
-    if isinstance(model, type) and issubclass(model, FileSection):
-        return text_of(model.model_construct().model_dump(by_alias=True).get(key))
-    return text_of(info.default)
-
-
-def text_of(value: object) -> str:
-    """A value as YAML writes it; a pair of two that are alike as one of them."""
-    if value is None or value == () or value == {} or value == "":
-        return "none"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float):
-        return f"{value:g}"
-    if isinstance(value, tuple | list):
-        return text_of(value[0]) if len(value) == 2 and value[0] == value[1] else f"[{', '.join(map(text_of, value))}]"
-    return str(value)
-
-
-def allowed(info: FieldInfo) -> str:
-    """What a field may be, in words."""
-    inner = (kind for each in get_args(info.annotation) for kind in getattr(each, "__metadata__", ()))
-    for kind in (*info.metadata, *inner):
-        if isinstance(kind, Reader):
-            return kind.allowed
-        if isinstance(kind, Choice):
-            words = [code(word) for word in words_of(info.annotation)]
-            number = [f"a whole number, 1 to {kind.most}"] * (kind.most > 0)
-            *first, last = [*words, *number]
-            return f"{', '.join(first)} or {last}" if first else last
-        if isinstance(kind, Quantity):
-            each = "a list, each " if get_origin(info.annotation) is tuple else ""
-            return f"{each}a {kind.unit.kind} with its unit, at most {kind.most}"
-        if isinstance(kind, Rational):
-            return f"a number, {text_of(float(kind.least))} to {kind.most}"
-        if isinstance(kind, Name):
-            return "a line of text"
-    return "a list of sections" if model_in(info) else "a list" if get_origin(info.annotation) is tuple else "text"
-
-
-def words_of(annotation: Any) -> tuple[str, ...]:
-    """The words of a Literal, or of one among several types."""
-    return next(get_args(each) for each in (annotation, *get_args(annotation)) if get_origin(each) is Literal)
-
-
-def example(key: str, path: str, info: FieldInfo, shipped: Sequence[Mapping[str, Any]]) -> str:
-    """A line of YAML: the field's own example, else a value that a shipped file has, else a word that it may be."""
-    own = [each for each in info.examples or ()]
-    known = [value for file in shipped for value in values_at(file, path) if text_of(value) != text_of(info.default)]
-    words = [w for kind in info.metadata if isinstance(kind, Choice) for w in words_of(info.annotation)]
-    others = [word for word in words if word != info.default]
-    truth = [] if info.default is PydanticUndefined else [not info.default] * isinstance(info.default, bool)
-    plain = [] if info.default in (PydanticUndefined, None) else [text_of(info.default)]
-    value = next(iter([*own, *known, *others, *truth, *plain]), None)
-    return "" if value is None else f"{key}: {flow(value)}"
-
-
-def values_at(file: Any, path: str) -> Iterator[Any]:
-    """What a file has at a path, in which `[]` stands for each of a list."""
-    key, _, rest = path.partition(".")
-    held = file.get(key.removesuffix("[]")) if isinstance(file, Mapping) else None
-    if held is None:
-        return
-    for each in held if key.endswith("[]") else [held]:
-        yield from values_at(each, rest) if rest else [each]
-
-
-def flow(value: object) -> str:
-    """A value on one line of YAML; a text as it stands."""
-    if isinstance(value, str):
-        return value
-    return yaml.safe_dump(value, default_flow_style=True, width=10**6).removesuffix("\n").removesuffix("\n...")
-
-
-@cache
-def shipped(folder: str) -> tuple[Mapping[str, Any], ...]:
-    """Every file of a folder, parsed."""
-    return tuple(yaml.safe_load(file.read_text()) for file in sorted((ROOT / folder).glob("*.yaml")))
-
-
-def machine_sections() -> dict[str, list[Section]]:
-    """What a file of each kind of machine may hold."""
-    files = shipped("configs")
-    ours = [each for each in files if each.get("family", "tpu") == "tpu"]
-    return {
-        "A TPU": list(sections(Hardware, ours, {"name": OF_THE_FILE})),
-        "A GPU": list(sections(Gpu, [each for each in files if each not in ours], {"name": OF_THE_FILE})),
-    }
-
-
-def workload_sections() -> list[Section]:
-    """What a workload file may hold, and what every entry of its layers."""
-    file, *_ = sections(workload_file._File, shipped("workloads"), units=False)
-    layers = [layer for each in shipped("workloads") for layer in each["layers"]]
-    around, *_ = sections(entries._Around, layers, units=False)
-    kinds = Entry("op", "kind of operation; each has a section of its own among the ops.", f"one of {', '.join(OPS)}, "
-                  f"{', '.join(FREE)}", REQUIRED, "", "op: conv2d")  # fmt: skip
-    read = Entry(entries.INPUTS, "layers that the entry reads, or inputs of the network; where no entry of a file says "
-                 "so, each reads the one before it.", "a name, or a list of names", "the entry before", "",
-                 next(f"inputs: {flow(each['inputs'])}" for each in layers if "inputs" in each))  # fmt: skip
-    return [file, Section("layers[]", summary(entries._Around), [kinds, *around.entries, read])]
-
-
-def sweep_sections() -> list[Section]:
-    """What a sweep's file may hold."""
-    given = {key: text_of(value) for key, value in reader.UNLESS_GIVEN.items()}
-    defaults = {**given, "workloads": REQUIRED, "axes": REQUIRED, "name": OF_THE_FILE}
-    return list(sections(reader.Spec, shipped("configs/sweeps"), defaults, units=False))
-
-
-def op_sections() -> dict[str, Section]:
-    """Every op by its name in files; then what takes no time."""
-    layers = [layer for each in shipped("workloads") for layer in each["layers"]]
-    kinds = {**{op: OPS[op] for op in OPS}, **FREE}
-    alike = {op: [each for each in layers if each["op"] == op] for op in kinds}
-    return {op: next(sections(kind, [*alike[op], *layers], units=False)) for op, kind in kinds.items()}
-
-
-def lowerings() -> dict[str, Mapping[str, str]]:
-    """What each lowering is, by its name, of each family of machines."""
-    return {name: family_named(name).glosses() for name in FAMILIES}
-
-
-def op_example(op: str) -> str:
-    """An entry of a workload file: what it needs, and rows and columns of its map."""
-    kind, held = (OPS[op] if op in OPS else FREE[op]), []
-    for key, (_, info) in fields_in(kind).items():
-        if info.default is PydanticUndefined or key in ("height", "width"):
-            value = (info.examples or [""])[0]
-            held.append(f"{key}: {op + '1' if key == 'name' else flow(value)}")
-    return f"- {{{', '.join([held[0], f'op: {op}', *held[1:]])}}}"
-
-
-# ---- columns, and the JSON of a run
-
-WORDS = {
-    "workload": "name of the network",
-    "batch": "images at a time",
-    "position": "place of the layer in the network, from 0 on",
-    "name": "name of the layer",
-    "op": "kind of operation",
-    COLUMN: LOWERING.meaning,
-    "error": "why the point could not be simulated; empty where it was",
-    "pareto": "whether no other point beats this one in all goals of the sweep",
-}
-"""Columns of a sweep's files that hold no figure."""
-
-
-RUN_WORDS = {
-    "layer": "name of the layer",
-    "n": run_table._ALIKE,
-    "shape": "shape of the layer in short; the [ops](ops.md) say how that of each is to be read",
-    "lowered by": LOWERING.meaning,
-    "out": run_table._CHECKED,
-}
-"""Columns of `tpusim run` that hold no figure, and no share of the cycles."""
-
-
-def figure_meaning(figure: Figure) -> str:
-    """The label, and what it means where that says more."""
-    return f"{figure.label}: {figure.meaning}" if figure.meaning else figure.label
-
-
-def unit_of(figure: Figure) -> str:
-    """The unit in which files hold a figure."""
-    return "ratio" if figure.style == "percent" else figure.units[-1][0]
-
-
-def better(figure: Figure) -> str:
-    """Which way is better, where one is."""
-    return {LESS: "lower", MORE: "higher"}.get(figure.better, "")
-
-
-def file_columns() -> dict[str, dict[str, tuple[str, str]]]:
-    """The columns of points.csv and of layers.csv: the type of each, and its meaning."""
-    axis = {"array.size": [64]}
-    kinds = {"points.csv": point_columns(axis, True), "layers.csv": layer_columns(axis)}
-    told = {"array.size": "each axis of the sweep, as it was written", **WORDS}
-    told |= {key: figure_meaning(each) for key, each in COLUMNS.items()}
-    return {name: {key: (kind.__name__, told[key]) for key, kind in held.items()} for name, held in kinds.items()}
-
-
-def run_schema() -> dict[str, Any]:
-    """The JSON schema of what `Result.to_json` writes."""
-    schema = TypeAdapter(Result).json_schema(mode="serialization")
-    definitions = schema["$defs"]
-    use = TypeAdapter(OpUse).json_schema(mode="serialization")
-    definitions["OpUse"] = use
-    for name, made in {"Result": schema, **definitions}.items():
-        kind = getattr(records, name)
-        made["description"] = summary(kind)
-        for key, held in made["properties"].items():
-            held["description"] = meaning_of(kind, key)
-            held.pop("title", None)
-        made["additionalProperties"] = False
-    layer, total = definitions["LayerResult"], definitions["Total"]
-    for key in records._OF_LAYERS_ALONE:
-        del total["properties"][key]
-    schema["properties"] |= {
-        "checked": {"type": "boolean", "description": "whether every output of every layer was checked"},
-        "correct": {"anyOf": [{"type": "boolean"}, {"type": "null"}], "description":
-                    "whether all that was checked is right; null where nothing was checked"},
-        "by_op": {"type": "object", "additionalProperties": {"$ref": "#/$defs/OpUse"},
-                  "description": "layers, cycles and time of each kind of op, the costliest first"},
-    }  # fmt: skip
-    for made, sometimes in (
-        (schema, records._WHERE_ANY), (layer, records._OF_LAYERS_WHERE_ANY), (total, ()), (use, ())
-    ):  # fmt: skip
-        made["required"] = [key for key in made["properties"] if key not in sometimes]
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": f"run.json of tpusim {tpusim.__version__}",
-        **schema,
-    }
-
-
-def meaning_of(record: type, key: str) -> str:
-    """What a key of a record is: by its class, else by the vocabulary of figures."""
-    return attributes(record).get(key) or figure_meaning(LAYER[key])
-
-
-# ---- commands
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """An option or an argument: how it is written, its default, and what help says of it."""
-
-    written: str
-    default: str
-    help: str
-
-
-@dataclass(frozen=True)
-class Command:
-    """A command: how it is called, and what it says of itself."""
-
-    usage: str
-    help: str
-    example: str
-    parameters: Sequence[Parameter]
-
-
-def commands() -> dict[str, Command]:
-    """Every command by its name, and those of `tpusim` itself under "tpusim"."""
-    group: Any = typer.main.get_command(app)
-    found = {"tpusim": group, **{f"tpusim {name}": group.commands[name] for name in group.commands}}
-    return {name: _command(name, each) for name, each in found.items()}
-
-
-def _command(name: str, made: Any) -> Command:
-    parameters = [_parameter(each) for each in made.params if not getattr(each, "hidden", False)]
-    text = re.sub(r"\n(?!\n)(?<!\n\n)", " ", inspect.cleandoc(made.help or ""))
-    arguments = [each.metavar for each in made.params if each.param_type_name == "argument"]
-    usage = " ".join([name, "[OPTIONS]", *arguments, *(["COMMAND ..."] if hasattr(made, "commands") else [])])
-    return Command(usage, text, (made.epilog or "").removeprefix("Example: "), parameters)
-
-
-def _parameter(made: Any) -> Parameter:
-    metavar, default = made.metavar or "", made.default
-    if made.param_type_name == "argument":
-        return Parameter(metavar or made.name.upper(), REQUIRED if made.required else "", made.help or "")
-    names = " / ".join([", ".join(made.opts), *made.secondary_opts])
-    shown = "" if default in (None, False, ()) or callable(default) or not made.show_default else text_of(default)
-    if made.secondary_opts and isinstance(default, bool):
-        shown = made.opts[0] if default else made.secondary_opts[0]
-    if made.name == "workers":
-        shown = ""
-    return Parameter(f"{names} {metavar}".strip(), shown, made.help or "")
-
-
-# ---- pages
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -569,6 +191,11 @@ def columns_page() -> str:
         f"## Units\n\nThe keys of `units` in a run's JSON.\n\n{table(['Unit', 'What its cycles are'], words)}\n"
         f"## Parts of energy\n\nThe keys of `energy_use.parts`.\n\n{table(['Key', 'Meaning'], energies)}\n"
     )
+    text += "## Tables of commands\n\nBeside figures and states.\n"
+    for name, told in command_tables().items():
+        rows = [[code(head), sentence(meaning)] for head, meaning in told.items()]
+        text += f"\n### {name}\n\n{table(['Head', 'Meaning'], rows)}"
+    text += "\n"
     for name, held in file_columns().items():
         listed = [[code(key), kind, sentence(meaning)] for key, (kind, meaning) in held.items()]
         text += f"## {name}\n\n`tpusim sweep` writes it.\n\n{table(['Column', 'Type', 'Meaning'], listed)}\n"

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import doctest
 import inspect
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
 from typing import Any
 
 import pytest
 import yaml
 
 import tpusim
-from docs import reference
-from docs.reference import Entry, Section
+from docs import columns, fields, reference
+from docs.fields import Entry, Section
 from tests import ROOT
 from tpusim import Conv2d, Workload, load_hardware, load_workload, simulate
 from tpusim.input.document import Document
@@ -36,16 +36,16 @@ OPENING = re.compile(r"(that|those|it|its|they|their|this|these|one|the same|nob
 
 
 def every_section() -> Iterator[Section]:
-    for found in reference.machine_sections().values():
+    for found in fields.machine_sections().values():
         yield from found
-    yield from reference.workload_sections()
-    yield from reference.sweep_sections()
+    yield from fields.workload_sections()
+    yield from fields.sweep_sections()
     yield from OP_SECTIONS.values()
-    yield from reference.sections(Device, reference.shipped("configs/dram"))
-    yield from reference.sections(Technology, reference.shipped("configs/technology"))
+    yield from fields.sections(Device, fields.shipped("configs/dram"))
+    yield from fields.sections(Technology, fields.shipped("configs/technology"))
 
 
-OP_SECTIONS = reference.op_sections()
+OP_SECTIONS = fields.op_sections()
 SECTIONS = [*every_section()]
 ENTRIES = [entry for section in SECTIONS for entry in section.entries]
 
@@ -69,8 +69,8 @@ def test_every_section_is_described() -> None:
 
 def test_no_text_begins_with_a_pronoun() -> None:
     texts = [entry.meaning for entry in ENTRIES] + [section.about for section in SECTIONS]
-    texts += [meaning for held in reference.file_columns().values() for _, meaning in held.values()]
-    texts += [held["description"] for _, held in keys_of(reference.run_schema())]
+    texts += [meaning for held in columns.file_columns().values() for _, meaning in held.values()]
+    texts += [held["description"] for _, held in keys_of(columns.run_schema())]
     assert not [text for text in texts if OPENING.match(text)]
     assert OPENING.match("Its capacity.")
 
@@ -79,7 +79,7 @@ def test_no_text_begins_with_a_pronoun() -> None:
 def test_every_field_of_a_machine_is_there(family: str) -> None:
     """Those that `--set` knows; `array.size` stands for two of them."""
     title = {"tpu": "A TPU", "gpu": "A GPU"}[family]
-    told = {entry.path for section in reference.machine_sections()[title] for entry in section.entries}
+    told = {entry.path for section in fields.machine_sections()[title] for entry in section.entries}
     assert {path for path in told if "[]" not in path} == {*family_named(family).paths()} - {"array.size"}
 
 
@@ -97,7 +97,7 @@ TOGETHER = {
 @pytest.mark.parametrize(("title", "name"), [("A TPU", "tpu_v2"), ("A GPU", "v100")])
 def test_examples_of_machines_are_sound(title: str, name: str) -> None:
     machine = load_hardware(name)
-    for section in reference.machine_sections()[title]:
+    for section in fields.machine_sections()[title]:
         for entry in (each for each in section.entries if not each.path.startswith("tiles")):
             beside = TOGETHER.get(entry.path, TOGETHER.get(section.path, {}))
             changed = machine.with_overrides({**beside, entry.path: value_of(entry)})
@@ -105,14 +105,14 @@ def test_examples_of_machines_are_sound(title: str, name: str) -> None:
 
 
 def test_examples_of_devices_are_sound() -> None:
-    for section in reference.sections(Device, reference.shipped("configs/dram")):
+    for section in fields.sections(Device, fields.shipped("configs/dram")):
         for entry in section.entries:
             load_device("hbm2_16ch_700", {**TOGETHER.get(entry.path, {}), entry.path: value_of(entry)})
 
 
 @pytest.mark.parametrize("op", OPS)
 def test_examples_of_ops_are_sound(op: str) -> None:
-    entry = yaml.safe_load(reference.op_example(op))[0]
+    entry = yaml.safe_load(fields.op_example(op))[0]
     (layer,) = read_layers(entry, {"batch": 4}).layers
     assert layer.op == op
     for field in OP_SECTIONS[op].entries:
@@ -121,8 +121,8 @@ def test_examples_of_ops_are_sound(op: str) -> None:
 
 
 def test_examples_of_workload_files_are_sound() -> None:
-    file, around = reference.workload_sections()
-    layer = yaml.safe_load(reference.op_example("conv2d"))[0]
+    file, around = fields.workload_sections()
+    layer = yaml.safe_load(fields.op_example("conv2d"))[0]
     for entry in file.entries:
         data = {"name": "net", "layers": [layer], entry.path: value_of(entry)}
         assert workload_of(Document("net", data), 2).layers
@@ -131,7 +131,7 @@ def test_examples_of_workload_files_are_sound() -> None:
 
 
 def test_examples_of_sweeps_are_sound() -> None:
-    file, search = reference.sweep_sections()
+    file, search = fields.sweep_sections()
     base = {"workloads": ["tiny"], "axes": {"array.size": [4, 8], "vector_memory.word_elements": [4, 8]}}
     goals = yaml.safe_load(search.entries[0].example)
     looked_for = {"mode": "search", "search": {"budget": 2, **goals}}
@@ -152,7 +152,7 @@ def test_every_op_is_there() -> None:
 
 def test_every_column_of_a_sweep_is_there() -> None:
     """The axes come first."""
-    points, layers = reference.file_columns().values()
+    points, layers = columns.file_columns().values()
     assert {*COLUMNS} <= points.keys()
     assert {"position", "name", "op", "lowered_by"} <= layers.keys()
     page = reference.columns_page()
@@ -166,20 +166,29 @@ def test_every_column_of_a_run_is_there() -> None:
     for machine in ("tiny_4x4", "v100"):
         result = run_of(work, machine, check=False)
         own = [own_figure(key).head for key in own_keys(result.layers)]
-        told = {head.replace("\n", " ") for head in (*figures, *reference.RUN_WORDS, *own)} - {""}
+        told = {head.replace("\n", " ") for head in (*figures, *columns.RUN_WORDS, *own)} - {""}
         shown = [each.header.replace("\n", " ") for each in layer_table(result.layers, {}, "auto").columns]
         assert [head for head in shown if not any(f"{head} ".startswith(f"{each} ") for each in told)] == []
+
+
+def test_every_column_of_a_command_is_there() -> None:
+    found = columns.command_tables()
+    assert {*found} == {*columns.COMMAND_WORDS}
+    assert not [(name, head) for name, held in found.items() for head, meaning in held.items() if not meaning]
+    assert not [text for held in found.values() for text in held.values() if OPENING.match(text)]
+    unused = [(name, head) for name, held in columns.COMMAND_WORDS.items() for head in held if head not in found[name]]
+    assert not unused
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_lowering_is_described(family: str) -> None:
     page = reference.workload_page()
-    assert all(reference.lowerings()[family].values())
+    assert all(fields.lowerings()[family].values())
     assert all(f"| `{name}` |" in page for name in family_named(family).lowerings)
 
 
 def test_every_command_and_option_is_described() -> None:
-    found = reference.commands()
+    found = columns.commands()
     assert len(found) == 14
     for name, command in found.items():
         assert command.help
@@ -251,13 +260,13 @@ def runs() -> Iterator[Result]:
 
 
 def test_the_schema_fits_runs() -> None:
-    schema = reference.run_schema()
+    schema = columns.run_schema()
     for result in runs():
         assert [*problems(json.loads(result.to_json()), schema, "run", schema)] == []
 
 
 def test_the_schema_refuses_what_is_no_run() -> None:
-    schema = reference.run_schema()
+    schema = columns.run_schema()
     good = json.loads(next(runs()).to_json())
     wrong = [{**good, "batch": -1}, {**good, "batch": "2"}, {**good, "more": 1}, {**good, "layers": [{}]},
              {key: held for key, held in good.items() if key != "seed"}]  # fmt: skip
@@ -265,9 +274,9 @@ def test_the_schema_refuses_what_is_no_run() -> None:
 
 
 def test_the_schema_describes_every_key() -> None:
-    schema = reference.run_schema()
+    schema = columns.run_schema()
     assert not [key for key, held in keys_of(schema) if not held["description"]]
-    assert {field.name for field in fields(LayerResult)} == {*schema["$defs"]["LayerResult"]["properties"]}
+    assert {field.name for field in dataclasses.fields(LayerResult)} == {*schema["$defs"]["LayerResult"]["properties"]}
 
 
 # ---- Python
@@ -290,7 +299,7 @@ def test_public_names_show_what_they_take(name: str) -> None:
     taken = inspect.signature(thing).parameters
     assert "args" not in taken
     if inspect.isclass(thing) and name not in ("Result", "Hardware"):
-        assert {*taken} == {*reference.fields_in(thing)}
+        assert {*taken} == {*fields.fields_in(thing)}
     text = inspect.getdoc(thing) or ""
     if inspect.isfunction(thing):
         assert not [each for each in taken if f"\n    {each}: " not in text]
