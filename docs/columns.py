@@ -55,8 +55,8 @@ RUN_WORDS = {
 
 COMMAND_WORDS: Mapping[str, Mapping[str, str]] = {
     "tpusim run": {
-        "op": "kind of operation", "layers": "layers of the op", "cycles": "cycles that they take together",
-        "time": "time that they take together", "share": "share of the run's cycles",
+        "op": "kind of operation", "layers": "layers of the op", "cycles": "cycles of these layers together",
+        "time": "time of these layers together", "share": "share of the run's cycles",
     },
     "tpusim explain": {
         "gain": "how many times as fast the layer is with one thing made easier",

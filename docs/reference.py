@@ -174,8 +174,11 @@ def columns_page() -> str:
     others_of_a_run = [[code(head), sentence(text.removeprefix(f"{head}: "))] for head, text in RUN_WORDS.items()]
     states = [[code(key), code(each.head), sentence(f"{each.label}: {each.meaning}")] for key, each in STATES.items()]
     others = [[code(key), "", sentence(f"{each.label}: {each.meaning}")] for key, each in ELSEWHERE.items()]
-    words = [["port", ", ".join(f"{code(each.key)} ({each.label})" for each in CLIENTS.values())]]
-    words += [[unit, f"cycles of the {name}, as far as it tells them apart"] for unit, name in UNITS.items()]
+    words = [[code("port"), ", ".join(f"{code(each.key)} ({each.label})" for each in CLIENTS.values())]]
+    words += [
+        [code(unit), f"what the {name} does in each cycle: busy, idle, or waiting, where that is told"]
+        for unit, name in UNITS.items()
+    ]
     energies = [[code(key), sentence(f"{each.label}: {each.meaning}")] for key, each in ENERGIES.items()]
     text = (
         "# Columns of tables and files\n\n## Figures\n\nA figure has one key in all files: in `points.csv`, "
@@ -191,7 +194,7 @@ def columns_page() -> str:
         f"## Units\n\nThe keys of `units` in a run's JSON.\n\n{table(['Unit', 'What its cycles are'], words)}\n"
         f"## Parts of energy\n\nThe keys of `energy_use.parts`.\n\n{table(['Key', 'Meaning'], energies)}\n"
     )
-    text += "## Tables of commands\n\nBeside figures and states.\n"
+    text += "## Tables of commands\n\nColumns that hold no figure and no state.\n"
     for name, told in command_tables().items():
         rows = [[code(head), sentence(meaning)] for head, meaning in told.items()]
         text += f"\n### {name}\n\n{table(['Head', 'Meaning'], rows)}"
