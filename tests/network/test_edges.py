@@ -132,7 +132,7 @@ def test_offsets_of_a_deformable_convolution_are_read_too(tmp_path: Path) -> Non
         ("{name: r, op: relu, inputs: [input], channels: 9}", "reads 8x16x16 (channels x rows x columns) from input, "
          "as conv1 does, where its own sizes make that 9x16x16; leave channels out, or change what it reads"),
         ("{name: r, op: add, inputs: [conv1, input], other: channel}", "from input, as conv1 does, where its own"),
-        ("{name: r, op: relu, inputs: [conv1], count: 2}", "add channels: (of layers that come several times"),
+        ("{name: r, op: relu, inputs: [conv1], count: 2}", "add channels: 64 (of layers that come several times"),
         ("{name: input, op: relu, inputs: [conv1]}", 'the name "input" is that of the network\'s input'),
         ("{name: r, op: concat, inputs: [conv1, small]}", "joins maps of 8x16x16, 8x8x8 (channels x rows x columns)"),
         ("{name: r, op: flatten, inputs: [conv1, small]}", "reads 2 maps; name one, or join them by a concat before"),
@@ -197,7 +197,7 @@ def test_layers_behind_an_error_tell_what_else_is_wrong(tmp_path: Path) -> None:
 def test_what_follows_from_several_layers_is_nothing(tmp_path: Path) -> None:
     several = "{name: head, op: gemm, inputs: [conv1], m: 16, n: 4, k: 8, count: 3}"
     said = refused(tmp_path, CONV, several, "{name: r, op: relu, inputs: [head]}", "{name: s, op: relu}")
-    assert said.endswith("add channels: (it reads 3 layers side by side, which have no one size)")
+    assert said.endswith("add channels: 64 (it reads 3 layers side by side, which have no one size)")
 
 
 def test_a_wrong_size_is_told_without_the_layers_that_follow_from_it(tmp_path: Path) -> None:

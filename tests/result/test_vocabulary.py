@@ -15,6 +15,7 @@ from tpusim import load_hardware, load_workload, simulate
 from tpusim.machines.family import FAMILIES, family_named
 from tpusim.machines.tpu import definition
 from tpusim.network.workload import Workload
+from tpusim.report.shown import figure_column
 from tpusim.report.style import HATCHES, hatches, tones
 from tpusim.result.records import STALL_CAUSES, DramUse, EnergyUse, LayerResult, Total, VectorMemoryUse
 from tpusim.result.vocabulary.fields import FIELDS, field_of
@@ -90,6 +91,14 @@ def test_a_figure_knows_its_units() -> None:
     assert (ratio.title, ratio.scaled(0.25), ratio.style) == ("PE utilisation (%)", 25, "percent")
     assert (count.title, count.scaled(7), count.style) == ("cycles", 7, "count")
     assert all(figure.usual[0] == figure.unit for figure in COLUMNS.values() if figure.unit)
+
+
+@pytest.mark.parametrize("figure", COLUMNS.values(), ids=COLUMNS)
+def test_every_column_of_a_table_has_a_head(figure: Figure) -> None:
+    """A goal of a sweep may be any of them."""
+    column = figure_column(figure, lambda row: row, figure.usual)
+    assert re.match(r"\w", column.header)
+    assert re.match(r"\w", column.legend)
 
 
 SM = tuple(map(state_of, ("useful", "unused", *SM_STATES, "idle")))

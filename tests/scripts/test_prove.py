@@ -32,7 +32,15 @@ def log(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize(
     ("arguments", "commands"),
-    [((), 9), (("networks",), 5), (("random",), 2), (("long",), 2), (("lowerings",), 2), (("blocks",), 2)],
+    [
+        ((), 9),
+        (("networks",), 5),
+        (("random",), 2),
+        (("long",), 2),
+        (("docs",), 2),
+        (("lowerings",), 2),
+        (("blocks",), 2),
+    ],
 )
 def test_each_part_runs(arguments: tuple[str, ...], commands: int, tmp_path: Path) -> None:
     assert proved(tmp_path, *arguments).returncode == 0

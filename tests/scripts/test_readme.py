@@ -124,7 +124,7 @@ EXTRAS = {
 
 def test_extras_are_named_before_the_commands_that_need_them() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert {*project["optional-dependencies"]} == {*EXTRAS, "dev"}
+    assert {*project["optional-dependencies"]} == {*EXTRAS, "dev", "docs"}
     told = README.index("pip install '.[perfetto]'")
     naming = README[told : README.index("\n\n", told)]
     for extra, sign in EXTRAS.items():

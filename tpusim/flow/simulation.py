@@ -64,6 +64,8 @@ def simulate(
     """Run every layer of `workload` on `hardware`, one after another.
 
     Args:
+        workload: what `load_workload` returns, or a Workload made in Python.
+        hardware: what `load_hardware` returns.
         lowering: one that the machine's family has, such as those in machines/tpu/lowering/registry.py, or "auto":
             layer by layer the one of the fewest cycles, of real numbers that are checked one for which a bound is
             proven. None: the family's first, of a TPU channel_first, and of layers of several groups what their
@@ -88,6 +90,15 @@ def simulate(
         CheckFailed: a Program addressed words that do not exist, or, with engine "both", the two disagree.
             Wrong values do not raise: see `Result.correct`.
         DeadlockError, PortConflict: the machine stopped, or was asked for two things at once; names the layer.
+
+    Examples:
+        >>> from tpusim import Conv2d, Workload, load_hardware, load_workload, simulate
+        >>> layer = Conv2d("conv1", in_channels=16, in_height=8, in_width=8, out_channels=32, kernel=3, padding=1)
+        >>> result = simulate(Workload("mine", 4, [layer]), load_hardware("tpu_v2"))
+        >>> result.correct, result.total.outputs_checked
+        (True, 8192)
+        >>> simulate(load_workload("tiny", batch=2), load_hardware("tiny_4x4"), engine="both").total.cycles
+        233
     """
     for given, kind, what in ((workload, Workload, "Workload"), (hardware, Machine, "Hardware")):
         # Whatever is typed in Python is checked by nobody else.

@@ -5,10 +5,11 @@ Errors of fields are InputErrors that say what to write instead.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from fractions import Fraction
 from functools import cache, partial
+from inspect import Parameter, Signature, signature
 from math import isfinite, nan
 from types import UnionType
 from typing import Any, Generic, Literal, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
@@ -173,6 +174,9 @@ def validated(cls: type[Model]) -> type[Model]:
         except ValidationError as error:
             raise Form(made).input_error(error) from None
 
+    # Help and notebooks show the fields, without what checks them.
+    _, *parameters = signature(made.__init__).parameters.values()
+    made.__signature__ = Signature([each.replace(annotation=Parameter.empty) for each in parameters])
     made.__init__ = __init__
     return made  # type: ignore[no-any-return]
 
@@ -249,9 +253,20 @@ def _read_override(text: str, form: Form[Any]) -> tuple[str, object]:
     return path, parse_scalar(value)
 
 
-def whole(most: int, least: int = 1) -> PlainValidator:
+@dataclass(frozen=True)
+class Reader(PlainValidator):
+    """A field that a function reads, and what it may be, in words."""
+
+    allowed: str = ""
+
+    def __init__(self, read: Callable[..., object], allowed: str) -> None:
+        super().__init__(read)
+        object.__setattr__(self, "allowed", allowed)
+
+
+def whole(most: int, least: int = 1) -> Reader:
     """A whole number from `least` to `most`; where the context has NAMES, also text that works out to one."""
-    return PlainValidator(lambda value, info: size(value, least, most, names_of(info)))
+    return Reader(lambda value, info: size(value, least, most, names_of(info)), f"a whole number, {least} to {most}")
 
 
 def size(value: object, least: int, most: int, names: Mapping[str, int]) -> int:
@@ -272,7 +287,7 @@ def names_of(info: ValidationInfo) -> Mapping[str, int]:
     return names
 
 
-def pair(most: int, least: int = 1, why_two: str = "") -> PlainValidator:
+def pair(most: int, least: int = 1, why_two: str = "") -> Reader:
     """Two whole numbers from `least` to `most`, (height, width); one may stand for both.
 
     `why_two` ends the message for another number of them.
@@ -289,7 +304,7 @@ def pair(most: int, least: int = 1, why_two: str = "") -> PlainValidator:
             raise InputError(f"{show(given)} is not one number or two{why_two}; write one, or [height, width]")
         return tuple(size(part, least, most, names) for part in given)
 
-    return PlainValidator(read)
+    return Reader(read, f"a whole number, {least} to {most}, or two: [height, width]")
 
 
 @dataclass(frozen=True)
@@ -361,9 +376,9 @@ def _real(value: object) -> float:
     return number
 
 
-Truth = partial(PlainValidator, _truth)
+Truth = partial(Reader, _truth, "true or false")
 """A truth value, true or false."""
-Real = partial(PlainValidator, _real)
+Real = partial(Reader, _real, "a number")
 """A finite number, which YAML may also take for text: 1e-3."""
 
 

@@ -339,8 +339,20 @@ def family_in(document: Document) -> Family:
 def load_hardware(name_or_path: str | Path, overrides: Overrides = ()) -> Machine:
     """The machine of a shipped name, a YAML path, or "-" (standard input), of whatever family.
 
-    `overrides` are "array.rows=64" texts, or one, or a mapping of path to value.
-    Raises InputError with every problem of the file and the overrides.
+    Args:
+        name_or_path: a name that `tpusim list` shows, a path, or "-".
+        overrides: fields to change: "array.rows=64", or several such texts, or a mapping of paths to values.
+            `array.size` sets rows and columns.
+
+    Raises:
+        InputError: with every problem of the file and the overrides.
+
+    Examples:
+        >>> import tpusim
+        >>> tpusim.load_hardware("tpu_v2", "array.size=256").pes
+        65536
+        >>> tpusim.load_hardware("tpu_v2", {"array.rows": 64, "hbm.bandwidth": "350 GB/s"}).hbm_bytes_per_s
+        350000000000
     """
     from tpusim.input.source import open_document
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple, TypeAlias
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.base.words import counted
-from tpusim.input.form import NAMES, Form, Name, Truth, validated, whole
+from tpusim.input.form import NAMES, Form, Name, Truth, validated, whole, written
 from tpusim.input.scalars import path_of, show
 from tpusim.network.ops import OPS
 from tpusim.network.ops.op import OFMAP, Channels, Images, Op, Shape, Size
@@ -59,11 +59,15 @@ class Free(ABC):
 
 @validated
 class Concat(Free):
-    """Maps of one size, side by side along the channels: who reads them reads them where they lie."""
+    """Maps of one size, side by side along the channels: who reads them reads them where they lie.
+
+    Attributes:
+        name: name by which other entries read it.
+    """
 
     op: ClassVar[str] = "concat"
 
-    name: Annotated[str, Name()]
+    name: Annotated[str, Name(), written("concat1")]
 
     def made(self, read: Sequence[HandedOn], batch: int) -> HandedOn:
         source = side_by_side(each.source for each in read)
@@ -78,11 +82,15 @@ class Concat(Free):
 
 @validated
 class Flatten(Free):
-    """A map as one row of channels, as a product reads it: for each channel its rows, for each of them its columns."""
+    """A map as one row of channels, as a product reads it: for each channel its rows, for each of them its columns.
+
+    Attributes:
+        name: name by which other entries read it.
+    """
 
     op: ClassVar[str] = "flatten"
 
-    name: Annotated[str, Name()]
+    name: Annotated[str, Name(), written("flatten1")]
 
     def made(self, read: Sequence[HandedOn], batch: int) -> HandedOn:
         if len(read) != 1:
@@ -97,15 +105,24 @@ class Flatten(Free):
 
 @validated
 class View(Free):
-    """A map of a size that it says, of what it reads by ways that take no time here: turned, cut, or not simulated."""
+    """A map of a size that the file says, made of what it reads in a way that takes no time: turned, cut, or not
+    simulated.
+
+    Attributes:
+        name: name by which other entries read it.
+        channels: channels of the map.
+        height: rows of the map.
+        width: columns of the map.
+        images: maps that there are; 0: as many as images of the batch.
+    """
 
     op: ClassVar[str] = "view"
 
-    name: Annotated[str, Name()]
-    channels: Channels
-    height: Size = 1
-    width: Size = 1
-    images: Images = 0
+    name: Annotated[str, Name(), written("view1")]
+    channels: Annotated[Channels, written(64)]
+    height: Annotated[Size, written(56)] = 1
+    width: Annotated[Size, written(56)] = 1
+    images: Annotated[Images, written("batch*197")] = 0
 
     def made(self, read: Sequence[HandedOn], batch: int) -> HandedOn:
         shape = self.channels, self.height, self.width, self.images or batch
@@ -388,10 +405,16 @@ def _read_layer(
 
 @validated
 class _Around:
-    """What an entry of a file says beside its operation."""
+    """What an entry of a file says beside its operation.
+
+    Attributes:
+        count: layers that the entry stands for, all alike; they are named NAME_1, NAME_2 and so on.
+        lowering: lowering of the layer, instead of the one that the run asks for.
+        biases: whether a number for each output channel is added to the results, of convolutions and products.
+    """
 
     count: Annotated[int, whole(MOST_LAYERS)] = 1
-    lowering: Annotated[str | None, Name()] = None
+    lowering: Annotated[str | None, Name(), written("explicit")] = None
     biases: Annotated[bool, Truth()] = False
 
 

@@ -239,15 +239,27 @@ def counts_of(given: object) -> Counts:
 
 @validated
 class Workload:
-    """Layers to run one after another on `batch` images; `source` says where the sizes come from.
+    """Layers to run one after another on a batch of images.
 
-    `lowerings` are those that layers have of their own; in Python also a mapping of names: {"conv1": "channel_first"}.
-    `not_timed` are ops of the network that are no layers and take no time here, such as ("Relu", 49); `not_known`
-    those that nobody here knows, which may have been convolutions and products too. `sizes` are those that its file
-    names and its layers were worked out from, such as ("seq", 128). `edges` say what layers read, where that is known;
-    in Python also a mapping of names: {"conv2": ["conv1"]}. `riders` are, by the layer that carries them, the names of
-    those that became part of it. `biases` are the layers to whose results a number for each output channel is added, by
-    whoever computes values, unless it rides on them.
+    Attributes:
+        name: name of the network in results.
+        batch: images at a time.
+        layers: layers in network order, whose names differ.
+        source: where the sizes come from, for readers.
+        lowerings: lowerings that layers have of their own; in Python also a mapping: {"conv1": "channel_first"}.
+        not_timed: ops of the network that are no layers and take no time here, such as ("Relu", 49).
+        not_known: ops of the network that tpusim does not know; convolutions and products may be among them.
+        sizes: sizes that its file names and its layers were worked out from, such as ("seq", 128).
+        edges: what layers read, where that is known; in Python also a mapping: {"conv2": ["conv1"]}.
+        riders: names of the layers that became part of another, by the layer that carries them.
+        biases: layers to whose results a number for each output channel is added, by whoever computes values, unless it
+            rides on them.
+
+    Examples:
+        >>> from tpusim import Gemm, Workload
+        >>> network = Workload("mlp", 8, [Gemm("fc1", m=8, n=64, k=32), Gemm("fc2", m=8, n=10, k=64)])
+        >>> [layer.text for layer in network.layers]
+        ['8x32>64', '8x64>10']
     """
 
     name: Annotated[str, Name()]

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
-from pydantic import AfterValidator, BeforeValidator, PlainValidator, ValidationInfo
+from pydantic import BeforeValidator, PlainValidator, ValidationInfo
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.input.document import Document
-from tpusim.input.form import NAMES, Form, Name, names_of, validated
+from tpusim.input.form import NAMES, Form, Name, Reader, names_of, validated, written
 from tpusim.input.scalars import path_of, show, whole_number
 from tpusim.input.source import open_document
 from tpusim.network.entries import (
@@ -28,7 +28,7 @@ from tpusim.network.entries import (
     numbered,
     read_layers,
 )
-from tpusim.network.formats import NOTHING, ModelOptions, check_ops, is_foreign, read
+from tpusim.network.formats import NOTHING, OPS, ModelOptions, check_ops, is_foreign, read
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import (
     INPUT,
@@ -47,6 +47,7 @@ from tpusim.network.workload import (
     with_sizes,
 )
 
+_COUNTS = "a mapping of names to counts"
 _WIRING = "wiring"
 """The key of a validation context that holds who reads whom in a file, if it says."""
 
@@ -61,9 +62,21 @@ def load_workload(
 ) -> Workload:
     """The workload of a shipped name, a path (YAML, .onnx, a .csv of SCALE-Sim), or "-", for `batch` images.
 
-    `dims` are sizes that a workload file names, or that a model leaves open; with `skip_unknown`, ops that nobody here
-    knows are left out of it; so are those that are not the array's where `ops` is "array", or the file says so and it
-    is not "all". Raises InputError with every problem of the file.
+    Args:
+        name_or_path: a name that `tpusim list` shows, a path, or "-" for standard input.
+        batch: images at a time.
+        dims: sizes that a workload file names, or that a model leaves open.
+        skip_unknown: leave ops of a model out that tpusim does not know; otherwise they are refused.
+        ops: "array" leaves out all ops but those of the array, "all" none; unless given, what the file says.
+
+    Raises:
+        InputError: with every problem of the file.
+
+    Examples:
+        >>> import tpusim
+        >>> network = tpusim.load_workload("bert_base", batch=1, dims={"seq": 64}, ops="array")
+        >>> len(network.layers), network.sizes
+        (336, (('seq', 64),))
     """
     images, asked = images_of(batch), ModelOptions(dims or {}, skip_unknown, ops)
     return workload_of(open_workload(name_or_path, asked), images, ops)
@@ -196,16 +209,29 @@ def _entries(entries: object) -> object:
 
 @validated
 class _File:
-    """A workload as its file has it, which says nothing of the batch."""
+    """A workload as its file has it, which says nothing of the batch.
 
-    name: Annotated[str, Name()]
-    layers: Annotated[tuple[Annotated[Read, PlainValidator(_layers)], ...], BeforeValidator(_entries)]
-    source: str = ""
-    not_timed: Annotated[Counts, PlainValidator(counts_of)] = ()
-    not_known: Annotated[Counts, PlainValidator(counts_of)] = ()
-    sizes: Annotated[Sizes, PlainValidator(read_sizes)] = ()
-    inputs: Annotated[tuple[str, ...], PlainValidator(inputs_of)] = (INPUT,)
-    ops: Annotated[str, AfterValidator(check_ops)] = "all"
+    Attributes:
+        name: name of the network in results.
+        layers: entries of the network in order, each with an op and the fields of that op.
+        source: where the sizes come from, for readers.
+        not_timed: ops of the network that are no layers and take no time here, by name and count.
+        not_known: ops of the network that tpusim does not know, by name and count; their work is missing.
+        sizes: sizes that the entries use by name, each with its usual value; `--dim NAME=N` sets another.
+        inputs: names by which entries read the inputs of the network.
+        ops: whether `all` ops are timed, or those of the `array` alone, unless a run says otherwise (`--ops`).
+    """
+
+    name: Annotated[str, Name(), written("my_net")]
+    layers: Annotated[
+        tuple[Annotated[Read, PlainValidator(_layers)], ...], BeforeValidator(_entries), written(f"[{EXAMPLE}]")
+    ]
+    source: Annotated[str, written("torchvision.models.alexnet")] = ""
+    not_timed: Annotated[Counts, Reader(counts_of, _COUNTS)] = ()
+    not_known: Annotated[Counts, Reader(counts_of, _COUNTS), written("{MyOp: 2}")] = ()
+    sizes: Annotated[Sizes, Reader(read_sizes, "a mapping of names to whole numbers")] = ()
+    inputs: Annotated[tuple[str, ...], Reader(inputs_of, "a list of names"), written("[image, mask]")] = (INPUT,)
+    ops: Annotated[str, Reader(check_ops, " or ".join(OPS))] = "all"
 
     def __post_init__(self) -> None:
         if not any(each.layers for each in self.layers):

@@ -210,7 +210,7 @@ def figure_column(
 ) -> Column[Row]:
     """A figure's column, in a unit and its size."""
     name, size = unit
-    head = f"{figure.head}\n{name}" if name else figure.head
+    head = "\n".join(filter(None, (figure.head or figure.label, name)))
     return Column(head, lambda row: written(figure, value(row), size), rank, legend=figure.legend)
 
 

@@ -30,10 +30,14 @@ Element: TypeAlias = Annotated[float, Interval(gt=-_MOST, lt=_MOST)]
 
 @dataclass(frozen=True)
 class EnergyUse:
-    """What was taken, in picojoules, by the constants of `technology`: a model. `parts` add up to `energy`.
+    """What was taken of energy, by the constants of a technology: a model.
 
-    `energy_delay` is picojoules times seconds; `tops_per_watt` 10^12 operations a joule, two a MAC. `counts` are
-    of what takes energy and is told nowhere else.
+    Figures such as `energy`, in picojoules, have their words in `tpusim.result.vocabulary.figures`.
+
+    Attributes:
+        technology: name of the technology.
+        parts: picojoules by what they go to; they add up to `energy`.
+        counts: events that take energy and are told nowhere else, by name.
     """
 
     technology: str
@@ -91,7 +95,13 @@ def told(figure: Tellable | None) -> Tellable:
 
 @dataclass(frozen=True)
 class VectorMemoryUse:
-    """Accesses are words, summed over all lanes; bytes are summed over all lanes."""
+    """How the vector memories were used. Accesses are words, and bytes are bytes, summed over all lanes.
+
+    Figures have their words in `tpusim.result.vocabulary.figures`.
+
+    Attributes:
+        ifmap_bytes: bytes of the vector memories that the ifmap takes, at most.
+    """
 
     reads: Count
     writes: Count
@@ -104,12 +114,9 @@ class VectorMemoryUse:
 class DramUse:
     """What the DRAM did, where HBM is modelled with its banks.
 
-    Transfers ask for `hbm_asked_bytes` in bursts, which are those read and written; what they ask for while a burst at
-    that address is pending comes with it, and what is left is `hbm_moved_bytes`. Results of an earlier version do not
-    say what was asked for: it is None. Of the accesses of a burst, `row_hits` found their row open, `row_misses` had to
-    open it, `row_conflicts` to close another one first. `hbm_reached_bytes_per_s` counts bytes moved while a transfer
-    is under way. `channel_imbalance`: what the busiest channel of each transfer moves, over the mean.
-    `refreshes` came due, in all channels together.
+    Figures have their words in `tpusim.result.vocabulary.figures`. Transfers ask for `hbm_asked_bytes` in bursts, which
+    are those read and written; what they ask for while a burst at that address is pending comes with it, and what is
+    left is `hbm_moved_bytes`. Results of an earlier version do not say what was asked for: it is None.
     """
 
     hbm_asked_bytes: Count | None = field(default=None, kw_only=True)
@@ -126,10 +133,19 @@ class DramUse:
 
 @dataclass(frozen=True)
 class Blocking:
-    """How the lowering cut a layer up: the block of outputs held on chip, and the loop order.
+    """How the lowering cut a layer up.
 
-    `rows` and `cols` are those of one strip; `word_fill` elements of a word are in use, from `strips` parts of the map.
-    The reduction comes in `chunks`, each filled, used and replaced while the partial sums stay.
+    Attributes:
+        rows: rows of outputs of a block (of a strip).
+        cols: columns of outputs of a block (of a strip).
+        images: images of a block.
+        blocks: blocks of the layer.
+        row_folds: groups of rows of the filter matrix, each of which fills the array from top to bottom.
+        col_folds: groups of output channels, each of which fills the array from side to side.
+        loop_order: which loop is outside: over blocks of outputs, or over filters.
+        word_fill: elements of a word that are in use.
+        strips: parts of the map whose elements share a word.
+        chunks: parts of the reduction; each is filled, used and replaced while the partial sums stay.
     """
 
     rows: Count
@@ -146,9 +162,15 @@ class Blocking:
 
 @dataclass(frozen=True)
 class Mismatch:
-    """The first wrong element of a layer's `tensor`, in coordinates of its own; None: it was never written.
+    """The first wrong element of a layer.
 
-    It may be off by `bound`.
+    Attributes:
+        index: coordinates of the element.
+        axes: names of these coordinates.
+        expected: value by the reference.
+        actual: value that the machine made; null where none was written.
+        tensor: tensor that the element is of.
+        bound: proven bound of the difference; 0 where values must be equal.
     """
 
     index: tuple[Count, ...]
@@ -167,7 +189,13 @@ class Mismatch:
 
 @dataclass(frozen=True)
 class WordRange:
-    """A range of the vector memories: `words` words of each of `lanes` lanes, from word `first` on."""
+    """A range of words of the vector memories.
+
+    Attributes:
+        first: first word.
+        words: words of each lane.
+        lanes: lanes in which the range lies.
+    """
 
     first: Count
     words: Count
@@ -176,10 +204,13 @@ class WordRange:
 
 @dataclass(frozen=True)
 class Residency:
-    """Where a layer has its words, where tensors are to stay on chip between layers.
+    """Where a layer has its words, where tensors stay on the chip between layers.
 
-    `own` are those that it needs while it runs; `outcome` those in which what it makes stays until the last of
-    `readers` is done, None where it does not. `spilled` says whether an outcome that stays goes to HBM as well.
+    Attributes:
+        own: words that the layer needs while it runs.
+        outcome: words in which its results stay; null where they do not.
+        readers: layers that read the results there; the last of them frees the words.
+        spilled: whether results that stay go to HBM as well.
     """
 
     own: WordRange
@@ -190,20 +221,38 @@ class Residency:
 
 @dataclass(frozen=True)
 class LayerResult:
-    """What came of a layer. Cycles are clock cycles; `units` splits every unit's cycles, each adding up to `cycles`.
+    """What came of a layer. Cycles are clock cycles.
 
-    `lowering` is the one that its Program is from, also where the run was asked for another name, such as "auto".
-    A layer may be lowered by writing a tensor to HBM and reading it again: an intermediate, of `lowered_bytes` in all,
-    which cost `transformation_cycles` of the bus, and whose elements are checked as the outputs are. `error_share`
-    is the largest error of an output over its proven bound, of those that had to be worked out to tell that they are
-    right, and the one that seemed to be the furthest off; None where there are none, or outputs must be equal.
-    `inputs` are the layers, and inputs of the network, whose outputs it reads, where its file says so.
-    Passes, vector memories and blocks are a TPU's: of a machine of another family they are None, and `own` holds what
-    only its family tells, by name; the JSON has `own` only where there is any.
-    `hidden_cycles` are those by which it takes fewer than alone, as it overlaps with others; below zero where it takes
-    more. `apart` says why it does not overlap with the one ahead, where layers are to. `hbm_saved_bytes` are those that
-    it moves fewer than alone, as what it reads or makes stays on chip; `residency` says where. `riders` are the layers
-    that ride on its results, in their order; the JSON has them only where there are any.
+    Figures such as `macs` and `cycles` have their words in `tpusim.result.vocabulary.figures`. Those of a TPU alone,
+    such as passes and vector memories, are None of a machine of another family.
+
+    Attributes:
+        name: name of the layer in its network.
+        op: kind of operation, as workload files name it.
+        multi_tile: taps that a pass stacks, at most.
+        stall_cycles: cycles that the array stands still, by cause; the glossary says what each cause means.
+        vector_memory: how the vector memories were used; null where the machine has none.
+        outputs: elements of the ofmap.
+        outputs_checked: elements of the ofmap that were held against the reference.
+        outputs_mismatched: elements of the ofmap that are wrong.
+        units: cycles of every unit by what they go to; those of a unit add up to `cycles`.
+        blocking: how the lowering cut the layer up; null where the machine has no such blocks.
+        lowering: lowering that the layer's Program is from, also where the run asked for `auto`.
+        first_mismatch: first wrong element; null where none is.
+        intermediates_checked: elements of tensors written to HBM and read again that were held against the reference.
+        intermediates_mismatched: elements of those tensors that are wrong.
+        dram: what the DRAM did; null where HBM is a pipe.
+        energy_use: energy that was taken; null where no technology tells it.
+        error_share: largest error of an output over its proven bound, among outputs that had to be worked out to tell
+            that they are right; null where there are none, or where outputs must be equal.
+        inputs: layers, and inputs of the network, that the layer reads, where its file says so.
+        own: figures that only the machine's family tells, by name; left out of the JSON where there are none.
+        hidden_cycles: cycles by which the layer takes fewer than alone, as it overlaps with others; below zero where it
+            takes more.
+        apart: why the layer does not overlap with the one ahead, where layers are to.
+        hbm_saved_bytes: bytes that the layer moves fewer than alone, as results stay on the chip.
+        residency: where the layer has its words; null where nothing stays on the chip.
+        riders: layers that ride on its results, in order; left out of the JSON where there are none.
     """
 
     name: str
@@ -254,8 +303,10 @@ class LayerResult:
 class Total(LayerResult):
     """The layers run one after another, as if they were one: sums, ratios of sums, the largest `error_share`.
 
-    `wall_seconds` is how long the simulation took. A total has nothing of what belongs to a layer alone, and its JSON
-    leaves that out.
+    A total has nothing of what belongs to a layer alone, and its JSON leaves that out.
+
+    Attributes:
+        wall_seconds: seconds that the simulation took on this computer.
     """
 
     name: str = "total"
@@ -269,12 +320,36 @@ class Total(LayerResult):
 class Result:
     """A whole run: its complete inputs, the totals and the layers in network order.
 
-    `layers_left` were not simulated, because the run was interrupted; `not_timed` are ops of the network, by name and
-    count, that take no time here, `not_known` those that nobody here knows; `sizes` are those that the workload names,
-    such as the length of a sequence. The JSON has each only where there are any. `dtype` says what operands were, and
-    `sums` in which order the data path added; `reference_only` are ops whose values no layer worked out, but the
-    reference alone, by name and count. The JSON also has `checked` and `correct`, which is null where nothing was
-    checked, and `by_op`: layers, cycles and time of each kind of op.
+    Attributes:
+        tpusim: version of tpusim that made the result.
+        hardware: machine, complete, as files write it.
+        workload: name of the network.
+        batch: images at a time.
+        lowering: lowering that the run asked for.
+        engine: interpreter that kept time: event, register or both.
+        seed: seed of the random operands.
+        total: all layers together.
+        layers: each layer, in network order.
+        layers_left: layers that were not simulated, as the run was interrupted; left out of the JSON where there are
+            none.
+        not_timed: ops of the network that take no time here, by name and count; left out of the JSON where there are
+            none.
+        not_known: ops of the network that tpusim does not know, by name and count; left out of the JSON where there are
+            none.
+        sizes: sizes that the workload names, such as the length of a sequence; left out of the JSON where there are
+            none.
+        dtype: what operands are: integers, f32, bf16 or int8.
+        sums: order in which the data path added: any, or that of the array.
+        reference_only: ops whose values the reference alone worked out, by name and count; left out of the JSON where
+            there are none.
+
+    Examples:
+        >>> import tpusim
+        >>> result = tpusim.simulate(tpusim.load_workload("tiny", batch=2), tpusim.load_hardware("tiny_4x4"))
+        >>> result.correct, result.total.cycles == sum(layer.cycles for layer in result.layers)
+        (True, True)
+        >>> [layer.name for layer in result.layers]
+        ['fig10', 'fig11', 'two_passes']
     """
 
     tpusim: str
@@ -347,7 +422,14 @@ class Result:
 
 @dataclass(frozen=True)
 class OpUse:
-    """The layers of one op together; `share` is of the cycles of all layers."""
+    """The layers of one op together.
+
+    Attributes:
+        layers: layers of the op.
+        cycles: cycles that they take together.
+        time_us: microseconds that they take together.
+        share: share of the cycles of all layers.
+    """
 
     layers: int
     cycles: int

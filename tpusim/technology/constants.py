@@ -43,7 +43,13 @@ _Power = Quantity(POWER, "1 kW")
 
 
 class Pitch(FileSection):
-    """A bank of SRAM by the pitch of its cells, and what each of its rows takes beside them."""
+    """A bank of SRAM by the pitch of its cells, and what each of its rows takes beside them.
+
+    Attributes:
+        row_nm: height of a row of cells.
+        column_nm: width of a cell.
+        periphery_nm: width of the periphery beside each row.
+    """
 
     row_nm: Annotated[int, _Length, written("1.365 um", "row")]
     column_nm: Annotated[int, _Length, written("0.705 um", "column")]
@@ -55,7 +61,16 @@ class Pitch(FileSection):
 
 
 class Macro(FileSection):
-    """SRAMs of one capacity, one for each width of a word: areas, energies of an access, leakage."""
+    """Compiled SRAMs of one capacity, one for each width of a word. All lists are as long as that of the words.
+
+    Attributes:
+        capacity_bytes: bytes of each of these SRAMs.
+        word_bytes: bytes of a word, growing from one SRAM to the next.
+        area_nm2: area of each.
+        read_aj: energy of reading a word of each.
+        write_aj: energy of writing a word of each.
+        leakage_pw: power that each leaks.
+    """
 
     capacity_bytes: Annotated[int, Quantity(SIZE, "16 GiB"), written("256 KiB", "capacity")]
     word_bytes: Annotated[tuple[int, ...], Quantity(SIZE, "64 KiB"), written("[4 B, 32 B]", "words")]
@@ -90,7 +105,14 @@ class Macro(FileSection):
 
 
 class Crossbar(FileSection):
-    """A crossbar that was laid out: `ports` times `ports`, each `width` bits wide, in a process of its own."""
+    """A crossbar that was laid out, in a process of its own; others are scaled from it.
+
+    Attributes:
+        ports: inputs, and as many outputs.
+        width: bits of an input.
+        area_nm2: area of the crossbar.
+        feature_nm: feature size of its process.
+    """
 
     ports: Annotated[int, whole(65536), written(128)]
     width: Annotated[int, whole(65536), written(32)]
@@ -104,7 +126,16 @@ class Crossbar(FileSection):
 
 
 class ArithmeticEnergies(FileSection):
-    """Energies of an operation, and areas of what does it once a cycle."""
+    """Energies of an operation, and areas of what does it once a cycle.
+
+    Attributes:
+        bf16_multiply_aj: energy of a product of two bfloat16 numbers.
+        fp32_multiply_aj: energy of a product of two FP32 numbers.
+        fp32_add_aj: energy of a sum of two FP32 numbers.
+        bf16_multiplier_nm2: area of a multiplier of bfloat16 numbers.
+        fp32_multiplier_nm2: area of a multiplier of FP32 numbers.
+        fp32_adder_nm2: area of an adder of FP32 numbers.
+    """
 
     bf16_multiply_aj: Annotated[int, _Energy, written("1.1 pJ", "bf16_multiply")]
     fp32_multiply_aj: Annotated[int, _Energy, written("3.7 pJ", "fp32_multiply")]
@@ -128,7 +159,13 @@ class ArithmeticEnergies(FileSection):
 
 
 class FlipFlop(FileSection):
-    """A bit of a register: its area, the energy of a clock that writes it, its leakage."""
+    """A bit of a register.
+
+    Attributes:
+        area_nm2: area of the bit.
+        write_aj: energy of a clock that writes it.
+        leakage_pw: power that it leaks.
+    """
 
     area_nm2: Annotated[int, _Area, written("6 um2", "area")]
     write_aj: Annotated[int, _Energy, written("9 fJ", "write")]
@@ -148,7 +185,14 @@ class FlipFlop(FileSection):
 
 
 class HbmEnergy(FileSection):
-    """HBM: a bit with its share of activates; or a bit without, and the activate of a row of `row_bytes`."""
+    """Energies of HBM.
+
+    Attributes:
+        bit_aj: energy of a bit with its share of activates, where HBM is a pipe.
+        column_bit_aj: energy of a bit without activates, where HBM has banks.
+        activate_aj: energy of opening a row of `row` bytes.
+        row_bytes: bytes of the row that `activate` is of.
+    """
 
     bit_aj: Annotated[int, _Energy, written("3.92 pJ", "bit")]
     column_bit_aj: Annotated[int, _Energy, written("3.48 pJ", "column_bit")]
@@ -165,7 +209,18 @@ class HbmEnergy(FileSection):
 
 
 class Technology(FileSection):
-    """A whole technology, complete and immutable."""
+    """A whole technology, complete and immutable.
+
+    Attributes:
+        name: name of the process.
+        feature_nm: feature size of the process.
+        pitch: SRAM by the pitch of its cells; a section.
+        macro: compiled SRAMs; a section.
+        crossbar: a crossbar; a section.
+        arithmetic: multipliers and adders; a section.
+        flip_flop: a bit of a register; a section.
+        hbm: energies of HBM; a section.
+    """
 
     name: Annotated[str, Name(), written("my_process")]
     feature_nm: Annotated[int, _Length, written("45 nm", "feature")]

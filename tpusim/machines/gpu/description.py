@@ -36,15 +36,24 @@ _SLOWEST = Fraction(1, 1000)
 
 
 class Sm(FileSection):
-    """A streaming multiprocessor, of which there are `count`.
+    """A streaming multiprocessor (SM).
 
-    Its tensor cores do `fma_per_cycle` multiplications and additions. It has `registers` of 32 bits, a block takes
-    `registers_per_output` of them for each output of its tile, and shared memory for what is staged; at most
-    `blocks` are there together. What comes from L2 takes `load_bytes_per_cycle` of its port, what is staged the
-    bandwidth of shared memory. A block has the operands of `loads_under_way` k-steps on their way; under `async_copy`
-    they need no registers, and no instructions to store them. A k-step takes `step_cycles` beyond storing and
-    multiplying: addresses and barriers; one that begins a tap of which the offsets were worked out ahead, `tap_cycles`
-    more. Results leave at `epilogue_bytes_per_cycle`.
+    Attributes:
+        count: SMs of the GPU.
+        fma_per_cycle: multiplications and additions (MACs) that the tensor cores of an SM do in a cycle.
+        shared_bytes: bytes of shared memory that blocks may take.
+        unified_bytes: bytes of the memory that L1 and shared memory are parts of.
+        shared_bytes_per_cycle: bytes that shared memory stores in a cycle.
+        registers: registers of 32 bits.
+        registers_per_output: registers that a block takes for each output of its tile.
+        blocks: blocks that an SM holds together, at most.
+        load_bytes_per_cycle: bytes that come from L2 in a cycle.
+        loads_under_way: k-steps of which a block has the operands on their way.
+        async_copy: whether operands go to shared memory by themselves, without registers and without instructions that
+            store them.
+        step_cycles: cycles of a k-step beyond storing and multiplying: addresses and barriers.
+        tap_cycles: cycles more of a k-step that begins a tap whose offsets were worked out ahead.
+        epilogue_bytes_per_cycle: bytes of results that an SM writes in a cycle.
     """
 
     count: Annotated[int, whole(_MOST), written(80)]
@@ -64,7 +73,14 @@ class Sm(FileSection):
 
 
 class L2(FileSection):
-    """The cache that all SMs share: bytes a cycle that it hands out, cycles to the first of them, bytes of a sector."""
+    """The cache that all SMs share.
+
+    Attributes:
+        size_bytes: bytes that it holds.
+        bytes_per_cycle: bytes that it hands out in a cycle.
+        latency_cycles: cycles to the first byte.
+        sector_bytes: bytes of a sector, in whole numbers of which it is read.
+    """
 
     size_bytes: Annotated[int, Quantity(SIZE, "16 GiB"), written("6 MiB", "size")]
     bytes_per_cycle: Annotated[Fraction, Rational(2**20, _SLOWEST), written(1200)]
@@ -73,15 +89,25 @@ class L2(FileSection):
 
 
 class Dram(FileSection):
-    """Off-chip memory: bytes a second by its clock and width, and the share of them that is `reached`."""
+    """Off-chip memory.
+
+    Attributes:
+        bandwidth_bytes_per_s: bytes a second by its clock and width.
+        reached: share of the bandwidth that programs reach.
+    """
 
     bandwidth_bytes_per_s: Annotated[int, Quantity(BANDWIDTH, "1000 TB/s"), written("900 GB/s", "bandwidth")]
     reached: Annotated[Fraction, Rational(1, _SLOWEST), written(0.8)]
 
 
 class Launch(FileSection):
-    """What comes beside work: the launch of a kernel, one that works offsets out, what sums of parts take beyond the
-    bytes that they move, and what strides take.
+    """Time beside the work of kernels.
+
+    Attributes:
+        kernel_ps: time to launch a kernel.
+        offsets_ps: time of the kernel that works out offsets.
+        reduction_ps: time that adding up parts of sums takes beyond the bytes that it moves.
+        strided_ps: time that a strided convolution takes beyond its work.
     """
 
     kernel_ps: Annotated[int, Quantity(TIME, "1 ms"), written("1 us", "kernel")]
@@ -91,10 +117,13 @@ class Launch(FileSection):
 
 
 class BlockTile(FileSection):
-    """What a block makes: `m` outputs of `n` channels.
+    """A tile: the outputs that a block makes.
 
-    A block by itself keeps a `share` of the tensor cores busy; as many blocks work at a time as fill them. A tile that
-    is for `products` alone is not for convolutions.
+    Attributes:
+        m: outputs of the tile, rows of the product.
+        n: channels of the tile, columns of the product.
+        share: share of the tensor cores that a block by itself keeps busy; as many blocks work at a time as fill them.
+        products: whether the tile is for matrix products alone, and not for convolutions.
     """
 
     m: Annotated[int, whole(4096), written(128)]
@@ -109,16 +138,22 @@ class BlockTile(FileSection):
 
 
 class GpuMapping(FileSection):
-    """What lowerings are to follow; each is a switch.
+    """Choices that lowerings follow.
 
-    `tile` is one of the machine's tiles, or `auto`, the one that is estimated to be fastest; `split_k` cuts the sum
-    among blocks where that is faster: `auto` leaves strided convolutions whole. `pad_taps` has every tap begin a
-    k-step. Blocks that stage taps go by `order`, and where they can read an element once for several taps `reuse` it in
-    a `patch` of shared memory, by the `cache`, or not. Under `layout` NCHW maps are transposed ahead.
+    Attributes:
+        k_step: channels of a k-step.
+        tile: a tile of the machine, such as 128x64, or the one that is estimated to be fastest (`auto`).
+        split_k: whether the sum of an output is cut among blocks where that is faster: of `all` layers, of `none`, or
+            of all but strided convolutions (`auto`).
+        pad_taps: whether every tap begins a k-step.
+        order: order in which blocks stage taps and channels: `channels_outside` or `taps_outside`.
+        reuse: how blocks reuse an element for several taps: from a `patch` of shared memory, by the `cache`, or not at
+            all (`none`).
+        layout: layout of feature maps; `NCHW` maps are transposed ahead.
     """
 
-    k_step: Annotated[int, whole(1024)] = 32
-    tile: str = "auto"
+    k_step: Annotated[int, whole(1024), written(64)] = 32
+    tile: Annotated[str, written("128x128")] = "auto"
     split_k: Annotated[Literal["auto", "all", "none"], Choice()] = "auto"
     pad_taps: Annotated[bool, Truth()] = True
     order: Annotated[Literal["channels_outside", "taps_outside"], Choice()] = "channels_outside"
@@ -130,17 +165,30 @@ _PS_PER_S = 10**12
 
 
 class Gpu(FileSection):
-    """The whole machine, complete and immutable."""
+    """A GPU: the whole machine, complete and immutable.
+
+    Attributes:
+        family: kind of machine; a file of a GPU says `gpu`.
+        name: name of the machine in results; that of its file unless given.
+        clock_hz: frequency of the clock that cycles are counted in.
+        element_bytes: bytes of an element.
+        sm: the streaming multiprocessors; a section.
+        l2: the cache that all SMs share; a section.
+        dram: off-chip memory; a section.
+        launch: time beside the work of kernels; a section.
+        tiles: tiles that blocks may have, a list of sections.
+        mapping: choices that lowerings follow; a section.
+    """
 
     family: Annotated[Literal["gpu"], Choice()] = "gpu"
     name: Annotated[str, Name(), written("my_gpu")]
     clock_hz: Annotated[int, Quantity(FREQUENCY, "100 GHz"), written("1530 MHz", "clock")]
-    element_bytes: Annotated[int, whole(64)] = 2
+    element_bytes: Annotated[int, whole(64), written(4)] = 2
     sm: Sm
     l2: L2
     dram: Dram
     launch: Launch
-    tiles: tuple[BlockTile, ...]
+    tiles: Annotated[tuple[BlockTile, ...], written("[{m: 128, n: 128}]")]
     mapping: GpuMapping = GpuMapping()
 
     @field_validator("tiles", mode="before")

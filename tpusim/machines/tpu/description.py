@@ -8,12 +8,23 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import PlainSerializer, PlainValidator, ValidationInfo, field_validator
+from pydantic import PlainSerializer, ValidationInfo, field_validator
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.units import FREQUENCY
 from tpusim.input.document import Document
-from tpusim.input.form import FROM_YAML, FileSection, Form, Name, Overrides, Quantity, Settings, read_overrides, written
+from tpusim.input.form import (
+    FROM_YAML,
+    FileSection,
+    Form,
+    Name,
+    Overrides,
+    Quantity,
+    Reader,
+    Settings,
+    read_overrides,
+    written,
+)
 from tpusim.input.scalars import show
 from tpusim.input.source import open_document, with_neighbours
 from tpusim.machines.tpu.sections import Array, Hbm, MappingPolicy, ScratchMemory, Sequencer, VectorMemory, VectorUnit
@@ -26,13 +37,31 @@ _PS_PER_S = 10**12
 
 
 class Hardware(FileSection):
-    """The whole machine, complete and immutable.
-
-    `scratch_memory` is None where nothing stands between HBM and the lanes. `technology` is what areas and energies are
-    told in; no cycle depends on it.
+    """A TPU: the whole machine, complete and immutable.
 
     Built in Python, it takes attribute names and base units (`clock_hz=700_000_000`) and raises pydantic's
     ValidationError; `load_hardware` reads files and raises InputError.
+
+    Attributes:
+        name: name of the machine in results; that of its file unless given.
+        clock_hz: frequency of the clock that cycles are counted in.
+        array: the systolic array; a section.
+        vector_memory: the vector memories; a section.
+        vector_unit: the vector unit; a section.
+        hbm: off-chip memory; a section.
+        scratch_memory: a memory between HBM and the lanes; a section, which most machines leave out.
+        sequencer: what issues the steps of layers; a section.
+        mapping: choices that lowerings follow; a section.
+        technology: constants in which areas and energies are told; no cycle depends on them. A file of its own
+            describes them (see the technology files below); 45nm unless given.
+
+    Examples:
+        >>> import tpusim
+        >>> machine = tpusim.load_hardware("tiny_4x4")
+        >>> machine.array.rows, machine.pes, machine.lanes
+        (4, 16, 4)
+        >>> machine.with_overrides({"array.size": 8}).pes
+        64
     """
 
     name: Annotated[str, Name(), written("my_machine")]
@@ -44,7 +73,12 @@ class Hardware(FileSection):
     scratch_memory: ScratchMemory | None = None
     sequencer: Sequencer = Sequencer()
     mapping: MappingPolicy = MappingPolicy()
-    technology: Annotated[Technology | None, PlainValidator(technology_of), PlainSerializer(as_written)] = None
+    technology: Annotated[
+        Technology | None,
+        Reader(technology_of, "a shipped name, or a path"),
+        PlainSerializer(as_written),
+        written("45nm"),
+    ] = None
 
     @field_validator("vector_memory")
     @classmethod

@@ -6,11 +6,11 @@ import re
 from fractions import Fraction
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import PlainSerializer, PlainValidator, ValidationInfo, field_validator, model_validator
+from pydantic import PlainSerializer, ValidationInfo, field_validator, model_validator
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.units import BANDWIDTH, SIZE, TIME
-from tpusim.input.form import Choice, FileSection, Quantity, Rational, whole, written
+from tpusim.input.form import Choice, FileSection, Quantity, Rational, Reader, whole, written
 from tpusim.input.scalars import show, whole_number
 from tpusim.memory.dram.device import Device, device_of, with_mapping
 from tpusim.memory.layout import Layouts, read_layouts
@@ -21,18 +21,25 @@ MOST_ARRAYS = 16
 
 
 class Array(FileSection):
-    """The systolic array: `rows` x `cols` PEs, each with `weight_buffers` weight registers (1 or 2).
+    """The systolic array: PEs (processing elements) in rows and columns.
 
-    `count` arrays share lanes and ports. With `shared` weights each holds the same and takes every `count`-th word of
-    a stream, a cycle behind the one before; with weights of its `own` each takes whole passes, beside the others.
-    `weights_per_cycle` enter each column while weights are loaded, at most a word. A word streams the elements that are
-    `used`, or `all` it has room for (`streamed`).
+    Attributes:
+        rows: rows of PEs. Elements of the ifmap enter from the left; a row takes those of one input channel at one tap.
+        cols: columns of PEs. Sums leave at the bottom; a column makes those of one output channel.
+        weight_buffers: weight registers of a PE. With 2, the next weights are loaded while the array multiplies by the
+            last.
+        weights_per_cycle: weights that enter a column in a cycle while weights are loaded, at most a word of them.
+        count: arrays that share the lanes and their ports.
+        weights: what several arrays hold. `shared`: the same weights, and each array takes every `count`-th word of a
+            stream, a cycle behind the one before. `own`: weights of their own, and each array takes whole passes,
+            beside the others.
+        streamed: elements that a word streams into the array: those that are `used`, or `all` that it has room for.
     """
 
     rows: Annotated[int, whole(_MOST_PES_A_SIDE), written(128)]
     cols: Annotated[int, whole(_MOST_PES_A_SIDE), written(128)]
-    weight_buffers: Annotated[int, whole(2)] = 2
-    weights_per_cycle: Annotated[int, whole(4096)] = 1
+    weight_buffers: Annotated[int, whole(2), written(1)] = 2
+    weights_per_cycle: Annotated[int, whole(4096), written(8)] = 1
     count: Annotated[int, whole(MOST_ARRAYS)] = 1
     weights: Annotated[Literal["shared", "own"], Choice()] = "shared"
     streamed: Annotated[Literal["used", "all"], Choice()] = "used"
@@ -49,11 +56,21 @@ class Array(FileSection):
 
 
 class VectorMemory(FileSection):
-    """An SRAM in each lane: words of `word_elements` elements of `element_bytes` bytes each.
+    """The vector memories: an SRAM in each lane, of which there are as many as rows or columns, whichever are more.
 
-    Its one port is `shared` by all clients; `separate` asks what a port for each of them would gain. Under `banked` the
-    ifmap has SRAMs of its own, `banks` of them, which array rows reach through a crossbar: each has `bank_ports` ports
-    to read and one to write. `bank_map` is how lowerings lay the ifmap out in them.
+    Attributes:
+        word_elements: elements of a word, which one access of a port reads or writes.
+        element_bytes: bytes of an element on the chip and in HBM.
+        capacity_bytes: bytes of the SRAM of one lane.
+        ports: whether all clients of a lane share its one port (`shared`), or each has a port of its own (`separate`),
+            which shows what the shared port costs.
+        organization: where the ifmap lies: in the `lanes`, or in SRAMs of its own (`banked`), which array rows reach
+            through a crossbar.
+        banks: SRAMs of the ifmap, where it is banked; `lanes` means as many as there are lanes.
+        bank_ports: ports of a bank that read; one more writes.
+        bank_capacity_bytes: bytes of one bank.
+        bank_map: order of the ifmap's words in the banks. `window`: words that are read at once lie in different banks.
+            `chw`: row after row of each channel. `hwc`: pixel after pixel, all channels of each.
     """
 
     word_elements: Annotated[int, whole(4096), written(8)]
@@ -61,8 +78,8 @@ class VectorMemory(FileSection):
     capacity_bytes: Annotated[int, Quantity(SIZE, "16 GiB"), written("256 KiB", "capacity")]
     ports: Annotated[Literal["shared", "separate"], Choice()] = "shared"
     organization: Annotated[Literal["lanes", "banked"], Choice()] = "lanes"
-    banks: Annotated[int | Literal["lanes"], Choice(_MOST_PES_A_SIDE)] = "lanes"
-    bank_ports: Annotated[int, whole(64)] = 1
+    banks: Annotated[int | Literal["lanes"], Choice(_MOST_PES_A_SIDE), written(64)] = "lanes"
+    bank_ports: Annotated[int, whole(64), written(2)] = 1
     # The default is the value of configs/tpu_v2_banked.yaml.
     bank_capacity_bytes: Annotated[int, Quantity(SIZE, "16 GiB"), written("128 KiB", "bank_capacity")] = 131_072
     bank_map: Annotated[Literal["window", "chw", "hwc"], Choice()] = "window"
@@ -98,16 +115,24 @@ def _read_work(value: object) -> AluWork | None:
 
 _Work = Annotated[
     AluWork | None,
-    PlainValidator(_read_work),
+    Reader(_read_work, f"multiplications + other operations, each 0 to {_MOST_OPERATIONS}"),
+    written("11 + 16"),
     PlainSerializer(lambda work: f"{work.products} + {work.others}" if work else None),
 ]
 
 
 class Functions(FileSection):
-    """Functions that ALUs work out in many operations: multiplications, and others, for an element.
+    """ALU operations that a function takes for an element: multiplications + all others.
 
-    A machine does not do those of these of which it does not say what they take. A function that has no field here is
-    worked out in as many as the dearest of those of which it does.
+    A machine refuses the functions of this list of which its file does not say what they take. Any other function takes
+    as many operations as the dearest of those that the file gives.
+
+    Attributes:
+        exp: operations of the exponential.
+        tanh: operations of the hyperbolic tangent.
+        erf: operations of the error function.
+        divide: operations of a division.
+        reciprocal_root: operations of 1 over the square root.
     """
 
     exp: _Work = None
@@ -125,18 +150,25 @@ class Functions(FileSection):
 
 
 class VectorUnit(FileSection):
-    """`alus` vector ALUs over all lanes together; they add partial sums.
+    """The vector unit: ALUs that add partial sums, and do all that no array does.
 
-    Where numbers are wider on chip than in HBM, they also take `unpack_cycles` for each ifmap word that comes
-    in, and `pack_cycles` for each result word that goes out; 0 for a machine that converts nothing. Where taps are
-    stacked, rotating a word into another lane group takes `stack_cycles`, for each copy beyond the second. Where a
-    lowering has the ifmap transposed, that takes `transpose_cycles` for at most `transpose_words` words of a pixel.
-    Where the ifmap arrives in another layout (`mapping.entry: relaid`), a word takes `relayout_cycles` of loads, most
-    of which passes hide.
-
-    In steps of its own it keeps `scalar_words` of scalars a lane, and takes at least `operand_cycles` for each word
-    that it reads, `result_cycles` for each that it writes. What it works on by itself it first makes ready, in
-    `ready_cycles` a word. What its ALUs take for functions stands under `functions`.
+    Attributes:
+        alus: ALUs of all lanes together.
+        unpack_cycles: cycles to widen an ifmap word that comes from HBM; 0 where numbers are as wide there as on the
+            chip.
+        pack_cycles: cycles to narrow a result word that goes to HBM; 0 where nothing is converted.
+        stack_cycles: cycles to rotate a word into another lane group where taps are stacked, for each copy beyond the
+            second.
+        transpose_cycles: cycles to transpose up to `transpose_words` words of a pixel, where the lowering packs
+            channels so.
+        transpose_words: words of a pixel that are transposed together.
+        relayout_cycles: cycles of loads for a word of an ifmap that arrives in another layout (`mapping.entry:
+            relaid`); passes hide most of them.
+        scalar_words: words of scalars, such as factors of a channel, that a lane keeps during steps of the vector unit.
+        operand_cycles: least cycles for each word that a step of the vector unit reads.
+        result_cycles: least cycles for each word that a step of the vector unit writes.
+        ready_cycles: cycles for each word that is made ready before the vector unit works on it.
+        functions: operations of functions such as exp; a section.
     """
 
     alus: Annotated[int, whole(2**24), written(256)]
@@ -144,7 +176,7 @@ class VectorUnit(FileSection):
     pack_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
     stack_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
     transpose_cycles: Annotated[int, whole(65536, least=0)] = 0
-    transpose_words: Annotated[int, whole(65536)] = 8
+    transpose_words: Annotated[int, whole(65536), written(4)] = 8
     relayout_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
     # The default is the value of configs/tpu_v2.yaml.
     scalar_words: Annotated[int, whole(65536)] = 2
@@ -155,13 +187,20 @@ class VectorUnit(FileSection):
 
 
 class Hbm(FileSection):
-    """Off-chip memory: bytes a second, picoseconds to the first byte, bytes of the smallest access.
+    """Off-chip memory, in which all tensors lie before and after a layer.
 
-    The channels of a feature map are stored in multiples of `channel_multiple`; the rest is moved as padding. Tensors
-    lie one after another, each at a multiple of `alignment`, with their axes in the order of `layout`.
-
-    Under `model: banks` transfers take what the DRAM `device` takes for their addresses; lowerings still estimate
-    blocks by `bandwidth` and `latency`. `mapping` stands for the device's own.
+    Attributes:
+        model: what transfers take. `pipe`: their bytes at `bandwidth`, after `latency`. `banks`: what the DRAM `device`
+            takes for their addresses; `bandwidth` and `latency` are then used for estimates alone.
+        bandwidth_bytes_per_s: bytes a second.
+        latency_ps: time until the first byte of a transfer.
+        burst_bytes: bytes of the smallest access; a run of addresses is moved in whole bursts.
+        channel_multiple: number in whose multiples the channels of a feature map are stored; padding is moved, too.
+        layout: order of a tensor's axes in HBM, the outermost first: C channels, H rows, W columns, N images.
+        alignment_bytes: bytes of which the address of every tensor is a multiple.
+        device: DRAM that `model: banks` simulates. A file of its own describes it (see the DRAM files below).
+        mapping: which bits of an address are row, bank group, bank, channel and column; in place of the device's own
+            mapping.
     """
 
     model: Annotated[Literal["pipe", "banks"], Choice()] = "pipe"
@@ -170,15 +209,20 @@ class Hbm(FileSection):
     latency_ps: Annotated[int, Quantity(TIME, "1 ms"), written("100 ns", "latency")] = 46_200
     burst_bytes: Annotated[int, Quantity(SIZE, "64 KiB"), written("64 B", "burst")] = 64
     channel_multiple: Annotated[int, whole(65536)] = 1
-    layout: Annotated[Layouts, PlainValidator(read_layouts), PlainSerializer(lambda layouts: layouts.written)] = (
-        Layouts()
-    )
+    layout: Annotated[
+        Layouts,
+        Reader(read_layouts, "CHW, HWC, HWCN or another order; or a mapping of tensors to such"),
+        PlainSerializer(lambda layouts: layouts.written),
+        written("HWC"),
+    ] = Layouts()
     # A tile of Google's compiler: 8 x 128 elements of 4 bytes.
     alignment_bytes: Annotated[int, Quantity(SIZE, "16 MiB"), written("4 KiB", "alignment")] = 4096
     device: Annotated[
-        Device | None, PlainValidator(device_of), PlainSerializer(lambda device: device.to_dict() if device else None)
+        Device | None,
+        Reader(device_of, "a shipped name, or a path"),
+        PlainSerializer(lambda device: device.to_dict() if device else None),
     ] = None
-    mapping: str | None = None
+    mapping: Annotated[str | None, written("rorabachbgco")] = None
 
     @model_validator(mode="after")
     def _has_banks(self) -> Hbm:
@@ -209,10 +253,13 @@ class Hbm(FileSection):
 
 
 class ScratchMemory(FileSection):
-    """A memory on the chip between HBM and the lanes: bytes, bytes a second to and from the lanes, picoseconds to the
-    first of them.
+    """A memory on the chip between HBM and the lanes; a machine without this section has none. HBM writes it through a
+    port of its own.
 
-    HBM writes it through a port of its own.
+    Attributes:
+        capacity_bytes: bytes that it holds.
+        bandwidth_bytes_per_s: bytes a second between it and the lanes.
+        latency_ps: time until the first byte.
     """
 
     capacity_bytes: Annotated[int, Quantity(SIZE, "16 GiB"), written("128 MiB", "capacity")]
@@ -221,18 +268,19 @@ class ScratchMemory(FileSection):
 
 
 class Sequencer(FileSection):
-    """What issues the steps of a layer: the cycles to launch one, what rides on its results, whether blocks overlap.
+    """What issues the steps of layers, one after another.
 
-    Biases, additions and activations of a network may ride on the `results` of the layers that they follow (`fusion`),
-    or each be a layer of its own, but for biases, which take no time then.
-
-    Under `drain`, the weights of a block, or of a chunk of one, are not loaded before the results of the one ahead have
-    been written: a loop whose body, with all column folds that a block keeps, is scheduled by itself. `block_cycles` is
-    what a body takes beyond its steps, before the first of its weights; where blocks overlap, passes ahead hide it.
-
-    Layers follow one another, each on an empty machine (`between_layers: drain`), or `overlap`: one begins while the
-    one ahead ends, and launching is paid for once. `stay` is that, and outcomes stay on chip where those who read
-    them can find them there.
+    Attributes:
+        launch_cycles: cycles to launch a layer.
+        between_blocks: whether a block's weights are loaded while the block ahead ends (`overlap`), or wait until its
+            results are written (`drain`), as in a loop whose body is scheduled by itself.
+        block_cycles: cycles that the body of that loop takes beyond its steps, ahead of its first weights. Where blocks
+            overlap, passes ahead hide them.
+        fusion: what rides on results. `results`: biases, additions and activations of a network ride on the layers that
+            they follow. `none`: each is a layer of its own, but for biases, which take no time.
+        between_layers: how layers follow one another. `drain`: each on an empty machine. `overlap`: one begins while
+            the one ahead ends, and launching is paid once. `stay`: as `overlap`, and results stay on the chip where
+            their readers can find them.
     """
 
     launch_cycles: Annotated[int, whole(2**24, least=0)] = 0
@@ -244,15 +292,21 @@ class Sequencer(FileSection):
 
 _MOST = 2**24
 
-_Extent = Annotated[int | Literal["auto"], Choice(_MOST)]
+_Extent = Annotated[int | Literal["auto"], Choice(_MOST), written(16)]
 
 
 class BlockSizes(FileSection):
-    """The block of a layer: what of it is on chip at a time. What is `auto` is chosen; more than there is means all.
+    """The block of a layer: what the chip holds of it at a time.
 
-    `rows` x `cols` outputs (of a strip, where a small batch is cut into strips) of `images` (rows of a product;
-    in whole words) and `out_channels` are computed before the next block. Their reduction holds `in_channels` and
-    `taps` of the filter at a time, in its order: fewer than all are chunks, of whole passes, at least one.
+    `auto` leaves a size to the search; a size above what the layer has means all of it.
+
+    Attributes:
+        rows: rows of outputs (of a strip, where a small batch is cut into strips).
+        cols: columns of outputs (of a strip).
+        images: images, in whole words; rows of a product.
+        in_channels: input channels of the reduction that the chip holds at a time; fewer than all are a chunk.
+        out_channels: output channels.
+        taps: taps of the filter that the chip holds at a time, in the filter's order.
     """
 
     rows: _Extent = "auto"
@@ -272,35 +326,48 @@ _RECTANGLE = ("rows", "cols", "images")
 
 
 class MappingPolicy(FileSection):
-    """Choices of the lowering: how many taps one pass stacks, which loop goes outside, and when a reduction is cut.
+    """Choices that lowerings follow. A run may take several lowerings: a choice goes to those that know it.
 
-    Multi-tile `auto` is the paper's rule, min(R / C_I, W_F); `rows` also stacks whole filter rows where several fit;
-    `dense` fills passes as the code of Google's compiler does, across filter rows, `dense_rows` as its estimate has it
-    (`cut/dense`). What else it does:
-    tensors lie in tiles whichever way round pads less (`layout: least_padding`); layers of at most
-    `transposed_channels` are packed by transposing words (0: none), in `vector_unit.transpose_cycles`; kernels of at
-    least `row_windows` taps a side, whose channels do not fill the array, are held a filter row at a time (0: none);
-    blocks keep all of their column folds (`column_folds`), and bring the points between those they need (`patch`).
-    Words that a batch leaves half empty are filled with strips of the map, in the way that takes fewest cycles of the
-    array, or in another where a convolution waits for ports (`strips: balanced`); or only those of `one_image`, with
-    strips of its columns.
-    An ifmap is `ready` as its words are, or arrives in another layout and is laid out anew, patch by patch (`entry:
-    relaid`), as that of a layer compiled by itself.
-    Of ops of whole rows, such as softmax, rows are `kept` on chip from one stage to the next where they fit, or
-    `read_again` for each, as by operations of their own (`rows`).
-    Blocks are chosen by an `estimate`, or those that may be the best are timed on the event engine (`simulate`), or so
-    where a layer takes noticeably longer than was estimated (`search: auto`).
-    Chunks of the reduction are taken where they are cheaper (`auto`), or only where it does not fit whole (`needed`).
-    A block, or chunk of one, begins with the first of the `pieces` that its loads come in, or when they are `whole`.
-    Where the ifmap is transformed before it is multiplied, that goes on beside the product (`overlapped`) or all of it
-    `before`, by way of HBM; or what a block needs of the lowered matrix never leaves the vector memories (`on_chip`).
-    What a block needs of the ifmap is fetched for all taps at once, or for each tap by itself (paper Fig. 8).
+    A `block` is what the chip holds at a time, a pass what the array does at a time. Passes may be cut at sizes of
+    their own (`block_m`, `block_k`, `block_n`).
 
-    A `block` is what is on chip at a time. A pass is what the array does at a time, and may be cut at given sizes of
-    its own: words streamed (`block_m`), rows that it fills (`block_k`, of dense passes), columns (`block_n`); at most
-    what there is. As a pass streams all words of its block, `block_m` is also the size of a block, one that disregards
-    rows of the map: it excludes rows, cols, images. `k_order` is implicit GEMM's: channels or taps move fastest.
-    A run may take several lowerings: a choice goes to those that know it.
+    Attributes:
+        multi_tile: taps that one pass stacks. `auto`: the paper's rule, min(array rows / input channels, filter width).
+            `rows`: whole filter rows as well, where several fit. `dense`: passes are filled across filter rows, as the
+            code of Google's compiler fills them. `dense_rows`: the same as that compiler's estimate counts them. A
+            number: that many taps.
+        loop_order: which loop goes outside: over blocks of outputs (`block_major`), over filters (`filter_major`), or
+            the cheaper one (`auto`).
+        chunks: when a reduction is cut: where that is cheaper (`auto`), or only where it does not fit whole (`needed`).
+        transformation: when the ifmap is transformed before it is multiplied, as in explicit im2col: beside the product
+            (`overlapped`), all of it `before` the product by way of HBM, or block by block in the vector memories
+            (`on_chip`).
+        loads: when a block begins: with the first of the `pieces` in which its loads come, or once they are `whole`.
+        fetch: what a block fetches of the ifmap: all that its taps need at once (`resident`), or for each tap by itself
+            (`per_tap`; paper, Fig. 8).
+        k_order: order of implicit GEMM's K: `channels_fastest`, or `taps_fastest`.
+        patch: points that a strided block fetches of the ifmap: those that its taps have `touched`, or all of the
+            `window` between them.
+        layout: how tensors lie in tiles: as they are (`plain`), or whichever way round pads less (`least_padding`).
+        strips: which strips of the map fill words that a small batch leaves half empty. `balanced`: those that take
+            fewest cycles of the array, or others where a convolution waits for ports. `one_image`: strips of columns,
+            for a batch of one image alone.
+        row_windows: taps a side from which kernels whose channels do not fill the array are held a filter row at a
+            time; 0: never.
+        transposed_channels: channels up to which a layer is packed by transposing words, in
+            `vector_unit.transpose_cycles`; 0: none.
+        column_folds: column folds (groups of output channels as wide as the array) that a block keeps: `one`, or `all`.
+        entry: how the ifmap arrives: `ready` as its words are, or in another layout and `relaid` patch by patch, as
+            that of a layer compiled by itself.
+        rows: rows of softmax and other ops of whole rows, between their stages: `kept` on the chip where they fit, or
+            `read_again` for each stage.
+        search: how blocks are chosen: by an `estimate`, by simulating those that may be the best (`simulate`), or so
+            only where a layer takes noticeably longer than estimated (`auto`).
+        block_m: words that a pass streams. As a pass streams all words of its block, this is a block's size as well,
+            and excludes `block.rows`, `block.cols` and `block.images`.
+        block_k: rows of the array that a dense pass fills, at most.
+        block_n: columns of the array that a pass fills, at most.
+        block: sizes of a block; a section.
     """
 
     multi_tile: Annotated[int | Literal["auto", "rows", "dense", "dense_rows"], Choice(65536)] = "auto"
@@ -320,8 +387,8 @@ class MappingPolicy(FileSection):
     rows: Annotated[Literal["kept", "read_again"], Choice()] = "kept"
     search: Annotated[Literal["auto", "estimate", "simulate"], Choice()] = "auto"
     block_m: _Extent = "auto"
-    block_k: Annotated[int | Literal["auto"], Choice(_MOST_PES_A_SIDE)] = "auto"
-    block_n: Annotated[int | Literal["auto"], Choice(_MOST_PES_A_SIDE)] = "auto"
+    block_k: Annotated[int | Literal["auto"], Choice(_MOST_PES_A_SIDE), written(64)] = "auto"
+    block_n: Annotated[int | Literal["auto"], Choice(_MOST_PES_A_SIDE), written(64)] = "auto"
     block: BlockSizes = BlockSizes()
 
     @field_validator("block")

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import PlainSerializer, PlainValidator, model_validator
+from pydantic import PlainSerializer, model_validator
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.base.units import FREQUENCY, SIZE, TIME
@@ -25,6 +25,7 @@ from tpusim.input.form import (
     Name,
     Overrides,
     Quantity,
+    Reader,
     read_overrides,
     whole,
     written,
@@ -77,14 +78,27 @@ def _written_time(value: Duration | None) -> int | str | None:
     return value.amount if value.in_cycles else TIME.format(value.amount)
 
 
-Time = Annotated[Duration, PlainValidator(_read_time), PlainSerializer(_written_time)]
+Time = Annotated[
+    Duration,
+    Reader(_read_time, f"a whole number of memory cycles, 0 to {_MOST_CYCLES}, or a time with its unit"),
+    PlainSerializer(_written_time),
+]
 """A field of a device that is a time: YAML writes a whole number of cycles, or a time with its unit."""
 
 
 class Organisation(FileSection):
-    """What there is of each thing: `channels` a stack, `banks` a group, bursts (`columns`) a row, bytes a burst.
+    """How many of each part there are. All sizes are powers of two, as addresses are cut into bits.
 
-    The pseudo channels of a channel have banks, rows and a bus of their own: they are channels in all but name.
+    Attributes:
+        stacks: stacks of HBM, or modules.
+        channels: channels of a stack.
+        pseudo_channels: pseudo channels of a channel. Each has banks, rows and a bus of its own: a channel in all but
+            name.
+        bank_groups: bank groups of a channel.
+        banks: banks of a bank group.
+        rows: rows of a bank.
+        columns: bursts of a row.
+        burst_bytes: bytes of a burst.
     """
 
     stacks: Annotated[int, whole(64)] = 1
@@ -98,10 +112,30 @@ class Organisation(FileSection):
 
 
 class DataSheet(FileSection):
-    """The times of the data sheet, by the names of the standard; `tRC` is `tRAS` + `tRP` where it is not given.
+    """Times of the data sheet, by the names of the standard (JEDEC).
 
-    `tBURST` is how long a burst keeps the data bus, `tRTRS` what the bus takes to turn from reading to writing,
-    `tRFC_bank` a refresh of one bank (`refresh: per_bank` alone needs it).
+    Attributes:
+        tBURST: time that a burst keeps the data bus.
+        tCL: time from a read to its first data.
+        tCWL: time from a write to its first data.
+        tRCDRD: time from opening a row to a read of it.
+        tRCDWR: time from opening a row to a write to it.
+        tRP: time to close a row.
+        tRAS: least time from opening a row to closing it.
+        tRC: least time between two openings of rows of a bank; tRAS + tRP unless given.
+        tRRD_S: least time between openings of rows in two bank groups.
+        tRRD_L: least time between openings of rows in one bank group.
+        tFAW: time in which a channel opens four rows at most.
+        tCCD_S: least time between accesses to two bank groups.
+        tCCD_L: least time between accesses to one bank group.
+        tRTP: least time from a read to closing its row.
+        tWR: least time from the last data of a write to closing its row.
+        tWTR_S: least time from the last data of a write to a read of another bank group.
+        tWTR_L: least time from the last data of a write to a read of the same bank group.
+        tRTRS: time that the bus takes to turn from reading to writing.
+        tRFC: time of a refresh of all banks.
+        tRFC_bank: time of a refresh of one bank, which `refresh: per_bank` needs.
+        tREFI: time between refreshes.
     """
 
     tBURST: Annotated[Time, written(2)]
@@ -111,7 +145,7 @@ class DataSheet(FileSection):
     tRCDWR: Annotated[Time, written("14 ns")]
     tRP: Annotated[Time, written("14 ns")]
     tRAS: Annotated[Time, written("34 ns")]
-    tRC: Time | None = None
+    tRC: Annotated[Time | None, written("50 ns")] = None
     tRRD_S: Annotated[Time, written("4 ns")]
     tRRD_L: Annotated[Time, written("6 ns")]
     tFAW: Annotated[Time, written("30 ns")]
@@ -123,38 +157,58 @@ class DataSheet(FileSection):
     tWTR_L: Annotated[Time, written("8 ns")]
     tRTRS: Annotated[Time, written(2)]
     tRFC: Annotated[Time, written("260 ns")]
-    tRFC_bank: Time | None = None
+    tRFC_bank: Annotated[Time | None, written("130 ns")] = None
     tREFI: Annotated[Time, written("3.9 us")]
 
 
 class Controller(FileSection):
     """The memory controller of a channel.
 
-    Reads and writes wait in a queue of `transaction_queue` each, then in one of `command_queue` a bank. A row is closed
-    for another after `row_hits` accesses even where more wait for it. Writes are drained when their queue is full,
-    or when more than `idle_writes` wait while no bank has work.
+    Attributes:
+        transaction_queue: reads that wait for the queue of a bank, and as many writes.
+        command_queue: accesses that wait in the queue of a bank.
+        row_hits: accesses after which a row is closed for another, even where more wait for it.
+        idle_writes: writes that may wait while no bank has work; more are drained, and a full queue always is.
     """
 
     transaction_queue: Annotated[int, whole(4096), written(32)]
     command_queue: Annotated[int, whole(256), written(8)]
-    row_hits: Annotated[int, whole(10**6)] = 4
-    idle_writes: Annotated[int, whole(4096, least=0)] = 8
+    row_hits: Annotated[int, whole(10**6), written(8)] = 4
+    idle_writes: Annotated[int, whole(4096, least=0), written(16)] = 8
 
 
 class Requests(FileSection):
-    """How requests reach the channels: in order, at most `per_cycle` in a memory cycle.
+    """How requests reach the channels.
 
-    Of the `lookahead` oldest that have not been accepted, any may go ahead; 1 keeps the order. At most `outstanding`
-    reads are under way at a time, 0 being any number; writes are posted.
+    Attributes:
+        per_cycle: requests that are accepted in a memory cycle, at most.
+        lookahead: oldest requests of which any may go ahead; 1 keeps their order.
+        outstanding: reads that are under way at a time, at most; 0: any number. Writes are posted.
     """
 
-    per_cycle: Annotated[int, whole(4096)] = 32
-    lookahead: Annotated[int, whole(65536)] = 1
-    outstanding: Annotated[int, whole(2**31, least=0)] = 0
+    per_cycle: Annotated[int, whole(4096), written(1)] = 32
+    lookahead: Annotated[int, whole(65536), written(64)] = 1
+    outstanding: Annotated[int, whole(2**31, least=0), written(512)] = 0
 
 
 class Device(FileSection):
-    """A whole DRAM, complete and immutable; times in cycles of its own clock are `cycles`."""
+    """A whole DRAM, complete and immutable.
+
+    Attributes:
+        name: name of the device.
+        clock_hz: frequency of the memory's clock.
+        organisation: how many of each part there are; a section.
+        timing: times of the data sheet; a section.
+        mapping: which bits of an address are what, the highest first: by letters (ro row, bg bank group, ba bank, ch
+            channel, co column, ra rank), or by words, such as row:bank:column3:channel:column2, in which column3 is
+            three bits.
+        hash: whether bank and bank group are mixed with the lowest bits of the `row`, so that neighbouring rows lie in
+            different banks.
+        page: whether a row stays `open` after an access, or is `closed`.
+        refresh: what is refreshed at a time: `all_banks`, a bank (`per_bank`), or nothing (`none`).
+        controller: the controller of a channel; a section.
+        requests: how requests reach the channels; a section.
+    """
 
     name: Annotated[str, Name(), written("my_dram")]
     clock_hz: Annotated[int, Quantity(FREQUENCY, "100 GHz"), written("1 GHz", "clock")]

@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple, Self, TypeAlias
 
 from tpusim.base.errors import InputError, Problem, UnsuitableError
 from tpusim.base.words import counted
-from tpusim.input.form import Name, pair, validated
+from tpusim.input.form import Name, pair, validated, written
 from tpusim.network.ops.op import (
     MOST_SIDE,
     Channels,
@@ -83,7 +83,11 @@ class ArrayOp(Op):
 
 
 class GroupedOp(ArrayOp):
-    """An op over channels in independent groups: those of both maps are divided among them."""
+    """An op over channels in independent groups, among which those of both maps are divided.
+
+    Attributes:
+        groups: groups of channels. A depthwise convolution has a group for each channel.
+    """
 
     __slots__ = ()
 
@@ -124,16 +128,29 @@ class GroupedOp(ArrayOp):
 
 @validated
 class PlanarOp(GroupedOp):
-    """A grouped op whose kernel moves over rows and columns; pairs are (height, width)."""
+    """A grouped op whose kernel moves over rows and columns; pairs are (height, width).
+
+    Attributes:
+        name: name of the layer, which no other layer of the network has.
+        in_channels: channels of the ifmap.
+        in_height: rows of the ifmap.
+        in_width: columns of the ifmap.
+        out_channels: channels of the ofmap.
+        kernel: rows and columns of the filter.
+        stride: rows and columns from one position of the kernel to the next.
+        padding: rows and columns of zeros around the ifmap, as many on opposite sides; or [top, left, bottom, right];
+            or `same` or `same_lower`, by which the ofmap has an output for each step of the stride, an odd zero being
+            last or first.
+    """
 
     sized_by: ClassVar[Mapping[str, int]] = {"in_channels": 0, "in_height": 1, "in_width": 2}
 
-    name: Annotated[str, Name()]
-    in_channels: Channels
-    in_height: Size
-    in_width: Size
-    out_channels: Channels
-    kernel: Steps
+    name: Annotated[str, Name(), written("conv1")]
+    in_channels: Annotated[Channels, written(64)]
+    in_height: Annotated[Size, written(56)]
+    in_width: Annotated[Size, written(56)]
+    out_channels: Annotated[Channels, written(128)]
+    kernel: Annotated[Steps, written(3)]
     stride: Steps = (1, 1)
     padding: KernelPadding = (0, 0)
 
@@ -163,7 +180,11 @@ class PlanarOp(GroupedOp):
 
 @validated
 class SteppedOp(PlanarOp):
-    """A planar op whose kernel steps over the rows and columns of the ifmap: an output for each of its positions."""
+    """A planar op whose kernel steps over the rows and columns of the ifmap: an output for each of its positions.
+
+    Attributes:
+        dilation: rows and columns from one tap of the kernel to the next.
+    """
 
     dilation: Steps = (1, 1)
     groups: Channels = 1
@@ -190,8 +211,15 @@ class SteppedOp(PlanarOp):
 class Conv2d(SteppedOp):
     """A 2-D convolution of images of in_channels x in_height x in_width elements; pairs are (height, width).
 
-    Padding may be (top, left, bottom, right) too, or "same" or "same_lower": an output for each step of the stride.
     Raises InputError, whose problems say which field, when no such convolution exists.
+
+    Examples:
+        >>> from tpusim import Conv2d
+        >>> layer = Conv2d("conv1", 3, 224, 224, out_channels=64, kernel=7, stride=2, padding=3)
+        >>> layer.text, layer.out_height
+        ('224x224x3>64 7x7/2', 112)
+        >>> layer.macs(batch=1)
+        118013952
     """
 
     op: ClassVar[str] = "conv2d"
@@ -243,19 +271,35 @@ _Ends: TypeAlias = Annotated[Ends | Same, padding((2,), "a whole number, [before
 class Conv1d(GroupedOp):
     """A 1-D convolution of sequences of in_channels x in_length elements.
 
-    Padding is (before, after), in Python also one number for both, "same" or "same_lower". Raises InputError, whose
-    problems say which field, when no such convolution exists.
+    Raises InputError, whose problems say which field, when no such convolution exists.
+
+    Attributes:
+        name: name of the layer, which no other layer of the network has.
+        in_channels: channels of the sequence.
+        in_length: elements of a channel.
+        out_channels: channels of the ofmap.
+        kernel: taps of the filter.
+        stride: elements from one position of the kernel to the next.
+        padding: zeros before and after each channel, [before, after] or one number for both; or `same` or `same_lower`,
+            by which the ofmap has an output for each step of the stride, an odd zero being last or first.
+        dilation: elements from one tap of the kernel to the next.
+
+    Examples:
+        >>> from tpusim import Conv1d
+        >>> layer = Conv1d("conv2", in_channels=384, in_length=3000, out_channels=384, kernel=3, stride=2, padding=1)
+        >>> layer.text, layer.out_length
+        ('3000x384>384 3/2', 1500)
     """
 
     op: ClassVar[str] = "conv1d"
     grammar: ClassVar[str] = "length x channels > output channels, kernel, /stride, d dilation, p padding, g groups"
     sized_by: ClassVar[Mapping[str, int]] = {"in_channels": 0, "in_length": 2}
 
-    name: Annotated[str, Name()]
-    in_channels: Channels
-    in_length: Size
-    out_channels: Channels
-    kernel: Size
+    name: Annotated[str, Name(), written("conv1")]
+    in_channels: Annotated[Channels, written(384)]
+    in_length: Annotated[Size, written(3000)]
+    out_channels: Annotated[Channels, written(384)]
+    kernel: Annotated[Size, written(3)]
     stride: Size = 1
     padding: _Ends = (0, 0)
     dilation: Size = 1
@@ -315,11 +359,23 @@ _Added: TypeAlias = Annotated[Sides, pair(MOST_SIDE, 0, "; rows and columns adde
 class ConvTranspose2d(PlanarOp):
     """A transposed 2-D convolution, every field as PyTorch has it; pairs are (height, width).
 
-    Each element of the ifmap, times each tap of the filter, is added to an output: that of row
-    `row * stride - padding + tap_row * dilation`, the same by columns. What falls outside the ofmap is dropped. The
-    filter's axes stand as in a convolution; PyTorch has [in_channel, out_channel of the group, ...].
+    Each element of the ifmap, times each tap of the filter, is added to an output: that of row `row * stride - padding
+    + tap_row * dilation`, and likewise by columns. What falls outside the ofmap is dropped. The filter's axes stand as
+    in a convolution; PyTorch has [in_channel, out_channel of the group, ...].
 
     Raises InputError, whose problems say which field, when no such op exists.
+
+    Attributes:
+        stride: rows and columns of the ofmap from one element of the ifmap to the next.
+        padding: rows and columns that are cut off the ofmap, as many on opposite sides.
+        output_padding: rows and columns that are added to the ofmap at its far ends.
+        dilation: rows and columns from one tap of the kernel to the next.
+
+    Examples:
+        >>> from tpusim import ConvTranspose2d
+        >>> layer = ConvTranspose2d("up1", 256, 28, 28, out_channels=128, kernel=4, stride=2, padding=1)
+        >>> layer.out_height, layer.out_width
+        (56, 56)
     """
 
     op: ClassVar[str] = "conv_transpose2d"
@@ -373,9 +429,22 @@ class ConvTranspose2d(PlanarOp):
 
 @validated
 class Gemm(ArrayOp):
-    """A matrix product (m, k) x (k, n). Its m already counts the whole batch, which changes nothing else.
+    """A matrix product (m, k) x (k, n), such as a fully connected layer.
 
     To an array it is a convolution of m images of one pixel and k channels.
+
+    Attributes:
+        name: name of the layer, which no other layer of the network has.
+        m: rows of the first factor and of the product. The number counts the whole batch: `batch` in a file stands for
+            a row an image.
+        n: columns of the second factor (the weights) and of the product.
+        k: columns of the first factor, and rows of the second.
+
+    Examples:
+        >>> from tpusim import Gemm
+        >>> layer = Gemm("fc", m=8, n=1000, k=512)
+        >>> layer.text, layer.macs(batch=8)
+        ('8x512>1000', 4096000)
     """
 
     op: ClassVar[str] = "gemm"
@@ -384,10 +453,10 @@ class Gemm(ArrayOp):
     counted_by: ClassVar[Literal["row"]] = "row"
     spatial: ClassVar[bool] = False
 
-    name: Annotated[str, Name()]
-    m: Channels
-    n: Channels
-    k: Channels
+    name: Annotated[str, Name(), written("fc")]
+    m: Annotated[Channels, written("batch")]
+    n: Annotated[Channels, written(1000)]
+    k: Annotated[Channels, written(512)]
 
     @property
     def text(self) -> str:

@@ -12,10 +12,10 @@ from typing import Annotated, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import PlainValidator, ValidationInfo
+from pydantic import ValidationInfo
 
 from tpusim.base.errors import InputError, Problem, UnsuitableError, did_you_mean
-from tpusim.input.form import Truth, names_of, pair, validated
+from tpusim.input.form import Reader, Truth, names_of, pair, validated
 from tpusim.input.scalars import integer, show
 from tpusim.input.source import read_arrays
 from tpusim.network.ops.array_op import Conv2d, SteppedOp
@@ -165,11 +165,24 @@ _Padding: TypeAlias = Annotated[Sides, pair(MOST_SIDE, 0, "; as much is added on
 class DeformConv2d(SteppedOp):
     """A deformable 2-D convolution, every field as torchvision has it; pairs are (height, width).
 
-    Each tap of each output of each image is displaced by an offset, the same for all channels of one of
-    `offset_groups`; between elements of the ifmap it is interpolated bilinearly, outside them it is zero. `modulated`
-    multiplies each sample by a mask. What `offsets` and masks are, `Offsets` tells.
+    Each tap of each output of each image is displaced by an offset, and reads the ifmap there: interpolated bilinearly
+    between elements, zero outside.
 
     Raises InputError, whose problems say which field, when no such op exists.
+
+    Attributes:
+        padding: rows and columns of zeros around the ifmap, as many on opposite sides.
+        offset_groups: groups of channels whose taps have offsets of their own.
+        modulated: whether each sample is multiplied by a mask, a number from 0 to 1.
+        offsets: how far taps are displaced, in elements. `random`: multiples of 1/4 from -2 to 2. `integer`: whole
+            numbers. `half`: halfway between elements. `zero`: not at all. A list: of each offset group, tap by tap,
+            down and across, the same for all outputs. A file: those of every output.
+
+    Examples:
+        >>> from tpusim import DeformConv2d
+        >>> layer = DeformConv2d("dcn1", 64, 14, 14, out_channels=64, kernel=3, padding=1, modulated=True)
+        >>> layer.text
+        '14x14x64>64 3x3 m'
     """
 
     op: ClassVar[str] = "deform_conv2d"
@@ -180,7 +193,9 @@ class DeformConv2d(SteppedOp):
     padding: _Padding = (0, 0)
     offset_groups: Channels = 1
     modulated: Annotated[bool, Truth()] = False
-    offsets: Annotated[GivenOffsets, PlainValidator(_read)] = "random"
+    offsets: Annotated[
+        GivenOffsets, Reader(_read, f"{', '.join(KINDS)}, a list of multiples of 1/{_WRITTEN}, or an {SUFFIX} file")
+    ] = "random"
 
     @property
     def text(self) -> str:

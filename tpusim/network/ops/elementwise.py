@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 from tpusim.base.errors import InputError, Problem
-from tpusim.input.form import Choice, Name, Real, validated, whole
+from tpusim.input.form import Choice, Name, Real, validated, whole, written
 from tpusim.network.ops.op import (
     OFMAP,
     Channels,
@@ -46,17 +46,22 @@ KEPT: Mapping[str, tuple[bool, bool, bool, bool]] = {
 class MapOp(VectorOp):
     """An op of the vector unit on maps of channels x height x width elements, one for each image.
 
-    `images` is how many there are, such as the rows of a product; 0: those of the batch.
+    Attributes:
+        name: name of the layer, which no other layer of the network has.
+        channels: channels of the map.
+        height: rows of the map.
+        width: columns of the map.
+        images: maps that there are, such as the rows of a product; 0: as many as images of the batch.
     """
 
     spatial: ClassVar[bool] = False
     sized_by: ClassVar[Mapping[str, int]] = {"channels": 0, "height": 1, "width": 2, "images": 3}
 
-    name: Annotated[str, Name()]
-    channels: Channels
-    height: Size = 1
-    width: Size = 1
-    images: Images = 0
+    name: Annotated[str, Name(), written("map1")]
+    channels: Annotated[Channels, written(64)]
+    height: Annotated[Size, written(56)] = 1
+    width: Annotated[Size, written(56)] = 1
+    images: Annotated[Images, written("batch*197")] = 0
 
     @property
     def axes(self) -> tuple[KernelAxis, KernelAxis]:
@@ -112,8 +117,9 @@ class Pointwise(MapOp):
 class Arithmetic(Pointwise):
     """A sum, difference, product or quotient of two maps.
 
-    The `other` operand has a number for `each` element, a `map` of them for all images, one for a `channel` (a bias), a
-    channel of an `image` (a gate), a `pixel` of all channels, or one `number` in all.
+    Attributes:
+        other: what the other operand has a number for: `each` element; an element of a `map` that all images share; a
+            `channel` (a bias); a channel of an `image` (a gate); a `pixel` of all channels; or one `number` in all.
     """
 
     grammar: ClassVar[str] = "rows x columns x channels, and what the other operand has a number for if not for each"
@@ -146,7 +152,11 @@ class ScaleShift(Pointwise):
 
 @validated
 class LeakyRelu(Pointwise):
-    """What is above zero; the rest times `slope`, from 0 to 1."""
+    """An element that is above zero as it is; any other times `slope`.
+
+    Attributes:
+        slope: factor of elements below zero, from 0 to 1.
+    """
 
     op: ClassVar[str] = "leaky_relu"
 
@@ -162,7 +172,12 @@ class LeakyRelu(Pointwise):
 
 @validated
 class Clip(Pointwise):
-    """What lies between `min` and `max`, which stand for all below and above."""
+    """An element that lies between `min` and `max`; else the nearer of the two.
+
+    Attributes:
+        min: least that is left.
+        max: most that is left.
+    """
 
     op: ClassVar[str] = "clip"
 
@@ -179,7 +194,11 @@ class Clip(Pointwise):
 
 @validated
 class Power(Pointwise):
-    """The element times itself: `exponent` 2 is its square, 3 its cube."""
+    """The element times itself: its square or its cube.
+
+    Attributes:
+        exponent: 2 for the square, 3 for the cube.
+    """
 
     op: ClassVar[str] = "power"
     grammar: ClassVar[str] = "rows x columns x channels, exponent"
@@ -199,7 +218,12 @@ class Power(Pointwise):
 
 @validated
 class HardSigmoid(Pointwise):
-    """`alpha` times the element, plus `beta`, clipped to what lies between 0 and 1."""
+    """`alpha` times the element, plus `beta`, clipped to what lies between 0 and 1.
+
+    Attributes:
+        alpha: factor of the element.
+        beta: number that is added.
+    """
 
     op: ClassVar[str] = "hard_sigmoid"
 
@@ -222,7 +246,11 @@ class HardSwish(Pointwise):
 
 @validated
 class Gelu(Pointwise):
-    """The element times the share of the normal distribution below it: by erf, or `approximate: tanh`."""
+    """The element times the share of the normal distribution below it.
+
+    Attributes:
+        approximate: how that share is worked out: by the error function (`none`), or by `tanh`.
+    """
 
     op: ClassVar[str] = "gelu"
     exact: ClassVar[bool] = False

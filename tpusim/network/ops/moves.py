@@ -6,10 +6,8 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
-from pydantic import PlainValidator
-
 from tpusim.base.errors import InputError, Problem
-from tpusim.input.form import Choice, validated, whole
+from tpusim.input.form import Choice, Reader, validated, whole
 from tpusim.input.scalars import show
 from tpusim.network.ops.elementwise import MapOp
 from tpusim.network.ops.op import MOST_CHANNELS, OFMAP, PadSides, Shape, Steps, ends_of, short
@@ -70,12 +68,21 @@ def _order(given: object) -> tuple[str, ...]:
 
 @validated
 class Transpose(Move):
-    """A map whose channels, height, width and images are those axes of the other that `order` names."""
+    """A map whose axes are those of another map in another order.
+
+    Attributes:
+        order: axes of the map that is read which become channels, height, width and images.
+    """
 
     op: ClassVar[str] = "transpose"
     grammar: ClassVar[str] = "rows x columns x channels > its axes that become channels, rows, columns, images"
 
-    order: Annotated[tuple[str, ...], PlainValidator(_order)] = ("width", "height", "channels", "images")
+    order: Annotated[tuple[str, ...], Reader(_order, f"a list of {', '.join(AXES)} in any order")] = (
+        "width",
+        "height",
+        "channels",
+        "images",
+    )
 
     @property
     def how(self) -> str:
@@ -88,7 +95,11 @@ class Transpose(Move):
 
 @validated
 class ChannelShuffle(Move):
-    """Channels of `groups` in turn: one of the first group, one of the second, ..., as in ShuffleNet."""
+    """Channels of groups in turn: one of the first group, one of the second, ..., as in ShuffleNet.
+
+    Attributes:
+        groups: groups of channels.
+    """
 
     op: ClassVar[str] = "channel_shuffle"
     grammar: ClassVar[str] = "rows x columns x channels > groups"
@@ -113,7 +124,14 @@ class ChannelShuffle(Move):
 
 @validated
 class Slice(Move):
-    """A part of a map: along one `axis`, every `step`-th element from `start` on, up to and without `stop`."""
+    """A part of a map: along one `axis`, every `step`-th element from `start` on, up to and without `stop`.
+
+    Attributes:
+        axis: axis that is cut.
+        start: first element that is taken.
+        stop: element behind the last.
+        step: elements from one that is taken to the next.
+    """
 
     op: ClassVar[str] = "slice"
     grammar: ClassVar[str] = "rows x columns x channels > axis, start:stop:step"
@@ -143,7 +161,11 @@ class Slice(Move):
 
 @validated
 class Pad(Move):
-    """A map with zeros around it, as many rows and columns as `padding` says, as convolutions have it."""
+    """A map with zeros around it.
+
+    Attributes:
+        padding: rows and columns of zeros, as many on opposite sides; or [top, left, bottom, right].
+    """
 
     op: ClassVar[str] = "pad"
     grammar: ClassVar[str] = "rows x columns x channels > rows and columns added"
@@ -173,7 +195,11 @@ class Pad(Move):
 
 @validated
 class Upsample(Move):
-    """A map whose every element stands in `scale` (rows, columns) places side by side: the nearest is taken."""
+    """A map whose every element stands in several places side by side: the nearest is taken.
+
+    Attributes:
+        scale: rows and columns that each element becomes.
+    """
 
     op: ClassVar[str] = "upsample"
     grammar: ClassVar[str] = "rows x columns x channels > scale"

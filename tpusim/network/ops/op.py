@@ -11,10 +11,10 @@ from dataclasses import Field, dataclass, fields, replace
 from math import prod
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
 
-from pydantic import PlainValidator, ValidationInfo
+from pydantic import ValidationInfo
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
-from tpusim.input.form import names_of, pair, size, whole
+from tpusim.input.form import Reader, names_of, pair, size, whole
 from tpusim.input.scalars import integer, show, worked_out
 
 Shape: TypeAlias = tuple[int, int, int, int]
@@ -239,7 +239,7 @@ def ends_of(padding: Sides | tuple[int, int, int, int]) -> tuple[Ends, Ends]:
     return (top, bottom), (left, right)
 
 
-def padding(counts: tuple[int, ...], forms: str) -> PlainValidator:
+def padding(counts: tuple[int, ...], forms: str) -> Reader:
     """`same`, `same_lower`, or whole numbers up to MOST_SIDE: as many as one of `counts`, or one for the first of them.
 
     Four numbers that are alike at opposite sides become two. `forms` is what a message says of how to write them.
@@ -260,7 +260,7 @@ def padding(counts: tuple[int, ...], forms: str) -> PlainValidator:
         sides = tuple(size(part, 0, MOST_SIDE, names) for part in given)
         return sides[:2] if sides[:2] == sides[2:] else sides
 
-    return PlainValidator(read)
+    return Reader(read, f"{forms}, {' or '.join(_SAME)}; numbers 0 to {MOST_SIDE}")
 
 
 _OF_SIDES = padding((2, 4), "a whole number, [height, width], [top, left, bottom, right]")

@@ -9,7 +9,7 @@ from math import prod
 from typing import Annotated, ClassVar, Literal
 
 from tpusim.base.errors import InputError, Problem
-from tpusim.input.form import Choice, Name, Truth, validated
+from tpusim.input.form import Choice, Name, Truth, validated, written
 from tpusim.network.ops.op import (
     OFMAP,
     Channels,
@@ -29,23 +29,36 @@ from tpusim.network.ops.op import (
 class Pool2d(VectorOp):
     """The largest element under each window of a channel, or their average; pairs are (height, width).
 
-    Padding is no element, whatever it stands for; with `count_include_pad` an average is over it, too, as if it were
-    zero. With `ceil_mode` what is left of the map at its far ends has a window of its own, if that begins on the map or
-    the padding before it. A kernel as large as the map pools all of it. As PyTorch and ONNX have it.
+    Padding is no element. A kernel as large as the map pools all of it. As PyTorch and ONNX have it.
 
     Raises InputError, whose problems say which field, when no such op exists, or windows see no element at all.
+
+    Attributes:
+        name: name of the layer, which no other layer of the network has.
+        kind: `max` for the largest element, `average` for the mean.
+        channels: channels of the map.
+        in_height: rows of the ifmap.
+        in_width: columns of the ifmap.
+        kernel: rows and columns of a window.
+        stride: rows and columns from one window to the next.
+        padding: rows and columns around the map that windows may reach into, as many on opposite sides; or [top, left,
+            bottom, right]; or `same` or `same_lower`.
+        dilation: rows and columns from one element of a window to the next.
+        ceil_mode: whether what is left of the map at its far ends has a window of its own, if that begins on the map or
+            the padding before it.
+        count_include_pad: whether an average divides by padding, too, as if it were zero.
     """
 
     op: ClassVar[str] = "pool2d"
     grammar: ClassVar[str] = "rows x columns x channels, max or average of a kernel, /stride, d dilation, p padding"
     sized_by: ClassVar[Mapping[str, int]] = {"channels": 0, "in_height": 1, "in_width": 2}
 
-    name: Annotated[str, Name()]
-    kind: Annotated[Literal["max", "average"], Choice()]
-    channels: Channels
-    in_height: Size
-    in_width: Size
-    kernel: Steps
+    name: Annotated[str, Name(), written("pool1")]
+    kind: Annotated[Literal["max", "average"], Choice(), written("max")]
+    channels: Annotated[Channels, written(64)]
+    in_height: Annotated[Size, written(112)]
+    in_width: Annotated[Size, written(112)]
+    kernel: Annotated[Steps, written(3)]
     stride: Steps = (1, 1)
     padding: KernelPadding = (0, 0)
     dilation: Steps = (1, 1)

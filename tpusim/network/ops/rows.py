@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from tpusim.base.errors import InputError, Problem
-from tpusim.input.form import Name, Real, validated
+from tpusim.input.form import Name, Real, validated, written
 from tpusim.network.ops.elementwise import MapOp
 from tpusim.network.ops.op import OFMAP, Channels, Images, Index, KernelAxis, Op, Shape, TapWindow
 
@@ -35,7 +35,13 @@ class Stage(NamedTuple):
 
 @validated
 class RowOp(Op):
-    """An op whose outputs depend on a whole row of `channels`, of which there are `images`; 0: as many as the batch."""
+    """An op whose outputs depend on a whole row of channels.
+
+    Attributes:
+        name: name of the layer, which no other layer of the network has.
+        channels: elements of a row.
+        images: rows that there are; 0: as many as images of the batch.
+    """
 
     unit: ClassVar[Literal["array", "vector"]] = "vector"
     spatial: ClassVar[bool] = False
@@ -44,9 +50,9 @@ class RowOp(Op):
     grammar: ClassVar[str] = "rows x elements of each"
     sized_by: ClassVar[Mapping[str, int]] = {"channels": 0, "images": 3}
 
-    name: Annotated[str, Name()]
-    channels: Channels
-    images: Images = 0
+    name: Annotated[str, Name(), written("rows1")]
+    channels: Annotated[Channels, written(768)]
+    images: Annotated[Images, written("batch*128")] = 0
 
     @property
     @abstractmethod
@@ -93,8 +99,11 @@ class Softmax(RowOp):
 
 @validated
 class LayerNorm(RowOp):
-    """Each element less the mean of its row, over the root of `epsilon` more than the row's variance; then times the
-    channel's scale, and its shift added.
+    """Each element less the mean of its row, over the root of the row's variance; then times the channel's scale, and
+    the shift of the channel added.
+
+    Attributes:
+        epsilon: number above zero that is added to the variance.
     """
 
     op: ClassVar[str] = "layer_norm"
@@ -180,10 +189,13 @@ BETAS = (0.5, 0.75, 1.0)
 
 @validated
 class Lrn(MapOp):
-    """An element over (`bias` + `alpha` / `size` times the sum of squares) to the power of `beta`.
+    """An element over (`bias` + `alpha` / `size` times a sum of squares) to the power of `beta`, as AlexNet has it.
 
-    That sum is over `size` channels around it, those that there are. As AlexNet has it, and ONNX; `beta` is 0.5, 0.75
-    or 1.
+    Attributes:
+        size: channels around the element whose squares are summed up, those that there are.
+        alpha: factor of the sum, not below zero.
+        beta: power: 0.5, 0.75 or 1.
+        bias: number above zero that is added.
     """
 
     op: ClassVar[str] = "lrn"

@@ -191,9 +191,11 @@ _CHANNEL: tuple[Column[tuple[str, Figures]], ...] = (
     ),
     Column("last\nns", lambda row: _ns(row[1].last_ns)),
     Column("asked\nbytes", lambda row: f"{row[1].bytes_requested:,}", 2, legend="asked: the bytes of the trace"),
-    Column("moved\nbytes", lambda row: f"{row[1].bytes_moved:,}", legend="moved: those of all bursts read or written"),
+    Column("moved\nbytes", lambda row: f"{row[1].bytes_moved:,}", legend="moved: bytes of all bursts read or written"),
     Column(
-        "GB/s", lambda row: f"{row[1].bandwidth_bytes_per_s / 1e9:.2f}", legend="GB/s: moved until the last is there"
+        "GB/s",
+        lambda row: f"{row[1].bandwidth_bytes_per_s / 1e9:.2f}",
+        legend="GB/s: bytes moved in a second, until the last is there",
     ),
     Column("row hits", lambda row: f"{row[1].row_hits:,}", legend="row hits: bursts that were not the first of a row"),
     Column("activates", lambda row: f"{row[1].activates:,}", 1, legend="activates: rows opened"),

@@ -114,8 +114,8 @@ def _besides(each: Comparison) -> list[float]:
     return [one.theirs for one in each.numbers.left_out]
 
 
-_MEAN = "mean: of the absolute errors relative to the reference, in percent"
-_BLOCKS = "their blocks: the same with the compiler's blocks instead of ours (of so many cases, if not of all)"
+_MEAN = "mean: average of the absolute errors, in percent of the reference"
+_BLOCKS = "their blocks: mean with the compiler's blocks instead of ours (of so many cases, if not of all)"
 _FIT = "fit: mean over the half of the cases that the fitted numbers of the machine were chosen on"
 _REST = "rest: mean over the cases nothing was fitted on"
 _QUIRK = "quirk: cases of which the estimator charges only some of the taps"
@@ -128,15 +128,15 @@ _SUMMARY: tuple[Column[Comparison], ...] = (
     Column("cases", lambda each: f"{len(each.rows)}", 1),
     Column("mean", lambda each: _percent(each.ours.mean), legend=_MEAN),
     Column("their\nblocks", _blocks, legend=_BLOCKS),
-    Column("median", lambda each: _percent(each.ours.median), 5, legend="median: of the same errors"),
-    Column("90th", lambda each: _percent(each.ours.p90), 6, legend="90th: nine of ten are not larger"),
-    Column("worst", lambda each: _signed(each.ours.worst), legend="worst: the largest, with its sign"),
+    Column("median", lambda each: _percent(each.ours.median), 5, legend="median: half of these errors are larger"),
+    Column("90th", lambda each: _percent(each.ours.p90), 6, legend="90th: nine of ten errors are not larger"),
+    Column("worst", lambda each: _signed(each.ours.worst), legend="worst: the largest error, with its sign"),
     Column("where", lambda each: each.ours.where, 7, "left", "where: the case of the worst"),
     Column("total", lambda each: _signed(each.total_error), legend="total: error of the sum over all cases"),
     Column("fit", lambda each: _percent(each.half(True)), 4, legend=_FIT),
     Column("rest", lambda each: _percent(each.half(False)), 4, legend=_REST),
     Column("quirk", lambda each: f"{each.quirks or NONE}", 2, legend=_QUIRK),
-    Column("without", lambda each: _percent(each.without_quirks), 2, legend="without: mean over all others"),
+    Column("without", lambda each: _percent(each.without_quirks), 2, legend="without: mean over all cases but those"),
     Column("agree", lambda each: "{} of {}".format(*each.agreement) if each.agreement else NONE, 3, legend=_AGREE),
     Column("roofline", lambda each: f"{100 * each.roofline.mean:.1f}", legend=_ROOFLINE),
 )

@@ -57,8 +57,8 @@ class Figure:
 
     @property
     def legend(self) -> str:
-        """What `head` stands for: "PE: MACs / (PEs x cycles)"; empty where it says all there is."""
-        return self.meaning and f"{self.head}: {self.meaning}".replace("\n", " ")
+        """What the head of a column stands for: "PE: MACs / (PEs x cycles)"; empty where it says all there is."""
+        return self.meaning and f"{self.head or self.label}: {self.meaning}".replace("\n", " ")
 
     @property
     def usual(self) -> tuple[str, float]:
@@ -81,7 +81,8 @@ def _by_key(*figures: Figure) -> dict[str, Figure]:
 
 
 FIGURES = _by_key(
-    Figure("macs", "MACs", int, EITHER, COUNTS, "G"),
+    Figure("macs", "MACs", int, EITHER, COUNTS, "G",
+           meaning="multiplications, each with an addition; those with padding zeros included"),
     Figure("passes", "passes", int, LESS, head="pass", meaning="passes through the array"),
     Figure("cycles", "cycles", int, LESS, head="cycles", meaning="of the clock, from the start to the last spill"),
     Figure("time_us", "time", float, LESS, TIMES, "ms", "time", "cycles at the machine's clock"),
@@ -108,7 +109,7 @@ FIGURES = _by_key(
     Figure("transformation_cycles", "transformation", int, LESS, CYCLES, "", "transf",
            "cycles of the HBM bus that go to writing the lowered matrix"),
     Figure("transformation_share", "transformation's share", float, LESS, PERCENT, "", "transf %",
-           "the same, of all cycles"),
+           "cycles that go to writing the lowered matrix, of all cycles"),
     Figure("hbm_asked_bytes", "HBM asked", int, LESS, BYTES, "MB", "asked",
            "bytes of the bursts that transfers ask for, read and written: moved, or come with a pending one"),
     Figure("hbm_moved_bytes", "HBM moved", int, LESS, BYTES, "MB", "bursts", "bytes of the bursts that HBM moves"),

@@ -11,12 +11,12 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, PlainValidator, ValidationInfo
+from pydantic import AfterValidator, ValidationInfo
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.flow.lowerings import USUAL_FAMILY, check_known, check_own
 from tpusim.input.document import Document
-from tpusim.input.form import Choice, Form, validated, whole, written
+from tpusim.input.form import Choice, Form, Reader, validated, whole, written
 from tpusim.input.scalars import name_text, show
 from tpusim.input.source import open_document
 from tpusim.machines.family import USUAL, Family, Machine, family_in, family_of, load_hardware
@@ -98,7 +98,13 @@ MOST_POINTS = 100_000
 _MOST_AT_ONCE = 1000
 _LONGEST_NAME = 80
 _NAME = f"at most {_LONGEST_NAME} characters, no slash, no dot at the start"
+_GOALS = "a list of columns, or a mapping of columns to minimize or maximize"
 _SEARCH = "{objectives: [time_us, pes], budget: 60}"
+
+UNLESS_GIVEN: Mapping[str, Any] = {
+    "workloads": None, "hardware": "tpu_v2", "batch": 8, "lowering": None, "axes": None,
+}  # fmt: skip
+"""What the parts of a file are that it leaves out; None is told as missing where a sweep cannot do without."""
 
 _Place = tuple[str, ...]
 """What an axis sets: a path of the machine, or a field, its layer and its workload."""
@@ -112,8 +118,7 @@ def read(document: Document) -> Spec:
         InputError: with all that is wrong.
     """
     stem = Path(document.label.strip("<>")).stem
-    parts = {"workloads": None, "hardware": "tpu_v2", "batch": 8, "lowering": None, "axes": None}
-    data = {"name": stem, **parts, **document.data}
+    data = {"name": stem, **UNLESS_GIVEN, **document.data}
     return _FORM.read(replace(document, data=data), data)
 
 
@@ -264,32 +269,57 @@ def _columns(info: ValidationInfo) -> Sequence[str]:
 
 @validated
 class Search:
-    """What a search looks for: `budget` different points, `at_once` asked for together, from `seed`."""
+    """What a search looks for.
+
+    Attributes:
+        objectives: columns of points.csv, one to three, and which way each is better.
+        budget: points to simulate at most.
+        seed: seed of the search; with the same seed it tries the same points.
+        at_once: points that are asked for together, and may be simulated side by side.
+    """
 
     objectives: Annotated[
-        tuple[Goal, ...], PlainValidator(lambda given, info: goals_of(given, _raw(info, "columns"), 1, 3))
+        tuple[Goal, ...], Reader(lambda given, info: goals_of(given, _raw(info, "columns"), 1, 3), _GOALS)
     ]
-    budget: Annotated[int, whole(MOST_POINTS), written("60, the points to simulate at most")]
+    budget: Annotated[int, whole(MOST_POINTS), written(60)]
     seed: Annotated[int, whole(2**32 - 1, least=0)] = 0
     at_once: Annotated[int, whole(_MOST_AT_ONCE)] = 8
 
 
 @validated
 class Spec:
-    """A file as it was read, each part sound by itself."""
+    """A sweep's file as it was read, each part sound by itself.
 
-    name: Annotated[str, PlainValidator(_folder_name)]
-    hardware: Annotated[Machine, PlainValidator(_machine)]
-    workloads: Annotated[tuple[Document, ...], PlainValidator(_workloads)]
+    Attributes:
+        name: name of the sweep, and of the folder of its results; that of its file unless given.
+        hardware: machine that the axes change.
+        workloads: workload, or list of them; each is simulated at every combination of the axes' values.
+        batch: images at a time, unless an axis says so.
+        lowering: lowering of all points, unless an axis says so; unless given, as `tpusim run` has it.
+        axes: fields and the values that each takes: a list, {range: [first, last, step]}, or {powers_of_two: [first,
+            last]}. A field is one of the machine, batch, lowering, layers.NAME.FIELD of a workload, or sizes.NAME;
+            several that take the same value stand with commas between them.
+        combine: how values of several axes meet: every one with every other (`grid`), or the first with the first and
+            so on (`zip`).
+        where: conditions that a machine must satisfy, in numbers and quantities of its fields.
+        mode: whether every combination is simulated (`grid`), or Optuna chooses which (`search`).
+        search: what a search looks for; a section.
+        pareto: columns of points.csv, two or three, of which the Pareto front is marked, and which way each is better.
+        ops: whether `all` ops are timed, or those of the `array` alone, instead of what each workload says.
+    """
+
+    name: Annotated[str, Reader(_folder_name, f"text of {_NAME}"), written("my_sweep")]
+    hardware: Annotated[Machine, Reader(_machine, "a shipped name, or a path")]
+    workloads: Annotated[tuple[Document, ...], Reader(_workloads, "a shipped name or a path, or a list of them")]
     batch: Annotated[int, whole(MOST_IMAGES)]
-    lowering: Annotated[str | None, PlainValidator(_lowering)]
-    axes: Annotated[tuple[Axis, ...], PlainValidator(_axes)]
+    lowering: Annotated[str | None, Reader(_lowering, "a lowering of the machine, or auto"), written("auto")]
+    axes: Annotated[tuple[Axis, ...], Reader(_axes, "a mapping of fields to values")]
     combine: Annotated[Literal["grid", "zip"], Choice(), AfterValidator(_combine)] = "grid"
-    where: Annotated[tuple[Constraint, ...], PlainValidator(_where)] = ()
+    where: Annotated[tuple[Constraint, ...], Reader(_where, "a condition, or a list of them")] = ()
     mode: Annotated[Literal["grid", "search"], Choice(), AfterValidator(_mode)] = "grid"
-    search: Annotated[Search | None, PlainValidator(_search)] = None
-    pareto: Annotated[tuple[Goal, ...], PlainValidator(lambda given, info: goals_of(given, _columns(info), 2, 3))] = ()
-    ops: Annotated[str | None, PlainValidator(_ops)] = None
+    search: Annotated[Search | None, Reader(_search, "a section")] = None
+    pareto: Annotated[tuple[Goal, ...], Reader(lambda given, info: goals_of(given, _columns(info), 2, 3), _GOALS)] = ()
+    ops: Annotated[str | None, Reader(_ops, " or ".join(OPS)), written("array")] = None
 
     @property
     def goals(self) -> tuple[Goal, ...]:

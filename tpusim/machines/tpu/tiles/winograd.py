@@ -125,6 +125,6 @@ WINOGRAD_2 = in_tiles(
 )
 WINOGRAD_4 = in_tiles(
     "winograd_4",
-    "the same in 4x4 tiles: 4 times fewer products, and more to transform",
+    "3x3 convolutions in 4x4 tiles: 4 times fewer products, and more to transform",
     partial(tiles_of, F4),
 )
