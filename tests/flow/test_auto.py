@@ -14,9 +14,9 @@ from tests.test_published_figures import NETWORKS
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.base.errors import CapacityError
 from tpusim.flow.lowerings import AUTO
-from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.registry import LOWERINGS, lowered
+from tpusim.machines.tpu.lowering.registry import LOWERINGS
+from tpusim.machines.tpu.runs.prepared import prepared
 from tpusim.network.ops.op import Op
 
 ALL = os.environ.get("TPUSIM_NETWORKS") == "all"
@@ -27,10 +27,10 @@ def by_each(layer: Op, hardware: Hardware) -> Iterator[tuple[int, str]]:
     """The cycles of every lowering that fits."""
     for name in LOWERINGS:
         try:
-            program, _ = lowered(layer, BATCH, hardware, name)
+            ready = prepared(layer, BATCH, hardware, name)
         except CapacityError:
             continue
-        yield event.run(program, hardware).cycles, name
+        yield ready.timing.cycles, name
 
 
 @pytest.mark.parametrize("network", NETWORKS if ALL else ["alexnet"])

@@ -200,7 +200,8 @@ def test_a_counted_layer_is_simulated_once_and_counts_in_the_total(tmp_path, mon
     path = network(tmp_path, "- {name: a, op: gemm, m: 2, n: 3, k: 4, count: batch * 2}\n")
     sound, ran = event.run, []
     monkeypatch.setattr(event, "run", lambda *arguments: ran.append(1) or sound(*arguments))
-    result = simulate(load_workload(path, batch=3), load_hardware("tiny_4x4"), check=False)
+    hardware = load_hardware("tiny_4x4", {"mapping.search": "estimate"})
+    result = simulate(load_workload(path, batch=3), hardware, check=False)
     assert len(ran) == 1
     assert len(result.layers) == 6
     assert result.total.cycles == 6 * result.layers[0].cycles

@@ -245,7 +245,7 @@ def as_floats(operands: Operands) -> dict[str, Tensor]:
 
 def prepared(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Prepared:
     """The Program of a layer by a lowering; of several drafts the one of the fewest cycles, of equals the first. Where
-    the estimate has misled their choice, of those that a simulation chooses from.
+    the Program is short, or the estimate has misled the choice, of those that a simulation chooses from.
 
     Raises:
         CapacityError: when nothing fits the machine; names the layer.

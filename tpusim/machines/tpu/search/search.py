@@ -1,8 +1,8 @@
 """Choose the tiling: the cheapest that fits, by its estimate; or the few that a simulation should choose from.
 
-A simulation tries them in the order of what no run of them can beat, so that it may stop early: `Bound` tells cycles
-that every engine takes at least, whatever waits for what. `Candidates.estimate` says about what a tiling would cost, a
-bound what it must cost. What is hard to tell is left out.
+A simulation tries first what is expected to be fastest, and skips what cannot be: `Bound` tells cycles that every engine
+takes at least, whatever waits for what. `Candidates.estimate` says about what a tiling would cost, a bound what it must
+cost. What is hard to tell is left out.
 """
 
 from __future__ import annotations
