@@ -72,6 +72,8 @@ def tilings_of(candidates: Candidates) -> list[tuple[Tiling[Counts], int, float]
 @given(layer=layers(), batch=st.integers(1, 9), hardware=machines_of_all_kinds(8), data=st.data())
 def test_no_run_beats_its_bound(layer: Op, batch: int, hardware: Hardware, data: st.DataObject) -> None:
     suppose(layer.macs(batch) / hardware.pes < 800)
+    array = hardware.array.model_copy(update={"weights": data.draw(st.sampled_from(["shared", "own"]))})
+    hardware = hardware.model_copy(update={"array": array})
     shape, name = shape_of(layer, batch, hardware), data.draw(st.sampled_from([*CUTS]))
     suppose(not (hardware.banked and name in IN_LANES))
     cut = CUTS[name](shape, hardware)
@@ -90,6 +92,17 @@ def test_no_run_beats_its_bound(layer: Op, batch: int, hardware: Hardware, data:
     for at in data.draw(st.lists(st.sampled_from(range(len(tilings))), min_size=1, max_size=4, unique=True)):
         ways, place, least = tilings[at]
         assert event.run(program(ways.at(place)), hardware).cycles >= least, ways.at(place)
+
+
+@pytest.mark.parametrize("between_blocks", ["overlap", "drain"])
+def test_arrays_with_weights_of_their_own_share_what_a_bound_tells_of_one(between_blocks: str) -> None:
+    """Blocks of two results each go to four arrays in turn, whose preloads and streams lie beside one another."""
+    hardware = machine(4, 4, array_count=4, array_weights="own", bytes_per_cycle=1000, between_blocks=between_blocks)
+    cut = by_taps(shape_of(conv(4, 4, 4, 2), 4, hardware), hardware)
+    tilings = tilings_of(Candidates(cut, hardware))
+    for ways, place, least in tilings:
+        program = program_of(Convolution(Plan(cut.shape, hardware, ways.at(place), cut)))
+        assert event.run(program, hardware).cycles >= least, ways.at(place)
 
 
 @pytest.mark.parametrize("machine_name", ["tpu_v2", "tpu_v2_core"])

@@ -29,7 +29,7 @@ _LEAST_GAIN = 1.01
 _MOST_NAMED = 6
 _PLANS = Sentences([
     "same plan: times as fast by the blocks and passes of now; others, chosen for the change, give the rest of the "
-    "gain. -: those of now would not do."
+    "gain. Where these were slower, the gain is that of now. -: those of now would not do."
 ])  # fmt: skip
 _NARROW = 72
 """A terminal that has less room does without what was set."""
@@ -116,6 +116,7 @@ def _data(
                 "macs": gain.macs,
                 "gain": gain.gain,
                 "same_plan": gain.alone,
+                "run_cycles": gain.run_cycles,
             }
             for gain in found.gains
         ],

@@ -54,7 +54,8 @@ class Gain:
     """A thing relaxed: the cycles and MACs of the layer then; `gain` is cycles a MAC before over after.
 
     Layers without MACs count outputs instead. `alone` is what it gains by the plan of now; what `gain` is beyond that,
-    another plan gives, chosen for what is relaxed. None where the plan of now has no such steps.
+    another plan gives, chosen for what is relaxed. None where the plan of now has no such steps, or would be too good.
+    `cycles` are those of the faster plan; a run, which takes the plan that is chosen, has `run_cycles`.
     """
 
     relaxation: Relaxation
@@ -62,6 +63,7 @@ class Gain:
     cycles: int
     macs: int
     gain: float
+    run_cycles: int
     alone: float | None = None
 
     @property
@@ -185,8 +187,11 @@ def _tried(relaxation: Relaxation, setup: Setup, before: LayerResult) -> Gain | 
     # Where there are no MACs, cycles are counted by outputs.
     work_before, work_after = before.macs or before.outputs, after.macs or after.outputs
     gain = (before.cycles * work_after) / (after.cycles * work_before)
-    alone = relaxation.alone(setup, easier) if relaxation.alone else None
-    return Gain(relaxation, how, after.cycles, after.macs, gain, alone)
+    alone, cycles = relaxation.alone(setup, easier) if relaxation.alone else None, after.cycles
+    if alone is not None and alone > gain:
+        # A choice for what is relaxed may be worse than that of now, which nobody need give up.
+        gain, cycles, alone = (alone, round(before.cycles / alone), alone) if relaxation.keeps else (gain, cycles, None)
+    return Gain(relaxation, how, cycles, after.macs, gain, after.cycles, alone)
 
 
 # ---- what it costs by each lowering, and what it saves between its neighbours: both found by running it

@@ -64,7 +64,7 @@ class Relaxation:
     `per` is what cycles are counted by where the amount of work changes: "image", "row" or "MAC"; else "layer".
     An `ideal` one tells what is lost; nobody can build it, or ask for it.
     `alone` gives what it gains by the plan of the setup as it is, of which it also gets the easier one; None, or gives
-    None, where the steps would be others.
+    None, where the steps would be others. `keeps` says whether the easier setup may be run by that plan, too.
     """
 
     name: str
@@ -73,6 +73,7 @@ class Relaxation:
     per: str = "layer"
     ideal: bool = False
     alone: Callable[[Setup, Setup], float | None] | None = None
+    keeps: bool = True
 
 
 def _same_steps(setup: Setup, easier: Setup) -> float:
@@ -240,7 +241,7 @@ _MACHINE = (
     Relaxation("the loop order left open", "mapping", _machine({"mapping.loop_order": "auto"}), alone=_same_steps),
     Relaxation("chunks where they are cheaper", "mapping", _machine({"mapping.chunks": "auto"}), alone=_same_steps),
 )
-_WHOLE_ROWS = Relaxation("whole filter rows stacked", "mapping", _whole_rows, alone=_same_steps)
+_WHOLE_ROWS = Relaxation("whole filter rows stacked", "mapping", _whole_rows, alone=_same_steps, keeps=False)
 _MORE_INPUT = {
     "image": Relaxation("twice the batch", "input", _more_input, "image"),
     "row": Relaxation("twice the rows of input", "input", _more_input, "row"),
@@ -251,7 +252,7 @@ _TWICE_THE_IMAGES = Relaxation(
     lambda setup: (replace(setup, batch=2 * setup.batch), f"batch {2 * setup.batch}"),
     "image",
 )
-_FILLED = Relaxation("every PE filled", "mapping", _filled, "MAC", ideal=True, alone=_same_passes)
+_FILLED = Relaxation("every PE filled", "mapping", _filled, "MAC", ideal=True, alone=_same_passes, keeps=False)
 LARGER = Relaxation(
     "twice the rows and columns", "array", _machine({"array.rows": _twice, "array.cols": _twice, _ALUS: _twice})
 )

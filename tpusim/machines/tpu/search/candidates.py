@@ -271,9 +271,19 @@ class Candidates:
     @cached_property
     def frame(self) -> Frame:
         """The port's period while passes stream."""
-        ready = word_cycles(self.groups, self.cut.transposed, self.hardware)
-        clients = stream_clients(self.passes > 1)
-        return frame_of(self.hardware, self.word_fill, clients, word_cycles=ready)
+        return self._frame(self.hardware)
+
+    @cached_property
+    def least_of_a_word(self) -> float:
+        """The fewest cycles of a streamed word: arrays with weights of their own may be left without passes."""
+        arrays = self.hardware.array
+        if arrays.queues == 1:
+            return self.frame.period / self.frame.arrays
+        return min(self._frame(self.hardware.with_arrays(few)).period / few for few in range(1, arrays.queues + 1))
+
+    def _frame(self, hardware: Hardware) -> Frame:
+        ready = word_cycles(self.groups, self.cut.transposed, hardware)
+        return frame_of(hardware, self.word_fill, stream_clients(self.passes > 1), word_cycles=ready)
 
     def stream(self, words: Counts) -> Counts:
         """Cycles in which a pass streams the words of a block."""
@@ -374,7 +384,7 @@ class Candidates:
         """Cycles that no tiling can do without, where the array takes a `share` of its: of the array, or of HBM."""
         streamed = prod(self.extents) * self.shape.groups * self.columns * self.passes
         moved = sum(map(prod, self.shape.tensors)) * self.element_cycles
-        return max(share * streamed * self.frame.period / self.frame.arrays, moved)
+        return max(share * streamed * self.least_of_a_word, moved)
 
     def late(self, tilings: Tiling[Any]) -> NDArray[np.float64]:
         """Cycles that `estimate` leaves out: the first block cannot hide behind others while its own operands come.

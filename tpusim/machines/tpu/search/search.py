@@ -219,12 +219,15 @@ class _Array(NamedTuple):
     `all`: from its first pass to the end of the last. `issued`: from pass to pass, without what comes before a body;
     the last of several has its stream only, at most `short` fewer. `smallest`: the stream of the fewest `words` that a
     block has. `results`: one a block and column fold.
+
+    Arrays with weights of their own have an equal share of all streams, the busiest of them no less; what one of them
+    waits for, others need not.
     """
 
     all: Cycles
-    issued: Counts
-    short: Counts
-    smallest: Counts
+    issued: Cycles
+    short: Cycles
+    smallest: Cycles
     words: Counts
     results: Counts
 
@@ -235,7 +238,7 @@ class Bound:
     def __init__(self, candidates: Candidates) -> None:
         self.of, self.shape, self.hardware = candidates, candidates.shape, candidates.hardware
         self.chunk, self.passes, hardware = candidates.chunk, candidates.passes, candidates.hardware
-        self._whole = hardware.mapping.loads == "whole"
+        self._whole, self._apart = hardware.mapping.loads == "whole", hardware.array.queues > 1
         # Pieces of a load of the ifmap.
         self._pieces = min(MOST_PIECES, len(self.chunk.places)) if self.chunk.one_by_one else 1
         # Cycles to the first byte of a fill; that of a DRAM is its own.
@@ -335,11 +338,13 @@ class Bound:
         drains, columns, groups = self.of.drains, self.of.columns, self.shape.groups
         delay = self.hardware.sequencer.block_cycles
         bodies, weights = -(-columns // tilings.kept_folds) * chunks, self.hardware.preload_cycles + delay
-        issued, waited = np.zeros_like(tilings.blocks), np.zeros(tilings.blocks.shape)
-        smallest = words = np.full_like(tilings.blocks, np.iinfo(np.int64).max)
+        issued: Cycles = np.zeros_like(tilings.blocks)
+        waited = np.zeros(tilings.blocks.shape)
+        smallest: Cycles = np.full_like(tilings.blocks, np.iinfo(np.int64).max)
+        words = np.full_like(tilings.blocks, np.iinfo(np.int64).max)
         sizes = self._sizes(tilings)
         for count, size, prepared in sizes:
-            stream = self.of.stream(size)
+            stream = size * self.of.least_of_a_word if self._apart else self.of.stream(size)
             turn, late = self._turn(stream), np.where(chunks == 1, prepared, 0)
             issued = issued + count * columns * self.passes * turn
             extra = self._after + weights + stream - turn if drains else self._turn(stream, delay) - turn
@@ -347,6 +352,8 @@ class Bound:
             smallest, words = (
                 np.where(count > 0, np.minimum(had, new), had) for had, new in ((smallest, stream), (words, size))
             )
+        if self._apart:
+            return _Array(groups * issued, groups * issued, 0, smallest, words, tilings.blocks * columns * groups)
         prepared = np.where(chunks == 1, sizes[0][2], 0)
         beyond = self._after + weights + prepared if drains else self._turn(smallest, delay) - smallest
         every = groups * (issued + waited) - beyond
@@ -356,12 +363,15 @@ class Bound:
     @cached_property
     def _after(self) -> int:
         """Cycles from the last frame of a pass until its results are written, if their slot is the next."""
-        latency = word_latency(self.of.word_fill, self.hardware)
-        written = latency - 1 + finish_cycles(self.of.word_fill, 1, self.hardware) if self.passes > 1 else latency
+        hardware = self.hardware.with_arrays(1) if self._apart else self.hardware
+        latency = word_latency(self.of.word_fill, hardware)
+        written = latency - 1 + finish_cycles(self.of.word_fill, 1, hardware) if self.passes > 1 else latency
         return written + 2 - self.of.frame.period
 
-    def _turn(self, stream: Counts, delay: int = 0) -> Counts:
+    def _turn(self, stream: Cycles, delay: int = 0) -> Cycles:
         """From pass to pass: the stream of one, or what comes before the next where that takes longer."""
+        if self._apart:
+            return stream
         weights = self.hardware.preload_cycles + delay
         return stream + weights if self.hardware.array.weight_buffers == 1 else np.maximum(stream, weights)
 
