@@ -1,8 +1,8 @@
 """Choose the tiling: the cheapest that fits, by its estimate; or the few that a simulation should choose from.
 
-A simulation tries first what is expected to be fastest, and skips what cannot be: `Bound` tells cycles that every engine
-takes at least, whatever waits for what. `Candidates.estimate` says about what a tiling would cost, a bound what it must
-cost. What is hard to tell is left out.
+A simulation tries first what is expected to be fastest, and skips what cannot be: `Bound` tells cycles that every
+engine takes at least, whatever waits for what. `Candidates.estimate` says about what a tiling would cost, a bound what
+it must cost. What is hard to tell is left out.
 """
 
 from __future__ import annotations
@@ -257,7 +257,9 @@ class Bound:
         again = np.where(held > tilings.ifmap_buffers, -(-self.of.columns // tilings.kept_folds), 1)
         array, (times, sections, pieces) = self._array(tilings, chunks), self._filters(tilings, chunks)
         ifmap, ofmap = self._loads(tilings, again), self._spills(tilings)
-        filters = Demand(bus=prod(self.shape.tensors.filter) * self._element_cycles * times)
+        # A burst of a DRAM comes once for all who ask while it is pending.
+        repeated = 1 if self.hardware.hbm.dram else times
+        filters = Demand(bus=prod(self.shape.tensors.filter) * self._element_cycles * repeated)
         first, loads, spills = self._first_pass(tilings, chunks), self._in_turn(ifmap), self._in_turn(ofmap)
         filled, last = self._in_turn(ifmap, filters), self._last_spill(tilings, array.words)
         # Weights take turns in buffers: a fill, then the preload of the last of them.
@@ -438,13 +440,15 @@ class Bound:
         points = np.full_like(tilings.blocks, self._touched)
         if not self.chunk.by_tap and not tilings.span.any():
             points = np.where(tilings.chunk_taps < self.of.taps, points, self._points(_brought, tilings))
-        moved = points * channels * np.maximum(self._images(tilings), images) * self._element_cycles
+        # Strips share points, and loads bursts that are pending in a DRAM.
+        brought = self._touched if self.hardware.hbm.dram else points * again
+        moved = brought * channels * np.maximum(self._images(tilings), images) * self._element_cycles
         # Channels of all groups; the padding after the last, too, if the place that has them leaves lanes for it.
         own = min(shape.channels * shape.groups, shape.tensors.ifmap[0])
         most = max(len({*place.channels}) for place in self.chunk.places)
         free = not self.hardware.banked and not self.chunk.by_tap and most + channels - own <= self.hardware.lanes
         unpacked = points * (channels if free else own) * shape.images * self._unpacking
-        return Demand(bus=moved * again, converted=unpacked * again)
+        return Demand(bus=moved, converted=unpacked * again)
 
     # ---- two transfers under way at once
 
