@@ -33,7 +33,7 @@ def executed(notebook: Mapping[str, Any]) -> Iterator[list[Output]]:
     import matplotlib
 
     matplotlib.use("Agg")
-    names: dict[str, Any] = {"__name__": "__main__", "_command": _command}
+    names: dict[str, Any] = {"__name__": "__main__", "_command": _print_said}
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder), matplotlib.rc_context():
         for cell in notebook["cells"]:
             if cell["cell_type"] == "code":
@@ -46,13 +46,16 @@ def shown(outputs: list[Output]) -> str:
     return "".join("".join(each) for each in said)
 
 
-def _command(line: str) -> None:
-    """Run a command with the tpusim of this Python, and print what it says."""
+def said(line: str) -> str:
+    """Run a command with the tpusim of this Python, and return what it says. Raises CalledProcessError if it fails."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     tree = os.pathsep.join([str(FOLDER.parent.parent), os.environ.get("PYTHONPATH", "")])
     where = {**os.environ, "PATH": path, "PYTHONPATH": tree, "COLUMNS": "80"}
-    done = subprocess.run(line, shell=True, check=True, env=where, stdout=subprocess.PIPE, text=True)
-    print(done.stdout, end="")
+    return subprocess.run(line, shell=True, check=True, env=where, stdout=subprocess.PIPE, text=True).stdout
+
+
+def _print_said(line: str) -> None:
+    print(said(line), end="")
 
 
 def _outputs(source: str, names: dict[str, Any]) -> list[Output]:
