@@ -98,7 +98,7 @@ def simulate(
         >>> result.correct, result.total.outputs_checked
         (True, 8192)
         >>> simulate(load_workload("tiny", batch=2), load_hardware("tiny_4x4"), engine="both").total.cycles
-        233
+        224
     """
     for given, kind, what in ((workload, Workload, "Workload"), (hardware, Machine, "Hardware")):
         # Whatever is typed in Python is checked by nobody else.
