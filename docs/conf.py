@@ -41,6 +41,8 @@ nb_execution_mode = "auto"
 nb_execution_raise_on_error = True
 nb_execution_timeout = 120
 
+# Blocks without a language are commands, which are no Python.
+highlight_language = "text"
 # What stands in single backticks in docstrings is code.
 default_role = "code"
 autodoc_typehints = "signature"
@@ -49,5 +51,6 @@ napoleon_use_ivar = True
 
 
 def setup(sphinx: Any) -> None:
-    """The lists of rooms in architecture.md, which tests read, are plain text."""
+    """Blocks of languages that Pygments does not know are plain text: lists of rooms, and topologies."""
     sphinx.add_lexer("rooms", TextLexer)
+    sphinx.add_lexer("csv", TextLexer)
