@@ -75,6 +75,27 @@ def test_every_step_is_in_one_strand(page: Page) -> None:
     assert sorted(step.text for strand in page.strands for step in strand) == sorted(step.text for step in page.steps)
 
 
+GIVEN = {
+    "docs/start.md": {"3.11"},
+    "docs/tables.md": {"9,216", "4,096"},
+    "docs/your_model.md": {"0.75"},
+    "docs/your_machine.md": {"46.2"},
+    "docs/algorithms.md": {"0.65", "0.88", "2.25", "5.1", "16,384"},
+    "docs/other_simulators.md": {"3,136", "12,544"},
+    "docs/proofs.md": {"20,000", "10,000"},
+}
+"""Figures of a page that no output shows: sizes, and what other tests hold."""
+FIGURE = re.compile(r"(?<![\w.])(?:\d+(?:,\d{3})+|\d+\.\d+)(?!\w)")
+
+
+@pytest.mark.parametrize("page", PAGES[1:], ids=lambda page: page.name)
+def test_figures_in_sentences_are_those_of_the_outputs(page: Page) -> None:
+    shown = " ".join(held for _, language, held in page.blocks if language in ("text", "yaml"))
+    sentences = re.sub(r"^```.*?^```$|\]\(.*?\)", "", page.text, flags=re.M | re.S)
+    told, seen = ({*FIGURE.findall(text)} for text in (sentences, shown))
+    assert told - seen == GIVEN.get(page.name, set())
+
+
 def test_outputs_are_compared() -> None:
     """A figure that a page has wrong is seen, and so are lines that do not follow one another."""
     assert shows("a 1\n...\nc ... 3\n", "head\na 1  \nb\nb\nc two 3\nend")
