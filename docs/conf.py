@@ -39,6 +39,8 @@ myst_heading_anchors = 4
 # Notebooks hold their outputs, which `scripts/notebooks` stores and tests hold against what cells print today.
 nb_execution_mode = "off"
 
+# Blocks without a language are commands, which are no Python.
+highlight_language = "text"
 # What stands in single backticks in docstrings is code.
 default_role = "code"
 autodoc_typehints = "signature"
@@ -47,5 +49,6 @@ napoleon_use_ivar = True
 
 
 def setup(sphinx: Any) -> None:
-    """The lists of rooms in architecture.md, which tests read, are plain text."""
+    """Blocks of languages that Pygments does not know are plain text: lists of rooms, and topologies."""
     sphinx.add_lexer("rooms", TextLexer)
+    sphinx.add_lexer("csv", TextLexer)

@@ -1,0 +1,110 @@
+"""Everything that the README and the guides have a reader type is typed here, in order, in an empty directory."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx
+import pytest
+import typer.main
+
+from tests import ROOT
+from tests.typed import PAGES, Page, Step, shows
+from tpusim.cli.app import app
+
+LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory to work in, with a model, a tenth of the shipped search, small lowerings."""
+    search = (ROOT / "configs" / "sweeps" / "search.yaml").read_text()
+    assert "budget: 60" in search
+    lowerings = re.sub(r"\[.*\]", "[tiny]", (ROOT / "configs" / "sweeps" / "lowerings.yaml").read_text())
+    for name, text in {"search": search.replace("budget: 60", "budget: 6"), "lowerings": lowerings}.items():
+        (tmp_path / f"{name}.yaml").write_text(text)
+    shutil.copy(LIGHT / "light_squeezenet.onnx", tmp_path / "model.onnx")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def strands() -> Iterator[object]:
+    """Steps of the README, and commands of the first guide, are quick; all others are long."""
+    for page in PAGES:
+        for strand in page.strands:
+            first = page.name == "docs/start.md" and all(step.is_command for step in strand)
+            marks = () if first or page.name == "README.md" else (pytest.mark.long,)
+            yield pytest.param(page, strand, id=f"{page.name}: {strand[0].text.splitlines()[0]}", marks=marks)
+
+
+@pytest.mark.parametrize(("page", "strand"), [*strands()])
+def test_steps_work_and_print_what_is_shown(page: Page, strand: list[Step], desk: Path) -> None:
+    """In order: some read what those before them wrote. Every output is right, where it is checked."""
+    for name, text in page.files.items():
+        (desk / name).write_text(text)
+    for step in strand:
+        shorter = re.sub(r"^(tpusim sweep (?:search|lowerings))\b", r"\1.yaml", step.text)
+        code, printed, messages = Step(shorter).typed()
+        assert code == 0, f"{step.text}: {messages}"
+        if step.text.startswith("tpusim run") and "--no-check" not in step.text:
+            assert " 0 wrong" in printed + messages, step.text
+        assert shows(step.shown, printed + messages), f"{step.text} prints:\n{printed}{messages}"
+        assert step.is_command or printed, step.text
+        for name in step.written:
+            assert (desk / name).is_dir() or (desk / name).stat().st_size > 500, name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_and_options_are_known(page: Page) -> None:
+    """Quickly, for pages whose steps are long."""
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    for step in (each for each in page.steps if each.text.startswith("tpusim ")):
+        name, *words = shlex.split(step.text)[1:]
+        commands[name].make_context(name, words, resilient_parsing=True)
+    scripts = [each.text.split()[0] for each in page.steps if each.text.startswith("scripts/")]
+    assert all((ROOT / name).exists() for name in scripts)
+    assert all(each.is_command or "import " in each.text for each in page.steps)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_step_is_in_one_strand(page: Page) -> None:
+    assert sorted(step.text for strand in page.strands for step in strand) == sorted(step.text for step in page.steps)
+
+
+GIVEN = {
+    "docs/start.md": {"3.11"},
+    "docs/tables.md": {"9,216", "4,096"},
+    "docs/your_model.md": {"0.75"},
+    "docs/your_machine.md": {"46.2"},
+    "docs/algorithms.md": {"0.65", "0.88", "2.25", "5.1", "16,384"},
+    "docs/other_simulators.md": {"3,136", "12,544"},
+    "docs/proofs.md": {"20,000", "10,000"},
+}
+"""Figures of a page that no output shows: sizes, and what other tests hold."""
+FIGURE = re.compile(r"(?<![\w.])(?:\d+(?:,\d{3})+|\d+\.\d+)(?!\w)")
+
+
+@pytest.mark.parametrize("page", PAGES[1:], ids=lambda page: page.name)
+def test_figures_in_sentences_are_those_of_the_outputs(page: Page) -> None:
+    shown = " ".join(held for _, language, held in page.blocks if language in ("text", "yaml"))
+    sentences = re.sub(r"^```.*?^```$|\]\(.*?\)", "", page.text, flags=re.M | re.S)
+    told, seen = ({*FIGURE.findall(text)} for text in (sentences, shown))
+    assert told - seen == GIVEN.get(page.name, set())
+
+
+def test_outputs_are_compared() -> None:
+    """A figure that a page has wrong is seen, and so are lines that do not follow one another."""
+    assert shows("a 1\n...\nc ... 3\n", "head\na 1  \nb\nb\nc two 3\nend")
+    assert not shows("a 1\nc two 3", "a 1\nb\nc two 3")
+    assert not shows("a 2", "a 1")
+
+
+def test_files_that_steps_share_join_them() -> None:
+    one, two = Step("tpusim run tiny --out results/tiny"), Step("tpusim report results/tiny -o tiny.html")
+    page = Page("README.md")
+    vars(page)["steps"] = [one, Step("tpusim list"), two]
+    assert page.strands == [[Step("tpusim list")], [one, two]]
