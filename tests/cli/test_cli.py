@@ -206,7 +206,9 @@ def test_a_layer_that_cannot_fit_is_named_and_no_file_is_left() -> None:
 
 def test_in_a_process_of_its_own() -> None:
     good = command("run", "small.yaml", *TINY)
-    assert (good.returncode, good.stderr) == (0, "")
+    # A busy computer may take the two seconds after which progress is told.
+    assert good.returncode == 0
+    assert all(line.endswith("...") for line in good.stderr.splitlines())
     assert "0 wrong." in good.stdout
     bad = command("run", "small.yaml", "--batch", "0")
     assert (bad.returncode, bad.stdout) == (2, "")
