@@ -610,6 +610,8 @@ def test_ops_that_are_not_known_are_named_at_once(tmp_path: Path) -> None:
     [
         (one("Conv", [1, 3, 8, 8, 8], [4, 3, 3, 3, 3]), "Conv 1 (Conv conv_y: it has 3 axes; 1 and 2 are known)"),
         (one("Conv", [1, 3, 8, 8], [4, 3, 9, 3]), "Conv 1 (Conv conv_y: kernel: the kernel spans 9 in height"),
+        (one("ConvTranspose", [1, 4, 6, 6], [4, 3, 3, 3], strides=[2, 2], output_shape=[3, 3]),
+         "ConvTranspose 1 (ConvTranspose convtranspose_y: onnx infers no map of its result)"),
         (one("Conv", [1, 3, 80_000], [4, 3, 9]), "Conv 1 (Conv conv_y: in_length: 80000 is out of range"),
         (
             model_of([node("Mystery", "x", "a"), node("Conv", "a w")], {"x": ["N", 3, 8, 8]}, {"w": [4, 3, 3, 3]}),
@@ -727,6 +729,7 @@ def declared(*shape: Any, name: str = "y") -> ModelProto:
         (grouped(2, 4, opset=18), "its operand 1 is 4, no number for each of 2 groups"),
         (behind("LRN", "a", {}, size=0), "LRN lrn_y: its size is 0, and a window has a channel or more"),
         (behind("LRN", "a", {}, size=-3), "LRN lrn_y: its size is -3, and"),
+        (behind("LRN", "a", {}), "LRN lrn_y: it has no size, and a window has a channel or more"),
     ],
 )  # fmt: skip
 def test_what_the_standard_forbids_is_refused_with_its_node(tmp_path: Path, model: ModelProto, says: str) -> None:

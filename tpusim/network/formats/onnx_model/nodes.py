@@ -178,10 +178,12 @@ def padding_of(node: KnownNode, axes: int) -> list[int] | str:
 
 
 def _maps(node: KnownNode) -> tuple[ValueShape, ValueShape]:
-    """The shapes of a map and a filter. Raises UnfitNode for those of other than one or two axes."""
+    """The shapes of a map and a filter. Raises UnfitNode for other than one or two axes, or no map as a result."""
     (image, weights), axes = node.shapes[:2], len(node.shapes[0]) - 2
     if axes not in (1, 2) or len(weights) != axes + 2:
         raise UnfitNode(f"it has {axes} axes; 1 and 2 are known")
+    if len(node.result) != len(image):  # Of an output_shape below that of the map, onnx infers a number alone.
+        raise UnfitNode("onnx infers no map of its result")
     return image, weights
 
 

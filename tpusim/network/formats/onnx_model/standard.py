@@ -212,8 +212,10 @@ def _recurrent(node: _Node) -> Iterator[str]:
 
 
 def _window(node: _Node) -> Iterator[str]:
-    """Check that a window over channels holds any."""
-    if (size := node.get("size", 1)) < 1:
+    """Check that a window over channels has a size, and holds any."""
+    if not any(each.name == "size" for each in node.proto.attribute):
+        yield "it has no size, and a window has a channel or more"
+    elif (size := node.get("size", 1)) < 1:
         yield f"its size is {size}, and a window has a channel or more"
 
 
