@@ -69,8 +69,8 @@ def test_what_the_readme_and_quickstart_say_next_works_as_typed(tmp_path: Path) 
         return (tmp_path / "asked").read_text().splitlines()
 
     told: list[str] = []
-    first, export, commands = (block for _, kind, block in README.blocks[:3] if not kind)
-    asked = typed_in_a_terminal("\n".join([first.splitlines()[0], export, commands.splitlines()[0]]))
+    first, commands = (block.splitlines() for _, kind, block in README.blocks[:2] if not kind)
+    asked = typed_in_a_terminal("\n".join([first[0], first[-1], commands[0]]))
     assert asked[0] == "tpusim run resnet50 --out results/resnet50"
     assert asked[-1] == "tpusim list"
     (said,) = re.findall(r"^Next: +(.*)$", told[0], re.MULTILINE)
