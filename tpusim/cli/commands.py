@@ -59,7 +59,7 @@ _Engine = Annotated[
 ]
 _Batch = Annotated[
     int | None,
-    Option(parser=options.whole(1, names.MOST_IMAGES), metavar="N", show_default=False,
+    Option(parser=options.whole("--batch", 1, names.MOST_IMAGES), metavar="N", show_default=False,
            help=f"Images at a time: unless given, as many as --input holds, else {names.BATCH}."),
 ]  # fmt: skip
 _Dtype = Annotated[
@@ -278,11 +278,14 @@ def trace(
     skip_unknown: options.SkipUnknown = False,
     ops: options.Ops = None,
     first: Annotated[
-        int, Option("--from", parser=options.whole(0, names.MOST_NUMBER), metavar="CYCLE", help="First cycle shown.")
+        int,
+        Option(
+            "--from", parser=options.whole("--from", 0, names.MOST_NUMBER), metavar="CYCLE", help="First cycle shown."
+        ),
     ] = 0,
     last: Annotated[
         int | None,
-        Option("--to", parser=options.whole(0, names.MOST_NUMBER), metavar="CYCLE", help="Last cycle shown."),
+        Option("--to", parser=options.whole("--to", 0, names.MOST_NUMBER), metavar="CYCLE", help="Last cycle shown."),
     ] = None,
     out: Annotated[
         Path | None,

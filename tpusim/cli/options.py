@@ -6,10 +6,11 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Annotated
 
-from typer import Argument, BadParameter, Option
+from typer import Argument, Option
 
-from tpusim.base.errors import InputError
+from tpusim.base.errors import InputError, Problem
 from tpusim.cli.names import MOST_IMAGES, MOST_NUMBER, OPS
+from tpusim.cli.terminal import errors_reported
 from tpusim.flow.lowerings import AUTO, known, usual
 from tpusim.report.plots import FORMATS, KNOWN
 
@@ -20,7 +21,7 @@ def words(known: Iterable[str]) -> Callable[[str], list[str]]:
     return lambda incomplete: [word for word in known if word.startswith(incomplete)]
 
 
-def whole(least: int, most: int) -> Callable[[object], int]:
+def whole(option: str, least: int, most: int) -> Callable[[object], int]:
     """What reads a whole number from `least` to `most`, as files do: Typer takes 3.0 for 3."""
 
     def read(given: object) -> int:
@@ -28,11 +29,12 @@ def whole(least: int, most: int) -> Callable[[object], int]:
 
         # A default is a number already.
         text = str(given)
-        try:
-            number = int(text) if INTEGER.fullmatch(text) else float(text) if FLOAT.fullmatch(text) else given
-            return whole_number(number, least, most)
-        except InputError as error:
-            raise BadParameter(str(error)) from None
+        with errors_reported():
+            try:
+                number = int(text) if INTEGER.fullmatch(text) else float(text) if FLOAT.fullmatch(text) else given
+                return whole_number(number, least, most)
+            except InputError as error:
+                raise InputError(Problem(str(error), option)) from None
 
     return read
 
@@ -59,7 +61,7 @@ Workload = Annotated[
 Hardware = Annotated[
     str, Option(metavar="NAME|PATH", help="Shipped name or .yaml path.", autocompletion=shipped_names("configs"))
 ]
-Batch = Annotated[int, Option(parser=whole(1, MOST_IMAGES), metavar="N", help="Images at a time.")]
+Batch = Annotated[int, Option(parser=whole("--batch", 1, MOST_IMAGES), metavar="N", help="Images at a time.")]
 AnotherLowering = Annotated[
     str | None,
     Option(
@@ -109,7 +111,7 @@ Ops = Annotated[
         autocompletion=words(OPS),
     ),
 ]
-Seed = Annotated[int, Option(parser=whole(0, MOST_NUMBER), metavar="N", help="Of the random operands.")]
+Seed = Annotated[int, Option(parser=whole("--seed", 0, MOST_NUMBER), metavar="N", help="Of the random operands.")]
 Json = Annotated[str | None, Option(metavar="FILE|-", help="Write it as JSON; - is stdout, words go to stderr.")]
 Formats = Annotated[
     list[str] | None,
@@ -120,5 +122,7 @@ Formats = Annotated[
         autocompletion=words(KNOWN),
     ),
 ]
-Workers = Annotated[int, Option(parser=whole(1, 1024), metavar="N", help="Processes; default: one a processor.")]
+Workers = Annotated[
+    int, Option(parser=whole("--workers", 1, 1024), metavar="N", help="Processes; default: one a processor.")
+]
 PROCESSORS = os.cpu_count() or 1
