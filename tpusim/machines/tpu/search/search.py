@@ -40,9 +40,9 @@ MOST_BLOCKS, FEW_PASSES = 4, 512
 """No tiling with that multiple of the blocks of the estimate's choice is tried, unless a layer has few passes."""
 
 BELIEVED, AGAIN = 0.1, 0.02
-"""A tiling is expected to take its bound and such a share of what its estimate lies above: bounds tie, and estimates
-are now and then too high by half. Tilings that hold a block in yet another way seldom take another time, and go behind
-those of other blocks: their expectation grows by such a share each time.
+"""A tiling is expected to take its bound, and of what its estimate lies above the bound the share `BELIEVED`: bounds
+tie, and estimates are now and then too high by half. Two ways to hold one block seldom differ in time, so each further
+way is expected to take the share `AGAIN` more.
 """
 
 ALIKE = 0.005
@@ -139,8 +139,9 @@ def _chosen(candidates: Candidates) -> tuple[Candidates, Tiling[int]]:
 
 
 def ranked(candidates: Candidates, chosen: Tiling[int]) -> tuple[Ranked, ...]:
-    """The estimate's choice, then the first few that fit, those of a block that has come before behind others: of each
-    way to hold a block the first to cut the filter, unless the filter's cut decides, too, what a body waits for.
+    """The estimate's choice, then the tilings that are expected to be fastest; a block that is ranked already goes
+    behind other blocks. Tilings that differ in how they cut the filter count once, the first of them, unless a body
+    waits for a whole section of the filter.
     """
     a_block = candidates.shape.groups * candidates.columns * candidates.passes
     most = max(MOST_BLOCKS * chosen.blocks, FEW_PASSES // a_block)
@@ -171,10 +172,10 @@ def _distinct(candidates: Candidates, but: Iterable[str], most: int | None) -> I
         key = replace(tiling, loop_order=order, **dict.fromkeys(but, 0))
         if key not in known:
             known.add(key)
-            yield _ranked(candidates, tiling, least)._replace(expected=expected)
+            yield _ranked(candidates, tiling, least, expected)
 
 
-def _ranked(candidates: Candidates, tiling: Tiling[int], least: float = 0.0) -> Ranked:
+def _ranked(candidates: Candidates, tiling: Tiling[int], least: float = 0.0, expected: float = 0.0) -> Ranked:
     """A tiling, and what is estimated for it, but no less than it can take, of HBM as a pipe: a DRAM makes no other
     choice.
     """
@@ -187,7 +188,7 @@ def _ranked(candidates: Candidates, tiling: Tiling[int], least: float = 0.0) -> 
             piped = type(candidates)(candidates.cut, hardware.model_copy(update={"hbm": hbm}))
         return max(float(candidates.estimate(tiling)), Bound(piped).alone(tiling))
 
-    return Ranked(tiling, least, estimate, candidates.floor)
+    return Ranked(tiling, least, estimate, candidates.floor, expected)
 
 
 def _in_order(candidates: Candidates) -> Iterator[tuple[Tiling[Counts], int, float, float]]:
