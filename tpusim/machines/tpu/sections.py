@@ -343,6 +343,12 @@ class MappingPolicy(FileSection):
             (`overlapped`), all of it `before` the product by way of HBM, or block by block in the vector memories
             (`on_chip`).
         loads: when a block begins: with the first of the `pieces` in which its loads come, or once they are `whole`.
+            `windows`: a body of the loop is a step of a pipeline. All that it reads comes while the step ahead runs,
+            and all that it leaves goes out while the step behind runs, as in code of Google's compiler.
+        window_bytes: most bytes that a step of the pipeline reads and leaves, where `loads` are `windows`; a step of
+            the smallest block may have more.
+        window_cycles: cycles that the choice of blocks adds to each step of the pipeline. A compiler that expects more
+            of a step than it takes makes fewer and larger ones.
         fetch: what a block fetches of the ifmap: all that its taps need at once (`resident`), or for each tap by itself
             (`per_tap`; paper, Fig. 8).
         k_order: order of implicit GEMM's K: `channels_fastest`, or `taps_fastest`.
@@ -375,7 +381,9 @@ class MappingPolicy(FileSection):
     loop_order: Annotated[Literal["auto", "block_major", "filter_major"], Choice()] = "auto"
     chunks: Annotated[Literal["auto", "needed"], Choice()] = "auto"
     transformation: Annotated[Literal["overlapped", "before", "on_chip"], Choice()] = "overlapped"
-    loads: Annotated[Literal["pieces", "whole"], Choice()] = "pieces"
+    loads: Annotated[Literal["pieces", "whole", "windows"], Choice()] = "pieces"
+    window_bytes: Annotated[int, Quantity(SIZE, "16 GiB"), written("4 MiB", "window")] = 2**34
+    window_cycles: Annotated[int, whole(2**24, least=0)] = 0
     fetch: Annotated[Literal["resident", "per_tap"], Choice()] = "resident"
     k_order: Annotated[Literal["channels_fastest", "taps_fastest"], Choice()] = "channels_fastest"
     patch: Annotated[Literal["touched", "window"], Choice()] = "touched"

@@ -33,7 +33,19 @@ from tpusim.machines.tpu.definition import frame_of, stream_clients
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft, LeftTo, Lowering, explanation_of
 from tpusim.machines.tpu.program.program import Explanation, StepCounts
-from tpusim.machines.tpu.schedule.units import Area, Moves, Pass, Piece, Policy, SlotNeed, Touch, Unit, Units, beside
+from tpusim.machines.tpu.schedule.units import (
+    Area,
+    Moves,
+    Pass,
+    Piece,
+    Policy,
+    SlotNeed,
+    Touch,
+    Unit,
+    Units,
+    beside,
+    one_ahead_if_free,
+)
 from tpusim.machines.tpu.search.search import TOLERANCE, Ranked, tilings_of
 from tpusim.network.ops.array_op import ArrayOp
 
@@ -58,10 +70,15 @@ class Convolution(Units):
         self.word_fill, self.tensors = plan.word_fill, (plan.ifmap, plan.filter, plan.ofmap)
         # The first loads grow piece by piece, so that the first pass waits for little. A loop over blocks that drains
         # has one body for all of them, the first included.
-        sequencer, whole = plan.hardware.sequencer, plan.hardware.mapping.loads == "whole"
+        sequencer, loads = plan.hardware.sequencer, plan.hardware.mapping.loads
         drains, turn = sequencer.between_blocks == "drain", sequencer.block_cycles
         order, lag, arrays = ("weights", "ifmap"), plan.tiling.lag, self._arrays()
-        self.policy = Policy(order, beside, lag, not drains, drains, whole, turn, arrays=arrays)
+        self._pipelined = loads == "windows"
+        gaps = one_ahead_if_free if self._pipelined else beside
+        self.policy = Policy(
+            order, gaps, lag, grows=not drains, drains=drains, whole=loads != "pieces", complete=self._pipelined,
+            turn=turn, arrays=arrays,
+        )  # fmt: skip
         self._data = [Touch(IFMAP, tuple(each.places)) for each in plan.passes]
         self._weights = [Touch(WEIGHTS, (number,)) for number in range(len(plan.passes))]
         # What is filled of the ifmap for a block and a chunk, which groups and column folds have in common; what passes
@@ -112,7 +129,7 @@ class Convolution(Units):
         return min(range(1, queues + 1), key=takes) if queues > 1 else 1
 
     def units(self) -> Iterator[Unit]:
-        plan, sections, kept = self.plan, self.plan.sections, self.plan.tiling.kept_folds
+        plan, sections, kept, ahead = self.plan, self.plan.sections, self.plan.tiling.kept_folds, None
         for stage in plan.stages:
             group, block, fold, number = stage.group, stage.block, stage.fold, stage.section
             section = sections[number]
@@ -123,10 +140,15 @@ class Convolution(Units):
             )
             leaves = SUMS if number in self._last_sections else -1
             body = group, block, fold // kept, section.chunk
-            yield Unit(needs, body, stage, len(section.numbers), leaves=leaves)
+            # What a step of a pipeline moves is moved ahead of the step, or behind it.
+            gap = not self._pipelined or body != ahead
+            yield Unit(needs, body, stage, len(section.numbers), leaves=leaves, gap=gap)
+            ahead = body
 
     def counted(self) -> StepCounts | None:
         """Passes, and transfers by the loads and the pieces for which there are folds or slots of the DMA queue."""
+        if self._pipelined:
+            return None
         plan, tiling, chunks, sections = self.plan, self.plan.tiling, len(self.plan.chunks), self.plan.sections
         blocks, columns, folds = tiling.blocks, len(plan.columns), len(plan.col_folds)
         # Of the ifmap for a channel group: its loads, by the pieces for which there are folds or slots of the queue.
@@ -157,7 +179,7 @@ class Convolution(Units):
         chunk, patch = self.plan.chunks[number], self.patch(block, number)
         places = range(len(chunk.places))
         if chunk.one_by_one:
-            return [self._piece(load, patch, cut, patch) for cut in _cuts(len(places), grows)]
+            return [self._piece(load, patch, cut, patch) for cut in self._cuts(len(places), grows)]
         # Where shared rows go to other words, they would come again.
         parts = patch.cut(1 if chunk.shares_points else min(gaps, MOST_PIECES))
         return [self._piece(load, patch, places, part) for part in parts]
@@ -185,8 +207,13 @@ class Convolution(Units):
             parts = tuple(part for number, first in firsts for part in plan.weights(at, group, number, first))
             yield self.traffic.numbers(plan.filter, parts, plan.weights_brought(at, group, some))
 
-        cuts = ((cut.start, numbers[cut.start : cut.stop]) for cut in _cuts(len(numbers), grows))
+        cuts = ((cut.start, numbers[cut.start : cut.stop]) for cut in self._cuts(len(numbers), grows))
         return [Piece(early, some, partial(weights, some)) for early, some in cuts]
+
+    def _cuts(self, count: int, grows: bool) -> list[range]:
+        if self._pipelined:
+            return [range(count)]
+        return growing(count, -(-count // MOST_PIECES)) if grows else even(count, MOST_PIECES)
 
     # ---- what is done with it, and what goes
 
@@ -214,10 +241,6 @@ class Convolution(Units):
             boxes += held
             base += part.words
         return self.traffic.moves(plan.ofmap, tuple(parts), boxes, plan.shape.ofmap_apart)
-
-
-def _cuts(count: int, grows: bool) -> list[range]:
-    return growing(count, -(-count // MOST_PIECES)) if grows else even(count, MOST_PIECES)
 
 
 # ---- which drafts there are

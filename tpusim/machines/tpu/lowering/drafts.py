@@ -172,6 +172,12 @@ _ORDERS = {
     "filter_major": "column fold by column fold, in each all blocks (filter_major)",
 }
 
+_BEGINS = {
+    "pieces": "",
+    "whole": "; each begins when its loads are whole",
+    "windows": "; a step of a pipeline each, whose loads come while the step ahead runs",
+}
+
 
 def explanation_of(plan: Plan, layer: ArrayOp, into: str = "") -> Explanation:
     """What is told of the lowering of `layer`; `into` says what row folds divide, where those are not its channels."""
@@ -181,7 +187,7 @@ def explanation_of(plan: Plan, layer: ArrayOp, into: str = "") -> Explanation:
     kept = min(tiling.kept_folds, columns)
     drains = plan.hardware.sequencer.between_blocks == "drain" and kept > 1
     body = f"; {'all' if kept == columns else kept} column folds in one body" if drains else ""
-    whole = "; each begins when its loads are whole" if plan.hardware.mapping.loads == "whole" else ""
+    whole = _BEGINS[plan.hardware.mapping.loads]
     cut = len(plan.sections) > len(plan.chunks)
     part = f"; a filter buffer holds {tiling.section_passes} of {passes} passes" if cut else ""
     areas = zip((plan.ifmap.name, "filter", "results"), tiling.buffers, strict=True)

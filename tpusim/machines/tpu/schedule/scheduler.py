@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, takewhile
 from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
@@ -231,7 +231,7 @@ class Schedule:
             loads = [each for each in entries if each.unit < LAST]
             for entry in loads:
                 self._bring(entry)
-            if unit.gap and policy.lag and self._ended and gaps[self._ended[0]] + policy.lag <= gap:
+            while unit.gap and policy.lag and self._ended and gaps[self._ended[0]] + policy.lag <= gap:
                 self._spill(self._ended.popleft())
             for entry in entries[len(loads) :]:
                 self._bring(entry)
@@ -258,7 +258,7 @@ class Schedule:
                 pieces = cut(tenancy.key, len(gaps), policy.grows and not first)
                 wanted = LAST if area.late else first
                 for piece, gap in zip(pieces, spread(len(pieces), gaps), strict=True):
-                    at = tenancy.unit if gap == first else behind[gap]
+                    at = behind[gap] if policy.whole or gap != first else tenancy.unit
                     held = [
                         rings[need].wanted(key, at, gap, tenancy.ahead) for need, key in piece.needs if need in rings
                     ]
@@ -307,7 +307,7 @@ class Schedule:
     def _spill(self, at: int) -> None:
         unit, steps = self.units[at], self.steps
         tenancy = self.tenancies[at][unit.leaves]
-        made = tenancy.made(None)
+        made = (*tenancy.made(None), *(self._computed.values() if self.policy.complete else ()))
         tenancy.used["dma", 0] = self.left[unit.makes] = len(steps)
         steps.extend(self.of.leaving(made, self.of.spill(unit, tenancy.base)))
 
@@ -333,7 +333,10 @@ class Schedule:
             elif each.begun and each.begun[1] != array:
                 drained = *drained, each.begun[0]
         if begins and policy.whole:
-            whole = tuple({step for each in mine if not each.area.late for step in each.there.values()})
+            # Units without a gap of their own begin with the first of them.
+            behind = takewhile(lambda other: self.gaps[other] == gap, range(at, len(self.units)))
+            held = (each for other in behind for each in self.tenancies[other] if not each.area.late)
+            whole = tuple({step for each in held for step in each.there.values()})
         for act in acts:
             if isinstance(act, Pass):
                 self._pass(act, mine, array, delay, drained, (*whole, *serial))

@@ -189,7 +189,8 @@ class Policy(NamedTuple):
         lag: gaps between the end of a unit and the spill of what it leaves; 0: at once.
         grows: whether the first loads come in growing pieces.
         drains: whether a body begins only when the one before has ended.
-        whole: whether the first pass of a body waits for all that its unit needs.
+        whole: whether the first pass of a body waits for all that is needed behind the same gap.
+        complete: whether what a unit leaves goes once all that is behind the same gap has been computed.
         turn: cycles that a turn of the loop over bodies takes.
         serial: whether all that computes waits for what computed before.
         by_area: whether a gap brings area by area, instead of what is wanted first.
@@ -202,6 +203,7 @@ class Policy(NamedTuple):
     grows: bool = False
     drains: bool = False
     whole: bool = False
+    complete: bool = False
     turn: int = 0
     serial: bool = False
     by_area: bool = False

@@ -223,7 +223,7 @@ class Candidates:
         """Every block, with the ifmap of its whole reduction; the filter in sections of passes."""
         parts, queues = self.shape.groups * self._blocks.blocks, self.hardware.array.queues
         sections = self.shape.groups * self.columns * -(-self.passes // section)
-        return _tilings(
+        return held_so(
             self._blocks, loop_order=order, kept_folds=self._kept(order), chunk_taps=self.taps, chunk_folds=self.folds,
             section_passes=section, ifmap_buffers=np.minimum(ifmaps, parts),
             filter_buffers=max(buffers, min(buffers * queues, sections)),
@@ -239,16 +239,13 @@ class Candidates:
     def _chunks(self, order: str, taps: int, chunk_folds: list[int], resident: bool = False) -> Tiling[Counts]:
         """Chunks of tap groups and row folds; the filter comes for each block, or stays for all."""
         columns = [self._given_kept] if self._given_kept else halves(self.columns)
-        # Every combination, the last moving fastest.
-        choices = range(len(self._blocks.rows)), columns, chunk_folds, (2, 3)
-        crossed = np.meshgrid(*(np.array(each, dtype=np.int64) for each in choices), indexing="ij")
-        at, kept, folds, buffers = (each.reshape(-1) for each in crossed)
+        at, kept, folds, buffers = combined(range(len(self._blocks.rows)), columns, chunk_folds, (2, 3))
         extents = Extents(*(each[at] for each in self._blocks))
         whole, *_ = each = self.cut.chunks(taps, 1)
         # Of chunks that are alike, and of row folds, the first is the largest.
         kinds = {(chunk.tap_rows, chunk.tap_cols, len(chunk.places)): chunk for chunk in reversed(each)}
         stored = [self._held(chunk, extents) for chunk in kinds.values()]
-        return _tilings(
+        return held_so(
             extents, loop_order=order, kept_folds=kept, chunk_taps=taps, chunk_folds=folds,
             section_passes=folds * max(map(len, whole.sums)), ifmap_buffers=buffers,
             filter_buffers=self.shape.groups * self.columns * len(each) // self.folds if resident else 2,
@@ -510,7 +507,13 @@ def least_words(cut: Cut, hardware: Hardware, among: type[Candidates] = Candidat
         known, hardware = words, hardware.with_capacity(words * hardware.word_bytes)
 
 
-def _tilings(extents: Extents, **held: Counts | int | str) -> Tiling[Counts]:
+def combined(*choices: Sequence[int]) -> list[Counts]:
+    """Every combination of the choices, the last moving fastest: an array for each choice."""
+    crossed = np.meshgrid(*(np.array(each, dtype=np.int64) for each in choices), indexing="ij")
+    return [each.reshape(-1) for each in crossed]
+
+
+def held_so(extents: Extents, **held: Counts | int | str) -> Tiling[Counts]:
     """Blocks of these extents, each held like that."""
     arrays: dict[str, Any] = {
         name: value if isinstance(value, np.ndarray) else np.full(len(extents.rows), value)

@@ -26,6 +26,7 @@ from tpusim.machines.tpu.cut.tiling import MOST_PIECES, Counts, Cycles, Demand, 
 from tpusim.machines.tpu.definition import finish_cycles, word_latency
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.search.candidates import Candidates
+from tpusim.machines.tpu.search.windows import Windows
 from tpusim.memory.layout import Layouts, inside
 
 TOLERANCE = 0.01
@@ -64,8 +65,13 @@ class Ranked(NamedTuple):
     expected: float = 0.0
 
 
+def candidates_of(hardware: Hardware) -> type[Candidates]:
+    """What a machine's layers may choose from."""
+    return Windows if hardware.mapping.loads == "windows" else Candidates
+
+
 @lru_cache(maxsize=1 << 10)
-def tilings_of(cut: Cut, hardware: Hardware, among: type[Candidates] = Candidates) -> tuple[Ranked, ...]:
+def tilings_of(cut: Cut, hardware: Hardware, among: type[Candidates] | None = None) -> tuple[Ranked, ...]:
     """What a simulation should choose from, in the order in which to try it; or the choice of the estimate alone.
 
     A layer is asked how many steps it takes before it is lowered.
@@ -73,19 +79,19 @@ def tilings_of(cut: Cut, hardware: Hardware, among: type[Candidates] = Candidate
     Raises:
         CapacityError: when not even a block of one output word fits; says how much memory would do.
     """
-    candidates, chosen = _chosen(among(cut, hardware))
+    candidates, chosen = _chosen((among or candidates_of(hardware))(cut, hardware))
     if hardware.mapping.search != "simulate":
         return (_ranked(candidates, chosen),)
     return ranked(candidates, chosen)
 
 
-def choose(cut: Cut, hardware: Hardware, among: type[Candidates] = Candidates) -> Tiling[int]:
+def choose(cut: Cut, hardware: Hardware, among: type[Candidates] | None = None) -> Tiling[int]:
     """The tiling with the lowest estimated cycles for a reduction that is cut in this way, among such candidates.
 
     Raises:
         CapacityError: when not even a block of one output word fits; says how much memory would do.
     """
-    return _chosen(among(cut, hardware))[1]
+    return _chosen((among or candidates_of(hardware))(cut, hardware))[1]
 
 
 def best(candidates: Candidates) -> Tiling[int] | None:

@@ -1,0 +1,141 @@
+"""The tilings of a layer whose bodies are steps of a pipeline (`loads: windows`), as Google's compiler emits it.
+
+A step reads windows of the ifmap and of the filter, and leaves a window of the ofmap. While a step runs, the windows of
+the next one come, and those of the step ahead go out. So n steps take about
+
+    first windows in + (n - 1) max(body, bytes of a step / bandwidth) + body + last window out,
+
+where a body loads its first weights, streams its passes, and drains the array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tpusim.machines.tpu.cut.blocks import even_extents
+from tpusim.machines.tpu.cut.tiling import Counts, Cycles, Tiling
+from tpusim.machines.tpu.search.candidates import Candidates, Extents, FittingWay, combined, held_so
+
+
+class _Traffic(NamedTuple):
+    """Cycles of the bus: of the first windows that come, of the last that goes, and of all that lies between."""
+
+    first: Cycles
+    last: Cycles
+    between: Cycles
+
+
+class Windows(Candidates):
+    """Every block, with all numbers of column folds and of passes that cut a layer evenly; two buffers of everything
+    that changes from step to step.
+    """
+
+    def whole(self) -> Iterator[Tiling[Counts]]:
+        """Steps that make whole sums."""
+        for order in self._orders if self._uncut else ():
+            yield self._steps(order, self.taps, [self.folds])
+
+    def deep(self) -> Iterator[Tiling[Counts]]:
+        """None: a step hides the windows beside it, and no others."""
+        return iter(())
+
+    def chunked(self) -> Iterator[Tiling[Counts]]:
+        """Steps that add to sums: of some row folds, or of some groups of taps of one fold."""
+        for taps in [self._given_taps] if self._given_taps else even_extents(self.cut.together):
+            folds = [self._given_folds] if self._given_folds else even_extents(self.folds)
+            if taps < self.taps and not self._given_taps:
+                folds = [1]
+            if folds := [each for each in folds if (taps, each) != (self.taps, self.folds) or not self._at_once]:
+                yield self._steps(self._orders[0], taps, folds)
+
+    @cached_property
+    def fitting(self) -> list[list[FittingWay]]:
+        """Whole sums, nothing deep, chunks: those in whose steps no more bytes move than `mapping.window` allows, or
+        than must.
+        """
+        kinds = [[*self.whole()], [], [*self.chunked()]]
+        room = {id(way): self.fits(way) for kind in kinds for way in kind}
+        moved = {id(way): self.window_bytes(way) for kind in kinds for way in kind}
+        least = min((moved[way][fits].min() for way, fits in room.items() if fits.any()), default=0)
+        most = max(self.hardware.mapping.window_bytes, least)
+        found = [[(way, room[id(way)] & (moved[id(way)] <= most)) for way in kind] for kind in kinds]
+        return [[(way, fits) for way, fits in kind if fits.any()] for kind in found]
+
+    def _steps(self, order: str, taps: int, chunk_folds: list[int]) -> Tiling[Counts]:
+        columns = [self._given_kept] if self._given_kept else even_extents(self.columns)
+        at, kept, folds = combined(range(len(self._blocks.rows)), columns, chunk_folds)
+        extents = Extents(*(each[at] for each in self._blocks))
+        chunks = self.cut.chunks(taps, 1)
+        # Of chunks that are alike, and of row folds, the first is the largest.
+        kinds = {(chunk.tap_rows, chunk.tap_cols, len(chunk.places)): chunk for chunk in reversed(chunks)}
+        a_fold = folds if self.folds > 1 else np.ones_like(folds)
+        passes = a_fold * max(len(some) for chunk in chunks for some in chunk.sums)
+        parts = -(-self.folds // folds) * -(-self.taps // taps)
+        outcomes = self.shape.groups * extents.blocks
+        return held_so(
+            extents, loop_order=order, kept_folds=kept, chunk_taps=taps, chunk_folds=folds, section_passes=passes,
+            ifmap_buffers=np.minimum(2, outcomes * parts),
+            filter_buffers=np.minimum(2 * kept, self.shape.groups * self.columns * parts),
+            psum_buffers=np.minimum(2 * kept, outcomes * self.columns),
+            ifmap_words=a_fold * np.max([self._held(chunk, extents) for chunk in kinds.values()], axis=0),
+            section_words=a_fold * self._section_words(chunks, self.passes), lag=1,
+        )  # fmt: skip
+
+    # ---- what steps take
+
+    def window_bytes(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
+        """The bytes of a step that reads windows of everything and leaves one."""
+        moved = self._traffic(tilings)
+        return np.asarray((moved.first + moved.last) / self.element_cycles * self.hardware.element_bytes)
+
+    def estimate(self, tilings: Tiling[Any]) -> NDArray[np.float64]:
+        moved, bodies = self._traffic(tilings), self._bodies(tilings)
+        body = self._body(tilings) + self.hardware.mapping.window_cycles
+        inner = np.maximum(bodies * body, body + moved.between)
+        return np.asarray(moved.first + inner + moved.last, dtype=np.float64)
+
+    def late(self, tilings: Tiling[Any]) -> NDArray[np.float64]:
+        """Nothing: `estimate` has the first windows."""
+        return np.zeros(np.shape(tilings.blocks))
+
+    def _turns(self, tilings: Tiling[Counts]) -> Counts:
+        """Bodies of a block and chunk."""
+        return -(-self.columns // tilings.kept_folds)
+
+    def _chunks_of(self, tilings: Tiling[Counts]) -> Counts:
+        """Chunks of a reduction."""
+        return -(-self.folds // tilings.chunk_folds) * -(-self.taps // tilings.chunk_taps)
+
+    def _bodies(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
+        return np.asarray(self.shape.groups * tilings.blocks * self._turns(tilings) * self._chunks_of(tilings))
+
+    def _body(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
+        """Cycles of a body: the sums of its column folds go to the arrays in turn."""
+        queues = self.hardware.array.queues
+        kept = self.columns / self._turns(tilings)
+        a_pass = self.turn(tilings)
+        if queues > 1:
+            kept = np.ceil(kept / queues)
+            a_pass = np.maximum(tilings.psum_words * self.frame.period, self.hardware.preload_cycles)
+        ready = tilings.ifmap_words * self.ready_cycles
+        alone = self._drain_cycles + self.hardware.sequencer.block_cycles
+        return np.asarray(self.passes / self._chunks_of(tilings) * kept * a_pass + ready + alone)
+
+    def _traffic(self, tilings: Tiling[Counts]) -> _Traffic:
+        groups, blocks, chunks = self.shape.groups, tilings.blocks, self._chunks_of(tilings)
+        turns, block_major = self._turns(tilings), tilings.loop_order == "block_major"
+        load, spill = self.load(tilings).busiest, self.spill(tilings).busiest
+        # A window comes again where its buffers had to take others meanwhile.
+        held = np.where(block_major, chunks, chunks * blocks)
+        ifmaps = groups * blocks * chunks * np.where(held <= tilings.ifmap_buffers, 1, turns)
+        kept = np.where(block_major, self.columns, np.minimum(tilings.kept_folds, self.columns)) * chunks
+        filters = groups * np.where(kept <= tilings.filter_buffers, 1, blocks)
+        of_filter = self.filter_cycles / (turns * chunks)
+        first, last = load + of_filter, spill * self.columns / turns
+        moved = ifmaps * load + filters * self.filter_cycles + groups * blocks * self.columns * spill
+        return _Traffic(first, last, np.maximum(moved - first - last, 0))
