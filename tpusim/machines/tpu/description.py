@@ -27,7 +27,16 @@ from tpusim.input.form import (
 )
 from tpusim.input.scalars import show
 from tpusim.input.source import open_document, with_neighbours
-from tpusim.machines.tpu.sections import Array, Hbm, MappingPolicy, ScratchMemory, Sequencer, VectorMemory, VectorUnit
+from tpusim.machines.tpu.sections import (
+    Arrangement,
+    Array,
+    Hbm,
+    MappingPolicy,
+    ScratchMemory,
+    Sequencer,
+    VectorMemory,
+    VectorUnit,
+)
 from tpusim.memory.dram.device import FOLDER as DEVICES
 from tpusim.memory.timing import Pipe
 from tpusim.technology.constants import FOLDER as TECHNOLOGIES
@@ -201,6 +210,23 @@ class Hardware(FileSection):
     def with_arrays(self, count: int) -> Hardware:
         """The machine with `count` arrays."""
         return self.model_copy(update={"array": self.array.model_copy(update={"count": count})})
+
+    def arrangements(self, out_channels: int) -> tuple[Arrangement, ...]:
+        """The ways in which a layer may use the arrays that makes so many output channels."""
+        array = self.array
+        splits = [array.split, 1] if array.split > 1 and out_channels * array.split <= array.cols else [1]
+        weights: tuple[Literal["shared", "own"], ...]
+        weights = ("shared", "own") if array.weights == "either" else (array.weights,)
+        return tuple(Arrangement(each, split) for split in splits for each in weights)
+
+    def arranged(self, arrangement: Arrangement) -> Hardware:
+        """The machine as a layer uses it: its arrays, or small ones on their diagonals, with weights shared or not."""
+        (weights, split), array = arrangement, self.array
+        if (weights, split, 1) == (array.weights, 1, array.split):
+            return self
+        sizes = {"rows": array.rows // split, "cols": array.cols // split, "count": array.count * split}
+        whole = array.model_copy(update={**sizes, "weights": weights, "split": 1})
+        return self.model_copy(update={"array": whole})
 
     def with_entry(self, entry: Literal["ready", "relaid"]) -> Hardware:
         """The machine with another `mapping.entry`."""

@@ -32,7 +32,9 @@ class Array(FileSection):
         count: arrays that share the lanes and their ports.
         weights: what several arrays hold. `shared`: the same weights, and each array takes every `count`-th word of a
             stream, a cycle behind the one before. `own`: weights of their own, and each array takes whole passes,
-            beside the others.
+            beside the others. `either`: what is expected to be faster, layer by layer.
+        split: smaller arrays on its diagonal that an array may work as, for layers whose output channels fit into the
+            columns of one of them. They use as many lanes as they have rows.
         streamed: elements that a word streams into the array: those that are `used`, or `all` that it has room for.
     """
 
@@ -41,7 +43,8 @@ class Array(FileSection):
     weight_buffers: Annotated[int, whole(2), written(1)] = 2
     weights_per_cycle: Annotated[int, whole(4096), written(8)] = 1
     count: Annotated[int, whole(MOST_ARRAYS)] = 1
-    weights: Annotated[Literal["shared", "own"], Choice()] = "shared"
+    weights: Annotated[Literal["shared", "own", "either"], Choice()] = "shared"
+    split: Annotated[int, whole(2)] = 1
     streamed: Annotated[Literal["used", "all"], Choice()] = "used"
 
     @property
@@ -53,6 +56,21 @@ class Array(FileSection):
     def queues(self) -> int:
         """Queues of passes: one for all arrays that share weights, or one for each."""
         return self.count // self.together
+
+
+class Arrangement(NamedTuple):
+    """How a layer uses the arrays: the `weights` that several hold (`Array.weights`), and the parts of a `split` array."""
+
+    weights: Literal["shared", "own"]
+    split: int
+
+    def words(self, array: Array) -> str:
+        """What is told of the arrays that a layer uses."""
+        count, rows, cols = array.count * self.split, array.rows // self.split, array.cols // self.split
+        held = "the same weights, a word each in turn" if self.weights == "shared" else "weights of their own"
+        return f"{count} of {rows} x {cols}, {held}" + f"; each is 1 of {self.split} of a split array" * (
+            self.split > 1
+        )
 
 
 class VectorMemory(FileSection):

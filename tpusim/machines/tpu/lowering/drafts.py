@@ -22,7 +22,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.program import ExplainedProgram, Explanation, Program, StepCounts
 from tpusim.machines.tpu.schedule.scheduler import planned, program_of
 from tpusim.machines.tpu.schedule.units import Units
-from tpusim.machines.tpu.sections import MappingPolicy
+from tpusim.machines.tpu.sections import Arrangement, MappingPolicy
 from tpusim.network.ops.array_op import ArrayOp
 from tpusim.network.ops.op import Op, Shape
 from tpusim.result.records import Blocking
@@ -42,6 +42,7 @@ class Draft:
         least: cycles that no run of this draft falls below; 0 where there is no choice.
         estimate: gives the cycles that the lowering expects, of convolutions and by the vector unit.
         around: gives a context for all of that, which may name the layer in what is raised.
+        arrangement: how the arrays are used.
     """
 
     make: Callable[[], Units]
@@ -50,6 +51,7 @@ class Draft:
     least: float = 0.0
     estimate: Callable[[], float] = float
     around: Callable[[], AbstractContextManager[None]] = nullcontext
+    arrangement: Arrangement = Arrangement("shared", 1)
 
     @cached_property
     def units(self) -> Units:
@@ -142,7 +144,28 @@ class Lowering:
         if hardware.banked and not self.banks:
             says = "this lowering reads from lanes alone; write lanes, or take another lowering"
             raise CapacityError(Problem(says, "vector_memory.organization"))
-        return self.ways(layer.core, batch, hardware)
+        return self._arranged(layer.core, batch, hardware)
+
+    def _arranged(self, layer: Any, batch: int, hardware: Hardware) -> Sequence[Draft]:
+        """The drafts of the arrangement of the arrays that is expected to be fastest; of equals, of the first."""
+        every = hardware.arrangements(hardware.array.cols)[:1]
+        if self.unit == "array":
+            conv, _ = layer.convolution(batch)
+            every = hardware.arrangements(conv.out_channels // conv.groups)
+        found, failures = list[Sequence[Draft]](), list[CapacityError]()
+        for way in every:
+            try:
+                drafts = [replace(each, arrangement=way) for each in self.ways(layer, batch, hardware.arranged(way))]
+                found.append(
+                    drafts
+                    if len(every) == 1
+                    else [each.telling("arrays", way.words(hardware.array)) for each in drafts]
+                )
+            except CapacityError as error:
+                failures.append(error)
+        if not found:
+            raise failures[-1]
+        return found[0] if len(found) == 1 else min(found, key=lambda drafts: drafts[0].estimate())
 
     def lower(self, layer: Op, batch: int, hardware: Hardware) -> ExplainedProgram:
         """The first draft, scheduled. Raises as `ways`."""

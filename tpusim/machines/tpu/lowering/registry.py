@@ -77,7 +77,9 @@ def drafts_of(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Seque
     found = LOWERINGS[lowering]
 
     def whole(draft: Draft) -> Draft:
-        rides = riding(draft, layer, hardware) if isinstance(layer, Fused) else draft
+        rides = draft
+        if isinstance(layer, Fused):
+            rides = riding(draft, layer, hardware.arranged(draft.arrangement))
 
         def finish(program: Program) -> ExplainedProgram:
             program, told = laid_out(rides.finish(program), hardware)

@@ -54,7 +54,8 @@ PATIENCE, LONG_ENOUGH, MOST = 4, 500, 8
 class Prepared(ReadyLayer):
     """A Program for a machine, which all layers of a shape share, and its time from the event engine.
 
-    `lowering` is the one that made it, of a `draft`; a Program that was written by hand has none.
+    `lowering` is the one that made it, of a `draft`; a Program that was written by hand has none. The Program runs on
+    the machine as its layer uses the arrays (`running`).
     """
 
     program: Program
@@ -73,9 +74,14 @@ class Prepared(ReadyLayer):
         return more
 
     @cached_property
+    def running(self) -> Hardware:
+        """The machine with its arrays arranged for the Program."""
+        return self.hardware.arranged(self.draft.arrangement) if self.draft else self.hardware
+
+    @cached_property
     def timing(self) -> Timing:
         """From event to event."""
-        return event.run(self.program, self.hardware)
+        return event.run(self.program, self.running)
 
     def on(self, hardware: Hardware) -> Prepared:
         """Put the Program, as it is, on another machine that can carry out its steps, though it might choose others."""
@@ -99,11 +105,11 @@ class Prepared(ReadyLayer):
         need_numba()
         from tpusim.machines.tpu import register
 
-        return register.run(self.program_for(number), self.hardware, as_floats(operands()), told)
+        return register.run(self.program_for(number), self.running, as_floats(operands()), told)
 
     def account(self, layer: Op, batch: int, timing: Timing) -> Account:
         """All that is counted."""
-        program, explanation, hardware = self.program, self.explanation, self.hardware
+        program, explanation, hardware = self.program, self.explanation, self.running
         element_bytes = hardware.vector_memory.element_bytes
         occupied = sum(stream.rows * stream.cols for stream in program.streams) * hardware.array.count
         lane_ports = len(program.ports(hardware)) - hardware.banked
@@ -119,7 +125,7 @@ class Prepared(ReadyLayer):
             lowering=self.lowering,
             passes=len(program.streams),
             multi_tile=explanation.multi_tile,
-            mapping_efficiency=occupied / (hardware.pes * max(1, len(program.streams))),
+            mapping_efficiency=occupied / (self.hardware.pes * max(1, len(program.streams))),
             stall_cycles={cause: timing.units["systolic_array"].get(cause, 0) for cause in STALL_CAUSES},
             hbm_read_bytes=read,
             hbm_write_bytes=written,
@@ -146,7 +152,7 @@ class Prepared(ReadyLayer):
         """The memories as fills leave them: where two fill a word, the later one stands there."""
         from tpusim.machines.tpu.datapath.memories import filled
 
-        return filled(self.program, self.hardware, tensor, operands, empty)
+        return filled(self.program, self.running, tensor, operands, empty)
 
     def workspace_bytes(self, own: Collection[str]) -> int:
         """Bytes of what it writes to read it again, and of what the lowering brings."""
@@ -155,7 +161,7 @@ class Prepared(ReadyLayer):
 
     def phases(self, array: Mapping[str, int]) -> Phases:
         """By what the event engine notes of the first pass, or the first vector step, and the last spill."""
-        log, skew = event.logged(self.program, self.hardware), self.hardware.lanes - 1
+        log, skew = event.logged(self.program, self.running), self.running.lanes - 1
         filling = first_fill(log, self.program)
         ended = log.cycles - array["idle"]
         drain = min(max(log.moves[-1].start - ended, 0), array["idle"] - skew)
@@ -165,14 +171,14 @@ class Prepared(ReadyLayer):
 
     def recorded(self) -> Recording:
         """What every unit does when."""
-        return event.record(self.program, self.hardware)
+        return event.record(self.program, self.running)
 
     def lane_by_lane(self, operands: Operands) -> Callable[[int, Told], Iterator[LaneCycle]]:
         """Every lane in every cycle, from the register engine."""
         need_numba()
         from tpusim.machines.tpu import register
 
-        return partial(register.trace, register.RegisterMachine(self.program, self.hardware, as_floats(operands)))
+        return partial(register.trace, register.RegisterMachine(self.program, self.running, as_floats(operands)))
 
     def in_parts(self, number: np.dtype[Any]) -> InParts:
         """What the data path writes, spill by spill. Raises CheckFailed when the Program names what is not there."""
@@ -182,7 +188,7 @@ class Prepared(ReadyLayer):
         from tpusim.machines.tpu.program.check import check_program
 
         program = self.program_for(number)
-        check_program(program, self.hardware)
+        check_program(program, self.running)
 
         def written(tensor: HeldTensor) -> WrittenTensor:
             spills = (step for step in program.steps if isinstance(step, Spill) and step.tensor.name == tensor.name)
@@ -190,7 +196,7 @@ class Prepared(ReadyLayer):
             return WrittenTensor(tensor.shape, parts, lambda content: HbmTensor(tensor, content, parts))
 
         tensors = {name: written(program.tensor(name)) for name in {OFMAP, *program.checked}}
-        return InParts(program.number, tensors, partial(datapath.run, program, self.hardware))
+        return InParts(program.number, tensors, partial(datapath.run, program, self.running))
 
 
 def transformation_cycles(program: Program, timing: Timing) -> int:

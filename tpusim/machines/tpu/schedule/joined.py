@@ -265,7 +265,7 @@ def unfit(layer: Joint, before: Sequence[Joint], hardware: Hardware) -> str:
         return "the ifmap lies in banks"
     if program.tables or any(each.tables for each in ahead):
         return "passes read through pointers"
-    if hardware.array.queues > 1:
+    if hardware.array.queues > 1 or hardware.array.split > 1:
         return "arrays have weights of their own"
     if any(each.word_fill != program.word_fill for each in ahead):
         return "words hold another number of elements"
