@@ -214,10 +214,10 @@ class Hardware(FileSection):
     def arrangements(self, out_channels: int) -> tuple[Arrangement, ...]:
         """The ways in which a layer may use the arrays that makes so many output channels."""
         array = self.array
-        splits = [array.split, 1] if array.split > 1 and out_channels * array.split <= array.cols else [1]
+        split = array.split if out_channels * array.split <= array.cols else 1
         weights: tuple[Literal["shared", "own"], ...]
         weights = ("shared", "own") if array.weights == "either" else (array.weights,)
-        return tuple(Arrangement(each, split) for split in splits for each in weights)
+        return tuple(Arrangement(each, split) for each in weights)
 
     def arranged(self, arrangement: Arrangement) -> Hardware:
         """The machine as a layer uses it: its arrays, or small ones on their diagonals, with weights shared or not."""

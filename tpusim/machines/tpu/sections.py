@@ -59,7 +59,7 @@ class Array(FileSection):
 
 
 class Arrangement(NamedTuple):
-    """How a layer uses the arrays: the `weights` that several hold (`Array.weights`), and the parts of a `split` array."""
+    """How a layer uses the arrays: the `weights` of several (`Array.weights`), and the parts of a `split` array."""
 
     weights: Literal["shared", "own"]
     split: int
@@ -352,7 +352,8 @@ class MappingPolicy(FileSection):
     Attributes:
         multi_tile: taps that one pass stacks. `auto`: the paper's rule, min(array rows / input channels, filter width).
             `rows`: whole filter rows as well, where several fit. `dense`: passes are filled across filter rows, as the
-            code of Google's compiler fills them. `dense_rows`: the same as that compiler's estimate counts them. A
+            code of Google's compiler fills them. `dense_taps`: the same for TPU v3 and v4, where no
+            tap is split. `dense_rows`: the same as that compiler's estimate counts them. A
             number: that many taps.
         loop_order: which loop goes outside: over blocks of outputs (`block_major`), over filters (`filter_major`), or
             the cheaper one (`auto`).
@@ -395,7 +396,7 @@ class MappingPolicy(FileSection):
         block: sizes of a block; a section.
     """
 
-    multi_tile: Annotated[int | Literal["auto", "rows", "dense", "dense_rows"], Choice(65536)] = "auto"
+    multi_tile: Annotated[int | Literal["auto", "rows", "dense", "dense_taps", "dense_rows"], Choice(65536)] = "auto"
     loop_order: Annotated[Literal["auto", "block_major", "filter_major"], Choice()] = "auto"
     chunks: Annotated[Literal["auto", "needed"], Choice()] = "auto"
     transformation: Annotated[Literal["overlapped", "before", "on_chip"], Choice()] = "overlapped"

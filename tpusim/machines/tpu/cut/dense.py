@@ -152,7 +152,7 @@ def _runs(rows: Sequence[TapRow], places: Sequence[int]) -> Iterator[TapRun]:
             first = end
 
 
-DENSE = "dense", "dense_rows"
+DENSE = "dense", "dense_taps", "dense_rows"
 """Ways of `mapping.multi_tile` that fill passes so."""
 
 
@@ -171,6 +171,9 @@ class DenseTaps(Dense):
     So the code; what the compiler expects before it writes it (`dense_rows`) is less and more: taps are split wherever
     a pass is full, but from R / 2 channels on none shares a pass with one of another filter row, unless images lie in
     lanes, and where weights lie with their input channels in lanes, none with any other.
+
+    Code for TPU v3 and v4 (`dense_taps`) splits no tap of up to R channels. Of more, what is left of the channels
+    shares passes within a filter row.
 
     What passes have in common comes from HBM once, and is written to every lane that has a use for it.
     """
@@ -204,8 +207,9 @@ class DenseTaps(Dense):
         """The rows of every pass: portions of the channels outside, windows of taps inside."""
         shape, given = self.shape, self.hardware.mapping.block.given
         taps = [divmod(at, shape.col.kernel) for at in range(shape.taps)]
-        stacked = shape.taps
-        if self._expected and 2 * shape.channels >= self.hardware.array.rows and not self.transposed:
+        stacked, array = shape.taps, self.hardware.array.rows
+        wide = (self._expected and 2 * shape.channels >= array) or (self._unsplit and shape.channels > array)
+        if wide and not self.transposed:
             # Among the taps of a filter row; one column counts as a row.
             stacked = shape.col.kernel if shape.col.kernel > 1 else shape.taps
         windows = portions(shape.taps, stacked, taps_on_chip(shape, self.hardware))
@@ -220,6 +224,11 @@ class DenseTaps(Dense):
     def _expected(self) -> bool:
         """Whether passes are those of the compiler's estimate, not of its code."""
         return self.hardware.mapping.multi_tile == "dense_rows"
+
+    @property
+    def _unsplit(self) -> bool:
+        """Whether no pass ends within a tap that fits the array."""
+        return self.hardware.mapping.multi_tile == "dense_taps"
 
     @property
     def _alone(self) -> bool:
@@ -249,6 +258,8 @@ class DenseTaps(Dense):
             return channels
         if whole and held <= array / 2 and not self._expected:
             return array // held * channels
+        if whole and self._unsplit:
+            return channels
         passes, every = -(-taps * held // array), taps * channels
         sizes = range(-(-every // passes), min(array, every) + 1)
         return min(sizes, key=lambda size: len({number * size % channels for number in range(passes)}))

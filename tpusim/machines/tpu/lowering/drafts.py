@@ -42,7 +42,7 @@ class Draft:
         least: cycles that no run of this draft falls below; 0 where there is no choice.
         estimate: gives the cycles that the lowering expects, of convolutions and by the vector unit.
         around: gives a context for all of that, which may name the layer in what is raised.
-        arrangement: how the arrays are used.
+        arrangement: how the arrays are used; None: as the machine has them.
     """
 
     make: Callable[[], Units]
@@ -51,7 +51,7 @@ class Draft:
     least: float = 0.0
     estimate: Callable[[], float] = float
     around: Callable[[], AbstractContextManager[None]] = nullcontext
-    arrangement: Arrangement = Arrangement("shared", 1)
+    arrangement: Arrangement | None = None
 
     @cached_property
     def units(self) -> Units:
@@ -103,6 +103,7 @@ class Lowering:
         unit: the unit of a machine whose ops it takes.
         whole_rows: whether it takes ops of whole rows, instead of those of single places.
         partial: whether it refuses some layers (UnsuitableError).
+        multiplies: whether its work goes through the arrays, which a layer may arrange.
         banks: whether it can read from banks.
         carries: what may ride on its results: "bias", "add", "finish".
         instead: by op, the lowering that this name means for it.
@@ -118,6 +119,7 @@ class Lowering:
     unit: str = "array"
     whole_rows: bool = False
     partial: bool = False
+    multiplies: bool = True
     banks: bool = False
     carries: frozenset[str] = frozenset({"bias", "add", "finish"})
     instead: Mapping[str, str] = field(default_factory=dict)
@@ -149,7 +151,7 @@ class Lowering:
     def _arranged(self, layer: Any, batch: int, hardware: Hardware) -> Sequence[Draft]:
         """The drafts of the arrangement of the arrays that is expected to be fastest; of equals, of the first."""
         every = hardware.arrangements(hardware.array.cols)[:1]
-        if self.unit == "array":
+        if self.multiplies:
             conv, _ = layer.convolution(batch)
             every = hardware.arrangements(conv.out_channels // conv.groups)
         found, failures = list[Sequence[Draft]](), list[CapacityError]()

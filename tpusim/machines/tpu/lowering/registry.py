@@ -79,7 +79,8 @@ def drafts_of(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Seque
     def whole(draft: Draft) -> Draft:
         rides = draft
         if isinstance(layer, Fused):
-            rides = riding(draft, layer, hardware.arranged(draft.arrangement))
+            own = draft.arrangement
+            rides = riding(draft, layer, hardware.arranged(own) if own else hardware)
 
         def finish(program: Program) -> ExplainedProgram:
             program, told = laid_out(rides.finish(program), hardware)

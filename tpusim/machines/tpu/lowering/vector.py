@@ -401,6 +401,7 @@ VECTOR = Lowering(
     "depthwise convolutions by the vector unit: it multiplies and adds, nothing goes through the array",
     ways,
     partial=True,
+    multiplies=False,
     carries=frozenset({"bias", "finish"}),
     ignores=IGNORED - {"patch"} | {"block_n", "block.out_channels"},
 )

@@ -240,6 +240,7 @@ VECTOR_OPS = Lowering(
     ways,
     unit="vector",
     partial=True,
+    multiplies=False,
     banks=True,
     ignores=IGNORED - {"layout"} | {"block_n", "block.out_channels"},
 )

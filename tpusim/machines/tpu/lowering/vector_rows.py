@@ -421,6 +421,7 @@ VECTOR_ROWS = Lowering(
     unit="vector",
     whole_rows=True,
     partial=True,
+    multiplies=False,
     banks=True,
     ignores=IGNORED | {"block.rows", "block.cols", "block.images", "block.out_channels", "block_n", "strips"},
 )

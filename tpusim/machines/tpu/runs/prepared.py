@@ -76,7 +76,8 @@ class Prepared(ReadyLayer):
     @cached_property
     def running(self) -> Hardware:
         """The machine with its arrays arranged for the Program."""
-        return self.hardware.arranged(self.draft.arrangement) if self.draft else self.hardware
+        arrangement = self.draft.arrangement if self.draft else None
+        return self.hardware.arranged(arrangement) if arrangement else self.hardware
 
     @cached_property
     def timing(self) -> Timing:
