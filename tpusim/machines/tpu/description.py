@@ -93,9 +93,10 @@ class Hardware(FileSection):
     @classmethod
     def _feeds_the_array(cls, memory: VectorMemory, info: ValidationInfo) -> VectorMemory:
         # An array that is itself wrong is missing from info.data, and reported on its own.
-        arrays = info.data["array"].count if "array" in info.data else 1
-        if memory.organization == "banked" and arrays > 1:
-            message = f"banks feed one array, and array.count is {arrays}; set array.count to 1, or write lanes"
+        array = info.data.get("array")
+        many = [f"array.{key} is {getattr(array, key)}" for key in ("count", "split") if getattr(array, key, 1) > 1]
+        if memory.organization == "banked" and many:
+            message = f"banks feed one array, and {' and '.join(many)}; set both to 1, or write lanes"
             raise InputError([Problem(message, "organization")])
         return memory
 

@@ -47,6 +47,14 @@ class Array(FileSection):
     split: Annotated[int, whole(2)] = 1
     streamed: Annotated[Literal["used", "all"], Choice()] = "used"
 
+    @field_validator("split")
+    @classmethod
+    def _has_parts(cls, split: int, info: ValidationInfo) -> int:
+        sides = {key: info.data[key] for key in ("rows", "cols") if key in info.data}
+        if small := [f"{key} is {side}" for key, side in sides.items() if side < split]:
+            raise InputError(f"{split} arrays do not fit on the diagonal: {small[0]}; set split to 1")
+        return split
+
     @property
     def together(self) -> int:
         """Arrays that take the words of one stream in turn."""

@@ -1,0 +1,105 @@
+"""Arrays that layers arrange in ways of their own, and bodies that are steps of a pipeline."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from tests.agreement.test_agreement import MOST_WORK, suppose
+from tests.strategies import among, cases, conv, machines_of_all_kinds, small_layers
+from tpusim.base.errors import CapacityError, InputError
+from tpusim.flow.simulation import simulate
+from tpusim.machines.tpu.description import Hardware, load_hardware
+from tpusim.machines.tpu.program.steps import Preload
+from tpusim.machines.tpu.program.transfers import Inbound, Spill
+from tpusim.machines.tpu.runs.prepared import prepared
+from tpusim.machines.tpu.sections import Arrangement
+from tpusim.network.ops.array_op import Gemm
+from tpusim.network.workload import Workload
+
+PIPELINED = {"mapping.loads": "windows", "sequencer.between_blocks": "drain", "mapping.column_folds": "all"}
+
+
+@st.composite
+def arranged(draw: st.DrawFn) -> Hardware:
+    """Machines of all kinds without banks, whose layers choose how they use several arrays."""
+    hardware = draw(machines_of_all_kinds(12).filter(lambda each: not each.banked))
+    rows, cols = (max(2, side) for side in (hardware.array.rows, hardware.array.cols))
+    more: dict[str, Any] = {"count": draw(among(1, 2, 3)), "weights": draw(among("either", "either", "own"))}
+    array = hardware.array.model_copy(update={"rows": rows, "cols": cols, "split": draw(among(1, 2)), **more})
+    return hardware.model_copy(update={"array": array})
+
+
+@settings(max_examples=cases(0.3), deadline=None, suppress_health_check=list(HealthCheck))
+@given(small_layers(), st.integers(1, 9), arranged(), among("channel_first", "implicit_gemm", "channel_last"))
+def test_engines_and_values_agree(layer: Any, batch: int, hardware: Hardware, lowering: str) -> None:
+    """By both engines, every output checked."""
+    suppose(layer.macs(batch) / hardware.pes < MOST_WORK)
+    try:
+        result = simulate(Workload("one", batch, (layer,)), hardware, lowering=lowering, engine="both")
+    except CapacityError:
+        assume(False)
+    assert result.total.outputs_mismatched == 0
+    assert result.total.outputs_checked == result.total.outputs
+
+
+def test_few_output_channels_split_the_array() -> None:
+    """They take half of the time that they would on whole arrays."""
+    whole = load_hardware("tiny_4x4", ["array.rows=8", "array.cols=8", "array.count=2"])
+    split = whole.with_overrides(["array.split=2"])
+    layer = conv(4, 12, 4, 3, padding=1)
+    ready = [prepared(layer, 8, each, "channel_first") for each in (whole, split)]
+    assert [each.draft and each.draft.arrangement for each in ready] == [
+        Arrangement("shared", 1),
+        Arrangement("shared", 2),
+    ]
+    assert ready[1].running.array.count == 4
+    assert ready[1].running.pes == whole.pes // 2
+    wide = conv(4, 12, 5, 3, padding=1)
+    assert prepared(wide, 8, split, "channel_first").running.array.split == 1 or split.array.cols // 2 < 5
+
+
+def test_few_rows_take_weights_of_their_own() -> None:
+    """A product of a word of rows waits for weights: with weights of their own, arrays load them beside one another."""
+    changes = {"array.count": 4, "array.weights": "either", "vector_memory.ports": "separate", **PIPELINED}
+    changes |= {"hbm.bandwidth": "5000GB/s", "vector_memory.capacity": "64KiB"}
+    machine = load_hardware("tiny_4x4", [f"{path}={value}" for path, value in changes.items()])
+    few, many = Gemm("few", 2, 64, 64), Gemm("many", 512, 4, 64)
+    assert prepared(few, 1, machine, "channel_first").running.array.weights == "own"
+    assert prepared(many, 1, machine, "channel_first").running.array.weights == "shared"
+
+
+def test_a_step_of_the_pipeline_waits_for_its_windows_and_keeps_its_results() -> None:
+    """All that a body reads is on its way before its first preload, and nothing leaves before its last pass."""
+    machine = load_hardware("tiny_4x4", [f"{path}={value}" for path, value in PIPELINED.items()])
+    program = prepared(Gemm("product", 16, 16, 8), 1, machine, "channel_first").program
+    first = next(at for at, step in enumerate(program.steps) if isinstance(step, Preload))
+    spills = [at for at, step in enumerate(program.steps) if isinstance(step, Spill)]
+    ahead = [step for step in program.steps[:first] if isinstance(step, Inbound)]
+    assert {step.tensor.name for step in ahead} == {"ifmap", "filter"}
+    for at in spills:
+        last = max(index for index in program.steps[at].after)
+        assert last in {step.preload + 1 for step in program.streams}
+
+
+def test_a_window_is_no_larger_than_it_may_be() -> None:
+    """A step of more bytes than allowed is cut; a smaller window means more bodies."""
+    product = Gemm("product", 64, 64, 64)
+    blocks = []
+    for window in ("64KiB", "4KiB", "1KiB"):
+        changes = [f"{path}={value}" for path, value in PIPELINED.items()] + [f"mapping.window={window}"]
+        machine = load_hardware("tiny_4x4", [*changes, "vector_memory.capacity=64KiB", "mapping.search=estimate"])
+        ready = prepared(product, 1, machine, "channel_first")
+        tiling = ready.explanation.choices
+        parts = -(-16 // int(tiling["chunk_folds"]))
+        blocks.append(int(tiling["blocks"]) * parts * -(-16 // int(tiling["kept_folds"])))
+    assert blocks[0] < blocks[1] < blocks[2]
+
+
+def test_an_array_without_room_for_two_is_refused() -> None:
+    """In one line, with what to do."""
+    with pytest.raises(InputError, match="do not fit on the diagonal: cols is 1"):
+        load_hardware("tiny_4x4", ["array.cols=1", "array.split=2"])
