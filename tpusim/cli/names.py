@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 ENGINES = ("event", "register", "both")
-DTYPES = ("integers", "f32", "bf16", "int8")
+DTYPES = ("integers", "f32", "bf16", "f8", "int8")
 SUMS = ("any", "array")
 OPS = ("all", "array")
 MODELS = ("one_pass", "clocked", "both")

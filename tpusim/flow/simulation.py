@@ -75,7 +75,8 @@ def simulate(
         check: compute every output through the Program and compare it with the reference.
         seed: of the random operands.
         dtype: what operands are: integers (small ones, so that outputs must be equal), f32, bf16 (random reals; outputs
-            must be within a proven bound of sums in float64) or int8 (full range, equal). It changes values, not time.
+            must be within a proven bound of sums in float64), f8 (the same, e4m3) or int8 (full range, equal). Time
+            follows it where the machine's file tells of the type (`types`).
         sums: the order in which the data path adds: any, or array, that of the machine, which takes much longer.
         journey: the values of the network that the layers are of: each then reads what comes before it, instead of
             random operands, and hands on its outputs. It needs `check`.
@@ -112,12 +113,13 @@ def simulate(
         raise InputError(f"engine {engine}: {keeps}")
     began = time.perf_counter()
     workload, lowering = by_layer(workload, lowering, family)
-    workload = workload if journey else fused(workload, hardware, lowering, watch=watch)
+    machine = hardware.of_type(dtype)
+    workload = workload if journey else fused(workload, machine, lowering, watch=watch)
     lowering = lowering or usual(family)
     if check:
-        check_numbers(workload, hardware, lowering, numbers)
+        check_numbers(workload, machine, lowering, numbers)
     layers = []
-    for layer in _results(workload, hardware, lowering, engine, check, seed, watch, numbers, journey):
+    for layer in _results(workload, machine, lowering, engine, check, seed, watch, numbers, journey):
         layers.append(layer)
         progress(layer)
     seconds = time.perf_counter() - began

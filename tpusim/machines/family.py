@@ -61,6 +61,9 @@ class Machine(Protocol):
     def to_dict(self) -> dict[str, Any]:
         """The YAML form, units in the values; it names the family unless that is USUAL."""
 
+    def of_type(self, name: str) -> Self:
+        """The machine as it runs numbers of a type (`--dtype`); as it is where its file does not tell their time."""
+
     def with_overrides(self, overrides: Overrides) -> Self:
         """The machine with `PATH=VALUE` changes. Raises InputError."""
 

@@ -75,6 +75,17 @@ def to_bfloat16(values: Values) -> Values:
     return np.where(np.isnan(single), single, near)
 
 
+def to_float8(values: Values) -> Values:
+    """The nearest numbers of e4m3 (OCP 8-bit floating point, without infinities), as float32: 4 significant bits, steps
+    of 2^-9 below 2^-6, at most 448 in size; of two as near the even one. NaN stays NaN.
+    """
+    single = np.asarray(values, np.float32)
+    _, exponents = np.frexp(single)
+    steps = np.ldexp(np.float32(1), np.maximum(exponents - 4, -9))
+    nearest: Values = np.clip(np.rint(single / steps) * steps, -448, 448).astype(np.float32)
+    return nearest
+
+
 def to_int8(values: Values) -> Values:
     """The nearest whole numbers of a byte; those beyond become the last one."""
     return np.clip(np.rint(values), LEAST, MOST).astype(np.int8)
@@ -97,9 +108,11 @@ def _odd_sixteenths(random: np.random.Generator, shape: tuple[int, ...]) -> Valu
 
 F32 = ElementType("f32", "float32, sums in float32", False, to_float32, _normal)
 BF16 = ElementType("bf16", "bfloat16, sums in float32", False, to_bfloat16, lambda *asked: to_bfloat16(_normal(*asked)))
+_E4M3 = "8-bit floating point (e4m3), sums in float32"
+F8 = ElementType("f8", _E4M3, False, to_float8, lambda *asked: to_float8(_normal(*asked)))
 INT8 = ElementType("int8", "whole numbers from -128 to 127, sums of 32 bits", True, to_int8, _bytes, MOST_SUM)
 SIXTEENTHS = ElementType("sixteenths", "odd sixteenths, results in float32", False, to_float32, _odd_sixteenths)
 """What a layer is given that rounds whatever it is given, where others get whole numbers."""
 
-ELEMENT_TYPES = {each.name: each for each in (F32, BF16, INT8)}
+ELEMENT_TYPES = {each.name: each for each in (F32, BF16, F8, INT8)}
 """By what `--dtype` calls them; without it, operands are small whole numbers (`tpusim.reference.operands`)."""

@@ -42,6 +42,10 @@ class Toy(FileSection):
     def to_dict(self) -> dict[str, Any]:
         return self.model_dump(by_alias=True)
 
+    def of_type(self, name: str) -> Toy:
+        """Itself."""
+        return self
+
     def with_overrides(self, overrides: Overrides) -> Toy:
         return FAMILY.read(Document(self.name, self.to_dict()), overrides)
 

@@ -273,6 +273,10 @@ class Gpu(FileSection):
         """The YAML form, units in the values; `Gpu.model_validate` gives an equal Gpu back."""
         return self.model_dump(by_alias=True)
 
+    def of_type(self, name: str) -> Self:
+        """The machine itself: its file tells the time of half precision alone."""
+        return self
+
     def with_overrides(self, overrides: Overrides) -> Gpu:
         """The machine with `PATH=VALUE` changes. Raises InputError."""
         return read(Document(self.name, self.to_dict()), overrides)

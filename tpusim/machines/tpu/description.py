@@ -32,6 +32,8 @@ from tpusim.machines.tpu.sections import (
     Array,
     Hbm,
     MappingPolicy,
+    NumberType,
+    NumberTypes,
     ScratchMemory,
     Sequencer,
     VectorMemory,
@@ -60,6 +62,7 @@ class Hardware(FileSection):
         hbm: off-chip memory; a section.
         scratch_memory: a memory between HBM and the lanes; a section, which most machines leave out.
         sequencer: what issues the steps of layers; a section.
+        types: what numbers of a type take, where time follows `--dtype`; a section.
         mapping: choices that lowerings follow; a section.
         technology: constants in which areas and energies are told; no cycle depends on them. A file of its own
             describes them (see the technology files below); 45nm unless given.
@@ -81,6 +84,7 @@ class Hardware(FileSection):
     hbm: Hbm
     scratch_memory: ScratchMemory | None = None
     sequencer: Sequencer = Sequencer()
+    types: NumberTypes = NumberTypes()
     mapping: MappingPolicy = MappingPolicy()
     technology: Annotated[
         Technology | None,
@@ -188,6 +192,11 @@ class Hardware(FileSection):
         return self.vector_memory.element_bytes
 
     @property
+    def result_bytes(self) -> int:
+        """Bytes of a result of the arrays in HBM."""
+        return self.vector_memory.result_bytes or self.element_bytes
+
+    @property
     def hbm_bytes_per_s(self) -> int:
         """The bandwidth of HBM."""
         return self.hbm.bandwidth_bytes_per_s
@@ -212,6 +221,26 @@ class Hardware(FileSection):
     def with_arrays(self, count: int) -> Hardware:
         """The machine with `count` arrays."""
         return self.model_copy(update={"array": self.array.model_copy(update={"count": count})})
+
+    def of_type(self, name: str) -> Hardware:
+        """The machine as it runs numbers of a type; as it is, for a type whose time its file does not tell."""
+        kind: NumberType | None = getattr(self.types, name, None)
+        if kind is None:
+            return self
+        memory, unit = self.vector_memory, self.vector_unit.model_copy(update={"unpack_cycles": kind.unpack_cycles})
+        word = max(1, self.word_bytes // kind.bytes)
+        rate = {
+            key: min(word, kind.rate * getattr(self.array, key)) for key in ("elements_per_cycle", "weights_per_cycle")
+        }
+        sizes = {"word_elements": word, "element_bytes": kind.bytes, "result_bytes": kind.result_bytes}
+        return self.model_copy(
+            update={
+                "array": self.array.model_copy(update=rate),
+                "vector_memory": memory.model_copy(update=sizes),
+                "vector_unit": unit,
+                "types": NumberTypes(),
+            }
+        )
 
     def arrangements(self, out_channels: int) -> tuple[Arrangement, ...]:
         """The ways in which a layer may use the arrays that makes so many output channels."""

@@ -87,6 +87,7 @@ class VectorMemory(FileSection):
     Attributes:
         word_elements: elements of a word, which one access of a port reads or writes.
         element_bytes: bytes of an element on the chip and in HBM.
+        result_bytes: bytes of a result of the arrays in HBM; 0: as many as an element has.
         capacity_bytes: bytes of the SRAM of one lane.
         ports: whether all clients of a lane share its one port (`shared`), or each has a port of its own (`separate`),
             which shows what the shared port costs.
@@ -101,6 +102,7 @@ class VectorMemory(FileSection):
 
     word_elements: Annotated[int, whole(4096), written(8)]
     element_bytes: Annotated[int, whole(64), written(4)]
+    result_bytes: Annotated[int, whole(64, least=0), written(4)] = 0
     capacity_bytes: Annotated[int, Quantity(SIZE, "16 GiB"), written("256 KiB", "capacity")]
     ports: Annotated[Literal["shared", "separate"], Choice()] = "shared"
     organization: Annotated[Literal["lanes", "banked"], Choice()] = "lanes"
@@ -119,6 +121,39 @@ class VectorMemory(FileSection):
             needed = f"one word of {word} B (word_elements x element_bytes); write at least {SIZE.format(word)}"
             raise InputError(f"{SIZE.format(capacity)} cannot hold {needed}, or make the word smaller")
         return capacity
+
+
+class NumberType(FileSection):
+    """What numbers of a type take of the machine.
+
+    Attributes:
+        bytes: bytes of an operand, in HBM and in a word. A word keeps its bytes, and holds as many elements as fit.
+        rate: how many times as many elements of a word, and weights, enter the array in a cycle.
+        result_bytes: bytes of a result of the arrays in HBM; 0: as many as an operand has.
+        unpack_cycles: cycles of the vector unit for a word of operands that arrives, where the array has no such
+            numbers and they are converted.
+    """
+
+    bytes: Annotated[int, whole(64), written(1)]
+    rate: Annotated[int, whole(16), written(2)] = 1
+    result_bytes: Annotated[int, whole(64, least=0), written(4)] = 0
+    unpack_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
+
+
+class NumberTypes(FileSection):
+    """Types of numbers whose time a machine tells. Operands of any other type take what the rest of the file says.
+
+    Attributes:
+        f32: float32; a section.
+        bf16: bfloat16; a section.
+        int8: whole numbers of a byte; a section.
+        f8: 8-bit floating point (e4m3); a section.
+    """
+
+    f32: NumberType | None = None
+    bf16: NumberType | None = None
+    int8: NumberType | None = None
+    f8: NumberType | None = None
 
 
 class AluWork(NamedTuple):

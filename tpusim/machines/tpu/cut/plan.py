@@ -89,7 +89,8 @@ class Plan:
     def ofmap(self) -> Tensor:
         """The output feature map."""
         ofmap = self.shape.tensors.ofmap
-        return Tensor("ofmap", ofmap, converted=True, padded=padded_map(ofmap, self.hardware))
+        own = self.hardware.vector_memory.result_bytes or None
+        return Tensor("ofmap", ofmap, converted=True, hbm_bytes=own, padded=padded_map(ofmap, self.hardware))
 
     @cached_property
     def chunks(self) -> tuple[Chunk, ...]:

@@ -49,7 +49,7 @@ class Traffic:
 
     def numbers(self, tensor: Tensor, parts: tuple[Part, ...], count: int) -> units.Moves:
         """A transfer of `count` consecutive numbers."""
-        size = count * (tensor.number_bytes or self.hardware.vector_memory.element_bytes)
+        size = count * tensor.stored_bytes(self.hardware.element_bytes)
         return units.Moves(tensor, parts, whole_bursts(size, self.hardware.hbm.burst_bytes))
 
     def _in_strips(self, box: Box, tensor: Tensor, apart: tuple[int, int]) -> MovedBoxes:
@@ -69,7 +69,7 @@ class Traffic:
         """Bytes moved for rectangles of a tensor; a tensor that is no map is stored in the order of its axes."""
         burst = self.hardware.hbm.burst_bytes
         if tensor.name not in self._stored:
-            axes, sizes = tuple(range(len(tensor.shape))), (self.hardware.vector_memory.element_bytes, burst)
+            axes, sizes = tuple(range(len(tensor.shape))), (tensor.stored_bytes(self.hardware.element_bytes), burst)
             order = axes_of(HWCN) if len(axes) == len(HWCN) else axes
             self._stored[tensor.name] = Stored(0, tensor.shape, tensor.padded or tensor.shape, order, order, *sizes)
         runs = map(self._stored[tensor.name].runs, regions)
@@ -86,7 +86,7 @@ def laid_out(lowered: ExplainedProgram, hardware: Hardware) -> ExplainedProgram:
         # A quick upper limit of the size: elements of all tensors, and bytes moved for tensors that are stored as read.
         elements = sum(prod(each.padded or each.shape) for each in program.tensors)
         moved = sum(step.hbm_bytes for step in lowered[0].steps if isinstance(step, Transfer))
-        wide = max([hardware.vector_memory.element_bytes, *(each.number_bytes or 0 for each in program.tensors)])
+        wide = max(each.stored_bytes(hardware.element_bytes) for each in program.tensors)
         most = elements * wide + moved + len(program.tensors) * hardware.hbm.alignment_bytes
         # Addresses beyond the DRAM would wrap around to 0, and the simulated banks would be the wrong ones.
         if most > device.capacity_bytes < (size := TransferRuns(program, hardware).size):

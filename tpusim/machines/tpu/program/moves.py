@@ -217,7 +217,7 @@ class TransferRuns:
         return Stored(base, tensor.shape, padded, order, needed, self._element_bytes(tensor), burst)
 
     def _element_bytes(self, tensor: Tensor) -> int:
-        return tensor.number_bytes or self.hardware.vector_memory.element_bytes
+        return tensor.stored_bytes(self.hardware.element_bytes)
 
     # ---- tensors that are stored as they are read
 

@@ -30,6 +30,7 @@ class Tensor:
             [out_channel, k] with k = (tap_row * kernel width + tap_col) * channels of a group + channel.
         converted: whether numbers are wider on chip than in HBM, so that the vector unit unpacks or packs them.
         number_bytes: bytes of a number in a word; None for the machine's elements.
+        hbm_bytes: bytes of a number in HBM, where they differ from those in a word.
         padded: shape in HBM with padding, if it has any; the elements come first along each axis.
         scale: factor by which numbers are larger on chip than in HBM; spills divide by it. It keeps fractions out of
             the values that are checked, and costs nothing.
@@ -43,6 +44,7 @@ class Tensor:
     shape: tuple[int, ...]
     converted: bool = False
     number_bytes: int | None = None
+    hbm_bytes: int | None = None
     padded: tuple[int, ...] | None = None
     scale: int = 1
     lost: float = 0.0
@@ -74,12 +76,16 @@ class Tensor:
 
     def bytes(self, element_bytes: int) -> int:
         """Bytes of the tensor, on a machine whose elements have `element_bytes` each."""
-        return self.size * (self.number_bytes or element_bytes)
+        return self.size * self.stored_bytes(element_bytes)
+
+    def stored_bytes(self, element_bytes: int) -> int:
+        """Bytes of a number where the tensor is stored, on a machine whose elements have `element_bytes` each."""
+        return self.hbm_bytes or self.number_bytes or element_bytes
 
     def scratch_bytes(self, element_bytes: int) -> range:
         """Bytes of the scratch memory that the tensor takes, if it lies there."""
         first = self.scratch or 0
-        return range(first, first + prod(self.padded or self.shape) * (self.number_bytes or element_bytes))
+        return range(first, first + prod(self.padded or self.shape) * self.stored_bytes(element_bytes))
 
 
 class Along(NamedTuple):

@@ -352,4 +352,5 @@ def _handed(layers: Sequence[Joint]) -> Iterator[Handed]:
 
 def alike(one: Tensor, other: Tensor) -> bool:
     """Whether both tensors have the same elements in the same words."""
-    return (one.shape, one.number_bytes, one.scale) == (other.shape, other.number_bytes, 1)
+    sizes = one.shape, one.number_bytes, one.hbm_bytes
+    return sizes == (other.shape, other.number_bytes, other.hbm_bytes) and one.scale == 1

@@ -92,7 +92,8 @@ class Candidates:
         self.groups, self.word_fill = shape.word_groups(hardware.vector_memory.word_elements)
         self.extents = shape.row.extent, shape.col.extent, self.groups
         self.drains = hardware.sequencer.between_blocks == "drain"
-        self.element_cycles = hardware.vector_memory.element_bytes / float(hardware.hbm_bytes_per_cycle)
+        self.element_cycles = hardware.element_bytes / float(hardware.hbm_bytes_per_cycle)
+        self.result_cycles = hardware.result_bytes / float(hardware.hbm_bytes_per_cycle)
         self.filter_cycles = shape.taps * shape.channels * shape.out_channels // shape.bundle * self.element_cycles
         # Passes may begin when the first piece of a load is there, so a piece is one part in so many of the load.
         self._begun_with = 1 if hardware.mapping.loads == "whole" else MOST_PIECES
@@ -356,7 +357,7 @@ class Candidates:
         stored = padded(total, self.hardware.hbm.channel_multiple)
         elements = tilings.psum_words * self.word_fill * (width * stored / total)
         return Demand(
-            bus=elements * self.element_cycles * self.waste(tilings.groups, of_group * stored / total),
+            bus=elements * self.result_cycles * self.waste(tilings.groups, of_group * stored / total),
             converted=tilings.psum_words * float(self.hardware.vector_unit.pack_cycles),
         )
 

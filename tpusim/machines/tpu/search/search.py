@@ -260,7 +260,8 @@ class Bound:
         self._pieces = min(MOST_PIECES, len(self.chunk.places)) if self.chunk.one_by_one else 1
         # A DRAM adds its own latency, which the bound leaves out.
         self._latency = 0 if hardware.hbm.dram else hardware.latency_cycles
-        self._element_cycles = hardware.vector_memory.element_bytes / float(hardware.hbm_peak_bytes_per_cycle)
+        self._element_cycles = hardware.element_bytes / float(hardware.hbm_peak_bytes_per_cycle)
+        self._result_cycles = hardware.result_bytes / float(hardware.hbm_peak_bytes_per_cycle)
         # A word of all lanes holds at most this many elements, so unpacking an element takes at least this long.
         in_a_word = hardware.lanes * hardware.vector_memory.word_elements
         self._unpacking = float(hardware.vector_unit.unpack_cycles) / in_a_word
@@ -428,7 +429,9 @@ class Bound:
         shape, (channels, rows, cols, _) = self.shape, self.shape.tensors.ofmap
         stored = padded(channels, self.hardware.hbm.channel_multiple)
         words = prod(self.of.extents) * shape.groups * self.of.columns
-        moved = stored * rows * cols * self._images(tilings) * self._element_cycles
+        # Runs of results that are wider than operands fill other bursts.
+        same = self.hardware.result_bytes == self.hardware.element_bytes
+        moved = stored * rows * cols * (self._images(tilings) if same else shape.images) * self._result_cycles
         return Demand(bus=moved, converted=words * float(self.hardware.vector_unit.pack_cycles))
 
     def _last_spill(self, tilings: Tiling[Counts], words: Counts) -> Cycles:
@@ -440,7 +443,7 @@ class Bound:
         images = shape.images - (self.of.groups - 1) * (self.of.word_fill // shape.strips)
         images *= prod(axis.outputs // axis.extent for axis in (shape.row, shape.col))
         _, rows, cols, every = shape.tensors.ofmap
-        moved = np.where(tilings.blocks == 1, rows * cols * every, words * images) * width * self._element_cycles
+        moved = np.where(tilings.blocks == 1, rows * cols * every, words * images) * width * self._result_cycles
         return np.maximum(moved, words * float(self.hardware.vector_unit.pack_cycles))
 
     def _filters(self, tilings: Tiling[Counts], chunks: Counts) -> tuple[Counts, Counts, Counts]:

@@ -91,7 +91,7 @@ class Windows(Candidates):
     def window_bytes(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
         """The bytes of a step that reads windows of everything and leaves one."""
         moved = self._traffic(tilings)
-        return np.asarray((moved.first + moved.last) / self.element_cycles * self.hardware.element_bytes)
+        return np.asarray((moved.first + moved.last) * float(self.hardware.hbm_bytes_per_cycle))
 
     def estimate(self, tilings: Tiling[Any]) -> NDArray[np.float64]:
         moved, bodies = self._traffic(tilings), self._bodies(tilings)
