@@ -44,6 +44,10 @@ class Machine(Protocol):
 
     @property
     def pes(self) -> int:
+        """Units that multiply and add, as its makers count them."""
+
+    @property
+    def macs_per_cycle(self) -> int:
         """Multiplications and additions (MACs) that it does in a cycle at most."""
 
     @property

@@ -64,7 +64,7 @@ def logged(program: Program, hardware: Hardware, port: Ports | None = None, keep
     env.run()
     board.check_finished()
     return Log(
-        cycles=board.end + hardware.lanes - 1,
+        cycles=board.end + hardware.skew,
         frame=program.frame(hardware),
         loads=tuple(chain.from_iterable(array.loads for array in arrays)),
         passes=tuple(chain.from_iterable(array.passes for array in arrays)),

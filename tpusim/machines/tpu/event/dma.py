@@ -172,7 +172,7 @@ class Dma:
                 slots = yield from self._words(wanted, last)
                 busy, stalled, ended, stored = memory.spill(step, begun, slots)
                 self._board.end = max(self._board.end, stored)
-                self._stored[index] = stored + self._hardware.lanes - 1
+                self._stored[index] = stored + self._hardware.skew
                 # The last word is on its way to be stored.
                 done = int(slots[-1]) + 1
             else:

@@ -168,7 +168,7 @@ class DmaUnit:
             # Of these spills it has become known when they are stored.
             if (stored := passage.stored) != NEVER:
                 self.end = max(self.end, stored)
-                self.stored[index] = stored + self.hardware.lanes - 1
+                self.stored[index] = stored + self.hardware.skew
                 del self.storing[index]
         self._end_fetches(now)
         # Why the next transfer does not begin although its bus is free.
@@ -283,8 +283,9 @@ class DmaUnit:
 class KeepUnit:
     """Moves nothing; the words of a Keep are told to HBM's contents, for those who compare."""
 
-    def __init__(self, program: Program, scoreboard: Scoreboard, hbm: HbmWords) -> None:
-        self.scoreboard, self.hbm = scoreboard, hbm
+    def __init__(self, program: Program, scoreboard: Scoreboard, hbm: HbmWords, together: int) -> None:
+        """In a cycle, `together` lanes have their turn."""
+        self.scoreboard, self.hbm, self.together = scoreboard, hbm, together
         self.todo = deque((index, step) for index, step in enumerate(program.steps) if isinstance(step, Keep))
         self.noting: deque[tuple[Keep, int]] = deque()
 
@@ -296,8 +297,10 @@ class KeepUnit:
             self.noting.append((step, now))
 
     def note(self, now: int, memory: Floats) -> None:
-        """The lane of each Keep whose turn it is, in `memory` [lane, word, W] before this cycle's reads and writes."""
+        """The lanes of each Keep whose turn it is, in `memory` [lane, word, W] before this cycle's reads and writes."""
         for step, since in self.noting:
-            self.hbm.keep(step, now - since, memory)
-        while self.noting and now - self.noting[0][1] >= self.noting[0][0].lanes - 1:
+            first = (now - since) * self.together
+            for lane in range(first, min(first + self.together, len(memory))):
+                self.hbm.keep(step, lane, memory)
+        while self.noting and (now - self.noting[0][1] + 1) * self.together >= self.noting[0][0].lanes:
             self.noting.popleft()

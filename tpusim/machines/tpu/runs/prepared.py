@@ -155,7 +155,7 @@ class Prepared(ReadyLayer):
 
     def phases(self, array: Mapping[str, int]) -> Phases:
         """By what the event engine notes of the first pass, or the first vector step, and the last spill."""
-        log, skew = event.logged(self.program, self.hardware), self.hardware.lanes - 1
+        log, skew = event.logged(self.program, self.hardware), self.hardware.skew
         filling = first_fill(log, self.program)
         ended = log.cycles - array["idle"]
         drain = min(max(log.moves[-1].start - ended, 0), array["idle"] - skew)
