@@ -222,7 +222,7 @@ def test_a_lowering_that_transposes_has_long_frames(batch: int, arrays: int) -> 
     assert program.word_cycles == -(-31 // groups)
     frame = program.frame(hardware)
     assert frame.period == program.word_cycles * arrays
-    assert frame.elements + frame.port_stall + frame.blocked == frame.period
+    assert frame.issue_cycles + frame.port_stall + frame.blocked == frame.period
     # Nothing is rotated, either.
     assert delays(program) == [0] * len(program.streams)
     timing = agreed(layer, batch, program, hardware)
@@ -238,7 +238,7 @@ def test_a_word_may_stream_all_of_it() -> None:
         hardware = machine(4, 4, word_elements=8, streamed=streamed)
         program = CHANNEL_FIRST.lower(layer, 1, hardware)[0]
         frame = program.frame(hardware)
-        found[streamed] = program.word_fill, frame.elements, frame.period, frame.blocked
+        found[streamed] = program.word_fill, frame.issue_cycles, frame.period, frame.blocked
         agreed(layer, 1, program, hardware)
     assert found == {"used": (5, 5, 5, 0), "all": (5, 5, 8, 3)}
 

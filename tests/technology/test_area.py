@@ -64,6 +64,18 @@ def test_parts_add_up(name: str) -> None:
     assert found["technology"]["name"] == "45nm"
 
 
+def test_two_elements_a_cycle_take_a_second_multiplier_and_its_registers() -> None:
+    """Weights are held once, and a wavefront over two PEs a cycle is told to need as many registers."""
+    once, twice = (
+        {part.key: part.mm2 for part in area_of(load_hardware("tpu_v2", change)).parts}
+        for change in ("array.pes_per_cycle=2", "array.elements_per_cycle=2")
+    )
+    assert once == {part.key: part.mm2 for part in area_of(load_hardware("tpu_v2")).parts}
+    assert twice["array"] == pytest.approx(2 * once["array"])
+    assert twice["pe_registers"] == pytest.approx(once["pe_registers"] * (16 * 3 + 2 * 48) / (16 * 3 + 48))
+    assert {key for key in once if twice[key] != once[key]} == {"array", "pe_registers"}
+
+
 def test_a_banked_machine_has_a_crossbar_more() -> None:
     lanes, banked = (
         {part.key: part.mm2 for part in parts_of(load_hardware(each))} for each in ("tpu_v2", "tpu_v2_banked")

@@ -119,7 +119,7 @@ def layer_result(
     layer: Op, batch: int, machine: Machine, account: Account, timing: Timed, verdict: Verdict
 ) -> LayerResult:
     """A row of the report: a layer's time, what its family tells of it, and the verdict on its values."""
-    cycles, macs, pes = timing.cycles, layer.macs(batch), machine.pes
+    cycles, macs, peak = timing.cycles, layer.macs(batch), machine.macs_per_cycle
     seconds = cycles / machine.clock_hz
     return LayerResult(
         name=layer.name,
@@ -127,8 +127,8 @@ def layer_result(
         macs=macs,
         cycles=cycles,
         time_us=seconds * 1e6,
-        ideal_cycles=-(-macs // pes),
-        pe_utilization=macs / (pes * cycles),
+        ideal_cycles=-(-macs // peak),
+        pe_utilization=macs / (peak * cycles),
         tflops=2 * macs / seconds / 1e12,
         outputs=layer.outputs(batch),
         outputs_checked=verdict.checked,

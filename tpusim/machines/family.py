@@ -44,7 +44,11 @@ class Machine(Protocol):
 
     @property
     def pes(self) -> int:
-        """Multiplications and additions (MACs) in a cycle, at most."""
+        """Units that multiply and add, as its makers count them."""
+
+    @property
+    def macs_per_cycle(self) -> int:
+        """Multiplications and additions (MACs) that it does in a cycle at most."""
 
     @property
     def sram_bytes(self) -> int:

@@ -36,6 +36,10 @@ class Toy(FileSection):
     hbm_bytes_per_s: Annotated[int, Quantity(BANDWIDTH, "100 TB/s"), written("8 GB/s", "bandwidth")]
 
     @property
+    def macs_per_cycle(self) -> int:
+        return self.pes
+
+    @property
     def element_bytes(self) -> int:
         return 1
 

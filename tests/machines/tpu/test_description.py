@@ -157,6 +157,8 @@ def test_size_may_stand_beside_sides_that_agree():
         ("array.weights=own", lambda h: h.array.weights, "own"),
         ("array.streamed=all", lambda h: h.array.streamed, "all"),
         ("array.weights_per_cycle=2", lambda h: h.array.weights_per_cycle, 2),
+        ("array.elements_per_cycle=2", lambda h: (h.array.elements_per_cycle, h.macs_per_cycle), (2, 2 * 128 * 128)),
+        ("array.pes_per_cycle=3", lambda h: (h.array.pes_per_cycle, h.skew), (3, 42)),
         ("array.size=64", lambda h: (h.array.rows, h.array.cols, h.lanes), (64, 64, 64)),
         ("vector_memory.capacity=1 MiB", lambda h: h.vector_memory.capacity_bytes, 2**20),
         ("vector_memory.word_elements=16", lambda h: h.vector_memory.word_elements, 16),

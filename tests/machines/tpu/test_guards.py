@@ -61,7 +61,7 @@ def test_two_clients_in_one_slot() -> None:
 
 def test_a_frame_too_short_for_the_serializers() -> None:
     running = started()
-    assert running.control.streams[0].frame.elements == 4
+    assert running.control.streams[0].frame.issue_cycles == 4
     reframed(running, replace(running.control.streams[0].frame, period=3))
     with pytest.raises(PortConflict, match=r"layer conv: cycle \d+: lane 0: a serializer gets a word before"):
         run(running)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, replace
-from itertools import permutations
+from itertools import permutations, product
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from tpusim.base.errors import DeadlockError
 from tpusim.flow.simulation import simulate
 from tpusim.flow.verify import operands_of
 from tpusim.machines.tpu import event, register
-from tpusim.machines.tpu.definition import CLIENTS, IFMAP, PSUM, RESULT, Frame
+from tpusim.machines.tpu.definition import CLIENTS, IFMAP, PSUM, RESULT, Frame, frame_of, word_cycles
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
 from tpusim.machines.tpu.observation.timeline import Timing, split
@@ -63,6 +63,72 @@ def test_the_pass_worked_by_hand() -> None:
     ):
         assert row in TIMING
     assert re.search(r"\*\*35 cycles\*\*", TIMING)
+
+
+def test_the_same_pass_by_hand_with_two_elements_and_two_pes_a_cycle() -> None:
+    """Section 7, below the table."""
+    hardware = machine(4, 4, word_elements=2, latency_cycles=5, elements_per_cycle=2, pes_per_cycle=2)
+    program, timing = timed(gemm(4, 4, 4), hardware)
+    owners = event.record(program, hardware).ports["port"]
+    taken = {name: np.flatnonzero(owners == client).tolist() for client, name in enumerate(CLIENTS)}
+    assert {name: taken[name] for name in ("weight", "ifmap", "result")} == {
+        "weight": [8, 10], "ifmap": [14, 16], "result": [19, 21],
+    }  # fmt: skip
+    assert taken["dma"] == [6, 7, 9, 11, 22, 23]
+    assert timing.units["systolic_array"] == split({"starved": 7, "port_stall": 8, "busy": 2}, 31)
+    assert re.search(r"\*\*31 cycles\*\*", TIMING)
+
+
+def test_where_elements_are_in_each_cycle() -> None:
+    """Section 1: element m of a stream meets PE(r, c) at s + m // k + r // h + c // h, and its sum leaves below."""
+    elements, rows, cols = 5, 7, 10
+    for at_once, crossed in product((1, 2, 3, 5, 8), (1, 2, 3, 7, 99)):
+        hardware = machine(
+            rows, cols, word_elements=elements, elements_per_cycle=at_once, pes_per_cycle=crossed, alus=1000
+        )
+        layer = gemm(elements, rows, cols)
+        running = register.RegisterMachine(timed(layer, hardware)[0], hardware, operands_of(layer, 1, seed=0))
+        seen, sums = list[set[tuple[int, ...]]](), list[set[tuple[int, ...]]]()
+        for _ in running.cycles():
+            seen.append({(row, col, plane) for _, plane, row, col in np.argwhere(running.array.tags.registers)})
+            sums.append({(col, plane) for _, plane, col in np.argwhere(running.lanes.wires.sums_tag)})
+        begins = next(cycle for cycle, found in enumerate(seen) if found)
+        for cycle, (found, left) in enumerate(zip(seen, sums, strict=True)):
+            issued = {
+                element: cycle - begins - element // at_once for element in range(elements)
+            }  # Cycles since each has come to PE(0, 0).
+            assert found == {
+                (row, col, element % at_once)
+                for element, since in issued.items()
+                for row, col in product(range(rows), range(cols))
+                if since == row // crossed + col // crossed
+            }
+            # On the wires at the end of the cycle in which the last row adds to it.
+            assert left == {
+                (col, element % at_once)
+                for element, since in issued.items()
+                for col in range(cols)
+                if since + 1 == -(-rows // crossed) + col // crossed
+            }
+
+
+@pytest.mark.parametrize(("at_once", "crossed", "issue", "down", "skew"), [
+    (1, 1, 8, 20, 29), (2, 1, 4, 20, 29), (3, 4, 3, 5, 7), (8, 3, 1, 7, 9), (9, 100, 1, 1, 0),
+])  # fmt: skip
+def test_what_elements_and_pes_a_cycle_change(at_once: int, crossed: int, issue: int, down: int, skew: int) -> None:
+    """Sections 1 and 2, of words of 8 on 20 x 30 PEs: I, ceil(R / h) and the skew; the adds count elements."""
+    hardware = machine(
+        20, 30, word_elements=8, alus=60, elements_per_cycle=at_once, pes_per_cycle=crossed, streamed="all"
+    )
+    assert (hardware.skew, hardware.pes, hardware.macs_per_cycle) == (skew, 600, 600 * min(at_once, 8))
+    frame = frame_of(hardware, 8, (IFMAP, PSUM, RESULT))
+    assert (frame.issue_cycles, frame.latency, frame.add_cycles) == (issue, 1 + issue + down, 4)
+    assert frame.period == max(issue, 3, 4)
+    assert word_cycles(1, False, hardware) == issue
+    layer = gemm(8, 20, 30)
+    result = simulate(Workload("w", 1, (layer,)), hardware, engine="both").layers[0]
+    assert result.ideal_cycles == -(-8 * 600 // hardware.macs_per_cycle)
+    assert result.pe_utilization == 8 * 600 / (hardware.macs_per_cycle * result.cycles)
 
 
 @pytest.mark.parametrize("rows", [8, 16, 128])

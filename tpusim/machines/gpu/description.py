@@ -226,8 +226,13 @@ class Gpu(FileSection):
 
     @property
     def pes(self) -> int:
-        """Multiplications and additions a cycle."""
+        """Units that multiply and add, once a cycle each."""
         return self.sm.count * self.sm.fma_per_cycle
+
+    @property
+    def macs_per_cycle(self) -> int:
+        """Multiplications and additions a cycle."""
+        return self.pes
 
     @property
     def sram_bytes(self) -> int:

@@ -92,7 +92,7 @@ class Gpus(Family):
         return {
             "SMs": f"{machine.sm.count}",
             "clock": FREQUENCY.format(machine.clock_hz),
-            "peak": f"{2 * machine.pes * machine.clock_hz / 1e12:.0f} TFLOP/s",
+            "peak": f"{2 * machine.macs_per_cycle * machine.clock_hz / 1e12:.0f} TFLOP/s",
             "shared memory": f"{SIZE.format(machine.sm.shared_bytes)} an SM",
             "L2": SIZE.format(machine.l2.size_bytes),
             "DRAM": BANDWIDTH.format(machine.dram.bandwidth_bytes_per_s),

@@ -28,9 +28,11 @@ def word_bits(hardware: Hardware) -> int:
 
 
 def pe_register_bits(hardware: Hardware) -> int:
-    """Bits of registers in a PE: its weights, weights on their way down, an element and a sum."""
+    """Bits of a PE: its weights, those on their way down its column, and what it hands on of each element and its sum;
+    also of PEs that a wavefront crosses in a cycle, which need no registers but every few of them.
+    """
     weights = hardware.array.weight_buffers + hardware.array.weights_per_cycle
-    return NARROW_BITS * weights + PASSED_BITS
+    return NARROW_BITS * weights + PASSED_BITS * hardware.multipliers
 
 
 def serializer_words(hardware: Hardware) -> int:
@@ -54,8 +56,9 @@ def parts_of(hardware: Hardware) -> Iterator[AreaPart]:
         what = f"{ports:,} x {rows:,} ports of {bits} bits, scaled from one that was laid out"
         area = silicon.crossbar.area(ports, rows, bits, silicon.feature_nm)
         yield AreaPart("crossbar", "crossbar", area, "published", what)
-    what = f"{pes:,} multipliers of {NARROW_BITS} bits, adders of {WIDE_BITS}"
-    yield AreaPart("array", "array", silicon.arithmetic.area(pes, narrow=True), "published", what)
+    macs = hardware.macs_per_cycle
+    what = f"{macs:,} multipliers of {NARROW_BITS} bits, adders of {WIDE_BITS}"
+    yield AreaPart("array", "array", silicon.arithmetic.area(macs, narrow=True), "published", what)
 
     def flip_flops(key: str, name: str, count: int, of: str, each: int) -> AreaPart:
         return AreaPart(key, name, silicon.flip_flop.area(count * each), "model", f"{count:,} {of} of flip-flops")

@@ -1,9 +1,10 @@
 """What machines are by definition: latencies of words, the frame of a lane's ports, the vector unit's beat.
 
-All times are those of lane 0; lane `i` runs the same schedule `i` cycles later (skewed addresses). Element m of a
-stream enters row r of the R x C array at cycle `s + m + r` and meets PE(r, c) at `s + m + r + c`. The sum of column c
-is in the register below row R-1 at `s + m + R + c`: for lane c, which runs c cycles late, R cycles after the element
-entered (paper Fig. 9, 10).
+All times are those of lane 0; lane `i` runs the same schedule `i // h` cycles later (skewed addresses), where a
+wavefront crosses h PEs a cycle. Element m of a stream that enters k at a time is in row r of the R x C array at cycle
+`s + m // k + r // h` and meets PE(r, c) at `s + m // k + r // h + c // h`. The sum of column c is in the register below
+row R-1 at `s + m // k + ceil(R / h) + c // h`: for lane c, which runs c // h cycles late, ceil(R / h) cycles after the
+element entered (paper Fig. 9, 10, where h = k = 1).
 """
 
 from __future__ import annotations
@@ -19,12 +20,17 @@ BIAS_CYCLES = 1
 """Cycles from the read of a column's bias word until the bias stands in the register above the column's first PE."""
 
 
+def issue_cycles(elements: int, hardware: Hardware) -> int:
+    """The cycles in which `elements` of a word enter a row of the array."""
+    return -(-elements // hardware.array.elements_per_cycle)
+
+
 def word_latency(elements: int, hardware: Hardware) -> int:
     """Cycles from the ifmap read of a word until its last result stands in the de-serializer.
 
-    One to load the serializer, `elements` to issue, R to flow through the array.
+    One to load the serializer, those to issue `elements`, and those to flow through the array.
     """
-    return 1 + elements + hardware.array.rows
+    return 1 + issue_cycles(elements, hardware) + hardware.array.flow_cycles
 
 
 def finish_cycles(elements: int, operations: int, hardware: Hardware) -> int:
@@ -46,7 +52,8 @@ def word_cycles(words: int, transposed: bool, hardware: Hardware) -> int:
 
     The `words` of a pixel are transposed together, up to `transpose_words` at a time.
     """
-    unit, streams = hardware.vector_unit, hardware.vector_memory.word_elements * (hardware.array.streamed == "all")
+    unit, word = hardware.vector_unit, hardware.vector_memory.word_elements
+    streams = issue_cycles(word, hardware) if hardware.array.streamed == "all" else 0
     return max(streams, -(-unit.transpose_cycles // min(unit.transpose_words, words)) if transposed else 0)
 
 
@@ -81,13 +88,14 @@ class Frame:
     """The port's period while a layer runs: for each array a word of ifmap read, partial-sum read, result write.
 
     Slots of a kind lie side by side, one an array: `IFMAP_SLOT`, `psum_slot` and `result_slot` are the first array's.
-    Slots are fixed by kind of activity, never by data, so the cycles left to preloads and the DMA are periodic.
-    A frame lasts as long as the slowest of these: the elements of a word in the array, the slots on the busiest port,
-    the adds in the vector unit, and the work that makes words ready. What exceeds the elements stalls the array.
+    Slots are fixed by kind of activity, never by data, so what is left over for preload and DMA is periodic.
+    A frame lasts as long as the elements of a word take to enter the array, the slots need on the busiest port, or the
+    adds, or what makes words ready, need in the vector unit, whichever is longest; the excess stalls the array.
 
     Attributes:
-        slots: cycles of a frame that the stream's clients own on the busiest port.
-        psum_slot, result_slot: None where the client has a port to itself, and uses it as soon as it can.
+        issue_cycles: those in which the elements of a word enter the array.
+        slots: that the stream's clients own on the busiest port.
+        psum_slot, result_slot: None where the client has the port to itself, and uses it as soon as it can.
         accumulates: whether partial sums are read and added.
         pointer_slots: slots in which pointer words are read, for the ifmap words of the next frame.
         shared: whether other clients may want the cycles of `pointer_slots`.
@@ -98,7 +106,7 @@ class Frame:
     """
 
     period: int
-    elements: int
+    issue_cycles: int
     add_cycles: int
     arrays: int
     slots: int
@@ -115,11 +123,12 @@ class Frame:
 
     @classmethod
     def of(
-        cls, elements: int, add_cycles: int, clients: Clients, ports: Ports = PORTS["shared"], arrays: int = 1,
+        cls, issue_cycles: int, add_cycles: int, clients: Clients, ports: Ports = PORTS["shared"], arrays: int = 1,
         pointer_words: int = 1, word_cycles: int = 0, finish_cycles: int = 0, together: int | None = None,
         latency: int = 0,
     ) -> Frame:  # fmt: skip
-        """The shortest frame for words of `elements` elements.
+        """The shortest frame for words that enter in `issue_cycles`; each of the stream's `clients` owns a slot an
+        array, pointers as many as there are `pointer_words` in a frame at most.
 
         Each of the stream's `clients` owns a slot for each array, pointers as many slots as a frame reads
         `pointer_words` at most. `add_cycles` and `finish_cycles` are the sums over the words of all arrays;
@@ -131,7 +140,7 @@ class Frame:
         adds = add_cycles if accumulates else 0
         # The vector unit adds and finishes a word before the next one comes, so both count against the period.
         work = adds + finish_cycles
-        period = max(elements, slots, work, word_cycles * arrays)
+        period = max(issue_cycles, slots, work, word_cycles * arrays)
         first = {each: sum(wanted[one] for one in port[:at]) for port in owners for at, each in enumerate(port)}
         pointer = first.get(POINTER, 0)
         pointers = range(pointer, pointer + wanted.get(POINTER, 0))
@@ -145,7 +154,7 @@ class Frame:
         result = None if RESULT in alone else slot
         shared = POINTER not in alone
         return cls(
-            period, elements, adds, arrays, slots, psum, result, accumulates, pointers, shared, finish_cycles,
+            period, issue_cycles, adds, arrays, slots, psum, result, accumulates, pointers, shared, finish_cycles,
             together or arrays, latency,
         )  # fmt: skip
 
@@ -191,13 +200,12 @@ class Frame:
     @property
     def port_stall(self) -> int:
         """Cycles a frame the array stands still because the port is full."""
-        return max(0, self.slots - self.elements)
+        return max(0, self.slots - self.issue_cycles)
 
     @property
     def blocked(self) -> int:
         """Cycles a frame the array stands still because the vector unit is not done yet."""
-        # What the period has beyond the elements and the port's excess can only be the vector unit's.
-        return self.period - self.elements - self.port_stall
+        return self.period - self.issue_cycles - self.port_stall
 
     @property
     def psum_delay(self) -> int:
@@ -230,9 +238,9 @@ def frame_of(
     finished take `finishing` ALU operations an element.
     """
     adds, finish = finish_cycles(elements, 1, hardware), finish_cycles(elements, finishing, hardware)
-    array, ports = hardware.array, ports_of(hardware)
+    array, issue = hardware.array, issue_cycles(elements, hardware)
     return Frame.of(
-        elements, adds, clients, ports, array.count, pointer_words, word_cycles, finish, array.together,
+        issue, adds, clients, ports_of(hardware), array.count, pointer_words, word_cycles, finish, array.together,
         word_latency(elements, hardware),
     )  # fmt: skip
 

@@ -120,6 +120,21 @@ class Hardware(FileSection):
         return self.array.rows * self.array.cols * self.array.count
 
     @property
+    def multipliers(self) -> int:
+        """Multipliers of a PE: as many as elements reach it in a cycle, no more than a word has."""
+        return min(self.array.elements_per_cycle, self.vector_memory.word_elements)
+
+    @property
+    def macs_per_cycle(self) -> int:
+        """Multiplications and additions of all PEs in a cycle, at most."""
+        return self.pes * self.multipliers
+
+    @property
+    def skew(self) -> int:
+        """Cycles that the last lane is behind lane 0."""
+        return (self.lanes - 1) // self.array.pes_per_cycle
+
+    @property
     def lanes(self) -> int:
         """Vector memories: lane i feeds row i and collects column i, so the longer side of the array."""
         # Row i and column i share lane i, so a lane exists for every index of either.

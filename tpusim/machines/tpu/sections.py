@@ -29,6 +29,10 @@ class Array(FileSection):
         weight_buffers: weight registers of a PE. With 2, the next weights are loaded while the array multiplies by the
             last.
         weights_per_cycle: weights that enter a column in a cycle while weights are loaded, at most a word of them.
+        elements_per_cycle: elements of a word that enter a row in a cycle, at most a word of them. A PE multiplies all
+            of them by its weight at once.
+        pes_per_cycle: PEs that elements and weights cross in a cycle, to the right and down: sums are added up over as
+            many rows in a cycle, and lanes run as many to a cycle behind one another.
         count: arrays that share the lanes and their ports.
         weights: what several arrays hold. `shared`: the same weights, and each array takes every `count`-th word of a
             stream, a cycle behind the one before. `own`: weights of their own, and each array takes whole passes,
@@ -42,6 +46,8 @@ class Array(FileSection):
     cols: Annotated[int, whole(_MOST_PES_A_SIDE), written(128)]
     weight_buffers: Annotated[int, whole(2), written(1)] = 2
     weights_per_cycle: Annotated[int, whole(4096), written(8)] = 1
+    elements_per_cycle: Annotated[int, whole(4096), written(2)] = 1
+    pes_per_cycle: Annotated[int, whole(_MOST_PES_A_SIDE), written(2)] = 1
     count: Annotated[int, whole(MOST_ARRAYS)] = 1
     weights: Annotated[Literal["shared", "own", "either"], Choice()] = "shared"
     split: Annotated[int, whole(2)] = 1
@@ -54,6 +60,11 @@ class Array(FileSection):
         if small := [f"{key} is {side}" for key, side in sides.items() if side < split]:
             raise InputError(f"{split} arrays do not fit on the diagonal: {small[0]}; set split to 1")
         return split
+
+    @property
+    def flow_cycles(self) -> int:
+        """Cycles in which a sum goes down a column."""
+        return -(-self.rows // self.pes_per_cycle)
 
     @property
     def together(self) -> int:

@@ -324,8 +324,8 @@ def hardware_of(result: Result) -> Machine:
 
 
 def peak_tflops(hardware: Machine) -> float:
-    """TFLOPS of all PEs at work: two operations a PE and cycle."""
-    return 2 * hardware.pes * hardware.clock_hz / 1e12
+    """TFLOPS of all PEs at work: two operations for each MAC."""
+    return 2 * hardware.macs_per_cycle * hardware.clock_hz / 1e12
 
 
 def intensity(layer: LayerResult) -> float | None:

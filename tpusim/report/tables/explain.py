@@ -449,7 +449,8 @@ def _a_word(found: Bottleneck) -> Iterator[str]:
         yield "an operand takes {} cycles, a result {}, a word to be made ready {}; ".format(*each)
     hardware = found.setup.hardware
     # Any word takes as many cycles, however little of it is used.
-    least = hardware.vector_memory.word_elements if hardware.array.streamed == "all" else 0
+    word, array = hardware.vector_memory.word_elements, hardware.array
+    least = -(-word // array.elements_per_cycle) if array.streamed == "all" else 0
     if found.program.word_cycles > least:
         yield f"a word that is streamed takes {found.program.word_cycles} to be transposed; "
 

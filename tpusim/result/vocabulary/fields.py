@@ -34,6 +34,8 @@ FIELDS: Mapping[str, Field] = {field.path: field for field in (
     Field("array.weight_buffers", "weight registers of a PE", "registers a PE"),
     Field("array.streamed", "elements streamed of a word"),
     Field("array.weights_per_cycle", "weights that enter a column in a cycle", "weights"),
+    Field("array.elements_per_cycle", "elements that enter a row in a cycle", "elements"),
+    Field("array.pes_per_cycle", "PEs that a wavefront crosses in a cycle", "PEs"),
     Field("array.count", "arrays", "arrays"),
     Field("array.weights", "weights of several arrays"),
     Field("vector_memory.word_elements", "vector memory word", "elements"),

@@ -182,7 +182,7 @@ class Simulation:
         layer, batch, machine = self.layer, self.batch, self.hardware
         elements = layer.operands(batch) + layer.outputs(batch)
         moved = elements * machine.element_bytes * machine.clock_hz / machine.hbm_bytes_per_s
-        return max(layer.macs(batch) / machine.pes, moved)
+        return max(layer.macs(batch) / machine.macs_per_cycle, moved)
 
 
 SimulatedCycles = Mapping[Simulation, int | None]
@@ -239,7 +239,7 @@ def _work(case: Case, numbers: NumberSet, changes: Sequence[str], machine: Calla
 def _row(work: CaseWork, unit: str, cycles: SimulatedCycles) -> ComparedCase:
     """A case with what its simulations took, in the unit of its set."""
     case, machine = work.case, work.ours[0].hardware
-    ideal = 100 * sum(layer.macs(case.batch) for layer in case.layers) / machine.pes
+    ideal = 100 * sum(layer.macs(case.batch) for layer in case.layers) / machine.macs_per_cycle
 
     def figure(clocks: float) -> float:
         if unit == "us":

@@ -19,7 +19,7 @@ from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu.cut.blocks import portions
 from tpusim.machines.tpu.cut.geometry import ConvShape, InStrips, MapAxis
 from tpusim.machines.tpu.cut.reduction import Chunk, Cut, ReductionPass
-from tpusim.machines.tpu.definition import beat_of, ready_delay
+from tpusim.machines.tpu.definition import beat_of, issue_cycles, ready_delay
 from tpusim.machines.tpu.description import Hardware
 
 Counts = NDArray[np.int64]
@@ -235,7 +235,7 @@ def preparing(cut: Cut, chunk: Chunk, sizes: BlockShape, hardware: Hardware) -> 
     if hardware.mapping.entry == "ready" or not cycles:
         return rotated, Fraction(0)
     word, words = hardware.vector_memory.word_elements, rows * cols * groups * shape.cell
-    streamed = -(-words // hardware.array.count) * word
+    streamed = -(-words // hardware.array.count) * issue_cycles(word, hardware)
     again = words if any(len(place.first_lanes) > 1 for place in chunk.places) else 0
     lanes, wanted = hardware.lanes, {run.channels[-1] for each in chunk.passes for run in each.runs}
     # Words that an earlier pass of the chunk has already put together, in groups as wide as all lanes.

@@ -65,7 +65,7 @@ def logged(program: Program, hardware: Hardware, port: Ports | None = None, keep
     board.check_finished()
     # Lane i runs lane 0's schedule i cycles late, so the skew is added once, at the end.
     return Log(
-        cycles=board.end + hardware.lanes - 1,
+        cycles=board.end + hardware.skew,
         frame=program.frame(hardware),
         loads=tuple(chain.from_iterable(array.loads for array in arrays)),
         passes=tuple(chain.from_iterable(array.passes for array in arrays)),

@@ -72,7 +72,7 @@ def array_use(log: Log, program: Program, held: Track) -> Counter[str]:
         use["blocked"] += times * (each.cleared - each.loaded)
         use["bank_conflict"] += times * each.lost * log.frame.period
         use[each.cause] += times * (each.start - 1 - each.cleared)
-    use["busy"] += frames * log.frame.elements
+    use["busy"] += frames * log.frame.issue_cycles
     use["port_stall"] += frames * log.frame.port_stall
     use["blocked"] += frames * log.frame.blocked
     return use
@@ -342,9 +342,9 @@ class _Streams:
             yield Pieces(name, self.cleared, waits, self.step)
         begins, steps, lost = self._frames(-1, self.frames)
         yield Pieces("bank_conflict", begins - lost * frame.period, lost * frame.period, steps)
-        yield Pieces("busy", begins, frame.elements, steps)
-        yield Pieces("port_stall", begins + frame.elements, frame.port_stall, steps)
-        yield Pieces("blocked", begins + frame.elements + frame.port_stall, frame.blocked, steps)
+        yield Pieces("busy", begins, frame.issue_cycles, steps)
+        yield Pieces("port_stall", begins + frame.issue_cycles, frame.port_stall, steps)
+        yield Pieces("blocked", begins + frame.issue_cycles + frame.port_stall, frame.blocked, steps)
 
     def work(self, chosen: NDArray[np.bool_], delay: int, cycles: int) -> Iterator[Pieces]:
         """The `cycles` of work on each frame of the `chosen` passes, `delay` cycles after its ifmap read."""

@@ -175,9 +175,8 @@ class Dma:
                 slots = yield from self._words(wanted, last)
                 busy, stalled, ended, stored = memory.spill(step, begun, slots)
                 self._board.end = max(self._board.end, stored)
-                # The skew: the last lane stores its word this much later than lane 0.
-                self._stored[index] = stored + self._hardware.lanes - 1
-                # The port is done with a spill here; the last word is still on its way to be stored.
+                self._stored[index] = stored + self._hardware.skew
+                # The last word is on its way to be stored.
                 done = int(slots[-1]) + 1
             else:
                 wanted, come, ended = memory.fill(step, begun)

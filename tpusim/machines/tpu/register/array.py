@@ -11,26 +11,27 @@ from tpusim.machines.tpu.register.wires import Counts, Floats, Ints, SlidingWind
 
 
 class PeArray:
-    """Registers of every PE, [array, row, col]; a PE multiplies by the weight of the buffer that its activation's tag
-    names.
+    """Registers of PEs; a PE multiplies with the weight buffer that its activation names.
+
+    Activations and their tags [array, plane, row, col]: all columns that a wavefront crosses in a cycle see the same.
+    Sums [array, plane, group, col], of groups of rows whose products are added up in a cycle.
     """
 
     def __init__(self, wires: Wires) -> None:
         self.wires = wires
-        arrays, _, self.rows, self.cols = wires.weights.shape
-        pes = arrays, self.rows, self.cols
-        self.activations = SlidingWindow(np.zeros(pes, wires.sums.dtype), axis=2)
-        self.tags = SlidingWindow(np.zeros(pes, np.int8), axis=2)
-        self.sums = SlidingWindow(np.zeros(pes, wires.sums.dtype), axis=1)
-        self.way = self.quiet = self.rows + self.cols
-        """Cycles since something last entered. Beyond `way`, the longest path of an activation and its sum, all is
-        zero.
-        """
+        _, _, self.rows, self.cols = wires.weights.shape
+        number, (arrays, planes, _), crossed = wires.sums.dtype, wires.activation.shape, wires.crossed
+        pes, across = (arrays, planes, self.rows, self.cols), min(crossed, self.cols)
+        self.activations = SlidingWindow(np.zeros(pes, number), axis=3, step=across)
+        self.tags = SlidingWindow(np.zeros(pes, np.int8), axis=3, step=across)
+        self.sums = SlidingWindow(np.zeros((arrays, planes, -(-self.rows // crossed), self.cols), number), axis=2)
+        self.way = self.quiet = self.sums.length + -(-self.cols // crossed)
+        """Cycles in which nothing has entered: after those of the way of an activation and its sum, all is zero."""
 
     @property
     def working(self) -> int:
         """PEs that hold an activation."""
-        return int(np.count_nonzero(self.tags.registers))
+        return int(np.count_nonzero(self.tags.registers.any(axis=1)))
 
     def sample(self) -> None:
         """Work out the next contents of the registers; the bottom row, which other units see, is not touched.
@@ -41,8 +42,9 @@ class PeArray:
         if self.quiet > self.way:
             return
         _multiply(
-            self.activations.cells, self.tags.cells, self.sums.cells, self.activations.head - 1, self.sums.head - 1,
-            self.wires.activation, self.wires.activation_tag, self.wires.weights, self.wires.biases,
+            self.activations.cells, self.tags.cells, self.sums.cells, self.activations.entry, self.sums.entry,
+            self.activations.step, self.wires.crossed, self.wires.activation, self.wires.activation_tag,
+            self.wires.weights, self.wires.biases,
         )  # fmt: skip
 
     def commit(self) -> None:
@@ -52,48 +54,53 @@ class PeArray:
             return
         for window in (self.activations, self.tags, self.sums):
             window.shift()
-        left, last = self.tags.head, self.rows - 1
-        self.wires.sums[:] = self.sums.cells[:, self.sums.head + last]
-        self.wires.sums_tag[:] = self.tags.cells[:, last, left : left + self.cols]
+        self.wires.sums[:] = self.sums.registers[:, :, -1]
+        self.wires.sums_tag[:] = self.tags.registers[:, :, -1]
 
 
 @kernel
 def _multiply(
-    activations: Floats, tags: Tags, sums: Floats, right: int, down: int,
+    activations: Floats, tags: Tags, sums: Floats, right: int, down: int, across: int, crossed: int,
     entering: Floats, entering_tag: Tags, weights: Floats, biases: Floats,
 ) -> None:  # fmt: skip
-    """Add activation times weight to the sum from above, in the windows that begin at `right` and `down`."""
-    arrays, buffers, rows, cols = weights.shape
+    """In the windows that begin at `right` and `down`: the sum from above plus activation times weight, row by row of
+    the `crossed` ones; what enters is in the `across` first columns at once.
+    """
+    _, buffers, rows, cols = weights.shape
+    arrays, planes, _ = entering.shape
     for array in range(arrays):
-        tags[array, 0, right] = entering_tag[array, 0]
-        for col in range(cols):
-            one, other = biases[array, 0, col], biases[array, buffers - 1, col]
-            sums[array, down, col] = one if tags[array, 0, right + col] <= 1 else other
-        for row in range(rows):
-            activations[array, row, right], tags[array, row, right] = entering[array, row], entering_tag[array, row]
-            activation, tag = activations[array, row, right : right + cols], tags[array, row, right : right + cols]
-            total, first, last = sums[array, down + row], weights[array, 0, row], weights[array, buffers - 1, row]
+        for plane in range(planes):
+            tags[array, plane, 0, right : right + across] = entering_tag[array, plane, 0]
             for col in range(cols):
-                # Both are loaded before one is chosen: without a branch the loop runs on vector registers.
-                one, other = first[col], last[col]
-                total[col] += activation[col] * (one if tag[col] <= 1 else other)
+                one, other = biases[array, 0, col], biases[array, buffers - 1, col]
+                sums[array, plane, down, col] = one if tags[array, plane, 0, right + col] <= 1 else other
+            for row in range(rows):
+                activation = activations[array, plane, row, right : right + cols]
+                tag = tags[array, plane, row, right : right + cols]
+                activation[:across], tag[:across] = entering[array, plane, row], entering_tag[array, plane, row]
+                total = sums[array, plane, down + row // crossed]
+                first, last = weights[array, 0, row], weights[array, buffers - 1, row]
+                for col in range(cols):
+                    # Both are loaded before one is chosen: without a branch the loop runs on vector registers.
+                    one, other = first[col], last[col]
+                    total[col] += activation[col] * (one if tag[col] <= 1 else other)
 
 
 class WeightRegisters:
     """Weight registers, one or two in every PE, whose outputs are wires to the multiplier.
 
-    Besides, each PE has a moving register with a tag for each weight that enters a column in a cycle: [array, chain,
-    row, col].
+    Beside them one moving register, and its tag, for each weight that enters a column in a cycle: [array, chain, group,
+    col], of groups of rows that a weight reaches in the same cycle.
     """
 
     def __init__(self, wires: Wires) -> None:
         self.wires = wires
         arrays, chains, cols = wires.weight.shape
-        moving = arrays, chains, wires.weights.shape[2], cols
+        moving = arrays, chains, -(-wires.weights.shape[2] // wires.crossed), cols
         self.weights = SlidingWindow(np.zeros(moving, wires.sums.dtype), axis=2)
         self.tags = SlidingWindow(np.full(moving, -1, np.int32), axis=2)
-        self.rows, self.quiet = moving[2], moving[2]
-        """Cycles since a weight last entered. Beyond the number of rows, no weight is on its way."""
+        self.quiet = moving[2]
+        """Cycles in which nothing has entered: after as many as there are groups, nothing is on its way."""
 
     @property
     def moving(self) -> int:
@@ -103,26 +110,25 @@ class WeightRegisters:
     def sample(self) -> None:
         """Take in the weights and tags at the top of every column."""
         self.quiet = 0 if self.wires.loading else self.quiet + 1
-        if self.quiet > self.rows:
+        if self.quiet > self.weights.length:
             return
-        self.weights.cells[:, :, self.weights.head - 1] = self.wires.weight
-        self.tags.cells[:, :, self.tags.head - 1] = self.wires.weight_tag
+        self.weights.cells[:, :, self.weights.entry] = self.wires.weight
+        self.tags.cells[:, :, self.tags.entry] = self.wires.weight_tag
 
     def commit(self) -> None:
-        """Move all weights down by one row; a weight that reaches its row is kept there."""
-        if self.quiet > self.rows:
+        """All move down by a group, if there are any; a weight that reaches its row is kept there."""
+        if self.quiet > self.weights.length:
             return
         self.weights.shift()
         self.tags.shift()
-        _keep(self.weights.cells, self.tags.cells, self.weights.head, self.wires.weights, self.wires.biases)
+        wires = self.wires
+        _keep(self.weights.cells, self.tags.cells, self.weights.head, wires.crossed, wires.weights, wires.biases)
 
 
 @kernel
-def _keep(moving: Floats, tags: Ints, head: int, weights: Floats, biases: Floats) -> None:
-    """Keep each weight that has reached the row of its tag.
-
-    A bias is tagged for the row behind the last, and becomes the register in which sums begin. A new weight of the
-    first row resets that register to zero.
+def _keep(moving: Floats, tags: Ints, head: int, crossed: int, weights: Floats, biases: Floats) -> None:
+    """What comes as if to the row behind the last is where sums begin; with new weights of the first row they begin at
+    zero again.
     """
     arrays, buffers, rows, cols = weights.shape
     for array in range(arrays):
@@ -134,7 +140,8 @@ def _keep(moving: Floats, tags: Ints, head: int, weights: Floats, biases: Floats
                 elif row == 0:
                     biases[array, buffer, col] = 0
             for row in range(rows):
-                weight, tag = moving[array, chain, head + row], tags[array, chain, head + row]
+                at = head + row // crossed
+                weight, tag = moving[array, chain, at], tags[array, chain, at]
                 for buffer in range(buffers):
                     kept, wanted = weights[array, buffer, row], np.int32(row * buffers + buffer)
                     for col in range(cols):
@@ -159,9 +166,9 @@ class Deserializers:
         return int(self.wires.complete[array, 0])
 
     def completing(self, array: int) -> int:
-        """Words as `complete` counts them, with the word whose last sum is just leaving the array."""
-        last = self.wires.sums_tag[array, 0] and self.held[array, 0] == self.elements - 1
-        return self.complete(array) + bool(last)
+        """Words as `complete` counts them, and the one whose last sum is just leaving the array."""
+        leaving = np.count_nonzero(self.wires.sums_tag[array, :, 0])
+        return self.complete(array) + bool(leaving and self.held[array, 0] + leaving == self.elements)
 
     def sample(self) -> None:
         """Look at the bottom of the array."""
@@ -171,7 +178,7 @@ class Deserializers:
             self.tags[:] = self.wires.sums_tag
 
     def commit(self) -> None:
-        """A sum joins its word; a full word goes to the vector unit."""
+        """Sums join their words, plane by plane; a full word goes to the vector unit."""
         if self.summing:
             _collect(self.sums, self.tags, self.word, self.held, self.wires.results, self.wires.complete)
 
@@ -181,10 +188,11 @@ def _collect(sums: Floats, tags: Tags, word: Floats, held: Counts, results: Floa
     arrays, cols, places, elements = results.shape
     for array in range(arrays):
         for col in range(cols):
-            if tags[array, col]:
-                word[array, col, held[array, col]] = sums[array, col]
-                held[array, col] += 1
-                if held[array, col] == elements:
-                    results[array, col, complete[array, col] % places] = word[array, col]
-                    complete[array, col] += 1
-                    held[array, col] = 0
+            for plane in range(tags.shape[1]):
+                if tags[array, plane, col]:
+                    word[array, col, held[array, col]] = sums[array, plane, col]
+                    held[array, col] += 1
+            if held[array, col] == elements:
+                results[array, col, complete[array, col] % places] = word[array, col]
+                complete[array, col] += 1
+                held[array, col] = 0

@@ -2,7 +2,7 @@
 
 In lane 0's time all array rows present their addresses at once. Every bank serves as many of them as it has ports, and
 a word that several rows ask for goes to them all. A word that has been read waits in its row's capture register until
-every row has its own; then all are handed on, row r's through r registers.
+every row has its own; then all are handed on, row r's through as many registers as it is cycles behind row 0.
 """
 
 from __future__ import annotations
@@ -110,7 +110,10 @@ def address_of(pattern: int, bases: Counts, counters: Counts, tables: Counts, wo
 class Banks:
     """Registers of the banks. `read` and `written` count accesses, `cycles` counts cycles with a read."""
 
-    def __init__(self, program: Program, settings: Settings, hbm: HbmWords, rows: int, banks: int, ports: int) -> None:
+    def __init__(
+        self, program: Program, settings: Settings, hbm: HbmWords, rows: int, together: int, banks: int, ports: int
+    ) -> None:
+        """`together` rows take their words in a cycle."""
         self.settings, self.hbm, word = settings, hbm, hbm.values.shape[1]
         self.memory = np.zeros((program.bank_words, word), program.number)
         # Address that each port of each bank reads in this cycle.
@@ -118,8 +121,10 @@ class Banks:
         # The address that each row still waits for, or NOWHERE; and the capture registers.
         self.wanted, self.captured = np.full(rows, NOWHERE), np.zeros((rows, word), program.number)
         self.asking = False
-        # [register, row]: row r has its word after r registers. NaN marks a word that was never handed on.
-        self.skew = SlidingWindow(np.full((rows, rows, word), np.nan, program.number), axis=0)
+        # The register behind which each row has its word.
+        self.behind = np.arange(rows) // together
+        # [register, row]; what nothing has been handed on to is no number.
+        self.skew = SlidingWindow(np.full((int(self.behind[-1]) + 1, rows, word), np.nan, program.number), axis=0)
         self.handed_on = False
         self.arriving: dict[int, tuple[Counts, Counts, Floats]] = {}
         self.entering: tuple[Counts, Floats] | None = None
@@ -181,19 +186,17 @@ class Banks:
     # ---- every cycle, beside the lanes
 
     def shift(self) -> None:
-        """Move the skewing registers on by one; a word that was handed on enters the first."""
-        self.skew.cells[self.skew.head - 1] = self.captured if self.handed_on else np.nan
+        """What is handed on enters the registers that skew it, and all of these move on."""
+        self.skew.cells[self.skew.entry] = self.captured if self.handed_on else np.nan
         self.skew.shift()
         self.handed_on = False
 
     def take(self, orders: Records, words: Floats) -> None:
-        """Put words that leave the skew into the port registers [port, lane] of the rows that are ordered to
-        take them.
-        """
-        rows = np.arange(self.skew.length)
+        """Put into the port registers [port, lane] what comes out of the skew for the rows that are told to take it."""
+        rows = np.arange(len(self.behind))
         taken = (orders["client"][:, : len(rows)] == IFMAP) & (orders["lanes"][:, : len(rows)] > rows)
         port, row = taken.nonzero()
-        words[port, row] = self.skew.registers[row, row]
+        words[port, row] = self.skew.registers[self.behind[row], row]
 
     def commit(self) -> None:
         """Write the words that arrive in this cycle."""

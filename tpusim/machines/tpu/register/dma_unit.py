@@ -171,7 +171,7 @@ class DmaUnit:
             # The memory now knows when these spills are stored.
             if (stored := passage.stored) != NEVER:
                 self.end = max(self.end, stored)
-                self.stored[index] = stored + self.hardware.lanes - 1
+                self.stored[index] = stored + self.hardware.skew
                 del self.storing[index]
         self._end_fetches(now)
         # Why the next transfer does not begin although its bus is free; it is booked below.
@@ -287,8 +287,9 @@ class DmaUnit:
 class KeepUnit:
     """Carries out Keeps: it moves nothing, but copies kept words into HBM's contents, so that they can be compared."""
 
-    def __init__(self, program: Program, scoreboard: Scoreboard, hbm: HbmWords) -> None:
-        self.scoreboard, self.hbm = scoreboard, hbm
+    def __init__(self, program: Program, scoreboard: Scoreboard, hbm: HbmWords, together: int) -> None:
+        """In a cycle, `together` lanes have their turn."""
+        self.scoreboard, self.hbm, self.together = scoreboard, hbm, together
         self.todo = deque((index, step) for index, step in enumerate(program.steps) if isinstance(step, Keep))
         self.noting: deque[tuple[Keep, int]] = deque()
 
@@ -300,10 +301,10 @@ class KeepUnit:
             self.noting.append((step, now))
 
     def note(self, now: int, memory: Floats) -> None:
-        """Copy the lane of each Keep whose turn it is; `memory` [lane, word, W] is the state before this cycle's
-        accesses.
-        """
+        """The lanes of each Keep whose turn it is, in `memory` [lane, word, W] before this cycle's reads and writes."""
         for step, since in self.noting:
-            self.hbm.keep(step, now - since, memory)
-        while self.noting and now - self.noting[0][1] >= self.noting[0][0].lanes - 1:
+            first = (now - since) * self.together
+            for lane in range(first, min(first + self.together, len(memory))):
+                self.hbm.keep(step, lane, memory)
+        while self.noting and (now - self.noting[0][1] + 1) * self.together >= self.noting[0][0].lanes:
             self.noting.popleft()

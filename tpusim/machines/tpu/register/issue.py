@@ -471,9 +471,9 @@ class StreamUnit:
             return
         offset = self.booked % self.frame.period
         self.booked += 1
-        if offset < self.frame.elements:
+        if offset < self.frame.issue_cycles:
             self.use["busy"] += 1
-        elif offset < self.frame.elements + self.frame.port_stall:
+        elif offset < self.frame.issue_cycles + self.frame.port_stall:
             self.use["port_stall"] += 1
         else:
             self.use["blocked"] += 1

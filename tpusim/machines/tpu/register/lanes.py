@@ -37,31 +37,30 @@ WEIGHT_AT = np.dtype([("left", np.int64), ("row", np.int64), ("buffer", np.int64
 
 
 class Lanes:
-    """Vector memories and ports of all lanes.
-
-    A port obeys one order a cycle, the order that the lane before obeyed in the cycle before. Registers are [port,
-    lane].
+    """A port obeys one order a cycle, which the lanes before obeyed in the cycle before; registers are [port, lane],
+    those of orders [port, group], of groups of lanes that obey in the same cycle.
     """
 
     def __init__(
         self, program: Program, frame: Frame, ports: int, settings: Settings, wires: Wires, hbm: HbmWords,
         banks: Banks | None, vector: VectorRegisters,
     ) -> None:  # fmt: skip
-        (arrays, rows), number = wires.activation.shape, wires.sums.dtype
+        (arrays, _, rows), number = wires.activation.shape, wires.sums.dtype
         _, cols, _, elements = wires.results.shape
         lanes, word_elements = settings.patterns.shape[1], hbm.values.shape[1]
         self.wires, self.settings, self.hbm, self.banks, self.vector = wires, settings, hbm, banks, vector
-        self.orders = SlidingWindow(np.zeros((ports, lanes), ORDER), axis=1)
-        # Cycles for which some lane still has an order, or had one in the cycle before: with none, nothing need be
-        # done.
+        # The group of each lane: the number of cycles that it is behind lane 0.
+        self.group = np.arange(lanes) // wires.crossed
+        groups = int(self.group[-1]) + 1
+        self.orders = SlidingWindow(np.zeros((ports, groups), ORDER), axis=1)
+        # Cycles for which some lane still has an order, or had one in the cycle before.
         self.obeying = 0
         # Cycles for which some lane still has an order by which its vector unit works.
         self.working = 0
-        # The pointers that go with the order: [lane, pointer].
+        # The pointers that go with the order: [group, pointer].
         together = max((table.together for table in program.tables), default=1)
-        self.pointers = SlidingWindow(np.zeros((lanes, max(together, vector.together)), np.int64), axis=0)
-        # Words of the pointer reader, in lane 0: those of two frames, and one that reaches into both from the frame
-        # before.
+        self.pointers = SlidingWindow(np.zeros((groups, max(together, vector.together)), np.int64), axis=0)
+        # The pointer reader's words, in lane 0: for two frames, and one that reaches into both from the frame before.
         words = 2 * len(frame.pointer_slots) + 1
         self.reader = np.zeros((words, max((table.per_word for table in program.tables), default=1)), number)
         # Ports in this cycle: the address touched, or NOWHERE, and the word.
@@ -80,22 +79,27 @@ class Lanes:
     def order(self, orders: Sequence[Order]) -> None:
         """Give lane 0 `orders`, one a port, and every other lane its neighbour's orders: this is the skew."""
         if any(order is not IDLE for order in orders):
-            self.obeying = len(self.registers) + 1
+            self.obeying = self.orders.length + 1
         if self.still:
             return
         for port, order in enumerate(orders):
-            self.orders.cells[port, self.orders.head - 1] = NOTHING if order is IDLE else order
+            self.orders.cells[port, self.orders.entry] = NOTHING if order is IDLE else order
             if order.together:
                 # Pointers travel down the lanes with the order that needs them: an ifmap read, or a picked element.
                 read = (self.vector.pointers if order.client == VECTOR else self.reader).reshape(-1)
                 at = np.arange(order.pointer, order.pointer + order.together) % len(read)
-                self.pointers.cells[self.pointers.head - 1, : order.together] = read[at]
+                self.pointers.cells[self.pointers.entry, : order.together] = read[at]
             if order.works:
-                self.working = len(self.registers)
+                self.working = self.orders.length
         self.orders.shift()
         self.pointers.shift()
         if self.banks:
             self.banks.shift()
+
+    @property
+    def obeyed(self) -> Records:
+        """The order [port, lane] that every lane has in this cycle."""
+        return self.orders.registers[:, self.group]
 
     @property
     def still(self) -> bool:
@@ -112,7 +116,8 @@ class Lanes:
         if self.still:
             return
         failed = _access(
-            self.orders.cells, self.orders.head, self.pointers.cells, self.pointers.head, self.addresses, self.words,
+            self.orders.cells, self.orders.head, self.group, self.pointers.cells, self.pointers.head, self.addresses,
+            self.words,
             self.registers, self.settings.own, self.settings.bases, self.settings.counters, self.settings.tables,
             self.memory, self.wires.results, self.psums, self.wires.complete, self.hbm.values, self.hbm.used,
             self.vector.results,
@@ -122,17 +127,17 @@ class Lanes:
             address, depth = self.addresses[port, lane], self.memory.shape[1]
             if address != NOWHERE and not 0 <= address < depth:
                 raise CheckFailed(f"lane {lane}: word {address} is outside the vector memory's words 0..{depth - 1}")
-            order = self.orders.registers[port, lane]
+            order = self.obeyed[port, lane]
             number, complete = order["number"], self.wires.complete[order["array"], lane]
             raise PortConflict(f"lane {lane}: result word {number} is written when {complete} are complete")
         if self.vector.finishes:
-            # Finish results on their way to memory: the vector unit does so in the cycles that the frame leaves it.
-            orders = self.orders.registers
+            # What the vector unit does with results that are being written.
+            orders = self.obeyed
             at = ((orders["finishes"] > 0) & (self.addresses != NOWHERE)).nonzero()
             if len(at[0]):
                 self.words[at] = self.vector.finished(self.words[at], orders["step"][at])
         if self.banks:
-            self.banks.take(self.orders.registers, self.words)
+            self.banks.take(self.obeyed, self.words)
 
     def commit(self) -> None:
         """Serializers move on, and what was read or is to be written goes where it belongs.
@@ -142,16 +147,17 @@ class Lanes:
         """
         if not self.still:
             failed = _commit(
-                self.orders.cells, self.orders.head, self.addresses, self.words, self.memory, self.serial, self.left,
-                self.buffer, self.weight_serial, self.weight_at, self.psums, self.hbm.values, self.reader,
+                self.orders.cells, self.orders.head, self.group, self.addresses, self.words, self.memory, self.serial,
+                self.left, self.buffer, self.weight_serial, self.weight_at, self.psums, self.hbm.values, self.reader,
                 self.vector.words, self.vector.pointers,
             )  # fmt: skip
             if self.working:
                 self.working -= 1
-                ports, lanes = self.orders.registers["works"].nonzero()
+                obeyed = self.obeyed
+                ports, lanes = obeyed["works"].nonzero()
                 if len(lanes):
-                    # These lanes have the last operand of a word.
-                    orders = self.orders.registers[ports, lanes]
+                    # These have the last operand of a word.
+                    orders = obeyed[ports, lanes]
                     self.vector.work(lanes, orders["step"], orders["number"])
             if self.banks:
                 self.banks.commit()
@@ -168,16 +174,16 @@ class Lanes:
 
 @kernel
 def _access(
-    orders: Records, head: int, pointers: Counts, first: int, addresses: Counts, words: Floats, lanes: Records,
-    patterns: Counts, bases: Counts, counters: Counts, tables: Counts, memory: Floats, results: Floats, psums: Floats,
-    complete: Counts, hbm: Floats, hbm_used: Records, worked: Floats,
+    orders: Records, head: int, group: Counts, pointers: Counts, first: int, addresses: Counts, words: Floats,
+    lanes: Records, patterns: Counts, bases: Counts, counters: Counts, tables: Counts, memory: Floats, results: Floats,
+    psums: Floats, complete: Counts, hbm: Floats, hbm_used: Records, worked: Floats,
 ) -> int:  # fmt: skip
     """Fill the port registers. Return the number (port by port) of a register that cannot do what it should, or -1."""
     places, elements = results.shape[2:]
     for port in range(len(orders)):
         told, touched, word = orders[port], addresses[port], words[port]
         for number in range(len(lanes)):
-            order, lane = told[head + number], lanes[number]
+            order, lane = told[head + group[number]], lanes[number]
             client, address = order["client"], NOWHERE
             if client != FREE and number < order["lanes"]:
                 address = order["address"]
@@ -185,7 +191,7 @@ def _access(
                     pattern = patterns[order["generator"], number]
                     if pattern >= 0 and counters[pattern, 0, 0] == POINTED:
                         setting = counters[pattern, 0]
-                        address = _follow(bases[pattern, 0], setting, pointers[first + number], order["word"])
+                        address = _follow(bases[pattern, 0], setting, pointers[first + group[number]], order["word"])
                     elif pattern >= 0:
                         address = address_of(pattern, bases, counters, tables, order["word"])
                 elif client == DMA and not hbm_used[_place(order, number)]:
@@ -232,9 +238,9 @@ def _follow(base: int, setting: Counts, pointers: Counts, word: int) -> int:
 
 @kernel
 def _commit(
-    orders: Records, head: int, addresses: Counts, words: Floats, memory: Floats, serial: Floats, left: Counts,
-    buffer: Counts, weight_serial: Floats, weights_at: Records, psums: Floats, hbm: Floats, reader: Floats,
-    vector: Floats, picked: Floats,
+    orders: Records, head: int, group: Counts, addresses: Counts, words: Floats, memory: Floats, serial: Floats,
+    left: Counts, buffer: Counts, weight_serial: Floats, weights_at: Records, psums: Floats, hbm: Floats,
+    reader: Floats, vector: Floats, picked: Floats,
 ) -> int:  # fmt: skip
     """Move every word from its port to its place: a serializer, the vector unit, the memory or HBM.
 
@@ -245,7 +251,7 @@ def _commit(
     for port in range(len(orders)):
         told, touched, word = orders[port], addresses[port], words[port]
         for number in range(len(touched)):
-            order, address = told[head + number], touched[number]
+            order, address = told[head + group[number]], touched[number]
             array, client = order["array"], order["client"]
             if client == IFMAP and number < rows:
                 if left[array, number]:
@@ -295,14 +301,14 @@ def _issue(
     (arrays, rows, elements), (serializers, _, word_elements) = serial.shape, weight_serial.shape
     entering = loading = False
     for array in range(arrays):
-        for row in range(rows):
-            activation[array, row], activation_tag[array, row] = 0, 0
-            if left[array, row]:
-                activation[array, row] = serial[array, row, elements - left[array, row]]
-                activation_tag[array, row] = 1 + buffer[array, row]
-                left[array, row] -= 1
-                entering = True
-    # From the last array backwards, so that each takes its neighbour's weights of the cycle before.
+        for plane in range(activation.shape[1]):
+            for row in range(rows):
+                activation[array, plane, row], activation_tag[array, plane, row] = 0, 0
+                if left[array, row]:
+                    activation[array, plane, row] = serial[array, row, elements - left[array, row]]
+                    activation_tag[array, plane, row] = 1 + buffer[array, row]
+                    left[array, row] -= 1
+                    entering = True
     for array in range(arrays - 1, serializers - 1, -1):
         weight[array], weight_tag[array] = weight[array - 1], weight_tag[array - 1]
     _, chains, cols = weight.shape

@@ -57,7 +57,7 @@ class Control:
             told = self.scoreboard, frame, arrays, lanes, sums, banks, self.vector, self.dma.holder
             self.streams.append(StreamUnit(issues, *told))
             self.preloads.append(PreloadUnit(program, self.scoreboard, hardware, frame, number, self.dma.holder))
-        self.keeps = KeepUnit(program, self.scoreboard, hbm)
+        self.keeps = KeepUnit(program, self.scoreboard, hbm, array.pes_per_cycle)
         owners: dict[int, list[Client]] = {
             IFMAP: [each.ifmap for each in self.streams], POINTER: [self.streams[0].pointers.read],
             PSUM: [each.psum for each in self.streams], RESULT: [each.result for each in self.streams],
@@ -163,7 +163,8 @@ class RegisterMachine:
         settings = Settings.of(program, hardware.lanes)
         wires = Wires(hardware, program.word_fill, program.number)
         self.array, self.weights, deserializers = PeArray(wires), WeightRegisters(wires), Deserializers(wires)
-        sizes = hardware.array.rows, hardware.banks, hardware.vector_memory.bank_ports
+        array, memory = hardware.array, hardware.vector_memory
+        sizes = array.rows, array.pes_per_cycle, hardware.banks, memory.bank_ports
         self.banks = Banks(program, settings, self.hbm, *sizes) if hardware.banked else None
         self.control = Control(program, hardware, settings, self.hbm, self.banks, deserializers)
         vector, frame = VectorRegisters(program, hardware, word), program.frame(hardware)
@@ -175,8 +176,8 @@ class RegisterMachine:
 
     @property
     def finished(self) -> bool:
-        """Whether the last lane is done, too, and the last word is in HBM."""
-        return self.control.finished and self.now >= self.control.end + self.hardware.lanes - 1
+        """Whether the last lane is done too, and the last word in HBM."""
+        return self.control.finished and self.now >= self.control.end + self.hardware.skew
 
     def cycles(self, watch: Told = unwatched) -> Iterator[int]:
         """Run to the end; yield the number of each cycle once it is over. Raises what `clock` raises.
@@ -278,7 +279,7 @@ def trace(machine: RegisterMachine, first: int = 0, watch: Told = unwatched) -> 
         raise InputError([Problem(message, f"vector_memory.{field}")])
     for number in machine.cycles(watch):
         if number >= first:
-            (orders,), (addresses,) = machine.lanes.orders.registers, machine.lanes.addresses
+            (orders,), (addresses,) = machine.lanes.obeyed, machine.lanes.addresses
             letters = _LETTERS[orders["client"] + orders["spill"]]
             ports = "".join(np.where((orders["client"] > 0) & (addresses < 0), UNUSED, letters))
             yield LaneCycle(number, ports, machine.array.working, machine.weights.moving)

@@ -45,17 +45,23 @@ SPARE = 64
 class SlidingWindow:
     """`length` registers along `axis`, seen through a window that slides over at least twice as many cells.
 
-    Shifting by one cell moves the window, not the contents: register `i` is cell `head + i`, and the cell
-    before the window, `head - 1`, becomes register 0 at the next `shift`. Until then it is the place for
-    what enters.
+    Shifting by `step` cells moves the window, not the contents: register `i` is cell `head + i`, and the cells
+    before the window, from `entry` on, become the first registers at the next `shift`. Until then they are the
+    place for what enters.
     """
 
-    def __init__(self, registers: Records, axis: int) -> None:
-        self.axis, self.length = axis, registers.shape[axis]
-        self.spare = max(SPARE, self.length)
+    def __init__(self, registers: Records, axis: int, step: int = 1) -> None:
+        self.axis, self.step = axis, step
+        self.length: int = registers.shape[axis]
+        self.spare = -(-max(SPARE, self.length) // step) * step
         shape = (*registers.shape[:axis], self.spare, *registers.shape[axis + 1 :])
         self.cells = np.concatenate([np.zeros(shape, registers.dtype), registers], axis)
-        self.head = self.spare
+        self.head: int = self.spare
+
+    @property
+    def entry(self) -> int:
+        """The first of the cells for what enters."""
+        return self.head - self.step
 
     @property
     def registers(self) -> Records:
@@ -63,8 +69,8 @@ class SlidingWindow:
         return self.cells[self._at(self.head)]
 
     def shift(self) -> None:
-        """Move every register's contents to the next one; the cell before the first enters."""
-        self.head -= 1
+        """Move every register's contents on by `step`; what stood before the first enters."""
+        self.head -= self.step
         if self.head == 0:
             self.head = self.spare
             # The window has reached the first cell: its contents are copied once, to the far end.
@@ -84,16 +90,20 @@ can be complete. Where each client has a port of its own, nothing waits for a sl
 
 
 class Wires:
-    """Wires, [array, ...] each: one unit drives a wire when it commits, and others read it when they sample."""
+    """Every wire is driven by one unit, when it commits, and read by others, when they sample; [array, ...] each, and
+    of elements and their sums [array, plane, ...]: a plane for each of those that enter a row at once.
+    """
 
     def __init__(self, hardware: Hardware, elements: int, number: type[Any]) -> None:
         array = hardware.array
         count, rows, cols = array.count, array.rows, array.cols
-        chains = min(array.weights_per_cycle, hardware.vector_memory.word_elements)
-        # Ifmap serializers to row r: an element, and the number of its weight buffer plus 1; 0 for no element.
-        self.activation = np.zeros((count, rows), number)
-        self.activation_tag = np.zeros((count, rows), np.int8)
-        # Whether any activation, and any weight, is on the wires: without, the units below may rest.
+        chains, planes = min(array.weights_per_cycle, hardware.vector_memory.word_elements), hardware.multipliers
+        # PEs that everything crosses in a cycle.
+        self.crossed = array.pes_per_cycle
+        # Ifmap serializers to row r: an element, and the weight buffer it is meant for, plus 1; 0 for none.
+        self.activation = np.zeros((count, planes, rows), number)
+        self.activation_tag = np.zeros((count, planes, rows), np.int8)
+        # Whether any of them is an element; of the weights below, whether any belongs somewhere.
         self.entering = self.loading = False
         # Serializers of weights: one for all arrays that share weights, or one for each array.
         self.weight_serializers = array.queues
@@ -106,9 +116,9 @@ class Wires:
         # Registers above the first row of PEs, one for each weight buffer: sums begin with their contents.
         self.biases = np.zeros((count, array.weight_buffers, cols), number)
         # The bottom of column c: a sum, and whether it is one (its tag is not 0).
-        self.sums = np.zeros((count, cols), number)
-        self.sums_tag = np.zeros((count, cols), np.int8)
-        # Whether an activation is on its way through an array, so that sums may leave it.
+        self.sums = np.zeros((count, planes, cols), number)
+        self.sums_tag = np.zeros((count, planes, cols), np.int8)
+        # Whether any activation is on its way through an array, and so sums may leave it.
         self.summing = False
         # De-serializers to the lanes: words that are complete, and their number since the layer began.
         self.results = np.zeros((count, cols, IN_FLIGHT, elements), number)

@@ -164,8 +164,8 @@ class Prepared(ReadyLayer):
         return sum(each.bytes(element_bytes) for each in self.program.tensors if each.name not in own)
 
     def phases(self, array: Mapping[str, int]) -> Phases:
-        """Phases of a run, from the event engine's record of the first pass or vector step and of the last spill."""
-        log, skew = event.logged(self.program, self.running), self.running.lanes - 1
+        """By what the event engine notes of the first pass, or the first vector step, and the last spill."""
+        log, skew = event.logged(self.program, self.running), self.running.skew
         filling = first_fill(log, self.program)
         ended = log.cycles - array["idle"]
         drain = min(max(log.moves[-1].start - ended, 0), array["idle"] - skew)

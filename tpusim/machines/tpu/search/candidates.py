@@ -33,7 +33,7 @@ from tpusim.machines.tpu.cut.tiling import (
     too_small,
     weight_words,
 )
-from tpusim.machines.tpu.definition import Frame, frame_of, stream_clients, word_cycles
+from tpusim.machines.tpu.definition import Frame, frame_of, issue_cycles, stream_clients, word_cycles, word_latency
 from tpusim.machines.tpu.description import Hardware
 
 FittingWay: TypeAlias = tuple[Tiling[Counts], NDArray[np.bool_]]
@@ -97,8 +97,8 @@ class Candidates:
         self.filter_cycles = shape.taps * shape.channels * shape.out_channels // shape.bundle * self.element_cycles
         # Passes may begin when the first piece of a load is there, so a piece is one part in so many of the load.
         self._begun_with = 1 if hardware.mapping.loads == "whole" else MOST_PIECES
-        # The queue is in order: between a fill and the spill behind it, the bus waits for the last words and the drain.
-        drain = hardware.array.rows + self.word_fill
+        # Between the fill of one block and the spill of another the bus waits for the last words and the drain.
+        drain = word_latency(self.word_fill, hardware) - 1
         self._turnaround = hardware.latency_cycles + drain
         # A block's first preload and last results, where they are not hidden behind other blocks.
         self._drain_cycles = hardware.preload_cycles + drain if self.drains else 0
@@ -145,10 +145,9 @@ class Candidates:
             for buffers in (self.shape.groups * self.columns, self._few_buffers) if self._uncut and kept > 1 else ():
                 yield self._whole(order, passes, whole, buffers, lag=kept, psums=2 * kept)
             return
-        # Deep buffers pay only where HBM sets the pace: moving every tensor once, with a turn of the bus for each
-        # column fold, takes longer than all passes.
-        outputs, folds = prod(self.extents) * self.word_fill, self.shape.groups * self.columns
-        array = folds * self.passes * outputs / self.hardware.array.count
+        # Whether moving every tensor once, with a turn of the bus a column fold, takes longer than all passes.
+        issue, folds = issue_cycles(self.word_fill, self.hardware), self.shape.groups * self.columns
+        array = folds * self.passes * prod(self.extents) * issue / self.hardware.array.count
         moved = sum(map(prod, self.shape.tensors)) * self.element_cycles + folds * self._turnaround
         worth = passes == 1 and moved > array and self.block is None and self._uncut
         for depth in (2, 4) if worth else ():

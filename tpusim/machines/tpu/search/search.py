@@ -307,8 +307,8 @@ class Bound:
                 both = np.where((patches == array.results) & (turn > 0), (turn + spills) / (2 * tilings.lag), 0)
                 turns += [turn / tilings.ifmap_buffers + last, both]
             paths += [np.where(simple, each, 0) for each in turns]
-        ends = self.hardware.sequencer.launch_cycles + self._latency + self.hardware.lanes - 1
-        # Cycles are whole numbers; the small difference makes up for rounding errors of the sums.
+        ends = self.hardware.sequencer.launch_cycles + self._latency + self.hardware.skew
+        # Cycles are whole; a little less, as these are not exact.
         return np.asarray(np.ceil(ends + np.max(np.broadcast_arrays(*paths), axis=0) - 1e-6), dtype=np.float64)
 
     def alone(self, tiling: Tiling[int]) -> float:
