@@ -231,7 +231,10 @@ class VectorUnit(FileSection):
             chip.
         pack_cycles: cycles to narrow a result word that goes to HBM; 0 where nothing is converted.
         stack_cycles: cycles to rotate a word into another lane group where taps are stacked, for each copy beyond the
-            second.
+            first `stack_free`.
+        stack_free: copies of a word that come without a rotation.
+        stack_by: which copies are rotated where taps are stacked: each `copy`, or one for each `column` of the filter,
+            whose copies for other filter rows come from other addresses.
         transpose_cycles: cycles to transpose up to `transpose_words` words of a pixel, where the lowering packs
             channels so.
         transpose_words: words of a pixel that are transposed together.
@@ -248,6 +251,8 @@ class VectorUnit(FileSection):
     unpack_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
     pack_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
     stack_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
+    stack_free: Annotated[int, whole(65536), written(2)] = 2
+    stack_by: Annotated[Literal["copy", "column"], Choice()] = "copy"
     transpose_cycles: Annotated[int, whole(65536, least=0)] = 0
     transpose_words: Annotated[int, whole(65536), written(4)] = 8
     relayout_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)

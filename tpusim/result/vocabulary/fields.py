@@ -51,6 +51,8 @@ FIELDS: Mapping[str, Field] = {field.path: field for field in (
     Field("vector_unit.unpack_cycles", "unpacking a word", "cycles"),
     Field("vector_unit.pack_cycles", "packing a word", "cycles"),
     Field("vector_unit.stack_cycles", "rotating a word for one more copy", "cycles"),
+    Field("vector_unit.stack_free", "copies of a word without a rotation", "copies"),
+    Field("vector_unit.stack_by", "copies that are rotated"),
     Field("vector_unit.transpose_cycles", "transposing the words of a pixel", "cycles"),
     Field("vector_unit.transpose_words", "words of a pixel transposed together", "words"),
     Field("vector_unit.relayout_cycles", "laying out a word anew", "cycles"),

@@ -157,10 +157,12 @@ class Chunk:
             return [((0, 0), channels) for channels in neighbours(self.channels)]
         return brought_by(self.places[places.start : places.stop])
 
-    @cached_property
-    def rotations(self) -> int:
-        """Copies beyond the second, over all places: so often is a filled word rotated into another lane group."""
-        return sum(max(0, len(place.first_lanes) - 2) for place in self.places)
+    def rotations(self, free: int, most: int | None) -> int:
+        """How often a filled word is rotated into another lane group, over all places: for its copies beyond the `free`
+        ones, `most` copies of a place at most.
+        """
+        copies = (len(place.first_lanes) for place in self.places)
+        return sum(max(0, min(each, most or each) - free) for each in copies)
 
     @property
     def by_tap(self) -> bool:

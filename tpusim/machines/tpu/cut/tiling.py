@@ -254,8 +254,10 @@ def preparing(cut: Cut, chunk: Chunk, sizes: BlockShape, hardware: Hardware) -> 
 
 
 def rotating(cut: Cut, chunk: Chunk, sizes: tuple[Cycles, Cycles, Cycles], a_word: Cycles) -> Cycles:
-    """Cycles to rotate a block, with padding, into the lane groups of copies beyond the second."""
-    cycles = 0 * a_word if cut.transposed else chunk.rotations * a_word
+    """Cycles to rotate a block, with padding, into the lane groups of copies that do not come by themselves."""
+    unit = cut.hardware.vector_unit
+    most = cut.shape.col.kernel if unit.stack_by == "column" else None
+    cycles = 0 * a_word if cut.transposed else chunk.rotations(unit.stack_free, most) * a_word
     return cycles and prod(patch(cut.shape, chunk, sizes)) * sizes[2] * cycles
 
 

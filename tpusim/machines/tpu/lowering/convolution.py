@@ -76,7 +76,7 @@ class Convolution(Units):
         self._pipelined = loads == "windows"
         gaps = one_ahead_if_free if self._pipelined else beside
         self.policy = Policy(
-            order, gaps, lag, grows=not drains, drains=drains, whole=loads != "pieces", complete=self._pipelined,
+            order, gaps, lag, grows=not drains, drains=drains, whole=loads != "pieces", pipelined=self._pipelined,
             turn=turn, arrays=arrays,
         )  # fmt: skip
         self._data = [Touch(IFMAP, tuple(each.places)) for each in plan.passes]

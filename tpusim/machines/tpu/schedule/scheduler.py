@@ -202,6 +202,10 @@ class Schedule:
         self._body: Key = None
         self._computed: dict[int, int] = {}
         """The last step that computed, by array; vector steps count as the first array's."""
+        self._step: tuple[int, ...] = ()
+        """Steps that the body waits for, where it is a step of a pipeline."""
+        self._started = set[int]()
+        """Arrays that have begun with the body."""
         self._begun: tuple[int, ...] = ()
         """Steps that must end before any slot is used."""
 
@@ -316,7 +320,7 @@ class Schedule:
     def _spill(self, at: int) -> None:
         unit, steps = self.units[at], self.steps
         tenancy = self.tenancies[at][unit.leaves]
-        made = (*tenancy.made(None), *(self._computed.values() if self.policy.complete else ()))
+        made = (*tenancy.made(None), *(self._computed.values() if self.policy.pipelined else ()))
         tenancy.used["dma", 0] = self.left[unit.makes] = len(steps)
         steps.extend(self.of.leaving(made, self.of.spill(unit, tenancy.base)))
 
@@ -347,6 +351,12 @@ class Schedule:
             behind = takewhile(lambda other: self.gaps[other] == gap, range(at, len(self.units)))
             held = (each for other in behind for each in self.tenancies[other] if not each.area.late)
             whole = tuple({step for each in held for step in each.there.values()})
+            self._step = (*drained, *whole) if policy.pipelined else ()
+            self._started.clear()
+        if policy.pipelined and array not in self._started:
+            # A step of a pipeline holds back the first preload of every array.
+            drained = (*drained, *self._step)
+            self._started.add(array)
         for act in acts:
             if isinstance(act, Pass):
                 self._pass(act, mine, array, delay, drained, (*whole, *serial))

@@ -195,7 +195,8 @@ class Policy(NamedTuple):
         grows: whether the first loads come in growing pieces.
         drains: whether a body begins only when the one before has ended.
         whole: whether the first pass of a body waits for all needs behind the same gap.
-        complete: whether a unit's result leaves once all behind the same gap has been computed.
+        pipelined: whether bodies are steps of a pipeline: their first preloads, too, wait for all needs behind the same
+            gap, and results leave once all behind it has been computed.
         turn: cycles of a turn of the loop over bodies.
         serial: whether every computing step waits for the one before.
         by_area: whether a gap brings loads area by area, in place of those that are wanted first.
@@ -208,7 +209,7 @@ class Policy(NamedTuple):
     grows: bool = False
     drains: bool = False
     whole: bool = False
-    complete: bool = False
+    pipelined: bool = False
     turn: int = 0
     serial: bool = False
     by_area: bool = False
