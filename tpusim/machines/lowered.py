@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
@@ -290,6 +290,16 @@ class LaneCycle:
     moving: int
 
 
+class WordPasses(NamedTuple):
+    """Passes of the array for a word of outputs: as many rows as a word has elements, and the columns of one array.
+
+    `least`: the passes if every one of them used all PEs.
+    """
+
+    taken: float
+    least: float
+
+
 class ReadyLayer(Protocol):
     """A layer made ready to run, for all layers of its shape. Whoever implements it inherits from it."""
 
@@ -319,6 +329,10 @@ class ReadyLayer(Protocol):
 
     def account(self, layer: Op, batch: int, timing: Any) -> Account:
         """What is told of a layer that took this time."""
+
+    def passes_of_a_word(self, layer: Op, batch: int) -> WordPasses | None:
+        """How often the array passes for a word of outputs; None where a family has no array that passes."""
+        return None
 
     def lane_contents(self, tensor: str, operands: Operands, empty: float) -> Any:
         """What fills of a tensor leave in the memories of lanes [lane, word, element]; `empty` where nothing is."""
