@@ -243,7 +243,7 @@ class Hardware(FileSection):
         if kind is None:
             return self
         memory, unit = self.vector_memory, self.vector_unit.model_copy(update={"unpack_cycles": kind.unpack_cycles})
-        word = max(1, self.word_bytes // kind.bytes)
+        word = max(memory.word_elements, self.word_bytes // kind.bytes)
         rate = {
             key: min(word, kind.rate * getattr(self.array, key)) for key in ("elements_per_cycle", "weights_per_cycle")
         }

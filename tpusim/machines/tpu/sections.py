@@ -138,7 +138,8 @@ class NumberType(FileSection):
     """What numbers of a type take of the machine.
 
     Attributes:
-        bytes: bytes of an operand, in HBM and in a word. A word keeps its bytes, and holds as many elements as fit.
+        bytes: bytes of an operand, in HBM and in a word. A word holds as many elements as `vector_memory` says, or more
+            where its bytes have room for them.
         rate: how many times as many elements of a word, and weights, enter the array in a cycle.
         result_bytes: bytes of a result of the arrays in HBM; 0: as many as an operand has.
         unpack_cycles: cycles of the vector unit for a word of operands that arrives, where the array has no such

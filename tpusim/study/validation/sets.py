@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from functools import cache, partial
+from functools import partial
 from statistics import fmean
 
 from tpusim.network.ops.array_op import Conv2d, Gemm
 from tpusim.network.ops.op import Op
 from tpusim.study.validation import convolutions, operations
-from tpusim.study.validation.cases import NETWORKS, Case, NumberSet, Row, numbers, rows, sizes
+from tpusim.study.validation.cases import NETWORKS, Case, NumberSet, Row, cached, numbers, rows, sizes
 
 ESTIMATOR, CODE, V3 = "tpu_v2_estimator", "tpu_v2_core", "tpu_v3_core"
 """The machines: one that costs what the compiler expects of TPU v2, one what its code takes there, and TPU v3."""
@@ -19,7 +19,7 @@ _estimated = partial(NumberSet, status="estimated", hardware=ESTIMATOR)
 _scheduled = partial(NumberSet, status="scheduled", hardware=CODE)
 
 
-@cache
+@cached
 def number_sets() -> dict[str, NumberSet]:
     """Every set of a TPU by its name, in the order of reports."""
     return {each.name: each for each in (*_layers(), *_operations(), *_chips())}
@@ -75,8 +75,7 @@ def _chips() -> Iterator[NumberSet]:
     """What was measured, and the compiler's two words of the same shapes on TPU v3."""
     core = partial(NumberSet, kind="v3", hardware=V3)
     one = "one core of TPU v3"
-    # Of float32: the measurements agree best with that type.
-    compiled = {row["case"]: row for row in rows("tpu_v3_measured_estimated_scheduled") if row["dtype"] == "f32"}
+    compiled = {row["case"]: row for row in rows("tpu_v3_measured_estimated_scheduled") if row["dtype"] == _FLOAT32}
     took = {row["workload"]: float(row["measured_cycles_940mhz"]) for row in rows("measured_tpu_v3")}
 
     def cases(theirs: dict[str, float]) -> tuple[Case, ...]:
@@ -96,16 +95,20 @@ def _chips() -> Iterator[NumberSet]:
                     float32, "% of peak")  # fmt: skip
 
 
+_FLOAT32 = "f32"
+"""The type of the measurements is not stated; they agree best with this one."""
+
+
 def _v3(row: Row, theirs: float) -> Case:
     """A shape of the compiler's table."""
     name, estimated = row["case"], float(row["estimated_main"])
     kind, shape = name.split("_")
     if kind == "gemm":
-        return Case(name, (Gemm(name, *sizes(shape)),), 1, theirs, estimated)
+        return Case(name, (Gemm(name, *sizes(shape)),), 1, theirs, estimated, dtype=_FLOAT32)
     batch, height, width, channels, out, kernel, stride, padding = sizes(shape)
     pairs = (kernel, kernel), (stride, stride), (padding, padding)
     layer: Op = Conv2d("conv", channels, height, width, out, *pairs)
-    return Case(name, (layer,), batch, theirs, estimated, float(row["scheduled_cycles"]))
+    return Case(name, (layer,), batch, theirs, estimated, float(row["scheduled_cycles"]), dtype=_FLOAT32)
 
 
 def _training() -> Iterator[Case]:
@@ -125,7 +128,7 @@ def _training() -> Iterator[Case]:
 _measured = partial(NumberSet, status="measured", kind="deepbench", hardware="v100", unit="us", lowering="channel_last")
 
 
-@cache
+@cached
 def deepbench_sets() -> dict[str, NumberSet]:
     """What cuDNN and cuBLAS take on a V100 by Baidu's DeepBench, convolutions and products of half precision.
 
@@ -149,7 +152,7 @@ def deepbench_sets() -> dict[str, NumberSet]:
     return {each.name: each for each in made}
 
 
-@cache
+@cached
 def gpu_convolutions() -> tuple[Case, ...]:
     """Convolutions of cuDNN 7.6.2, NHWC, by its implicit algorithm; a shape that the table has twice counts once.
 
