@@ -320,7 +320,7 @@ def test_what_stacked_words_take_may_bound_a_layer() -> None:
     longer = next(each for each in found.gains if each.relaxation.name == "words twice as long")
     assert "vector_unit.stack_cycles=61" in longer.how
     facts = "".join(explain._a_word(found))
-    assert facts == "a word of stacked taps takes 30.5 for each copy beyond the second; "
+    assert facts == "a word of stacked taps takes 30.5 for each copy beyond the first 2; "
 
 
 def test_what_cannot_be_simulated_is_said() -> None:

@@ -441,7 +441,8 @@ def _a_word(found: Bottleneck) -> Iterator[str]:
         unpacks, packs = plain_number(unit.unpack_cycles), plain_number(unit.pack_cycles)
         yield f"a word takes {unpacks} cycles to unpack, or {packs} to pack; "
     if unit.stack_cycles:
-        yield f"a word of stacked taps takes {plain_number(unit.stack_cycles)} for each copy beyond the first {unit.stack_free}; "
+        beyond = f"for each copy beyond the first {unit.stack_free}"
+        yield f"a word of stacked taps takes {plain_number(unit.stack_cycles)} {beyond}; "
     if unit.relayout_cycles and found.setup.hardware.mapping.entry == "relaid":
         yield f"a word of an ifmap in another layout takes {plain_number(unit.relayout_cycles)} cycles of loads; "
     if found.program.vectors and (unit.operand_cycles or unit.result_cycles or unit.ready_cycles):
