@@ -244,8 +244,10 @@ class Hardware(FileSection):
             return self
         memory, unit = self.vector_memory, self.vector_unit.model_copy(update={"unpack_cycles": kind.unpack_cycles})
         word = max(memory.word_elements, self.word_bytes // kind.bytes)
+        weights = kind.weights_per_cycle or kind.rate * self.array.weights_per_cycle
         rate = {
-            key: min(word, kind.rate * getattr(self.array, key)) for key in ("elements_per_cycle", "weights_per_cycle")
+            "elements_per_cycle": min(word, kind.rate * self.array.elements_per_cycle),
+            "weights_per_cycle": min(word, weights),
         }
         sizes = {"word_elements": word, "element_bytes": kind.bytes, "result_bytes": kind.result_bytes}
         return self.model_copy(
