@@ -1,9 +1,9 @@
-"""How outputs are compared: every element must be equal, or, where sums are rounded, as near as is proven.
+"""Comparison of outputs: every element must be equal, or, if sums are rounded, within a proven bound.
 
 A sum of n products, each rounded, in whatever order and whether or not multiplications are fused with additions, is
 off by at most gamma(n) times the sum of the products' magnitudes, where gamma(n) = n u / (1 - n u) and u is the unit
 roundoff (N. J. Higham, "Accuracy and Stability of Numerical Algorithms", 2nd edition, section 3.1). What is so small
-that it is held with fewer bits adds half of the smallest number each time.
+that it has fewer bits adds half of the smallest number each time.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from tpusim.result.records import Mismatch
 
 _At: TypeAlias = tuple[int, ...]
 ElementName: TypeAlias = Callable[[_At], tuple[tuple[str, ...], _At]]
-"""From an index in the tensor to the axes and index by which its user knows the element."""
+"""Function from an index in the tensor to the axes and index by which users know the element."""
 
 SINGLE, DOUBLE = 2.0**-24, 2.0**-53
-"""The unit roundoffs of float32 and float64."""
+"""Unit roundoffs of float32 and float64."""
 SMALLEST = 2.0**-149
-"""The smallest number of float32 above zero."""
+"""The smallest positive number of float32."""
 MOST_ROUNDINGS = 1 << 20
-"""Longer sums may be off by more than a sixteenth of their magnitude: a bound that says little."""
+"""Most roundings of a useful bound: longer sums may be off by more than a sixteenth of their magnitude."""
 
 BOUNDED = np.dtype([("value", np.float64), ("bound", np.float64)])
-"""What is expected of an element, and how far from it it may be."""
+"""An expected value, and its largest distance from the computed one."""
 
 
 def gamma(roundings: int, unit: float = SINGLE) -> float:
-    """The largest relative error that `roundings`, fewer than MOST_ROUNDINGS, leave one after another."""
+    """The largest relative error of `roundings` roundings in a row, for fewer than MOST_ROUNDINGS."""
     return roundings * unit / (1 - roundings * unit)
 
 
