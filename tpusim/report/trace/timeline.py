@@ -47,7 +47,7 @@ class TimelineForm(Protocol):
 
 
 class LayerSpan(NamedTuple):
-    """A layer's share of the time: cycles [first, stop) of those of its Program; and what it reads, where known."""
+    """A layer's share of the time: cycles [first, stop) of its Program; and the layers it reads, where known."""
 
     name: str
     first: int
@@ -57,7 +57,7 @@ class LayerSpan(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TracePart:
-    """What was done, on the time axis of a trace, of a layer or of several that overlap: its cycle 0 is cycle `at`."""
+    """The work of a layer, or of several that overlap, on the time axis of a trace: its cycle 0 is cycle `at`."""
 
     at: int
     drawing: Drawing
@@ -65,7 +65,7 @@ class TracePart:
 
     @property
     def stop(self) -> int:
-        """The cycle after its last."""
+        """The cycle after the last."""
         return self.at + self.drawing.cycles
 
 
