@@ -1,4 +1,4 @@
-"""What the ONNX standard forbids of a node, and the onnx library's inference of shapes lets pass."""
+"""Rules of the ONNX standard that the onnx library's inference of shapes does not check."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tpusim.network.formats.onnx_model.file import attributes_of, called, operat
 from tpusim.network.formats.onnx_model.shapes import Inferred, ValueShape
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
-"""Of recurrent networks, by operator, how many numbers a state takes for each of its elements."""
+"""By operator of a recurrent network, how many numbers its weights hold for each element of a state."""
 
 _BY_SHAPE = 7
 """The opset from which on operands are broadcast by their shapes alone, aligned at their last axes."""
@@ -27,7 +27,7 @@ _GROUPS = "GroupNormalization"
 _NORMALIZATIONS = ("LayerNormalization", "RMSNormalization")
 _PICKING = ("Gather", "GatherElements")
 _MOST_OPERANDS = 8
-"""Operands that a rule looks at, there or not."""
+"""Most operands that a rule looks at, there or not."""
 _MOST_TOLD = 8
 
 _Value = TypeVar("_Value", int, bytes, list[int])
@@ -52,7 +52,7 @@ class _Node(NamedTuple):
 
 
 def _get(node: NodeProto, name: str, default: _Value) -> _Value:
-    """Read an attribute of the type that its default has; what is of another kind is told elsewhere."""
+    """Read an attribute in the type of its default; an attribute of another kind is reported elsewhere."""
     every = (helper.get_attribute_value(each) for each in node.attribute if each.name == name)
     return next((each for each in every if isinstance(each, type(default))), default)
 
@@ -91,7 +91,7 @@ def _refuse(forbidden: Iterable[tuple[NodeProto, str]], path: Path) -> None:
 
 
 def _forbidden(node: NodeProto, shapes: Mapping[str, ValueShape], opset: int) -> Iterator[str]:
-    """Say what of a node the standard forbids.
+    """Yield what the standard forbids of a node.
 
     Source: the operators' texts of https://onnx.ai/onnx/operators.
     """
