@@ -62,8 +62,8 @@ def _address_space() -> Iterator[int]:
 
 @contextmanager
 def at_rest() -> Iterator[None]:
-    """Pause Python's garbage collector: searching a million small objects again and again takes as long as
-    making them.
+    """Pause Python's garbage collector: searching a million small objects again and again takes as long as making
+    them.
     """
     on = gc.isenabled()
     gc.disable()

@@ -1,5 +1,5 @@
-"""The layers that run: on a machine that fuses (`sequencer.fusion: results`), layers that ride on the results of
-others do not run by themselves; and the layers chosen by `--layers`.
+"""The layers that run: on a machine that fuses (`sequencer.fusion: results`), layers that ride on the results of others
+do not run by themselves; and the layers chosen by `--layers`.
 """
 
 from __future__ import annotations

@@ -175,8 +175,8 @@ def carried_by(
     bearer: Node, layer: Op, riders: Collection[str], readers: Mapping[str, Sequence[Node | None]],
     given: Collection[str],
 ) -> Carried:  # fmt: skip
-    """Nodes that the layers of a node, such as `layer`, carry: entries named `riders`, and normalizations folded
-    into weights.
+    """Nodes that the layers of a node, such as `layer`, carry: entries named `riders`, and normalizations folded into
+    weights.
 
     `readers` has the nodes that read each value, with None for an output of the graph; the values in `given` depend on
     the network's inputs, as no bias does.

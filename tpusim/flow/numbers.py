@@ -44,8 +44,7 @@ class Numbers:
     in_array_order: bool = False
 
     def operands(self, layer: Op, batch: int, seed: int) -> dict[str, Operand]:
-        """Random operands of a layer, by the names of the tensors in its Program; they do not depend on other
-        layers.
+        """Random operands of a layer, by the names of the tensors in its Program; they do not depend on other layers.
 
         Raises:
             InputError: when a sum may be too large for its type, or too long for a useful bound.

@@ -158,7 +158,7 @@ def _results(
     numbers: Numbers,
     journey: Journey | None,
 ) -> Iterator[LayerResult]:
-    """Each layer lowered, timed and checked, in network order; the next is lowered while values are checked.
+    """Yield each layer lowered, timed and checked, in network order; the next is lowered while values are checked.
 
     These are maps, not loops with variables, so that nothing holds a Program once its last layer is done.
     """

@@ -152,8 +152,7 @@ class Journey:
     # ---- node by node
 
     def _as_bytes(self, layer: Op, given: Mapping[str, Values], kind: ElementType) -> dict[str, Operand]:
-        """Operands as bytes, in units of a fraction of each tensor's largest number; addends in the unit of the
-        sums.
+        """Operands as bytes, in units of a fraction of each tensor's largest number; addends in the unit of the sums.
 
         Raises InputError if addends may be too large for exact sums.
         """

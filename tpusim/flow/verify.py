@@ -165,8 +165,8 @@ class Expectation:
 
     @cached_property
     def _doubles(self) -> bool:
-        """Whether the reference works in float64, because float32 would round, or lose digits that the machine
-        keeps.
+        """Whether the reference works in float64, because float32 would round, or lose digits that the
+        machine keeps.
         """
         return self.bounded or self.numbers.needs_doubles(self.layer, self._batch)
 

@@ -127,8 +127,7 @@ def _why_not_whole(value: object) -> tuple[str, str]:
 
 
 def worked_out(value: object, names: Mapping[str, int]) -> object:
-    """The whole number that the text `value` works out to; any other value, and text that is no expression,
-    unchanged.
+    """The whole number that the text `value` works out to; any other value, and text that is no expression, unchanged.
 
     Raises:
         InputError: a name that is none of `names`, another operation, a division by zero, or a text too long.

@@ -1,5 +1,5 @@
-"""The entries of a workload file: each is a layer, or a `count` of them, or takes no time; which entry reads which;
-the sizes that follow from it; and the names of operations in other tools.
+"""The entries of a workload file: each is a layer, or a `count` of them, or takes no time; which entry reads which; the
+sizes that follow from it; and the names of operations in other tools.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def inputs_of(given: object) -> tuple[str, ...]:
 
 
 class Wiring:
-    """Which entry of a file reads which; entries are added one after another.
+    """The entries of a file and what each reads; entries are added one after another.
 
     Where a file does not say (`stated`), an entry that leaves sizes out has those of what the one before it makes, and
     nothing else is known.

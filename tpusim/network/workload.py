@@ -192,8 +192,8 @@ MOST_OPS = 10**9
 
 @dataclass(frozen=True)
 class OwnLowering:
-    """The lowering that a layer of that name has of its own, whatever a run asks for; `where` is its place in
-    the file.
+    """The lowering that a layer of that name has of its own, whatever a run asks for; `where` is its place in the
+    file.
     """
 
     layer: str
@@ -322,8 +322,8 @@ class Workload:
         return tuple(each for each in self.not_timed if each[0] not in OPS)
 
     def with_layers(self, keep: Callable[[Op], bool]) -> Self:
-        """Return the workload with some of its layers; edges stay as they are, also those of layers that are
-        left out.
+        """Return the workload with some of its layers; edges stay as they are, also those of layers that are left
+        out.
         """
         layers = tuple(layer for layer in self.layers if keep(layer))
         names = {layer.name for layer in layers}
@@ -332,8 +332,7 @@ class Workload:
         return replace(self, layers=layers, lowerings=own, biases=biases)
 
     def with_ops(self, ops: str) -> Self:
-        """Return the workload; with `ops` "array", without layers of other units, which then count among
-        `not_timed`.
+        """Return the workload; with `ops` "array", without layers of other units, which then count among `not_timed`.
 
         Raises InputError where nothing is left.
         """

@@ -140,8 +140,7 @@ def in_network_order(
     read: Iterable[Read], places: Iterable[str | None]
 ) -> tuple[tuple[Op, ...], tuple[OwnLowering, ...], Edges, tuple[str, ...]]:
     """Return the layers of all entries; the lowerings of those that name one, with their places; the edges; and the
-    names of
-    layers that have biases.
+    names of layers that have biases.
     """
     layers: list[Op] = []
     own: list[OwnLowering] = []

@@ -39,7 +39,7 @@ def gamma(roundings: int, unit: float = SINGLE) -> float:
 
 
 def bounded(true: Values, magnitudes: Values, roundings: int) -> Values:
-    """What is expected where the sums `true`, in float64, are worked out with at most `roundings` in float32.
+    """Return the expected results for sums `true`, in float64, that take at most `roundings` in float32.
 
     `magnitudes`, the sums of the products' magnitudes, come in float32: their own error counts as well, and so does
     that of the true ones. Where they are beyond float32 nothing is near enough.
@@ -55,14 +55,14 @@ def bounded(true: Values, magnitudes: Values, roundings: int) -> Values:
 
 
 def moved(true: Values) -> Values:
-    """What is expected of numbers that are only moved."""
+    """Return the expected results where numbers are only moved."""
     expected = np.zeros(true.shape, BOUNDED)
     expected["value"] = true
     return expected
 
 
 def surely_near(apart: Values, least: Values, roundings: int, own: int) -> Values:
-    """Which results, of at most `roundings`, are within the bound for certain, seen from a sum in float32.
+    """Return which results, of at most `roundings`, are within the bound for certain, seen from a sum in float32.
 
     `apart` is how far they are from that sum, which is rounded `own` times at most itself, fewer than they, and so
     within gamma(own) of the true one: what is left of gamma(roundings), times what the magnitudes come to at `least`,
@@ -89,7 +89,7 @@ class Verdict:
     """The largest error of an output that is near enough, over its bound; None where they are equal."""
 
     def after(self, intermediate: Verdict) -> Verdict:
-        """With what was found of one of the tensors that these outputs were made of."""
+        """Return these findings and those on a tensor that the outputs were made from."""
         checked = self.intermediates_checked + intermediate.checked
         mismatched = self.intermediates_mismatched + intermediate.mismatched
         first = intermediate.first or self.first
@@ -97,7 +97,7 @@ class Verdict:
 
 
 def agreement(actual: NDArray[np.float32], expected: Values) -> tuple[NDArray[np.bool_], float | None]:
-    """Which elements are as expected, and the largest error of these over its bound; None where none has a bound.
+    """Return which elements are as expected, and their largest error over its bound; None where none has a bound.
 
     `expected` are numbers, to be equal, or BOUNDED ones. NaN (an output never written) agrees with nothing, and -inf,
     which a mask adds, with itself.
@@ -120,7 +120,7 @@ def larger(one: float | None, other: float | None) -> float | None:
 
 
 def difference(at: _At, actual: float, expected: Any, element_name: ElementName, tensor: str = "ofmap") -> Mismatch:
-    """What is wrong with the element at `at`; NaN says that it was never written."""
+    """Describe the wrong element at `at`; NaN says that it was never written."""
     axes, index = element_name(at)
     value, bound = expected.item() if expected.dtype == BOUNDED else (expected.item(), 0.0)
     return Mismatch(index, axes, float(value), None if np.isnan(actual) else actual, tensor, max(0.0, bound))

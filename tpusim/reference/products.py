@@ -45,8 +45,8 @@ def conv2d(layer: Conv2d, operands: Operands, box: Box) -> Tensor:
 
 
 def shares_of_conv2d(layer: Conv2d, operands: Operands, box: Box, count: int) -> Tensor:
-    """Compute the sums of `conv2d` in `count` shares [share, o, y, x, n], with equally many products but for
-    one share.
+    """Compute the sums of `conv2d` in `count` shares [share, o, y, x, n], with equally many products but for one
+    share.
     """
     ifmap, filter_ = operands["ifmap"], operands["filter"]
     outputs = np.empty([count, *map(len, box)], number_of(ifmap, filter_))
@@ -238,8 +238,8 @@ def gemm(layer: Gemm, operands: Operands, box: Box) -> Tensor:
 
 
 def shares_of_gemm(layer: Gemm, operands: Operands, box: Box, count: int) -> Tensor:
-    """Compute the sums of `gemm` in `count` shares [share, n, 1, 1, m], with equally many products but for one
-    share.
+    """Compute the sums of `gemm` in `count` shares [share, n, 1, 1, m], with equally many products but for
+    one share.
     """
     ifmap, filter_ = operands["ifmap"], operands["filter"]
     cols, _, _, rows = box

@@ -22,8 +22,7 @@ _SAMPLING = 4
 """Roundings of an interpolation between four elements, before the array multiplies it."""
 SHARES = 3
 """The number of shares of a sum. Their sizes add up to less than the magnitudes only if all shares cancel at once,
-which
-hardly any sum does.
+which hardly any sum does.
 """
 _BY_SHARES: dict[str, Callable[[Any, Operands, Box, int], Tensor]] = {
     "conv2d": products.shares_of_conv2d,

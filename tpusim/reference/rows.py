@@ -21,8 +21,7 @@ SOFTMAX_ROUNDINGS = 3
 NORM_ROUNDINGS = 8
 """Roundings of a layer norm beyond those of the sums."""
 LRN_ROUNDINGS = 4
-"""Roundings of local response normalization beyond those of the squares: of bias plus sum, its power, and the
-product.
+"""Roundings of local response normalization beyond those of the squares: of bias plus sum, its power, and the product.
 """
 
 
@@ -112,8 +111,8 @@ def _apart(operands: Operands, box: Box) -> _Doubles:
 
 
 def lrn(layer: Lrn, operands: Operands, box: Box) -> Tensor:
-    """Compute out[c] = x[c] / (bias + alpha / size * sum of x[i]^2)^beta, i from c - (size - 1) // 2 to c +
-    size // 2.
+    """Compute out[c] = x[c] / (bias + alpha / size * sum of x[i]^2)^beta, i from c - (size - 1) // 2 to c + size //
+    2.
     """
     channels, rows, cols, images = box
     part = operands["ifmap"][:, rows.start : rows.stop, cols.start : cols.stop, images.start : images.stop]

@@ -1,4 +1,6 @@
-"""What a report shows, as data: sentences and tables in paragraphs. A terminal, a file and JSON are readers of it."""
+"""The content of a report, as data: sentences and tables in paragraphs. A terminal, a file and JSON are readers of
+it.
+"""
 
 from __future__ import annotations
 

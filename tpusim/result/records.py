@@ -87,8 +87,8 @@ Tellable = TypeVar("Tellable")
 
 
 def told(figure: Tellable | None) -> Tellable:
-    """Return a figure that every result of a TPU has. Raises InputError for a result of another family, which
-    has none.
+    """Return a figure that every result of a TPU has. Raises InputError for a result of another family, which has
+    none.
     """
     if figure is None:
         raise InputError("the result is not of a TPU, and does not tell of passes, blocks and vector memories")
@@ -207,7 +207,7 @@ class WordRange:
 
 @dataclass(frozen=True)
 class Residency:
-    """Where a layer has its words, where tensors stay on the chip between layers.
+    """The places of a layer's words, where tensors stay on the chip between layers.
 
     Attributes:
         own: words that the layer needs while it runs.

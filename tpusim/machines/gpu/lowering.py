@@ -104,8 +104,7 @@ def layer_of(op: Op, batch: int, gpu: Gpu) -> GpuLayer:
 
 
 def channel_last(layer: GpuLayer) -> GpuProgram:
-    """The lowering of the library: blocks gather taps one by one, by offsets worked out ahead, each padded to a
-    k-step.
+    """The lowering of the library: blocks gather taps one by one, by offsets worked out ahead, each padded to a k-step.
 
     Raises CapacityError.
     """
@@ -144,8 +143,7 @@ def block_channel_first(layer: GpuLayer) -> GpuProgram:
 
 
 def explicit(layer: GpuLayer) -> GpuProgram:
-    """The lowering with an explicit lowered matrix, which a kernel of its own writes to DRAM; the product has no
-    taps.
+    """The lowering with an explicit lowered matrix, which a kernel of its own writes to DRAM; the product has no taps.
 
     A layer that equals its lowered matrix has no such kernel. Raises CapacityError.
     """
@@ -349,8 +347,8 @@ _LEAST_STEPS = 4
 
 
 def fastest(layer: GpuLayer, made: Callable[[BlockTile], ProductKernel | None]) -> ProductKernel:
-    """The fastest of the tiles that the machine allows, each with its best split. `made` gives None for tiles
-    without room.
+    """The fastest of the tiles that the machine allows, each with its best split. `made` gives None for tiles without
+    room.
 
     Raises CapacityError when no tile has room.
     """
@@ -421,8 +419,8 @@ def _estimate(layer: GpuLayer, products: ProductKernel, kinds: Mapping[StepTraff
 
 
 def resident_cycles(pace: Pace, numbers: list[float], blocks: int) -> float:
-    """Estimated cycles of blocks of an SM that begin together: bound by the tensor cores, by the load port, or by
-    each block alone.
+    """Estimated cycles of blocks of an SM that begin together: bound by the tensor cores, by the load port, or by each
+    block alone.
 
     `numbers` has the number of k-steps of each kind in the pace.
     """

@@ -394,8 +394,8 @@ def _find(rules: Rules, m: Numbers, groups: Numbers, banks: Numbers) -> None:
 
 @inlined
 def _heads(bank: Numbers, write: bool) -> bool:
-    """Whether the head of a bank's queue hits its open row and is of the given kind, without a hit of the other
-    kind.
+    """Whether the head of a bank's queue hits its open row and is of the given kind, without a hit of the
+    other kind.
     """
     return bool(
         (bank[WRITE_HIT] == 0 and bank[READ_HIT] < 0) if write else (bank[READ_HIT] == 0 and bank[WRITE_HIT] < 0)

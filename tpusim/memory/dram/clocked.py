@@ -203,8 +203,7 @@ def _clock_cycles(
     given: tuple[Any, ...], whole: Numbers, transfers: Numbers, window: Numbers, cycles: int, cells: Numbers,
     banks: Numbers, earliest: Numbers, queues: Numbers, waiting: Numbers, requests: Numbers,
 ) -> None:  # fmt: skip
-    """Advance by `cycles` cycles: in each, requests of the `transfers` are accepted, then every channel has its
-    cycle.
+    """Advance by `cycles` cycles: in each, requests of the `transfers` are accepted, then every channel has its cycle.
 
     `given` has the rules as a plain tuple, which is much faster to pass; `whole` has the registers of the whole DRAM;
     `window` is working space.
@@ -241,8 +240,8 @@ def _channel(every: ControllerArrays, c: int) -> ControllerArrays:
 
 @part
 def _search(rules: Rules, m: ControllerArrays, now: int) -> tuple[int, int, int]:
-    """Find the first bank, after the one found last, with a ready command: (bank, entry of its queue, command),
-    or -1s.
+    """Find the first bank, after the one found last, with a ready command: (bank, entry of its queue, command), or
+    -1s.
     """
     b = m.cells[TURN]
     for _ in range(rules.banks):

@@ -87,7 +87,7 @@ Time = Annotated[
 
 
 class Organisation(FileSection):
-    """How many of each part there are. All sizes are powers of two, as addresses are cut into bits.
+    """The number of each part. All sizes are powers of two, as addresses are cut into bits.
 
     Attributes:
         stacks: stacks of HBM, or modules.
@@ -178,7 +178,7 @@ class Controller(FileSection):
 
 
 class Requests(FileSection):
-    """How requests reach the channels.
+    """The way of requests to the channels.
 
     Attributes:
         per_cycle: requests that are accepted in a memory cycle, at most.
@@ -436,7 +436,7 @@ class AddressMapping:
 
     @property
     def channels(self) -> int:
-        """How many channels the mapping tells apart."""
+        """Number of channels that the mapping tells apart."""
         return 1 << sum(width for field, width in self.runs if field == "channel")
 
     @cached_property

@@ -53,8 +53,7 @@ class Trace:
 
 @dataclass(frozen=True)
 class Figures:
-    """Figures of a channel, or of all channels. Times are of the first and the last completion, None without
-    requests.
+    """Figures of a channel, or of all channels. Times are of the first and the last completion, None without requests.
 
     The bandwidth counts the bytes moved from time 0 to the last completion in any channel.
     """

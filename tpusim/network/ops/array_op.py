@@ -242,8 +242,7 @@ class Conv2d(SteppedOp):
     @property
     def text(self) -> str:
         """The shape in short: "56x56x64>128 3x3/2" is rows x cols x channels > channels, kernel / stride; p: top, left,
-        bottom,
-        right.
+        bottom, right.
         """
         text = self.map_text + steps_text(self.stride, self.dilation)
         (top, bottom), (left, right) = self.pads
@@ -329,8 +328,7 @@ class Conv1d(GroupedOp):
     @property
     def text(self) -> str:
         """The shape in short: "1500x384>512 3/2" is length x channels > channels, kernel / stride; p is before x after,
-        where
-        uneven.
+        where uneven.
         """
         (before, after), text = self.axis.ends, f"{self.in_length}x{self.in_channels}>{self.out_channels} {self.kernel}"
         text += f"/{self.stride}" if self.stride > 1 else ""

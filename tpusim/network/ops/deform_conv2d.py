@@ -39,8 +39,7 @@ class OffsetFile:
     numbers: bytes = field(repr=False)
 
     def by_tap(self, samples: tuple[int, ...]) -> NDArray[np.int64]:
-        """Return offsets [down or across, *samples], for `samples` [offset_group, tap_row, tap_col, row, col,
-        image].
+        """Return offsets [down or across, *samples], for `samples` [offset_group, tap_row, tap_col, row, col, image].
 
         Raises InputError when it is for another number of images.
         """
@@ -85,8 +84,7 @@ def offset_file(path: Path) -> OffsetFile:
 
 GivenOffsets: TypeAlias = str | tuple[float, ...] | OffsetFile
 """The way offsets are drawn; or offsets of every output and image: for each offset group, tap by tap, down and across;
-or
-the offsets in a file.
+or the offsets in a file.
 """
 OffsetParts: TypeAlias = NDArray[np.int64]
 
@@ -205,8 +203,7 @@ class DeformConv2d(SteppedOp):
     @property
     def text(self) -> str:
         """The shape in short: "14x14x512>512 3x3/2 o4 m" is rows x cols x channels > channels, kernel / stride, offset
-        groups,
-        masks.
+        groups, masks.
         """
         text = self.map_text + steps_text(self.stride, self.dilation)
         text += f" g{self.groups}" if self.groups > 1 else ""

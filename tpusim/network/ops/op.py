@@ -131,8 +131,8 @@ class Op(ABC):
         return replace(self, **{field: 2 * count}), batch, f"{field}={2 * count}"
 
     def with_less_input(self, batch: int) -> tuple[Self, int, str] | None:
-        """Return a layer and batch of half the input, rounded down, and its size in words; None where nothing
-        is left.
+        """Return a layer and batch of half the input, rounded down, and its size in words; None where nothing is
+        left.
         """
         field, count = self._own_count
         if not count:

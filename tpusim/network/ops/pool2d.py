@@ -101,8 +101,7 @@ class Pool2d(VectorOp):
     @property
     def text(self) -> str:
         """The shape in short: "112x112x64 max 3x3/2" is rows x cols x channels, kind, kernel / stride; p: top, left,
-        bottom,
-        right.
+        bottom, right.
         """
         text = f"{self.in_height}x{self.in_width}x{self.channels} {self.kind} {self.kernel[0]}x{self.kernel[1]}"
         text += steps_text(self.stride, self.dilation)

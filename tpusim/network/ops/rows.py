@@ -189,8 +189,7 @@ BETAS = (0.5, 0.75, 1.0)
 
 @validated
 class Lrn(MapOp):
-    """Each element over (`bias` + `alpha` / `size` times a sum of squares) to the power of `beta`, as AlexNet has
-    it.
+    """Each element over (`bias` + `alpha` / `size` times a sum of squares) to the power of `beta`, as AlexNet has it.
 
     Attributes:
         size: channels around the element whose squares are summed up, those that there are.

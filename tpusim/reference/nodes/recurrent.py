@@ -67,8 +67,8 @@ def _unrolled(
     call: Call, op: str, sequence: Values, lengths: Values | None, step_of: Callable[[int], _Step],
     given: Sequence[Values | None], recurrent: Values,
 ) -> Sequence[Values]:  # fmt: skip
-    """Return all outputs, [step, direction, image, output], then the state behind the last step; images first if
-    laid so.
+    """Return all outputs, [step, direction, image, output], then the state behind the last step; images first if laid
+    so.
 
     Raises InputError for what is not known here.
     """

@@ -53,8 +53,7 @@ def page(kind: str, data: Mapping[str, Any]) -> bytes:
 
 
 def filled(stem: str, allowed: str, **parts: str) -> bytes:
-    """Return the bytes of a page: its template and style by their `stem`, with `parts` where the template names
-    them.
+    """Return the bytes of a page: its template and style by their `stem`, with `parts` where the template names them.
 
     Its policy forbids everything but `allowed`, in which {} stands for the digest of the style.
     """

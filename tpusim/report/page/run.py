@@ -1,4 +1,4 @@
-"""What the page of a run shows, as plain data: its words, its figures and layers, its machine, its pictures."""
+"""The content of the page of a run, as plain data: its words, its figures and layers, its machine, its pictures."""
 
 from __future__ import annotations
 
@@ -146,8 +146,8 @@ def _mapping(layer: LayerResult) -> str:
 
 
 def _columns(result: Result) -> list[PageColumn]:
-    """Return the columns of the table of layers; figures of one machine family alone are words, or numbers in a
-    unit.
+    """Return the columns of the table of layers; figures of one machine family alone are words, or numbers in
+    a unit.
     """
 
     def of(key: str, bar: Literal["", "widest", "whole"] = "", alike: Sequence[str] = ()) -> PageColumn:

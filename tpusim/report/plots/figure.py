@@ -50,8 +50,7 @@ MOST_BARS = 200
 """In a picture of 12 inches, more bars than this have no gap between them."""
 
 _METADATA = {"pdf": ("CreationDate", "Subject"), "svg": ("Date", "Description"), "png": ("Software", "Description")}
-"""File metadata by format: None for entries that would differ from file to file, and the entry that holds the
-caption.
+"""File metadata by format: None for entries that would differ from file to file, and the entry that holds the caption.
 """
 
 

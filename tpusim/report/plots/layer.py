@@ -25,8 +25,8 @@ _MOST_GAINS = 8
 
 
 def explained(found: Bottleneck, workload: str, lowerings: Sequence[Alternative] = ()) -> Picture:
-    """Draw where the cycles of the array go; below, the largest gains; and what other lowerings take, if there
-    are any.
+    """Draw where the cycles of the array go; below, the largest gains; and what other lowerings take, if there are
+    any.
     """
     layer, setup = found.layer, found.setup
     run = f"{workload} {layer.name} at batch {setup.batch} on {setup.hardware.name}"

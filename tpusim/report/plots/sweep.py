@@ -312,8 +312,7 @@ _TONES = (
 
 
 def _winners(title: str, stem: str, rows: Sequence[Row], axes: Sequence[str]) -> Picture | None:
-    """Draw the fastest lowering over two or three other axes, a panel for each value of the third, beside one
-    another.
+    """Draw the fastest lowering over two or three other axes, a panel for each value of the third, beside one another.
 
     None where there are more values than numbers have room for, or lowerings than tones.
     """

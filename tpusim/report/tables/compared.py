@@ -80,7 +80,7 @@ class ComparedRow:
 
 @dataclass(frozen=True)
 class Comparable:
-    """What two results, or two sweeps, have in common.
+    """The common part of two results, or of two sweeps.
 
     Attributes:
         rows: every layer or point of either; those that are only after come last.
@@ -144,8 +144,8 @@ class Change:
 
 @dataclass(frozen=True)
 class ComparedResults(Comparable):
-    """Two results, `before` and `after`, and the inputs that differ: fields of the hardware are named by their
-    paths.
+    """Two results, `before` and `after`, and the inputs that differ: fields of the hardware are named by
+    their paths.
     """
 
     before: Result
@@ -212,8 +212,7 @@ def _inputs(result: Result) -> dict[str, Any]:
 
 def _bearers(*results: Result) -> dict[str, str]:
     """Return by layer that rides in any of the results, or carries others in one that ride elsewhere in another, the
-    layer
-    that it goes with.
+    layer that it goes with.
     """
     ahead: dict[str, str] = {}
 

@@ -458,8 +458,7 @@ def _a_word(found: Bottleneck) -> Iterator[str]:
 
 def _best(most: Gain, found: Bottleneck) -> str:
     """Say which change gains the most, and how much of it the present plan keeps; and, where another lowering is
-    needed,
-    which change gains the most with this one.
+    needed, which change gains the most with this one.
     """
     cycles = f"{cycles_text(found, most)} cycles{_WORK[most.relaxation.per]}"
     gains = f"With {most.relaxation.name}, it takes {cycles}: {gain_text(most)} times as fast{_by_plan(most)}."

@@ -31,8 +31,8 @@ _SHOWN = {"cycles": 2, "time_us": 0, "tflops": 3, "pe_utilization": 1, "mapping_
 
 
 def best(rows: Sequence[Row], axes: Sequence[str], goals: Sequence[Goal] = (), most: int = 10) -> Paragraphs:
-    """Return a table of the best points, `most` together but at least one a workload; and a legend of order, stars
-    and columns.
+    """Return a table of the best points, `most` together but at least one a workload; and a legend of order, stars and
+    columns.
 
     Without goals, best is the most TFLOPS, which for one network and batch is the least time; with goals, best is the
     Pareto front, in the order of the first goal.
@@ -159,8 +159,8 @@ _ROWS_AT_ONCE = 20_000
 
 
 def point_columns(axes: Mapping[str, Sequence[object]], front: bool) -> ColumnKinds:
-    """Return the columns of a point: its axes, the workload, the figures, why it failed, and what its machine is
-    made of.
+    """Return the columns of a point: its axes, the workload, the figures, why it failed, and what its machine is made
+    of.
 
     With `front`, also whether it is on the Pareto front.
     """

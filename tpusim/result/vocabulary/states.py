@@ -130,12 +130,12 @@ def main_unit(record: LayerResult) -> str:
 
 
 def main_account(record: LayerResult) -> Mapping[str, int]:
-    """Return the cycles of that unit by state."""
+    """Return the cycles of the main unit by state."""
     return record.units[main_unit(record)]
 
 
 def main_name(record: LayerResult) -> str:
-    """Return people's name of it."""
+    """Return people's name of the main unit."""
     unit = main_unit(record)
     return MAIN_UNITS.get(unit, unit_name(unit))
 

@@ -39,7 +39,7 @@ Chosen = Callable[[Case], bool]
 
 
 def every(_: Case) -> bool:
-    """All cases."""
+    """Return all cases."""
     return True
 
 

@@ -34,8 +34,8 @@ class Finding:
 
 
 class Claim(BaseModel, frozen=True, extra="forbid"):
-    """A claim: its `sentence` in the paper, a `short` form, its section, the number `stated`, the rule
-    (written as words.yaml says), and our findings.
+    """A claim: its `sentence` in the paper, a `short` form, its section, the number `stated`, the rule (written as
+    words.yaml says), and our findings.
 
     `note` says how our figures are worked out, and why we disagree if we do. Without a rule or findings it cannot be
     judged.

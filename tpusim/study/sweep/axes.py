@@ -184,8 +184,8 @@ _LONGEST, _DEEPEST = 1000, 300
 
 @dataclass(frozen=True)
 class Constraint:
-    """A condition, `text` as written, on machines of a family; sizes, rates, frequencies and times count in
-    base units.
+    """A condition, `text` as written, on machines of a family; sizes, rates, frequencies and times count in base
+    units.
     """
 
     text: str
@@ -252,8 +252,8 @@ def _is_condition(node: ast.AST) -> bool:
 
 @cache
 def _known(family: str) -> dict[str, tuple[str, str]]:
-    """Return the names that a condition may use, in the order of a machine's description: attribute and unit of
-    each.
+    """Return the names that a condition may use, in the order of a machine's description: attribute and unit
+    of each.
     """
     model = family_named(family).model()
     more = {name: (name, "") for name in _EXTRA if name == "batch" or hasattr(model, name)}

@@ -73,8 +73,8 @@ class Space:
         return " and ".join(each.text for each in self._spec.where)
 
     def drawn(self, seed: int) -> Iterator[Values]:
-        """Yield random combinations; half of them take the axes' values in turn, so that no value is missed for
-        long.
+        """Yield random combinations; half of them take the axes' values in turn, so that no value is missed
+        for long.
         """
         random = Random(seed)
         for index in count():

@@ -269,7 +269,7 @@ def _columns(info: ValidationInfo) -> Sequence[str]:
 
 @validated
 class Search:
-    """What a search looks for.
+    """The goals of a search.
 
     Attributes:
         objectives: columns of points.csv, one to three, and which way each is better.

@@ -37,8 +37,8 @@ def sources_digest(*patterns: str) -> str:
 
 
 def model_version() -> str:
-    """Return a digest of the sources that decide cycles and energies, so that a change of the model changes
-    every key.
+    """Return a digest of the sources that decide cycles and energies, so that a change of the model changes every
+    key.
     """
     return sources_digest(*_MODEL)
 
@@ -183,8 +183,8 @@ class Store:
         return self._rows(keys, len(keys), "points", ("workload", "batch", "error", *FIGURES), "place")
 
     def layers(self, keys: Sequence[str], count: int) -> Iterator[Mapping[str, Any]]:
-        """Yield a row for every layer of each of `keys`, in order: index of the key, position, name, op, lowering,
-        and FIGURES.
+        """Yield a row for every layer of each of `keys`, in order: index of the key, position, name, op, lowering, and
+        FIGURES.
 
         The file is damaged unless there are `count` of them.
         """
@@ -199,8 +199,8 @@ class Store:
             return {key: fill for key, fill in found if isinstance(fill, int) and fill > 0}
 
     def kept_files(self, inputs: object, written: Iterable[str]) -> list[str]:
-        """Names of files beside the store, which are `written` only if their inputs have changed or a file is
-        missing or changed.
+        """Names of files beside the store, which are `written` only if their inputs have changed or a file is missing
+        or changed.
 
         The text of `inputs` holds whatever they depend on. Files from other inputs are forgotten first.
         """

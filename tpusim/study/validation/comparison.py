@@ -221,7 +221,7 @@ class Validation:
         self.simulations = list(dict.fromkeys(simulation for some in wanted for simulation in some))
 
     def comparisons(self, cycles: SimulatedCycles) -> list[Comparison]:
-        """Each set with the results of its simulations."""
+        """Yield each set with the results of its simulations."""
         return [
             Comparison(each, tuple(_row(work, each.unit, cycles) for work in of_set))
             for each, of_set in zip(self.sets, self._work, strict=True)

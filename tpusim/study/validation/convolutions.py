@@ -309,8 +309,8 @@ def windows_of(row: Row) -> Windows:
 
 
 def weights_transposed(row: Row) -> bool:
-    """Whether input channels lie in lanes and output channels in sublanes, which is so if that pads the weights
-    less.
+    """Whether input channels lie in lanes and output channels in sublanes, which is so if that pads the
+    weights less.
     """
     channels, out = int(row["ci"]), int(row["co"])
     return _up(out, SUBLANES) * _up(channels, LANES) < _up(channels, SUBLANES) * _up(out, LANES)

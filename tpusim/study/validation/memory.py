@@ -168,8 +168,7 @@ _ELEMENT = 4
 """Bytes of the elements at which unaligned runs begin."""
 
 _BASES = ((0, 0), (2**28, 3), (2**29, 7))
-"""Places of ifmap, weights and ofmap, in bytes and banks. They were found by trial: the reference does not give
-them.
+"""Places of ifmap, weights and ofmap, in bytes and banks. They were found by trial: the reference does not give them.
 """
 
 

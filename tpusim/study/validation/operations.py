@@ -236,7 +236,9 @@ def _copy(row: Row) -> MadeOperation:
 
 
 def _tensor(text: str) -> _Tensor:
-    """What "bf16[8,224,224,3]{0,3,2,1:T(4,128)(2,1)}" says: axes from the minor one on, and the tile of two."""
+    """Return the content of "bf16[8,224,224,3]{0,3,2,1:T(4,128)(2,1)}" says: axes from the minor one on, and the tile
+    of two.
+    """
     found = re.search(r"\[([\d,]+)\]\{([\d,]+):T\((\d+),(\d+)\)", text)
     assert found is not None, text
     dims, axes = (tuple(map(int, found[group].split(","))) for group in (1, 2))

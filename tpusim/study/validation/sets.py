@@ -13,8 +13,7 @@ from tpusim.study.validation import convolutions, operations
 from tpusim.study.validation.cases import NETWORKS, Case, NumberSet, Row, numbers, rows, sizes
 
 ESTIMATOR, CODE, V3 = "tpu_v2_estimator", "tpu_v2_core", "tpu_v3_core"
-"""Machines: one with the costs that the compiler expects of TPU v2, one with the costs of its code there, and
-TPU v3.
+"""Machines: one with the costs that the compiler expects of TPU v2, one with the costs of its code there, and TPU v3.
 """
 
 _estimated = partial(NumberSet, status="estimated", hardware=ESTIMATOR)

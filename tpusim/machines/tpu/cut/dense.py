@@ -84,7 +84,7 @@ class Dense(Cut):
         return numbered([self._chunk(self._rows[at : at + groups]) for at in range(0, self.groups, groups)])
 
     def held(self, taps: int | None, channels: int | None) -> tuple[int | None, int | None]:
-        """As many passes as need no more taps and channels than given."""
+        """Return the most passes that need no more taps and channels than given."""
         if taps is None and channels is None:
             return None, None
         return most_together(self.whole.passes, taps, channels), 1

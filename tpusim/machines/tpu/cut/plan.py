@@ -289,8 +289,7 @@ class Plan:
         return tuple(lane)
 
     def map_items(self, rows: range, cols: range, groups: range, apart: tuple[int, int]) -> tuple[Along, ...]:
-        """Counters of a feature map in one lane: a word for each grid point and group, with all its strips and
-        images.
+        """Counters of a feature map in one lane: a word for each grid point and group, with all its strips and images.
 
         Strips lie `apart` (rows, cols) from one another.
         """

@@ -129,7 +129,7 @@ class RidingUnits(Units):
                 raise UnsuitableError(_NOT_SO)
 
             def other(key: Key, base: int) -> list[Moves]:
-                """What is added to the sums that a unit leaves."""
+                """Return the additions to the sums that a unit leaves."""
                 left = self.core.spill(self._leaving[key], base)
                 return [left._replace(tensor=replace(left.tensor, name=OTHER))]
 

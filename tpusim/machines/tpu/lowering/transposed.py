@@ -134,8 +134,8 @@ Phase = tuple[int, int]
 
 
 class PhaseOutcome(NamedTuple):
-    """Phases whose sums stand side by side in the columns of the array, with a tap for each grid point that
-    they need.
+    """Phases whose sums stand side by side in the columns of the array, with a tap for each grid point that they
+    need.
     """
 
     phases: tuple[Phase, ...]

@@ -196,8 +196,8 @@ class Track:
 
     @classmethod
     def of(cls, pieces: Iterable[Pieces]) -> Track:
-        """Put pieces in order; touching ones with the same name and step become one slice, and empty ones are
-        left out.
+        """Put pieces in order; touching ones with the same name and step become one slice, and empty ones are left
+        out.
         """
         parts = list(pieces)
         names = tuple(dict.fromkeys(piece.name for piece in parts))

@@ -269,7 +269,7 @@ class Counters(NamedTuple):
         return range(self.base + first, self.base + stop)
 
     def moved(self, words: int) -> Counters:
-        """The same walk, `words` further on."""
+        """Return this walk, `words` further on."""
         return self._replace(base=self.base + words)
 
 
@@ -346,7 +346,7 @@ class AddressTable(NamedTuple):
         return range(min(stored), max(stored) + 1) if stored else range(0)
 
     def moved(self, words: int) -> AddressTable:
-        """The same walk, `words` further on."""
+        """Return this walk, `words` further on."""
         return AddressTable(tuple(each if each == PADDING else each + words for each in self.addresses))
 
 

@@ -135,8 +135,7 @@ def _one(before: Region, region: Region) -> Region | None:
 
 
 _NEEDED = tuple(map(AXES.index, "HWNC"))
-"""Axes from the outermost in a transfer: a word is one image or several of a pixel; lanes are channels, side by
-side.
+"""Axes from the outermost in a transfer: a word is one image or several of a pixel; lanes are channels, side by side.
 """
 
 _Held = tuple[tuple[Along, ...], tuple[Along, ...]]

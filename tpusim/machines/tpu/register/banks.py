@@ -31,7 +31,7 @@ _STILL = (1, 0, 0, 1, 0, 1, 0)
 
 @dataclass(frozen=True)
 class Settings:
-    """Which pattern each lane walks, and the patterns.
+    """The pattern that each lane walks, and all patterns.
 
     Attributes:
         patterns: [setting, lane] -> pattern, or UNFED.
@@ -187,8 +187,8 @@ class Banks:
         self.handed_on = False
 
     def take(self, orders: Records, words: Floats) -> None:
-        """Put words that leave the skew into the port registers [port, lane] of the rows that are ordered to
-        take them.
+        """Put words that leave the skew into the port registers [port, lane] of the rows that are ordered to take
+        them.
         """
         rows = np.arange(self.skew.length)
         taken = (orders["client"][:, : len(rows)] == IFMAP) & (orders["lanes"][:, : len(rows)] > rows)

@@ -81,7 +81,7 @@ class Prepared(ReadyLayer):
         return event.run(self.program, self.hardware)
 
     def on(self, hardware: Hardware) -> Prepared:
-        """The same Program on another machine that can carry out its steps, even if it would choose others."""
+        """Return this Program on another machine that can carry out its steps, even if it would choose others."""
         return replace(self, hardware=hardware)
 
     @cached_property

@@ -24,8 +24,7 @@ _NAME = re.compile(r"[A-Za-z_]")
 
 
 class Open(NamedTuple):
-    """A dimension without a size, of an input; `name` is the name for `--dim`, whether or not the model has named
-    it.
+    """A dimension without a size, of an input; `name` is the name for `--dim`, whether or not the model has named it.
 
     One that the model does not name is called by the value and its axis.
     """

@@ -341,8 +341,8 @@ class _Steps:
         return self._add("Mul", [one, other]) if one and other else ""
 
     def _product(self, rows: str, weights: str, bias: str = "") -> str:
-        """Add the product of rows and weights [output, input], and the bias; where there are no rows, the bias
-        alone.
+        """Add the product of rows and weights [output, input], and the bias; where there are no rows, the
+        bias alone.
         """
         if not rows:
             return bias

@@ -52,8 +52,7 @@ _LARGER = ("Constant", "ConstantOfShape", "Expand", "Pad", "Range", "Tile")
 
 _OF_LISTS = "Invalid rank for"
 """The onnx library's error where it follows whole numbers of two axes, which it knows as lists, through an operator
-that
-broadcasts them; about the model it says nothing.
+that broadcasts them; about the model it says nothing.
 """
 _MOST_ROUNDS = 500
 _WEIGHTS_ALONE = 8
@@ -63,8 +62,7 @@ _REAL = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorPro
 
 class Inferred(NamedTuple):
     """A graph of known sizes, with constants in place of the nodes they follow from; the shapes of its values, by name;
-    and
-    which values are real numbers.
+    and which values are real numbers.
     """
 
     graph: GraphProto

@@ -67,8 +67,8 @@ def _pool(node: KnownNode) -> AsLayer:
 
 
 def _map(node: KnownNode, op: str, channels_first: bool | None = None, **fields: Any) -> AsLayer:
-    """Return a layer of one operand that makes as many elements; with `channels_first`, whatever is known of
-    its place.
+    """Return a layer of one operand that makes as many elements; with `channels_first`, whatever is known of its
+    place.
     """
     first = node.first if channels_first is None else channels_first
     if len(node.result) < 2:
