@@ -59,6 +59,7 @@ def outline(counters: AxisCounters, shape: tuple[int, ...], strided: bool = Fals
 
     Boxes may be `strided` if the reference can compute such boxes.
     """
+    # Counters of one axis are brought together, as a run of coordinates is a property of the axis.
     by_axis = [[at for at, (along, _) in enumerate(counters) if along == axis] for axis in range(len(shape))]
     steps = [tuple(counters[at][1] for at in mine) for mine in by_axis]
     order = [at for mine in by_axis for at in mine]
@@ -94,11 +95,13 @@ def _runs(steps: tuple[Sequence[int], ...], size: int, strided: bool) -> tuple[i
     for each in steps:
         coordinates = np.add.outer(coordinates, each).reshape(-1)
     count, apart = len(coordinates), np.diff(coordinates)
+    # One strided box replaces a box for every coordinate.
     if strided and len(apart) and apart[0] > 1 and (apart == apart[0]).all():
         every = range(int(coordinates[0]), int(coordinates[-1]) + 1, int(apart[0]))
         first, stop = (max(0, -(-(end - every.start) // every.step)) for end in (0, size))
         run = every[first:stop]
         return count, ((slice(first, first + len(run)), run),) if run else ()
+    # Coordinates that fall back, as counters wrap around, are not runs in order.
     if (apart < 0).any() and (scattered := _scattered(coordinates, size)):
         return count, scattered
     runs = []

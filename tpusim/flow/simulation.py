@@ -164,6 +164,7 @@ def _results(
     """
     family, batch, inputs, riders = family_of(machine), workload.batch, workload.inputs(), dict(workload.riders)
     lowerings = {layer.name: name for layer, name in asked_of(workload, lowering, family)}
+    # Memory is measured before any layer is lowered, and decides how far the next layer may be ahead.
     room = room_for(workload, machine, lowering, engine, check, numbers)
     failure = journey.ended_by_failure if journey else nullcontext
 
@@ -321,6 +322,7 @@ def shared(
         kind = layer.shape_key, name
         left[kind] -= 1
         if kind in known:
+            # The last layer of a kind takes the result along, so that its memory is free afterwards.
             yield layer, known[kind] if left[kind] else known.pop(kind)
         elif left[kind] and sum(room.needs[each].program for each in (kind, *known)) <= room.kept:
             known[kind] = made(layer, name)

@@ -161,6 +161,7 @@ class Journey:
         self._scale = prod(units.values())
         added = {name: np.rint(each / self._scale) for name, each in given.items() if name in _BESIDE}
         most = MOST_SUM if self._numbers.needs_doubles(layer, self._batch) else EXACT_FLOAT32
+        # The sum itself may reach the product of the least bytes in every term; addends have what is left.
         most -= layer.terms(self._batch) * LEAST * LEAST
         if sum(np.abs(each).max(initial=0.0) for each in added.values()) > most:
             assert self._current is not None
@@ -258,6 +259,7 @@ def _by_node(graph: Graph, work: Workload) -> dict[str, tuple[Op, ...]]:
     riders = {name for _, names in work.riders for name in names}
     for entry in (node.layer for node in graph.nodes if node.layer and node.layer not in riders):
         mine: list[Op] = []
+        # Numbered names come first: a node of several layers has no layer of the plain name.
         while layers and layers[0].name == f"{entry}_{len(mine) + 1}":
             mine.append(layers.popleft())
         if not mine and layers and layers[0].name == entry:
@@ -276,6 +278,7 @@ def _carried(graph: Graph, work: Workload, layers: Mapping[str, Sequence[Op]], n
         for name in node.inputs:
             readers.setdefault(name, []).append(node)
     for name in graph.outputs:
+        # An output of the graph counts as a reader: a value that is asked for cannot stay inside a carried layer.
         readers.setdefault(name, []).append(None)
     riders, given, found = dict(work.riders), graph.producers(), dict[str, Carried]()
     for node in graph.nodes:

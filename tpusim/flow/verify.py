@@ -280,6 +280,7 @@ class Held:
 
 def verdict_of_whole(expectation: Expectation, written: Values) -> Verdict:
     """Compare every element of a tensor; NaN was never written."""
+    # Most boxes are settled in float32; the reference in float64 is computed for the rest alone.
     screening, share = Screening(expectation, written), None
     wrong, first = 0, None
     for box in boxes(written.shape, len(expectation.operands["ifmap"])):
@@ -290,6 +291,7 @@ def verdict_of_whole(expectation: Expectation, written: Values) -> Verdict:
         if not right.all():
             wrong += int(np.count_nonzero(~right))
             at = within(box, np.unravel_index(int(right.argmin()), right.shape))
+            # Boxes do not come in the order of the tensor, so the first wrong element is the least of their firsts.
             first = at if first is None else min(first, at)
     share = larger(share, larger(screening.share, screening.furthest()))
     mismatch = None if first is None else expectation.mismatch(first, float(written[first]))

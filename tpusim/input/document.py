@@ -202,6 +202,7 @@ def _syntax_message(error: yaml.YAMLError, text: str) -> tuple[int, str]:
         return text.count("\n", 0, bad) + 1, message
     line, said = error.problem_mark.line + 1, error.problem or "cannot be read"
     here = "".join(text.splitlines()[line - 1 : line])
+    # PyYAML names the token it could not read, hardly ever the tab that is the cause.
     if re.match(r".*\t" if "token" in said else r"\s*\t", here):
         return line, "a tab cannot indent YAML; use spaces"
     if "another document" in said:

@@ -239,6 +239,7 @@ def _read_override(text: str, form: Form[Any]) -> tuple[str, object]:
     path, equals, value = map(str.strip, text.partition("="))
     if not equals:
         raise InputError("no value; write PATH=VALUE, e.g. --set array.rows=64")
+    # The checks run from the most specific advice to the general list of fields.
     if path in form.sections:
         fields = ", ".join(each for each in form.paths if each.startswith(f"{path}."))
         raise InputError(f"{path} is a section; set one of its fields: {fields}")

@@ -136,9 +136,11 @@ def worked_out(value: object, names: Mapping[str, int]) -> object:
         return names.get(value, value) if isinstance(value, str) else value
     if len(value) > _LONGEST:
         raise InputError(f"a size is worked out from at most {_LONGEST} characters; this has {len(value)}")
+    # Such text is left to the field's own reader, whose message fits the field.
     if FLOAT.fullmatch(value.strip()) or not _SUM.fullmatch(value):
         return value
     try:
+        # Python would read 0x10 or 1e3, which are no whole numbers in YAML.
         if _ODD_NUMBER.search(value):
             raise InputError(_NO_SUM)
         try:

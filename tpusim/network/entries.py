@@ -192,6 +192,7 @@ class Wiring:
         if not isinstance(given, list) or not given or not all(isinstance(each, str) for each in given):
             says = f"{show(given)} names no layers; write those that are read, such as [conv1], or {INPUT}"
             raise InputError(Problem(says, INPUTS))
+        # With faulty sizes or inputs, an unknown name is probably their consequence.
         if not self._sure:
             return [self.made.get(name, HandedOn(Source((name,)), lost=True)) for name in given]
         wrong = [(index, name) for index, name in enumerate(given) if name not in self.made]
@@ -303,6 +304,7 @@ class Wiring:
             return Problem(f"reads a map of {what}, where {layer.op} takes rows; {before}", INPUTS)
         differ = [axis for axis in range(4) if made.shape[axis] != wanted[axis]]
         fields = [field for field, axis in layer.sized_by.items() if axis in differ and field in given]
+        # Where an input's size came from another layer, that layer is named: it may be the wrong one.
         first = self._inputs.get(who)
         says = f"reads {what}{f', as {first} does' if first else ''}"
         own = f"where its own sizes make that {size_of(wanted, self._batch)}"

@@ -94,6 +94,7 @@ def with_sizes(document: Document, wanted: Mapping[str, int]) -> Document:
     for name, number in wanted.items():
         option = f"--dim {name}={number}"
         if name in names:
+            # Messages about the new value name the option, behind all lines of the file.
             document = document.override(f"{_KEY}.{name}", number, (option, sys.maxsize))
             continue
         message = f"the workload has no size {show(name)}{did_you_mean(name, names) or ';'} {there}"
@@ -170,6 +171,7 @@ def without(edges: Edges, left_out: Iterable[str], placed: Collection[str] = ())
         if not gone & {*source.names}:
             return source
         every = [instead.get(name, Source((name,))) for name in source.names]
+        # Only a single source keeps places: channels side by side move all but the first's.
         stays = len(every) == 1 and (source.direct or source.placed) and (every[0].direct or every[0].placed)
         return side_by_side(every, direct=False)._replace(placed=stays)
 

@@ -26,6 +26,7 @@ def pool2d(layer: Pool2d, operands: Operands, box: Box) -> Tensor:
     for i, j in np.ndindex(*layer.kernel):
         (to_rows, from_rows), (to_cols, from_cols) = _brought(layer, 0, i, rows), _brought(layer, 1, j, cols)
         place = outputs[:, to_rows, to_cols]
+        # `place` is a view, so that the outputs are updated without a copy.
         joined(place, part[:, from_rows, from_cols], out=place)
     if largest:
         return outputs

@@ -98,6 +98,7 @@ def _convolve(fields: Tensor, filter_: Tensor, outputs: Tensor) -> None:
     height = max(1, _MOST_ELEMENTS // (taps * channels * row))
     depth = min(channels, max(1, 8 * _MOST_ELEMENTS // (taps * row)))
     flat = outputs.reshape(*outputs.shape[:2], -1)
+    # Shares differ by at most one product.
     ends = [*pairwise(number * taps * channels // len(outputs) for number in range(len(outputs) + 1))]
     for top in range(0, fields.shape[3], height):
         places = flat[..., top * row : (top + height) * row]
@@ -109,6 +110,7 @@ def _convolve(fields: Tensor, filter_: Tensor, outputs: Tensor) -> None:
                 if mine.start >= mine.stop:
                     continue
                 if first >= taps * at:
+                    # The first part of a share overwrites, which spares clearing the outputs.
                     np.matmul(weights[:, mine], part[mine], out=place)
                 else:
                     place += weights[:, mine] @ part[mine]

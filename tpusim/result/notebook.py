@@ -33,6 +33,7 @@ _WORDS = 3
 def html_of(result: Result) -> str:
     """Return what was run, a row a layer and the total, as HTML."""
     ranked = sorted(enumerate(result.layers), key=lambda each: -each[1].cycles)[:MOST_LAYERS]
+    # The costliest layers, but in network order.
     shown = [layer for _, layer in sorted(ranked, key=itemgetter(0))]
     shorter = len(result.layers) - len(shown)
     rows = [_row([layer.name, layer.op, *_figures(layer)]) for layer in shown]

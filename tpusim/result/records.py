@@ -512,6 +512,7 @@ def _dram_total(uses: Sequence[DramUse]) -> DramUse | None:
     others = ("row_hits", "row_misses", "row_conflicts", "refreshes")
     sums = {name: sum(getattr(use, name) for use in uses) for name in ("hbm_moved_bytes", "hbm_wanted_bytes", *others)}
     asked = [use.hbm_asked_bytes for use in uses if use.hbm_asked_bytes is not None]
+    # The mean rate is all bytes over all time, not the mean of the rates.
     seconds = sum(use.hbm_moved_bytes / use.hbm_reached_bytes_per_s for use in uses if use.hbm_reached_bytes_per_s)
     return DramUse(
         **sums,

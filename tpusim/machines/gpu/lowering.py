@@ -360,6 +360,7 @@ def fastest(layer: GpuLayer, made: Callable[[BlockTile], ProductKernel | None]) 
             f"what a block stages does not fit the shared memory of an SM, {sm.shared_bytes} B; set sm.shared higher, "
             "mapping.k_step lower, or write a smaller tile"
         )
+        # Registers are the better reason where both are short: no setting of shared memory would help.
         if registers > sm.registers:
             says = (
                 f"a block of the smallest tile takes {registers} registers, and an SM has {sm.registers}; set "

@@ -213,6 +213,7 @@ def _search(rules: Rules, m: Numbers, groups: Numbers, banks: Numbers, now: int)
     for place in range(m[ACTIVE] if held != _EVERY else 0):
         b = m[BANKS_ACTIVE + place]
         bank = banks[b]
+        # NOT_BEFORE bounds a bank's next command from below, so that a bank beyond the best cannot win.
         if bank[LENGTH] == 0 or b == held or bank[NOT_BEFORE] > first:
             continue
         bank[NOT_BEFORE] = _due(rules, m, groups[bank[IN_GROUP]], bank)

@@ -94,6 +94,7 @@ def replay(trace: Trace, device: Device, engine: str, watch: Watch = lambda doin
         served, counts = _clocked(trace, device, watch)
     else:
         watch(f"{len(trace.addresses):,} bursts in one pass")
+        # A fresh memory, as a trace begins with all rows closed.
         memory = OnePass(device)
         served = memory.serve(trace.addresses, trace.write, times=trace.times)
         counts = memory.counts(int(served.done.max()))

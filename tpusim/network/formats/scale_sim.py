@@ -146,10 +146,12 @@ def _conv(name: str, sizes: Sequence[int], more: Sequence[str], noticed: _Notice
     height, width, rows, cols, channels, filters, stride = sizes
     across = int(more[0]) if more and INTEGER.fullmatch(more[0]) and int(more[0]) > 0 else None
     _unread(name, more[1:] if across else more, noticed)
+    # Topologies of SCALE-Sim write products as convolutions of this form.
     if (channels, rows, cols) == (1, 1, width) and width > 1:
         noticed["product"].append(name)
         positions = -(-height // stride)
         return {"name": name, "op": "gemm", "m": f"batch*{positions}", "n": filters, "k": width}
+    # SCALE-Sim itself tells depthwise layers by this part of their names.
     groups = channels if "DP" in name else 1
     if groups > 1:
         noticed["by_channel"].append(name)

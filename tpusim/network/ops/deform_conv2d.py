@@ -72,11 +72,13 @@ def offset_file(path: Path) -> OffsetFile:
         says = f"{show(str(path))} has {values.ndim} axes of {values.dtype}"
         raise InputError(f"{says}; write numbers [image, 2 x offset group x tap, row, col], or without the image")
     counted = values.astype(np.float64) * _WRITTEN
+    # Written as "not within", so that NaN counts as wrong.
     wrong = ~(np.abs(counted) <= MOST_SIDE * _WRITTEN) | (counted != np.rint(counted))
     if wrong.any():
         at = tuple(map(int, np.argwhere(wrong)[0]))
         says = f"{values[at]} at {list(at)} is no offset; multiples of 1/{_WRITTEN} up to {MOST_SIDE:,} are"
         raise InputError(f"{show(str(path))}: {says}, so round them")
+    # Offsets without an axis of images hold for every image.
     shape = (1, *values.shape) if values.ndim == 3 else values.shape
     numbers = counted.astype(np.int32).tobytes()
     return OffsetFile(shape, _WRITTEN, zlib.crc32(numbers), numbers)
@@ -129,11 +131,13 @@ def drawn(given: GivenOffsets, key: Hashable, shape: tuple[int, ...], modulated:
     elif given == "zero":
         down, across = np.zeros(both, np.int64)
     elif given == "half":
+        # Odd numbers of halves lie halfway between elements.
         down, across = 2 * random.integers(-MOST, MOST, both) + 1
     elif isinstance(given, str):
         most = MOST * KINDS[given]
         down, across = random.integers(-most, most, both, endpoint=True)
     else:
+        # A list has a pair for each tap of each offset group, down first.
         quarters = np.array([round(each * _WRITTEN) for each in given]).reshape(*shape[:3], 2)
         down, across = (np.broadcast_to(each[..., None, None, None], shape) for each in np.moveaxis(quarters, -1, 0))
     masks = random.integers(0, MASK_PARTS, shape, endpoint=True) if modulated else np.full(shape, MASK_PARTS)
@@ -146,6 +150,7 @@ def _read(value: object, info: ValidationInfo) -> GivenOffsets:
         return value
     if isinstance(value, str) and value.endswith(SUFFIX):
         found = offset_file(Path(value))
+        # Without a run there is no batch yet to compare the file with.
         if images := names_of(info).get(BATCH):
             found.check_images(images)
         return found

@@ -85,11 +85,13 @@ def _unrolled(
     made, last = [], []
     for direction in range(len(recurrent)):
         step, state = step_of(direction), tuple(each[direction] for each in states)
+        # The second direction always runs backward; a single one does if the node says so.
         turn = slice(None, None, -1 if direction or call.get("direction") == "reverse" else 1)
         told = []
         for inputs in steps[turn]:
             state = step(inputs, state)
             told.append(state[0])
+        # Outputs stand in the order of the inputs, also those of a pass from the end.
         made.append(np.stack(told)[turn])
         last.append(state)
     every = np.stack(made, 1)

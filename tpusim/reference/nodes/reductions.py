@@ -230,6 +230,7 @@ def _resize(
         else:
             factor = float(np.asarray(given)[number])
             extent = int(np.floor(old * factor))
+        # An axis that keeps its size may still be resampled, by another factor.
         if extent != old or factor != 1:
             resized = _resized(call, resized, axis, extent, factor)
     return as_real(resized, values)

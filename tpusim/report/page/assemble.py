@@ -139,10 +139,12 @@ def _fastest(points: SweepPoints, workload: str) -> str:
     best, slowest = min(times, key=times.__getitem__), max(times.values())
     known = {key: values[best] for key, values in points.figures.items()}
     reached = quantity(times[best], TIMES)
+    # Files of other versions may lack these columns.
     if (speed := known.get("tflops")) is not None:
         reached += f", {three_digits(speed)} TFLOPS"
     if (utilization := known.get("pe_utilization")) is not None:
         reached += f", PE utilisation {percent(utilization)} %"
+    # A single point has no slowest to be compared with.
     if len(times) == 1:
         return f"{workload}: {reached}."
     settings = ", ".join(f"{axis} = {points.texts[axis][best]}" for axis in points.axes)

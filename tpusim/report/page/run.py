@@ -44,6 +44,7 @@ def run_data(result: Result) -> dict[str, Any]:
     hardware, machine = hardware_of(result), result.hardware.get("name", "unnamed hardware")
     blocks = family_of(hardware).blocks(hardware)
     if blocks:
+        # Results are read from files that anybody may have edited: the diagram looks these units up.
         for layer in result.layers:
             _check_units(layer, f"layer {layer.name}")
         _check_units(result.total, "total")
@@ -151,6 +152,7 @@ def _columns(result: Result) -> list[PageColumn]:
     """
 
     def of(key: str, bar: Literal["", "widest", "whole"] = "", alike: Sequence[str] = ()) -> PageColumn:
+        # Columns that are compared share a unit, the one that suits all of them.
         values = (figures.value_of(layer, each) for layer in result.layers for each in alike or (key,))
         return column(figures.LAYER[key], values, bar)
 
@@ -340,6 +342,7 @@ def _largest_loss(result: Result) -> Sentence:
     busy += f"and does the work of {percent(parts['useful'] / run)} %. "
     loss = max(states.all_parts(result.total)[1:], key=lambda state: parts[state.key])
     lost = parts[loss.key]
+    # Without any loss there is no largest one to name.
     if not lost:
         return [busy]
     opening = f"{busy}The largest loss is {loss.doing}: {percent(lost / run)} % of the cycles"

@@ -91,6 +91,7 @@ def draw_trace(cycles: Sequence[LaneCycle], title: str) -> Figure:
     their way.
     """
     works = any(cycle.working or cycle.moving for cycle in cycles)
+    # Every lane gets its dots as long as the picture stays below its largest height.
     tall = max(_PORTS_INCHES, min(MOST_INCHES, len(cycles[0].ports) * DOTS_PER_LANE / DOTS_PER_INCH))
     wide = max(6.5, min(12.0, 4.0 + 0.08 * len(cycles)))
     figure = figure_of(wide, tall + _REST_INCHES - (0 if works else _PORTS_INCHES))
@@ -98,6 +99,7 @@ def draw_trace(cycles: Sequence[LaneCycle], title: str) -> Figure:
     ports, *array = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights, squeeze=False).flatten()
     ports.set_title(plain(title))
     _draw_ports(ports, cycles)
+    # Steps begin half a cycle early, so that each cycle's number stands below the middle of its column.
     edges = [cycle.number - 0.5 for cycle in cycles] + [cycles[-1].number + 0.5]
     for plot in array:
         for count, label, tone, look in (("working", WORKING, MAIN, "-"), ("moving", MOVING, MARK, "--")):

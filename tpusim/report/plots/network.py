@@ -122,6 +122,7 @@ class _Place:
 def draw_network(result: Result, title: str) -> Figure:
     """Draw the network: each layer's output is a line down to the layers that read it; a bar is the layer's time."""
     layers = {layer.name: layer for layer in _drawn(result)}
+    # Inputs of the network have rows of their own, above the layers.
     given = dict.fromkeys(name for layer in layers.values() for name in layer.inputs if name not in layers)
     names = [*given, *layers]
     lines = outputs(names, {name: layer.inputs for name, layer in layers.items()})
@@ -134,6 +135,7 @@ def draw_network(result: Result, title: str) -> Figure:
     axes = figure.subplots()
     axes.set(xlim=(0, columns * place.width), ylim=(height, -_PITCH), title=title)
     axes.set_axis_off()
+    # An output that no layer reads has no line.
     kept = [each for each in lines if each.last > each.row]
     pieces = [piece for each in kept for piece in place.down(each.lane, each.row, each.last)]
     for name, layer in layers.items():
@@ -217,5 +219,6 @@ def draw_ops(result: Result, title: str) -> Figure:
     axes.bar_label(drawn, told, padding=3, fontsize=7)
     axes.set_yticks(at, [plain(op) for op in uses])
     axes.invert_yaxis()
+    # The room on the right is for the texts beside the bars.
     axes.set(title=title, xlabel=f"time ({unit})", xlim=(0, 1.3 * max(times)))
     return figure

@@ -115,6 +115,7 @@ def _curves(axes: Axes, view: exhibit.Curves) -> None:
     axes.set_ylim(bottom=0)
     if view.doubling:
         axes.set_xscale("log", base=2)
+    # A logarithmic axis would add ticks between the ones that have texts.
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xticks(view.x, [f"{each:g}" for each in view.x])
     if view.right:

@@ -129,6 +129,7 @@ def _breakdown(result: Result) -> Picture:
         cycles.set(title=f"{_title(result)}; network: {total}", ylim=(0, None), ylabel=label)
 
         wide = max(0.84, 0.012 * len(layers))
+        # The network's bar stands apart from those of its layers.
         network_at = len(layers) + 0.38 + wide / 2
         percents = np.array([sum(each.values()) / 100 for each in arrays])
         stack(bars(shares, len(layers)), places, arrays, percents, 0.84, states)

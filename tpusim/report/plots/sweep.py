@@ -63,6 +63,7 @@ def plots(sweep: Sweep, rows: Sequence[Row]) -> Iterator[Picture]:
         both = partial(draw, sweep, finished, ("tflops", "pe_utilization"))
         yield Picture("throughput", f"TFLOPS and PE utilisation {over}", both)
         idle = f"Share of the cycles in which the port of a vector memory is not used, {over}"
+        # Machines without vector memories have no such figure.
         if any(row["port_idle_ratio"] is not None for row in finished):
             yield Picture("port_idle", idle, partial(_stacked, sweep, finished, ("port_idle_ratio",)))
     for workload, stem in file_names([*dict.fromkeys(row["workload"] for row in finished)]).items():
@@ -200,9 +201,11 @@ def _heat_map(title: str, rows: Sequence[Row], axes: Sequence[str], column: str)
             plot.plot(x, y, marker="x", color="black", markersize=5)
         else:
             grid[y, x] = shown.scaled(row[column])
+    # Shares are shaded up to 100 %, so that pictures of different sweeps compare.
     top = max(100.0 if shown.units == PERCENT else 0.0, float(np.nanmax(grid)))
     image = plot.imshow(grid, cmap="Greys", vmin=0, vmax=top, aspect="auto", origin="lower")
     for (y, x), value in np.ndenumerate(grid) if max(grid.shape) <= _MOST_NUMBERS else ():
+        # NaN, a failed point, is not equal to itself.
         if value == value:
             tone = "white" if value > 0.55 * top else "black"
             plot.text(x, y, f"{value:.1f}" if top >= 10 else f"{value:.2f}", ha="center", va="center", color=tone)
@@ -229,6 +232,7 @@ def _panels(title: str, rows: Sequence[Row], axes: Sequence[str]) -> Figure:
         scale = scale_of(axis, [row[axis] for row in rows])
         x, y = [scale.places[row[axis]] for row in rows], [row["tflops"] for row in rows]
         plot.plot(x, y, ls="", marker="o", markersize=2.5, color=GREY, label="a point")
+        # Points of one value lie above one another; the line joins the highest of each.
         best = {place: max(high for at, high in zip(x, y, strict=True) if at == place) for place in sorted({*x})}
         plot.plot([*best], [*best.values()], color=MAIN, marker="D", markersize=3.5, label="the best at each value")
         _lay_out(plot, scale, ticks=7)
@@ -368,6 +372,7 @@ def _draw_winners(
             continue
         tone, ink = _TONES[lowerings.index(min(took, key=took.__getitem__))]
         plot.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=tone, edgecolor="black", linewidth=0.5))
+        # The gain is over the first lowering, hence none where that one failed.
         first, *rest = (took.get(each) for each in lowerings)
         best = min(filter(None, rest), default=None)
         gain = f"{first / best:.2f}" if first and best else "-"

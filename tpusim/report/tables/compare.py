@@ -132,6 +132,7 @@ def totals(compared: ComparedResults) -> Sentences:
     moved = [total.hbm_read_bytes + total.hbm_write_bytes for total in sides]
     energies = [total.energy_use.energy for total in sides if total.energy_use]
     told = [f"HBM traffic {_two_of(moved[0], moved[1], BYTES)}"] * (moved[0] != moved[1])
+    # An energy on one side alone cannot be compared.
     if len(energies) == len(sides) and energies[0] != energies[1]:
         told.append(f"energy, a model, {_two_of(energies[0], energies[1], JOULES)}")
     lines += ["; ".join(told)] if told else []
@@ -263,6 +264,7 @@ def _measured_columns(compared: Comparable) -> list[Column[ComparedRow]]:
         ),
     ]
     if not compared.same_work:
+        # Ratios by MAC and by time stand right behind the ratio of cycles that they correct.
         columns.insert(3, Column("MAC\nB/A", lambda row: _ratio(row.mac_ratio), 1, legend=_BY_MAC))
     if not compared.same_clock:
         columns.insert(3, Column("time\nB/A", lambda row: _ratio(row.time_ratio), 1, legend=_IN_TIME))

@@ -237,16 +237,19 @@ def _measured(result: Result, bearers: Mapping[str, str]) -> dict[tuple[str, int
     carrying = {*bearers.values()}
     for layer in result.layers:
         name = bearers.get(layer.name, layer.name)
+        # Layers that go with one bearer are one row; others of one name are told apart by number.
         groups.setdefault((name, 0 if name in carrying else seen[name]), []).append(layer)
         seen[name] += 1
     found = {}
     for (name, number), layers in groups.items():
         read = dict.fromkeys(bearers.get(each, each) for layer in layers for each in layer.inputs)
+        # Inside a row, layers read one another, which is no edge of the row.
         inputs = tuple(each for each in read if each != name)
         time_us, macs = sum(layer.time_us for layer in layers), sum(layer.macs for layer in layers)
         cycles, used = layers[0].cycles, layers[0].pe_utilization
         if len(layers) > 1:
             cycles = sum(layer.cycles for layer in layers)
+            # Utilisation is a share of cycles, so its mean is weighted by them.
             used = sum(layer.pe_utilization * layer.cycles for layer in layers) / cycles
         found[name, number] = Measures(cycles, time_us, macs, used, inputs, len(layers))
     return found

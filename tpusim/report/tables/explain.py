@@ -151,7 +151,7 @@ def _neighbours(work: Workload, layer: str) -> Sentences:
         more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
         return f"{', '.join(names[:_MOST_NAMED])}{more}"
 
-    by = f"; what it makes is read by {listed(read_by)}" if read_by else ""
+    by = f"; its output is read by {listed(read_by)}" if read_by else ""
     reading = [f"It reads {listed(reads)}{by}."] if reads else []
     riding = [f"On its results {'rides' if len(riders) == 1 else 'ride'} {listed(riders)}."] if riders else []
     return Sentences([" ".join([*reading, *riding])], "  ")
@@ -166,7 +166,7 @@ def _overlap(between: Between | None) -> Sentences:
     saves = saves if hidden else "all of them take as long as one by one"
     less = f", and move {quantity(saved, BYTES)} less through HBM" if saved else ""
     share = f"it takes {between.own_cycles:,} of the cycles, and " if between.asked else ""
-    ahead = f"; it does not with the one ahead, as {between.apart}" if between.apart else ""
+    ahead = f"; it does not overlap with the layer ahead, as {between.apart}" if between.apart else ""
     overlap = f"Overlapping with its neighbours (sequencer.between_layers={between.how})"
     return Sentences([f"{overlap}: {share}{saves}{less}{ahead}"])
 
@@ -333,7 +333,7 @@ def _lowering_columns(taken: str, now: int) -> list[Column[Alternative]]:
         Column(
             "times\nas long",
             lambda each: f"{each.layer.cycles / now:.2f}" if now else NONE,
-            legend=f"times as long: as by {taken} (*), which it is lowered by now",
+            legend=f"times as long: as by {taken} (*), its lowering now",
         ),
     ]
 
@@ -345,12 +345,13 @@ LIMITS = {
     "array": ("the array", "it is busy in {busy} % of the cycles, with {mapped} % of its PEs in use."),
     "mapping": ("the mapping", "{mapped} % of the PEs are in use; a pass fills {filled}."),
     "ports": ("the ports of the vector memories", "words of {elements} come and go too often for one port a lane; "
-              "the array loses {port_stall} % of its cycles to it."),
+              "the array loses {port_stall} % of its cycles to this."),
     "banks": ("conflicts in the banks", "rows of the array ask one bank for several words at once; the array loses "
               "{bank_conflict} % of its cycles to it."),
     "hbm": ("HBM bandwidth", "moving {moved} keeps the bus busy in {hbm} % of the cycles."),
     "rows": ("rows and channels of HBM", "{rows}."),
-    "latency": ("HBM latency", "data comes {latency} cycles after it is asked for, and too little is under way."),
+    "latency": ("HBM latency", "data comes {latency} cycles after it is asked for, and too few requests are "
+                "under way."),
     "weights": ("loading weights", "{loads}. Too little input shares them."),
     "memory": ("the size of the vector memories",
                "cut into blocks that fit, the layer reads {reads:.2f} times its operands from HBM."),

@@ -41,7 +41,9 @@ def totals(total: Total) -> Sentences:
     losses = ", ".join(f"{name} {percent(parts[key] / cycles)} %" for key, name in names.items())
     useful = f"PE utilisation {percent(total.pe_utilization)} %"
     if does_less(total):
-        useful = f"{useful}, as not all multiplications are the array's; busy {percent(parts['useful'] / cycles)} %"
+        useful = (
+            f"{useful}, as some multiplications are not done by the array; busy {percent(parts['useful'] / cycles)} %"
+        )
     moved = [f"HBM read {quantity(total.hbm_read_bytes, BYTES)}, written {quantity(total.hbm_write_bytes, BYTES)}"]
     if total.mapping_efficiency is not None:
         moved.insert(0, f"Mapping efficiency {percent(total.mapping_efficiency)} %")
@@ -61,7 +63,7 @@ def totals(total: Total) -> Sentences:
         asked = ""
         if use.hbm_asked_bytes is not None:
             once = use.hbm_asked_bytes - use.hbm_moved_bytes
-            shared = f", {quantity(once, BYTES)} of them with bursts that were on their way" if once else ""
+            shared = f", {quantity(once, BYTES)} of them served by bursts already on their way" if once else ""
             asked = f"{quantity(use.hbm_asked_bytes, BYTES)} read and written in bursts{shared}; "
         lines.append(
             f"  HBM: {asked}{bursts} moved at {rate}, {use.hbm_overfetch:.3g} times the bytes of the elements asked "
@@ -94,7 +96,9 @@ def verdict(result: Result) -> str:
         told = 100 * share if total.outputs_mismatched else min(100 * share, _MOST_OF_A_BOUND)
         counts += f" The largest error worked out is {told:.3g} % of its bound."
     if total.intermediates_checked:
-        counts += f" Of {total.intermediates_checked:,} on the way to them, {total.intermediates_mismatched:,} wrong."
+        counts += (
+            f" Of {total.intermediates_checked:,} intermediate elements, {total.intermediates_mismatched:,} wrong."
+        )
     if total.outputs_checked < total.outputs:
         return f"{total.outputs_checked:,} outputs checked: {counts}"
     return f"Every output checked: {counts}"
@@ -107,7 +111,7 @@ def first_wrong(result: Result) -> str:
         return ""
     wrong = f"layer {layer.name}: {layer.outputs_mismatched:,} of {layer.outputs_checked:,} outputs are wrong"
     if layer.intermediates_mismatched:
-        wrong += f", {layer.intermediates_mismatched:,} of {layer.intermediates_checked:,} elements on the way to them"
+        wrong += f", {layer.intermediates_mismatched:,} of {layer.intermediates_checked:,} intermediate elements"
     return f"{wrong}; the first: {layer.first_mismatch}" if layer.first_mismatch else wrong
 
 
@@ -172,7 +176,8 @@ def unasked_notice(work: Workload, result: Result) -> str:
     if not number:
         return ""
     goes = "layer of several groups goes" if number == 1 else "layers of several groups go"
-    return f"{number:,} {goes} by what the estimate prefers; --lowering {result.lowering} is a pass for each group."
+    own = f"--lowering {result.lowering} gives each group passes of its own"
+    return f"{number:,} {goes} by the lowering that the estimate prefers; {own}."
 
 
 def bound_notice(work: Workload, result: Result) -> str:
@@ -205,7 +210,7 @@ def fusion_notice(work: Workload, result: Result) -> str:
     elif not work.edges:
         why = "the workload does not say what its layers read (inputs:)"
     else:
-        why = "none follows a convolution or a product in a way that it could"
+        why = "no addition or activation follows a convolution or a product in a way that allows it"
     return f"No layer rides on the results of another: {why}.{biases}"
 
 
@@ -227,7 +232,7 @@ def overlap_of(layer: LayerResult) -> str:
     told += [f"{quantity(layer.hbm_saved_bytes, BYTES)} fewer through HBM"] if layer.hbm_saved_bytes else []
     if found and found.outcome:
         too = ", and goes to HBM as well" if found.spilled else ""
-        told.append(f"what it makes stays on chip for {', '.join(found.readers)}{too}")
+        told.append(f"its output stays on chip for {', '.join(found.readers)}{too}")
     told += [f"begins on an empty machine, as {layer.apart}"] if layer.apart else []
     return "; ".join(told)
 
@@ -240,11 +245,11 @@ def overlap_notice(result: Result) -> str:
     share = percent(abs(hidden) / (cycles + hidden))
     told = f"Layers overlap: {abs(hidden):,} cycles {'more' if hidden < 0 else 'fewer'} than one by one, {share} %."
     apart = Counter(layer.apart for layer in result.layers if layer.apart)
-    begin = "; ".join(f"{counted(count, 'layer')} on an empty machine, as {why}" for why, count in apart.items())
-    between = f" Not between all: {begin}." if begin else ""
+    begin = "; ".join(f"{counted(count, 'layer')}, as {why}" for why, count in apart.items())
+    between = f" Begun on an empty machine: {begin}." if begin else ""
     searched = result.hardware.get("mapping", {}).get("search") == "simulate"
     chosen = " and the ".join(["lowering"] * (result.lowering == AUTO) + ["block"] * searched)
-    alone = f" Each has the {chosen} that is fastest for it alone, which need not be so for all together."
+    alone = f" Each has the {chosen} that is fastest for it alone, but perhaps not for all together."
     stays = f"\n{_stays_notice(result)}" if any(layer.residency for layer in result.layers) else ""
     return f"{told}{between}{alone if chosen else ''}{stays}"
 
@@ -254,8 +259,8 @@ def _stays_notice(result: Result) -> str:
     total, stay = result.total, sum(bool(each.residency and each.residency.outcome) for each in result.layers)
     saved, moved = total.hbm_saved_bytes, total.hbm_read_bytes + total.hbm_write_bytes
     if not stay:
-        return "No outcome stays on chip: none is read word for word as it is made, or none has room."
-    of = f"outcomes of {stay} of {counted(len(result.layers), 'layer')}"
+        return "No output stays on chip: none is read word by word as it was written, or there is no room."
+    told = f"Outputs of {stay} of {counted(len(result.layers), 'layer')} stay on chip"
     if any("scratch_write_bytes" in each.own for each in result.layers):
-        of += ", of others some lie in the scratch memory"
-    return f"On chip stay {of}: {quantity(saved, BYTES)} fewer through HBM, {percent(saved / (saved + moved))} %."
+        told += ", some of the others in the scratch memory"
+    return f"{told}: {quantity(saved, BYTES)} fewer through HBM, {percent(saved / (saved + moved))} %."

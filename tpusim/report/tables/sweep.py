@@ -43,9 +43,11 @@ def best(rows: Sequence[Row], axes: Sequence[str], goals: Sequence[Goal] = (), m
 
     def rank(row: Row) -> tuple[Any, ...]:
         costs = [goal.cost(row[goal.column]) for goal in goals] or [-row["tflops"]]
+        # False sorts before True: points on the front come first.
         return row["workload"], not row.get("pareto", False), *costs
 
     finished = sorted((row for row in rows if not row["error"]), key=rank)
+    # Every workload gets an equal share of the rows: their times cannot be compared.
     each = max(1, most // max(1, len({row["workload"] for row in finished})))
     by_workload = groupby(finished, key=lambda row: row["workload"])
     chosen = [row for _, ranked in by_workload for row in islice(ranked, each)]
@@ -288,12 +290,14 @@ def _points(name: str, lines: Iterable[str]) -> SweepPoints:
     rows = list(_rows(reader, len(header)))
     if not rows:
         raise InputError("no points")
+    # Axes have any names; they are known by standing before the first column of a point.
     axes = tuple(header[: header.index(_FIRST_COLUMN)])
     texts = dict(zip(header, zip(*rows, strict=True), strict=True))
     read = {key: _figures(values) for key, values in texts.items() if key not in (*axes, *_TEXTS)}
     points = SweepPoints(name, axes, texts, {key: values for key, values in read.items() if values})
     for key in ("cycles", "time_us"):
         found = points.figures.get(key, [None] * points.size)
+        # Line 1 is the header.
         for line, (error, value) in enumerate(zip(texts["error"], found, strict=True), 2):
             if not error and (value is None or value <= 0):
                 raise InputError(f"line {line}: {key} is no number above zero, and the point has no error")

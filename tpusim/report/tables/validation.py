@@ -17,6 +17,7 @@ def validated(comparisons: Sequence[Comparison]) -> Shown:
     Kinds of which there are several sets have a row of all their cases. What no set has makes no column. In JSON every
     set has its figures and rows, and so have those of a word and kind together; errors are ratios.
     """
+    # Sets of one word and kind have a comparison together, which is none of the sets.
     shared = (each for found in by_word(comparisons).values() for each in found if each not in comparisons)
     networks = [each for each in comparisons if each.numbers.kind == NETWORKS]
     tables = summaries(comparisons)

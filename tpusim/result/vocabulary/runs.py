@@ -39,10 +39,10 @@ def left_out(not_timed: Iterable[tuple[str, int]], not_known: Iterable[tuple[str
     moved = {op: count for op, count in ops.items() if op in _IN_PLACE}
     said = f"{counted(sum(timed.values()), 'op')} of the network not timed: {_listed(timed)}." if timed else ""
     if moved:
-        free = "no time, as readers find what they join, cut, name or cast where it lies"
+        free = "no time, as layers read their results where the operands lie"
         said += f"{' ' * bool(said)}{counted(sum(moved.values()), 'op')} of {free}: {_listed(moved)}."
     if known:
-        more = "whose work is missing, also that of convolutions and products among them"
+        more = "whose work is missing, even if they are convolutions or products"
         said += f"{' ' * bool(said)}{counted(sum(known.values()), 'op')} not known, {more}: {_listed(known)}."
     return said
 
@@ -55,7 +55,7 @@ def by_reference(result: Result) -> str:
     # Where biases may ride on layers, another line names the layers without them.
     biases = "" if result.hardware.get("sequencer", {}).get("fusion") == "results" else ", and biases"
     what = f"values of {counted(sum(ops.values()), 'op')}{biases}"
-    return f"From the reference alone come {what}: {_listed(ops)}."
+    return f"The reference alone computes {what}: {_listed(ops)}."
 
 
 def _listed(ops: dict[str, int]) -> str:

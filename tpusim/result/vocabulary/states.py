@@ -74,7 +74,7 @@ STATES: Mapping[str, State] = {state.key: state for state in (
           "that port.",
           "port", "port", "SRAM port full", "waiting for the port of the vector memories"),
     State("bank_conflict", "bank conflict", Look("#8a63b0", "#a98bc9", "bars"),
-          "Waits for banks that several rows of the array ask for different words at once.",
+          "Waits because several rows of the array ask one bank for different words at once.",
           "banks", "bank", "rows meet in one bank", "waiting for banks that rows share", seldom=True),
     State("vector_work", "vector work", Look("#3a7d44", "#6fbf7b", "grid"),
           "Stands by while the vector unit works by itself.",

@@ -274,9 +274,11 @@ def overlapping(work: Workload, layer: Op, hardware: Machine, lowering: str) -> 
     """
     names = [each.name for each in work.layers]
     at = names.index(layer.name)
+    # Only direct neighbours overlap with a layer, so three layers are enough.
     around = tuple(names[max(0, at - 1) : at + 2])
     if len(around) == 1:
         return None
+    # On a machine that does not overlap layers, the user still learns what it would save.
     asked = family_of(hardware).overlaps(hardware)
     machine = hardware if asked else hardware.with_overrides(["sequencer.between_layers=overlap"])
     try:

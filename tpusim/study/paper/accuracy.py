@@ -265,6 +265,7 @@ def networks() -> Making:
         called: point_of(name, load_workload(name, _BATCH).layers, machine, _BATCH) for name, called in SEVEN.items()
     }
     found = yield seven | _asked(each for held in words.values() for each in held.values())
+    # A dict as an ordered set: the paper's networks first, each once.
     groups = dict.fromkeys((*SEVEN.values(), *_NETWORKS.values()))
 
     columns = {"tpu_v2, simulated": [found[each].figure("tflops") if each in seven else None for each in groups]}

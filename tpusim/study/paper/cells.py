@@ -173,6 +173,7 @@ def on_chip() -> Making:
         Finding("channel_last without a crossbar, by copies", most_lanes(last), COUNTED),
     ]
     shape = _EIGHT.tensors(1).ifmap
+    # Names as in the figure: rows are numbers, columns are letters.
     window = {f"{row + 1}{'ABC'[col]}" for row in range(3) for col in range(3)}
     names = [[point_name(each, shape) for each in lane] for lane in in_use(first)[:, :, 0]]
     cells = [[Cell(name, 2 if name in window else 1) for name in lane] for lane in names]

@@ -109,6 +109,7 @@ def unverified() -> tuple[str, ...]:
     """Sentences about unverified constants, each with the text of its file."""
     folders = constants.FOLDER, constants.CHIPS
     files = ((f"{folder}/{name}.yaml", path) for folder in folders for name, path in shipped(folder).items())
+    # The mark of an unverified constant stands in the comment of its line.
     lines = [(place, line.partition("#")) for place, path in files for line in read_text(path).splitlines()]
     said = ["Areas, energies and figures of whole chips come from constants in configs/technology and configs/chips."]
     for sign, meaning in _SIGNS.items():
@@ -130,6 +131,7 @@ def number_of_tiles() -> Making:
 
     Beyond three (W_F), more tiles are whole filter rows, which the paper does not mention.
     """
+    # The kernel is 3x3: up to W_F = 3 taps of a row are stacked, beyond that whole rows.
     tiles, beyond = (1, 2, 3, 4, 6, 9), 3
     layer, machines = square((128, 8, 128, 3)), (_TABLE_2, "tpu_v2_estimator")
     found = yield {

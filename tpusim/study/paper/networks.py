@@ -107,6 +107,7 @@ def explicit_on_tpu() -> Making:
     points: dict[Any, Point] = {}
     for size, network in product(sizes, SEVEN):
         layers, plain = convolutions(network, _MANY), _of_elements(size)
+        # The explicit method as in the paper: the lowered matrix is finished before the product begins.
         before = plain.with_overrides({"mapping.transformation": "before"})
         for how in implicit:
             points[(how, size), network] = point_of(network, layers, plain, _MANY, how)

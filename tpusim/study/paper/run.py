@@ -116,6 +116,7 @@ class PointPlan:
         Raises:
             TpusimError: a point of theirs could not be simulated; says which and why.
         """
+        # Exhibits share points, so that each is simulated and read once.
         points = {key: point for point, key in self.points}
         keys = [*points]
         rows = dict(zip(keys, store.points(keys), strict=True))

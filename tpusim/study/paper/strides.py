@@ -146,6 +146,7 @@ def channel_last() -> Making:
     area = family_of(banked).area(banked)
     assert area is not None
     silicon = area.silicon
+    # The claim is on growth by the number of ports, so all else is equal.
     larger, usual = (silicon.crossbar.area(ports, ports, 256, silicon.feature_nm) for ports in (256, 128))
     throughput = [Finding(label, _used(found[way, 1], found["product", 1])) for label, way in ways.items()]
     without = Finding("all strides, in a layout of windows", 100 * conflicts / sum(each.cycles for each in banks))
@@ -232,6 +233,7 @@ def in_hbm() -> Making:
 
     slower: dict[bool, list[Finding]] = {True: [], False: []}
     for (fetch, what), at in product(fetches.items(), sorted(layers, key=lambda at: at[1])):
+        # Only the layouts differ, so the ratio is their effect alone.
         ratio = found["CHW", fetch, at].cycles / found["HWC", fetch, at].cycles
         slower[at[1] == 1].append(Finding(f"{at[0]} columns, stride {at[1]}, {what}", ratio))
     views = [

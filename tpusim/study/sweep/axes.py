@@ -84,6 +84,7 @@ class Axis:
                 raise InputError(f"no field {show(path)}{hint} fields: {listed}, layers.NAME.FIELD, sizes.NAME")
         if len(set(paths)) < len(paths):
             raise InputError(f"names {next(path for path in paths if paths.count(path) > 1)} twice; name it once")
+        # Lowerings are names, and "all" stands for every one of them, so they are read apart.
         if all(path.rpartition(".")[2] == LOWERING for path in paths):
             if values == EVERY:
                 return cls(name, paths, of_any_layer(family))
@@ -210,6 +211,7 @@ class Constraint:
         if len(text) > _LONGEST:
             raise InputError(f"a condition has at most {_LONGEST} characters; this has {len(text)}")
         known = _known(family)
+        # Units such as MiB would look like names, so quantities are taken out first.
         for path in _PATH.findall(_QUANTITY.sub("0", text)):
             if path not in known and path not in _WORDS:
                 numbers = f"a condition compares numbers: {', '.join(known)}"
@@ -223,9 +225,11 @@ class Constraint:
             tree = ast.parse(_python(text), mode="eval")
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             raise InputError(f"{text!r} is not a condition; write e.g. array.rows == array.cols") from None
+        # A deep tree would overflow the stack of the functions that walk it.
         if (depth := _depth(tree)) > _DEEPEST:
             raise InputError(f"a condition nests at most {_DEEPEST} deep; this does {depth}; write it with fewer signs")
         constants = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
+        # The condition is evaluated by Python, so that only harmless syntax may pass.
         allowed = all(isinstance(node, _ALLOWED) for node in ast.walk(tree))
         if not allowed or not all(type(each) in (int, float) for each in constants) or not _is_condition(tree.body):
             raise InputError(f"{text!r} is not a condition; write comparisons of sums and products, e.g. lanes <= 256")

@@ -98,11 +98,13 @@ class Cluster:
 
         def submit(some: Iterable[Job]) -> None:
             for job in some:
+                # Not pure: Dask would otherwise return an old result for equal arguments.
                 future = self._client.submit(_simulated, job, model_version(), pure=False)
                 under_way[future.key] = future, job
                 future.add_done_callback(finished.put)
 
         try:
+            # Only some jobs are under way at a time, so that the others need no memory of the scheduler.
             submit(islice(waiting, _UNDER_WAY))
             while under_way:
                 future = self._next(finished)
@@ -111,6 +113,7 @@ class Cluster:
                     findings: Sequence[WorkFinding] = future.result()
                 except KilledWorker:
                     given_up[job] += 1
+                    # A worker may die for reasons of its own, so that a job gets another chance.
                     if given_up[job] < _DEATHS:
                         submit([job])
                         continue

@@ -95,6 +95,7 @@ class Assembly:
             place = self._places.setdefault((point.hardware, point.workload.batch), _Place())
             parts: dict[Hashable, tuple[Workload, str]] = {}
             for part in _parts(point):
+                # Layers of one kind take the same time, so that each kind is simulated once.
                 parts.setdefault(_kind(*part, point.hardware), part)
             new: dict[str, list[Workload]] = defaultdict(list)
             for kind, (work, lowering) in parts.items():
@@ -120,12 +121,14 @@ class Assembly:
         for work, finding in zip(job.works, findings, strict=True):
             kind = _kind(work, job.lowering, job.hardware)
             if isinstance(finding, str) and not _overlap(job.hardware):
+                # The finding holds for all layers of the kind, whatever they are called.
                 finding = finding.removeprefix(f"layer {work.layers[0].name}: ")
             place.found[kind] = finding
             for key in place.waiting.pop(kind):
                 self._left[key] -= 1
                 if not self._left[key]:
                     yield key, self._points[key], _layers_of(self._points[key], place.found)
+        # A sweep has too many places to keep the findings of finished ones.
         if not place.waiting:
             del self._places[where]
 

@@ -94,6 +94,7 @@ class Space:
             except InputError as error:
                 raise InputError(Problem(str(error), self.axes[self._batch_axis].name)) from None
         hardware = self._machines.with_values(values)
+        # Conditions come before the workloads, whose layers take longer to make.
         if not all(each.holds(hardware, batch) for each in self._spec.where):
             return ()
         settings = tuple((axis.name, shown(value)) for axis, value in zip(self.axes, values, strict=True))
@@ -264,8 +265,10 @@ def load_sweep(name_or_path: str | Path) -> Sweep:
     document = open_document(name_or_path, FOLDER)
     spec = read(document)
     space = Space(spec)
+    # Axes that move together have equally many values.
     combinations = space.size if spec.combine == "grid" else len(spec.axes[0].values)
     size = combinations * len(spec.workloads)
+    # A search does not need all points, so that its space may be larger.
     if spec.search is None and size > MOST_POINTS:
         message = f"{size:,} points; a sweep has at most {MOST_POINTS:,}: give fewer values, or write mode: search"
         raise InputError(document.problem("axes", message))
@@ -292,6 +295,7 @@ def _sound_points(document: Document, spec: Spec, space: Space, combinations: in
     """Return every point, or a large sample if there are too many."""
     whole = combinations <= MOST_POINTS
     values = [axis.values for axis in spec.axes]
+    # Combinations are made one by one: a search may have more than memory holds.
     every = product(*values) if spec.combine == "grid" else zip(*values, strict=True)
     built = _build(space, every if whole else islice(space.drawn(0), _DRAWN))
     problems = built.hopeless(space.axes) if spec.search and built.points else [*built.problems.values()]

@@ -81,6 +81,7 @@ def goals_of(given: object, columns: Sequence[str], least: int, most: int) -> tu
             raise InputError(f"no column {show(column)}{hint} columns: {', '.join(columns)}")
         wanted = direction
         if wanted is None:
+            # Most columns have a better direction of their own.
             wanted = _WORDS.get(COLUMNS[column].better) if column in COLUMNS else None
         if wanted is None:
             raise InputError(f"{column} is not better one way for everybody; write {{{column}: minimize}} or maximize")
@@ -170,6 +171,7 @@ def _workloads(given: object, info: ValidationInfo) -> tuple[Document, ...]:
             document = replace(document, data={**document.data, "ops": asked.ops})
         work = workload_of(document, 1)
         check_own(work, _family(info))
+        # The name in the file counts, as rows and pictures go by it, not by the path.
         called = work.name
         if called in taken:
             raise InputError(f"another workload is called {show(called)}, too; give each file a name of its own")

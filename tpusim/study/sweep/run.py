@@ -195,6 +195,7 @@ def run_search(sweep: Sweep, store: Store, executor: Executor, fresh: bool, prog
         points = [keyed for _, keyed in batch]
         part = run_sweep(points, store, executor, fresh, told)
         reused, computed, failed = reused + part.reused, computed + part.computed, failed + part.failed
+        # Results are told in the order of proposals, so that the walk does not depend on who is done first.
         for (trial, (_, key)), row in zip(batch, rows_of(sweep, store, points), strict=True):
             walk.tell(trial, key, None if row["error"] else [float(row[goal.column]) for goal in goals])
         before = len(walk.tried)
@@ -260,6 +261,7 @@ class _Walk:
         for values in islice(self._drawn, _MOST_DRAWN):
             keyed = self._keyed(values)
             if isinstance(keyed, str):
+                # A text says why the combination is no point.
                 useless[keyed] += 1
             elif keyed[1] in self.tried:
                 useless["were tried before"] += 1

@@ -161,6 +161,7 @@ class Store:
         # SQLite would go on writing into a deleted file that nobody can open any more.
         if not self._path.exists():
             raise InputError(f"{self._path}: was removed while the sweep ran, and its points with it; start it again")
+        # A finding is the layers' results, or the reason why there are none.
         layers = () if isinstance(finding, str) else finding
         error = finding if isinstance(finding, str) else None
         figures, detail = _figures(total_of(layers, 0.0)) if layers else ((None,) * len(FIGURES), None)
@@ -208,6 +209,8 @@ class Store:
         with self._failures_told("read"):
             query = "SELECT name, stamp FROM files WHERE digest = ? AND typeof(name) = 'text'"
             found = self._connection.execute(query, (digest,)).fetchall()
+            # Files from other inputs are forgotten before any new one is written, so that an interrupted run leaves no
+            # false entry.
             if not found and self._number("SELECT count(*) FROM files"):
                 with self._connection:
                     self._connection.execute("DELETE FROM files")

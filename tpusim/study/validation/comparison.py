@@ -243,6 +243,7 @@ def _work(case: Case, numbers: NumberSet, changes: Sequence[str], machine: Calla
 def _row(work: CaseWork, unit: str, cycles: SimulatedCycles) -> ComparedCase:
     """A case with the results of its simulations, in the unit of its set."""
     case, machine = work.case, work.ours[0].hardware
+    # In percent, as the third unit of a set is PE utilisation.
     ideal = 100 * sum(layer.macs(case.batch) for layer in case.layers) / machine.pes
 
     def figure(clocks: float) -> float:

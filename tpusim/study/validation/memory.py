@@ -247,6 +247,7 @@ def _feature_map(given: Parameters, bursts: int) -> Addresses:
     images, element, stride = (int(given[name]) for name in ("batch", "element", "stride"))
     every = -(-height // stride)
     rows = every if given["rows"] == "all" else int(given["rows"])
+    # Rows from the middle of the map stand for all.
     first = every // rows // 2 * rows * stride
     sizes = {"H": height, "W": width, "C": channels, "N": images}
     order = given["layout"] if "N" in given["layout"] else "N" + given["layout"]
@@ -260,6 +261,7 @@ def _feature_map(given: Parameters, bursts: int) -> Addresses:
     found, words = [], wanted["W"] // (BURST // element)
     for image, row, word in product(wanted["N"], wanted["H"], np.unique(words)):
         of_word = {**wanted, "N": image[None], "H": row[None], "W": wanted["W"][words == word]}
+        # Neighbouring elements share a burst, which is asked for once.
         touched = _grid(order, of_word, steps) // BURST
         found.append(touched[np.concatenate([[True], touched[1:] != touched[:-1]])])
     return np.concatenate(found) * BURST

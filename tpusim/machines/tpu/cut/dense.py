@@ -119,6 +119,7 @@ class Dense(Cut):
         channels = [channel for _, channel in lanes]
         if self.by_tap:
             return LanePlace((0,), as_coordinates(channels), tuple(tap for tap, _ in lanes))
+        # Stacked taps repeat the channels: one run of lanes and its copies say it shorter.
         period = next((at for at in range(1, len(channels)) if channels[at] == channels[0]), len(channels))
         copies, rest = divmod(len(channels), period)
         if rest or channels != channels[:period] * copies:

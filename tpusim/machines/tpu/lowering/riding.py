@@ -125,6 +125,7 @@ class RidingUnits(Units):
         areas = {each.name: each for each in self.core.areas}
         results, gaps = areas[self._results], with_the_spill(self.core.policy.lag)
         if self.layer.adds:
+            # A tensor is added to the sums that passes leave; other outputs have no such place.
             if not self._by_passes:
                 raise UnsuitableError(_NOT_SO)
 

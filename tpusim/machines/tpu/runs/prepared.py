@@ -282,8 +282,10 @@ def _fastest(drafts: Sequence[Draft], hardware: Hardware, lowering: str) -> tupl
     def promising() -> Iterator[Prepared]:
         no_faster: list[int] = []
         for draft in drafts:
+            # Lowering and timing a draft is costly: it ends after several in a row that were no faster.
             if len(no_faster) >= PATIENCE and (sum(no_faster) >= LONG_ENOUGH or len(no_faster) >= MOST):
                 break
+            # The lower bound of a draft tells without lowering it that it cannot win by enough.
             if cycles and min(cycles) <= draft.least * (1 + CLOSE):
                 continue
             ready = _in_scratch(Prepared(*draft.lower(), hardware, lowering, draft))
@@ -291,6 +293,7 @@ def _fastest(drafts: Sequence[Draft], hardware: Hardware, lowering: str) -> tupl
             no_faster = [] if faster else [*no_faster, len(ready.program.steps)]
             cycles.append(ready.timing.cycles)
             yield ready
+            # A Program may take gigabytes: the loser is gone before the next draft is lowered.
             del ready
 
     return min(promising(), key=lambda each: each.timing.cycles), cycles

@@ -309,6 +309,7 @@ def linked(layers: Sequence[Joint], hardware: Hardware, stay: Collection[str] = 
     waits = Waits(hardware, {each.tensor: each for each in handed})
     programs = []
     for layer, program, *_ in layers:
+        # Names get their layer in front, since tensors of different layers may be called alike.
         named = replace(
             program,
             tensors=tuple(each.of_layer(layer) for each in program.tensors),

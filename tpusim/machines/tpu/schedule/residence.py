@@ -364,9 +364,11 @@ def _bringing(program: Program, due: Mapping[int, Sequence[tuple[Tensor, _Fills]
     for at, step in enumerate(program.steps):
         for copy, fills in due.get(at, ()):
             _, fill = fills[0]
+            # The fills of later steps find here their copy, and the prefetch that they wait for.
             near |= {number: (copy, len(steps)) for number, _ in fills}
             steps.append(Prefetch((), fill.tensor, fill.parts, fill.hbm_bytes, copy, regions=fill.regions))
         places[at] = len(steps)
+        # Insertions move the numbers of later steps, and waits name steps by number.
         step = step.renumbered(places)
         if at in near and isinstance(step, Transfer):
             copy, brought = near[at]

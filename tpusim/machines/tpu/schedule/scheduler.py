@@ -126,6 +126,7 @@ class Ring:
             before = self.all[number - area.count] if number >= area.count else None
             if before:
                 del self._living[before.key]
+            # Without `ahead`, the load ahead is the last one of this ring.
             ahead = (self.all[-1].first if self.all else 0) if ahead is None else ahead
             found = Tenancy(
                 area, key, number, self.base + number % area.count * area.words, unit, gap, gap, ahead, before
@@ -188,6 +189,7 @@ class Schedule:
         self.of, self.policy, self.steps = units, units.policy, [] if steps is None else steps
         self.units = [*units.units()]
         self.gaps = [*accumulate((unit.gap for unit in self.units), initial=-1)][1:]
+        # All tenancies are known before the first step is written, since a load is issued ahead of its unit.
         rings = {each.name: (_Window if each.live else Ring)(each, bases[each.name]) for each in units.areas}
         self.tenancies = [
             [rings[area].wanted(key, at, gap) for area, key in unit.needs]
@@ -377,6 +379,7 @@ class Schedule:
         waits = tuple(step for need, atoms in act.reads for step in mine[need].made(atoms))
         if act.begins:
             waits = (*waits, *mine[act.writes].freed())
+        # A serial machine has no overlap between computing steps.
         if self.policy.serial:
             waits = (*waits, *self._computed.values())
         for compute in act.steps:

@@ -89,6 +89,7 @@ class FlowGraph:
                 users[name].append((made, factor))
             order.update(dict.fromkeys((*factors, made)))
         given, value, other = {name: f"x{at}" for at, name in enumerate(self.outputs)}, dict[str, str](), FlowGraph()
+        # Reversed edges turn the last value into the first, so values are made from the back.
         for name in reversed([each for each in order if each in asked]):
             own = [(given[name], 1.0)] if name in given else []
             value[name] = other.sum(*own, *((value[user], factor) for user, factor in users[name]))
@@ -119,6 +120,7 @@ class FlowGraph:
         made_at = {name: at for at, name in enumerate(sums)}
         last_used = {name: at for at, factors in enumerate(sums.values()) for name in factors}
         place = {name: f"y{at}" for at, name in enumerate(self.outputs)}
+        # The place of an output is free for temporary sums until the output itself is written.
         due = {} if over_inputs else {place[name]: made_at[name] for name in self.outputs}
         free_from = dict.fromkeys(due, 0)
         if over_inputs:

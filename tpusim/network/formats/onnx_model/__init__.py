@@ -106,9 +106,11 @@ def understood(path: Path, asked: ModelOptions) -> Understood:
     read = Understood(steps.model, batch, facts, probes, ways.done, steps.done, [*ways.left, *steps.left])
     for node in read.model.graph.node:
         name = operator(node)
+        # Convolutions and products inside such a node are lost with it, and are named.
         if name not in ARRAY_OPS and name not in NOT_TIMED:
             read.not_known[name] += 1
             read.reasons += _inside(node)
+        # Constants are worked out before the network runs, and take no time even if a layer could compute them.
         elif all(name in facts.constants for name in node.output):
             read.folded += 1
         elif name in ops:
@@ -142,6 +144,7 @@ def _probes(model: ModelProto, batch: ModelBatch, ops: Set[str], opset: int, pat
             refuse_forbidden(found.graph.node, found, opset, path)
             probes.append(found)
         except InputError as error:
+            # A model that fails for one image fails for all; for two, it may still be sound for one.
             if not probes:
                 raise
             only = f"; for one image they do: give --dim {min(batch.names)}=1"

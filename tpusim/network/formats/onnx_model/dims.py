@@ -92,10 +92,12 @@ def batch_of(given: Sequence[ValueInfoProto], dims: Mapping[str, int], arrays: A
         raise InputError([Problem(each, str(path)) for each in says])
     left = [each for each in opened if each.name not in dims]
     named = frozenset(each.name for each in left if each.like(_BATCH))
+    # A name for the batch settles it; without one, the first dimension is the usual place.
     counted = named or frozenset(each.name for each in left if each.axis == 0 and each.rank > 1)
     sizes = {**_held(opened, dims, arrays), **dims}
     if missing := {each.name: each for each in reversed(left) if each.name not in counted | sizes.keys()}:
         raise InputError(Problem(_missing([*missing.values()][::-1], arrays), str(path)))
+    # A first dimension that is called a length tells no number of images.
     images = (each.name for each in left if each.name in counted and not each.like(_LENGTH))
     own = next((sizes[name] for name in images if name in sizes), None)
     fixed = own or _first(given, dims)
@@ -116,6 +118,7 @@ def _held(opened: Sequence[Open], dims: Mapping[str, int], arrays: Arrays) -> di
         size, where = array.shape[each.axis], f"dimension {each.axis} of the array {each.value!r}"
         if not size and not each.axis:
             problems.append(Problem(f"{where} is 0, so it holds nothing; give at least one image"))
+        # Equal names mean equal sizes, in all inputs.
         before, said = known.setdefault(each.name, (size, where))
         if size != before:
             advice = "leave --dim out, or change the array" if each.name in dims else "the model wants them equal"

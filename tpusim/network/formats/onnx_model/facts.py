@@ -91,6 +91,7 @@ class Facts(NamedTuple):
         several = {name: each for name, each in known.items() if each.ndim == 1 and each.dtype.kind in "iu"}
         makers = {name: node.op_type for node in graph.node for name in node.output}
         uses = Counter([name for node in graph.node for name in node.input] + [each.name for each in graph.output])
+        # Another reader would need the values before the normalization, which merged weights no longer give.
         alone = (each for each in graph.node if each.op_type == "BatchNormalization" and uses[each.input[0]] == 1)
         constants = {*weights}
         for node in graph.node:

@@ -114,6 +114,7 @@ def _check_beside(model: ModelProto, path: Path) -> None:
         if tensor.data_location == TensorProto.EXTERNAL:
             name = next((each.value for each in tensor.external_data if each.key == "location"), "")
             file = Path(name)
+            # A model from elsewhere may name any file of this computer.
             if not name or file.is_absolute() or ".." in file.parts or not name.isprintable():
                 says = f"the weights of {printable(tensor.name)} are said to be in {ascii(name)[:80]}"
                 raise _refused(path, f"{says}; they must stand in the model's own folder")
@@ -140,6 +141,7 @@ def _check_order(graph: GraphProto, path: Path) -> None:
                 every = enumerate(graph.node)
                 reads = {at: [makers[each] for each in other.input if each in makers] for at, other in every}
                 try:
+                    # A circle has no order at all, so the message differs.
                     TopologicalSorter(reads).prepare()
                 except CycleError as error:
                     circle = " > ".join(called(graph.node[at]) for at in reversed(error.args[1][: _SHOWN + 1]))

@@ -303,6 +303,7 @@ def for_any_batch(one: LayerSizes, two: LayerSizes) -> LayerSizes:
         if value == two.get(key):
             merged[key] = value
         elif key in _OF_BATCH:
+            # Two points give the line: slope * batch + more.
             slope, more = two[key] - value, 2 * value - two[key]
             text = "batch" if slope == 1 else f"batch*{slope}"
             merged[key] = f"{text}{more:+d}" if more else text

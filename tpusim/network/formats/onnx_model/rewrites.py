@@ -227,6 +227,7 @@ class _Steps:
             raise _Unfit("it clips, couples its gates, or has its images first")
         if self._opset < _OLDEST:
             raise _Unfit(f"it is of an opset before {_OLDEST}")
+        # Operand 4 holds sequence lengths, operand 7 peepholes (of an LSTM).
         if 4 in self._operands or 7 in self._operands:
             raise _Unfit("its sequences are of several lengths, or it has peepholes")
         self.count, self._inputs, self._size = self._sizes(shapes)

@@ -74,6 +74,7 @@ def refuse_beyond(probes: Sequence[Inferred], path: Path) -> None:
         operand, at = node.input[:2]
         shapes, axis = [each.shapes.get(operand, ()) for each in probes], _get(node, "axis", 0)
         lengths = {shape[axis] for shape in shapes if -len(shape) <= axis < len(shape)}
+        # An axis that follows the batch has no fixed length, so no index is beyond it for every batch.
         if at in constants and len(lengths) == 1:
             (length,), indices = lengths, numpy_helper.to_array(constants[at])
             for index in indices[(indices < -length) | (indices >= length)][:1]:
@@ -102,6 +103,7 @@ def _forbidden(node: NodeProto, shapes: Mapping[str, ValueShape], opset: int) ->
             yield f"ONNX has no attribute {printable(each.name)} there{others}"
     rule = None if opset < _BY_SHAPE and name in ("Gemm", "PRelu") else _RULES.get(name)
     result = shapes.get(next(filter(None, node.output), ""))
+    # Without the result's shape, the rules have nothing to compare operands with.
     if result is None:
         return
     if min(result, default=0) < 0:

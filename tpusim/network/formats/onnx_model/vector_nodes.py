@@ -282,6 +282,7 @@ def _pad(node: KnownNode) -> AsLayer:
     if len(pads) != 2 * len(around) or min(pads, default=0) < 0:
         raise UnfitNode("what it adds is worked out by the model, or less than nothing")
     ends = dict(zip(around, zip(pads[: len(around)], pads[len(around) :], strict=True), strict=True))
+    # The layer pads rows and columns only.
     if any(ends.get(axis, (0, 0)) != (0, 0) for axis in (0, 1)):
         raise UnfitNode("it adds images or channels")
     rows, cols = (ends.get(axis, (0, 0)) for axis in _sides(shape))
@@ -302,6 +303,7 @@ def _slice(node: KnownNode) -> AsLayer:
     if len(shape) not in (3, 4) or not node.first or len(cut) != 1 or cut[0][0] == 0:
         raise UnfitNode("it is not along channels, rows or columns alone")
     ((axis, part),) = cut
+    # Without a stride, the part lies in one piece, and readers find it there.
     if part.step < 2 or len(part) < 2:
         raise UnfitNode("what is left is read where it lies")
     along = "channels" if axis == 1 else ("height", "width")[axis - len(shape)]

@@ -84,6 +84,7 @@ class _Wires:
             elif made := self._free(node, read):
                 yield self._added(made)
                 self._at[node.output[0]] = made["name"]
+            # `_free` may have found that the value is one already known.
             elif node.output[0] not in self._at:
                 self._pass_on(node, read, changed=True)
 
