@@ -174,7 +174,7 @@ class Ports:
         return sum((calendar.owned for calendar in self.calendars), Counter())
 
     def owners(self) -> dict[str, Owners]:
-        """Who owns each cycle, by the name of each port's account."""
+        """Return the owner of each cycle, by the name of each port's account."""
         kept = (calendar for calendar in self.calendars if isinstance(calendar, KeptCalendar))
         return {name: calendar.owners() for name, calendar in zip(self._names, kept, strict=True)}
 
