@@ -87,15 +87,15 @@ def fused(
     Unless a `lowering` is asked for, layers of several groups have their own. Where the machine fuses, biases,
     additions and activations ride on the results of the layers that they follow.
 
-    Biases ride, those of the layer or what is added for each channel by one behind it, where there is room for them.
-    An addition of maps rides on the later of the layers whose outputs it adds, an activation on one layer; nobody else
-    may read what it rides on. Neither is taken where results would no longer be done in the time that the array gives
-    them: an element has as many operations as there are ALUs for a lane. What a layer may carry is for its lowering to
-    say: by convolutions in tiles nothing, by the vector unit no addition of maps. Machines of other families fuse
+    Biases ride where there is room for them: the layer's own, or numbers that a layer behind it adds to each channel.
+    An addition of maps rides on the later of the two layers whose outputs it adds, an activation on one layer; no other
+    layer may read the results that it rides on. Additions and activations are left alone where the vector unit would
+    fall behind the array: an element has as many operations as there are ALUs for a lane. The lowering of a layer says
+    what the layer may carry: in tiles nothing, by the vector unit no addition of maps. Machines of other families fuse
     nothing.
 
-    Under `auto` a layer carries what takes longer by itself, which is found out by timing both; `watch` is told of each
-    layer then. It is found out for those alone whose names are `wanted`: of the others nobody knows.
+    Under `auto` a layer carries only what takes longer by itself; both are timed, and `watch` is told of each such
+    layer. Only layers whose names are `wanted` are timed.
     """
     workload = workload if lowering else with_unasked(workload, hardware)
     family = family_of(hardware)

@@ -225,6 +225,7 @@ def read_overrides(overrides: Overrides, form: Form[Any]) -> tuple[Settings, lis
     given: Settings = {}
     problems: list[Problem] = []
     if isinstance(overrides, Mapping):
+        # A mapping becomes text, so that Python and the command line are read alike.
         overrides = [f"{path}={value}" for path, value in overrides.items()]
     for text in [overrides] if isinstance(overrides, str) else overrides:
         try:

@@ -1,4 +1,4 @@
-"""The offer of a machine family to flow, command line, studies and reports, and the families that there are.
+"""The offer of a machine family to flow, command line, studies and reports, and the list of families.
 
 A family is a package beside `machines/tpu`. Its hardware files say `family: NAME`; files without it describe TPUs.
 """
@@ -216,7 +216,7 @@ class Family(Protocol):
         return frozenset()
 
     def glosses(self) -> Mapping[str, str]:
-        """One-line description of each lowering."""
+        """Description of each lowering, in a line."""
 
     def paths(self) -> tuple[str, ...]:
         """Every field that `--set` and sweeps may change: "clock", "array.rows"."""

@@ -115,7 +115,7 @@ def agreement(actual: NDArray[np.float32], expected: Values) -> tuple[NDArray[np
 
 
 def larger(one: float | None, other: float | None) -> float | None:
-    """The larger share of those that there are."""
+    """Return the larger of two shares; None stands for no share."""
     return max((each for each in (one, other) if each is not None), default=None)
 
 

@@ -313,6 +313,7 @@ def _box_of(layer: GpuLayer, tile: BlockTile, room: Callable[[tuple[int, int, in
         box = images, rows, tile.m // (images * rows)
         if prod(box) == tile.m and (blocks := room(box)):
             boxes = Boxes(extent, box)
+            # Fewest tiles first; then room for two blocks, which hide each other's waits; then the smallest patch.
             keys[boxes.count, -min(blocks, 2), _patch_elements(layer, box), box] = boxes
     return keys[min(keys)] if keys else None
 

@@ -318,6 +318,7 @@ def _constrain(rules: Rules, m: ControllerArrays, b: int, command: int, now: int
     for other in range(rules.banks):
         same_group = other // rules.group_banks == group
         for later in range(5):
+            # The same bank lies in the same group, and that in the same channel: the longest gap holds.
             gap = rules.same_channel[command, later]
             if same_group:
                 gap = max(gap, rules.same_group[command, later])

@@ -175,6 +175,7 @@ def _waits(bank: Numbers) -> bool:
 @inlined
 def _pending(m: Numbers, banks: Numbers, requests: Numbers, request: int, write: int) -> int:
     """A pending request, with a column command of its own, that reads or writes the same burst; -1 for none."""
+    # Bursts of a transfer that only ascends are all different: nothing can be shared.
     if m[DISTINCT]:
         return -1
     burst, bank = requests[BURST, request], banks[requests[BANK, request]]

@@ -192,7 +192,7 @@ class Lrn(MapOp):
     """Each element over (`bias` + `alpha` / `size` times a sum of squares) to the power of `beta`, as AlexNet has it.
 
     Attributes:
-        size: channels around the element whose squares are summed up, those that there are.
+        size: channels around the element whose squares are summed up, as far as the map has them.
         alpha: factor of the sum, not below zero.
         beta: power: 0.5, 0.75 or 1.
         bias: number above zero that is added.

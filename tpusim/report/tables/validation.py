@@ -14,8 +14,8 @@ from tpusim.study.validation.comparison import AGREEING, ComparedCase, Compariso
 def validated(comparisons: Sequence[Comparison]) -> Shown:
     """Return every set in a row, word by word; of a set by itself all cases; of networks the totals.
 
-    Kinds of which there are several sets have a row of all their cases. What no set has makes no column. In JSON every
-    set has its figures and rows, and so have those of a word and kind together; errors are ratios.
+    A kind with several sets has a row for all their cases together. A figure that no set has makes no column. JSON has
+    figures and rows of every set, and figures of all sets of a word and kind together; errors are ratios.
     """
     # Sets of one word and kind have a comparison together, which is none of the sets.
     shared = (each for found in by_word(comparisons).values() for each in found if each not in comparisons)

@@ -18,7 +18,7 @@ _PROCESS = 1
 
 
 class ChromeTrace(TimelineForm):
-    """One process that is the whole, with a thread for each track; `otherData` says what each of them shows."""
+    """A process that is the whole, with a thread for each track; `otherData` says what each of them shows."""
 
     unit: ClassVar[str] = "us"
 

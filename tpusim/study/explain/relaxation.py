@@ -95,7 +95,7 @@ def _same_passes(setup: Setup, easier: Setup) -> float:
 
 
 def relaxations(setup: Setup) -> tuple[Relaxation, ...]:
-    """All relaxations of a setup; on a machine without lanes, those that its family offers, and more input."""
+    """All relaxations of a setup; on a machine without lanes, the relaxations of its family, and more input."""
     counted_by = setup.layer.counted_by
     if setup.is_of_lanes:
         return (*_MACHINE, _WHOLE_ROWS, _MORE_INPUT[counted_by], _FILLED)

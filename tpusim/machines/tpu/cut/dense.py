@@ -235,6 +235,7 @@ class DenseTaps(Dense):
         """Passes of some taps over some channels."""
         array = self.hardware.array.rows
         parts = [channels[part.start : part.stop] for part in portions(len(channels), array)]
+        # Whole passes first: only the channels left over share passes among taps.
         rest = parts.pop() if len(parts[-1]) < array else range(0)
         for tap, part in product(taps, parts):
             yield [(tap, channel) for channel in part]

@@ -249,6 +249,7 @@ class Plan:
         """
         pairs = [*product(range(len(self.blocks)), portions(len(self.columns), self.tiling.kept_folds))]
         if self.tiling.loop_order != "block_major":
+            # A stable sort keeps the blocks in order within their column folds.
             pairs.sort(key=lambda pair: pair[1].start)
         of_chunks = by_outcome(self.sections)
         return [

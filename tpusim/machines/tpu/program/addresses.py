@@ -316,6 +316,7 @@ def boxes_of(lengths: tuple[int, ...], window: range) -> list[tuple[range, ...]]
         return [()]
     inner = prod(lengths[1:])
     (first, start), (last, end) = divmod(window.start, inner), divmod(window.stop, inner)
+    # The window lies within one row, one counter further in.
     if first == last:
         return [(range(first, first + 1), *box) for box in boxes_of(lengths[1:], range(start, end))]
     head = [(range(first, first + 1), *box) for box in boxes_of(lengths[1:], range(start, inner))] if start else []

@@ -239,6 +239,7 @@ class TransferRuns:
             if isinstance(step, Transfer) and self._as_read(step.tensor):
                 of_lanes = found.setdefault(step.tensor, {})
                 for part in step.parts:
+                    # A dict as an ordered set: parts used twice count once.
                     of_lanes.setdefault(part.lane, {})[part.lane, part.items] = None
         ahead: dict[str, dict[_Held, int]] = {}
         for tensor, of_lanes in found.items():

@@ -65,6 +65,7 @@ class Residence:
         """
         program, fills = self.layers[layer].program, list[Fill]()
         for each in self.allocations:
+            # The fills stand for the keeps of the layer that made the words, which is not run here.
             kept = (step.parts for step in self.layers[each.maker].program.steps if isinstance(step, Keep))
             parts = tuple(part for some in kept for part in some)
             fills += [Fill((), program.tensor(name), parts, 0) for at, name in each.readers if at == layer]
@@ -87,8 +88,9 @@ def immovable(program: Program) -> str:
 
 
 def residence(layers: Sequence[Joint], hardware: Hardware) -> Residence:
-    """The outcomes that can stay, for layers that are to be joined; where there is too little room, those that save the
-    least for their room are given up first.
+    """The outcomes that can stay on chip, for layers that are to be joined.
+
+    Where there is too little room, the outcomes that save the fewest bytes for their room are given up first.
     """
     search = _Search(layers, hardware.capacity_words)
     staying = search.reached(search.wanted)

@@ -30,6 +30,7 @@ def link(units: Units, first: int = 0, empty: Collection[str] = ()) -> Bases:
     Strands that end before the units begin share their words. Areas in `empty` get no words: they stand far from all
     others.
     """
+    # Sorted, so that the same areas always get the same addresses.
     bases = {name: (at + 1) * APART for at, name in enumerate(sorted(empty))}
     ends: defaultdict[str, int] = defaultdict(lambda: first)
     for beside in (units, *units.strands.values()):
@@ -50,6 +51,7 @@ def buffers(units: Units, bases: Bases, memory: str = "lanes") -> tuple[Buffer, 
         if area.memory != memory or not area.count * area.words or bases[area.name] >= APART:
             continue
         own = Buffer(area.tensor, bases[area.name], area.count * area.words, area.lanes)
+        # Strands and units may each have an area of one tensor, side by side.
         if found and found[-1].tensor == own.tensor:
             ahead = found.pop()
             own = Buffer(own.tensor, ahead.base, ahead.words + own.words, max(ahead.lanes, own.lanes))

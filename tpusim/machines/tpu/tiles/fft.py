@@ -104,6 +104,7 @@ class FlowGraph:
         for name in [*sums]:
             users = [made for made, factors in sums.items() if name in factors]
             merged = {made: _merged(sums[made], name, sums[name]) for made in users}
+            # Words read by the users and by the sum itself, and the word it writes.
             before = sum(len(sums[made]) for made in users) + len(sums[name]) + 1
             if name not in self.outputs and sum(map(len, merged.values())) < before:
                 sums.update(merged)
@@ -143,6 +144,7 @@ def _in_turn(sums: Sums) -> Sums:
         for name in factors:
             users[name].add(made)
     while left:
+        # A sum is ready once all of its terms are made.
         ready = (made for made, factors in left.items() if left.keys().isdisjoint(factors))
         best = max(ready, key=lambda made: sum(len(users[name]) == 1 for name in left[made]))
         for name in left[best]:

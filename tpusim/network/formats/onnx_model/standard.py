@@ -38,7 +38,7 @@ class _Node(NamedTuple):
 
     Attributes:
         operands: their shapes; None where one is left out or not known.
-        result: the shape of the first result that there is.
+        result: the shape of the first result that has a name.
     """
 
     proto: NodeProto
