@@ -426,7 +426,7 @@ def test_the_json(tmp_path: Path) -> None:
 
 def test_what_a_layer_reads_and_who_reads_it_is_said() -> None:
     said = " ".join(tpusim("resnet18", "--ops", "all", "--layer", "layer2.0.add").stdout.split())
-    assert "It reads layer2.0.conv2, layer2.0.downsample; what it makes is read by layer2.0.relu2." in said
+    assert "It reads layer2.0.conv2, layer2.0.downsample; its output is read by layer2.0.relu2." in said
     assert re.search(r"\(sequencer.between_layers=overlap\): all of them take [\d,]+ cycles fewer together", said)
     assert "It reads" not in tpusim("tiny", "--hardware", "tiny_4x4", "--layer", "conv1").stdout
 

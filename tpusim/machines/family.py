@@ -1,6 +1,6 @@
-"""What a machine family must offer, and which there are: all that flow, command line, studies and reports ask of one.
+"""The offer of a machine family to flow, command line, studies and reports, and the list of families.
 
-A family is a package beside `machines/tpu`. Its hardware files say `family: NAME`; without, they are TPUs.
+A family is a package beside `machines/tpu`. Its hardware files say `family: NAME`; files without it describe TPUs.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from tpusim.technology.constants import Technology
 
 KEY = "family"
-"""The key of a hardware file that names its family."""
+"""Key of a hardware file that names its family."""
 USUAL = "tpu"
-"""The family of machines that name none."""
+"""Family of machines whose files name none."""
 
 
 @runtime_checkable
@@ -36,15 +36,15 @@ class Machine(Protocol):
 
     @property
     def family(self) -> str:
-        """The key of its family in FAMILIES."""
+        """Key of the machine's family in FAMILIES."""
 
     @property
     def clock_hz(self) -> int:
-        """The frequency of the clock that cycles are counted in."""
+        """Frequency of the clock that cycles are counted in."""
 
     @property
     def pes(self) -> int:
-        """Multiplications and additions (MACs) that it does in a cycle at most."""
+        """Multiplications and additions (MACs) in a cycle, at most."""
 
     @property
     def sram_bytes(self) -> int:
@@ -59,20 +59,20 @@ class Machine(Protocol):
         """Bytes a second that its DRAM moves at most."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The YAML form, units in the values, its family among them unless that is USUAL."""
+        """The YAML form, units in the values; it names the family unless that is USUAL."""
 
     def with_overrides(self, overrides: Overrides) -> Self:
         """The machine with `PATH=VALUE` changes. Raises InputError."""
 
 
 class Need(NamedTuple):
-    """What lowering, timing and checking a layer takes at most, about, before it is done.
+    """Memory of this computer that lowering, timing and checking a layer will take at most, roughly.
 
     Attributes:
-        program: bytes of this computer's memory that go to its Program and its time.
-        values: those that go to values while they are computed and checked.
-        passes: of its Program, where a family has such.
-        at_once: Programs of the layer that are held beside one another while the fastest is looked for.
+        program: bytes for its Program and its timing.
+        values: bytes for values while they are computed and checked.
+        passes: passes of its Program, for families that have passes.
+        at_once: Programs of the layer that are held at once during the search for the fastest.
     """
 
     program: int
@@ -87,30 +87,32 @@ class Need(NamedTuple):
 
 
 class Checking(NamedTuple):
-    """How values are computed and checked: by which engine, whether at all, with operands of how many bytes."""
+    """The way values are computed and checked: the engine, whether they are checked at all, and the bytes of an
+    operand.
+    """
 
     engine: str = "event"
     check: bool = False
     operand_bytes: int = 1
 
     def whole(self, layer: Op, batch: int) -> int:
-        """Bytes that the values of a layer take where all of them are held at once."""
+        """Bytes of the values of a layer if all of them are held at once."""
         if not self.check:
             return 0
         return layer.operands(batch) * (self.operand_bytes + 8) + layer.outputs(batch) * _COMPARED_BYTES
 
 
 _COMPARED_BYTES = 4 + 8 + 8
-"""An output takes what the machine has written, what is expected of it, and what comparing them takes."""
+"""Bytes for comparing an output: the machine's value, the expected one, and an intermediate."""
 
 
 class Fusing(NamedTuple):
-    """What may ride on the results of a layer, on a machine that fuses.
+    """Limits of fusing ops to the results of a layer.
 
     Attributes:
-        most: operations that are done with an element at most.
-        carries: by a lowering, what may: "bias", "add", "finish".
-        operations: of an activation and its coefficients, those with an element.
+        most: most operations on an element.
+        carries: kinds of work that may ride on a lowering's results: "bias", "add", "finish".
+        operations: operations on an element, from an activation and its coefficients.
     """
 
     most: int
@@ -120,7 +122,7 @@ class Fusing(NamedTuple):
 
 @dataclass(frozen=True)
 class LaneMemories:
-    """The lanes of a machine: how many, the words of the memory that each has, and the bytes of a word."""
+    """Lanes of a machine: their number, the words of each lane's memory, and the bytes of a word."""
 
     count: int
     words: int
@@ -128,12 +130,14 @@ class LaneMemories:
 
 
 Basis = Literal["model", "published"]
-"""Where an area is from: a model of ours or of a tool, or what somebody published of a circuit. None was measured."""
+"""Origin of an area: a model, of ours or of a tool, or a published circuit. None was measured."""
 
 
 @dataclass(frozen=True)
 class AreaPart:
-    """`mm2` in the machine's technology; `what` says in words of what it is made, `basis` how it is known."""
+    """Area of a part in the machine's technology; `what` tells its composition, and `basis` the origin of the
+    number.
+    """
 
     key: str
     name: str
@@ -144,7 +148,7 @@ class AreaPart:
 
 @dataclass(frozen=True)
 class Sram:
-    """A vector memory with words of `elements` elements: by the pitch of its cells, and by compiled macros."""
+    """Area of a vector memory with words of `elements` elements: by the pitch of its cells, and by compiled macros."""
 
     elements: int
     bits: int
@@ -154,14 +158,14 @@ class Sram:
 
 @dataclass(frozen=True)
 class ChipArea:
-    """What a machine takes of a chip.
+    """Area of a machine on a chip.
 
     Attributes:
-        silicon: the technology.
-        parts: each, in order; the memories by the pitch of their cells.
-        macros_mm2: the memories by compiled macros instead.
-        memory_bytes: of the memory of a lane.
-        words: that memory with words of other widths.
+        silicon: technology of the machine.
+        parts: areas of the parts, in order; memories by the pitch of their cells.
+        macros_mm2: area of the memories by compiled macros.
+        memory_bytes: bytes of the memory of a lane.
+        words: areas of that memory with words of other widths.
     """
 
     silicon: Technology
@@ -172,23 +176,23 @@ class ChipArea:
 
     @property
     def total_mm2(self) -> float:
-        """All parts together."""
+        """Area of all parts together."""
         return sum(part.mm2 for part in self.parts)
 
 
 class Family(Protocol):
-    """A kind of machine: how it is described, the names that it gives to what it does, and layers made ready.
+    """A kind of machine: its description, its names, and layers made ready.
 
-    Whoever implements it inherits from it. What has a body here need not be offered: few families have it.
+    An implementation inherits from it. A method with a body here is optional, as few families need it.
 
     Attributes:
-        name: its key in FAMILIES and in files.
-        title: what one of its machines is, in a sentence: "a TPU".
-        engines: which of event, register and both keep its time; register is the family's second interpreter.
-        lowerings: the names of all; the first is what a run takes unasked.
-        partial: those of some layers alone.
-        unbounded: lowerings that round more than sums of products: what they transform grows before it cancels.
-        array_order: whether its data path adds in the order of the machine, if it is asked to.
+        name: key of the family in FAMILIES and in files.
+        title: name of one of its machines in a sentence, such as "a TPU".
+        engines: engines that keep time, of event, register and both; register is the family's second interpreter.
+        lowerings: names of its lowerings; a run that names none takes the first.
+        partial: names of the lowerings that take only some layers.
+        unbounded: lowerings that round more than sums of products do, because numbers grow before they cancel.
+        array_order: whether its data path can add in the order of the machine.
     """
 
     unbounded: frozenset[str] = frozenset()
@@ -208,63 +212,63 @@ class Family(Protocol):
 
     @property
     def partial(self) -> frozenset[str]:
-        """None."""
+        """No names: every lowering takes every layer."""
         return frozenset()
 
     def glosses(self) -> Mapping[str, str]:
-        """What each lowering is, in a line."""
+        """Description of each lowering, in a line."""
 
     def paths(self) -> tuple[str, ...]:
         """Every field that `--set` and sweeps may change: "clock", "array.rows"."""
 
     def model(self) -> type[Any]:
-        """The pydantic model of its description."""
+        """The pydantic model of a machine file."""
 
     def read(self, document: Document, overrides: Overrides) -> Machine:
         """The machine that a file describes. Raises InputError."""
 
     def meant(self, layer: Op, lowering: str) -> str:
-        """The lowering that a name means for an op: that of the name, where all are for the same ops."""
+        """The lowering that a name means for an op; the one of that name, if all lowerings are for the same ops."""
         return lowering
 
     def unasked(self, layer: Op, batch: int, machine: Any) -> str:
-        """The lowering of a layer for which nobody names one: the first, or what suits it better."""
+        """The lowering of a layer for which none is named: the first, or one that suits the layer better."""
         return next(iter(self.lowerings))
 
     def tried(self, layer: Op, batch: int) -> tuple[str, ...]:
-        """The lowerings that `auto` tries: all, without those that would leave the layer to another."""
+        """The lowerings that `auto` tries: all that would not leave the layer to another."""
         return tuple(self.lowerings)
 
     def least(self, layer: Op, batch: int, machine: Any, lowering: str) -> float:
-        """Cycles that no run by a lowering can do without; 0 where nobody can tell. Raises CapacityError."""
+        """Cycles that every run by a lowering takes at least; 0 if unknown. Raises CapacityError."""
         return 0.0
 
     def facts(self, machine: Any) -> Mapping[str, str]:
-        """What people are told of a machine: values with their units, by what they are."""
+        """Facts of a machine for people: values with units, by name."""
         return {}
 
     def lanes(self, machine: Any) -> LaneMemories | None:
-        """The lanes of a machine; None where it has none. Such have layers that run `lane_by_lane`."""
+        """The lanes of a machine; None if it has none. Layers of machines with lanes run `lane_by_lane`."""
         return None
 
     def area(self, machine: Any) -> ChipArea | None:
-        """What a machine takes of a chip; None where nobody knows."""
+        """The area of a machine; None if unknown."""
         return None
 
     def blocks(self, machine: Any) -> Mapping[str, Sequence[str]]:
-        """What each unit is, in short lines, for a diagram; nothing where there is none."""
+        """Short captions of each unit, for a diagram; empty if there is none."""
         return {}
 
     def constants(self, machine: Any) -> Mapping[str, Any]:
-        """What a description goes by the name of, in full: results depend on it."""
+        """Content of files that a description only names; results depend on it."""
         return {}
 
     def left_out(self) -> Mapping[str, Any]:
-        """What a file may leave out: the defaults, in the YAML form."""
+        """Defaults of the fields that a file may leave out, in the YAML form."""
         return {}
 
     def planned(self, layer: Op, batch: int, machine: Any, lowering: str, how: Checking, most: int) -> Need:
-        """What a layer takes. A Program of more than `most` bytes for certain is not counted any further.
+        """Memory needs of a layer. A Program that surely takes more than `most` bytes is not counted any further.
 
         Raises:
             CapacityError: when it does not fit the machine.
@@ -272,15 +276,15 @@ class Family(Protocol):
         """
 
     def larger(self, machine: Any) -> Iterator[tuple[str, Any]]:
-        """Machines on which a layer needs less of this computer's memory, by the option that asks for them."""
+        """Machines on which a layer needs less of this computer's memory, by the option that asks for each."""
         return iter(())
 
     def easier(self, machine: Any) -> Mapping[str, Mapping[str, object]]:
-        """What `explain` makes easier, one thing at a time: changes of fields, by what they are in words."""
+        """Changes of fields that `explain` tries, one at a time, by a description of each."""
         return {}
 
     def fusing(self, machine: Any) -> Fusing | None:
-        """What may ride on results; None where the machine fuses nothing."""
+        """Limits of fusing; None if the machine fuses nothing."""
         return None
 
     def lowered(self, layer: Op, batch: int, machine: Any, lowering: str) -> ReadyLayer:
@@ -292,22 +296,22 @@ class Family(Protocol):
         """
 
     def overlaps(self, machine: Any) -> bool:
-        """Whether layers overlap on a machine: such are run by `chains`."""
+        """Whether layers overlap on a machine; if so, `chains` runs them."""
         return False
 
     def chains(self, members: Iterable[tuple[Op, Any]], workload: Workload, machine: Any, kept: int) -> Iterator[Chain]:
-        """Layers of a workload, in order, each with the same made ready, in chains as long as can be; for each chain
-        there are `kept` bytes of this computer's memory.
+        """Chains, as long as possible, of a workload's layers in order, each given with its ready layer; a chain may
+        take `kept` bytes of this computer's memory.
         """
         raise lacking(self)
 
 
 FAMILIES: Registry[Family] = Registry("tpusim.machines", {"tpu": "tpu.family.FAMILY", "gpu": "gpu.family.FAMILY"})
-"""Every family by its name; imported when a machine of it is asked for."""
+"""Families by name; a family is imported when one of its machines is asked for."""
 
 
 def family_named(name: object) -> Family:
-    """The family of that name. Raises InputError when there is none."""
+    """The family of a name. Raises InputError if there is none."""
     if not isinstance(name, str) or name not in FAMILIES:
         hint = did_you_mean(str(name), FAMILIES) or ";"
         raise InputError(f"no machine family {name!r}{hint} there is {', '.join(FAMILIES)}")
@@ -320,13 +324,13 @@ def family_of(machine: Machine) -> Family:
 
 
 def of_tpus_alone(machine: Machine, what: str) -> InputError:
-    """What is told of something that no other family than the TPU's offers, `what` in words."""
+    """An error for a feature, named by `what`, that only TPUs have."""
     says = f"{machine.name} is {family_of(machine).title}, and {what} is of TPUs alone"
     return InputError(f"{says}; give a TPU with --hardware, such as tpu_v2")
 
 
 def family_in(document: Document) -> Family:
-    """The family that a file names. Raises InputError at its line when there is none of that name."""
+    """The family that a file names. Raises InputError at its line if there is no such family."""
     if document.data.get(KEY, USUAL) is None:
         says = f"no value; write one of {', '.join(FAMILIES)}, or leave {KEY} out, for a TPU"
         raise InputError(document.problem(KEY, says))

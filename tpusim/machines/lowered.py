@@ -1,4 +1,4 @@
-"""A layer made ready for a machine of any family: its time, its values, and what is told and drawn of a run."""
+"""A layer made ready for a machine of any family: its time, its values, and the account and drawing of a run."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from tpusim.result.records import Blocking, DramUse, EnergyUse, Residency, VectorMemoryUse
 
 Slot = tuple[int, int, str]
-"""From a cycle to before another, and what is done in these."""
+"""Cycles [first, stop), and what is done in them."""
 AxisCounter = tuple[int, Sequence[int]]
 """An axis of a tensor, and coordinates along it."""
 Told = Callable[[int], None]
-"""Told now and then how far it is: cycles, or elements written."""
+"""Called now and then with the progress so far: cycles, or elements written."""
 
 
 def unheard(*_: object) -> None:
-    """Take what is told where nobody listens."""
+    """Ignore progress."""
 
 
 def lacking(of: object) -> NotImplementedError:
-    """What is raised where somebody asks without need for what a family does not have."""
+    """The error for a feature that a family lacks and that callers should not have asked for."""
     return NotImplementedError(f"{type(of).__name__} has no such thing")
 
 
@@ -35,7 +35,7 @@ def lacking(of: object) -> NotImplementedError:
 
 
 class Timed(Protocol):
-    """What an interpreter that keeps time reports of one layer."""
+    """Report of one layer by an interpreter that keeps time."""
 
     @property
     def cycles(self) -> int:
@@ -43,17 +43,19 @@ class Timed(Protocol):
 
     @property
     def units(self) -> Mapping[str, Mapping[str, int]]:
-        """The cycles of each unit by what it does, "busy" first and "idle" last, each adding up to `cycles`."""
+        """Cycles of each unit by state, "busy" first and "idle" last; each unit's add up to `cycles`."""
 
     @property
     def compared(self) -> Mapping[str, int | float]:
-        """Every figure by its name: two interpreters must agree on them all."""
+        """Every figure by name; two interpreters must agree on all of them."""
 
 
 @dataclass(frozen=True)
 class Account:
-    """What a family tells of a layer, beside its time: fields of `LayerResult`, by the same names; `own` are the
-    family's own. None, and nothing, for what it does not have.
+    """A family's account of a layer, apart from time: fields of `LayerResult` by the same names; `own` are the family's
+    own.
+
+    A field is None or empty if the family does not have it.
     """
 
     lowering: str
@@ -79,12 +81,12 @@ class Account:
 class WrittenPart(Protocol):
     """Elements of a tensor that are written together, as counters: pairs of an axis and coordinates along it.
 
-    An element's coordinate along an axis is the sum over the counters of that axis; where it lies outside the tensor,
-    there is none.
+    The coordinate of an element along an axis is the sum over the counters of that axis. If it is outside the tensor,
+    there is no such element.
 
     Attributes:
-        lane: counters that move together, as many coordinates of each.
-        items: counters of which the last moves fastest, for each coordinate of `lane`.
+        lane: counters that move together; each has the same number of coordinates.
+        items: counters, the last one moving fastest, for each coordinate of `lane`.
     """
 
     @property
@@ -95,10 +97,10 @@ class WrittenPart(Protocol):
 
 
 class Taker(Protocol):
-    """What takes the values of a tensor as they are written, for those who need not hold all of it."""
+    """A receiver of a tensor's values as they are written, for callers that need not hold the whole tensor."""
 
     def write(self, part: Any, values: Any) -> None:
-        """`values` [lane, *items] of a WrittenPart, a view that is good for this call."""
+        """Take `values` [lane, *items] of a WrittenPart; the view is valid during this call only."""
 
 
 class InMemory(Taker, Protocol):
@@ -106,7 +108,7 @@ class InMemory(Taker, Protocol):
 
     @property
     def values(self) -> Any:
-        """All of it."""
+        """The whole tensor."""
 
 
 @dataclass(frozen=True)
@@ -115,8 +117,8 @@ class WrittenTensor:
 
     Attributes:
         shape: elements along each axis.
-        parts: what is written, in this order.
-        filled: puts all of it into memory, each element of a given value until a part is written.
+        parts: parts in the order in which they are written.
+        filled: makes the tensor in memory, with a given value in every element until a part is written.
     """
 
     shape: tuple[int, ...]
@@ -126,12 +128,12 @@ class WrittenTensor:
 
 @dataclass(frozen=True)
 class InParts:
-    """A layer whose values are taken as they are written.
+    """A layer whose values are handed on as they are written.
 
     Attributes:
-        number: what values are computed in.
-        written: the ofmap, and what else the layer writes of which somebody knows what it should be, by name.
-        run: computes the layer from operands, for takers by tensor; whether it adds in the machine's order. Raises
+        number: type of the numbers that values are computed in.
+        written: the ofmap, and other written tensors that an oracle knows, by name.
+        run: computes the layer from operands, for takers by tensor, adding in the machine's order or not. Raises
             CheckFailed.
     """
 
@@ -141,49 +143,51 @@ class InParts:
 
 
 LayerTensor = tuple[int, str]
-"""The place of a layer in its chain, and a tensor that it reads."""
+"""The place of a layer in its chain, and the name of a tensor that it reads."""
 
 
 class Chain(Protocol):
-    """Layers that overlap, at least one: run as one."""
+    """Layers, at least one, that overlap and are run as one."""
 
     @property
     def members(self) -> Sequence[tuple[Op, Any]]:
-        """Each, and the same made ready: `ReadyLayer`."""
+        """Layers, each with its `ReadyLayer`."""
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Name of the chain in messages."""
 
     @property
     def timing(self) -> Any:
-        """Time by the event engine, `layers` the share of each. Raises DeadlockError, which names the layers."""
+        """Time by the event engine, with the share of each layer in `layers`. Raises DeadlockError, which names the
+        layers.
+        """
 
     def alone(self, at: int) -> ReadyLayer:
-        """A layer by itself, with the addresses that it has among the others."""
+        """A layer by itself, with its addresses in the chain."""
 
     def account(self, at: int, batch: int, timing: Any) -> Account:
-        """What is told of a layer whose share of the time this is, and what the others save it."""
+        """The account of a layer with this share of the time, and savings due to the other layers."""
 
     def recorded(self) -> tuple[Any, tuple[int, ...]]:
-        """What every unit does when; the first cycle of each layer, and the one after the last."""
+        """A recording of all units; and the first cycle of each layer, with the cycle after the last."""
 
     @property
     def given(self) -> Mapping[LayerTensor, LayerTensor]:
-        """By each that reads what another layer leaves on chip, the reader whose operands all find there."""
+        """By each reader of an outcome on chip, the reader whose random operands all of them find there."""
 
     def stepped(
         self, operands: Sequence[Operands], number: np.dtype[Any], told: Told
     ) -> tuple[Any, Sequence[Mapping[str, Tensor]]]:
-        """Time and what each layer writes, from the second interpreter; each has operands of its own."""
+        """Time and written tensors of each layer from the second interpreter; each layer has operands of its own."""
 
 
 @dataclass(frozen=True)
 class Phases:
-    """Cycles of the array; all of them together are those of the layer.
+    """Cycles of the array by phase; they add up to the cycles of the layer.
 
-    `first_fill` is how long it waits for fills before its first pass or vector step; the causes are those of all other
-    cycles. What it is idle after its last: `drain` until the last results can be spilled, `spill` until they are in
+    `first_fill` is the wait for fills before the first pass or vector step; the causes cover all other
+    cycles. Idle cycles after the last pass are `drain` until the last results can be spilled, `spill` until they are in
     HBM, `skew` for the last lane.
     """
 
@@ -203,7 +207,7 @@ class Phases:
 
 @dataclass(frozen=True, slots=True)
 class TimeSlice:
-    """Cycles [start, end) in which a unit does one thing; `step` of the Program, or -1 for none in particular."""
+    """Cycles [start, end) in which a unit does one thing, for `step` of the Program, or -1 for no single step."""
 
     start: int
     end: int
@@ -212,14 +216,14 @@ class TimeSlice:
 
 
 class Drawing(Protocol):
-    """What units did in some cycles of a run, as a trace shows it. Whoever implements it inherits from it.
+    """The activity of units in some cycles of a run, as a trace shows it. An implementation inherits from it.
 
     Attributes:
-        cycles: of the run.
-        seen: from where units are seen, behind a comma; empty where that goes without saying.
-        about_layers: what the track of layers shows.
-        about: what each track shows that there may be, in the order shown.
-        counted: unit of each counter, and what it is; `{window}` stands for the cycles of a window.
+        cycles: cycles of the run.
+        seen: point of view, such as ", seen from lane 0"; empty if none need be named.
+        about_layers: meaning of the track of layers.
+        about: meaning of every possible track, in the order shown.
+        counted: unit and meaning of each counter; `{window}` stands for the cycles of a window.
     """
 
     cycles: int
@@ -229,22 +233,22 @@ class Drawing(Protocol):
 
     @property
     def about(self) -> Mapping[str, str]:
-        """Tracks say themselves what they show."""
+        """Meaning of each track; empty, if the name says it."""
         return dict.fromkeys(self.names, "")
 
     @property
     def names(self) -> Collection[str]:
-        """The tracks that there are."""
+        """Names of the tracks."""
 
     def tracks(self, first: int, stop: int) -> Mapping[str, Iterable[TimeSlice]]:
-        """What lies in cycles [first, stop), by track; slices across the edges are cut."""
+        """Slices in cycles [first, stop), by track; slices across the edges are cut."""
 
     def slices(self, first: int, stop: int) -> int:
-        """How many there are."""
+        """Number of slices in cycles [first, stop)."""
         return sum(1 for track in self.tracks(first, stop).values() for _ in track)
 
     def arguments(self, layers: Sequence[str]) -> Sequence[Mapping[str, int | str]]:
-        """What is told of each step, of layers of these names."""
+        """Facts of each step, for layers of these names."""
         return ()
 
     def counters(self, edges: Any) -> Mapping[str, tuple[Any, Any]]:
@@ -254,18 +258,18 @@ class Drawing(Protocol):
 
 @dataclass(frozen=True)
 class SlotDrawing(Drawing):
-    """What happens when, by track: slots in order of time, none over another of its track."""
+    """A drawing of slots in order of time, by track; slots of a track never overlap."""
 
     cycles: int
     slots: Mapping[str, Sequence[Slot]]
 
     @property
     def names(self) -> Collection[str]:
-        """All of these."""
+        """Names of all tracks."""
         return self.slots.keys()
 
     def drawn(self, first: int, stop: int) -> SlotDrawing:
-        """All of it, whatever is shown."""
+        """The whole drawing, whatever cycles are shown."""
         return self
 
     def tracks(self, first: int, stop: int) -> dict[str, list[TimeSlice]]:
@@ -282,7 +286,9 @@ class SlotDrawing(Drawing):
 
 @dataclass(frozen=True, slots=True)
 class LaneCycle:
-    """A letter for what each lane's port does in a cycle; how many PEs are working, how many weights moving."""
+    """A cycle of every lane: a letter for each lane's port, the number of working PEs, and the number of moving
+    weights.
+    """
 
     number: int
     ports: str
@@ -291,87 +297,94 @@ class LaneCycle:
 
 
 class ReadyLayer(Protocol):
-    """A layer made ready to run, for all layers of its shape. Whoever implements it inherits from it."""
+    """A layer made ready to run, shared by all layers of its shape. An implementation inherits from it."""
 
     @cached_property
     def timing(self) -> Any:
-        """The time from the event engine: `Timed`. Raises DeadlockError."""
+        """Time by the event engine: a `Timed`. Raises DeadlockError."""
 
     @property
     def to_step(self) -> int | None:
-        """Cycles that `stepped` is to do, by the event engine; None where nobody tells ahead."""
+        """Cycles that `stepped` will do, as the event engine knows them; None if unknown."""
         return None
 
     def stepped(
         self, operands: Callable[[], Operands], number: np.dtype[Any], told: Told
     ) -> tuple[Timed, Mapping[str, Tensor] | None]:
-        """The time from the family's second interpreter, and every tensor that it writes if that computes values.
+        """Time by the family's second interpreter, and, if that computes values, every tensor that it writes.
 
         Args:
-            operands: gives them by name, as the reference takes them.
-            number: what to add in: float32, or float64 where only that is exact.
-            told: how many cycles are done.
+            operands: gives the operands by name, as the reference takes them.
+            number: type for sums: float32, or float64 if only that is exact.
+            told: called with the number of cycles done.
 
         Raises:
-            InputError: when what the interpreter needs is not installed.
+            InputError: when a package that the interpreter needs is not installed.
             CheckFailed, DeadlockError, PortConflict: when the machine fails.
         """
 
     def account(self, layer: Op, batch: int, timing: Any) -> Account:
-        """What is told of a layer that took this time."""
+        """The account of a layer that took this time."""
 
     def lane_contents(self, tensor: str, operands: Operands, empty: float) -> Any:
-        """What fills of a tensor leave in the memories of lanes [lane, word, element]; `empty` where nothing is."""
+        """Contents of the lanes after all fills of a tensor, [lane, word, element]; `empty` where nothing was
+        filled.
+        """
         raise lacking(self)
 
     def workspace_bytes(self, own: Collection[str]) -> int:
-        """Bytes in DRAM of tensors that are none of a layer's `own`: neither operand nor result."""
+        """Bytes in DRAM of tensors other than a layer's `own` operands and results."""
         return 0
 
     def phases(self, array: Mapping[str, int]) -> Phases:
-        """The cycles of an `array`, by state, with the beginning and the end of the layer told apart."""
+        """Cycles of an `array`, by state, with the beginning and the end of the layer as phases of their own."""
         raise lacking(self)
 
     def recorded(self) -> Any:
-        """What every unit does when, in one run of the event engine, and its `cycles`: a `SlotDrawing`, or what
-        makes a `Drawing` of some of them by `drawn`. Raises DeadlockError.
+        """A recording of all units from one run of the event engine: a `SlotDrawing`, or an object that makes a
+        `Drawing` by `drawn`.
+
+        Raises DeadlockError.
         """
 
     def lane_by_lane(self, operands: Operands) -> Callable[[int, Told], Iterator[LaneCycle]]:
-        """Every lane in every cycle from one on, where a family has lanes; told how many cycles have passed.
+        """Every lane in every cycle from a given one on, for families with lanes; the number of cycles passed is
+        reported.
 
         Raises:
-            InputError: when what the interpreter needs is not installed.
+            InputError: when a package that the interpreter needs is not installed.
         """
         raise lacking(self)
 
     def in_parts(self, number: np.dtype[Any]) -> InParts | None:
-        """What takes values as they are written; None where `values` gives them all at once. Raises CheckFailed."""
+        """The layer with values handed on as they are written; None if `values` gives them all at once. Raises
+        CheckFailed.
+        """
         return None
 
     def values(self, operands: Operands, number: np.dtype[Any], told: Told) -> Mapping[str, Tensor]:
-        """Every tensor that it writes, whole, as `reference.TENSORS` has them by name; NaN where it writes nothing.
+        """Every tensor that the layer writes, whole, by the names of `reference.TENSORS`; NaN where it writes nothing.
 
         Args:
-            operands: by name, as the reference takes them.
-            number: as `stepped` takes it.
-            told: how many outputs are done.
+            operands: operands by name, as the reference takes them.
+            number: type for sums, as for `stepped`.
+            told: called with the number of outputs done.
         """
         raise lacking(self)
 
 
 @dataclass(frozen=True)
 class PlainTiming:
-    """What an interpreter that keeps time reports of one layer: `Timed`, for families that have no more to report.
+    """Report of one layer by an interpreter that keeps time: a `Timed`, for families without further figures.
 
     Attributes:
-        cycles: of the machine's clock.
-        units: the cycles of each unit by what it does, "busy" first and "idle" last, each adding up to `cycles`. The
+        cycles: cycles of the machine's clock.
+        units: cycles of each unit by state, "busy" first and "idle" last; each unit's add up to `cycles`. The
             first unit is the main one, whose states are the stalls of the result.
-        hbm_read_bytes, hbm_write_bytes: that the DRAM moves.
-        lowered_bytes: of tensors written to DRAM and read again.
-        transformation_cycles: that go to writing them.
-        figures: the family's own, by name.
+        hbm_read_bytes, hbm_write_bytes: bytes that the DRAM moves.
+        lowered_bytes: bytes of tensors that are written to DRAM and read again.
+        transformation_cycles: cycles for writing these tensors.
+        figures: the family's own figures, by name.
     """
 
     cycles: int
@@ -384,12 +397,12 @@ class PlainTiming:
 
     @property
     def compared(self) -> dict[str, int | float]:
-        """See Timed."""
+        """Every figure by name; see Timed."""
         whole = {name: of for name, of in vars(self).items() if name not in ("units", "figures")}
         return {**whole, **by_unit(self.units), **self.figures}
 
     def account(self, lowering: str, choices: Mapping[str, int | str]) -> Account:
-        """What is told of it; `choices` are what that lowering chose, by name."""
+        """The account of a layer with this timing; `choices` are the lowering's choices, by name."""
         main = next(iter(self.units.values()))
         return Account(
             lowering,
@@ -403,5 +416,5 @@ class PlainTiming:
 
 
 def by_unit(units: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
-    """The cycles of all units, by unit and state: "hbm busy"."""
+    """Cycles of all units, by unit and state, such as "hbm busy"."""
     return {f"{unit} {state}": cycles for unit, split in units.items() for state, cycles in split.items()}

@@ -1,6 +1,6 @@
-"""How tensors lie in HBM: which way round, the runs of addresses that a part of one takes, and whole bursts.
+"""Layouts of tensors in HBM: the order of axes, the runs of addresses of a part, and whole bursts.
 
-Machines name the ways of feature maps by their axes: CHW, HWC, HWCN.
+Machines name the layouts of feature maps by their axes: CHW, HWC, HWCN.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ Region: TypeAlias = tuple[range, ...]
 """A rectangular part of a tensor: coordinates along each axis, ascending and perhaps strided."""
 
 AXES = "CHWN"
-"""The axes of a feature map, as its shape has them: channel, row (height), column (width), image."""
+"""Axes of a feature map in the order of its shape: channel, row (height), column (width), image."""
 
 HWCN = "HWCN"
-"""Words as the array streams them: the images of a channel side by side (paper section IV)."""
+"""Layout of the words that the array streams: images of a channel side by side (paper section IV)."""
 
 FILTER = "filter"
 AS_READ = "as_read"
-"""A way of the filter: pass after pass, as the weights are fetched, so that a fill is one run."""
+"""A layout of the filter: pass by pass, in the order in which weights are fetched, so that a fill is one run."""
 
 TRANSFORMED = "transformed"
-"""A filter made ready before the layer: it lies as it is read, however filters do."""
+"""A filter that is transformed before the layer; it is always stored as it is read."""
 
 FILTERS: Mapping[str, tuple[int, ...] | None] = {AS_READ: None, "OHWI": (0, 1), "HWIO": (1, 0)}
-"""The ways of the filter [out_channel, k], k being tap by tap with channels inside: its axes, the outermost first."""
+"""Layouts of the filter [out_channel, k], where k is tap by tap with channels inside: its axes, outermost first."""
 
 TENSORS = "ifmap", "ofmap", "lowered", FILTER
-"""The tensors that may have a way of their own."""
+"""Tensors that may have a layout of their own."""
 
 _EXAMPLES = "such as CHW, HWC or HWCN (C channels, H rows, W columns, N images, which are outermost where left out)"
 
@@ -67,10 +67,10 @@ def inside(places: range, shift: int, extent: int) -> range:
 
 
 class Runs(NamedTuple):
-    """Runs of `size` neighbouring bytes, the first of them at address `base`.
+    """Runs of `size` neighbouring bytes; the first begins at address `base`.
 
-    Nested `levels` of (count, bytes apart) say where the others begin, the last level moving fastest; this is the order
-    in which they are asked for.
+    Nested `levels` of (count, bytes apart) give the starts of the others, with the last level moving fastest; this is
+    the order in which they are asked for.
     """
 
     base: int
@@ -79,16 +79,16 @@ class Runs(NamedTuple):
 
     @property
     def number(self) -> int:
-        """How many runs there are."""
+        """Number of runs."""
         return prod([count for count, _ in self.levels])
 
     def moved(self, burst: int) -> int:
-        """Bytes that cross a bus which knows nothing of addresses: each run in whole bursts of `burst` bytes."""
+        """Bytes that cross a bus without addresses: each run in whole bursts of `burst` bytes."""
         return self.number * whole_bursts(self.size, burst)
 
     @property
     def starts(self) -> Addresses:
-        """The address of each run, int64[number]."""
+        """Address of each run, int64[number]."""
         starts = np.full(1, self.base, np.int64)
         for count, apart in self.levels:
             starts = np.add.outer(starts, np.arange(count, dtype=np.int64) * apart).ravel()
@@ -98,7 +98,7 @@ class Runs(NamedTuple):
 class Bursts:
     """Expands runs to the addresses of bursts of `burst` bytes.
 
-    Runs that differ only in where they begin, by whole bursts, are expanded once.
+    Runs that differ only by whole bursts in their start are expanded once.
     """
 
     def __init__(self, burst: int) -> None:
@@ -106,7 +106,7 @@ class Bursts:
         self._known: dict[Runs, Addresses] = {}
 
     def of(self, runs: Iterable[Runs]) -> Addresses:
-        """The address of every burst in the order in which runs ask for it, int64[bursts].
+        """Address of every burst, int64[bursts], in the order in which runs ask for it.
 
         A burst in which a run ends and the next begins is asked for once.
         """
@@ -115,7 +115,7 @@ class Bursts:
             whole, rest = divmod(each.base, self.burst)
             kind = each._replace(base=rest)
             if kind not in self._known:
-                # The numbers of the bursts that each run touches, run after run.
+                # Numbers of the bursts that each run touches, run after run.
                 first, last = kind.starts // self.burst, (kind.starts + kind.size - 1) // self.burst
                 counts = last - first + 1
                 ends = np.cumsum(counts)
@@ -128,7 +128,7 @@ class Bursts:
 
 
 def _once(numbers: Addresses) -> Addresses:
-    """Leave out numbers that are the same as the one before."""
+    """Numbers without those that equal the one before."""
     again = numbers[1:] == numbers[:-1]
     return numbers[np.concatenate(([True], ~again))] if again.any() else numbers
 
@@ -163,12 +163,12 @@ class Stored:
 
     @property
     def bytes(self) -> int:
-        """Bytes that the tensor takes, padding included."""
+        """Bytes of the tensor, with padding."""
         return prod(self.padded) * self.element_bytes
 
     def runs(self, region: Region) -> Runs | None:
-        """The runs of a part, whose coordinates ascend, and of the padding that it ends with; None where nothing of the
-        part is inside the tensor.
+        """The runs of a part with ascending coordinates, and of the padding that it ends with; None if no part is
+        inside the tensor.
         """
         base, size, levels = self.base, self.element_bytes, {}
         shape, padded, strides = self.shape, self.padded, self.apart
@@ -176,7 +176,7 @@ class Stored:
             part, extent = region[axis], shape[axis]
             if part.start < 0 or part.stop > extent:
                 part = inside(part, 0, extent)
-            # With the padding behind it, where it has the last element.
+            # A part with the last element also has the padding behind it.
             if part.stop == extent and part.step == 1:
                 part = range(part.start, padded[axis]) if part else part
             elif part[-1:] == range(extent - 1, extent) and len(part) == 1:
@@ -194,28 +194,28 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Layouts:
-    """The way of `every` feature map, and those of the tensors that are `named`: pairs of tensor and way."""
+    """The layout of `every` feature map, and layouts of `named` tensors, as pairs of tensor and layout."""
 
     every: str = HWCN
     named: tuple[tuple[str, str], ...] = ()
 
     def of(self, tensor: str) -> str:
-        """The way of a tensor."""
+        """The layout of a tensor."""
         return dict(self.named).get(tensor, AS_READ if tensor in (FILTER, TRANSFORMED) else self.every)
 
     @property
     def written(self) -> str | dict[str, str]:
-        """The ways as files write them."""
+        """The layouts as files write them."""
         return dict(self.named) if self.named else self.every
 
 
 def axes_of(order: str) -> tuple[int, ...]:
-    """The axes of a feature map, the outermost first: (3, 0, 1, 2) of CHW, with images outside."""
+    """Axes of a feature map, outermost first: (3, 0, 1, 2) for CHW, with images outside."""
     return tuple(map(AXES.index, order if "N" in order else f"N{order}"))
 
 
 def read_layouts(value: object) -> Layouts:
-    """Read what a file says: one way for all feature maps, or a mapping by tensor.
+    """The layouts that a file gives: one for all feature maps, or a mapping by tensor.
 
     Raises:
         InputError: with every problem; `where` is the tensor.
@@ -238,11 +238,12 @@ def read_layouts(value: object) -> Layouts:
             problems.append(Problem(str(error), str(tensor)))
     if problems:
         raise InputError(problems)
+    # Defaults are left out, so that equal layouts compare equal however they are written.
     return Layouts(named=tuple(sorted(each for each in named if each[1] != Layouts().of(each[0]))))
 
 
 def _order(value: object) -> str:
-    """Read the name of a way for feature maps."""
+    """A layout of feature maps by its name."""
     letters = sorted(value) if isinstance(value, str) else []
     if letters in (sorted(AXES), sorted(AXES.replace("N", ""))):
         return str(value)

@@ -1,4 +1,4 @@
-"""When words of a transfer come: HBM as a pipe of bytes, two clocks that tick at a ratio, words that share bursts."""
+"""Times of the words of a transfer: HBM as a pipe of bytes, two clocks with a ratio, and words that share bursts."""
 
 from __future__ import annotations
 
@@ -25,20 +25,22 @@ class Pipe:
         return max(1, -(-size_bytes * self.bytes_per_cycle.denominator // self.bytes_per_cycle.numerator))
 
     def arrivals(self, start: int, cycles: int, words: int) -> NDArray[np.int64]:
-        """When word k of a fill, spread evenly over a transfer of `cycles`, is complete on the chip: int64[words]."""
+        """Cycles in which each word of a fill is complete on the chip, int64[words]; words are spread evenly over
+        `cycles`.
+        """
         whole, rest = divmod(cycles, words)
         order = np.arange(1, words + 1, dtype=np.int64)
         return start + self.latency + order * whole - (-order * rest // words)
 
     def demands(self, start: int, cycles: int, words: int) -> NDArray[np.int64]:
-        """When the bus can take word k of a spill that takes `cycles`: int64[words]."""
+        """Cycles in which the bus can take each word of a spill that takes `cycles`: int64[words]."""
         whole, rest = divmod(cycles, words)
         order = np.arange(words, dtype=np.int64)
         return start + order * whole + order * rest // words
 
 
 class Clocks(NamedTuple):
-    """Two clocks that begin their cycle 0 at once.
+    """Two clocks whose cycle 0 begins at the same time.
 
     While the machine's clock ticks `machine` times, the memory's ticks `memory` times, exactly.
     """
@@ -62,8 +64,8 @@ class Clocks(NamedTuple):
 
 
 def last_shares(parts: int, others: int) -> NDArray[np.int64]:
-    """Which of `others` is the last that has a share in each of `parts`, all being as long together: int64[parts].
+    """The last of `others` that overlaps each of `parts`, if both together are equally long: int64[parts].
 
-    So the last burst that holds bytes of each word, or the last word of each burst; there is at least one of `others`.
+    This is the last burst with bytes of each word, or the last word of each burst; there is at least one of `others`.
     """
     return np.asarray(-(-np.arange(1, parts + 1, dtype=np.int64) * others // parts) - 1)

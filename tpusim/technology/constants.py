@@ -1,4 +1,4 @@
-"""What bits, operations and ports take in a process, read from YAML with units in the values; and published chips.
+"""Areas and energies of bits, operations and ports in a process, read from YAML with units; and published chips.
 
 Areas are in square millimetres, energies in picojoules, powers in picojoules a second.
 """
@@ -22,13 +22,13 @@ from tpusim.input.scalars import show
 from tpusim.input.source import open_document, shipped
 
 FOLDER = "configs/technology"
-"""Where the shipped technologies lie."""
+"""Folder of the shipped technologies."""
 
 USUAL = "45nm"
-"""The technology of machines that name none."""
+"""Technology of machines that name none."""
 
 CHIPS = "configs/chips"
-"""Where the shipped chips lie."""
+"""Folder of the shipped chips."""
 
 _NM2 = 1e-12
 """A square nanometre in square millimetres."""
@@ -56,7 +56,7 @@ class Pitch(FileSection):
     periphery_nm: Annotated[int, _Length, written("96 um", "periphery")]
 
     def area(self, words: int, bits: int) -> float:
-        """An SRAM of `words` of `bits` each: a row a word, and periphery beside each row."""
+        """Area of an SRAM of `words` words of `bits` bits: a row for each word, with periphery beside it."""
         return words * self.row_nm * (self.column_nm * bits + self.periphery_nm) * _NM2
 
 
@@ -66,10 +66,10 @@ class Macro(FileSection):
     Attributes:
         capacity_bytes: bytes of each of these SRAMs.
         word_bytes: bytes of a word, growing from one SRAM to the next.
-        area_nm2: area of each.
+        area_nm2: area of each SRAM.
         read_aj: energy of reading a word of each.
         write_aj: energy of writing a word of each.
-        leakage_pw: power that each leaks.
+        leakage_pw: leakage power of each SRAM.
     """
 
     capacity_bytes: Annotated[int, Quantity(SIZE, "16 GiB"), written("256 KiB", "capacity")]
@@ -80,17 +80,17 @@ class Macro(FileSection):
     leakage_pw: Annotated[tuple[int, ...], Quantity(POWER, "1 kW"), written("[125 mW, 124 mW]", "leakage")]
 
     def area(self, words: int, bits: int) -> float:
-        """An SRAM of `words` of `bits` each, in proportion to the capacity.
+        """Area of an SRAM of `words` words of `bits` bits, in proportion to the capacity.
 
-        Between two widths of a word the area is interpolated, logarithms of both; beyond the last it stays.
+        Between two widths of a word the area is interpolated in logarithms; beyond the last it is constant.
         """
         area = np.exp(np.interp(np.log(bits / _BITS), np.log(self.word_bytes), np.log(self.area_nm2)))
         return float(area) * words * bits / (_BITS * self.capacity_bytes) * _NM2
 
     def access(self, kind: Literal["read", "write"], capacity_bytes: int, bits: int) -> float:
-        """The energy of reading or writing a word of `bits`, in an SRAM of a capacity.
+        """Energy of reading or writing a word of `bits` bits in an SRAM of a capacity.
 
-        Between macros energies are interpolated, logarithms of both; beyond them a bit takes what it takes at the last.
+        Between macros energies are interpolated in logarithms; beyond them the energy of a bit is constant.
         Wires grow with the side of a macro: with the square root of its capacity.
         """
         words, energies = self.word_bytes, self.read_aj if kind == "read" else self.write_aj
@@ -99,7 +99,7 @@ class Macro(FileSection):
         return energy * _AJ * math.sqrt(capacity_bytes / self.capacity_bytes)
 
     def leakage(self, capacity_bytes: int, bits: int) -> float:
-        """The power that an SRAM of a capacity, with words of `bits`, leaks: in proportion to the capacity."""
+        """Leakage power of an SRAM with words of `bits` bits, in proportion to its capacity."""
         leaks = float(np.interp(np.log(bits / _BITS), np.log(self.word_bytes), self.leakage_pw))
         return leaks * capacity_bytes / self.capacity_bytes
 
@@ -120,7 +120,9 @@ class Crossbar(FileSection):
     feature_nm: Annotated[int, _Length, written("90 nm", "feature")]
 
     def area(self, inputs: int, outputs: int, bits: int, feature_nm: int) -> float:
-        """A crossbar in a process of `feature_nm`: in proportion to inputs, outputs, bits, and the feature's square."""
+        """Area of a crossbar in a process of `feature_nm`: in proportion to inputs, outputs, bits, and the feature's
+        square.
+        """
         crossings = inputs * outputs * bits / (self.ports**2 * self.width)
         return crossings * self.area_nm2 * _NM2 * shrink(self.feature_nm, feature_nm)
 
@@ -145,16 +147,16 @@ class ArithmeticEnergies(FileSection):
     fp32_adder_nm2: Annotated[int, _Area, written("4184 um2", "fp32_adder")]
 
     def area(self, count: int, narrow: bool) -> float:
-        """`count` multipliers, each with an FP32 adder: of bfloat16 where they are `narrow`, else of FP32."""
+        """Area of `count` multipliers, of bfloat16 if `narrow`, otherwise of FP32, each with an FP32 adder."""
         multiplier = self.bf16_multiplier_nm2 if narrow else self.fp32_multiplier_nm2
         return count * (multiplier + self.fp32_adder_nm2) * _NM2
 
     def multiply_adds(self, count: int) -> float:
-        """The energy of `count` products of bfloat16, each added to an FP32 sum."""
+        """Energy of `count` products of bfloat16, each added to an FP32 sum."""
         return count * (self.bf16_multiply_aj + self.fp32_add_aj) * _AJ
 
     def fp32(self, products: int, sums: int) -> float:
-        """The energy of FP32 multiplications and additions."""
+        """Energy of FP32 multiplications and additions."""
         return (products * self.fp32_multiply_aj + sums * self.fp32_add_aj) * _AJ
 
 
@@ -172,15 +174,15 @@ class FlipFlop(FileSection):
     leakage_pw: Annotated[int, _Power, written("74 nW", "leakage")]
 
     def area(self, bits: int) -> float:
-        """Flip-flops of `bits`."""
+        """Area of `bits` flip-flops."""
         return bits * self.area_nm2 * _NM2
 
     def leakage(self, bits: int) -> float:
-        """The power that flip-flops of `bits` leak."""
+        """Leakage power of `bits` flip-flops."""
         return float(bits * self.leakage_pw)
 
     def writes(self, bits: int) -> float:
-        """The energy of writing `bits` once."""
+        """Energy of writing `bits` bits once."""
         return bits * self.write_aj * _AJ
 
 
@@ -200,11 +202,11 @@ class HbmEnergy(FileSection):
     row_bytes: Annotated[int, Quantity(SIZE, "1 MiB"), written("1 KiB", "row")]
 
     def bits(self, bits: int, activates_counted: bool) -> float:
-        """The energy of moving `bits`: with their share of activates, unless those are counted."""
+        """Energy of moving `bits` bits, with their share of activates unless activates are counted."""
         return bits * (self.column_bit_aj if activates_counted else self.bit_aj) * _AJ
 
     def activates(self, count: int, row_bytes: int) -> float:
-        """The energy of opening `count` rows, in proportion to the bytes of one."""
+        """Energy of opening `count` rows, in proportion to the bytes of a row."""
         return count * self.activate_aj * _AJ * row_bytes / self.row_bytes
 
 
@@ -243,7 +245,7 @@ class Technology(FileSection):
 
 
 def _columns(macro: Macro) -> Iterator[Problem]:
-    """Find lists of another length than that of the words, and words that do not grow."""
+    """Problems of macros: lists of another length than the words', and words that do not grow."""
     words = macro.word_bytes
     if any(wider <= word for word, wider in pairwise(words)):
         yield Problem("words must grow from one to the next; write them in order, each once", "macro.words")
@@ -260,7 +262,7 @@ def load_technology(name_or_path: str | Path = USUAL) -> Technology:
 
 
 def technology_of(value: object) -> Technology | None:
-    """What a machine's file names, or writes out; None for none. Raises InputError with every problem."""
+    """The technology that a machine's file names or writes out; None for none. Raises InputError with every problem."""
     if value is None or isinstance(value, Technology):
         return value
     if isinstance(value, Mapping):
@@ -271,12 +273,12 @@ def technology_of(value: object) -> Technology | None:
     try:
         return load_technology(value)
     except InputError as error:
-        # Of another file: its place belongs to the message.
+        # The problem is in another file, so its place is told in the message.
         raise InputError([Problem(str(each)) for each in error.problems]) from None
 
 
 def as_written(technology: Technology | None) -> str | dict[str, Any] | None:
-    """A shipped one by its name, any other whole."""
+    """A shipped technology by its name, any other one in full."""
     if technology is None:
         return None
     known = technology.name in shipped(FOLDER) and load_technology(technology.name) == technology
@@ -284,12 +286,12 @@ def as_written(technology: Technology | None) -> str | dict[str, Any] | None:
 
 
 def shrink(before_nm: float, after_nm: float) -> float:
-    """The factor of an area in another process: the square of the features' ratio (Dennard et al., JSSC 1974)."""
+    """Factor of an area in another process: the square of the features' ratio (Dennard et al., JSSC 1974)."""
     return (after_nm / before_nm) ** 2
 
 
 class Chip(FileSection):
-    """A whole chip of `cores`, of each of which a machine is the matrix units and vector memories; as published."""
+    """A whole published chip; a machine models the matrix units and vector memories of each of its `cores`."""
 
     name: Annotated[str, Name(), written("my_chip")]
     cores: Annotated[int, whole(1024), written(2)]
@@ -299,7 +301,7 @@ class Chip(FileSection):
 
 
 def chip_of(machine: str) -> Chip | None:
-    """The chip that a machine of this name models: tpu_v2 of tpu_v2 and of tpu_v2_core; None where none is known."""
+    """The chip that a machine of this name models, such as tpu_v2 for tpu_v2_core; None if none is known."""
     name = next((name for name in shipped(CHIPS) if machine == name or machine.startswith(f"{name}_")), None)
     return _CHIP.read(open_document(name, CHIPS), FROM_YAML) if name else None
 

@@ -1,4 +1,4 @@
-"""The third interpreter: values go through the tiles in shared memory, k-step by k-step, of many blocks at once."""
+"""The third interpreter: values pass through tiles in shared memory, k-step by k-step, many blocks at once."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ from tpusim.network.ops.array_op import Conv2d
 from tpusim.reference import Operands, Tensor
 
 _MOST_ELEMENTS = 1 << 22
-"""Elements of tiles, patches and sums that are held at a time."""
+"""Most elements of tiles, patches and sums that are held at a time."""
 _Places = NDArray[np.int64]
 
 
 def run(
     program: GpuProgram, operands: Operands, number: np.dtype[Any], told: Callable[[int], None]
 ) -> dict[str, Tensor]:
-    """The ofmap [out_channel, row, col, image], and the lowered matrix where one is written; NaN where nothing is."""
+    """The ofmap [out_channel, row, col, image], and the lowered matrix if one is written; NaN where nothing is
+    written.
+    """
     products, conv = program.products, program.products.conv
     out = np.full((products.images * conv.out_height * conv.out_width, conv.out_channels), np.nan, number)
     taps, channels = prod(conv.kernel), conv.in_channels // conv.groups
@@ -40,7 +42,7 @@ def run(
     shape = products.images, conv.out_height, conv.out_width, conv.out_channels
     written = {"ofmap": out.reshape(shape).transpose(3, 1, 2, 0)}
     if lowered is not None:
-        # From [group, output, tap, channel] to what the reference calls it.
+        # From [group, output, tap, channel] to the axes of the reference's lowered matrix.
         maps = lowered.reshape(conv.groups, products.images, conv.out_height, conv.out_width, taps * channels)
         rows = conv.groups * taps * channels
         in_order = maps.transpose(0, 4, 2, 3, 1)
@@ -50,7 +52,7 @@ def run(
 
 @dataclass(frozen=True)
 class _Map:
-    """The channels of a group as the map lies in DRAM, [image, row, col, channel], padding around it."""
+    """The channels of a group as the map is stored in DRAM, [image, row, col, channel], with padding around it."""
 
     conv: Conv2d
     ifmap: NDArray[Any]
@@ -59,7 +61,7 @@ class _Map:
 
     @cached_property
     def rows(self) -> Tensor:
-        """Its pixels, [pixel, channel], and one of zeros for all that is nowhere."""
+        """Pixels, [pixel, channel], and one last pixel of zeros, which stands for all places outside the map."""
         size = self.conv.in_channels // self.conv.groups
         part = self.ifmap[self.group * size : (self.group + 1) * size].transpose(3, 1, 2, 0)
         padded = np.pad(part.astype(self.number), ((0, 0), *self.conv.pads, (0, 0))).reshape(-1, size)
@@ -67,18 +69,18 @@ class _Map:
 
     @property
     def sides(self) -> tuple[int, int, int]:
-        """Images, rows and columns, padding included."""
+        """Images, rows and columns, with padding."""
         rows, cols = (axis.padded for axis in self.conv.axes)
         return self.ifmap.shape[-1], rows, cols
 
     def at(self, image: _Places, row: _Places, col: _Places) -> _Places:
-        """Where pixels stand, by padded rows and columns; those outside are the one of zeros."""
+        """Places of pixels, by padded rows and columns; pixels outside the map share the pixel of zeros."""
         images, rows, cols = self.sides
         inside = (image < images) & (row < rows) & (col < cols) & (image >= 0)
         return np.where(inside, (image * rows + row) * cols + col, images * rows * cols)
 
     def gather(self, outputs: _Places, step: KStep) -> Iterator[Tensor]:
-        """What each run of a k-step reads for outputs [...]: [..., channel]; zeros where there is no output."""
+        """Values that each run of a k-step reads for outputs [...]: [..., channel]; zeros where there is no output."""
         conv = self.conv
         image, row, col = np.unravel_index(np.maximum(outputs, 0), (self.sides[0], conv.out_height, conv.out_width))
         image = np.where(outputs < 0, -1, image)
@@ -94,7 +96,7 @@ class _Map:
 
 
 class _Matrix:
-    """The lowered matrix of a group, [output, tap, channel], as a kernel of its own writes it, and products read it."""
+    """The lowered matrix of a group, [output, tap, channel], which a kernel of its own writes and products read."""
 
     def __init__(self, pixels: _Map, written: Tensor) -> None:
         self.written, taps = written, prod(pixels.conv.kernel)
@@ -104,14 +106,14 @@ class _Matrix:
             written[:, tap] = part
 
     def gather(self, outputs: _Places, step: KStep) -> Iterator[Tensor]:
-        """As from a map."""
+        """The values that `_Map.gather` would give."""
         for run in step:
             part = self.written[np.maximum(outputs, 0), run.tap, run.first : run.first + run.channels]
             yield np.where(outputs[..., None] < 0, part.dtype.type(0), part)
 
 
 def _tiles(products: ProductKernel, pixels: _Map | _Matrix, filter_: Tensor) -> Iterator[tuple[_Places, Tensor]]:
-    """The outputs of some blocks after others, [block, row], and their values [block, row, out_channel]."""
+    """Outputs of blocks, [block, row], and their values [block, row, out_channel], some blocks at a time."""
     width = max(len(filter_), max(sum(run.channels for run in step) for step in products.steps))
     together = max(1, _MOST_ELEMENTS // (products.tile.m * width))
     for first in range(0, products.blocks.count, together):
@@ -120,11 +122,12 @@ def _tiles(products: ProductKernel, pixels: _Map | _Matrix, filter_: Tensor) -> 
         places = products.blocks.places(*which)
         total = np.zeros((*places.shape, len(filter_)), filter_.dtype)
         for part in range(0, len(products.steps), products.part):
-            # The sums of blocks that share one: each makes those of its k-steps.
+            # Split-k: several blocks share a sum, each makes the part of its own k-steps, and a reduction adds the
+            # parts.
             steps = products.steps[part : part + products.part]
             sums = np.zeros((places.size, len(filter_)), filter_.dtype)
             for step in steps:
-                # Shared memory: a k-step of both operands; the zeros at its end change nothing.
+                # Shared memory holds a k-step of both operands; the zeros at its end change nothing.
                 a = np.concatenate(list(source.gather(places, step)), axis=-1)
                 b = np.concatenate([filter_[:, run.tap, run.first : run.first + run.channels] for run in step], axis=-1)
                 sums += a.reshape(places.size, -1) @ b.T
@@ -133,9 +136,9 @@ def _tiles(products: ProductKernel, pixels: _Map | _Matrix, filter_: Tensor) -> 
 
 
 class _Patch:
-    """What the taps of boxes read, each element once: [block, element of the patch, channel].
+    """Elements that the taps of boxes read, each once: [block, element of the patch, channel].
 
-    The first tap of a slab of channels stages the patch that all its taps read from.
+    The first tap of a slab of channels stages the patch that all taps of the slab read.
     """
 
     def __init__(self, pixels: _Map | _Matrix, boxes: InOrder | Boxes, which: tuple[int, int]) -> None:
@@ -145,7 +148,7 @@ class _Patch:
         self.conv, self.pixels, self.slabs = conv, pixels, dict[int, Tensor]()
         axes = zip(sides, conv.kernel, conv.stride, conv.dilation, strict=True)
         reads = [np.add.outer(np.arange(n) * stride, np.arange(k) * apart) for n, k, stride, apart in axes]
-        # Which elements along an axis, and which of them output y reads for tap i.
+        # Elements along an axis that are read, and the one among them that output y reads for tap i.
         found = [np.unique(read, return_inverse=True) for read in reads]
         self.kept = [each[0] for each in found]
         self.index = [each[1].reshape(read.shape) for each, read in zip(found, reads, strict=True)]
@@ -159,11 +162,11 @@ class _Patch:
         ).reshape(len(corners), -1)
 
     def gather(self, outputs: _Places, step: KStep) -> Iterator[Tensor]:
-        """Reads as from a map, for the outputs of the boxes."""
+        """The values that `_Map.gather` would give, for the outputs of the boxes."""
         (run,) = step
         if run.tap == 0:
             self.slabs[run.first] = self.pixels.rows[self.at, run.first : run.first + run.channels]
-        # Which element of the patch each row of the tile reads for the tap.
+        # The element of the patch that each row of the tile reads for this tap.
         down, across = divmod(run.tap, self.conv.kernel[1])
         rows, cols = self.index[0][:, down], self.index[1][:, across]
         sides = len(self.kept[0]), len(self.kept[1])

@@ -1,5 +1,5 @@
-"""How long each thing takes that a block does, and the kernels of a layer one after another: all that the interpreters
-and estimates share.
+"""Durations of all that a block does, and the kernels of a layer one after another: shared by interpreters and
+estimates.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tpusim.machines.lowered import PlainTiming
 
 
 class SmState(IntEnum):
-    """What counts of all that the blocks of an SM do in a cycle: the first that any does."""
+    """The state of an SM in a cycle: of all that its blocks do then, the first in this list."""
 
     BUSY = 0
     STAGE = 1
@@ -27,18 +27,19 @@ class SmState(IntEnum):
 
 @dataclass(frozen=True)
 class Pace:
-    """Cycles of the k-steps of a block, for a number of SMs that are at work together.
+    """Cycles of the k-steps of a block while a number of SMs work together.
 
     Attributes:
-        stages: kinds of k-steps: cycles of the load port, and cycles to read offsets and store what has come.
-        period: k-steps after which the stages repeat themselves, but for the last.
-        latency: from the load port to the block.
-        step: addresses and barrier.
-        multiply: the tensor cores.
-        epilogue: writing the tile.
-        ahead: k-steps whose operands are on their way.
-        held: whether what is stored makes room for them (registers), or only what is multiplied (asynchronous copies).
-        together: blocks that store and multiply at a time.
+        stages: for each k-step, cycles of the load port, and cycles to read offsets and store the operands.
+        period: number of k-steps after which stages repeat, except for the last ones.
+        latency: cycles from the load port to the block.
+        step: cycles for addresses and the barrier.
+        multiply: cycles of the tensor cores.
+        epilogue: cycles to write the tile.
+        ahead: number of k-steps whose operands are loaded ahead.
+        held: whether room for a load is free once a k-step is stored (registers), or once it is multiplied
+        (asynchronous copies).
+        together: number of blocks that store and multiply at a time.
     """
 
     stages: tuple[tuple[int, int], ...]
@@ -53,13 +54,15 @@ class Pace:
 
 
 def pace_of(products: ProductKernel, gpu: Gpu, active: int, stages: Sequence[StepTraffic] | None = None) -> Pace:
-    """The pace of one of its blocks while `active` SMs share L2; of other `stages` than a block's, where given."""
+    """The pace of a kernel's blocks while `active` SMs share L2; with `stages`, for these k-steps in place of a
+    block's.
+    """
     part = products.stages[: products.part] if stages is None else stages
     kinds: dict[StepTraffic, tuple[int, int]] = {}
     for stage in set(part):
         from_l2 = -(-stage.fetched * active // gpu.l2.bytes_per_cycle)
         by_port = -(-stage.requested // gpu.sm.load_bytes_per_cycle)
-        # What is copied asynchronously needs no instruction to store it; offsets are read by the same threads.
+        # Asynchronous copies need no instruction to store the operands; offsets are read by the threads that compute.
         stored = 0 if gpu.sm.async_copy else -(-stage.stored // gpu.sm.shared_bytes_per_cycle)
         kinds[stage] = max(from_l2, by_port), stored + stage.taps * gpu.sm.tap_cycles
     return Pace(
@@ -76,13 +79,13 @@ def pace_of(products: ProductKernel, gpu: Gpu, active: int, stages: Sequence[Ste
 
 
 def dram_cycles(kernel: Kernel, gpu: Gpu) -> int:
-    """Cycles of the DRAM for the bytes of a kernel; 0 for none."""
+    """Cycles of the DRAM for the bytes of a kernel; 0 if it moves none."""
     moved = kernel.hbm_read_bytes + kernel.hbm_write_bytes
     return gpu.pipe.cycles(moved) if moved else 0
 
 
 def move_cycles(kernel: MoveKernel, gpu: Gpu) -> int:
-    """Cycles of a kernel that moves bytes, its launch not included."""
+    """Cycles of a kernel that moves bytes, without its launch."""
     if kernel.between == "dram":
         return gpu.cycles_of(kernel.fixed_ps) + dram_cycles(kernel, gpu)
     moved = kernel.read_bytes + kernel.write_bytes
@@ -90,9 +93,9 @@ def move_cycles(kernel: MoveKernel, gpu: Gpu) -> int:
 
 
 def waves(products: ProductKernel, gpu: Gpu) -> list[dict[int, int]]:
-    """How many SMs have how many blocks, one resident set after another; those like the first are there once each.
+    """Resident sets one after another, each as {blocks on an SM: number of SMs}.
 
-    Blocks go to the SM with the fewest; blocks that begin together end together.
+    A block goes to the SM with the fewest blocks. Blocks that begin together end together, so sets do not overlap.
     """
     whole, rest = divmod(products.count, gpu.sm.count * products.resident)
     most, more = divmod(rest, gpu.sm.count)
@@ -104,13 +107,13 @@ def waves(products: ProductKernel, gpu: Gpu) -> list[dict[int, int]]:
 # ---- the kernels of a layer, one after another
 
 ResidentTime: TypeAlias = Callable[[Pace, int], Counter[SmState]]
-"""The cycles that a number of blocks of a pace take on an SM, by its states, from whichever interpreter."""
+"""Cycles of an SM by state while it runs a number of blocks at some pace; each interpreter has its own function."""
 
 _ORDER = ("busy", "load_wait", "stage", "epilogue", "dram_wait", "move", "launch", "idle")
 
 
 def timed(program: GpuProgram, gpu: Gpu, of_set: ResidentTime) -> PlainTiming:
-    """How long a layer takes, launches included; of every kind of resident set, `of_set` is asked once."""
+    """The timing of a layer, with launches; `of_set` is asked once for every kind of resident set."""
     spent: Counter[str] = Counter()
     hbm = transformation = 0
     for kernel in program.kernels:
@@ -120,7 +123,7 @@ def timed(program: GpuProgram, gpu: Gpu, of_set: ResidentTime) -> PlainTiming:
         if kernel.what == "lowered":
             transformation += states.total() // gpu.sm.count
     cycles = spent.total() // gpu.sm.count
-    # An average SM, in whole cycles that add up: those with the largest rests are rounded up.
+    # An average SM, in whole cycles: the largest remainders are rounded up, so that the states add up to `cycles`.
     exact = {name: spent[name] / gpu.sm.count for name in _ORDER}
     whole = {name: floor(each) for name, each in exact.items()}
     rests = sorted(_ORDER, key=lambda name: whole[name] - exact[name])
@@ -147,7 +150,7 @@ def timed(program: GpuProgram, gpu: Gpu, of_set: ResidentTime) -> PlainTiming:
 
 
 def _states_of(kernel: Kernel, gpu: Gpu, of_set: ResidentTime) -> Counter[str]:
-    """Cycles of all SMs together by what they do; a resident set is as long as the longest of its SMs."""
+    """Cycles of all SMs together by state; a resident set lasts as long as its slowest SM."""
     spent = Counter(launch=kernel.launched * gpu.launch_cycles * gpu.sm.count)
     if isinstance(kernel, MoveKernel):
         spent["move"] = move_cycles(kernel, gpu) * gpu.sm.count
@@ -163,5 +166,6 @@ def _states_of(kernel: Kernel, gpu: Gpu, of_set: ResidentTime) -> Counter[str]:
         working["idle"] = max(states.total() for states, _ in found) * gpu.sm.count - working.total()
         for name, cycles in working.items():
             made[name] += number * cycles
+    # The DRAM works beside the SMs, so only the cycles beyond theirs are a wait.
     made["dram_wait"] = max(0, dram_cycles(kernel, gpu) - made.total() // gpu.sm.count) * gpu.sm.count
     return spent + made

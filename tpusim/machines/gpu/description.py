@@ -1,4 +1,4 @@
-"""What a GPU is: its parts, and one frozen description of them, read from YAML with its units in the values."""
+"""The description of a GPU: its parts, in one frozen record, read from YAML with units in the values."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tpusim.memory.timing import Pipe
 
 _MOST = 65536
 _SLOWEST = Fraction(1, 1000)
-"""Below this a rate or a share is a slip, and blocks would take millions of cycles."""
+"""Below this value a rate or a share is a typing error, and blocks would take millions of cycles."""
 
 
 class Sm(FileSection):
@@ -79,7 +79,7 @@ class L2(FileSection):
         size_bytes: bytes that it holds.
         bytes_per_cycle: bytes that it hands out in a cycle.
         latency_cycles: cycles to the first byte.
-        sector_bytes: bytes of a sector, in whole numbers of which it is read.
+        sector_bytes: bytes of a sector; reads take whole sectors.
     """
 
     size_bytes: Annotated[int, Quantity(SIZE, "16 GiB"), written("6 MiB", "size")]
@@ -133,7 +133,7 @@ class BlockTile(FileSection):
 
     @property
     def text(self) -> str:
-        """ "128x64"."""
+        """The tile as text, such as "128x64"."""
         return f"{self.m}x{self.n}"
 
 
@@ -203,6 +203,7 @@ class Gpu(FileSection):
     def _some_that_differ(cls, tiles: tuple[BlockTile, ...]) -> tuple[BlockTile, ...]:
         if all(tile.products for tile in tiles):
             raise InputError("no tile for convolutions; add one such as {m: 128, n: 128}")
+        # Reversed, so that the first of equal tiles is the one that stays.
         first = {tile.text: at for at, tile in reversed([*enumerate(tiles)])}
         twice = [(at, tile.text) for at, tile in enumerate(tiles) if first[tile.text] != at]
         says = "is tiles[{}] already; leave one of them out"
@@ -231,7 +232,7 @@ class Gpu(FileSection):
 
     @property
     def sram_bytes(self) -> int:
-        """Bytes of L2, and of what L1 and shared memory are made of."""
+        """Bytes of L2 and of the memory of all SMs that L1 and shared memory are parts of."""
         return self.l2.size_bytes + self.sm.count * self.sm.unified_bytes
 
     @property
@@ -241,7 +242,7 @@ class Gpu(FileSection):
 
     @property
     def pipe(self) -> Pipe:
-        """The DRAM, at the rate that is reached."""
+        """The DRAM at the rate that programs reach."""
         return Pipe(self.l2.latency_cycles, self.dram.bandwidth_bytes_per_s * self.dram.reached / self.clock_hz)
 
     @property
@@ -254,7 +255,9 @@ class Gpu(FileSection):
         return -(-picoseconds * self.clock_hz // _PS_PER_S)
 
     def resident(self, tile: BlockTile, staged_bytes: int) -> int:
-        """Blocks of a tile that an SM holds together, each with `staged_bytes` of shared memory; perhaps 0."""
+        """Blocks of a tile that an SM holds together, each with `staged_bytes` of shared memory; 0 if there is no room
+        for one.
+        """
         by_registers = self.sm.registers // (self.sm.registers_per_output * tile.m * tile.n)
         return min(self.sm.blocks, by_registers, self.sm.shared_bytes // staged_bytes)
 
@@ -268,7 +271,7 @@ class Gpu(FileSection):
         return -(-Fraction(tile.m * tile.n * self.mapping.k_step) // rate)
 
     def to_dict(self) -> dict[str, Any]:
-        """The YAML form, units in the values; `Gpu.model_validate` gives an equal one back."""
+        """The YAML form, units in the values; `Gpu.model_validate` gives an equal Gpu back."""
         return self.model_dump(by_alias=True)
 
     def with_overrides(self, overrides: Overrides) -> Gpu:

@@ -1,4 +1,4 @@
-"""The event engine: from event to event, and rounds that are alike left out."""
+"""The event engine: it goes from event to event, and skips rounds that only repeat."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tpusim.machines.lowered import PlainTiming, Slot
 
 
 def run(program: GpuProgram, gpu: Gpu) -> PlainTiming:
-    """How long a layer takes, launches included."""
+    """The timing of a layer, with launches."""
     return timed(program, gpu, resident)
 
 
 def to_step(program: GpuProgram, gpu: Gpu) -> int:
-    """The cycles that stepping does: those of every kind of resident set, once."""
+    """Cycles that the stepping engine will do: those of every kind of resident set, once."""
     found: list[int] = []
 
     def of_set(pace: Pace, blocks: int) -> Counter[SmState]:
@@ -36,10 +36,10 @@ def to_step(program: GpuProgram, gpu: Gpu) -> int:
 # ---- blocks that share an SM, from the first load to the last result
 
 Interval: TypeAlias = tuple[int, int, SmState]
-"""From a cycle to before another, and what a block does then."""
+"""Cycles [first, stop), and the state of a block in them."""
 _LOAD, _READY = 0, 1
 _Event = tuple[int, int, int]
-"""When, which of the two, which block."""
+"""(cycle, _LOAD or _READY, block)."""
 
 
 def resident(pace: Pace, blocks: int) -> Counter[SmState]:
@@ -48,7 +48,7 @@ def resident(pace: Pace, blocks: int) -> Counter[SmState]:
 
 
 def recorded(pace: Pace, blocks: int) -> list[Interval]:
-    """What each of `blocks` such blocks does when; no round is left out."""
+    """Intervals of `blocks` blocks that begin together; no round is skipped."""
     sm = _Sm(pace, blocks)
     sm.seen = None
     sm.run()
@@ -57,7 +57,7 @@ def recorded(pace: Pace, blocks: int) -> list[Interval]:
 
 @dataclass
 class _Block:
-    """Where a block is: k-steps whose loads were asked for, that wait to be stored, the one that comes next."""
+    """State of a block: k-steps whose loads were asked for, loads that wait to be stored, k-steps done."""
 
     asked: int = 0
     arrived: list[int] = field(default_factory=list)
@@ -66,7 +66,7 @@ class _Block:
 
 
 class _Sm:
-    """Events in order of time; the load port serves requests as they come, and so do the tensor cores."""
+    """Events in order of time. The load port and the tensor cores serve requests in the order in which they come."""
 
     def __init__(self, pace: Pace, blocks: int) -> None:
         self.pace, self.blocks = pace, [_Block() for _ in range(blocks)]
@@ -77,10 +77,10 @@ class _Sm:
         self.seen: dict[tuple[object, ...], tuple[int, int]] | None = {}
         stages, period = pace.stages, pace.period
         self.regular = next((at for at in range(period, len(stages)) if stages[at] != stages[at - period]), len(stages))
-        """K-steps from the first on that are as those a period before."""
+        """Number of first k-steps that equal those a period before."""
 
     def run(self) -> Counter[SmState]:
-        """Until the last block has multiplied; then the results leave, block by block."""
+        """Run until the last block has multiplied; then results are written, block by block."""
         steps, ends = len(self.pace.stages), []
         while self.events:
             now, kind, at = heappop(self.events)
@@ -92,7 +92,7 @@ class _Sm:
                 if block.done == steps:
                     ends.append(end)
             elif block.asked < steps:
-                # The operands of its next k-step.
+                # Ask for the operands of the block's next k-step.
                 self.port = max(self.port, now) + self.pace.stages[block.asked][0]
                 block.asked += 1
                 block.arrived.append(self.port + self.pace.latency)
@@ -100,19 +100,20 @@ class _Sm:
         writer = 0
         for end in sorted(ends):
             writer = max(writer, end) + self.pace.epilogue
+            # One block writes at a time.
             self.intervals.append((max(end, writer - self.pace.epilogue), writer, SmState.EPILOGUE))
         self.states += account(self.intervals, 0, writer)
         return self.states
 
     def _ready(self, at: int) -> None:
-        """Once its operands are there and its last k-step is done, a block waits for the tensor cores."""
+        """Let a block wait for the tensor cores once its operands are there and its last k-step is done."""
         block = self.blocks[at]
         if block.arrived and block.free is not None:
             heappush(self.events, (max(block.arrived.pop(0), block.free), _READY, at))
             block.free = None
 
     def _multiply(self, now: int, at: int) -> int:
-        """Store, step and multiply a k-step, as soon as there is room; the cycle when it is done."""
+        """Store, step and multiply a k-step as soon as there is room; return the cycle in which it is done."""
         pace, block = self.pace, self.blocks[at]
         begin = max(now, min(self.cores))
         stored = begin + pace.stages[block.done][1]
@@ -125,9 +126,9 @@ class _Sm:
         return end
 
     def _skip(self, now: int) -> None:
-        """Where all is as it was before, but later, what comes is known: leave out as many rounds as are alike."""
+        """Skip rounds: if everything is as it was before, only later, the next rounds are known to be alike."""
         assert self.seen is not None
-        # All that decides what comes, as it looks from here.
+        # Everything that decides the future, relative to the present.
         first = self.blocks[0].done
         picture: tuple[object, ...] = (
             max(0, self.port - now),
@@ -156,7 +157,7 @@ class _Sm:
 
 
 def account(intervals: list[Interval], begin: int, end: int) -> Counter[SmState]:
-    """Cycles from `begin` to before `end` by what is done; where no interval is, operands are on their way."""
+    """Cycles of [begin, end) by state; in cycles without an interval, operands are on their way."""
     found = Counter[SmState]()
     for first, stop, state in stretches(intervals):
         found[state] += max(0, min(stop, end) - max(first, begin))
@@ -165,17 +166,19 @@ def account(intervals: list[Interval], begin: int, end: int) -> Counter[SmState]
 
 
 def stretches(intervals: list[Interval]) -> Iterator[Interval]:
-    """What counts in each cycle of all that blocks do; where none does anything, operands are on their way."""
+    """The state that counts in each cycle, of all blocks; where none does anything, operands are on their way."""
     edges = sorted(
         (when, change, state)
         for start, stop, state in intervals
         for when, change in ((start, 1), (stop, -1))
         if start < stop
     )
+    # The order is the precedence: a cycle in which any block multiplies is a busy one.
     under_way = dict.fromkeys((SmState.BUSY, SmState.STAGE, SmState.EPILOGUE), 0)
     begin, doing, last = 0, SmState.LOAD_WAIT, (edges[-1][0] + 1, 0, SmState.BUSY)
     for (when, change, state), (then, *_) in pairwise([*edges, last]):
         under_way[state] += change
+        # All edges of a cycle count before the state is read.
         if then == when:
             continue
         now = next((each for each, count in under_way.items() if count), SmState.LOAD_WAIT)
@@ -186,11 +189,11 @@ def stretches(intervals: list[Interval]) -> Iterator[Interval]:
 
 
 KERNEL, WAVE, SM = "kernel", "wave", "sm"
-"""The tracks."""
+"""Names of the tracks."""
 
 
 def timeline(program: GpuProgram, gpu: Gpu) -> dict[str, list[Slot]]:
-    """Slots in order of time, track by track; together they last as long as the layer takes."""
+    """Slots in order of time, track by track; together they last as long as the layer."""
     tracks: dict[str, list[Slot]] = {KERNEL: [], WAVE: [], SM: []}
     at = 0
     for kernel in program.kernels:
@@ -213,6 +216,7 @@ def _waves(products: ProductKernel, gpu: Gpu) -> dict[str, list[Slot]]:
     at = 0
     for wave in waves(products, gpu):
         kind = tuple(wave.items())
+        # Waves of equal blocks are alike, so that each kind is timed once.
         if kind not in known:
             pace, most = pace_of(products, gpu, sum(wave.values())), max(wave)
             cycles = max(resident(pace, blocks).total() for blocks in wave)
@@ -225,6 +229,7 @@ def _waves(products: ProductKernel, gpu: Gpu) -> dict[str, list[Slot]]:
         tracks[WAVE].append((at, at + cycles, f"{blocks} blocks"))
         tracks[SM] += [(at + start, at + stop, name) for start, stop, name in states]
         at += cycles
+    # The DRAM's time is a bound for the whole kernel, so what exceeds the blocks' own time comes at its end.
     if (needed := dram_cycles(products, gpu)) > at:
         tracks[SM].append((at, needed, "dram_wait"))
     return tracks

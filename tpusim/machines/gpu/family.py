@@ -1,4 +1,4 @@
-"""GPUs as a machine family: the names that it gives to what it does, and a layer made ready."""
+"""GPUs as a machine family: its names, and layers made ready."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tpusim.network.ops.op import Op
 from tpusim.reference import Operands, Tensor
 
 _STEP_BYTES = 400
-"""Each k-step takes about as much of this computer's memory: itself, what it moves, and what is to be timed of it."""
+"""Bytes of this computer's memory for each k-step: for itself, its traffic and its timing."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class GpuLowered(ReadyLayer):
     lowering: str
 
     def account(self, layer: Op, batch: int, timing: PlainTiming) -> Account:
-        """With the tile of a block, the parts of a sum, the blocks that share an SM."""
+        """Counts of the layer, with the tile of a block, the parts of a sum and the blocks that share an SM."""
         products = self.program.products
         return timing.account(
             self.lowering, {"tile": products.tile.text, "split_k": products.split, "resident": products.resident}
@@ -42,29 +42,29 @@ class GpuLowered(ReadyLayer):
 
     @cached_property
     def timing(self) -> PlainTiming:
-        """From event to event."""
+        """Time by the event engine."""
         return event.run(self.program, self.gpu)
 
     @property
     def to_step(self) -> int:
-        """Cycles of every kind of resident set, once."""
+        """Cycles that the stepping engine will do: those of every kind of resident set, once."""
         return event.to_step(self.program, self.gpu)
 
     def stepped(self, operands: Callable[[], Operands], number: np.dtype[Any], told: Told) -> tuple[PlainTiming, None]:
-        """Cycle by cycle, without values."""
+        """Time cycle by cycle, without values."""
         return stepping.run(self.program, self.gpu, told), None
 
     def recorded(self) -> SlotDrawing:
-        """Kernels, waves, and an SM."""
+        """A drawing of kernels, waves and an SM."""
         return SlotDrawing(self.timing.cycles, event.timeline(self.program, self.gpu))
 
     def values(self, operands: Operands, number: np.dtype[Any], told: Told) -> Mapping[str, Tensor]:
-        """Through tiles in shared memory."""
+        """Values that pass through tiles in shared memory."""
         return datapath.run(self.program, operands, number, told)
 
 
 class Gpus(Family):
-    """Streaming multiprocessors behind an L2: `machines.family.Family`."""
+    """Streaming multiprocessors behind an L2; a `machines.family.Family`."""
 
     name = "gpu"
     title = "a GPU"
@@ -72,23 +72,23 @@ class Gpus(Family):
     lowerings = GLOSSES
 
     def glosses(self) -> Mapping[str, str]:
-        """A sentence on each lowering, by its name."""
+        """Description of each lowering, in a line."""
         return GLOSSES
 
     def paths(self) -> tuple[str, ...]:
-        """Fields of a file's sections."""
+        """Every field of a machine file."""
         return description.FORM.paths
 
     def model(self) -> type[Gpu]:
-        """The description."""
+        """The class that describes a machine."""
         return Gpu
 
     def read(self, document: Document, overrides: Overrides) -> Gpu:
-        """Raises InputError."""
+        """The machine that a file describes. Raises InputError."""
         return description.read(document, overrides)
 
     def facts(self, machine: Gpu) -> Mapping[str, str]:
-        """What tells one GPU from another."""
+        """Facts that tell one GPU from another."""
         return {
             "SMs": f"{machine.sm.count}",
             "clock": FREQUENCY.format(machine.clock_hz),
@@ -99,7 +99,7 @@ class Gpus(Family):
         }
 
     def easier(self, machine: Gpu) -> Mapping[str, Mapping[str, object]]:
-        """Each resource twice as fast, or as large; what stands beside the work, gone."""
+        """Changes that make each resource twice as fast or as large, or remove time spent beside the work."""
         sm, l2, launch = (
             machine.sm,
             machine.l2,
@@ -123,13 +123,13 @@ class Gpus(Family):
         }
 
     def planned(self, layer: Op, batch: int, machine: Gpu, lowering: str, how: Checking, most: int) -> Need:
-        """By the k-steps of a block. Raises CapacityError and UnsuitableError."""
+        """Memory needs by the k-steps of a block. Raises CapacityError and UnsuitableError."""
         asked = layer_of(layer, batch, machine)
         steps = asked.taps * -(-asked.channels // machine.mapping.k_step)
         return Need(_STEP_BYTES * steps, how.whole(layer, batch))
 
     def lowered(self, layer: Op, batch: int, machine: Gpu, lowering: str) -> GpuLowered:
-        """Raises CapacityError and UnsuitableError."""
+        """The Program of a layer. Raises CapacityError and UnsuitableError."""
         return GpuLowered(LOWERINGS[lowering](layer_of(layer, batch, machine)), machine, lowering)
 
 

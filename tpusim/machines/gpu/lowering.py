@@ -1,5 +1,5 @@
-"""From a layer to a Program: a layer as products, the k-steps of its sum, what its blocks stage, every lowering by its
-name, and which tile and split it takes: those that are estimated to be fastest.
+"""From a layer to a Program: a layer as products, the k-steps of its sum, the traffic of its blocks, every lowering by
+name, and the choice of tile and split with the lowest estimate.
 """
 
 from __future__ import annotations
@@ -62,38 +62,38 @@ class GpuLayer:
 
     @property
     def strided(self) -> bool:
-        """Whether it leaves outputs out."""
+        """Whether the stride leaves outputs out."""
         return prod(self.conv.stride) > 1
 
     @property
     def is_a_product(self) -> bool:
-        """Whether it is a matrix product by itself."""
+        """Whether the layer is a matrix product as it is."""
         return self.conv.is_a_product and self.conv.in_height == self.conv.in_width == 1
 
     @property
     def ifmap_bytes(self) -> int:
-        """The size of the ifmap."""
+        """Bytes of the ifmap."""
         return prod(self.conv.tensors(self.images).ifmap) * self.gpu.element_bytes
 
     @property
     def touched_bytes(self) -> int:
-        """The size of the rows and columns of the ifmap that some tap reads, about."""
+        """Bytes of the rows and columns of the ifmap that some tap reads, about."""
         kept = [min(1.0, taps / step) for taps, step in zip(self.conv.kernel, self.conv.stride, strict=True)]
         return round(self.ifmap_bytes * prod(kept))
 
     @property
     def filter_bytes(self) -> int:
-        """The size of the filter."""
+        """Bytes of the filter."""
         return prod(self.conv.tensors(self.images).filter) * self.gpu.element_bytes
 
     @property
     def ofmap_bytes(self) -> int:
-        """The size of the ofmap."""
+        """Bytes of the ofmap."""
         return self.outputs * self.conv.out_channels * self.gpu.element_bytes
 
 
 def layer_of(op: Op, batch: int, gpu: Gpu) -> GpuLayer:
-    """What lowerings ask of a layer. Raises UnsuitableError where an op is no convolution or product."""
+    """The layer in the form that lowerings take. Raises UnsuitableError if the op is no convolution or product."""
     if not isinstance(op, ArrayOp) or op.op not in _CONVOLUTIONS:
         made = ", ".join(_CONVOLUTIONS)
         says = f"{op.op} has no lowering on a GPU yet; there are those of {made}"
@@ -104,7 +104,7 @@ def layer_of(op: Op, batch: int, gpu: Gpu) -> GpuLayer:
 
 
 def channel_last(layer: GpuLayer) -> GpuProgram:
-    """Blocks as the library has them: they gather taps one by one, by offsets known before, each padded to a k-step.
+    """The lowering of the library: blocks gather taps one by one, by offsets worked out ahead, each padded to a k-step.
 
     Raises CapacityError.
     """
@@ -125,11 +125,11 @@ def channel_last(layer: GpuLayer) -> GpuProgram:
 
 
 def block_channel_first(layer: GpuLayer) -> GpuProgram:
-    """Blocks of a map stage channels of all taps together: the paper's algorithm, on a block instead of an array.
+    """The paper's algorithm on blocks of a map in place of an array: channels are staged for all taps together.
 
-    A block makes a box of images, rows and columns, so that its taps read many an element several times. The taps of a
+    A block makes a box of images, rows and columns, so that its taps read many elements several times. The taps of a
     slab of channels read a patch that was staged with the first of them, or find in L1 what the first has fetched.
-    Where no tile has room for its patch, taps reuse by the cache. Raises CapacityError where nothing fits.
+    If no tile has room for its patch, taps share elements through the cache. Raises CapacityError if nothing fits.
     """
     reuse = layer.gpu.mapping.reuse
     steps = _padded(layer, channels_outside=layer.gpu.mapping.order == "channels_outside")
@@ -143,9 +143,9 @@ def block_channel_first(layer: GpuLayer) -> GpuProgram:
 
 
 def explicit(layer: GpuLayer) -> GpuProgram:
-    """The lowered matrix is written to DRAM by a kernel of its own; the product then knows nothing of taps.
+    """The lowering with an explicit lowered matrix, which a kernel of its own writes to DRAM; the product has no taps.
 
-    A layer that is its own lowered matrix has no such kernel. Raises CapacityError.
+    A layer that equals its lowered matrix has no such kernel. Raises CapacityError.
     """
     steps = _compact(layer)
     made = (
@@ -161,7 +161,7 @@ LOWERINGS: dict[str, Callable[[GpuLayer], GpuProgram]] = {
     "block_channel_first": block_channel_first,
     "explicit": explicit,
 }
-"""Every lowering of a GPU by its name, the usual one first."""
+"""Lowerings of a GPU by name, the usual one first."""
 GLOSSES = {
     "channel_last": "as the library does it: each tap gathered by itself",
     "block_channel_first": "the paper's, in blocks: taps of a slab of channels share what was staged",
@@ -172,7 +172,7 @@ GLOSSES = {
 def _program(
     layer: GpuLayer, products: ProductKernel, ahead: Iterable[Kernel] = (), lowered_bytes: int = 0
 ) -> GpuProgram:
-    """Maps that come channel by channel are transposed ahead; the epilogue writes them either way."""
+    """The kernels of a layer. Maps in NCHW order are transposed ahead; the epilogue writes either order."""
     transposed = layer.gpu.mapping.layout == "NCHW" and not layer.is_a_product
     transform = [MoveKernel("transform", "dram", layer.ifmap_bytes, layer.ifmap_bytes)] if transposed else []
     return GpuProgram((*transform, *ahead, products, *reduction(layer, products)), lowered_bytes)
@@ -182,7 +182,7 @@ def _program(
 
 
 def _padded(layer: GpuLayer, channels_outside: bool) -> tuple[KStep, ...]:
-    """Every tap begins a k-step: the rest of its last one is zeros."""
+    """K-steps in which every tap begins a new one; the rest of a tap's last k-step is zeros."""
     size = layer.gpu.mapping.k_step
     slabs = [(first, min(size, layer.channels - first)) for first in range(0, layer.channels, size)]
     if channels_outside:
@@ -191,7 +191,7 @@ def _padded(layer: GpuLayer, channels_outside: bool) -> tuple[KStep, ...]:
 
 
 def _compact(layer: GpuLayer) -> tuple[KStep, ...]:
-    """Taps follow one another without a gap: a k-step may hold the channels of several."""
+    """K-steps filled without gaps: one may hold the channels of several taps."""
     size, channels, rows = layer.gpu.mapping.k_step, layer.channels, layer.taps * layer.channels
     steps = []
     for at in range(0, rows, size):
@@ -205,21 +205,21 @@ def _compact(layer: GpuLayer) -> tuple[KStep, ...]:
     return tuple(steps)
 
 
-# ---- blocks that gather every tap of every k-step anew
+# ---- blocks that gather every tap anew
 
 
 def _gathered(
     layer: GpuLayer, tile: BlockTile, steps: tuple[KStep, ...], period: int, read_bytes: int, *, offsets: bool = False
 ) -> ProductKernel | None:
-    """The products of blocks of neighbouring outputs; None where they have no room.
+    """The products of blocks of neighbouring outputs; None if they have no room.
 
-    The DRAM gives them `read_bytes`. `offsets` of taps may have been worked out ahead.
+    They read `read_bytes` from DRAM. `offsets` tells whether offsets of taps are worked out ahead.
     """
     resident = layer.gpu.resident(tile, _staged_bytes(layer, tile))
     if not resident:
         return None
     blocks = InOrder(layer.outputs, tile.m)
-    # Channels of each k-step, and taps that begin with it.
+    # Only the number of channels of a k-step, and of the taps that begin in it, affects its traffic.
     kinds = [(sum(run.channels for run in step), sum(run.first == 0 for run in step)) for step in steps]
     known = {kind: _gathered_step(layer, tile, *kind[: 1 + offsets]) for kind in set(kinds)}
     a_bytes, b_bytes = _operand_bytes(layer, tile, blocks.count)
@@ -230,46 +230,50 @@ def _gathered(
 
 
 def _staged_bytes(layer: GpuLayer, tile: BlockTile) -> int:
-    """Shared memory of a block: the operands of a k-step, in as many buffers as are under way, at least two."""
+    """Bytes of shared memory of a block: the operands of a k-step, for each buffer under way, at least two."""
     return (layer.gpu.sm.loads_under_way + 1) * _stored_bytes(layer, tile.m + tile.n)
 
 
 def _stored_bytes(layer: GpuLayer, rows: int) -> int:
-    """Shared memory of a k-step of `rows`, zeros included."""
+    """Bytes of shared memory for a k-step of `rows`, with zeros."""
     return rows * layer.gpu.mapping.k_step * layer.gpu.element_bytes
 
 
 def _gathered_step(layer: GpuLayer, tile: BlockTile, channels: int, taps: int = 0) -> StepTraffic:
-    """The channels of each row come in whole sectors, those of neighbouring taps side by side; zeros are stored too."""
+    """Traffic of a k-step. Channels of a row come in whole sectors, side by side for neighbouring taps; zeros are
+    stored, too.
+    """
     fetched = (tile.m + tile.n) * _sectors(layer, channels)
     return StepTraffic(fetched, fetched, _stored_bytes(layer, tile.m + tile.n), taps)
 
 
 def _sectors(layer: GpuLayer, channels: int) -> int:
-    """Bytes of the sectors that neighbouring channels are in."""
+    """Bytes of the sectors that hold neighbouring channels."""
     sector = layer.gpu.l2.sector_bytes
     return -(-channels * layer.gpu.element_bytes // sector) * sector
 
 
 def _operand_bytes(layer: GpuLayer, tile: BlockTile, tiles: int) -> tuple[int, int]:
-    """What all blocks fetch of map and filter: every tap for each column of tiles; the filter for each row of them."""
+    """Bytes of map and filter that all blocks fetch: every tap for each column of tiles, the filter for each row of
+    tiles.
+    """
     columns = -(-layer.out_channels // tile.n)
     sums = layer.taps * layer.channels * layer.gpu.element_bytes
     return layer.outputs * sums * columns * layer.conv.groups, sums * layer.conv.out_channels * tiles
 
 
-# ---- blocks whose taps share what they read
+# ---- blocks whose taps share elements
 
 
 def _boxed(layer: GpuLayer, tile: BlockTile, steps: tuple[KStep, ...], reuse: str) -> ProductKernel | None:
-    """The products of blocks that make boxes; None where they have no room."""
+    """The products of blocks that make boxes; None if they have no room."""
     gpu, patch = layer.gpu, reuse == "patch"
     outside = gpu.mapping.order == "channels_outside"
 
     def staged_by(box: tuple[int, int, int]) -> int:
         if not patch:
             return _staged_bytes(layer, tile)
-        # One patch, of all channels where taps are outermost, and the filter as buffers have it.
+        # A patch is needed once; it has all channels if taps are outermost. The filter has a buffer for each load.
         slabs = 1 if outside else -(-layer.channels // gpu.mapping.k_step)
         return _stored_bytes(layer, _patch_elements(layer, box) * slabs + (gpu.sm.loads_under_way + 1) * tile.n)
 
@@ -278,7 +282,7 @@ def _boxed(layer: GpuLayer, tile: BlockTile, steps: tuple[KStep, ...], reuse: st
         return None
     elements, staged = _patch_elements(layer, boxes.box), staged_by(boxes.box)
     resident = gpu.resident(tile, staged)
-    # L1 still has an element when the next tap reads it if what blocks fetch in between fits what is left of it.
+    # L1 still holds an element for the next tap if all that blocks fetch in between fits beside shared memory.
     between = tile.m * (gpu.mapping.k_step if outside else layer.channels) * layer.gpu.element_bytes
     if reuse == "cache" and resident * (between + staged) > gpu.sm.unified_bytes:
         reuse = "none"
@@ -289,7 +293,7 @@ def _boxed(layer: GpuLayer, tile: BlockTile, steps: tuple[KStep, ...], reuse: st
         columns = -(-layer.out_channels // tile.n)
         a_bytes = fetched * layer.conv.in_channels * layer.gpu.element_bytes * columns
     period = layer.taps if outside else len(steps) // layer.taps
-    # Parts of a sum are cut where a patch ends.
+    # The first tap of a patch stages it, so a sum may only be cut where a patch ends.
     unit = (layer.taps if outside else len(steps)) if patch else 1
     return ProductKernel(
         layer.conv, layer.images, tile, boxes, steps, tuple(known[step] for step in steps), period, unit, resident,
@@ -298,9 +302,9 @@ def _boxed(layer: GpuLayer, tile: BlockTile, steps: tuple[KStep, ...], reuse: st
 
 
 def _box_of(layer: GpuLayer, tile: BlockTile, room: Callable[[tuple[int, int, int]], int]) -> Boxes | None:
-    """The boxes of as many outputs as the tile has rows that make the fewest tiles, and read the fewest elements.
+    """The boxes, with as many outputs as the tile has rows, that make the fewest tiles and read the fewest elements.
 
-    Only boxes that an SM has `room` for, and rather several than one; None where it has for none.
+    An SM must have `room` for a block, better for several; None if it has room for no box.
     """
     extent = layer.images, layer.conv.out_height, layer.conv.out_width
     keys = {}
@@ -309,19 +313,22 @@ def _box_of(layer: GpuLayer, tile: BlockTile, room: Callable[[tuple[int, int, in
         box = images, rows, tile.m // (images * rows)
         if prod(box) == tile.m and (blocks := room(box)):
             boxes = Boxes(extent, box)
+            # Fewest tiles first; then room for two blocks, which hide each other's waits; then the smallest patch.
             keys[boxes.count, -min(blocks, 2), _patch_elements(layer, box), box] = boxes
     return keys[min(keys)] if keys else None
 
 
 def _patch_elements(layer: GpuLayer, box: tuple[int, int, int]) -> int:
-    """Different elements of a channel that all taps of such a box read, padding included."""
+    """Different elements of a channel that all taps of a box read, with padding."""
     images, *sides = box
     axes = zip(sides, layer.conv.kernel, layer.conv.stride, layer.conv.dilation, strict=True)
     return images * prod(unique(*axis) for axis in axes)
 
 
 def _shared_step(layer: GpuLayer, tile: BlockTile, step: KStep, elements: int, reuse: str) -> StepTraffic:
-    """With a patch, the first tap stages it for all; what L1 has, taps fetch in equal shares."""
+    """Traffic of a k-step whose taps share: with a patch, the first tap stages it for all; from L1, all fetch equal
+    shares.
+    """
     (run,) = step
     if reuse == "patch":
         rows = elements * (run.tap == 0) + tile.n
@@ -337,13 +344,14 @@ def _shared_step(layer: GpuLayer, tile: BlockTile, step: KStep, elements: int, r
 
 _MOST_PARTS = 32
 _LEAST_STEPS = 4
-"""The fewest k-steps of a block that makes a part of a sum."""
+"""Least k-steps of a block that makes a part of a sum."""
 
 
 def fastest(layer: GpuLayer, made: Callable[[BlockTile], ProductKernel | None]) -> ProductKernel:
-    """The fastest of the tiles that the machine allows, each with the best split. `made` is None where one has no room.
+    """The fastest of the tiles that the machine allows, each with its best split. `made` gives None for tiles without
+    room.
 
-    Raises CapacityError when none has.
+    Raises CapacityError when no tile has room.
     """
     known = [products for tile in _tiles(layer) if (products := made(tile))]
     if not known:
@@ -353,6 +361,7 @@ def fastest(layer: GpuLayer, made: Callable[[BlockTile], ProductKernel | None]) 
             f"what a block stages does not fit the shared memory of an SM, {sm.shared_bytes} B; set sm.shared higher, "
             "mapping.k_step lower, or write a smaller tile"
         )
+        # Registers are the better reason where both are short: no setting of shared memory would help.
         if registers > sm.registers:
             says = (
                 f"a block of the smallest tile takes {registers} registers, and an SM has {sm.registers}; set "
@@ -368,7 +377,7 @@ def fastest(layer: GpuLayer, made: Callable[[BlockTile], ProductKernel | None]) 
 
 
 def reduction(layer: GpuLayer, products: ProductKernel) -> list[MoveKernel]:
-    """The kernel that adds the parts of a sum, which blocks write as floats in their epilogues; none for one part."""
+    """The kernel that adds the parts of a sum, which blocks write as floats; none if there is one part."""
     if products.split == 1:
         return []
     parts = products.split * layer.outputs * layer.conv.out_channels * PART_BYTES
@@ -376,7 +385,7 @@ def reduction(layer: GpuLayer, products: ProductKernel) -> list[MoveKernel]:
 
 
 def _tiles(layer: GpuLayer) -> list[BlockTile]:
-    """The tiles that a layer may take."""
+    """Tiles that a layer may take."""
     chosen = layer.gpu.mapping.tile
     if chosen != "auto":
         return [tile for tile in layer.gpu.tiles if tile.text == chosen]
@@ -385,6 +394,7 @@ def _tiles(layer: GpuLayer) -> list[BlockTile]:
 
 def _splits(layer: GpuLayer, products: ProductKernel) -> Iterator[ProductKernel]:
     yield products
+    # A split pays while the SMs still have room for more blocks.
     units, room = len(products.steps) // products.unit, layer.gpu.sm.count * products.resident
     how = layer.gpu.mapping.split_k
     allowed = how == "all" or (how == "auto" and not layer.strided)
@@ -395,10 +405,9 @@ def _splits(layer: GpuLayer, products: ProductKernel) -> Iterator[ProductKernel]
 
 
 def _estimate(layer: GpuLayer, products: ProductKernel, kinds: Mapping[StepTraffic, int]) -> float:
-    """Cycles of resident sets one after another, each as long as what binds it, but at least what the DRAM takes; and
-    of the sum of parts.
+    """Estimated cycles of the resident sets one after another, of DRAM if that takes longer, and of adding up parts.
 
-    `kinds` are the k-steps of the whole sum, counted; a block is taken to have its share of each.
+    `kinds` counts the k-steps of the whole sum; a block is assumed to have its share of each kind.
     """
     gpu, share = layer.gpu, products.part / len(products.steps)
     sets = Counter(tuple(wave.items()) for wave in waves(products, gpu))
@@ -412,10 +421,10 @@ def _estimate(layer: GpuLayer, products: ProductKernel, kinds: Mapping[StepTraff
 
 
 def resident_cycles(pace: Pace, numbers: list[float], blocks: int) -> float:
-    """Cycles of the blocks of an SM that begin together: bound by what they hold the SM for, by the
-    load port, or each by itself.
+    """Estimated cycles of blocks of an SM that begin together: bound by the tensor cores, by the load port, or by each
+    block alone.
 
-    `numbers` says how often each of the k-steps of the pace comes.
+    `numbers` has the number of k-steps of each kind in the pace.
     """
     holds = loads = chain = 0.0
     for (load, store), number in zip(pace.stages, numbers, strict=True):

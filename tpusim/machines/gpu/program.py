@@ -1,4 +1,4 @@
-"""The waist: the kernels of a layer, what their blocks stage and multiply step by step, and where it comes from."""
+"""The waist: the kernels of a layer, and the k-steps of their blocks with their traffic."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from tpusim.machines.gpu.description import BlockTile
 from tpusim.network.ops.array_op import Conv2d
 
 Outputs = NDArray[np.int64]
-"""Positions in [image, row, col], flat, [block, row of the tile]; -1 where a row of the tile has none."""
+"""Outputs as flat positions in [image, row, col], [block, row of the tile]; -1 for rows of a tile without an output."""
 
 
 @dataclass(frozen=True)
 class InOrder:
-    """Tiles of `rows` outputs each, one after another: of `outputs` in all."""
+    """Tiles of `rows` consecutive outputs each, for `outputs` in all."""
 
     outputs: int
     rows: int
 
     @property
     def count(self) -> int:
-        """Tiles."""
+        """Number of tiles."""
         return -(-self.outputs // self.rows)
 
     def places(self, first: int, stop: int) -> Outputs:
-        """What the tiles from `first` to before `stop` make."""
+        """Outputs of the tiles [first, stop)."""
         at = np.arange(first * self.rows, stop * self.rows, dtype=np.int64)
         return np.where(at < self.outputs, at, -1).reshape(-1, self.rows)
 
 
 @dataclass(frozen=True)
 class Boxes:
-    """Tiles of `box` = images, rows and columns, of a map whose `extent` says how many it has of each."""
+    """Tiles of `box` = (images, rows, columns), for a map of `extent` = (images, rows, columns)."""
 
     extent: tuple[int, int, int]
     box: tuple[int, int, int]
@@ -51,24 +51,24 @@ class Boxes:
 
     @property
     def count(self) -> int:
-        """Tiles."""
+        """Number of tiles."""
         images, rows, cols = self.counts
         return images * rows * cols
 
     def corners(self, first: int, stop: int) -> NDArray[np.int64]:
-        """The first image, row and column of the tiles from `first` to before `stop`, [tile, 3]."""
+        """The first image, row and column of the tiles [first, stop), [tile, 3]."""
         at = np.stack(np.unravel_index(np.arange(first, stop), self.counts), axis=1)
         return np.asarray(at * self.box, np.int64)
 
     def places(self, first: int, stop: int) -> Outputs:
-        """What they make."""
+        """Outputs of the tiles [first, stop)."""
         inside = np.stack(np.meshgrid(*map(np.arange, self.box), indexing="ij"), axis=-1).reshape(1, -1, 3)
         at = self.corners(first, stop)[:, None] + inside
         there = (at < np.array(self.extent)).all(axis=-1)
         return np.where(there, np.ravel_multi_index(tuple(np.moveaxis(at, -1, 0)), self.extent, mode="clip"), -1)
 
     def shapes(self) -> Iterator[tuple[int, tuple[int, int, int]]]:
-        """How many tiles there are of each shape: those at the ends may be smaller."""
+        """Number of tiles of each shape: tiles at the ends may be smaller."""
         axes = [
             [each for each in ((size // side, side), (1, size % side)) if all(each)]
             for size, side in zip(self.extent, self.box, strict=True)
@@ -81,11 +81,10 @@ Blocks = InOrder | Boxes
 
 
 def unique(outputs: int, taps: int, stride: int, dilation: int) -> int:
-    """Different positions y * stride + i * dilation, of `outputs` neighbouring outputs y and `taps` taps i.
+    """Number of different positions y * stride + i * dilation, for `outputs` neighbouring outputs y and `taps` taps i.
 
-    Output and tap may move against one another by stride / g taps and dilation / g outputs, g being their greatest
-    common divisor: each pair that may has been counted already. Nothing is saved where the stride is as long as the
-    kernel.
+    A position repeats if the tap moves by stride / g and the output by dilation / g the other way, g being their
+    greatest common divisor; such pairs are counted once. Nothing is saved if the stride is as long as the kernel.
     """
     common = gcd(stride, dilation)
     again = max(0, outputs - dilation // common) * max(0, taps - stride // common)
@@ -101,17 +100,17 @@ class ChannelRun(NamedTuple):
 
 
 KStep: TypeAlias = tuple[ChannelRun, ...]
-"""What a block multiplies at once: side by side, and zeros to the end of the k-step."""
+"""Channels that a block multiplies at once, run by run; zeros fill the rest of the k-step."""
 
 
 class StepTraffic(NamedTuple):
-    """What one k-step of a block moves, in bytes, and what it looks up.
+    """Traffic of one k-step of a block, in bytes, and the offsets that it reads.
 
     Attributes:
-        fetched: from L2, in whole sectors.
-        requested: through the load port, what the L1 cache has included.
-        stored: into shared memory.
-        taps: that begin with it, and of which offsets are to be read.
+        fetched: bytes from L2, in whole sectors.
+        requested: bytes through the load port, including those that the L1 cache has.
+        stored: bytes into shared memory.
+        taps: number of taps that begin with it, whose offsets are read.
     """
 
     fetched: int
@@ -121,22 +120,22 @@ class StepTraffic(NamedTuple):
 
 
 PART_BYTES = 4
-"""Parts of a sum are written as floats."""
+"""Bytes of a part of a sum, which is written as a float."""
 
 
 @dataclass(frozen=True)
 class ProductKernel:
-    """Blocks that multiply: of `conv` over `images`, each makes a tile of the ofmap, or of what is summed up later.
+    """Blocks that multiply: each makes a tile of the ofmap of `conv` over `images`, or of parts that are added later.
 
     Attributes:
-        blocks: the outputs of a tile; tiles of channels, groups and parts of the sum come on top.
-        steps: the k-steps of the whole sum, in order. `split` blocks share them, as evenly as may be; `unit` of them
+        blocks: tiles of outputs; their number is multiplied by tiles of channels, by groups and by parts of the sum.
+        steps: k-steps of the whole sum, in order. `split` blocks share them as evenly as possible; `unit` of them
             stay together.
-        stages: what each moves; they repeat themselves after `period` of them, but for the last.
-        patch: whether the first tap of a slab of channels stages what all taps of it read.
-        resident: blocks that an SM holds together.
-        a_bytes, b_bytes: what all blocks fetch of map and filter, padding of the map included, sectors not.
-        hbm_read_bytes, hbm_write_bytes: between L2 and DRAM.
+        stages, period: traffic of each k-step; it repeats after `period` k-steps, except for the last ones.
+        patch: whether the first tap of a slab of channels stages the elements for all its taps.
+        resident: number of blocks that an SM holds together.
+        a_bytes, b_bytes: bytes of map and filter that all blocks fetch, with padding, without the rest of sectors.
+        hbm_read_bytes, hbm_write_bytes: bytes between L2 and DRAM.
     """
 
     conv: Conv2d
@@ -160,33 +159,33 @@ class ProductKernel:
 
     @property
     def columns(self) -> int:
-        """Tiles of output channels, those of every group."""
+        """Tiles of output channels, over all groups."""
         return self.conv.groups * -(-(self.conv.out_channels // self.conv.groups) // self.tile.n)
 
     @property
     def count(self) -> int:
-        """Blocks."""
+        """Number of blocks."""
         return self.blocks.count * self.columns * self.split
 
     @property
     def part(self) -> int:
-        """K-steps of a block; the last of those that share a sum may have fewer."""
+        """K-steps of a block; the last block that shares a sum may have fewer."""
         return -(-len(self.steps) // (self.unit * self.split)) * self.unit
 
     @property
     def epilogue_bytes(self) -> int:
-        """What a block writes: halves, or, where it made a part of the sum, floats."""
+        """Bytes that a block writes: 2 an output, or a float for a part of a sum."""
         return self.tile.m * self.tile.n * (PART_BYTES if self.split > 1 else 2)
 
 
 @dataclass(frozen=True)
 class MoveKernel:
-    """A kernel that moves bytes: `between` L2 and the SMs, or from and to DRAM; or one that takes what it takes.
+    """A kernel that moves bytes between L2 and the SMs, or from and to DRAM; or a kernel of fixed time.
 
     Attributes:
-        what: lowered, transform, reduction, offsets, strided.
-        fixed_ps: what it takes however many bytes.
-        launched: whether it is a kernel by itself, and not a part of the next one.
+        what: kind of the kernel: lowered, transform, reduction, offsets or strided.
+        fixed_ps: time that does not depend on the bytes.
+        launched: whether it is launched by itself, and is not part of the next kernel.
     """
 
     what: str
@@ -198,12 +197,12 @@ class MoveKernel:
 
     @property
     def hbm_read_bytes(self) -> int:
-        """Bytes that it reads from DRAM."""
+        """Bytes that the kernel reads from DRAM."""
         return self.read_bytes if self.between == "dram" else 0
 
     @property
     def hbm_write_bytes(self) -> int:
-        """Bytes that it writes to DRAM."""
+        """Bytes that the kernel writes to DRAM."""
         return self.write_bytes if self.between == "dram" else 0
 
 

@@ -1,4 +1,4 @@
-"""The second interpreter: an SM cycle by cycle, each block a little machine that knows only what it waits for."""
+"""The second interpreter: an SM cycle by cycle, in which each block is a state machine of its own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OFTEN = 4096
 
 
 def run(program: GpuProgram, gpu: Gpu, told: Callable[[int], None]) -> PlainTiming:
-    """How long a layer takes; `told` now and then how many cycles of all kinds of resident sets are done."""
+    """The timing of a layer; `told` is called now and then with the number of cycles done."""
     done = 0
 
     def of_set(pace: Pace, blocks: int) -> Counter[SmState]:
@@ -28,7 +28,7 @@ def run(program: GpuProgram, gpu: Gpu, told: Callable[[int], None]) -> PlainTimi
 
 
 def resident(pace: Pace, blocks: int, told: Callable[[int], None] = lambda cycles: None) -> Counter[SmState]:
-    """The cycles, by state, of `blocks` blocks of an SM that begin together in cycle 0."""
+    """Cycles, by state, of an SM with `blocks` blocks that begin together in cycle 0."""
     sm, states, cycles = _Sm(pace, blocks), Counter[SmState](), 0
     while not sm.over:
         states[sm.clock()] += 1
@@ -40,7 +40,7 @@ def resident(pace: Pace, blocks: int, told: Callable[[int], None] = lambda cycle
 
 @dataclass
 class _Block:
-    """Registers of a block: k-steps asked for, there, and stored; what it does, and for how many cycles more."""
+    """Registers of a block: k-steps asked for, there, and begun; its present work, and the cycles left of it."""
 
     pace: Pace
     asked: int = 0
@@ -58,17 +58,17 @@ class _Block:
 
     @property
     def working(self) -> bool:
-        """Whether it has its share of the tensor cores."""
+        """Whether the block has its share of the tensor cores."""
         return bool(self.storing or self.stepping or self.multiplying)
 
     @property
     def finished(self) -> bool:
-        """Whether nothing is left to multiply."""
+        """Whether everything is multiplied."""
         return self.begun == len(self.pace.stages) and not self.working
 
 
 class _Sm:
-    """Its load port, what is on the way to the blocks, those that wait for the tensor cores, one that writes."""
+    """An SM: its load port, loads on their way, blocks that wait for the tensor cores, and the block that writes."""
 
     def __init__(self, pace: Pace, blocks: int) -> None:
         self.pace, self.blocks = pace, [_Block(pace) for _ in range(blocks)]
@@ -81,11 +81,12 @@ class _Sm:
 
     @property
     def over(self) -> bool:
-        """Whether every block has written."""
+        """Whether every block has written its results."""
         return all(block.written for block in self.blocks)
 
     def clock(self) -> SmState:
-        """Do a cycle: who may begin something does, then all that is under way comes a cycle nearer."""
+        """Do a cycle: begin whatever may begin, then let everything under way come a cycle nearer."""
+        # Beginnings come first, so that a step of n cycles is counted in exactly n states.
         self._begin()
         state = self._state()
         self.now, self.port = self.now + 1, max(0, self.port - 1)
@@ -94,6 +95,8 @@ class _Sm:
         for block in self.blocks:
             if block.storing:
                 block.storing -= 1
+                # A register stage is free once its operands are stored, a stage of shared memory only once they are
+                # multiplied.
                 block.room += self.pace.held and not block.storing
             elif block.stepping:
                 block.stepping -= 1
@@ -109,15 +112,16 @@ class _Sm:
 
     def _begin(self) -> None:
         for block in self.blocks:
-            # Blocks ask for as many k-steps as they have room for, one block after another.
+            # Blocks ask for as many k-steps as they have room for, block after block.
             while block.room and block.asked < len(self.pace.stages):
                 block.room -= 1
                 self.requests.append((block, self.pace.stages[block.asked][0]))
                 block.asked += 1
         if not self.port and self.requests:
-            # A port with nothing to do takes the next request.
+            # A free port takes the next request.
             block, self.port = self.requests.popleft()
             self.travelling.append((block, self.now + self.port + self.pace.latency))
+        # The order of blocks is fixed, so ties fall as in the event engine.
         for block in self.blocks:
             if block.there > block.begun and not block.working and not block.queued:
                 block.queued = True

@@ -1,6 +1,6 @@
-"""Area of a machine, part by part, and energy, from what a run has counted.
+"""Area of a machine, part by part, and energy of a run, from its counts.
 
-Bits are those published of TPU v2: bfloat16 times bfloat16 into FP32.
+Widths are those published for TPU v2: bfloat16 times bfloat16 into FP32.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ def word_bits(hardware: Hardware) -> int:
 
 
 def pe_register_bits(hardware: Hardware) -> int:
-    """Bits of a PE: its weights, those on their way down its column, and what it hands on."""
+    """Bits of registers in a PE: its weights, weights on their way down, an element and a sum."""
     weights = hardware.array.weight_buffers + hardware.array.weights_per_cycle
     return NARROW_BITS * weights + PASSED_BITS
 
 
 def serializer_words(hardware: Hardware) -> int:
-    """A word out and a word in, in each lane, for each array."""
+    """Words of serializers and de-serializers: one of each, in each lane, for each array."""
     return 2 * hardware.lanes * hardware.array.count
 
 
 def scalar_words(hardware: Hardware) -> int:
-    """Words that all lanes of the vector unit keep."""
+    """Words of scalars in all lanes of the vector unit."""
     return hardware.lanes * hardware.vector_unit.scalar_words
 
 
 def parts_of(hardware: Hardware) -> Iterator[AreaPart]:
-    """Every part that is modelled, the vector memories by the pitch of their cells."""
+    """Every modelled part of a machine; vector memories by the pitch of their cells."""
     silicon, bits, pes, alus = hardware.silicon, word_bits(hardware), hardware.pes, hardware.vector_unit.alus
     for key, name, count, words in _srams(hardware):
         what = f"{count:,} x {words:,} words of {bits} bits, by the pitch of cells"
@@ -70,12 +70,14 @@ def parts_of(hardware: Hardware) -> Iterator[AreaPart]:
 
 
 _WORDS = (1, 2, 4, 8, 16, 32)
-"""Elements of the words of the paper's Fig. 16b."""
+"""Elements of a word in the paper's Fig. 16b."""
 
 
 def area_of(hardware: Hardware) -> ChipArea:
-    """What the machine takes of a chip; the vector memory of a lane also with words of other widths, its capacity as it
-    is, and vector memories and banks by compiled macros, too.
+    """Area of the machine on a chip.
+
+    The vector memory of a lane is also given with words of other widths at the same capacity, and vector memories and
+    banks also as compiled macros.
     """
     silicon, memory, bits = hardware.silicon, hardware.vector_memory, word_bits(hardware)
     words_of = {elements: memory.capacity_bytes // (elements * memory.element_bytes) for elements in _WORDS}
@@ -92,7 +94,7 @@ def area_of(hardware: Hardware) -> ChipArea:
 
 
 def _srams(hardware: Hardware) -> Iterator[tuple[str, str, int, int]]:
-    """Key, name, how many, and words of each."""
+    """(key, name, number, words) of each kind of SRAM."""
     yield "vector_memories", "vector memories", hardware.lanes, hardware.capacity_words
     if hardware.banks:
         yield "banks", "banks of the ifmap", hardware.banks, hardware.bank_words // hardware.banks
@@ -101,8 +103,8 @@ def _srams(hardware: Hardware) -> Iterator[tuple[str, str, int, int]]:
 def energy_of(macs: int, program: Program, timing: Timing, hardware: Hardware) -> EnergyUse:
     """The energy that a layer of `macs` multiplications took, by the keys of `tpusim.result.vocabulary.states`.
 
-    PEs in use multiply, also where what they multiply is padding. Weights go down their column from PE to PE. Accesses
-    are words over all lanes.
+    PEs in use multiply padding, too. Weights move down their column from PE to PE. Accesses
+    are counted in words over all lanes.
     """
     silicon, bits, memory = hardware.silicon, word_bits(hardware), hardware.vector_memory
     use, device, seconds = timing.hbm, hardware.hbm.dram, timing.cycles / hardware.clock_hz
@@ -110,7 +112,7 @@ def energy_of(macs: int, program: Program, timing: Timing, hardware: Hardware) -
     if use and device:
         hbm_bytes = sum((*use.reads, *use.writes)) * device.organisation.burst_bytes
         row_bytes = device.organisation.columns * device.organisation.burst_bytes
-    # Elements added to partial sums, and what steps of the vector unit's own do with each element of a result.
+    # Elements added to partial sums, and operations of vector steps on each element of a result.
     products = sum(step.words * step.cols * step.finishing[0] for step in program.streams if step.finish)
     sums = sum(step.words * step.cols * (step.accumulate + step.finishing[1]) for step in program.streams)
     for step in program.vectors:
@@ -124,12 +126,13 @@ def energy_of(macs: int, program: Program, timing: Timing, hardware: Hardware) -
         "vector_products": products * program.word_fill,
         "vector_sums": sums * program.word_fill,
     }
-    # The first row's weight moves once, the last row's through all.
+    # A weight for row r moves r + 1 times: the first row's once, the last row's through all rows.
     moves = sum(step.cols * step.rows * (step.rows + 1) // 2 for step in preloads) * hardware.array.together
     passed = counts["pe_operations"] * PASSED_BITS + moves * NARROW_BITS
-    # A word is written into the register beside its port, and each element of it once more on its way from or to there.
+    # A word is written once into the register beside its port, and each of its elements once more between that and the
+    # array.
     moved = 2 * (timing.reads + timing.writes) * bits
-    # Picojoules a second.
+    # Leakage in picojoules a second.
     lanes = hardware.lanes * silicon.macro.leakage(memory.capacity_bytes, bits)
     banks = hardware.banks * silicon.macro.leakage(memory.bank_capacity_bytes, bits)
     words = serializer_words(hardware) + scalar_words(hardware)

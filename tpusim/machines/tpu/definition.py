@@ -16,11 +16,11 @@ from typing import TypeAlias
 from tpusim.machines.tpu.description import Hardware
 
 BIAS_CYCLES = 1
-"""In which the bias of a column enters the register above its first PE, once its word is read."""
+"""Cycles from the read of a column's bias word until the bias stands in the register above the column's first PE."""
 
 
 def word_latency(elements: int, hardware: Hardware) -> int:
-    """The cycles from the ifmap read of a word until its last result stands in the de-serializer.
+    """Cycles from the ifmap read of a word until its last result stands in the de-serializer.
 
     One to load the serializer, `elements` to issue, R to flow through the array.
     """
@@ -28,8 +28,10 @@ def word_latency(elements: int, hardware: Hardware) -> int:
 
 
 def finish_cycles(elements: int, operations: int, hardware: Hardware) -> int:
-    """The cycles of `operations` ALU operations on every element of a word of every array, in every lane: of one, to
-    add it to partial sums (Table II: 256 ALUs, 2 a lane).
+    """Cycles of the vector unit for `operations` ALU operations on every element of one word of every array, in every
+    lane.
+
+    One operation adds the word to partial sums (Table II: 256 ALUs, 2 a lane).
     """
     return -(-operations * elements * hardware.array.count * hardware.lanes // hardware.vector_unit.alus)
 
@@ -40,16 +42,16 @@ def last_weight(last_read: int, hardware: Hardware) -> int:
 
 
 def word_cycles(words: int, transposed: bool, hardware: Hardware) -> int:
-    """Cycles that a streamed word takes at least: to be transposed, and to stream all of it, as far as that must be.
+    """Least cycles of a streamed word: to be transposed, and to be streamed whole where `array.streamed` is `all`.
 
-    The `words` of a pixel are transposed together, up to `transpose_words` of them.
+    The `words` of a pixel are transposed together, up to `transpose_words` at a time.
     """
     unit, streams = hardware.vector_unit, hardware.vector_memory.word_elements * (hardware.array.streamed == "all")
     return max(streams, -(-unit.transpose_cycles // min(unit.transpose_words, words)) if transposed else 0)
 
 
 FREE, IFMAP, POINTER, PSUM, RESULT, VECTOR, WEIGHT, DMA = range(8)
-"""Who owns a cycle of the port."""
+"""Owners of a cycle of the port."""
 
 CLIENTS = ("idle", "ifmap", "pointer", "psum", "result", "vector", "weight", "dma")
 
@@ -58,7 +60,7 @@ Ports: TypeAlias = tuple[Clients, ...]
 
 
 def stream_clients(adds: bool) -> Clients:
-    """Who streams through the port while passes run, of which some add to sums or none."""
+    """Clients that stream through the port while passes run; partial sums are among them if any pass `adds` to sums."""
     return (IFMAP, PSUM, RESULT) if adds else (IFMAP, RESULT)
 
 
@@ -66,10 +68,10 @@ PORTS: dict[str, Ports] = {
     "shared": ((IFMAP, POINTER, PSUM, RESULT, VECTOR, WEIGHT, DMA),),
     "separate": ((IFMAP,), (POINTER,), (PSUM,), (RESULT,), (VECTOR,), (WEIGHT,), (DMA,)),
 }
-"""The ports of a lane's vector memory, each with the clients that share it; of the last two the first goes first."""
+"""Ports of a lane's vector memory, each with the clients that share it. Of WEIGHT and DMA, WEIGHT goes first."""
 
 BANKED: dict[str, Ports] = {**PORTS, "shared": ((IFMAP,), (PSUM, RESULT, VECTOR, WEIGHT, DMA))}
-"""PORTS where the ifmap lies in banks, whose ports nobody else uses."""
+"""Return these ports for a machine whose ifmap lies in banks: the ifmap has ports that no other client uses."""
 
 NEVER = 1 << 62
 
@@ -79,19 +81,19 @@ class Frame:
     """The port's period while a layer runs: for each array a word of ifmap read, partial-sum read, result write.
 
     Slots of a kind lie side by side, one an array: `IFMAP_SLOT`, `psum_slot` and `result_slot` are the first array's.
-    Slots are fixed by kind of activity, never by data, so what is left over for preload and DMA is periodic.
-    A frame lasts as long as the W' elements of a word need in the array, the slots need on the busiest port, or the
-    adds, or what makes words ready, need in the vector unit, whichever is longest; the excess stalls the array.
+    Slots are fixed by kind of activity, never by data, so the cycles left to preloads and the DMA are periodic.
+    A frame lasts as long as the slowest of these: the elements of a word in the array, the slots on the busiest port,
+    the adds in the vector unit, and the work that makes words ready. What exceeds the elements stalls the array.
 
     Attributes:
-        slots: that the stream's clients own on the busiest port.
-        psum_slot, result_slot: None where the client has the port to itself, and uses it as soon as it can.
+        slots: cycles of a frame that the stream's clients own on the busiest port.
+        psum_slot, result_slot: None where the client has a port to itself, and uses it as soon as it can.
         accumulates: whether partial sums are read and added.
-        pointer_slots: those in which pointer words are read, for the ifmap words of the next frame.
-        shared: whether others may want the cycles of `pointer_slots`.
-        finish_cycles: what a word takes in the vector unit, after the adds, before it is written; all words of a layer
-            wait so long, also those that are not finished yet.
-        together: arrays that take the words of one stream in turn: all that share weights, or each for itself.
+        pointer_slots: slots in which pointer words are read, for the ifmap words of the next frame.
+        shared: whether other clients may want the cycles of `pointer_slots`.
+        finish_cycles: cycles of a word in the vector unit between the adds and the write; all words of a layer
+            wait as long, also partial sums, which are not finished yet.
+        together: arrays that take the words of one stream in turn: all arrays that share weights, or one.
         latency: cycles from a word's ifmap read until its last element is out.
     """
 
@@ -117,24 +119,27 @@ class Frame:
         pointer_words: int = 1, word_cycles: int = 0, finish_cycles: int = 0, together: int | None = None,
         latency: int = 0,
     ) -> Frame:  # fmt: skip
-        """The shortest frame for words of `elements` elements; each of the stream's `clients` owns a slot an array,
-        pointers as many as there are `pointer_words` in a frame at most.
+        """The shortest frame for words of `elements` elements.
 
-        `add_cycles` and `finish_cycles` are those for the words of all arrays; `word_cycles` make the one of one array
-        ready.
+        Each of the stream's `clients` owns a slot for each array, pointers as many slots as a frame reads
+        `pointer_words` at most. `add_cycles` and `finish_cycles` are the sums over the words of all arrays;
+        `word_cycles` is the time to make one word of one array ready.
         """
         owners = [[each for each in port if each in clients] for port in ports]
         wanted = {each: pointer_words if each == POINTER else arrays for each in clients}
         slots, accumulates = max(sum(wanted[each] for each in port) for port in owners), PSUM in clients
         adds = add_cycles if accumulates else 0
+        # The vector unit adds and finishes a word before the next one comes, so both count against the period.
         work = adds + finish_cycles
         period = max(elements, slots, work, word_cycles * arrays)
         first = {each: sum(wanted[one] for one in port[:at]) for port in owners for at, each in enumerate(port)}
         pointer = first.get(POINTER, 0)
         pointers = range(pointer, pointer + wanted.get(POINTER, 0))
+        # A client with a port to itself needs no slot: it never meets another one.
         alone = {client for port in ports for client in port if len(port) == 1}
         psum = None if PSUM in alone else first.get(PSUM)
-        # The first slots after the adds are done that no other client owns.
+        # A result goes into the first slots after its adds that no other client owns: an earlier slot would make it
+        # wait almost a whole frame.
         done = first[RESULT] if psum is None else (psum + work) % period
         slot = done if first[RESULT] <= done <= period - arrays else first[RESULT]
         result = None if RESULT in alone else slot
@@ -145,19 +150,19 @@ class Frame:
         )  # fmt: skip
 
     def turn(self, now: int, slot: int | None) -> range:
-        """The arrays whose words may use the port in cycle `now`, the first of them in `slot`: every array, in every
-        cycle, where nobody else wants the port.
-        """
+        """Arrays whose words may use the port in cycle `now`; `slot` is the slot of the first. Without a slot, nobody
+        else wants the port, and every array may use it in every cycle."""
         if slot is None:
             return range(self.arrays)
         array = now % self.period - slot
         return range(array, array + 1) if 0 <= array < self.arrays else range(0)
 
     def weight_waits(self, queue: int) -> tuple[int, ...]:
-        """From each cycle of the frame on, the cycles that a preload of a queue leaves to others, used or not.
+        """For each cycle of the frame, the cycles that a preload of `queue` must leave to others, whether they use them
+        or not.
 
-        Those are the slots of pointers, of streams of other queues, and of the cycles that no stream owns all but its
-        share: they go to one queue after another. A queue without passes has no turn.
+        Others own the slots of pointers and of the streams of other queues. The cycles that no stream owns are dealt
+        out to the queues in turn. A queue without passes has no turn.
         """
         if queue >= self.arrays // self.together:
             return (1,) * self.period
@@ -167,6 +172,8 @@ class Frame:
         free = (at for at in range(self.period) if at not in owners and at not in left)
         owners |= {at: number % (self.arrays // self.together) for number, at in enumerate(free)}
         mine = [at for at, owner in owners.items() if owner == queue]
+        # Backwards, so that each cycle knows the next one that is this queue's; the frame after this one begins the
+        # count.
         waits, following = [0] * self.period, min(mine) + self.period
         for at in reversed(range(self.period)):
             following = at if owners.get(at) == queue else following
@@ -189,11 +196,13 @@ class Frame:
     @property
     def blocked(self) -> int:
         """Cycles a frame the array stands still because the vector unit is not done yet."""
+        # What the period has beyond the elements and the port's excess can only be the vector unit's.
         return self.period - self.elements - self.port_stall
 
     @property
     def psum_delay(self) -> int:
         """Cycles from a word's ifmap read to its partial-sum read."""
+        # The partial sum is wanted in the cycle in which the last sum of the word arrives, not the one after.
         return _next_slot(self.latency - 1, self.psum_slot, self.period)
 
     @property
@@ -215,9 +224,10 @@ def frame_of(
     word_cycles: int = 0,
     finishing: int = 0,
 ) -> Frame:
-    """The frame of a layer whose words have `elements` elements in use, and whose streams are these `clients`; of
-    pointers, they read `pointer_words` words a frame at most. A word is made ready in `word_cycles`; what is finished
-    takes `finishing` ALU operations an element.
+    """The frame of a layer whose words have `elements` in use and whose streams have these `clients`.
+
+    Pointers read at most `pointer_words` words a frame. A word is made ready in `word_cycles`. Results that are
+    finished take `finishing` ALU operations an element.
     """
     adds, finish = finish_cycles(elements, 1, hardware), finish_cycles(elements, finishing, hardware)
     array, ports = hardware.array, ports_of(hardware)
@@ -228,12 +238,12 @@ def frame_of(
 
 
 def ports_of(hardware: Hardware) -> Ports:
-    """The ports of a lane, each with the clients that share it; those of the banks are one to the ifmap."""
+    """Ports of a lane, each with the clients that share it. To the ifmap, the ports of all banks count as one."""
     return (BANKED if hardware.banked else PORTS)[hardware.vector_memory.ports]
 
 
 def port_name(clients: Clients) -> str:
-    """What the account of a port is called."""
+    """Name of a port's account."""
     return "port" if len(clients) > 1 else f"port_{CLIENTS[clients[0]]}"
 
 
@@ -244,9 +254,9 @@ def _next_slot(earliest: int, slot: int | None, period: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """What a result word takes of each lane: words to read, one after another, then cycles of the vector unit's work.
+    """Time of a result word in each lane: words to read, one after another, then cycles of the vector unit's work.
 
-    The slots of the port repeat every `period` cycles: those of the reads come first, the write has one behind them.
+    The slots of the port repeat every `period` cycles: the reads come first, and the write takes a slot behind them.
     """
 
     reads: int
@@ -254,30 +264,31 @@ class Beat:
 
     @property
     def period(self) -> int:
-        """Cycles from one result word to the next: of the port, or of the work, whichever takes longer."""
+        """Cycles from one result word to the next: the port's reads and write, or the work, whichever takes longer."""
         return max(self.reads + 1, self.work)
 
     @property
     def result_delay(self) -> int:
         """Cycles from a word's first read to the write of its result, in the first slot that is not a read's."""
         done = self.reads + self.work
+        # A write that would fall on a read of a later word waits until the reads of that word are over.
         return done if done % self.period >= self.reads else done + self.reads - done % self.period
 
 
 def ready_delay(words: int, hardware: Hardware) -> int:
     """Cycles in which the vector unit makes `words` of a block ready, padding too.
 
-    Unpacking is a part of that: where words are unpacked on their way from HBM, it takes that much less.
+    Unpacking is a part of it, so words that are unpacked on their way from HBM take less by `unpack_cycles`.
     """
     unit = hardware.vector_unit
     return ceil(words * max(unit.ready_cycles - unit.unpack_cycles, Fraction(0)))
 
 
 def beat_of(reads: int, operations: int, elements: int, hardware: Hardware) -> Beat:
-    """The beat of a result word of `elements` in use, each of which takes `operations` of an ALU.
+    """The beat of a result word with `elements` in use, each of which takes `operations` of an ALU.
 
-    All lanes work alike, each with its share of the ALUs. What a word takes to be fetched into place, and to be
-    finished, sets the pace where that is more (`vector_unit.operand_cycles`, `result_cycles`).
+    All lanes work alike, each with its share of the ALUs. Fetching operands into place and finishing the word
+    (`vector_unit.operand_cycles`, `result_cycles`) set the pace where they take longer.
     """
     unit = hardware.vector_unit
     adding = -(-operations * elements * hardware.lanes // unit.alus)

@@ -1,4 +1,4 @@
-"""What the machine is: one frozen description, read from YAML with its units in the values."""
+"""The machine as one frozen description, read from YAML with its units in the values."""
 
 from __future__ import annotations
 
@@ -92,12 +92,12 @@ class Hardware(FileSection):
 
     @property
     def family(self) -> str:
-        """The kind of machine, `machines.family`."""
+        """The machine family, by its name in `machines.family`."""
         return "tpu"
 
     @property
     def silicon(self) -> Technology:
-        """Its technology, or the usual one where it names none."""
+        """The machine's technology; the default one where its file names none."""
         return self.technology or load_technology()
 
     @property
@@ -108,6 +108,7 @@ class Hardware(FileSection):
     @property
     def lanes(self) -> int:
         """Vector memories: lane i feeds row i and collects column i, so the longer side of the array."""
+        # Row i and column i share lane i, so a lane exists for every index of either.
         return max(self.array.rows, self.array.cols)
 
     @property
@@ -154,7 +155,7 @@ class Hardware(FileSection):
 
     @property
     def preload_cycles(self) -> int:
-        """Cycles to load the weights of one pass, if the port is free: all rows, the last word perhaps short."""
+        """Cycles to load the weights of one pass, for all rows, if the port is free; the last word may be short."""
         words, rest = divmod(self.array.rows, self.vector_memory.word_elements)
         return words * self.weight_word_cycles - (-rest // self.array.weights_per_cycle)
 
@@ -188,7 +189,7 @@ class Hardware(FileSection):
 
     @property
     def hbm_peak_bytes_per_cycle(self) -> Fraction:
-        """HBM bytes per clock cycle that nothing exceeds: those of a DRAM whose data buses are all busy."""
+        """Most HBM bytes per clock cycle: the bandwidth of the pipe, or of a DRAM whose data buses are all busy."""
         if device := self.hbm.dram:
             return device.peak_bytes_per_cycle * device.clock_hz / self.clock_hz
         return self.hbm_bytes_per_cycle
@@ -213,8 +214,9 @@ class Hardware(FileSection):
         return self.model_copy(update={"mapping": self.mapping.model_copy(update={"search": search})})
 
     def poorer(self) -> Iterator[Hardware]:
-        """Machines with less of one thing, on which blocks fit that fit this one: one array of several that share their
-        weights, ports that are shared, a weight a cycle.
+        """Machines with less of one resource, on which only blocks fit that fit this one, too.
+
+        They have one array in place of several that share weights, or one weight a cycle, or shared ports.
         """
         if self.array.count > 1 and self.array.weights == "shared":
             yield self.with_arrays(1)
@@ -237,8 +239,8 @@ class Hardware(FileSection):
 def load_hardware(name_or_path: str | Path, overrides: Overrides = ()) -> Hardware:
     """The machine of a shipped name, a YAML path, or "-" (standard input).
 
-    `overrides` are "array.rows=64" texts, or one, or a mapping of path to value; `array.size` sets rows and cols.
-    Raises InputError with every problem of the file and the overrides.
+    `overrides` are texts such as "array.rows=64", one such text, or a mapping of path to value; `array.size` sets rows
+    and cols. Raises InputError with every problem of the file and the overrides.
     """
     return read_hardware(open_document(name_or_path, "configs"), overrides)
 
@@ -249,7 +251,7 @@ def read_hardware(document: Document, overrides: Overrides = ()) -> Hardware:
 
 
 def optional_fields() -> dict[str, dict[str, Any]]:
-    """What a file may leave out: the defaults, in the YAML form, by section and key."""
+    """Defaults of the fields that a file may leave out, in the YAML form, by section and key."""
     sections = {key: info.annotation for key, info in Hardware.model_fields.items()}
     return {
         key: section.model_construct().model_dump(by_alias=True)
@@ -266,10 +268,11 @@ def _build(document: Document, overrides: Overrides) -> Hardware:
     data = {"name": Path(document.label.strip("<>")).stem, **document.data}
     written_out: Settings = {}
     if isinstance(array := data.get("array"), Mapping) and "size" in array:
-        # So that an override of one side finds the other.
+        # `size` becomes rows and cols first, so that an override of one side meets the other.
         paths = {f"array.{key}": array[key] for key in ("size", "rows", "cols") if key in array}
         written_out = {path: (value, document.place(path)) for path, value in paths.items()}
         data["array"] = {key: value for key, value in array.items() if key != "size"}
+    # The file is settled before the overrides: a clash within the file is reported at its own line.
     sized, clashes = _set(replace(document, data=data), written_out)
     given, refused = read_overrides(overrides, FORM)
     if _SIZE in given and (alus := _scaled_alus(sized.data, given[_SIZE][0])):
@@ -294,7 +297,7 @@ def _set(document: Document, given: Settings) -> tuple[Document, list[Problem]]:
 
 
 def _scaled_alus(data: Mapping[str, Any], size: Any) -> int | None:
-    """The vector ALUs for `size` lanes: a lane comes with its own, so their number per lane stays; None without any."""
+    """ALUs of the vector unit for `size` lanes, at the same number a lane; None without sound numbers."""
     try:
         alus, *sides = data["vector_unit"]["alus"], data["array"]["rows"], data["array"]["cols"]
     except (KeyError, TypeError):

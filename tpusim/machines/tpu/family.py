@@ -1,4 +1,4 @@
-"""The TPU as a machine family: the names that it gives to what it does. Help pages import it: nothing heavy with it."""
+"""The TPU as a machine family: its names and its answers. Help pages import it, so it imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ if TYPE_CHECKING:
 
 
 PASS_BYTES, TRANSFER_BYTES = 1600, 2400
-"""A preload and a stream, a fill or a spill, and what the event engine notes of them; tests/flow/test_need.py measures
-them."""
+"""Bytes of memory for a pass, and for a transfer, with their records in the event engine's log; measured by
+tests/flow/test_need.py.
+"""
 
 LARGEST_ARRAY = 1024
-"""What is tried, by doubling, where a larger array is what would help."""
+"""Largest side that is tried, by doubling, when a larger array would help."""
 
 _FLOAT_BYTES = 4
 
@@ -43,26 +44,26 @@ class Tpu(Family):
 
     @property
     def lowerings(self) -> Collection[str]:
-        """Names of the registry, which tests add to; they cost no import."""
+        """Names of the registered lowerings, which tests add to; asking for them imports none."""
         return LOWERINGS
 
     @property
     def partial(self) -> frozenset[str]:
-        """Names of lowerings that refuse some layers."""
+        """Names of the lowerings that refuse some layers."""
         return frozenset(name for name, each in LOWERINGS.items() if each.partial)
 
     def glosses(self) -> Mapping[str, str]:
-        """The gloss of each lowering, for which its module is imported."""
+        """Description of each lowering, in a line; asking for them imports the modules."""
         return {name: each.gloss for name, each in LOWERINGS.items()}
 
     def paths(self) -> tuple[str, ...]:
-        """Every field of its description, and "array.size"."""
+        """Every field of a machine file, and "array.size"."""
         from tpusim.machines.tpu.description import FORM
 
         return FORM.paths
 
     def model(self) -> type[Hardware]:
-        """Its description."""
+        """The class that describes a machine."""
         from tpusim.machines.tpu.description import Hardware
 
         return Hardware
@@ -74,25 +75,27 @@ class Tpu(Family):
         return read_hardware(document, overrides)
 
     def meant(self, layer: Op, lowering: str) -> str:
-        """Ops of a unit that has one way to do them are lowered in that way."""
+        """The lowering that is meant for a layer: ops that only one lowering can do always take that one."""
         return meant(layer, lowering)
 
     def unasked(self, layer: Op, batch: int, machine: Hardware) -> str:
-        """The first lowering; for layers of several groups the one that their estimate prefers."""
+        """The lowering of a layer when none is asked for: the first, or, for several groups, the one with the best
+        estimate.
+        """
         return unasked(layer, batch, machine)
 
     def lanes(self, machine: Hardware) -> LaneMemories:
-        """Each row or column of the arrays has a lane."""
+        """Vector memories: one lane for each row or column of the arrays."""
         return LaneMemories(machine.lanes, machine.capacity_words, machine.word_bytes)
 
     def area(self, machine: Hardware) -> ChipArea:
-        """Part by part."""
+        """Area of the machine, part by part."""
         from tpusim.machines.tpu.cost import area_of
 
         return area_of(machine)
 
     def facts(self, machine: Hardware) -> Mapping[str, str]:
-        """What tells one TPU from another; nothing for banks where it has none."""
+        """Facts that tell one TPU from another; banks are empty where there are none."""
         memory = machine.vector_memory
         return {
             "array": f"{machine.array.rows} x {machine.array.cols}",
@@ -104,7 +107,7 @@ class Tpu(Family):
         }
 
     def blocks(self, machine: Hardware) -> Mapping[str, Sequence[str]]:
-        """Its memories, buses, array and vector unit; "word" is what ports and registers beside them move."""
+        """Captions for the machine's diagram; "word" is the unit that ports and their registers move."""
         array, memory, hbm, scratch = machine.array, machine.vector_memory, machine.hbm, machine.scratch_memory
         word = f"{memory.word_elements} x {memory.element_bytes} B"
         banks = [f"{machine.banks} banks x {SIZE.format(memory.bank_capacity_bytes)}"] if machine.banks else []
@@ -129,20 +132,20 @@ class Tpu(Family):
         }
 
     def constants(self, machine: Hardware) -> Mapping[str, Any]:
-        """A shipped technology goes by its name, and its constants may change."""
+        """Constants of the technology in full: a shipped file is named only, and its content may change."""
         return {"technology": machine.silicon.to_dict()}
 
     def left_out(self) -> Mapping[str, Any]:
-        """By section and key."""
+        """Defaults of the fields that a file may leave out, by section and key."""
         from tpusim.machines.tpu.description import optional_fields
 
         return optional_fields()
 
     def tried(self, layer: Op, batch: int) -> tuple[str, ...]:
-        """All but those that leave the layer to another."""
+        """Lowerings to try for a layer: all that do not leave it to another lowering."""
 
         def leaves(lowering: Lowering) -> bool:
-            # The other one takes convolutions alone.
+            # The lowering that it would be left to takes convolutions alone.
             try:
                 return lowering.leaves(layer, batch)
             except UnsuitableError:
@@ -151,14 +154,14 @@ class Tpu(Family):
         return tuple(name for name, each in LOWERINGS.items() if not leaves(each))
 
     def least(self, layer: Op, batch: int, machine: Hardware, lowering: str) -> float:
-        """What its lowering tells."""
+        """The least cycles by the lowering's own bound."""
         return least_of(layer, batch, machine, lowering)
 
     def planned(self, layer: Op, batch: int, machine: Hardware, lowering: str, how: Checking, most: int) -> Need:
-        """By the steps that the lowering tells where it can, else by as many passes as load every weight and store the
-        sums.
+        """Memory needs of a layer: from the numbers of steps if the lowering can tell them cheaply, else from the
+        fewest passes that load every weight and store the sums.
 
-        Where simulation looks for the fastest of several, a Program is held beside the one that is tried.
+        If simulation looks for the fastest of several blocks, two Programs are held at once.
         """
         weights = -(-layer.weights(batch) // machine.pes)
         words = machine.capacity_words * machine.vector_memory.word_elements
@@ -170,14 +173,14 @@ class Tpu(Family):
         return Need(passes * PASS_BYTES + transfers * TRANSFER_BYTES, values, passes, min(ways, 2))
 
     def larger(self, machine: Hardware) -> Iterator[tuple[str, Hardware]]:
-        """Ever larger arrays."""
+        """Ever larger arrays, as `--set` texts and machines."""
         while (side := 2 * max(machine.array.rows, machine.array.cols)) <= LARGEST_ARRAY:
             array = machine.array.model_copy(update={"rows": side, "cols": side})
             machine = machine.model_copy(update={"array": array})
             yield f"array.size={side}", machine
 
     def fusing(self, machine: Hardware) -> Fusing | None:
-        """What may ride: as many operations as a lane has ALUs, if the machine fuses."""
+        """Limits of fusion: as many operations as a lane has ALUs; None if the machine does not fuse."""
         if machine.sequencer.fusion == "none":
             return None
         from tpusim.machines.tpu.program.steps import Finish
@@ -201,27 +204,27 @@ class Tpu(Family):
     def chains(
         self, members: Iterable[tuple[Op, Prepared]], workload: Workload, machine: Hardware, kept: int
     ) -> Iterator[ProgramChain]:
-        """Layers joined to Programs; what the event engine notes of one is about as much again."""
+        """Chains of layers; the event engine's log of a Program needs about as much memory as the Program."""
         from tpusim.machines.tpu.runs.chains import chains_of
 
         return chains_of(members, workload, machine, kept // (2 * TRANSFER_BYTES))
 
 
 def _value_bytes(layer: Op, batch: int, hardware: Hardware, how: Checking, intermediates: int) -> int:
-    """Bytes of values that are held part by part as they are written, or as the register engine has them.
+    """Bytes of the values that a check or the register engine holds.
 
-    What is known of outputs are bytes, so are small operands; in the register engine there are numbers besides. What
-    is written to be read again, `intermediates` in number, is numbers, and what is known of them.
+    A known output takes a byte, and so does a small operand; the register engine holds numbers besides. Each of the
+    `intermediates`, which are written and read again, takes a number and a byte.
     """
     if not how.check and how.engine == "event":
         return 0
     operands, outputs, each = layer.operands(batch), layer.outputs(batch), how.operand_bytes
     elements = operands + outputs
     memories = hardware.lanes * hardware.capacity_words * hardware.vector_memory.word_elements
-    # Of the ifmap there may be a second one, with a margin.
+    # The ifmap may be held twice, the second time with a margin.
     held = outputs + (operands + prod(layer.sources(batch)["ifmap"])) * each + _FLOAT_BYTES * min(memories, elements)
     held += (1 + _FLOAT_BYTES) * intermediates
-    # The register engine has every word that moves besides.
+    # The register engine also holds every word that moves.
     moved = elements + 2 * intermediates
     return held if how.engine == "event" else held + 3 * _FLOAT_BYTES * moved
 

@@ -24,8 +24,8 @@ class Array(FileSection):
     """The systolic array: PEs (processing elements) in rows and columns.
 
     Attributes:
-        rows: rows of PEs. Elements of the ifmap enter from the left; a row takes those of one input channel at one tap.
-        cols: columns of PEs. Sums leave at the bottom; a column makes those of one output channel.
+        rows: rows of PEs. Elements of the ifmap enter from the left; a row has one input channel at one tap.
+        cols: columns of PEs. Sums leave at the bottom; a column has one output channel.
         weight_buffers: weight registers of a PE. With 2, the next weights are loaded while the array multiplies by the
             last.
         weights_per_cycle: weights that enter a column in a cycle while weights are loaded, at most a word of them.
@@ -33,7 +33,7 @@ class Array(FileSection):
         weights: what several arrays hold. `shared`: the same weights, and each array takes every `count`-th word of a
             stream, a cycle behind the one before. `own`: weights of their own, and each array takes whole passes,
             beside the others.
-        streamed: elements that a word streams into the array: those that are `used`, or `all` that it has room for.
+        streamed: elements of a word that stream into the array: the `used` ones, or `all` that it has room for.
     """
 
     rows: Annotated[int, whole(_MOST_PES_A_SIDE), written(128)]
@@ -56,7 +56,7 @@ class Array(FileSection):
 
 
 class VectorMemory(FileSection):
-    """The vector memories: an SRAM in each lane, of which there are as many as rows or columns, whichever are more.
+    """The vector memories: an SRAM in each lane. There are as many lanes as rows or columns, whichever are more.
 
     Attributes:
         word_elements: elements of a word, which one access of a port reads or writes.
@@ -103,7 +103,7 @@ class AluWork(NamedTuple):
 
 
 def _read_work(value: object) -> AluWork | None:
-    """Text "multiplications + others", or the two; None: not known. Raises InputError."""
+    """Operations from a text "multiplications + others" or from a pair; None if not given. Raises InputError."""
     if value is None:
         return None
     parts = re.split(r" *\+ *", value) if isinstance(value, str) else value
@@ -124,8 +124,8 @@ _Work = Annotated[
 class Functions(FileSection):
     """ALU operations that a function takes for an element: multiplications + all others.
 
-    A machine refuses the functions of this list of which its file does not say what they take. Any other function takes
-    as many operations as the dearest of those that the file gives.
+    A machine refuses a function of this list whose operations its file does not give. Any other function takes
+    as many operations as the most expensive one that the file gives.
 
     Attributes:
         exp: operations of the exponential.
@@ -142,15 +142,16 @@ class Functions(FileSection):
     reciprocal_root: _Work = None
 
     def work_of(self, name: str) -> AluWork | None:
-        """What a function takes; None where the machine does not say so."""
+        """Operations of a function for an element; None where the machine does not give them."""
         if name in Functions.model_fields:
             return getattr(self, name)  # type: ignore[no-any-return]
+        # A function without a field of its own counts as the most expensive one given: a cautious guess.
         given = filter(None, (getattr(self, each) for each in Functions.model_fields))
         return max(given, key=sum, default=None)
 
 
 class VectorUnit(FileSection):
-    """The vector unit: ALUs that add partial sums, and do all that no array does.
+    """The vector unit: ALUs that add partial sums and carry out every op that no array can.
 
     Attributes:
         alus: ALUs of all lanes together.
@@ -246,7 +247,7 @@ class Hbm(FileSection):
 
     @property
     def dram(self) -> Device | None:
-        """The DRAM whose banks are modelled, `mapping` applied; None under a pipe."""
+        """The DRAM whose banks are modelled, with `mapping` applied; None if HBM is a pipe."""
         if self.model == "pipe" or self.device is None or self.mapping is None:
             return self.device if self.model == "banks" else None
         return with_mapping(self.device, self.mapping)
@@ -268,7 +269,7 @@ class ScratchMemory(FileSection):
 
 
 class Sequencer(FileSection):
-    """What issues the steps of layers, one after another.
+    """The unit that issues the steps of layers, one after another.
 
     Attributes:
         launch_cycles: cycles to launch a layer.
@@ -318,7 +319,7 @@ class BlockSizes(FileSection):
 
     @property
     def given(self) -> dict[str, int]:
-        """The fields that are not left to the search."""
+        """Sizes that the file gives, by field."""
         return {name: value for name, value in vars(self).items() if isinstance(value, int)}
 
 

@@ -1,1 +1,1 @@
-"""DRAM: devices, the mapping of addresses, and the two models of a controller."""
+"""DRAM: devices, the mapping of addresses, and two models of a controller."""

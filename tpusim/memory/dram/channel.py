@@ -1,6 +1,7 @@
-"""The one-pass model of a channel: from event to event, each at the cycle in which the clocked controller has it.
+"""The one-pass model of a channel. It goes from event to event, each in the cycle in which the clocked controller has
+it.
 
-Names of arrays are those of `queues`; `now` is the cycle of the event. Why a controller does what it does stands in
+Arrays are named as in `queues`; `now` is the cycle of the event. The reasons for a controller's choices are in
 docs/memory.md.
 """
 
@@ -59,32 +60,35 @@ from tpusim.memory.dram.rules import (
     part,
 )
 
-# What a channel remembers besides its queues, in row `m`. The cycle before which no command is due; the bank at which
-# the last search ended; when a refresh is due, how many are waiting, which bank is next; the last column command.
+# Registers of a channel besides its queues, in row `m`: the cycle before which no command is due; the bank at which the
+# last search ended; the cycle of the next refresh, the number of refreshes waiting, the next bank to refresh; the last
+# column command.
 WAKE, TURN, REFRESH_AT, REFRESHES, REFRESH_BANK, LAST = range(CHANNELS_OWN, CHANNELS_OWN + 6)
-# Whether row hits are likely, and then, if it is known, how many of the banks that are active have them, 0 if not;
-# whether these are writes; the first cycle in which another bank may have something to do; which of these banks comes
-# next, and when. Banks with row hits stand first among those that are active.
+# Whether row hits are likely; then the number of active banks that have them, 0 if unknown; whether these are writes;
+# the first cycle in which another bank may have work; the next bank with a hit, and its cycle. Banks with row hits come
+# first among the active ones.
 HITTING, HIT_BANKS, HIT_WRITES, OTHERS_DUE, NEXT_HIT, HIT_AT = range(16, 22)
-# Up to which cycle it is to go on; at most until fewer reads wait, fewer writes, or fewer requests are left at all.
+# Limits of `advance`: a cycle; and numbers of waiting reads, of waiting writes, and of requests left.
 UNTIL, READS_BELOW, WRITES_BELOW, LEFT_BELOW = range(22, 26)
-# The oldest of the last four activates, and the four.
+# Index of the oldest of the last four activates, and their cycles (tFAW).
 FIRST_ACT, ACTS = 26, 27
-# Since the beginning: column commands that were not the first of their row; commands.
+# Counts since the beginning: column commands that were not the first of their row, then commands by kind.
 COUNTED = 31
 HITS, ACTIVATES, READ_BURSTS, WRITE_BURSTS, REFRESHED, CONFLICTS = range(COUNTED, COUNTED + 6)
-# The earliest cycle of each of the five commands, by what came before in the channel; it ends at BANKS_ACTIVE.
+# The earliest cycle of each of the five commands by constraints of the whole channel; ends at BANKS_ACTIVE.
 NEAR = 37
 
-# What a bank remembers besides its queue: its group; the earliest cycles of commands.
+# Registers of a bank besides its queue: its group, and the earliest cycle of each command.
 IN_GROUP, BANK_NEAR = BANKS_OWN, BANKS_OWN + 1
 
 _EVERY = -2
-"""All banks, in place of the number of one."""
+"""Stands for all banks, in place of one bank's number."""
 
 
 class ControllerState(NamedTuple):
-    """int64[channels, ...]: the channels; of each its groups, with the earliest cycles of commands; and its banks."""
+    """State of all channels, int64[channels, ...]: the channels, their groups with the earliest cycles of commands, and
+    their banks.
+    """
 
     channels: Numbers
     groups: Numbers
@@ -92,7 +96,7 @@ class ControllerState(NamedTuple):
 
 
 def fresh(rules: Rules, channels: int, first_refresh: int) -> ControllerState:
-    """Make the state of channels in which nothing has happened yet."""
+    """The state of channels in which nothing has happened yet."""
     banks, groups = rules.banks, rules.banks // rules.group_banks
     m = np.zeros((channels, BANKS_ACTIVE + banks), np.int64)
     m[:, REFRESH_AT] = FAR if rules.refresh == NO_REFRESH else first_refresh
@@ -110,10 +114,10 @@ def fresh(rules: Rules, channels: int, first_refresh: int) -> ControllerState:
 def advance(
     rules: Rules, state: ControllerState, requests: Numbers, c: int, until: int, reads: int, writes: int, left: int
 ) -> bool:
-    """Do all that a channel does before cycle `until`, or less: the channel stops as soon as fewer than `reads` reads
-    wait, fewer than `writes` writes, or fewer than `left` requests are left at all.
+    """Do all that a channel does before cycle `until`.
 
-    Returns whether it stopped so.
+    It stops earlier as soon as fewer than `reads` reads wait, fewer than `writes` writes wait, or fewer than `left`
+    requests are left. Returns whether it stopped earlier.
     """
     m = state.channels[c]
     m[UNTIL], m[READS_BELOW], m[WRITES_BELOW], m[LEFT_BELOW] = until, reads, writes, left
@@ -122,7 +126,7 @@ def advance(
 
 @kernel
 def _go_on(rules: Rules, state: ControllerState, requests: Numbers, c: int) -> bool:
-    """Go on to the limits that stand in the channel: as constants, each would be compiled to a loop of its own."""
+    """Go on to the limits stored in the channel; if they were arguments, each constant would be compiled separately."""
     m, groups, banks = state.channels[c], state.groups[c], state.banks[c]
     while not _enough(m):
         if m[NEXT] >= m[UNTIL]:
@@ -134,7 +138,7 @@ def _go_on(rules: Rules, state: ControllerState, requests: Numbers, c: int) -> b
 
 @kernel
 def _step(rules: Rules, m: Numbers, groups: Numbers, banks: Numbers, requests: Numbers) -> None:
-    """Do all that the channel does in the cycle of its next event, and find out when the one after that is."""
+    """Do all that the channel does in the cycle of its next event, and find the cycle of the event after that."""
     now = m[NEXT]
     m[HIT_BANKS] = 0
     if m[REFRESH_AT] <= now:
@@ -148,6 +152,7 @@ def _step(rules: Rules, m: Numbers, groups: Numbers, banks: Numbers, requests: N
         held = _held(rules, m)
         if held != _EVERY and held != b:
             m[WAKE] = min(m[WAKE], _due(rules, m, groups[banks[b, IN_GROUP]], banks[b]))
+        # The request that moves now may give its bank a command sooner than the search above knew.
         if more:
             coming = now + 1
     m[CLOCK] = now + 1
@@ -156,7 +161,7 @@ def _step(rules: Rules, m: Numbers, groups: Numbers, banks: Numbers, requests: N
 
 @inlined
 def _commands(rules: Rules, m: Numbers, groups: Numbers, banks: Numbers, requests: Numbers, now: int) -> int:
-    """Issue a command, and one for the other bus; when the next one may be issued."""
+    """Issue a command, and another one for the other bus if possible; return the first cycle for the next one."""
     wake, column, done = FAR, False, False
     if m[REFRESHES]:
         wake = _refresh(rules, m, groups, banks, now)
@@ -171,7 +176,7 @@ def _commands(rules: Rules, m: Numbers, groups: Numbers, banks: Numbers, request
         if done and is_column == column:
             break
         if is_column:
-            # The first read or write of the open row that may come now.
+            # The first read or write of the open row that may be issued now; the older one, if both may.
             read, write = bank[READ_HIT], bank[WRITE_HIT]
             reads = read >= 0 and _soonest(m, group, bank, RD) <= now
             writes = write >= 0 and _soonest(m, group, bank, WR) <= now
@@ -194,7 +199,7 @@ def _commands(rules: Rules, m: Numbers, groups: Numbers, banks: Numbers, request
 
 @inlined
 def _held(rules: Rules, m: Numbers) -> int:
-    """The bank that waits for a refresh, _EVERY, or -1 for none."""
+    """The bank that waits for a refresh; _EVERY for all banks, -1 for none."""
     if m[REFRESHES] == 0:
         return -1
     return _EVERY if rules.refresh == ALL_BANKS else int(m[REFRESH_BANK])
@@ -202,12 +207,13 @@ def _held(rules: Rules, m: Numbers) -> int:
 
 @inlined
 def _search(rules: Rules, m: Numbers, groups: Numbers, banks: Numbers, now: int) -> int:
-    """The first bank, from the one after the last that was found, that has a command to issue; WAKE where none has."""
+    """The first bank, after the one found last, that has a command to issue; -1, with WAKE set, if none has."""
     held = _held(rules, m)
     found, first, nearest = -1, FAR, 0
     for place in range(m[ACTIVE] if held != _EVERY else 0):
         b = m[BANKS_ACTIVE + place]
         bank = banks[b]
+        # NOT_BEFORE bounds a bank's next command from below, so that a bank beyond the best cannot win.
         if bank[LENGTH] == 0 or b == held or bank[NOT_BEFORE] > first:
             continue
         bank[NOT_BEFORE] = _due(rules, m, groups[bank[IN_GROUP]], bank)
@@ -223,13 +229,14 @@ def _search(rules: Rules, m: Numbers, groups: Numbers, banks: Numbers, now: int)
 
 @inlined
 def _soonest(m: Numbers, group: Numbers, bank: Numbers, command: int) -> int:
-    """The first cycle in which a command of a bank obeys all that came before it."""
+    """The first cycle in which a command of a bank satisfies all earlier commands."""
     return int(max(bank[BANK_NEAR + command], group[command], m[NEAR + command]))
 
 
 @part
 def _due(rules: Rules, m: Numbers, group: Numbers, bank: Numbers) -> int:
     """The first cycle in which a bank, whose queue is not empty, has a command to issue."""
+    # tFAW: the oldest of the last four activates must be `window` cycles ago.
     if bank[OPEN] < 0:
         return max(_soonest(m, group, bank, ACT), int(m[ACTS + m[FIRST_ACT]] + rules.window))
     when = FAR
@@ -250,7 +257,7 @@ def _precharge(rules: Rules, m: Numbers, group: Numbers, bank: Numbers, now: int
 
 @inlined
 def _follow(rules: Rules, m: Numbers, group: Numbers, bank: Numbers, command: int, now: int) -> None:
-    """Hold back what must not come too soon after a command."""
+    """Delay all commands that must not follow a command too soon."""
     for later in range(5):
         _hold(bank, BANK_NEAR + later, now + rules.same_bank[command, later])
         _hold(group, later, now + rules.same_group[command, later])
@@ -283,7 +290,7 @@ def _column(
         request = requests[MERGED, request]
     again = remove(rules, bank, requests, position, write)
     if bank[LENGTH] == 0 and bank[FIRST_READ] < 0 and bank[FIRST_WRITE] < 0:
-        # The bank has nothing more to do.
+        # The bank has no more work: the last active bank takes its place in the list.
         m[ACTIVE] -= 1
         place = BANKS_ACTIVE
         while m[place] != b:
@@ -295,12 +302,13 @@ def _column(
 
 @inlined
 def _refresh(rules: Rules, m: Numbers, groups: Numbers, banks: Numbers, now: int) -> int:
-    """Work at the refresh that is waiting; the cycle of its next command, `now` if it has just been issued."""
+    """Work on the waiting refresh; return the cycle of its next command, or `now` if one was just issued."""
     begin, count = (m[REFRESH_BANK], 1) if rules.refresh == PER_BANK else (0, rules.banks)
     closing, ready = FAR, 0
     for b in range(begin, begin + count):
         bank = banks[b]
         group = groups[bank[IN_GROUP]]
+        # All banks must be closed, and ready, before the refresh itself.
         if bank[OPEN] >= 0:
             when = _soonest(m, group, bank, PRE)
             if when <= now:
@@ -319,9 +327,9 @@ def _refresh(rules: Rules, m: Numbers, groups: Numbers, banks: Numbers, now: int
 
 @inlined
 def _row_hits(rules: Rules, m: Numbers, groups: Numbers, banks: Numbers, requests: Numbers) -> bool:
-    """Do what is to be done, as long as heads of queues read, or write, open rows and it is not `_enough`.
+    """Serve row hits while the heads of queues read, or write, open rows and it is not `_enough`.
 
-    The cycles are those of `_step`, with less to look at. Returns whether anything was done.
+    The cycles are those of `_step`, but there is less to look at. Returns whether anything was done.
     """
     if not m[HITTING] or m[REFRESHES] or not m[DISTINCT] or rules.closed:
         return False
@@ -330,7 +338,7 @@ def _row_hits(rules: Rules, m: Numbers, groups: Numbers, banks: Numbers, request
     count, write, others = m[HIT_BANKS], m[HIT_WRITES] > 0, m[OTHERS_DUE]
     first = WRITE_HIT if write else READ_HIT
     command, limit = WR if write else RD, min(m[UNTIL], others, m[REFRESH_AT])
-    # Where another command may follow in the same cycle, one search is not enough.
+    # If another command could follow in the same cycle, one search would not be enough.
     alone = rules.same_channel[command, command] > 0 and rules.same_bank[command, PRE] > 0
     if count == 0 or m[NEXT] >= limit or not alone:
         m[HITTING] = 0
@@ -344,7 +352,7 @@ def _row_hits(rules: Rules, m: Numbers, groups: Numbers, banks: Numbers, request
             b, when = _next(rules, m, groups, banks, count, command, now + 1)
         coming, (moved, more) = m[REFRESH_AT], take_one(rules, m, banks, requests)
         if moved >= 0:
-            # What the bank does next has to be what it was before the request came to its queue.
+            # The fast path is valid only if the request changes nothing about the bank's next command.
             bank = banks[moved]
             same = same and bank[LENGTH] > 1 and (bank[OPEN] < 0 or _heads(bank, write))
             coming = now + 1 if more else coming
@@ -359,7 +367,7 @@ def _row_hits(rules: Rules, m: Numbers, groups: Numbers, banks: Numbers, request
 
 @inlined
 def _enough(m: Numbers) -> bool:
-    """Whether a channel has as few requests left as it was to stop at."""
+    """Whether a channel has as few requests left as it should stop at."""
     left = m[READS] + m[WRITES] + m[QUEUED]
     return bool((m[READS] < m[READS_BELOW]) | (m[WRITES] < m[WRITES_BELOW]) | (left < m[LEFT_BELOW]))
 
@@ -387,7 +395,9 @@ def _find(rules: Rules, m: Numbers, groups: Numbers, banks: Numbers) -> None:
 
 @inlined
 def _heads(bank: Numbers, write: bool) -> bool:
-    """Whether the head of a bank's queue is for its open row, and none of the other kind is."""
+    """Whether the head of a bank's queue hits its open row and is of the given kind, without a hit of the
+    other kind.
+    """
     return bool(
         (bank[WRITE_HIT] == 0 and bank[READ_HIT] < 0) if write else (bank[READ_HIT] == 0 and bank[WRITE_HIT] < 0)
     )
@@ -397,7 +407,7 @@ def _heads(bank: Numbers, write: bool) -> bool:
 def _next(
     rules: Rules, m: Numbers, groups: Numbers, banks: Numbers, count: int, command: int, now: int
 ) -> tuple[int, int]:
-    """The bank that comes next, from cycle `now` on, and when; FAR where none has a command queued."""
+    """The next bank with a hit, from cycle `now` on, and its cycle; FAR if none has a command queued."""
     found, first, nearest = -1, FAR, 0
     for place in range(count):
         b = m[BANKS_ACTIVE + place]

@@ -1,4 +1,4 @@
-"""The clocked model: a DRAM whose controllers do in every cycle what they do in that cycle.
+"""The clocked model: a DRAM whose controllers are simulated cycle by cycle.
 
     memory = Clocked(device)
     transfer = memory.offer(addresses, write=False)
@@ -6,9 +6,9 @@
         memory.clock()          # one cycle of the memory's own clock
     transfer.accepted, transfer.done
 
-Transfers are taken in the order in which they are offered, none before the one before has been accepted to the last;
-the same transfers with the same starts give `OnePass` the same cycles. The model is the witness of the one-pass model,
-with which it shares what a device is and what is asked of it (`rules`), nothing else.
+Transfers are accepted in the order in which they are offered, each once the one before is accepted completely;
+the same transfers with the same starts have the same cycles in `OnePass`. This model is the witness of the one-pass
+model, and shares with it only the device and the requests (`rules`).
 """
 
 from __future__ import annotations
@@ -51,29 +51,30 @@ from tpusim.memory.dram.rules import (
     transfer,
 )
 
-# A request, here a row: its transfer, and another request that its column command serves too, or -1.
+# Fields of a request, here a row: its transfer; and another request that its column command also serves, or -1.
 TRANSFER, ALSO = MODELS_OWN, MODELS_OWN + 1
-# Of a bank: its open row or -1, accesses to it, commands in its queue.
+# Registers of a bank: its open row or -1, accesses to that row, commands in its queue.
 OPEN, USED, LENGTH = range(3)
-# Of a channel: the bank found last; refreshes that wait, and the bank that is next; writes still to drain; the transfer
-# being served; the cycle of the last column command; the last transfer all of whose requests are here; activates.
+# Registers of a channel: the bank found last; refreshes that wait, and the next bank to refresh; writes still to drain;
+# the transfer being served; the cycle of the last column command; the last transfer whose requests are all here;
+# activates.
 TURN, REFRESHES, REFRESH_BANK, DRAIN, SERVED, LAST, COMPLETE, ACTIVATES = range(8)
-# How many requests wait, reads then writes; and how many of them are of the transfer that is being accepted.
+# Waiting requests, reads then writes; and those of them that belong to the transfer being accepted.
 LENGTHS, OWN = 8, 10
-# What has been issued: row hits, activates, reads, writes, refreshes, conflicts. Then the last four activates.
+# Counts of commands: row hits, activates, reads, writes, refreshes, conflicts. Then the last four activates (tFAW).
 COUNTS, ACTS, CELLS = 12, 18, 22
-# A transfer on its way: the cycle before which it does not begin; its requests, from the first one to past the last;
-# which of them comes next, and how many of those before it are held.
+# A transfer on its way: its earliest cycle; its requests, from the first to past the last; the next of them, and the
+# number of earlier ones that are held back.
 START, BEGIN, PAST, UPCOMING, HELD = range(5)
-# The whole DRAM: the cycle that comes next; that of the first refresh; transfers offered so far; the number of the one
-# that was last to be accepted from, and which of those on their way is.
+# Registers of the whole DRAM: the next cycle; the cycle of the first refresh; transfers offered so far; the number of
+# the transfer being accepted, and its index among those on their way.
 NOW, FIRST_REFRESH, OFFERED, ACCEPTING, AT = range(5)
 
 
 class ControllerArrays(NamedTuple):
-    """What the controllers remember, int64: all arrays but `requests` are by channel, `m` is those of one channel.
+    """Registers of the controllers, int64. All arrays but `requests` are by channel; `m` holds those of one channel.
 
-    `banks` and `earliest` are by bank, `earliest` says for each command when what came before allows it; `queues` by
+    `banks` and `earliest` are by bank; `earliest` has the cycle from which each command is allowed; `queues` by
     bank and `waiting` (reads, then writes) hold requests, the oldest first.
     """
 
@@ -86,45 +87,45 @@ class ControllerArrays(NamedTuple):
 
 
 class Offered:
-    """A transfer on its way: `accepted` and `done` are memory cycles, int64[n], -1 where they are not known yet.
+    """A transfer on its way: `accepted` and `done` are memory cycles, int64[n], -1 while they are unknown.
 
-    The cycle in which data is done is known as soon as its column command is issued.
+    The cycle in which data is done is known once its column command is issued.
     """
 
     def __init__(self, rows: Numbers, begin: int) -> None:
-        """`rows` are its requests, the first of which is number `begin` of those on their way."""
+        """`rows` are its requests; the first of them is number `begin` among all requests on their way."""
         self.begin, self.past = begin, begin + len(rows)
         self.rows, self._finished = rows, False
 
     @property
     def accepted(self) -> Numbers:
-        """When each request was accepted."""
+        """Cycle in which each request was accepted."""
         return self.rows[:, ACCEPTED]
 
     @property
     def done(self) -> Numbers:
-        """When the data of each request is there, or in the DRAM."""
+        """Cycle in which the data of each request has arrived, or is in the DRAM."""
         return self.rows[:, DONE]
 
     @property
     def times(self) -> Numbers:
-        """The cycle before which each is not accepted; may be set, in order, as long as that cycle has not come."""
+        """Earliest cycle of each request; it may be changed, in order, until that cycle has come."""
         return self.rows[:, TIME]
 
     @property
     def finished(self) -> bool:
-        """Whether every answer is known."""
+        """Whether every cycle is known."""
         if not self._finished:
             done = self.done
-            # The last is seldom known before others.
+            # The last request is seldom known before the others, so it is looked at first.
             self._finished = not len(done) or bool(done[-1] >= 0 and (done >= 0).all())
         return self._finished
 
 
 class Clocked:
-    """A DRAM, fresh at cycle 0 and clocked from there; `now` is the cycle that comes next.
+    """A DRAM, fresh at cycle 0 and clocked from there; `now` is the next cycle.
 
-    The first refresh is due in cycle `first_refresh`, tREFI where nothing is said. `requested` says how many bursts
+    The first refresh is due in cycle `first_refresh`, or tREFI. `requested` has the number of bursts that
     transfers have asked for.
     """
 
@@ -148,7 +149,7 @@ class Clocked:
     def offer(
         self, addresses: ArrayLike, write: ArrayLike = False, start: int = 0, times: ArrayLike | None = None
     ) -> Offered:
-        """Hand over one transfer, as `OnePass.serve` takes it; its requests are accepted from the next cycle on.
+        """Hand over one transfer, in the form of `OnePass.serve`; its requests are accepted from the next cycle on.
 
         Raises InputError, see `rules.transfer`.
         """
@@ -158,7 +159,7 @@ class Clocked:
         waiting, requests = self._every.waiting, self._every.requests
         if all(each.finished for each in self._live):
             for each in self._live:
-                # The requests of other transfers take the place of these.
+                # The rows are copied, because requests of other transfers will take their place.
                 each.rows = each.rows.copy()
             self._live, requests, self._transfers = [], requests[:0], self._transfers[:0]
             self._whole[AT] = 0
@@ -177,7 +178,7 @@ class Clocked:
         return offered
 
     def clock(self, cycles: int = 1) -> None:
-        """Go on by some cycles: in each, requests are accepted, then every channel issues its commands."""
+        """Advance by some cycles: in each, requests are accepted, then every channel issues its commands."""
         _clock_cycles(tuple(self._rules), self._whole, self._transfers, self._window, cycles, *self._every)
         self.now += cycles
 
@@ -193,7 +194,7 @@ class Clocked:
         return Served(offered.accepted.copy(), offered.done.copy())
 
     def counts(self) -> Counts:
-        """What has happened in each channel."""
+        """Counts of the events in each channel."""
         return Counts(*self._every.cells[:, COUNTS : COUNTS + len(Counts._fields)].T.copy())
 
 
@@ -202,11 +203,10 @@ def _clock_cycles(
     given: tuple[Any, ...], whole: Numbers, transfers: Numbers, window: Numbers, cycles: int, cells: Numbers,
     banks: Numbers, earliest: Numbers, queues: Numbers, waiting: Numbers, requests: Numbers,
 ) -> None:  # fmt: skip
-    """Do what happens in `cycles`: in each, requests of the `transfers` on their way are accepted, then every channel
-    has its cycle.
+    """Advance by `cycles` cycles: in each, requests of the `transfers` are accepted, then every channel has its cycle.
 
-    `given` are the rules, a plain tuple, which takes much less time to hand over; `whole` is of the whole DRAM;
-    `window` is room to work in.
+    `given` has the rules as a plain tuple, which is much faster to pass; `whole` has the registers of the whole DRAM;
+    `window` is working space.
     """
     rules = Rules(*given)
     every = ControllerArrays(cells, banks, earliest, queues, waiting, requests)
@@ -217,7 +217,8 @@ def _clock_cycles(
         for c in range(len(every.cells)):
             m = _channel(every, c)
             m.cells[REFRESHES] += due
-            # The first command that is ready, and the next one that is if it is for the other bus.
+            # A channel has a row bus and a column bus: after the first ready command, the next one may go out if it
+            # uses the other.
             issued, column = int(m.cells[REFRESHES] > 0 and _refresh(rules, m, now)), False
             while issued < 2:
                 b, position, command = _search(rules, m, now)
@@ -239,7 +240,10 @@ def _channel(every: ControllerArrays, c: int) -> ControllerArrays:
 
 @part
 def _search(rules: Rules, m: ControllerArrays, now: int) -> tuple[int, int, int]:
-    """Find the first bank, from the one found last, with a command ready: bank, entry of its queue, command; or -1."""
+    """Find the first bank, after the one found last, with a ready command: (bank, entry of its queue, command), or
+    -1s.
+    """
+    # The search begins behind the bank served last, so that no bank starves.
     b = m.cells[TURN]
     for _ in range(rules.banks):
         b = b + 1 if b + 1 < rules.banks else 0
@@ -250,6 +254,7 @@ def _search(rules: Rules, m: ControllerArrays, now: int) -> tuple[int, int, int]
             command = _needed(rules, m, b, position)
             if command < 0 or now < m.earliest[b, command]:
                 continue
+            # tFAW: no more than four activates in any such window, which ACTS keeps.
             if command == ACT and m.cells[ACTIVATES] >= 4 and now < m.cells[ACTS] + rules.window:
                 continue
             m.cells[TURN] = b
@@ -259,12 +264,13 @@ def _search(rules: Rules, m: ControllerArrays, now: int) -> tuple[int, int, int]
 
 @part
 def _needed(rules: Rules, m: ControllerArrays, b: int, position: int) -> int:
-    """The command that an entry of a queue needs next; -1 where it must not have it yet."""
+    """The command that an entry of a queue needs next; -1 if it must wait."""
     row, is_open = m.requests[m.queues[b, position], ROW], m.banks[b, OPEN]
     if is_open == row:
         return WR if m.requests[m.queues[b, position], WRITE] else RD
     if is_open < 0:
         return ACT
+    # Only the oldest entry may close a row, so that younger ones cannot starve it.
     if position > 0:
         return -1
     hits = False
@@ -289,6 +295,7 @@ def _issue(rules: Rules, m: ControllerArrays, b: int, position: int, command: in
         m.banks[b, OPEN] = -1
         m.cells[COUNTS + 5] += 1
     else:
+        # A row hit is any access but the first since the row was opened.
         m.cells[COUNTS] += m.banks[b, USED] > 0
         m.cells[COUNTS + (3 if command == WR else 2)] += 1
         m.banks[b, USED] += 1
@@ -298,6 +305,7 @@ def _issue(rules: Rules, m: ControllerArrays, b: int, position: int, command: in
             m.queues[b, place] = m.queues[b, place + 1]
         m.banks[b, LENGTH] -= 1
         m.cells[LAST] = now
+        # Requests that came for a pending burst are served with it.
         while request >= 0:
             m.requests[request, DONE] = now + (rules.write_cycles if command == WR else rules.read_cycles)
             request = m.requests[request, ALSO]
@@ -305,11 +313,12 @@ def _issue(rules: Rules, m: ControllerArrays, b: int, position: int, command: in
 
 @part
 def _constrain(rules: Rules, m: ControllerArrays, b: int, command: int, now: int) -> None:
-    """Hold back every command of every bank that must not follow this one too soon."""
+    """Delay every command of every bank that must not follow this one too soon."""
     group = b // rules.group_banks
     for other in range(rules.banks):
         same_group = other // rules.group_banks == group
         for later in range(5):
+            # The same bank lies in the same group, and that in the same channel: the longest gap holds.
             gap = rules.same_channel[command, later]
             if same_group:
                 gap = max(gap, rules.same_group[command, later])
@@ -321,7 +330,7 @@ def _constrain(rules: Rules, m: ControllerArrays, b: int, command: int, now: int
 
 @part
 def _refresh(rules: Rules, m: ControllerArrays, now: int) -> bool:
-    """Close an open bank of those to be refreshed, or refresh them; whether a command was issued."""
+    """Close an open bank among those to be refreshed, or refresh them; return whether a command was issued."""
     ready = True
     for b in range(rules.banks):
         if rules.refresh == PER_BANK and b != m.cells[REFRESH_BANK]:
@@ -344,12 +353,13 @@ def _refresh(rules: Rules, m: ControllerArrays, now: int) -> bool:
 
 @part
 def _accept_all(rules: Rules, whole: Numbers, transfers: Numbers, window: Numbers, every: ControllerArrays) -> None:
-    """Accept what can be in this cycle: the rest of a transfer, then the beginning of the next ones."""
+    """Accept requests in this cycle: the rest of a transfer, then the beginning of the next ones."""
     taken, now = 0, whole[NOW]
     while whole[AT] < len(transfers) and taken < rules.per_cycle:
         coming = transfers[whole[AT]]
         if coming[START] > now:
             return
+        # The channels count the requests of one transfer: a new one begins with zeros.
         number = whole[OFFERED] - len(transfers) + whole[AT]
         if number != whole[ACCEPTING]:
             whole[ACCEPTING] = number
@@ -362,9 +372,9 @@ def _accept_all(rules: Rules, whole: Numbers, transfers: Numbers, window: Number
 
 @part
 def _accept(rules: Rules, coming: Numbers, window: Numbers, every: ControllerArrays, taken: int, now: int) -> int:
-    """Accept what can be of a transfer's requests in this cycle. Returns how many have then been accepted in it.
+    """Accept requests of a transfer in this cycle; return the number accepted in the cycle so far.
 
-    The oldest requests are the first ones of `window`, as many as are held, then the upcoming ones.
+    The oldest requests are those held in `window`, then the upcoming ones.
     """
     flying, held, upcoming, begin, past = 0, coming[HELD], coming[UPCOMING], coming[BEGIN], coming[PAST]
     for request in range(begin, upcoming if rules.outstanding else begin):
@@ -386,6 +396,7 @@ def _accept(rules: Rules, coming: Numbers, window: Numbers, every: ControllerArr
         if m.requests[request, FINAL]:
             m.cells[COMPLETE] = m.requests[request, TRANSFER]
         other = _pending(m, request, kind)
+        # A read of data that is still to be written is served from the write queue.
         if kind == 0 and _pending(m, request, 1) >= 0:
             m.requests[request, DONE] = now + 1
         elif other >= 0:
@@ -408,7 +419,7 @@ def _accept(rules: Rules, coming: Numbers, window: Numbers, every: ControllerArr
 
 @part
 def _pending(m: ControllerArrays, request: int, kind: int) -> int:
-    """Find a request of the same transfer that will read or write the same burst by a command of its own; or -1."""
+    """A request of the same transfer that will read or write the same burst by a command of its own; -1 for none."""
     b = m.requests[request, BANK]
     queued = m.banks[b, LENGTH]
     for place in range(queued + m.cells[LENGTHS + kind]):
@@ -425,6 +436,7 @@ def _take_one(rules: Rules, m: ControllerArrays, now: int, accepting: int) -> No
     queued = 0
     for b in range(rules.banks):
         queued += m.banks[b, LENGTH]
+    # A transfer is served once all commands of the one before are issued: queues empty, and a cycle after the last one.
     if queued == 0 and now > m.cells[LAST]:
         oldest = accepting
         for kind in range(2):
@@ -459,7 +471,7 @@ def _take_one(rules: Rules, m: ControllerArrays, now: int, accepting: int) -> No
 
 @part
 def _eligible(rules: Rules, m: ControllerArrays, kind: int) -> int:
-    """The place of the oldest waiting request of the transfer being served whose bank has room; or -1."""
+    """Place of the oldest waiting request of the served transfer whose bank has room; -1 for none."""
     for place in range(m.cells[LENGTHS + kind]):
         request = m.waiting[kind, place]
         room = m.banks[m.requests[request, BANK], LENGTH] < rules.depth

@@ -1,4 +1,4 @@
-"""What a DRAM is: one frozen description, read from YAML with its units in the values; how addresses name its parts."""
+"""The description of a DRAM, frozen, read from YAML with units in the values; and the mapping of addresses."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ from tpusim.input.scalars import show, whole_number
 from tpusim.input.source import open_document
 
 FOLDER = "configs/dram"
-"""Where the shipped devices lie."""
+"""Folder of the shipped devices."""
 
 MOST_BANKS = 60
-"""Banks of a channel that are modelled: a search of the clocked controller looks at all of them."""
+"""Most banks of a channel that can be modelled: the clocked controller searches all of them in each cycle."""
 
 _MOST_CYCLES = 10**6
-"""The most that a time may be, written in cycles."""
+"""Longest time, in cycles, that a file may give."""
 
 _LETTERS = {"ro": "row", "bg": "group", "ba": "bank", "ch": "channel", "co": "column", "ra": "rank"}
-"""The pairs of letters in which DRAMsim3 writes a mapping, highest bits first."""
+"""Pairs of letters by which DRAMsim3 writes a mapping, highest bits first."""
 
 FIELDS = tuple(_LETTERS.values())
-"""The fields of a burst's number, by the place they have in `AddressMapping.cuts`."""
+"""Fields of a burst's number, in the order of their index in `AddressMapping.cuts`."""
 
 _WORD = re.compile(r"([a-z]+)([1-9][0-9]?)?")
 _EXAMPLE = "row:group:bank:channel:column, or by letters rorabgbachco"
@@ -60,7 +60,7 @@ class Duration:
     in_cycles: bool
 
     def cycles(self, clock_hz: int) -> int:
-        """Whole cycles; a time is rounded up."""
+        """Whole cycles; a time in picoseconds is rounded up."""
         return self.amount if self.in_cycles else -(-self.amount * clock_hz // 10**12)
 
 
@@ -87,7 +87,7 @@ Time = Annotated[
 
 
 class Organisation(FileSection):
-    """How many of each part there are. All sizes are powers of two, as addresses are cut into bits.
+    """The number of each part. All sizes are powers of two, as addresses are cut into bits.
 
     Attributes:
         stacks: stacks of HBM, or modules.
@@ -178,7 +178,7 @@ class Controller(FileSection):
 
 
 class Requests(FileSection):
-    """How requests reach the channels.
+    """The way of requests to the channels.
 
     Attributes:
         per_cycle: requests that are accepted in a memory cycle, at most.
@@ -230,7 +230,7 @@ class Device(FileSection):
 
     @property
     def channels(self) -> int:
-        """All channels, of every stack, pseudo channels counted one by one."""
+        """Channels of all stacks; pseudo channels count one by one."""
         organisation = self.organisation
         return organisation.stacks * organisation.channels * organisation.pseudo_channels
 
@@ -247,7 +247,7 @@ class Device(FileSection):
 
     @property
     def peak_bytes_per_cycle(self) -> Fraction:
-        """Bytes in a cycle of its clock while every channel's data bus is busy."""
+        """Bytes in a cycle of the memory's clock while every channel's data bus is busy."""
         return Fraction(self.channels * self.organisation.burst_bytes, max(1, self.cycles("tBURST")))
 
     @property
@@ -256,7 +256,7 @@ class Device(FileSection):
         return float(self.peak_bytes_per_cycle * self.clock_hz)
 
     def cycles(self, name: str) -> int:
-        """A field of the timing in cycles of the memory's clock, rounded up."""
+        """A time of the data sheet in cycles of the memory's clock, rounded up."""
         given: Duration | None = getattr(self.timing, name)
         if given is None:
             return self.cycles("tRAS") + self.cycles("tRP") if name == "tRC" else 0
@@ -264,13 +264,13 @@ class Device(FileSection):
 
     @property
     def longest_access(self) -> int:
-        """More cycles than a refresh, and closing a row and opening another for one access, ever take."""
+        """An upper limit, in cycles, of a refresh with one access that closes one row and opens another."""
         refresh = "tRFC_bank" if self.refresh == "per_bank" else "tRFC"
         return self.cycles(refresh) + sum(self.cycles(name) for name in _ONE_ACCESS)
 
     @property
     def longest_wait(self) -> int:
-        """Cycles after which a channel has done all that its queues may hold, at the latest."""
+        """Cycles after which a channel has surely served everything that its queues can hold."""
         queued = 2 * self.controller.transaction_queue + self.banks * self.controller.command_queue
         return queued * self.longest_access
 
@@ -279,7 +279,7 @@ class Device(FileSection):
         return cycles * 1e9 / self.clock_hz
 
     def addresses(self) -> AddressMapping:
-        """How an address names a channel, a bank, a row and a column. Raises InputError placed at "mapping"."""
+        """The mapping of addresses to channels, banks, rows and columns. Raises InputError placed at "mapping"."""
         sizes = {"channel": self.channels, "group": self.organisation.bank_groups, "bank": self.organisation.banks,
                  "row": self.organisation.rows, "column": self.organisation.columns}  # fmt: skip
         try:
@@ -297,7 +297,7 @@ class Device(FileSection):
 
 
 def load_device(name_or_path: str | Path, overrides: Overrides = ()) -> Device:
-    """The device of a shipped name, a YAML path, or "-" (standard input), with "timing.tRP=20" changes.
+    """The device of a shipped name, a YAML path, or "-" (standard input), with changes such as "timing.tRP=20".
 
     Raises InputError with every problem of the file and the overrides.
     """
@@ -305,7 +305,7 @@ def load_device(name_or_path: str | Path, overrides: Overrides = ()) -> Device:
 
 
 def read_device(data: object) -> Device:
-    """The device of a mapping in the YAML form. Raises InputError, each problem placed at its path in the mapping."""
+    """The device of a mapping in the YAML form. Raises InputError, with each problem at its path in the mapping."""
     return _FORM.build(data, FROM_YAML)
 
 
@@ -317,7 +317,9 @@ def _build(document: Document, overrides: Overrides) -> Device:
 
 
 def device_of(value: object) -> Device | None:
-    """The device that a machine's file names, or writes out; None for none. Raises InputError with every problem."""
+    """The device that a machine's file names or writes out; None for no device. Raises InputError with every
+    problem.
+    """
     if value is None or isinstance(value, Device):
         return value
     if isinstance(value, Mapping):
@@ -328,13 +330,13 @@ def device_of(value: object) -> Device | None:
     try:
         return load_device(value)
     except InputError as error:
-        # Of another file: its place belongs to the message.
+        # The problem is in another file, so its place is told in the message.
         raise InputError([Problem(str(each)) for each in error.problems]) from None
 
 
 @lru_cache(maxsize=64)
 def with_mapping(device: Device, mapping: str) -> Device:
-    """Map the addresses of a device in another way. Raises InputError."""
+    """The device with another mapping of addresses. Raises InputError."""
     try:
         return device.with_overrides({"mapping": mapping})
     except InputError as error:
@@ -352,12 +354,12 @@ _ORDERED = [
 ]
 
 _ONE_ACCESS = ("tRC", "tRC", "tFAW", "tRRD_L", "tCL", "tCWL", "tBURST", "tBURST", "tWTR_L", "tRTRS", "tWR")
-"""More than closing a row, and opening another for one access, ever takes."""
+"""Times whose sum is more than one access ever takes, even if it closes one row and opens another."""
 
 
 def _contradictions(device: Device) -> Iterator[Problem]:
-    """What is no power of two although addresses are cut into bits, too many banks, and times of the data sheet that
-    cannot both hold.
+    """Problems of a device: sizes that are no powers of two, as addresses are cut into bits; too many banks; and times
+    of the data sheet that cannot hold together.
     """
     for field, size in device.organisation:
         if size & (size - 1):
@@ -373,6 +375,7 @@ def _contradictions(device: Device) -> Iterator[Problem]:
     for less, more, why in _ORDERED:
         if device.cycles(less) > device.cycles(more):
             said = f"{less} is {device.cycles(less)} cycles and {more} {device.cycles(more)}"
+            # The problem names the field that the file gives; the other may be a default.
             given = less if getattr(device.timing, more) is None else more
             yield Problem(f"{said}, but {why}; write {more} of at least {less}", f"timing.{given}")
     if device.cycles("tRC") < device.cycles("tRAS") + device.cycles("tRP"):
@@ -397,10 +400,10 @@ _FORM = Form(Device)
 
 @dataclass(frozen=True)
 class AddressMapping:
-    """Runs of address bits by the field they belong to, lowest first: (field, bits); above the bits of a burst.
+    """Runs of address bits above the bits of a burst, lowest first: (field, number of bits).
 
-    Addresses beyond the capacity begin again at 0. With `hashed`, group and bank are XORed with the lowest bits
-    of the row, so that rows one behind the other lie in different banks (permutation-based interleaving: Zhang, Zhu,
+    Addresses beyond the capacity wrap around to 0. With `hashed`, group and bank are XORed with the lowest bits
+    of the row, so that consecutive rows lie in different banks (permutation-based interleaving: Zhang, Zhu,
     Zhang, MICRO 2000).
     """
 
@@ -412,7 +415,7 @@ class AddressMapping:
 
     @classmethod
     def read(cls, text: str, sizes: Mapping[str, int], burst_bytes: int, hashed: bool) -> AddressMapping:
-        """Read a mapping: "rorabgbachco", or "row:bank:column3:channel:column2", in which column3 is three bits.
+        """Read a mapping: "rorabgbachco", or "row:bank:column3:channel:column2", where column3 is three bits.
 
         `bank` without `group` stands for bank:group; `sizes` of the fields are powers of two. Raises InputError.
         """
@@ -434,17 +437,17 @@ class AddressMapping:
 
     @property
     def channels(self) -> int:
-        """How many channels the mapping tells apart."""
+        """Number of channels that the mapping tells apart."""
         return 1 << sum(width for field, width in self.runs if field == "channel")
 
     @cached_property
     def cuts(self) -> NDArray[np.int64]:
         """The mapping as numbers, int64[runs + 1, 5].
 
-        The row of a run: the place of its field in FIELDS, its lowest bit in the number of a burst, the mask of its
-        bits shifted there, how many lower bits its field has elsewhere. The first row is of the whole: bits of a place
-        in a burst, the mask of the number of a burst, the change of that number from which on the row may be another,
-        bits of a bank in its group, the mask of the row's bits that the bank is hashed with.
+        The row of a run has the index of its field in FIELDS, its lowest bit in the number of a burst, the mask of its
+        bits shifted there, and the number of lower bits of its field in other runs. The first row has the bits of a
+        place in a burst, the mask of the number of a burst, the least change of that number that may change the row,
+        the bits of a bank in its group, and the mask of the row's bits that the bank is hashed with.
         """
         runs = [(field, width) for field, width in self.runs if width]
         rows, at, taken = [[0] * 5], 0, dict.fromkeys(FIELDS, 0)
@@ -458,7 +461,7 @@ class AddressMapping:
 
 
 def _fields(text: str) -> list[tuple[str, int | None]]:
-    """The fields of a mapping, highest first, with the bits that each takes; None for all bits that are left."""
+    """Fields of a mapping, highest first, with their numbers of bits; None for all bits that are left."""
     if ":" not in text and len(text) % 2 == 0 and text[:2] in _LETTERS:
         pairs = [text[at : at + 2] for at in range(0, len(text), 2)]
         if unknown := [pair for pair in pairs if pair not in _LETTERS]:
@@ -473,6 +476,7 @@ def _fields(text: str) -> list[tuple[str, int | None]]:
             said = f"no field {show(word)}{hint} fields are {', '.join(FIELDS)}"
             raise InputError(f"{show(text)}: {said}; write {_EXAMPLE}")
         found.append((match[1], int(match[2]) if match[2] else None))
+    # A mapping by banks alone has the group right below the bank.
     if not any(name == "group" for name, _ in found):
         at = [index for index, (name, _) in enumerate(found) if name == "bank"]
         found[at[-1] + 1 : at[-1] + 1] = [("group", None)] if at else []

@@ -1,10 +1,10 @@
-"""The one-pass model: a DRAM that serves transfers from event to event, never cycle by cycle.
+"""The one-pass model: a DRAM that serves transfers from event to event, not cycle by cycle.
 
     memory = OnePass(device)
     accepted, done = memory.serve(addresses, write=False, start=100)
 
-All cycles are of the memory's own clock, `device.clock_hz`. `memory.counts()` says what has happened since the
-beginning. `Clocked` in `clocked` takes the same transfers and gives the same answers.
+Cycles are those of the memory's own clock, `device.clock_hz`. `memory.counts()` has the events since the
+beginning. `clocked.Clocked` takes the same transfers and gives the same answers.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from tpusim.memory.dram.rules import (
 
 
 class OnePass:
-    """A DRAM with all it remembers: open rows, what commands must wait for, the refresh clock, how far it has come.
+    """A DRAM with its state: open rows, constraints of commands, the refresh clock, and its progress.
 
-    The DRAM is fresh at cycle 0; its first refresh is due in cycle `first_refresh`, tREFI where nothing is said.
-    `requested` says how many bursts transfers have asked for.
+    The DRAM is fresh at cycle 0; its first refresh is due in cycle `first_refresh`, or tREFI.
+    `requested` has the number of bursts that transfers have asked for.
     """
 
     def __init__(self, device: Device, first_refresh: int | None = None) -> None:
@@ -50,18 +50,18 @@ class OnePass:
         sizes = self._rules.lookahead, self._rules.outstanding + 1, (device.channels, 2)
         self._room = tuple(np.zeros(size, np.int64) for size in sizes)
         self.requested = Requested()
-        # The cycle of the last acceptance, and how many there were in it.
+        # Cycle of the last acceptance, and the number of acceptances in it.
         self._last = 0, 0
 
     def serve(
         self, addresses: ArrayLike, write: ArrayLike = False, start: int = 0, times: ArrayLike | None = None
     ) -> Served:
-        """Serve one transfer: requests of a burst each, at byte `addresses`, int64[n], in order, to the last.
+        """Serve one transfer to the end: requests of a burst each, at byte `addresses`, int64[n], in order.
 
-        `write` is one for all, or bool[n]. No request is accepted before cycle `start`, before its own of `times`,
-        int64[n] in cycles, or before the last one of the transfer before. In each channel its commands begin when the
-        transfer before has issued its column commands there; nothing of this transfer depends on the next. Raises
-        InputError, see `rules.transfer`.
+        `write` is one value for all, or bool[n]. No request is accepted before cycle `start`, before its own of
+        `times`, int64[n] in cycles, or before the last one of the transfer before. In each channel its commands begin
+        when the transfer before has issued its column commands there; nothing of this transfer depends on the next.
+        Raises InputError, see `rules.transfer`.
         """
         requests, distinct, busiest = transfer(self._mapping, addresses, write, times)
         self.requested = self.requested.and_also(requests[WRITE], busiest)
@@ -74,9 +74,9 @@ class OnePass:
         return Served(requests[ACCEPTED], requests[DONE])
 
     def counts(self, before: int = 0) -> Counts:
-        """What has happened in each channel up to its last column command, and further, before a cycle.
+        """Counts of the events in each channel up to its last column command, and refreshes up to cycle `before`.
 
-        Looking ahead changes nothing: the next transfer may still begin earlier.
+        The state is copied: the next transfer may still begin earlier.
         """
         state = ControllerState(*(each.copy() for each in self._state))
         _settle(self._rules, state, np.empty((REQUEST_SIZE, 0), np.int64), before)
@@ -88,10 +88,10 @@ def _serve(
     rules: Rules, state: ControllerState, requests: Numbers, distinct: bool, begin: int, already: int,
     window: Numbers, flight: Numbers, wanted: Numbers,
 ) -> tuple[int, int]:  # fmt: skip
-    """Accept all requests, from cycle `begin` on, in which `already` have been, and serve them to the last.
+    """Accept all requests from cycle `begin` on, in which `already` were accepted, and serve them to the end.
 
-    `distinct` is whether each is for a burst of its own. Returns the cycle of the last acceptance, and how many there
-    were in it. `window`, `flight` and `wanted` are room to work in: for `lookahead` requests, for reads under way, and
+    `distinct` tells whether each is for a burst of its own. Returns the cycle of the last acceptance, and the number of
+    them in it. `window`, `flight` and `wanted` are working space: for `lookahead` requests, for reads under way, and
     for two marks a channel.
     """
     state.channels[:, COMPLETE] = 0
@@ -101,7 +101,7 @@ def _serve(
     while True:
         for c in range(len(state.channels) if rules.outstanding else 0):
             advance(rules, state, requests, c, cycle, 0, 0, 0)
-        # Reads that were done before this cycle are not under way any more.
+        # Reads that were done before this cycle no longer count against the limit.
         reads, flying = flying, 0
         for place in range(reads):
             done = requests[DONE, flight[place]]
@@ -125,7 +125,7 @@ def _serve(
 
 @kernel
 def _settle(rules: Rules, state: ControllerState, requests: Numbers, before: int) -> None:
-    """Let channels that have nothing to serve refresh themselves up to a cycle."""
+    """Let idle channels refresh themselves up to a cycle."""
     for c in range(len(state.channels)):
         advance(rules, state, requests, c, before, 0, 0, 0)
 
@@ -135,7 +135,7 @@ def _accept(
     rules: Rules, state: ControllerState, requests: Numbers, cycle: int,
     window: Numbers, held: int, upcoming: int, taken: int, flight: Numbers, flying: int,
 ) -> tuple[int, int, int, int]:  # fmt: skip
-    """Accept in one cycle what can be of the oldest requests: those of the window, and those that move up."""
+    """Accept as many of the oldest requests as possible in one cycle: those of the window, and those that move up."""
     left = place = 0
     while taken < rules.per_cycle and (place < held or (upcoming < requests.shape[1] and left < len(window))):
         request = window[place] if place < held else upcoming
@@ -144,6 +144,7 @@ def _accept(
         c, read = requests[CHANNEL, request], requests[WRITE, request] == 0
         m = state.channels[c]
         coming = requests[TIME, request] <= cycle and not (read and 0 < rules.outstanding <= flying)
+        # A channel advances lazily, when the room in its queues is asked for.
         if coming and m[NEXT] < cycle:
             advance(rules, state, requests, c, cycle, 0, 0, 0)
         if coming and m[READS if read else WRITES] < rules.waiting:
@@ -172,11 +173,12 @@ def _possible(
     flight: Numbers,
     wanted: Numbers,
 ) -> int:
-    """The first cycle after this one in which one of the window's requests may be accepted.
+    """The first cycle after this one in which a request of the window may be accepted.
 
-    Of the channels that requests wait for, the one that is behind goes on, until no acceptance can come any sooner.
+    The channel that is furthest behind advances first, until no acceptance can come any sooner.
     """
     best, limited = FAR, 0 < rules.outstanding <= len(flight)
+    # One waiting request, the common case of a long transfer, needs no search over channels.
     if len(window) == 1 and not limited:
         request = window[0]
         if requests[TIME, request] > cycle:
@@ -206,6 +208,7 @@ def _possible(
                     until = min(until, coming)
         if c == none:
             return best
+        # With a limit on reads in flight, any completion may free a place, so channels advance cycle by cycle.
         until = soonest + 1 if limited else max(until, soonest + 1)
         room = rules.waiting
         if advance(rules, state, requests, c, until, room * wanted[c, 0], room * wanted[c, 1], 0):

@@ -1,4 +1,4 @@
-"""The one-pass model's requests that wait in a channel: which of them goes to the queue of its bank, and when.
+"""Waiting requests in a channel of the one-pass model, and their way into the queues of banks.
 
 `m` is the row of a channel, `groups` and `banks` are those of its groups and banks, `group` and `bank` one of them,
 `requests` the table of the transfer (see `rules`), `c` and `b` are numbers.
@@ -21,29 +21,29 @@ from tpusim.memory.dram.rules import (
     part,
 )
 
-# A channel, row `m`. The cycles before CLOCK are done; before NEXT nothing happens unless a request comes.
+# Registers of a channel, row `m`. Cycles before CLOCK are done; before NEXT nothing happens unless a request comes.
 CLOCK, NEXT = range(2)
-# Writes still to drain; reads and writes that wait, commands in the queues of banks; whether all requests of the
-# transfer are there, whether each is for a burst of its own; whether a request may have room to move on to the queue of
-# its bank.
+# Writes still to drain; waiting reads and writes, commands in queues of banks; whether all requests of the transfer are
+# there, whether each is for a burst of its own; whether some request may have room to move into its bank's queue.
 DRAIN, READS, WRITES, QUEUED, COMPLETE, DISTINCT, MAY_MOVE = range(2, 9)
-# How many banks have requests, queued or waiting for their queue; and which, at the end of the row.
+# Number of banks with requests, queued or waiting; their numbers are at the end of the row.
 ACTIVE, CHANNELS_OWN, BANKS_ACTIVE = 9, 10, 42
 
-# A bank: the open row or -1, accesses to it; commands in its queue, and there the first read and the first write of the
-# open row, or -1; whether the head of the queue may close the row.
+# Registers of a bank: its open row or -1, accesses to it; commands in its queue, the first read and the first write of
+# the open row among them, or -1; whether the head of the queue may close the row.
 OPEN, USED, LENGTH, READ_HIT, WRITE_HIT, MAY_CLOSE = range(6)
-# Requests that wait for the queue, linked; a cycle before which no command is due, unless what the bank may do next
-# changes; where in twice the room that it needs the queue begins, and that room, at the end of the row.
+# Linked lists of requests that wait for the queue; a cycle before which no command is due, unless the bank's next
+# command changes; where the queue begins in twice the room that it needs, and that room, at the end of the row.
 FIRST_READ, LAST_READ, FIRST_WRITE, LAST_WRITE, NOT_BEFORE, HEAD, BANKS_OWN, QUEUE = *range(6, 13), 18
 
-# A request: the one that waits behind it, and the one that its column command serves too; -1 for none.
+# Fields of a request: the request that waits behind it, and the request that its column command also serves; -1 for
+# none.
 BEHIND, MERGED = MODELS_OWN, MODELS_OWN + 1
 
 
 @part
 def look(rules: Rules, bank: Numbers, requests: Numbers) -> None:
-    """Find out what a bank may do next, after its row has changed."""
+    """Find out what a bank may do next after its row has changed."""
     row, head = bank[OPEN], QUEUE + bank[HEAD]
     read = write = -1
     for position in range(bank[LENGTH] if row >= 0 else 0):
@@ -53,6 +53,7 @@ def look(rules: Rules, bank: Numbers, requests: Numbers) -> None:
                 write = position if write < 0 else write
             else:
                 read = position if read < 0 else read
+            # Only the oldest read and the oldest write of the row can be chosen.
             if read >= 0 and write >= 0:
                 break
     bank[READ_HIT], bank[WRITE_HIT] = read, write
@@ -61,8 +62,9 @@ def look(rules: Rules, bank: Numbers, requests: Numbers) -> None:
 
 @inlined
 def _may_close(rules: Rules, bank: Numbers) -> None:
-    """See whether the head of a bank's queue may close its row; a command may then be due sooner than before."""
+    """Check whether the head of a bank's queue may close its row; if so, a command may be due sooner."""
     read, write = bank[READ_HIT], bank[WRITE_HIT]
+    # A row is closed for another only after `row_hits` accesses, or when nobody wants it any more.
     enough = (read < 0 and write < 0) or bank[USED] >= rules.row_hits
     bank[MAY_CLOSE] = bank[LENGTH] > 0 and enough and read != 0 and write != 0
     bank[NOT_BEFORE] = 0
@@ -70,8 +72,9 @@ def _may_close(rules: Rules, bank: Numbers) -> None:
 
 @inlined
 def _append(rules: Rules, bank: Numbers, requests: Numbers, request: int) -> None:
-    """Put a request at the end of a bank's queue, and find out what the bank may do next."""
+    """Put a request at the end of a bank's queue, and update what the bank may do next."""
     length = bank[LENGTH]
+    # The queue has reached the end of its room, so it moves back to the beginning.
     if bank[HEAD] + length == 2 * rules.depth:
         for place in range(QUEUE, QUEUE + length):
             bank[place] = bank[place + bank[HEAD]]
@@ -86,9 +89,9 @@ def _append(rules: Rules, bank: Numbers, requests: Numbers, request: int) -> Non
 
 @part
 def remove(rules: Rules, bank: Numbers, requests: Numbers, position: int, write: int) -> bool:
-    """Take the first read or write of the open row out of a bank's queue, and find out what the bank may do next.
+    """Take the first read or write of the open row out of a bank's queue, and update what the bank may do next.
 
-    Returns whether its new head is of the open row, too, and of the same kind.
+    Returns whether the new head hits the open row and is of the same kind.
     """
     bank[LENGTH] -= 1
     if position == 0:
@@ -97,6 +100,7 @@ def remove(rules: Rules, bank: Numbers, requests: Numbers, position: int, write:
     for place in range(head + position, head + bank[LENGTH] if position else 0):
         bank[place] = bank[place + 1]
     hit, other = (WRITE_HIT, READ_HIT) if write else (READ_HIT, WRITE_HIT)
+    # Entries behind the one taken out move up by a place.
     bank[other] -= bank[other] > position
     bank[hit] = -1
     for place in range(position, bank[LENGTH] if bank[OPEN] >= 0 else 0):
@@ -112,7 +116,7 @@ def remove(rules: Rules, bank: Numbers, requests: Numbers, position: int, write:
 def take_one(rules: Rules, m: Numbers, banks: Numbers, requests: Numbers) -> tuple[int, bool]:
     """Move the oldest waiting request whose bank has room into the queue of its bank.
 
-    Returns which bank, or -1; and whether another request then waits for a bank that has room.
+    Returns the bank, or -1; and whether another request still waits for a bank with room.
     """
     if not m[MAY_MOVE]:
         return -1, False
@@ -123,6 +127,7 @@ def take_one(rules: Rules, m: Numbers, banks: Numbers, requests: Numbers) -> tup
     request, waiting = FAR, 0
     if m[DRAIN] > 0:
         request, waiting = _oldest(rules, m, banks, FIRST_WRITE)
+        # A pending read of the same burst comes first, or it would read the new data.
         if request < FAR and _pending(m, banks, requests, request, 0) >= 0:
             m[DRAIN], request = 0, FAR
     if m[DRAIN] == 0 and m[READS] > 0:
@@ -146,16 +151,16 @@ def take_one(rules: Rules, m: Numbers, banks: Numbers, requests: Numbers) -> tup
 
 @inlined
 def _oldest(rules: Rules, m: Numbers, banks: Numbers, first: int) -> tuple[int, int]:
-    """Find the oldest of the requests whose bank has room; `first` is FIRST_READ or FIRST_WRITE.
+    """The oldest request whose bank has room; `first` is FIRST_READ or FIRST_WRITE.
 
-    Returns the request, or FAR for none; and how many banks with room have requests of either kind that wait.
+    Returns the request, or FAR for none; and the number of banks with room for which requests of either kind wait.
     """
     oldest, waiting = FAR, 0
     for place in range(m[ACTIVE]):
         bank = banks[m[BANKS_ACTIVE + place]]
         request, has_room = bank[first], bank[LENGTH] < rules.depth
         waiting += has_room & _waits(bank)
-        # No `and`: which banks wait cannot be foretold.
+        # Bitwise `&`: a branch would be slow, as the processor cannot predict which banks wait.
         if has_room & (request >= 0) & (request < oldest):
             oldest = request
     return oldest, waiting
@@ -163,13 +168,14 @@ def _oldest(rules: Rules, m: Numbers, banks: Numbers, first: int) -> tuple[int, 
 
 @inlined
 def _waits(bank: Numbers) -> bool:
-    """Whether a request waits for a bank: the first read, or write, is not -1."""
+    """Whether a request waits for a bank: the first read or the first write is not -1."""
     return bool((bank[FIRST_READ] & bank[FIRST_WRITE]) >= 0)
 
 
 @inlined
 def _pending(m: Numbers, banks: Numbers, requests: Numbers, request: int, write: int) -> int:
-    """Find a pending request, with a column command of its own, that reads or writes the same burst; -1 for none."""
+    """A pending request, with a column command of its own, that reads or writes the same burst; -1 for none."""
+    # Bursts of a transfer that only ascends are all different: nothing can be shared.
     if m[DISTINCT]:
         return -1
     burst, bank = requests[BURST, request], banks[requests[BANK, request]]
@@ -185,7 +191,7 @@ def _pending(m: Numbers, banks: Numbers, requests: Numbers, request: int, write:
 
 @inlined
 def take_in(rules: Rules, m: Numbers, banks: Numbers, requests: Numbers, request: int, cycle: int) -> None:
-    """Accept a request: it waits, or a pending request serves it too."""
+    """Accept a request: it waits, or a pending request serves it, too."""
     write, now = requests[WRITE, request], max(cycle, m[CLOCK])
     m[MAY_MOVE] = 1
     if requests[FINAL, request]:
@@ -203,7 +209,7 @@ def take_in(rules: Rules, m: Numbers, banks: Numbers, requests: Numbers, request
     if bank[LENGTH] == 0 and bank[FIRST_READ] < 0 and bank[FIRST_WRITE] < 0:
         m[BANKS_ACTIVE + m[ACTIVE]] = requests[BANK, request]
         m[ACTIVE] += 1
-    # Behind those that wait for its bank.
+    # The request goes behind those that wait for its bank already.
     first, last = (FIRST_WRITE, LAST_WRITE) if write else (FIRST_READ, LAST_READ)
     if bank[first] < 0:
         bank[first] = request

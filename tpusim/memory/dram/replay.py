@@ -1,4 +1,4 @@
-"""Traces of requests as CSV (time,address,bytes,rw), played on a device by either model, and what came of it."""
+"""Traces of requests as CSV (time,address,bytes,rw), played on a device by either model, and their figures."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from tpusim.memory.dram.rules import Counts, Numbers, Served, places
 ENGINES = ("one_pass", "clocked", "both")
 
 _NEWS = 10_000
-"""Cycles of the clocked model between two words on how far it is."""
+"""Cycles of the clocked model between two reports of progress."""
 
 Watch = Callable[[str], None]
-"""A function that is told what is under way."""
+"""Called with a text about what is under way."""
 
 _HEADER = "time,address,bytes,rw"
 _MOST_BYTES = 2**30
 _MOST_ADDRESS = 2**62
 _MOST_CYCLES = 2**36
-"""A minute of HBM: every channel is refreshed on its way there."""
+"""Latest time of a request: a minute of HBM, in which every channel must be refreshed all the way."""
 _MOST_FILE_BYTES = 2**30
 _MOST_BURSTS = 2**26
 
 
 @dataclass(frozen=True)
 class Trace:
-    """Bursts in the order of the trace, int64[bursts]: their addresses, earliest memory cycles, and whether they write.
+    """Bursts in the order of the trace, int64[bursts]: addresses, earliest memory cycles, and whether they write.
 
-    A row of the trace may be several bursts. Of each row, int64[rows]: `bursts_of`, their number; `places`, the address
-    at which the row begins; `requested`, the bytes that it asks for.
+    A row of the trace may have several bursts. For each row, int64[rows], `bursts_of` has their number, `places` the
+    address at which the row begins, and `requested` the bytes that it asks for.
     """
 
     addresses: Numbers
@@ -53,9 +53,9 @@ class Trace:
 
 @dataclass(frozen=True)
 class Figures:
-    """Figures of a channel, or of all. Times are of the first and the last completion, None where nothing was asked.
+    """Figures of a channel, or of all channels. Times are of the first and the last completion, None without requests.
 
-    The bandwidth is that of the bytes moved, from time 0 to the last completion of all.
+    The bandwidth counts the bytes moved from time 0 to the last completion in any channel.
     """
 
     first_ns: float | None
@@ -70,7 +70,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Replay:
-    """What a device made of a trace: figures of all channels together, and of each."""
+    """Result of a trace on a device: figures of all channels together, and of each channel."""
 
     device: Device
     engine: str
@@ -78,21 +78,23 @@ class Replay:
     channels: tuple[Figures, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers: the figures of all, the device, and the figures of each channel."""
+        """Plain numbers: the total figures, the device, and the figures of each channel."""
         own = {"device": self.device.name, "engine": self.engine, "peak_bytes_per_s": self.device.peak_bytes_per_s}
         return {**own, **asdict(self.total), "channels": [asdict(each) for each in self.channels]}
 
 
 def replay(trace: Trace, device: Device, engine: str, watch: Watch = lambda doing: None) -> Replay:
-    """Play a trace on a fresh device by the model that `engine`, one of ENGINES, names; `watch` is told how far it is.
+    """Play a trace on a fresh device by the model that `engine`, one of ENGINES, names; `watch` is called with the
+    progress.
 
     Raises:
-        CheckFailed: with `engine` "both", where the two models differ.
+        CheckFailed: with `engine` "both", if the two models differ.
     """
     if engine == "clocked":
         served, counts = _clocked(trace, device, watch)
     else:
         watch(f"{len(trace.addresses):,} bursts in one pass")
+        # A fresh memory, as a trace begins with all rows closed.
         memory = OnePass(device)
         served = memory.serve(trace.addresses, trace.write, times=trace.times)
         counts = memory.counts(int(served.done.max()))
@@ -122,7 +124,7 @@ def _clocked(trace: Trace, device: Device, watch: Watch) -> tuple[Served, Counts
 
 def _figures(trace: Trace, device: Device, engine: str, served: Served, counts: Counts) -> Replay:
     channel = places(device.addresses(), trace.addresses).channel
-    # The bytes of each burst that the trace asks for: a row's ends may take part of theirs.
+    # Bytes of each burst that the trace asks for: the first and last burst of a row may be wanted in part only.
     burst, ends = device.organisation.burst_bytes, np.cumsum(trace.bursts_of)
     asked = np.full(trace.addresses.size, burst, np.int64)
     first = ends - trace.bursts_of
@@ -153,6 +155,7 @@ def read_trace(path: Path, burst: int) -> Trace:
         given = show(lines[0]) if lines else "nothing"
         raise InputError(Problem(f"the first line is {given}; write {_HEADER}", f"{name}:1", 1))
     cells = [line.split(",") for line in lines[1:]]
+    # Empty lines at the end of a file are no requests.
     while cells and cells[-1] == [""]:
         cells.pop()
     if not cells:
@@ -161,11 +164,12 @@ def read_trace(path: Path, burst: int) -> Trace:
 
 
 def _columns(file: str, cells: Sequence[Sequence[str]]) -> tuple[Numbers, Numbers, Numbers, NDArray[np.bool_]]:
-    """Times (-1: none), addresses, bytes and whether each writes."""
+    """Times (-1 for none), addresses, bytes, and whether each row writes."""
     for at, row in enumerate(cells):
         if len(row) != 4:
             raise _wrong(file, at, f"{len(row)} values; write four, {_HEADER}")
     times, addresses, sizes, kinds = zip(*cells, strict=True)
+    # A request without a time comes as soon as there is room for it.
     timed = np.array([bool(text.strip()) for text in times])
     earliest = _whole(file, "time", [text if text.strip() else "0" for text in times], 0, _MOST_CYCLES)
     size = _whole(file, "bytes", sizes, 1, _MOST_BYTES)
@@ -177,7 +181,7 @@ def _columns(file: str, cells: Sequence[Sequence[str]]) -> tuple[Numbers, Number
 
 
 def _whole(file: str, name: str, texts: Sequence[str], least: int, most: int) -> Numbers:
-    """Whole numbers, decimal or 0x..., in a range."""
+    """Whole numbers, decimal or 0x..., within a range."""
     allowed = f"write a whole number, {least} to {most}"
     try:
         numbers = np.array(texts).astype(np.int64)
@@ -194,7 +198,9 @@ def _whole(file: str, name: str, texts: Sequence[str], least: int, most: int) ->
 
 
 def _bursts(file: str, burst: int, times: Numbers, places: Numbers, sizes: Numbers, write: NDArray[np.bool_]) -> Trace:
-    """Every row as the bursts it touches; a row without a time comes as soon as it can, but after those before it."""
+    """Every row as the bursts that it touches; a row without a time comes as soon as possible behind those
+    before it.
+    """
     earliest = np.maximum.accumulate(np.maximum(times, 0))
     if (bad := np.flatnonzero((times >= 0) & (times < earliest))).size:
         said = f"time {times[bad[0]]} is before {earliest[bad[0]]}, that of a line above"

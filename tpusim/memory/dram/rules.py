@@ -1,6 +1,6 @@
-"""What both models share: a device as numbers, transfers as tables of requests, and how their loops are compiled.
+"""The common part of both models: a device as numbers, transfers as tables of requests, and compiled loops.
 
-Nothing here says what a controller does.
+The behaviour of a controller is not here, so that each model has its own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ F = TypeVar("F", bound=Callable[..., object])
 _DRAM = Path(__file__).parent
 
 ACT, PRE, RD, WR, REF = range(5)
-"""Commands: open a row, close it, read a burst, write one, refresh. With closed pages RD and WR close the row too."""
+"""Commands: open a row, close it, read a burst, write a burst, refresh. With closed pages, RD and WR also close the
+row.
+"""
 
 FAR = 1 << 60
 """A cycle that never comes."""
@@ -33,24 +35,24 @@ _REFRESH = {"none": NO_REFRESH, "all_banks": ALL_BANKS, "per_bank": PER_BANK}
 
 
 class Rules(NamedTuple):
-    """A device as numbers, for loops.
+    """A device as numbers, for compiled loops.
 
     Attributes:
         banks, group_banks: banks of a channel and of a group.
-        waiting: reads, and writes, that may wait in a channel.
+        waiting: number of reads, and of writes, that may wait in a channel.
         depth: commands in the queue of a bank.
-        row_hits: accesses after which a row may be closed though more wait for it.
-        idle_writes: writes that wait although nothing else is to do.
+        row_hits: accesses after which a row may be closed even if more wait for it.
+        idle_writes: writes that may wait while the channel is idle.
         closed: whether pages are closed.
-        refresh, interval: how a channel is refreshed, and every how many cycles.
-        window: tFAW, which holds between an activate and the fifth from it.
-        read_cycles, write_cycles: from RD, and from WR, to the end of the data.
+        refresh, interval: kind of refresh, and cycles between refreshes.
+        window: tFAW, the least cycles between an activate and the fourth one after it.
+        read_cycles, write_cycles: cycles from RD, and from WR, to the end of the data.
         per_cycle: requests accepted in a cycle.
-        lookahead: how many of the oldest requests may go ahead.
-        outstanding: reads under way at most, 0 being any number.
-        same_bank, same_group, same_channel: int64[5, 5], the cycles in which a later command comes after an earlier one
-            at least, where both are in the same bank; bank group, with that bank; channel, with all of its groups. 0
-            where nothing holds a command back.
+        lookahead: number of oldest requests among which any may go first.
+        outstanding: most reads under way; 0 for no limit.
+        same_bank, same_group, same_channel: int64[5, 5], the least cycles from an earlier command to a later one
+            in the same bank; in the same bank group, with that bank; in the same channel, with all its groups. 0
+            if there is no constraint.
     """
 
     banks: int
@@ -74,7 +76,7 @@ class Rules(NamedTuple):
 
     @classmethod
     def of(cls, device: Device) -> Rules:
-        """The numbers of a device."""
+        """The rules of a device."""
         t, controller, requests = device.cycles, device.controller, device.requests
         refreshed = device.banks if device.refresh == "per_bank" else 1
         return cls(
@@ -87,21 +89,21 @@ class Rules(NamedTuple):
 
 
 def _gaps(device: Device) -> Numbers:
-    """Every time between two commands but tFAW: int64[level, earlier, later], levels as Rules has them."""
+    """Every constraint between two commands except tFAW: int64[level, earlier, later], with the levels of Rules."""
     t, burst = device.cycles, device.cycles("tBURST")
     table = np.zeros((3, 5, 5), np.int64)
     bank, group, channel = table
-    # The data bus: bursts one behind the other, and its turns.
+    # Data bus: bursts follow one another, and the bus takes time to turn between reads and writes.
     for command in (RD, WR):
         channel[command, command] = max(burst, t("tCCD_S"))
         group[command, command] = max(burst, t("tCCD_L"))
     channel[RD, WR] = max(1, t("tCL") + burst - t("tCWL") + t("tRTRS"))
     channel[WR, RD] = t("tCWL") + burst + t("tWTR_S")
     group[WR, RD] = t("tCWL") + burst + t("tWTR_L")
-    # Rows.
+    # Rows: distances of activates, and from opening a row to its use and its end.
     channel[ACT, ACT], group[ACT, ACT], bank[ACT, ACT] = t("tRRD_S"), t("tRRD_L"), t("tRC")
     bank[ACT, PRE], bank[ACT, RD], bank[ACT, WR], bank[PRE, ACT] = t("tRAS"), t("tRCDRD"), t("tRCDWR"), t("tRP")
-    # From an access to the end of its row: by a precharge, or by itself where pages are closed.
+    # From an access to the end of its row: by a precharge, or automatically if pages are closed.
     read, write = t("tRTP"), t("tCWL") + burst + t("tWR")
     if device.page == "open":
         bank[RD, PRE], bank[WR, PRE] = read, write
@@ -120,30 +122,30 @@ def _gaps(device: Device) -> Numbers:
 def kernel(function: F) -> F:
     """Compile a loop over requests or banks, where Numba is installed.
 
-    The loop must not make arrays: nothing counts references to them, which would take three times as long as the work.
+    The loop must not create arrays: references are not counted, as counting would take three times as long as the work.
     Other threads, such as the one that shows progress, run meanwhile.
     """
     return compiled(function, (_DRAM,), _DRAM, _nrt=False, nogil=True)
 
 
 def inlined(function: F) -> F:
-    """Copy a function that is small, or used once, into loops before they are compiled; it is never compiled alone."""
+    """Copy a function that is small, or used once, into loops before these are compiled; it is never compiled alone."""
     return compiled(function, (_DRAM,), _DRAM, _nrt=False, inline="always")
 
 
 def part(function: F) -> F:
-    """Compile a part of a loop and copy it into the loop: a call would copy all the state."""
+    """Compile a part of a loop and copy it into the loop: a call would have to copy all the state."""
     return compiled(function, (_DRAM,), _DRAM, _nrt=False, forceinline=True)
 
 
-# A request, a column of the table: where it falls and its address in bursts; whether it writes, and whether it is the
-# last of its channel; the cycle before which it is not accepted; two places that each model uses in its own way; when
-# it was accepted and done (-1: not yet).
+# A request is a column of the table: its place, and its address in bursts; whether it writes, and whether it is the
+# last of its channel; its earliest cycle; two fields that each model uses in its own way; the cycles in which it was
+# accepted and done (-1: not yet).
 CHANNEL, BANK, ROW, BURST, WRITE, FINAL, TIME, MODELS_OWN, ACCEPTED, DONE = *range(8), 9, 10
 REQUEST_SIZE = 11
 
 _CHANNEL, _GROUP, _BANK, _ROW = (FIELDS.index(each) for each in ("channel", "group", "bank", "row"))
-"""Where `_fill` cuts an address to."""
+"""Indices of the fields that `_fill` cuts an address into."""
 
 _NO_TIMES = np.zeros(0, np.int64)
 _ADDRESSES = "addresses are a list of bytes from 0"
@@ -151,7 +153,9 @@ _ORDER = "times are as many as addresses, and in order from 0; write is one for 
 
 
 class Served(NamedTuple):
-    """Memory cycles, int64[n]: in which each request was accepted, and when its data is there, or in the DRAM."""
+    """Memory cycles, int64[n], in which each request was accepted, and in which its data has arrived or is in the
+    DRAM.
+    """
 
     accepted: Numbers
     done: Numbers
@@ -160,7 +164,7 @@ class Served(NamedTuple):
 class Counts(NamedTuple):
     """Events of each channel since the beginning, int64[channels].
 
-    A row hit is a column command that was not the first of its row, a conflict a row that was closed for another.
+    A row hit is a column command that was not the first of its row, a conflict is a row that was closed for another.
     """
 
     row_hits: Numbers
@@ -179,13 +183,15 @@ class Requested(NamedTuple):
     busiest: int = 0
 
     def and_also(self, write: Numbers, busiest: int) -> Requested:
-        """Add those of one more transfer, of which `write`, int64[n], says which are written."""
+        """Add the bursts of one more transfer; `write`, int64[n], is 1 for bursts that are written."""
         writes = int(write.sum())
         return Requested(self.reads + len(write) - writes, self.writes + writes, self.busiest + busiest)
 
 
 class Places(NamedTuple):
-    """Where requests fall, int64[n] each: `bank` counts through the groups of a channel, `burst` is the address."""
+    """Places of requests, int64[n] each: `bank` counts through the groups of a channel, `burst` is the address in
+    bursts.
+    """
 
     channel: Numbers
     bank: Numbers
@@ -194,7 +200,7 @@ class Places(NamedTuple):
 
 
 def places(mapping: AddressMapping, addresses: Numbers) -> Places:
-    """Say where bytes at `addresses`, int64[n], fall. Raises InputError for addresses below 0."""
+    """Places of bytes at `addresses`, int64[n]. Raises InputError for addresses below 0."""
     requests, _, _ = transfer(mapping, addresses, False, None)
     return Places(*requests[[CHANNEL, BANK, ROW, BURST]])
 
@@ -202,11 +208,11 @@ def places(mapping: AddressMapping, addresses: Numbers) -> Places:
 def transfer(
     mapping: AddressMapping, addresses: ArrayLike, write: ArrayLike, times: ArrayLike | None
 ) -> tuple[Numbers, bool, int]:
-    """Make the requests of a transfer of n bursts, none of them accepted yet.
+    """The requests of a transfer of n bursts, none accepted yet.
 
-    Takes `addresses` in bytes, int64[n]; `write`, one for all or bool[n]; `times`, int64[n], the memory cycles before
-    which requests are not accepted. Returns the table of requests, int64[REQUEST_SIZE, n]; whether bursts ascend, so
-    that none comes twice; and the number of requests in the busiest channel.
+    Takes `addresses` in bytes, int64[n]; `write`, one value or bool[n]; `times`, int64[n], the memory cycles before
+    which requests are not accepted. Returns the table of requests, int64[REQUEST_SIZE, n]; whether bursts ascend, which
+    means that none comes twice; and the number of requests in the busiest channel.
 
     Raises:
         InputError: for addresses below 0, times out of order, and lists of another length.
@@ -236,15 +242,15 @@ def _fill(
     """Fill in every request. Returns the lowest address, whether times are in order, and whether bursts ascend.
 
     Cuts the number of a burst into fields as `AddressMapping.cuts` says; the bank counts through the groups. A single
-    one of `writes` is for all requests; without `times` every time is 0. The first row of `by_channel`, zeros at first,
-    counts the requests of each channel; its second row, and `found`, are room to work in.
+    value of `writes` is for all requests; without `times` every time is 0. The first row of `by_channel`, initially
+    zero, counts the requests of each channel; its second row, and `found`, are working space.
     """
     counts, last = by_channel[0], by_channel[1]
     lowest, ordered, ascending, before, one, earliest = 0, True, True, -1, len(writes) == 1, 0
     for at in range(len(addresses)):
         lowest = min(lowest, addresses[at])
         burst = int((addresses[at] >> cuts[0, 0]) & cuts[0, 1])
-        # Bursts that differ in low bits only are in the same row.
+        # Bursts that differ only in low bits are in the same row, so most addresses need not be cut again.
         if before < 0 or (before ^ burst) >= cuts[0, 2]:
             found[:] = 0
             for run in range(1, len(cuts)):

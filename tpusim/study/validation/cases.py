@@ -1,4 +1,4 @@
-"""What a reference number is: layers to simulate, a figure to meet, and the word that says where it comes from."""
+"""Reference numbers: layers to simulate, a figure to compare with, and a word for its origin."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ WORDS = {
     "measured": "somebody ran the chip",
     "simulated": "DRAMsim3 played the same requests on the same DRAM, no chip ran",
 }
-"""Where a number comes from, in the order of reports. Numbers of two words never meet in one figure."""
+"""Origins of numbers, in the order of reports. Numbers of two words never meet in one figure."""
 
 
 NETWORKS = "networks"
-"""The kind of sets that hold the operations of a whole network."""
+"""Kind of the sets that hold the operations of whole networks."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """Layers that run one after another, and what the reference says: cycles, or a share of peak in percent.
+    """Layers that run one after another, and the reference's figure: cycles, or a share of peak in percent.
 
-    `estimated` and `scheduled` are what these words say of the same layers, where known. `their_block` are changes of
-    the machine that impose the compiler's own block on the lowering; a case that has some is simulated with and without
-    them. `changes` go with the case in any way. `quirk`: the estimator does not charge all taps
+    `estimated` and `scheduled` are figures of these words for the same layers, if known. `their_block` has changes of
+    the machine that impose the compiler's own block; such a case is simulated with and without
+    them. `changes` always apply to the case. `quirk`: the estimator does not charge all taps
     (`convolutions.uncharged`).
     """
 
@@ -51,7 +51,7 @@ class Case:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """What belongs to a set, but is not compared: its name, and the cycles that the reference says."""
+    """An operation of a set that is not compared: its name, and the reference's cycles."""
 
     name: str
     theirs: float
@@ -59,10 +59,10 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class NumberSet:
-    """Cases of one word about one kind of thing, and the machine they are held against.
+    """Cases of one word about one kind of thing, and the machine that they are compared with.
 
-    `changes` are overrides of its description. `fitted`: half of the cases served to choose fitted numbers. `lowering`
-    makes passes of them. `left_out`: what is not compared.
+    `changes` override its description. `fitted`: half of the cases were used to choose fitted numbers. `lowering`
+    is the lowering of the cases. `left_out` has operations that are not compared.
     """
 
     name: str
@@ -79,7 +79,7 @@ class NumberSet:
 
     @property
     def picture(self) -> str:
-        """The picture it is drawn into: one for each word and kind."""
+        """Picture of the set: one for each word and kind."""
         return f"{self.status}_{self.kind}"
 
 
@@ -89,13 +89,13 @@ Row = dict[str, str]
 
 
 def rows(name: str) -> Iterator[Row]:
-    """The rows of truth/NAME.csv, each value as text by the name of its column."""
+    """Rows of truth/NAME.csv, with each value as text by the name of its column."""
     text = (files("tpusim.study.validation") / "truth" / f"{name}.csv").read_text(encoding="utf-8")
     yield from csv.DictReader(text.splitlines())
 
 
 def numbers(row: Row, columns: str) -> Iterator[int]:
-    """The whole numbers in some columns of a row, "batch H W"."""
+    """Whole numbers in some columns of a row, such as "batch H W"."""
     return (int(row[column]) for column in columns.split())
 
 

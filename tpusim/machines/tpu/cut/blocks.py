@@ -13,20 +13,20 @@ from tpusim.machines.tpu.program.transfers import Coordinates
 T = TypeVar("T")
 
 CHANNEL, ROW, COL, IMAGE = range(4)
-"""The axes of a feature map."""
+"""Axes of a feature map."""
 
 
 # ---- ways to cut an extent or a load
 
 
 def word_groups(images: int, word_elements: int) -> tuple[int, int]:
-    """(words per pixel, elements used of a word): images spread evenly over as few words as hold them."""
+    """(words of a pixel, elements used of a word): images are spread evenly over the fewest words that hold them."""
     groups = -(-images // word_elements)
     return groups, -(-images // groups)
 
 
 def growing(count: int, largest: int) -> list[range]:
-    """Cut `range(count)` into pieces of 1, 1, 2, 4, ... up to `largest`: a short wait for the first pass."""
+    """Cut `range(count)` into pieces of 1, 1, 2, 4, ... up to `largest`, so that the first pass need not wait long."""
     cuts, at, size = [], 0, 1
     while at < count:
         cuts.append(range(at, min(at + size, count)))
@@ -50,13 +50,14 @@ def even_extents(extent: int) -> list[int]:
     """All distinct ceil(extent / n), ascending: extents that cut an axis into nearly equal parts."""
     parts, n = [extent], 1
     while parts[-1] > 1:
+        # The next smaller extent is the one with the fewest parts that are all below this one.
         n = -(-extent // (parts[-1] - 1))
         parts.append(-(-extent // n))
     return parts[::-1]
 
 
 def portions(extent: int, most: int, part: int | None = None) -> list[range]:
-    """`range(extent)` in portions of at most `most`, of which none reaches from one `part` into the next."""
+    """`range(extent)` in portions of at most `most`, none of which crosses a border between two `part`s."""
     part = part or extent
     return [
         range(at, min(at + most, start + part, extent))
@@ -66,7 +67,7 @@ def portions(extent: int, most: int, part: int | None = None) -> list[range]:
 
 
 def shifted(part: range, by: int) -> range:
-    """All of its numbers, so much larger."""
+    """The range moved up by `by`."""
     return range(part.start + by, part.stop + by, part.step)
 
 
@@ -76,20 +77,20 @@ def padded(count: int, multiple: int) -> int:
 
 
 def neighbours(ascending: Sequence[int]) -> list[range]:
-    """Numbers in ascending order, those that follow one another together."""
+    """Ranges of consecutive numbers, from ascending numbers."""
     starts = [at for at, number in enumerate(ascending) if at == 0 or ascending[at - 1] != number - 1]
     ends = [*starts[1:], len(ascending)]
     return [range(ascending[start], ascending[end - 1] + 1) for start, end in zip(starts, ends, strict=True)]
 
 
 def alike(numbers: range, key: Callable[[int], T]) -> list[tuple[range, T]]:
-    """Neighbours among numbers whose key is the same, together."""
+    """Ranges of neighbouring numbers with equal keys, and their keys."""
     runs = groupby(numbers, key)
     return [(range((held := [*mine])[0], held[-1] + 1), of) for of, mine in runs]
 
 
 def as_coordinates(values: Sequence[int]) -> Coordinates:
-    """Neighbours as a range, which is smaller than a table."""
+    """Coordinates as a range if they are consecutive, since a range is smaller than a table; else as a tuple."""
     together = range(values[0], values[0] + len(values))
     return together if [*values] == [*together] else tuple(values)
 
@@ -98,7 +99,7 @@ def as_coordinates(values: Sequence[int]) -> Coordinates:
 
 
 class Block(NamedTuple):
-    """A rectangular part of the ofmap; of its words, row by row, those of `span` only where there is one."""
+    """A rectangular part of the ofmap; with a `span`, only these of its words, counted row by row."""
 
     rows: range
     cols: range
@@ -117,7 +118,9 @@ class Block(NamedTuple):
 
     @property
     def rectangles(self) -> list[Block]:
-        """What it consists of, in the order of its words: at most a part of a row, whole ones, a part of one."""
+        """The rectangles that make up the block, in the order of its words: part of a row, whole rows, part
+        of a row.
+        """
         if self.span is None:
             return [self]
         every = self.rows, self.cols, self.groups
@@ -127,7 +130,9 @@ class Block(NamedTuple):
 
 
 class Patch(NamedTuple):
-    """The ifmap grid points that a block needs for the taps of a chunk; under tap 0, where each tap has its own."""
+    """The grid points of the ifmap that a block needs for the taps of a chunk; if each tap has its own, those of tap
+    0.
+    """
 
     rows: range
     cols: range
@@ -139,26 +144,26 @@ class Patch(NamedTuple):
         return len(self.rows) * len(self.cols) * len(self.groups)
 
     def cut(self, pieces: int) -> list[Patch]:
-        """Parts, `pieces` of them at most: by rows; of one row by columns; of one point by word groups."""
+        """Parts, `pieces` of them at most: cut by rows, a single row by columns, a single point by word groups."""
         name = next((name for name in ("rows", "cols") if len(getattr(self, name)) > 1), "groups")
         whole: range = getattr(self, name)
         return [self._replace(**{name: whole[part.start : part.stop]}) for part in even(len(whole), pieces)]
 
     def words_before(self, part: Patch) -> int:
-        """Words ahead of a part that was cut."""
+        """Words ahead of a part of the patch."""
         rows = (part.rows.start - self.rows.start) // self.rows.step
         cols = (part.cols.start - self.cols.start) // self.cols.step
         return (rows * len(self.cols) + cols) * len(self.groups) + part.groups.start - self.groups.start
 
 
 def spanning(every: tuple[int, int, int], words: range) -> Block:
-    """The words `words` of all rows, columns and word groups: the smallest rectangle, and where in it they stand."""
+    """The block of words `words` of all rows, columns and word groups: the smallest rectangle, with its span."""
     boxes = boxes_of(every, words)
     rows, cols, groups = (
         range(min(box[axis].start for box in boxes), max(box[axis].stop for box in boxes)) for axis in range(3)
     )
     row, rest = divmod(words.start, prod(every[1:]))
     col, group = divmod(rest, every[2])
-    # Inside one row, or one pixel, the rectangle is narrower than all of them, and has the words one after another.
+    # Words inside one row, or one pixel, are consecutive in the narrower rectangle as well.
     first = ((row - rows.start) * len(cols) + col - cols.start) * len(groups) + group - groups.start
     return Block(rows, cols, groups, range(first, first + len(words)))

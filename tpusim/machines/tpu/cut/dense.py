@@ -1,15 +1,15 @@
-"""Dense cuts: passes of many rows, without regard to where a tap or a channel ends.
+"""Dense cuts: passes are filled with rows, wherever a tap or a channel ends.
 
-That of implicit GEMM, of Google's compiler, of first layers, and of the lowered matrix on chip.
+Implicit GEMM, Google's compiler, first layers and the lowered matrix on chip have such cuts.
 
 Implicit GEMM in blocks cuts M, K and N without regard to taps, channels and rows of the map. The shape of its loops is
 that of Wave's convolution template; on a systolic array `block_k` is at most its rows, and a block and column fold
-takes ceil(H_F W_F C_I / block_k) passes. Nothing but the ifmap is there more than once.
+takes ceil(H_F W_F C_I / block_k) passes. Only the ifmap is stored more than once.
 
-Channel-last implicit im2col (Lym et al., as paper section II-C tells it) has K in the order C_I, H_F, W_F. Without a
+Channel-last implicit im2col (Lym et al., described in paper section II-C) has K in the order C_I, H_F, W_F. Without a
 crossbar, a lane can only feed its own array row: neighbouring rows have neighbouring taps of one channel, so a channel
 stands in as many lanes as it has taps, and the ifmap comes in copies. From banks, through a crossbar, every row gets
-its words where they stand.
+its words from where they are.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from tpusim.machines.tpu.cut.geometry import channels_in_lanes, images_in_lanes,
 from tpusim.machines.tpu.cut.reduction import Chunk, Cut, LanePlace, ReductionPass, Tap, TapRun, most_together, numbered
 
 TapRow = tuple[Tap, int]
-"""What an array row of a pass has: a tap and a channel."""
+"""Tap and channel of an array row of a pass."""
 
 
 @dataclass(frozen=True)
 class Dense(Cut):
     """Row r of pass p has element p * block_k + r of K, in the order `k_order`.
 
-    A lane has other channels from pass to pass: it holds as many places as it has different ones in a chunk.
+    A lane has a different channel in each pass, and holds a place for each one that differs within a chunk.
     """
 
     k_order: str = "channels_fastest"
@@ -41,14 +41,15 @@ class Dense(Cut):
 
     @cached_property
     def block_k(self) -> int:
-        """Rows a pass; the rows of the array, or of the numbers that need no more passes the one with fewest copies.
+        """Rows of a pass: the array's rows, or, among the numbers that need no more passes, the one with the fewest
+        copies.
 
-        Of several with as few, the smallest: the fewest lanes.
+        If several have as few copies, the smallest is taken, for the fewest lanes.
         """
         rows, wanted = self.hardware.array.rows, self.hardware.mapping.block_k
         if isinstance(wanted, int):
             return min(wanted, rows, self._size)
-        # From banks a row finds any word where it stands: there are no copies.
+        # Through the crossbar a row reads any word from any bank, so there are no copies to save.
         if self.hardware.banked:
             return min(rows, self._size)
         passes = -(-self._size // rows)
@@ -61,20 +62,20 @@ class Dense(Cut):
 
     @property
     def groups(self) -> int:
-        """Passes."""
+        """Number of passes."""
         return len(self._rows)
 
     row_folds = groups
 
     @cached_property
     def per_fold(self) -> float:
-        """Channels that a place has, the mean of all."""
+        """Channels of a place, the mean over all places."""
         places = [place for chunk in self.chunks(self.together, 1) for place in chunk.places]
         return sum(place.brought for place in places) / len(places)
 
     @property
     def stacked(self) -> str:
-        """What is told of the taps of a pass."""
+        """Sentence about the taps of a pass."""
         order = "channel by channel" if self.k_order == "taps_fastest" else "tap by tap"
         return f"K = {self._size:,}, {order}, is cut into passes of {self.block_k} rows wherever a tap ends"
 
@@ -83,7 +84,7 @@ class Dense(Cut):
         return numbered([self._chunk(self._rows[at : at + groups]) for at in range(0, self.groups, groups)])
 
     def held(self, taps: int | None, channels: int | None) -> tuple[int | None, int | None]:
-        """As many passes as need no more of either."""
+        """Return the most passes that need no more taps and channels than given."""
         if taps is None and channels is None:
             return None, None
         return most_together(self.whole.passes, taps, channels), 1
@@ -100,14 +101,16 @@ class Dense(Cut):
         held: list[dict[TapRow, int]] = [{} for _ in range(max(map(len, passes)))]
         made = []
         for rows in passes:
-            # A lane that has a row's points nowhere gets a place more.
+            # A row whose points its lane does not hold yet gets a further place there.
             keys = rows if self.by_tap else [((0, 0), channel) for _, channel in rows]
             places = [lane.setdefault(key, len(lane)) for key, lane in zip(keys, held, strict=False)]
             made.append(ReductionPass.of([*_runs(rows, places)]))
         return made, [self._place(held, number) for number in range(max(map(len, held)))]
 
     def _place(self, held: Sequence[dict[TapRow, int]], number: int) -> LanePlace:
-        """What the lanes hold as their place of that number; a lane between others that needs none has a copy."""
+        """A place with the points that each lane holds under that number; a lane that needs none repeats its
+        neighbour's.
+        """
         lanes: list[TapRow] = []
         last = max(at for at, lane in enumerate(held) if len(lane) > number)
         for lane in held[: last + 1]:
@@ -116,6 +119,7 @@ class Dense(Cut):
         channels = [channel for _, channel in lanes]
         if self.by_tap:
             return LanePlace((0,), as_coordinates(channels), tuple(tap for tap, _ in lanes))
+        # Stacked taps repeat the channels: one run of lanes and its copies say it shorter.
         period = next((at for at in range(1, len(channels)) if channels[at] == channels[0]), len(channels))
         copies, rest = divmod(len(channels), period)
         if rest or channels != channels[:period] * copies:
@@ -124,14 +128,14 @@ class Dense(Cut):
 
     @cached_property
     def _rows(self) -> list[list[TapRow]]:
-        """The rows of every pass."""
+        """Rows of every pass."""
         width, size = self.shape.col.kernel, self.block_k
         pairs = (self._pair(at) for at in range(self._size))
         rows = [(divmod(tap, width), channel) for tap, channel in pairs]
         return [rows[at : at + size] for at in range(0, len(rows), size)]
 
     def _pair(self, at: int) -> tuple[int, int]:
-        """The tap, counted row by row, and the channel of element `at` of K."""
+        """(tap, channel) of element `at` of K; taps are counted row by row."""
         if self.k_order == "taps_fastest":
             channel, tap = divmod(at, self.shape.taps)
             return tap, channel
@@ -143,7 +147,7 @@ class Dense(Cut):
 
 
 def _runs(rows: Sequence[TapRow], places: Sequence[int]) -> Iterator[TapRun]:
-    """Neighbouring rows together that have a tap and a place in common, and channels that follow one another."""
+    """Runs of neighbouring rows with the same tap and place, and consecutive channels."""
     placed, first = [*zip(rows, places, strict=True)], 0
     for end in range(1, len(placed) + 1):
         (tap, channel), place = placed[first]
@@ -153,7 +157,7 @@ def _runs(rows: Sequence[TapRow], places: Sequence[int]) -> Iterator[TapRun]:
 
 
 DENSE = "dense", "dense_rows"
-"""Ways of `mapping.multi_tile` that fill passes so."""
+"""Values of `mapping.multi_tile` that mean a dense cut."""
 
 
 @dataclass(frozen=True)
@@ -168,26 +172,26 @@ class DenseTaps(Dense):
     come first, and what is left of the channels is packed tap after tap, wherever one ends. Where weights lie with
     their input channels in lanes, none of at least R / 2 shares a pass.
 
-    So the code; what the compiler expects before it writes it (`dense_rows`) is less and more: taps are split wherever
-    a pass is full, but from R / 2 channels on none shares a pass with one of another filter row, unless images lie in
-    lanes, and where weights lie with their input channels in lanes, none with any other.
+    This is the compiler's code. Its estimate before that (`dense_rows`) differs: taps are split wherever
+    a pass is full, but from R / 2 channels on no tap shares a pass with another filter row's, unless images lie in
+    lanes; and where weights lie with their input channels in lanes, no tap shares a pass at all.
 
-    What passes have in common comes from HBM once, and is written to every lane that has a use for it.
+    Elements that several passes need come from HBM once, and are written to every lane that uses them.
     """
 
     @property
     def transposed(self) -> bool:
-        """Where images lie in lanes."""
+        """Whether words are transposed, because images lie in lanes."""
         return images_in_lanes(self.shape, self.hardware) and not self.hardware.banked
 
     @cached_property
     def per_fold(self) -> float:
-        """Channels for each place, if all came at once."""
+        """Channels of each place, if all places were filled at once."""
         return self.shape.channels / len(self.whole.places)
 
     @property
     def stacked(self) -> str:
-        """What is told of the taps of a pass."""
+        """Sentence about the taps of a pass."""
         split = any(len(run.channels) < self.shape.channels for each in self.whole.passes for run in each.runs)
         words = f"up to {self.multi_tile} stacked in a pass{', split where it is full' if split else ''} (dense)"
         told = [words] if self.multi_tile > 1 else []
@@ -195,18 +199,18 @@ class DenseTaps(Dense):
         return "; ".join([*told, *(["images lie in lanes, and are transposed"] if self.transposed else [])])
 
     def chunks(self, groups: int, folds: int) -> tuple[Chunk, ...]:
-        """`groups` passes at a time; what comes for one place is there for all."""
+        """Chunks of `groups` passes; an element that is brought for one place is brought for all."""
         chunks = super().chunks(groups, folds)
         return chunks if self.by_tap else tuple(replace(chunk, scattered=len(chunk.places) > 1) for chunk in chunks)
 
     @cached_property
     def _rows(self) -> list[list[TapRow]]:
-        """The rows of every pass: portions of the channels outside, windows of taps inside."""
+        """Rows of every pass: portions of the channels outside, windows of taps inside."""
         shape, given = self.shape, self.hardware.mapping.block.given
         taps = [divmod(at, shape.col.kernel) for at in range(shape.taps)]
         stacked = shape.taps
         if self._expected and 2 * shape.channels >= self.hardware.array.rows and not self.transposed:
-            # Among the taps of a filter row; one column counts as a row.
+            # Only taps of one filter row share a pass; a filter of one column counts as a row.
             stacked = shape.col.kernel if shape.col.kernel > 1 else shape.taps
         windows = portions(shape.taps, stacked, taps_on_chip(shape, self.hardware))
         parts = portions(shape.channels, given.get("in_channels", shape.channels))
@@ -223,14 +227,15 @@ class DenseTaps(Dense):
 
     @property
     def _alone(self) -> bool:
-        """Whether no tap shares a pass, as weights lie with their input channels in lanes."""
+        """Whether no tap shares a pass, because weights lie with their input channels in lanes."""
         few = 2 * self.shape.channels < self.hardware.array.rows and not self._expected
         return channels_in_lanes(self.shape, self.hardware) and not few
 
     def _passes(self, taps: list[Tap], channels: range) -> Iterator[list[TapRow]]:
-        """The passes of some taps over some channels."""
+        """Passes of some taps over some channels."""
         array = self.hardware.array.rows
         parts = [channels[part.start : part.stop] for part in portions(len(channels), array)]
+        # Whole passes first: only the channels left over share passes among taps.
         rest = parts.pop() if len(parts[-1]) < array else range(0)
         for tap, part in product(taps, parts):
             yield [(tap, channel) for channel in part]
@@ -239,9 +244,9 @@ class DenseTaps(Dense):
         yield from (rows[at : at + size] for at in range(0, len(rows), size))
 
     def _pass_rows(self, taps: int, channels: int, whole: bool) -> int:
-        """Rows a pass, where `taps` of `channels` each are stacked, `whole` ones if several fit.
+        """Rows of a pass that stacks `taps` of `channels` each, whole taps (`whole`) if several fit.
 
-        Of the numbers that need no more passes than they must, the one with the fewest places.
+        Among the numbers that need no more passes than necessary, the one with the fewest places is taken.
         """
         array = self.hardware.array.rows
         held = min(padded(channels, self.hardware.vector_memory.word_elements), array)
@@ -256,9 +261,9 @@ class DenseTaps(Dense):
 
 @dataclass(frozen=True)
 class Transposed(Dense):
-    """The cut of first layers: passes as full as K allows, whatever a word of weights holds.
+    """The cut of first layers: passes are as full as K allows, regardless of words of weights.
 
-    There are ceil(H_F W_F C_I / R) of them. The lanes hold the ifmap as the transposition hands it on, ahead of the
+    There are ceil(H_F W_F C_I / R) passes. The lanes hold the ifmap as the transposition hands it on, ahead of the
     array; that takes its time for each word of a stream.
     """
 
@@ -266,7 +271,7 @@ class Transposed(Dense):
 
     @property
     def stacked(self) -> str:
-        """What is told of the taps of a pass."""
+        """Sentence about the taps of a pass."""
         free = "" if self.hardware.vector_unit.transpose_cycles else " that takes no time (transpose_cycles)"
         return f"{super().stacked}, fed through a transposition{free}"
 
@@ -282,16 +287,16 @@ class OnChip(Dense):
 
     @property
     def per_fold(self) -> float:
-        """Channels a pass of what comes once: outputs are as many points of it as their steps are long."""
+        """Channels of a pass that come from HBM: neighbouring outputs share the points between them."""
         axes = self.shape.row, self.shape.col
         return self.shape.channels * prod(min(axis.step, axis.kernel * axis.tap_step) for axis in axes) / self.groups
 
     @property
     def stacked(self) -> str:
-        """How the rows come about."""
+        """Sentence about how the rows are made."""
         rows = f"{self.shape.taps * self.shape.channels:,} rows of the lowered matrix, {self.block_k} a pass"
         return f"{rows}, are written in the lanes while the ifmap comes"
 
     def chunks(self, groups: int, folds: int) -> tuple[Chunk, ...]:
-        """`groups` passes at a time."""
+        """Chunks of `groups` passes; an element that is brought for one place is brought for all."""
         return tuple(replace(chunk, scattered=True) for chunk in super().chunks(groups, folds))

@@ -1,5 +1,5 @@
-"""The shape of a convolution as the lowering sees it: axes, strips, how words hold a feature map, and how taps walk
-over it; and which way round its tensors lie in tiles.
+"""The shape of a convolution as the lowering sees it: axes, strips, how words hold a feature map, how taps walk over
+it; and which way round its tensors lie in tiles.
 
 A tile is as long as a word and as wide as `hbm.channel_multiple`, 8 x 128 on a TPU: sublanes and lanes. Under
 `mapping.layout: least_padding` tensors lie in them whichever way round pads less. All is read off convolutions that
@@ -22,7 +22,7 @@ from tpusim.memory.layout import Box
 from tpusim.network.ops.array_op import ArrayOp, GroupedOp, Tensors
 
 LEAST_FRAME = 3
-"""Cycles a word takes at least: one port slot each for ifmap, partial sum and result."""
+"""Least cycles of a word: one port slot each for ifmap, partial sum and result."""
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,13 @@ class MapAxis:
 
     Tap `t` of output `o` stands on padded coordinate `o * stride + t * dilation`; all of these are multiples
     of `pitch`, so only every `pitch`-th coordinate is fetched and stored (paper Fig. 8: the fill shrinks with
-    the stride). Of an axis that is `whole`, every one is.
+    the stride). With `whole`, every coordinate is fetched and stored.
 
     With `strips` above 1 the outputs are cut into that many strips of `extent` outputs each, which run side
     by side as if they were images of their own: a word then holds the same pixel of every strip (of both axes
-    together). Strip `p` is displaced by `p * extent` outputs, at least `least_extent` of them; the last ones may reach
-    past the end, or lie there. Grid points are those of strip 0. `padding` is what there is before the first element,
-    and after the last.
+    together). Strip `p` is displaced by `p * extent` outputs, with an extent of at least `least_extent`; the last
+    strips may reach past the end, or lie beyond it. Grid points are those of strip 0. `padding` counts the elements
+    before the first, and after the last.
     """
 
     size: int
@@ -51,7 +51,7 @@ class MapAxis:
 
     @cached_property
     def pitch(self) -> int:
-        """Distance of neighbouring grid points in ifmap elements."""
+        """Distance of neighbouring grid points, in ifmap elements."""
         if self.whole:
             return 1
         return gcd(self.stride, self.dilation) if self.kernel > 1 else self.stride
@@ -68,15 +68,15 @@ class MapAxis:
 
     @property
     def cell(self) -> int:
-        """Outputs of the layer that one output here stands for."""
+        """Outputs of the layer for each output of this axis."""
         return 1
 
     def place(self, tap: int) -> int:
-        """Grid points from output 0 to the one on which a tap of it stands."""
+        """Grid points from output 0 to the point on which its tap `tap` stands."""
         return tap * self.tap_step
 
     def places(self, taps: range) -> range:
-        """From the first to the last of some taps."""
+        """Places from the first to the last of `taps`."""
         return range(self.place(taps[0]), self.place(taps[-1]) + 1)
 
     @cached_property
@@ -90,24 +90,27 @@ class MapAxis:
         return max(-(-self.outputs // self.strips), self.least_extent)
 
     def stored(self, outputs: range, taps: range) -> range:
-        """Grid points on which `taps` of `outputs` stand and that are not padding in every strip (perhaps none)."""
+        """Grid points on which `taps` of `outputs` stand, without points that are padding in every strip; perhaps
+        empty.
+        """
         (first_real, end_real), places = self._real, self.places(taps)
         end = (outputs.stop - 1) * self.step + places.stop
         first = max(first_real, outputs.start * self.step + places.start)
         return range(first, max(first, min(end_real, end)))
 
     def reach(self, outputs: int, taps: range) -> int:
-        """Grid points from the first to the last under neighbouring outputs, padding among them."""
+        """Grid points from the first to the last under neighbouring outputs, with padding."""
         return (outputs - 1) * self.step + len(self.places(taps))
 
     def most_stored(self, outputs: int) -> int:
-        """Grid points that a number of neighbouring outputs needs at most; at least 1."""
+        """The most grid points that a number of neighbouring outputs needs; at least 1."""
         taps = range(self.kernel)
         return min(self.reach(outputs, taps), max(1, len(self.stored(range(self.extent), taps))))
 
     @cached_property
     def _real(self) -> tuple[int, int]:
-        """The first grid point that is not padding in every strip, and the one after the last."""
+        """The first grid point that is not padding in every strip, and the point after the last."""
+        # The last strip reaches furthest beyond strip 0, so it decides where real points begin.
         first = max(0, -(-self.padding[0] // self.pitch) - (self.strips - 1) * self.extent * self.step)
         return first, (self.size - 1 + self.padding[0]) // self.pitch + 1
 
@@ -120,23 +123,23 @@ class MapAxis:
         return range(first, max(first, min(end, outputs.stop)))
 
     def stood_on(self, outputs: range) -> range:
-        """The grid points on which tap 0 of some outputs stands."""
+        """Grid points on which tap 0 of `outputs` stands."""
         return range(outputs.start * self.step, outputs.stop * self.step, self.step)
 
     def touched(self, grid: range, taps: range) -> range:
-        """The grid points from the first to the last on which `taps` stand, where tap 0 would stand on some others."""
+        """Grid points from the first to the last on which `taps` stand for outputs whose tap 0 stands on `grid`."""
         if not grid:
             return grid
         return range(grid[0] + taps[0] * self.tap_step, grid[-1] + taps[-1] * self.tap_step + 1)
 
     def coordinates(self, grid: range) -> range:
-        """The ifmap coordinates of grid points in strip 0; the first may lie in the padding."""
+        """Ifmap coordinates of grid points in strip 0; the first may lie in the padding."""
         start, apart = grid.start * self.pitch - self.padding[0], grid.step * self.pitch
         return range(start, start + len(grid) * apart, apart)
 
 
 class InStrips:
-    """Maps of `images` whose pixels share words, with those of other strips where rows or columns are cut."""
+    """Maps of several images whose pixels share words; cut maps also share words between strips."""
 
     __slots__ = ()
 
@@ -146,12 +149,12 @@ class InStrips:
 
     @property
     def strips(self) -> int:
-        """Strips of the map, by rows and by columns, whose outputs share words."""
+        """Number of strips of the map, rows times columns, whose outputs share words."""
         return self.row.strips * self.col.strips
 
     @property
     def word_images(self) -> int:
-        """Images, in each strip."""
+        """Number of images, each strip counted."""
         return self.images * self.strips
 
     def word_groups(self, word_elements: int) -> tuple[int, int]:
@@ -170,12 +173,12 @@ class InStrips:
         return self.row.extent * self.row.cell, self.col.extent * self.col.cell
 
     def reached(self, rows: int, cols: int, groups: int) -> int:
-        """Words of the grid points from the first to the last under a block of such sizes, padding among them."""
+        """Words of the grid points from the first to the last under a block of these sizes, with padding."""
         high, wide = (axis.reach(size, range(axis.kernel)) for axis, size in ((self.row, rows), (self.col, cols)))
         return high * wide * groups
 
     def blocks(self, groups: int, sizes: tuple[int, int, int]) -> list[Block]:
-        """The outputs in blocks of `sizes` (rows, columns, groups): word groups outside, then rows, then columns."""
+        """Outputs in blocks of `sizes` (rows, columns, groups): word groups outside, then rows, then columns."""
         rows, cols, together = sizes
         return [
             Block(of_rows, of_cols, of_groups)
@@ -185,18 +188,18 @@ class InStrips:
         ]
 
     def patch(self, block: Block) -> Patch:
-        """What is filled of a map for all taps of a block."""
+        """The patch of a map that is filled for all taps of a block."""
         row, col = self.row, self.col
         rows, cols = row.stored(block.rows, range(row.kernel)), col.stored(block.cols, range(col.kernel))
         return Patch(rows, cols, block.groups)
 
     def walk(self, tap: tuple[int, int], block: Block, patch: Patch, by_tap: bool) -> Counters:
-        """The grid points on which a tap stands: rows, then columns, then the word groups of each (paper Fig. 11)."""
+        """A walk over the grid points on which a tap stands: rows, then columns, then word groups (paper Fig. 11)."""
         groups, before, counters = len(block.groups), 0, []
         axes = (self.row, block.rows, patch.rows, len(patch.cols) * groups), (self.col, block.cols, patch.cols, groups)
         for (axis, outputs, grid, stride), number in zip(axes, tap, strict=True):
             if by_tap:
-                # A tap that has lanes of its own: the words before its points, and these.
+                # A tap with lanes of its own stores only its own points, so it starts after the ones that are padding.
                 real = axis.under(outputs, range(number, number + 1))
                 before += (real.start - grid.start // axis.step) * stride
                 counters.append(Counter(len(outputs), outputs.start - real.start, 1, len(real), stride))
@@ -208,7 +211,7 @@ class InStrips:
     def items(
         self, word_fill: int, rows: range, cols: range, groups: range, apart: tuple[int, int]
     ) -> tuple[Along, ...]:
-        """What one lane holds of a feature map: a word a grid point and group, of every strip and image in it.
+        """Counters of a feature map in one lane: a word for each grid point and group, with all its strips and images.
 
         Strips lie `apart` (rows, cols) from one another; `word_fill` elements of a word are in use.
         """
@@ -224,13 +227,13 @@ class InStrips:
     def part(
         self, fill: int, channels: Coordinates, of: Block | Patch, apart: tuple[int, int], base: int
     ) -> tuple[Part, Box]:
-        """Ascending channels of rows, columns and word groups of a map, one a lane, from word `base` on; its box."""
+        """A part of a map with ascending channels, one a lane, from word `base` on; and its box."""
         items = self.items(fill, of.rows, of.cols, of.groups, apart)
         box = Box(range(channels[0], channels[-1] + 1), of.rows, of.cols, self.images_of(fill, of.groups))
         return Part(base, (0,), (Along(CHANNEL, channels),), items, fill), box
 
     def images_of(self, word_fill: int, groups: range) -> range:
-        """The images in a range of word groups."""
+        """Images in a range of word groups."""
         share = word_fill // self.strips
         return range(min(groups.start * share, self.images), min(groups.stop * share, self.images))
 
@@ -239,8 +242,8 @@ class InStrips:
 class ConvShape(InStrips):
     """A convolution with `groups` independent channel groups; channel counts are per group.
 
-    A group may itself be a `bundle` of several of the layer's, side by side: an output channel then has weights for
-    some of its channels only. The last bundle may reach past the channels that there are.
+    A group may itself be a `bundle` of several of the layer's groups, side by side; an output channel then has weights
+    for some of its channels only. The last bundle may reach past the last channel.
     """
 
     groups: int
@@ -255,7 +258,7 @@ class ConvShape(InStrips):
     """Words of results for each output and word group."""
 
     def bundled(self, groups: int) -> ConvShape:
-        """The shape with such a number of groups side by side."""
+        """The shape with bundles of `groups` groups each, side by side."""
         bundles, channels, out_channels = -(-self.groups // groups), groups * self.channels, groups * self.out_channels
         return replace(self, groups=bundles, channels=channels, out_channels=out_channels, bundle=groups)
 
@@ -270,19 +273,21 @@ class ConvShape(InStrips):
         return tuple(product(range(self.row.kernel), range(self.col.kernel)))
 
     def ks(self, tap: tuple[int, int], channels: range) -> list[int]:
-        """The k of the filter of some channels under a tap: group after group, tap by tap with channels inside."""
+        """Indices k of the filter for `channels` under a tap: group after group, tap by tap, with channels inside."""
         size, at = self.channels // self.bundle, tap[0] * self.col.kernel + tap[1]
         return [(channel // size * self.taps + at) * size + channel % size for channel in channels]
 
     def in_strips_of(self, other: ConvShape) -> ConvShape:
-        """The shape with the strips of another of as many outputs, so that words of both hold the same of them."""
+        """The shape cut into the strips of another with as many outputs, so that words of both hold the same
+        outputs.
+        """
         pairs = (self.row, other.row), (self.col, other.col)
         row, col = (replace(a, strips=b.strips, least_extent=b.least_extent) for a, b in pairs)
         return replace(self, row=row, col=col)
 
 
 def shape_of(layer: ArrayOp, batch: int, hardware: Hardware) -> ConvShape:
-    """The convolution that computes `layer`, on such a machine.
+    """The convolution that computes `layer` on a machine.
 
     Strips of the map complement a small batch, so that words are not left empty (`mapping.strips`).
     """
@@ -298,7 +303,7 @@ def shape_of(layer: ArrayOp, batch: int, hardware: Hardware) -> ConvShape:
 def shape_with(
     conv: GroupedOp, images: int, axes: tuple[MapAxis, MapAxis], tensors: Tensors, hardware: Hardware
 ) -> ConvShape:
-    """The shape of an op whose map has such axes."""
+    """The shape of an op whose map has these axes."""
     row, col = in_strips(*axes, images, hardware)
     groups = conv.groups
     channels, out_channels = conv.in_channels // groups, conv.out_channels // groups
@@ -306,11 +311,11 @@ def shape_with(
 
 
 def in_strips(row: MapAxis, col: MapAxis, images: int, hardware: Hardware) -> tuple[MapAxis, MapAxis]:
-    """Rows and columns cut into as many strips as fill words, by `mapping.strips`."""
+    """Rows and columns cut into the strips that fill words, by `mapping.strips`."""
     room = hardware.vector_memory.word_elements
     if hardware.mapping.strips == "one_image":
-        # The columns of one image in as many strips as a word has room for, wide enough for what is padded, too. None
-        # where a strip would be narrower than what neighbours share. So does XLA (service/space_to_batch_converter.cc).
+        # Columns of one image are cut into one strip for each element of a word, wide enough for padding, too; but not
+        # if a strip were narrower than what neighbours share. XLA does the same (service/space_to_batch_converter.cc).
         wide, reach = col.size + sum(col.padding), (col.reach(1, range(col.kernel)) - 1) * col.pitch + 1
         if images > 1 or col.outputs == 1 or reach - col.stride > -(-wide // room):
             return row, col
@@ -322,7 +327,7 @@ def in_strips(row: MapAxis, col: MapAxis, images: int, hardware: Hardware) -> tu
 def best_strips(rows: int, cols: int, images: int, word_elements: int) -> tuple[int, int]:
     """Strips by rows and by columns that fill a word best: fewest cycles for all outputs, then fewest words.
 
-    Both axes are cut only where that takes fewer cycles than to cut one; of two that are alike, rows are cut.
+    Both axes are cut only where that takes fewer cycles than cutting one; among equal cuts, rows are cut.
     """
 
     def cost(cut: tuple[int, int]) -> tuple[int, bool, int, int]:
@@ -334,10 +339,10 @@ def best_strips(rows: int, cols: int, images: int, word_elements: int) -> tuple[
 
 
 def in_other_strips(shape: ConvShape, hardware: Hardware) -> Iterator[tuple[ConvShape, float]]:
-    """The shape in strips than which no others take both fewer words, and so less of the ports, and fewer cycles of the
-    array, or as many in fewer strips; with these cycles over those of the shape as it is, which is not among them.
+    """Shapes in other strips that are best in words or in cycles, with their cycles of the array over this shape's.
 
-    More strips leave room for fewer images in a word: five take less in eight strips, one by one.
+    No other cut has both fewer words (port accesses) and fewer cycles, or as many in fewer strips. More strips leave
+    room for fewer images in a word: five images take fewer words in eight strips, one by one.
     """
     rows, cols, elements = shape.row.outputs, shape.col.outputs, hardware.vector_memory.word_elements
     if hardware.mapping.strips == "one_image":
@@ -349,7 +354,7 @@ def in_other_strips(shape: ConvShape, hardware: Hardware) -> Iterator[tuple[Conv
         return words, words * max(share * r * c, LEAST_FRAME)
 
     own = shape.row.strips, shape.col.strips
-    # Of those that are alike the fewest strips, of rows.
+    # Among equal costs, the fewest strips are taken, and rows before columns.
     costs = sorted((*cost(*cut), prod(cut), *reversed(cut)) for cut in _cuts(rows, cols, elements))
     least = costs[0][1] + 1, 0
     for _, cycles, strips, c, r in costs:
@@ -361,7 +366,7 @@ def in_other_strips(shape: ConvShape, hardware: Hardware) -> Iterator[tuple[Conv
 
 
 def _cuts(rows: int, cols: int, room: int) -> Iterator[tuple[int, int]]:
-    """Strips by rows and by columns for which a word has room, if only for one."""
+    """Strips by rows and by columns that fit in a word; a word has room for at least one."""
     return ((r, c) for r in range(1, min(rows, max(room, 1)) + 1) for c in range(1, min(cols, max(room, 1) // r) + 1))
 
 
@@ -369,23 +374,25 @@ def _cuts(rows: int, cols: int, room: int) -> Iterator[tuple[int, int]]:
 
 
 def channels_in_lanes(shape: ConvShape, hardware: Hardware) -> bool:
-    """Whether weights lie with their input channels in lanes, their output channels in words; so do 411 of 412."""
+    """Whether weights lie with input channels in lanes and output channels in words; true for 411 of 412 compiled
+    layers.
+    """
     return _least_padded(hardware) and _pads_less(shape.out_channels, shape.channels, hardware)
 
 
 def images_in_lanes(shape: ConvShape, hardware: Hardware) -> bool:
-    """Whether the ifmap lies with its images in lanes, its channels in words: few channels of many images.
+    """Whether the ifmap lies with images in lanes and channels in words: few channels of many images.
 
-    Seen of kernels above 1 x 1.
+    The compiler was seen to do so for kernels above 1 x 1.
     """
     one_by_one = shape.taps == 1 or shape.groups * shape.bundle > 1
     return _least_padded(hardware) and not one_by_one and _channels_in_words(shape, hardware)
 
 
 def packed(shape: ConvShape, hardware: Hardware) -> bool:
-    """Whether a layer of few channels is packed by transposition: of a map, whose channels lie in words.
+    """Whether a layer of few channels is packed by transposition of a map whose channels lie in words.
 
-    Beside two images, or four, up to four channels lie in lanes, and nothing is transposed.
+    With two or four images, up to four channels lie in lanes, and nothing is transposed.
     """
     points = shape.row.outputs * shape.col.outputs
     few = points > 1 and shape.channels <= hardware.mapping.transposed_channels and not hardware.banked
@@ -393,7 +400,7 @@ def packed(shape: ConvShape, hardware: Hardware) -> bool:
 
 
 def stored_ifmap(shape: ConvShape, hardware: Hardware) -> tuple[int, int]:
-    """The channels and images that the ifmap is stored as, padding included."""
+    """Channels and images of the ifmap as stored, with padding."""
     multiple, channels = hardware.hbm.channel_multiple, shape.tensors.ifmap[0]
     if images_in_lanes(shape, hardware):
         images = padded(shape.word_images, multiple) // shape.strips
@@ -402,19 +409,19 @@ def stored_ifmap(shape: ConvShape, hardware: Hardware) -> tuple[int, int]:
 
 
 def padded_map(extents: tuple[int, ...], hardware: Hardware) -> tuple[int, ...]:
-    """The shape [channel, row, col, image] as which any other feature map is stored."""
+    """The shape [channel, row, col, image] of any other feature map as stored."""
     channels, *rest = extents
     return padded(channels, hardware.hbm.channel_multiple), *rest
 
 
 def taps_on_chip(shape: ConvShape, hardware: Hardware) -> int | None:
-    """The most taps that are to be on chip together, in the order of the filter; None where that is open."""
+    """The most taps that are on chip together, in the order of the filter; None if not limited."""
     given = hardware.mapping.block.given.get("taps")
     return given or (shape.col.kernel if by_filter_row(shape, hardware) else None)
 
 
 def by_filter_row(shape: ConvShape, hardware: Hardware) -> bool:
-    """Whether one filter row is to be on chip at a time, by `mapping.row_windows`; nothing is given.
+    """Whether one filter row is on chip at a time, by `mapping.row_windows`; a given block excludes it.
 
     The compiler does so where its estimate leaves out a part of such a row: with at least R / 2 channels, no multiple
     of R, whose weights lie with their output channels in lanes.
@@ -437,9 +444,9 @@ def _channels_in_words(shape: ConvShape, hardware: Hardware) -> bool:
 
 
 def _pads_less(words: int, lanes: int, hardware: Hardware, least: int | None = None) -> bool:
-    """Whether these numbers lie better in words and in lanes than the other way round.
+    """Whether these numbers of elements take less padding in words and in lanes than the other way round.
 
-    Tiles are as high as a word, or where there is a `least` height, and less than a word, a power of two.
+    Tiles are as high as a word, or, with a `least` height, as the next power of two up to a word.
     """
     word, wide = hardware.vector_memory.word_elements, hardware.hbm.channel_multiple
 

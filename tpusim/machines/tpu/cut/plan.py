@@ -1,4 +1,4 @@
-"""The plan of a layer: its blocks, passes and stages, where each buffer lies, and which weight stands where."""
+"""The plan of a layer: its blocks, passes and stages, places of buffers, and the weights of each array row."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tpusim.memory.layout import Box
 
 
 class ColumnFold(NamedTuple):
-    """What passes bring out of the columns of the array: a portion of the output channels, of one outcome."""
+    """A portion of the output channels, of one outcome, that passes bring out of the columns of the array."""
 
     channels: range
     outcome: int
@@ -39,7 +39,7 @@ class Section(NamedTuple):
 
 
 class PlanStage(NamedTuple):
-    """The passes of one section for one channel group, block and column fold (of an outcome)."""
+    """Passes of one section for one channel group, block and column fold (of an outcome)."""
 
     group: int
     block: int
@@ -48,7 +48,7 @@ class PlanStage(NamedTuple):
 
 
 def by_outcome(sections: Sequence[Section]) -> list[list[list[int]]]:
-    """The numbers of the sections of each chunk, outcome by outcome."""
+    """Numbers of the sections of each chunk, outcome by outcome."""
     chunks = [[*each] for _, each in groupby(range(len(sections)), lambda at: sections[at].chunk)]
     return [[[*each] for _, each in groupby(chunk, lambda at: sections[at].outcome)] for chunk in chunks]
 
@@ -57,14 +57,14 @@ def by_outcome(sections: Sequence[Section]) -> list[list[list[int]]]:
 
 
 OUT_CHANNEL, K = range(2)
-"""The axes of the filter."""
+"""Axes of the filter."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How a layer is cut up. Vector memory: ifmap buffers, then filter buffers, then partial sums.
+    """A layer cut up. The vector memory has ifmap buffers, then filter buffers, then partial sums.
 
-    The ifmap goes by the name of `source`, as another tensor may be what is multiplied.
+    The ifmap is called `source`, since another tensor may be multiplied in its place.
     """
 
     shape: ConvShape
@@ -81,7 +81,7 @@ class Plan:
 
     @cached_property
     def filter(self) -> Tensor:
-        """The weights, an output channel after the other."""
+        """The weights, output channel by output channel."""
         out_channels, *k = self.shape.tensors.filter
         return Tensor("filter", (out_channels, prod(k)))
 
@@ -93,21 +93,21 @@ class Plan:
 
     @cached_property
     def chunks(self) -> tuple[Chunk, ...]:
-        """The reduction, in parts whose ifmap is on chip together."""
+        """Parts of the reduction whose ifmap is on chip together."""
         return self.cut.chunks(self.tiling.chunk_taps, self.tiling.chunk_folds)
 
     @cached_property
     def passes(self) -> tuple[ReductionPass, ...]:
-        """The passes that add up to one output block."""
+        """Passes that add up to one output block."""
         return tuple(each for chunk in self.chunks for each in chunk.passes)
 
-    # ---- weights, a word of a lane as many of its column as it has elements
+    # ---- weights: a word of a lane holds consecutive weights of its column
 
     def weights(self, at: ColumnFold, group: int, number: int, base: int) -> tuple[Part, ...]:
-        """The weights of a pass for some columns, from word `base` on: an output channel a lane.
+        """Weights of a pass for some columns, from word `base` on, an output channel a lane.
 
-        In a bundle each begins where the rows of its own group do, so that what other rows ask of it the filter does
-        not have: zero.
+        In a bundle, each column begins where the rows of its own group do; other rows lie outside the filter and are
+        zero.
         """
         shape, own = self.shape, self._groups_of(at.channels)
         lane = [Along(OUT_CHANNEL, shifted(at.channels, group * shape.out_channels))]
@@ -117,7 +117,7 @@ class Plan:
         return (Part(base, (0,), tuple(lane), (self.weight_rows[number],), self.hardware.vector_memory.word_elements),)
 
     def weights_brought(self, at: ColumnFold, group: int, numbers: range) -> int:
-        """The weights of some passes that come from HBM: without the zeros of a bundle."""
+        """Number of weights of some passes that come from HBM; the zeros of a bundle do not."""
         shape = self.shape
         if shape.bundle == 1:
             return sum(self.passes[number].rows for number in numbers) * len(at.channels)
@@ -127,40 +127,40 @@ class Plan:
 
     @cached_property
     def weight_rows(self) -> list[Along]:
-        """The k of the filter whose weight stands in each array row of a pass; of a bundle, group after group."""
+        """Filter index k of the weight in each array row, for each pass; of a bundle, group after group."""
         ks = ([k for run in each.runs for k in self.shape.ks(run.tap, run.channels)] for each in self.passes)
         return [Along(K, as_coordinates(each)) for each in ks]
 
     @cached_property
     def _row_groups(self) -> list[collections.Counter[int]]:
-        """How many array rows of each pass every group of a bundle has."""
+        """Array rows that each group of a bundle has in each pass."""
         size = self.shape.channels // self.shape.bundle
         return [collections.Counter(c // size for run in each.runs for c in run.channels) for each in self.passes]
 
     def _groups_of(self, columns: range) -> list[int]:
-        """The group in its bundle of each output channel."""
+        """Number of each output channel's group within its bundle."""
         size = self.shape.out_channels // self.shape.bundle
         return [column // size for column in columns] if self.shape.bundle > 1 else [0]
 
     @cached_property
     def pass_words(self) -> list[int]:
-        """Words a lane needs for the weights of each pass."""
+        """Words of a lane for the weights of each pass."""
         return weight_words(self.passes, self.hardware)
 
     @cached_property
     def col_folds(self) -> tuple[range, ...]:
-        """Output channels, at most C at a time."""
+        """Output channels, at most as many as array columns at a time."""
         return col_folds(self.shape.out_channels, self.hardware)
 
     @cached_property
     def columns(self) -> tuple[ColumnFold, ...]:
-        """The column folds, of every outcome."""
+        """Column folds of every outcome."""
         outcomes = range(len(self.chunks[0].sums))
         return tuple(ColumnFold(fold, outcome) for fold in self.col_folds for outcome in outcomes)
 
     @cached_property
     def sections(self) -> list[Section]:
-        """Chunk by chunk, the passes whose weights share a filter buffer."""
+        """Passes whose weights share a filter buffer, chunk by chunk."""
         size = self.tiling.section_passes
         return [
             Section(index, numbers[part.start : part.stop], outcome)
@@ -176,7 +176,7 @@ class Plan:
 
     @property
     def word_cycles(self) -> int:
-        """Cycles that a word which a pass streams takes at least, whatever of it is used; 0 where there is no such."""
+        """Least cycles of a streamed word, whatever part of it is used; 0 if there is no minimum."""
         return word_cycles(self._word_groups[0], self.cut.transposed, self.hardware)
 
     @cached_property
@@ -185,7 +185,7 @@ class Plan:
 
     @cached_property
     def blocks(self) -> list[Block]:
-        """The ofmap in blocks: word groups outside, then rows, then cols; or spans of words one after another."""
+        """The ofmap in blocks: word groups outside, then rows, then columns; or in spans of words."""
         row, col = self.shape.row, self.shape.col
         if self.tiling.span:
             every = row.extent, col.extent, self._word_groups[0]
@@ -193,7 +193,7 @@ class Plan:
         return self.shape.blocks(self._word_groups[0], (self.tiling.rows, self.tiling.cols, self.tiling.groups))
 
     def patch(self, block: Block, chunk: Chunk) -> Patch:
-        """What is filled of the ifmap for a block and a chunk."""
+        """The patch of the ifmap that is filled for a block and a chunk."""
         row, col = self.shape.row, self.shape.col
         if chunk.by_tap:
             rows, cols = row.under(block.rows, chunk.tap_rows), col.under(block.cols, chunk.tap_cols)
@@ -204,11 +204,11 @@ class Plan:
 
     ifmap_memory: ClassVar[str] = "lanes"
     ifmap_lanes: ClassVar[int] = 0
-    """Lanes that take part; 0: as many as passes have rows."""
+    """Lanes that take part; 0 for as many as passes have rows."""
     fill: ClassVar[type[Inbound]] = Fill
 
     def read(self, channels: Coordinates, patch: Patch, base: int) -> tuple[Part, Box]:
-        """Ascending channels of a patch of the ifmap, one a lane, from word `base` on; and the box of it."""
+        """A part of a patch of the ifmap with ascending channels, one a lane, from word `base` on; and its box."""
         rows, cols = self.shape.row.coordinates(patch.rows), self.shape.col.coordinates(patch.cols)
         points = Patch(rows, cols, patch.groups)
         return self.shape.part(self.word_fill, channels, points, self.shape.ifmap_apart, base)
@@ -216,7 +216,9 @@ class Plan:
     def filled(
         self, group: int, chunk: Chunk, patch: Patch, places: range, filled: Patch, base: int
     ) -> tuple[tuple[Elements, ...], Iterable[Box]]:
-        """Some places of a patch that stands from word `base` on, each in all its copies; the boxes in strip 0."""
+        """Parts for some places of a patch that begins at word `base`, each with all its copies; and their boxes in
+        strip 0.
+        """
         row, col = self.shape.row, self.shape.col
         rows, cols = row.coordinates(filled.rows), col.coordinates(filled.cols)
         items = self.map_items(rows, cols, filled.groups, self.shape.ifmap_apart)
@@ -242,9 +244,12 @@ class Plan:
 
     @cached_property
     def stages(self) -> list[PlanStage]:
-        """Blocks outside and the column folds kept inside, or the other way round; in these, chunk after chunk."""
+        """Stages in order: blocks outside and kept column folds inside, or the other way round; within these, chunk by
+        chunk.
+        """
         pairs = [*product(range(len(self.blocks)), portions(len(self.columns), self.tiling.kept_folds))]
         if self.tiling.loop_order != "block_major":
+            # A stable sort keeps the blocks in order within their column folds.
             pairs.sort(key=lambda pair: pair[1].start)
         of_chunks = by_outcome(self.sections)
         return [
@@ -257,11 +262,13 @@ class Plan:
         ]
 
     def walk(self, tap: Tap, block: Block, patch: Patch, by_tap: bool) -> Counters:
-        """The grid points on which a tap stands: rows, then columns, then the word groups of each (paper Fig. 11)."""
+        """A walk over the grid points on which a tap stands: rows, then columns, then word groups (paper Fig. 11)."""
         return self.shape.walk(tap, block, patch, by_tap)
 
     def reads(self, chunk: Chunk, block: Block, base: int) -> list[Feed]:
-        """What each pass of a chunk reads of the patches at `base`: one lane group a run, by the walk of its tap."""
+        """Feeds of the passes of a chunk, for patches at `base`: a lane group for each run, with the walk of
+        its tap.
+        """
         patch = self.patch(block, chunk)
         walks = {tap: self.walk(tap, block, patch, chunk.by_tap) for tap in chunk.taps}
         at = [base + place * patch.words for place in range(len(chunk.places))]
@@ -274,7 +281,7 @@ class Plan:
         ]  # fmt: skip
 
     def lanes_of(self, place: LanePlace, group: int) -> tuple[Along, ...]:
-        """What differs from lane to lane of a place: the channel of a group, and the tap where each has its own."""
+        """Coordinates that differ from lane to lane of a place: the channel, and the tap if each lane has its own."""
         by, at = group * self.shape.channels, place.channels
         lane = [Along(CHANNEL, shifted(at, by) if isinstance(at, range) else tuple([each + by for each in at]))]
         for number, (name, axis) in enumerate(((ROW, self.shape.row), (COL, self.shape.col))):
@@ -283,16 +290,16 @@ class Plan:
         return tuple(lane)
 
     def map_items(self, rows: range, cols: range, groups: range, apart: tuple[int, int]) -> tuple[Along, ...]:
-        """What one lane holds of a feature map: a word a grid point and group, of every strip and image in it.
+        """Counters of a feature map in one lane: a word for each grid point and group, with all its strips and images.
 
         Strips lie `apart` (rows, cols) from one another.
         """
         return self.shape.items(self.word_fill, rows, cols, groups, apart)
 
-    # ---- what becomes of an outcome
+    # ---- outcomes
 
     def results(self, block: Block) -> int:
-        """Words that a pass over a block streams, and brings out of each column."""
+        """Words that a pass over a block streams, which are as many as leave each column."""
         return block.words * self.shape.cell
 
     def width(self, at: ColumnFold) -> int:
@@ -300,11 +307,11 @@ class Plan:
         return len(at.channels)
 
     def outputs(self, at: ColumnFold, group: int, block: Block, base: int) -> tuple[Part, list[Box]]:
-        """Which outputs stand in the results of a rectangular block, and the boxes that they make up in strip 0."""
+        """The part of the outputs in the results of a rectangular block, and its boxes in strip 0."""
         channels = shifted(at.channels, group * self.shape.out_channels)
         part, box = self.shape.part(self.word_fill, channels, block, self.shape.ofmap_apart, base)
         return part, [box]
 
     def images(self, groups: range) -> range:
-        """The images in a range of word groups."""
+        """Images in a range of word groups."""
         return self.shape.images_of(self.word_fill, groups)

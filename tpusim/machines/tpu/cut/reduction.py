@@ -1,6 +1,6 @@
-"""How the sum over taps and channels is cut: what a pass takes of it, and what a chunk of passes holds on chip.
+"""Cuts of the sum over taps and channels into passes, and into chunks of passes whose data is on chip together.
 
-A `Cut` is one way to do that; whoever plans, searches and estimates asks it and no other. `TapGroups` is the one of
+A `Cut` is one way to do so; plans, searches and estimates all ask the same one. `TapGroups` is the cut of
 channel-first (paper sections III-IV, VII): a pass has a few taps over one portion of the channels.
 """
 
@@ -26,7 +26,7 @@ Tap = tuple[int, int]
 class TapRun(NamedTuple):
     """Array rows [first_lane, first_lane + channels) of a pass: `channels`, one a row, under one tap.
 
-    Their words are those of place number `place` of the chunk.
+    Their words are in place number `place` of the chunk.
     """
 
     first_lane: int
@@ -38,7 +38,7 @@ class TapRun(NamedTuple):
 class ReductionPass(NamedTuple):
     """A pass of the reduction: its `runs`, which fill array rows [0, rows) in order.
 
-    Where a block has several `outcome`s, each adds up passes of its own; a pass names its one by number.
+    If a block has several outcomes, each adds up passes of its own; `outcome` is the number of this pass's.
     """
 
     runs: tuple[TapRun, ...]
@@ -47,23 +47,23 @@ class ReductionPass(NamedTuple):
 
     @classmethod
     def of(cls, runs: Sequence[TapRun], outcome: int = 0) -> ReductionPass:
-        """The pass of some runs."""
+        """The pass with these runs."""
         return cls(tuple(runs), runs[-1].first_lane + len(runs[-1].channels), outcome)
 
     @property
     def places(self) -> list[int]:
-        """What it reads of the chunk."""
+        """Numbers of the places that the pass reads."""
         return sorted({run.place for run in self.runs})
 
 
 class LanePlace(NamedTuple):
-    """A patch of the ifmap in every lane: which channel stands in which.
+    """A patch of the ifmap in every lane, with the channel of each lane.
 
     Attributes:
-        first_lanes: where each copy begins.
-        channels: of the lanes of a copy.
-        taps: none where a lane holds the points of all taps of the chunk; else the one, lane by lane, whose points it
-            holds.
+        first_lanes: first lane of each copy.
+        channels: channel of each lane of a copy.
+        taps: empty if a lane holds the points of all taps of the chunk; otherwise the tap, for each lane, whose points
+            it holds.
     """
 
     first_lanes: tuple[int, ...]
@@ -72,14 +72,15 @@ class LanePlace(NamedTuple):
 
     @property
     def brought(self) -> int:
-        """Channels that HBM hands out for it."""
+        """Channels that HBM delivers for the place."""
         return sum(len(channels) for _, channels in brought_by((self,)))
 
 
 @lru_cache(maxsize=4096)
 def brought_by(places: tuple[LanePlace, ...]) -> list[tuple[Tap, range]]:
-    """What HBM hands out for places that are filled together: ranges of channels, tap by tap where lanes tell them
-    apart; to all lanes of a place at once, to each place anew.
+    """Ranges of channels that HBM delivers for places filled together, tap by tap if lanes have different taps.
+
+    An element goes to all lanes of a place at once, but to each place anew.
     """
     pieces: list[tuple[Tap, range]] = []
     for place in places:
@@ -90,7 +91,7 @@ def brought_by(places: tuple[LanePlace, ...]) -> list[tuple[Tap, range]]:
             pieces += [(tap, range(at, at + 1)) for tap, at in {*zip(taps, place.channels, strict=True)}]
     found: list[tuple[Tap, range]] = []
     for tap, channels in sorted(pieces, key=lambda piece: (piece[0], piece[1].start)):
-        # What another place ends with, this one goes on with: one run of bytes.
+        # Channels that continue another place's make one run of bytes with them.
         at = next((at for at, (other, held) in enumerate(found) if (other, held.stop) == (tap, channels.start)), None)
         if at is None:
             found.append((tap, channels))
@@ -101,10 +102,10 @@ def brought_by(places: tuple[LanePlace, ...]) -> list[tuple[Tap, range]]:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Passes whose part of the ifmap, in `places`, is filled, used and replaced together; their `numbers`. Those of an
-    outcome follow one another, and every chunk has some of each outcome.
+    """Passes whose part of the ifmap, in `places`, is filled, used and replaced together, with their `numbers`.
 
-    HBM hands out each place by itself, or where it is `scattered` every element once, which goes to all places.
+    Passes of an outcome follow one another, and every chunk has some of each outcome. HBM delivers place by place; if
+    the chunk is `scattered`, it delivers every element once, for all places.
     """
 
     passes: tuple[ReductionPass, ...]
@@ -114,51 +115,51 @@ class Chunk:
 
     @cached_property
     def taps(self) -> frozenset[Tap]:
-        """Every tap in it."""
+        """Taps of the chunk."""
         return frozenset(run.tap for each in self.passes for run in each.runs)
 
     @cached_property
     def sums(self) -> tuple[range, ...]:
-        """The numbers of the passes of each outcome."""
+        """Numbers of the passes of each outcome."""
         ends = accumulate((len([*each]) for _, each in groupby(self.passes, lambda each: each.outcome)), initial=0)
         return tuple(self.numbers[first:end] for first, end in pairwise(ends))
 
     @cached_property
     def tap_rows(self) -> range:
-        """The filter rows from the first to the last of its taps."""
+        """Filter rows from the first to the last of the chunk's taps."""
         rows, _ = zip(*self.taps, strict=True)
         return range(min(rows), max(rows) + 1)
 
     @cached_property
     def tap_cols(self) -> range:
-        """The filter columns from the first to the last of its taps."""
+        """Filter columns from the first to the last of the chunk's taps."""
         _, cols = zip(*self.taps, strict=True)
         return range(min(cols), max(cols) + 1)
 
     @cached_property
     def channels(self) -> list[int]:
-        """Every channel in it, ascending."""
+        """Channels of the chunk, ascending."""
         return sorted({channel for place in self.places for channel in place.channels})
 
     @property
     def shares_points(self) -> bool:
-        """Whether HBM hands out a point once for several taps that hold it in words of their own."""
+        """Whether HBM delivers a point once for several taps, each of which stores it in words of its own."""
         return self.scattered and self.by_tap
 
     @property
     def one_by_one(self) -> bool:
-        """Whether HBM hands out place after place."""
+        """Whether HBM delivers place after place."""
         return len(self.places) > 1 and not self.scattered
 
     def brought(self, places: range) -> list[tuple[Tap, range]]:
-        """What HBM hands out for some places: channels, tap by tap where places are alone with theirs."""
+        """Ranges of channels that HBM delivers for some places, tap by tap if lanes have different taps."""
         if self.scattered:
             return [((0, 0), channels) for channels in neighbours(self.channels)]
         return brought_by(self.places[places.start : places.stop])
 
     @cached_property
     def rotations(self) -> int:
-        """Copies beyond the second, of all places: how often words are rotated into another lane group, once filled."""
+        """Copies beyond the second, over all places: so often is a filled word rotated into another lane group."""
         return sum(max(0, len(place.first_lanes) - 2) for place in self.places)
 
     @property
@@ -168,7 +169,7 @@ class Chunk:
 
 
 def numbered(parts: Sequence[tuple[Sequence[ReductionPass], Sequence[LanePlace]]]) -> tuple[Chunk, ...]:
-    """Chunks of these passes and places, one after another."""
+    """Chunks of these passes and places, numbered one after another."""
     ends = [0, *accumulate(len(passes) for passes, _ in parts)]
     return tuple(
         Chunk(tuple(passes), tuple(places), range(first, end))
@@ -177,21 +178,23 @@ def numbered(parts: Sequence[tuple[Sequence[ReductionPass], Sequence[LanePlace]]
 
 
 def most_together(passes: Sequence[ReductionPass], taps: int | None, channels: int | None) -> int:
-    """The most passes at a time of which none together need more taps and channels than given; at least one."""
+    """The largest number of passes such that no group of that many needs more taps or channels than given; at least
+    1.
+    """
     needs = [({run.tap for run in each.runs}, {c for run in each.runs for c in run.channels}) for each in passes]
 
     def fit(part: Sequence[tuple[set[Tap], set[int]]]) -> bool:
         needed = (len(set().union(*every)) for every in zip(*part, strict=True))
         return all(most is None or need <= most for need, most in zip(needed, (taps, channels), strict=True))
 
-    # Where a number of the first passes do not fit, more do not.
+    # If some number of the first passes does not fit, no larger number does, so bisection finds an upper limit.
     first = bisect_left(range(1, len(needs) + 1), True, key=lambda size: not fit(needs[:size]))
     sizes = range(first, 1, -1)
     return next((size for size in sizes if all(fit(needs[at : at + size]) for at in range(0, len(needs), size))), 1)
 
 
 def stacked(taps: Sequence[Tap], channels: range, place: int, outcome: int = 0) -> ReductionPass:
-    """A pass in which each of some taps has the channels of a place, one tap behind the other."""
+    """A pass in which each of `taps` has the channels of a place, tap after tap."""
     runs = [TapRun(number * len(channels), tap, channels, place) for number, tap in enumerate(taps)]
     return ReductionPass.of(runs, outcome)
 
@@ -201,8 +204,8 @@ class Cut(ABC):
     """A way to cut the reduction, as a grid of passes: `folds` row folds of `groups` groups each.
 
     Attributes:
-        shape: what is cut: the convolution, or the same with channel groups in bundles.
-        hardware: the machine whose policy says how.
+        shape: convolution that is cut, perhaps with channel groups in bundles.
+        hardware: machine whose policy decides the cut.
         copies: whether lanes hold copies of the ifmap, so that their ports may bound its fill.
     """
 
@@ -213,25 +216,25 @@ class Cut(ABC):
     @property
     @abstractmethod
     def groups(self) -> int:
-        """Groups of each row fold."""
+        """Number of groups in each row fold."""
 
     @abstractmethod
     def chunks(self, groups: int, folds: int) -> tuple[Chunk, ...]:
-        """The passes, some `groups` and `folds` at a time."""
+        """The passes in chunks of `groups` groups and `folds` row folds."""
 
     @property
     def folds(self) -> int:
-        """Places that the whole reduction takes, where that can be told by counting; else 1."""
+        """Number of places that the whole reduction takes, if it can be counted in advance; else 1."""
         return 1
 
     @property
     def together(self) -> int:
-        """Groups that may be filled together: all, or one where each tap is fetched for itself."""
+        """Groups that may be filled together: all, or one if each tap is fetched by itself."""
         return 1 if self.by_tap else self.groups
 
     @property
     def by_tap(self) -> bool:
-        """Whether each tap is fetched for itself, so that a lane holds the points of one only."""
+        """Whether each tap is fetched by itself, so that a lane holds the points of a single tap."""
         return self.hardware.mapping.fetch == "per_tap" and self.shape.taps > 1
 
     @property
@@ -241,12 +244,12 @@ class Cut(ABC):
 
     @property
     def per_fold(self) -> float:
-        """Channels that HBM hands out for all folds of a group together, roughly."""
+        """Channels that HBM delivers for all folds of a group together, roughly."""
         return self.shape.channels
 
     @property
     def ruled(self) -> Cut | None:
-        """The cut that the rule would make, where another is forced."""
+        """The cut by the paper's rule, if another one is forced; else None."""
         return None
 
     @cached_property
@@ -256,44 +259,44 @@ class Cut(ABC):
         return chunk
 
     def held(self, taps: int | None, channels: int | None) -> tuple[int | None, int | None]:
-        """The groups and folds on chip together, where at most `taps` and `channels` are to be; None: any."""
+        """Groups and folds on chip together, for at most `taps` and `channels`; None: any number."""
         return taps and self.groups, channels and self.folds
 
     # ---- what people are told
 
     @property
     def row_folds(self) -> int:
-        """Portions of K or of the channels."""
+        """Number of portions of K or of the channels."""
         return self.folds
 
     @cached_property
     def multi_tile(self) -> int:
-        """Taps in a pass, at most."""
+        """The most taps in a pass."""
         return max(len({run.tap for run in each.runs}) for each in self.whole.passes)
 
     @property
     def stacked(self) -> str:
-        """What is told of the taps of a pass."""
+        """Sentence about the taps of a pass; empty if there is nothing to tell."""
         return f"{self.multi_tile} stacked in a pass (multi-tile)" if self.multi_tile > 1 else ""
 
     def folded(self, into: str) -> str:
-        """The portions that what goes `into` the layer is cut into, in words."""
+        """Words for the portions of the data that goes `into` the layer."""
         return f"{counted(self.folds, 'row fold')} for {into}"
 
     def size_of(self, groups: int) -> str:
-        """A number of groups, in words."""
+        """Words for a number of groups."""
         return f"{counted(groups, 'group')} of taps"
 
 
 @dataclass(frozen=True)
 class TapGroups(Cut):
-    """Taps stacked in groups (multi-tile), times row folds; a fold is a place, in a copy for each tap stacked."""
+    """Taps stacked in groups (multi-tile), times row folds; a fold is a place, with a copy for each stacked tap."""
 
     @cached_property
     def multi_tile(self) -> int:
-        """Taps stacked in a pass: min(R // C_I, W_F) (paper section VII), or the forced number where it fits.
+        """Taps stacked in a pass: min(R // C_I, W_F) (paper section VII), or the forced number if it fits.
 
-        Under `rows`, whole filter rows where several fit.
+        With `rows`, whole filter rows are stacked if several fit.
         """
         shape = self.shape
         room = max(1, self.hardware.array.rows // shape.channels)
@@ -306,7 +309,7 @@ class TapGroups(Cut):
 
     @property
     def ruled(self) -> TapGroups | None:
-        """What the paper's rule would stack, where another number is forced."""
+        """The cut by the paper's rule, if another number is forced; else None."""
         if not isinstance(self.hardware.mapping.multi_tile, int):
             return None
         mapping = self.hardware.mapping.model_copy(update={"multi_tile": "auto"})
@@ -314,21 +317,21 @@ class TapGroups(Cut):
 
     @property
     def folds(self) -> int:
-        """Row folds."""
+        """Number of row folds."""
         return len(self._portions)
 
     @property
     def groups(self) -> int:
-        """Groups of taps."""
+        """Number of groups of taps."""
         return len(self._stacks)
 
     @property
     def per_fold(self) -> float:
-        """The channels, or what a group has of them for each of its taps."""
+        """Channels of a place; if taps are fetched by themselves, for each tap of a group."""
         return self.shape.channels * (self.multi_tile if self.by_tap else 1)
 
     def chunks(self, groups: int, folds: int) -> tuple[Chunk, ...]:
-        """`groups` tap groups and `folds` row folds at a time: row folds outside, tap groups inside."""
+        """Chunks of `groups` tap groups and `folds` row folds: row folds outside, tap groups inside."""
         return numbered([
             self._chunk(self._stacks[first : first + groups], range(at, min(at + folds, self.folds)))
             for at in range(0, self.folds, folds)
@@ -336,7 +339,7 @@ class TapGroups(Cut):
         ])  # fmt: skip
 
     def held(self, taps: int | None, channels: int | None) -> tuple[int | None, int | None]:
-        """As many groups as have these `taps`, and the folds of the first `channels`."""
+        """Return the groups with at most `taps` taps, and the folds of the first `channels` channels."""
         folds = channels and sum(fold.start < channels for fold in self._portions)
         return taps and most_together(self._chunk(self._stacks, range(1))[0], taps, None), folds
 
@@ -353,8 +356,9 @@ class TapGroups(Cut):
 
     @cached_property
     def _stacks(self) -> tuple[tuple[Tap, ...], ...]:
-        """Taps in row-major order, a few at a time; groups stay within a filter row unless wider than one, and within
-        those that a block is to hold.
+        """Groups of taps in row-major order.
+
+        A group stays within a filter row unless it is wider than one, and within the taps that a given block holds.
         """
         tile, height, width = self.multi_tile, self.shape.row.kernel, self.shape.col.kernel
         rows = [[(i, j) for j in range(width)] for i in range(height)]
@@ -365,6 +369,6 @@ class TapGroups(Cut):
 
     @cached_property
     def _portions(self) -> list[range]:
-        """The channels of a group in portions of at most R, and of those that a block is to hold."""
+        """Channels of a group in portions of at most R, and within the channels that a given block holds."""
         held = self.hardware.mapping.block.given.get("in_channels")
         return portions(self.shape.channels, self.hardware.array.rows, held)

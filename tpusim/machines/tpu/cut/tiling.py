@@ -1,7 +1,7 @@
-"""How a layer is cut: the block of outputs held on chip, the loop order, the buffers; and what of it is given.
+"""Tilings of a layer: the block of outputs held on chip, the loop order and the buffers; and sizes that are given.
 
-Behind that, what a unit of work demands of a machine: a pass over a block, a step of the vector unit, a transfer. Every
-choice of blocks is built of these demands.
+Then demands that units of work make on a machine: a pass over a block, a step of the vector unit, a transfer. Every
+choice of blocks is based on these demands.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tpusim.machines.tpu.description import Hardware
 Counts = NDArray[np.int64]
 
 MOST_PIECES = 4
-"""Pieces that one load is cut into, so that the first passes need not wait for all of it."""
+"""Most pieces that one load is cut into, so that the first passes need not wait for all of it."""
 
 Extent = TypeVar("Extent", int, Counts)
 Way = TypeVar("Way")
@@ -33,18 +33,18 @@ Way = TypeVar("Way")
 
 @dataclass(frozen=True)
 class Tiling(Generic[Extent]):
-    """How a layer is cut; the search fills it with arrays, one entry a candidate, the lowering gets plain integers.
+    """A tiling of a layer. In a search, fields are arrays with an entry for each candidate; a lowering gets integers.
 
     Attributes:
-        rows, cols, groups: the block, in outputs and word groups.
-        span: words of a block that may begin and end within a row, inside such a rectangle; 0: blocks are rectangles.
-        blocks: how many of them make the ofmap of a channel group.
-        loop_order: block_major or filter_major, in words; of candidates, an array of these.
+        rows, cols, groups: outputs and word groups of a block.
+        span: words of a block that may begin and end within a row of such a rectangle; 0 for rectangular blocks.
+        blocks: number of blocks of the ofmap of a channel group.
+        loop_order: "block_major" or "filter_major", or an array of these.
         kept_folds: column folds of a block whose partial sums stay on chip together.
         chunk_taps, chunk_folds: tap groups and row folds whose part of the ifmap is filled together.
         section_passes: passes whose weights are filled together.
-        ifmap_buffers, filter_buffers, psum_buffers: how many of each there are.
-        ifmap_words, section_words, psum_words: words of one of each.
+        ifmap_buffers, filter_buffers, psum_buffers: number of buffers of each kind.
+        ifmap_words, section_words, psum_words: words of one buffer of each kind.
         lag: stages from the end of a block's sums to the place of their spill in the DMA queue.
     """
 
@@ -68,12 +68,12 @@ class Tiling(Generic[Extent]):
 
     @property
     def outputs(self) -> tuple[Extent, Extent, Extent]:
-        """The block: rows, columns and word groups."""
+        """Rows, columns and word groups of a block."""
         return self.rows, self.cols, self.groups
 
     @property
     def buffers(self) -> tuple[tuple[Extent, Extent], ...]:
-        """The words of a buffer, and how many buffers there are: of the ifmap, the filter and the results."""
+        """(words of a buffer, number of buffers) of the ifmap, the filter and the results."""
         ifmap, filter_ = (self.ifmap_words, self.ifmap_buffers), (self.section_words, self.filter_buffers)
         return ifmap, filter_, (self.psum_words, self.psum_buffers)
 
@@ -85,23 +85,23 @@ class Tiling(Generic[Extent]):
         return total
 
     def each(self: Tiling[Counts], change: Callable[..., Any], *others: Tiling[Counts]) -> Tiling[Any]:
-        """With every array changed, together with those of others."""
+        """The tiling with every array changed by a function of it and the same array of `others`."""
         every = [vars(tiling) for tiling in (self, *others)]
         return Tiling(**{name: change(*(of[name] for of in every)) for name in vars(self)})
 
     def at(self: Tiling[Counts], index: int) -> Tiling[int]:
-        """The candidate at a place of the arrays."""
+        """The candidate at an index of the arrays."""
         return self.each(lambda values: values[index].item())
 
 
 def together(tilings: Sequence[Tiling[Counts]]) -> Tiling[Counts]:
-    """The candidates of all of them, in order."""
+    """Candidates of all tilings, in order."""
     found: Tiling[Counts] = tilings[0].each(lambda *parts: np.concatenate(parts), *tilings[1:])
     return found
 
 
 def col_folds(out_channels: int, hardware: Hardware) -> tuple[range, ...]:
-    """The output channels of a group in portions of at most C, or of `block_n`, and of those of a given block."""
+    """Output channels of a group in portions of at most C or `block_n`, within those that a given block holds."""
     wanted, cols = hardware.mapping.block_n, hardware.array.cols
     width = min(wanted, cols) if isinstance(wanted, int) else cols
     return tuple(portions(out_channels, width, hardware.mapping.block.given.get("out_channels")))
@@ -116,10 +116,10 @@ def weight_words(passes: tuple[ReductionPass, ...], hardware: Hardware) -> list[
 
 
 def given_outputs(shape: InStrips, hardware: Hardware) -> tuple[int | None, int | None, int | None]:
-    """Rows, columns and word groups of a block; None where they are left to the search."""
+    """Rows, columns and word groups of a given block; None for sizes that are left to the search."""
     block = hardware.mapping.block.given
     groups, fill = shape.word_groups(hardware.vector_memory.word_elements)
-    # As many words of a pixel as hold the images.
+    # Words of a pixel that hold the given number of images.
     images = block.get("images")
     words = images and min(-(-images // max(1, fill // shape.strips)), groups)
     return _at_most(block.get("rows"), shape.row), _at_most(block.get("cols"), shape.col), words
@@ -130,7 +130,7 @@ def _at_most(outputs: int | None, axis: MapAxis) -> int | None:
 
 
 def said(hardware: Hardware) -> str:
-    """What is given, in words; empty where nothing is."""
+    """Words for the given sizes of a block; empty if none is given."""
     return ", ".join(f"{name} {value}" for name, value in hardware.mapping.block.given.items())
 
 
@@ -138,10 +138,10 @@ def said(hardware: Hardware) -> str:
 
 
 def fitting(ways: Iterable[Way], words: Callable[[Way], int], hardware: Hardware) -> Iterator[Way]:
-    """The ways whose `words` a lane has room for.
+    """The ways whose `words` fit in a lane.
 
     Raises:
-        CapacityError: when none does; says how much memory would do.
+        CapacityError: when no way fits; says how much memory would do.
     """
     sizes = list[int]()
     for each in ways:
@@ -153,7 +153,7 @@ def fitting(ways: Iterable[Way], words: Callable[[Way], int], hardware: Hardware
 
 
 def too_small(words: int, hardware: Hardware) -> CapacityError:
-    """An error: the vector memories have less than `words` a lane; and what to do."""
+    """An error for vector memories with fewer than `words` words a lane, with what to do."""
     what, instead = wanted_by(hardware)
     return CapacityError(
         f"{what} needs {words} words of {hardware.word_bytes} B a lane, and the vector memory has "
@@ -163,7 +163,7 @@ def too_small(words: int, hardware: Hardware) -> CapacityError:
 
 
 def wanted_by(hardware: Hardware) -> tuple[str, str]:
-    """What needs too much, in words, and what might be less: the smallest tiling, or that of a given block."""
+    """Words for what needs too much, the smallest tiling or that of a given block, and for what may need less."""
     if given := said(hardware):
         return f"the smallest tiling of the block that mapping.block gives ({given})", "give a smaller block"
     return "the smallest tiling", "choose smaller words or a larger array"
@@ -179,13 +179,13 @@ BlockShape = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What some work takes of each resource; numbers, or arrays with an entry for each candidate.
+    """Demand of some work on each resource: numbers, or arrays with an entry for each candidate.
 
     Attributes:
-        cycles: of the array or the vector unit.
-        bus: cycles in which bytes go over the bus of the HBM.
-        converted: cycles in which words are unpacked or packed on their way.
-        port: cycles of a lane's port, a word in each.
+        cycles: cycles of the array or the vector unit.
+        bus: cycles of the HBM bus.
+        converted: cycles in which words are unpacked or packed.
+        port: cycles of a lane's port, one for each word.
     """
 
     cycles: Cycles = 0
@@ -205,18 +205,18 @@ class Demand:
 
 
 def step(words: int, operands: int, operations: int, elements: int, hardware: Hardware) -> Demand:
-    """A step of the vector unit that makes `words` of results, with some `elements` in use."""
+    """Demand of a vector step that makes `words` words of results, with `elements` in use."""
     beat = beat_of(operands, operations, elements, hardware)
     return Demand(cycles=words * beat.period + beat.result_delay, port=words * (operands + 1))
 
 
 def delay_of(words: int, hardware: Hardware) -> int:
-    """Cycles before a block of the vector unit: its turn of the loop, and its words made ready."""
+    """Cycles before a block of the vector unit: its turn of the loop, and the time to make its words ready."""
     return hardware.sequencer.block_cycles + ready_delay(words, hardware)
 
 
 def summed(chunk: Chunk) -> list[tuple[ReductionPass, ...]]:
-    """The passes of a chunk that add up, outcome by outcome."""
+    """Passes of a chunk that add up, outcome by outcome."""
     return [chunk.passes[some.start - chunk.numbers.start : some.stop - chunk.numbers.start] for some in chunk.sums]
 
 
@@ -224,12 +224,11 @@ def summed(chunk: Chunk) -> list[tuple[ReductionPass, ...]]:
 
 
 def preparing(cut: Cut, chunk: Chunk, sizes: BlockShape, hardware: Hardware) -> tuple[Fraction, Fraction]:
-    """Cycles to rotate what a block needs into further lane groups; and to lay it out anew, as far as passes do not
-    hide them (`mapping.entry: relaid`).
+    """(cycles to rotate a block into further lane groups, cycles to lay it out anew that passes do not hide).
 
-    A word is put together by loads, one a cycle, in the first pass that wants it. They hide behind its stream but for
-    the loads that the pass needs besides: of weights, of sums, and of words that are put together for several lane
-    groups, which are written back in between.
+    With `mapping.entry: relaid`, a word is put together by loads, one a cycle, in the first pass that needs it. They
+    hide behind its stream, except for the cycles of the pass's other loads: of weights, of sums, and of words for
+    several lane groups, which are written back in between.
     """
     cycles, (rows, cols, groups) = hardware.vector_unit.relayout_cycles, sizes
     rotated, shape = rotating(cut, chunk, sizes, hardware.vector_unit.stack_cycles), cut.shape
@@ -239,7 +238,7 @@ def preparing(cut: Cut, chunk: Chunk, sizes: BlockShape, hardware: Hardware) -> 
     streamed = -(-words // hardware.array.count) * word
     again = words if any(len(place.first_lanes) > 1 for place in chunk.places) else 0
     lanes, wanted = hardware.lanes, {run.channels[-1] for each in chunk.passes for run in each.runs}
-    # Words of a group, as wide as all lanes, that a pass of the chunk has wanted before.
+    # Words that an earlier pass of the chunk has already put together, in groups as wide as all lanes.
     seen = np.zeros((max(wanted) // lanes + 1, *patch(shape, chunk, sizes)), dtype=bool)
     total, before = Fraction(0), 0
     for number, each in zip(chunk.numbers, chunk.passes, strict=True):
@@ -255,17 +254,17 @@ def preparing(cut: Cut, chunk: Chunk, sizes: BlockShape, hardware: Hardware) -> 
 
 
 def rotating(cut: Cut, chunk: Chunk, sizes: tuple[Cycles, Cycles, Cycles], a_word: Cycles) -> Cycles:
-    """Cycles to rotate what a block needs, padding too, into the lane groups of copies beyond the second."""
+    """Cycles to rotate a block, with padding, into the lane groups of copies beyond the second."""
     cycles = 0 * a_word if cut.transposed else chunk.rotations * a_word
     return cycles and prod(patch(cut.shape, chunk, sizes)) * sizes[2] * cycles
 
 
 def _under(axis: MapAxis, tap: int, taps: range, outputs: int) -> slice:
-    """The grid points on which a tap stands, of those of a patch for several."""
+    """Grid points under one tap, within a patch for several taps."""
     first = axis.place(tap) - axis.places(taps).start
     return slice(first, first + (outputs - 1) * axis.step + 1, axis.step)
 
 
 def patch(shape: ConvShape, chunk: Chunk, sizes: BlockShape) -> tuple[int, int]:
-    """Rows and columns of grid points, padding too."""
+    """Rows and columns of grid points of a patch, with padding."""
     return shape.row.reach(sizes[0], chunk.tap_rows), shape.col.reach(sizes[1], chunk.tap_cols)

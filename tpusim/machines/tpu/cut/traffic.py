@@ -1,6 +1,6 @@
-"""What transfers take of the HBM bus: boxes of maps as lowerings stream them, and Programs as `hbm.layout` says.
+"""Traffic on the HBM bus: boxes of maps as lowerings stream them, and Programs under another `hbm.layout`.
 
-Of a map whose axes are turned, any axis of the tensor may be in lanes, in rows, columns and words of a block.
+If the axes of a map are turned, any axis of the tensor may go along lanes, rows, columns or words of a block.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ T = TypeVar("T")
 
 
 MovedBoxes: TypeAlias = tuple[int, tuple[Region, ...]]
-"""Bytes, and the rectangles of the tensor that they are."""
+"""Bytes moved, and the rectangles of the tensor that they hold."""
 
 
 class Traffic:
-    """What moves for boxes of maps that lie HWCN, in the strips of a shape, whole bursts and padding included."""
+    """Bytes moved for boxes of maps stored as HWCN, over all strips of a shape, in whole bursts and with padding."""
 
     def __init__(self, hardware: Hardware, shape: InStrips | None = None) -> None:
         self.hardware, self.strips = hardware, (shape.row.strips, shape.col.strips) if shape else (1, 1)
@@ -40,7 +40,7 @@ class Traffic:
     def moves(
         self, tensor: Tensor, parts: tuple[Elements, ...], boxes: Iterable[Box], apart: tuple[int, int] = (0, 0)
     ) -> units.Moves:
-        """A transfer of parts that are boxes in every strip; strips lie `apart` (rows, cols) from one another."""
+        """A transfer of parts that are boxes in every strip; strips lie `apart` (rows, columns) from one another."""
         each = [self._in_strips(box, tensor, apart) for box in boxes]
         if len(each) == 1:
             return units.Moves(tensor, parts, *each[0])
@@ -48,12 +48,12 @@ class Traffic:
         return units.Moves(tensor, parts, sum([moved for moved, _ in each]), regions)
 
     def numbers(self, tensor: Tensor, parts: tuple[Part, ...], count: int) -> units.Moves:
-        """A transfer of `count` numbers that lie one after another."""
+        """A transfer of `count` consecutive numbers."""
         size = count * (tensor.number_bytes or self.hardware.vector_memory.element_bytes)
         return units.Moves(tensor, parts, whole_bursts(size, self.hardware.hbm.burst_bytes))
 
     def _in_strips(self, box: Box, tensor: Tensor, apart: tuple[int, int]) -> MovedBoxes:
-        """For one, worked out once: a chunk comes many times."""
+        """Bytes and rectangles of one box in all strips; cached, because a chunk comes many times."""
         key = tensor.name, box
         if key not in self._known:
             strips: tuple[Box, ...] = (box,)
@@ -66,7 +66,7 @@ class Traffic:
         return self._known[key]
 
     def moved(self, tensor: Tensor, regions: tuple[Region, ...]) -> MovedBoxes:
-        """What moves for rectangles of a tensor; where it is no map, it lies as its axes follow one another."""
+        """Bytes moved for rectangles of a tensor; a tensor that is no map is stored in the order of its axes."""
         burst = self.hardware.hbm.burst_bytes
         if tensor.name not in self._stored:
             axes, sizes = tuple(range(len(tensor.shape))), (self.hardware.vector_memory.element_bytes, burst)
@@ -76,19 +76,19 @@ class Traffic:
         return sum([each.moved(burst) for each in runs if each]), regions
 
 
-# ---- Programs whose tensors lie in HBM as `hbm.layout` says, whichever lowering wrote them
+# ---- Programs whose tensors are stored as `hbm.layout` says, whichever lowering wrote them
 
 
 def laid_out(lowered: ExplainedProgram, hardware: Hardware) -> ExplainedProgram:
-    """The Program `in_layout`, and people are told of it. Raises CapacityError where the DRAM has too little room."""
+    """The Program `in_layout`, with an explanation that says so. Raises CapacityError if it does not fit the DRAM."""
     program, told = in_layout(lowered[0], hardware), lowered[1]
     if device := hardware.hbm.dram:
-        # No less than what tensors take, quickly: their elements, and what is moved of what lies as it is read.
+        # A quick upper limit of the size: elements of all tensors, and bytes moved for tensors that are stored as read.
         elements = sum(prod(each.padded or each.shape) for each in program.tensors)
         moved = sum(step.hbm_bytes for step in lowered[0].steps if isinstance(step, Transfer))
         wide = max([hardware.vector_memory.element_bytes, *(each.number_bytes or 0 for each in program.tensors)])
         most = elements * wide + moved + len(program.tensors) * hardware.hbm.alignment_bytes
-        # Addresses beyond the DRAM would begin again at 0.
+        # Addresses beyond the DRAM would wrap around to 0, and the simulated banks would be the wrong ones.
         if most > device.capacity_bytes < (size := TransferRuns(program, hardware).size):
             raise CapacityError(
                 f"its tensors take {size:,} B in HBM, and {device.name} has {device.capacity_bytes:,} B; "
@@ -103,9 +103,9 @@ def laid_out(lowered: ExplainedProgram, hardware: Hardware) -> ExplainedProgram:
 
 
 def in_layout(program: Program, hardware: Hardware) -> Program:
-    """The steps of a Program, each transfer with the bytes that its runs take.
+    """The Program with the bytes of each transfer's runs in the layout.
 
-    Lowerings count those of words as they are streamed: where nothing else is asked for, it is what they wrote.
+    Lowerings count bytes for the default layout, so under that the Program is returned as it is.
     """
     if hardware.hbm.layout == Layouts():
         return program
@@ -117,7 +117,7 @@ def in_layout(program: Program, hardware: Hardware) -> Program:
 
 
 def _words(program: Program, moves: TransferRuns) -> Iterator[str]:
-    """Which way each feature map and the filter lie, and how many bytes are moved for each that is wanted."""
+    """Words for the layout of each feature map and of the filter, with the bytes moved for each byte wanted."""
     for tensor in (each for each in program.tensors if each.number_bytes is None):
         steps = [step for step in program.steps if isinstance(step, Transfer) and step.tensor.name == tensor.name]
         moved, wanted = sum(step.hbm_bytes for step in steps), sum(map(moves.wanted, steps))
@@ -129,7 +129,7 @@ def _words(program: Program, moves: TransferRuns) -> Iterator[str]:
 
 
 class Turn(NamedTuple):
-    """The axes of a tensor, [channel, row, col, image], that are lanes, rows, columns and words."""
+    """Axes of a tensor, [channel, row, col, image], that go along lanes, rows, columns and words."""
 
     lanes: int = 0
     rows: int = 1
@@ -137,56 +137,56 @@ class Turn(NamedTuple):
     words: int = 3
 
     def of(self, each: tuple[T, T, T, T]) -> tuple[T, T, T, T]:
-        """What belongs to axes of the tensor, as lanes, rows, columns and words."""
+        """Values of the tensor's axes in the order lanes, rows, columns, words."""
         return each[self.lanes], each[self.rows], each[self.cols], each[self.words]
 
     def placed(self, part: Part) -> Part:
-        """A part of lanes, rows, columns and words along the axes of the tensor."""
+        """A part given in lanes, rows, columns and words, along the axes of the tensor."""
         return _along(part, lambda each: each._replace(axis=self[each.axis]))
 
     def boxes(self, part: Part, box: Box) -> tuple[Box, ...]:
-        """What of the tensor a part is, that is a box of lanes, rows, columns and words."""
+        """Boxes of the tensor for a part that is a box of lanes, rows, columns and words."""
         return (Box(*(box[self.index(axis)] for axis in range(4))),)
 
     @property
     def in_lanes(self) -> str:
-        """What lanes have one of, in words."""
+        """Word for the axis in lanes."""
         return ("channels", "rows", "columns", "images")[self.lanes]
 
 
 class PixelsInLanes(NamedTuple):
-    """Maps `width` wide, whose channels are rows, and whose rows and columns are in lanes, one after another."""
+    """Maps of a `width` whose channels go along rows, and whose pixels go along lanes, row after row."""
 
     width: int
 
     def of(self, shape: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
-        """A shape as lanes, rows, columns and words."""
+        """A shape in the order lanes, rows, columns, words."""
         channels, rows, cols, images = shape
         return rows * cols, channels, 1, images
 
     def placed(self, part: Part) -> Part:
-        """A part of lanes, rows, columns and words along the axes of the tensor."""
+        """A part given in lanes, rows, columns and words, along the axes of the tensor."""
         ((_, pixels),) = part.lane
-        # Columns first: neighbours among them are moved together.
+        # Columns come first, because neighbours along the first axis are moved together.
         lane = Along(COL, tuple(at % self.width for at in pixels)), Along(ROW, tuple(at // self.width for at in pixels))
         axes = {ROW: CHANNEL, IMAGE: IMAGE}
         items = tuple(each._replace(axis=axes[each.axis]) for each in part.items if each.axis in axes)
         return part._replace(lane=lane, items=items)
 
     def boxes(self, part: Part, box: Box) -> tuple[Box, ...]:
-        """What of the tensor a part is."""
+        """Boxes of the tensor for a part."""
         return boxes_of(part)
 
     @property
     def in_lanes(self) -> str:
-        """What lanes have one of, in words."""
+        """Word for the axis in lanes."""
         return "pixels"
 
 
 def turn_of(taken: Sequence[Taken], hardware: Hardware) -> Turn:
-    """The axes of what is moved in which the fewest words of lanes are empty; as they are, if that makes none more.
+    """The order of axes that leaves the fewest words of lanes empty; the original one if none is better.
 
-    Elements of a word are evenly spaced in what is read.
+    Elements of a word must be evenly spaced in the tensor that is read.
     """
     sizes = [len(each.coordinates) for each in taken]
     lanes, word = hardware.lanes, hardware.vector_memory.word_elements
@@ -196,18 +196,18 @@ def turn_of(taken: Sequence[Taken], hardware: Hardware) -> Turn:
 
 
 class TurnedMap(NamedTuple):
-    """How a map is moved: what of another is taken, and how its axes are turned."""
+    """A moved map: the elements taken of another map, and the turn of its axes."""
 
     taken: Sequence[Taken]
     turn: Turn
 
     def made(self, shape: InStrips, portion: range, patch: Patch, base: int, fill: int) -> Part:
-        """A patch of what is made, a lane of `portion` each, with `fill` elements in a word."""
+        """A patch of the new map, a lane for each of `portion`, with `fill` elements in a word."""
         items = shape.items(fill, patch.rows, patch.cols, patch.groups, (0, 0))
         return self.turn.placed(Part(base, (0,), (Along(CHANNEL, portion),), items, fill))
 
     def read(self, made: Part) -> Part:
-        """What is read for a part of what is made."""
+        """The part of the old map that is read for a part of the new one."""
         met: set[int] = set()
 
         def taken(each: Along) -> Along:
@@ -219,12 +219,12 @@ class TurnedMap(NamedTuple):
 
 
 def boxes_of(part: Part) -> tuple[Box, ...]:
-    """The rectangles of a map that a part is."""
+    """Boxes of a map that make up a part."""
     return tuple(Box(*region) for region in regions_of_part(part.lane, part.items, 4))
 
 
 def _at(coordinates: Sequence[int], places: Coordinates, first: bool) -> Coordinates:
-    """What is at places of an axis; of several counters of it the first begins where the axis does."""
+    """Coordinates at `places` of an axis; of several counters of one axis, only the first adds its start."""
     if isinstance(coordinates, range):
         start, step = coordinates.start * first, coordinates.step
         if isinstance(places, range):

@@ -1,4 +1,4 @@
-"""Executes the steps of a Program in list order, on values.
+"""Execution of the steps of a Program in list order, on values.
 
 Every operand is read from a vector-memory word at a generated address and every result is written back through one, so
 a wrong address, lane, weight or order gives a wrong number.
@@ -46,11 +46,13 @@ from tpusim.memory.layout import Addresses
 Values = NDArray[np.floating[Any]]
 
 OPERAND_ELEMENTS = 1 << 20
-"""Streamed operands gathered before they are multiplied: enough for BLAS, little enough for the cache."""
+"""Elements of streamed operands that are gathered before they are multiplied: enough for BLAS, few enough for the
+cache.
+"""
 
 
 class Reduction:
-    """Passes that add up in the same words: gathered one by one, multiplied and added together."""
+    """Passes that add up in the same words: gathered one by one, then multiplied and added together."""
 
     def __init__(self, elements: int, number: type[Any]) -> None:
         self.elements, self.number = elements, number
@@ -88,7 +90,7 @@ class Reduction:
         return self.operands[self.filled : self.filled + rows]
 
     def add(self, weights: Values, biases: Values | None = None) -> None:
-        """The operands just gathered meet `weights` [cols, rows]; their sums begin at `biases` [cols], or at zero."""
+        """Let the operands just gathered meet `weights` [cols, rows]; sums begin at `biases` [cols], or at zero."""
         self.weights.append(weights)
         self.biases.append(biases)
         self.filled += weights.shape[1]
@@ -96,6 +98,7 @@ class Reduction:
     def multiply(self) -> None:
         """Add the pending products into the result words; the reduction may go on after that."""
         if not self.weights:
+            # One product for all pending passes: their sum over rows is the sum over all their operands.
             return
         weights, operands = np.concatenate(self.weights, axis=1), self.operands[: self.filled]
         if self.accumulate or not self.results[0].flags.c_contiguous:
@@ -112,7 +115,7 @@ class Reduction:
         self._done()
 
     def _done(self) -> None:
-        """Nothing is pending; what comes next is added."""
+        """Note that nothing is pending, and that later products are added."""
         self.weights, self.biases, self.filled, self.accumulate = [], [], 0, True
 
 
@@ -132,6 +135,7 @@ class InArrayOrder(Reduction):
             for row, operands in enumerate(rows):
                 sums += weights[:, row, None] * operands
             place = sums.reshape(self.results.shape)
+            # The vector unit adds a pass to the word once the pass has left the array, so it is rounded in this place.
             self.results[...] = self.results + place if self.accumulate else place
             self.accumulate, first = True, first + len(rows)
         self._done()
@@ -144,12 +148,12 @@ def run(
     takers: Mapping[str, Taker] | None = None,
     in_array_order: bool = False,
 ) -> dict[str, Values]:
-    """Every tensor that the Program writes, by its name; NaN where it never did.
+    """Every tensor that the Program writes, by name; NaN where it wrote nothing.
 
     Args:
-        operands: the tensors that are there before, in the Program's shape or one that reshapes to it.
-        takers: by tensor, what takes the values written to it; it is held here only where the Program reads it again.
-        in_array_order: whether sums are added row by row of a pass and pass by pass, as the array does it.
+        operands: tensors that HBM holds at the start, in the Program's shape or one that reshapes to it.
+        takers: receivers of the values written to a tensor; it is held here as well only if the Program reads it again.
+        in_array_order: whether sums are added row by row and pass by pass, in the order of the array.
 
     Raises:
         CheckFailed: when a step addresses words or lanes that do not exist.
@@ -184,7 +188,7 @@ class _Run:
                 case Stream():
                     self._stream(step)
                 case Preload():
-                    # Weights [cols, rows] and biases [cols], as they stand in the memories now.
+                    # Copies, because a later fill may overwrite the words before the stream uses them.
                     words = self._words(0, step.cols, step.base, step.words)
                     weights = words[..., : self.word].reshape(step.cols, -1)
                     self.weights[index] = weights[:, : step.rows].copy()
@@ -205,11 +209,12 @@ class _Run:
                     for each in step.parts:
                         self.hbm[step.to.name].write(each, self.hbm[step.tensor.name].read(each))
                 case Spill():
-                    # Where readers are given other numbers, these stand there by now; Keep has told of the layer's.
+                    # If readers are given other numbers, these are in the words by now, and Keep has already handed on
+                    # the layer's own.
                     if not self.program.instead(step.tensor.name):
                         self._hand_on(step.tensor, step.parts)
                 case Keep():
-                    # What is given to those who read it there takes its place.
+                    # Readers on chip find the given values in place of these.
                     self._hand_on(step.tensor, step.parts)
                     for name in self.program.instead(step.tensor.name):
                         self._fill(self.hbm[name], step.parts)
@@ -232,7 +237,7 @@ class _Run:
     # ---- HBM to vector memory and back
 
     def _fill(self, tensor: HbmTensor, parts: Sequence[Part]) -> None:
-        """Every part into every copy's lanes."""
+        """Put every part into the lanes of each of its copies."""
         for part in parts:
             values = tensor.read(part)
             for first in part.first_lanes:
@@ -244,13 +249,14 @@ class _Run:
             raise CheckFailed(f"word {outside[0]} is outside the banks' words 0..{len(self.banks) - 1}")
 
     def _hand_on(self, tensor: Tensor, parts: Sequence[Part]) -> None:
-        """Every part from its lanes; of copies, the first."""
+        """Hand on every part from its lanes, or from the first of its copies."""
         name = tensor.name
         places: list[Taker] = [each[name] for each in (self.hbm, self.takers) if name in each]
         places += [self.hbm[each] for each in self.program.copies(name)]
         for part in parts:
             if part.feed is None:
                 words = self._words(part.first_lanes[0], part.lanes, part.base, part.words)
+                # Copies of a part are equal, so that the first one is enough.
                 values = tensor.in_hbm(unpacked(words, part))
             else:
                 values = tensor.in_hbm(collected(map(self._read_by, part.feed.groups), part, self.program.number))
@@ -260,10 +266,11 @@ class _Run:
     # ---- the array
 
     def _stream(self, step: Stream) -> None:
-        """Copy the operands that array rows get; a row that no lane group feeds gets zeros."""
+        """Copy the operands of array rows; a row without a lane group gets zeros."""
         banked = isinstance(step.reads, BankFeed)
         reads = [] if banked else [self._read_by(group) for group in step.reads.groups]
         if not self.reduction.continues(step):
+            # Other sums go first: these words may be their results.
             results = self._words(0, step.cols, step.result_base, step.words)
             self.reduction.multiply()
             self.reduction.open(step, results[..., : self.elements])
@@ -275,7 +282,7 @@ class _Run:
             self._in_banks(addresses[stored])
             fetched: Values = np.zeros((len(addresses), self.elements), self.banks.dtype)
             fetched[stored] = self.banks[addresses[stored], : self.elements]
-            # All rows of a group get the same.
+            # All rows of a group want the same words.
             operands[group.first_lane : min(group.first_lane + group.lanes, step.rows)] = fetched.reshape(-1)
         for group, walk, words in reads:
             at = slice(group.first_lane, min(group.first_lane + group.lanes, step.rows))
@@ -288,12 +295,13 @@ class _Run:
     # ---- the vector unit
 
     def _vector(self, step: Vector) -> None:
-        """All words at once: what is read of them is read before any is written."""
+        """Do all words at once; every read comes before any write."""
         base, words, count = step.scalars
         held = self._words(0, step.lanes, base, words)[..., : self.word].reshape(step.lanes, -1)
         operands = (self._operand(feed, step) for feed in step.operands)
         operation = OPERATIONS[step.operation]
         results = operation.values(operands, held[:, :count].T.copy(), step.coefficients)
+        # `copy` and the like return views of the words that are about to be written.
         if np.may_share_memory(results, self.memory):
             results = results.copy()
         for group in step.writes.groups:
@@ -302,8 +310,8 @@ class _Run:
             scatter(results[lanes], walk, there)
 
     def _operand(self, feed: Feed, step: Vector) -> Values:
-        """The words [lane, word, W] of an operand, where they stand if one group reads all; zeros in lanes that no
-        group feeds.
+        """Words [lane, word, W] of an operand: a view if one group reads all of them, else a copy with zeros in lanes
+        without a group.
         """
         width = self.memory.shape[2]
         if len(feed.groups) == 1 and feed.fills(step.lanes) and not feed.picks:
@@ -314,7 +322,7 @@ class _Run:
         for group in feed.groups:
             place = operand[group.first_lane : group.first_lane + group.lanes]
             if isinstance(pattern := group.pattern, Picked):
-                # Element by element.
+                # Picked operands are put together element by element.
                 table = pattern.table
                 addresses = picked_by(self._words(0, 1, table.base, table.words * table.word_words)[0], pattern)
                 first, stop = span(addresses)
@@ -331,7 +339,7 @@ class _Run:
         """The words among which a lane group reads, from the lowest address to the highest."""
         walk: Walk
         if isinstance(pattern := group.pattern, Pointers):
-            # These lead where they say as they stand in lane 0 now.
+            # The pointers are followed as they are in lane 0 at this step.
             walk = followed(self._words(0, 1, pattern.table.base, pattern.table.words)[0], pattern)
         else:
             walk = walk_of(pattern)

@@ -25,11 +25,11 @@ from tpusim.memory.layout import Addresses
 Values = NDArray[np.floating[Any]]
 Numbers = NDArray[Any]
 Walk: TypeAlias = Counters | Addresses
-"""How a lane group goes: by counters whose words are evenly spaced, or to every address of its own, or PADDING."""
+"""A walk of a lane group: counters with evenly spaced words, or an address for every word, or PADDING."""
 
 
 class ReadWindow(NamedTuple):
-    """A lane group, how it goes, and the words [lanes, words, W] among which it reads, which begin at the span."""
+    """A lane group, its walk, and the words [lanes, words, W] that span all its addresses."""
 
     group: LaneGroup
     walk: Walk
@@ -37,7 +37,7 @@ class ReadWindow(NamedTuple):
 
 
 def pack(values: Values, words: Values, part: Part) -> None:
-    """Put `values` [lane, *items] into `words` [lanes, words, W]; what is left of a word gets zeros."""
+    """Put `values` [lane, *items] into `words` [lanes, words, W]; the rest of each word becomes zero."""
     words[..., part.per_word :] = 0
     if (place := _by_item(words, part)) is not None:
         place[...] = values
@@ -52,7 +52,7 @@ def pack(values: Values, words: Values, part: Part) -> None:
 
 
 def unpacked(words: Values, part: Part) -> Values:
-    """What `words` [lanes, words, W] hold of a part, as [lane, *items]."""
+    """Values of a part in `words` [lanes, words, W], as [lane, *items]."""
     if (place := _by_item(words, part)) is not None:
         return place
     counts = [len(each.coordinates) for each in part.items]
@@ -61,7 +61,7 @@ def unpacked(words: Values, part: Part) -> Values:
 
 
 def collected(reads: Iterable[ReadWindow], part: Part, number: type[Any]) -> Values:
-    """What a part with addresses of its own takes, [lane, *items]."""
+    """Values of a part with addresses of its own, as [lane, *items]."""
     counts = [len(each.coordinates) for each in part.items]
     flat: Values = np.zeros((part.lanes, part.words * part.per_word), number)
     for group, walk, words in reads:
@@ -71,7 +71,7 @@ def collected(reads: Iterable[ReadWindow], part: Part, number: type[Any]) -> Val
 
 
 def _by_item(words: Values, part: Part) -> Values | None:
-    """A view of `words` by the counters of a part, where some of them, the last, make up a word; else None."""
+    """A view of `words` by the counters of a part, if the last of these make up a word; else None."""
     counts = [len(each.coordinates) for each in part.items]
     if not any(prod(counts[at:]) == part.per_word for at in range(len(counts))):
         return None
@@ -79,7 +79,9 @@ def _by_item(words: Values, part: Part) -> Values | None:
 
 
 def walk_of(pattern: AddressPattern) -> Walk:
-    """Counters as they are, unless they jump; pointers are refused, as they stand in the vector memory."""
+    """The walk of a pattern: counters without jumps stay as they are. Pointers are refused: their values are in
+    memory.
+    """
     if isinstance(pattern, Counters) and not any(each.jump for each in pattern.counters):
         return pattern
     stored, addresses = walked(pattern)
@@ -87,7 +89,7 @@ def walk_of(pattern: AddressPattern) -> Walk:
 
 
 def followed(words: Values, pattern: Pointers) -> Addresses:
-    """The addresses to which pointers lead that stand in `words` [words, numbers]."""
+    """Addresses that pointers in `words` [words, numbers] lead to."""
     table = pattern.table
     numbers = words[:, : table.per_word].reshape(-1)[: table.pointers].astype(np.int64)
     offsets, padding = np.divmod(numbers[pattern.which :: table.together], 2)
@@ -96,7 +98,7 @@ def followed(words: Values, pattern: Pointers) -> Addresses:
 
 
 def picked_by(words: Values, pattern: Picked) -> Addresses:
-    """The addresses [word, element] from which elements are picked by the pointers in `words` [words, numbers]."""
+    """Addresses [word, element] that pointers in `words` [words, numbers] pick."""
     table = pattern.table
     numbers = words[:, : table.per_word].reshape(table.words, -1)[:, : table.pointers].astype(np.int64)
     mine = numbers.reshape(table.words, table.operands, table.elements, table.together)
@@ -105,7 +107,7 @@ def picked_by(words: Values, pattern: Picked) -> Addresses:
 
 
 def span(walk: Walk) -> tuple[int, int]:
-    """The lowest address that is read, and the one after the highest; both 0 when none is."""
+    """The lowest address read, and the address after the highest; (0, 0) if all is padding."""
     if not isinstance(walk, Counters):
         read = walk[walk != PADDING]
         return (int(read.min()), int(read.max()) + 1) if read.size else (0, 0)
@@ -114,8 +116,8 @@ def span(walk: Walk) -> tuple[int, int]:
 
 
 def gather(words: Values, walk: Walk, operands: Values) -> None:
-    """What address generators fetch: `words` [lanes, words, E], which begin at the span, into `operands` [lanes,
-    elements]; padding is zero.
+    """Fetch `words` [lanes, words, E], which begin at the span, into `operands` [lanes, elements]; padding becomes
+    zero.
     """
     first, at, elements = span(walk)[0], 0, words.shape[2]
     if not isinstance(walk, Counters):
@@ -134,14 +136,14 @@ def gather(words: Values, walk: Walk, operands: Values) -> None:
 
 
 def seen(words: Values, walk: Walk) -> Values | None:
-    """What `gather` would fetch, [lanes, words, E], as it stands in `words`; None where some of it is padding."""
+    """The view [lanes, words, E] of `words` that equals what `gather` would fetch; None if some of it is padding."""
     if not isinstance(walk, Counters) or walk.window is not None or walk.accesses != walk.words:
         return None
     return _stored(words, walk, span(walk)[0]).reshape(len(words), walk.words, -1)
 
 
 def scatter(values: Values, walk: Walk, words: Values) -> None:
-    """The way back: `values` [lanes, words, E] into `words`, which begin at the span; padding keeps nothing."""
+    """Store `values` [lanes, words, E] into `words`, which begin at the span; padding stores nothing."""
     first, at = span(walk)[0], 0
     if not isinstance(walk, Counters):
         stored = walk != PADDING
@@ -155,13 +157,13 @@ def scatter(values: Values, walk: Walk, words: Values) -> None:
 
 
 def _counted(pattern: Counters) -> tuple[list[int], tuple[slice, ...]]:
-    """How many counts each counter has, and which of [lane, *counts] are stored."""
+    """The length of each counter, and the index into [lane, *counts] of the words that are not padding."""
     inside = (slice(each.start, each.stop) for each in (counter.inside for counter in pattern.counters))
     return [counter.length for counter in pattern.counters], (slice(None), *inside)
 
 
 def _stored(source: Values, pattern: Counters, first: int) -> Values:
-    """A view [lane, *stored counts, E]: every counter becomes an axis; `source` begins at word `first`."""
+    """A view [lane, *stored counts, E] with an axis for every counter; `source` begins at word `first`."""
     insides = [counter.inside for counter in pattern.counters]
     shape = [len(inside) for inside in insides]
     if not all(shape):
@@ -170,19 +172,22 @@ def _stored(source: Values, pattern: Counters, first: int) -> Values:
     at = pattern.base + sum(counter.offset(inside.start) for counter, inside in pairs) - first
     lane, word, element = source.strides
     strides = [counter.step * counter.stride * word for counter in pattern.counters]
+    # A strided view, no copy: the counters of a walk are exactly the strides of an array.
     return as_strided(source[:, at:], [len(source), *shape, source.shape[2]], [lane, *strides, element])
 
 
 class HbmTensor:
-    """A tensor with a margin of zeros wherever a Program reaches beyond it, so that every part is a view.
+    """A tensor with a margin of zeros where a Program reaches beyond it, so that every part is a view.
 
     What is written into the margin is lost.
     """
 
     def __init__(self, tensor: Tensor, content: ArrayLike, parts: Iterable[Elements]) -> None:
-        """`content` is an array of as many elements, used itself where there is no margin, or the value of them all."""
+        """`content` is an array with the tensor's elements, which is used itself if there is no margin, or one value
+        for all.
+        """
         given, reach = np.asarray(content), [(0, size) for size in tensor.shape]
-        # By axis, the lowest coordinate that the tensor or its parts have, and the one after the highest.
+        # Along each axis: the lowest coordinate of the tensor and its parts, and the coordinate after the highest.
         for part in parts:
             ends = zip(reach, ends_of(part.lane, part.items, len(reach)), strict=True)
             reach = [(min(low, at), max(high, to + 1)) for (low, high), (at, to) in ends]
@@ -210,7 +215,7 @@ class HbmTensor:
         return views[0] if len(views) == 1 else np.concatenate(views)
 
     def write(self, part: Elements, values: Numbers) -> None:
-        """Store `values` [lane, *items] where the part lies."""
+        """Store `values` [lane, *items] at the place of a part."""
         if _even((*part.lane, *part.items)):
             self._view(part)[...] = values
         else:
@@ -220,11 +225,13 @@ class HbmTensor:
             self._stored[(*before, slice(0, -low))] = 0
             self._stored[(*before, slice(size - low, None))] = 0
 
+    # The margin must read as zero again: it stands for padding.
     def _view(self, part: Elements) -> Numbers:
-        """Every counter becomes an axis of the view; those of the lanes, which move together, one."""
+        """A view with an axis for every counter; counters of the lanes move together and share one axis."""
         start = [-low for low in self._low]
         for axis, coordinates in (*part.lane, *part.items):
             start[axis] += coordinates[0]
+        # `_low` is the least coordinate stored, padding included, so that `start` is never negative.
         origin = self._stored[tuple(slice(at, None) for at in start)]
         apart = [
             origin.strides[axis] * (coordinates[1] - coordinates[0] if len(coordinates) > 1 else 1)
@@ -235,7 +242,7 @@ class HbmTensor:
         return as_strided(origin, counts, [sum(apart[:among]), *apart[among:]])
 
     def _index(self, part: Elements) -> tuple[NDArray[np.int64], ...]:
-        """The coordinates along each axis, broadcast over [lane, *items]."""
+        """Coordinates along each axis, broadcast over [lane, *items]."""
         index = [np.full(1, -low) for low in self._low]
         together = [part.lane, *((each,) for each in part.items)]
         for at, alongs in enumerate(together):
@@ -245,19 +252,19 @@ class HbmTensor:
 
 
 def hbm_tensors(program: Program, given: Mapping[str, Numbers], apart: Iterable[str]) -> dict[str, HbmTensor]:
-    """Every tensor of a Program but those `apart`; those that are not given hold NaN until they are written."""
+    """Every tensor of a Program except those `apart`; tensors that are not given hold NaN until they are written."""
 
     tensors = {}
     for name, each in ((each.name, each) for each in program.tensors if each.name not in apart):
         content = given.get(name, np.array(np.nan))
-        # What is written later is as wide as results are, and the caller's array stays as it is.
+        # Written tensors need the width of results, and the caller's array must not change.
         own = content.astype(program.number) if name in program.written or name not in given else content
         tensors[name] = HbmTensor(each, own, parts_of(program, name))
     return tensors
 
 
 def parts_of(program: Program, name: str) -> list[Elements]:
-    """Every part of a tensor that a step moves, or that is handed on to it."""
+    """Every part of a tensor that a step moves, or that another layer hands on to it."""
     names = {name, *(each.sources[0] for each in program.handed if each.tensor == name and each.same)}
     moves = (step for step in program.steps if isinstance(step, Transfer))
     ends = ((step, (step.tensor, step.written)) for step in moves)
@@ -271,10 +278,10 @@ def _even(counters: Iterable[Along]) -> bool:
 
 @lru_cache(maxsize=1024)
 def _stretches(lane: tuple[Along, ...]) -> list[tuple[Along, ...]]:
-    """The lanes in stretches, in each of which they differ evenly along every axis."""
+    """Stretches of lanes within which coordinates differ evenly along every axis."""
     coordinates = np.array([each.coordinates for each in lane])
     turns = (np.flatnonzero(np.diff(coordinates, 2).any(axis=0)) + 2).tolist()
-    # A stretch ends where the next lane breaks its step; what follows has a step of its own.
+    # A stretch ends where the next lane breaks its step; the next stretch has a step of its own.
     ends = [0]
     for turn in turns:
         ends += [turn] if turn - ends[-1] > 1 else []
@@ -285,7 +292,7 @@ def _stretches(lane: tuple[Along, ...]) -> list[tuple[Along, ...]]:
 def filled(
     program: Program, hardware: Hardware, tensor: str, operands: Mapping[str, NDArray[Any]], empty: float
 ) -> Values:
-    """What all fills of a tensor leave in the lanes, [lane, word, element]; `empty` where they put nothing."""
+    """Contents of the lanes, [lane, word, element], after all fills of a tensor; `empty` elsewhere."""
     source = hbm_tensors(program, program.given(operands), ())[tensor]
     memory = np.full((hardware.lanes, program.words, hardware.vector_memory.word_elements), empty, np.float32)
     for step in program.steps:

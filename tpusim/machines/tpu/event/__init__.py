@@ -1,13 +1,13 @@
-"""The event engine: how long a Program takes, in SimPy, one event a transfer instead of one a cycle.
+"""The event engine: how long a Program takes. It uses SimPy, with an event for a transfer and none for a cycle.
 
-Processes run beside one another: an *issue unit* issues the preloads and streams of an array in order, another one
-vector steps, the *DMA* carries transfers in order; they meet in `after`. All times are lane 0's; the lanes' skew is
-added once, at the end. Rules and a hand-worked pass: docs/timing.md.
+Processes run side by side: an *issue unit* for each array issues its preloads and streams in order, another one issues
+the vector steps, and the *DMA* carries out transfers in order. They meet where a step waits for others (`after`). All
+times are lane 0's; the lanes' skew is added once, at the end. Rules and a hand-worked pass: docs/timing.md.
 
-The issue units may look ahead: once everything a stream waits for has a known time, so has the stream, and its port
-slots are reserved in the future: they are its array's own. The DMA has the lowest priority and is settled only in the
-past, so what it takes is what nobody else wanted. All write down what each step takes; the accounts are drawn from that
-log, and so are timelines.
+Issue units look ahead. Once the times of all that a stream waits for are known, so is the stream's time, and its port
+slots are reserved in the future, because no other client may own them. The DMA has the lowest priority and is settled
+only in the past, so it takes only cycles that nobody else wanted. Each unit logs the times of its steps; accounts and
+timelines are drawn from that log.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ def run(program: Program, hardware: Hardware) -> Timing:
 
 
 def record(program: Program, hardware: Hardware) -> Recording:
-    """Time one Program, and keep all that tells what every unit does when. Raises DeadlockError."""
+    """Time one Program, and keep all that a timeline needs. Raises DeadlockError."""
     ports = Ports(program.ports(hardware), KeptCalendar)
     return Recording(logged(program, hardware, ports, keep=True), ports.owners(), program, hardware)
 
 
 def logged(program: Program, hardware: Hardware, port: Ports | None = None, keep: bool = False) -> Log:
-    """What every step of a Program takes; a given `port` is left with what was owned. Raises DeadlockError.
+    """The log of a Program, step by step. A given `port` is left with its owned cycles. Raises DeadlockError.
 
-    The log tells of the DRAM's channels one by one where it is to `keep` them.
+    With `keep`, the log tells of each channel of the DRAM.
     """
     env, port = simpy.Environment(), port or Ports(program.ports(hardware), Calendar)
     board = Board(program, env)
@@ -63,6 +63,7 @@ def logged(program: Program, hardware: Hardware, port: Ports | None = None, keep
         env.process(process)
     env.run()
     board.check_finished()
+    # Lane i runs lane 0's schedule i cycles late, so the skew is added once, at the end.
     return Log(
         cycles=board.end + hardware.lanes - 1,
         frame=program.frame(hardware),

@@ -1,6 +1,6 @@
-"""Accounts and timelines, drawn from the log and the ports' calendars: what units do, and when.
+"""Accounts and timelines of the units, drawn from the log and from the calendars of the ports.
 
-Of several layers, the accounts are cut where one ends and the next one begins.
+When several layers run as one Program, the accounts are cut where one layer ends and the next begins.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tpusim.machines.tpu.program.transfers import HBM, SCRATCH
 
 
 def timing_of(log: Log, port: Ports, program: Program, hardware: Hardware) -> Timing:
-    """Close the accounts."""
+    """Close the accounts of a run."""
     uses: dict[str, Mapping[str, int]] = {}
     held = Track.of(holding(log.queue))
     for array, mine in log.of_arrays(program, hardware):
@@ -60,8 +60,9 @@ def timing_of(log: Log, port: Ports, program: Program, hardware: Hardware) -> Ti
 
 
 def array_use(log: Log, program: Program, held: Track) -> Counter[str]:
-    """What the array does, and what it waits for, in all that `log` tells of; `held` is what holds transfers when."""
-    # Passes that repeat others wait for no fill.
+    """Cycles of the array by what it does or waits for, over all steps in `log`; `held` tells what holds transfers
+    when."""
+    # Only the first of repeated passes can wait for a fill: the others were repeated because nothing they need is late.
     late = [(each.steps[0], each.ended, each.filled) for each in log.passes if each.filled > each.ended]
     use, frames = _booked(chain(waiting(held, late), _standing_by(log.works, held))), 0
     for each in log.passes:
@@ -78,8 +79,9 @@ def array_use(log: Log, program: Program, held: Track) -> Counter[str]:
 
 
 def first_fill(log: Log, program: Program) -> Counter[str]:
-    """What the array waits for until the fills of its first pass, or vector step, are done; the grid's cycles included,
-    where they go to what has held the last of these.
+    """Cycles that the array waits, by cause, until the fills of its first pass or vector step are done.
+
+    The wait for the next frame is included if the last fill caused it.
     """
     passes = [(each.ended, each.filled, each) for each in log.passes[:1]]
     works = [(each.ended, each.filled, None) for each in log.works[:1]]
@@ -91,7 +93,7 @@ def first_fill(log: Log, program: Program) -> Counter[str]:
 
 
 def vector_unit_use(log: Log, program: Program, hardware: Hardware) -> Counter[str]:
-    """What it adds to partial sums, and works by itself, in all that `log` tells of."""
+    """Busy cycles of the vector unit, with partial sums and in steps of its own, over all steps in `log`."""
     streams = ((len(each.steps), _stream(each, program)) for each in log.passes if each.steps)
     adding = sum(times * log.frame.frames(stream.words) * log.frame.work(stream.accumulate, bool(stream.finish))
                  for times, stream in streams)  # fmt: skip
@@ -101,7 +103,7 @@ def vector_unit_use(log: Log, program: Program, hardware: Hardware) -> Counter[s
 
 
 def _booked(pieces: Iterable[Pieces]) -> Counter[str]:
-    """Cycles by name, of columns of cycles."""
+    """Cycles by name, summed over the pieces."""
     use: Counter[str] = Counter()
     for each in pieces:
         use[each.name] += int(np.sum(each.cycles))
@@ -109,14 +111,14 @@ def _booked(pieces: Iterable[Pieces]) -> Counter[str]:
 
 
 def _stream(each: Passes, program: Program) -> Stream:
-    """The first of them; the others are like it."""
+    """The first stream of a record of passes; the others in it are like the first."""
     step = program.steps[each.steps[0]]
     assert isinstance(step, Stream)
     return step
 
 
 def bus_use(moves: Iterable[DmaTransfer], program: Program) -> dict[str, int]:
-    """Cycles of HBM by the label of the transfer that they go to."""
+    """Cycles of the HBM bus by the label of the transfer that has them."""
     held: Counter[str] = Counter()
     for each in moves:
         held[program.steps[each.step].label] += each.ended - each.free
@@ -125,7 +127,7 @@ def bus_use(moves: Iterable[DmaTransfer], program: Program) -> dict[str, int]:
 
 @dataclass(frozen=True, eq=False)
 class Recording:
-    """A run of `program` from which timelines can be drawn; `ports` are those of lane 0, by account."""
+    """A run of `program` from which timelines can be drawn; `ports` are the owners of lane 0's ports, by account."""
 
     log: Log
     ports: Mapping[str, Owners]
@@ -139,13 +141,13 @@ class Recording:
 
     @cached_property
     def held(self) -> Track:
-        """What holds the oldest transfer that is not done."""
+        """A track that names what holds the oldest transfer under way."""
         return Track.of(holding(self.log.queue))
 
     def timeline(self, first: int = 0, stop: int | None = None) -> Timeline:
         """Every track, complete at least in cycles [first, stop), to the end without a `stop`.
 
-        What is drawn frame by frame or cycle by cycle is left out elsewhere, so that part of a long run needs little.
+        Pieces of a frame or a cycle are made for these cycles only, so that a part of a long run needs little memory.
         """
         span = range(first, self.cycles if stop is None else stop)
         log, program, hardware = self.log, self.program, self.hardware
@@ -171,7 +173,7 @@ class Recording:
         return TimelineDrawing(self.cycles, self.program, self.timeline(first, stop), self.hardware)
 
     def _of_array(self, array: int, log: Log, span: range) -> Iterator[tuple[str, Iterable[Pieces]]]:
-        """The tracks of an array, or of all that share weights."""
+        """The tracks of an array, or of all arrays that share weights."""
         frame = log.frame
         streams = _Streams(log.passes, self.program, frame, span)
         yield "preload", self.preloads(log, array)
@@ -192,9 +194,7 @@ class Recording:
         yield "vector_unit", chain(adds, finishes, working)
 
     def preloads(self, log: Log, array: int) -> Iterator[Pieces]:
-        """A word keeps the weight path busy from its read on, as long as its weights, or its bias, take to enter; of
-        all reads those are an array's that are made where it waits for no turn.
-        """
+        """Pieces of the weight path: a word keeps it busy from its read until its weights or its bias have entered."""
         step, free, ready, filled, start, last = unrolled(log.loads).T
         filled = np.maximum(ready, filled)
         yield Pieces("blocked", free, ready - free, step)
@@ -203,6 +203,7 @@ class Recording:
         waits, hardware = np.array(log.frame.weight_waits(array)), self.hardware
         owners = self.ports["port"] if "port" in self.ports else self.ports["port_weight"]
         reads = np.flatnonzero(owners == WEIGHT)
+        # Arrays with weights of their own share the port: an array's reads are the ones at which it waits for no turn.
         reads = reads[waits[reads % len(waits)] == 0]
         biased = np.array([bias_words_of(self.program.steps[number]) for number in step.tolist()], np.int64)
         words = hardware.preload_words + biased
@@ -220,7 +221,7 @@ class Recording:
 
 
 def holding(queue: Sequence[DmaTransfer]) -> Iterator[Pieces]:
-    """What holds the oldest transfer to or from lanes or banks that is not done, all the time."""
+    """Pieces that name, at any time, what holds the oldest transfer to or from lanes or banks."""
     if not queue:
         return
     step, *held, done = np.array(queue, np.int64).T[[0, *range(-len(HOLDERS), 0)]]
@@ -232,8 +233,9 @@ def holding(queue: Sequence[DmaTransfer]) -> Iterator[Pieces]:
 
 
 def waiting(held: Track, waits: Sequence[tuple[int, int, int]] | Cycles) -> Iterator[Pieces]:
-    """Waits for fills (step, first cycle, cycle after the last), cut up by what holds transfers meanwhile."""
+    """Waits for fills (step, first cycle, cycle after the last), cut up by what holds the transfers meanwhile."""
     step, since, until = np.array(waits, np.int64).reshape(-1, 3).T
+    # Only pieces of `held` that overlap a wait are visited; two binary searches find the first and the last of them.
     first = held.ends.searchsorted(since, "right")
     counts = np.maximum(held.starts.searchsorted(until, "left") - first, 0)
     each = np.repeat(np.arange(len(step)), counts)
@@ -244,7 +246,7 @@ def waiting(held: Track, waits: Sequence[tuple[int, int, int]] | Cycles) -> Iter
 
 
 def _standing_by(works: Sequence[VectorWork], held: Track) -> Iterator[Pieces]:
-    """The array's waits for what the vector unit waits for, and for the vector unit."""
+    """Waits of the array for the operands of vector steps, and then for the vector unit."""
     if not works:
         return
     step, ended, filled, loaded, issued, _, done, _ = np.array(works, np.int64).T
@@ -255,7 +257,7 @@ def _standing_by(works: Sequence[VectorWork], held: Track) -> Iterator[Pieces]:
 
 
 def _port(owners: Owners, first: int) -> Track:
-    """What `owners`, from cycle `first` on, do with the port."""
+    """The track of a port whose cycles from `first` on belong to `owners`."""
     bounds = np.flatnonzero(np.diff(owners, prepend=FREE, append=FREE))
     starts, ends = bounds[:-1], bounds[1:]
     owned = owners[starts] != FREE
@@ -265,7 +267,7 @@ def _port(owners: Owners, first: int) -> Track:
 
 
 def bus(moves: Sequence[DmaTransfer]) -> Iterator[Pieces]:
-    """What a bus does, transfer by transfer."""
+    """Pieces of a bus, transfer by transfer."""
     if not moves:
         return
     step, free, ready, start, busy, stalled, ended, *_ = np.array(moves, np.int64).T
@@ -278,13 +280,13 @@ def bus(moves: Sequence[DmaTransfer]) -> Iterator[Pieces]:
 
 
 def _transfers(moves: Sequence[DmaTransfer], program: Program) -> Iterator[Pieces]:
-    """Every other transfer: two may be under way at once, but not three."""
+    """Pieces of transfers. Every other transfer has a track, because two may be under way at once, but not three."""
     for move in moves:
         yield Pieces(program.steps[move.step].label, move.start, move.done - move.start, move.step)
 
 
 def _channels(log: Log, program: Program) -> Iterator[tuple[str, Iterable[Pieces]]]:
-    """Each channel of the DRAM, up to MOST_CHANNELS: a slice a transfer, none before the one ahead is done there."""
+    """A track for each channel of the DRAM, up to MOST_CHANNELS; its slices are transfers and never overlap."""
     if not log.spans:
         return
     steps = np.repeat([move.step for move in log.moves], [len(span.channels) for span in log.spans])
@@ -304,11 +306,11 @@ def _channels(log: Log, program: Program) -> Iterator[tuple[str, Iterable[Pieces
 
 
 _CYCLES = 5
-"""States that the log tells of each preload or pass."""
+"""Times that the log has of each preload or pass."""
 
 
 class _Streams:
-    """All passes in order, a column for each thing the log tells, and their frames, drawn as far as in `span`."""
+    """All passes in order, a column for each time in the log, and their frames as far as they lie in `span`."""
 
     def __init__(self, passes: Sequence[Passes], program: Program, frame: Frame, span: range) -> None:
         self.frame, self.span = frame, span
@@ -366,7 +368,7 @@ class _Streams:
 
 
 def unrolled(records: Sequence[Loads | Passes]) -> Cycles:
-    """The table [step, column] of preloads or passes: its number, then the cycles that the log tells of it."""
+    """The table [step, column] of preloads or passes: the step's number, then the times that the log has of it."""
     rows = [np.empty((0, _CYCLES + 1), np.int64)]
     for each in records:
         later = np.arange(len(each.steps))[:, None] * each.every + np.array(each[2 : 2 + _CYCLES])
@@ -376,9 +378,10 @@ def unrolled(records: Sequence[Loads | Passes]) -> Cycles:
 
 
 def shares(run: Recording, whole: Timing) -> tuple[Timing, ...]:
-    """Each layer's, of a run of several that took `whole`.
+    """Timing of each layer in a run of several; `whole` is the timing of all.
 
-    What is the array's and the vector unit's belongs to a layer's steps; of all else it has what there is in its time.
+    Cycles of the array and the vector unit go to the layer whose steps took them. All other units are cut in time,
+    where one layer ends and the next begins.
     """
     log, program, hardware = run.log, run.program, run.hardware
     cuts = cuts_of(log, program)
@@ -411,7 +414,8 @@ def shares(run: Recording, whole: Timing) -> tuple[Timing, ...]:
 
 
 def cuts_of(log: Log, program: Program) -> list[int]:
-    """The first cycle of each layer, and the one after the last: the array ended the step ahead of each in time."""
+    """First cycle of each layer, and the cycle after the last layer: a layer begins where the array ended the step
+    ahead."""
     ended = {work.step: work.ended for work in log.works}
     for step, cycle, *_ in unrolled(log.passes).tolist():
         ended[step] = cycle
@@ -420,11 +424,12 @@ def cuts_of(log: Log, program: Program) -> list[int]:
 
 
 def _counts(pieces: Iterable[Pieces], cuts: Sequence[int]) -> list[Counter[str]]:
-    """By name the cycles of pieces between each cut and the next; none of those together overlap, and they ascend."""
+    """Cycles of pieces between each cut and the next, by name. Pieces of one unit ascend and never overlap."""
     found: list[Counter[str]] = [Counter() for _ in cuts[1:]]
     for piece in pieces:
         starts, cycles = np.broadcast_arrays(np.atleast_1d(piece.starts), piece.cycles)
         begun = starts.searchsorted(cuts)
+        # Prefix sums over all pieces; what the last begun piece has beyond a cut is taken off again.
         sums, ends = np.append(0, cycles.cumsum()), np.append(0, starts + cycles)
         until = sums[begun] - np.maximum(ends[begun] - cuts, 0)
         for count, more in zip(found, np.diff(until).tolist(), strict=True):
@@ -433,6 +438,6 @@ def _counts(pieces: Iterable[Pieces], cuts: Sequence[int]) -> list[Counter[str]]
 
 
 def _owned(owners: Owners, cuts: Sequence[int]) -> list[Counter[str]]:
-    """By client the cycles that it owns between each cut and the next."""
+    """Cycles that each client owns between each cut and the next."""
     counts = (np.bincount(owners[first:stop], minlength=len(CLIENTS)).tolist() for first, stop in pairwise(cuts))
     return [Counter({name: n for name, n in zip(CLIENTS[1:], each[1:], strict=True) if n}) for each in counts]

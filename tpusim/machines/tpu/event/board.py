@@ -1,6 +1,6 @@
-"""The board, on which steps are told to be done, and the log of all that units write down.
+"""The board, on which units post when steps are done, and the records of the log.
 
-For every step the log tells the cycles in which it went on to its next state, all of them lane 0's. Steps that repeat
+The log has, for each step, the cycles in which it changed its state, in lane 0's time. Steps that repeat
 after `every` cycles, with nothing else changed, share a record.
 """
 
@@ -24,7 +24,7 @@ Process = Generator[simpy.Event, object, None]
 
 
 class Board:
-    """When each step of a Program is done, as far as known; `end` is the latest cycle of all."""
+    """Completion times of a Program's steps, as far as known; `end` is the latest of them."""
 
     def __init__(self, program: Program, env: simpy.Environment) -> None:
         self.env = env
@@ -33,7 +33,7 @@ class Board:
         self._program = program
         self._waiting: dict[int, simpy.Event] = {}
         self._starves = [step.cause == STARVED for step in program.steps]
-        # Transfers by when they are done, which is another cycle for each.
+        # By completion time, which no two transfers of the queue share.
         self.moved: dict[int, DmaTransfer] = {}
 
     def finish(self, step: int, time: int) -> None:
@@ -50,11 +50,11 @@ class Board:
                 yield self._waiting.setdefault(step, self.env.event())
 
     def time(self, step: int) -> int:
-        """When a step is done whose time is known."""
+        """Completion time of a step whose time is known."""
         return self.done[step] or 0
 
     def known(self, steps: Iterable[int]) -> tuple[int, int]:
-        """When the last of `steps` that brings data, and when the last of the others is done."""
+        """Completion time of the last of `steps` that bring data, and of the last of the others."""
         data = others = 0
         for step in steps:
             time = self.done[step] or 0
@@ -65,7 +65,7 @@ class Board:
         return data, others
 
     def held_last(self, done: int) -> str:
-        """What has held the transfer that is `done` in a cycle until then."""
+        """The cause that held the transfer completed at cycle `done`, just before that cycle."""
         return self.moved[done].held.by(done - 1)
 
     def all_done_by(self, steps: Iterable[int], time: int) -> bool:
@@ -84,7 +84,7 @@ class Board:
 
 
 def keeps(program: Program, board: Board) -> Process:
-    """Keeps in their order, each done with the last that it waits for, and not before the one ahead of it."""
+    """Finish Keeps in their order: each with the last step that it waits for, and not before the Keep ahead of it."""
     done = 0
     for index, step in enumerate(program.steps):
         if isinstance(step, Keep):
@@ -94,9 +94,10 @@ def keeps(program: Program, board: Board) -> Process:
 
 
 class Loads(NamedTuple):
-    """Preloads `every` cycles apart. The weight path, `free` since the one before, may take on the first when it is
-    `ready`, its weights are in the vector memory when it is `filled`; the port is asked from `start` on, and the
-    last weight is in the array at `last`.
+    """Preloads `every` cycles apart.
+
+    The weight path is `free` since the preload before. It may take on the first of these when `ready`; the weights are
+    in the vector memory when `filled`; the port is asked from `start` on; the last weight is in the array at `last`.
     """
 
     steps: Sequence[int]
@@ -109,9 +110,11 @@ class Loads(NamedTuple):
 
 
 class Passes(NamedTuple):
-    """Streams `every` cycles apart. The array, with nothing to do since it `ended` the one before, is starved until
-    `filled`, waits for weights until `loaded`, is blocked until `cleared`, and for the last of these causes, `cause`,
-    until the cycle before `start`, that of the first ifmap slot. From there on `conflicts` of banks cost frames.
+    """Streams `every` cycles apart.
+
+    The array `ended` its step before, is starved until `filled`, waits for weights until `loaded`, and is blocked until
+    `cleared`. Until the cycle before `start`, the first ifmap slot, it waits for the frame, which is booked to the last
+    of these causes, `cause`. From there on `conflicts` of banks cost frames.
     """
 
     steps: Sequence[int]
@@ -126,14 +129,15 @@ class Passes(NamedTuple):
 
     @property
     def lost(self) -> int:
-        """Frames that each of them loses to conflicts."""
+        """Frames that each of these passes loses to conflicts."""
         return self.conflicts.frames if self.conflicts else 0
 
 
 class VectorWork(NamedTuple):
-    """What the vector unit does by itself. An `array`, with nothing to do since it `ended` the step before, is starved
-    until `filled`, waits for weights until `loaded`, is blocked until `issued`, and stands by until `done`. From cycle
-    `start` on, the words of operands are read.
+    """A step of the vector unit, as an `array` sees it.
+
+    The array `ended` its step before, is starved until `filled`, waits for weights until `loaded`, is blocked until
+    `issued`, and stands by until `done`. Words of operands are read from cycle `start` on.
     """
 
     step: int
@@ -147,10 +151,12 @@ class VectorWork(NamedTuple):
 
 
 class DmaTransfer(NamedTuple):
-    """A transfer. The bus, `free` since the one before, is blocked until it is `ready`, and held up by the port until
-    `start`; it moves for `busy` cycles, held up by the port for the others, from `stalled` on, and is free again at
-    `ended`. The last word is in place at `done`; what it waits for is done at `freed`, its last word has `come`, or is
-    wanted, and is `converted`, as soon as it may cross the port then.
+    """A transfer, in cycles of lane 0.
+
+    The bus is `free` since the transfer before, blocked until `ready`, and held up by the port until `start`. It moves
+    data for `busy` cycles; the port holds it up for the rest, from `stalled` on; it is free again at `ended`. The last
+    word is in place at `done`. Before that, the steps it waits for are done at `freed`, its last word has `come` (a
+    fill) or is wanted (a spill), and is `converted`.
     """
 
     step: int
@@ -167,7 +173,7 @@ class DmaTransfer(NamedTuple):
 
     @property
     def held(self) -> Held:
-        """What keeps it from being done."""
+        """Times at which the causes that hold this transfer end."""
         return Held(self.freed, self.come, self.converted)
 
 
@@ -181,9 +187,11 @@ class ChannelSpan(NamedTuple):
 
 @dataclass(frozen=True)
 class Log:
-    """A whole run: the layer's `cycles`, the port's `frame`, and what each unit did, in order, the bus of HBM (`moves`)
-    and that of the scratch memory among them, and the `queue` of the transfers of both that go to lanes or banks; what
-    the DRAM did, and perhaps of each transfer in which channels.
+    """The log of a run.
+
+    It has the layer's `cycles`, the port's `frame`, and the records of each unit in order: `moves` are the transfers on
+    the bus of HBM, `scratch` on that of the scratch memory, `queue` those of both that go to lanes or banks. `hbm`
+    tells what the DRAM did, and `spans` which channels each transfer used, if that was kept.
     """
 
     cycles: int
@@ -198,7 +206,8 @@ class Log:
     spans: tuple[ChannelSpan, ...] = ()
 
     def of_arrays(self, program: Program, hardware: Hardware) -> Iterator[tuple[int, Log]]:
-        """Each array that has weights of its own, or the first of all that share theirs, and what is told of it."""
+        """(array, its part of the log) for each array with weights of its own; for arrays that share weights, the whole
+        log."""
         if hardware.array.queues == 1:
             yield 0, self
             return

@@ -1,4 +1,4 @@
-"""Cycles of lane 0's ports, who owns which, and what conflicts of banks cost a pass."""
+"""Owners of the cycles of lane 0's ports, and the cost of bank conflicts to a pass."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tpusim.machines.tpu.program.steps import Stream
 
 Cycles = NDArray[np.int64]
 Owners = NDArray[np.uint8]
-"""Who owns each cycle of a port; after the last that is owned there may be none."""
+"""Owner of each cycle of a port; cycles after the last owned one may be left out."""
 
 
 class Calendar:
-    """A port of lane 0: which cycles from `settled` on are owned.
+    """A port of lane 0: the owners of its cycles from `settled` on.
 
-    Streams and preloads reserve ahead of time; the DMA takes, in order, what is left in the past. What lies
-    before the last word it took concerns nobody any more and is forgotten.
+    Streams and preloads reserve ahead of time; the DMA takes, in order, the cycles left over in the past. Cycles
+    before the last word that it took concern nobody any more and are forgotten.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class Calendar:
     def claim(self, client: int, start: int, words: int, spacing: int, left: Sequence[int] | None = None) -> int:
         """Own the first free cycle from `start` on, `words` times at least `spacing` apart; return the last.
 
-        `left` says of each cycle of a frame how many from there on are to be left to others.
+        `left` tells, for each cycle of a frame, how many cycles from there on must be left to others.
         """
         cells, found = self._cells, start - self.settled - spacing
         for _ in range(words):
@@ -79,6 +79,8 @@ class Calendar:
         """
         self.changed_from = NEVER
         first, end = max(start, int(wanted[0])), self.settled + len(self._cells)
+        # A window four cycles a word wide nearly always holds the answer; looking at the whole future each time is
+        # quadratic.
         stop = max(first, min(end, int(wanted[-1]) + 4 * len(wanted)))
         slots = self._slots(wanted, first, stop)
         return slots if stop >= end or slots[-1] < stop else self._slots(wanted, first, end)
@@ -94,6 +96,7 @@ class Calendar:
         order = np.arange(len(wanted))
         before = free.searchsorted(wanted)
         if wanted[-1] > stop:
+            # Beyond the calendar every cycle is free, so F grows by one a cycle.
             before += np.maximum(wanted - stop, 0)
         rank = np.maximum.accumulate(before - order) + order
         if rank[-1] < len(free):
@@ -105,13 +108,14 @@ class Calendar:
         return slots
 
     def ahead(self, start: int) -> bytes:
-        """Who owns each cycle from `start` on, one byte a cycle."""
+        """Return the owner of each cycle from `start` on, one byte a cycle."""
         return bytes(self._cells[max(start - self.settled, 0) :].rstrip(bytes([FREE])))
 
     def repeat(self, start: int, end: int, times: int) -> None:
-        """What is owned in [start, end) once more, `times` times; what is owned from `end` on moves back as far."""
+        """Repeat the owners of [start, end) `times` times; owners from `end` on move back by as much."""
         self._reach(end)
         period = bytes(self._cells[start - self.settled : end - self.settled])
+        # The DMA is left out: its cycles are counted as it takes them.
         for client in range(IFMAP, DMA):
             self.owned[CLIENTS[client]] += times * period.count(client)
         self._cells[end - self.settled : end - self.settled] = times * period
@@ -151,7 +155,7 @@ class KeptCalendar(Calendar):
         super().settle(until)
 
     def owners(self) -> Owners:
-        """Who owns each cycle, from the first on."""
+        """Return the owner of each cycle, from the first on."""
         return np.append(np.frombuffer(self._past, np.uint8), np.frombuffer(self._cells, np.uint8))
 
 
@@ -170,7 +174,7 @@ class Ports:
         return sum((calendar.owned for calendar in self.calendars), Counter())
 
     def owners(self) -> dict[str, Owners]:
-        """Who owns each cycle, by the name of each port's account."""
+        """Return the owner of each cycle, by the name of each port's account."""
         kept = (calendar for calendar in self.calendars if isinstance(calendar, KeptCalendar))
         return {name: calendar.owners() for name, calendar in zip(self._names, kept, strict=True)}
 
@@ -179,11 +183,11 @@ class Ports:
         return self._of[client]
 
     def ahead(self, start: int) -> tuple[bytes, ...]:
-        """Who owns each cycle from `start` on, one byte a cycle, port by port."""
+        """Return the owner of each cycle from `start` on, one byte a cycle, port by port."""
         return tuple(calendar.ahead(start) for calendar in self.calendars)
 
     def repeat(self, start: int, end: int, times: int) -> None:
-        """What is owned in [start, end) once more, `times` times."""
+        """Repeat the owners of [start, end) on every port, `times` times."""
         for calendar in self.calendars:
             calendar.repeat(start, end, times)
 
@@ -195,12 +199,12 @@ class Ports:
 
 
 _TOGETHER = 1 << 22
-"""Counters of words and banks that are held at a time."""
+"""Entries of the tables of words and banks that are held in memory at a time."""
 
 
 @dataclass(frozen=True, eq=False)
 class Conflicts:
-    """What conflicts cost a pass whose frames last `period` cycles.
+    """Cost of conflicts to a pass whose frames last `period` cycles.
 
     Attributes:
         reading: cycles that the banks take for each word, at least 1.
@@ -216,6 +220,7 @@ class Conflicts:
         Its reading begins in the cycle after the word before it was delivered, the first word's with its frame.
         """
         late = -(-self.reading // self.period) - 1
+        # The first word is read in its own frame; every later word may begin as soon as the one before is delivered.
         late[0] = -(-(self.reading[0] - 1) // self.period)
         return np.cumsum(late)
 
@@ -231,14 +236,15 @@ class Conflicts:
 
     @cached_property
     def reads(self) -> Cycles:
-        """The cycles, from the first slot on, in which the banks are read."""
+        """Cycles, from the first slot on, in which the banks are read."""
+        # A word takes consecutive cycles, from the one in which its reading begins.
         begin = np.append(0, self.delivered[:-1] + 1)
         first = np.cumsum(self.reading) - self.reading
         return np.repeat(begin - first, self.reading) + np.arange(self.reading.sum())
 
 
 class ConflictCounter:
-    """Counts once what several passes have in common; passes that lose alike have the same Conflicts."""
+    """Counts conflicts once for passes with the same feed or relative addresses; equal losses share one Conflicts."""
 
     def __init__(self, hardware: Hardware, period: int) -> None:
         self._banks, self._ports, self._period = hardware.banks, hardware.vector_memory.bank_ports, period
@@ -256,19 +262,19 @@ class ConflictCounter:
             if key not in self._of_groups:
                 reading = reading_cycles(*key, self._banks, self._ports)
                 self._of_groups[key] = self._alike.setdefault(reading.tobytes(), Conflicts(reading, self._period))
-            # The feed is held too, so that nothing else gets its id.
+            # The cache holds the feed itself, so that no other object gets its id.
             self._of_feed[id(feed)] = feed, self._of_groups[key]
         return self._of_feed[id(feed)][1]
 
 
 def reading_cycles(groups: Groups, words: int, banks: int, ports: int) -> Cycles:
-    """For each word, the cycles until the busiest bank has served all who ask it for different addresses."""
+    """For each word, the cycles until the busiest bank has served every row that asks it for a different address."""
     if not groups:
         return np.ones(words, np.int64)
     (addresses, first), most = asked(groups), max(1, _TOGETHER // banks)
     busiest = []
     for at in range(0, words, most):
-        # How often each bank is asked for each word, by those that count.
+        # Requests of each bank for each word; rows that ask for one address count once.
         bank = addresses[at : at + most] % banks
         word, asking = first[at : at + most].nonzero()
         asked_for = np.bincount(word * banks + bank[word, asking], minlength=len(bank) * banks)

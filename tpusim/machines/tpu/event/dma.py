@@ -1,7 +1,7 @@
-"""Transfers in the event engine, in order, each in the port's slots that nobody else owns.
+"""Transfers in the event engine: in order, each in slots of the port that nobody else owns.
 
-The memory behind the lanes says when words of fills come, and when spills are stored: a pipe, or a DRAM with banks,
-which takes each transfer at once, burst by burst.
+The memory behind the lanes decides when words of fills come and when spills are stored. It is a pipe, or a DRAM with
+banks, which works out each transfer at once, burst by burst.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 
 class PipedMemory:
-    """A latency, then bytes at the full bandwidth.
+    """A memory with a latency, and then the full bandwidth.
 
-    Transfers begin in order, none before the bus is free; what is said of one never depends on a later one. `spans`
-    tells of each transfer so far in the channels of a DRAM.
+    Transfers begin in order, none before the bus is free; the times of a transfer never depend on a later one. `spans`
+    has the channels of a DRAM that each transfer so far has used.
     """
 
     def __init__(self, hardware: Hardware, pipe: Pipe) -> None:
@@ -39,45 +39,48 @@ class PipedMemory:
 
     @property
     def use(self) -> HbmUse | None:
-        """What has happened in the DRAM; None where there is none."""
+        """The work of the DRAM so far; None where HBM is a pipe."""
         return None
 
     def fill(self, step: Transfer, start: int) -> tuple[Cycles, int, int]:
-        """A fill that has the bus from cycle `start` on: cycles in which each of its words may cross the port, the last
-        one as it would be without its conversion, and when the bus is free again.
+        """A fill that has the bus from cycle `start` on.
+
+        Returns the cycles in which each of its words may cross the port, the cycle of the last word without its
+        conversion, and the cycle in which the bus is free again.
         """
         busy, moving = self._busy(step), self._pipe.cycles(step.hbm_bytes)
         return self._pipe.arrivals(start, busy, step.words), start + self._pipe.latency + moving, start + busy
 
     def demands(self, step: Transfer, start: int) -> tuple[Cycles, int]:
-        """When the words of a spill that has the bus from `start` on are wanted; the last one without conversion."""
+        """Cycles in which the words of a spill are wanted that has the bus from `start` on, and the last without
+        conversion."""
         last = start + (step.words - 1) * self._pipe.cycles(step.hbm_bytes) // step.words
         return self._pipe.demands(start, self._busy(step), step.words), last
 
     def spill(self, step: Transfer, start: int, taken: Cycles) -> tuple[int, int, int, int]:
-        """The spill once it is known in which cycles its words crossed the port; the last one still has to cross the
-        bus and be stored.
+        """A spill whose words crossed the port in the cycles `taken`; the last word must still cross the bus and be
+        stored.
 
-        Returns the cycles that it kept the bus busy, from when on the port held it up if it did, when the bus is free
-        again, and when all of it is in the memory.
+        Returns the cycles that the spill kept the bus busy, the cycle from which the port held it up, the cycle in
+        which the bus is free again, and the cycle in which all of it is in the memory.
         """
         busy = self._busy(step)
         ended = max(start + busy, int(taken[-1]) + 1 - (-busy // step.words))
         return busy, start + busy, ended, ended + self._pipe.latency
 
     def _busy(self, step: Transfer) -> int:
-        """The cycles that a transfer takes if nothing but the pipe, or its conversion, holds it up."""
+        """Cycles of a transfer if only the pipe, or its conversion, holds it up."""
         return max(self._pipe.cycles(step.hbm_bytes), step.conversion_cycles(self._hardware))
 
 
 class BankedHbm(PipedMemory):
-    """A DRAM whose channels, banks and rows the addresses of every transfer go to, docs/timing.md section 5."""
+    """A DRAM with channels, banks and rows, to which the addresses of every transfer go (docs/timing.md, section 5)."""
 
     def __init__(self, program: Program, hardware: Hardware, device: Device, keep: bool) -> None:
-        # Its loops are compiled, and importing the compiler takes longer than many a layer.
+        # Imported here: the loops are compiled, and importing the compiler takes longer than many a layer.
         from tpusim.memory.dram.one_pass import OnePass
 
-        # At the peak bandwidth of all channels words of spills are wanted, whatever waits to be stored.
+        # Words of spills are wanted at the peak bandwidth of all channels, whatever still waits to be stored.
         super().__init__(hardware, Pipe(0, hardware.hbm_peak_bytes_per_cycle))
         self._keep, self._cycles, self._until = keep, 0, 0
         self._mapping = device.addresses()
@@ -85,11 +88,11 @@ class BankedHbm(PipedMemory):
         self._clocks = Clocks.of(hardware.clock_hz, device.clock_hz)
 
     def fill(self, step: Transfer, start: int) -> tuple[Cycles, int, int]:
-        """A word has come with the last burst that it has a share in, converted one after another from the first on."""
+        """A fill: a word has come with the last burst that holds a part of it; words are converted in turn."""
         conversion, bursts = step.conversion_cycles(self._hardware), self._moves.bursts(step)
         accepted, done = self._served(bursts, write=False, start=start)
         words = np.arange(1, step.words + 1, dtype=np.int64)
-        # All of it may be padding.
+        # With nothing but padding there is no burst, and the words are there at once.
         first, come = start, np.full(step.words, start)
         if done.size:
             latest = np.maximum.accumulate(done)[last_shares(step.words, len(done))]
@@ -98,7 +101,7 @@ class BankedHbm(PipedMemory):
         return arrivals, int(come[-1]), max(start + max(1, conversion), self._after(accepted))
 
     def spill(self, step: Transfer, start: int, taken: Cycles) -> tuple[int, int, int, int]:
-        """A burst is offered once its last word has been taken, and converted."""
+        """A spill: a burst is offered once its last word has been taken and converted."""
         bursts, last = self._moves.bursts(step), int(taken[-1]) + 1
         ready = taken + 1 - (-step.conversion_cycles(self._hardware) // step.words)
         times = self._clocks.to_memory(ready)[last_shares(len(bursts), step.words)]
@@ -110,11 +113,11 @@ class BankedHbm(PipedMemory):
 
     @property
     def use(self) -> HbmUse:
-        """What has happened in the DRAM."""
+        """The work of the DRAM so far."""
         return HbmUse.of(self._dram.counts(), self._dram.requested, self._cycles)
 
     def _served(self, bursts: Cycles, write: bool, start: int, times: Cycles | None = None) -> Served:
-        """What the DRAM says of a transfer; `times` are the memory's."""
+        """Serve a transfer in the DRAM; `times` are in cycles of the memory."""
         served = self._dram.serve(bursts, write, self._clocks.to_memory(start), times)
         if bursts.size:
             first, last = int(served.accepted.min()), int(served.done.max())
@@ -136,7 +139,7 @@ class BankedHbm(PipedMemory):
 
 
 class Dma:
-    """Owns the buses of HBM and of the scratch memory, and the slots of the port that are left."""
+    """The DMA: it owns the buses of HBM and of the scratch memory, and takes the slots of the port that are left."""
 
     def __init__(self, program: Program, hardware: Hardware, board: Board, port: Ports, keep: bool) -> None:
         self._stored: dict[int, int] = {}
@@ -147,12 +150,12 @@ class Dma:
         if scratch := hardware.scratch_pipe:
             self._memories[SCRATCH] = PipedMemory(hardware, scratch)
         self.moves: dict[str, list[DmaTransfer]] = {HBM: [], SCRATCH: []}
-        """By the bus that they take."""
+        """Transfers by the bus that they take."""
         self.queue: list[DmaTransfer] = []
-        """Those to and from lanes or banks."""
+        """Transfers to and from lanes or banks, on either bus."""
 
     def process(self) -> Process:
-        """Transfers begin in order; two at most hold data on their way from or to the lanes."""
+        """Carry out transfers in order; at most two have data on their way from or to the lanes."""
         begun = self._hardware.sequencer.launch_cycles
         free = dict.fromkeys(self._memories, begun)
         last = staged = freed = 0
@@ -161,7 +164,7 @@ class Dma:
                 continue
             yield from self._board.wait(step.after)
             bus = step.bus
-            # What spills write of what is read has to be in HBM, or in the scratch memory.
+            # A fill must not read what a spill has not yet stored, in HBM or in the scratch memory.
             there = max((self._stored.get(each, 0) for each in self._program.sources(step)), default=0)
             data, others = self._board.known(step.after)
             ready, freed = max(free[bus], begun, data, others, there), max(freed, others)
@@ -172,8 +175,9 @@ class Dma:
                 slots = yield from self._words(wanted, last)
                 busy, stalled, ended, stored = memory.spill(step, begun, slots)
                 self._board.end = max(self._board.end, stored)
+                # The skew: the last lane stores its word this much later than lane 0.
                 self._stored[index] = stored + self._hardware.lanes - 1
-                # The last word is on its way to be stored.
+                # The port is done with a spill here; the last word is still on its way to be stored.
                 done = int(slots[-1]) + 1
             else:
                 wanted, come, ended = memory.fill(step, begun)
@@ -181,7 +185,8 @@ class Dma:
                 if isinstance(step, Prefetch):
                     done = int(wanted[-1])
                 elif isinstance(step, BankFill):
-                    # Through a port of their own: each when it is wanted or in the cycle after the one before.
+                    # Banks take words through a port of their own: each word as soon as it is wanted and the one before
+                    # it is in.
                     behind = np.maximum(wanted, last) - np.arange(len(wanted))
                     done = int(behind.max()) + len(wanted)
                 else:
@@ -191,6 +196,7 @@ class Dma:
             move = DmaTransfer(index, free[bus], ready, begun, busy, stalled, ended, *until)
             self.moves[bus].append(move)
             if not isinstance(step, Prefetch):
+                # The transfer after the next may begin once this one is done: two at most are staged.
                 staged, last = last, done
                 self.queue.append(move)
                 self._board.moved[done] = move
@@ -198,11 +204,12 @@ class Dma:
             free[bus] = ended
 
     def _words(self, wanted: Cycles, earliest: int) -> Generator[simpy.Event, object, Cycles]:
-        """Take a slot for every word; predictions hold unless somebody reserves before they come true."""
+        """Take a slot for every word; a prediction holds unless a stream or preload reserves before it comes true."""
         env = self._board.env
         while True:
             slots = self._port[DMA].slots_for(wanted, earliest)
             final = int(slots[-1])
+            # Sleep until the last predicted slot is past: then nobody can reserve before it any more.
             if final >= env.now:
                 yield env.timeout(final + 1 - env.now)
             if self._port[DMA].changed_from > final:

@@ -1,4 +1,4 @@
-"""The issue units of the event engine: preloads and streams of each array, and vector steps, in the Program's order."""
+"""The issue units of the event engine: preloads and streams of each array, and vector steps, in order."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Vector, bias_words_of
 
 _LONGEST = 4
-"""Passes after which the same state is still noticed."""
+"""Most passes between two equal states that are recognized as a repetition."""
 
 
 class IssueUnit:
-    """Owns an array, or all that share weights, the weight path and the slots of the frame that are theirs."""
+    """Issues the passes of an array, or of all arrays that share weights; owns their weight path and frame slots."""
 
     def __init__(self, program: Program, hardware: Hardware, board: Board, port: Ports, array: int = 0) -> None:
         self.loads: list[Loads] = []
@@ -36,11 +36,12 @@ class IssueUnit:
         self._steps = program.steps
         whose = [program.array_of(s) if isinstance(s, Preload | Stream) else -1 for s in program.steps]
         self._order = [i for i, s in enumerate(program.steps) if whose[i] == array or isinstance(s, Vector)]
-        # Where several arrays take passes, what one does next depends on the others, too.
+        # Where several arrays take passes, the next pass of one depends on the others, too, and repetition proves
+        # nothing.
         self._alone = not {*whose} - {array, -1}
         self._biased = {i for i, step in enumerate(program.steps) if bias_words_of(step)}
         self._filled: dict[int, int] = {}
-        # When the last stream or vector step has written its results; and the last vector step.
+        # Until when the last stream or vector step writes results, and until when the last vector step works.
         self.drained = self._worked = 0
         self.ended = self.free = self._issued = 0
         self._written = -1
@@ -56,8 +57,8 @@ class IssueUnit:
             step = self._steps[index]
             yield from self._board.wait(step.after)
             if isinstance(step, Preload):
-                # The weight words, once the delay is over, in whatever slots are free, at most one every W cycles; then
-                # that of the biases.
+                # Weight words are read once the delay is over, in whatever slots are free, at most one every W cycles;
+                # then the word of the biases.
                 ready = max(self._issued if self._buffers > 1 else self.ended, self.free)
                 filled, drained = self._board.known(step.after)
                 self._filled[index] = filled
@@ -76,17 +77,17 @@ class IssueUnit:
             else:
                 yield from self._board.wait((index,))
             place += 1
-        # With many arrays, the last frame may outlast what its few words cause.
+        # With many arrays, a frame in progress may outlast the few words in it.
         self._board.end = max(self._board.end, self.ended)
 
     def _stream(self, index: int, step: Stream) -> None:
-        """Issue a pass: its first ifmap read on the frame grid, and all it owns of the port from there on."""
+        """Issue a pass: find its first ifmap read on the frame grid, and reserve all its slots of the port."""
         conflicts = self._conflicts.of(step)
         start = self._issue(index, step, conflicts)
         frame, port = self.frame, self._port
         frames, first = frame.frames(step.words), start
         if conflicts:
-            # The banks while they are read; partial sums and results a fixed delay after the words are delivered.
+            # Banks are owned while they are read; partial sums and results follow delivered words after a fixed delay.
             frames, first = frames + conflicts.frames, start + int(conflicts.delivered[0])
             delivered = start + conflicts.delivered
             port[IFMAP].reserve_at(IFMAP, start + conflicts.reads)
@@ -94,7 +95,8 @@ class IssueUnit:
                 port[PSUM].reserve_at(PSUM, delivered + self._psum_delay)
             port[RESULT].reserve_at(RESULT, delivered + self._result_delay)
         else:
-            # Ifmap reads, a fixed delay later partial sums and results; pointers a frame before, the first once told.
+            # Partial sums and results follow ifmap reads after a fixed delay; pointers are read a frame ahead, the
+            # first as soon as the pass is known.
             if table := step.reads.table:
                 at, places = table.reads(frame.together)
                 before = np.where(at == 0, self._told, start + (at - 1) * frame.period)
@@ -114,7 +116,7 @@ class IssueUnit:
         self.drained = done
 
     def stand_by(self, work: VectorWork) -> None:
-        """Wait for the vector unit, and while it works by itself."""
+        """Wait for the vector unit, and stand by while it works."""
         filled = max(self.ended, work.filled)
         self.works.append(
             work._replace(array=self._array, ended=self.ended, filled=filled, loaded=max(filled, work.loaded))
@@ -123,7 +125,7 @@ class IssueUnit:
         self.ended = self.drained = self._worked = work.done
 
     def _issue(self, index: int, step: Stream, conflicts: Conflicts | None) -> int:
-        """The cycle of the first ifmap slot; the wait for it is booked to its causes in turn."""
+        """The cycle of the first ifmap slot. The wait for it is booked to its causes in turn."""
         fills, spilled = self._board.known(step.after)
         spilled = max(spilled, self._worked)
         summed = self._written - self._psum_delay if step.accumulate else 0
@@ -132,7 +134,7 @@ class IssueUnit:
         cleared = max(loaded, spilled, summed)
         pointed = 0
         if step.reads.table:
-            # Told once all else is there that it waits for in memory.
+            # Pointers are read only when everything else that the pass waits for is in memory.
             there = max(fills, self._filled.get(step.preload, 0), spilled, self.ended + 1 - self.frame.period)
             self._told = self._next_frame(there)
             pointed = self._told + self.frame.period - 1
@@ -143,30 +145,32 @@ class IssueUnit:
         ):  # fmt: skip
             if until > since:
                 self._cause = name
+        # Reads stay on the frame's grid: slots are fixed by cycle modulo the period (docs/timing.md).
         start = self._next_frame(max(cleared, pointed) + 1)
         self.passes.append(Passes((index,), 0, self.ended, filled, loaded, cleared, start, self._cause, conflicts))
         return start
 
     def _next_frame(self, cycle: int) -> int:
-        """The first slot for an ifmap word of the array, or the first array, in `cycle` or later."""
+        """The first slot, in `cycle` or later, for an ifmap word of the array, or of the first array that shares
+        weights."""
         return cycle + (self._array - cycle) % self.frame.period
 
     # ---- passes that only repeat those before
 
     def _repeat(self, place: int, step: Stream, issued: int) -> int:
-        """Take, at once, the passes after `place` that must come out as the last few; how many places that is.
+        """Take at once all passes after `place` that must repeat the last few; return the number of places taken.
 
-        What the next pass does depends on nothing but the state after the last. When that state is what it was
-        some passes ago, then passes of the same kind that wait for nothing repeat for ever.
+        The next pass depends on nothing but the state after the last one. If that state equals the state some passes
+        ago, then passes of the same kind that wait for nothing repeat for ever.
         """
         if not self._alike(place - 1, step, issued):
             self._states.clear()
         end = self._issued
-        # Whatever the DMA has been past already cannot be looked at again.
+        # The DMA has settled these cycles already, so the port's state there can no longer be compared.
         if end < self._port[DMA].settled or not self._alike(place + 1, step, end):
             self._states.clear()
             return 0
-        # All that the next pass depends on, in cycles from the last one's issue.
+        # All that the next pass depends on, relative to the issue of the last.
         since = self.ended - end, self.free - end, self._written - end
         state = *since, self._cause, self._port.ahead(end)
         for passes, (before, then) in enumerate(reversed(self._states), 1):
@@ -176,7 +180,7 @@ class IssueUnit:
         return 0
 
     def _alike(self, place: int, step: Stream, issued: int) -> bool:
-        """Whether a preload and a stream like `step` stand at `place` that need nothing not there when issued."""
+        """Whether `place` has a preload and a stream like `step`, and all that they wait for is done when `issued`."""
         if not 0 <= place < len(self._order) - 1:
             return False
         index = self._order[place]
@@ -197,7 +201,8 @@ class IssueUnit:
         )
 
     def _take(self, place: int, step: Stream, passes: int, every: int) -> int:
-        """Repeat the last `passes`, which took `every` cycles, as often as alike ones follow; how many passes more."""
+        """Repeat the last `passes`, which took `every` cycles, as often as alike passes follow; return the number
+        repeated."""
         alike = 0
         while self._alike(place + 1 + 2 * alike, step, self._issued + alike // passes * every):
             alike += 1
@@ -205,7 +210,7 @@ class IssueUnit:
         if times:
             self._port.repeat(self._issued - every, self._issued, times)
             for first in range(place + 1, place + 1 + 2 * passes, 2):
-                # The pass that many records ago comes again, that many times in all.
+                # The record `passes` places back becomes a new record, for as many repetitions as follow.
                 load, stream = self.loads[-passes], self.passes[-passes]
                 until = first + 2 * passes * times
                 preloads, streams = (self._order[at : until : 2 * passes] for at in (first, first + 1))
@@ -227,8 +232,9 @@ class IssueUnit:
 def vector_steps(
     program: Program, hardware: Hardware, board: Board, port: Ports, arrays: Sequence[IssueUnit]
 ) -> Process:
-    """Issue vector steps one after another, each when it is known of all that stands ahead of it when that is done: no
-    result is on its way from any array then, and no weights are to any. The port's slots are a step's own.
+    """Issue vector steps in order, each when the completion of every step ahead of it is known.
+
+    By then no result is on its way from an array, and no weight on its way to one. A step owns its slots of the port.
     """
     ahead: dict[tuple[int, type[Step]], int] = {}
     for index, step in enumerate(program.steps):
@@ -253,6 +259,6 @@ def vector_steps(
 
 
 def _pace(step: Stream) -> PointerTable | None:
-    """When a stream reads pointers; where they stand does not matter."""
+    """The pace at which a stream reads pointers; their base address does not affect time."""
     table = step.reads.table
     return table and table._replace(base=0)

@@ -1,4 +1,4 @@
-"""Convolutions whose ifmap stands in banks, whichever way their reduction is cut; and the maps that lay it out.
+"""Convolutions whose ifmap stands in banks, for any cut of the reduction; and bank maps.
 
 A block's part of the ifmap stands in the banks once, as their map lays it out, and every row walks to its own words.
 Passes, blocks, weights and partial sums are those of any other plan. A word's address is the sum of one offset for each
@@ -37,19 +37,19 @@ from tpusim.network.ops.array_op import ArrayOp
 
 
 class Spacing(NamedTuple):
-    """Positions along an axis, `stride` words apart; after every `wrap` of them come `jump` words more."""
+    """Positions along an axis, `stride` words apart; after every `wrap` positions addresses skip `jump` words."""
 
     stride: int
     wrap: int = 1
     jump: int = 0
 
     def offsets(self, positions: range) -> tuple[int, ...]:
-        """Words from position 0 to each."""
+        """Words from position 0 to each position."""
         return tuple(at * self.stride + at // self.wrap * self.jump for at in positions)
 
 
 class PatchExtents(NamedTuple):
-    """What is to be laid out, and how it is read.
+    """A patch to be laid out in banks, and how it is read.
 
     Attributes:
         channels, rows, cols, groups: of the patch: channels, grid points of either axis, word groups of each.
@@ -67,7 +67,7 @@ class PatchExtents(NamedTuple):
 
 
 class BankMap(NamedTuple):
-    """Where each word stands: the sum of what its channel, row, column and word group are apart from the first.
+    """A layout of words in banks: a word's address is the sum of the offsets of its channel, row, column and group.
 
     `words` are the addresses in use, gaps among them included.
     """
@@ -80,21 +80,21 @@ class BankMap(NamedTuple):
 
 
 def chw(wanted: PatchExtents, banks: int) -> BankMap:
-    """Channel after channel, in each row after row."""
+    """A map that goes channel by channel, and row by row in each channel."""
     channels, rows, cols, groups = wanted[:4]
     channel, row = rows * cols * groups, cols * groups
     return BankMap(Spacing(channel), Spacing(row), Spacing(groups), Spacing(1), channels * channel)
 
 
 def hwc(wanted: PatchExtents, banks: int) -> BankMap:
-    """Pixel after pixel, in each channel after channel."""
+    """A map that goes pixel by pixel, with all channels of each pixel together."""
     channels, rows, cols, groups = wanted[:4]
     row, col = cols * groups * channels, groups * channels
     return BankMap(Spacing(1), Spacing(row), Spacing(col), Spacing(channels), rows * row)
 
 
 def window(wanted: PatchExtents, banks: int) -> BankMap:
-    """The words that are read at once stand in different banks, wherever the window stands.
+    """A map that puts words read at once into different banks, wherever the window stands.
 
     The patch is cut into cells, in which each channel's points are neighbours and channels follow one another: bank
     (height width c + width (h mod height) + (w mod width)) mod banks. A cell takes whole lines of all banks, and no two
@@ -104,7 +104,7 @@ def window(wanted: PatchExtents, banks: int) -> BankMap:
     height, width = np.array(_apart(wanted.row, most))[:, None], np.array(_apart(wanted.col, most))
     cells = -(-wanted.rows // height) * -(-wanted.cols // width)
     words = cells * padded(height * width * wanted.channels * wanted.groups, banks)
-    # The least cell is taken where none has room.
+    # If no cell is small enough, the smallest is taken.
     fits = height * width <= max(most, int(height[0, 0] * width[0]))
     row, col = divmod(int(np.where(fits, words, words.max() + 1).argmin()), len(width))
     high, wide = int(height[row, 0]), int(width[col])
@@ -121,7 +121,7 @@ def _apart(axis: MapAxis, most: int) -> list[int]:
     def tells_apart(length: int) -> bool:
         return len({tap * axis.tap_step % length for tap in range(axis.kernel)}) == axis.kernel
 
-    # Taps that span fewer points than a cell is long are apart in it.
+    # Taps that span fewer points than a cell is long always have different places in it.
     least = next(filter(tells_apart, count(axis.kernel)))
     return [least, *filter(tells_apart, range(least + 1, most + 1))]
 
@@ -131,30 +131,30 @@ MAPS: dict[str, Callable[[PatchExtents, int], BankMap]] = {"window": window, "ch
 
 @dataclass(frozen=True)
 class FromBanks(Cut):
-    """Another cut, for rows that find any word where it stands: no copies, and a place for what a pass needs first.
+    """A cut of another kind for rows that read any word from any bank: no copies, and one place with all channels.
 
-    Of a block nothing is filled twice: all passes have its ifmap together.
+    Nothing of a block is filled twice: all passes share its ifmap.
     """
 
     cut: Cut
 
     @property
     def groups(self) -> int:
-        """Passes."""
+        """Number of passes."""
         return len(self.cut.whole.passes)
 
     @cached_property
     def at_once(self) -> int:
-        """Most channels that a pass reads."""
+        """The most channels that a pass reads."""
         return max(len(_channels(each)) for each in self.cut.whole.passes)
 
     def chunks(self, groups: int, folds: int) -> tuple[Chunk, ...]:
-        """A single one, of all passes."""
+        """A single chunk with all passes."""
         return self._chunks
 
     @cached_property
     def _chunks(self) -> tuple[Chunk, ...]:
-        """A run a row: each finds its words for itself."""
+        """Chunks with a run for each row, because each row finds its words by itself."""
         place_of: dict[int, int] = {}
         places: list[LanePlace] = []
         passes: list[ReductionPass] = []
@@ -174,7 +174,7 @@ def _channels(each: ReductionPass) -> set[int]:
 
 @lru_cache(maxsize=1 << 14)
 def bank_map(cut: FromBanks, rows: int, cols: int, groups: int) -> BankMap:
-    """How a patch of some grid points and word groups lies in the banks."""
+    """The map by which a patch of some grid points and word groups lies in the banks."""
     shape, hardware = cut.shape, cut.hardware
     wanted = PatchExtents(shape.channels, rows, cols, groups, cut.at_once, shape.row, shape.col)
     return MAPS[hardware.vector_memory.bank_map](wanted, hardware.banks)
@@ -182,7 +182,7 @@ def bank_map(cut: FromBanks, rows: int, cols: int, groups: int) -> BankMap:
 
 @dataclass(frozen=True)
 class BankedPlan(Plan):
-    """As any plan, but for the ifmap: its buffers are addresses of the banks, and the lanes have none of it."""
+    """A plan whose ifmap buffers are addresses of the banks; the lanes hold nothing of the ifmap."""
 
     cut: FromBanks
     ifmap_memory = "banks"
@@ -196,7 +196,7 @@ class BankedPlan(Plan):
     def filled(
         self, group: int, chunk: Chunk, patch: Patch, places: range, filled: Patch, base: int
     ) -> tuple[tuple[BankPart, ...], list[Box]]:
-        """Some places of a patch, with all channels from the first of them to the last."""
+        """Parts for some places of a patch, with all channels from the first to the last."""
         first, last = chunk.places[places.start].channels, chunk.places[places.stop - 1].channels
         channels = range(first[0], last[-1] + 1)
         laid = bank_map(self.cut, len(patch.rows), len(patch.cols), len(patch.groups))
@@ -207,7 +207,7 @@ class BankedPlan(Plan):
         return (BankPart(base, tuple(offsets), part.lane, part.items, self.word_fill),), [box]
 
     def reads(self, chunk: Chunk, block: Block, base: int) -> list[Feed]:
-        """What the rows of each pass read of the patch at address `base`."""
+        """Feeds of the rows of each pass, for a patch at address `base`."""
         patch = self.patch(block, chunk)
         laid = bank_map(self.cut, len(patch.rows), len(patch.cols), len(patch.groups))
         spacings = laid.row, laid.col, laid.group
@@ -230,12 +230,12 @@ class BankedPlan(Plan):
 
     @cached_property
     def _known(self) -> dict[tuple[object, ...], list[Feed]]:
-        """What blocks have in common: all but those at the edges read alike."""
+        """Feeds by form of block: all blocks but those at the edges read alike."""
         return {}
 
 
 def convolved_from_banks(cutting: Cutting, layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
-    """The drafts of a convolution that is cut in such a way, on a machine with banks. Raises as `convolved`."""
+    """Drafts of a convolution with this cut on a machine with banks. Raises as `convolved`."""
     shape = shape_of(layer, batch, hardware)
     if hardware.mapping.fetch == "per_tap" and shape.taps > 1:
         raise CapacityError(Problem("banks hold what all taps of a block need; write resident", "mapping.fetch"))
@@ -246,7 +246,7 @@ def convolved_from_banks(cutting: Cutting, layer: ArrayOp, batch: int, hardware:
     from_lanes = cutting(shape, hardware)
     cut = FromBanks(from_lanes.shape, hardware, from_lanes)
 
-    # Conflicts are left out of the choice.
+    # Conflicts are left out of the choice: they take long to count, and differ little between blocks.
     ranks = tilings_of(cut, hardware, BankedCandidates)
     return [draft_of(BankedPlan(cut.shape, hardware, rank.tiling, cut), layer, rank, _explained) for rank in ranks]
 
@@ -257,7 +257,7 @@ class BankedCandidates(Candidates):
     cut: FromBanks
 
     def chunked(self) -> Iterator[Tiling[Counts]]:
-        """None: the reduction of a block is not cut."""
+        """No tilings: the reduction of a block is never cut."""
         return iter(())
 
     def lane_words(self, tilings: Tiling[Counts]) -> Counts:
@@ -269,12 +269,12 @@ class BankedCandidates(Candidates):
         return tilings.ifmap_buffers * tilings.ifmap_words
 
     def fits(self, tilings: Tiling[Counts]) -> NDArray[np.bool_]:
-        """Which of them find room in the lanes and in the banks."""
+        """A mask of the tilings that fit in the lanes and in the banks."""
         lanes = self.lane_words(tilings) <= self.hardware.capacity_words
         return np.asarray(lanes & (self.bank_words(tilings) <= self.hardware.bank_words))
 
     def too_small(self) -> CapacityError:
-        """What is short, of the tilings that need the least of it."""
+        """An error that names the memory that is too small, for the tilings that need the least of it."""
         hardware, tilings = self.hardware, [*self.whole()]
         word, memory = hardware.word_bytes, hardware.vector_memory
         lane = min(int(self.lane_words(each).min()) for each in tilings)
@@ -290,7 +290,7 @@ class BankedCandidates(Candidates):
         )
 
     def load(self, tilings: Tiling[Counts]) -> Demand:
-        """The ifmap of a block: one load of all channels into all banks."""
+        """Demand of the ifmap of a block: one load of all channels into all banks."""
         a_bank, a_lane = (-(-tilings.ifmap_words // each) for each in (self.hardware.banks, self.hardware.lanes))
         return Demand(
             bus=tilings.ifmap_words * self.word_fill * self.element_cycles
@@ -306,7 +306,7 @@ class BankedCandidates(Candidates):
 
 
 def _explained(plan: BankedPlan, layer: ArrayOp) -> Explanation:
-    """What the plan of the same cut tells of its lanes, which have no ifmap here; and of the banks."""
+    """The explanation of the same cut in lanes, with the banks in place of the lanes' ifmap."""
     tiling, hardware, cut = plan.tiling, plan.hardware, plan.cut.cut
     in_lanes = replace(tiling, chunk_taps=cut.groups, chunk_folds=cut.folds, ifmap_words=0)
     told = explanation_of(Plan(plan.shape, hardware, in_lanes, cut), layer)

@@ -1,7 +1,8 @@
 """Deformable convolutions: the vector unit gathers samples into words of their own, which the array multiplies.
 
 The images of a word have offsets of their own, so that its elements come from as many words, four each: the elements
-around a sample. Their addresses, and how near they are, are worked out beforehand, as the pointers of `indirect` are.
+around a sample. Their addresses, and their weights by distance are worked out beforehand, as the pointers of `indirect`
+are.
 """
 
 from __future__ import annotations
@@ -45,20 +46,21 @@ from tpusim.network.ops.array_op import ArrayOp
 from tpusim.network.ops.deform_conv2d import DeformConv2d
 
 POINTERS, BLEND = "pointers", "blend"
-"""The tensors of the tables."""
+"""Names of the tensors that hold the tables."""
 GATHERED_LAST = 1 << 30
-"""Behind the bands and tables that a chunk is gathered by."""
+"""Order of the areas: gathered samples come behind the bands and tables that they are gathered from."""
 
 
 class TableKey(NamedTuple):
-    """What tells tables apart: the block, and the lanes of each place."""
+    """Identifies a table: the block, and the lanes of each place."""
 
     block: int
     lanes: tuple[tuple[LaneRun, ...], ...]
 
 
 class Sampled(Convolution):
-    """A chunk is gathered right before the passes that stream it; what the next one needs comes meanwhile.
+    """Units whose chunks are gathered right before the passes that stream them; bands and tables of the next one come
+    meanwhile.
 
     Attributes:
         copies: of bands and of tables.
@@ -82,13 +84,13 @@ class Sampled(Convolution):
         size = sum(each.words * each.word_words * each.per_word for each in tables)
         self.pointers = Tensor(POINTERS, (1, size), number_bytes=pointer_bytes(plan.hardware))
         self.tensors = self.ifmap, plan.filter, plan.ofmap, self.pointers, self.blend
-        # Whatever is gathered from comes ahead of the gathering.
+        # A chunk can be gathered only once its bands and tables are there, so these come first.
         self.policy = self.policy._replace(order=("weights", "ifmap", "bands", "pointers", "blends"))
         self._folds = [chunk.passes[0].runs[0].channels.start for chunk in plan.chunks]
 
     @cached_property
     def areas(self) -> tuple[Area, ...]:
-        """Beside those of the product, bands of the ifmap, pointers to the elements in them, and blends."""
+        """Areas of the product, and areas for bands of the ifmap, for pointers to elements in them, and for blends."""
         (ifmap, *others), copies = super().areas, self.copies
         pointers, blends = (self.tables_a_chunk * words for words in self.table_words)
         source = partial(Area, gaps=when_free)
@@ -106,20 +108,20 @@ class Sampled(Convolution):
         )
 
     def counted(self) -> None:
-        """By the queue: what is gathered is no part of the formula."""
+        """Return None, so that the scheduler counts: the formula leaves out gathering."""
 
     @cached_property
     def more(self) -> Mapping[str, Any]:
-        """Pointers and blends, worked out before the layer begins."""
+        """Fields with the pointers and blends, which are worked out before the layer begins."""
         numbers = np.concatenate([each.ravel() for each, _ in self._numbers.values()])
         pointers = Constant(POINTERS, numbers.astype(np.int32).tobytes())
         blend = Constant(BLEND, self.samples.blend().astype(np.int32).tobytes(), self.samples.parts)
         return {**super().more, "constants": (pointers, blend)}
 
-    # ---- what chunks are gathered from
+    # ---- sources of gathered chunks
 
     def table_key(self, group: int, block: int, chunk: int) -> TableKey:
-        """The table by which a chunk of a group and a block is gathered: places that sample alike share one."""
+        """The table by which a chunk of a group and a block is gathered; places that sample alike share a table."""
         held = self.plan.chunks[chunk]
         lanes = (self.cut.lanes_of(held, place, group) for place in range(len(held.places)))
         return TableKey(block, tuple(dict.fromkeys(lanes)))
@@ -130,30 +132,30 @@ class Sampled(Convolution):
         return max(map(self.band_size, self.plan.blocks)) * max(len(chunk.places) for chunk in self.plan.chunks)
 
     def band_size(self, block: Block) -> int:
-        """Words of a place of it."""
+        """Words of a band for one place."""
         return len(self.samples.band(block.rows)) * self.cut.layer.in_width * len(block.groups)
 
     @cached_property
     def table_words(self) -> tuple[int, int]:
-        """Words of a table of pointers, and of one of blends: of the largest block and the most kinds."""
+        """Words of a table of pointers, and of a table of blends, for the largest block and the most kinds."""
         words = max(self.plan.patch(block, self.plan.chunks[0]).words for block in self.plan.blocks)
         return words * self.cut.pointer_words(self.plan.hardware), words * len(CORNERS)
 
     @cached_property
     def tables_a_chunk(self) -> int:
-        """Tables that stand beside one another."""
+        """Number of tables side by side."""
         groups, chunks = range(self.plan.shape.groups), range(len(self.plan.chunks))
         return max(len(self.table_key(group, 0, chunk).lanes) for group in groups for chunk in chunks)
 
     def table(self, lanes: Sequence[LaneRun], patch: Patch, base: int, number: int) -> ElementTable:
-        """The pointers of a place, whose table is one of those from word `base` on."""
+        """Pointers of a place, in one of the tables from word `base` on."""
         hardware, kinds = self.plan.hardware, len(kinds_of(lanes))
         first, fill = base + number * self.table_words[0], self.word_fill
         return ElementTable(first, patch.words, len(CORNERS), fill, kinds, pointers_a_word(hardware))
 
     @cached_property
     def _chunks(self) -> dict[TableKey, int]:
-        """A chunk that reads by each table, the first that does."""
+        """The first chunk that reads by each table."""
         found: dict[TableKey, int] = {}
         for stage in self.plan.stages:
             chunk = self.plan.sections[stage.section].chunk
@@ -162,8 +164,8 @@ class Sampled(Convolution):
 
     @cached_property
     def _numbers(self) -> dict[tuple[TableKey, int], tuple[np.ndarray, int]]:
-        """The pointers of each table and kind of place, and how many stand before them: [word, number], each word of
-        samples beginning a word.
+        """Pointers of each table and kind of place, [word, number], with the number of pointers ahead of them; every
+        word of samples begins a new word.
         """
         found: dict[tuple[TableKey, int], tuple[np.ndarray, int]] = {}
         first = 0
@@ -178,12 +180,12 @@ class Sampled(Convolution):
         return found
 
     def _band_of(self, key: Load) -> tuple[Block, Chunk]:
-        """The block, and the first chunk that has the row fold: all of them read the same band."""
+        """The block of a table, and the first chunk of its row fold: all chunks of the fold read the same band."""
         _, block, fold = key
         return self.plan.blocks[block], self.plan.chunks[self._folds.index(fold)]
 
     def _band(self, key: Load, base: int) -> Iterator[Moves]:
-        """Whole rows, for each place."""
+        """Moves of whole rows, for each place."""
         plan, (block, chunk) = self.plan, self._band_of(key)
         rows, cols = self.samples.band(block.rows), range(self.cut.layer.in_width)
         items, parts, boxes = plan.map_items(rows, cols, block.groups, (0, 0)), [], []
@@ -195,11 +197,11 @@ class Sampled(Convolution):
         yield self.traffic.moves(self.ifmap, tuple(parts), boxes)
 
     def _kinds(self, brings: Callable[..., Iterator[Moves]], key: TableKey, gaps: int, grows: bool) -> list[Piece]:
-        """Kind by kind."""
+        """Pieces, a kind at a time."""
         return [Piece(kind, (kind,), partial(brings, key, kind)) for kind in range(len(key.lanes))]
 
     def _pointers(self, key: TableKey, kind: int, base: int) -> Iterator[Moves]:
-        """To lane 0."""
+        """Moves of pointers to lane 0."""
         numbers, first = self._numbers[key, kind]
         table = self.table(key.lanes[kind], self.patch(key.block, self._chunks[key]), base, kind)
         items = (Along(1, range(first, first + numbers.size)),)
@@ -207,7 +209,9 @@ class Sampled(Convolution):
         yield self.traffic.numbers(self.pointers, (part,), numbers.size)
 
     def _blends(self, key: TableKey, kind: int, base: int) -> Iterator[Moves]:
-        """To all lanes. Each gets those of its offset group and tap; HBM hands out what differs."""
+        """Moves of blends to all lanes: each lane gets those of its offset group and tap, and HBM delivers
+        each once.
+        """
         blend, width, fill = self.blend, self.cut.layer.kernel[1], self.word_fill
         lanes, patch = key.lanes[kind], self.patch(key.block, self._chunks[key])
         own = (each.kind for each in lanes for _ in range(each.lanes))
@@ -222,7 +226,7 @@ class Sampled(Convolution):
     # ---- gathering
 
     def cut_ifmap(self, load: Load, gaps: int, grows: bool) -> list[Piece]:
-        """The words of a place in each piece."""
+        """Pieces with the words of one place each."""
         group, block, chunk = load
         table = self.table_key(group, block, chunk)
         band = SlotNeed("bands", (group, block, self._folds[chunk]))
@@ -233,7 +237,7 @@ class Sampled(Convolution):
     def _gathered(
         self, load: Load, key: TableKey, place: int, into: int, band: int, pointers: int, blends: int
     ) -> Iterator[Compute]:
-        """Corner by corner the elements, and how near they are."""
+        """Vector steps that gather corner by corner, weighting each element by its distance."""
         group, block, chunk = load
         patch, lanes = self.patch(block, chunk), self.cut.lanes_of(self.plan.chunks[chunk], place, group)
         kind, count = key.lanes.index(lanes), sum(each.lanes for each in lanes)
@@ -254,7 +258,7 @@ class Sampled(Convolution):
 
 
 def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
-    """A draft, the only one.
+    """The only draft of a deformable convolution.
 
     Raises:
         UnsuitableError: when it is no deformable convolution.
@@ -271,7 +275,7 @@ def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
 
 
 def _explained(told: Explanation, work: Sampled, program: Program) -> Explanation:
-    """The words of its product, and two aspects more."""
+    """The explanation of the product, with two more aspects."""
     plan, cut = work.plan, work.cut
     (rows, cols), groups = cut.layer.kernel, plan.shape.groups
     taps = f"{rows} x {cols} = {rows * cols}, each sampled by itself, over {counted(plan.shape.channels, 'channel')}"
@@ -280,7 +284,7 @@ def _explained(told: Explanation, work: Sampled, program: Program) -> Explanatio
     beside = work.band_words + work.tables_a_chunk * sum(work.table_words)
     words = SIZE.format(work.copies * beside * work.plan.hardware.word_bytes)
     memory = f"{told.aspects['memory']}; beside them {words} of bands of the ifmap and tables"
-    # What the tables take of HBM.
+    # Bytes of the tables in HBM, read before the layer begins.
     names = {each.tensor for each in program.constants}
     moved = sum(step.hbm_bytes for step in program.steps if isinstance(step, Fill) and step.tensor.name in names)
     side = f", {cut.most_kinds} side by side" if cut.most_kinds > 1 else ""
@@ -294,7 +298,7 @@ def _explained(told: Explanation, work: Sampled, program: Program) -> Explanatio
 
 
 def _samples(work: Sampled, program: Program) -> str:
-    """What a word of samples takes of the vector unit, and how often they are gathered."""
+    """Sentence about the vector unit's work on a word of samples, and about how often samples are gathered."""
     plan = work.plan
     step = program.vectors[0]
     beat = step.beat(plan.word_fill, plan.hardware)

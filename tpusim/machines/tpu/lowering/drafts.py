@@ -1,6 +1,6 @@
-"""A lowering as its module tells of it, and the drafts that it makes of a layer: units that are not scheduled yet.
+"""Lowerings as their modules describe them, and drafts of a layer: units that are not scheduled yet.
 
-Behind that, how a layer was lowered, in words and figures: what people are told of a `Plan`.
+Then the explanation of a lowering, in words and figures, for a `Plan`.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from tpusim.network.ops.op import Op, Shape
 from tpusim.result.records import Blocking
 
 _SAID = {"array": "array", "vector": "vector unit"}
-"""Units of a machine, in words."""
+"""Names of a machine's units for people."""
 
 
 @dataclass(frozen=True)
 class Draft:
-    """A way to lower a layer, of those that its lowering leaves to simulation, in the order in which to try them.
+    """A way to lower a layer, one of those that its lowering leaves to simulation.
 
     Attributes:
-        make: gives the units.
-        finish: gives, for the Program of the units, the one to be run, and what people are told of it.
-        blocks: the more of them, the more steps.
-        least: cycles that no run of this draft falls below; 0 where there is no choice.
-        estimate: gives the cycles that the lowering expects, of convolutions and by the vector unit.
-        around: gives a context for all of that, which may name the layer in what is raised.
+        make: makes the units.
+        finish: turns the Program of the units into the Program to be run, and explains it.
+        blocks: number of blocks; the more blocks, the more steps.
+        least: cycles that every run of this draft takes at least; 0 where there is no choice.
+        estimate: gives the cycles that the lowering expects, for convolutions and vector steps.
+        around: gives a context for these calls, which may add the layer's name to errors.
     """
 
     make: Callable[[], Units]
@@ -53,16 +53,16 @@ class Draft:
 
     @cached_property
     def units(self) -> Units:
-        """What is scheduled."""
+        """The units to be scheduled."""
         return self.make()
 
     def lower(self) -> ExplainedProgram:
-        """The Program, and what is told of it."""
+        """The Program, and its explanation."""
         with self.around(), at_rest():
             return self.finish(program_of(self.units))
 
     def telling(self, aspect: str, words: str, first: bool = False) -> Draft:
-        """The draft with one thing more that is told, behind all others or ahead of them."""
+        """The draft with one more aspect explained, behind all others or `first`."""
 
         def finish(program: Program) -> ExplainedProgram:
             program, told = self.finish(program)
@@ -72,18 +72,18 @@ class Draft:
         return replace(self, finish=finish)
 
     def finished(self, program: Program) -> Program:
-        """The Program to be run, for one of the units, wherever their words are."""
+        """The Program to be run, made from a Program of the units at any addresses."""
         return self.finish(program)[0]
 
     @property
     def planned(self) -> StepCounts:
-        """How many steps the Program will have, those of the vector unit among the transfers."""
+        """Numbers of steps of the Program; vector steps count as transfers."""
         with self.around():
             return planned(self.units)
 
 
 class LeftTo(NamedTuple):
-    """Layers that a lowering leaves to another, as it would do the same with them."""
+    """Layers that a lowering leaves to another one, because both would do the same."""
 
     to: Lowering
     which: Callable[[ArrayOp, int], bool]
@@ -91,23 +91,23 @@ class LeftTo(NamedTuple):
 
 @dataclass(frozen=True)
 class Lowering:
-    """All that there is to say of a lowering.
+    """A lowering: its name, the ops it takes, and how it makes drafts.
 
     Attributes:
-        name: what `--lowering` calls it, and its module.
-        gloss: what it is, in a line, for those who choose.
+        name: name for `--lowering`, and of its module.
+        gloss: description in one line, for users who choose.
         ways: gives the drafts of an op, a batch and a machine; the first is what a run without search takes. Raises
             CapacityError when nothing fits the memories, UnsuitableError for ops that it is not made for.
-        unit: the unit of a machine whose ops it takes.
-        whole_rows: whether it takes ops of whole rows, instead of those of single places.
+        unit: unit of the machine whose ops it takes.
+        whole_rows: whether it takes ops of whole rows, in place of ops of single places.
         partial: whether it refuses some layers (UnsuitableError).
         banks: whether it can read from banks.
-        carries: what may ride on its results: "bias", "add", "finish".
-        instead: by op, the lowering that this name means for it.
-        rivals: lowerings that a run weighs against this one unasked, for layers of several groups.
-        left: layers that another lowering takes for it.
-        least: gives cycles that no run can do without, before anything is lowered; 0: nothing is known.
-        ignores: fields below `mapping` that change nothing.
+        carries: kinds of work that may ride on its results: "bias", "add", "finish".
+        instead: the lowering that this name means for an op.
+        rivals: lowerings that a run without `--lowering` compares with this one, for layers of several groups.
+        left: layers that it leaves to another lowering.
+        least: gives cycles that every run takes at least, before anything is lowered; 0 if unknown.
+        ignores: fields below `mapping` that have no effect.
     """
 
     name: str
@@ -125,11 +125,11 @@ class Lowering:
     ignores: Callable[[Hardware], frozenset[str]] | frozenset[str] = frozenset()
 
     def takes(self, layer: Op) -> bool:
-        """Whether such an op is of its unit."""
+        """Whether an op is of the lowering's unit and kind."""
         return layer.unit == self.unit and (layer.unit == "array" or layer.whole_rows == self.whole_rows)
 
     def leaves(self, layer: Op, batch: int) -> bool:
-        """Whether it leaves a layer to another lowering. Raises UnsuitableError for ops that are no convolution."""
+        """Whether it leaves a layer to another lowering. Raises UnsuitableError for ops that are no convolutions."""
         return self.left is not None and isinstance(layer.core, ArrayOp) and self.left.which(layer.core, batch)
 
     def drafts(self, layer: Op, batch: int, hardware: Hardware) -> Sequence[Draft]:
@@ -149,7 +149,7 @@ class Lowering:
         return self.drafts(layer, batch, hardware)[0].lower()
 
     def unused(self, hardware: Hardware) -> list[str]:
-        """The fields below `mapping` that a machine sets and this lowering does not know."""
+        """Fields below `mapping` that a machine sets and this lowering ignores."""
         ignored = self.ignores(hardware) if callable(self.ignores) else self.ignores
         ignored |= {"row_windows", "transposed_channels"} if hardware.banked else frozenset()
         mapping, plain = hardware.mapping, MappingPolicy()
@@ -160,11 +160,11 @@ class Lowering:
 def one_draft(
     units: Units, explained: Callable[[Program], Explanation], estimate: Callable[[], float] = float
 ) -> list[Draft]:
-    """The drafts of a lowering that leaves no choice, and tells of it when it has its Program."""
+    """Drafts of a lowering without a choice, which explains a layer once it has its Program."""
     return [Draft(lambda: units, lambda program: (program, explained(program)), estimate=estimate)]
 
 
-# ---- what people are told
+# ---- explanations
 
 
 _ORDERS = {
@@ -174,7 +174,7 @@ _ORDERS = {
 
 
 def explanation_of(plan: Plan, layer: ArrayOp, into: str = "") -> Explanation:
-    """What is told of the lowering of `layer`; `into` says what row folds divide, where those are not its channels."""
+    """The explanation of a lowered `layer`; `into` names what row folds divide, if not its channels."""
     blocking, tiling, columns = blocking_of(plan), plan.tiling, len(plan.col_folds)
     passes, block = len(plan.passes), f"a block of {counted(len(plan.col_folds[0]), 'output channel')}"
     every = f"{passes * columns * len(plan.blocks) * plan.shape.groups:,}"
@@ -199,7 +199,7 @@ def explanation_of(plan: Plan, layer: ArrayOp, into: str = "") -> Explanation:
 
 
 def blocking_of(plan: Plan) -> Blocking:
-    """How a layer was cut up, as the result tells it."""
+    """The blocking of a plan, as results show it."""
     folds = plan.cut.row_folds, len(plan.col_folds), len(plan.chunks)
     return cut_up(plan.tiling, plan.shape, plan.shape.tensors.ofmap, plan.word_fill, *folds)
 
@@ -207,7 +207,7 @@ def blocking_of(plan: Plan) -> Blocking:
 def cut_up(
     tiling: Tiling[int], shape: InStrips, ofmap: Shape, fill: int, row_folds: int, col_folds: int, chunks: int = 1
 ) -> Blocking:
-    """The blocks of an ofmap [channel, row, col, image], of whose words `fill` elements are used, as a result tells."""
+    """The blocking of an ofmap [channel, row, col, image] with `fill` elements used of each word."""
     _, high, wide, images = ofmap
     return Blocking(
         rows=min(tiling.rows * shape.row.cell, high), cols=min(tiling.cols * shape.col.cell, wide),
@@ -219,7 +219,7 @@ def cut_up(
 def _taps(plan: Plan) -> str:
     shape, stacked = plan.shape, plan.cut.stacked
     rows, cols = shape.row.kernel, shape.col.kernel
-    # How often the channels of a group are there, and what a bundle is.
+    # Channel counts are of one group, or of one bundle of groups, so the sentence must say how many there are.
     groups = f" in each of {shape.groups} groups" if shape.groups > 1 else ""
     if shape.bundle > 1:
         bundles = f", in each of {shape.groups} bundles" if shape.groups > 1 else ""
@@ -232,7 +232,7 @@ def _taps(plan: Plan) -> str:
 
 
 def _folds(plan: Plan, layer: ArrayOp, into: str) -> str:
-    """Folds, and the rows and columns of the array in use: the mean over passes."""
+    """Sentence about folds, and about the rows and columns of the array in use: the mean over passes."""
     (channels, out), shape, array, zeros = layer.folded, plan.shape, plan.hardware.array, ""
     if shape.bundle > 1:
         channels, out = counted(shape.channels, "input channel"), counted(shape.out_channels, "output channel")
@@ -245,7 +245,7 @@ def _folds(plan: Plan, layer: ArrayOp, into: str) -> str:
 
 
 def block_of(plan: Plan, blocking: Blocking, layer: Op) -> str:
-    """How large a block is, what of the ifmap comes for it, and what was given of it."""
+    """Sentence about the size of a block, the ifmap that is fetched for it, and sizes that were given."""
     shape, blocks = plan.shape, counted(blocking.blocks, "block")
     if layer.spatial and not plan.tiling.span:
         return outputs_of(blocking, shape.tensors.ofmap, shape, plan.hardware)
@@ -256,14 +256,14 @@ def block_of(plan: Plan, blocking: Blocking, layer: Op) -> str:
 
 
 def besides_of(shape: InStrips, hardware: Hardware) -> str:
-    """What more of the ifmap comes for a block than taps touch, and what is given of a block, if anything is."""
+    """Sentence about points fetched between taps, and about given sizes of a block, if any."""
     between = any(axis.pitch < replace(axis, whole=False).pitch for axis in (shape.row, shape.col))
     more = "; the points between those that its stride touches come, too (window)" if between else ""
     return more + (f"; given: {wanted}" if (wanted := said(hardware)) else "")
 
 
 def outputs_of(blocking: Blocking, ofmap: Shape, shape: InStrips, hardware: Hardware) -> str:
-    """How many outputs a block has, and of how many it is a part; and what more comes for it."""
+    """Sentence about the outputs of a block, their share of all, and about further points that are fetched."""
     _, high, wide, images = ofmap
     strips = f" in each of {blocking.strips} strips" if blocking.strips > 1 else ""
     held = f"{blocking.rows} x {blocking.cols} outputs{strips} of {counted(blocking.images, 'image')}"
@@ -272,7 +272,7 @@ def outputs_of(blocking: Blocking, ofmap: Shape, shape: InStrips, hardware: Hard
 
 
 def _chunks(plan: Plan) -> str:
-    """How the reduction is cut: the sums stay on chip, what is summed comes and goes."""
+    """Sentence about how the reduction is cut: sums stay on chip, operands come and go."""
     tiling, cut = plan.tiling, plan.cut
     size = cut.size_of(tiling.chunk_taps) if tiling.chunk_taps < cut.groups else counted(tiling.chunk_folds, "row fold")
     kept = counted(min(tiling.kept_folds, len(plan.col_folds)), "column fold")
@@ -281,7 +281,7 @@ def _chunks(plan: Plan) -> str:
 
 
 def words_of(plan: Plan, layer: Op) -> str:
-    """What a word holds."""
+    """Sentence about the content of a word."""
     relaid = plan.hardware.mapping.entry == "relaid"
     free = "" if plan.hardware.vector_unit.relayout_cycles else " in no time (relayout_cycles)"
     how = f"; the ifmap arrives in another layout, and is laid out anew{free}" if relaid else ""
@@ -289,14 +289,14 @@ def words_of(plan: Plan, layer: Op) -> str:
 
 
 def used_of(fill: int, shape: InStrips, layer: Op, hardware: Hardware) -> str:
-    """How much of a word is used, and for what."""
+    """Sentence about the used part of a word."""
     images, word = counted(fill // shape.strips, layer.counted_by), hardware.vector_memory.word_elements
     held = f"{shape.strips} strips of {images}" if shape.strips > 1 else images
     return f"{fill} of {counted(word, 'element')} used: {held}"
 
 
 def memory_of(areas: Iterable[tuple[str, tuple[int, int]]], hardware: Hardware) -> str:
-    """What of the vector memory is set aside for what: words of each slot, and how many, 0 where there is but one."""
+    """Sentence about the words of each buffer of the vector memory, and the number of its slots, 0 for a single one."""
     held = [(name, words, count) for name, (words, count) in areas if words]
     parts = (
         f"{f'{count} x ' if count else ''}{SIZE.format(words * hardware.word_bytes)} of {name}"

@@ -1,4 +1,4 @@
-"""Every lowering by its name: what `--lowering` chooses between. A new one is a module and a line here."""
+"""Every lowering by its name, for `--lowering`. A new lowering is a module and a line here."""
 
 from __future__ import annotations
 
@@ -36,40 +36,42 @@ LOWERINGS: Registry[Lowering] = Registry("tpusim.machines.tpu", {
     "deformable": "lowering.deformable.DEFORMABLE",
 })  # fmt: skip
 USUAL = "channel_first"
-"""What a run takes unasked."""
+"""The lowering of a run that names none."""
 
 
 def meant(layer: Op, asked: str) -> str:
-    """The lowering that a name means for a layer: ops of a unit that has one way to do them are lowered in that way."""
+    """The lowering that a name means for a layer: ops that only one lowering can do always take that one."""
     if layer.unit != "array":
         return next((name for name, each in LOWERINGS.items() if each.takes(layer)), asked)
     return LOWERINGS[asked].instead.get(layer.core.op, asked) if asked in LOWERINGS else asked
 
 
 def unasked(layer: Op, batch: int, hardware: Hardware) -> str:
-    """The lowering of a layer for which nobody names one: the first, but of convolutions of several groups, which take
-    a pass for each by that, the one of its rivals whose estimate is the lowest. Of equals the first.
+    """The lowering of a layer for which none is named.
+
+    It is the usual one. A convolution of several groups would take a pass for each group by it, so there the rival with
+    the lowest estimate is taken, and the first of equals.
     """
     if getattr(layer.core, "groups", 1) == 1 or meant(layer, USUAL) != USUAL:
         return USUAL
     cycles: dict[str, float] = {}
     for name in filter(LOWERINGS.__contains__, (USUAL, *LOWERINGS[USUAL].rivals)):
-        # What refuses a layer is told when nothing else takes it.
+        # If no lowering takes the layer, the error of the usual one is raised later.
         with suppress(CapacityError):
             cycles[name] = drafts_of(layer, batch, hardware, name)[0].estimate()
     return min(cycles, key=cycles.__getitem__, default=USUAL)
 
 
 def drafts_of(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Sequence[Draft]:
-    """The ways in which the lowering of that name may lower a layer: one, or what a simulation should choose from.
+    """Drafts of a layer by the lowering of that name: one, or several that a simulation should choose from.
 
-    What is fused to a layer rides on it, and its tensors lie as the machine says.
+    Fused ops ride on the layer's results, and tensors are stored as the machine says.
 
     Raises:
         CapacityError: when nothing fits the memories, or the lowering is not one for such a machine; names the layer.
             So do the drafts.
     """
-    # Here, because help pages need none of what they import.
+    # Imported here, because help pages need none of it.
     from tpusim.machines.tpu.cut.traffic import laid_out
     from tpusim.machines.tpu.lowering.riding import riding, spared
     from tpusim.network.ops.fused import Fused
@@ -97,18 +99,18 @@ def drafts_of(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Seque
 
 
 def lowered(layer: Op, batch: int, hardware: Hardware, lowering: str) -> ExplainedProgram:
-    """The first of `drafts_of`, as a Program. Raises as they do."""
+    """The Program of the first of `drafts_of`, explained. Raises as `drafts_of`."""
     return drafts_of(layer, batch, hardware, lowering)[0].lower()
 
 
 def planned_of(layer: Op, batch: int, hardware: Hardware, lowering: str) -> tuple[StepCounts, int]:
-    """How many steps the longest of `drafts_of` has, and how many of them there are. Raises as they do."""
+    """Numbers of steps of the longest of `drafts_of`, and the number of drafts. Raises as `drafts_of`."""
     drafts = drafts_of(layer, batch, hardware, lowering)
     return max(drafts, key=lambda draft: draft.blocks).planned, len(drafts)
 
 
 def least_of(layer: Op, batch: int, hardware: Hardware, lowering: str) -> float:
-    """Cycles that no run by the lowering of that name can do without; 0 where it cannot tell. Raises as `drafts_of`."""
+    """Cycles that every run by this lowering takes at least; 0 if it cannot tell. Raises as `drafts_of`."""
     with _named(layer):
         least = LOWERINGS[lowering].least
         return least(layer.core, batch, hardware) if least else 0.0

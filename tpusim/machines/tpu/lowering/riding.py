@@ -1,10 +1,10 @@
-"""What is fused to an op of the array rides on its results: they are stored when that is done, and not before.
+"""Fused ops ride on the results of an op of the array: results are stored once these are done, and not before.
 
-An addition begins the sums of a block: the other tensor is brought to where they are to stand, and the first pass adds
-to it. A bias is a number of a column beside its weights: all of them are brought once, and the last pass of a block
-loads those of its columns. An activation ends the sums: the last pass finishes its results on their way to the vector
-memory. Where the vector unit has made the results, it adds biases and finishes them in further steps; another tensor
-is not added to these, as no words are kept for it.
+An addition begins the sums of a block: the other tensor is brought to the place of the sums, and the first pass adds
+to it. A bias is a number of a column beside its weights: all biases are brought once, and the last pass of a block
+loads the biases of its columns. An activation ends the sums: the last pass finishes its results on their way to the
+vector memory. Where the vector unit has made the results, it adds biases and finishes them in further steps; another
+tensor is not added to these, as no words are kept for it.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ _NOT_SO = (
 
 
 def riding(draft: Draft, layer: Fused, hardware: Hardware) -> Draft:
-    """The draft of a layer's core, and what is fused to it.
+    """The draft of a layer's core together with the ops fused to it.
 
-    Raises UnsuitableError where what is fused takes a function. So does the draft where results are scaled, words
-    have several channels, or a tensor is added to what the vector unit makes; CapacityError where biases have no room.
+    Raises UnsuitableError if a fused op takes a function. The draft raises it, too, if results are scaled, words
+    have several channels, or a tensor is added to results of the vector unit; and CapacityError if biases do not fit.
     """
     if not all(each.exact for each in layer.finish):
         raise UnsuitableError(
@@ -76,24 +76,24 @@ def riding(draft: Draft, layer: Fused, hardware: Hardware) -> Draft:
 
 
 def bias_words(layer: Op, batch: int, hardware: Hardware) -> int:
-    """Words of a lane that the biases of a layer take at most: one for the channels of a pass."""
+    """The most words of a lane that the biases of a layer take: one word for the channels of a pass."""
     if not isinstance(layer, Fused) or not layer.bias:
         return 0
     conv = layer.core if isinstance(layer.core, GroupedOp) else layer.convolution(batch)[0]
-    # Phases stand side by side in rectangles of four sizes at most, each of which repeats the channels otherwise.
+    # Phases stand side by side in rectangles of at most four sizes, and each size repeats the channels in its own way.
     sizes = 4 if isinstance(conv, ConvTranspose2d) else 1
     return sizes * conv.groups * len(col_folds(conv.out_channels // conv.groups, hardware))
 
 
 def spared(layer: Op, batch: int, hardware: Hardware) -> Hardware:
-    """The machine without those words: so much memory is left to the lowering of the layer's core."""
+    """The machine without the words of biases, which are lost to the layer's core."""
     if not (words := bias_words(layer, batch, hardware)):
         return hardware
     return hardware.with_capacity(max(1, hardware.vector_memory.capacity_bytes - words * hardware.word_bytes))
 
 
 class RidingUnits(Units):
-    """The units of a layer's core, and what is done to the results that they leave."""
+    """The units of a layer's core, with work on the results that they leave."""
 
     def __init__(self, core: Units, layer: Fused, hardware: Hardware) -> None:
         self.core, self.layer, self.hardware = core, layer, hardware
@@ -106,12 +106,12 @@ class RidingUnits(Units):
         self.tensors = *core.tensors, *((other,) if layer.adds else ()), *((self._bias,) if layer.bias else ())
         self._first = next(unit for unit in core.units() if unit.leaves >= 0)
         self._results = self._first.needs[self._first.leaves].area
-        # What is added comes behind all else.
+        # Areas for fused operands come behind all others, so that the core's addresses stay the same.
         added = *((self._results,) if layer.adds else ()), *((BIAS,) if layer.bias else ())
         self.policy = core.policy._replace(order=(*core.policy.order, *added))
         self._finish = tuple(Finish(each.operation, each.coefficients(1)) for each in layer.finish)
         self._leaving: dict[Key, Unit] = {}
-        """By what it leaves, the unit that does so; `_first` is the first of them."""
+        """The unit that leaves each result; `_first` is the first of these units."""
 
     @property
     def more(self) -> Mapping[str, Any]:
@@ -119,15 +119,18 @@ class RidingUnits(Units):
 
     @cached_property
     def areas(self) -> tuple[Area, ...]:
-        """The core's, and what is added: to sums it comes as soon as their slot is free, biases come once."""
+        """Areas of the core, and areas for tensors added to sums, which come as soon as their slot is free, and for
+        biases, which come once.
+        """
         areas = {each.name: each for each in self.core.areas}
         results, gaps = areas[self._results], with_the_spill(self.core.policy.lag)
         if self.layer.adds:
+            # A tensor is added to the sums that passes leave; other outputs have no such place.
             if not self._by_passes:
                 raise UnsuitableError(_NOT_SO)
 
             def other(key: Key, base: int) -> list[Moves]:
-                """What is added to the sums that a unit leaves."""
+                """Return the additions to the sums that a unit leaves."""
                 left = self.core.spill(self._leaving[key], base)
                 return [left._replace(tensor=replace(left.tensor, name=OTHER))]
 
@@ -147,7 +150,7 @@ class RidingUnits(Units):
             yield unit
 
     def counted(self) -> StepCounts | None:
-        """Besides, a fill of what is added for each result, and one of biases."""
+        """Numbers of steps of the core, and a fill of the added tensor for each result, and a fill of biases."""
         found = self.core.counted()
         if found is None:
             return None
@@ -167,7 +170,7 @@ class RidingUnits(Units):
             yield from self._worked(unit, bases)
 
     def _finished(self, acts: Sequence[Act], unit: Unit, bases: Sequence[int]) -> Iterator[Act]:
-        """The last pass of each sum finishes it."""
+        """Acts in which the last pass of each sum finishes it."""
         last = {act.result: act for act in acts if isinstance(act, Pass)}
         bias = Bias(Touch(len(bases) - 1), self._bias_of(unit, bases)) if self.layer.bias else None
         for act in acts:
@@ -175,7 +178,7 @@ class RidingUnits(Units):
             yield act._replace(finish=self._finish, bias=bias) if ends and isinstance(act, Pass) else act
 
     def _worked(self, unit: Unit, bases: Sequence[int]) -> Iterator[VectorWork]:
-        """Steps of the vector unit, in the words of the results."""
+        """Vector steps on the words of the results."""
         results = Touch(unit.leaves)
         for part in self.core.spill(unit, bases[unit.leaves]).parts:
             at = feed(part.lanes, in_turn(part.base, part.words))
@@ -194,7 +197,7 @@ class RidingUnits(Units):
     def spill(self, unit: Unit, base: int) -> Moves:
         return self.core.spill(unit, base)
 
-    # ---- what is added
+    # ---- fused operands
 
     @cached_property
     def _by_passes(self) -> bool:
@@ -203,12 +206,12 @@ class RidingUnits(Units):
         return any(isinstance(act, Pass) and act.sums == self._first.leaves for act in acts)
 
     def _bias_of(self, unit: Unit, bases: Sequence[int]) -> int:
-        """The word of biases for what a unit leaves."""
+        """The word of biases for the result of a unit."""
         return bases[-1] + self._words[self.core.channels(unit)]
 
     @cached_property
     def _words(self) -> Mapping[tuple[int, ...], int]:
-        """By the channels of its lanes, the number of each word of biases."""
+        """The number of each word of biases, by the channels of its lanes."""
         found: dict[tuple[int, ...], int] = {}
         for unit in self.core.units():
             if unit.leaves >= 0:
@@ -218,7 +221,7 @@ class RidingUnits(Units):
         return found
 
     def _biases(self, key: Key, base: int) -> Iterator[Moves]:
-        """All of them."""
+        """Moves of all biases."""
         parts = tuple(
             Part(base + number, (0,), (Along(0, channels),), (Along(1, range(1)),), 1)
             for channels, number in self._words.items()

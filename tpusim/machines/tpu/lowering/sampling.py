@@ -1,6 +1,6 @@
-"""The plan of a deformable convolution: that of its product, beside which there is room for what that is gathered from.
+"""The plan of a deformable convolution: the plan of its product, with room for bands and tables.
 
-Bands of the ifmap, whole rows of it, and tables: pointers to the elements around each sample, and how near these are.
+Bands are whole rows of the ifmap; tables hold pointers to the elements around each sample, and their weights.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from tpusim.machines.tpu.search.search import choose
 from tpusim.network.ops.deform_conv2d import MASK_PARTS, DeformConv2d, Offsets
 
 CORNERS = ((0, 0), (0, 1), (1, 0), (1, 1))
-"""The elements around a sample: rows and columns beyond the one above and to the left of it."""
+"""Elements around a sample, as rows and columns beyond the element above and to the left of it."""
 
 Kind = tuple[int, Tap]
-"""Samples that differ: those of an offset group, for a tap."""
+"""A kind of samples: an offset group and a tap."""
 SampleNumbers = NDArray[np.int64]
 
 
@@ -46,7 +46,7 @@ class Samples:
 
     @property
     def parts(self) -> int:
-        """Equal parts of one that `blend` counts in."""
+        """Number of equal parts of 1 in which `blend` counts."""
         return self._offsets.parts**2 * MASK_PARTS
 
     @cached_property
@@ -55,21 +55,23 @@ class Samples:
         return -(-self.batch // self.word_fill)
 
     def band(self, rows: range) -> range:
-        """The rows of the ifmap that samples of some output rows have around them, one at least."""
+        """Rows of the ifmap around the samples of some output rows; at least one."""
         first, stop = self._reach
         low, high = int(first[rows.start : rows.stop].min()), int(stop[rows.start : rows.stop].max())
         return range(low, high) if low < high else range(1)
 
     def pointers(self, patch: Patch, kinds: Sequence[Kind], band: range) -> SampleNumbers:
-        """[word, corner, element, kind] for the words of a patch of outputs: from the first word of a `band` of whole
-        rows, whose words stand as those of the patch do, to the word that has the element.
+        """Pointers [word, corner, element, kind] for the words of a patch of outputs.
+
+        A pointer counts from the first word of a `band` of whole rows, stored like the patch, to the word with the
+        element.
         """
         groups, width = len(patch.groups), self.layer.in_width
         turns = np.arange(groups)[:, None]
-        # Some images perhaps beyond those that there are; whether there is such an image, [group, element].
+        # The last word may have images beyond the last one: a mask [group, element] tells which exist.
         images = np.arange(patch.groups.start * self.word_fill, patch.groups.stop * self.word_fill)
         there, found = images.reshape(-1, self.word_fill) < self.batch, []
-        # The rows and the columns around samples, [kind, row, col, group, element]; of images that there are not, any.
+        # Rows and columns around samples, [kind, row, col, group, element]; any value for images that do not exist.
         at = np.ix_(*map(np.array, (range(len(kinds)), patch.rows, patch.cols)), np.minimum(images, self.batch - 1))
         of_kinds = [(group, row * self.layer.kernel[1] + col) for group, (row, col) in kinds]
         offset_groups, taps = map(np.array, zip(*of_kinds, strict=True))
@@ -81,11 +83,13 @@ class Samples:
             offsets = ((row - band.start) * width + col) * groups + turns
             found.append(encoded(offsets, ~(inside & there)))
         each = np.stack(found)
-        # From [corner, kind, row, col, group, element].
+        # From [corner, kind, row, col, group, element] to the order in which words are gathered.
         return np.moveaxis(each, (0, 1), (-3, -1)).reshape(patch.words, len(CORNERS), self.word_fill, len(kinds))
 
     def blend(self) -> SampleNumbers:
-        """How near each corner is, times the mask: [offset_group, tap, row, col, word, corner, element], in `parts`."""
+        """Weights of the corners by distance, times the mask: [offset_group, tap, row, col, word, corner, element], in
+        `parts`.
+        """
         given = self._offsets
         down, across = (values % given.parts for values in self._places)
         shape = down.shape
@@ -97,7 +101,7 @@ class Samples:
         apart = weights.reshape(*shape[:-1], self.words, self.word_fill, len(CORNERS))
         return np.swapaxes(apart, -1, -2)
 
-    # ---- in parts of the distance of neighbouring elements
+    # ---- in fractions of the distance of neighbouring elements
 
     @cached_property
     def _offsets(self) -> Offsets:
@@ -105,12 +109,12 @@ class Samples:
 
     @cached_property
     def _places(self) -> tuple[SampleNumbers, SampleNumbers]:
-        """The row and the column of each sample."""
+        """Row and column of each sample."""
         layer, given, found = self.layer, self._offsets, list[SampleNumbers]()
         by_axis = (given.down, layer.out_height, (1, 3, 4)), (given.across, layer.out_width, (0, 2, 4))
         for axis, (moved, outputs, others) in enumerate(by_axis):
             taps, places = np.arange(layer.kernel[axis]) * layer.dilation[axis], np.arange(outputs) * layer.stride[axis]
-            # Where taps stand without offsets, [tap, output], among the axes [tap row, tap col, row, col, image].
+            # Places of taps without offsets, [tap, output], along the axes [tap row, tap col, row, col, image].
             stands = np.expand_dims(taps[:, None] + places - layer.padding[axis], others)
             groups, rows, cols, *rest = (values := stands * given.parts + moved).shape
             found.append(values.reshape(groups, rows * cols, *rest))
@@ -118,7 +122,7 @@ class Samples:
 
     @cached_property
     def _reach(self) -> tuple[SampleNumbers, SampleNumbers]:
-        """For each output row the first row of the ifmap around any of its samples, and the one after the last."""
+        """For each output row, the first row of the ifmap around any of its samples, and the row after the last."""
         above, around = self._places[0] // self._offsets.parts, (0, 1, 3, 4)
         last = np.minimum(above.max(axis=around) + 1, self.layer.in_height - 1)
         return np.maximum(above.min(axis=around), 0), last + 1
@@ -128,7 +132,7 @@ class Samples:
 
 
 class LaneRun(NamedTuple):
-    """Neighbouring lanes of a place whose samples lie alike."""
+    """Neighbouring lanes of a place with the same samples."""
 
     first_lane: int
     lanes: int
@@ -136,14 +140,14 @@ class LaneRun(NamedTuple):
 
 
 def kinds_of(lanes: Sequence[LaneRun]) -> tuple[Kind, ...]:
-    """The kinds of a place, each once, in the order in which pointers stand side by side."""
+    """Kinds of a place, each once, in the order of their pointers."""
     return tuple(dict.fromkeys(each.kind for each in lanes))
 
 
 @dataclass(frozen=True)
 class SampledTaps(TapGroups):
-    """Row folds times groups of taps, of which one is on chip at a time. What a tap samples lies alike for all channels
-    of an offset group.
+    """Row folds times groups of taps, one of which is on chip at a time. A tap has the same samples for all channels of
+    an offset group.
     """
 
     layer: DeformConv2d
@@ -151,32 +155,32 @@ class SampledTaps(TapGroups):
 
     @property
     def by_tap(self) -> bool:
-        """Each tap always has words of its own."""
+        """True: each tap always has words of its own."""
         return True
 
     @cached_property
     def samples(self) -> Samples:
-        """Where they lie, in words of such a machine."""
+        """Samples of the layer, in words of this machine."""
         _, fill = word_groups(self.batch, self.hardware.vector_memory.word_elements)
         return Samples(self.layer, self.batch, fill)
 
     @cached_property
     def every_place(self) -> list[tuple[LaneRun, ...]]:
-        """The lanes of every place of every chunk, by channel group."""
+        """Lanes of every place of every chunk, by channel group."""
         groups, chunks = range(self.shape.groups if self.layer.offset_groups > 1 else 1), self.chunks(1, self.folds)
         return [self.lanes_of(each, at, group) for group in groups for each in chunks for at in range(len(each.places))]
 
     @cached_property
     def most_kinds(self) -> int:
-        """Kinds side by side in any place."""
+        """The most kinds side by side in a place."""
         return max(len(kinds_of(lanes)) for lanes in self.every_place)
 
     def pointer_words(self, hardware: Hardware) -> int:
-        """Pointer words of a word of samples, of which places have the most kinds side by side."""
+        """Pointer words of a word of samples, for the place with the most kinds."""
         return -(-len(CORNERS) * self.samples.word_fill * self.most_kinds // pointers_a_word(hardware))
 
     def lanes_of(self, chunk: Chunk, place: int, group: int) -> tuple[LaneRun, ...]:
-        """The lanes of a place of a chunk for a channel group, those together that sample alike."""
+        """Lanes of a place of a chunk for a channel group, in runs that sample alike."""
         held = chunk.places[place]
         size, first = self.layer.in_channels // self.layer.offset_groups, group * self.shape.channels
         found, lane = list[LaneRun](), 0
@@ -188,8 +192,9 @@ class SampledTaps(TapGroups):
 
 
 def shape_of(layer: DeformConv2d, batch: int) -> ConvShape:
-    """A convolution of stride 1 over a map on which each tap of each output stands somewhere; what its taps multiply is
-    gathered. Words hold images alone: strips would have samples in one another.
+    """A convolution of stride 1 over gathered samples, in which each tap of each output has a point.
+
+    Words hold images only: with strips, samples of one strip would lie in another.
     """
     rows, cols = (
         MapAxis(size=outputs + kernel - 1, kernel=kernel, stride=1, padding=(0, 0), dilation=1)
@@ -199,20 +204,20 @@ def shape_of(layer: DeformConv2d, batch: int) -> ConvShape:
     return ConvShape(layer.groups, into, out, batch, rows, cols, layer.tensors(batch))
 
 
-# ---- what the plan is of
+# ---- the plan's areas
 
 OPERATION = "sum_of_products"
-"""What makes a word of samples: each corner times how near it is."""
+"""The operation that makes a word of samples: the sum of the corners times their weights."""
 GATHERED = "gathered"
-"""The area in which samples stand."""
+"""The area of gathered samples."""
 
 
-# ---- blocks beside which there is room for what is gathered from
+# ---- blocks that leave room for bands and tables
 
 
 @lru_cache(maxsize=1 << 8)
 def sampling_of(layer: DeformConv2d, batch: int, hardware: Hardware) -> tuple[Plan, int]:
-    """The cheapest plan by its estimate, with two bands and tables each, or where that does not fit, one; and which.
+    """The cheapest plan by its estimate and its number of bands and tables: two each, or one if two do not fit.
 
     Raises:
         CapacityError: when not even a block of one output word fits; says how much memory would do.
@@ -238,41 +243,41 @@ class _Doubled(Candidates):
     def lane_words(self, tilings: Tiling[Counts]) -> Counts:
         """Words of buffers, bands and tables."""
         words, layer = tilings.rows * tilings.cols * tilings.groups, self.cut.layer
-        # Rows of the ifmap that any block samples, at most; one that ends within a row may begin with any.
+        # A block that ends within a row may begin with any row, so the largest reach of all rows counts.
         sizes, where = np.unique(tilings.rows, return_inverse=True)
         starts = ((size, range(0, layer.out_height, 1 if tilings.span.any() else size)) for size in sizes.tolist())
         band, high = self.cut.samples.band, layer.out_height
         most = [max(len(band(range(at, min(at + size, high)))) for at in every) for size, every in starts]
         bands = tilings.chunk_folds * np.array(most, np.int64)[where] * layer.in_width * tilings.groups
         a_word = self.cut.pointer_words(self.hardware) + len(CORNERS)
-        # Different tables, at most, of a tap.
+        # Places that sample alike share a table, so this is an upper limit.
         tables = np.minimum(tilings.chunk_folds, len({*self.cut.every_place})) * words * a_word
         return np.asarray(tilings.words + self.copies * (bands + tables))
 
     def estimate(self, tilings: Tiling[Any]) -> NDArray[np.float64]:
         """Estimated cycles of the layer for every candidate."""
         costs, chunks = self._costs(tilings), self._parts(tilings)
-        # Chunks are gathered for every block, and again for column folds that it does not keep.
+        # A column fold that the block does not keep needs its samples gathered again.
         again = -(-self.columns // tilings.kept_folds)
         loads = self.shape.groups * tilings.blocks * np.where(chunks > 1, chunks * again, again)
         places, words = loads * tilings.chunk_folds, tilings.rows * tilings.cols * tilings.groups
-        # Words of samples are gathered one after another.
+        # The vector unit gathers one word after another.
         operations, elements = sum(OPERATIONS[OPERATION].work(Arity(2 * len(CORNERS), 0, 0), ())), self.word_fill
         operands = self.cut.pointer_words(self.hardware) + len(CORNERS) * (elements + 1)
         beat = beat_of(operands, operations, elements, self.hardware)
         gathering = places * (words * beat.period + beat.result_delay)
         array = costs.results * self.passes * costs.per_pass
         filters = self.shape.groups * self.columns * self._filter_loads(tilings) * self._section_cycles(tilings)
-        # Two under way at once, each from its latency on.
+        # Two loads are under way at once, each from its latency to its last word.
         waits = loads * self.hardware.latency_cycles
         return np.asarray(np.maximum(gathering + array + waits, filters + costs.results * costs.spill) + costs.spill)
 
     def late(self, tilings: Tiling[Any]) -> NDArray[np.float64]:
-        """Nothing is left out that tells tilings apart."""
+        """Zero: nothing is left out that would differ between tilings."""
         return np.zeros_like(tilings.rows, dtype=np.float64)
 
 
 class _Single(_Doubled):
-    """Blocks with one of each, which is filled when it has been gathered from."""
+    """Blocks with one band and one table of each kind, which are filled again once they have been gathered from."""
 
     copies = 1

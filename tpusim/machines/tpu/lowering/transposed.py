@@ -1,15 +1,15 @@
 """Transposed convolutions as a lowering sees them: cells of neighbouring outputs, one under each element of the ifmap.
 
-A cell has as many rows and columns as the op's stride. Tap t brings element i to row `i * stride - padding + t *
-dilation`: in every cell to the same row, its *phase*, and from one cell to the next from the next element. So cells are
-to it what outputs are to a convolution of stride 1, and each output of a cell has taps of its own.
+A cell has stride x stride outputs. Tap t brings element i to row `i * stride - padding + t *
+dilation`: to the same row of every cell, its *phase*, and in the next cell from the next element. So cells are
+to this op what outputs are to a convolution of stride 1, and each output of a cell has taps of its own.
 
 By stride phases each output of a cell is a convolution of stride 1. All phases read one ifmap block, and the results of
 each are spilled to every n-th row and column of the ofmap.
 
-By zero insertion it is an ordinary convolution of the ifmap with zeros between the elements: what stride phases save.
-The zeros are nowhere: address generators step over them, as over padding. But they are streamed, and every tap is
-multiplied with all outputs, of which it reaches one in a cell.
+By zero insertion it is an ordinary convolution of the ifmap with zeros between the elements, which stride phases avoid.
+The zeros are not stored: address generators step over them, as over padding. But they are streamed, and every tap is
+multiplied with all outputs of a cell, although it reaches only one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tpusim.memory.layout import Box
 from tpusim.network.ops.array_op import ArrayOp, ConvTranspose2d
 
 IGNORED = frozenset({"transformation", "k_order", "patch", "search"})
-"""Fields below `mapping` that mean nothing to transposed convolutions."""
+"""Fields below `mapping` that have no effect on transposed convolutions."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,9 @@ class CellAxis(MapAxis):
     """A spatial axis whose outputs are cells; the last may reach past the end.
 
     Attributes:
-        count: outputs of the op.
-        spread: its stride, which is the outputs of a cell.
-        stands: for each tap the grid point under cell 0 and the phase.
+        count: number of outputs of the op.
+        spread: stride of the op, which is also the number of outputs of a cell.
+        stands: grid point under cell 0 and phase, for each tap.
     """
 
     count: int = 1
@@ -57,7 +57,7 @@ class CellAxis(MapAxis):
 
     @property
     def cell(self) -> int:
-        """Outputs of the layer in one."""
+        """Outputs of the layer in one cell."""
         return self.spread
 
     @cached_property
@@ -67,19 +67,19 @@ class CellAxis(MapAxis):
 
     @property
     def phases(self) -> range:
-        """The phases that have outputs."""
+        """Phases that have outputs."""
         return range(min(self.spread, self.count))
 
     def outputs_at(self, cells: range, phase: int) -> range:
-        """The outputs of a phase of neighbouring cells."""
+        """Outputs of a phase in neighbouring cells."""
         return range(cells.start * self.spread + phase, cells.stop * self.spread + phase, self.spread)
 
     def place(self, tap: int) -> int:
-        """Grid points from cell 0 to the one on which a tap of it stands."""
+        """Grid points from cell 0 to the point on which its tap `tap` stands."""
         return self.stands[tap][0]
 
     def places(self, taps: range) -> range:
-        """From the lowest to the highest of some taps."""
+        """Places from the lowest to the highest of some taps."""
         every = [self.place(tap) for tap in taps]
         return range(min(every), max(every) + 1)
 
@@ -89,12 +89,12 @@ class CellAxis(MapAxis):
         return {stand: tap for tap, stand in enumerate(self.stands)}
 
     def taps_of(self, phase: int) -> list[int]:
-        """The taps whose products belong to it."""
+        """Taps whose products belong to a phase."""
         return [tap for tap in range(self.kernel) if self.stands[tap][1] == phase]
 
 
 def cells_of(layer: ArrayOp, batch: int, hardware: Hardware) -> ConvShape:
-    """The shape of a transposed convolution, on such a machine.
+    """The shape of a transposed convolution on a machine.
 
     Raises:
         UnsuitableError: when the layer is another op.
@@ -110,14 +110,14 @@ def cells_of(layer: ArrayOp, batch: int, hardware: Hardware) -> ConvShape:
 
 
 def cell_axes(shape: ConvShape) -> tuple[CellAxis, CellAxis]:
-    """Rows and columns of the cells of such a shape."""
+    """Rows and columns of the cells of a shape."""
     assert isinstance(shape.row, CellAxis)
     assert isinstance(shape.col, CellAxis)
     return shape.row, shape.col
 
 
 def _axis(layer: ConvTranspose2d, axis: int) -> CellAxis:
-    """The grid begins where the first tap of all stands under cell 0."""
+    """An axis of cells. The grid begins where the first of all taps stands under cell 0."""
     kernel, stride, shift = layer.kernel[axis], layer.stride[axis], layer.padding[axis]
     landed = [divmod(tap * layer.dilation[axis] - shift, stride) for tap in range(kernel)]
     lead = max(cells for cells, _ in landed)
@@ -134,7 +134,9 @@ Phase = tuple[int, int]
 
 
 class PhaseOutcome(NamedTuple):
-    """Phases whose sums stand side by side in the columns of the array, and a tap for each grid point they need."""
+    """Phases whose sums stand side by side in the columns of the array, with a tap for each grid point that they
+    need.
+    """
 
     phases: tuple[Phase, ...]
     taps: tuple[Tap, ...]
@@ -142,14 +144,14 @@ class PhaseOutcome(NamedTuple):
 
 @dataclass(frozen=True)
 class PhaseTaps(TapGroups):
-    """Taps of an outcome stacked while the rows of the array hold them, times row folds; a fold is a place."""
+    """Taps of an outcome, stacked as far as the rows of the array reach, times row folds; a fold is a place."""
 
     groups = 1
     ruled = None
 
     @cached_property
     def outcomes(self) -> tuple[PhaseOutcome, ...]:
-        """The phases that have outputs, as many side by side as take the fewest passes."""
+        """Phases that have outputs, with as many side by side as take the fewest passes."""
         row, col = cell_axes(self.shape)
         widest = len(col_folds(self.shape.out_channels, self.hardware)[0])
         room = self.hardware.array.cols // widest if widest == self.shape.out_channels else 1
@@ -163,29 +165,29 @@ class PhaseTaps(TapGroups):
             down, across = ([len(taps) for _, taps in along] for along in self._portioned(size))
             return sum(-(-max(1, rows * cols) // self._room) for rows, cols in product(down, across))
 
-        # What no tap reaches is zero: a pass of weights that are.
+        # An output that no tap reaches is zero: a pass with zero weights writes it.
         return tuple(
             PhaseOutcome(tuple(product(rows, cols)), tuple(product(downwards, across)) or ((0, 0),))
             for (rows, downwards), (cols, across) in product(*self._portioned(min(sizes, key=passes)))
         )
 
     def tap_of(self, tap: Tap, phase: Phase) -> Tap | None:
-        """The tap of a phase that stands where another does; None where none of its taps stands there."""
+        """The tap of a phase at the same point as another phase's tap; None if the phase has none there."""
         row, col = (axis.tap_at.get((axis.place(tap[at]), phase[at])) for at, axis in enumerate(cell_axes(self.shape)))
         return None if row is None or col is None else (row, col)
 
     @cached_property
     def multi_tile(self) -> int:
-        """Taps stacked in a pass, at most."""
+        """The most taps stacked in a pass."""
         return min(self._room, max(len(each.taps) for each in self.outcomes))
 
     @property
     def stacked(self) -> str:
-        """What is told of the taps of a pass."""
+        """Sentence about the taps of a pass."""
         return f"up to {self.multi_tile} stacked in a pass" if self.multi_tile > 1 else ""
 
     def _chunk(self, stacks: Sequence[Sequence[Tap]], folds: range) -> tuple[list[ReductionPass], list[LanePlace]]:
-        """All taps of some row folds: outcome by outcome, in each the folds inside."""
+        """Passes of all taps for some row folds: outcome by outcome, with the folds inside."""
         channels = [self._portions[fold] for fold in folds]
         passes = [
             stacked(outcome.taps[at.start : at.stop], each, place, number)
@@ -196,11 +198,11 @@ class PhaseTaps(TapGroups):
         return passes, [self._place((), each) for each in channels]
 
     def held(self, taps: int | None, channels: int | None) -> tuple[int | None, int | None]:
-        """All taps, and the folds of the first `channels`."""
+        """All taps, and the folds of the first `channels` channels."""
         return taps and self.groups, super().held(None, channels)[1]
 
     def _portioned(self, size: tuple[int, int]) -> list[list[tuple[range, list[int]]]]:
-        """The phases along each axis in portions of some size, each with a tap for every grid point that it needs."""
+        """Phases along each axis in portions of some size, each with a tap for every grid point that it needs."""
         found = []
         for axis, most in zip(cell_axes(self.shape), size, strict=True):
             parts = portions(len(axis.phases), most)
@@ -210,20 +212,20 @@ class PhaseTaps(TapGroups):
 
     @cached_property
     def _room(self) -> int:
-        """Taps that the rows of the array hold, or the forced number where it fits."""
+        """Number of taps that fit in the rows of the array, or the forced number if it fits."""
         room, wanted = max(1, self.hardware.array.rows // self.shape.channels), self.hardware.mapping.multi_tile
         return min(room, wanted) if isinstance(wanted, int) else room
 
 
 MOST_PHASES = 2**18
-"""The phases of a stride of 512 along both axes, which take some seconds to be lowered."""
+"""Most phases: those of a stride of 512 along both axes, which take some seconds to be lowered."""
 
 NOWHERE = -1
-"""A k outside the filter: the weight of a phase that has no tap where others have one is zero, and does not come."""
+"""A k outside the filter: a phase without a tap where others have one gets a zero weight, which is never fetched."""
 
 
 def by_phases(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
-    """A draft, or two that fill words in different ways.
+    """Drafts by stride phases: one, or two that fill words in different ways.
 
     Raises:
         UnsuitableError: when it is no transposed convolution.
@@ -242,23 +244,23 @@ def by_phases(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
 
 
 def _in_strips(cutting: Cutting, shape: ConvShape, hardware: Hardware) -> list[tuple[Cut, Ranked]]:
-    """The choices of the estimate: what no run can beat is known of passes that all results have alike."""
+    """Cuts with the choices of the estimate; a bound is known only for passes that all results share."""
     if hardware.mapping.search == "simulate":
         hardware = hardware.with_search("auto")
     return ranked_cuts(cutting, shape, hardware)
 
 
 class PhasePlan(Plan):
-    """A plan of cells, like any other; an outcome has the weights and the outputs of its phases."""
+    """A plan of cells; each outcome has the weights and the outputs of its phases."""
 
     cut: PhaseTaps
 
     def width(self, at: ColumnFold) -> int:
-        """Columns of the array in use: the output channels of each phase."""
+        """Columns of the array in use: the output channels of every phase."""
         return len(at.channels) * len(self.cut.outcomes[at.outcome].phases)
 
     def weights(self, at: ColumnFold, group: int, number: int, base: int) -> tuple[Part, ...]:
-        """The weights of each phase, in lanes of its own."""
+        """Weights of each phase, in lanes of its own."""
         lane = (Along(OUT_CHANNEL, shifted(at.channels, group * self.shape.out_channels)),)
         word = self.hardware.vector_memory.word_elements
         return tuple(
@@ -267,14 +269,14 @@ class PhasePlan(Plan):
         )
 
     def weights_brought(self, at: ColumnFold, group: int, numbers: range) -> int:
-        """The weights of taps that there are."""
+        """Number of weights of existing taps."""
         phases = self.cut.outcomes[at.outcome].phases
         every = [k for number in numbers for phase in phases for k in self._ks_of(number, phase)]
         return (len(every) - every.count(NOWHERE)) * len(at.channels)
 
     @cached_property
     def _ks_of(self) -> Callable[[int, Phase], Coordinates]:
-        """The k of the filter in each array row of a pass, for the columns of a phase; blocks have them in common."""
+        """Filter index k of each array row of a pass, for the columns of a phase; the same for all blocks."""
 
         @cache
         def found(number: int, phase: Phase) -> Coordinates:
@@ -287,9 +289,10 @@ class PhasePlan(Plan):
         return found
 
     def outputs(self, at: ColumnFold, group: int, block: Block, base: int) -> tuple[Part, list[Box]]:
-        """Every n-th row and column of the ofmap; lanes of several phases lie apart in it."""
+        """Every n-th row and column of the ofmap; lanes of several phases are apart in it."""
         channels = shifted(at.channels, group * self.shape.out_channels)
         phases = self.cut.outcomes[at.outcome].phases
+        # The first phase is the origin; the lanes of others are offset from it by whole rows and columns.
         axes, ((row, col), *_) = cell_axes(self.shape), phases
         rows, cols = axes[0].outputs_at(block.rows, row), axes[1].outputs_at(block.cols, col)
         items = self.map_items(rows, cols, block.groups, self.shape.ofmap_apart)
@@ -305,7 +308,7 @@ class PhasePlan(Plan):
 
 
 def _told(plan: PhasePlan) -> str:
-    """How many phases there are, and what becomes of their results."""
+    """Sentence about the number of phases, and about their results."""
     (row, col), cut = cell_axes(plan.shape), plan.cut
     every = [phase for outcome in cut.outcomes for phase in outcome.phases]
     taps = [len(row.taps_of(down)) * len(col.taps_of(across)) for down, across in every]
@@ -329,7 +332,7 @@ STRIDE_PHASES = Lowering(
 
 
 def by_zeros(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
-    """A draft, or two that fill words in different ways.
+    """Drafts by zero insertion: one, or two that fill words in different ways.
 
     Raises:
         UnsuitableError: when it is no transposed convolution.
@@ -345,10 +348,10 @@ def by_zeros(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
 
 
 class InsertedPlan(Plan):
-    """As any plan, of cells, whose outputs are streamed one after another."""
+    """A plan of cells whose outputs are streamed one after another."""
 
     def walk(self, tap: Tap, block: Block, patch: Patch, by_tap: bool) -> Counters:
-        """Cell by cell, the one output that the tap reaches; at all others stands a zero."""
+        """A walk cell by cell: a tap reads its element at the one output that it reaches, and zero at all others."""
         base, counters, window = super().walk(tap, block, patch, by_tap)
         inside = tuple(
             Counter(axis.spread, -axis.stands[number][1], 1, 1, 0)
@@ -358,7 +361,7 @@ class InsertedPlan(Plan):
         return Counters(base, (*counters, *inside), window and range(window.start * cell, window.stop * cell))
 
     def outputs(self, at: ColumnFold, group: int, block: Block, base: int) -> tuple[Part, list[Box]]:
-        """All outputs of the cells, which lie side by side in the ofmap."""
+        """All outputs of the cells, which are neighbours in the ofmap."""
         row, col = cell_axes(self.shape)
         part, (box,) = super().outputs(at, group, block, base)
         rows, cols = (

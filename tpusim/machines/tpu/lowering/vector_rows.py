@@ -1,8 +1,8 @@
-"""Softmax, layer normalization, means: by the vector unit, which goes through the channels of rows stage by stage.
+"""Softmax, layer normalization and means by the vector unit, which goes through the channels of rows stage by stage.
 
-A lane has some rows, an element of each in a word: what is summed up, or compared, never leaves its lane.
+A lane has some rows, with an element of each row in a word: sums and comparisons never leave their lane.
 
-As units, a piece of a stage is a unit, and so is the end of a stage, which goes on at once.
+A piece of a stage is a unit, and so is the end of a stage, which follows without a gap.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from tpusim.result.records import Blocking
 
 
 def ways(layer: RowOp, batch: int, hardware: Hardware) -> list[Draft]:
-    """A draft, the only one.
+    """The only draft of an op of rows.
 
     Raises:
         CapacityError: when nothing fits the vector memories.
@@ -56,13 +56,13 @@ def ways(layer: RowOp, batch: int, hardware: Hardware) -> list[Draft]:
 
 
 class RowPieces(NamedTuple):
-    """How rows come.
+    """Pieces in which rows are brought.
 
     Attributes:
-        number: pieces of a row.
-        slots: of the vector memory, each for a piece.
-        kept: whether a row stays from one stage to the next.
-        shared: slots for what all rows share; as many as pieces: it stays.
+        number: number of pieces of a row.
+        slots: slots of the vector memory, one for each piece.
+        kept: whether a row stays on chip from one stage to the next.
+        shared: slots for operands that all rows share; these stay if there are as many slots as pieces.
     """
 
     number: int
@@ -72,12 +72,12 @@ class RowPieces(NamedTuple):
 
 
 ON_THE_WAY = "on_the_way"
-"""What lanes exchange by way of HBM; a tensor for each stage."""
+"""Name of the tensors by which lanes exchange numbers through HBM, one for each stage."""
 
 
 class RowStretch(NamedTuple):
-    """A piece of some rows in a stage; without a piece, the end of the stage. Where rows have shares, the end is two:
-    until what the shares have come to is exchanged, and from there.
+    """A piece of some rows in a stage, or, without a piece, the end of the stage. If rows have shares, there are two
+    ends: up to the exchange of the shares' numbers, and from there.
     """
 
     rows: int
@@ -89,13 +89,13 @@ class RowUnits(Units):
     """A lane has some rows side by side, an element of each in a word, and the channels one after another.
 
     Attributes:
-        stages: of the op; `given`: how many of them have a number a row that is read, which come first.
-        shared: sources of which all rows read the same.
-        reduces: whether a number a row comes out.
-        rows: how many there are; `blocks`: those in the lanes at a time, the last of them perhaps beyond all.
-        shares: shares that the channels of a row are cut into, each in other lanes; `share`: the channels of one.
-        pieces: rows that are kept, if they fit, with room for the next ones if that fits, too; as few as it may be.
-        parts: the channels of each piece, of the first share.
+        stages, given: stages of the op, and the number of first stages whose number a row is read.
+        shared: sources that all rows read alike.
+        reduces: whether the result is one number a row.
+        rows, blocks: number of rows, and the rows in the lanes at a time; the last block may reach beyond the end.
+        shares, share: number of shares of a row's channels, each in other lanes, and the channels of one share.
+        pieces: as few pieces as possible, with rows kept if they fit, and room for the next rows if that fits, too.
+        parts: channels of each piece, in the first share.
 
     Raises:
         CapacityError: when not even an element at a time fits; says how much memory would do.
@@ -103,7 +103,7 @@ class RowUnits(Units):
 
     tensors: tuple[Tensor, ...] = ()
     areas: tuple[Area, ...] = ()
-    # Pieces come as soon as a slot is free, those that are wanted soon or not.
+    # A piece is brought as soon as a slot is free, whether or not it is wanted soon: HBM sets the pace of these ops.
     policy = Policy(("given", "rows", "shared", "exchanged"), at_once, by_area=True)
 
     def __init__(self, layer: RowOp, batch: int, hardware: Hardware) -> None:
@@ -116,7 +116,7 @@ class RowUnits(Units):
         self.share, fill = layer.channels // self.shares, self.word_fill
         held = portions(self.rows, lanes * fill)
         self.blocks = [range(each.start, each.start + -(-len(each) // fill) * fill) for each in held]
-        # Rows side by side in a word, and the box of what all shares of them have come to.
+        # Rows side by side in a word, and the box of the numbers that all shares of them exchange.
         self._beside = Along(IMAGE, range(fill))
         self._of_shares = (Box(range(self.shares), range(1), range(1), range(self.rows)),)
         self.named = {name: self._tensor(name, shape) for name, shape in shapes.items()}
@@ -130,17 +130,17 @@ class RowUnits(Units):
         self.parts, self.areas = self._parts(self.pieces.number), self._areas(self.pieces)
 
     def _spread(self) -> tuple[int, int, int]:
-        """Rows side by side in a lane, lanes for a share of the rows at most, and equal shares of the channels.
+        """(rows side by side in a lane, most lanes for a share of the rows, equal shares of the channels).
 
-        Rows go over the lanes one after the other; of few, long ones their channels as well, in equal shares. What
-        shares have come to goes through HBM, and is joined in all lanes: there are as many as make that, and the work
+        Rows are dealt out to the lanes; the channels of a few long rows, too, in equal shares. Numbers of
+        shares go through HBM and are joined in all lanes: the number of shares is the one for which that, and the work
         on a share, least.
         """
         lanes, elements = self.hardware.lanes, self.hardware.vector_memory.word_elements
         channels, fill = self.layer.channels, min(elements, self.rows)
         together = -(-self.rows // fill)
         if self.rows < lanes <= channels:
-            # Cycles of all stages: for an element of `fill` rows, and for a number that a share has come to.
+            # Cycles of all stages, for an element of `fill` rows and for the number of a share.
             joining = sum(self._period(each.joins, self._most(each), 0, fill) for each in self.stages if each.joins)
             work = 0.0
             for each in self.stages[self.given :]:
@@ -154,7 +154,7 @@ class RowUnits(Units):
         return fill, -(-self.rows // (groups * fill)), 1
 
     def _period(self, operation: str, elements: int, others: int, fill: int) -> float:
-        """Cycles an element of steps that take some, and other operands."""
+        """Cycles an element of steps that take some elements, and other operands."""
         work = sum(work_of(operation, Arity(elements + others, 0, 0), (), self.hardware.vector_unit))
         return beat_of(elements + others, work, fill, self.hardware).period / elements
 
@@ -164,14 +164,14 @@ class RowUnits(Units):
         wide = 1 if alone else self.hardware.hbm.channel_multiple
         return Tensor(name, shape, converted=True, padded=(padded(shape[0], wide), *shape[1:]))
 
-    # ---- pieces, and what is where
+    # ---- pieces, and their places
 
     def _ways(self) -> Iterator[RowPieces]:
         counts = [min(MOST_PIECES, self.share)]
         while counts[-1] < self.share:
             counts.append(min(2 * counts[-1], self.share))
         kept = (min(2, len(self.blocks)), 1) if self.hardware.mapping.rows == "kept" else ()
-        # Whether what is shared stays, and how many blocks of rows do; 0: rows come again for each stage.
+        # Whether shared operands stay, and how many blocks of rows are held; 0: rows are read again in each stage.
         for stays, blocks in product((True, False) if self.shared else (True,), (*kept, 0)):
             for count in counts:
                 yield RowPieces(count, blocks * count or 2, blocks > 0, count if stays else min(2, count))
@@ -183,11 +183,13 @@ class RowUnits(Units):
         return portions(self.share, -(-self.share // count))
 
     def _areas(self, pieces: RowPieces) -> tuple[Area, ...]:
-        """Rows, what they share, numbers to be joined, numbers given, those of stages, those of all shares, results."""
+        """Areas for rows, shared operands, numbers to be joined, given numbers, numbers of stages and of all shares,
+        and results.
+        """
         parts, lanes = self._parts(pieces.number), self._lanes(self.blocks[0])
         size, joining = len(parts[0]), sum(bool(stage.joins) for stage in self.stages) if self.shares > 1 else 0
 
-        # Numbers still to be joined, at most: those that pieces come to, or what shares have come to.
+        # Most numbers that still have to be joined: those of pieces, or those of shares.
         of_pieces = (sum(self._levels(each, self._made(each, parts))) for each in self.stages if each.joins)
         joined = max(0, *of_pieces, *(sum(self._levels(each, self.shares)[1:]) for each in self.stages))
 
@@ -206,16 +208,16 @@ class RowUnits(Units):
         )
 
     def _most(self, stage: Stage) -> int:
-        """Elements of a row that a step of a stage takes: as many operands as a lane has scalars, but at least two."""
+        """The most elements of a row that a step of a stage takes: one for each scalar of a lane, but at least two."""
         unit, memory = self.hardware.vector_unit, self.hardware.vector_memory
         return max(2, unit.scalar_words * memory.word_elements - len(stage.known))
 
     def _made(self, stage: Stage, parts: Sequence[range]) -> int:
-        """How many numbers a row there are of some pieces in a stage."""
+        """Numbers a row after some pieces of a stage."""
         return sum(-(-len(part) // self._most(stage)) for part in parts)
 
     def _levels(self, stage: Stage, count: int) -> list[int]:
-        """A count of numbers, then of those that are left when a step joins the most, while there are more."""
+        """Counts of numbers, step by step, while each step joins as many as it can."""
         found = [count]
         while found[-1] > self._most(stage):
             found.append(-(-found[-1] // self._most(stage)))
@@ -232,6 +234,7 @@ class RowUnits(Units):
                     needs += [] if stage.joins else [SlotNeed("results", (u, n, p))]
                     leaves = -1 if stage.joins else len(needs) - 1
                     yield Unit(tuple(needs), None, RowStretch(u, n, p), steps=2, leaves=leaves)
+                # A stage that joins nothing has written its outputs portion by portion, and has no number to end with.
                 if not stage.joins:
                     continue
                 last, end = n == len(self.stages) - 1, RowStretch(u, n)
@@ -243,7 +246,7 @@ class RowUnits(Units):
                 leaves = len(needs) - 1 if last else -1
                 yield Unit(tuple(needs), None, end, steps=2 * (levels + shares), leaves=leaves, gap=False)
 
-    # ---- what comes
+    # ---- loads
 
     def _moves(
         self, name: str, base: int, lane: tuple[Along, ...], items: tuple[Along, ...], boxes: tuple[Box, ...],
@@ -253,22 +256,24 @@ class RowUnits(Units):
         return self.traffic.moves(tensor, (part,), boxes)
 
     def _lanes(self, rows: range) -> int:
-        """Lanes in which some rows are, with all of their shares."""
+        """Number of lanes that hold some rows, with all of their shares."""
         return self.shares * len(rows) // self.word_fill
 
     def _lane(self, rows: range, shares: int, apart: int) -> tuple[Along, Along]:
-        """The first channel, where shares lie `apart`, and the first row of each lane: share by share."""
+        """Counters of the first channel, for shares that lie `apart`, and of the first row of each lane: share by
+        share.
+        """
         firsts = rows[:: self.word_fill]
         channels = tuple([share * apart for share in range(shares) for _ in firsts])
         return Along(CHANNEL, channels), Along(IMAGE, firsts if shares == 1 else (*firsts,) * shares)
 
     def _boxes(self, channels: range, rows: range, shares: int) -> tuple[Box, ...]:
-        """The boxes of such channels in the first shares of some rows."""
+        """Boxes of channels in the first shares of some rows."""
         rows = range(rows.start, min(rows.stop, self.rows))
         return tuple(Box(shifted(channels, at * self.share), range(1), range(1), rows) for at in range(shares))
 
     def _held(self, name: str, rows: range, channels: range, shares: int, base: int) -> Moves:
-        """Some channels of the first shares of some rows, from word `base` on."""
+        """Moves of some channels of the first shares of some rows, from word `base` on."""
         lane, items = self._lane(rows, shares, self.share)[shares == 1 :], (Along(CHANNEL, channels), self._beside)
         return self._moves(name, base, lane, items, self._boxes(channels, rows, shares))
 
@@ -276,7 +281,7 @@ class RowUnits(Units):
         yield self._held("ifmap", self.blocks[key[0]], self.parts[key[2]], self.shares, base)
 
     def _shared(self, key: tuple[int, int], base: int) -> Iterator[Moves]:
-        """What all rows share stands in every lane that has such channels, and in every element of a word."""
+        """Moves of shared operands to every lane with these channels, and to every element of a word."""
         channels, (lane, rows) = self.parts[key[1]], self._lane(self.blocks[0], self.shares, self.share)
         lanes = lane, Along(IMAGE, (0,) * len(rows.coordinates))
         items = Along(CHANNEL, channels), Along(IMAGE, (0,) * self.word_fill)
@@ -291,7 +296,7 @@ class RowUnits(Units):
             yield self._moves(stage.given, word, lane, (self._beside,), self._boxes(range(1), rows, 1))
 
     def _exchanged(self, key: tuple[int, int], gaps: int, grows: bool) -> list[Piece]:
-        """What each share has come to, by way of HBM to all lanes that have some of the row."""
+        """Pieces with the number of each share, through HBM to all lanes with part of the row."""
         starts, shares = self.blocks[0][:: self.word_fill], range(self.shares)
         lane, items = (Along(IMAGE, starts),), (Along(CHANNEL, shares), self._beside)
         copies, name = tuple(share * len(starts) for share in shares), f"{ON_THE_WAY}_{key[1]}"
@@ -301,7 +306,7 @@ class RowUnits(Units):
 
         return [Piece(0, (0,), moves, (SlotNeed("", key),))]
 
-    # ---- what is done with it, and what goes
+    # ---- work and results
 
     def acts(self, unit: Unit, bases: Sequence[int]) -> Iterator[VectorWork]:
         place = {need.area: at for at, need in enumerate(unit.needs)}
@@ -311,7 +316,7 @@ class RowUnits(Units):
 
     def _piece(self, of: RowStretch, stage: Stage, place: dict[str, int], base: dict[str, int]) -> Iterator[VectorWork]:
         given, first, words = self.given, of.stage == self.given, len(self.parts[of.piece])
-        # Where the numbers of earlier stages stand.
+        # Words of the numbers of earlier stages.
         known = [base["given"] + at if at < given else base["numbers"] + at - given for at in stage.known]
         reads = [Touch(place["rows"], None if first or not self.pieces.kept else ())]
         reads += [Touch(place["given"], None if first and not of.piece else ())] if given else []
@@ -327,7 +332,9 @@ class RowUnits(Units):
         yield VectorWork((step,), tuple(reads), place["results"], True)
 
     def _end(self, of: RowStretch, stage: Stage, place: dict[str, int], base: dict[str, int]) -> Iterator[VectorWork]:
-        """Numbers are joined until one step takes all of them; that ends the stage, or what shares exchange does."""
+        """Vector steps that join numbers until one step takes all of them; this ends the stage, or the exchange of
+        shares.
+        """
         reads = [Touch(place["given"], ())] if self.given else []
         first, count = base["joined"], self._made(stage, self.parts)
         room = first + count
@@ -342,6 +349,7 @@ class RowUnits(Units):
         yield from _one_by_one(steps, reads)
         walks = [in_turn(each, 1) for each in range(first, first + levels[-1])]
         number, final = base["numbers"] + of.stage - self.given, "results" in place
+        # Each share leaves its own number here; after the exchange, a second turn ends the stage.
         if self.shares > 1 and not exchanged:
             yield VectorWork((self._step(of, stage.joins, walks, number, 1),), tuple(reads), place["numbers"])
             return
@@ -351,7 +359,7 @@ class RowUnits(Units):
     def _joined(
         self, of: RowStretch, operation: str, known: list[int], base: int, count: int, to: int
     ) -> Iterator[Compute]:
-        """Make of `count` words a number of every few, as many as a step takes, and one of those that are left."""
+        """Vector steps that join `count` words, as many at a time as a step takes."""
         most = self._most(self.stages[of.stage])
         whole, left = divmod(count, most)
         for first, words, together in ((0, whole, most), (whole * most, 1, left)):
@@ -369,7 +377,9 @@ class RowUnits(Units):
         return Compute(operation, operands, writes, words, coefficients=coefficients)
 
     def spill(self, unit: Unit, base: int) -> Moves:
-        """The rows; what all shares have come to alike, from the first; or what each has come to, to be exchanged."""
+        """Moves of a result: the rows; a number from the first share, if all shares have it; or the numbers of all
+        shares.
+        """
         of, rows = unit.about, self.blocks[unit.about.rows]
         if unit.makes is not None:
             word, lane = base + of.stage - self.given, self._lane(rows, self.shares, 1)
@@ -379,7 +389,7 @@ class RowUnits(Units):
 
 
 def _one_by_one(steps: Iterable[Compute], reads: Sequence[Touch]) -> Iterator[VectorWork]:
-    """Steps of which the first waits for what all of them read."""
+    """Steps of which the first waits for the operands of all."""
     for step in steps:
         yield VectorWork((step,), tuple(reads))
         reads = [Touch(each.need, ()) for each in reads]

@@ -1,4 +1,4 @@
-"""A timeline as traces show it: what each track is, what is told of a step, and bandwidth and shares over time."""
+"""A timeline as traces show it: meanings of tracks, facts of steps, and bandwidth and shares over time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tpusim.machines.tpu.sections import MOST_ARRAYS
 from tpusim.result.vocabulary.states import CLIENTS
 
 MOST_CHANNELS = 64
-"""Channels of a DRAM that are drawn."""
+"""Most channels of a DRAM that are drawn."""
 
 _TRANSFERS = "Transfers from their start to their last word on the chip or off it; two may be under way at once."
 OF_AN_ARRAY = {
@@ -28,7 +28,7 @@ OF_AN_ARRAY = {
     "drain": "Each pass from its first result write to its last.",
     "vector_unit": "Busy adding results to partial sums, or with words of its own steps.",
 }
-"""The tracks that each array has which has weights of its own."""
+"""Tracks that every array with weights of its own has."""
 
 TRACKS = {
     "hbm": "The HBM bus: busy with transfers, blocked by steps they wait for, or kept back by a port that was taken.",
@@ -51,16 +51,16 @@ TRACKS = {
     "port": "Who owns each cycle of the memory port of lane 0, slots that padding leaves unused included.",
     **{f"port_{key}": f"The port of lane 0 for {each.label} alone." for key, each in CLIENTS.items() if key != "idle"},
 }
-"""What each track shows, in the order shown; a machine has either `port` or the others."""
+"""Meaning of each track, in the order shown; a machine has either `port` or the tracks of single ports."""
 
 
-# ---- what a timeline amounts to: bandwidth and shares, as means over windows of cycles
+# ---- counters: bandwidth and shares, as means over windows of cycles
 
 
 _Means = NDArray[np.float64]
 
 _DECIMALS = 6
-"""Kept of a mean; what comes after them is noise of the sums."""
+"""Decimals of a mean that are kept; further ones are rounding noise of the sums."""
 
 _MEAN = "mean over windows of {window:,} cycles."
 COUNTERS = {
@@ -69,17 +69,17 @@ COUNTERS = {
     "port occupancy": ("%", f"Owned cycles of lane 0's port or ports; {_MEAN}"),
     "words in use": ("words", "Words of a lane's vector memory that hold what is still needed, or are kept for it."),
 }
-"""Unit of each counter, and what it is."""
+"""Unit and meaning of each counter."""
 
 
 def windows(first: int, stop: int, length: int) -> Cycles:
-    """Where windows of `length` cycles begin in [first, stop), and `stop`."""
+    """Starts of windows of `length` cycles in [first, stop), and `stop`."""
     return np.append(np.arange(first, stop, length), stop)
 
 
 @dataclass(frozen=True)
 class TimelineDrawing(Drawing):
-    """What a Program did in some of its cycles, of `cycles` in all."""
+    """A drawing of a Program's timeline, of `cycles` cycles in all."""
 
     cycles: int
     program: Program
@@ -96,19 +96,19 @@ class TimelineDrawing(Drawing):
 
     @property
     def names(self) -> Collection[str]:
-        """The tracks that there are."""
+        """Names of the tracks."""
         return self.timeline.tracks.keys()
 
     def tracks(self, first: int, stop: int) -> Mapping[str, Track]:
-        """What lies in cycles [first, stop)."""
+        """Tracks cut to cycles [first, stop)."""
         return {name: track.clipped(first, stop) for name, track in self.timeline.tracks.items()}
 
     def slices(self, first: int, stop: int) -> int:
-        """How many there are."""
+        """Number of slices in cycles [first, stop)."""
         return sum(map(len, self.tracks(first, stop).values()))
 
     def arguments(self, layers: Sequence[str]) -> Sequence[Mapping[str, int | str]]:
-        """What is told of each step, passes numbered from 0; of several layers also whose it is."""
+        """Facts of each step; passes are numbered from 0, and steps of several layers name their layer."""
         program = self.program
         numbers = {index: {"pass": number} for index, number in program.passes.items()}
         whose = [{"layer": layers[number]} for number in program.layers] or [{} for _ in program.steps]
@@ -116,15 +116,16 @@ class TimelineDrawing(Drawing):
         return [{**layer, **numbers.get(index, {}), **step.facts} for index, (step, layer) in told]
 
     def counters(self, edges: Cycles) -> dict[str, tuple[Cycles, _Means]]:
-        """(cycles, values) of each of COUNTERS: a value holds from its cycle until the next, the last until edges[-1].
+        """(cycles, values) of each of COUNTERS: a value holds until the next cycle, the last until edges[-1].
 
-        They are means between neighbouring `edges` (ascending, two at least); the words in use change when they change.
+        Values are means between neighbouring `edges` (ascending, at least two); only words in use have cycles of their
+        own.
         """
         hbm, program, hardware = self.timeline.tracks["hbm"], self.program, self.hardware
         arrays = [track for name, track in self.timeline.tracks.items() if name.startswith("systolic_array")]
         ports = [track for name, track in self.timeline.tracks.items() if name.startswith("port")]
         owned = sum((_means(port, np.ones(len(port)), edges) for port in ports), np.zeros(len(edges) - 1))
-        # Bytes of a step cross the bus evenly over the cycles in which it is busy.
+        # The bytes of a step are spread evenly over the cycles in which the bus is busy with it.
         sizes = [step.use.hbm_read_bytes + step.use.hbm_write_bytes for step in program.steps]
         busy = _called(hbm, "busy")
         cycles = np.bincount(hbm.steps[busy], (hbm.ends - hbm.starts)[busy], len(sizes))
@@ -143,9 +144,10 @@ class TimelineDrawing(Drawing):
 
 
 def _means(track: Track, weights: _Means, edges: Cycles) -> _Means:
-    """Mean over time, between neighbouring edges, of what weighs `weights[k]` a cycle during slice k."""
+    """Mean over time, between neighbouring edges, of a weight of `weights[k]` a cycle during slice k."""
     bounds = np.stack([track.starts, track.ends], axis=1).ravel()
     steps = np.stack([np.zeros(len(track)), (track.ends - track.starts) * weights], axis=1).ravel()
+    # Interpolating the running sum splits slices at the edges.
     until = np.interp(edges, [-1, *bounds.tolist()], [0.0, *np.cumsum(steps).tolist()])
     means: _Means = np.round(np.diff(until) / np.diff(edges), _DECIMALS)
     return means
@@ -157,12 +159,12 @@ def _called(track: Track, name: str) -> NDArray[np.bool_]:
 
 
 def _share(step: Step, hardware: Hardware) -> float:
-    """The part of all PEs that multiply while the pass is busy; the last frame may leave arrays without a word."""
+    """The share of all PEs that multiply while a pass is busy; in its last frame arrays may be without a word."""
     frames = -(-step.use.words_streamed // hardware.array.together)
     return step.use.pe_words / (frames * hardware.pes) if frames else 0.0
 
 
 def _within(cycles: Cycles, values: Cycles, first: int, stop: int) -> tuple[Cycles, _Means]:
-    """The values that hold in [first, stop), the first of them from `first` on."""
+    """Values that hold in [first, stop), the first of them from `first` on."""
     at, end = np.searchsorted(cycles, first, "right") - 1, np.searchsorted(cycles, stop, "left")
     return np.maximum(cycles[at:end], first), values[at:end].astype(float)

@@ -1,8 +1,7 @@
-"""What interpreters report: accounts of a Program's cycles, the same from every engine that keeps time, deadlocks in
-words, slices of cycles in which units do one thing, and how much of the memories is in use when.
+"""Reports of interpreters: accounts of a Program's cycles, which have the same form from every engine, deadlocks in
+words, slices of a unit's cycles, and the use of memory over time.
 
-Slices are lane 0's view, from the very facts that the accounts are made of; beside it, what can be seen of all lanes in
-one cycle.
+Slices are lane 0's view, drawn from the same facts as the accounts; besides, there is a view of all lanes in one cycle.
 """
 
 from __future__ import annotations
@@ -30,20 +29,20 @@ if TYPE_CHECKING:
 Cycles = NDArray[np.int64]
 
 STARVED = STALL_CAUSES[0]
-"""What a unit is while it waits for data."""
+"""State of a unit that waits for data."""
 
 CAUSES = ("busy", *STALL_CAUSES)
-"""What a unit does with its cycles; the rest is idle."""
+"""Ways in which a unit spends its cycles; the rest is idle."""
 
 HOLDERS = ("blocked", STARVED, "conversion", "port_stall")
-"""What may hold a transfer, in this order: steps that it waits for, the memory, the vector unit, the port."""
+"""Causes that may hold a transfer, in order: steps that it waits for, the memory, the vector unit, the port."""
 
 
 class Held(NamedTuple):
-    """Until which cycle each of HOLDERS but the port keeps a transfer from being done; the port does so from then on.
+    """Cycles until which each of HOLDERS but the port holds a transfer; from then on the port does.
 
-    While a unit waits for a fill, its cycles are booked to what holds the oldest transfer that is not done: transfers
-    are done in their order, so that the fill waits for that one, if it is not that one.
+    While a unit waits for a fill, its cycles are booked to the cause that holds the oldest transfer under way:
+    transfers end in order, so the fill waits for that one, or is that one.
     """
 
     freed: int
@@ -51,29 +50,29 @@ class Held(NamedTuple):
     converted: int
 
     def by(self, now: int) -> str:
-        """What holds the transfer in a cycle: of those that do, the first."""
+        """The cause that holds the transfer in cycle `now`: the first that still applies."""
         return next((cause for cause, until in zip(HOLDERS, self, strict=False) if now < until), HOLDERS[-1])
 
 
 PORT_CLIENTS = CLIENTS[1:]
-"""Who owns the cycles of lane 0's port; the rest is idle."""
+"""Owners of the cycles of lane 0's port; the rest is idle."""
 
 
 def split(use: Mapping[str, int], cycles: int, names: tuple[str, ...] = CAUSES) -> dict[str, int]:
-    """An account of `cycles`: every name in a fixed order, then what is left as idle."""
+    """An account of `cycles`: every name in a fixed order, then the rest as idle."""
     return {**{name: use.get(name, 0) for name in names}, "idle": cycles - sum(use.values())}
 
 
 def unit_name(unit: str, array: int) -> str:
-    """What the account, or a track, of a unit that each array has is called; that of the first as if it were alone."""
+    """Name of the account, or track, of a unit that each array has; array 0's has no number."""
     return f"{unit}_{array}" if array else unit
 
 
 def accounts(
     uses: Mapping[str, Mapping[str, int]], owned: Mapping[str, int], cycles: int, ports: Ports
 ) -> dict[str, dict[str, int]]:
-    """The split of every unit, as `uses` has them in order; then lane 0's `ports` by who `owned` their cycles: an
-    account of the one that is shared, and of each that a client has alone.
+    """The account of every unit in the order of `uses`, then of each of lane 0's `ports`, whose cycles clients
+    `owned`.
     """
     found = {name: split(use, cycles) for name, use in uses.items()}
     for clients in ports:
@@ -83,10 +82,12 @@ def accounts(
 
 
 class HbmUse(NamedTuple):
-    """What has happened in each channel of the DRAM: accesses that found their row open, rows opened, rows closed for
-    others, bursts read and written. `cycles`: those of the memory in which some transfer was under way, from its first
-    burst accepted to its last one done. Transfers asked for `asked_reads` and `asked_writes`, bursts that come with a
-    pending one among them; `busiest` of all by the busiest channel of their transfer.
+    """Events in each channel of the DRAM: accesses to an open row, rows opened, rows closed for others, bursts read and
+    written.
+
+    `cycles` counts the memory's cycles in which some transfer was under way, from its first burst accepted to its last
+    one done. `asked_reads` and `asked_writes` count the bursts that transfers asked for, also those served by a pending
+    burst; `busiest` adds up, over transfers, the bursts of the busiest channel.
     """
 
     row_hits: tuple[int, ...]
@@ -101,13 +102,13 @@ class HbmUse(NamedTuple):
 
     @classmethod
     def of(cls, counts: Counts, requested: Requested, cycles: int) -> HbmUse:
-        """What a model of the DRAM has counted."""
+        """The use that a model of the DRAM has counted."""
         hits, activates, reads, writes, _, conflicts = (tuple(each.tolist()) for each in counts)
         return cls(hits, activates, conflicts, reads, writes, cycles, *requested)
 
     @property
     def figures(self) -> dict[str, int]:
-        """All of it by name, channel by channel."""
+        """All figures by name, channel by channel."""
         by_channel = {name: of for name, of in self._asdict().items() if isinstance(of, tuple)}
         named = {f"{name} of channel {at}": n for name, of in by_channel.items() for at, n in enumerate(of)}
         asked = {"bursts asked to be read": self.asked_reads, "bursts asked to be written": self.asked_writes}
@@ -116,15 +117,15 @@ class HbmUse(NamedTuple):
 
 @dataclass(frozen=True)
 class Timing:
-    """Cycles of the layer; the split of every unit's cycles, each adding up to `cycles`; port accesses.
+    """Cycles of a layer, the account of every unit, which adds up to `cycles`, and port accesses.
 
-    `bus` tells where HBM's cycles go that are not idle: to transfers of that label, moved or waited for.
-    `reads` and `writes` are words over all lanes. A slot left unused, by padding or by a lane that has no part in the
+    `bus` has the cycles of HBM that are not idle by the label of the transfer, moved or waited for.
+    `reads` and `writes` are words over all lanes. A slot left unused, by padding or by a lane without a part in the
     step, is no access. `hbm` is None where no banks are modelled.
 
-    Of a Program of several `layers`, each one's share. A layer ends when the array is through with its last pass or
-    vector step, the last one with all. Units' cycles are those until then, whatever they are spent on, but for the
-    vector unit, whose work counts where it belongs; so do `bus`, `reads` and `writes`, and no share has `hbm`.
+    `layers` has the share of each layer in a Program of several. A layer ends when the array has ended its last pass or
+    vector step, the last layer with the Program. Cycles of units are cut at these times, except for the
+    vector unit, `bus`, `reads` and `writes`, which count for the layer of the step; no share has `hbm`.
     """
 
     cycles: int
@@ -137,7 +138,7 @@ class Timing:
 
     @property
     def compared(self) -> dict[str, int | float]:
-        """Every figure by its name, those of layers' shares behind those of the whole."""
+        """Every figure by name; shares of layers come behind the figures of the whole."""
         held = {f"bus for {label}": cycles for label, cycles in self.bus.items()}
         dram = self.hbm.figures if self.hbm else {}
         shares = {
@@ -150,7 +151,9 @@ class Timing:
 
 
 def who_waits(program: Program, stuck: Sequence[int]) -> str:
-    """How many steps never finish, and for what each of the first of them waits; `stuck` are their indices."""
+    """Sentence with the number of steps that never finish, and what the first of them wait for; `stuck` has their
+    numbers.
+    """
 
     def name(step: int) -> str:
         return f"step {step} ({program.steps[step].label})"
@@ -167,9 +170,9 @@ def who_waits(program: Program, stuck: Sequence[int]) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pieces:
-    """Slices of one name, as columns of equal length or one number for all.
+    """Slices with one name, as columns of equal length, or one number for all.
 
-    Each lasts `cycles` from `starts` on and belongs to a step of the Program, -1 to none.
+    Each lasts `cycles` from `starts` on and belongs to a step of the Program, or to none (-1).
     """
 
     name: str
@@ -180,7 +183,7 @@ class Pieces:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Track:
-    """Slices in order of time, none of which overlaps another, as columns of equal length.
+    """Slices in order of time, without overlap, as columns of equal length.
 
     Slice k takes cycles [starts[k], ends[k]), is called names[kinds[k]] and belongs to step steps[k], or to none (-1).
     """
@@ -193,7 +196,9 @@ class Track:
 
     @classmethod
     def of(cls, pieces: Iterable[Pieces]) -> Track:
-        """Put pieces in order; those that touch, of one name and step, become one slice. Empty ones are left out."""
+        """Put pieces in order; touching ones with the same name and step become one slice, and empty ones are left
+        out.
+        """
         parts = list(pieces)
         names = tuple(dict.fromkeys(piece.name for piece in parts))
         columns = [
@@ -222,7 +227,7 @@ class Track:
         return {name: int(cycles[self.kinds == kind].sum()) for kind, name in enumerate(self.names)}
 
     def clipped(self, first: int, stop: int) -> Track:
-        """What lies in cycles [first, stop); slices across the edges are cut."""
+        """The track cut to cycles [first, stop)."""
         starts, ends = np.maximum(self.starts, first), np.minimum(self.ends, stop)
         seen = starts < ends
         return Track(self.names, starts[seen], ends[seen], self.kinds[seen], self.steps[seen])
@@ -230,26 +235,26 @@ class Track:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """A layer of `cycles` cycles; by unit, as in Timing.units and beyond, what it does when. What is left is idle."""
+    """Timelines of all units of a layer of `cycles` cycles, by the names of Timing.units and more; gaps are idle."""
 
     cycles: int
     tracks: Mapping[str, Track]
 
 
 LOOK_EVERY = 1024
-"""Cycles between two looks at a clock that runs."""
+"""Cycles between two reports of progress."""
 
 
 def unwatched(_: int) -> None:
-    """Look at no clock."""
+    """Report no progress."""
 
 
 def words_in_use(program: Program, timeline: Timeline) -> tuple[Cycles, Cycles]:
-    """(cycles, words): from each cycle on until the next, how many words of a lane hold data that is still needed.
+    """(cycles, words): number of words of a lane with data that is still needed, from each cycle until the next.
 
-    The first cycle is 0. A fill's words count from its start until the last step that reads them has read them;
-    results from the first that is written until they are spilled, or, where they stay on chip, until their last reader
-    has read them. Of results that take the place of others that stay, each word counts once.
+    The first cycle is 0. Words of a fill count from its start until the last step that reads them has done so;
+    results from their first write until they are spilled, or, if they stay on chip, until their last reader
+    has read them. Words of results that overwrite others that stay count once.
     """
     changes: defaultdict[int, int] = defaultdict(int, {0: 0})
     use = _Use(program, timeline)
@@ -261,28 +266,29 @@ def words_in_use(program: Program, timeline: Timeline) -> tuple[Cycles, Cycles]:
 
 
 class _Use:
-    """Who writes and who reads the words of a Program, and when."""
+    """Writers and readers of the words of a Program, with their times."""
 
     def __init__(self, program: Program, timeline: Timeline) -> None:
         self._program, self._readers, steps = program, _readers(program), program.steps
-        # Of transfers, of what is written, and of weights that are read.
+        # Times of transfers, of writes, and of weights that are read.
         tracks = ("dma",), ("drain", "vector"), ("preload",)
         self._dma, self._drains, self._loads = (_by_step(timeline, *names) for names in tracks)
         self._written = {**self._dma, **self._drains}
         filled = [(at, step) for at, step in enumerate(steps) if isinstance(step, Fill) and self._readers[at]]
         first = ((at, fill, steps[self._readers[at][0]]) for at, fill in filled)
         added = ((at, fill, reader.result_base) for at, fill, reader in first if isinstance(reader, Stream))
-        # Fills to whose words passes add their results.
+        # Fills of values that passes add to: their words are those of the results.
         self._added_to = {
             at for at, fill, base in added if any(part.base <= base < part.base + part.words for part in fill.parts)
         }
-        # By address, the step that has written anew what stands there.
+        # By address, the step that has written the words anew.
         self._first: dict[int, int] = {}
 
     def _steps(self) -> Iterator[tuple[int, Step]]:
-        """Every step, once it is noted what it writes anew."""
+        """Steps with their numbers, after noting the words that each writes anew."""
         layers = self._program.layers or (0,) * len(self._program.steps)
         for index, step in enumerate(self._program.steps):
+            # Layers of one Program reuse addresses, so notes of one layer must not be found by the next.
             if index == 0 or layers[index] != layers[index - 1]:
                 self._first = {}
             match step:
@@ -293,15 +299,18 @@ class _Use:
             yield index, step
 
     def _since(self, base: int, taken: Step) -> int:
-        """The first cycle of what stands at `base`; where passes add to what another layer has left, that of the last
-        that `taken` waits for.
+        """First cycle of the data at `base`.
+
+        If passes add to what another layer has left, it is the first write among the steps that `taken` waits for.
         """
         makers = [self._first[base]] if base in self._first else taken.after
         return min(self._written[each].start for each in makers if each in self._written)
 
     def held(self) -> Iterator[tuple[int, int, int]]:
-        """(first cycle, cycle after the last, words) of every fill and of every block of results that is spilled and
-        does not stay; what is spilled from where it was filled counts once, and so does what passes add to.
+        """(first cycle, cycle after the last, words) of every fill, and of every block of results that is spilled and
+        does not stay.
+
+        A word that is spilled from where it was filled counts once, and so does one that passes add to.
         """
         kept = {step.tensor.name for step in self._program.steps if isinstance(step, Keep)}
         tracks = self._drains, self._loads, self._dma
@@ -316,7 +325,7 @@ class _Use:
                             yield self._since(part.base, step), self._dma[index].end, part.words
 
     def kept(self) -> Iterator[tuple[int, int, range]]:
-        """(cycle, 1 or -1, words): when words that stay are taken, and when they are let go."""
+        """(cycle, 1 or -1, words) for every range that stays: when it is taken, and when it is let go."""
         read, readers = {**self._dma, **self._loads, **self._drains}, _readers_of_kept(self._program)
         for index, step in self._steps():
             if isinstance(step, Keep):
@@ -329,7 +338,7 @@ class _Use:
 
 
 def _staying(kept: Iterable[tuple[int, int, range]]) -> Iterator[tuple[int, int, int]]:
-    """(cycle, cycle after the last, words) of stretches of time in which as many words stay on chip."""
+    """(cycle, cycle after the last, words) of stretches of time with a constant number of words that stay."""
     changes = sorted(kept, key=lambda each: each[0])
     held = np.zeros(max((words.stop for _, _, words in changes), default=0), np.int64)
     count = 0
@@ -344,7 +353,8 @@ def _staying(kept: Iterable[tuple[int, int, range]]) -> Iterator[tuple[int, int,
 
 
 def _readers_of_kept(program: Program) -> dict[int, list[int]]:
-    """The steps that read any of the words of each keep, before others are written there."""
+    """Steps that read words of each Keep before these are overwritten."""
+    # Words beyond the last Keep cannot be read as kept ones, so the table of owners ends there.
     ends = [words.stop for step in program.steps if isinstance(step, Keep) for words in step.words_read]
     whose = np.full(max(ends, default=0), -1)
     readers: defaultdict[int, list[int]] = defaultdict(list)
@@ -357,20 +367,21 @@ def _readers_of_kept(program: Program) -> dict[int, list[int]]:
             for keep in np.unique(whose[words.start : words.stop]).tolist():
                 readers[keep].append(index)
         for words in step.words_written:
+            # A write ends the residence: later reads of these words belong to its own data.
             whose[words.start : words.stop] = -1
     return readers
 
 
 def _by_step(timeline: Timeline, *tracks: str) -> Mapping[int, TimeSlice]:
-    """The last slice of each step on some tracks, numbered ones among them."""
+    """The last slice of each step on tracks of these names, numbered tracks included."""
     named = re.compile(rf"({'|'.join(tracks)})(_\d+)?")
     return {each.step: each for name, track in timeline.tracks.items() if named.fullmatch(name) for each in track}
 
 
 def _readers(program: Program) -> dict[int, list[int]]:
-    """The preloads, streams, vector steps or spills that read each fill.
+    """Preloads, streams, vector steps and spills that read each fill.
 
-    Where a tensor's block comes in several pieces, a stream names the last one, which comes after all others.
+    If a block comes in several pieces, a stream waits for the last piece only, so earlier pieces have its readers.
     """
     readers: defaultdict[int, list[int]] = defaultdict(list)
     for index, step in enumerate(program.steps):

@@ -1,7 +1,7 @@
-"""Where lanes read and write: nested counters with bounds, tables of addresses, pointers, and banks.
+"""Addresses at which lanes read and write: nested counters with bounds, tables, pointers, and banks.
 
-Pointers name the words of a pass from the vector memory, where they stand in tables of their own, instead of counting
-them (seed: the indirect convolution algorithm, Dukhan 2019, arXiv 1907.02129). Banks are SRAMs that hold the ifmap
+Pointers stand in tables in the vector memory and name the words of a pass, in place of counters
+(the indirect convolution algorithm, Dukhan 2019, arXiv 1907.02129). Banks are SRAMs that hold the ifmap
 alone, and that array rows reach through a crossbar.
 """
 
@@ -26,14 +26,14 @@ _Marks: TypeAlias = NDArray[np.bool_]
 
 
 MOST_WORDS = 2**23
-"""Words of a lane that pointers tell apart: the simulated memories hold numbers below 2^24 exactly."""
+"""Most words of a lane that pointers can tell apart: the simulated memories hold whole numbers below 2^24 exactly."""
 
 
 class PointerTable(NamedTuple):
-    """The pointers of a pass, in words of lane 0 from `base` on.
+    """Pointers of a pass, in words of lane 0 from `base` on.
 
-    For each of `pixels` there are `together` pointers side by side, one a pattern that reads through them; `per_word`
-    fill a word, the last word perhaps not. A pixel is `repeat` words, one after another, that share its pointers.
+    Each of `pixels` has `together` pointers side by side, one for each pattern that reads through them; `per_word` of
+    them fill a word; the last word may be short. A pixel is `repeat` words, one after another, that share its pointers.
     """
 
     base: int
@@ -44,21 +44,23 @@ class PointerTable(NamedTuple):
 
     @property
     def pointers(self) -> int:
-        """How many there are in all."""
+        """Number of pointers."""
         return self.pixels * self.together
 
     @property
     def words(self) -> int:
-        """Words of lane 0."""
+        """Words of lane 0 that hold the pointers."""
         return -(-self.pointers // self.per_word)
 
     def a_frame(self, arrays: int) -> int:
-        """Pointer words that a frame needs at most beyond those of the one before; each array takes a word in it."""
+        """The most pointer words that a frame needs beyond those of the frame before; each array takes a word in a
+        frame.
+        """
         return -(-(-(-arrays // self.repeat) * self.together) // self.per_word)
 
     @property
     def extent(self) -> range:
-        """The pointer words."""
+        """Addresses of the pointer words."""
         return range(self.base, self.base + self.words)
 
     def reads(self, arrays: int) -> tuple[_Numbers, _Numbers]:
@@ -68,16 +70,16 @@ class PointerTable(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def _reads(table: PointerTable, arrays: int) -> tuple[_Numbers, _Numbers]:
-    """Many passes read alike."""
+    """The table's `reads`, cached: many passes read alike."""
     words = np.arange(table.words)
     frames = words * table.per_word // table.together * table.repeat // arrays
     return frames, words - frames.searchsorted(frames)
 
 
 class Pointers(NamedTuple):
-    """The words that pointers name: those at place `which` of each pixel of `table`, from `base` on.
+    """Words that pointers name: pointer number `which` of each pixel of `table`, relative to `base`.
 
-    `stored` pixels are not padding.
+    `stored` counts the pixels that are not padding.
     """
 
     table: PointerTable
@@ -87,25 +89,25 @@ class Pointers(NamedTuple):
 
     @property
     def words(self) -> int:
-        """The words walked over, padding included."""
+        """Words walked over, with padding."""
         return self.table.pixels * self.table.repeat
 
     @property
     def accesses(self) -> int:
-        """The words really read."""
+        """Words actually read."""
         return self.stored * self.table.repeat
 
     @property
     def extent(self) -> range:
-        """Where they may lead: nobody knows how far."""
+        """Words that pointers may lead to: any, as only the values tell."""
         return range(self.base, self.base + MOST_WORDS)
 
 
 class ElementTable(NamedTuple):
-    """The pointers of a step that picks single elements, in words of lane 0 from `base` on: result by result.
+    """Pointers of a step that picks single elements, in words of lane 0 from `base` on, result by result.
 
-    Each of these `words` begins a new pointer word. It has `operands` that are picked, of `elements` each, and for each
-    of these `together` pointers side by side, one a pattern that reads through them; `per_word` fill a word.
+    Each of the `words` of results begins a new pointer word. It has `operands` picked operands of `elements` each, and
+    for each element `together` pointers side by side, one for each pattern; `per_word` of them fill a word.
     """
 
     base: int
@@ -117,7 +119,7 @@ class ElementTable(NamedTuple):
 
     @property
     def pointers(self) -> int:
-        """How many a result word has."""
+        """Pointers of a result word."""
         return self.operands * self.elements * self.together
 
     @property
@@ -127,19 +129,20 @@ class ElementTable(NamedTuple):
 
     @property
     def extent(self) -> range:
-        """The pointer words."""
+        """Addresses of the pointer words."""
         return range(self.base, self.base + self.words * self.word_words)
 
     def first(self, operand: int, element: int) -> int:
-        """Which of a result word's pointers is the first of those side by side."""
+        """Number, within a result word's pointers, of the first one for an element."""
         return (operand * self.elements + element) * self.together
 
 
 class Picked(NamedTuple):
-    """Words put together of an element each of others: of the word that the pointer at place `which` of `operand` and
-    element names, from `base` on, element and place being the same.
+    """Words put together element by element: each element is taken, at its own place, from the word that its pointer
+    names.
 
-    `stored` elements are not padding.
+    The pointer is number `which` of those for `operand` and element, relative to `base`. `stored` counts the elements
+    that are not padding.
     """
 
     table: ElementTable
@@ -150,30 +153,30 @@ class Picked(NamedTuple):
 
     @property
     def words(self) -> int:
-        """The words that are put together."""
+        """Words that are put together."""
         return self.table.words
 
     @property
     def accesses(self) -> int:
-        """The words really read: one an element."""
+        """Words actually read: one for each element."""
         return self.stored
 
     @property
     def extent(self) -> range:
-        """Where they may lead: nobody knows how far."""
+        """Words that pointers may lead to: any, as only the values tell."""
         return range(self.base, self.base + MOST_WORDS)
 
 
 def encoded(offsets: _Numbers, padding: _Numbers) -> _Numbers:
-    """The pointers to words at `offsets`; where there is `padding`, no word."""
+    """Pointers to words at `offsets`; a pointer to `padding` has its last bit set."""
     return np.where(padding, 1, 2 * offsets)
 
 
 def pointer_bytes(hardware: Hardware) -> int:
-    """Whole bytes that name every word of a lane and hold the flag.
+    """Whole bytes of a pointer: it names any word of a lane, and has a flag for padding.
 
     Raises:
-        CapacityError: when a lane has more words than can be told apart.
+        CapacityError: when a lane has more words than pointers can tell apart.
     """
     words = hardware.capacity_words
     if words > MOST_WORDS:
@@ -185,7 +188,7 @@ def pointer_bytes(hardware: Hardware) -> int:
 
 
 def pointers_a_word(hardware: Hardware) -> int:
-    """Pointers that fill a word. Raises CapacityError when it holds none, or as `pointer_bytes` does."""
+    """Pointers that fill a word. Raises CapacityError when a word cannot hold one, or as `pointer_bytes` does."""
     size = pointer_bytes(hardware)
     if size > hardware.word_bytes:
         raise CapacityError(
@@ -200,9 +203,10 @@ PADDING = -1
 
 
 class Counter(NamedTuple):
-    """`length` positions, `step` apart from `start` on, of `stride` words each; one outside [0, extent) is padding.
+    """`length` positions from `start` on, `step` apart, of `stride` words each; positions outside [0, extent) are
+    padding.
 
-    After every `wrap` positions from 0 on come `jump` words more.
+    After every `wrap` positions, counted from 0, addresses skip `jump` words.
     """
 
     length: int
@@ -215,28 +219,28 @@ class Counter(NamedTuple):
 
     @property
     def inside(self) -> range:
-        """The counts whose position is stored; `step` is above zero."""
+        """Counts whose position is inside the extent, for a positive `step`."""
         first = min(self.length, max(0, -(self.start // self.step)))
         last = (self.extent - 1 - self.start) // self.step
         return range(first, max(first, min(last + 1, self.length)))
 
     def part(self, counts: range) -> Counter:
-        """The counter that goes through `counts` of its counts alone."""
+        """The counter of `counts` alone."""
         return self._replace(length=len(counts), start=self.start + counts.start * self.step)
 
     def offset(self, count: int) -> int:
-        """The words from position 0 to that of `count`."""
+        """Words from position 0 to the position of `count`."""
         return self.at(self.start + count * self.step)
 
     def at(self, position: int) -> int:
-        """The words from position 0 to another."""
+        """Words from position 0 to `position`."""
         return position * self.stride + position // self.wrap * self.jump
 
 
 class Counters(NamedTuple):
-    """Word `base` plus the offsets of nested counters, the last of them moving fastest.
+    """Addresses: `base` plus the offsets of nested counters, of which the last moves fastest.
 
-    They begin at position `window.start` of all they have and stop ahead of `window.stop`; None: they walk all.
+    They walk positions [window.start, window.stop) of all positions, or all of them if `window` is None.
     """
 
     base: int
@@ -245,33 +249,33 @@ class Counters(NamedTuple):
 
     @property
     def words(self) -> int:
-        """The words walked over, padding included."""
+        """Words walked over, with padding."""
         return prod(each.length for each in self.counters) if self.window is None else len(self.window)
 
     @property
     def accesses(self) -> int:
-        """The words really read: those at which no counter stands outside its extent."""
+        """Words actually read: those at which every counter is inside its extent."""
         return _accesses(self.counters, self.window)
 
     @property
     def pieces(self) -> tuple[Counters, ...]:
-        """As few patterns as walk the same words one after another and have no window."""
+        """The fewest patterns without a window that walk the same words one after another."""
         return (self,) if self.window is None else _pieces(self)
 
     @property
     def extent(self) -> range:
-        """From the lowest word that may be read to the highest."""
+        """Words from the lowest that may be read to the highest."""
         first, stop = _reach(self.counters)
         return range(self.base + first, self.base + stop)
 
     def moved(self, words: int) -> Counters:
-        """The pattern that walks alike, `words` further on."""
+        """Return this walk, `words` further on."""
         return self._replace(base=self.base + words)
 
 
 @lru_cache(maxsize=4096)
 def _accesses(counters: tuple[Counter, ...], window: range | None) -> int:
-    """Many passes walk the same way, from another base."""
+    """Words actually read, cached: many passes walk the same way from another base."""
     if window is None:
         return prod(len(each.inside) for each in counters)
     return sum(each.accesses for each in Counters(0, counters, window).pieces)
@@ -279,7 +283,9 @@ def _accesses(counters: tuple[Counter, ...], window: range | None) -> int:
 
 @lru_cache(maxsize=4096)
 def _reach(counters: tuple[Counter, ...]) -> tuple[int, int]:
-    """The lowest offset of counters without their window, and the one after the highest; the same where none is."""
+    """The lowest offset of counters without their window, and the offset after the highest; (0, 0) if all is
+    padding.
+    """
     first, last = 0, 0
     for each in counters:
         if not each.inside:
@@ -299,8 +305,10 @@ def _pieces(pattern: Counters) -> tuple[Counters, ...]:
 
 
 def boxes_of(lengths: tuple[int, ...], window: range) -> list[tuple[range, ...]]:
-    """The boxes that positions `window` of nested counters of these lengths make up, in order: the end of a row, whole
-    rows, the beginning of one; and so on inside a row.
+    """Boxes that make up positions `window` of nested counters, in order.
+
+    They are the end of a row, whole rows, and the beginning of a row, with the ends cut in the same way one counter
+    further in.
     """
     if not window:
         return []
@@ -308,6 +316,7 @@ def boxes_of(lengths: tuple[int, ...], window: range) -> list[tuple[range, ...]]
         return [()]
     inner = prod(lengths[1:])
     (first, start), (last, end) = divmod(window.start, inner), divmod(window.stop, inner)
+    # The window lies within one row, one counter further in.
     if first == last:
         return [(range(first, first + 1), *box) for box in boxes_of(lengths[1:], range(start, end))]
     head = [(range(first, first + 1), *box) for box in boxes_of(lengths[1:], range(start, inner))] if start else []
@@ -317,28 +326,28 @@ def boxes_of(lengths: tuple[int, ...], window: range) -> list[tuple[range, ...]]
 
 
 class AddressTable(NamedTuple):
-    """An address for every word, or PADDING: for gathers that no counter walks."""
+    """A table with an address for every word, or PADDING: for gathers that counters cannot walk."""
 
     addresses: tuple[int, ...]
 
     @property
     def words(self) -> int:
-        """The words walked over, padding included."""
+        """Words walked over, with padding."""
         return len(self.addresses)
 
     @property
     def accesses(self) -> int:
-        """The words really read."""
+        """Words actually read."""
         return len(self.addresses) - self.addresses.count(PADDING)
 
     @property
     def extent(self) -> range:
-        """From the lowest word that is read to the highest."""
+        """Words from the lowest that is read to the highest."""
         stored = [each for each in self.addresses if each != PADDING]
         return range(min(stored), max(stored) + 1) if stored else range(0)
 
     def moved(self, words: int) -> AddressTable:
-        """The pattern that walks alike, `words` further on."""
+        """Return this walk, `words` further on."""
         return AddressTable(tuple(each if each == PADDING else each + words for each in self.addresses))
 
 
@@ -346,15 +355,13 @@ AddressPattern: TypeAlias = Counters | AddressTable | Pointers | Picked
 
 
 def first_word(pattern: AddressPattern) -> int:
-    """The lowest address that is stored; 0 where none is."""
+    """The lowest address read; 0 if all is padding."""
     stored, addresses = walked(pattern)
     return int(addresses[stored].min()) if stored.any() else 0
 
 
 def walked(pattern: AddressPattern) -> tuple[NDArray[np.bool_], Addresses]:
-    """Whether each word of a pass is stored, and its address if it is; pointers are refused: only the vector memory
-    knows where they lead.
-    """
+    """A mask of the words of a pass that are not padding, and their addresses. Refuses pointers, whose values tell."""
     if isinstance(pattern, Pointers | Picked):
         raise TypeError("where pointers lead stands in the vector memory")
     if isinstance(pattern, AddressTable):
@@ -367,17 +374,18 @@ def walked(pattern: AddressPattern) -> tuple[NDArray[np.bool_], Addresses]:
 
 @lru_cache(maxsize=256)
 def _offsets(counters: tuple[Counter, ...]) -> tuple[NDArray[np.bool_], Addresses]:
-    """Whether each word is stored, and how far from the base; rows of many channels walk alike."""
+    """A mask of the words that are not padding, and their offsets; cached, as rows of many channels walk alike."""
     inside, offsets = np.ones(1, np.bool_), np.zeros(1, np.int64)
     for length, start, step, extent, stride, wrap, jump in counters:
         position = start + np.arange(length) * step
+        # Rows of the outer product: the last counter moves fastest.
         stored, words = (position >= 0) & (position < extent), position * stride + position // wrap * jump
         inside, offsets = np.logical_and.outer(inside, stored).ravel(), np.add.outer(offsets, words).ravel()
     return inside, offsets
 
 
 class LaneGroup(NamedTuple):
-    """Neighbouring lanes [first_lane, first_lane + lanes) that read with one pattern, each feeding its array row."""
+    """Neighbouring lanes [first_lane, first_lane + lanes) that read by one pattern, each for its own array row."""
 
     first_lane: int
     lanes: int
@@ -386,28 +394,28 @@ class LaneGroup(NamedTuple):
 
 @dataclass(frozen=True)
 class Feed:
-    """What a pass reads: every lane group. Rows that none of them feeds get zeros."""
+    """Reads of a pass: lane groups with their patterns. Rows without a group get zeros."""
 
     groups: tuple[LaneGroup, ...]
 
     @cached_property
     def accesses(self) -> int:
-        """The words read over all lanes."""
+        """Words read, over all lanes."""
         return sum(group.lanes * group.pattern.accesses for group in self.groups)
 
     @cached_property
     def table(self) -> PointerTable | None:
-        """The pointers that the groups read through: one table, as there is one reader."""
+        """The table of pointers that the groups read through; there is one pointer reader, so there is one table."""
         return next((group.pattern.table for group in self.groups if isinstance(group.pattern, Pointers)), None)
 
     @cached_property
     def picks(self) -> ElementTable | None:
-        """The pointers by which the groups pick elements: one table."""
+        """The table of pointers by which the groups pick elements."""
         return next((group.pattern.table for group in self.groups if isinstance(group.pattern, Picked)), None)
 
     @property
     def extents(self) -> Iterator[range]:
-        """The words among which each pattern reads, and those of its pointers."""
+        """Words among which each pattern reads, and words of its pointers."""
         yield from (group.pattern.extent for group in self.groups)
         yield from (table.extent for table in (self.table, self.picks) if table)
 
@@ -420,21 +428,21 @@ class Feed:
 Groups: TypeAlias = tuple[LaneGroup, ...]
 
 _NOTHING = np.iinfo(np.int64).min
-"""What padding asks for: no address, not even one relative to another."""
+"""Stands for padding among addresses: lower than every address, even a relative one."""
 
 
 @dataclass(frozen=True)
 class BankFeed(Feed):
-    """What a pass reads from the banks: the lanes of a group are array rows, all of which want the same word."""
+    """Reads of a pass from banks: lanes of a group are array rows, and all of them want the same word."""
 
     @cached_property
     def accesses(self) -> int:
-        """The words read; one that several rows want at once is read once."""
+        """Words read; a word that several rows want at once is read once."""
         return _bank_accesses(relative(self.groups))
 
 
 def relative(groups: Groups) -> Groups:
-    """Groups that read alike from another word on, so that passes that read alike elsewhere are seen to be alike."""
+    """The groups with addresses relative to the first, so that passes that differ only in their base compare equal."""
     patterns = [group.pattern for group in groups if isinstance(group.pattern, Counters)]
     if not patterns or len(patterns) < len(groups):
         return groups
@@ -446,14 +454,12 @@ def relative(groups: Groups) -> Groups:
 
 
 def asked(groups: Groups) -> tuple[Addresses, _Marks]:
-    """The addresses [word, group] asked for at once, in ascending order, and which of them are no repetitions; of one
-    group at least.
-    """
+    """Addresses [word, group] that are wanted at once, in ascending order, and a mask without repetitions."""
     table = np.sort([np.where(*walked(group.pattern), _NOTHING) for group in groups], axis=0).T
     return table, np.diff(table, axis=1, prepend=_NOTHING) != 0
 
 
 @lru_cache(maxsize=1024)
 def _bank_accesses(groups: Groups) -> int:
-    """The words that groups read; many passes read alike."""
+    """Words that groups read; cached, as many passes read alike."""
     return int(np.count_nonzero(asked(groups)[1])) if groups else 0

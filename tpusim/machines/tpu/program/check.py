@@ -1,4 +1,4 @@
-"""What every interpreter takes for granted of a Program, looked at once: a lowering may be wrong."""
+"""Checks of everything that interpreters take for granted about a Program, because a lowering may be wrong."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ from tpusim.machines.tpu.program.transfers import (
 
 
 def check_program(program: Program, hardware: Hardware) -> None:
-    """Look at every step.
+    """Check every step.
 
     Raises:
-        CheckFailed: when one names lanes, rows, columns or words that the machine does not have, or contradicts itself.
+        CheckFailed: when a step names lanes, rows, columns or words that the machine does not have, or contradicts
+        itself.
     """
     if program.words > hardware.capacity_words:
         raise CheckFailed(f"the Program takes {program.words} words a lane; the machine has {hardware.capacity_words}")
@@ -38,6 +39,7 @@ def check_program(program: Program, hardware: Hardware) -> None:
         raise CheckFailed(f"the Program makes words ready in {program.word_cycles} cycles")
     widest = program.widest_word(hardware.vector_memory.word_elements)
     picked = {step.picks.per_word for step in program.vectors if step.picks}
+    # The vector unit has one reader of pointers, with one size of pointer.
     if len(picked) > 1:
         raise CheckFailed("steps pick elements by pointers of several sizes")
     for per_word in (*picked, *(table.per_word for table in program.tables)):
@@ -52,12 +54,13 @@ def check_program(program: Program, hardware: Hardware) -> None:
                 )
         for wrong in _contradictions(step, program, hardware):
             raise CheckFailed(f"step {index} ({step.label}) {wrong}")
+    # Checks of the Program as a whole come last, as they assume sound steps.
     for wrong in _crowded(program, hardware):
         raise CheckFailed(wrong)
 
 
 def _named(step: Step) -> Iterator[tuple[str, int, int]]:
-    """What a step names: rows, columns or lanes, the first and the one after the last."""
+    """(kind, first, past the last) of the rows, columns and lanes that a step names."""
     match step:
         case Stream():
             yield "column", 0, step.cols
@@ -77,7 +80,7 @@ def _named(step: Step) -> Iterator[tuple[str, int, int]]:
 
 
 def _contradictions(step: Step, program: Program, hardware: Hardware) -> Iterator[str]:
-    """What cannot be meant."""
+    """Problems of one step, each as the end of a sentence."""
     word_elements, element = hardware.vector_memory.word_elements, hardware.vector_memory.element_bytes
     match step:
         case Stream():
@@ -128,7 +131,7 @@ def _contradictions(step: Step, program: Program, hardware: Hardware) -> Iterato
                 yield "brings nothing from HBM to the scratch memory"
             for part in step.parts:
                 if isinstance(part, Part) and part.feed:
-                    # Addresses of its own are a spill's, and those of all its lanes.
+                    # Only spills have addresses of their own, and then for all of their lanes.
                     if not isinstance(step, Spill) or part.first_lanes != (0,) or not part.feed.fills(part.lanes):
                         yield f"has addresses for other lanes than the {part.lanes} that it spills"
                     if part.feed.table or part.feed.picks:
@@ -139,7 +142,7 @@ def _contradictions(step: Step, program: Program, hardware: Hardware) -> Iterato
 
 
 def _crowded(program: Program, hardware: Hardware) -> Iterator[str]:
-    """Tensors that do not fit the scratch memory, or take bytes that another one still needs."""
+    """Problems of the scratch memory: tensors that do not fit, or take bytes that another tensor still needs."""
     if not any(each.scratch is not None for each in program.tensors):
         return
     capacity = hardware.scratch_memory.capacity_bytes if hardware.scratch_memory else 0
@@ -154,25 +157,27 @@ def _crowded(program: Program, hardware: Hardware) -> Iterator[str]:
             if tensor and tensor.scratch is not None:
                 steps.setdefault(home.get(tensor.name, tensor.name), []).append(index)
                 prefetched |= {tensor.name} if isinstance(step, Prefetch) else set()
+    # A tensor lives from the first step that uses it to the last.
     lives = [(program.tensor(name), range(used[0], used[-1] + 1)) for name, used in steps.items()]
     for at, (tensor, life) in enumerate(lives):
         area = tensor.scratch_bytes(hardware.element_bytes)
         if area.stop > capacity:
             yield f"{tensor.name} takes bytes {area.start} to {area.stop} of a scratch memory of {capacity}"
         for other, others in lives[:at]:
-            # What the lanes send there waits for the bus; a prefetch would not wait for a fill that still reads.
+            # Two tensors may follow one another in the same bytes, because transfers of lanes take the bus in order; a
+            # prefetch has no such order with a fill that still reads.
             apart = not meet(life, others) and tensor.name not in prefetched and other.name not in prefetched
             if meet(area, other.scratch_bytes(hardware.element_bytes)) and not apart:
                 yield f"{tensor.name} and {other.name} take the same bytes of the scratch memory at once"
 
 
 def meet(one: range, other: range) -> bool:
-    """Whether two ranges have anything in common."""
+    """Whether two ranges overlap."""
     return one.start < other.stop and other.start < one.stop
 
 
 def _unworkable(step: Vector, elements: int, hardware: Hardware) -> Iterator[str]:
-    """What the vector unit cannot do; it picks `elements` a word, by one table, of operands alone."""
+    """Problems of a vector step; it picks `elements` a word, by one table, for operands only."""
     most, word_elements = hardware.vector_unit.scalar_words, hardware.vector_memory.word_elements
     if step.operation not in OPERATIONS:
         yield f"is to {step.operation}; the vector unit knows {', '.join(OPERATIONS)}"
@@ -204,7 +209,7 @@ def _unworkable(step: Vector, elements: int, hardware: Hardware) -> Iterator[str
 
 
 def _misplaced(step: BankFill, banks: int) -> Iterator[str]:
-    """Banks that the machine does not have, and offsets that are not those of all words."""
+    """Problems of a fill of banks: banks that the machine lacks, and offsets that do not match the words."""
     if step.banks != banks:
         yield f"fills {step.banks} banks, and there are {banks}"
     for part in step.parts:
@@ -215,7 +220,7 @@ def _misplaced(step: BankFill, banks: int) -> Iterator[str]:
 
 
 def _misfits(reads: Feed, words: int) -> Iterator[str]:
-    """Patterns that are not as long as the pass or the part, or do not move forward."""
+    """Problems of patterns: as long as neither pass nor part, or not moving forward."""
     for group in reads.groups:
         if group.pattern.words != words:
             yield f"moves {words} words, and lane {group.first_lane} reads {group.pattern.words}"

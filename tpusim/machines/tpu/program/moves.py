@@ -1,4 +1,4 @@
-"""Rectangles of tensors that transfers move, and the runs of addresses in HBM that these are."""
+"""Rectangles of tensors that transfers move, and their runs of addresses in HBM."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from tpusim.memory.layout import (
 
 
 def regions_of(step: Transfer) -> tuple[Region, ...]:
-    """The rectangles, in the order in which they are moved; perhaps beyond the tensor.
+    """Rectangles of the tensor that a transfer moves, in order; they may reach beyond the tensor.
 
-    Of what parts are, lanes that hold the same have it fetched once, and a part that goes on where the one before ends
-    is one with it. Where counters of one axis overlap, as those of strips do, so do rectangles.
+    Elements that several lanes hold are fetched once, and a part that goes on where the part before ends is joined with
+    it. Where counters of one axis overlap, as those of strips do, so do rectangles.
     """
     if step.regions is not None:
         return step.regions
@@ -46,9 +46,9 @@ def regions_of(step: Transfer) -> tuple[Region, ...]:
 
 @lru_cache(maxsize=1 << 12)
 def regions_of_part(lane: tuple[Along, ...], items: tuple[Along, ...], axes: int) -> tuple[Region, ...]:
-    """What lanes and items of a part take together."""
+    """Rectangles of a part: its lanes and items together."""
     held = [[each.coordinates for each in items if each.axis == axis] for axis in range(axes)]
-    # What lanes hold the first of, each once: neighbours along the first axis that tells them apart together.
+    # The first elements of all lanes, each once; neighbours along the first axis that differs become one range.
     first, points = lane[0].axis, set[tuple[int, ...]]()
     for at in zip(*(each.coordinates for each in lane), strict=True):
         point = [0] * axes
@@ -66,7 +66,7 @@ def regions_of_part(lane: tuple[Along, ...], items: tuple[Along, ...], axes: int
 
 
 def box_of(step: Transfer) -> Region:
-    """The smallest rectangle that holds all elements of its parts."""
+    """The smallest rectangle that holds all elements of a transfer's parts."""
     axes = len(step.tensor.shape)
     held = [ends_of(part.lane, part.items, axes) for part in step.parts]
     axes_ends = zip(*held, strict=True)
@@ -85,12 +85,12 @@ def ends_of(lane: tuple[Along, ...], items: tuple[Along, ...], axes: int) -> tup
 
 @lru_cache(maxsize=1 << 16)
 def _elements(shape: tuple[int, ...], region: Region) -> int:
-    """The elements of a region that a tensor of this shape has."""
+    """Number of a region's elements inside a tensor of this shape."""
     return prod(len(inside(part, 0, extent)) for part, extent in zip(region, shape, strict=True))
 
 
 def _sums(counters: Sequence[Coordinates]) -> list[range]:
-    """The sums of a coordinate of each counter, as few ranges as walk them; those of a table one after another."""
+    """Sums of one coordinate from each counter, as few ranges as possible; tables of coordinates one after another."""
     sums = [range(1)]
     for coordinates in counters:
         sums = [each for one in sums for other in _evenly(coordinates) for each in _sum(one, other)]
@@ -98,7 +98,7 @@ def _sums(counters: Sequence[Coordinates]) -> list[range]:
 
 
 def _sum(one: range, other: range) -> list[range]:
-    """The sums of two ranges: one range where the steps of one follow upon the last of the other."""
+    """Sums of two ranges; one range if the steps of the outer follow the last step of the inner."""
     inner, outer = (one, other) if one.step < other.step or len(other) == 1 else (other, one)
     start = inner.start + outer.start
     if len(outer) == 1 or len(inner) == 1 or outer.step == inner.step * len(inner):
@@ -108,7 +108,9 @@ def _sum(one: range, other: range) -> list[range]:
 
 
 def _evenly(coordinates: Coordinates | list[int]) -> list[range]:
-    """Coordinates in ascending order, each once: as they are where they are evenly spaced, else neighbours together."""
+    """Coordinates in ascending order, each once: one range if evenly spaced, otherwise a range for each run of
+    neighbours.
+    """
     if isinstance(coordinates, range):
         return [coordinates if coordinates.step > 0 else coordinates[::-1]]
     found: list[range] = []
@@ -121,7 +123,7 @@ def _evenly(coordinates: Coordinates | list[int]) -> list[range]:
 
 
 def _one(before: Region, region: Region) -> Region | None:
-    """Both as one rectangle, if the second goes on along one axis where the first ends."""
+    """Both regions as one rectangle, if the second continues the first along one axis; else None."""
     differ = [axis for axis, (one, other) in enumerate(zip(before, region, strict=True)) if one != other]
     if len(differ) != 1:
         return None
@@ -133,19 +135,20 @@ def _one(before: Region, region: Region) -> Region | None:
 
 
 _NEEDED = tuple(map(AXES.index, "HWNC"))
-"""A word is an image, or some, of a pixel of a row; lanes are channels, and go along side by side."""
+"""Axes from the outermost in a transfer: a word is one image or several of a pixel; lanes are channels, side by side.
+"""
 
 _Held = tuple[tuple[Along, ...], tuple[Along, ...]]
-"""What lanes and items of a part are."""
+"""Lanes and items of a part."""
 
 
 class TransferRuns:
-    """The runs of every transfer of a Program on a machine.
+    """Runs of addresses of every transfer of a Program on a machine.
 
     Tensors lie one after another from address 0 on, in the Program's order, each at a multiple of `hbm.alignment` and
-    as `hbm.layout` says. A transfer's runs come region by region; of a region, rows outside, then columns, images and
-    channels, as far as these are not neighbours in HBM. The filter, where it lies as it is read, has the parts of its
-    fills one after another, column fold by column fold, each element as often as it is in parts that differ.
+    as `hbm.layout` says. A transfer's runs come region by region: rows outermost, then columns, images and
+    channels, unless these are neighbours in HBM. A filter stored as it is read has the parts of its
+    fills one after another, column fold by column fold; an element that is in several parts is stored several times.
     """
 
     def __init__(self, program: Program, hardware: Hardware) -> None:
@@ -155,7 +158,7 @@ class TransferRuns:
 
     @cached_property
     def bases(self) -> dict[str, int]:
-        """The first address of each tensor, by its name."""
+        """First address of each tensor, by name."""
         return {each.name: end for each, end in zip(self.program.tensors, self._ends, strict=False)}
 
     @property
@@ -165,7 +168,7 @@ class TransferRuns:
 
     @cached_property
     def _ends(self) -> list[int]:
-        """Where the first tensor begins, and each ends."""
+        """First address of the first tensor, then the end of each tensor."""
         sizes = (
             whole_bursts(self._bytes(each), self.hardware.hbm.alignment_bytes) if each.scratch is None else 0
             for each in self.program.tensors
@@ -173,26 +176,26 @@ class TransferRuns:
         return [*accumulate(sizes, initial=0)]
 
     def order(self, name: str) -> str:
-        """The way of a tensor, by the name that files give it."""
+        """Layout of a tensor, by the name that files give it."""
         return self.hardware.hbm.layout.of(name)
 
     def runs(self, step: Transfer) -> list[Runs]:
-        """The runs of a transfer, in order; none where all of it is padding."""
+        """Runs of a transfer, in order; none if all of it is padding."""
         if self._as_read(step.tensor):
             return self._pieces(step)
         found = (self._region(step.tensor.name, region) for region in regions_of(step))
         return [each for each in found if each]
 
     def bursts(self, step: Transfer) -> Addresses:
-        """The addresses of its bursts, in order."""
+        """Addresses of a transfer's bursts, in order."""
         return self._bursts.of(self.runs(step))
 
     def bytes(self, step: Transfer) -> int:
-        """Bytes that the pipe moves for it: each run in whole bursts, wherever it begins."""
+        """Bytes that the pipe moves for a transfer: each run in whole bursts, wherever it begins."""
         return sum(each.moved(self.hardware.hbm.burst_bytes) for each in self.runs(step))
 
     def wanted(self, step: Transfer) -> int:
-        """Bytes of the elements that it moves, neither padding nor what is read through."""
+        """Bytes of the elements that a transfer wants, without padding and without bytes between them."""
         return sum(_elements(step.tensor.shape, each) for each in regions_of(step)) * self._element_bytes(step.tensor)
 
     # ---- tensors that have axes
@@ -202,7 +205,7 @@ class TransferRuns:
         return {each.name: self._lying(each, self.bases[each.name]) for each in self.program.tensors}
 
     def _lying(self, tensor: Tensor, base: int) -> Stored:
-        """How a tensor lies from `base` on."""
+        """A tensor as it is stored from `base` on."""
         axes, burst = tuple(range(len(tensor.shape))), self.hardware.hbm.burst_bytes
         order, needed = axes, axes
         if tensor.role == FILTER:
@@ -215,25 +218,28 @@ class TransferRuns:
     def _element_bytes(self, tensor: Tensor) -> int:
         return tensor.number_bytes or self.hardware.vector_memory.element_bytes
 
-    # ---- those that lie as they are read
+    # ---- tensors that are stored as they are read
 
     def _as_read(self, tensor: Tensor) -> bool:
         return self.order(tensor.role) == AS_READ
 
     def _bytes(self, tensor: Tensor) -> int:
-        """What a tensor takes."""
+        """Bytes of a tensor in HBM."""
         if not self._as_read(tensor):
             return self._lying(tensor, 0).bytes
         return sum(self._size(tensor, held) for held in self._offsets[tensor.name]) * self._element_bytes(tensor)
 
     @cached_property
     def _offsets(self) -> dict[str, dict[_Held, int]]:
-        """By tensor, the elements ahead of each part: those of the same lanes together, as they are first read."""
+        """Elements ahead of each part, by tensor; parts of the same lanes are together, in the order of their first
+        use.
+        """
         found: dict[Tensor, dict[tuple[Along, ...], dict[_Held, None]]] = {}
         for step in self.program.steps:
             if isinstance(step, Transfer) and self._as_read(step.tensor):
                 of_lanes = found.setdefault(step.tensor, {})
                 for part in step.parts:
+                    # A dict as an ordered set: parts used twice count once.
                     of_lanes.setdefault(part.lane, {})[part.lane, part.items] = None
         ahead: dict[str, dict[_Held, int]] = {}
         for tensor, of_lanes in found.items():
@@ -243,11 +249,11 @@ class TransferRuns:
         return ahead
 
     def _size(self, tensor: Tensor, held: _Held) -> int:
-        """Elements of a part that there are."""
+        """Elements of a part that lie inside the tensor."""
         return sum(_elements(tensor.shape, each) for each in regions_of_part(*held, len(tensor.shape)))
 
     def _pieces(self, step: Transfer) -> list[Runs]:
-        """A run for all parts that stand one after another."""
+        """Runs of a transfer's parts; parts that follow one another in HBM are one run."""
         offsets, size, base = self._offsets[step.tensor.name], self._element_bytes(step.tensor), self.bases
         runs: list[Runs] = []
         for part in step.parts:

@@ -1,4 +1,4 @@
-"""Operations of the vector unit on words, and functions that no short row of sums and products gives.
+"""Operations of the vector unit on words, and functions that take more than a few sums and products.
 
 A new operation is a function and a line here.
 """
@@ -20,7 +20,7 @@ from tpusim.machines.tpu.sections import AluWork, VectorUnit
 
 _Values: TypeAlias = NDArray[np.floating[Any]]
 _Operands: TypeAlias = Iterable[_Values]
-"""The words of each operand, [lane, word, element], in the order in which they are read."""
+"""Words of each operand, [lane, word, element], in the order in which they are read."""
 Coefficients: TypeAlias = tuple[float, ...]
 
 _ERF = np.frompyfunc(erf, 1, 1)
@@ -31,7 +31,7 @@ BEND = 0.044715
 
 
 class Arity(NamedTuple):
-    """How many operands, scalars of a lane and coefficients a step has."""
+    """Numbers of operands, scalars of a lane and coefficients of a step."""
 
     operands: int
     scalars: int
@@ -39,14 +39,14 @@ class Arity(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """What the vector unit does with the words of a step.
+    """An operation of the vector unit on the words of a step.
 
     Attributes:
-        values: the results [lane, word, element] from operands, the scalars [scalar, lane] and coefficients, worked out
+        values: results [lane, word, element] of operands, scalars [scalar, lane] and coefficients, computed
             in the order of the operands.
-        work: what an element takes, functions apart.
-        fits: whether it can be done with as many of each.
-        functions: how often an element takes each function, by their names in `vector_unit.functions`.
+        work: ALU operations of an element, without functions.
+        fits: whether the operation takes these numbers of operands, scalars and coefficients.
+        functions: uses of each function for an element, by their names in `vector_unit.functions`.
     """
 
     values: Callable[[_Operands, _Values, Coefficients], _Values]
@@ -56,16 +56,18 @@ class Operation(NamedTuple):
 
 
 def _terms(operands: _Operands, scalars: _Values) -> list[_Values]:
-    """The operands, then the scalar of each lane for all of its elements; of more than one, the last."""
+    """The operands, then the lane's last scalar for all elements, if there is any."""
     return [*operands, *(scalars[-1:, :, None, None] if len(scalars) else ())]
 
 
 def _rounded_once(function: Callable[..., Any]) -> Callable[[_Operands, _Values, Coefficients], _Values]:
-    """A function of numbers as an operation on the words of operands, in float64; scalars are operands, too."""
+    """An operation on words from a function of numbers, computed in float64 and rounded once; scalars are operands,
+    too.
+    """
 
     def values(operands: _Operands, scalars: _Values, coefficients: Coefficients) -> _Values:
         terms = _terms(operands, scalars)
-        # Infinities and what is not a number agree with nothing that is expected.
+        # Infinities and NaN fail the check against expected values, so NumPy need not warn of them.
         with np.errstate(all="ignore"):
             doubles = [np.array(each, np.float64, order="C") for each in terms]
             return np.asarray(function(*doubles, *coefficients), np.float64).astype(terms[0].dtype)
@@ -78,19 +80,19 @@ def _sum(terms: Iterable[_Values]) -> _Values:
 
 
 def _sum_of_products(operands: _Operands, _: _Values, __: Coefficients) -> _Values:
-    """The first operand times the second, and so on, two by two."""
+    """Products of operands two by two, summed."""
     terms = iter(operands)
     return _sum(each * next(terms) for each in terms)
 
 
 def _difference(terms: list[_Values]) -> _Values:
-    """The first less the others."""
+    """The first term minus the others."""
     first, *others = terms
     return first - _sum(others) if others else first
 
 
 def _line(x: _Values, slope: float, shift: float) -> _Values:
-    """A multiplication, and an addition."""
+    """A multiplication and an addition, as the ALUs do them."""
     return x * x.dtype.type(np.float32(slope)) + x.dtype.type(np.float32(shift))
 
 
@@ -103,7 +105,7 @@ def _clip(x: _Values, low: float, high: float) -> _Values:
 
 def _of_one(values: Callable[[_Values, _Values, Coefficients], _Values], products: int, others: int, coefficients: int,
             scalars: int = 0) -> Operation:  # fmt: skip
-    """An operation on one operand that takes always as many ALU operations; lanes have scalars where it needs some."""
+    """An operation on one operand with a fixed number of ALU operations; lanes have at least `scalars` scalars."""
 
     def of_all(operands: _Operands, held: _Values, given: Coefficients) -> _Values:
         (x,) = operands
@@ -131,14 +133,14 @@ def _of_terms(together: Callable[[list[_Values]], _Values], multiplies: bool = F
 
 
 def finished(values: _Values, operations: Iterable[tuple[str, Coefficients]]) -> _Values:
-    """Results after each of these operations on one operand, given with their coefficients."""
+    """Results after these operations, each with its coefficients, one after another."""
     for name, coefficients in operations:
         values = OPERATIONS[name].values([values], np.empty((0, len(values)), values.dtype), coefficients)
     return values
 
 
 def _of_functions(function: Callable[..., Any], products: int, others: int, *of: str, operands: int = 1) -> Operation:
-    """A function of elements, which takes operations of the ALUs, and of the machine's functions those named `of`."""
+    """A function of elements that takes ALU operations, and the machine's functions named by `of`."""
     return Operation(
         _rounded_once(function),
         lambda *_: AluWork(products, others),
@@ -150,7 +152,7 @@ def _of_functions(function: Callable[..., Any], products: int, others: int, *of:
 def _of_elements(
     function: Callable[..., Any], others: int, products: int, of: Callable[[int], Mapping[str, int]]
 ) -> Operation:
-    """A sum over all operands but the last, of each of which `others` and `products` operations are made."""
+    """A sum over all operands but the last, each with `others` and `products` operations."""
     return Operation(
         _rounded_once(function),
         lambda counts, _: AluWork((counts.operands - 1) * products, (counts.operands - 1) * (others + 1) - 1),
@@ -160,7 +162,7 @@ def _of_elements(
 
 
 def _of_sum(function: Callable[..., Any], coefficients: int, products: int, of: str) -> Operation:
-    """A function of a sum, which is first multiplied by coefficients, or gets them added."""
+    """A function of a sum, which is first multiplied by coefficients or has them added."""
     return Operation(
         _rounded_once(function),
         lambda counts, _: AluWork(products, counts.operands - 1 + coefficients - products),
@@ -170,7 +172,7 @@ def _of_sum(function: Callable[..., Any], coefficients: int, products: int, of: 
 
 
 def _of_squares(first: bool) -> Operation:
-    """The sum of the squares of all operands, or of the `first` as it is and the squares of the others."""
+    """The sum of the squares of all operands; with `first`, the first operand is added as it is."""
     return Operation(
         lambda operands, *_: _sum(x if first and not at else x * x for at, x in enumerate(operands)),
         lambda counts, _: AluWork(counts.operands - first, counts.operands - 1),
@@ -179,7 +181,7 @@ def _of_squares(first: bool) -> Operation:
 
 
 def _of_power(beta: float, products: int, *of: str) -> Operation:
-    """An element, the last operand, over a power of a line of the first: x / (slope squares + shift)^beta."""
+    """The last operand, an element, over a power of a line of the first: x / (slope squares + shift)^beta."""
 
     def function(squares: Any, x: Any, slope: float, shift: float) -> Any:
         return x * np.exp(-beta * np.log(slope * squares + shift))
@@ -190,7 +192,7 @@ def _of_power(beta: float, products: int, *of: str) -> Operation:
 
 OPERATIONS: dict[str, Operation] = {
     "multiply_add": Operation(
-        # Operands for which there is no scalar are added as they are.
+        # Operands without a scalar are added as they are.
         lambda operands, scalars, _: _sum(
             x * scalars[at][:, None, None] if at < len(scalars) else x for at, x in enumerate(operands)
         ),
@@ -199,7 +201,7 @@ OPERATIONS: dict[str, Operation] = {
     ),
     "combine": Operation(
         lambda operands, _, factors: _sum(x * x.dtype.type(each) for x, each in zip(operands, factors, strict=True)),
-        # What is only added or subtracted is not multiplied.
+        # A factor of 1 or -1 adds or subtracts, and takes no multiplication.
         lambda counts, factors: AluWork(
             sum(abs(each) != 1 for each in factors), counts.operands - 1 + all(each == -1 for each in factors)
         ),
@@ -234,21 +236,21 @@ OPERATIONS: dict[str, Operation] = {
     "hard_sigmoid": _of_one(lambda x, _, line: _clip(_line(x, *line), 0, 1), 1, 3, 2),
     "hard_swish": _of_one(lambda x, _, line: x * _clip(_line(x, *line), 0, 1), 2, 3, 2),
     "exp": _of_functions(np.exp, 0, 0, "exp"),
-    # As x r, of r = 1 / root(x), and zero where a comparison says that x is.
+    # Counted as x r, r = 1 / root(x), with a comparison for x = 0.
     "sqrt": _of_functions(np.sqrt, 1, 2, "reciprocal_root"),
     "tanh": _of_functions(np.tanh, 0, 0, "tanh"),
     "erf": _of_functions(_ERF, 0, 0, "erf"),
     "div": _of_functions(np.divide, 0, 0, "divide", operands=2),
     "rdiv": _of_functions(lambda x, y: np.divide(y, x), 0, 0, "divide", operands=2),
-    # As 0.5 + 0.5 tanh(0.5 x).
+    # Counted as 0.5 + 0.5 tanh(0.5 x).
     "sigmoid": _of_functions(lambda x: 1 / (1 + np.exp(-x)), 2, 1, "tanh"),
-    # As max(x, 0) + log(1 + exp(-abs(x))).
+    # Counted as max(x, 0) + log(1 + exp(-abs(x))).
     "softplus": _of_functions(lambda x: np.maximum(x, 0) + np.log1p(np.exp(-abs(x))), 0, 4, "exp", "log"),
     "silu": _of_functions(lambda x: x / (1 + np.exp(-x)), 3, 1, "tanh"),
-    # As 0.5 x (1 + erf(x / sqrt(2))), and as 0.5 x (1 + tanh(x (a + b x^2))), which is x times a sigmoid.
+    # Counted as 0.5 x (1 + erf(x / sqrt(2))), and as 0.5 x (1 + tanh(x (a + b x^2))), which equals x times a sigmoid.
     "gelu": _of_functions(lambda x: x / 2 * _ERFC(x / -sqrt(2)), 3, 1, "erf"),
     "gelu_tanh": _of_functions(lambda x: x / (1 + np.exp(-2 * sqrt(2 / pi) * x * (1 + BEND * x * x))), 5, 2, "tanh"),
-    # Of rows: a difference and a power each, and the sum; the same with squares.
+    # For ops of rows: a difference and a power of each element, and their sum; then the same with squares.
     "exp_sum": _of_elements(
         lambda *terms: sum(np.exp(x - terms[-1]) for x in terms[:-1]), 1, 0, lambda elements: {"exp": elements}
     ),
@@ -258,7 +260,7 @@ OPERATIONS: dict[str, Operation] = {
         lambda *terms: 1 / np.sqrt(sum(terms[:-2]) * terms[-2] + terms[-1]), 2, 1, "reciprocal_root"
     ),
     "exp_scaled": _of_functions(lambda x, most, factor: np.exp(x - most) * factor, 1, 1, "exp", operands=3),
-    # As x r, x r r / root(r) and x / s, of r = 1 / root(s); s is a line of the sum of squares.
+    # Counted as x r, x r r / root(r) and x / s, with r = 1 / root(s) and s a line of the sum of squares.
     "squares": _of_squares(first=False),
     "squares_more": _of_squares(first=True),
     "normalize_by_50": _of_power(0.5, 2, "reciprocal_root"),
@@ -268,14 +270,14 @@ OPERATIONS: dict[str, Operation] = {
         lambda x, mean, factor, scale, shift: (x - mean) * factor * scale + shift, 2, 2
     )._replace(fits=lambda counts: counts == Arity(5, 0, 0)),
 }
-"""Every operation by the name that a step gives it."""
+"""Operations by the name that a step gives them."""
 
 
 def work_of(operation: str, counts: Arity, coefficients: Coefficients, unit: VectorUnit) -> AluWork:
-    """What an element of a step takes of a machine.
+    """ALU operations that an element of a step takes on a machine.
 
     Raises:
-        CapacityError: when the machine does not say what a function takes.
+        CapacityError: when the machine does not give the operations of a function.
     """
     does = OPERATIONS[operation]
     products, others = does.work(counts, coefficients)

@@ -1,7 +1,7 @@
-"""The waist of the hourglass: what a lowering produces, every interpreter runs, and people are told.
+"""The waist of the hourglass: a lowering produces it, every interpreter runs it, and reports tell of it.
 
-The Program says which words and lanes hold which elements and in which order the units work. It holds no value, and no
-time: interpreters find out how long it takes. Nobody reads the plan behind it.
+The Program says which words and lanes hold which elements, and in which order the units work. It holds no value and no
+time: interpreters find out how long it takes. No other room reads the plan behind it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """The numbers of a tensor that the lowering itself has worked out: 32-bit whole ones, `parts` to a 1."""
+    """Values of a tensor that the lowering itself has worked out, as 32-bit whole numbers in units of 1 / `parts`."""
 
     tensor: str
     numbers: bytes
@@ -54,13 +54,13 @@ class Constant:
 
     @property
     def values(self) -> NDArray[np.float32]:
-        """In the order of the tensor's elements, as the memories hold them."""
+        """Values in the order of the tensor's elements, as the memories hold them."""
         return np.frombuffer(self.numbers, np.int32).astype(np.float32) / np.float32(self.parts)
 
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """A tensor that is made of an operand of the layer before the layer begins, and then lies in HBM like one."""
+    """A tensor made from an operand of the layer before the layer begins; it then lies in HBM like an operand."""
 
     tensor: str
     operand: str
@@ -69,11 +69,11 @@ class Derived:
 
 @dataclass(frozen=True, slots=True)
 class Handed:
-    """A tensor of one layer that is what spills have made of others, those of layers before.
+    """A tensor of one layer that spills of earlier layers have made.
 
-    `same`: it is one of them, element for element; else its elements are given as an operand's are. `placed`: each is
-    made of those at its place in all of them; else what of them is where is not told. `stays`: it is read where a Keep
-    has left its source, and never filled.
+    `same`: it is one of their tensors, element for element; otherwise its elements are given, as an operand's are.
+    `placed`: each element is made of the elements at the same place in all sources; otherwise the places are unknown.
+    `stays`: it is read where a Keep has left its source, and is never filled.
     """
 
     tensor: str
@@ -88,18 +88,18 @@ class Program:
     """A layer, lowered for a machine; or several layers, one after another, joined to one Program.
 
     Attributes:
-        tensors: those in HBM and the scratch memory, by what steps call them. Operands are in HBM before the first
+        tensors: tensors in HBM and in the scratch memory. Operands are in HBM before the first
             step; the others are written by spills, or brought to the scratch memory by prefetches.
-        buffers: the vector memory in use.
-        banked: the words of all banks in use, each area as if it lay in one lane.
-        steps: in an order that is valid when they are executed one at a time.
+        buffers: words of the vector memories that are in use.
+        banked: words of banks that are in use, each area as if it lay in one lane.
+        steps: steps in an order that is valid when they are executed one at a time.
         word_fill: elements of a word that a pass streams, and that its results fill.
-        constants: operands that come with the Program.
-        word_cycles: that the vector unit takes to make a word ready which a pass streams.
-        derived: operands that are made of the layer's.
-        doubles: whether its values may grow beyond what float32 holds exactly, so that interpreters take float64.
-        layers: the number of the layer, from 0, that each step belongs to; nothing where there is but one.
-        handed: the tensors of layers that others have made.
+        constants: tensors that come with the Program.
+        word_cycles: cycles that the vector unit takes to make a word ready that a pass streams.
+        derived: tensors that are made of the layer's operands.
+        doubles: whether values may exceed what float32 holds exactly, so that interpreters use float64.
+        layers: number of the layer, from 0, that each step belongs to; empty for a single layer.
+        handed: tensors that layers read and earlier layers have made.
     """
 
     tensors: tuple[Tensor, ...]
@@ -116,7 +116,7 @@ class Program:
 
     @property
     def number(self) -> type[Any]:
-        """What interpreters compute with: it holds every value exactly."""
+        """Type that interpreters compute with: it holds every value exactly."""
         return np.float64 if self.doubles else np.float32
 
     @cached_property
@@ -126,32 +126,32 @@ class Program:
 
     @cached_property
     def bank_words(self) -> int:
-        """Addresses that it needs of the banks."""
+        """Addresses that the Program needs in the banks."""
         return max((buffer.base + buffer.words for buffer in self.banked), default=0)
 
     @cached_property
     def streams(self) -> tuple[Stream, ...]:
-        """The passes, in the order the array takes them."""
+        """Streams, in the order in which the array takes them."""
         return tuple(step for step in self.steps if isinstance(step, Stream))
 
     def array_of(self, step: Step) -> int:
-        """The array that a preload or a stream is for: a stream finds its weights where they were loaded."""
+        """Array of a preload or a stream: a stream goes where its weights were loaded."""
         loads = self.steps[step.preload] if isinstance(step, Stream) else step
         return loads.array if isinstance(loads, Preload) else 0
 
     @cached_property
     def vectors(self) -> tuple[Vector, ...]:
-        """What the vector unit does by itself, in order."""
+        """Vector steps, in order."""
         return tuple(step for step in self.steps if isinstance(step, Vector))
 
     @cached_property
     def accumulates(self) -> bool:
-        """Whether any pass adds to partial sums: such a layer owns a partial-sum slot throughout."""
+        """Whether any pass adds to partial sums; if so, the layer owns a partial-sum slot throughout."""
         return any(step.accumulate for step in self.streams)
 
     @cached_property
     def tables(self) -> frozenset[PointerTable]:
-        """The tables of pointers that passes read through."""
+        """Tables of pointers that passes read through."""
         return frozenset(step.reads.table for step in self.streams if step.reads.table)
 
     @cached_property
@@ -161,13 +161,13 @@ class Program:
         return tuple(each for each in (IFMAP, POINTER, PSUM, RESULT) if own.get(each, True))
 
     def ports(self, hardware: Hardware) -> Ports:
-        """The ports of a lane, each with the clients that share it: of pointers and vector unit, those there are."""
+        """Ports of a lane, each with the clients that share it; pointers and vector unit are left out if unused."""
         absent = {client for client, used in ((POINTER, self.tables), (VECTOR, self.vectors)) if not used}
         ports = (tuple(each for each in port if each not in absent) for port in ports_of(hardware))
         return tuple(clients for clients in ports if clients)
 
     def frame(self, hardware: Hardware) -> Frame:
-        """The port's period while the layer runs: of arrays with weights of their own, those with passes share it."""
+        """The port's period while the layer runs; arrays with weights of their own share it if they have passes."""
         if hardware.array.queues > 1:
             hardware = hardware.with_arrays(self.queues)
         together = hardware.array.together
@@ -176,61 +176,61 @@ class Program:
 
     @cached_property
     def queues(self) -> int:
-        """Arrays with weights of their own, from the first to the last that has passes."""
+        """Number of arrays with weights of their own, up to the last that has passes."""
         return 1 + max((step.array for step in self.steps if isinstance(step, Preload)), default=0)
 
     @cached_property
     def finishing(self) -> int:
-        """ALU operations that finish an element at most."""
+        """The most ALU operations that finish an element."""
         return max((sum(step.finishing) for step in self.streams if step.finish), default=0)
 
     def given(self, operands: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """The tensors that are there before the first step: the layer's operands, and the Program's own."""
+        """Tensors in HBM before the first step: the layer's operands, constants and derived tensors."""
         made = {each.tensor: each.values(operands[each.operand]) for each in self.derived if each.operand in operands}
         return {**operands, **{each.tensor: each.values for each in self.constants}, **made}
 
     def widest_word(self, elements: int) -> int:
-        """Numbers that a word holds at most: `elements`, or more that are smaller."""
+        """The most numbers that a word holds: `elements`, or more where a tensor has smaller numbers."""
         own = (step for step in self.steps if isinstance(step, Transfer) and step.tensor.number_bytes)
         return max([elements, *(part.per_word for step in own for part in step.parts)])
 
     @cached_property
     def passes(self) -> dict[int, int]:
-        """The number of the pass, from 0, that a preload or a stream belongs to."""
+        """Number of the pass, from 0, that a preload or a stream belongs to."""
         numbered = enumerate((index, step) for index, step in enumerate(self.steps) if isinstance(step, Stream))
         return {place: number for number, (index, step) in numbered for place in (step.preload, index)}
 
     @cached_property
     def written(self) -> frozenset[str]:
-        """The names of the tensors that spills write, or that are kept."""
+        """Names of the tensors that spills write or Keeps hold."""
         return frozenset(step.tensor.name for step in self.steps if isinstance(step, Spill | Keep))
 
     @cached_property
     def prefetched(self) -> frozenset[str]:
-        """The names of the tensors that are brought from HBM to the scratch memory."""
+        """Names of the tensors that prefetches bring to the scratch memory."""
         return frozenset(step.to.name for step in self.steps if isinstance(step, Prefetch))
 
     @cached_property
     def checked(self) -> frozenset[str]:
-        """The names of the tensors of which somebody knows what they should be."""
+        """Names of the written tensors whose values an oracle knows."""
         return frozenset(name for name in self.written if not self.tensor(name).on_the_way)
 
     @cached_property
     def intermediates(self) -> frozenset[str]:
-        """The names of the tensors that are written and read again: neither operands nor the outcome."""
+        """Names of the tensors that are written and read again: neither operands nor the outcome."""
         return self.written & {step.tensor.name for step in self.steps if isinstance(step, Inbound)}
 
     @cached_property
     def makers(self) -> dict[str, tuple[str, ...]]:
-        """By what is filled, the tensors that spills make it of: itself, or those of layers before. Of what lies in the
-        scratch memory, and no layer before has made, it is itself.
-        """
+        """Tensors that spills make a filled tensor of, by its name: itself, or tensors of earlier layers."""
         handed = {each.tensor: each.sources for each in self.handed}
         own = (*self.intermediates, *(each.name for each in self.tensors if each.scratch is not None))
         return {**{name: (name,) for name in own}, **handed}
 
     def sources(self, step: Transfer) -> list[int]:
-        """The steps that a fill or a prefetch waits for and that write its tensor: all of it must be there before."""
+        """Steps that write the tensor of a fill or a prefetch, and that it waits for: all of the tensor must be there
+        first.
+        """
         made = self.makers.get(step.tensor.name, ())
         if not made or isinstance(step, Spill):
             return []
@@ -238,23 +238,25 @@ class Program:
         return [at for at, each in writers if each.written and each.written.name in made]
 
     def with_given_operands(self) -> Program:
-        """What it is where each of several layers is given operands instead of what others have made."""
+        """The Program with given operands for every layer, in place of what earlier layers have made."""
         return replace(self, handed=tuple(replace(each, same=False) for each in self.handed))
 
     def copies(self, name: str) -> list[str]:
-        """The tensors that are, element for element, what is made of tensor `name`."""
+        """Names of the tensors that equal, element for element, what is made of tensor `name`."""
         return [each.tensor for each in self.handed if each.sources == (name,) and each.same]
 
     def instead(self, name: str) -> list[str]:
-        """The tensors that are given where tensor `name` stays: whoever reads it there is to find these."""
+        """Names of the tensors whose given values replace tensor `name` where it stays, for those who read it there."""
         return [each.tensor for each in self.handed if each.sources == (name,) and each.stays and not each.same]
 
     def tensor(self, name: str) -> Tensor:
-        """The tensor of that name."""
+        """The tensor of a name."""
         return next(each for each in self.tensors if each.name == name)
 
     def lane_words(self, tensor: str = "") -> int:
-        """Words of all lanes and banks set aside, for one tensor or for all; words that several share count once."""
+        """Words of all lanes and banks set aside for one tensor, or for all; words that several tensors share count
+        once.
+        """
         total = 0
         for memory in (self.buffers, self.banked):
             held = [each for each in memory if tensor in ("", each.tensor)]
@@ -267,12 +269,12 @@ class Program:
 
     @cached_property
     def use(self) -> Use:
-        """What all steps together take of the machine; padding and lanes without work make no access."""
+        """Use of the machine by all steps together; padding and idle lanes make no access."""
         return _together(self.steps)
 
     @cached_property
     def uses(self) -> tuple[Use, ...]:
-        """What the steps of each layer take, of several layers."""
+        """Use of the machine by each layer's steps, for a Program of several layers."""
         return tuple(
             _together([step for step, layer in zip(self.steps, self.layers, strict=True) if layer == number])
             for number in range(max(self.layers, default=-1) + 1)
@@ -280,7 +282,7 @@ class Program:
 
     @cached_property
     def last_passes(self) -> tuple[int, ...]:
-        """The last pass or vector step of each of several layers."""
+        """Number of the last pass or vector step of each layer, for a Program of several layers."""
         last = {
             layer: index
             for index, (step, layer) in enumerate(zip(self.steps, self.layers, strict=bool(self.layers)))
@@ -295,13 +297,13 @@ def _together(steps: Sequence[Step]) -> Use:
 
 @dataclass(frozen=True)
 class Explanation:
-    """How a layer was lowered.
+    """An account of how a layer was lowered, for people.
 
     Attributes:
         multi_tile: taps stacked in a pass.
-        blocking: how it was cut up, as the result tells it.
-        choices: what it chose, by name, for those who compute with it.
-        aspects: in words, a sentence an aspect, in the order they are told.
+        blocking: how the layer was cut up, as results show it.
+        choices: choices of the lowering, by name, for figures that depend on them.
+        aspects: sentences about the lowering, by aspect, in the order in which reports show them.
     """
 
     multi_tile: int
@@ -311,9 +313,10 @@ class Explanation:
 
 
 class StepCounts(NamedTuple):
-    """How many steps a Program will have, before it is written down: passes, and fills and spills, about.
+    """Numbers of steps that a Program will have, before it is written: passes, and about as many fills and spills as
+    given.
 
-    `intermediates` counts the elements of tensors that it writes and reads again.
+    `intermediates` counts the elements of tensors that the Program writes and reads again.
     """
 
     passes: int

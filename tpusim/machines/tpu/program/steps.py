@@ -1,6 +1,6 @@
-"""Steps of a Program: those of the array and of the vector unit here, those of the DMA in `transfers`.
+"""Steps of a Program: here for the array and the vector unit, in `transfers` for the DMA.
 
-Every step says of itself what others need to know; nobody asks for its class but the interpreters.
+A step answers what others need to know about it; only interpreters look at its class.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from tpusim.machines.tpu.sections import AluWork
 
 
 class Use(NamedTuple):
-    """What a step takes of the machine: bytes from and to HBM, words through the ports of all lanes, words that each
-    lane streams, PEs in use times words that pass them, and bytes from and to the scratch memory.
+    """Resources that a step takes: bytes from and to HBM, words through the ports of all lanes, words that each lane
+    streams, PEs in use times words that pass them, and bytes from and to the scratch memory.
     """
 
     hbm_read_bytes: int = 0
@@ -33,57 +33,57 @@ class Use(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Something one unit does. A new kind is a class here and a handler in each interpreter."""
+    """Work of one unit. A new kind of step is a class here and a handler in each interpreter."""
 
     cause: ClassVar[str]
-    """What the array is said to be while it waits for such a step: the name of a stall cause."""
+    """Stall cause of the array while it waits for such a step."""
     queue: ClassVar[str]
-    """The unit that takes such steps, in their order."""
+    """Unit that takes such steps, in order."""
 
     after: tuple[int, ...]
 
     @property
     def label(self) -> str:
-        """What a trace or a message calls it."""
+        """Name of the step in traces and messages."""
         return type(self).__name__.lower()
 
     @property
     def facts(self) -> Mapping[str, int | str]:
-        """What a trace tells of it, by name."""
+        """Facts that a trace shows, by name."""
         return {}
 
     @property
     def use(self) -> Use:
-        """What it takes of the machine."""
+        """Resources that the step takes."""
         return Use()
 
     @property
     def words_used(self) -> Iterator[range]:
-        """The words of lanes that it reads or writes."""
+        """Words of lanes that the step reads or writes."""
         yield from self.words_read
         yield from self.words_written
 
     @property
     def words_read(self) -> Iterator[range]:
-        """The words of lanes that it reads, and perhaps some among them that it does not."""
+        """Words of lanes that the step reads; the ranges may cover more."""
         yield from ()
 
     @property
     def words_written(self) -> Iterator[range]:
-        """The words of lanes that it writes, and perhaps some among them that it does not."""
+        """Words of lanes that the step writes; the ranges may cover more."""
         yield from ()
 
     @property
     def adds_on(self) -> bool:
-        """Whether it works on the words that it writes, instead of writing them anew."""
+        """Whether the step works on the words that it writes, in place of writing them anew."""
         return False
 
     def of_layer(self, layer: str) -> Self:
-        """The step in a Program of several layers, whose tensors are called by their layers."""
+        """The step in a Program of several layers, where tensors are named after their layers."""
         return self
 
     def renumbered(self, places: Mapping[int, int] | Sequence[int]) -> Self:
-        """The step where steps have other numbers: `places` by those that they had."""
+        """The step with new numbers for the steps that it waits for: `places` maps old ones to new ones."""
         return replace(self, after=tuple(sorted(places[each] for each in self.after)))
 
 
@@ -91,9 +91,9 @@ class Step:
 class Preload(Step):
     """Vector memory -> weight registers: column c takes `rows` weights from lane c, in `words` words from `base` on.
 
-    It begins `delay` cycles after it could: what is done before a block, by units that nothing else tells of. Behind
-    the weights it loads the `bias` of each column, the first element of that word, where there is one: the sums of its
-    pass begin there, not at zero. Where arrays have weights of their own, it loads those of one `array`, which takes
+    It begins `delay` cycles late, for work ahead of a block that no step stands for. Behind
+    the weights it loads the `bias` of each column, if there is one, the first element of that word: the sums of its
+    pass begin at the bias in place of zero. Where arrays have weights of their own, it loads one `array`, which takes
     its preloads and its streams in list order.
     """
 
@@ -119,7 +119,7 @@ class Preload(Step):
 
     @property
     def bias_words(self) -> int:
-        """Words of biases that each column loads: one or none."""
+        """Words of biases that each column loads: 1 or 0."""
         return 0 if self.bias is None else 1
 
     @property
@@ -129,16 +129,16 @@ class Preload(Step):
 
 
 def bias_words_of(step: Step) -> int:
-    """The words of biases that a step loads, which only preloads do."""
+    """Words of biases that a step loads; only preloads load any."""
     return step.bias_words if isinstance(step, Preload) else 0
 
 
 class Finish(NamedTuple):
-    """What the vector unit does with each result on its way to the vector memory.
+    """An operation of the vector unit on each result on its way to the vector memory.
 
     Attributes:
-        operation: its name in `operations`, one that takes one operand, no scalars and no function.
-        coefficients: of the operation.
+        operation: name in `operations`; it takes one operand, no scalars and no function.
+        coefficients: coefficients of the operation.
     """
 
     operation: str
@@ -146,7 +146,7 @@ class Finish(NamedTuple):
 
     @property
     def operations(self) -> AluWork:
-        """What the ALUs do with an element."""
+        """ALU operations on an element."""
         return OPERATIONS[self.operation].work(Arity(1, 0, len(self.coefficients)), self.coefficients)
 
 
@@ -156,10 +156,10 @@ class Stream(Step):
 
     Attributes:
         preload: the step that loads its weights.
-        reads: where the lanes find what they stream.
+        reads: addresses of the words that lanes stream.
         rows, cols: the PEs in use.
         accumulate: whether results are added, by the vector unit, to the words already at `result_base`.
-        finish: what is done with the sums after that, one after another.
+        finish: operations on the finished sums, one after another.
     """
 
     cause = "blocked"
@@ -176,7 +176,7 @@ class Stream(Step):
 
     @property
     def finishing(self) -> tuple[int, int]:
-        """Multiplications that finish an element, and all else that the ALUs do for it."""
+        """Multiplications that finish an element, and its other ALU operations."""
         each = [finish.operations for finish in self.finish]
         return sum(products for products, _ in each), sum(others for _, others in each)
 
@@ -210,7 +210,7 @@ class Stream(Step):
 
 
 class Scalars(NamedTuple):
-    """So many `numbers` of each lane, in `words` words from `base` on: the lane's own factors."""
+    """Scalars of each lane, such as its factors: `numbers` of them in `words` words from `base` on."""
 
     base: int = 0
     words: int = 0
@@ -224,15 +224,15 @@ NO_SCALARS = Scalars()
 class Vector(Step):
     """The vector unit works by itself: every lane reads a word of each operand, and writes one, `words` times.
 
-    It begins `delay` cycles after it could: what is done before, by the vector unit too.
+    It begins `delay` cycles late, for work of the vector unit that no step stands for.
 
     Attributes:
-        operation: what it does, by its name in `operations`.
-        operands: where the lanes find each operand; a lane that no group feeds, and padding, gets zeros.
-        writes: where the results go; a lane that no group feeds, and padding, keeps none. What the step reads of the
-            words that it writes, it reads in the same order: the results of a word come after all that is read for it.
-        scalars: are read once, before all else.
-        coefficients: of the operands, the same in every lane.
+        operation: name of the operation in `operations`.
+        operands: addresses of each operand; a lane without a group, and padding, gets zeros.
+        writes: addresses of the results; a lane without a group, and padding, keeps none. Words that the step both
+            reads and writes are read in the same order, so a result is written after all reads for it.
+        scalars: scalars of each lane, read once, before all else.
+        coefficients: factors and shifts, the same in every lane.
     """
 
     cause = "vector_work"
@@ -248,12 +248,12 @@ class Vector(Step):
 
     @property
     def counts(self) -> Arity:
-        """What the operation is given."""
+        """Numbers of operands, scalars and coefficients."""
         return Arity(len(self.operands), self.scalars.numbers, len(self.coefficients))
 
     @property
     def lanes(self) -> int:
-        """From lane 0 on, as many as may take part."""
+        """Number of lanes, from lane 0 on, that may take part."""
         groups = (group for feed in (*self.operands, self.writes) for group in feed.groups)
         return max((group.first_lane + group.lanes for group in groups), default=0)
 
@@ -263,26 +263,26 @@ class Vector(Step):
 
     @property
     def result_base(self) -> int:
-        """The first word that it writes."""
+        """First word that the step writes."""
         return min((first_word(group.pattern) for group in self.writes.groups), default=0)
 
     @property
     def picks(self) -> ElementTable | None:
-        """The pointers by which it picks elements: one table for all operands."""
+        """Pointers by which the step picks elements: one table for all operands."""
         return next((each.picks for each in self.operands if each.picks), None)
 
     @property
     def reads(self) -> int:
-        """The words that a lane reads for each word that it writes: first pointers, then operands."""
+        """Words that a lane reads for each word that it writes: pointers first, then operands."""
         pointers = self.picks.word_words if self.picks else 0
         return pointers + sum(each.picks.elements if each.picks else 1 for each in self.operands)
 
     def beat(self, elements: int, hardware: Hardware) -> Beat:
-        """How it goes through its words, in each of which `elements` are in use."""
+        """Pace of the step through its words, with `elements` in use in each."""
         return beat_of(self.reads, sum(self.operations(hardware)), elements, hardware)
 
     def operations(self, hardware: Hardware) -> AluWork:
-        """What the ALUs do with an element."""
+        """ALU operations on an element."""
         return work_of(self.operation, self.counts, self.coefficients, hardware.vector_unit)
 
     @property

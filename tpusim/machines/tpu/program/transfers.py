@@ -1,5 +1,5 @@
-"""Tensors behind the lanes, which of their elements stand in which words of which lanes, and their transfers between
-the lanes and what is behind them, HBM and the scratch memory; and what stays on chip instead.
+"""Tensors behind the lanes, the words and lanes that hold their elements, and transfers between lanes, HBM and the
+scratch memory; and tensors that stay on chip.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ Coordinates: TypeAlias = range | tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """What lies in HBM, or in the scratch memory.
+    """A tensor in HBM or in the scratch memory.
 
     Attributes:
-        name: what it is called in traces and messages.
+        name: name in traces and messages.
         shape: elements along each axis; the ifmap and ofmap are [channel, row, col, image], the filter is
             [out_channel, k] with k = (tap_row * kernel width + tap_col) * channels of a group + channel.
-        converted: whether its numbers are wider on chip than in HBM, so that the vector unit unpacks or packs them.
-        number_bytes: of one of its numbers in a word; None for those of the machine's elements.
-        padded: the shape as which it lies in HBM, where more than its elements; they come first along each axis.
-        scale: how many times larger its numbers are on chip than in HBM: spills divide. It keeps fractions out of the
-            values that are checked, and costs nothing.
-        on_the_way: whether its numbers are of no interest but for what is made of them, so that no oracle has them.
-        lost: how far they may lie from whole ones on chip, which they would be but for what floating point loses.
-        layer: whose it is, in a Program of several layers; there its name begins with that.
-        scratch: its first byte in the scratch memory, where it lies as it would in HBM; None: it lies in HBM.
+        converted: whether numbers are wider on chip than in HBM, so that the vector unit unpacks or packs them.
+        number_bytes: bytes of a number in a word; None for the machine's elements.
+        padded: shape in HBM with padding, if it has any; the elements come first along each axis.
+        scale: factor by which numbers are larger on chip than in HBM; spills divide by it. It keeps fractions out of
+            the values that are checked, and costs nothing.
+        on_the_way: whether values are only a stage on the way to others, so that no oracle knows them.
+        lost: largest distance on chip from a whole number, for values that are whole except for rounding errors.
+        layer: layer of the tensor, in a Program of several layers; its name begins with the layer's.
+        scratch: first byte in the scratch memory, with the layout of HBM; None for a tensor in HBM.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Tensor:
 
     @property
     def role(self) -> str:
-        """What it is to its layer: the name that it has in a Program of that layer alone."""
+        """Name of the tensor in a Program of its layer alone, such as "ifmap"."""
         return self.name[len(self.layer) + 1 :] if self.layer else self.name
 
     def of_layer(self, layer: str) -> Tensor:
@@ -60,7 +60,7 @@ class Tensor:
         return replace(self, name=f"{layer}.{self.name}", layer=layer)
 
     def in_hbm(self, values: NDArray[Any]) -> NDArray[Any]:
-        """What a spill makes of numbers on chip. One further from a whole number than it may be stays as it is."""
+        """Values as a spill writes them. A value further than `lost` from a whole number stays as it is."""
         values = values / self.scale if self.scale > 1 else values
         if not self.lost:
             return values
@@ -73,11 +73,11 @@ class Tensor:
         return prod(self.shape)
 
     def bytes(self, element_bytes: int) -> int:
-        """The bytes that it takes, on a machine whose elements have `element_bytes` each."""
+        """Bytes of the tensor, on a machine whose elements have `element_bytes` each."""
         return self.size * (self.number_bytes or element_bytes)
 
     def scratch_bytes(self, element_bytes: int) -> range:
-        """The bytes of the scratch memory that it takes, if it lies there."""
+        """Bytes of the scratch memory that the tensor takes, if it lies there."""
         first = self.scratch or 0
         return range(first, first + prod(self.padded or self.shape) * (self.number_bytes or element_bytes))
 
@@ -101,14 +101,14 @@ class Part(NamedTuple):
     is never stored.
 
     Attributes:
-        base: the first word; the items follow in order, `per_word` to a word, the last word perhaps short.
-        first_lanes: where each copy begins; copy by copy, count i of `lane` belongs to lane `first_lane + i`.
-        lane: what differs from lane to lane, along one axis or several at once: as many coordinates of each, the i-th
+        base: first word; items follow in order, `per_word` to a word; the last word may be short.
+        first_lanes: first lane of each copy; in each copy, count i of `lane` belongs to lane `first_lane + i`.
+        lane: coordinates that differ from lane to lane, along one axis or several at once; the i-th of each axis
             for lane i.
-        items: what one lane holds.
+        items: counters of the elements that one lane holds.
         per_word: elements of a word in use.
-        feed: where each lane of a spill finds the words of its items, which then need not follow one another from
-            `base` on; padding is zero, and no access.
+        feed: addresses of the items of each lane of a spill, which then need not follow one another from
+            `base` on; padding is zero and makes no access.
     """
 
     base: int
@@ -138,16 +138,16 @@ class Part(NamedTuple):
 
     @property
     def extents(self) -> Iterator[range]:
-        """The words among which it stands."""
+        """Words among which the part stands."""
         return iter([range(self.base, self.base + self.words)]) if self.feed is None else self.feed.extents
 
 
 class BankPart(NamedTuple):
-    """Elements of a tensor, and where they stand in banks; elements count as those of a Part do.
+    """Elements of a tensor, and their words in banks; elements are counted as those of a Part.
 
     Attributes:
-        base: an address, to which each counter of words adds one of its `offsets`: first `lane`, then the first of
-            `items`. The counters that are left make up a word.
+        base: address to which each counter of words adds one of its `offsets`: first `lane`, then the first of
+            `items`. The remaining counters make up a word.
         per_word: elements of a word in use.
     """
 
@@ -159,7 +159,7 @@ class BankPart(NamedTuple):
 
     @property
     def words(self) -> int:
-        """Words of each count of `lane`."""
+        """Words of one count of `lane`."""
         return prod(map(len, self.offsets[1:]))
 
     @property
@@ -169,7 +169,7 @@ class BankPart(NamedTuple):
 
     @property
     def addresses(self) -> NDArray[np.int64]:
-        """Where each word stands, [count of lane, word]."""
+        """Address of each word, [count of lane, word]."""
         addresses = np.full(1, self.base)
         for each in self.offsets:
             addresses = np.add.outer(addresses, np.array(each, np.int64)).ravel()
@@ -177,19 +177,19 @@ class BankPart(NamedTuple):
 
 
 Elements: TypeAlias = Part | BankPart
-"""What says which elements of a tensor are moved, by `lane` and `items`."""
+"""Elements of a tensor that are moved, given by `lane` and `items`."""
 
 
 # ---- transfers
 
 
 HBM, SCRATCH = "hbm", "scratch_memory"
-"""The memories behind the lanes, each with a bus of its own."""
+"""Memories behind the lanes, each with a bus of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorStep(Step):
-    """What is done with parts of a tensor, told by a `verb`."""
+    """A step that does something, its `verb`, with parts of a tensor."""
 
     verb: ClassVar[str]
 
@@ -206,13 +206,13 @@ class TensorStep(Step):
 
 @dataclass(frozen=True, slots=True)
 class InLanes(TensorStep):
-    """What is done with words of lanes: lane 0, or any other that takes part throughout, has the most."""
+    """A step on words of lanes. Lane 0 has as many words as any lane."""
 
     parts: tuple[Part, ...]
 
     @property
     def lanes(self) -> int:
-        """From lane 0 on, as many as may take part."""
+        """Number of lanes, from lane 0 on, that may take part."""
         return max(max(part.first_lanes) + part.lanes for part in self.parts)
 
     @property
@@ -223,12 +223,13 @@ class InLanes(TensorStep):
 
 @dataclass(frozen=True, slots=True)
 class Transfer(TensorStep):
-    """Parts of a tensor on their way from or to the memory in which it lies, one after another. `hbm_bytes` cross the
-    bus of that memory, be it HBM or not: a tensor lies in the scratch memory as it would in HBM.
+    """A transfer of parts of a tensor from or to its memory, one part after another.
+
+    `hbm_bytes` cross the bus of that memory, be it HBM or the scratch memory: a tensor has the same layout in both.
 
     Attributes:
-        regions: what HBM hands out or takes for them, each in runs of its own, in that order; what lies outside the
-            tensor is nothing. None: just the elements of the parts.
+        regions: rectangles that HBM delivers or takes, each in runs of its own, in this order; parts outside the tensor
+            are left out. None: just the elements of the parts.
     """
 
     queue = "dma"
@@ -236,7 +237,7 @@ class Transfer(TensorStep):
     hbm_bytes: int
     regions: tuple[Region, ...] | None = field(default=None, kw_only=True)
     words: int = field(init=False)
-    """Words that the memory with the most of them moves: one a cycle."""
+    """Words of the memory that moves the most; it moves one word a cycle."""
     lane_words: int = field(init=False)
     """Words that all memories move together."""
 
@@ -250,24 +251,24 @@ class Transfer(TensorStep):
 
     @property
     def bus(self) -> str:
-        """Whose bus it takes: of HBM or of the scratch memory."""
+        """The bus that the transfer takes, HBM's or the scratch memory's."""
         return HBM if self.tensor.scratch is None else SCRATCH
 
     @property
     def written(self) -> Tensor | None:
-        """The tensor behind the lanes that it puts elements into."""
+        """The tensor behind the lanes that the transfer writes, if any."""
         return None
 
     def conversion_cycles(self, hardware: Hardware) -> int:
-        """The cycles that the vector unit takes to convert its words, as many at once as there are lanes; none where no
-        kind of transfer says more.
+        """Cycles of the vector unit to convert the words, as many at once as there are lanes; 0 unless a kind of
+        transfer says otherwise.
         """
         return 0
 
 
 @dataclass(frozen=True, slots=True)
 class LaneTransfer(InLanes, Transfer):
-    """From or to the lanes."""
+    """A transfer from or to the lanes."""
 
     def __post_init__(self) -> None:
         self._moves(sum(part.words for part in self.parts), sum(part.accesses for part in self.parts))
@@ -275,7 +276,7 @@ class LaneTransfer(InLanes, Transfer):
 
 @dataclass(frozen=True, slots=True)
 class Inbound(Transfer):
-    """HBM or scratch memory -> lanes or banks."""
+    """A transfer from HBM or the scratch memory to lanes or banks."""
 
     cause = "starved"
     verb = "fill"
@@ -289,14 +290,14 @@ class Inbound(Transfer):
 
 @dataclass(frozen=True, slots=True)
 class Fill(LaneTransfer, Inbound):
-    """To the lanes."""
+    """An inbound transfer to the lanes."""
 
     @property
     def words_written(self) -> Iterator[range]:
         return self._extents
 
     def conversion_cycles(self, hardware: Hardware) -> int:
-        """Words are unpacked as they lie in HBM, once for all lanes and places that they go to."""
+        """Cycles to unpack the words as they lie in HBM, once for all lanes and places that they go to."""
         brought = min(self.words, -(-self.hbm_bytes // (hardware.lanes * hardware.word_bytes)))
         rate = hardware.vector_unit.unpack_cycles
         return -(-brought * rate.numerator // rate.denominator) if self.tensor.converted else 0
@@ -304,7 +305,7 @@ class Fill(LaneTransfer, Inbound):
 
 @dataclass(frozen=True, slots=True)
 class BankFill(Inbound):
-    """To `banks`, through a write port each."""
+    """An inbound transfer to `banks`, through a write port each."""
 
     parts: tuple[BankPart, ...]
     banks: int
@@ -322,7 +323,7 @@ class BankFill(Inbound):
 
 @dataclass(frozen=True, slots=True)
 class Spill(LaneTransfer):
-    """Lanes -> HBM or scratch memory."""
+    """A transfer from the lanes to HBM or the scratch memory."""
 
     cause = "blocked"
     verb = "spill"
@@ -348,7 +349,9 @@ class Spill(LaneTransfer):
 
 @dataclass(frozen=True, slots=True)
 class Prefetch(Transfer):
-    """HBM -> scratch memory: elements of `tensor`, whose `parts` stand in no lane, to their places in tensor `to`."""
+    """A transfer from HBM to the scratch memory: elements of `tensor`, whose `parts` name no lanes, go to tensor
+    `to`.
+    """
 
     cause = "starved"
     verb = "prefetch"
@@ -376,10 +379,11 @@ class Prefetch(Transfer):
 
 @dataclass(frozen=True, slots=True)
 class Keep(InLanes):
-    """Words stay where they are: from now on they are parts of a tensor, each of one copy, and without a feed.
+    """A note that words stay where they are: from now on they are parts of a tensor, each in one copy and without a
+    feed.
 
-    It takes no unit and no time. Layers behind read the words there, and wait for this step as a fill waits for spills.
-    Keeps are over in their order.
+    It takes no unit and no time. Later layers read the words there, and wait for this step as a fill waits for spills.
+    Keeps end in order.
     """
 
     cause = "blocked"

@@ -18,11 +18,11 @@ __all__ = ["RegisterMachine", "run", "trace"]
 def run(
     program: Program, hardware: Hardware, operands: Mapping[str, Floats], watch: Told = unwatched
 ) -> tuple[Timing, dict[str, Floats]]:
-    """The time of one Program, and every tensor that it writes.
+    """Run one Program; return its time and every tensor that it writes.
 
     Args:
-        operands: the tensors that are there before, in the Program's shape or one that reshapes to it.
-        watch: told every LOOK_EVERY cycles how many have passed.
+        operands: tensors that HBM holds at the start, in the Program's shape or one that reshapes to it.
+        watch: called every LOOK_EVERY cycles with the number of cycles that have passed.
 
     Raises:
         CheckFailed: when the Program names lanes, rows, columns or words that do not exist.

@@ -11,7 +11,9 @@ from tpusim.machines.tpu.register.wires import Counts, Floats, Ints, SlidingWind
 
 
 class PeArray:
-    """Registers of every PE, [array, row, col]; a PE multiplies with the weight buffer that its activation names."""
+    """Registers of every PE, [array, row, col]; a PE multiplies by the weight of the buffer that its activation's tag
+    names.
+    """
 
     def __init__(self, wires: Wires) -> None:
         self.wires = wires
@@ -21,7 +23,9 @@ class PeArray:
         self.tags = SlidingWindow(np.zeros(pes, np.int8), axis=2)
         self.sums = SlidingWindow(np.zeros(pes, wires.sums.dtype), axis=1)
         self.way = self.quiet = self.rows + self.cols
-        """Cycles in which nothing has entered: after those of the way of an activation and its sum, all is zero."""
+        """Cycles since something last entered. Beyond `way`, the longest path of an activation and its sum, all is
+        zero.
+        """
 
     @property
     def working(self) -> int:
@@ -29,9 +33,9 @@ class PeArray:
         return int(np.count_nonzero(self.tags.registers))
 
     def sample(self) -> None:
-        """Work out what the registers will hold; the bottom row, which others see, is not touched.
+        """Work out the next contents of the registers; the bottom row, which other units see, is not touched.
 
-        Nothing is worked out while all is zero and stays so.
+        While all registers are zero and stay so, nothing is done.
         """
         self.quiet = 0 if self.wires.entering else self.quiet + 1
         if self.quiet > self.way:
@@ -58,7 +62,7 @@ def _multiply(
     activations: Floats, tags: Tags, sums: Floats, right: int, down: int,
     entering: Floats, entering_tag: Tags, weights: Floats, biases: Floats,
 ) -> None:  # fmt: skip
-    """In the windows that begin at `right` and `down`: the sum from above plus activation times weight."""
+    """Add activation times weight to the sum from above, in the windows that begin at `right` and `down`."""
     arrays, buffers, rows, cols = weights.shape
     for array in range(arrays):
         tags[array, 0, right] = entering_tag[array, 0]
@@ -76,10 +80,10 @@ def _multiply(
 
 
 class WeightRegisters:
-    """Weight registers, one or two in every PE, which are wires to the multiplier.
+    """Weight registers, one or two in every PE, whose outputs are wires to the multiplier.
 
-    Beside them one moving register, and its tag, for each weight that enters a column in a cycle: [array, chain, row,
-    col].
+    Besides, each PE has a moving register with a tag for each weight that enters a column in a cycle: [array, chain,
+    row, col].
     """
 
     def __init__(self, wires: Wires) -> None:
@@ -89,7 +93,7 @@ class WeightRegisters:
         self.weights = SlidingWindow(np.zeros(moving, wires.sums.dtype), axis=2)
         self.tags = SlidingWindow(np.full(moving, -1, np.int32), axis=2)
         self.rows, self.quiet = moving[2], moving[2]
-        """Cycles in which nothing has entered: after as many as there are rows, nothing is on its way."""
+        """Cycles since a weight last entered. Beyond the number of rows, no weight is on its way."""
 
     @property
     def moving(self) -> int:
@@ -97,7 +101,7 @@ class WeightRegisters:
         return int(np.count_nonzero(self.tags.registers >= 0))
 
     def sample(self) -> None:
-        """What enters the top of every column."""
+        """Take in the weights and tags at the top of every column."""
         self.quiet = 0 if self.wires.loading else self.quiet + 1
         if self.quiet > self.rows:
             return
@@ -105,7 +109,7 @@ class WeightRegisters:
         self.tags.cells[:, :, self.tags.head - 1] = self.wires.weight_tag
 
     def commit(self) -> None:
-        """All move down by one, if there are any; a weight that reaches its row is kept there."""
+        """Move all weights down by one row; a weight that reaches its row is kept there."""
         if self.quiet > self.rows:
             return
         self.weights.shift()
@@ -115,8 +119,10 @@ class WeightRegisters:
 
 @kernel
 def _keep(moving: Floats, tags: Ints, head: int, weights: Floats, biases: Floats) -> None:
-    """What comes as if to the row behind the last is where sums begin; with new weights of the first row they begin at
-    zero again.
+    """Keep each weight that has reached the row of its tag.
+
+    A bias is tagged for the row behind the last, and becomes the register in which sums begin. A new weight of the
+    first row resets that register to zero.
     """
     arrays, buffers, rows, cols = weights.shape
     for array in range(arrays):
@@ -145,6 +151,7 @@ class Deserializers:
         arrays, cols, _, self.elements = wires.results.shape
         self.word = np.zeros((arrays, cols, self.elements), wires.sums.dtype)
         self.held = np.zeros((arrays, cols), np.int64)
+        # Copies of what others drive: results must not depend on the order in which units are visited.
         self.sums, self.tags, self.summing = wires.sums.copy(), wires.sums_tag.copy(), False
 
     def complete(self, array: int) -> int:
@@ -152,7 +159,7 @@ class Deserializers:
         return int(self.wires.complete[array, 0])
 
     def completing(self, array: int) -> int:
-        """Words as `complete` counts them, and the one whose last sum is just leaving the array."""
+        """Words as `complete` counts them, with the word whose last sum is just leaving the array."""
         last = self.wires.sums_tag[array, 0] and self.held[array, 0] == self.elements - 1
         return self.complete(array) + bool(last)
 

@@ -20,28 +20,28 @@ from tpusim.machines.tpu.register.hbm import HbmWords
 from tpusim.machines.tpu.register.wires import NOWHERE, Counts, Floats, Records, SlidingWindow, kernel
 
 UNFED = -1
-"""The pattern of a lane that has no part."""
+"""Pattern of a lane that does not take part."""
 
 TABLE, POINTED = 0, -1
-"""Lengths of a first counter that is none: a table is walked, or pointers are."""
+"""Length of a first counter that stands for something else: a table of addresses, or pointers."""
 
 _STILL = (1, 0, 0, 1, 0, 1, 0)
-"""A counter that has one position, the first."""
+"""A counter with one position, the first."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Which pattern each lane walks, and the patterns.
+    """The pattern that each lane walks, and all patterns.
 
     Attributes:
         patterns: [setting, lane] -> pattern, or UNFED.
-        own: the same as far as lanes find words in their own memories: nothing of what array rows read from banks.
-        bases: [pattern, 2]: the base of nested counters and pointers, or where the pattern's table begins in `tables`;
+        own: `patterns` with UNFED for words that array rows read from banks, not from the memories of lanes.
+        bases: [pattern, 2]: the base of counters and pointers, or where the pattern's table begins in `tables`;
             and the position of the counters at which the pattern begins.
-        counters: [pattern, counter, (length, start, step, extent, stride, wrap, jump)], the fastest first. Instead of
-            the first, (TABLE, ...), or (POINTED, which of the pointers, words that share it, ...).
+        counters: [pattern, counter, (length, start, step, extent, stride, wrap, jump)], the fastest first. In place of
+            the first counter, (TABLE, ...), or (POINTED, which pointer, words that share it, ...).
         tables: the addresses of all tables, one after another.
-        number: the setting that each kind of read uses.
+        number: the setting of each feed.
     """
 
     patterns: Counts
@@ -53,8 +53,8 @@ class Settings:
 
     @classmethod
     def of(cls, program: Program, lanes: int) -> Settings:
-        """All settings that a Program needs."""
-        # How each pass reads, what each vector step reads and writes, then each part of a spill that says so.
+        """All settings of a Program."""
+        # Feeds of passes, of the operands and results of vector steps, and of the parts of spills that have one.
         passes = [stream.reads for stream in program.streams]
         vectors = [feed for step in program.vectors for feed in (*step.operands, step.writes)]
         spills = (part for step in program.steps if isinstance(step, Spill) for part in step.parts)
@@ -86,14 +86,14 @@ class Settings:
 
 @kernel
 def address_of(pattern: int, bases: Counts, counters: Counts, tables: Counts, word: int) -> int:
-    """The address at which nested counters, or a table, stand for word number `word` of a pass; NOWHERE: padding."""
+    """Address of word number `word` of a pass, by nested counters or by a table; NOWHERE for padding."""
     address, slowest = bases[pattern, 0], counters.shape[1] - 1
     word += bases[pattern, 1]
     if counters[pattern, 0, 0] == 0:
         address = tables[address + word]
         return NOWHERE if address == PADDING else int(address)
     for each in range(slowest + 1):
-        # A division takes as long as all the rest: only where more than one count is left to tell apart.
+        # A division costs as much as all the rest, so it is skipped where one count is left.
         count, length = word, counters[pattern, each, 0]
         if each < slowest:
             word = word // length if length > 1 else word
@@ -108,17 +108,17 @@ def address_of(pattern: int, bases: Counts, counters: Counts, tables: Counts, wo
 
 
 class Banks:
-    """Registers of the banks' side; `read` and `written` count accesses, `cycles` those in which they are read."""
+    """Registers of the banks. `read` and `written` count accesses, `cycles` counts cycles with a read."""
 
     def __init__(self, program: Program, settings: Settings, hbm: HbmWords, rows: int, banks: int, ports: int) -> None:
         self.settings, self.hbm, word = settings, hbm, hbm.values.shape[1]
         self.memory = np.zeros((program.bank_words, word), program.number)
-        # What each port of each bank reads in this cycle.
+        # Address that each port of each bank reads in this cycle.
         self.ports = np.zeros((banks, ports), np.int64)
         # The address that each row still waits for, or NOWHERE; and the capture registers.
         self.wanted, self.captured = np.full(rows, NOWHERE), np.zeros((rows, word), program.number)
         self.asking = False
-        # [register, row]: after r registers row r has its word; what nothing has been handed on to is no number.
+        # [register, row]: row r has its word after r registers. NaN marks a word that was never handed on.
         self.skew = SlidingWindow(np.full((rows, rows, word), np.nan, program.number), axis=0)
         self.handed_on = False
         self.arriving: dict[int, tuple[Counts, Counts, Floats]] = {}
@@ -128,13 +128,13 @@ class Banks:
     # ---- reads, decided in lane 0's time
 
     def ready(self, setting: int, word: int) -> bool:
-        """Read for the word of a pass for a cycle, unless all of it is there; whether it can be handed on now.
+        """Read banks for one cycle, unless all rows have word number `word`; return whether it can be handed on now.
 
         Raises:
             CheckFailed: when a row asks for a word that the banks do not have.
         """
         if not self.asking:
-            # Every row presents the address of its next word; one that padding or nobody feeds gets zeros.
+            # Every row presents the address of its next word; a row on padding, or without a feed, gets zeros.
             settings, self.asking = self.settings, True
             self.captured[:] = 0
             _present(self.wanted, settings.patterns[setting], settings.bases, settings.counters, settings.tables, word)
@@ -149,21 +149,22 @@ class Banks:
         return not (self.wanted != NOWHERE).any()
 
     def hand_on(self) -> None:
-        """Every row's word leaves its capture register."""
+        """Let every row's word leave its capture register."""
         self.asking, self.handed_on = False, True
 
     # ---- fills
 
     def fetch(self, index: int, step: BankFill) -> None:
-        """Bring the words of a fill that begins, in the order in which each bank takes its own.
+        """Queue the words of a fill that begins, in the order in which each bank takes its own.
 
         Raises:
-            CheckFailed: when it names a word that the banks do not have.
+            CheckFailed: when the fill names a word that the banks do not have.
         """
         addresses, words = self.hbm.fetch_for_banks(step)
         for address in (addresses.min(initial=0), addresses.max(initial=0)):
             if not 0 <= address < max(1, len(self.memory)):
                 raise CheckFailed(f"step {index}: {outside_of(self.memory, int(address))}")
+        # A bank takes one word a cycle, so word n of each bank is written in turn n.
         bank = addresses % len(self.ports)
         in_banks = bank.argsort(kind="stable")
         turn = np.empty_like(bank)
@@ -172,7 +173,7 @@ class Banks:
         self.arriving[index] = turn[order], addresses[order], words[order]
 
     def store(self, index: int, turn: int) -> None:
-        """Write in each bank, if it has as many words, the one whose turn it is."""
+        """Write the words of one turn, at most one in each bank."""
         turns, addresses, words = self.arriving[index]
         now = slice(*turns.searchsorted([turn, turn + 1]))
         self.entering = addresses[now], words[now]
@@ -180,20 +181,22 @@ class Banks:
     # ---- every cycle, beside the lanes
 
     def shift(self) -> None:
-        """What is handed on enters the registers that skew it, and all of these move on."""
+        """Move the skewing registers on by one; a word that was handed on enters the first."""
         self.skew.cells[self.skew.head - 1] = self.captured if self.handed_on else np.nan
         self.skew.shift()
         self.handed_on = False
 
     def take(self, orders: Records, words: Floats) -> None:
-        """Put into the port registers [port, lane] what comes out of the skew for the rows that are told to take it."""
+        """Put words that leave the skew into the port registers [port, lane] of the rows that are ordered to take
+        them.
+        """
         rows = np.arange(self.skew.length)
         taken = (orders["client"][:, : len(rows)] == IFMAP) & (orders["lanes"][:, : len(rows)] > rows)
         port, row = taken.nonzero()
         words[port, row] = self.skew.registers[row, row]
 
     def commit(self) -> None:
-        """Words that arrive are written."""
+        """Write the words that arrive in this cycle."""
         if self.entering is not None:
             addresses, words = self.entering
             self.memory[addresses] = words
@@ -202,7 +205,7 @@ class Banks:
 
 
 def outside_of(memory: Floats, address: int) -> str:
-    """Say that a word is not there."""
+    """Message about a word that the banks do not have."""
     return f"word {address} is outside the banks' words 0..{len(memory) - 1}"
 
 
@@ -216,12 +219,13 @@ def _present(wanted: Counts, patterns: Counts, bases: Counts, counters: Counts, 
 
 @kernel
 def _serve(wanted: Counts, captured: Floats, memory: Floats, ports: Counts) -> int:
-    """Serve one cycle in every bank; the words read."""
+    """Serve one cycle in every bank; return the number of words read."""
     banks, reads = len(ports), 0
     busy = np.zeros(banks, np.int64)
     for row in range(len(wanted)):
         address = wanted[row]
         if address == NOWHERE:
+            # A word that several rows ask for is read once and goes to all of them.
             continue
         bank, served = address % banks, False
         for port in range(busy[bank]):

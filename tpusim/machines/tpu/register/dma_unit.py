@@ -36,13 +36,14 @@ class PreloadUnit:
         self, program: Program, scoreboard: Scoreboard, hardware: Hardware, frame: Frame, number: int,
         held: Callable[[int], str],
     ) -> None:  # fmt: skip
-        """`held` says what holds the transfers in a cycle."""
+        """`held` names what holds the transfers in a cycle."""
         self.scoreboard, self.word_elements, self.held = scoreboard, hardware.vector_memory.word_elements, held
         self.array, self.waits = number, frame.weight_waits(number)
         array = hardware.array
         self.rows, self.buffers, self.rate = array.rows, array.weight_buffers, array.weights_per_cycle
         starves = [step.cause == STARVED for step in program.steps]
-        # Each with the fills that it waits for, and how many streams of its array and vector steps are ahead of it.
+        # Each preload with the fills that it waits for, and the number of its array's streams and vector steps ahead of
+        # it.
         self.todo: deque[tuple[int, Preload, list[int], int]] = deque()
         ahead = 0
         for index, step in enumerate(program.steps):
@@ -60,16 +61,18 @@ class PreloadUnit:
         return self.row < self.rows or self.biases > 0 or self.injecting > 0
 
     def tick(self, now: int) -> None:
-        """Weights of the register enter the array; with the last ones, the preload is done."""
+        """Let weights of the register enter the array; with the last of them, the preload is done."""
         if self.injecting:
             self.injecting -= 1
             if not self.under_way:
                 self.scoreboard.finish(self.index, now)
 
     def clock(self, now: int, issued: int, running: bool) -> None:
-        """Start the next preload once its delay is over and, before that, all that is issued ahead of it is: then a
-        weight buffer is free, or will be when the stream is over.
+        """Start the next preload, once all steps ahead of it are issued and then its delay is over.
+
+        By then a weight buffer is free, or will be when the stream is over.
         """
+        # With one buffer the running stream still needs its weights; with two, the other buffer is free.
         if self.under_way or not self.todo:
             return
         index, step, fills, ahead = self.todo[0]
@@ -91,7 +94,7 @@ class PreloadUnit:
             self.row, self.biases = 0, self.step.bias_words
 
     def read(self, now: int) -> Order | None:
-        """The next weight word, or that of the biases, when the word register can take it at the end of this cycle."""
+        """The next word of weights, or the bias word, if the word register can take it at the end of this cycle."""
         if self.injecting or self.waits[now % len(self.waits)] or (self.row >= self.rows and not self.biases):
             return None
         first, step = min(self.row, self.rows), self.step
@@ -100,25 +103,25 @@ class PreloadUnit:
             self.row += self.word_elements
             self.injecting = ceil(min(self.word_elements, self.rows - first) / self.rate)
         else:
-            # The first element of this word goes to the register above the first row.
+            # The first element of the bias word goes to the register above the first row.
             self.biases, self.injecting, address = 0, BIAS_CYCLES, NOWHERE if step.bias is None else step.bias
         return Order(WEIGHT, self.index, step.cols, address, array=self.array, buffer=self.buffer, first=first)
 
     def book(self) -> None:
-        """Account for a cycle of a preload under way, once it is known whether the port was free."""
+        """Book a cycle of a preload under way, once it is known whether the port was free."""
         if self.under_way:
             self.use["busy" if self.injecting else "port_stall"] += 1
 
 
 UNDER_WAY = 2
-"""Transfers that may have words on their way at once, docs/timing.md section 5."""
+"""Transfers that may have data on their way at once (docs/timing.md, section 5)."""
 
 
 @dataclass(slots=True)
 class _Moving:
     """A transfer under way.
 
-    Where lanes have addresses of their own, `fed` has for each word their setting, and the word of its part.
+    Where lanes have addresses of their own, `fed` has the setting and the word of its part, for each word.
     """
 
     index: int
@@ -128,7 +131,7 @@ class _Moving:
 
 
 class DmaUnit:
-    """Fills, spills and prefetches in one queue, for two buses."""
+    """Carries out fills, spills and prefetches of one queue over two buses."""
 
     def __init__(
         self, program: Program, scoreboard: Scoreboard, hbm: HbmWords, banks: Banks | None, hardware: Hardware,
@@ -165,17 +168,18 @@ class DmaUnit:
             if moving is not None and moving.passage.over(now):
                 self.bus[bus] = None
         for index, passage in [*self.storing.items()]:
-            # Of these spills it has become known when they are stored.
+            # The memory now knows when these spills are stored.
             if (stored := passage.stored) != NEVER:
                 self.end = max(self.end, stored)
                 self.stored[index] = stored + self.hardware.lanes - 1
                 del self.storing[index]
         self._end_fetches(now)
-        # Why the next transfer does not begin although its bus is free.
+        # Why the next transfer does not begin although its bus is free; it is booked below.
         why = ""
         while self.todo and self.bus[self.todo[0][1].bus] is None:
             index, step, sources = self.todo[0]
             if self.scoreboard.waiting(step.after, now) or any(now < self.stored.get(each, NEVER) for each in sources):
+                # The queue is in order: a transfer that waits also holds up the ones behind it, on either bus.
                 why = "blocked"
                 break
             if len(self.moving) >= UNDER_WAY and not isinstance(step, Prefetch):
@@ -191,7 +195,7 @@ class DmaUnit:
                 self._book(bus, why if turns[0] == self.todo[0][0] else "blocked", turns[0])
 
     def holder(self, now: int) -> str:
-        """What holds the oldest transfer to or from lanes or banks that is not done."""
+        """The cause that holds the oldest transfer to or from lanes or banks."""
         if self.moving:
             return self.moving[0].passage.held.by(now)
         for index, step, _ in self.todo:
@@ -202,7 +206,7 @@ class DmaUnit:
         return Held(now, NEVER, NEVER).by(now)
 
     def running(self, now: int) -> bool:
-        """Whether a bus is still taken in a cycle, the next at the latest."""
+        """Whether a bus is still busy in cycle `now`; `now` is at most the next cycle."""
         return any(moving is not None and not moving.passage.over(now) for moving in self.bus.values())
 
     @property
@@ -211,7 +215,7 @@ class DmaUnit:
         return bool(self.storing or self.fetching or any(self.bus.values()))
 
     def move(self, now: int) -> Order | None:
-        """The next word of the oldest transfer, if it has one for the port; after its last the transfer is done."""
+        """The next word of the oldest transfer, if it has one for the port. The last word completes the transfer."""
         if not self.moving or not isinstance(step := (head := self.moving[0]).step, LaneTransfer):
             return None
         if not self._ready(now):
@@ -222,14 +226,14 @@ class DmaUnit:
         return Order(DMA, head.index, step.lanes, address, setting, nth, number=place, stride=step.words, spill=spill)
 
     def store(self, now: int) -> None:
-        """The next words of the oldest transfer, if banks take them: one of each, through ports of their own."""
+        """Store the next words of the oldest transfer in banks, one word in each, through ports of their own."""
         if not self.moving or not isinstance((head := self.moving[0]).step, BankFill) or not self._ready(now):
             return
         assert self.banks
         self.banks.store(head.index, self._next(head, now))
 
     def _next(self, head: _Moving, now: int) -> int:
-        """The number of the word that a transfer moves in this cycle."""
+        """Move the next word of a transfer; return its number."""
         word = head.passage.taken
         self.moved = now
         head.passage.took(now)
@@ -242,7 +246,7 @@ class DmaUnit:
         return word
 
     def _begin(self, index: int, step: Transfer, sources: Sequence[int], now: int) -> None:
-        """Give its bus to the next transfer."""
+        """Give a transfer its bus, and let a fill take its data from HBM."""
         self.turns[step.bus].popleft()
         fed, number = list[tuple[int, int]](), self.settings.number
         if isinstance(step, LaneTransfer) and any(part.feed for part in step.parts):
@@ -261,18 +265,18 @@ class DmaUnit:
             self.moving.append(moving)
 
     def _book(self, bus: str, cause: str, index: int) -> None:
-        """Account for a cycle that goes to a transfer."""
+        """Book a cycle of a bus to a transfer."""
         self.use[bus][cause] += 1
         if bus == HBM:
             self.held[index] += 1
 
     def _ready(self, now: int) -> bool:
-        """Whether the bus has brought the next word, or, of a spill, can take it; only one word moves in a cycle."""
+        """Whether the oldest transfer can move its next word in this cycle; only one word moves in a cycle."""
         head = self.moving[0]
         return self.moved != now and head.passage.ready(now)
 
     def _end_fetches(self, now: int) -> None:
-        """Note which prefetches are over; one of nothing but padding is in the cycle in which it begins."""
+        """Note which prefetches are over; a prefetch of padding alone ends in the cycle in which it begins."""
         for index in [index for index, passage in self.fetching.items() if passage.ready(now)]:
             del self.fetching[index]
             self.stored[index] = now
@@ -281,7 +285,7 @@ class DmaUnit:
 
 
 class KeepUnit:
-    """Moves nothing; the words of a Keep are told to HBM's contents, for those who compare."""
+    """Carries out Keeps: it moves nothing, but copies kept words into HBM's contents, so that they can be compared."""
 
     def __init__(self, program: Program, scoreboard: Scoreboard, hbm: HbmWords) -> None:
         self.scoreboard, self.hbm = scoreboard, hbm
@@ -289,14 +293,16 @@ class KeepUnit:
         self.noting: deque[tuple[Keep, int]] = deque()
 
     def clock(self, now: int) -> None:
-        """Finish those that wait for nothing any more."""
+        """Finish Keeps that no longer wait for a step."""
         while self.todo and not self.scoreboard.waiting(self.todo[0][1].after, now):
             index, step = self.todo.popleft()
             self.scoreboard.finish(index, now)
             self.noting.append((step, now))
 
     def note(self, now: int, memory: Floats) -> None:
-        """The lane of each Keep whose turn it is, in `memory` [lane, word, W] before this cycle's reads and writes."""
+        """Copy the lane of each Keep whose turn it is; `memory` [lane, word, W] is the state before this cycle's
+        accesses.
+        """
         for step, since in self.noting:
             self.hbm.keep(step, now - since, memory)
         while self.noting and now - self.noting[0][1] >= self.noting[0][0].lanes - 1:

@@ -1,7 +1,4 @@
-"""Memories behind the lanes: what every word of a transfer holds, and when it may cross the port.
-
-HBM is a pipe, as is the scratch memory, or a clocked DRAM.
-"""
+"""Memories behind the lanes: the contents of every word of a transfer, and when the word may cross the port."""
 
 from __future__ import annotations
 
@@ -35,20 +32,19 @@ from tpusim.memory.dram.rules import FAR, Numbers
 from tpusim.memory.timing import Clocks, Pipe
 
 NOTHING = -1
-"""An element that the tensor does not have: zero when it is filled, lost when it is spilled."""
+"""Marks an element outside its tensor: it is zero when filled, and lost when spilled."""
 
 
 class HbmWords:
-    """The tensors in HBM and the scratch memory, and the words that lanes' transfers move, each only for the lanes that
-    may take part.
+    """Tensors in HBM and the scratch memory, and the words of lanes' transfers, for the lanes that may take part.
 
-    Word `k` of transfer `step` has its address for all lanes at `addresses[step][k]`, NOWHERE where each has its own;
-    lane `i` finds it at place `first[step] + i * step.words + k` of `values` [place, W], for `i` below `step.lanes`,
-    and `used[place]` says whether it takes part.
+    Word `k` of transfer `step` has its address for all lanes at `addresses[step][k]`, NOWHERE where each lane has its
+    own. Lane `i` finds the word at place `first[step] + i * step.words + k` of `values` [place, W], for `i` below
+    `step.lanes`, and `used[place]` tells whether the lane takes part.
     """
 
     def __init__(self, program: Program, operands: Mapping[str, Floats], word_elements: int) -> None:
-        """Before the first cycle: operands in HBM as given, NaN in every other tensor."""
+        """Start with the given operands in HBM, and NaN in every other tensor."""
         self.program, self.tensors = program, dict[str, Floats]()
         for each in program.tensors:
             content = operands.get(each.name, np.full(each.shape, np.nan))
@@ -60,9 +56,10 @@ class HbmWords:
         self.addresses: dict[int, Counts] = {}
         self.used = np.zeros(sum(sizes), np.bool_)
         self.values: Floats = np.zeros((sum(sizes), word_elements), program.number)
-        # Spills that lane 0 has ended; the last words of other lanes may still be on their way.
+        # Spills that are over in lane 0; the last words of other lanes may still be on their way, so they are stored
+        # later.
         self.spilled: list[int] = []
-        # By prefetch under way, the tensor that it fills in the scratch memory, and elements by their places in it.
+        # For each prefetch under way: the tensor that it fills in the scratch memory, and its elements by their places.
         self.fetched: dict[int, list[tuple[Floats, Counts, Floats]]] = {}
         for index, step in self.transfers.items():
             addresses = [
@@ -73,26 +70,26 @@ class HbmWords:
                 self._of(index, self.used)[at] = True
 
     def fetch(self, index: int, sources: Sequence[int] = ()) -> None:
-        """Bring the words of a fill that begins: its elements as they are now, those of all spills up to the last among
-        its `sources` in every lane.
+        """Bring the words of a fill that begins: its elements as they are now, after the spills up to the last of
+        `sources`.
         """
         step, place = self.transfers[index], self._of(index, self.values)
         until = max((each for each in sources if isinstance(self.program.steps[each], Spill)), default=-1)
-        # These need not be looked for again.
+        # Spills are stored once, and in order.
         while self.spilled and self.spilled[0] <= until:
             self._store(self.spilled.pop(0))
         for part, at in _places(step):
             place[at[0], at[1], : part.per_word] = self._brought(step, part)
 
     def prefetch(self, index: int, step: Prefetch) -> None:
-        """Take the elements of a prefetch that begins as they are in HBM now."""
+        """Take the elements of a prefetch that begins, as they are in HBM now."""
         content = self.tensor(step.tensor.name).reshape(-1)
         places = (_elements(part, step.tensor.shape) for part in step.parts)
         to = self.tensors[step.to.name].reshape(-1)
         self.fetched[index] = [(to, inside, content[inside]) for at in places for inside in (at[at != NOTHING],)]
 
     def prefetched(self, index: int) -> None:
-        """The elements of a prefetch are in the scratch memory."""
+        """Put the elements of a prefetch into the scratch memory."""
         for to, places, values in self.fetched.pop(index):
             to[places] = values
 
@@ -105,12 +102,12 @@ class HbmWords:
         return np.concatenate([part.addresses.ravel() for part in step.parts]), words
 
     def _brought(self, step: Transfer, part: Elements) -> Floats:
-        """The elements [lane, word, element of the word] of a part; zero where the tensor has none."""
+        """Elements [lane, word, element of the word] of a part; zero where the tensor has none."""
         content: Floats = np.append(self.tensor(step.tensor.name), self.values.dtype.type(0))
         return content[_elements(part, step.tensor.shape)]
 
     def tensor(self, name: str) -> Floats:
-        """A tensor as it lies in HBM now."""
+        """A tensor as it is in HBM now."""
         made = self.program.makers.get(name, (name,))
         for index in self.spilled:
             if self.transfers[index].tensor.name in made:
@@ -118,7 +115,7 @@ class HbmWords:
         return self.tensors[name]
 
     def _store(self, index: int) -> None:
-        """Put the words of a spill into its tensor; not those that readers are given instead of what it keeps."""
+        """Put the words of a spill into its tensor, unless readers are given other values in its place."""
         step, place = self.transfers[index], self._of(index, self.values)
         if self.program.instead(step.tensor.name):
             return
@@ -131,7 +128,9 @@ class HbmWords:
                 self.tensors[name].reshape(-1)[elements[inside]] = values
 
     def keep(self, step: Keep, lane: int, memory: Floats) -> None:
-        """Note what lane `lane` keeps in `memory` [lane, word, W]; what is given instead takes its place there."""
+        """Copy the words that lane `lane` keeps in `memory` [lane, word, W]; values given in their place overwrite them
+        there.
+        """
         for part in step.parts:
             if not 0 <= lane - part.first_lanes[0] < part.lanes:
                 continue
@@ -144,13 +143,13 @@ class HbmWords:
                 words[...] = self.tensors[name].reshape(-1)[elements]
 
     def _of(self, index: int, cells: NDArray[Any]) -> NDArray[Any]:
-        """A view [lane, word, ...] of a transfer's share of `cells`, of all words of all transfers."""
+        """A view [lane, word, ...] of a transfer's share of `cells`, which holds all words of all transfers."""
         step, first = self.transfers[index], self.first[index]
         return cells[first : first + step.lanes * step.words].reshape(step.lanes, step.words, *cells.shape[1:])
 
 
 def _places(step: LaneTransfer) -> list[tuple[Part, tuple[slice, slice]]]:
-    """Every part in each of its copies, with the lanes and the words of the transfer that it takes."""
+    """Every part in each of its copies, with its lanes and its words of the transfer."""
     words = accumulate((part.words for part in step.parts), initial=0)
     return [
         (part, (slice(first, first + part.lanes), slice(at, at + part.words)))
@@ -176,8 +175,9 @@ def _elements(part: Elements, shape: tuple[int, ...]) -> Counts:
 
 
 class Passage:
-    """A transfer, from the cycle in which it gets the bus; of a spill, words are wanted evenly over `total` cycles,
-    which would be `moving` without their conversion.
+    """A transfer from the cycle in which it gets the bus.
+
+    Words of a spill are wanted evenly over `total` cycles, or over `moving` cycles without their conversion.
     """
 
     def __init__(self, started: int, total: int, words: int, latency: int = 0, moving: int = 0) -> None:
@@ -186,34 +186,34 @@ class Passage:
 
     @property
     def held(self) -> Held:
-        """What keeps it from being done, as far as known."""
+        """Causes that hold the transfer, as far as known."""
         last = (self.started + (self.words - 1) * cycles // self.words for cycles in (self.moving, self.total))
         return Held(self.started, *(cycle + 1 for cycle in last))
 
     @property
     def stored(self) -> int:
-        """When all of a spill is in the memory; NEVER while that is not known."""
+        """The cycle in which all of a spill is in the memory; NEVER while it is unknown."""
         return NEVER if self.free_at == NEVER else self.free_at + self.latency
 
     def ready(self, now: int) -> bool:
-        """Whether the next word may cross the port in this cycle."""
+        """Whether the next word may cross the port in cycle `now`."""
         return self.taken < -(-min(now - self.started + 1, self.total) * self.words // self.total)
 
     def took(self, now: int) -> None:
-        """The next word crosses the port."""
+        """Note that the next word crosses the port in cycle `now`."""
         self.taken += 1
 
     def moves(self, now: int) -> bool:
-        """Whether it keeps the bus busy; else it waits for the port."""
+        """Whether the transfer keeps the bus busy; otherwise it waits for the port."""
         return now < self.started + self.total
 
     def over(self, now: int) -> bool:
-        """Whether the bus is free for the next one."""
+        """Whether the bus is free for the next transfer."""
         return now >= self.free_at
 
 
 class PipedFill(Passage):
-    """Words come evenly, after the latency."""
+    """A fill through a pipe: words come evenly, after the latency."""
 
     @property
     def held(self) -> Held:
@@ -225,7 +225,7 @@ class PipedFill(Passage):
 
 
 class PipedSpill(Passage):
-    """After the last word, the bus is kept for as long as a word takes."""
+    """A spill through a pipe: after the last word the bus is kept for one more word's time."""
 
     def took(self, now: int) -> None:
         self.taken += 1
@@ -234,7 +234,7 @@ class PipedSpill(Passage):
 
 
 class PipedHbm:
-    """A latency, then bytes at the full bandwidth; `use` is what has happened in the DRAM, None where there is none."""
+    """A memory with a latency, and then the full bandwidth. `use`, the use of a DRAM, is None."""
 
     use = None
 
@@ -245,7 +245,7 @@ class PipedHbm:
         """Nothing happens by itself before a cycle."""
 
     def begin(self, step: Transfer, now: int) -> Passage:
-        """Give a transfer the bus for as long as this or the conversion takes, whichever is longer."""
+        """Give a transfer the bus for the time of its bytes, or of its conversion, whichever is longer."""
         moving = max(1, ceil(step.hbm_bytes / self.pipe.bytes_per_cycle))
         total = max(moving, step.conversion_cycles(self.hardware))
         if isinstance(step, Spill):
@@ -256,7 +256,7 @@ class PipedHbm:
 
 
 class BankedMemory:
-    """The DRAM, clocked as the machine's cycles pass, by a clock of its own."""
+    """A DRAM that is clocked by a clock of its own while the machine's cycles pass."""
 
     def __init__(self, program: Program, hardware: Hardware, device: Device) -> None:
         self.hardware, self.moves, self.dram = hardware, TransferRuns(program, hardware), Clocked(device)
@@ -266,7 +266,7 @@ class BankedMemory:
 
     @property
     def use(self) -> HbmUse:
-        """What has happened, all transfers being done."""
+        """Use of the DRAM, once all transfers are done."""
         busy = np.zeros(max((int(each.done.max()) for each in self.offered), default=0) + 1, np.int64)
         for each in self.offered:
             busy[each.accepted.min()] += 1
@@ -274,13 +274,14 @@ class BankedMemory:
         return HbmUse.of(self.dram.counts(), self.dram.requested, int((busy.cumsum() > 0).sum()))
 
     def clock(self, now: int) -> None:
-        """The DRAM's cycles that begin before this one."""
+        """Let the DRAM's cycles pass that begin before cycle `now`."""
         self.dram.clock(self.clocks.to_memory(now) - self.dram.now)
 
     def begin(self, step: Transfer, now: int) -> Passage:
-        """Its bursts are offered from now on; those of a spill when the words they hold are there."""
+        """Offer the bursts of a transfer: a fill's from now on, a spill's when the words that they hold are there."""
         bursts, conversion = self.moves.bursts(step), step.conversion_cycles(self.hardware)
         spills = isinstance(step, Spill)
+        # FAR: a burst of a spill is not due before `BankedSpill.took` says when.
         times = np.full(len(bursts), FAR if spills else self.dram.now)
         offered = self.dram.offer(bursts, write=spills, start=self.dram.now, times=times)
         if len(bursts):
@@ -292,9 +293,9 @@ class BankedMemory:
 
 
 class BankedPassage(Passage):
-    """What the DRAM has said so far of the bursts of a transfer, in cycles of the machine.
+    """A transfer whose bursts a DRAM serves, as far as the DRAM has told, in cycles of the machine.
 
-    The bus is kept until all have been accepted, and until `ready_at`, when a spill's last word is there.
+    The bus is kept until all bursts have been accepted, and until `ready_at`, when the last word of a spill is there.
     """
 
     def __init__(
@@ -305,7 +306,7 @@ class BankedPassage(Passage):
         self.bursts = offered.past - offered.begin
 
     def done(self, count: int) -> int:
-        """When the first `count` bursts are all done; NEVER while that is not known."""
+        """The cycle in which the first `count` bursts are all done; NEVER while it is unknown."""
         latest = _latest(self.offered.done[:count])
         return NEVER if latest is None else self.clocks.to_machine(max(0, latest))
 
@@ -318,15 +319,15 @@ class BankedPassage(Passage):
 
 
 def _latest(cycles: Numbers) -> int | None:
-    """The latest; None while one is not known."""
-    # The last is seldom known before others.
+    """The latest cycle; None while one of the cycles is unknown."""
+    # The last burst is seldom known before the others, so it is looked at first.
     if len(cycles) and (cycles[-1] < 0 or cycles.min() < 0):
         return None
     return int(cycles.max(initial=-1))
 
 
 class BankedFill(BankedPassage):
-    """A word has come with the last burst that it has a share in, converted one after another from the first on."""
+    """A fill from a DRAM: a word has come with the last burst that holds a part of it; words are converted in turn."""
 
     def __init__(self, started: int, words: int, conversion: int, offered: Offered, clocks: Clocks) -> None:
         super().__init__(started, max(1, conversion), words, offered, clocks)
@@ -353,12 +354,12 @@ class BankedFill(BankedPassage):
         return now >= self.arrivals[self.taken]
 
     def moves(self, now: int) -> bool:
-        """Say yes: a fill never waits for the port."""
+        """True: a fill never waits for the port."""
         return True
 
 
 class BankedSpill(BankedPassage):
-    """A burst is due when its last word has been taken, and converted with a delay."""
+    """A spill to a DRAM: a burst is due once its last word has been taken and, after a delay, converted."""
 
     def __init__(
         self, started: int, words: int, moving: int, conversion: int, offered: Offered, clocks: Clocks

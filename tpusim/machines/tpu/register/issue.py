@@ -1,5 +1,5 @@
-"""Streams and vector steps, issued in turn: pointers, ifmap words of array after array, results; and the vector unit,
-with the registers of its lanes and the words that it asks its port for.
+"""Streams and vector steps, issued in turn: pointers, ifmap words array by array, results; and the vector unit with its
+registers and its accesses to the port.
 """
 
 from __future__ import annotations
@@ -22,30 +22,33 @@ from tpusim.machines.tpu.register.banks import Banks, Settings
 from tpusim.machines.tpu.register.wires import NOWHERE, Counts, Floats, Order, Scoreboard
 
 RESULTS = 2
-"""Result registers of a lane: a word waits for its slot while the next is worked out, never longer."""
+"""Result registers of a lane: a word waits there for its slot while the next is worked out, never longer."""
 
 
 class VectorRegisters:
-    """`words` [lane, register, W]: those of scalars first, then one an operand; `results` [lane, RESULTS, W]."""
+    """Registers of the vector unit: `words` [lane, register, W], scalars first, then one an operand; `results` [lane,
+    RESULTS, W].
+    """
 
     def __init__(self, program: Program, hardware: Hardware, width: int) -> None:
-        """Words hold up to `width` numbers; those of scalars, no more than elements of the machine."""
+        """Words hold up to `width` numbers; words of scalars hold only the machine's `word_elements`."""
         self.program, self.word_elements, lanes = program, hardware.vector_memory.word_elements, hardware.lanes
         self.finishes = any(each.finish for each in program.streams)
         registers = max((each.scalars.words + len(each.operands) for each in program.vectors), default=0)
         self.words = np.zeros((lanes, registers, width), program.number)
         self.results = np.zeros((lanes, RESULTS if registers else 0, width), program.number)
         tables = {each.picks for each in program.vectors if each.picks}
-        # Lane 0's: the pointers of a result word, word by word.
+        # Lane 0 alone has pointers: those of a result word, word by word.
         sizes = [(each.word_words, each.per_word, each.together) for each in tables]
         pointer_words, per_word, self.together = (max(every) for every in zip((0, 0, 0), *sizes, strict=True))
         self.pointers = np.zeros((pointer_words, per_word), program.number)
 
     def work(self, lanes: Counts, steps: Counts, numbers: Counts) -> None:
-        """These lanes have all operands of a word: the results of their steps go into the registers of these numbers.
+        """Compute results of lanes that have all operands of a word, into the result registers given by `numbers`.
 
-        Skewed as they are, lanes may be in different steps.
+        Lanes are skewed, so they may be in different steps.
         """
+        # One call a step, for all lanes that are in it: the operation is vectorized over them.
         for index in np.unique(steps).tolist():
             step, mine = self.program.steps[index], steps == index
             assert isinstance(step, Vector)
@@ -57,7 +60,7 @@ class VectorRegisters:
             self.results[lanes[mine], numbers[mine]] = values[:, 0]
 
     def finished(self, words: Floats, steps: Counts) -> Floats:
-        """Results [lane, W] of streams, finished; elements beyond those of a result are never stored."""
+        """Finish results [lane, W] of streams. Elements beyond a result's own are changed, too, but never stored."""
         for index in np.unique(steps).tolist():
             step, mine = self.program.steps[index], steps == index
             assert isinstance(step, Stream)
@@ -66,8 +69,8 @@ class VectorRegisters:
 
 
 def _reads(index: int, step: Vector, settings: Settings) -> list[Order]:
-    """The reads for a result word in their order: pointers, which stand in lane 0 alone, then operand by operand,
-    element by element where these are picked.
+    """Reads for a result word, in order: pointers, which only lane 0 reads, then operands, picked ones element by
+    element.
     """
     lanes, orders = step.lanes, list[Order]()
     if table := step.picks:
@@ -87,7 +90,7 @@ def _reads(index: int, step: Vector, settings: Settings) -> list[Order]:
 
 @dataclass(frozen=True, slots=True)
 class Issue:
-    """What is issued in turn, with the steps that it waits for told apart: those that bring data, weights, others."""
+    """A step to be issued, and the steps that it waits for: for data, for weights, for others."""
 
     index: int
     data: tuple[int, ...]
@@ -97,7 +100,7 @@ class Issue:
 
 @dataclass(frozen=True, slots=True)
 class VectorIssue(Issue):
-    """A vector step, its pace and the settings of its lanes."""
+    """A vector step with its pace and the settings of its lanes."""
 
     step: Vector
     beat: Beat
@@ -107,7 +110,7 @@ class VectorIssue(Issue):
 
 @dataclass(frozen=True, slots=True)
 class PassSettings(Issue):
-    """A stream, the settings of its lanes and its weight buffer."""
+    """A stream with the settings of its lanes and its weight buffer."""
 
     step: Stream
     generator: int
@@ -115,10 +118,10 @@ class PassSettings(Issue):
 
 
 def issues_of(program: Program, settings: Settings, hardware: Hardware, array: int) -> list[PassSettings | VectorIssue]:
-    """The passes of an array, and the vector steps, in order; preloads take the array's weight buffers in turn.
+    """Passes of an array and all vector steps, in order; preloads take the array's weight buffers in turn.
 
-    A pass waits for the last vector step ahead of it, too; a vector step for the last preload and stream of each array
-    ahead of it, and for the last vector step.
+    A pass also waits for the last vector step ahead of it. A vector step also waits for the last preload and stream of
+    each array ahead of it, and for the last vector step.
     """
     starves, number = [step.cause == STARVED for step in program.steps], settings.number
     issues: list[PassSettings | VectorIssue] = []
@@ -144,12 +147,13 @@ def issues_of(program: Program, settings: Settings, hardware: Hardware, array: i
             waits, beat = (*others, *ahead.values()), step.beat(program.word_fill, hardware)
             orders, writes = _reads(index, step, settings), number[step.writes]
             issues.append(VectorIssue(index, tuple(data), tuple(weights.values()), waits, step, beat, orders, writes))
+            # The vector step waited for every stream so far, so later ones need to wait for it alone.
             ahead, worked = {0: index}, (index,)
     return issues
 
 
 class VectorStepUnit:
-    """Steps of the vector unit, one at a time."""
+    """Carries out vector steps, one at a time."""
 
     def __init__(self, scoreboard: Scoreboard) -> None:
         self.scoreboard = scoreboard
@@ -163,11 +167,11 @@ class VectorStepUnit:
         return self.at is not None
 
     def begin(self, at: VectorIssue, now: int) -> None:
-        """A step is issued; the port is asked from the cycle on in which its delay is over."""
+        """Issue a step; it asks for the port from the cycle in which its delay is over."""
         self.at, self.first = at, now + 1 + at.step.delay
 
     def ask(self, now: int) -> Order | None:
-        """The word that is due in this cycle; with the last, the step is done."""
+        """The access of the step that is due in this cycle; the last access completes the step."""
         if self.at is None or now < self.first:
             return None
         at, step, since = self.at, self.at.step, now - self.first
@@ -200,27 +204,28 @@ class _Word:
 
 
 class ResultQueue:
-    """First in, first out; each word waits for its last sum, its partial sum and the adds, and its turn at a port."""
+    """A word of a stream; `number` counts the array's words since the layer began."""
 
     def __init__(self, frame: Frame, array: int, scoreboard: Scoreboard) -> None:
         self.frame, self.array, self.scoreboard = frame, array, scoreboard
         self.reading: deque[_Word] = deque()
         self.summing: deque[_Word] = deque()
+        # A word stays in `reading` until its last sum arrives, then in `summing` until its adds are done.
         self.number = 0
 
     def read(self, at: PassSettings, word: int) -> None:
-        """The ifmap word `word` of a stream is read in this cycle."""
+        """Note that ifmap word `word` of a stream is read in this cycle."""
         self.reading.append(_Word(at, word, self.number))
         self.number += 1
 
     def clock(self, now: int, sums: Deserializers) -> None:
-        """Note since when a word that meets no partial sum could be finished."""
+        """Note since when a word without a partial sum could be finished."""
         for word in self.reading:
             if word.number < sums.complete(self.array):
                 word.summed = min(word.summed, now)
 
     def psum(self, now: int, sums: Deserializers) -> Order | None:
-        """A word whose last sum arrives in this cycle, or has arrived, meets its partial sum."""
+        """Read the partial sum of a word whose last sum arrives in this cycle, or has arrived."""
         if not self.reading or self.reading[0].number >= sums.completing(self.array):
             return None
         word = self.reading.popleft()
@@ -232,7 +237,7 @@ class ResultQueue:
         return order if step.accumulate else None
 
     def result(self, now: int, sums: Deserializers) -> Order | None:
-        """A word that is complete, or whose adds are done, is written."""
+        """Write a word that is complete, or whose adds are done."""
         queue = self.summing if self.frame.accumulates else self.reading
         if not queue:
             return None
@@ -254,7 +259,7 @@ class ResultQueue:
 
 
 class PointerReader:
-    """Told of a stream a frame before its first ifmap word at the earliest; then keeps a frame ahead of it."""
+    """Reads pointers of one stream: first in the frame ahead of its first ifmap word, then always a frame ahead."""
 
     def __init__(self, frame: Frame) -> None:
         self.frame = frame
@@ -263,18 +268,18 @@ class PointerReader:
         self.word = self.number = self.first = 0
 
     def tell(self, at: PassSettings, now: int) -> None:
-        """From this cycle on, read for `at`; nothing is left to read for the stream before."""
+        """Read pointers for `at` from this cycle on; all pointers of the stream before have been read."""
         self.at, self.told_at, self.issued_at = at, now, -1
         self.word, self.first = 0, self.number
 
     def waited_for(self, at: PassSettings, now: int) -> bool:
-        """Whether the stream cannot be issued yet because its first pointers are not there."""
+        """Whether a stream cannot be issued yet because its first pointers are not there."""
         if at.step.reads.table is None:
             return False
         return self.at is not at or now < self.told_at + self.frame.period - 1
 
     def read(self, now: int) -> Order | None:
-        """The next pointer word, in a slot of its own, if the next frame needs it."""
+        """The next pointer word, in a slot for pointers, if the next frame needs it."""
         if self.at is None or now % self.frame.period not in self.frame.pointer_slots:
             return None
         table, step = self.at.step.reads.table, self.at.step
@@ -290,18 +295,19 @@ class PointerReader:
 
 
 class StreamUnit:
-    """Passes of `arrays` that share weights, one at a time in their slots of the frame, and steps of the vector unit,
-    whenever all arrays can stand by.
+    """Passes of `arrays` that share weights, one at a time in their slots of the frame, and vector steps whenever all
+    arrays can stand by.
 
-    A frame at whose slot the word is not ready is lost.
+    A frame is lost if its word is not ready at its slot.
     """
 
     def __init__(
         self, issues: list[PassSettings | VectorIssue], scoreboard: Scoreboard, frame: Frame, arrays: range, lanes: int,
          sums: Deserializers, banks: Banks | None, vector: VectorStepUnit, held: Callable[[int], str],
     ) -> None:  # fmt: skip
-        """`banks` are where ifmap words come from; without any, every lane reads its own in the cycle it is told to.
-        `held` says what holds the transfers in a cycle.
+        """`banks` deliver ifmap words; without any, every lane reads its own in the cycle it is told to.
+
+        `held` names what holds the transfers in a cycle.
         """
         self.scoreboard, self.frame, self.lanes = scoreboard, frame, lanes
         self.sums, self.banks, self.todo = sums, banks, deque(issues)
@@ -309,12 +315,12 @@ class StreamUnit:
         self.issued = 0
         self.issued_at = self.over_at = self.sums_ready = 0
         self.word = self.lost = self.booked = 0
-        # Words that are read and whose results are not written yet.
+        # Words that have been read and whose results are not written yet.
         self.held = 0
         self.adding: Counter[int] = Counter()
         self.queues = {array: ResultQueue(frame, array, scoreboard) for array in arrays}
         self.pointers = PointerReader(frame)
-        # Which of all numbers that were ever read is the first pointer of the stream that is on.
+        # Number of the first pointer of the running stream, among all pointers ever read.
         self.pointed = 0
         self.reading: Order | None = None
         self.cause = "starved"
@@ -325,14 +331,15 @@ class StreamUnit:
         return self.vector.running or now < self.over_at
 
     def clock(self, now: int, together: Sequence[StreamUnit]) -> None:
-        """Read a word of the stream that is on, issue the next if it can be, and account for the cycle.
+        """Read a word of the running stream, issue the next one if possible, and book the cycle.
 
         A vector step is issued to all units `together`.
         """
         if self.frame.finish_cycles and not self.frame.accumulates:
             for queue in self.queues.values():
                 queue.clock(now, self.sums)
-        # In a frame of one cycle the last word is read in the very cycle in which the next stream is issued.
+        # Read before issuing: in a frame of one cycle, the last word is read in the very cycle in which the next stream
+        # is issued.
         self.reading = self._read(now)
         if self.frame.pointer_slots:
             self._tell(now)
@@ -346,7 +353,7 @@ class StreamUnit:
                 for unit in together:
                     unit.stand_by()
             else:
-                # Its first word is read in the cycle after this one.
+                # The first word is read in the cycle after this one.
                 self.current = at
                 self.todo.popleft()
                 if table := at.step.reads.table:
@@ -362,7 +369,9 @@ class StreamUnit:
         return self.reading
 
     def _tell(self, now: int) -> None:
-        """A pass is told of when the one ahead is in its last frame or over, and all is in memory that it waits for."""
+        """Tell the pointer reader of the next pass, once the pass ahead is in its last frame or over and all data is in
+        memory.
+        """
         if now % self.frame.period or now <= self.over_at - self.frame.period or not self.todo:
             return
         at = self.todo[0]
@@ -372,7 +381,7 @@ class StreamUnit:
             self.pointers.tell(at, now)
 
     def _read(self, now: int) -> Order | None:
-        """The next ifmap word, when one is due in this cycle; the generators move on."""
+        """The next ifmap word, if one is due in this cycle; the generators move on."""
         if not self.issued_at < now <= self.over_at or self.word == self.current.step.words:
             return None
         at, array = self.current, now % self.frame.period - Frame.IFMAP_SLOT
@@ -380,6 +389,7 @@ class StreamUnit:
         if array not in self.arrays:
             return None
         if not ready:
+            # The whole stream moves back by a frame, so that all slots stay where they are in the frame.
             self.over_at += self.frame.period
             self.lost += self.frame.period
             return None
@@ -397,18 +407,18 @@ class StreamUnit:
         return order
 
     def psum(self, now: int) -> Order | None:
-        """A partial sum that is due."""
+        """The access for a partial sum that is due."""
         if not self.held or not self.frame.accumulates:
             return None
         for array in self.frame.turn(now, self.frame.psum_slot):
             if array in self.arrays and (order := self.queues[array].psum(now, self.sums)):
-                # The adds of a frame's words go on side by side.
+                # All adds of a frame go on side by side, so they are booked once, with the first array.
                 self.adding[order.step] += self.frame.add_cycles if array == self.arrays.start else 0
                 return order
         return None
 
     def result(self, now: int) -> Order | None:
-        """A result that is due."""
+        """The access for a result that is due."""
         if not self.held:
             return None
         for array in self.frame.turn(now, self.frame.result_slot):
@@ -446,14 +456,12 @@ class StreamUnit:
         return self.cause
 
     def stand_by(self) -> None:
-        """The vector step that is next is issued."""
+        """Stand by while the vector step that was next is carried out."""
         self.cause = self.todo.popleft().step.cause
         self.issued += 1
 
     def _book(self) -> None:
-        """Account for a cycle in which the vector unit works, or a stream runs: lost, or one of the frames of its
-        words.
-        """
+        """Book a cycle in which the vector unit works or a stream runs: a lost cycle, or one of a word's frame."""
         if self.vector.running:
             self.use[self.cause] += 1
             return

@@ -30,14 +30,18 @@ from tpusim.machines.tpu.register.wires import (
 )
 
 LANE = np.dtype([("read", np.int64), ("written", np.int64)])
-"""Registers of one lane: accesses until now."""
+"""Registers of one lane: accesses so far."""
 
 WEIGHT_AT = np.dtype([("left", np.int64), ("row", np.int64), ("buffer", np.int64)])
 """Registers of a weight serializer."""
 
 
 class Lanes:
-    """A port obeys one order a cycle, which the lane before obeyed in the cycle before; registers are [port, lane]."""
+    """Vector memories and ports of all lanes.
+
+    A port obeys one order a cycle, the order that the lane before obeyed in the cycle before. Registers are [port,
+    lane].
+    """
 
     def __init__(
         self, program: Program, frame: Frame, ports: int, settings: Settings, wires: Wires, hbm: HbmWords,
@@ -48,14 +52,16 @@ class Lanes:
         lanes, word_elements = settings.patterns.shape[1], hbm.values.shape[1]
         self.wires, self.settings, self.hbm, self.banks, self.vector = wires, settings, hbm, banks, vector
         self.orders = SlidingWindow(np.zeros((ports, lanes), ORDER), axis=1)
-        # Cycles for which some lane still has an order, or had one in the cycle before.
+        # Cycles for which some lane still has an order, or had one in the cycle before: with none, nothing need be
+        # done.
         self.obeying = 0
         # Cycles for which some lane still has an order by which its vector unit works.
         self.working = 0
         # The pointers that go with the order: [lane, pointer].
         together = max((table.together for table in program.tables), default=1)
         self.pointers = SlidingWindow(np.zeros((lanes, max(together, vector.together)), np.int64), axis=0)
-        # The pointer reader's words, in lane 0: for two frames, and one that reaches into both from the frame before.
+        # Words of the pointer reader, in lane 0: those of two frames, and one that reaches into both from the frame
+        # before.
         words = 2 * len(frame.pointer_slots) + 1
         self.reader = np.zeros((words, max((table.per_word for table in program.tables), default=1)), number)
         # Ports in this cycle: the address touched, or NOWHERE, and the word.
@@ -72,7 +78,7 @@ class Lanes:
         self.psums = np.zeros_like(wires.results)
 
     def order(self, orders: Sequence[Order]) -> None:
-        """Lane 0 gets `orders`, one a port; every other lane its neighbour's."""
+        """Give lane 0 `orders`, one a port, and every other lane its neighbour's orders: this is the skew."""
         if any(order is not IDLE for order in orders):
             self.obeying = len(self.registers) + 1
         if self.still:
@@ -80,8 +86,7 @@ class Lanes:
         for port, order in enumerate(orders):
             self.orders.cells[port, self.orders.head - 1] = NOTHING if order is IDLE else order
             if order.together:
-                # Pointers of an ifmap word, from the reader's registers, go down the lanes with its order; so do those
-                # by which an element is picked.
+                # Pointers travel down the lanes with the order that needs them: an ifmap read, or a picked element.
                 read = (self.vector.pointers if order.client == VECTOR else self.reader).reshape(-1)
                 at = np.arange(order.pointer, order.pointer + order.together) % len(read)
                 self.pointers.cells[self.pointers.head - 1, : order.together] = read[at]
@@ -98,10 +103,10 @@ class Lanes:
         return not self.obeying and self.banks is None
 
     def sample(self) -> None:
-        """Every lane makes its accesses.
+        """Make the accesses of every lane.
 
         Raises:
-            CheckFailed: when an order names a word that the vector memory does not have.
+            CheckFailed: if an order names a word that the vector memory does not have.
             PortConflict: when a result is written that is not there yet, or no longer.
         """
         if self.still:
@@ -121,7 +126,7 @@ class Lanes:
             number, complete = order["number"], self.wires.complete[order["array"], lane]
             raise PortConflict(f"lane {lane}: result word {number} is written when {complete} are complete")
         if self.vector.finishes:
-            # What the vector unit does with results that are being written.
+            # Finish results on their way to memory: the vector unit does so in the cycles that the frame leaves it.
             orders = self.orders.registers
             at = ((orders["finishes"] > 0) & (self.addresses != NOWHERE)).nonzero()
             if len(at[0]):
@@ -145,7 +150,7 @@ class Lanes:
                 self.working -= 1
                 ports, lanes = self.orders.registers["works"].nonzero()
                 if len(lanes):
-                    # These have the last operand of a word.
+                    # These lanes have the last operand of a word.
                     orders = self.orders.registers[ports, lanes]
                     self.vector.work(lanes, orders["step"], orders["number"])
             if self.banks:
@@ -167,7 +172,7 @@ def _access(
     patterns: Counts, bases: Counts, counters: Counts, tables: Counts, memory: Floats, results: Floats, psums: Floats,
     complete: Counts, hbm: Floats, hbm_used: Records, worked: Floats,
 ) -> int:  # fmt: skip
-    """Fill the port registers; the number of one (counted port by port) that cannot do what it should, or -1."""
+    """Fill the port registers. Return the number (port by port) of a register that cannot do what it should, or -1."""
     places, elements = results.shape[2:]
     for port in range(len(orders)):
         told, touched, word = orders[port], addresses[port], words[port]
@@ -198,6 +203,8 @@ def _access(
                 word[number] = memory[number, address]
             elif client == DMA:
                 lane["written"] += 1
+                # A result may be written from the cycle in which it is complete until it is overwritten, `places` words
+                # later.
                 word[number] = hbm[_place(order, number)]
             elif not 0 < complete[order["array"], number] - order["number"] <= places:
                 return port * len(lanes) + number
@@ -212,13 +219,13 @@ def _access(
 
 @kernel
 def _place(order: Any, number: int) -> int:
-    """Where lane `number` finds its word of a transfer in HBM."""
+    """Place of lane `number`'s word of a transfer in HBM."""
     return int(order["number"] + number * order["stride"])
 
 
 @kernel
 def _follow(base: int, setting: Counts, pointers: Counts, word: int) -> int:
-    """The address that a pointer names for word number `word` of a pass; NOWHERE: padding, by the last bit."""
+    """Address that a pointer names for word number `word` of a pass; NOWHERE for padding, which the last bit marks."""
     pointer = pointers[setting[1]]
     return NOWHERE if pointer & 1 else int(base + (pointer >> 1) + word % setting[2])
 
@@ -229,9 +236,9 @@ def _commit(
     buffer: Counts, weight_serial: Floats, weights_at: Records, psums: Floats, hbm: Floats, reader: Floats,
     vector: Floats, picked: Floats,
 ) -> int:  # fmt: skip
-    """Every word goes from its port to its place: a serializer, the vector unit, the memory or HBM.
+    """Move every word from its port to its place: a serializer, the vector unit, the memory or HBM.
 
-    The number of a lane whose serializer is not empty, or -1.
+    Return the number of a lane whose serializer is not empty, or -1.
     """
     _, rows, elements = serial.shape
     (_, cols, word_elements), (registers, numbers) = weight_serial.shape, reader.shape
@@ -281,9 +288,9 @@ def _issue(
     serial: Floats, left: Counts, buffer: Counts, weight_serial: Floats, weights_at: Records, activation: Floats,
     activation_tag: Tags, weight: Floats, weight_tag: Ints, buffers: int,
 ) -> tuple[bool, bool]:  # fmt: skip
-    """Every serializer puts what is next on its wires; weights that arrays share go on to the next a cycle later.
+    """Let every serializer drive its wires; weights that arrays share move on to the next array a cycle later.
 
-    Whether there is any activation, and any weight.
+    Return whether any activation, and whether any weight, is on the wires.
     """
     (arrays, rows, elements), (serializers, _, word_elements) = serial.shape, weight_serial.shape
     entering = loading = False
@@ -295,6 +302,7 @@ def _issue(
                 activation_tag[array, row] = 1 + buffer[array, row]
                 left[array, row] -= 1
                 entering = True
+    # From the last array backwards, so that each takes its neighbour's weights of the cycle before.
     for array in range(arrays - 1, serializers - 1, -1):
         weight[array], weight_tag[array] = weight[array - 1], weight_tag[array - 1]
     _, chains, cols = weight.shape

@@ -32,15 +32,15 @@ from tpusim.memory.timing import Clocks
 from tpusim.result.vocabulary.states import ACCESSES, UNUSED
 
 Booked = Mapping[str, Counter[str]]
-"""By unit, and by PORTS, the cycles that went to each thing, before some cycle; the vector unit's go by steps."""
+"""Cycles booked to each thing, by unit and by PORTS, before some cycle; the vector unit books by step instead."""
 
 PORTS = "ports"
-"""All ports together, by who had them."""
+"""Key of all ports together, by the client that had them."""
 
 
 class Control:
-    """Lane 0's ports and the units that use them. The frame and the distance of its slots are the machine's definition,
-    docs/timing.md.
+    """Control of lane 0's ports and of the units that use them. The frame is the machine's definition
+    (docs/timing.md).
     """
 
     def __init__(
@@ -71,14 +71,17 @@ class Control:
         self.granted: Counter[str] = Counter()
         self.ends: list[tuple[int, Booked]] = []
         issued = [index for index, step in enumerate(program.steps) if isinstance(step, Stream | Vector)]
-        # The passes and vector steps up to the last of each of several layers, but of the last one.
+        # Passes and vector steps up to the last of each layer, for all layers but the last.
         self._through = deque(issued.index(last) + 1 for last in program.last_passes[:-1])
+        # Longer than anything can take, so that a machine that stands still for as long is deadlocked.
         self.patience, self.idle = 1000 + _longest_wait(program, hardware) + 4 * (frame.period + lanes), 0
         self.next = 0
 
     @property
     def finished(self) -> bool:
-        """Whether every step is done, the last frame over, the bus free, and known when all is in HBM."""
+        """Whether every step is done, the last frame over and the bus free, and the time of the last word in HBM is
+        known.
+        """
         return not (self.scoreboard.open or self.dma.running(self.next) or self.dma.storing or self.running(self.next))
 
     def running(self, now: int) -> bool:
@@ -90,12 +93,12 @@ class Control:
 
     @property
     def end(self) -> int:
-        """When the last step is done and its last word in HBM."""
+        """The cycle in which the last step is done and its last word is in HBM."""
         return max(self.dma.end, *(each.over_at for each in self.streams), *self.scoreboard.done)
 
     @property
     def booked(self) -> Booked:
-        """What is booked until now."""
+        """Cycles booked so far."""
         uses: dict[str, Counter[str]] = {}
         for at, (stream, preload) in enumerate(zip(self.streams, self.preloads, strict=True)):
             units = {"systolic_array": stream.use, "preload": preload.use, "vector_unit": Counter[str]()}
@@ -103,16 +106,17 @@ class Control:
         return {unit: use.copy() for unit, use in {**uses, **self.dma.use, PORTS: self.granted}.items()}
 
     def cycle(self, now: int) -> list[Order]:
-        """Lane 0's orders, one a port.
+        """Orders of lane 0, one a port.
 
         Raises:
             PortConflict: when two clients own one slot.
-            DeadlockError: when nothing has moved for longer than anything can take; names who waits for whom.
+            DeadlockError: when nothing has moved for longer than any step can take; names who waits for whom.
         """
         self.next = now + 1
         if self._through and self.streams[0].issued == self._through[0] and not self.running(now):
             self._through.popleft()
             self.ends.append((now, self.booked))
+        # The order matters: what a unit finishes in this cycle, the units after it may use in this cycle.
         self.keeps.clock(now)
         for preload in self.preloads:
             preload.tick(now)
@@ -125,7 +129,7 @@ class Control:
         self.dma.store(now)
         for preload in self.preloads:
             preload.book()
-        # Account for the ports' cycle, and see that something moves.
+        # Count the grants; a cycle in which some unit is at work is no sign of a deadlock.
         self.idle += 1
         for order in orders:
             if order is not IDLE:
@@ -145,7 +149,7 @@ class Control:
 
 
 class RegisterMachine:
-    """A layer on a machine; `operands` are the tensors that HBM holds before, by their names.
+    """A layer on a machine; `operands` are the tensors that HBM holds at the start, by name.
 
     Raises:
         CheckFailed: when the Program names lanes that the machine does not have.
@@ -171,13 +175,13 @@ class RegisterMachine:
 
     @property
     def finished(self) -> bool:
-        """Whether the last lane is done too, and the last word in HBM."""
+        """Whether the last lane is done, too, and the last word is in HBM."""
         return self.control.finished and self.now >= self.control.end + self.hardware.lanes - 1
 
     def cycles(self, watch: Told = unwatched) -> Iterator[int]:
-        """Run to the end: the number of each cycle, once it is over. Raises what `clock` does.
+        """Run to the end; yield the number of each cycle once it is over. Raises what `clock` raises.
 
-        `watch` is told every LOOK_EVERY cycles how many have passed.
+        `watch` is called every LOOK_EVERY cycles with the number of cycles that have passed.
         """
         while not self.finished:
             self.clock()
@@ -194,10 +198,11 @@ class RegisterMachine:
             DeadlockError: when nothing has moved for longer than anything can take; names who waits for whom.
         """
         control = self.control
-        # Lane 0 has no orders while the other lanes catch up.
+        # Lane 0 has no more orders while the other lanes, which are skewed, catch up.
         self.lanes.order([IDLE] * len(control.ports) if control.finished else control.cycle(self.now))
         control.keeps.note(self.now, self.lanes.memory)
         try:
+            # All units sample before any commits, so the order in which they are visited cannot matter.
             for unit in self.units:
                 unit.sample()
             for unit in self.units:
@@ -207,7 +212,7 @@ class RegisterMachine:
         self.now += 1
 
     def timing(self) -> Timing:
-        """Cycles that the clock has counted, and every unit's split."""
+        """Cycles that the clock has counted, and how every unit spent them."""
         program, registers, booked = self.program, self.lanes.registers, self.control.booked
         read, written = int(registers["read"].sum()), int(registers["written"].sum())
         if self.banks:
@@ -215,6 +220,7 @@ class RegisterMachine:
             booked[PORTS][CLIENTS[IFMAP]] = self.banks.cycles
         ends: list[tuple[int, Booked]] = [(0, {}), *self.control.ends, (self.now, booked)]
         layers = []
+        # Layers of one Program are cut where the last pass of each ends, just as the event engine cuts them.
         for number, ((start, before), (end, then)) in enumerate(pairwise(ends) if program.layers else ()):
             steps = [step for step, layer in enumerate(program.layers) if layer == number]
             mine = {unit: use - before.get(unit, Counter()) for unit, use in then.items()}
@@ -224,8 +230,8 @@ class RegisterMachine:
         return replace(whole, hbm=self.control.dma.memory.use, layers=tuple(layers))
 
     def _account(self, cycles: int, booked: Booked, steps: Sequence[int], reads: int, writes: int) -> Timing:
-        """Every unit's split of `cycles`; of the vector unit, and of HBM by the labels of transfers, what `steps` took,
-        whenever that was.
+        """Every unit's split of `cycles`; the vector unit's, and HBM's by the labels of transfers, are those of
+        `steps`, whenever that was.
         """
         control, bus = self.control, Counter[str]()
         for step in steps:
@@ -240,8 +246,9 @@ class RegisterMachine:
 
 
 def _longest_wait(program: Program, hardware: Hardware) -> int:
-    """The cycles that may pass, before any of the frame, in which nothing moves and yet all is well: until HBM and the
-    scratch memory have answered, and steps with a delay begin.
+    """Most cycles, apart from a few frames, in which nothing moves and yet all is well.
+
+    HBM and the scratch memory may have to answer, a layer to be launched, and a step with a delay to begin.
     """
     answered, device = hardware.latency_cycles, hardware.hbm.dram
     if device:
@@ -256,7 +263,8 @@ _LETTERS = np.array([*ACCESSES])
 
 
 def trace(machine: RegisterMachine, first: int = 0, watch: Told = unwatched) -> Iterator[LaneCycle]:
-    """Run `machine` to its end and show every cycle from `first` on; `watch` is told how many have passed.
+    """Run `machine` to its end and yield every cycle from `first` on; `watch` is called with the number of cycles
+    passed.
 
     Raises:
         InputError: when clients have ports of their own, or the ifmap is read from banks: a lane has one letter.

@@ -28,16 +28,18 @@ F = TypeVar("F", bound=Callable[..., object])
 
 _REGISTER = Path(__file__).parent
 SOURCES = (_REGISTER, _REGISTER.parent / "definition.py", _REGISTER.parent / "program")
-"""Whatever a kernel takes from another module, it takes from here: a test looks."""
+"""Sources that a kernel may import from: a change in them compiles it anew. A test compares them with the imports."""
 
 
 def kernel(function: F) -> F:
-    """Compile a loop over registers; kept on disk, so that only the first run of all waits for the compiler."""
+    """Compile a loop over registers. The machine code is kept on disk, so only the very first run waits for the
+    compiler.
+    """
     return compiled(function, SOURCES, _REGISTER)
 
 
 SPARE = 64
-"""Cells beside the window, at least: as many shifts cost no copy."""
+"""Least cells beside the window: that many shifts need no copy."""
 
 
 class SlidingWindow:
@@ -57,14 +59,15 @@ class SlidingWindow:
 
     @property
     def registers(self) -> Records:
-        """What the registers hold, as a view."""
+        """Contents of the registers, as a view."""
         return self.cells[self._at(self.head)]
 
     def shift(self) -> None:
-        """Move every register's contents to the next; what stood before the first enters."""
+        """Move every register's contents to the next one; the cell before the first enters."""
         self.head -= 1
         if self.head == 0:
             self.head = self.spare
+            # The window has reached the first cell: its contents are copied once, to the far end.
             self.cells[self._at(self.head)] = self.cells[self._at(0)]
 
     def _at(self, head: int) -> tuple[slice, ...]:
@@ -72,7 +75,7 @@ class SlidingWindow:
 
 
 IN_FLIGHT = 4
-"""Result words that a lane holds between its de-serializer and its memory.
+"""Most result words that a lane holds between its de-serializer and its memory.
 
 A word meets its partial sum within one frame of its last sum (the next slot 1), its adds and what finishes it take at
 most one frame, and the result slot comes within one more: fewer than three frames, in which at most three more words
@@ -81,57 +84,57 @@ can be complete. Where each client has a port of its own, nothing waits for a sl
 
 
 class Wires:
-    """Every wire is driven by one unit, when it commits, and read by others, when they sample; [array, ...] each."""
+    """Wires, [array, ...] each: one unit drives a wire when it commits, and others read it when they sample."""
 
     def __init__(self, hardware: Hardware, elements: int, number: type[Any]) -> None:
         array = hardware.array
         count, rows, cols = array.count, array.rows, array.cols
         chains = min(array.weights_per_cycle, hardware.vector_memory.word_elements)
-        # Ifmap serializers to row r: an element, and the weight buffer it is meant for, plus 1; 0 for none.
+        # Ifmap serializers to row r: an element, and the number of its weight buffer plus 1; 0 for no element.
         self.activation = np.zeros((count, rows), number)
         self.activation_tag = np.zeros((count, rows), np.int8)
-        # Whether any of them is an element; of the weights below, whether any belongs somewhere.
+        # Whether any activation, and any weight, is on the wires: without, the units below may rest.
         self.entering = self.loading = False
-        # Serializers of weights: one for all arrays that share them, or one for each.
+        # Serializers of weights: one for all arrays that share weights, or one for each array.
         self.weight_serializers = array.queues
-        # Weights to the chains of column c, where arrays share them each a cycle after the one before: a weight and
-        # where it belongs, row * buffers + buffer, a bias as if to the row behind the last; -1 for nowhere.
+        # Weights to the chains of column c, to each array that shares them a cycle after the array before: a weight and
+        # its place, row * buffers + buffer; a bias is for the row behind the last; -1 for nowhere.
         self.weight = np.zeros((count, chains, cols), number)
         self.weight_tag = np.full((count, chains, cols), -1, np.int32)
         # The weight registers to their multipliers.
         self.weights = np.zeros((count, array.weight_buffers, rows, cols), number)
-        # The registers above the first row of PEs, one for each weight buffer, to its adders: where sums begin.
+        # Registers above the first row of PEs, one for each weight buffer: sums begin with their contents.
         self.biases = np.zeros((count, array.weight_buffers, cols), number)
         # The bottom of column c: a sum, and whether it is one (its tag is not 0).
         self.sums = np.zeros((count, cols), number)
         self.sums_tag = np.zeros((count, cols), np.int8)
-        # Whether any activation is on its way through an array, and so sums may leave it.
+        # Whether an activation is on its way through an array, so that sums may leave it.
         self.summing = False
-        # De-serializers to the lanes: the words that are complete, and how many there have been.
+        # De-serializers to the lanes: words that are complete, and their number since the layer began.
         self.results = np.zeros((count, cols, IN_FLIGHT, elements), number)
         self.complete = np.zeros((count, cols), np.int64)
 
 
 NOWHERE = -(2**62)
-"""The address of a word that is not there: none that a Program could name by mistake."""
+"""Address of a word that does not exist; no Program can name it by mistake."""
 
 
 class Order(NamedTuple):
-    """Who uses the port, and for what; fields that a client does not need stay as they are.
+    """An access of a port: who makes it, and to what. Fields that a client does not need keep their defaults.
 
     client: FREE, IFMAP, POINTER, PSUM, RESULT, VECTOR, WEIGHT or DMA
-    step: of the Program, for those who watch
-    lanes: take part, from lane 0 on
-    address: of the word, or NOWHERE; then every lane finds its own (IFMAP, VECTOR, DMA)
+    step: number of the step in the Program
+    lanes: number of lanes that take part, from lane 0 on
+    address: address of the word; with NOWHERE, every lane finds its own (IFMAP, VECTOR, DMA)
     generator, word: the address generators' setting, and the word of the pass, step or part (IFMAP, VECTOR, DMA)
-    array: which array's serializers or results (IFMAP, PSUM, RESULT, WEIGHT)
+    array: number of the array whose serializers or results are meant (IFMAP, PSUM, RESULT, WEIGHT)
     buffer: the weight buffer to fill (WEIGHT) or to multiply with (IFMAP)
     first: the array row of a word's first weight, the number of rows for a bias (WEIGHT)
-    pointer, together: which of all numbers read is its first pointer, and how many there are; 0: none (IFMAP, VECTOR)
-    number: of the array's result word or the pointer word since the layer began (PSUM, RESULT, POINTER), of lane 0's
+    pointer, together: number of its first pointer among all read, and count of its pointers, or 0 (IFMAP, VECTOR)
+    number: number of the result or pointer word since the layer began (PSUM, RESULT, POINTER), of lane 0's
         word in HBM (DMA), of the result's register (VECTOR)
-    register: the vector register into which the word goes, of pointers the word register of its own (VECTOR)
-    element: the one of the word that goes there; -1: all of it (VECTOR)
+    register: vector register into which the word goes; for pointers, their own word register (VECTOR)
+    element: element of the word that goes there; -1: the whole word (VECTOR)
     points: whether it is a word of pointers (VECTOR)
     works: whether it is the last operand, and the vector unit works out a result (VECTOR)
     stores: whether a result is written (VECTOR)
@@ -167,25 +170,27 @@ class Order(NamedTuple):
 IDLE = Order()
 
 ORDER = np.dtype([(name, np.int64) for name in Order._fields])
-"""An order in a lane's register."""
+"""Type of an order in a lane's register."""
 
 NOTHING = np.array(IDLE, ORDER)
-"""IDLE as a register holds it."""
+"""IDLE in the form of a register."""
 
 
 Client = Callable[[int], Order | None]
-"""What a client wants in a cycle; a client that is asked takes what it names."""
+"""Gives a client's order for a cycle, or None; a client that is asked takes what it names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """A port, once a cycle: the stream's `owners` have cycles of their own, the `others` take what is left, in turn."""
+    """A port, asked once a cycle. The stream's `owners` have cycles of their own; the `others` share the rest, in
+    order.
+    """
 
     owners: tuple[Client, ...]
     others: tuple[Client, ...]
 
     def grant(self, now: int) -> Order:
-        """Whose turn it is.
+        """The order of the client whose turn it is.
 
         Raises:
             PortConflict: when two owners ask at once.
@@ -196,6 +201,7 @@ class Port:
                 if due:
                     raise PortConflict(f"cycle {now}: two clients of the stream ask for lane 0's port at once")
                 due = order
+        # WEIGHT comes before DMA here, as in PORTS: a late preload would stop the whole array.
         if due is None:
             for client in self.others:
                 if order := client(now):
@@ -204,7 +210,7 @@ class Port:
 
 
 class Scoreboard:
-    """The cycle from which on each step counts as done; NEVER while nobody knows."""
+    """Completion cycle of each step; NEVER while it is unknown."""
 
     def __init__(self, steps: int) -> None:
         self.done = [NEVER] * steps

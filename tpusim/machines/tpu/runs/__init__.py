@@ -1,1 +1,1 @@
-"""Layers made ready for a TPU, alone or several as one: what flow asks of them, and what they tell of a run."""
+"""Layers made ready for a TPU, alone or several as one: the answers that `flow` asks for, and facts of a run."""

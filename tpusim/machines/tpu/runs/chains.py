@@ -1,4 +1,4 @@
-"""Layers that overlap (`sequencer.between_layers: overlap`, `stay`): those that follow one another, as one Program."""
+"""Layers that overlap (`sequencer.between_layers: overlap`, `stay`): consecutive layers as one Program."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from tpusim.reference import Operands, Tensor
 
 MOST_LAYERS = 64
-"""A chain has no more: what they would hide is no more than what one begins with."""
+"""Most layers of a chain: longer chains would hide little more."""
 
 
 @dataclass(frozen=True)
 class ProgramChain:
-    """Layers joined to one Program: `machines.lowered.Chain`.
+    """Layers joined to one Program; a `machines.lowered.Chain`.
 
-    `apart` says why the first does not overlap with what is ahead of it.
+    `apart` says why the first layer does not overlap with the layer ahead of the chain.
     """
 
     members: tuple[tuple[Op, Prepared], ...]
@@ -48,12 +48,14 @@ class ProgramChain:
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Name of the chain in messages."""
         return " to ".join(dict.fromkeys((self.joints[0].name, self.joints[-1].name)))
 
     @cached_property
     def residence(self) -> Residence:
-        """Where each has its words, and what stays on chip between them, if anything is to and can."""
+        """Places of the layers' words, and outcomes that stay on chip between layers, if the machine and the layers
+        allow it.
+        """
         stay = self.hardware.sequencer.between_layers == "stay"
         if stay and not any(immovable(each.program) for each in self.joints):
             return residence(self.joints, self.hardware)
@@ -61,21 +63,21 @@ class ProgramChain:
 
     @cached_property
     def layers(self) -> tuple[Joint, ...]:
-        """Each as it runs among the others: what it makes for them may be in the scratch memory."""
+        """The layers as they run in the chain; intermediates may be in the scratch memory."""
         return in_scratch(self.residence.layers, self.hardware, self.residence.stay)
 
     @cached_property
     def program(self) -> Program:
-        """All of them as one."""
+        """All layers as one Program."""
         return linked(self.layers, self.hardware, self.residence.stay)
 
     def alone(self, at: int) -> Prepared:
-        """A layer by itself, with the addresses that it has among the others."""
+        """A layer by itself, with its addresses in the chain."""
         return replace(self.members[at][1], program=self.residence.alone(at))
 
     def account(self, at: int, batch: int, timing: Timing) -> Account:
-        """What is told of a layer as it runs among the others: bytes that need not cross the bus, and what stays on
-        chip, with the rest.
+        """The account of a layer in the chain, with bytes that need not cross the bus, and tensors that stay
+        on chip.
         """
         (layer, ready), program = self.members[at], self.layers[at].program
         saved = [use.hbm_read_bytes + use.hbm_write_bytes for use in (self.joints[at].program.use, program.use)]
@@ -88,7 +90,7 @@ class ProgramChain:
         )
 
     def _residency(self, at: int) -> Residency | None:
-        """Where a layer has its words, and its outcome, if that stays; None where nothing is to stay."""
+        """Places of a layer's own words and of its outcome, if that stays; None if nothing stays in this chain."""
         found = self.residence
         if not found.own:
             return None
@@ -105,26 +107,26 @@ class ProgramChain:
             return event.run(self.program, self.hardware)
 
     def recorded(self) -> tuple[Recording, tuple[int, ...]]:
-        """What every unit does when; the first cycle of each layer, and the one after the last."""
+        """A recording of all units; and the first cycle of each layer, with the cycle after the last."""
         found = event.record(self.program, self.hardware)
         cuts = cuts_of(found.log, found.program) if len(self.members) > 1 else (0, found.cycles)
         return found, tuple(cuts)
 
     @property
     def given(self) -> dict[LayerTensor, LayerTensor]:
-        """By each that reads an outcome on chip, the reader whose random numbers all find there."""
+        """By each reader of an outcome on chip, the reader whose random operands all of them find there."""
         return given_to(self.residence, [layer for layer, _ in self.members])
 
     def stepped(
         self, operands: Sequence[Operands], number: np.dtype[Any], told: Told
     ) -> tuple[Timing, list[dict[str, Tensor]]]:
-        """Time and values of all layers from one run of the register engine; each has operands of its own."""
+        """Time and values of all layers from one run of the register engine; each layer has operands of its own."""
         need_numba()
         from tpusim.machines.tpu import register
 
         named = {f"{joint.name}.{name}": each
                  for joint, mine in zip(self.joints, operands, strict=True) for name, each in mine.items()}  # fmt: skip
-        # Each layer is given all that it reads.
+        # With given operands a wrong value of one layer cannot spoil the check of the next.
         doubles = number == np.float64 or any(ready.program.doubles for _, ready in self.members)
         program = replace(self.program, doubles=doubles).with_given_operands()
         timing, written = register.run(program, self.hardware, as_floats(named), told)
@@ -135,7 +137,9 @@ class ProgramChain:
 def chains_of(
     members: Iterable[tuple[Op, Prepared]], workload: Workload, hardware: Hardware, most_steps: int
 ) -> Iterator[ProgramChain]:
-    """The layers, in order, in chains as long as can be, of `most_steps` unless it is one layer."""
+    """Chains, as long as possible, of the layers in order; a chain has at most `most_steps` steps unless it is one
+    layer.
+    """
     reads = _Reads(workload)
     held: list[tuple[Op, Prepared]] = []
     joints: list[Joint] = []
@@ -153,34 +157,34 @@ def chains_of(
 
 
 def _cut(joint: Joint, ahead: Sequence[Joint], hardware: Hardware, most_steps: int) -> str:
-    """Why a layer does not overlap with those ahead of it; nothing where it does."""
+    """The reason why a layer does not overlap with the layers ahead of it; empty if it does."""
     if hardware.hbm.dram:
         return "HBM is modelled with its banks"
     if len(ahead) == MOST_LAYERS:
         return f"{MOST_LAYERS} layers overlap at most"
     if sum(len(each.program.steps) for each in (*ahead, joint)) > most_steps:
         return "this computer has no memory for more of them at once"
-    # Those between them have been looked at as they joined the first.
+    # Layers in between were examined when they joined the first.
     ends = (ahead[0], joint) if hardware.sequencer.between_layers == "stay" else ()
     return next(filter(None, (immovable(each.program) for each in ends)), "") or unfit(joint, ahead, hardware)
 
 
 class _Reads:
-    """What layers read of others: as the workload tells, or all of the layer ahead."""
+    """The outcomes that layers read: as the workload says, or else the layer ahead's."""
 
     def __init__(self, workload: Workload) -> None:
         self._batch, self._known, self._layers = workload.batch, workload.sources(), workload.layers
         self._ahead = {layer.name: ahead.name for ahead, layer in pairwise(workload.layers)}
 
     def among(self, joints: Sequence[Joint]) -> tuple[Joint, ...]:
-        """Layers of a chain, with what others want of them: where nobody reads an outcome, it is the network's."""
+        """Layers of a chain, marked if others read their outcome; an outcome without readers is the network's."""
         names = {each.name for each in joints}
         readers = ((each, self._readers[each.name]) for each in joints)
         return tuple(each._replace(leaves=not mine or not mine <= names) for each, mine in readers)
 
     @cached_property
     def _readers(self) -> defaultdict[str, set[str]]:
-        """By layer, those that read what it makes."""
+        """Names of the readers of each layer's outcome."""
         found: defaultdict[str, set[str]] = defaultdict(set)
         for layer in self._layers:
             for read in self.of(layer).values():
@@ -189,7 +193,7 @@ class _Reads:
         return found
 
     def of(self, layer: Op) -> dict[str, ReadOutcomes]:
-        """By its tensors. Where nobody tells, it reads what the layer ahead makes."""
+        """Outcomes that a layer reads, by its tensors; the layer ahead's if the workload does not say."""
         tensors = layer.reads(self._batch)
         if layer.name in self._known:
             told = zip(tensors, self._known[layer.name], strict=False)
@@ -199,9 +203,10 @@ class _Reads:
 
 
 def given_to(found: Residence, layers: Sequence[Op]) -> dict[LayerTensor, LayerTensor]:
-    """By each that reads an outcome on chip, the reader whose random numbers all find there: one that wants them above
-    zero, else one that divides by them, as these are nowhere zero, else one that rounds, as these are small, else the
-    first.
+    """By each reader of an outcome on chip, the reader whose random operands all of them find there.
+
+    The most demanding reader is chosen: one that needs positive numbers, else one that divides by them, as these are
+    never zero, else one that rounds, as these are small, else the first.
     """
 
     def needs(reader: LayerTensor) -> int:

@@ -1,5 +1,5 @@
-"""A layer made ready for a TPU: its Program, and what is counted of it; of blocks that are left open
-(`mapping.search: simulate`) the one that simulation finds fastest.
+"""A layer made ready for a TPU: its Program and its counts; with `mapping.search: simulate`, the block that simulation
+finds fastest.
 """
 
 from __future__ import annotations
@@ -34,27 +34,30 @@ if TYPE_CHECKING:
     from tpusim.reference import Operands, Tensor
 
 SHORT = 300
-"""A Program of at most as many steps is chosen by simulation, which takes milliseconds. What an estimate leaves out,
-such as the first fill and the last spill, is a large part of few steps.
+"""Most steps of a Program whose blocks are chosen by simulation, which then takes milliseconds.
+
+An estimate leaves out, for example, the first fill and the last spill, which are a large part of few steps.
 """
 
 TRUSTED, MOST_DOUBTED = 0.05, 50_000
-"""An estimate that a longer Program exceeds by more has misled the choice, which simulation then makes, too, unless the
-Program has so many steps that another beside it may not find room.
+"""Relative error of an estimate beyond which simulation chooses the blocks of a longer Program, too; and the most steps
+of such a Program, since two must fit in memory.
 """
 
 CLOSE = 0.02
-"""A way is tried only where it may take less by more than this than the fastest of those that were."""
+"""Share by which a tiling's bound must be below the fastest time so far, or the tiling is not tried."""
 
 PATIENCE, LONG_ENOUGH, MOST = 4, 500, 8
-"""No other way is tried after `MOST` in a row that are no faster, or `PATIENCE` of `LONG_ENOUGH` steps together."""
+"""Limits of the search: it stops after `MOST` tilings in a row that are no faster, or after `PATIENCE` of them that
+have `LONG_ENOUGH` steps together.
+"""
 
 
 @dataclass(frozen=True)
 class Prepared(ReadyLayer):
-    """A Program for a machine, which all layers of a shape share, and its time from the event engine.
+    """A Program for a machine, which all layers of a shape share, and its time by the event engine.
 
-    `lowering` is the one that made it, of a `draft`; a Program that was written by hand has none.
+    `lowering` made it from a `draft`; a Program that was written by hand has none.
     """
 
     program: Program
@@ -64,21 +67,21 @@ class Prepared(ReadyLayer):
     draft: Draft | None = None
 
     def with_told(self, told: Mapping[str, str], choices: Mapping[str, int | str]) -> Prepared:
-        """A copy with more to tell of how it was lowered."""
+        """A copy with more sentences and choices in its explanation."""
         old = self.explanation
         explanation = replace(old, aspects={**old.aspects, **told}, choices={**old.choices, **choices})
         more = replace(self, explanation=explanation)
-        # Timed already: a copy would be timed again.
+        # The timing is carried over, as the Program is the same.
         vars(more)["timing"] = self.timing
         return more
 
     @cached_property
     def timing(self) -> Timing:
-        """From event to event."""
+        """Time by the event engine."""
         return event.run(self.program, self.hardware)
 
     def on(self, hardware: Hardware) -> Prepared:
-        """Put the Program, as it is, on another machine that can carry out its steps, though it might choose others."""
+        """Return this Program on another machine that can carry out its steps, even if it would choose others."""
         return replace(self, hardware=hardware)
 
     @cached_property
@@ -89,30 +92,30 @@ class Prepared(ReadyLayer):
         return sum(map(moves.wanted, steps))
 
     def program_for(self, number: np.dtype[Any]) -> Program:
-        """The Program, for values that are added in such numbers."""
+        """The Program for values that are added in numbers of this type."""
         return replace(self.program, doubles=True) if number == np.float64 else self.program
 
     def stepped(
         self, operands: Callable[[], Operands], number: np.dtype[Any], told: Told
     ) -> tuple[Timing, Mapping[str, Tensor]]:
-        """Every register in every cycle, values with them."""
+        """Time and values by the register engine."""
         need_numba()
         from tpusim.machines.tpu import register
 
         return register.run(self.program_for(number), self.hardware, as_floats(operands()), told)
 
     def account(self, layer: Op, batch: int, timing: Timing) -> Account:
-        """All that is counted."""
+        """All counts of a run."""
         program, explanation, hardware = self.program, self.explanation, self.hardware
         element_bytes = hardware.vector_memory.element_bytes
         occupied = sum(stream.rows * stream.cols for stream in program.streams) * hardware.array.count
         lane_ports = len(program.ports(hardware)) - hardware.banked
         ports = hardware.lanes * lane_ports + hardware.banks * (hardware.vector_memory.bank_ports + 1)
-        # What crosses the bus of the scratch memory, or is brought there.
+        # Bytes of the scratch memory's bus, and of prefetches.
         scratch = {name: getattr(program.use, name) for name in ("scratch_read_bytes", "scratch_write_bytes")}
         read, written = program.use.hbm_read_bytes, program.use.hbm_write_bytes
         if (hbm := timing.hbm) and (device := hardware.hbm.dram):
-            # By address a run may touch one burst more than it fills, and neighbours may share one.
+            # Counted by address: a run may touch one burst more than it fills, and neighbours may share a burst.
             burst = device.organisation.burst_bytes
             read, written = hbm.asked_reads * burst, hbm.asked_writes * burst
         return Account(
@@ -143,18 +146,18 @@ class Prepared(ReadyLayer):
         )
 
     def lane_contents(self, tensor: str, operands: Operands, empty: float) -> Values:
-        """The memories as fills leave them: where two fill a word, the later one stands there."""
+        """Contents of the lanes after all fills of a tensor; where two fills write a word, the later one stays."""
         from tpusim.machines.tpu.datapath.memories import filled
 
         return filled(self.program, self.hardware, tensor, operands, empty)
 
     def workspace_bytes(self, own: Collection[str]) -> int:
-        """Bytes of what it writes to read it again, and of what the lowering brings."""
+        """Bytes of tensors that are written and read again, and of tensors that the lowering brings."""
         element_bytes = self.hardware.vector_memory.element_bytes
         return sum(each.bytes(element_bytes) for each in self.program.tensors if each.name not in own)
 
     def phases(self, array: Mapping[str, int]) -> Phases:
-        """By what the event engine notes of the first pass, or the first vector step, and the last spill."""
+        """Phases of a run, from the event engine's record of the first pass or vector step and of the last spill."""
         log, skew = event.logged(self.program, self.hardware), self.hardware.lanes - 1
         filling = first_fill(log, self.program)
         ended = log.cycles - array["idle"]
@@ -164,19 +167,21 @@ class Prepared(ReadyLayer):
         return Phases(**rest | ends)
 
     def recorded(self) -> Recording:
-        """What every unit does when."""
+        """A recording of all units."""
         return event.record(self.program, self.hardware)
 
     def lane_by_lane(self, operands: Operands) -> Callable[[int, Told], Iterator[LaneCycle]]:
-        """Every lane in every cycle, from the register engine."""
+        """Every lane in every cycle, by the register engine."""
         need_numba()
         from tpusim.machines.tpu import register
 
         return partial(register.trace, register.RegisterMachine(self.program, self.hardware, as_floats(operands)))
 
     def in_parts(self, number: np.dtype[Any]) -> InParts:
-        """What the data path writes, spill by spill. Raises CheckFailed when the Program names what is not there."""
-        # Here, because a run without a check needs none of them.
+        """The tensors that the data path writes, spill by spill. Raises CheckFailed if the Program names what does not
+        exist.
+        """
+        # Imported here, because a run without a check needs none of them.
         from tpusim.machines.tpu import datapath
         from tpusim.machines.tpu.datapath.memories import HbmTensor
         from tpusim.machines.tpu.program.check import check_program
@@ -194,7 +199,7 @@ class Prepared(ReadyLayer):
 
 
 def transformation_cycles(program: Program, timing: Timing) -> int:
-    """Cycles of the bus that go to what writes intermediates: their spills, and the fills that these wait for."""
+    """Cycles of the bus for intermediates: their spills, and the fills that these wait for."""
     checked = program.intermediates & program.checked
     spills = [step for step in program.steps if isinstance(step, Spill) and step.tensor.name in checked]
     sources = (program.steps[each] for spill in spills for each in spill.after)
@@ -203,7 +208,7 @@ def transformation_cycles(program: Program, timing: Timing) -> int:
 
 
 def dram_use(ready: Prepared, timing: Timing) -> DramUse | None:
-    """What the DRAM did; None where no banks are modelled."""
+    """Counts of the DRAM; None if no banks are modelled."""
     use, device = timing.hbm, ready.hardware.hbm.dram
     if use is None or device is None:
         return None
@@ -211,7 +216,7 @@ def dram_use(ready: Prepared, timing: Timing) -> DramUse | None:
     bursts, hits = sum((*use.reads, *use.writes)), sum(use.row_hits)
     moved, asked = bursts * burst, use.asked_reads + use.asked_writes
     seconds, conflicts = use.cycles / device.clock_hz, sum(use.conflicts)
-    # Those due in all channels before the layer's cycles have passed.
+    # Refreshes that fall due in all channels during the layer's cycles.
     memory_cycles = Clocks.of(ready.hardware.clock_hz, device.clock_hz).to_memory(timing.cycles)
     banks = {"none": 0, "all_banks": 1, "per_bank": device.banks}[device.refresh]
     due = max(0, memory_cycles - 1) // max(1, device.cycles("tREFI") // banks) if banks else 0
@@ -230,7 +235,7 @@ def dram_use(ready: Prepared, timing: Timing) -> DramUse | None:
 
 
 def need_numba() -> None:
-    """Look whether the register engine can run: it needs Numba, which not every Python has.
+    """Check that the register engine can run: it needs Numba, which is not there for every Python.
 
     Raises:
         InputError: when Numba, or what it needs, cannot be imported; says how to install it for this Python.
@@ -239,17 +244,18 @@ def need_numba() -> None:
 
 
 def as_floats(operands: Operands) -> dict[str, Tensor]:
-    """Operands as the register engine moves them: in float32."""
+    """Operands in float32, as the register engine takes them."""
     return {name: each.astype(np.float32) for name, each in operands.items()}
 
 
 def prepared(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Prepared:
-    """The Program of a layer by a lowering; of several drafts the one of the fewest cycles, of equals the first. Where
-    the Program is short, or the estimate has misled the choice, of those that a simulation chooses from.
+    """The Program of a layer by a lowering; of several drafts the first with the fewest cycles.
+
+    If the Program is short, or if the estimate has misled the choice, drafts are those that a simulation chooses from.
 
     Raises:
         CapacityError: when nothing fits the machine; names the layer.
-        CheckFailed, DeadlockError: when a draft fails otherwise as it is timed.
+        CheckFailed, DeadlockError: when a draft fails in another way as it is timed.
     """
     searching, searches = hardware.with_search("simulate"), hardware.mapping.search == "auto"
     drafts = drafts_of(layer, batch, hardware, lowering)
@@ -257,11 +263,12 @@ def prepared(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Prepar
     if searches and planned.passes + planned.transfers <= SHORT:
         drafts, searches = drafts_of(layer, batch, searching, lowering), False
     best, cycles = _fastest(drafts, hardware, lowering)
-    # No estimate has what comes ahead of the first word and behind the last.
+    # Estimates leave out the latency of the first word and the skew of the last.
     beyond = min(cycles) - hardware.latency_cycles - hardware.lanes
     if searches and len(best.program.steps) <= MOST_DOUBTED and beyond > (1 + TRUSTED) * drafts[0].estimate():
         others = drafts_of(layer, batch, searching, lowering)
         if len(others) > len(drafts):
+            # Freed first: two Programs may not fit in memory beside the new ones.
             del best
             drafts = others
             best, cycles = _fastest(drafts, hardware, lowering)
@@ -269,14 +276,16 @@ def prepared(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Prepar
 
 
 def _fastest(drafts: Sequence[Draft], hardware: Hardware, lowering: str) -> tuple[Prepared, list[int]]:
-    """The fastest of the drafts, and the cycles of those that were timed."""
+    """The fastest draft, and the cycles of the drafts that were timed."""
     cycles: list[int] = []
 
     def promising() -> Iterator[Prepared]:
         no_faster: list[int] = []
         for draft in drafts:
+            # Lowering and timing a draft is costly: it ends after several in a row that were no faster.
             if len(no_faster) >= PATIENCE and (sum(no_faster) >= LONG_ENOUGH or len(no_faster) >= MOST):
                 break
+            # The lower bound of a draft tells without lowering it that it cannot win by enough.
             if cycles and min(cycles) <= draft.least * (1 + CLOSE):
                 continue
             ready = _in_scratch(Prepared(*draft.lower(), hardware, lowering, draft))
@@ -284,14 +293,17 @@ def _fastest(drafts: Sequence[Draft], hardware: Hardware, lowering: str) -> tupl
             no_faster = [] if faster else [*no_faster, len(ready.program.steps)]
             cycles.append(ready.timing.cycles)
             yield ready
+            # A Program may take gigabytes: the loser is gone before the next draft is lowered.
             del ready
 
     return min(promising(), key=lambda each: each.timing.cycles), cycles
 
 
 def _in_scratch(ready: Prepared) -> Prepared:
-    """With what a layer makes for itself, and what it reads again, in the scratch memory, if there is one and that
-    takes fewer cycles. Of layers that overlap, only all together know what has room.
+    """The layer with its intermediates, and operands that it reads again, in the scratch memory, if that takes fewer
+    cycles.
+
+    Layers that overlap are left alone: only the chain knows what there is room for.
     """
     hardware = ready.hardware
     if hardware.scratch_memory is None or hardware.sequencer.between_layers != "drain":
@@ -308,7 +320,7 @@ def _in_scratch(ready: Prepared) -> Prepared:
 
 
 def _told(best: Prepared, drafts: Sequence[Draft], tried: Sequence[int]) -> Prepared:
-    """With what is told of the search. The first draft is the choice of the estimate."""
+    """The layer with sentences about the search; the first draft is the estimate's choice."""
     first, fastest, estimate = tried[0], min(tried), drafts[0].estimate()
     least = min((each.least for each in drafts if each.least), default=0.0)
     own = "it is this one" if first == fastest else f"this one takes {fastest:,} ({fastest / first - 1:+.1%})"

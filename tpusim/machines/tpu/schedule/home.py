@@ -1,9 +1,9 @@
-"""A tensor's place on chip, and a layer as units where some of what it reads, or what it makes, stays there.
+"""A tensor's home on chip, and a layer as units that read operands at home or leave their outcome there.
 
-Words of a home are in the order in which they would lie in HBM: channels that share a word of all lanes outermost, then
-rows, columns and images. What is read there is not brought, and what is made there is kept. Units and acts are those of
-the layer, in their order; their addresses lead home. Where a step could not reach its words there in one go, they do
-not stay (ScatteredError).
+Words of a home are in the order that they would have in HBM: channels that share a word of all lanes outermost, then
+rows, columns and images. Words at home are neither filled nor spilled. Units and acts are those of the layer, in the
+same order, with addresses that lead home. If a step could not reach its words there in one go, nothing stays
+(ScatteredError).
 """
 
 from __future__ import annotations
@@ -41,16 +41,17 @@ _Words = NDArray[np.int64]
 
 
 class WordForm(NamedTuple):
-    """What all words of a tensor have in common: which elements a word holds, seen from its first."""
+    """The common form of all words of a tensor: the elements that a word holds, relative to its first."""
 
     per_word: int
     inner: tuple[tuple[int, tuple[int, ...]], ...]
 
 
 def held_by(part: Part, shape: Sequence[int]) -> tuple[WordForm, _Words] | None:
-    """What the words of a part hold, in its order: of each the flat index of its first element, the lane that has it,
-    and how many lanes from there on hold a channel each. None where words are cut otherwise, reach beyond the tensor or
-    have copies.
+    """The form of a part's words, and, in order, (flat index of the first element, first lane, lanes) of each word.
+
+    Each of these lanes holds a channel. None where words are cut in another way, reach beyond the tensor or have
+    copies.
     """
     counts = [len(each.coordinates) for each in part.items]
     # The first of the counters that make up a word.
@@ -75,7 +76,7 @@ def held_by(part: Part, shape: Sequence[int]) -> tuple[WordForm, _Words] | None:
 
 
 def words_of(part: Part) -> _Words | None:
-    """Where a part's words stand, in its order; None where lanes differ in that."""
+    """Addresses of a part's words, in order; None where they differ between lanes."""
     if part.feed is None:
         return np.arange(part.base, part.base + part.words)
     if len(part.feed.groups) != 1 or part.feed.table or part.feed.picks:
@@ -86,14 +87,14 @@ def words_of(part: Part) -> _Words | None:
 
 @dataclass(frozen=True, eq=False)
 class Home:
-    """Words of a tensor, as `held_by` tells of them, in the order of their elements."""
+    """Words of a tensor on chip, in the order of their elements; `held` is a table as made by `held_by`."""
 
     shape: tuple[int, ...]
     form: WordForm
     held: _Words
 
     def __eq__(self, other: object) -> bool:
-        """Whether both have the same elements in the same words."""
+        """Whether both hold the same elements in the same words."""
         return isinstance(other, Home) and (
             (self.shape, self.form) == (other.shape, other.form) and np.array_equal(self.held, other.held)
         )
@@ -102,17 +103,17 @@ class Home:
 
     @property
     def words(self) -> int:
-        """Words of a lane."""
+        """Words of each lane."""
         return len(self.held)
 
     @cached_property
     def widest(self) -> int:
-        """From lane 0 on, the lanes that hold some of it."""
+        """Number of lanes, from lane 0 on, that hold part of the tensor."""
         _, first, lanes = self.held.T
         return int((first + lanes).max())
 
     def find(self, part: Part) -> _Words | None:
-        """The words that hold what a part holds, in its order; None where not all do."""
+        """Places at home of the words that hold a part's elements, in the part's order; None where one is missing."""
         found = held_by(part, self.shape)
         if found is None or found[0] != self.form:
             return None
@@ -122,7 +123,7 @@ class Home:
 
 
 def home_of(units: Units) -> Home | None:
-    """Where the outcome of units could stay that leave it once and whole; None where its words are cut otherwise."""
+    """A home for the outcome of units that spill all of it, once; None where its words are cut in another way."""
     tensor = next(each for each in units.tensors if each.name == OFMAP)
     if tensor.scale != 1 or tensor.lost or tensor.number_bytes or tensor.on_the_way:
         return None
@@ -133,23 +134,23 @@ def home_of(units: Units) -> Home | None:
         return None
     form, held = whole[0][0], np.concatenate([words for _, words in whole])
     held = held[np.argsort(held[:, 0])]
-    # Channels that share a word of all lanes are always in the same.
+    # Channels that share a word of all lanes must be in the same lanes throughout: a home has one place for each word.
     of_channel = prod(tensor.shape[1:])
     folds = np.unique(np.stack([held[:, 0] // of_channel, *held.T[1:]], 1), axis=0)
     if (np.diff(folds[:, 0]) == 0).any() or folds[:, 2].sum() != tensor.shape[0]:
         return None
-    # Each word once, and in them all that the first lane of each fold holds.
+    # Each word must be there once, with all that the first lane of each fold holds: a reader finds the whole outcome.
     if (np.diff(held[:, 0]) == 0).any() or len(held) * form.per_word != len(folds) * of_channel:
         return None
     return Home(tensor.shape, form, held)
 
 
 class ScatteredError(Exception):
-    """What a step reaches in one go would no longer stand as it reaches for it."""
+    """Raised when words that a step reaches in one go would be scattered at home."""
 
 
 def reached(pattern: AddressPattern, at: Callable[[_Words], _Words]) -> AddressPattern:
-    """The pattern that walks the same words where `at` says that they stand. Raises ScatteredError if none does."""
+    """The pattern that walks the same words at their places by `at`. Raises ScatteredError if no pattern does."""
     if isinstance(pattern, Pointers | Picked):
         raise ScatteredError
     stored, addresses = walked(pattern)
@@ -157,12 +158,14 @@ def reached(pattern: AddressPattern, at: Callable[[_Words], _Words]) -> AddressP
         return pattern
     here = addresses[stored]
     there = at(here)
+    # The common case, a move by a constant, keeps the pattern short.
     if (there - here == there[0] - here[0]).all():
         return pattern.moved(int(there[0] - here[0]))
     if isinstance(pattern, AddressTable):
         addresses = np.full(len(addresses), PADDING)
         addresses[stored] = there
         return AddressTable(tuple(addresses.tolist()))
+    # Padding leaves gaps, so that only the strides of the former counters can be fitted.
     moved = _nested(there) if stored.all() else _with_strides(pattern, stored, there)
     inside, addresses = walked(moved)
     if len(addresses) != len(stored) or not np.array_equal(addresses[inside], there):
@@ -171,8 +174,9 @@ def reached(pattern: AddressPattern, at: Callable[[_Words], _Words]) -> AddressP
 
 
 def _nested(there: _Words) -> Counters:
-    """Counters that walk `there`, if any do; else others."""
+    """Counters that would walk `there`; the caller checks that they do."""
     counters: list[Counter] = []
+    # The longest even run becomes the fastest counter; its starts are walked by the next one.
     left = there
     while len(left) > 1:
         apart = np.diff(left)
@@ -183,7 +187,7 @@ def _nested(there: _Words) -> Counters:
 
 
 def _with_strides(pattern: AddressPattern, stored: NDArray[np.bool_], there: _Words) -> Counters:
-    """The counters of a pattern with the strides that walk `there`, if any do; else with others."""
+    """Counters of a pattern with strides that would walk `there`; the caller checks that they do."""
     if not isinstance(pattern, Counters) or pattern.window is not None:
         raise ScatteredError
     at = np.full(len(stored), PADDING)
@@ -199,7 +203,7 @@ def _with_strides(pattern: AddressPattern, stored: NDArray[np.bool_], there: _Wo
 
 
 def _strided(counter: Counter, at: _Words) -> Counter:
-    """The counter, whose counts stand `at`, with the stride between the first two."""
+    """The counter with the stride between its first two counts, which stand `at`."""
     counts = counter.inside
     if len(counts) < 2:
         return counter._replace(stride=0, wrap=1, jump=0)
@@ -212,12 +216,12 @@ def _strided(counter: Counter, at: _Words) -> Counter:
 
 @dataclass(frozen=True)
 class Stays:
-    """What stays for a layer.
+    """The tensors that stay on chip for a layer.
 
     Attributes:
-        read: by the layer's tensors, the homes of what it reads on chip.
-        home: that of its outcome, if it stays.
-        over: the tensor, of `read`, whose words the outcome takes: word by word, once it is read.
+        read: homes of the operands that the layer reads on chip, by tensor.
+        home: home of the outcome, if that stays.
+        over: the tensor of `read` whose words the outcome overwrites, each once it has been read.
     """
 
     read: Mapping[str, Home]
@@ -226,13 +230,13 @@ class Stays:
 
     @property
     def homes(self) -> dict[str, Home]:
-        """All, by the layer's tensors."""
+        """All homes, by the layer's tensors."""
         return {**self.read, **({OFMAP: self.home} if self.home else {})}
 
 
 @dataclass(frozen=True)
 class Settled:
-    """A layer for which that stays; the areas `empty` hold nothing then, and `words` of a lane are left."""
+    """A layer with tensors at home; areas in `empty` then hold nothing, and a lane needs `words` more words."""
 
     units: Units
     stays: Stays
@@ -240,19 +244,19 @@ class Settled:
     words: int
 
     def at(self, own: int, homes: Mapping[str, int], spilled: bool = False) -> Program:
-        """The Program where its own words begin at `own`, and each home where its tensor has it; `spilled`: its outcome
-        goes to HBM, too.
+        """The Program with its own words from `own` on, and homes that begin at `homes`; `spilled` sends the outcome to
+        HBM, too.
         """
         bases = link(self.units, own, self.empty)
         program = scheduled(_AtHome(self.units, self.stays, homes, bases, spilled), bases)
-        # By where they begin: an outcome may have the words of what it is made of.
+        # Keyed by address: an outcome may take the words of an operand, and both are then one buffer.
         kept = {homes[name]: Buffer(name, homes[name], home.words, home.widest)
                 for name, home in self.stays.homes.items()}  # fmt: skip
         return replace(program, buffers=(*program.buffers, *kept.values()))
 
 
 def settled(units: Units, stays: Stays) -> Settled:
-    """The layer where that stays. Raises ScatteredError where it cannot."""
+    """A layer whose tensors stay. Raises ScatteredError where they cannot."""
     bases, places = link(units), {name: (at + 1) * APART for at, name in enumerate(stays.homes)}
     if stays.over:
         places[OFMAP] = places[stays.over]
@@ -261,7 +265,8 @@ def settled(units: Units, stays: Stays) -> Settled:
     if stays.over:
         home = range(places[stays.over], places[stays.over] + APART)
         for step in steps:
-            # It may read words of that home that another step has overwritten.
+            # A step may overwrite words of that home before another step has read them, so only steps that read in
+            # place may use it.
             mine = (each for each in step.operands if _meets(each, home)) if isinstance(step, Vector) else ()
             walks = isinstance(step, Vector) and all(each == step.writes for each in mine)
             adds = isinstance(step, Stream) and step.accumulate and not _meets(step.reads, home)
@@ -278,11 +283,11 @@ def _meets(feed: Feed, home: range) -> bool:
 
 
 class _Standing:
-    """Where the words of an area stand.
+    """Places where the words of an area stand.
 
     Attributes:
-        home: whether any of them has ever been at home.
-        used: whether any has been used at its own place.
+        home: whether any word has ever been at home.
+        used: whether any word has been used at its own place.
     """
 
     def __init__(self, area: Area, base: int) -> None:
@@ -291,12 +296,12 @@ class _Standing:
         self.home = self.used = False
 
     def stand(self, words: _Words, places: _Words) -> None:
-        """Have some of its words stand elsewhere."""
+        """Move some of the words to other places."""
         self.home = True
         self.places[words - self.base] = places
 
     def first(self, words: range) -> int:
-        """Where the first of words that follow one another stands: they must do so there, too."""
+        """The place of the first of consecutive words; they must be consecutive there, too."""
         if not self.home:
             self.used = True
             return words.start
@@ -306,7 +311,7 @@ class _Standing:
         return int(there[0])
 
     def pattern(self, pattern: AddressPattern) -> AddressPattern:
-        """What walks the words where they stand."""
+        """The pattern that walks the words at their places."""
         if not self.home:
             self.used = True
             return pattern
@@ -319,8 +324,10 @@ class _Standing:
 
 
 class _AtHome(Units):
-    """Units whose areas have words at home. `places` are the first words of homes, by tensors; `spilled`: the outcome
-    goes to HBM, too. Slots are asked for in the order of steps, so that each word stands where it was last left.
+    """Units whose areas have words at home.
+
+    `places` has the first words of homes, by tensor. With `spilled`, the outcome goes to HBM, too. Slots are asked for
+    in the order of steps, so that each word stands where it was last left.
     """
 
     def __init__(self, of: Units, stays: Stays, places: Mapping[str, int], bases: Bases, spilled: bool) -> None:
@@ -336,13 +343,13 @@ class _AtHome(Units):
         self._bases = [each.base for each in self._rings]
         self._leaving = {unit.needs[unit.leaves]: unit for unit in self._units if unit.leaves >= 0}
         self._kept: dict[int, tuple[SlotNeed | None, Moves | None]] = {}
-        """By the first word of a slot, what is to be left there, and of the outcome what is kept of it."""
+        """By the first word of a slot: the need whose outcome it will hold, and the moves that keep the outcome."""
         self._added, self._others = set[int](), set[int]()
-        """The first words of slots that hold at home what sums begin with, and what is others'."""
+        """First words of slots at home that sums begin with, and of slots at home that hold other tensors."""
 
     @property
     def empty(self) -> Iterator[str]:
-        """The areas none of whose words has been used."""
+        """Areas none of whose words has been used."""
         yield from (each.name for each in self._rings if each.home and not each.used)
         for strand in self.strands.values():
             yield from strand.empty
@@ -366,7 +373,7 @@ class _AtHome(Units):
         return [each._replace(brings=partial(self._brought, each, need)) for each in area.cut(key, gaps, grows)]
 
     def _brought(self, piece: Piece, need: SlotNeed, base: int, *others: int) -> Iterator[Moves | Compute]:
-        """What a piece brings that is not at home."""
+        """Parts of a piece that are not at home and must be brought."""
         results = self._results(need, base)
         for each in piece.brings(base, *others):
             if isinstance(each, Compute):
@@ -379,7 +386,9 @@ class _AtHome(Units):
                 yield each._replace(parts=tuple(self._filled(part, results) for part in each.parts))
 
     def _found(self, part: Part, home: Home, place: int, results: bool) -> None:
-        """Have what a fill would bring stand at home. What sums begin with must be where they are to stand."""
+        """Let words that a fill would bring stand at home; words that sums begin with must be at the very place of the
+        sums.
+        """
         found = home.find(part)
         if found is None:
             raise ScatteredError
@@ -405,7 +414,7 @@ class _AtHome(Units):
                 raise ScatteredError
             if isinstance(act, Pass):
                 yield act._replace(
-                    # What sums begin with is not brought, if it is at home.
+                    # An operand that the sums begin with is not brought if it is at home, so the pass adds to it.
                     begins=act.begins and bases[act.sums] not in self._added,
                     base=self._first(act.base, act.weight_words),
                     reads=self._feed(act.reads),
@@ -442,7 +451,7 @@ class _AtHome(Units):
             yield Spill(after, *moves[:3], regions=moves.regions)
 
     def _results(self, need: SlotNeed, base: int) -> bool:
-        """Whether the slot is to hold some of the outcome; its words are those at home from then on."""
+        """Whether the slot is to hold part of the outcome; from then on its words are at home."""
         if not self.stays.home or need not in self._leaving:
             return False
         last, kept = self._kept.get(base, (None, None))
@@ -453,7 +462,7 @@ class _AtHome(Units):
         return kept is not None
 
     def _at_home(self, moves: Moves, base: int, home: Home) -> Moves:
-        """What is spilled of the outcome, at its place."""
+        """The moves of the outcome, with parts at its home."""
         ring, parts, slot = self._ring(base), list[Part](), base + np.arange(self._ring(base).slot)
         ring.stand(slot, slot)
         for part in moves.parts:
@@ -463,7 +472,7 @@ class _AtHome(Units):
             there = self.places[OFMAP] + found
             ring.stand(words, there)
             parts += _runs(part._replace(feed=None), there)
-        # What HBM takes is the same, however many parts it now comes in.
+        # HBM takes the same rectangles, however many parts the words now come in.
         regions = regions_of(Spill((), *moves[:3], regions=moves.regions)) if self.spilled else None
         return moves._replace(parts=tuple(parts), regions=regions)
 
@@ -485,7 +494,7 @@ class _AtHome(Units):
 
 
 def _runs(part: Part, at: _Words) -> Iterator[Part]:
-    """The part in pieces whose words follow one another where they stand now."""
+    """Pieces of a part, each of words that follow one another at their new place."""
     if np.array_equal(at, np.arange(at[0], at[0] + len(at))):
         yield part._replace(base=int(at[0]))
         return

@@ -1,8 +1,8 @@
-"""Several layers as one Program, so that what one begins with goes on while the one ahead ends.
+"""Several layers as one Program, so that a layer begins while the layer ahead ends.
 
-Steps keep the order of their layers, each unit takes its own in that order, and what a layer waits for of those before
-is written down as any wait is: words of the vector memories that are still in use, and spills of what it reads. So the
-interpreters run it as they run any other.
+Steps keep the order of their layers, and each unit takes its steps in that order. Waits for earlier layers are written
+down like any wait: for words of the vector memories that are still in use, and for spills of operands. So interpreters
+run the result like any other Program.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tpusim.network.ops.op import OFMAP
 
 
 class FullError(Exception):
-    """There is no room while a layer runs."""
+    """Raised when there is no room while a layer runs."""
 
     def __init__(self, layer: int) -> None:
         super().__init__(layer)
@@ -38,7 +38,7 @@ class FullError(Exception):
 
 
 class WordRoom:
-    """What is taken of a memory, each part of it for some layers."""
+    """Room in a memory: ranges that are taken while certain layers run."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -46,16 +46,16 @@ class WordRoom:
         self._own = range(0)
 
     def taken(self, layers: range) -> list[range]:
-        """What is taken while any of some layers runs."""
+        """Ranges that are taken while any of `layers` runs."""
         return [place for span, place in self._taken if meet(span, layers)]
 
     def from_the_end(self, size: int, layers: range) -> list[int]:
-        """Where that much could begin, the last first: at the end, or right ahead of what is taken."""
+        """Starts to try for `size` words, from the last: at the end of the memory, or right ahead of a taken range."""
         ends = self.capacity, *(place.start for place in self.taken(layers))
         return sorted((end - size for end in ends), reverse=True)
 
     def place(self, starts: Iterable[int], size: int, layers: range) -> int:
-        """The first of `starts` from which on `size` are free, taken for some layers. Raises FullError."""
+        """Take `size` words from the first of `starts` where they are free, and return the start. Raises FullError."""
         taken, most = self.taken(layers), self.capacity - size
         for start in starts:
             found = range(start, start + size)
@@ -65,8 +65,10 @@ class WordRoom:
         raise FullError(layers.start)
 
     def own(self, layer: int, words: int) -> int:
-        """The first word of those that are a layer's own: behind the own ones of the layer ahead, so that it may begin
-        before that has ended; else at the beginning, or as far from them as can be. Raises FullError.
+        """Take a layer's own words and return the first of them. Raises FullError.
+
+        They come behind the own words of the layer ahead, so that it may begin before that has ended; else at the
+        beginning, or as far away as possible.
         """
         layers, other = range(layer, layer + 1), 0 if self._own.start else self.capacity - words
         starts = self._own.stop, other, 0, *sorted(place.stop for place in self.taken(layers))
@@ -76,18 +78,20 @@ class WordRoom:
 
 
 KINDS: tuple[type[Step], ...] = (Fill, Preload, Stream, Vector, Keep, Spill)
-"""Steps of a kind are over in their order: who waits for one has waited for those ahead of it."""
+"""Kinds of steps that end in order: a step that has waited for one has waited for all ahead of it."""
 _NONE = -1
 
 
 class Waits:
-    """Steps of layers, joined one layer after another; they are numbered in that order until all are there."""
+    """Steps of layers, joined layer by layer, with the waits between layers; numbers are final once all layers are
+    there.
+    """
 
     def __init__(self, hardware: Hardware, handed: Mapping[str, Handed]) -> None:
         self._hardware, self._handed = hardware, handed
         self._steps: list[Step] = []
         self._waits: dict[int, set[int]] = {}
-        """By step, those of layers before that it waits for; what it waits for of its own has the layer's numbers."""
+        """By step, the steps of earlier layers that it waits for; waits within a layer keep that layer's numbers."""
         self._layers: list[int] = []
         self._order: list[int] = []
         self._before: JoinedLayer | None = None
@@ -96,7 +100,7 @@ class Waits:
         self._spills: defaultdict[str, list[tuple[int, Region]]] = defaultdict(list)
 
     def join(self, program: Program) -> None:
-        """The steps of the next layer."""
+        """Add the steps of the next layer."""
         steps, first = program.steps, len(self._steps)
         begins = next(at for at, step in enumerate(steps) if not isinstance(step, Fill))
         waiting = [self._waiting(step, anew=at < begins) for at, step in enumerate(steps)]
@@ -105,14 +109,14 @@ class Waits:
             waiting[loads[0]].add(self._before.last_pass)
         early: set[int] = set()
         if self._before:
-            # They wait for no step of their own layer.
+            # Only fills that wait for no step of their own layer may go ahead of it.
             free = {first + at: (step, waiting[at]) for at, step in enumerate(steps[:begins])
                     if isinstance(step, Fill) and not step.after}  # fmt: skip
             order, early = self._before.with_ahead(free)
             self._order += order
         self._waits |= dict(enumerate(waiting, first))
         self._steps += steps
-        # What they use, for the layers behind.
+        # Note the users of words, for later layers.
         for number, step in enumerate(steps, first):
             for words in step.words_used:
                 self._users[type(step)][words.start : words.stop] = number
@@ -123,7 +127,8 @@ class Waits:
         self._before = JoinedLayer(numbers, [self._steps[each] for each in numbers], program, self._hardware)
 
     def in_order(self) -> tuple[tuple[Step, ...], tuple[int, ...]]:
-        """All steps, numbered anew, and the layer of each."""
+        """All steps with their final numbers, and the layer of each."""
+        # Steps of the last layer are still held back, as a next layer might have moved among them.
         order = [*self._order, *(self._before.with_ahead({})[0] if self._before else [])]
         place = np.argsort(order).tolist()
         own = [place[self._layers.index(layer) :] for layer in range(max(self._layers) + 1)]
@@ -137,10 +142,13 @@ class Waits:
     # ---- what a step waits for
 
     def _waiting(self, step: Step, anew: bool) -> set[int]:
-        """Steps of layers before. One that may go ahead of others of its layer does not count on what these waited for,
-        and looks at all `anew`.
+        """Steps of earlier layers that a step waits for.
+
+        A step that may go ahead of others of its layer cannot count on their waits, so with `anew` all users are looked
+        at.
         """
         found, used = {*self._makers(step)}, [*self._last_users(step.words_written, KINDS)]
+        # Nobody waits for a reader in order to read; but a Keep says that the words are now there.
         used += [] if isinstance(step, Keep) else self._last_users(step.words_read, (Keep,))
         for kind, number in used:
             if anew or number > self._waited[type(step), kind]:
@@ -157,17 +165,17 @@ class Waits:
                 yield kind, number
 
     def _makers(self, step: Step) -> Iterator[int]:
-        """The spills of layers before that made what it reads."""
+        """Spills of earlier layers that made the data of a fill."""
         if not isinstance(step, Fill) or not (handed := self._handed.get(step.tensor.name)):
             return
         spills, mine = [each for name in handed.sources for each in self._spills[name]], box_of(step)
         apart = [handed.placed and not all(map(meet, mine, made)) for _, made in spills]
-        # What is all padding waits for all of them, as whoever reads a tensor that is made waits for its spills.
+        # A fill of padding alone waits for all spills, as every reader of a written tensor must wait for its spills.
         yield from (number for (number, _), other in zip(spills, apart, strict=True) if not other or all(apart))
 
 
 class JoinedLayer:
-    """A layer in its order, with the fills of the next that go among its steps; `numbers` are those of its steps."""
+    """A layer in order, with fills of the next layer among its steps; `numbers` are the numbers of its steps."""
 
     def __init__(self, numbers: Sequence[int], steps: Sequence[Step], program: Program, hardware: Hardware) -> None:
         self._numbers, self._steps, self._hardware = numbers, steps, hardware
@@ -179,7 +187,7 @@ class JoinedLayer:
             else 0.0
             for each in reversed(steps)
         )  # fmt: skip
-        # Cycles of the passes and vector steps behind each place, the first ahead of all.
+        # Cycles of passes and vector steps behind each place, the first one ahead of all steps.
         self._behind = [*accumulate(taken, initial=0.0)][::-1]
         self._last_fill = max((at for at, each in enumerate(steps) if isinstance(each, Fill)), default=-1)
         self.last_pass = max(
@@ -188,17 +196,17 @@ class JoinedLayer:
         )
 
     def with_ahead(self, early: Mapping[int, tuple[Fill, set[int]]]) -> tuple[list[int], set[int]]:
-        """The numbers of its steps with those of `early` fills among them, and which of these are: as many as its last
-        passes leave time for. A fill comes with the steps that it waits for.
+        """Numbers of the layer's steps with `early` fills of the next layer among them, and the fills that found a
+        place.
 
-        One goes behind the last fill of the layer and all that it waits for; one of what the layer has spilled, behind
-        its last pass, if that is in HBM by then.
+        As many fills go in as the last passes leave time for. A fill goes behind the layer's last fill and behind the
+        steps that it waits for; a fill of spilled data goes behind the last pass, if the data is in HBM by then.
         """
         behind: defaultdict[int, list[int]] = defaultdict(list)
         hardware, spent = self._hardware, 0.0
         for number, (step, waits) in early.items():
             moved = max(ceil(step.hbm_bytes / hardware.hbm_bytes_per_cycle), step.conversion_cycles(hardware))
-            # Two transfers are under way at once.
+            # Two transfers are under way at once, so half of each latency is hidden.
             at, taken = self._place_for(waits), spent + max(moved, (moved + hardware.latency_cycles) / 2)
             if at is not None and taken <= self._behind[self._last_fill + 1]:
                 behind[at].append(number)
@@ -209,10 +217,11 @@ class JoinedLayer:
         return order, {number for each in behind.values() for number in each}
 
     def _place_for(self, waits: Collection[int]) -> int | None:
-        """The place behind which a fill goes, None where it had better not."""
+        """The place behind which a fill goes; None where it is better left in its own layer."""
         places = [self._place[each] for each in waits if each in self._place]
         last = self._place[self.last_pass]
         spills = [at for at in places if isinstance(self._steps[at], Spill)]
+        # A fill that waits for a step behind the last pass cannot come ahead of it.
         if max(places, default=-1) >= last:
             return None
         if not spills:
@@ -222,8 +231,10 @@ class JoinedLayer:
 
 
 class ReadOutcomes(NamedTuple):
-    """What a layer reads: the outcomes of the layers of these names; `direct`: of one, and as that made it; `placed`:
-    made of what stands at the same place in all of them.
+    """Outcomes that a layer reads, by the names of the layers that made them.
+
+    `direct`: one outcome, as it was made. `placed`: each element is made of the elements at the same place in all of
+    them.
     """
 
     names: tuple[str, ...]
@@ -232,12 +243,13 @@ class ReadOutcomes(NamedTuple):
 
 
 class Joint(NamedTuple):
-    """A layer of a chain: its name, unlike any other's, its Program, and by its own tensors what it reads of others.
+    """A layer of a chain: a unique name, its Program, and the outcomes of others that it reads, by its own tensors.
 
     Attributes:
-        leaves: whether somebody outside the chain wants its outcome.
-        units: what the Program was scheduled from; without them a layer keeps its words, and nothing stays for it.
-        finish: makes of what is scheduled the Program to be run.
+        leaves: whether a reader outside the chain needs the outcome.
+        units: units from which the Program was scheduled; without them its addresses are fixed, and nothing stays for
+        it.
+        finish: function from the scheduled Program to the Program to be run.
     """
 
     name: str
@@ -248,7 +260,7 @@ class Joint(NamedTuple):
     finish: Callable[[Program], Program] = lambda program: program
 
     def at(self, first: int) -> Program:
-        """The Program in words from `first` on."""
+        """The Program with its words from `first` on."""
         if not first:
             return self.program
         assert self.units is not None
@@ -256,7 +268,7 @@ class Joint(NamedTuple):
 
 
 def unfit(layer: Joint, before: Sequence[Joint], hardware: Hardware) -> str:
-    """Why a layer cannot be joined to those ahead of it; nothing where it can."""
+    """The reason why a layer cannot join the layers ahead of it; empty if it can."""
     program, ahead = layer.program, [each.program for each in before]
     made_before = {each.operand for each in program.derived}
     if any(name in made_before or name not in {each.name for each in program.tensors} for name in layer.reads):
@@ -273,7 +285,7 @@ def unfit(layer: Joint, before: Sequence[Joint], hardware: Hardware) -> str:
     if len({each.word_cycles for each in streaming}) > 1:
         return "words take another time to be made ready"
     if streaming:
-        # A frame that has slots for passes of all of them is no longer than each one's.
+        # The frame of all clients together must be no longer than each layer's own, or joining would slow a layer down.
         clients = max((each.clients for each in streaming), key=len)
         finishing = max(each.finishing for each in streaming)
         common = frame_of(hardware, program.word_fill, clients, 1, streaming[0].word_cycles, finishing)
@@ -283,15 +295,15 @@ def unfit(layer: Joint, before: Sequence[Joint], hardware: Hardware) -> str:
 
 
 def placed(layers: Sequence[Joint], hardware: Hardware) -> list[Joint]:
-    """The layers, each in words of its own."""
+    """The layers, each with words of its own."""
     room = WordRoom(hardware.capacity_words)
     return [each._replace(program=each.at(room.own(at, each.program.words))) for at, each in enumerate(layers)]
 
 
 def linked(layers: Sequence[Joint], hardware: Hardware, stay: Collection[str] = ()) -> Program:
-    """Layers that follow one another, and have their places, as one Program; one alone stays as it is.
+    """Consecutive layers, with their places, as one Program; a single layer is returned as it is.
 
-    Each fits all before (`unfit`). Tensors of names in `stay` are read where others have left them.
+    No layer may be `unfit` for those ahead of it. Tensors named in `stay` are read where others have left them.
     """
     if len(layers) == 1:
         return layers[0].program
@@ -299,6 +311,7 @@ def linked(layers: Sequence[Joint], hardware: Hardware, stay: Collection[str] = 
     waits = Waits(hardware, {each.tensor: each for each in handed})
     programs = []
     for layer, program, *_ in layers:
+        # Names get their layer in front, since tensors of different layers may be called alike.
         named = replace(
             program,
             tensors=tuple(each.of_layer(layer) for each in program.tensors),
@@ -328,7 +341,7 @@ def linked(layers: Sequence[Joint], hardware: Hardware, stay: Collection[str] = 
 
 
 def _handed(layers: Sequence[Joint]) -> Iterator[Handed]:
-    """What layers read of those before."""
+    """Tensors that layers read of earlier layers."""
     before: dict[str, Tensor] = {}
     for name, program, reads, *_ in layers:
         for tensor, (names, direct, placed) in reads.items():
@@ -341,5 +354,5 @@ def _handed(layers: Sequence[Joint]) -> Iterator[Handed]:
 
 
 def alike(one: Tensor, other: Tensor) -> bool:
-    """Whether one has the elements of the other, in the same words."""
+    """Whether both tensors have the same elements in the same words."""
     return (one.shape, one.number_bytes, one.scale) == (other.shape, other.number_bytes, 1)

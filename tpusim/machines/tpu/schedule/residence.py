@@ -1,10 +1,9 @@
-"""Where tensors are until they are read: which outcomes stay on chip, and what lies in the scratch memory.
+"""Residence of tensors until they are read: outcomes that stay on chip, and tensors in the scratch memory.
 
-An outcome stays where a layer behind reads it word for word as it is made, and where there is room from the layer that
-makes it to the last that reads it there. Whoever cannot read it there reads it from HBM, to which it then goes as well.
-
-What layers make for one another, or for themselves, lies in the scratch memory instead of in HBM, as far as there is
-room. What is left of the room holds operands that are filled several times: prefetches bring them from HBM once.
+An outcome stays if a later layer reads it word for word as it was made, and if there is room from the layer that makes
+it to the last layer that reads it there. Other readers read it from HBM, so it is then spilled as well. Intermediates
+of one or several layers lie in the scratch memory in place of HBM, as far as there is room. The rest of that room holds
+operands that are filled several times: prefetches bring them from HBM once.
 """
 
 from __future__ import annotations
@@ -42,8 +41,9 @@ class Allocation(NamedTuple):
 
 @dataclass(frozen=True)
 class Residence:
-    """Layers of a chain, each in its place, and what stays between them; `own` are the first word and the words of each
-    that are its own.
+    """Layers of a chain at their places, and the outcomes that stay between them.
+
+    `own` has the first own word and the number of own words of each layer.
     """
 
     layers: tuple[Joint, ...]
@@ -52,19 +52,20 @@ class Residence:
 
     @property
     def stay(self) -> frozenset[str]:
-        """By their full names, the tensors that are read where they stay."""
+        """Full names of the tensors that are read where they stay."""
         return frozenset(f"{self.layers[at].name}.{name}" for each in self.allocations for at, name in each.readers)
 
     def outcome(self, layer: int) -> Allocation | None:
-        """The outcome of a layer, if it stays."""
+        """The allocation of a layer's outcome, if it stays."""
         return next((each for each in self.allocations if each.maker == layer), None)
 
     def alone(self, layer: int) -> Program:
-        """The Program of a layer by itself, with the same addresses: what it reads on chip it fills there first, and
-        what stays it spills.
+        """The Program of a layer by itself, with the same addresses: operands on chip are filled first, and an outcome
+        that stays is spilled.
         """
         program, fills = self.layers[layer].program, list[Fill]()
         for each in self.allocations:
+            # The fills stand for the keeps of the layer that made the words, which is not run here.
             kept = (step.parts for step in self.layers[each.maker].program.steps if isinstance(step, Keep))
             parts = tuple(part for some in kept for part in some)
             fills += [Fill((), program.tensor(name), parts, 0) for at, name in each.readers if at == layer]
@@ -77,9 +78,7 @@ class Residence:
 
 
 def immovable(program: Program) -> str:
-    """Why a layer's words must stand where they do beside one another, so that none can stay for it; nothing where they
-    need not.
-    """
+    """The reason why nothing can stay for a layer, whose words must then stand side by side; empty if something can."""
     if program.banked:
         return "the ifmap lies in banks"
     if program.tables:
@@ -89,8 +88,9 @@ def immovable(program: Program) -> str:
 
 
 def residence(layers: Sequence[Joint], hardware: Hardware) -> Residence:
-    """What can stay, for layers that are to be joined: those that save the least for their room go first where there is
-    too little.
+    """The outcomes that can stay on chip, for layers that are to be joined.
+
+    Where there is too little room, the outcomes that save the fewest bytes for their room are given up first.
     """
     search = _Search(layers, hardware.capacity_words)
     staying = search.reached(search.wanted)
@@ -102,13 +102,13 @@ def residence(layers: Sequence[Joint], hardware: Hardware) -> Residence:
 
 
 _Plan = frozenset[LayerTensor]
-"""Who is to read on chip."""
+"""The tensors that are to be read on chip, each with its reader."""
 
 
 class _Search:
     def __init__(self, layers: Sequence[Joint], capacity: int) -> None:
         self.layers, self.capacity = layers, capacity
-        # Layers of one shape have the very same units: what is known of one is known of all of them.
+        # Layers of one shape share their units, so results are cached for all of them.
         self._home_of = cache(home_of)
         self._known: dict[object, Settled | None] = {}
 
@@ -116,13 +116,14 @@ class _Search:
 
     @property
     def wanted(self) -> _Plan:
-        """All that layers read of one another."""
+        """All reads of outcomes between layers."""
         return frozenset((layer, name) for layer, sources in enumerate(self._sources) for name in sources)
 
     def reached(self, wanted: _Plan) -> _Plan:
-        """What of a plan layers can reach; what one cannot, others may no longer need.
+        """The part of a plan that layers can reach.
 
-        Of a layer that cannot be as it is to, what it makes goes first, then what it reads.
+        If a layer cannot run as planned, its outcome is given up first, then its operands. Giving up one may spare
+        others, so the answer is repeated until it holds.
         """
         staying = wanted
         for layer in range(len(self.layers)):
@@ -136,8 +137,10 @@ class _Search:
 
     @cached_property
     def _sources(self) -> list[dict[str, int]]:
-        """By layer and by its tensors, which layer's outcome they are, element for element and word for word; what a
-        layer reads twice, it reads once there.
+        """By layer, its tensors that equal another layer's outcome, element for element and word for word, and that
+        layer.
+
+        An outcome that a layer reads twice is listed once.
         """
         number = {joint.name: at for at, joint in enumerate(self.layers)}
         found: list[dict[str, int]] = []
@@ -159,7 +162,7 @@ class _Search:
         return self._home_of(units) if units else None
 
     def _settled(self, layer: int, read: Mapping[str, int], makes: bool, over: str = "") -> Settled | None:
-        """A layer where that stays; None where it cannot."""
+        """A layer with these tensors at home; None where they cannot be."""
         units = self.layers[layer].units
         homes = tuple((name, home) for name, maker in read.items() if (home := self._home(maker)))
         key = units, homes, self._home(layer) if makes else None, over
@@ -171,25 +174,25 @@ class _Search:
     # ---- what has room
 
     def without(self, staying: _Plan, layer: int) -> _Plan:
-        """All but the one that is there while a layer runs and saves the least for the time that it takes."""
+        """A plan without the outcome that is on chip while `layer` runs and saves the least for its time there."""
         readers = {maker: self._readers(maker, staying) for maker in sorted({*map(self._maker, staying)})}
         there = [maker for maker, each in readers.items() if maker <= layer <= each[-1][0]]
         worth: dict[int, tuple[float, int]] = {}
         for maker in there:
-            # Trips through HBM that are saved, by the layers for which there must be room.
+            # Worth: trips through HBM that are saved, per layer for which the room must be kept.
             trips = len(readers[maker]) + (not self._leaves(maker, readers[maker]))
             home = self._home(maker)
             worth[maker] = trips / (readers[maker][-1][0] - maker + 1), -(home.words if home else 0)
         return staying.difference(readers[min(there, key=worth.__getitem__)])
 
     def _leaves(self, maker: int, readers: Sequence[LayerTensor]) -> bool:
-        """Whether an outcome goes to HBM although some read it on chip."""
+        """Whether an outcome goes to HBM although some layers read it on chip."""
         name = self.layers[maker].name
         asked = sum(name in read.names for joint in self.layers for read in joint.reads.values())
         return self.layers[maker].leaves or asked > len(readers)
 
     def placed(self, staying: _Plan) -> Residence:
-        """Everything at its place. Raises FullError."""
+        """The residence of a plan, everything at its place. Raises FullError."""
         room = WordRoom(self.capacity)
         there: dict[int, Allocation] = {}
         found: list[tuple[Settled | None, Mapping[str, int], bool]] = []
@@ -199,7 +202,8 @@ class _Search:
             leaves, over = self._leaves(layer, readers), self._over(layer, staying) or ""
             home, mine = self._home(layer), self._settled(layer, read, bool(readers), over) if read or readers else None
             if readers and home:
-                # What is read for the last time makes room behind this layer.
+                # The last reader may reuse the room of its operand, so the room of the outcome is needed only behind
+                # it.
                 span = range(layer + bool(over), readers[-1][0] + 1)
                 starts = [there[read[over]].base] if over else room.from_the_end(home.words, span)
                 base = room.place(starts, home.words, span)
@@ -209,7 +213,7 @@ class _Search:
             homes = {name: there[maker].base for name, maker in read.items()}
             homes |= {OFMAP: there[layer].base} if layer in there else {}
             found.append((mine, homes, leaves))
-        # Nothing is scheduled before all have their places.
+        # Scheduling is expensive, so it comes only once every layer has its place.
         layers = (
             joint._replace(program=joint.finish(mine.at(first, homes, leaves)) if mine else joint.at(first))
             for joint, (first, _), (mine, homes, leaves) in zip(self.layers, own, found, strict=True)
@@ -217,8 +221,9 @@ class _Search:
         return Residence(tuple(layers), tuple(there.values()), tuple(own))
 
     def _over(self, layer: int, staying: _Plan) -> str | None:
-        """What a layer reads for the last time, whose words its outcome can take; "" if nothing, None if it cannot be
-        as it is to.
+        """The operand, read for the last time, whose words a layer's outcome can take.
+
+        Returns "" if there is none, and None if the layer cannot run as planned.
         """
         read, makes = self._read_by(layer, staying), bool(self._readers(layer, staying))
         if not (read or makes):
@@ -227,7 +232,7 @@ class _Search:
         return next((name for name in (*ends, "") if self._settled(layer, read, makes, name) is not None), None)
 
     def _ends(self, layer: int, name: str, staying: _Plan) -> bool:
-        """Whether a layer is the last to read something, and makes the like of it."""
+        """Whether a layer is the last reader of an operand, and makes an outcome of the same form."""
         maker = self._sources[layer][name]
         return self._readers(maker, staying)[-1][0] == layer and self._home(layer) == self._home(maker)
 
@@ -236,7 +241,7 @@ class _Search:
         return self._sources[layer][name]
 
     def _readers(self, maker: int, staying: _Plan) -> tuple[LayerTensor, ...]:
-        """Readers of an outcome, in their order."""
+        """Readers of an outcome, in order."""
         return tuple(sorted(each for each in staying if self._maker(each) == maker))
 
     def _read_by(self, layer: int, staying: _Plan) -> dict[str, int]:
@@ -247,17 +252,20 @@ class _Search:
 
 
 AHEAD = 2
-"""Transfers between a prefetch and the fill that reads what it brings: one would find its data still on the way."""
+"""Transfers between a prefetch and the fill that reads its data: with one, the data would still be on its way."""
 
 
 def in_scratch(layers: Sequence[Joint], hardware: Hardware, stay: Collection[str] = ()) -> tuple[Joint, ...]:
-    """Layers that follow one another, with what they make and only they read in the scratch memory; what saves the most
-    for its room goes first. Tensors of full names in `stay` are read where they stay on chip, and never filled.
+    """Consecutive layers with their intermediates in the scratch memory; those that save the most for their room go
+    first.
+
+    Tensors with full names in `stay` are read where they stay on chip, and never filled.
     """
     if hardware.scratch_memory is None:
         return tuple(layers)
     room, places = WordRoom(hardware.scratch_memory.capacity_bytes), defaultdict[int, dict[str, int]](dict)
-    # Of tensors, what they keep off the bus of HBM for their room, by whom they are used, their bytes, and how long.
+    # Of each tensor: bytes kept off the bus of HBM, for its room and time; its users; its bytes; the layers of its
+    # life.
     lives: list[tuple[float, list[tuple[int, str]], int, range]] = []
     for users in _users(layers, stay):
         (first, tensor), (last, _) = users[0], users[-1]
@@ -280,8 +288,8 @@ def in_scratch(layers: Sequence[Joint], hardware: Hardware, stay: Collection[str
 
 
 def _users(layers: Sequence[Joint], stay: Collection[str]) -> Iterator[list[tuple[int, str]]]:
-    """The layers that use a tensor, each with what it calls the tensor: the layer that makes it, and, where all who
-    want it are layers that read it element for element, these too.
+    """Layers that use a tensor, each with its name for it: the maker, and its readers, if all of them read it element
+    for element and are layers here.
     """
     for maker, (name, program, _, leaves, *_) in enumerate(layers):
         yield from ([(maker, own)] for own in sorted(program.intermediates - {OFMAP}))
@@ -298,7 +306,7 @@ def _users(layers: Sequence[Joint], stay: Collection[str]) -> Iterator[list[tupl
 
 
 def _lying(program: Program, places: Mapping[str, int]) -> Program:
-    """A Program with tensors in the scratch memory, by their names."""
+    """The Program with tensors at `places` in the scratch memory."""
     if not places:
         return program
     tensors = {each.name: replace(each, scratch=places.get(each.name, each.scratch)) for each in program.tensors}
@@ -313,13 +321,13 @@ def _lying(program: Program, places: Mapping[str, int]) -> Program:
 
 
 _Fills: TypeAlias = list[tuple[int, Inbound]]
-"""Some that bring the same, by their numbers."""
+"""Fills that bring the same data, with their step numbers."""
 
 
 def prefetched(program: Program, hardware: Hardware, ahead: int = AHEAD) -> Program:
-    """A Program, with operands that it fills several times in the scratch memory, as far as there is room.
+    """The Program with operands that it fills several times in the scratch memory, as far as there is room.
 
-    What is filled once still comes from HBM itself.
+    An operand that is filled once still comes from HBM directly.
     """
     if hardware.scratch_memory is None:
         return program
@@ -336,7 +344,7 @@ def prefetched(program: Program, hardware: Hardware, ahead: int = AHEAD) -> Prog
             again[fills[0][1].tensor.name].append(fills)
     due: defaultdict[int, list[tuple[Tensor, _Fills]]] = defaultdict(list)
     transfers = [at for at, step in enumerate(program.steps) if isinstance(step, Transfer)]
-    # The bytes that have been brought before.
+    # Bytes of repeated fills, which no longer come from HBM.
     spared = {name: sum(step.hbm_bytes for fills in each for _, step in fills[1:]) for name, each in again.items()}
     for name in sorted(again, key=lambda name: -spared[name] / program.tensor(name).size):
         copy = replace(program.tensor(name), name=f"{name} in scratch memory", scratch=first)
@@ -351,16 +359,18 @@ def prefetched(program: Program, hardware: Hardware, ahead: int = AHEAD) -> Prog
 
 
 def _bringing(program: Program, due: Mapping[int, Sequence[tuple[Tensor, _Fills]]]) -> tuple[Step, ...]:
-    """The steps, some with prefetches that are `due` ahead of them: of a copy, and the fills that read it."""
+    """The steps with prefetches inserted where they are `due`, and with the fills that read the copies."""
     steps: list[Step] = []
     places: dict[int, int] = {}
     near: dict[int, tuple[Tensor, int]] = {}
     for at, step in enumerate(program.steps):
         for copy, fills in due.get(at, ()):
             _, fill = fills[0]
+            # The fills of later steps find here their copy, and the prefetch that they wait for.
             near |= {number: (copy, len(steps)) for number, _ in fills}
             steps.append(Prefetch((), fill.tensor, fill.parts, fill.hbm_bytes, copy, regions=fill.regions))
         places[at] = len(steps)
+        # Insertions move the numbers of later steps, and waits name steps by number.
         step = step.renumbered(places)
         if at in near and isinstance(step, Transfer):
             copy, brought = near[at]

@@ -1,8 +1,8 @@
-"""From units to steps: where areas stand, which slot a key has, when it is brought, and what every step waits for.
+"""From units to steps: places of areas, slots of keys, times of loads, and the waits of every step.
 
-Areas stand one behind the other, each memory by itself, before any step is written. A *tenancy* is the time that one
-key spends in one slot. Every wait is a look into a tenancy: a reader waits for what brought or wrote the key; whoever
-writes a slot first waits for those who used it for the key before. Nothing here knows what a convolution is.
+Areas stand one behind the other, in each memory by itself, before any step is written. A *tenancy* is the time that one
+key spends in one slot. Every wait is read off a tenancy: a reader waits for the step that brought or wrote the key; the
+first writer of a slot waits for the users of the key before. Nothing here knows what a convolution is.
 """
 
 from __future__ import annotations
@@ -19,15 +19,18 @@ from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Vector
 from tpusim.machines.tpu.schedule.units import Area, Key, Moves, Pass, Piece, Unit, Units, VectorWork
 
 Bases: TypeAlias = Mapping[str, int]
-"""By area, the first word of its first slot."""
+"""First word of the first slot of each area, by name."""
 APART = 1 << 40
-"""Words between what has no place yet: more than any memory has."""
+"""Words between areas that have no place yet: more than any memory has."""
 
 
 def link(units: Units, first: int = 0, empty: Collection[str] = ()) -> Bases:
-    """The areas of each memory in their order, from word `first` on, behind them those of strands; strands that end
-    before the units begin share their words. Areas that are `empty` get none: they stand far from all others.
+    """Places of all areas: those of each memory in order, from word `first` on, and behind them those of strands.
+
+    Strands that end before the units begin share their words. Areas in `empty` get no words: they stand far from all
+    others.
     """
+    # Sorted, so that the same areas always get the same addresses.
     bases = {name: (at + 1) * APART for at, name in enumerate(sorted(empty))}
     ends: defaultdict[str, int] = defaultdict(lambda: first)
     for beside in (units, *units.strands.values()):
@@ -41,13 +44,14 @@ def link(units: Units, first: int = 0, empty: Collection[str] = ()) -> Bases:
 
 
 def buffers(units: Units, bases: Bases, memory: str = "lanes") -> tuple[Buffer, ...]:
-    """The areas of a memory as a Program tells of them: neighbours that hold parts of one tensor are one."""
+    """Buffers of a memory, as a Program lists them: neighbouring areas of one tensor are one buffer."""
     found: list[Buffer] = []
     strands = (area for strand in units.strands.values() for area in strand.areas)
     for area in (*strands, *units.areas):
         if area.memory != memory or not area.count * area.words or bases[area.name] >= APART:
             continue
         own = Buffer(area.tensor, bases[area.name], area.count * area.words, area.lanes)
+        # Strands and units may each have an area of one tensor, side by side.
         if found and found[-1].tensor == own.tensor:
             ahead = found.pop()
             own = Buffer(own.tensor, ahead.base, ahead.words + own.words, max(ahead.lanes, own.lanes))
@@ -56,24 +60,24 @@ def buffers(units: Units, bases: Bases, memory: str = "lanes") -> tuple[Buffer, 
 
 
 LAST = 1 << 62
-"""Behind all units."""
+"""A unit number behind all units."""
 
 
 @dataclass(slots=True, eq=False)
 class Tenancy:
-    """A key in a slot, from the first unit that needs it to the last.
+    """The stay of a key in a slot, from the first unit that needs it to the last.
 
     Attributes:
-        number: how many keys the area has had before.
-        base: the first word of the slot.
-        unit: the first unit that needs the key.
-        first, last: its gap, and that of the last unit so far.
-        ahead: the gap in which the load ahead is first needed.
-        before: the tenancy that had the slot before.
-        there: by atom, the step that brought it.
-        written: the last step that wrote the slot, fills apart.
-        used: by queue and array, the last step that read the slot.
-        begun: where the key is to be made ready, the first step that waits for that, and its array.
+        number: number of keys that the area had before.
+        base: first word of the slot.
+        unit: first unit that needs the key.
+        first, last: gap of the first unit, and gap of the last unit so far.
+        ahead: gap in which the load ahead of it is first needed.
+        before: tenancy that had the slot before.
+        there: step that brought each atom.
+        written: last step that wrote the slot, except for fills.
+        used: last step that read the slot, by queue and array.
+        begun: for a key that is made ready first, the first step that waits for that, and its array.
     """
 
     area: Area
@@ -91,12 +95,13 @@ class Tenancy:
     begun: tuple[int, int] | None = None
 
     def freed(self) -> tuple[int, ...]:
-        """The steps that the first writer of the slot waits for."""
+        """Steps that the first writer of the slot waits for."""
         return tuple(self.before.used.values()) if self.before else ()
 
     def made(self, atoms: Sequence[int] | None) -> tuple[int, ...]:
-        """The steps that a reader of some atoms waits for."""
+        """Steps that a reader of some atoms waits for."""
         if self.written >= 0:
+            # Only the last writer counts: each writer has waited for the one before it.
             return (self.written,)
         there = self.there
         if atoms is None:
@@ -107,20 +112,23 @@ class Tenancy:
 
 
 class Ring:
-    """The tenancies of an area: the oldest of as many as there are slots gives way to the next."""
+    """The tenancies of an area; once all slots are taken, the oldest tenancy gives way to the next."""
 
     def __init__(self, area: Area, base: int) -> None:
         self.area, self.base, self.all = area, base, list[Tenancy]()
         self._living: dict[Key, Tenancy] = {}
 
     def wanted(self, key: Key, unit: int, gap: int, ahead: int | None = None) -> Tenancy:
-        """The tenancy of a key that a unit behind a gap needs; or a load of that unit, `ahead` of which another is."""
+        """The tenancy of a key for a unit behind a gap, a new one if the key is in no slot; `ahead` replaces the gap of
+        the load ahead.
+        """
         found = self._living.get(key)
         if found is None:
             number, area = len(self.all), self.area
             before = self.all[number - area.count] if number >= area.count else None
             if before:
                 del self._living[before.key]
+            # Without `ahead`, the load ahead is the last one of this ring.
             ahead = (self.all[-1].first if self.all else 0) if ahead is None else ahead
             found = Tenancy(
                 area, key, number, self.base + number % area.count * area.words, unit, gap, gap, ahead, before
@@ -132,8 +140,8 @@ class Ring:
 
 
 class _Window(Ring):
-    """Rows that roll through one slot. Every unit has a tenancy of its own, of the rows that it reads; the tenancy
-    before is the last that reads a row which its new rows replace.
+    """Rows that roll through one slot. Every unit has a tenancy for the rows that it reads; the tenancy before it is
+    the last one that reads a row which its new rows replace.
     """
 
     def __init__(self, area: Area, base: int) -> None:
@@ -144,7 +152,7 @@ class _Window(Ring):
         area = self.area
         assert area.live is not None
         live = area.live(key)
-        # A unit without new rows reads what was brought for the unit ahead.
+        # A unit without new rows reads rows that were brought for the unit ahead.
         there = self.all[-1].there if self.all and live.stop <= self._filled else {}
         self._filled = max(self._filled, live.stop)
         while self._read < len(self.all) and area.live(self.all[self._read].key).start < self._filled - area.depth:
@@ -155,18 +163,18 @@ class _Window(Ring):
 
 
 class _Entry(NamedTuple):
-    """A piece in a gap, in the order in which it is brought there."""
+    """A piece that is brought in a gap; entries compare in the order in which they are brought."""
 
     unit: int
     early: int
     tenancy: Tenancy
     piece: Piece
     held: list[Tenancy]
-    """Tenancies of the needs of the piece that are in areas, which come first among them."""
+    """Tenancies of the piece's needs that are in areas; these come first among its needs."""
 
 
 def spread(pieces: int, gaps: range) -> list[int]:
-    """The gap of each piece: evenly over `gaps`, the last piece in the last of them."""
+    """The gap of each piece: pieces are spread evenly over `gaps`, the last piece into the last gap."""
     return [
         gaps[(piece + 1) * len(gaps) // pieces - 1 if pieces <= len(gaps) else piece * len(gaps) // pieces]
         for piece in range(pieces)
@@ -174,15 +182,16 @@ def spread(pieces: int, gaps: range) -> list[int]:
 
 
 class Schedule:
-    """The steps of units, written one unit after another.
+    """Writes the steps of units, unit by unit.
 
-    Units are numbered by the gap that lies ahead of them. All counting is done before a step is written.
+    Units are numbered by the gap ahead of them. All tenancies are known before the first step is written.
     """
 
     def __init__(self, units: Units, bases: Bases, steps: list[Step] | None = None) -> None:
         self.of, self.policy, self.steps = units, units.policy, [] if steps is None else steps
         self.units = [*units.units()]
         self.gaps = [*accumulate((unit.gap for unit in self.units), initial=-1)][1:]
+        # All tenancies are known before the first step is written, since a load is issued ahead of its unit.
         rings = {each.name: (_Window if each.live else Ring)(each, bases[each.name]) for each in units.areas}
         self.tenancies = [
             [rings[area].wanted(key, at, gap) for area, key in unit.needs]
@@ -191,18 +200,18 @@ class Schedule:
         self.queue = self._queue(rings)
         self.strands = {name: Schedule(each, bases, self.steps) for name, each in units.strands.items()}
         self.left: dict[Key, int] = {}
-        """By key, the spill of what units made."""
+        """The spill of what a unit made, by its key."""
         self._next = 0
         self._ended: deque[int] = deque()
         self._body: Key = None
         self._computed: dict[int, int] = {}
-        """By array, the last step that computed; those of the vector unit count as the first array's."""
+        """The last step that computed, by array; vector steps count as the first array's."""
         self._begun: tuple[int, ...] = ()
-        """The steps that must be over before any slot is used."""
+        """Steps that must end before any slot is used."""
 
     @property
     def planned(self) -> StepCounts:
-        """The steps that `run` will write."""
+        """Numbers of the steps that `run` will write."""
         passes, steps = sum(unit.passes for unit in self.units), sum(unit.steps for unit in self.units)
         fills = sum(each.piece.steps for entries in self.queue.values() for each in entries)
         transfers = fills + sum(unit.leaves >= 0 for unit in self.units)
@@ -210,8 +219,8 @@ class Schedule:
         return StepCounts(passes, transfers + steps + sum(each.transfers for each in strands))
 
     def run(self) -> tuple[Step, ...]:
-        """All steps: in each gap loads, then a spill whose lag is over, then late loads; behind the gap the acts of its
-        unit.
+        """Write all steps: in each gap loads, then a spill whose lag is over, then late loads; behind the gap the acts
+        of its unit.
         """
         if self.of.before:
             for strand in self.strands.values():
@@ -223,13 +232,15 @@ class Schedule:
         return tuple(self.steps)
 
     def until(self, number: int) -> None:
-        """Write the units ahead of one."""
+        """Write the units ahead of unit `number`."""
         policy, gaps = self.policy, self.gaps
         for at in range(self._next, number):
             unit, gap = self.units[at], gaps[at]
             entries = self.queue.pop(at, ())
             loads = [each for each in entries if each.unit < LAST]
             for entry in loads:
+                # Loads come before the spill, so that a spill that waits for results does not keep the next unit
+                # waiting.
                 self._bring(entry)
             if unit.gap and policy.lag and self._ended and gaps[self._ended[0]] + policy.lag <= gap:
                 self._spill(self._ended.popleft())
@@ -243,8 +254,8 @@ class Schedule:
         self._next = max(self._next, number)
 
     def _queue(self, rings: Mapping[str, Ring]) -> dict[int, list[_Entry]]:
-        """By the unit behind each gap, the pieces that are brought in it: sorted by who wants them, how early, and the
-        order of areas.
+        """Pieces by the unit behind the gap in which they are brought, sorted by their first user, their earliness and
+        their area.
         """
         policy, queue = self.policy, defaultdict[int, list[_Entry]](list)
         behind = {gap: at for at, gap in reversed([*enumerate(self.gaps)])}
@@ -263,13 +274,15 @@ class Schedule:
                         rings[need].wanted(key, at, gap, tenancy.ahead) for need, key in piece.needs if need in rings
                     ]
                     queue[at].append(_Entry(wanted, piece.early, tenancy, piece, held))
-        # Areas have come in their order, in which sorting leaves what is wanted at the same time.
+        # Sorting is stable, so pieces that are wanted at the same time stay in the order of areas.
         for entries in () if policy.by_area else queue.values():
             entries.sort(key=itemgetter(0, 1))
         return queue
 
     def _left(self, strand: str, key: Key) -> int:
-        """The spill of what a unit makes. A strand is run that far, and a unit more, so that the bus need not wait."""
+        """The spill of a unit's result. Its strand is run that far and one unit further, so that the bus need not wait
+        for it.
+        """
         found = self.strands.get(strand, self)
         if found is not self:
             ahead = bool(found.left)
@@ -280,7 +293,7 @@ class Schedule:
         return found.left[key]
 
     def _bring(self, entry: _Entry) -> None:
-        """A piece: transfers, or steps of the vector unit that work it out."""
+        """Bring a piece, by transfers or by vector steps that compute it."""
         *_, tenancy, piece, held = entry
         brought = [*piece.brings(tenancy.base, *[each.base for each in held])]
         if not brought:
@@ -293,7 +306,7 @@ class Schedule:
         for area, key in piece.needs[len(held) :]:
             waits = (*waits, self._left(area, key))
         for number, each in enumerate(brought):
-            # Several transfers of one piece count as an atom each: whoever reads all of them waits for each.
+            # Transfers of one piece count as an atom each, so that a reader of the whole piece waits for every one.
             for atom in piece.atoms if not number else (-number,):
                 there[atom] = len(steps)
             if isinstance(each, Moves):
@@ -312,8 +325,9 @@ class Schedule:
         steps.extend(self.of.leaving(made, self.of.spill(unit, tenancy.base)))
 
     def _work(self, at: int, unit: Unit) -> None:
-        """The acts of a unit; what its body and its new tenancies add goes to the first of them."""
+        """Write the acts of a unit; waits of its body and its new tenancies go to the first act."""
         policy, mine, gap = self.policy, self.tenancies[at], self.gaps[at]
+        # A new body is a new turn of the loop, which costs cycles and may have to wait for the end of the one before.
         begins = unit.body is not None and unit.body != self._body
         self._body = unit.body if unit.body is not None else self._body
         delay = policy.turn if begins else 0
@@ -358,7 +372,7 @@ class Schedule:
             waits = (*mine[data[0]].made(data[1]), *waits)
             mine[data[0]].used["array", array] = at + 1
         if begins and into.there:
-            # What was brought to where the sums stand is what they begin with.
+            # Sums begin with the values that were brought to their place, so the pass adds to them.
             waits, begins = (*waits, *into.there.values()), False
         steps.append(Stream(waits, at, reads, result, words, rows, cols, not begins, finish))
         into.written = self._computed[array] = at + 1
@@ -367,6 +381,7 @@ class Schedule:
         waits = tuple(step for need, atoms in act.reads for step in mine[need].made(atoms))
         if act.begins:
             waits = (*waits, *mine[act.writes].freed())
+        # A serial machine has no overlap between computing steps.
         if self.policy.serial:
             waits = (*waits, *self._computed.values())
         for compute in act.steps:
@@ -380,18 +395,18 @@ class Schedule:
 
 
 def planned(units: Units) -> StepCounts:
-    """The steps that the Program of a layer will have, and the elements that it writes and reads again."""
+    """Numbers of the steps of a layer's Program, with the elements that it writes and reads again."""
     steps = units.counted() or Schedule(units, link(units)).planned
     return steps._replace(intermediates=units.intermediates)
 
 
 def program_of(units: Units, first: int = 0) -> Program:
-    """The Program of a layer by itself, in words from `first` on."""
+    """The Program of a layer by itself, with its words from `first` on."""
     return scheduled(units, link(units, first))
 
 
 def scheduled(units: Units, bases: Bases) -> Program:
-    """The Program of a layer whose areas have their places."""
+    """The Program of a layer whose areas have places."""
     steps = Schedule(units, bases).run()
     held, banked = buffers(units, bases), buffers(units, bases, "banks")
     return Program(units.tensors, held, steps, units.word_fill, banked, **units.more)

@@ -1,10 +1,10 @@
-"""What a lowering says of a layer: areas of the memories, and units of work on what stands in them.
+"""The description of a layer by its lowering: areas of the memories, and units of work on the data in them.
 
-An *area* is a ring of equal slots in a memory. A *unit* is what is worked on at a time: it names the keys that it
-needs, does *acts* (passes, vector work) on their slots, and may leave a result that goes to HBM. A *piece* is a part of
-a load that is brought by itself, an *atom* what an act can wait for of a load. Units of one *body* make up one turn of
-the loop. *Gap* u of the DMA queue lies ahead of unit u. No wait and no address is in any of this: `scheduler` says
-when, and where.
+An *area* is a ring of equal slots in a memory. A *unit* is the work done at a time: it names the keys that it needs,
+does *acts* (passes, vector work) on their slots, and may leave a result that goes to HBM. A *piece* is a part of a load
+that is brought by itself, an *atom* the smallest part of a load that an act can wait for. Units of one *body* make up
+one turn of the loop. *Gap* u of the DMA queue lies ahead of unit u. There are no waits and no addresses here:
+`scheduler` decides when, and where.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ from tpusim.machines.tpu.program.transfers import Fill, Inbound, Spill, Tensor
 from tpusim.memory.layout import Region
 
 Key: TypeAlias = Any
-"""Whatever tells what is wanted apart: hashable."""
+"""Identifies the data that a slot holds: any hashable value."""
 Gaps: TypeAlias = Callable[[int, int, int], range]
-"""The gaps in which a load may be brought, of three units: the last that used its slot (or -1), the first that needs
-the load, and the first that needs the load ahead of it in the ring."""
+"""Gaps in which a load may be brought, given three units: the last user of its slot (or -1), the first user of the
+load, and the first user of the load ahead of it in the ring.
+"""
 
 
 class Moves(NamedTuple):
-    """What one transfer moves, in parts of lanes or of banks; `regions` None: just the elements of the parts."""
+    """Data that one transfer moves, in parts of lanes or of banks. `regions` None: just the elements of the parts."""
 
     tensor: Tensor
     parts: tuple[Any, ...]
@@ -38,7 +39,7 @@ class Moves(NamedTuple):
 
 
 class Compute(NamedTuple):
-    """A step of the vector unit without its waits: the fields of `Vector` by their names."""
+    """A step of the vector unit without its waits; fields are those of `Vector`."""
 
     operation: str
     operands: tuple[Feed, ...]
@@ -49,7 +50,7 @@ class Compute(NamedTuple):
 
 
 class SlotNeed(NamedTuple):
-    """A key that is wanted in an area."""
+    """A key that is needed in an area."""
 
     area: str
     key: Key
@@ -59,12 +60,13 @@ class Piece(NamedTuple):
     """A part of a load that is brought by itself.
 
     Attributes:
-        early: when the unit that wants the load wants this piece: pieces of several loads are brought in that order.
-        atoms: the numbers of what is there once the piece has come.
-        brings: transfers, or steps of the vector unit, given the first word of its slot, and of each need that is in an
-            area; none of them where all of the piece is padding.
-        needs: what must be there before, in areas; or left by units, by the name of their strand, "" for these units.
-        steps: how many there are at most.
+        early: rank of the piece for the unit that needs the load: pieces of several loads are brought in this order.
+        atoms: numbers of the atoms that are there once the piece has come.
+        brings: transfers or vector steps, given the first word of its slot, and of each need that is in an
+            area; none if all of the piece is padding.
+        needs: keys that must be there first: in areas, or left by units, by the name of their strand ("" for these
+        units).
+        steps: most steps that bring the piece.
     """
 
     early: int
@@ -79,17 +81,17 @@ class Area:
     """A ring of `count` slots of `words` words each, in the first `lanes` lanes.
 
     Attributes:
-        name: what needs call it.
-        tensor: the name of the buffer that the ring makes.
-        cut: the pieces of a key, given the gaps that the load may be spread over and whether pieces should grow from a
-            small one; None: nothing is brought, acts write the slots.
+        name: name by which needs refer to it.
+        tensor: name of the buffer that the ring makes.
+        cut: pieces of a key, given the number of gaps to spread the load over and whether pieces should grow from a
+            small one. None: nothing is brought, and acts write the slots.
         ready: cycles from the arrival of a key until its first unit may begin.
-        late: whether loads come behind all else of a gap, the spill that frees their slot included.
-        gaps: those of its loads, where they differ from the policy's.
-        live: of keys that roll through one slot as through a window: the rows that units of a key read.
+        late: whether loads come last in a gap, behind the spill that frees their slot.
+        gaps: gaps of its loads, if other than the policy's.
+        live: for keys that roll through one slot like a window: the rows that units of a key read.
         depth: rows that such a window holds.
-        memory: the memory that the ring is in; each has words of its own.
-        fill: the transfer that brings a piece.
+        memory: memory of the ring; each memory has words of its own.
+        fill: kind of transfer that brings a piece.
     """
 
     name: str
@@ -108,16 +110,16 @@ class Area:
 
 
 class Unit(NamedTuple):
-    """What is worked on at a time.
+    """The work that is done at a time.
 
     Attributes:
-        needs: keys to be read or written; acts name them by their place in this tuple.
-        body: units with equal bodies belong to one turn of the loop; None: to none.
-        about: whatever the lowering wants to know again when it is asked for acts and spills.
-        passes, steps: passes and vector steps that its acts are.
-        leaves: the place of the need whose slot is spilled once the unit is over; -1: it leaves nothing.
-        gap: whether there is a gap ahead of it; else it goes on at once with what the unit ahead has begun.
-        makes: the key by which pieces need what it leaves.
+        needs: keys to be read or written; acts refer to them by their place in this tuple.
+        body: turn of the loop that the unit belongs to; None: to no turn.
+        about: data that the lowering needs when it is asked for acts and spills.
+        passes, steps: numbers of passes and vector steps of its acts.
+        leaves: place of the need whose slot is spilled once the unit is over; -1 for none.
+        gap: whether a gap lies ahead of it; otherwise it directly continues the work of the unit ahead.
+        makes: key by which pieces refer to its result.
     """
 
     needs: tuple[SlotNeed, ...]
@@ -131,24 +133,26 @@ class Unit(NamedTuple):
 
 
 class Touch(NamedTuple):
-    """Atoms of a need that an act reads. Not given: all. Empty: the act uses the slot, and has waited before."""
+    """Atoms of a need that an act reads. None: all atoms. Empty: the act uses the slot, but has waited for it
+    before.
+    """
 
     need: int
     atoms: Sequence[int] | None = None
 
 
 class Bias(NamedTuple):
-    """The word of biases that a preload takes with its weights."""
+    """A word of biases that a preload takes with its weights."""
 
     read: Touch
     word: int
 
 
 class Pass(NamedTuple):
-    """Weights are preloaded, words stream past them: two steps.
+    """Weights are preloaded, and words stream past them: two steps.
 
-    `base` is the first of `weight_words`, `result` that of the sums, which stand in the slot of need `sums`. Where the
-    pass `begins` sums, the slot must be free, or has what was brought for them; else it adds to them.
+    `base` is the first of `weight_words`, `result` the first word of the sums, in the slot of need `sums`. A pass that
+    `begins` sums needs a free slot, or one with values brought for it; otherwise it adds to the sums.
     """
 
     weights: Touch
@@ -167,8 +171,9 @@ class Pass(NamedTuple):
 
 
 class VectorWork(NamedTuple):
-    """Steps of the vector unit, all of which wait for the same. `writes` is the place of a need, or -1; where the work
-    `begins` it, its slot must be free.
+    """Steps of the vector unit that all have the same waits.
+
+    `writes` is the place of a need, or -1; if the work `begins` it, the slot must be free.
     """
 
     steps: Sequence[Compute]
@@ -181,19 +186,19 @@ Act: TypeAlias = Pass | VectorWork
 
 
 class Policy(NamedTuple):
-    """How a machine, or a lowering, wants units to be run.
+    """Policy by which a machine, or a lowering, has its units run.
 
     Attributes:
-        order: brought areas, the first one first where several are wanted at once.
-        gaps: in which gaps a load may be brought: with the slots of its area, how far ahead of its use.
-        lag: gaps between the end of a unit and the spill of what it leaves; 0: at once.
+        order: areas with loads, in the order in which loads are brought that are wanted at the same time.
+        gaps: gaps in which a load may be brought; with the slots of an area, they tell how far ahead loads come.
+        lag: gaps between the end of a unit and the spill of its result; 0: at once.
         grows: whether the first loads come in growing pieces.
         drains: whether a body begins only when the one before has ended.
-        whole: whether the first pass of a body waits for all that its unit needs.
-        turn: cycles that a turn of the loop over bodies takes.
-        serial: whether all that computes waits for what computed before.
-        by_area: whether a gap brings area by area, instead of what is wanted first.
-        arrays: arrays with weights of their own, to which sums are dealt out in turn.
+        whole: whether the first pass of a body waits for all needs of its unit.
+        turn: cycles of a turn of the loop over bodies.
+        serial: whether every computing step waits for the one before.
+        by_area: whether a gap brings loads area by area, in place of those that are wanted first.
+        arrays: number of arrays with weights of their own, which take sums in turn.
     """
 
     order: tuple[str, ...]
@@ -209,14 +214,14 @@ class Policy(NamedTuple):
 
 
 class Units(ABC):
-    """A layer as the scheduler wants it.
+    """A layer in the form that the scheduler takes.
 
     Attributes:
-        word_fill: elements of a word in use.
-        tensors: what is in HBM.
-        policy: how units are to be run.
+        word_fill: elements in use in a word.
+        tensors: tensors in HBM.
+        policy: policy by which units are run.
         intermediates: elements of tensors that are written and read again.
-        strands: units beside these, by name, that are run only as far as pieces need what they leave.
+        strands: other units, by name, that are run only as far as pieces need their results.
         before: whether all strands end before the first unit, as they share words with it.
     """
 
@@ -235,37 +240,37 @@ class Units(ABC):
     @property
     @abstractmethod
     def areas(self) -> tuple[Area, ...]:
-        """Areas in the order in which they stand."""
+        """Areas, in the order of their places."""
 
     @abstractmethod
     def units(self) -> Iterable[Unit]:
-        """Units in the order in which they run."""
+        """Units, in the order in which they run."""
 
     @abstractmethod
     def acts(self, unit: Unit, bases: Sequence[int]) -> Iterable[Act]:
-        """What a unit does; `bases` are the first words of its needs."""
+        """Acts of a unit; `bases` are the first words of its needs."""
 
     def channels(self, unit: Unit) -> tuple[int, ...]:
-        """The output channel of each lane in the words that a unit leaves; nothing where words differ in that."""
+        """Output channel of each lane in the words that a unit leaves; empty where words differ in that."""
         return ()
 
     @abstractmethod
     def spill(self, unit: Unit, base: int) -> Moves:
-        """What a unit leaves, in the slot that begins at word `base`."""
+        """Moves of a unit's result, from the slot that begins at word `base`."""
 
     def leaving(self, after: tuple[int, ...], moves: Moves) -> Iterable[Step]:
-        """The steps by which a result leaves its slot: a spill."""
+        """Steps by which a result leaves its slot: a spill."""
         yield Spill(after, *moves[:3], regions=moves.regions)
 
     def counted(self) -> StepCounts | None:
-        """The steps by a formula, for layers whose units are too many to list; None where `scheduler` is to count."""
+        """Numbers of steps by a formula, for layers with too many units to list; None if the scheduler is to count."""
         return None
 
 
 def in_one(
     brings: Callable[[Key, int], Iterable[Moves]], steps: int = 1
 ) -> Callable[[Key, int, bool], Sequence[Piece]]:
-    """A cut of an area that leaves loads whole: `brings` gives the `steps` transfers of a key, from a word on."""
+    """A cut that leaves loads whole; `brings` gives the `steps` transfers of a key, from a word on."""
     return lambda key, gaps, grows: [Piece(0, (0,), partial(brings, key), steps=steps)]
 
 
@@ -273,33 +278,37 @@ def in_one(
 
 
 def one_ahead_if_free(freed: int, first: int, ahead: int) -> range:
-    """While the unit ahead runs, if the slot is free by then."""
+    """While the unit ahead runs, or as soon as the slot is free after that."""
     gap = max(freed + 1, first - 1, 0)
     return range(gap, gap + 1)
 
 
 def beside(freed: int, first: int, ahead: int) -> range:
-    """In any gap from the second behind the last user of the slot on, up to the unit that needs the load."""
+    """Load in any gap from the second behind the last user of the slot up to the unit that needs the load."""
     return range(min(freed + 2, first), first + 1)
 
 
 def when_free(freed: int, first: int, ahead: int) -> range:
-    """As soon as the slot is free, but not before the load ahead of it is used."""
+    """Load once the slot is free, but not before the load ahead of it is used."""
     gap = min(max(ahead, freed + 1), first)
     return range(gap, gap + 1)
 
 
 def with_the_spill(lag: int) -> Gaps:
-    """When what had the slot is spilled, `lag` gaps behind its last use; the first load ahead of all units."""
+    """When the last user of the slot is spilled, `lag` gaps behind its last use; first loads come ahead of
+    all units.
+    """
     return lambda freed, first, ahead: range(freed + lag, freed + lag + 1) if freed >= 0 else range(1)
 
 
 at_once = with_the_spill(1)
-"""As soon as the slot is free."""
+"""Load once the slot is free."""
 
 
 def with_the_one_ahead(freed: int, first: int, ahead: int) -> range:
-    """When the load ahead of it is used for the first time, free slot or not: transfers behind it in the queue wait."""
+    """When the load ahead of it is first used, whether or not the slot is free: transfers behind it in the queue
+    wait.
+    """
     return range(ahead, ahead + 1)
 
 

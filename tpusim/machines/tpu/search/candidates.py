@@ -37,11 +37,13 @@ from tpusim.machines.tpu.definition import Frame, frame_of, stream_clients, word
 from tpusim.machines.tpu.description import Hardware
 
 FittingWay: TypeAlias = tuple[Tiling[Counts], NDArray[np.bool_]]
-"""A way to hold blocks, of every size, and which of these find room."""
+"""Tilings that hold blocks in one way, an entry for each size of block, and a mask of the tilings that fit."""
 
 
 class Extents(NamedTuple):
-    """Blocks, one an entry: their extents, their words, how many there are, and the words that disregard rows."""
+    """Blocks to try, one an entry: their extents, their words, their number, and the words of spans that ignore row
+    ends.
+    """
 
     rows: Counts
     cols: Counts
@@ -52,7 +54,9 @@ class Extents(NamedTuple):
 
 
 class _Costs(NamedTuple):
-    """What every candidate has to bring out (`results`, one a block and column fold), and the cycles of its parts."""
+    """Costs of every candidate: `results` to be written, one a block and column fold, and cycles of the parts of its
+    run.
+    """
 
     results: Counts
     per_pass: Counts
@@ -63,14 +67,15 @@ class _Costs(NamedTuple):
 
 
 class Candidates:
-    """The tilings of one layer that are tried, a `Tiling` of arrays for each way; what each demands, and about costs.
+    """Tilings of one layer to choose from: a `Tiling` of arrays for each way to hold blocks, its demands and rough
+    costs.
 
-    What the machine's policy gives of a block is the same in all of them; `block`, its extents, may be given besides.
+    Sizes of blocks that the machine's policy gives are the same in all; `block` may give the other extents.
 
     Attributes:
-        chunk: the whole reduction; `passes`: how many an outcome has, the most.
-        folds, taps: row folds and tap groups of it.
-        col_folds: the output channels of a group, portion by portion, for each outcome; `columns`: how many.
+        chunk, passes: the whole reduction, and the most passes that one outcome has.
+        folds, taps: row folds and tap groups of the reduction.
+        col_folds, columns: output channels of a group, portion by portion, for each outcome; the number of portions.
         groups, word_fill: words of a pixel, and elements used of each.
         extents: rows and columns of the outputs, and word groups.
         drains: whether a block begins when the one before is done.
@@ -89,21 +94,21 @@ class Candidates:
         self.drains = hardware.sequencer.between_blocks == "drain"
         self.element_cycles = hardware.vector_memory.element_bytes / float(hardware.hbm_bytes_per_cycle)
         self.filter_cycles = shape.taps * shape.channels * shape.out_channels // shape.bundle * self.element_cycles
-        # Pieces of a load, of which passes wait for the first.
+        # Passes may begin when the first piece of a load is there, so a piece is one part in so many of the load.
         self._begun_with = 1 if hardware.mapping.loads == "whole" else MOST_PIECES
-        # Between the fill of one block and the spill of another the bus waits for the last words and the drain.
+        # The queue is in order: between a fill and the spill behind it, the bus waits for the last words and the drain.
         drain = hardware.array.rows + self.word_fill
         self._turnaround = hardware.latency_cycles + drain
         # A block's first preload and last results, where they are not hidden behind other blocks.
         self._drain_cycles = hardware.preload_cycles + drain if self.drains else 0
         given = hardware.mapping.block.given
-        # Of the first output channels: no fold reaches over their end.
+        # Column folds that begin below the given channels: a fold never crosses their end.
         channels = given.get("out_channels")
         self._given_kept = channels and sum(fold.start < channels for fold in self.col_folds)
         self._given_taps, self._given_folds = cut.held(taps_on_chip(shape, hardware), given.get("in_channels"))
         wanted = hardware.mapping.loop_order
         self._orders = ("block_major", "filter_major") if wanted == "auto" else (wanted,)
-        # Whether the ifmap of a whole reduction may be on chip; and whether a given block holds no less.
+        # Whether a whole reduction may have its ifmap on chip, and whether the given block holds no less than that.
         self._at_once = cut.together >= self.taps
         all_taps, all_folds = self._given_taps in (None, self.taps), self._given_folds in (None, self.folds)
         self._uncut = self._at_once and all_taps and all_folds
@@ -111,7 +116,9 @@ class Candidates:
         self._few_buffers = min((self._given_kept or 1) + 1, shape.groups * self.columns)
 
     def whole(self) -> Iterator[Tiling[Counts]]:
-        """Whole filter resident; a column fold at a time in either order; ever smaller sections of a fold."""
+        """Tilings with the filter resident or two column folds of it, in either order, then ever smaller sections of a
+        fold.
+        """
         folds = self.shape.groups * self.columns
         passes, orders = self.passes, self._orders if self._uncut else ()
         whole = self._section_words([self.chunk], passes)
@@ -124,10 +131,11 @@ class Candidates:
             section //= 2
 
     def deep(self) -> Iterator[Tiling[Counts]]:
-        """What hides more of HBM: where blocks drain, results that go out beside the next block.
+        """Tilings that hide more of HBM's time.
 
-        Else a column fold at a time, with buffers for several blocks: where HBM sets the pace, it should not wait until
-        the array has drained. A block that is given keeps the buffers it would have.
+        Where blocks drain, results go out beside the next block. Otherwise a column fold at a time, with buffers for
+        several blocks: where HBM sets the pace, it should not wait until the array has drained. A given block keeps its
+        own buffers.
         """
         passes, order = self.passes, self._orders[0]
         whole = self._section_words([self.chunk], passes)
@@ -136,7 +144,8 @@ class Candidates:
             for buffers in (self.shape.groups * self.columns, self._few_buffers) if self._uncut and kept > 1 else ():
                 yield self._whole(order, passes, whole, buffers, lag=kept, psums=2 * kept)
             return
-        # Whether moving every tensor once, with a turn of the bus a column fold, takes longer than all passes.
+        # Deep buffers pay only where HBM sets the pace: moving every tensor once, with a turn of the bus for each
+        # column fold, takes longer than all passes.
         outputs, folds = prod(self.extents) * self.word_fill, self.shape.groups * self.columns
         array = folds * self.passes * outputs / self.hardware.array.count
         moved = sum(map(prod, self.shape.tensors)) * self.element_cycles + folds * self._turnaround
@@ -145,9 +154,11 @@ class Candidates:
             yield self._whole(order, passes, whole, self._few_buffers, depth, depth + 1, depth + 1)
 
     def chunked(self) -> Iterator[Tiling[Counts]]:
-        """Every block and number of folds kept, with chunks of row folds, then of ever fewer tap groups of one fold.
+        """Tilings in chunks, for every block and number of kept folds: first of row folds, then of ever fewer tap
+        groups of one fold.
 
-        Where each tap comes by itself, every number of row folds of it; the filter comes again for each block or stays.
+        Where each tap is fetched by itself, chunks are of row folds of one tap; the filter comes again for each block,
+        or stays.
         """
         order, wanted = self._orders[0], self._given_folds
         if not self._at_once:
@@ -162,21 +173,23 @@ class Candidates:
                 yield self._chunks(order, taps, folds)
 
     def _section_words(self, chunks: Sequence[Chunk], size: int) -> int:
-        """Words of weights of `size` passes of a chunk that add up, the most."""
+        """The most words of weights for `size` passes of a chunk that add up."""
         every = [weight_words(some, self.hardware) for chunk in chunks for some in summed(chunk)]
         return max(sum(words[at : at + size]) for words in every for at in range(0, len(words), size))
 
     def fits(self, tilings: Tiling[Counts]) -> NDArray[np.bool_]:
-        """Which of them find room."""
+        """A mask of the tilings that fit in the memory of a lane."""
         return np.asarray(self.lane_words(tilings) <= self.hardware.capacity_words)
 
     def lane_words(self, tilings: Tiling[Counts]) -> Counts:
-        """Words that they need of a lane."""
+        """Words of a lane that tilings need."""
         return tilings.words
 
     @cached_property
     def fitting(self) -> list[list[FittingWay]]:
-        """Ways of which some find room, and which do, kind by kind; in chunks if nothing else does, or they may."""
+        """Ways of which some tilings fit, kind by kind. Chunks are among them if nothing else fits, or if the policy
+        says so.
+        """
         found = [self._fitting(self.whole()), self._fitting(self.deep())]
         if not any(found) or self.hardware.mapping.chunks == "auto":
             found.append(self._fitting(self.chunked()))
@@ -186,17 +199,17 @@ class Candidates:
         return [(tilings, fits) for tilings in ways if (fits := self.fits(tilings)).any()]
 
     def too_small(self) -> CapacityError:
-        """An error: not even the smallest tiling finds room; and what to do."""
+        """An error that says how much memory the smallest tiling needs, and what to do."""
         return too_small(least_words(self.cut, self.hardware, type(self)), self.hardware)
 
     @cached_property
     def _blocks(self) -> Extents:
-        """Block extents (rows, cols, word groups) to try, whole rows or parts of one, of a wide map whole columns too;
-        their words, and how many blocks each makes.
+        """Blocks to try: whole rows or parts of one, in a wide map whole columns, too; with their words and their
+        number.
         """
         row, col, every = self.extents
         if isinstance(words := self.hardware.mapping.block_m, int):
-            # Wherever a row ends: the largest rectangle that holds such a block.
+            # A block of `block_m` words may end within a row, so room is needed for the largest rectangle around one.
             span = min(max(1, words // self.shape.cell), row * col * every)
             spans = [spanning(self.extents, part).sizes for part in portions(row * col * every, span)]
             extents = *map(max, zip(*spans, strict=True)), span * self.shape.cell, len(spans), span
@@ -220,7 +233,9 @@ class Candidates:
     def _whole(
         self, order: str, section: int, section_words: int, buffers: int, lag: int = 1, psums: int = 2, ifmaps: int = 2
     ) -> Tiling[Counts]:
-        """Every block, with the ifmap of its whole reduction; the filter in sections of passes."""
+        """Tilings of every block with the ifmap of its whole reduction on chip, and the filter in sections of
+        passes.
+        """
         parts, queues = self.shape.groups * self._blocks.blocks, self.hardware.array.queues
         sections = self.shape.groups * self.columns * -(-self.passes // section)
         return _tilings(
@@ -232,12 +247,14 @@ class Candidates:
         )  # fmt: skip
 
     def _kept(self, order: str) -> int:
-        """Column folds of a block with its whole reduction: those given, or what the policy says of a block's own."""
+        """Column folds that a block keeps, with its whole reduction on chip."""
         together = self.hardware.mapping.column_folds == "all" and order == "block_major"
         return self._given_kept or (self.columns if together else 1)
 
     def _chunks(self, order: str, taps: int, chunk_folds: list[int], resident: bool = False) -> Tiling[Counts]:
-        """Chunks of tap groups and row folds; the filter comes for each block, or stays for all."""
+        """Tilings with chunks of tap groups and row folds. The filter comes for each block, or is `resident`
+        for all.
+        """
         columns = [self._given_kept] if self._given_kept else halves(self.columns)
         # Every combination, the last moving fastest.
         choices = range(len(self._blocks.rows)), columns, chunk_folds, (2, 3)
@@ -245,7 +262,7 @@ class Candidates:
         at, kept, folds, buffers = (each.reshape(-1) for each in crossed)
         extents = Extents(*(each[at] for each in self._blocks))
         whole, *_ = each = self.cut.chunks(taps, 1)
-        # Of chunks that are alike, and of row folds, the first is the largest.
+        # Chunks of one kind differ only in their row fold, and the first fold is the largest.
         kinds = {(chunk.tap_rows, chunk.tap_cols, len(chunk.places)): chunk for chunk in reversed(each)}
         stored = [self._held(chunk, extents) for chunk in kinds.values()]
         return _tilings(
@@ -258,11 +275,11 @@ class Candidates:
         )  # fmt: skip
 
     def _held(self, chunk: Chunk, blocks: Extents) -> Counts:
-        """Words of the places of a chunk, for the largest patch of each block."""
+        """Words for the places of a chunk, with the largest patch of each block."""
         return len(chunk.places) * prod(self.patches(chunk, blocks)) * blocks.groups
 
     def patches(self, chunk: Chunk, blocks: Extents) -> tuple[Counts, Counts]:
-        """Most grid points, by rows and by columns, that the taps of a chunk touch of each block."""
+        """The most grid points, in rows and in columns, that the taps of a chunk touch in each block."""
         down = _points(self.shape.row, blocks.rows, chunk.tap_rows, chunk.by_tap)
         return down, _points(self.shape.col, blocks.cols, chunk.tap_cols, chunk.by_tap)
 
@@ -275,7 +292,9 @@ class Candidates:
 
     @cached_property
     def least_of_a_word(self) -> float:
-        """The fewest cycles of a streamed word: arrays with weights of their own may be left without passes."""
+        """The fewest cycles of a streamed word, over all numbers of arrays with passes: some may be left
+        without any.
+        """
         arrays = self.hardware.array
         if arrays.queues == 1:
             return self.frame.period / self.frame.arrays
@@ -290,9 +309,10 @@ class Candidates:
         return np.asarray(-(-words // self.frame.arrays) * self.frame.period)
 
     def turn(self, tilings: Tiling[Counts]) -> Counts:
-        """Cycles from pass to pass over a block: its stream or the next preload, whichever takes longer, or both."""
+        """Cycles from pass to pass over a block: the longer of its stream and the next preload, or their sum."""
         stream, preload = self.stream(tilings.psum_words), self.hardware.preload_cycles
-        # A full frame leaves the preload no slot before the stream is over, and one buffer no place.
+        # A full frame leaves the preload no slot until the stream is over; with one weight buffer, there is no place
+        # for the weights until then.
         full = self.frame.period == self.frame.slots and self.hardware.vector_memory.ports == "shared"
         if full or self.hardware.array.weight_buffers == 1:
             return stream + preload
@@ -300,28 +320,29 @@ class Candidates:
 
     @cached_property
     def _beside_streams(self) -> float:
-        """Cycles of a word that comes in beside a stream, where it waits for a slot of the port that is left."""
+        """Cycles of a word that comes in beside a stream and waits for one of the slots that the stream leaves."""
         shared, frame = self.hardware.vector_memory.ports == "shared", self.frame
         return frame.period / max(frame.period - frame.slots, 1) if shared else 1
 
     def streamed(self, tilings: Tiling[Counts]) -> Cycles:
-        """Cycles of the port that the passes of an outcome keep from transfers, their preloads among them; the first
-        adds to no sum.
-        """
+        """Cycles of the port that the passes of an outcome take away from transfers, with their preloads."""
         if self.hardware.vector_memory.ports != "shared":
             return 0
+        # The first pass of an outcome adds to no partial sum, so it reads one word less for each result.
         frame = self.frame
         reads = self.passes * frame.slots - frame.arrays * (self.passes > 1)
         return self.stream(tilings.psum_words) / frame.period * reads + self._weight_words
 
     @cached_property
     def _weight_words(self) -> int:
-        """Words of a lane that hold the weights of all passes of an outcome."""
+        """Words of a lane for the weights of all passes of an outcome."""
         return sum(sum(weight_words(each, self.hardware)) for each in summed(self.chunk))
 
     def load(self, tilings: Tiling[Counts]) -> Demand:
-        """The ifmap of a block and chunk; each of its words crosses the port of a lane, however few elements it has:
-        of copies, which are many words, beside a stream.
+        """Demand of the ifmap of a block and chunk.
+
+        Every word crosses the port of a lane, however few elements it holds; the many words of copies cross it beside a
+        stream.
         """
         elements = tilings.ifmap_words / self.folds * self.word_fill * self.cut.per_fold * self._stored_share
         brought = np.minimum(tilings.ifmap_words, elements / (self.word_fill * self.hardware.lanes))
@@ -332,7 +353,7 @@ class Candidates:
         )
 
     def spill(self, tilings: Tiling[Counts]) -> Demand:
-        """The results of a block and column fold, with their share of the padding after the last channel of all."""
+        """Demand of the results of a block and column fold, with their share of the padding behind the last channel."""
         of_group, width = self.shape.out_channels, len(self.col_folds[0])
         total = of_group * self.shape.groups
         stored = padded(total, self.hardware.hbm.channel_multiple)
@@ -343,7 +364,9 @@ class Candidates:
         )
 
     def waste(self, groups: Counts, channels: float) -> NDArray[np.float64]:
-        """Bytes moved over bytes wanted: runs of images, or of all images of some channels, are whole bursts."""
+        """Bytes moved over bytes wanted: each run of images, or of all images of some channels, is moved in whole
+        bursts.
+        """
         share = self.word_fill // self.shape.strips
         run = np.where(groups == self.groups, channels * self.shape.images, groups * share)
         run_bytes, burst = run * self.hardware.vector_memory.element_bytes, self.hardware.hbm.burst_bytes
@@ -351,7 +374,7 @@ class Candidates:
 
     @property
     def stored_channels(self) -> float:
-        """Channels of a group as its ifmap is stored, so that padding counts."""
+        """Channels of a group as the ifmap is stored, with padding."""
         return self.shape.channels * self._stored_share
 
     @cached_property
@@ -367,7 +390,7 @@ class Candidates:
         return float(cycles / points) / len(self.chunk.places)
 
     def rotated(self, rows: Cycles, cols: Cycles, groups: Cycles) -> Cycles:
-        """Cycles to rotate what blocks of such extents need into the lane groups of further copies."""
+        """Cycles to rotate blocks of these extents into the lane groups of further copies."""
         return rotating(self.cut, self.chunk, (rows, cols, groups), float(self.hardware.vector_unit.stack_cycles))
 
     # ---- what a tiling would cost, roughly: it steers the choice only and is never reported
@@ -376,27 +399,29 @@ class Candidates:
         """Estimated cycles of the layer for every candidate."""
         costs = self._costs(tilings)
         between = self._in_chunks if (self._parts(tilings) > 1).any() else self._undivided
-        # Where blocks drain, all that lags behind goes out in the end.
+        # Where blocks drain, every spill that lags behind is still to be written at the end.
         behind = np.minimum(tilings.lag, costs.results) if self.drains else 1
         return np.asarray(costs.first + between(tilings, costs) + costs.spill * behind, dtype=np.float64)
 
     def floor(self, share: float) -> float:
-        """Cycles that no tiling can do without, where the array takes a `share` of its: of the array, or of HBM."""
+        """Cycles that no tiling can beat, whether array or HBM sets the pace; the array takes `share` of its
+        streams.
+        """
         streamed = prod(self.extents) * self.shape.groups * self.columns * self.passes
         moved = sum(map(prod, self.shape.tensors)) * self.element_cycles
         return max(share * streamed * self.least_of_a_word, moved)
 
     def late(self, tilings: Tiling[Any]) -> NDArray[np.float64]:
-        """Cycles that `estimate` leaves out: the first block cannot hide behind others while its own operands come.
+        """Cycles that `estimate` leaves out: the first block's wait for its own operands, which hides behind nothing.
 
-        It hardly tells whole reductions apart, and one in chunks has next to none of it.
+        They hardly differ between whole reductions, and a reduction in chunks has next to none.
         """
         costs = self._costs(tilings)
         sections, passes = self._section_cycles(tilings), tilings.section_passes
         last = costs.per_pass * (self.passes // self.folds) * _ceil(tilings.chunk_folds, self._begun_with)
         brought = costs.load - costs.first
         all_in = brought + sections + last - self.passes * costs.per_pass
-        # The second section comes when all of the ifmap is there.
+        # The second section is queued behind the ifmap, so it comes when all of that is there.
         second = brought + 2 * sections * passes / self.passes - passes * costs.per_pass
         late = np.maximum(all_in, np.where(passes < self.passes, second, 0))
         whole = (self._parts(tilings) == 1) & (self.folds > 1)
@@ -405,10 +430,10 @@ class Candidates:
     def _costs(self, tilings: Tiling[Counts]) -> _Costs:
         results, passes = tilings.blocks * self.shape.groups * self.columns, tilings.section_passes
         load, per_pass = self.load(tilings).busiest, self.turn(tilings)
-        # Passes left when the last piece is there: of a section, or of a block that is the only one.
+        # Passes left to do when the last piece arrives: those of a section, or of the only block there is.
         alone = np.where(results == 1, _ceil(tilings.chunk_folds, self._begun_with), 0)
         last = per_pass * np.maximum(_ceil(passes, self._begun_with), alone)
-        # The first pass waits for one fold; where blocks drain, for an even piece of the block and of the filter.
+        # The first pass waits for one fold; where blocks drain, it waits for an even piece of block and filter.
         first = load / tilings.chunk_folds
         if self.drains:
             section = self.filter_cycles / self.columns * passes / self.passes
@@ -417,9 +442,10 @@ class Candidates:
         return _Costs(results, per_pass, load, self.spill(tilings).busiest, first, last)
 
     def _undivided(self, tilings: Tiling[Counts], costs: _Costs) -> NDArray[np.float64]:
-        """The longer of array and HBM, where the ifmap of a block is on chip for its whole reduction."""
+        """Cycles where a block has its whole reduction on chip: the longer of array and HBM."""
         results, groups, held = costs.results, self.shape.groups, _ceil(self.columns, tilings.kept_folds)
-        # The ifmap of a block comes again for column folds that other blocks lie between.
+        # In filter-major order, other blocks replace the ifmap between two column folds of a block, so it is loaded
+        # again.
         again = np.where((tilings.loop_order == "filter_major") & (tilings.blocks > 2), held, 1)
         loaded, turns = groups * (tilings.blocks * again), groups * tilings.blocks * held
         ahead = turns * self.hardware.sequencer.block_cycles + loaded * (tilings.ifmap_words * self.ready_cycles)
@@ -428,7 +454,7 @@ class Candidates:
         filters = groups * self.columns * self._filter_loads(tilings) * self._section_cycles(tilings)
         loads = loaded * self._loading(tilings, costs)
         bus = filters + loads + costs.spill * results
-        # Stages that a spill lags behind hide the wait for what it spills, once there are enough of them under way.
+        # A spill that lags behind hides its wait behind the stages in between, once enough stages are under way.
         hidden = (tilings.lag - 1) * np.maximum(array, bus) / results
         wait = np.where(results > 2 * tilings.lag, np.maximum(self._turnaround - hidden, 0), self._turnaround)
         waits = (results - 1) * wait + costs.last
@@ -439,12 +465,15 @@ class Candidates:
         return np.asarray(np.max(np.broadcast_arrays(*paces), axis=0))
 
     def _in_chunks(self, tilings: Tiling[Counts], costs: _Costs) -> NDArray[np.float64]:
-        """Chunk by chunk, the longer of array and HBM; results go out beside the last chunk of a block only."""
+        """Cycles chunk by chunk: the longer of array and HBM; only beside the last chunk of a block are results
+        written.
+        """
         chunks = self._parts(tilings)
         ready = tilings.ifmap_words * self.ready_cycles
         ahead = self._exposed(ready + self.hardware.sequencer.block_cycles, 1, costs)
         array = self.passes / chunks * costs.per_pass + (ahead + self._drain_cycles) / tilings.kept_folds
-        # The next chunk but one may come when this one is done, unless there is a third buffer.
+        # With two buffers, a chunk can be loaded only when the chunk two before it is done; a third buffer removes this
+        # wait.
         freed = np.where(tilings.ifmap_buffers > 2, 0, self._turnaround)
         loads = (self._loading(tilings, costs) + freed) / tilings.kept_folds
         # Buffers that hold all of the filter are filled once, chunk by chunk of the first block.
@@ -454,7 +483,7 @@ class Candidates:
         port = (self.streamed(tilings) + once * self._weight_words) / chunks
         port += self._crossing(tilings) / tilings.kept_folds
         pace = np.maximum(array, port)
-        # The last chunk may be over before the next one has come into slots that its passes leave.
+        # The last chunk may be over before the next one has crossed the port in the slots that its passes leave.
         size = tilings.section_passes
         over = costs.per_pass * np.where(self.passes % size, self.passes % size, size)
         beside = np.maximum(self._crossing(tilings) * self._beside_streams, costs.load) + freed
@@ -463,42 +492,42 @@ class Candidates:
         return np.asarray(costs.results * ((chunks - 1) * np.maximum(pace, bus) + end) + costs.last)
 
     def _crossing(self, tilings: Tiling[Counts]) -> Counts:
-        """Words of a load that cross the port of passes: of an ifmap in banks, none."""
+        """Words of a load that cross the port beside passes; none where the ifmap goes to banks."""
         return tilings.ifmap_words * (not self.hardware.banked)
 
     def _parts(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
-        """Chunks of a reduction; the last of them counts as what it is of a whole one."""
+        """Chunks of a reduction; the last one counts in proportion to its size."""
         return np.asarray(self.folds / tilings.chunk_folds * _ceil(self.passes // self.folds, tilings.chunk_taps))
 
     def _filter_loads(self, tilings: Tiling[Counts]) -> Counts:
-        """How often the filter of a column fold comes: once, where it stays whole for all blocks."""
+        """Number of times that the filter of a column fold is loaded: once if it stays for all blocks."""
         resident = tilings.filter_buffers >= self.shape.groups * self.columns
         whole = tilings.section_passes == self.passes
         return np.where(whole & (resident | (tilings.loop_order == "filter_major")), 1, tilings.blocks)
 
     def _exposed(self, cycles: Cycles, times: Counts | int, costs: _Costs) -> NDArray[np.float64]:
-        """Waits that nothing hides before weights come; where blocks overlap, passes ahead hide some each time."""
+        """Wait for weights that nothing hides; where blocks overlap, the passes ahead hide part of it each time."""
         spare = 0 if self.drains else costs.per_pass - self.hardware.preload_cycles
         return np.asarray(np.maximum(cycles - times * spare, 0))
 
     def _section_cycles(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
-        """Bus time of the filter of one column fold, a section after the other."""
+        """Bus time of the filter of one column fold, section by section."""
         sections = _ceil(self.passes, tilings.section_passes)
         pieces = sections * np.minimum(MOST_PIECES, tilings.section_passes)
         return self._moving(self.filter_cycles / self.columns, pieces)
 
     def _loading(self, tilings: Tiling[Counts], costs: _Costs) -> NDArray[np.float64]:
-        """Bus time of the ifmap of one block, in pieces of folds or else of rows."""
+        """Bus time of the ifmap of one block, in pieces of folds or of rows."""
         pieces = np.where(tilings.chunk_folds > 1, tilings.chunk_folds, self.shape.row.extent)
         return self._moving(costs.load, np.minimum(MOST_PIECES, pieces))
 
     def _moving(self, cycles: Cycles, pieces: Counts) -> NDArray[np.float64]:
-        """Bus time of a load in pieces. Two are under way at once, each from its latency to its last word."""
+        """Bus time of a load in pieces. Two pieces are under way at once, each from its latency to its last word."""
         return np.asarray(np.maximum(cycles, (cycles + (pieces - 2) * self.hardware.latency_cycles) / 2))
 
 
 def least_words(cut: Cut, hardware: Hardware, among: type[Candidates] = Candidates) -> int:
-    """Words a lane needs for the smallest tiling, in a memory that has no more of them."""
+    """Words a lane needs for the smallest tiling, in a memory of just that size."""
     known = 0
     while True:
         candidates = among(cut, hardware)
@@ -506,12 +535,12 @@ def least_words(cut: Cut, hardware: Hardware, among: type[Candidates] = Candidat
         words = min(int(candidates.lane_words(each).min()) for each in tilings)
         if words <= known:
             return known
-        # What is needed beside the buffers may itself grow with the memory.
+        # Tables beside the buffers may shrink with the memory, so the answer is asked again for the smaller one.
         known, hardware = words, hardware.with_capacity(words * hardware.word_bytes)
 
 
 def _tilings(extents: Extents, **held: Counts | int | str) -> Tiling[Counts]:
-    """Blocks of these extents, each held like that."""
+    """Tilings with blocks of these extents, each held in the same way."""
     arrays: dict[str, Any] = {
         name: value if isinstance(value, np.ndarray) else np.full(len(extents.rows), value)
         for name, value in held.items()
@@ -520,8 +549,10 @@ def _tilings(extents: Extents, **held: Counts | int | str) -> Tiling[Counts]:
 
 
 def _points(axis: MapAxis, outputs: Any, taps: range, by_tap: bool) -> Any:
-    """Most grid points that `taps` of any `outputs` neighbouring outputs touch; those of each tap for itself, under
-    which one of them is not on padding: a point each.
+    """The most grid points of an axis that `taps` touch for any `outputs` neighbouring outputs; padding points are left
+    out.
+
+    With `by_tap`, each tap has points of its own, one for each output.
     """
     if by_tap:
         return np.minimum(outputs, len(axis.under(range(axis.extent), taps)))

@@ -1,8 +1,8 @@
 """Choose the tiling: the cheapest that fits, by its estimate; or the few that a simulation should choose from.
 
-A simulation tries first what is expected to be fastest, and skips what cannot be: `Bound` tells cycles that every
-engine takes at least, whatever waits for what. `Candidates.estimate` says about what a tiling would cost, a bound what
-it must cost. What is hard to tell is left out.
+A simulation tries the tiling first that is expected to be fastest, and skips those that cannot be. `Bound` gives cycles
+that every engine takes at least, whatever waits for what; `Candidates.estimate` gives roughly what a tiling would cost.
+A bound leaves out whatever is hard to tell.
 """
 
 from __future__ import annotations
@@ -29,32 +29,34 @@ from tpusim.machines.tpu.search.candidates import Candidates
 from tpusim.memory.layout import Layouts, inside
 
 TOLERANCE = 0.01
-"""Among blocks whose estimates lie this close to the best, the largest is taken: fewer passes to run."""
+"""Relative distance of estimates within which the block with the most words is taken: it has fewer passes to run."""
 
 MOST_RANKED, MOST_TIMED = 48, 16
-"""Tilings of a layer that are put in order, and those that a simulation chooses from, at most, beside the estimate's
-choice.
+"""Most tilings of a layer that are put in order, and most that a simulation chooses from beside the estimate's choice.
 """
 
 MOST_BLOCKS, FEW_PASSES = 4, 512
-"""No tiling with that multiple of the blocks of the estimate's choice is tried, unless a layer has few passes."""
+"""Tilings with more than MOST_BLOCKS times the blocks of the estimate's choice are tried only for layers of few passes.
+"""
 
 BELIEVED, AGAIN = 0.1, 0.02
-"""A tiling is expected to take its bound, and of what its estimate lies above the bound the share `BELIEVED`: bounds
-tie, and estimates are now and then too high by half. Two ways to hold one block seldom differ in time, so each further
-way is expected to take the share `AGAIN` more.
+"""Weights of a guess. A tiling is expected to take its bound and the share `BELIEVED` of what its estimate has beyond
+the bound: bounds tie, and estimates are now and then too high by half.
+
+Two ways to hold one block seldom differ in time, so each further way is expected to take the share `AGAIN` more.
 """
 
 ALIKE = 0.005
-"""Expectations as close as this are told apart by the size of the block: fewer passes to run."""
+"""Relative distance of expectations within which the larger block comes first: it has fewer passes to run."""
 
 _SECTION = "section_passes", "section_words"
 
 
 class Ranked(NamedTuple):
-    """A tiling, the `least` cycles that it can take, and what is estimated for it; the `floor` is that of every tiling
-    whose array takes a share of the cycles of this one's. Of several, the one that is `expected` to take least comes
-    first.
+    """A tiling with the `least` cycles that it can take and its `estimate`.
+
+    `floor` gives the least cycles of every tiling whose array takes some share of this one's cycles. Among several, the
+    tiling that is `expected` to take the fewest cycles comes first.
     """
 
     tiling: Tiling[int]
@@ -66,9 +68,9 @@ class Ranked(NamedTuple):
 
 @lru_cache(maxsize=1 << 10)
 def tilings_of(cut: Cut, hardware: Hardware, among: type[Candidates] = Candidates) -> tuple[Ranked, ...]:
-    """What a simulation should choose from, in the order in which to try it; or the choice of the estimate alone.
+    """Tilings that a simulation should choose from, in the order in which to try them; or only the estimate's choice.
 
-    A layer is asked how many steps it takes before it is lowered.
+    The result is cached: a layer is asked for its number of steps before it is lowered.
 
     Raises:
         CapacityError: when not even a block of one output word fits; says how much memory would do.
@@ -80,7 +82,7 @@ def tilings_of(cut: Cut, hardware: Hardware, among: type[Candidates] = Candidate
 
 
 def choose(cut: Cut, hardware: Hardware, among: type[Candidates] = Candidates) -> Tiling[int]:
-    """The tiling with the lowest estimated cycles for a reduction that is cut in this way, among such candidates.
+    """The tiling with the lowest estimated cycles among the candidates for a reduction that is cut by `cut`.
 
     Raises:
         CapacityError: when not even a block of one output word fits; says how much memory would do.
@@ -89,15 +91,16 @@ def choose(cut: Cut, hardware: Hardware, among: type[Candidates] = Candidates) -
 
 
 def best(candidates: Candidates) -> Tiling[int] | None:
-    """The cheapest; but deeper buffers, and the reduction in chunks, only where their estimate is clearly lower, or as
-    low with fewer blocks to run and every tap of them at once.
+    """The cheapest tiling by its estimate; None if none fits.
 
-    Of each way the cheapest that fits; of those close to it, the one with the largest block. Of the ways of a kind the
-    first whose estimate lies close to the best: it moves data in the fewest pieces.
+    Deeper buffers, and reductions in chunks, are taken only where their estimate is clearly lower, or as low with fewer
+    blocks and every tap of them on chip. Of each way the cheapest tiling counts, and of those close to it the one with
+    the largest block. Of the ways of a kind the first one close to the best is taken: it moves data in the fewest
+    pieces.
     """
     found: tuple[float, Tiling[int]] | None = None
     for ways in filter(None, candidates.fitting):
-        # Together, as an estimate takes as long for one as for a thousand.
+        # All at once: an estimate takes as long for one tiling as for a thousand.
         tilings, fits = together([tilings for tilings, _ in ways]), np.concatenate([fits for _, fits in ways])
         costs = np.where(fits, candidates.estimate(tilings), np.inf)
         of_ways, begin = list[int](), 0
@@ -120,10 +123,10 @@ def best(candidates: Candidates) -> Tiling[int] | None:
 
 
 def _chosen(candidates: Candidates) -> tuple[Candidates, Tiling[int]]:
-    """The cheapest, and those that it is one of.
+    """The cheapest tiling, and the candidates that it is among.
 
-    With a forced multi-tile, they have the block that the paper's rule would get, if it fits: only one thing changes at
-    a time.
+    With a forced multi-tile, these have the block that the paper's rule would get, if it fits, so that only one thing
+    changes at a time.
     """
     cut, hardware, among = candidates.cut, candidates.hardware, type(candidates)
     if cut.ruled and (ruled := best(among(cut.ruled, hardware))):
@@ -139,9 +142,10 @@ def _chosen(candidates: Candidates) -> tuple[Candidates, Tiling[int]]:
 
 
 def ranked(candidates: Candidates, chosen: Tiling[int]) -> tuple[Ranked, ...]:
-    """The estimate's choice, then the tilings that are expected to be fastest; a block that is ranked already goes
-    behind other blocks. Tilings that differ in how they cut the filter count once, the first of them, unless a body
-    waits for a whole section of the filter.
+    """The estimate's choice, then the tilings that are expected to be fastest.
+
+    A block that is ranked already goes behind other blocks. Tilings that differ only in how they cut the filter count
+    once, unless a body waits for a whole section of the filter.
     """
     a_block = candidates.shape.groups * candidates.columns * candidates.passes
     most = max(MOST_BLOCKS * chosen.blocks, FEW_PASSES // a_block)
@@ -156,18 +160,20 @@ def ranked(candidates: Candidates, chosen: Tiling[int]) -> tuple[Ranked, ...]:
 
 
 def every(candidates: Candidates) -> tuple[Ranked, ...]:
-    """All that fit, each once."""
+    """All tilings that fit, each once."""
     return tuple(_distinct(candidates, (), None))
 
 
 def _distinct(candidates: Candidates, but: Iterable[str], most: int | None) -> Iterator[Ranked]:
-    """Tilings of at most `most` blocks that differ in something `but` these fields."""
+    """Tilings of at most `most` blocks, one for each set of equal ones; fields in `but` do not count as a
+    difference.
+    """
     known = set[Tiling[int]]()
     for tilings, at, least, expected in _in_order(candidates):
         if most is not None and tilings.blocks[at] > most:
             continue
         tiling = tilings.at(at)
-        # Equal for tilings of the same stages: an order of one block, or of folds that are all kept, is none.
+        # The loop order makes no difference with one block, or with all folds kept, so such tilings count as equal.
         order = "" if tiling.blocks == 1 or candidates.columns <= tiling.kept_folds else tiling.loop_order
         key = replace(tiling, loop_order=order, **dict.fromkeys(but, 0))
         if key not in known:
@@ -176,8 +182,9 @@ def _distinct(candidates: Candidates, but: Iterable[str], most: int | None) -> I
 
 
 def _ranked(candidates: Candidates, tiling: Tiling[int], least: float = 0.0, expected: float = 0.0) -> Ranked:
-    """A tiling, and what is estimated for it, but no less than it can take, of HBM as a pipe: a DRAM makes no other
-    choice.
+    """A tiling with its estimate, which is no lower than its bound.
+
+    The estimate is that of HBM as a pipe: a DRAM must not change the choice of tilings to simulate.
     """
 
     @cache
@@ -192,17 +199,18 @@ def _ranked(candidates: Candidates, tiling: Tiling[int], least: float = 0.0, exp
 
 
 def _in_order(candidates: Candidates) -> Iterator[tuple[Tiling[Counts], int, float, float]]:
-    """The tilings that fit, that which is expected to take least first; of those alike, the largest block.
+    """Tilings that fit, by their expected cycles; among equal ones by the largest block, then by the fewest filter
+    buffers.
 
-    Where its bound tells no difference, that with fewer filter buffers: what comes later is not fetched early.
+    Fewer buffers are better where the bound is equal: operands that come later are not fetched early.
     """
     whole, deep, *chunked = ([tilings.each(itemgetter(fits)) for tilings, fits in kind] for kind in candidates.fitting)
-    # Of those that nothing else tells apart, the first: whole reductions by their loop order, then those in chunks.
+    # The sort is stable: among equal ones, whole reductions come first, by their loop order, then those in chunks.
     orders = [tilings.loop_order[0] for tilings in whole + deep]
     found = [*sorted(whole + deep, key=lambda tilings: orders.index(tilings.loop_order[0])), *chain(*chunked)]
     if not found:
         return
-    # Together, as a bound takes as long for one as for a thousand.
+    # All at once: a bound takes as long for one tiling as for a thousand.
     tilings = together(found)
     least = Bound(candidates).cycles(tilings)
     expected = least + BELIEVED * np.maximum(candidates.estimate(tilings) - least, 0)
@@ -215,14 +223,13 @@ def _in_order(candidates: Candidates) -> Iterator[tuple[Tiling[Counts], int, flo
 
 
 class _Array(NamedTuple):
-    """Cycles of the array.
+    """Cycles of the array, for every candidate.
 
-    `all`: from its first pass to the end of the last. `issued`: from pass to pass, without what comes before a body;
-    the last of several has its stream only, at most `short` fewer. `smallest`: the stream of the fewest `words` that a
-    block has. `results`: one a block and column fold.
-
-    Arrays with weights of their own have an equal share of all streams, the busiest of them no less; what one of them
-    waits for, others need not.
+    `all` runs from its first pass to the end of the last. `issued` runs from pass to pass, without what comes before a
+    body; the last of several passes counts with its stream only, which is at most `short` fewer. `smallest` is the
+    stream of the fewest `words` that a block has. `results` counts one for each block and column fold. Arrays with
+    weights of their own have an equal share of all streams, since the busiest has no less; a wait of one of them is no
+    wait of the others.
     """
 
     all: Cycles
@@ -234,38 +241,38 @@ class _Array(NamedTuple):
 
 
 class Bound:
-    """The least cycles of candidate tilings of one layer."""
+    """Least cycles of candidate tilings of one layer, whatever the engine."""
 
     def __init__(self, candidates: Candidates) -> None:
         self.of, self.shape, self.hardware = candidates, candidates.shape, candidates.hardware
         self.chunk, self.passes, hardware = candidates.chunk, candidates.passes, candidates.hardware
         self._whole, self._apart = hardware.mapping.loads == "whole", hardware.array.queues > 1
-        # Pieces of a load of the ifmap.
+        # Pieces that every load of the ifmap has, at least.
         self._pieces = min(MOST_PIECES, len(self.chunk.places)) if self.chunk.one_by_one else 1
-        # Cycles to the first byte of a fill; that of a DRAM is its own.
+        # A DRAM adds its own latency, which the bound leaves out.
         self._latency = 0 if hardware.hbm.dram else hardware.latency_cycles
         self._element_cycles = hardware.vector_memory.element_bytes / float(hardware.hbm_peak_bytes_per_cycle)
-        # Conversion cycles of an element: of a fill, no more stand in a word of all lanes.
+        # A word of all lanes holds at most this many elements, so unpacking an element takes at least this long.
         in_a_word = hardware.lanes * hardware.vector_memory.word_elements
         self._unpacking = float(hardware.vector_unit.unpack_cycles) / in_a_word
         self._axes = (self.shape.row, self.chunk.tap_rows), (self.shape.col, self.chunk.tap_cols)
 
     def cycles(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
-        """The least cycles of every candidate: no run takes fewer."""
+        """Least cycles of every candidate: no run takes fewer."""
         chunks = np.asarray(-(-self.of.folds // tilings.chunk_folds) * -(-self.of.taps // tilings.chunk_taps))
-        # How often the ifmap comes, for all column folds.
+        # An ifmap that its buffers cannot hold comes again for other column folds.
         held = np.where(tilings.loop_order == "block_major", chunks, chunks * tilings.blocks)
         again = np.where(held > tilings.ifmap_buffers, -(-self.of.columns // tilings.kept_folds), 1)
         array, (times, sections, pieces) = self._array(tilings, chunks), self._filters(tilings, chunks)
         ifmap, ofmap = self._loads(tilings, again), self._spills(tilings)
-        # A burst of a DRAM comes once for all who ask while it is pending.
+        # A burst that is pending in a DRAM is fetched once for all who ask for it.
         repeated = 1 if self.hardware.hbm.dram else times
         filters = Demand(bus=prod(self.shape.tensors.filter) * self._element_cycles * repeated)
         first, loads, spills = self._first_pass(tilings, chunks), self._in_turn(ifmap), self._in_turn(ofmap)
         filled, last = self._in_turn(ifmap, filters), self._last_spill(tilings, array.words)
-        # Weights take turns in buffers: a fill, then the preload of the last of them.
+        # A buffer of weights is free again once the last of them is preloaded.
         by_sections = filters.bus + sections * (self._latency + self.hardware.preload_cycles)
-        # Pieces of all loads, where every block is known to need one. Rows of a patch may come together.
+        # Only loads of blocks that are known to need one are counted: a block on padding loads nothing.
         simple = (chunks == 1) & (tilings.span == 0)
         patches, every = tilings.blocks * self.shape.groups * again, self._every_filled(tilings)
         fills = pieces + np.where(every & simple, patches * self._pieces, 0)
@@ -278,20 +285,20 @@ class Bound:
             self._two_at_once(filled + read, fills),
         ]
         if simple.any():
-            # Partial sums take turns in buffers: passes, then their results, then the spill up to its last word.
+            # A buffer of partial sums is free again after its passes, their results, and the spill up to its last word.
             results = array.issued + array.results * (self._after - array.short) + np.maximum(read - array.results, 0)
             turns = [first + results / tilings.psum_buffers]
             if not self.chunk.by_tap:
-                # Patches take turns in buffers: a fill, then all passes over it. Places are filled beside passes over
-                # others. Where each patch is for one result, the one queue takes its fill after the spill of the last
-                # but one.
+                # A buffer of the ifmap is free again after all passes over it; its places are filled beside passes over
+                # others. Where each patch serves one result, the one queue takes its fill behind the spill of the
+                # result two before it.
                 turn = array.issued + patches * (self._after - array.short + self._latency)
                 turn = np.where(every, turn + (0 if self.chunk.one_by_one else loads), 0)
                 both = np.where((patches == array.results) & (turn > 0), (turn + spills) / (2 * tilings.lag), 0)
                 turns += [turn / tilings.ifmap_buffers + last, both]
             paths += [np.where(simple, each, 0) for each in turns]
         ends = self.hardware.sequencer.launch_cycles + self._latency + self.hardware.lanes - 1
-        # Cycles are whole; a little less, as these are not exact.
+        # Cycles are whole numbers; the small difference makes up for rounding errors of the sums.
         return np.asarray(np.ceil(ends + np.max(np.broadcast_arrays(*paths), axis=0) - 1e-6), dtype=np.float64)
 
     def alone(self, tiling: Tiling[int]) -> float:
@@ -300,19 +307,21 @@ class Bound:
         return float(cycles)
 
     def _first_pass(self, tilings: Tiling[Counts], chunks: Counts) -> Cycles:
-        """Until it is issued: its weights come, then, beside the preload, the first places of the first block; where
-        loads are whole, all of both loads.
+        """Cycles until the first pass is issued: its weights come, and beside their preload the first places of the
+        first block.
+
+        Where loads are `whole`, all of both loads must be there.
         """
         rotated = self.of.rotated(tilings.rows, tilings.cols, tilings.groups)
         drains = self.of.drains & (chunks == 1) & (tilings.span == 0)
-        # Of the weights of a bundle, those of other groups are zeros from nowhere.
+        # A bundle's weights for other groups are zeros that are never fetched.
         rows = np.cumsum([each.rows for each in max(summed(self.chunk), key=len)])
         waited = rows[np.minimum(tilings.section_passes, len(rows)) - 1] if self._whole else rows[0]
         own, waited = (
             each / self.shape.bundle * len(self.of.col_folds[0]) * self._element_cycles for each in (rows[0], waited)
         )
         preload = self.hardware.sequencer.block_cycles + self.hardware.preload_cycles + np.where(drains, rotated, 0)
-        # A chunk of some taps may begin with a smaller pass.
+        # A chunk of only some taps may begin with a smaller pass, so its own weights are not counted.
         loaded = preload + np.where(tilings.chunk_taps == self.of.taps, own, 0)
         if self.chunk.by_tap or tilings.span.any() or self.shape.strips > 1:
             return self._latency + np.maximum(loaded, np.where(chunks == 1, waited, 0))
@@ -327,7 +336,7 @@ class Bound:
 
     @cached_property
     def _begun_with(self) -> int:
-        """Channels of the ifmap that the first pass waits for; the padding after the last, too, where it is all."""
+        """Channels of the ifmap that the first pass waits for; with padding, if it waits for all of them."""
         if not self._whole:
             return self.chunk.places[0].brought
         brought = sum(len(channels) for _, channels in self.chunk.brought(range(len(self.chunk.places))))
@@ -337,7 +346,7 @@ class Bound:
     # ---- the array: streams of passes, what comes before and behind them
 
     def _array(self, tilings: Tiling[Counts], chunks: Counts) -> _Array:
-        """The cycles of the array for every candidate, whose sums come in `chunks`."""
+        """Cycles of the array for every candidate; sums come in `chunks`."""
         drains, columns, groups = self.of.drains, self.of.columns, self.shape.groups
         delay = self.hardware.sequencer.block_cycles
         bodies, weights = -(-columns // tilings.kept_folds) * chunks, self.hardware.preload_cycles + delay
@@ -372,14 +381,14 @@ class Bound:
         return written + 2 - self.of.frame.period
 
     def _turn(self, stream: Cycles, delay: int = 0) -> Cycles:
-        """From pass to pass: the stream of one, or what comes before the next where that takes longer."""
+        """Cycles from pass to pass: the stream, or the preload ahead of the next pass, whichever takes longer."""
         if self._apart:
             return stream
         weights = self.hardware.preload_cycles + delay
         return stream + weights if self.hardware.array.weight_buffers == 1 else np.maximum(stream, weights)
 
     def _sizes(self, tilings: Tiling[Counts]) -> list[tuple[Counts, Counts, Cycles]]:
-        """How many blocks there are of how many words, full ones first; what the vector unit takes for each patch."""
+        """(number of blocks, words of each, rotation cycles of each) by size of block, full ones first."""
         if tilings.span.any():
             return [(count, size, 0) for count, size in _portions(prod(self.of.extents), tilings.span)]
         rows, cols, groups = map(_portions, self.of.extents, (tilings.rows, tilings.cols, tilings.groups))
@@ -388,12 +397,14 @@ class Bound:
     # ---- the bus: transfers by their bytes and by their conversion
 
     def _in_turn(self, *moved: Demand) -> Cycles:
-        """Cycles of transfers one after another. A DRAM may still move bursts while those after them are converted."""
+        """Cycles of transfers one after another; a DRAM may move bursts while the ones before them are converted."""
         return sum(moved, Demand()).busiest if self.hardware.hbm.dram else sum(each.busiest for each in moved)
 
     def _images(self, tilings: Tiling[Counts]) -> Cycles:
-        """Images: as many as take the bus as long as all do, where each run of a word group's is moved in whole bursts:
-        only where images are neighbours in HBM.
+        """Number of images that would take the bus as long as all images do in whole bursts.
+
+        It differs from the true number only where images are neighbours in HBM and each run of a word group is moved by
+        itself.
         """
         if self.hardware.hbm.layout != Layouts() or self.hardware.hbm.dram:
             return self.shape.images
@@ -404,7 +415,7 @@ class Bound:
         return np.where((tilings.groups < self.of.groups) & (self.shape.strips == 1), apart, images)
 
     def _spills(self, tilings: Tiling[Counts]) -> Demand:
-        """The spills of all results, once."""
+        """Demand of the spills of all results, once."""
         shape, (channels, rows, cols, _) = self.shape, self.shape.tensors.ofmap
         stored = padded(channels, self.hardware.hbm.channel_multiple)
         words = prod(self.of.extents) * shape.groups * self.of.columns
@@ -412,8 +423,10 @@ class Bound:
         return Demand(bus=moved, converted=words * float(self.hardware.vector_unit.pack_cycles))
 
     def _last_spill(self, tilings: Tiling[Counts], words: Counts) -> Cycles:
-        """The fewest cycles of one spill, of at least `words`: of all results of some channels where a block is all."""
-        # A word of the last group may be the emptiest, and so may one at the end of the strips: not all reach as far.
+        """The fewest cycles of one spill, of at least `words`; of all results of some channels, where one block is
+        all.
+        """
+        # The last group may have the emptiest word, and so may the end of the strips, so these are left out.
         shape, width = self.shape, min(map(len, self.of.col_folds))
         images = shape.images - (self.of.groups - 1) * (self.of.word_fill // shape.strips)
         images *= prod(axis.outputs // axis.extent for axis in (shape.row, shape.col))
@@ -422,8 +435,10 @@ class Bound:
         return np.maximum(moved, words * float(self.hardware.vector_unit.pack_cycles))
 
     def _filters(self, tilings: Tiling[Counts], chunks: Counts) -> tuple[Counts, Counts, Counts]:
-        """How often the filter comes: once, or for every block where sections of all folds by turns do not find
-        buffers; how many sections come in all; and their pieces: of those in chunks, sections.
+        """Return how often the filter is loaded, its sections in all, and their pieces.
+
+        It is loaded once, or for every block where the sections of all folds do not fit the buffers in turn. Chunks
+        count a section as one piece.
         """
         sections = np.maximum(chunks, -(-self.passes // tilings.section_passes))
         kept = np.where(tilings.loop_order == "block_major", self.of.columns, tilings.kept_folds)
@@ -436,15 +451,17 @@ class Bound:
         return times, sections * folds, folds * np.where(chunks == 1, pieces, sections)
 
     def _loads(self, tilings: Tiling[Counts], again: Counts) -> Demand:
-        """All fills of the ifmap: with what lies between taps, where all taps are on chip."""
+        """Demand of all fills of the ifmap; where all taps are on chip together, points between taps are fetched,
+        too.
+        """
         shape, (channels, images) = self.shape, stored_ifmap(self.shape, self.hardware)
         points = np.full_like(tilings.blocks, self._touched)
         if not self.chunk.by_tap and not tilings.span.any():
             points = np.where(tilings.chunk_taps < self.of.taps, points, self._points(_brought, tilings))
-        # Strips share points, and loads bursts that are pending in a DRAM.
+        # Strips share points, and a DRAM serves loads from pending bursts, so each point may count only once.
         brought = self._touched if self.hardware.hbm.dram else points * again
         moved = brought * channels * np.maximum(self._images(tilings), images) * self._element_cycles
-        # Channels of all groups; the padding after the last, too, if the place that has them leaves lanes for it.
+        # Padding behind the last channel is unpacked, too, if the place that has it leaves lanes free.
         own = min(shape.channels * shape.groups, shape.tensors.ifmap[0])
         most = max(len({*place.channels}) for place in self.chunk.places)
         free = not self.hardware.banked and not self.chunk.by_tap and most + channels - own <= self.hardware.lanes
@@ -454,11 +471,13 @@ class Bound:
     # ---- two transfers under way at once
 
     def _two_at_once(self, moved: Cycles, fills: Counts) -> Cycles:
-        """Each fill is under way from its latency to the cycle after its last word; beside it, one other transfer."""
+        """Cycles of fills, each under way from its latency to the cycle after its last word, with one other transfer
+        beside it.
+        """
         return (moved + fills * (self._latency + 1)) / 2
 
     def _every_filled(self, tilings: Tiling[Counts]) -> NDArray[np.bool_]:
-        """Whether no block is padding alone, which waits for nothing."""
+        """Whether every block needs a fill: a block on padding alone waits for none."""
         if self.chunk.by_tap:
             return np.zeros(tilings.blocks.shape, dtype=bool)
         of_groups = -(-self.of.groups // tilings.groups)
@@ -469,7 +488,7 @@ class Bound:
 
     @cached_property
     def _touched(self) -> int:
-        """Coordinates of the ifmap on which some tap stands, whatever the blocks."""
+        """Coordinates of the ifmap on which some tap stands, for any block."""
         found = 1
         for axis, taps in self._axes:
             first, outputs = -axis.padding[0], range(axis.outputs)
@@ -478,7 +497,7 @@ class Bound:
         return found
 
     def _points(self, counting: _Counting, tilings: Tiling[Counts]) -> Counts:
-        """What is counted along rows times what is counted along columns, for each size once."""
+        """A count along rows times the count along columns, each worked out once for each size."""
         found = np.ones_like(tilings.blocks)
         for (axis, taps), sizes in zip(self._axes, (tilings.rows, tilings.cols), strict=True):
             different, where = np.unique(sizes, return_inverse=True)
@@ -492,11 +511,11 @@ def _portions(extent: int, sizes: Counts) -> list[tuple[Counts, Counts]]:
 
 
 _Counting: TypeAlias = Callable[[MapAxis, int, range], int]
-"""What is counted of an axis, from the size of its blocks and the taps."""
+"""The counts of an axis, from the size of its blocks and the taps."""
 
 
 def _brought(axis: MapAxis, size: int, taps: range) -> int:
-    """Points that come from HBM for all blocks, in every strip."""
+    """Points that come from HBM for all blocks, over all strips."""
     apart, blocks = axis.extent * axis.stride, [axis.coordinates(each) for each in _in_blocks(axis, size, taps)]
     return sum(len(inside(each, strip * apart, axis.size)) for each in blocks for strip in range(axis.strips))
 

@@ -51,19 +51,19 @@ from tpusim.numerics.element_types import EXACT_FLOAT32
 from tpusim.numerics.equality import DOUBLE, gamma
 
 Sums = dict[str, dict[str, float]]
-"""Each of what has a name already; inputs are x0, x1, ..."""
+"""Sums by the names of their terms; inputs are x0, x1, ..."""
 Spectra = NDArray[np.float64]
 
 
 @dataclass
 class FlowGraph:
-    """Sums in the order in which they can be worked out, and which of them are asked for."""
+    """Sums in the order in which they are worked out, and the sums that are asked for."""
 
     sums: Sums = field(default_factory=dict)
     outputs: list[str] = field(default_factory=list)
 
     def sum(self, *terms: tuple[str, float]) -> str:
-        """A new sum of factors times what there is; just its name where nothing is to be worked out."""
+        """A new sum of factors times named terms; an existing name if nothing needs to be worked out."""
         factors: dict[str, float] = defaultdict(float)
         for name, factor in terms:
             factors[name] += factor
@@ -74,9 +74,9 @@ class FlowGraph:
         return made
 
     def transposed(self, wanted: int) -> FlowGraph:
-        """The transposed transform, of which the first outputs are `wanted`: along each edge the other way.
+        """The transposed transform, with the first outputs `wanted`: every edge is reversed.
 
-        It has as many multiplications, and as many additions but for those that only others want (H. Kahn's
+        It has as many multiplications and as many additions, except those that only other outputs need (H. Kahn's
         transposition of signal flow graphs; A. Oppenheim and R. Schafer, "Discrete-Time Signal Processing").
         """
         users: dict[str, list[tuple[str, float]]] = defaultdict(list)
@@ -89,6 +89,7 @@ class FlowGraph:
                 users[name].append((made, factor))
             order.update(dict.fromkeys((*factors, made)))
         given, value, other = {name: f"x{at}" for at, name in enumerate(self.outputs)}, dict[str, str](), FlowGraph()
+        # Reversed edges turn the last value into the first, so values are made from the back.
         for name in reversed([each for each in order if each in asked]):
             own = [(given[name], 1.0)] if name in given else []
             value[name] = other.sum(*own, *((value[user], factor) for user, factor in users[name]))
@@ -96,11 +97,14 @@ class FlowGraph:
         return other
 
     def run_together(self) -> FlowGraph:
-        """A graph with fewer words read and written, for more operations: sums of sums where that saves words."""
+        """A graph with fewer words read and written, for more operations: nested sums are written out where that saves
+        words.
+        """
         sums: Sums = {made: dict(factors) for made, factors in self.sums.items()}
         for name in [*sums]:
             users = [made for made, factors in sums.items() if name in factors]
             merged = {made: _merged(sums[made], name, sums[name]) for made in users}
+            # Words read by the users and by the sum itself, and the word it writes.
             before = sum(len(sums[made]) for made in users) + len(sums[name]) + 1
             if name not in self.outputs and sum(map(len, merged.values())) < before:
                 sums.update(merged)
@@ -108,13 +112,16 @@ class FlowGraph:
         return FlowGraph(sums, self.outputs)
 
     def recipe(self, over_inputs: bool = False) -> Recipe:
-        """Its lines. A sum wanted for a while takes the place of an output that comes later, or that of an input which
-        nothing wants any more: these may be `over`, or be kept, and then outputs are kept nowhere but at the end.
+        """Lines of the graph as a recipe.
+
+        A temporary sum takes the place of a later output, or, if inputs may be overwritten (`over_inputs`), of an input
+        that is no longer needed. Otherwise inputs are kept, and outputs are final once written.
         """
         sums = _in_turn(self.sums)
         made_at = {name: at for at, name in enumerate(sums)}
         last_used = {name: at for at, factors in enumerate(sums.values()) for name in factors}
         place = {name: f"y{at}" for at, name in enumerate(self.outputs)}
+        # The place of an output is free for temporary sums until the output itself is written.
         due = {} if over_inputs else {place[name]: made_at[name] for name in self.outputs}
         free_from = dict.fromkeys(due, 0)
         if over_inputs:
@@ -130,13 +137,14 @@ class FlowGraph:
 
 
 def _in_turn(sums: Sums) -> Sums:
-    """So that few are wanted at a time: next is the sum behind which most of what it is made of is not."""
+    """Sums in an order that keeps few alive: the next sum is the one most of whose terms are no longer needed."""
     left, found = dict(sums), Sums()
     users: dict[str, set[str]] = defaultdict(set)
     for made, factors in sums.items():
         for name in factors:
             users[name].add(made)
     while left:
+        # A sum is ready once all of its terms are made.
         ready = (made for made, factors in left.items() if left.keys().isdisjoint(factors))
         best = max(ready, key=lambda made: sum(len(users[name]) == 1 for name in left[made]))
         for name in left[best]:
@@ -146,36 +154,36 @@ def _in_turn(sums: Sums) -> Sums:
 
 
 def _free(free_from: Mapping[str, int], due: Mapping[str, int], at: int, until: int) -> str:
-    """A place that nobody wants from one line to another."""
+    """A place that is free from one line to another."""
     fitting = (name for name, free in free_from.items() if free <= at and due.get(name, until) >= until)
     return next(fitting, f"z{sum(name.startswith('z') for name in free_from)}")
 
 
 def _merged(factors: Factors, name: str, its: Factors) -> dict[str, float]:
-    """A sum with another, which it is made of, written out."""
+    """A sum with one of its terms written out."""
     made = defaultdict(float, {each: factor for each, factor in factors.items() if each != name})
     for each, factor in its.items():
         made[each] += factors[name] * factor
     return {each: factor for each, factor in made.items() if factor}
 
 
-# ---- what floating point may lose
+# ---- rounding errors
 
 FACTOR = 4
-"""Units by which a factor may be off: a cosine and its angle, rounded."""
+"""Units of rounding by which a factor may be off: a cosine and its angle, both rounded."""
 LARGEST_SUM = EXACT_FLOAT32
-"""Operands are such that the sizes of an output's products sum up to this at most."""
+"""Largest sum of the sizes of an output's products, for the operands of a check."""
 
 
 class ErrorBound(NamedTuple):
-    """Numbers are at most so `large`, and `off` by at most so much."""
+    """A bound of numbers: they are at most `large`, and `off` by at most that much."""
 
     large: float
     off: float = 0.0
 
 
 def weighted(terms: Iterable[tuple[ErrorBound, float]]) -> ErrorBound:
-    """A sum of numbers times factors."""
+    """The bound of a sum of numbers times factors."""
     terms = [*terms]
     large = sum(abs(factor) * bound.large for bound, factor in terms)
     off = sum(abs(factor) * bound.off for bound, factor in terms)
@@ -183,7 +191,7 @@ def weighted(terms: Iterable[tuple[ErrorBound, float]]) -> ErrorBound:
 
 
 def through(recipe: Recipe, given: ErrorBound) -> ErrorBound:
-    """The worst output of a transform."""
+    """The bound of the worst output of a transform."""
     known: dict[str, ErrorBound] = {}
     for line in recipe:
         known[line.made] = weighted((known.get(name, given), factor) for name, factor in line.factors.items())
@@ -192,14 +200,14 @@ def through(recipe: Recipe, given: ErrorBound) -> ErrorBound:
 
 
 def products(one: ErrorBound, other: ErrorBound, count: int) -> ErrorBound:
-    """The sum of `count` products."""
+    """The bound of a sum of `count` products."""
     large = count * one.large * other.large
     off = count * (one.off * (other.large + other.off) + other.off * one.large)
     return ErrorBound(large, off + growth(count) * (large + off))
 
 
 def growth(terms: int) -> float:
-    """g of a sum with that number of terms, its factors rounded."""
+    """g of a sum with that number of terms and rounded factors."""
     return gamma(terms + 1 + FACTOR, DOUBLE)
 
 
@@ -207,14 +215,16 @@ def growth(terms: int) -> float:
 
 
 class Wave(NamedTuple):
-    """a(u): the names of its real part and of its imaginary part; the latter of 0 and N/2 is nothing."""
+    """a(u): the names of its real and imaginary parts; for 0 and N/2 there is no imaginary part."""
 
     real: str
     imaginary: str = ""
 
 
 def real_transform(length: int) -> FlowGraph:
-    """The transform of `length` real numbers, a power of two: real parts of 0 and N/2, then both of each between."""
+    """The transform of `length` real numbers, a power of two: real parts of 0 and N/2, then both parts of each
+    frequency between.
+    """
     graph = FlowGraph()
     waves = _waves(graph, [f"x{at}" for at in range(length)])
     between = (part for wave in waves[1:-1] for part in wave)
@@ -223,7 +233,7 @@ def real_transform(length: int) -> FlowGraph:
 
 
 def _waves(graph: FlowGraph, given: Sequence[str]) -> list[Wave]:
-    """From 0 to half their number."""
+    """Waves from frequency 0 to half the number of inputs."""
     length = len(given)
     if length == 1:
         return [Wave(given[0])]
@@ -231,7 +241,7 @@ def _waves(graph: FlowGraph, given: Sequence[str]) -> list[Wave]:
         return [Wave(graph.sum((given[0], 1), (given[1], sign))) for sign in (1, -1)]
     even, quarter = _waves(graph, given[::2]), length // 4
     ahead, behind = _waves(graph, given[1::4]), _waves(graph, [given[4 * at - 1] for at in range(quarter)])
-    # At 0, N/4 and N/2 nothing is turned.
+    # At 0, N/4 and N/2 the factor is 1, i or -1, so no multiplication is needed.
     both, apart = (graph.sum((ahead[0].real, 1), (behind[0].real, sign)) for sign in (1, -1))
     waves = {
         0: Wave(graph.sum((even[0].real, 1), (both, 1))),
@@ -239,7 +249,8 @@ def _waves(graph: FlowGraph, given: Sequence[str]) -> list[Wave]:
         quarter: Wave(even[quarter].real, apart),
     }
     if length > 4:
-        # At N/8 and 3N/8 real numbers are turned by an eighth, one way and the other.
+        # At N/8 and 3N/8 real numbers are turned by an eighth of a circle, in either direction, with one factor for
+        # both parts.
         parts = (graph.sum((ahead[-1].real, 1), (behind[-1].real, sign)) for sign in (1, -1))
         turned = Wave(*(graph.sum((part, sqrt(0.5))) for part in parts))
         waves[quarter // 2], waves[3 * quarter // 2] = _sum_and_mirror(graph, even[length // 8], turned)
@@ -249,7 +260,7 @@ def _waves(graph: FlowGraph, given: Sequence[str]) -> list[Wave]:
 
 
 def _four(graph: FlowGraph, at: int, length: int, even: Sequence[Wave], ahead: Wave, behind: Wave) -> dict[int, Wave]:
-    """The waves of u, N/4 - u, N/4 + u and N/2 - u."""
+    """Waves of u, N/4 - u, N/4 + u and N/2 - u."""
     quarter, angle = length // 4, 2 * pi * at / length
     one, other = _turned(graph, ahead, angle), _turned(graph, behind, -angle)
     both, apart = (Wave(*(graph.sum((a, 1), (b, sign)) for a, b in zip(one, other, strict=True))) for sign in (1, -1))
@@ -261,29 +272,32 @@ def _four(graph: FlowGraph, at: int, length: int, even: Sequence[Wave], ahead: W
 
 
 def _turned(graph: FlowGraph, wave: Wave, angle: float) -> Wave:
-    """Times exp(i angle)."""
+    """A wave times exp(i angle)."""
     c, s = cos(angle), sin(angle)
     real, imaginary = wave
     return Wave(graph.sum((real, c), (imaginary, -s)), graph.sum((real, s), (imaginary, c)))
 
 
 def _sum_and_mirror(graph: FlowGraph, even: Wave, odd: Wave) -> tuple[Wave, Wave]:
-    """Two waves: the sum of both is that of u, their difference, conjugated, that of N/2 - u."""
+    """Two waves from even and odd inputs: their sum is the wave of u; the conjugate of their difference is that of N/2
+    - u.
+    """
     ahead = Wave(graph.sum((even.real, 1), (odd.real, 1)), graph.sum((even.imaginary, 1), (odd.imaginary, 1)))
     behind = Wave(graph.sum((even.real, 1), (odd.real, -1)), graph.sum((odd.imaginary, 1), (even.imaginary, -1)))
     return ahead, behind
 
 
 class Spectrum:
-    """Where the numbers of a tile of `length` by `length` elements stand.
+    """Places of the numbers of a tile of `length` by `length` elements.
 
-    Transformed along both axes, places are row by row and in a row 0, N/2, and then cosines and sines of each frequency
-    between. More places follow: beside data and beside sums.
+    After transforms along both axes, places go row by row, and in a row 0, N/2, and then cosines and sines of each
+    frequency between. Further places follow, for data and for sums.
 
     Attributes:
-        quarters: the places of all pairs of frequencies between: cc, cs, sc and ss.
-        row_ends, col_ends: those of frequencies 0 and N/2 down, and across, with cosines of the others, and with sines.
-        real_points: places of what is real: frequencies 0 and N/2 both ways.
+        quarters: places of all pairs of frequencies between: cc, cs, sc and ss.
+        row_ends, col_ends: places of frequencies 0 and N/2 down, and across, with cosines of the others, and with
+        sines.
+        real_points: places of real numbers: frequencies 0 and N/2 both ways.
     """
 
     def __init__(self, length: int) -> None:
@@ -296,8 +310,10 @@ class Spectrum:
         self.real_points = [row * length + col for row, col in four]
 
     def tiles(self, taps: tuple[int, int]) -> TileAlgorithm:
-        """The tiles of a filter. Products are those of real points, then two of each other point: of (u, v), then (u,
-        -v), then row ends and column ends.
+        """The tiles of a filter.
+
+        The products are those of real points, then two for each other point: of (u, v), of (u, -v), of row ends and of
+        column ends.
         """
         length, h, (down, across) = self.length, self.length // 2 - 1, (_axis(self.length, each) for each in taps)
         (cc, cs, sc, ss), (rows, row_sines), (cols, col_sines) = self.quarters, self.row_ends, self.col_ends
@@ -305,10 +321,11 @@ class Spectrum:
         def more(first: int, down: int, across: int, each: int = 1) -> TilePlaces:
             return TilePlaces(length**2 + first, down, across, (across * each, each))
 
-        # Beside data: real parts of (u, v), negated imaginary ones of (u, -v), of row ends, of column ends.
+        # Further places for data: real parts of (u, v), and negated imaginary parts of (u, -v), of row ends and of
+        # column ends.
         one, other = more(0, h, h), more(h * h, h, h)
         no_rows, no_cols = more(2 * h * h, 2, h), more(2 * h * h + 2 * h, h, 2)
-        # Beside sums: real parts of (u, v), of column ends; the imaginary parts follow each.
+        # Further places for sums: real parts of (u, v) and of column ends; each is followed by its imaginary part.
         sums, ends = more(0, h, h, 2), more(2 * h * h, h, 2, 2)
         imaginary, end_imaginary = (grid._replace(first=grid.first + 1) for grid in (sums, ends))
         return TileAlgorithm(
@@ -349,9 +366,9 @@ class Spectrum:
         )
 
     def weights(self, taps: tuple[int, int], filter_: NDArray[Any]) -> Spectra:
-        """The filters [out_channel, (row, col,) channel] of all products, [product, out_channel, channel].
+        """Filters [out_channel, (row, col,) channel] of all products, as [product, out_channel, channel].
 
-        They are conjugate, and smaller or larger by what makes the way back, transposed, the inverse.
+        They are conjugate, and scaled so that the transposed way back is the inverse.
         """
         by_taps = filter_.reshape(len(filter_), *taps, -1).astype(np.float64)
         down, across = (waves(self.length)[:, :count] for count in taps)
@@ -365,7 +382,7 @@ class Spectrum:
 
 
 def places(grid: TilePlaces) -> Iterator[int]:
-    """All of them, row by row."""
+    """All places of a grid, row by row."""
     down, across = grid.apart
     return (grid.first + i * down + j * across for i, j in product(range(grid.down), range(grid.across)))
 
@@ -373,10 +390,10 @@ def places(grid: TilePlaces) -> Iterator[int]:
 def _products(
     real: TilePlaces, imaginary: TilePlaces, negated: TilePlaces, results: TilePlaces, swapped: bool = False
 ) -> Iterator[TileProduct]:
-    """Two of each point: with the real part of a weight, and with its imaginary part.
+    """Two products for each point: with the real part of a weight, and with its imaginary part.
 
-    Grids hold the data's real part, its imaginary part, and that negated; and the first place of the sums' parts, which
-    stand side by side; `swapped`, where the imaginary one comes first.
+    Grids hold the data's real part, its imaginary part and the negated imaginary part; and the first of the sums' two
+    parts, which stand side by side; `swapped` if the imaginary part comes first.
     """
     for a, b, c, first in zip(*map(places, (real, imaginary, negated, results)), strict=True):
         yield TileProduct((b, a) if swapped else (a, b), first)
@@ -393,17 +410,18 @@ def waves(length: int) -> Spectra:
 
 @lru_cache
 def fourier_tiles(length: int, taps: tuple[int, int]) -> TileAlgorithm:
-    """Tiles of `length` by `length`, a power of two and at least 4, for a filter that is not larger."""
+    """Tiles of `length` by `length` elements, a power of two of at least 4, for a filter that is no larger."""
     return Spectrum(length).tiles(taps)
 
 
 @lru_cache
 def _axis(length: int, taps: int) -> AxisTransform:
-    """Few operations, or few words: which is faster depends on the machine."""
+    """Transforms along an axis: with few operations, or with few words, as the machine decides which is faster."""
     outputs = length - taps + 1
     graph = real_transform(length)
     back = graph.transposed(outputs)
-    # Data are transformed again with the next tile; sums are not, but of outputs some may be beyond the map.
+    # Data is needed again for the next tile, so its inputs are kept; sums are not, but outputs beyond the map are left
+    # out.
     data = graph.recipe(), graph.run_together().recipe()
     inverse = back.recipe(over_inputs=True), back.run_together().recipe(over_inputs=True)
     return AxisTransform(taps, outputs, data, inverse)
@@ -411,9 +429,10 @@ def _axis(length: int, taps: int) -> AxisTransform:
 
 @lru_cache
 def _lost(length: int, taps: tuple[int, int], channels: int) -> float:
-    """How far at most an output is from the whole number that it should be."""
+    """The largest distance of an output from the whole number that it should be."""
     down, across = (_axis(length, each) for each in taps)
-    # Of operands of size 1; the worst recipe each, and the worst place: all sums and differences are of two.
+    # For operands of size 1, with the worst recipe and the worst place of each axis: all sums and differences have two
+    # terms.
     data = max(_through(down.data, across.data, ErrorBound(1.0)))
     data = weighted([(data, 1), (data, 1)])
     rows = weighted([(ErrorBound(1.0), 1)] * taps[0])
@@ -428,11 +447,11 @@ def _through(down: tuple[Any, ...], across: tuple[Any, ...], given: ErrorBound) 
 
 
 def tiles_of(length: int, conv: Conv2d) -> TileAlgorithm:
-    """The tiles of a convolution of stride 1 and one channel group, of whose outputs a tile has two each way at least.
+    """Tiles of a convolution of stride 1 and one channel group, with at least two outputs each way in a tile.
 
-    Nor is there anything to gain of a single tap.
+    A single tap is refused, too: nothing is gained.
 
-    Raises UnsuitableError for others.
+    Raises UnsuitableError for other convolutions.
     """
     steps = conv.stride, conv.dilation, conv.groups
     if not 1 < max(conv.kernel) < length or steps != ((1, 1), (1, 1), 1):

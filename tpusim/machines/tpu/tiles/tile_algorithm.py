@@ -1,7 +1,7 @@
-"""What convolutions in tiles have in common: transforms along both axes, products place by place, and back.
+"""Convolutions in tiles: transforms along both axes, products place by place, and inverse transforms.
 
-A `Recipe` is a transform along one axis, line by line; a `TileAlgorithm` has those of both axes; `Filtering` says what
-vector unit and array of a machine take for a layer.
+A `Recipe` is a transform along one axis, line by line; a `TileAlgorithm` has the recipes of both axes; `Filtering`
+works out what a layer takes of the vector unit and the array of a machine.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ Factors: TypeAlias = Mapping[str, float]
 
 
 class Line(NamedTuple):
-    """A linear combination of what there is by then: inputs x0, x1, ..., outputs y0, y1, ..., and z0, z1, ... between.
+    """A linear combination of known numbers: inputs x0, x1, ..., outputs y0, y1, ..., and temporaries z0, z1, ...
 
-    What has been worked out may be worked out anew under the same name.
+    A name may be computed several times, with a new value each time.
     """
 
     made: str
@@ -41,12 +41,12 @@ class Recipe(tuple[Line, ...]):
 
     @cached_property
     def kinds(self) -> Mapping[tuple[int, int], int]:
-        """How many lines there are, by operands and ALU operations."""
+        """Number of lines by (operands, ALU operations)."""
         return Counter((len(line.factors), operations(line.factors.values())) for line in self)
 
     @cached_property
     def temporaries(self) -> int:
-        """What is kept beside inputs and outputs, at most."""
+        """The most temporaries that are alive beside inputs and outputs."""
         return len({line.made for line in self if line.made.startswith("z")})
 
 
@@ -57,7 +57,7 @@ def operations(factors: Iterable[float]) -> int:
 
 
 def row_by_row(matrix: Sequence[Sequence[float]]) -> Recipe:
-    """Every output for itself."""
+    """A recipe that works out every output by itself."""
     return Recipe(
         Line(f"y{at}", {f"x{number}": factor for number, factor in enumerate(row) if factor})
         for at, row in enumerate(matrix)
@@ -65,7 +65,7 @@ def row_by_row(matrix: Sequence[Sequence[float]]) -> Recipe:
 
 
 class AxisTransform(NamedTuple):
-    """A transform of `taps` and `outputs` along an axis; `data`, `inverse`: ways to do it, to choose from."""
+    """A transform of `taps` and `outputs` along an axis; `data` and `inverse` are alternatives to choose from."""
 
     taps: int
     outputs: int
@@ -74,12 +74,12 @@ class AxisTransform(NamedTuple):
 
     @property
     def reach(self) -> int:
-        """Elements of a tile."""
+        """Elements of a tile along the axis."""
         return self.outputs + self.taps - 1
 
 
 class TilePlaces(NamedTuple):
-    """Places of a tile: from `first` on, `down` and `across`, so far `apart` each way."""
+    """Places of a tile: from `first` on, `down` by `across` of them, `apart` from one another each way."""
 
     first: int
     down: int
@@ -88,20 +88,20 @@ class TilePlaces(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many."""
+        """Number of places."""
         return self.down * self.across
 
 
 class Mix(NamedTuple):
-    """Place by place a sum of factors times what stands in grids of one size; it may be made in one of these."""
+    """A sum of factors times grids of one size, place by place; the result may overwrite one of the grids."""
 
     made: TilePlaces
     terms: tuple[tuple[TilePlaces, float], ...]
 
 
 class TileProduct(NamedTuple):
-    """What the weights of one product meet: data of these places, one after another. Sums go to places from `results`
-    on, and are added to what stands there, or not.
+    """A product of weights with data of these places, one after another. Sums go to places from `results` on, and
+    replace or add to the numbers there.
     """
 
     data: tuple[int, ...]
@@ -111,20 +111,21 @@ class TileProduct(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TileAlgorithm:
-    """How tiles are convolved: transforms, products and the way back.
+    """An algorithm for tiles: transforms, products and inverse transforms.
 
-    Both axes' data transforms leave a tile in places row by row; mixes make more of them, or others.
+    Transforms of data along both axes leave a tile in places, row by row; mixes make further places.
 
     Attributes:
-        name: in words.
-        down, across: the transforms along the axes.
-        products: those of a tile, each with weights of its own, in the order of the transformed filter.
-        transformed: of the filters [out_channel, (row, col,) channel] the weights [product, out_channel, channel].
-        data_mixes: what comes behind the transforms of data, in places of which there are `data_places`.
-        result_mixes: what comes before the inverse transforms, of sums in as many places as `result_places`.
-        outputs_scale: how much larger the outputs are for weights that are whole numbers.
-        lost: how far at most an output is from the whole number that it should be, of that many channels; 0 where
-            all is exact.
+        name: name for people.
+        down, across: transforms along the axes.
+        products: products of a tile, each with weights of its own, in the order of the transformed filter.
+        transformed: function from filters [out_channel, (row, col,) channel] to weights [product, out_channel,
+        channel].
+        data_mixes, data_places: mixes behind the transforms of data, and the number of places of data.
+        result_mixes, result_places: mixes ahead of the inverse transforms, and the number of places of sums.
+        outputs_scale: factor by which outputs are larger, so that weights are whole numbers.
+        lost: largest distance of an output from the whole number that it should be, by number of channels; 0 if
+            everything is exact.
     """
 
     name: str
@@ -141,26 +142,26 @@ class TileAlgorithm:
 
     @property
     def outputs(self) -> int:
-        """Outputs of a tile."""
+        """Number of outputs of a tile."""
         return self.down.outputs * self.across.outputs
 
     @property
     def taps(self) -> int:
-        """Taps of the filter."""
+        """Number of taps of the filter."""
         return self.down.taps * self.across.taps
 
     @cached_property
     def multiplications(self) -> int:
-        """Products of a tile, a number of data times a weight each."""
+        """Products of a tile: multiplications of a number of data by a weight."""
         return sum(len(product.data) for product in self.products)
 
 
 TileChoice: TypeAlias = Callable[[Conv2d], TileAlgorithm]
-"""Which tiles such a convolution takes; raises UnsuitableError for those that it is not for."""
+"""A choice of tiles for a convolution; raises UnsuitableError for convolutions that it is not for."""
 
 
 class Tiles(NamedTuple):
-    """The tiles of a block: how many `down` and `across`, the words of a grid point, the columns of its patch."""
+    """Tiles of a block: `down` by `across` of them, the words of a grid point, and the columns of the patch."""
 
     down: int
     across: int
@@ -169,15 +170,15 @@ class Tiles(NamedTuple):
 
     @property
     def words(self) -> int:
-        """What a product streams: a word for each tile and word group."""
+        """Words that a product streams: one for each tile and word group."""
         return self.down * self.across * self.groups
 
 
 @dataclass(frozen=True)
 class Filtering:
-    """A layer of that shape convolved in tiles on a machine: folds, recipes and their pace.
+    """A layer convolved in tiles on a machine: folds, recipes and their pace.
 
-    Recipes are the fastest on the machine, or those which want the fewest places between.
+    Recipes are the fastest on the machine, or, with `fewest_places`, the ones with the fewest temporaries.
     """
 
     shape: ConvShape
@@ -187,12 +188,12 @@ class Filtering:
 
     @cached_property
     def row_folds(self) -> list[range]:
-        """The input channels, one to an array row."""
+        """Input channels, one to an array row."""
         return portions(self.shape.channels, self.hardware.array.rows)
 
     @cached_property
     def col_folds(self) -> tuple[range, ...]:
-        """The output channels, one to an array column."""
+        """Output channels, one to an array column."""
         return col_folds(self.shape.out_channels, self.hardware)
 
     @cached_property
@@ -202,12 +203,12 @@ class Filtering:
 
     @cached_property
     def data(self) -> tuple[Recipe, Recipe]:
-        """The recipes by which data is transformed, down and across."""
+        """Recipes that transform data, down and across."""
         return self._best(self.by.down.data), self._best(self.by.across.data)
 
     @cached_property
     def inverse(self) -> tuple[Recipe, Recipe]:
-        """The recipes by which results are transformed back, down and across."""
+        """Recipes that transform results back, down and across."""
         return self._best(self.by.down.inverse), self._best(self.by.across.inverse)
 
     def _best(self, recipes: Sequence[Recipe]) -> Recipe:
@@ -227,11 +228,11 @@ class Filtering:
         return sum(words * self.beat(operands, each).period for words, each, operands in kinds)
 
     def beat(self, operands: int, operations: int) -> Beat:
-        """The beat of a word of a sum, by its operands and the operations that it takes."""
+        """The beat of a word of a sum, from its operands and operations."""
         return beat_of(operands, operations, self.word_groups[1], self.hardware)
 
     def scratch_words(self, tiles: Tiles) -> int:
-        """Words between stages: those of the data of a row fold, later the products and those of a column fold."""
+        """Words between stages: for the data of a row fold, and later for products and a column fold."""
         by, words, row_words = self.by, tiles.words, tiles.down * tiles.cols * tiles.groups
         first, second = (recipe.temporaries for recipe in self.data)
         data = (by.down.reach + first) * row_words + second * by.down.reach * words
@@ -270,19 +271,19 @@ class Filtering:
         return len(self.by.products) * len(self.row_folds) * len(self.col_folds)
 
     def tiles(self, rows: int, cols: int, groups: int) -> Tiles:
-        """The tiles of a block of `rows` by `cols` outputs and some word groups, at most."""
+        """The tiles of a block of at most `rows` by `cols` outputs and some word groups."""
         down, across = self.by.down.outputs, self.by.across.outputs
         return Tiles(-(-rows // down), -(-cols // across), groups, self.shape.col.most_stored(cols))
 
     @property
     def least_cycles(self) -> float:
-        """Cycles below which no block lets a layer be: array and vector unit take turns."""
+        """Cycles that every block takes at least: array and vector unit take turns."""
         row, col, (groups, _) = self.shape.row, self.shape.col, self.word_groups
         every = self.tiles(row.extent, col.extent, groups)
         stored = len(col.stored(range(col.extent), range(col.kernel)))
         data, inverse = self.vector_cycles(every._replace(cols=stored))
-        # Blocks have no more words than fit. A pass takes at least as long as the next one's weights; a block's first
-        # ones may come while the vector unit works.
+        # No block has more words than fit. A pass takes at least as long as the weights of the next one; the first
+        # weights of a block may come while the vector unit works.
         words, folds = every.words, len(self.row_folds)
         a_word = folds * self.by.data_places + replace(self, fewest_places=True)._inverse_words
         weights = -(-words // max(1, self.hardware.capacity_words // a_word)) * self.hardware.preload_cycles

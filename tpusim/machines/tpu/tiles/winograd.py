@@ -1,8 +1,8 @@
 """Winograd's minimal filtering F(m x m, 3 x 3): m + 2 multiplications give m outputs of three taps, along each axis.
 
-Of a tile d of m + 2 by m + 2 elements and a filter g the outputs are A' [(G g G') * (B' d B)] A, * element by element.
-The matrices are those of A. Lavin and S. Gray, "Fast Algorithms for Convolutional Neural Networks" (CVPR 2016, section
-4).
+For a tile d of m + 2 by m + 2 elements and a filter g, the outputs are A' [(G g G') * (B' d B)] A, * element by
+element. The matrices are those of A. Lavin and S. Gray, "Fast Algorithms for Convolutional Neural Networks" (CVPR 2016,
+section 4).
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class MinimalFiltering:
 
     Attributes:
         outputs: m.
-        scale: of the filter's transform along each axis, which makes it whole numbers.
+        scale: factor of the filter's transform along each axis, which makes it whole numbers.
         data, filter, inverse: B', `scale` times G, and A'.
-        shared_data, shared_inverse: recipes that work out once what several rows of the matrix have in common.
+        shared_data, shared_inverse: recipes that compute common terms of several matrix rows once.
     """
 
     outputs: int
@@ -46,7 +46,7 @@ class MinimalFiltering:
 
     @cached_property
     def tiles(self) -> TileAlgorithm:
-        """The tiles of this along both axes, with a product for every element of a tile."""
+        """Tiles with this algorithm along both axes, with a product for every element of a tile."""
         data, inverse = (row_by_row(self.data), *self.shared_data), (row_by_row(self.inverse), *self.shared_inverse)
         axis = AxisTransform(TAPS, self.outputs, data, inverse)
         places = axis.reach**2
@@ -62,7 +62,7 @@ class MinimalFiltering:
         )
 
     def transformed(self, filter_: NDArray[Any]) -> NDArray[np.float64]:
-        """The filters [out_channel, (row, col,) channel] of all products, [product, out_channel, channel]; scaled."""
+        """Filters [out_channel, (row, col,) channel] of all products, as [product, out_channel, channel]; scaled."""
         by_taps = filter_.reshape(len(filter_), TAPS, TAPS, -1).astype(np.float64)
         matrix = np.array(self.filter, np.float64)
         made: NDArray[np.float64] = np.einsum("ir,js,orsc->ijoc", matrix, matrix, by_taps, optimize=True)
@@ -76,7 +76,7 @@ F2 = MinimalFiltering(
     filter=((2, 0, 0), (1, 1, 1), (1, -1, 1), (0, 0, 2)),
     inverse=((1, 1, 1, 0), (0, 1, -1, -1)),
 )
-"""16 products for 4 outputs, which take 36 multiplications otherwise."""
+"""16 products for 4 outputs, which take 36 multiplications without it."""
 
 F4 = MinimalFiltering(
     outputs=4,
@@ -108,11 +108,11 @@ F4 = MinimalFiltering(
         Line("y3", {"z0": 1, "z1": 8, "x5": 1}),
     )),),
 )  # fmt: skip
-"""36 products for 16 outputs, which take 144 multiplications otherwise."""
+"""36 products for 16 outputs, which take 144 multiplications without it."""
 
 
 def tiles_of(by: MinimalFiltering, conv: Conv2d) -> TileAlgorithm:
-    """The tiles of a convolution of 3 x 3 taps, stride 1 and one channel group; raises UnsuitableError for others."""
+    """Tiles of a convolution of 3 x 3 taps, stride 1 and one channel group; raises UnsuitableError for others."""
     if (conv.kernel, conv.stride, conv.dilation, conv.groups) != ((TAPS, TAPS), (1, 1), (1, 1), 1):
         raise refused(by.tiles.name, f"{TAPS} x {TAPS}", conv)
     return by.tiles
