@@ -90,7 +90,8 @@ def immovable(program: Program) -> str:
 def residence(layers: Sequence[Joint], hardware: Hardware) -> Residence:
     """The outcomes that can stay on chip, for layers that are to be joined.
 
-    Where there is too little room, the outcomes that save the fewest bytes for their room are given up first.
+    Where there is too little room, outcomes that save the fewest trips through HBM for the time they stay are given up
+    first.
     """
     search = _Search(layers, hardware.capacity_words)
     staying = search.reached(search.wanted)
