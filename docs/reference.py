@@ -1,7 +1,7 @@
 """The pages of the reference, made of the package itself: fields, columns, ops, commands, Python names.
 
-`docs.fields` and `docs.columns` gather what the package says; `pages` writes it as Markdown, which Sphinx reads
-(`setup`). Nothing of it is kept in the repository.
+`docs.fields`, `docs.columns` and `docs.answers` gather what the package says; `pages` writes it as Markdown, which
+Sphinx reads (`setup`). Nothing of it is kept in the repository.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from textwrap import fill
 from typing import Any
 
 import tpusim
+from docs.answers import schemas
 from docs.columns import RUN_WORDS, better, command_tables, commands, figure_meaning, file_columns, run_schema, unit_of
 from docs.fields import (
     OF_THE_FILE,
@@ -218,6 +219,25 @@ def json_page() -> str:
     return text.replace("in `tpusim.result.vocabulary.figures`", "among the [columns](columns.md)")
 
 
+def answers_page() -> str:
+    """What the JSON of the other commands holds, key by key."""
+    of_a_run = run_schema()["$defs"]
+    text = (
+        "# The JSON of other commands\n\n`--json FILE` of these commands writes it, and `--json -` prints it. "
+        "`tpusim run` has [a page of its own](run_json.md). Files of `tpusim sweep` are told among the "
+        "[columns](columns.md); `list` and the other commands write no JSON.\n"
+    )
+    for name, schema in schemas().items():
+        text += f"\n## tpusim {name}\n\n{schema['description']} {{download}}`JSON schema <{name}.schema.json>`.\n\n"
+        text += _keys(schema)
+        for kind, held in schema["$defs"].items():
+            if kind not in of_a_run:
+                text += f"\n### {kind}\n\n{held['description']}\n\n{_keys(held)}"
+    for kind in of_a_run:
+        text = text.replace(f"](#{kind.lower()})", f"](run_json.md#{kind.lower()})")
+    return text
+
+
 def _keys(held: Mapping[str, Any]) -> str:
     rows = [[code(key), _type(each), sentence(each["description"])] for key, each in held["properties"].items()]
     return table(["Key", "Type", "Meaning"], rows)
@@ -235,7 +255,7 @@ def _type(held: Mapping[str, Any]) -> str:
     inner = held.get("additionalProperties")
     if isinstance(inner, Mapping) and inner:
         return f"mapping to {_type(inner)}"
-    return str(held.get("type", "object")).replace("object", "mapping")
+    return str(held.get("type", "any value")).replace("object", "mapping")
 
 
 def commands_page() -> str:
@@ -284,8 +304,10 @@ def pages() -> dict[str, str]:
         "commands.md": commands_page(),
         "columns.md": columns_page(),
         "run_json.md": json_page(),
+        "json.md": answers_page(),
         "python.md": python_page(),
         SCHEMA: json.dumps(run_schema(), indent=2) + "\n",
+        **{f"{name}.schema.json": json.dumps(schema, indent=2) + "\n" for name, schema in schemas().items()},
     }
     own = {top: path.name for top, path in TOPS.items() if path.parent.name == FOLDER.name and (ROOT / top).exists()}
     return found | {name: from_the_reference((ROOT / top).read_text()) for top, name in own.items()}

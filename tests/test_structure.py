@@ -1,9 +1,12 @@
-"""Imports run downward only, and only the command line prints."""
+"""Imports run downward only, only the command line prints, and docstrings and comments can be followed."""
 
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -155,3 +158,76 @@ def test_every_way_to_print_is_seen(source: str) -> None:
 @pytest.mark.parametrize("source", ["from rich.table import Table", "import sys\nsys.exit(1)", "'print'", "import re"])
 def test_what_does_not_print_may_be_there(source: str) -> None:
     assert not ways_out(source)
+
+
+# ---- docstrings and comments
+
+RIDDLES = re.compile(
+    r"(That|Those|This|These|It|Its|They|Their|Ones|Such|Of|As|Whose|None|Nobody|Somebody|Anybody|Always|Whatever|"
+    r"The same|One of|One that|With what|What is (there|left|said|so)|What there is|Who)\b"
+)
+"""Openings that have no subject of their own: the reader looks for it in the name, or in the code."""
+
+PRAGMA = re.compile(r"#\s*(fmt:|mypy:|noqa|ruff:|type:)")
+"""Comments for tools."""
+
+LEAST_COMMENTS = 0.02
+"""Of the package's lines: fewer leave places without the reason that a reader stops for."""
+
+
+def docstrings(source: str) -> Iterator[tuple[int, str]]:
+    """Line and text of every docstring, those of constants and attributes included."""
+    for node in ast.walk(ast.parse(source)):
+        body = getattr(node, "body", None)
+        for each in body if isinstance(body, list) else ():
+            if (
+                isinstance(each, ast.Expr)
+                and isinstance(each.value, ast.Constant)
+                and isinstance(each.value.value, str)
+            ):
+                yield each.lineno, each.value.value
+
+
+def riddles(source: str) -> list[str]:
+    return [
+        f"{line}: {text.strip().splitlines()[0]}"
+        for line, text in docstrings(source)
+        if RIDDLES.match(text.strip()) or "so many" in text
+    ]
+
+
+@pytest.mark.parametrize("module", MODULES, ids=str)
+def test_docstrings_name_their_subject(module: Path) -> None:
+    """A docstring says what the thing is: it does not open with a pronoun or without a subject."""
+    assert not riddles((PACKAGE / module.with_suffix(".py")).read_text())
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Those of taps that there are.", "It has all.", "What there is of it.", "The same, moved.",
+     "One that fits.", "Whose words these are.", "As many as fit.", "Return so many words.", "Its sizes."],
+)  # fmt: skip
+def test_riddles_are_seen(text: str) -> None:
+    for source in (
+        f'"""{text}"""',
+        f'def f():\n    """{text}"""',
+        f'A = 1\n"""{text}"""',
+        f'class A:\n    """{text}"""',
+    ):
+        assert len(riddles(source)) == 1
+
+
+@pytest.mark.parametrize("text", ["Return its sizes.", "One block of outputs.", "The samest.", "Items.", "Offsets."])
+def test_a_subject_is_no_riddle(text: str) -> None:
+    assert not riddles(f'"""{text}"""')
+
+
+def test_comments_say_why() -> None:
+    """Comments for readers are on at least one line in fifty; pragmas do not count."""
+    lines = remarks = 0
+    for module in MODULES:
+        source = (PACKAGE / module.with_suffix(".py")).read_text()
+        lines += len(source.splitlines())
+        tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+        remarks += sum(each.type == tokenize.COMMENT and not PRAGMA.match(each.string) for each in tokens)
+    assert remarks >= LEAST_COMMENTS * lines, f"{remarks} comments in {lines} lines"

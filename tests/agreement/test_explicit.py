@@ -455,5 +455,5 @@ def test_the_command_says_where_and_exits_with_1(
     assert exit_.value.code == 1
     told = capsys.readouterr().err
     assert "conv3" in told
-    assert "elements on the way to them" in told
+    assert "intermediate elements" in told
     assert "lowered[channel=" in told

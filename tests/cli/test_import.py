@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from tpusim.cli import app as cli
 
 MISSING = "1 op of the network not timed: LogSoftmax 1."
-UNKNOWN = "1 op not known, whose work is missing, also that of convolutions and products among them: Mystery 1."
+UNKNOWN = "1 op not known, whose work is missing, even if they are convolutions or products: Mystery 1."
 TINY = ("--hardware", "tiny_4x4", "--batch", "2")
 
 

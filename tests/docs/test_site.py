@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
+import resource
 import subprocess
-import time
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -15,6 +15,7 @@ from tests import ROOT
 from tests.browser import chromium
 
 MOST_SECONDS = 60
+"""Of the processor: on a computer that others use, too, the clock on the wall measures the others."""
 
 
 class Page(HTMLParser):
@@ -38,15 +39,21 @@ class Page(HTMLParser):
             self.loaded.append(given["src"])
 
 
+def _processor_seconds() -> float:
+    """The time that commands ended so far have had, in seconds."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 @pytest.fixture(scope="module")
 def site() -> Path:
     """The site, made anew by the script that its readers use. What it needs is installed before time is taken."""
     subprocess.run(["scripts/quickstart", "--install", ".venv-site", "docs"], cwd=ROOT, check=True, timeout=1200)
     subprocess.run(["rm", "-rf", "site"], cwd=ROOT, check=True)
-    began = time.perf_counter()
+    before = _processor_seconds()
     done = subprocess.run(["scripts/site"], cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
-    assert time.perf_counter() - began < MOST_SECONDS
+    assert _processor_seconds() - before < MOST_SECONDS
     (index,) = re.findall(r"^Site: (\S+)", done.stdout, re.M)
     return Path(index).parent
 

@@ -84,7 +84,7 @@ def test_what_is_chosen_for_layers_alone_is_said_to_be() -> None:
     together = simulate(BLOCK, OVERLAP, check=False)
     by_auto = replace(together, lowering="auto")
     assert overlap_notice(by_auto).endswith(
-        " Each has the lowering that is fastest for it alone, which need not be so for all together."
+        " Each has the lowering that is fastest for it alone, but perhaps not for all together."
     )
     searched = OVERLAP.with_overrides(["mapping.search=simulate"]).to_dict()
     assert "Each has the lowering and the block that" in overlap_notice(replace(by_auto, hardware=searched))
@@ -110,7 +110,7 @@ def test_what_stays_saves_hbm_and_is_right_and_the_engines_agree(fusion: str, dt
     assert first.readers[0] == "relu"
     assert parse_result(together.to_json()) == together
     stay = sum(bool(each.residency and each.residency.outcome) for each in together.layers)
-    assert f"On chip stay outcomes of {stay} of {len(together.layers)} layers: " in overlap_notice(together)
+    assert f"Outputs of {stay} of {len(together.layers)} layers stay on chip: " in overlap_notice(together)
 
 
 @pytest.mark.parametrize("engine", ["event", "both"])
@@ -172,7 +172,7 @@ def test_what_does_not_fit_begins_on_an_empty_machine(why: str) -> None:
     result = simulate(work, APART[why])
     assert [layer.apart for layer in result.layers] == ["", why]
     assert result.total.hidden_cycles == 0
-    assert f"Not between all: 1 layer on an empty machine, as {why}." in overlap_notice(result)
+    assert f"Begun on an empty machine: 1 layer, as {why}." in overlap_notice(result)
 
 
 @pytest.mark.parametrize("why", ["the ifmap lies in banks", "passes read through pointers"])

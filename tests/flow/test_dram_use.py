@@ -58,7 +58,9 @@ def test_what_is_asked_for_is_moved_or_comes_with_what_is() -> None:
         assert use.hbm_asked_bytes == record.hbm_read_bytes + record.hbm_write_bytes == use.hbm_wanted_bytes
         assert use.hbm_asked_bytes - use.hbm_moved_bytes == 145 * 64
     (line,) = (line for line in totals(result.total).lines if "HBM:" in line)
-    said = "550.91 kB read and written in bursts, 9.28 kB of them with bursts that were on their way; 541.63 kB moved"
+    said = (
+        "550.91 kB read and written in bursts, 9.28 kB of them served by bursts already on their way; 541.63 kB moved"
+    )
     assert said in line
     assert "0.983 times the bytes of the elements asked for" in line
 

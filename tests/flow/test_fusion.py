@@ -246,7 +246,7 @@ def test_a_run_says_what_rides_or_why_nothing_does() -> None:
     assert told(RESIDUAL, on("none")) == ""
     assert told(RESIDUAL.with_ops("array"), on()).endswith("are left out; --ops all has them.")
     assert told(network({}, conv("a"), relu("r")), on()).endswith("does not say what its layers read (inputs:).")
-    assert told(network({"p": ["a"]}, conv("a"), POOL), on()).endswith("in a way that it could.")
+    assert told(network({"p": ["a"]}, conv("a"), POOL), on()).endswith("in a way that allows it.")
 
 
 def test_a_layer_that_is_left_out_is_not_there() -> None:

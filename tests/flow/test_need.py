@@ -65,7 +65,7 @@ def test_the_passes_are_known_before_a_layer_is_lowered(name: str, size: int, lo
         (Gemm("many_passes", m=64, n=1024, k=2048), 1, {"array.size": 16}),
         (Gemm("one_pass", m=16, n=2**15, k=16), 1, {"array.size": 16}),
         (conv(512, 14, 512, 3, padding=1, groups=512), 8, {}),
-        (conv(16, 56, 16, 3, padding=1), 16, {"array.size": 16, "vector_memory.capacity": "2 KiB"}),
+        (conv(16, 28, 16, 3, padding=1), 16, {"array.size": 16, "vector_memory.capacity": "2 KiB"}),
     ],
     ids=["many passes", "one pass", "depthwise", "walks"],
 )

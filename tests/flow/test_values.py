@@ -691,7 +691,7 @@ def test_outputs_are_saved_by_name(here: Path) -> None:
     np.savez("in.npz", x=given)
     done = tpusim("run", "net.onnx", *TINY, "--input", "in.npz", "--save-outputs", "out.npz", "--json", "run.json")
     assert done.exit_code == 0, done.output
-    assert "From the reference alone come values of 3 ops, and biases: " in done.stdout
+    assert "The reference alone computes values of 3 ops, and biases: " in done.stdout
     assert "elements are within the proven bound of sums in float64, 0 wrong. The largest error" in done.stdout
     with np.load("out.npz") as held:
         outputs = {**held}
@@ -747,7 +747,7 @@ def test_outputs_of_layers_with_others_on_their_results_are_the_same(here: Path)
         assert done.exit_code == 0, done.output
     told = " ".join(done.stdout.split())
     assert "2 layers ride on the results of 2 (+ in their shapes). The sums of 2 layers begin at biases." in told
-    assert "From the reference alone come values of 2 ops: Concat 1, Flatten 1." in told
+    assert "The reference alone computes values of 2 ops: Concat 1, Flatten 1." in told
     with np.load("apart.npz") as apart, np.load("together.npz") as together:
         np.testing.assert_allclose(together["y"], apart["y"], rtol=1e-5)
 

@@ -304,12 +304,12 @@ def test_a_file_says_which_ops_of_the_network_are_no_layers(tmp_path):
     assert parse_result(result.to_json()) == result
     assert "not timed: Relu 49, Add 2" in result._repr_html_()
     assert left_out(work.not_timed, work.not_known) == (
-        "51 ops of the network not timed: Relu 49, Add 2. 1 op not known, whose work is missing, also that of "
-        "convolutions and products among them: LSTM 1."
+        "51 ops of the network not timed: Relu 49, Add 2. 1 op not known, whose work is missing, even if they are "
+        "convolutions or products: LSTM 1."
     )
     assert left_out({"Concat": 2, "Log": 1, "Reshape": 1}.items(), ()) == (
-        "1 op of the network not timed: Log 1. 3 ops of no time, as readers find what they join, cut, name or cast "
-        "where it lies: Concat 2, Reshape 1."
+        "1 op of the network not timed: Log 1. 3 ops of no time, as layers read their results where the operands lie: "
+        "Concat 2, Reshape 1."
     )
     assert not {"not_timed", "not_known"} & simulate(load_workload("tiny"), load_hardware("tiny_4x4")).to_dict().keys()
 

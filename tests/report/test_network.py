@@ -176,10 +176,10 @@ def test_the_page_says_what_rides_and_what_stays(staying: Result, block: Result)
     data = run_data(staying)
     told = {layer["name"]: (layer["riders"], layer["overlap"]) for layer in data["layers"]}
     assert {name: riders for name, (riders, _) in told.items()} == {"conv": "relu", "conv2": "sum"}
-    assert re.search(r"^\d+ cycles (fewer|more) than alone; .*what it makes stays on chip for conv2", told["conv"][1])
+    assert re.search(r"^\d+ cycles (fewer|more) than alone; .*its output stays on chip for conv2", told["conv"][1])
     said = [sentence[0] for sentence in data["sentences"]]
     assert "2 layers ride on the results of 2." in said
-    assert any(each.startswith("On chip stay outcomes of 1 of 2 layers: ") for each in said)
+    assert any(each.startswith("Outputs of 1 of 2 layers stay on chip: ") for each in said)
     assert {(layer["riders"], layer["overlap"]) for layer in run_data(block)["layers"]} == {("", "")}
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from tests import ROOT
 
 
@@ -15,6 +17,7 @@ def printed(*words: str) -> list[list[str]]:
     return [line.split() for line in done.stdout.splitlines()]
 
 
+@pytest.mark.long
 def test_what_the_transformation_costs() -> None:
     """First it costs what its bytes take; beside the product less, and with half the bytes less again."""
     name, *figures = printed("alexnet")[-2]

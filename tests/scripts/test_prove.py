@@ -38,6 +38,7 @@ def log(folder: Path) -> list[str]:
         (("random",), 2),
         (("long",), 2),
         (("docs",), 2),
+        (("release",), 2),
         (("lowerings",), 2),
         (("blocks",), 2),
     ],

@@ -7,11 +7,17 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import yaml
 from typer.testing import CliRunner, Result
 
+from tests import ROOT
 from tpusim.cli import app as cli
 from tpusim.study.sweep.store import FILE
 
+MACHINE = yaml.safe_load((ROOT / "configs" / "tiny_4x4.yaml").read_text())
+MACHINE["mapping"]["search"] = "estimate"
+"""Blocks that simulation chooses take most of the time of a point, and are not what tests of sweeps are about."""
+QUICK = yaml.safe_dump(MACHINE, sort_keys=False)
 NET = """
 name: net
 layers:
@@ -22,7 +28,7 @@ layers:
 SPEC = """
 name: small
 workloads: [net.yaml]
-hardware: tiny_4x4
+hardware: quick.yaml
 batch: 2
 axes:
   array.size: [2, 4, 8]

@@ -100,7 +100,7 @@ def test_explain_shows_them(desk: None) -> None:
     assert "1.00" in table
     flat = " ".join(table.split())
     assert "By copies it cannot run here: its copies need 5 MiB a lane" in flat
-    assert f"times as long: as by {FIRST} (*), which it is lowered by now" in flat
+    assert f"times as long: as by {FIRST} (*), its lowering now" in flat
     picture = Path("a.svg").read_text()
     assert f"{FIRST} (now)" in picture
     assert "cycles by each lowering" in picture

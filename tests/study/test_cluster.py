@@ -23,6 +23,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from tests import ROOT
+from tests.study.small_sweep import QUICK
 from tpusim.cli import app as cli
 
 NET = """
@@ -35,7 +36,7 @@ layers:
 SPEC = """
 name: some
 workloads: [net.yaml]
-hardware: tiny_4x4
+hardware: quick.yaml
 batch: 2
 axes:
   array.size: {range: [2, 21]}
@@ -107,6 +108,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A directory with one network and one spec."""
     monkeypatch.chdir(tmp_path)
     Path("net.yaml").write_text(NET)
+    Path("quick.yaml").write_text(QUICK)
     Path("some.yaml").write_text(SPEC)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from tests.study.small_sweep import QUICK
 from tpusim.cli import app as cli
 from tpusim.study.processes import Processes
 from tpusim.study.sweep.jobs import Done, Job, simulated
@@ -28,7 +29,7 @@ SPEC = """
 name: hunt
 mode: search
 workloads: [net.yaml]
-hardware: tiny_4x4
+hardware: quick.yaml
 batch: 4
 search: {objectives: [time_us, pes], budget: 20, seed: 3, at_once: 4}
 axes:
@@ -45,6 +46,7 @@ def desk(undrawn: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     """A directory with one network and one search."""
     monkeypatch.chdir(tmp_path)
     Path("net.yaml").write_text(NET)
+    Path("quick.yaml").write_text(QUICK)
     Path("hunt.yaml").write_text(SPEC)
     return tmp_path
 
@@ -148,7 +150,7 @@ def test_thin_spaces_are_searched_to_the_last_point_but_one() -> None:
 
 SQUARE = """
 workloads: [net.yaml]
-hardware: tiny_4x4
+hardware: quick.yaml
 batch: 4
 axes:
   array.rows: {range: [2, 30, 2]}

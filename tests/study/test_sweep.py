@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.study.small_sweep import NET, SPEC, stored, sweep
+from tests.study.small_sweep import NET, QUICK, SPEC, stored, sweep
 from tests.written import by_hand
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.base.errors import InputError
@@ -37,6 +37,7 @@ def desk(undrawn: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     """A directory with one network and one spec."""
     monkeypatch.chdir(tmp_path)
     Path("net.yaml").write_text(NET)
+    Path("quick.yaml").write_text(QUICK)
     Path("small.yaml").write_text(SPEC)
     return tmp_path
 
@@ -52,7 +53,7 @@ def test_every_point_is_what_a_run_gives() -> None:
     assert "9 points: 9 computed, 0 there already, 0 failed" in shown.stdout
     for row in rows():
         changes = [f"{path}={row[path]}" for path in ("array.size", "vector_memory.word_elements")]
-        total = simulate(load_workload("net.yaml", batch=2), load_hardware("tiny_4x4", changes), check=False).total
+        total = simulate(load_workload("net.yaml", batch=2), load_hardware("quick.yaml", changes), check=False).total
         assert float(row["cycles"]) == total.cycles
         assert float(row["pe_utilization"]) == pytest.approx(total.pe_utilization)
         assert float(row["port_idle_ratio"]) == pytest.approx(total.vector_memory.port_idle_ratio)
@@ -69,7 +70,7 @@ layers:
 TOGETHER = """
 name: together
 workloads: [graph.yaml]
-hardware: tiny_4x4
+hardware: quick.yaml
 batch: 2
 axes:
   sequencer.between_layers: [drain, overlap, stay]
@@ -87,7 +88,7 @@ def test_layers_that_overlap_or_ride_are_swept_as_they_run() -> None:
     seen = rows("results/together")
     for row in (row for row in seen if not row["error"]):
         changes = [f"{path}={row[path]}" for path in ("sequencer.between_layers", "sequencer.fusion")]
-        result = simulate(load_workload("graph.yaml", batch=2), load_hardware("tiny_4x4", changes), check=False)
+        result = simulate(load_workload("graph.yaml", batch=2), load_hardware("quick.yaml", changes), check=False)
         assert float(row["cycles"]) == result.total.cycles
         assert float(row["hbm_read_bytes"]) == result.total.hbm_read_bytes
     assert len({row["cycles"] for row in seen}) == 7
@@ -192,7 +193,7 @@ MISTAKES = [
     ("array.size: [2, 4, 8]", "array.size: {powers_of_two: [3, 9]}", "powers of two"),
     ("[net.yaml]", "[nets.yaml]", "no such file"),
     ("[net.yaml]", "[]", "write one workload"),
-    ("tiny_4x4", "tiny_5x5", "did you mean tiny_4x4"),
+    ("quick.yaml", "tiny_5x5", "did you mean tiny_4x4"),
     ("batch: 2", "batch: 0", "out of range"),
     ("batch: 2", "lowering: chanel_first", "did you mean channel_first"),
     ("batch: 2", "lowering: [1]", "unknown lowering [1]; there is "),

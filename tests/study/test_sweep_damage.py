@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from tests.study.small_sweep import NET, SPEC
+from tests.study.conftest import draw_nothing
+from tests.study.small_sweep import NET, QUICK, SPEC
 from tpusim.cli import app as cli
 from tpusim.result.vocabulary.figures import FIGURES
 from tpusim.study.sweep.store import FILE
@@ -55,15 +56,17 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     desk = tmp_path_factory.mktemp("whole")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(desk)
+        draw_nothing(patch)
         Path("net.yaml").write_text(NET)
+        Path("quick.yaml").write_text(QUICK)
         Path("small.yaml").write_text(f"{SPEC}pareto: [time_us, pes]\n")
         assert swept().exit_code == 0
-        assert tpusim("run", "net.yaml", "--hardware", "tiny_4x4", "--batch", "2", "--out", "run").exit_code == 0
+        assert tpusim("run", "net.yaml", "--hardware", "quick.yaml", "--batch", "2", "--out", "run").exit_code == 0
     return desk
 
 
 @pytest.fixture
-def desk(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def desk(whole: Path, undrawn: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of all that, to work in and to damage."""
     shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)

@@ -24,7 +24,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests import ROOT
-from tests.study.small_sweep import NET, SPEC, stored, sweep
+from tests.study.small_sweep import NET, QUICK, SPEC, stored, sweep
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.base.errors import InputError
 from tpusim.cli import app as cli
@@ -44,6 +44,7 @@ def desk(undrawn: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     """A directory with two networks and two specs."""
     monkeypatch.chdir(tmp_path)
     Path("net.yaml").write_text(NET)
+    Path("quick.yaml").write_text(QUICK)
     Path("small.yaml").write_text(SPEC)
     Path("large.yaml").write_text(NET.replace("in_height: 9", "in_height: 60"))
     Path("long.yaml").write_text(SPEC.replace("[2, 4, 8]", "{range: [2, 21]}").replace("net.yaml", "large.yaml"))
@@ -227,7 +228,7 @@ def test_layers_as_csv() -> None:
     settings = [(row["array.size"], row["vector_memory.word_elements"]) for row in found]
     assert settings[:4] == [("2", "1")] * 3 + [("2", "2")]
     assert [row["name"] for row in found[:3]] == ["one", "two", "fc"]
-    machine = load_hardware("tiny_4x4", ["array.size=8", "vector_memory.word_elements=4"])
+    machine = load_hardware("quick.yaml", ["array.size=8", "vector_memory.word_elements=4"])
     layers = simulate(load_workload("net.yaml", batch=2), machine, check=False).layers
     for row, layer in zip(found[-3:], layers, strict=True):
         assert int(row["cycles"]) == layer.cycles

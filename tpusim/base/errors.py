@@ -1,4 +1,4 @@
-"""Every error tpusim raises on purpose, and the exit code each one means."""
+"""Errors that tpusim raises on purpose, each with its exit code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import ClassVar, Protocol
 class Problem:
     """A single thing that is wrong with the input.
 
-    `message` says what was given, what is allowed and what to do; `where` says where it stands
+    `message` says what was given, what is allowed and what to do; `where` is its place
     ("file.yaml:12: array.rows", "--set clock=3"), or is None; `line` (from 1; 0: none) only orders problems.
     """
 
@@ -87,7 +87,7 @@ class Named(Protocol):
 
 @contextmanager
 def failures_named(layer: Named) -> Iterator[None]:
-    """A failure of the machine in here says which layer it is about."""
+    """Name the layer in failures of the machine."""
     try:
         yield
     except (CheckFailed, DeadlockError, PortConflict) as error:

@@ -14,7 +14,7 @@ from tpusim.base.errors import InputError
 
 
 def probe(file: Path, make_folder: bool = False) -> None:
-    """Find out, before the work, whether `file` can be written. Leaves nothing behind."""
+    """Find out, before the work, whether `file` can be written; nothing is left behind."""
     with _failures_named(file):
         if file.is_dir():
             raise IsADirectoryError(errno.EISDIR, "it is a directory")
@@ -29,7 +29,7 @@ def probe(file: Path, make_folder: bool = False) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make `folder` and those above it, where they do not exist; others may be doing the same."""
+    """Make `folder` and the folders above it, if necessary; other processes may be doing the same."""
     with _failures_named(folder):
         if folder.exists() and not folder.is_dir():
             raise InputError(f"{folder}: it is a file; name a folder")
@@ -49,7 +49,7 @@ def replacing(file: Path) -> Iterator[Path]:
         if is_device(file):
             yield file
             return
-        # Beside the file, links resolved: os.replace works within one file system only.
+        # The temporary file is beside the target, with links resolved: os.replace works within one file system only.
         target = file.resolve()
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = target.with_name(f".tpusim-{secrets.token_hex(8)}.tmp")
@@ -62,7 +62,7 @@ def replacing(file: Path) -> Iterator[Path]:
 
 @contextmanager
 def _failures_named(file: Path) -> Iterator[None]:
-    """Raise InputError, naming `file`, for whatever keeps it from being written."""
+    """Turn every failure to write into an InputError that names `file`."""
     try:
         yield
     except InputError:  # Of what is written; it is a ValueError as well.

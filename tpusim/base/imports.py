@@ -1,4 +1,4 @@
-"""What is imported only when it is needed: things of tables, libraries of some commands, the compiler of loops."""
+"""Imports that wait until they are needed: entries of tables, libraries of some commands, compiled loops."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Thing = TypeVar("Thing")
 F = TypeVar("F", bound=Callable[..., object])
 
 _ROOM = bytes(2**20)
-"""As many bytes as all compiled code takes, and more."""
+"""More bytes than all compiled code takes."""
 
 
 class Registry(UserDict[str, Thing], Generic[Thing]):
-    """Things by name. Names, their order and their number cost no import; a thing costs that of its own module."""
+    """Things by name. Names, their order and their number cost no import; a thing costs the import of its module."""
 
     def __init__(self, package: str, places: Mapping[str, str]) -> None:
-        """`places` says for each name where the thing stands in `package`: "module.attribute"."""
+        """`places` has the place of each thing in `package`, by name: "module.attribute"."""
         super().__init__()
         self._package = package
         self.data = dict[str, Any](places)
@@ -41,7 +41,7 @@ class Registry(UserDict[str, Thing], Generic[Thing]):
 
 
 def need(what: str, library: str, module: str) -> None:
-    """Find out, before the work, whether `module` of a library can be imported; `what` is what needs it.
+    """Find out, before the work, whether `module` of a library can be imported; `what` names the feature that needs it.
 
     Raises:
         InputError: when it, or what it needs, cannot be imported; says how to install it for this Python.
@@ -58,9 +58,9 @@ def _install(library: str) -> str:
 
 
 def compiled(function: F, sources: tuple[Path, ...], here: Path, **options: Any) -> F:
-    """Compile a loop where Numba can be imported; elsewhere the loop stays Python, and a warning says so once.
+    """Compile a loop if Numba can be imported; otherwise the loop stays Python, and a warning says so once.
 
-    The machine code is kept on disk, in or below `here`, so that only the first run of all waits for the compiler;
+    The machine code is kept on disk, in or below `here`, so that only the very first run waits for the compiler;
     `sources` are the folders and files from which the loop takes constants and other loops; `options` are the
     compiler's.
     """
@@ -78,7 +78,7 @@ def compiled(function: F, sources: tuple[Path, ...], here: Path, **options: Any)
 
 @cache
 def _numba() -> Any:
-    """Numba, or None, with a warning, on a platform for which there is none."""
+    """Numba; or None, with a warning, on a platform without it."""
     try:
         import numba
     except Exception as error:  # A library of the wrong version may raise anything.
@@ -90,9 +90,9 @@ def _numba() -> Any:
 
 @cache
 def _cache_folder(sources: tuple[Path, ...], here: Path, given: str) -> Path | None:
-    """Return a folder for what is compiled from these very sources; None where there is no place for it.
+    """A folder for code compiled from exactly these sources; None if there is no place for one.
 
-    The folder lies in `given`, if that is not empty. Numba freezes constants, but looks for changes only in the loop's
+    The folder is in `given`, if that is not empty. Numba freezes constants, but checks for changes only in the loop's
     own file.
     """
     from tempfile import TemporaryFile

@@ -1,4 +1,4 @@
-"""The memory of this process: how much it may still take, and the garbage collector at rest."""
+"""Memory that this process may still take, and a pause for the garbage collector."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from pathlib import Path
 
 
 def free_bytes() -> int:
-    """The least of what the computer has free, what its control group leaves, and what `ulimit -v` leaves.
+    """The least of the computer's free memory, the rest of the control group's limit, and the rest of `ulimit -v`.
 
-    What cannot be read limits nothing.
+    A limit that cannot be read is ignored.
     """
     return min([*_free(), *_control_group(), *_address_space()], default=sys.maxsize)
 
 
 def _free() -> Iterator[int]:
-    """What the computer has free; where the system does not say, all that there is."""
+    """Free memory of the computer; if the system does not say, all of its memory."""
     with suppress(OSError, ValueError, IndexError):
         fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
         yield int(fields["MemAvailable"].split()[0]) * 1024
@@ -29,7 +29,9 @@ def _free() -> Iterator[int]:
 
 
 def _control_group() -> Iterator[int]:
-    """What control groups leave: in version 2 that of this process and those above it, in version 1 a container's."""
+    """Memory left by control groups: in version 2 for this process and the groups above it, in version 1 for a
+    container.
+    """
     with suppress(OSError, ValueError, IndexError):
         inside = Path("/proc/self/cgroup").read_text().rpartition("0::/")[2].split("\n")[0]
         folder = Path("/sys/fs/cgroup", inside)
@@ -41,7 +43,7 @@ def _control_group() -> Iterator[int]:
 
 
 def _left(group: Path, limit: str, used: str, reclaimable: str) -> Iterator[int]:
-    """Bytes left of a group's limit; files that are kept in memory make room when it is needed."""
+    """Bytes left of a group's limit; cached files make room when it is needed."""
     with suppress(OSError, ValueError):
         whole = int((group / limit).read_text())
         kept = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
@@ -60,8 +62,8 @@ def _address_space() -> Iterator[int]:
 
 @contextmanager
 def at_rest() -> Iterator[None]:
-    """Let Python's garbage collector rest: to look through a million small objects again and again takes as long as
-    to make them.
+    """Pause Python's garbage collector: searching a million small objects again and again takes as long as making
+    them.
     """
     on = gc.isenabled()
     gc.disable()

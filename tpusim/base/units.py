@@ -1,4 +1,4 @@
-"""Quantities with their unit in the text: "700 MHz" in, exact integers out, and back.
+"""Quantities with their unit in the text: from "700 MHz" to exact integers, and back.
 
 Everything is a whole number of its base unit (Hz, bytes, bytes/s, picoseconds), so no rounding can make
 two engines disagree about a cycle.
@@ -25,7 +25,7 @@ _NOT_FINITE = re.compile(r"[-+]?\.?(nan|inf|infinity)\b", re.IGNORECASE)
 class QuantityKind:
     """A kind of quantity, such as a frequency, and the units in which it is written.
 
-    `scales` maps the spelling of each unit to how many `base` units it is, in the order in which `format` tries them.
+    `scales` maps the spelling of each unit to its size in `base` units, in the order in which `format` tries them.
     """
 
     kind: str
@@ -61,7 +61,7 @@ class QuantityKind:
         if match is None:
             wrong = "finite" if _NOT_FINITE.match(text) else f"a {self.kind}"
             raise InputError(f"{text[:40]!r} is not {wrong}; write a number and a unit, e.g. {self.example}")
-        # Otherwise "1e999999999 Hz" would be an hour of arithmetic instead of an error.
+        # Without this limit "1e999999999 Hz" would be an hour of arithmetic in place of an error.
         if match.end() > _MOST_CHARACTERS or len(match["exponent"] or "") > _MOST_EXPONENT_DIGITS:
             raise InputError(f"{text[:40]!r} is out of range; write e.g. {self.example}")
         suffix = text[match.end() :].strip()
@@ -109,7 +109,7 @@ def number(text: str) -> float | None:
 
 
 def magnitude(text: str) -> float | None:
-    """What a number or a quantity measures: "100 GB/s" in bytes a second; None for a word."""
+    """Size of a number or a quantity, such as "100 GB/s" in bytes a second; None for a word."""
     found = number(text)
     for unit in UNITS if found is None else ():
         with suppress(InputError):

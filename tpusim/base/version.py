@@ -1,3 +1,3 @@
 """The version of tpusim, and of its timing model: results name it."""
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"

@@ -17,7 +17,7 @@ from tpusim.cli.terminal import INTERRUPTED, leave_now, prepare_streams, say
 
 
 def main() -> None:
-    """Entry point of the `tpusim` command. Only what went well ends as other programs do; the rest waits for nobody."""
+    """Entry point of the `tpusim` command. Success ends like other programs; everything else ends at once."""
     try:
         prepare_streams()
         warnings.showwarning = _warned
@@ -37,7 +37,7 @@ def _exit_code() -> int:
         if error.filename is not None:
             return _broken()
         with suppress(InputError):
-            # What is left of it would be tried again at exit.
+            # The rest of the output would be tried again at exit.
             say(sys.stdout)
         return _refused(f"standard output: cannot be written ({error.strerror})")
     except SystemExit as exit_:
@@ -53,12 +53,12 @@ def _warned(message: Warning | str, *_: object, **__: object) -> None:
 
 
 def _refused(message: str) -> int:
-    """Say what kept help, which Typer writes itself, from being shown."""
+    """Print the error that kept Typer from showing help."""
     say(sys.stderr, f"Error: {message}")
     return InputError.exit_code
 
 
 def _broken() -> int:
-    """Show where the program itself failed."""
+    """Show a traceback of the program's own failure."""
     traceback.print_exc()
     return 1

@@ -1,7 +1,7 @@
-"""The commands of `tpusim`: what each takes, and what it says of itself.
+"""The commands of `tpusim`: options and help texts.
 
-What it does stands in `tpusim.cli.actions`, imported when it is asked for: help and --version come at once. Help lists
-commands in the order in which they stand here.
+Actions are in `tpusim.cli.actions`, imported when needed, so that help and --version come at once. Help lists
+commands in the order of this module.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ app = Typer(
     help="Simulate the matrix unit of a TPU v2, cycle by cycle, or a GPU, and check every output.",
     epilog="Example: tpusim run resnet50 --out results/resnet50",
     no_args_is_help=True,
-    # Plain help and tracebacks: rich's take longer to import than a small run takes.
+    # Plain help and tracebacks: rich's would take longer to import than a small run takes.
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -42,7 +42,7 @@ def _version(wanted: bool) -> None:
 
 
 def command(example: str, name: str | None = None, interrupted: str = NO_FILE) -> Callable[[Action], Action]:
-    """A command whose errors are told; help ends with the example. After Ctrl-C, `interrupted` is said."""
+    """A command whose errors are reported; help ends with the example, and Ctrl-C prints `interrupted`."""
     return lambda action: app.command(name, epilog=f"Example: tpusim {example}")(errors_reported(interrupted)(action))
 
 

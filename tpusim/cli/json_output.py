@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 STDOUT = "-"
 _READ = frozenset({".yaml", ".yml", ".onnx", ".csv", ".npz"})
-"""How names of files end that commands read, and of which JSON takes no one's place."""
+"""Suffixes of files that commands read, which JSON must not replace."""
 
 
 class JsonOutput:
-    """A file, standard output ("-"), or None where no JSON is wanted."""
+    """Target of JSON: a file, standard output ("-"), or None if no JSON is wanted."""
 
     def __init__(self, target: str | None, made: Path | None = None) -> None:
-        """Raise InputError, before the work, if it cannot be written; `made` is a directory that will be there then."""
+        """Raise InputError, before the work, if it cannot be written; the directory `made` will exist by then."""
         self._file = None if target in (None, STDOUT) else Path(str(target))
         self._to_stdout = target == STDOUT
         if self._to_stdout and isinstance(sys.stdout, Nowhere):
@@ -41,7 +41,7 @@ class JsonOutput:
             write(self._file, f"{text}\n".encode())
 
     def deliver(self, shown: Shown, *more: Callable[[], None]) -> None:
-        """Write the JSON, show the words, then do `more`; what fails keeps nothing else from being done.
+        """Write the JSON, show the words, then do `more`; a failure of one does not stop the others.
 
         Raises:
             InputError: with everything that failed.
@@ -51,15 +51,15 @@ class JsonOutput:
 
     @property
     def replaced(self) -> bool:
-        """Whether it is a file, written at once, and nothing that may wait for a reader."""
+        """Whether the target is a file that is replaced at once, not something that may wait for a reader."""
         return self._file is not None and not is_device(self._file)
 
     @property
     def place(self) -> str:
-        """Where it goes, for people; empty where no JSON is wanted."""
+        """Place of the JSON, for people; empty if no JSON is wanted."""
         return "standard output" if self._to_stdout else str(self._file or "")
 
     @property
     def words_to(self) -> TextIO:
-        """Where words go: they leave standard output to the JSON."""
+        """Stream for words: standard error if standard output has the JSON."""
         return sys.stderr if self._to_stdout else sys.stdout

@@ -1,4 +1,4 @@
-"""What help names, without importing what bears the name; a test holds each against its registry."""
+"""Names that help texts list, without importing what they name; a test compares each with its registry."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ MODELS = ("one_pass", "clocked", "both")
 LAYER_ORDERS = ("change", "ratio", "network")
 NUMBER_WORDS = ("estimated", "scheduled", "measured", "simulated")
 MEMORY_SETS = "dram"
-"""What stands for every set of the DRAM; each has a name that begins so."""
+"""Name for all sets of the DRAM; the name of each set begins with it."""
 NETWORK_SETS = "networks"
-"""What stands for every set of operations of whole networks."""
+"""Name for all sets of operations of whole networks."""
 GPU_SETS = "deepbench"
-"""What stands for every set of what GPUs take; each has a name that begins so."""
+"""Name for all sets of GPUs; the name of each set begins with it."""
 NUMBER_SETS = (
     "gemm", "resnet50", "vgg16", "yolov2", "micro", "first_layers", "fresh", "batch", "1x1", "3x3", "thin",
     "large_kernels", "scheduled_first", "scheduled_1x1", "scheduled_3x3", "scheduled_large", "depthwise",
@@ -46,9 +46,9 @@ EXHIBITS = (
 )  # fmt: skip
 TRACE_FORMATS = (".txt", ".png", ".svg", ".pdf", ".vcd", ".perfetto-trace", ".pftrace", ".json")
 BATCH = 8
-"""Images at a time, unless somebody says how many."""
+"""Images at a time, if no batch is given."""
 MOST_IMAGES = 2**16
 MOST_NUMBER = 2**63 - 1
-"""Of seeds and cycles."""
+"""Largest seed and cycle number."""
 RESULT_FILE = "run.json"
 PAGE_FILE = "report.html"

@@ -1,4 +1,4 @@
-"""The options that several commands share, and what shells complete them to. Nothing heavy is imported for help."""
+"""Options that several commands share, and their completion by shells. Nothing heavy is imported for help."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from tpusim.report.plots import FORMATS, KNOWN
 
 
 def words(known: Iterable[str]) -> Callable[[str], list[str]]:
-    """What a shell offers: those of the words that begin as the typed one does."""
-    # Typer knows the parameter by this name.
+    """Completion by words that begin with the typed text."""
+    # Typer recognizes the parameter by this name.
     return lambda incomplete: [word for word in known if word.startswith(incomplete)]
 
 
 def whole(option: str, least: int, most: int) -> Callable[[object], int]:
-    """What reads a whole number from `least` to `most`, as files do: Typer takes 3.0 for 3."""
+    """A reader of whole numbers from `least` to `most`, as strict as files: Typer would take 3.0 for 3."""
 
     def read(given: object) -> int:
         from tpusim.input.scalars import FLOAT, INTEGER, whole_number
 
-        # A default is a number already.
+        # A default is already a number.
         text = str(given)
         with errors_reported():
             try:
@@ -40,7 +40,7 @@ def whole(option: str, least: int, most: int) -> Callable[[object], int]:
 
 
 def shipped_names(folder: str) -> Callable[[str], list[str]]:
-    """Completion by the names of what comes with tpusim in a folder; where none fits, shells offer files."""
+    """Completion by names of shipped files in a folder; if none fits, shells offer files."""
 
     def offered(incomplete: str) -> list[str]:
         from tpusim.input.source import shipped

@@ -1,4 +1,4 @@
-"""How far something is, on stderr."""
+"""Progress on stderr."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 FIRST_SECONDS = 1.0
-"""What takes less shows no progress."""
+"""Seconds of work before progress is shown."""
 
 QUIET_SECONDS = 2.0
-"""In a pipe, the time between two lines."""
+"""Seconds between two lines of progress in a pipe."""
 
 
 class Meter:
-    """How far something is: a bar on a terminal, a line now and then in a pipe; nothing if it is quick.
+    """Progress: a bar on a terminal, a line now and then in a pipe, and nothing for quick work.
 
-    With `unit`, what the total counts, also how many of them a minute, and how much time is left.
+    With a `unit` of the total, also the rate a minute, and the time left.
     """
 
     def __init__(self, total: int, unit: str = "") -> None:
@@ -40,7 +40,7 @@ class Meter:
     def __enter__(self) -> Meter:
         console = Console(stderr=True)
         if console.is_terminal:
-            # Here, because it takes as long to import as all of the table code.
+            # Imported here, because it takes as long to import as all code of tables.
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
             columns = BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
@@ -52,15 +52,17 @@ class Meter:
         return self
 
     def show(self, done: int, name: str, share: float | None = None) -> None:
-        """`done` of the total are done, the last of them, or what is under way, is `name`; with them `share` of the
-        work, if that is known. May be called on any thread.
+        """Show that `done` of the total are done; `name` is the last one, or the one under way, and `share` the share
+        of the work, if known.
+
+        May be called on any thread.
         """
         self.done, self._name, self._news = done, name, time.monotonic()
         self._share = done / self._total if share is None else share
         self._tell()
 
     def _remind(self) -> None:
-        """Show the bar when it has taken a while; tell what is under way though nothing new is heard."""
+        """Show the bar once it has taken a while; show what is under way even without news."""
         wait = FIRST_SECONDS
         while not self._over.wait(wait):
             if self._bar and wait == FIRST_SECONDS:
@@ -70,7 +72,7 @@ class Meter:
                 self._tell()
 
     def _tell(self) -> None:
-        """Bring the bar up to date; in a pipe a line, unless there was one just now."""
+        """Update the bar; in a pipe, print a line unless there was one just now."""
         with self._telling:
             now = time.monotonic()
             name, heard = self._name, self._news
@@ -96,7 +98,7 @@ class Meter:
 def pace(done: int, seconds: float, share: float, unit: str, since: float = 0) -> str:
     """Return text such as "412 points/min, 1:20 left", `since` seconds after `done` were done in `seconds`.
 
-    The time left follows from the share of the work done; once that is over, nobody knows it.
+    The time left follows from the share of the work done; once that time is over, none is shown.
     """
     rate = f"{60 * done / seconds:,.0f} {unit}/min" if done and seconds else ""
     left_over = seconds * (1 - share) / share - since if share else -1

@@ -1,4 +1,4 @@
-"""Text for people: what is said on a terminal, in a pipe, or to a stream that is closed."""
+"""Text for people, on a terminal, in a pipe, or on a closed stream."""
 
 from __future__ import annotations
 
@@ -31,29 +31,29 @@ NO_FILE = "Interrupted; no file was written."
 
 
 _told = threading.Event()
-"""Set when a command has answered Ctrl-C."""
+"""Set once a command has answered Ctrl-C."""
 
 
 def say_interrupted(*sentences: str) -> None:
-    """Answer Ctrl-C: what is left of the work. Nothing to say is an answer, too."""
+    """Answer Ctrl-C with the rest of the work; an empty answer is an answer, too."""
     _told.set()
     try:
         say(sys.stderr, *sentences)
     except KeyboardInterrupt:
-        # Nobody reads it, and it is asked for once more.
+        # Nobody reads the output, and Ctrl-C was pressed once more.
         os._exit(INTERRUPTED)
 
 
 def leave_now(code: int) -> NoReturn:
-    """Exit without waiting for layers still being computed on other threads; every file is in place or absent.
+    """Exit without waiting for layers that other threads still compute; every file is complete or absent.
 
-    Ctrl-C ends it at once, also while nobody reads what is left to be written.
+    Ctrl-C ends it at once, even if nobody reads the rest of the output.
     """
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
     if code == INTERRUPTED and not _told.is_set():
         say_interrupted(NO_FILE)
-    # What nobody had read when Ctrl-C came is not waited for.
+    # Output that nobody had read when Ctrl-C came is dropped.
     for stream in () if code == INTERRUPTED else (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()
@@ -70,13 +70,13 @@ def prepare_streams() -> None:
     sys.stderr = sys.stderr or Nowhere()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # A terminal that cannot show a layer's name should not end the run.
+            # A terminal that cannot show a layer's name must not end the run.
             stream.reconfigure(errors="replace")
 
 
 @contextmanager
 def errors_reported(interrupted: str = "") -> Iterator[None]:
-    """Turn an error into its messages on stderr and its exit code; after Ctrl-C, `interrupted` is the message."""
+    """Turn an error into messages on stderr and an exit code; after Ctrl-C, `interrupted` is the message."""
     try:
         yield
     except TpusimError as error:
@@ -93,7 +93,7 @@ def errors_reported(interrupted: str = "") -> Iterator[None]:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """While what is done is put away, which is short, Ctrl-C has to wait for its end; a second one has not."""
+    """Let a first Ctrl-C wait until files are put away, which is quick; a second one does not wait."""
     before = signal.getsignal(signal.SIGINT)
     if before is signal.SIG_IGN or threading.current_thread() is not threading.main_thread():
         yield
@@ -116,7 +116,7 @@ def uninterrupted() -> Iterator[None]:
 
 
 def deliver(*doings: Callable[[], None]) -> None:
-    """Do one after another; what fails keeps no other from being done.
+    """Do several things one after another; a failure of one does not stop the others.
 
     Raises:
         InputError: with everything that failed.
@@ -144,14 +144,14 @@ def show(stream: TextIO, *items: RenderableType) -> None:
 
 
 def present(stream: TextIO, paragraphs: Paragraphs) -> None:
-    """Show what a report says, laid out for where it goes."""
+    """Show the paragraphs of a report, laid out for their stream."""
     from tpusim.report.shown import laid_out
 
     show(stream, *laid_out(paragraphs, terminal_width(stream)))
 
 
 def terminal_width(stream: TextIO) -> int | None:
-    """Return how wide the terminal is that `stream` goes to; None where it goes to a file or a pipe."""
+    """Return the width of the terminal behind `stream`; None for a file or a pipe."""
     from rich.console import Console
 
     console = Console(file=stream)
@@ -159,7 +159,7 @@ def terminal_width(stream: TextIO) -> int | None:
 
 
 def say(stream: TextIO, *lines: str) -> bool:
-    """Write lines, what a terminal would obey made visible, and tell whether somebody may still read on.
+    """Write lines, with control characters made visible; return whether somebody may still read on.
 
     A reader that left early (`| head`) does not change the outcome of a run.
 
@@ -177,7 +177,7 @@ def _put(stream: TextIO, lines: Sequence[str]) -> bool:
         stream.flush()
         return True
     except OSError as error:
-        # Python flushes once more at exit; let it reach something that takes it.
+        # Python flushes once more at exit, into something that accepts it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         if stream is sys.stdout and not isinstance(error, BrokenPipeError):
             raise InputError(f"standard output: cannot be written ({error.strerror})") from None

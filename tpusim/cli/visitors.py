@@ -1,4 +1,4 @@
-"""Commands and options as other tools have them: what they are called here."""
+"""Commands and options of other tools, and their names here."""
 
 from __future__ import annotations
 
@@ -18,23 +18,25 @@ _OPTIONS = {
     **dict.fromkeys(("-b", "--batch-size", "--batch_size", "-n"), "the batch is --batch N"),
     **dict.fromkeys(("-j", "--jobs", "--threads", "--processes"), "sweeps have --workers N"),
 }
-"""By what they are elsewhere."""
+"""Options by their names in other tools."""
 _COMMANDS = {"simulate": "run", "sim": "run", "show": "report", "view": "report", "diff": "compare", "search": "sweep"}
 
 
 class Commands(TyperGroup):
-    """The commands of `tpusim`, which know what visitors type."""
+    """The commands of `tpusim`, which recognize what users of other tools type."""
 
-    # Typer's own types for these are private.
+    # Typer's own types for these arguments are private.
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Fail with what to type instead; else as Typer does. Completion asks, too, of what is not typed to its end."""
+        """Resolve a command as Typer does, or fail with the command to type. Completion asks, too, about unfinished
+        words.
+        """
         if not ctx.resilient_parsing and (wrong := self._wrong(*args)):
             ctx.fail(wrong)
         return super().resolve_command(ctx, args)
 
     def _wrong(self, name: str, *words: str) -> str:
         if name not in self.commands:
-            # Here, because help and --version need no files.
+            # Imported here, because help and --version need no files.
             from tpusim.input.source import shipped
 
             uses = {"workloads": "run {}", "configs/sweeps": "sweep {}", "configs": "run WORKLOAD --hardware {}"}

@@ -1,4 +1,4 @@
-"""Where the elements of a part stand in its tensor: the boxes that they fill, and larger ones that hold several."""
+"""Boxes of a tensor: the boxes that the elements of a part fill, and larger boxes that hold several."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ from tpusim.reference import Box
 
 AxisCounters = Sequence[AxisCounter]
 Standing = slice | NDArray[np.intp]
-"""Where neighbours stand among the coordinates of a part: side by side, or here and there."""
+"""Places of neighbours among the coordinates of a part: a slice if they are consecutive, otherwise an index array."""
 Neighbours = tuple[Standing, range]
-"""Neighbours along an axis of the tensor: their places, and which they are. Rows or columns that are evenly spaced are
-neighbours too where boxes may be strided.
+"""Neighbours along an axis of the tensor: their places in a part, and their coordinates.
+
+If boxes may be strided, evenly spaced rows or columns are neighbours, too.
 """
 SPATIAL = 1, 2
-"""The axes of a feature map along which a box may be strided."""
+"""Axes of a feature map along which a box may be strided."""
 PlacedBox = tuple[tuple[Standing, ...], Box]
-"""A box in a tensor, and where its elements stand in a part."""
+"""A box of a tensor, and the places of its elements in a part."""
 
 
 class Outline(NamedTuple):
     """The coordinates of a part, axis by axis.
 
     Attributes:
-        lengths: how many there are along each axis of the tensor.
-        counts: the same, counter by counter.
-        order: what makes [lane, *items] of the counters of the first axis, then those of the second, ...
-        boxes: where they lie in the tensor; what lies outside it is in none.
+        lengths: number of coordinates along each axis of the tensor.
+        counts: number of coordinates of each counter.
+        order: permutation from counters sorted by axis to [lane, *items].
+        boxes: boxes of the tensor that hold the elements; elements outside the tensor are in no box.
     """
 
     lengths: tuple[int, ...]
@@ -43,7 +44,7 @@ class Outline(NamedTuple):
 
 
 def straight(part: WrittenPart) -> tuple[AxisCounters, ...]:
-    """The counters of a part whose counters are independent; lane by lane, where lanes differ along several axes."""
+    """Counters of a part, if they are independent; if lanes differ along several axes, the counters of each lane."""
     if len(part.lane) == 1:
         return ((*part.lane, *part.items),)
     axes = [axis for axis, _ in part.lane]
@@ -54,10 +55,11 @@ def straight(part: WrittenPart) -> tuple[AxisCounters, ...]:
 
 
 def outline(counters: AxisCounters, shape: tuple[int, ...], strided: bool = False) -> Outline:
-    """The outline of a part of a tensor of that shape, which has four axes; `counters` are `straight`.
+    """The outline of a part of a tensor of four axes; `counters` are `straight`.
 
-    Boxes may be `strided` where whoever computes them can do that.
+    Boxes may be `strided` if the reference can compute such boxes.
     """
+    # Counters of one axis are brought together, as a run of coordinates is a property of the axis.
     by_axis = [[at for at, (along, _) in enumerate(counters) if along == axis] for axis in range(len(shape))]
     steps = [tuple(counters[at][1] for at in mine) for mine in by_axis]
     order = [at for mine in by_axis for at in mine]
@@ -74,12 +76,12 @@ def outline(counters: AxisCounters, shape: tuple[int, ...], strided: bool = Fals
 
 
 def in_order(places: tuple[Standing, ...]) -> bool:
-    """Whether the elements of a box follow one another as in the box."""
+    """Whether the elements of a box follow one another in the part as they do in the box."""
     return all(isinstance(each, slice) for each in places)
 
 
 def indices(places: tuple[Standing, ...], lengths: tuple[int, ...]) -> tuple[Standing, ...]:
-    """The index by which NumPy finds such places in a part with `lengths` coordinates along its axes."""
+    """NumPy's index for these places in a part with `lengths` coordinates along its axes."""
     if in_order(places):
         return places
     every = zip(places, lengths, strict=True)
@@ -88,16 +90,18 @@ def indices(places: tuple[Standing, ...], lengths: tuple[int, ...]) -> tuple[Sta
 
 @lru_cache(maxsize=4096)
 def _runs(steps: tuple[Sequence[int], ...], size: int, strided: bool) -> tuple[int, tuple[Neighbours, ...]]:
-    """How many coordinates nested counters walk along an axis, and the runs of those in [0, size)."""
+    """Number of coordinates that nested counters walk along an axis, and the runs of those in [0, size)."""
     coordinates = np.zeros(1, np.int64)
     for each in steps:
         coordinates = np.add.outer(coordinates, each).reshape(-1)
     count, apart = len(coordinates), np.diff(coordinates)
+    # One strided box replaces a box for every coordinate.
     if strided and len(apart) and apart[0] > 1 and (apart == apart[0]).all():
         every = range(int(coordinates[0]), int(coordinates[-1]) + 1, int(apart[0]))
         first, stop = (max(0, -(-(end - every.start) // every.step)) for end in (0, size))
         run = every[first:stop]
         return count, ((slice(first, first + len(run)), run),) if run else ()
+    # Coordinates that fall back, as counters wrap around, are not runs in order.
     if (apart < 0).any() and (scattered := _scattered(coordinates, size)):
         return count, scattered
     runs = []
@@ -108,8 +112,8 @@ def _runs(steps: tuple[Sequence[int], ...], size: int, strided: bool) -> tuple[i
 
 
 def _scattered(coordinates: NDArray[np.int64], size: int) -> tuple[Neighbours, ...]:
-    """Runs of those in [0, size) in whatever order they come, as words hold pixels from all over a map; none where one
-    comes twice.
+    """Runs of the coordinates in [0, size) in any order, as a word may hold pixels from all over a map; none if one
+    repeats.
     """
     order = np.argsort(coordinates, kind="stable")
     order = order[(coordinates[order] >= 0) & (coordinates[order] < size)]
@@ -121,13 +125,13 @@ def _scattered(coordinates: NDArray[np.int64], size: int) -> tuple[Neighbours, .
 
 
 def _stretches(coordinates: NDArray[np.int64]) -> Iterator[tuple[int, int, int]]:
-    """Where coordinates that follow one another begin and end, and the first of them."""
+    """(begin, end, first coordinate) of stretches of consecutive coordinates."""
     ends = [0, *(np.flatnonzero(np.diff(coordinates) != 1) + 1).tolist(), len(coordinates)]
     return ((first, stop, int(coordinates[first])) for first, stop in pairwise(ends) if first < stop)
 
 
 def merged(boxes: Iterable[Box], fits: Callable[[Box], bool]) -> list[tuple[Box, int]]:
-    """Larger boxes, each with how many of `boxes` it holds, one after another: as large as `fits` allows."""
+    """Larger boxes, as large as `fits` allows, each with the number of consecutive `boxes` that it holds."""
     held = [(box, 1) for box in boxes]
     while True:
         fewer: list[tuple[Box, int]] = []
@@ -137,13 +141,14 @@ def merged(boxes: Iterable[Box], fits: Callable[[Box], bool]) -> list[tuple[Box,
                 fewer[-1] = union, fewer[-1][1] + count
             else:
                 fewer.append((box, count))
+        # Unions may themselves be joined, so passes go on until one changes nothing.
         if len(fewer) == len(held):
             return held
         held = fewer
 
 
 def _union(one: Box, other: Box) -> Box | None:
-    """The box that both make up, where the other follows along one axis and is as long along the rest."""
+    """The box of both, if the second continues the first along one axis and equals it along the others; else None."""
     apart = [(a, b) for a, b in zip(one, other, strict=True) if a != b]
     if len(apart) != 1 or {each.step for each in apart[0]} != {1} or apart[0][0].stop != apart[0][1].start:
         return None
@@ -152,12 +157,12 @@ def _union(one: Box, other: Box) -> Box | None:
 
 
 def places(box: Box) -> tuple[slice, ...]:
-    """Where a box stands in its tensor."""
+    """Slices of a box in its tensor."""
     return tuple(slice(part.start, part.stop, part.step) for part in box)
 
 
 def within(box: Box, at: Iterable[Any]) -> tuple[int, ...]:
-    """Which element of the tensor a box has at a place."""
+    """Index in the tensor of a place in a box."""
     return tuple(part[int(place)] for part, place in zip(box, at, strict=True))
 
 

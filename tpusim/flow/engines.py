@@ -1,5 +1,5 @@
-"""What `--engine` chooses between: how a layer, or several that overlap, get their time, the verdict on their values,
-and with both what is told of them.
+"""The engines of `--engine`: they give the time of a layer, or of several that overlap, and the verdict on its
+values.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 ENGINES = ("event", "register", "both")
 TimedLayer = tuple[Timed, Callable[[], Verdict]]
-"""The time of a layer, and what holds its values against the reference: at any time, on any thread."""
+"""Time of a layer, and a function that checks its values, at any time and on any thread."""
 LayerWatch = Callable[[str, str], None]
-"""Told now and then which layer is under way, and what is done to it: "timing", "1,024 cycles"."""
+"""Called now and then with a layer's name and what is done to it: "timing", "1,024 cycles"."""
 
 UNCHECKED = Verdict(0, 0, None)
 
 
 class Begun(NamedTuple):
-    """A layer that is timed, and what is left to do for its result, on any thread."""
+    """A timed layer, and a function for the rest of its result, on any thread."""
 
     layer: Op
     rest: Callable[[], LayerResult]
@@ -40,7 +40,7 @@ class Begun(NamedTuple):
 
 @dataclass(frozen=True)
 class Task:
-    """What an engine is asked: one layer, made ready."""
+    """A task for an engine: one layer, made ready."""
 
     layer: Op
     batch: int
@@ -53,26 +53,28 @@ class Task:
 
     @property
     def numbers(self) -> Numbers:
-        """What the layer is computed with; those of a network may differ from layer to layer."""
+        """Numbers of the layer; within a network they may differ from layer to layer."""
         return self.journey.numbers_of(self.layer) if self.journey else self.asked_numbers
 
     def operands(self) -> Operands:
-        """Random ones, or what comes before the layer in its network."""
+        """Random operands, or, in a network, the values ahead of the layer."""
         if self.journey is not None:
             return self.journey.operands(self.layer)
         return self.numbers.operands(self.layer, self.batch, self.seed)
 
     def doing(self, what: str) -> None:
-        """Tell who watches."""
+        """Report what is done to the layer."""
         self.watch(self.layer.name, what)
 
 
 def timed(task: Task, engine: str) -> TimedLayer:
-    """Time by the event engine and values from the data path; or both from the family's second interpreter, with which
-    the event engine must agree on every figure where both are asked for.
+    """Time and values of a layer by an engine.
+
+    The event engine keeps time, and the data path computes values. The family's second interpreter may do both; with
+    engine "both" it must agree with the event engine on every figure.
 
     Raises:
-        InputError: there is too little memory for the register engine, or it is not installed.
+        InputError: there is too little memory for the register engine, or its packages are not installed.
         CheckFailed: with engine "both", the two disagree.
         DeadlockError, PortConflict: the machine stopped, or was asked for two things at once; names the layer.
     """
@@ -88,7 +90,7 @@ def timed(task: Task, engine: str) -> TimedLayer:
 
 
 def overlapping(chain: Chain, tasks: Sequence[Task], machine: Machine, engine: str) -> Iterator[Begun]:
-    """Time the layers of a chain, which the `tasks` are about, as one.
+    """Time the layers of a chain together; `tasks` has a task for each layer.
 
     Raises:
         InputError: the register engine is asked for the values of a network, or there is too little memory for it.
@@ -99,7 +101,7 @@ def overlapping(chain: Chain, tasks: Sequence[Task], machine: Machine, engine: s
     if len(tasks) == 1:
         found = [timed(tasks[0], engine)]
     elif engine == "event":
-        # The share of each in the time of all, and its values by itself.
+        # The event engine times all layers at once; values come from each layer by itself.
         shares = enumerate(zip(tasks, chain.timing.layers, strict=True))
         found = ((share, partial(_checked, replace(task, prepared=chain.alone(at)))) for at, (task, share) in shares)
     else:
@@ -147,10 +149,10 @@ def layer_result(
 
 
 def _checked(task: Task) -> Verdict:
-    """Hold the data path's values of a layer against the reference, if it is to be checked."""
+    """The verdict on the data path's values of a layer, if it is to be checked."""
     if not task.check:
         return UNCHECKED
-    # Here, because a run without a check needs neither the reference nor the data path.
+    # Imported here, because a run without a check needs neither the reference nor the data path.
     from tpusim.flow.verify import check_values
 
     outputs = task.layer.outputs(task.batch)
@@ -168,7 +170,7 @@ def _checked(task: Task) -> Verdict:
 
 def _stepped(task: Task) -> TimedLayer:
     layer, numbers, operands = task.layer, task.numbers, cache(task.operands)
-    # What the event engine tells ahead may be hours.
+    # The event engine's estimate of the length is shown: stepping may take hours.
     if (to_step := task.prepared.to_step) is not None:
         task.doing(f"0 of {to_step:,} cycles")
 
@@ -183,13 +185,15 @@ def _stepped(task: Task) -> TimedLayer:
 
 
 def _stepped_together(chain: Chain, tasks: Sequence[Task]) -> tuple[Timed, list[TimedLayer]]:
-    """The time of all layers from one run; of each its share and its values, of operands of its own."""
+    """Time of all layers from one run; for each layer its share, and the verdict on its values with operands of its
+    own.
+    """
     if any(task.journey for task in tasks):
         problem = "the register engine runs layers that overlap on random operands"
         raise InputError(Problem(f"{problem}; take engine event for values of the network", chain.name))
     drawn = [task.operands() for task in tasks]
     operands: list[dict[str, Operand]] = [{**each} for each in drawn]
-    # Readers of what stays on chip find the same there.
+    # All readers of an outcome on chip must be given the same operand, as they find the same words there.
     for (at, name), (giver, tensor) in chain.given.items():
         operands[at][name] = drawn[giver][tensor]
     number = max((task.numbers.number(task.layer, task.batch) for task in tasks), key=lambda each: each.itemsize)
@@ -206,7 +210,7 @@ def _stepped_together(chain: Chain, tasks: Sequence[Task]) -> tuple[Timed, list[
 
 
 def _compared(task: Task, operands: Callable[[], Operands], written: Mapping[str, Tensor]) -> Verdict:
-    """Hold values that are there against the reference, if the layer is to be checked."""
+    """The verdict on values that an engine has computed, if the layer is to be checked."""
     if not task.check:
         return UNCHECKED
     from tpusim.flow.verify import verdict_of
@@ -215,7 +219,7 @@ def _compared(task: Task, operands: Callable[[], Operands], written: Mapping[str
 
 
 def _check_agreement(name: str, told: Timed, timing: Timed) -> None:
-    """Raise CheckFailed unless what both engines tell of what is called so is equal: with the first that differs."""
+    """Raise CheckFailed with the first difference, unless both engines report equal figures."""
     if timing == told:
         return
     figures, others = told.compared, timing.compared
@@ -226,7 +230,7 @@ def _check_agreement(name: str, told: Timed, timing: Timed) -> None:
 
 @contextmanager
 def memory_needed(layer: Named) -> Iterator[None]:
-    """The register engine holds every word that a layer moves."""
+    """Turn a MemoryError into advice: the register engine holds every word that a layer moves."""
     try:
         yield
     except MemoryError:

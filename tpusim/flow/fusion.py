@@ -1,5 +1,5 @@
-"""Which layers run: those that do not ride on the results of others, where a machine asks for that
-(`sequencer.fusion: results`), and of these the ones that are meant.
+"""The layers that run: on a machine that fuses (`sequencer.fusion: results`), layers that ride on the results of others
+do not run by themselves; and the layers chosen by `--layers`.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ from tpusim.network.ops.op import Op
 from tpusim.network.workload import Source, Workload
 
 BEARERS = frozenset({"conv2d", "conv1d", "gemm", "conv_transpose2d", "deform_conv2d"})
-"""Ops whose results others may ride on."""
+"""Ops whose results other ops may ride on."""
 ACTIVATIONS = Relu, LeakyRelu, Clip
-"""What may finish results. No two of these results are further apart than what they are made of, so that a bound on
-sums in floating point holds for what is made of them, too.
+"""Activations that may finish results.
+
+None of them increases the distance of two numbers, so a bound on sums in floating point also holds for their results.
 """
 
 
 @dataclass
 class _Riders:
-    """What rides on a layer so far, the name of the last of it, and what it reads."""
+    """The ops that ride on a layer so far, the name of the last one, and the layer's sources."""
 
     layer: ArrayOp
     reads: tuple[Source, ...]
@@ -49,7 +50,7 @@ class _Riders:
         return self.layer if alone else Fused(self.layer.name, self.layer, self.adds, self.finish, self.bias)
 
     def dearer(self, workload: Workload, hardware: Machine) -> bool:
-        """Whether all this takes fewer cycles layer by layer, each by the lowering that does it fastest."""
+        """Whether all of this takes fewer cycles layer by layer, each with its fastest lowering."""
         if not self.apart:
             return False
         together, *each = (_cycles(_Timed(one.shape_key, one, workload.batch, hardware))
@@ -59,7 +60,7 @@ class _Riders:
 
 @dataclass(frozen=True)
 class _Timed:
-    """A layer to be timed, of which only the shape counts."""
+    """A layer to be timed; only its shape counts for equality."""
 
     shape: Hashable
     layer: Op = field(compare=False)
@@ -81,20 +82,20 @@ def fused(
     wanted: Callable[[str], bool] = lambda name: True,
     watch: LayerWatch = unheard,
 ) -> Workload:
-    """The workload as its layers run.
+    """The workload in the form in which its layers run.
 
     Unless a `lowering` is asked for, layers of several groups have their own. Where the machine fuses, biases,
     additions and activations ride on the results of the layers that they follow.
 
-    Biases ride, those of the layer or what is added for each channel by one behind it, where there is room for them.
-    An addition of maps rides on the later of the layers whose outputs it adds, an activation on one layer; nobody else
-    may read what it rides on. Neither is taken where results would no longer be done in the time that the array gives
-    them: an element has as many operations as there are ALUs for a lane. What a layer may carry is for its lowering to
-    say: by convolutions in tiles nothing, by the vector unit no addition of maps. Machines of other families fuse
+    Biases ride where there is room for them: the layer's own, or numbers that a layer behind it adds to each channel.
+    An addition of maps rides on the later of the two layers whose outputs it adds, an activation on one layer; no other
+    layer may read the results that it rides on. Additions and activations are left alone where the vector unit would
+    fall behind the array: an element has as many operations as there are ALUs for a lane. The lowering of a layer says
+    what the layer may carry: in tiles nothing, by the vector unit no addition of maps. Machines of other families fuse
     nothing.
 
-    Under `auto` a layer carries what takes longer by itself, which is found out by timing both; `watch` is told of each
-    layer then. It is found out for those alone whose names are `wanted`: of the others nobody knows.
+    Under `auto` a layer carries only what takes longer by itself; both are timed, and `watch` is told of each such
+    layer. Only layers whose names are `wanted` are timed.
     """
     workload = workload if lowering else with_unasked(workload, hardware)
     family = family_of(hardware)
@@ -114,18 +115,18 @@ class _Fusion:
     def __init__(
         self, workload: Workload, hardware: Machine, fusing: Fusing, lowering: str, empty: Collection[str] = ()
     ) -> None:
-        """The layers called `empty` carry nothing."""
+        """Layers named in `empty` carry nothing."""
         self.workload, self.hardware, self.fusing, self.family = workload, hardware, fusing, family_of(hardware)
         unsaid = usual(self.family)
         asked = asked_of(workload, unsaid if lowering == AUTO else lowering, self.family)
-        # Where a layer's lowering is left open, the usual one says what its results may carry.
+        # If a layer's lowering is left open, the usual one decides what its results may carry.
         self.lowerings = {layer: self.family.meant(layer, unsaid) if name == AUTO else name for layer, name in asked}
         self.edges: Mapping[str, tuple[Source, ...]] = dict(workload.edges)
         self.place = {layer.name: index for index, layer in enumerate(workload.layers)}
         self.readers = Counter(name for each in self.edges.values() for source in each for name in source.names)
         self.bearers = {each.name for each in workload.layers if each.op in BEARERS} - {*empty}
         self.riders: dict[str, _Riders] = {}
-        # By layer that rides, the one whose results it became.
+        # For each layer that rides, the layer whose results it became.
         self.within: dict[str, str] = {}
 
     def whole(self) -> Workload:
@@ -138,7 +139,8 @@ class _Fusion:
                     self.riders[layer.name] = _Riders(layer, self.edges.get(layer.name, ()), layer.name, bias)
                 kept.append(layer)
         layers = tuple(self.riders[each.name].fused if each.name in self.riders else each for each in kept)
-        # Layers that were left out before are nobody's riders, and still read: by the names of those that are left.
+        # Layers that were left out earlier are nobody's riders, but are still read, under the names of the layers that
+        # remain.
         reads = {name: self.riders[name].reads if name in self.riders else of for name, of in self.edges.items()}
         edges = tuple(
             (name, tuple(each._replace(names=tuple(self.within.get(one, one) for one in each.names)) for each in of))
@@ -147,13 +149,15 @@ class _Fusion:
         )
         ride = {name for name, each in self.riders.items() if each.bias}
         biases = tuple(each for each in self.workload.biases if each not in ride)
-        # By layer that carries others their names, in the order in which results meet them.
+        # For each layer that carries others, their names in the order in which results meet them.
         carried = ((name, tuple(each.name for each in on.apart)) for name, on in self.riders.items() if on.apart)
         riders = *self.workload.riders, *carried
         return replace(self.workload, layers=layers, edges=edges, riders=riders, biases=biases)
 
     def bearers_of(self, wanted: Callable[[str], bool]) -> list[str]:
-        """Layers that carry others, in order: of those `wanted`, and of what these add, whose place counts."""
+        """Layers that carry others, in order: the `wanted` ones, and those whose results these add, as their place
+        counts.
+        """
         found: set[str] = set()
         due = [each.name for each in self.workload.layers if wanted(each.name)]
         while due:
@@ -165,7 +169,7 @@ class _Fusion:
         return sorted((each for each in found if self.riders[each].apart), key=self.place.__getitem__)
 
     def _rides(self, layer: Op) -> bool:
-        """Take a layer onto what it follows, if that can be."""
+        """Let a layer ride on the layer that it follows, if possible."""
         sources = self.edges.get(layer.name, ())
         if isinstance(layer, ACTIVATIONS) and len(sources) == 1:
             on = self._on(sources[0], layer, "finish")
@@ -181,7 +185,8 @@ class _Fusion:
                 return False
             on.adds, on.reads = True, (*on.reads[:1], other, *on.reads[1:])
         elif isinstance(layer, Add) and len(sources) == 1:
-            # A number for each channel is a bias, also where a map for all images has one element.
+            # An addition of one number for each channel is a bias, even where the map of one image has a single
+            # element.
             on = self._on(sources[0], layer, "bias")
             a_bias = layer.shapes(self.workload.batch)[OTHER] == (layer.channels, 1, 1, 1)
             if on is None or not a_bias or on.bias or on.finish or on.layer.name in self.workload.biases:
@@ -197,7 +202,7 @@ class _Fusion:
         return True
 
     def _has_room(self, layer: ArrayOp) -> bool:
-        """Whether biases of a layer fit beside it, by the lowering that it is asked for."""
+        """Whether the biases of a layer fit beside it, by the lowering that it is asked for."""
         biased, asked = Fused(layer.name, layer, bias=True), self.lowerings[layer]
         if "bias" not in self.fusing.carries(asked):
             return False
@@ -208,7 +213,7 @@ class _Fusion:
         return True
 
     def _on(self, source: Source, layer: Op, what: str) -> _Riders | None:
-        """What carries the results that a layer reads, all of them and alone, and could carry that."""
+        """The layer whose results `layer` alone reads, all of them, if it can carry this kind of work; else None."""
         name = source.names[0]
         on = self.riders.get(self.within.get(name, name))
         if on is None or on.last != name or self.readers[name] > 1 or not source.direct or len(source.names) > 1:
@@ -219,19 +224,19 @@ class _Fusion:
         return on if next(iter(layer.sources(batch).values())) == on.layer.shapes(batch)["ofmap"] else None
 
     def _made(self, source: Source) -> int:
-        """The place of the layer by which a source is all there; -1 for an input of the network."""
+        """Place of the layer that completes a source; -1 for an input of the network."""
         return max(self.place.get(self.within.get(each, each), -1) for each in source.names)
 
 
-# ---- layers that are meant by a glob of names, or by the first and the last: conv1..maxpool
+# ---- layers chosen by a glob of names, or by the first and the last: conv1..maxpool
 
 
 TO = ".."
-"""Between the first layer and the last; without one of them, from the beginning, or to the end."""
+"""Separates the first layer from the last; without one of them, the range is open at that end."""
 
 
 def select_layers(workload: Workload, wanted: str) -> Workload:
-    """The workload with only the layers that are `wanted`.
+    """The workload with the chosen layers only.
 
     Raises:
         InputError: when there is none.
@@ -243,7 +248,7 @@ def select_layers(workload: Workload, wanted: str) -> Workload:
 
 
 def names_wanted(workload: Workload, wanted: str) -> frozenset[str]:
-    """The names of its layers that are `wanted`; none where no name matches.
+    """Names of the chosen layers; none if no name matches.
 
     Raises:
         InputError: there is no such first or last layer, or they stand the other way round.
@@ -261,7 +266,7 @@ def names_wanted(workload: Workload, wanted: str) -> frozenset[str]:
 
 
 def _place(workload: Workload, names: Sequence[str], name: str, wanted: str) -> int:
-    """Where a layer stands, or the one on whose results it rides."""
+    """Place of a layer, or of the layer on whose results it rides."""
     bearers = {rider: bearer for bearer, riders in workload.riders for rider in riders}
     if (there := bearers.get(name, name)) in names:
         return names.index(there)
@@ -269,7 +274,7 @@ def _place(workload: Workload, names: Sequence[str], name: str, wanted: str) -> 
 
 
 def _instead(workload: Workload, wanted: str) -> str:
-    """What may have been meant by a name that no layer has."""
+    """The end of a message about a name that no layer has: what may have been meant."""
     riding = [(name, bearer) for bearer, riders in workload.riders for name in riders if fnmatchcase(name, wanted)]
     if riding:
         name, bearer = riding[0]

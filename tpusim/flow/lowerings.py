@@ -1,5 +1,5 @@
-"""The names that `--lowering` takes: those of a machine's family, and `auto`; which one each layer is asked for, and a
-layer made ready by that: under `auto`, by the one that simulation finds fastest.
+"""Names for `--lowering`, those of a machine's family and `auto`; the lowering that each layer is asked for; and a
+layer made ready by it: with `auto`, by the lowering that simulation finds fastest.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ if TYPE_CHECKING:
 Found = TypeVar("Found")
 
 AUTO = "auto"
-"""The fastest of all others, layer by layer."""
+"""The name that stands for the fastest lowering of each layer."""
 ASKED = "lowering "
-"""How the place of a layer's own lowering begins where a run names it, not a file."""
+"""Beginning of the place of a layer's own lowering, if a run names it and not a file."""
 USUAL_FAMILY = family_named(USUAL)
-"""The one that is meant where nobody names a machine."""
+"""The family of machines whose files name none."""
 
 
 def known(family: Family = USUAL_FAMILY) -> tuple[str, ...]:
-    """Every name."""
+    """Every name that `--lowering` takes."""
     return (*family.lowerings, AUTO)
 
 
 def usual(family: Family = USUAL_FAMILY) -> str:
-    """The one that a run takes unasked."""
+    """The lowering of a run that names none."""
     return next(iter(family.lowerings))
 
 
 def of_any_layer(family: Family = USUAL_FAMILY) -> tuple[str, ...]:
-    """Names that every layer can be asked for, however a workload looks; `auto` takes the others where it can."""
+    """Names that every layer can be asked for, whatever the workload; `auto` takes the others where it can."""
     return tuple(name for name in known(family) if name not in family.partial)
 
 
 def glosses(family: Family = USUAL_FAMILY) -> tuple[tuple[str, str], ...]:
-    """Every name, and what it means in a line."""
+    """Every name with its one-line description."""
     return (*family.glosses().items(), (AUTO, "of each layer the fastest of these"))
 
 
@@ -55,8 +55,9 @@ def candidates(lowering: str, family: Family = USUAL_FAMILY) -> tuple[str, ...]:
 
 
 def tried(lowering: str, layer: Op, batch: int, family: Family, bounded: bool) -> tuple[str, ...]:
-    """The candidates for a layer, without those that would leave it to another. Where its outputs are to be `bounded`,
-    auto has none for which no bound is proven.
+    """Candidates for a layer, without those that would leave it to another.
+
+    If its outputs must be `bounded`, auto leaves out lowerings without a proven bound.
     """
     if lowering != AUTO:
         return (lowering,)
@@ -64,8 +65,8 @@ def tried(lowering: str, layer: Op, batch: int, family: Family, bounded: bool) -
 
 
 def with_unasked(workload: Workload, machine: Machine) -> Workload:
-    """The workload whose layers of several groups have lowerings of their own, where their files name none: by the
-    first they would take a pass for each group.
+    """The workload with own lowerings for layers of several groups, if their files name none: the first lowering would
+    take a pass for each group.
     """
     from tpusim.network.workload import OwnLowering
 
@@ -82,7 +83,7 @@ def with_unasked(workload: Workload, machine: Machine) -> Workload:
 
 
 def by_layer(workload: Workload, lowering: str | None, family: Family) -> tuple[Workload, str | None]:
-    """The workload whose layers have the lowerings that a text names for them, and the one for all others, if any.
+    """The workload with the lowerings that a text names for single layers, and the lowering for all others, if any.
 
     Such a text is "auto,conv*=fft,conv1=explicit": patterns of names, each with a lowering, of which the last that fits
     a layer counts and goes before that of its file; and up to one lowering alone. Ops that have one way to be done keep
@@ -107,6 +108,7 @@ def by_layer(workload: Workload, lowering: str | None, family: Family) -> tuple[
     own, others, problems = {each.layer: each for each in workload.lowerings}, list[str](), list[Problem]()
     for part in parts:
         pattern, _, name = (each.strip() for each in part.rpartition("="))
+        # A part without a pattern is for all other layers.
         if "=" not in part:
             others.append(part)
             continue
@@ -135,7 +137,7 @@ def by_layer(workload: Workload, lowering: str | None, family: Family) -> tuple[
 
 
 def check_known(lowering: object, family: Family = USUAL_FAMILY) -> None:
-    """Raise InputError when it is none of the names; it says which there are."""
+    """Raise InputError, with the known names, if the lowering is not one of them."""
     if lowering not in known(family):
         hint = did_you_mean(str(lowering), known(family)) or ";"
         whose = "" if family.name == USUAL else f" for {family.title}"
@@ -143,7 +145,7 @@ def check_known(lowering: object, family: Family = USUAL_FAMILY) -> None:
 
 
 def asked_of(workload: Workload, lowering: str, family: Family = USUAL_FAMILY) -> tuple[tuple[Op, str], ...]:
-    """Each layer with the name that it has of its own, or else `lowering`; with what that means for such an op.
+    """Each layer with its own lowering, or else `lowering`; with the lowering that this name means for its op.
 
     Raises:
         InputError: with every name that is unknown, at its place.
@@ -156,9 +158,9 @@ def asked_of(workload: Workload, lowering: str, family: Family = USUAL_FAMILY) -
 
 
 def check_own(workload: Workload, family: Family = USUAL_FAMILY) -> None:
-    """Raise InputError with every name that layers have of their own, and that is unknown or ignored, at its place."""
+    """Raise InputError with every own lowering of layers that is unknown or ignored, at its place."""
     problems: list[Problem] = []
-    # Once for all layers of an entry.
+    # Each place is reported once, even if an entry stands for several layers.
     for each in {each.where or each.layer: each for each in workload.lowerings}.values():
         try:
             check_known(each.lowering, family)
@@ -166,7 +168,7 @@ def check_own(workload: Workload, family: Family = USUAL_FAMILY) -> None:
             problems.append(Problem(str(error), each.where or f"layer {each.layer}"))
     if problems:
         raise InputError(problems)
-    # A run's lowering means another for ops that have one way to be done; a layer's own says what it wants.
+    # A run's lowering may mean another for ops that only one lowering can do; but a layer's own is a mistake then.
     layers = {layer.name: layer for layer in workload.layers}
     for each in workload.lowerings:
         layer = layers[each.layer]
@@ -180,7 +182,7 @@ def check_own(workload: Workload, family: Family = USUAL_FAMILY) -> None:
 
 @contextmanager
 def at_its_place(workload: Workload, layer: Op) -> Iterator[None]:
-    """What a layer's own lowering refuses is told where its file names that."""
+    """Place an error about a layer's own lowering at the line of the file that names it."""
     try:
         yield
     except CapacityError as error:
@@ -201,9 +203,9 @@ def prepared(
     doing: Callable[[str], None] = unheard,
     bounded: bool = False,
 ) -> ReadyLayer:
-    """A layer for its machine; of several candidates the one of the fewest cycles, of equals that which comes first.
+    """A layer ready for its machine; of several candidates the first with the fewest cycles.
 
-    `doing` is told what is done to it; `bounded` says that its outputs are held against a proven bound.
+    `doing` is called with what is done; with `bounded`, outputs will be held against a proven bound.
 
     Raises:
         CapacityError: when no candidate fits the machine: what each of them says; names the layer.
@@ -229,14 +231,14 @@ def prepared(
         return bool(cycles) and family.least(layer, batch, machine, name) >= min(cycles)
 
     with failures_named(layer):
-        # One is made at a time, so that two are held at most.
+        # A generator makes one candidate at a time, so at most two are held.
         return min(fitting(names, timed, hopeless), key=lambda each: each.timing.cycles)
 
 
 def fitting(
     names: Sequence[str], make: Callable[[str], Found], hopeless: Callable[[str], bool] = lambda name: False
 ) -> Iterator[Found]:
-    """What is made by each of some lowerings that fit the machine, but for those that are `hopeless` by then.
+    """Results of `make` for each lowering that fits the machine, except those that are `hopeless` by then.
 
     Raises:
         CapacityError: when none does: what each of them says, as one may fit more easily than another.
@@ -249,7 +251,7 @@ def fitting(
                 continue
             made = make(name)
         except UnsuitableError:
-            # Of many, one that is made for other ops is no news.
+            # Among many lowerings, one for other ops need not be reported.
             if len(names) == 1:
                 raise
             continue

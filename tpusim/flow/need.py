@@ -1,4 +1,4 @@
-"""How much memory a run needs, estimated before it begins: what this computer does not have is refused at once."""
+"""Memory needs of a run, estimated before it begins: a run that this computer has no room for is refused at once."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 
 PROCESS_BYTES = 60_000_000
-"""What is left to Python and NumPy themselves, which a run that takes all the rest would lack."""
+"""Bytes left to Python and NumPy, which a run must not use up."""
 
 
 class AskedLayer(NamedTuple):
-    """A layer as it is asked for; `bounded` as `tried` knows it."""
+    """A layer with all that is asked of it; `bounded` is as in `tried`."""
 
     layer: Op
     batch: int
@@ -37,7 +37,9 @@ class AskedLayer(NamedTuple):
 
 @dataclass(frozen=True)
 class Room:
-    """What each shape of a workload needs, by `AskedLayer.kind`, and the bytes that are free besides the neediest."""
+    """Memory needs of each shape of a workload, by `AskedLayer.kind`, and the bytes that are free beside the largest
+    need.
+    """
 
     needs: Mapping[Hashable, Need]
     spare: int
@@ -49,24 +51,24 @@ class Room:
 
     @property
     def ahead(self) -> int:
-        """Bytes for layers whose values are checked while the next is lowered; 0 where there are none to lower it."""
+        """Bytes for layers that are checked while the next is lowered; 0 if there is no room to lower it."""
         left = self.spare // 2 - max(need.program for need in self.needs.values())
         return max(need.total for need in self.needs.values()) + left if left >= 0 else 0
 
 
 def need_of(asked: AskedLayer, free: int = sys.maxsize) -> Need:
-    """What simulating a layer takes, by any lowering that it may be lowered by. What is more than `free` for certain is
-    not planned to be counted.
+    """Memory needs of simulating a layer, by any lowering that may be chosen for it.
 
-    Where the fastest of several lowerings is looked for, a Program is held beside the one that is tried: what the
-    event engine notes of a Program, about as much again, is gone by then.
+    Needs that surely exceed `free` are not worked out in full. If several lowerings are tried, a Program is held beside
+    the fastest so far; the log of the event engine, about as large again, is gone by then.
 
     Raises:
-        CapacityError: when it does not fit the machine.
+        CapacityError: when the layer does not fit the machine.
     """
     layer, batch, machine, family = asked.layer, asked.batch, asked.machine, family_of(asked.machine)
     names = tried(asked.lowering, layer, batch, family, asked.bounded)
     plans = [*fitting(names, lambda name: family.planned(layer, batch, machine, name, asked.how, free))]
+    # Only the fastest so far is kept beside the one that is tried, without its log, which is about half of its need.
     neediest, *others = sorted((plan.program for plan in plans for _ in range(plan.at_once)), reverse=True)
     return Need(
         neediest + sum(others[:1]) // 2,
@@ -94,7 +96,7 @@ def room_for(
     for shape, asked in shapes.items():
         with at_its_place(workload, asked.layer):
             needs[shape] = need_of(asked, free)
-    # The neediest first, which is what advice mostly fails by.
+    # The neediest come first: advice mostly fails because of them.
     neediest = sorted(shapes, key=lambda shape: -needs[shape].total)
     most = needs[neediest[0]]
     if most.total > free:
@@ -103,7 +105,7 @@ def room_for(
 
 
 def _refusal(layers: Sequence[AskedLayer], need: Need, free: int) -> InputError:
-    """The message about the first of `layers`, the neediest."""
+    """The error about the first of `layers`, the neediest."""
     check, where = layers[0].how.check, f"layer {layers[0].layer.name}"
     if need.passes is None:
         says = f"needs about {_giga(need.total)} GB of memory, and {_giga(max(0, free))} GB are free"
@@ -115,7 +117,7 @@ def _refusal(layers: Sequence[AskedLayer], need: Need, free: int) -> InputError:
 
 
 def _advice(layers: Sequence[AskedLayer], free: int) -> str:
-    """What all layers would fit with, as people write it."""
+    """Options with which all layers would fit, as users write them."""
     first = layers[0]
     fits = [text for text, others in _smaller(layers) if _fit(others, free)][:1]
     if first.how.check and _fit([each._replace(how=each.how._replace(check=False)) for each in layers], free):
@@ -134,7 +136,7 @@ def _fit(layers: Sequence[AskedLayer], free: int) -> bool:
 
 
 def _smaller(layers: Sequence[AskedLayer]) -> Iterator[tuple[str, Sequence[AskedLayer]]]:
-    """The first with ever less input, and the others with the batch that it has then."""
+    """The first layer with ever less input, and the others with the batch that goes with it."""
     first, *others = layers
     layer, batch = first.layer, first.batch
     while (less := layer.with_less_input(batch)) is not None:

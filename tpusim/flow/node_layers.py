@@ -1,7 +1,7 @@
-"""A node of a graph as layers: what they read of the graph's values, and what the node makes of their outputs.
+"""A node of a graph as layers: their operands among the graph's values, and the node's result from their outputs.
 
-The graph says how its values are seen (`network.graph.TensorView`). A value is a list: of an array for each part of the
-batch that goes through the graph by itself, or of one that all of them share.
+The graph says how layers view its values (`network.graph.TensorView`). A value is a list: an array for each part of the
+batch that goes through the graph by itself, or one array that all parts share.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ BatchParts = list[Values]
 
 _NORMALIZATION = "BatchNormalization"
 _EPSILON = 1e-5
-"""What is added to the variances of a normalization that says nothing of it."""
+"""Default of ONNX for the number that is added to variances."""
 _ADDING = frozenset({"Add", "Sum"})
 _SAME = frozenset({"Identity", "Dropout"})
-"""What hands on what it reads."""
+"""Ops whose result is their operand."""
 _OWN = 2
-"""Which operand of a convolution or product is what it adds by itself."""
+"""Index of the operand that a convolution or product adds by itself, its bias."""
 _LEAVE_OUT = "leave sequencer.fusion out"
 
 
 def together(parts: Sequence[Values], axis: int = 0) -> Values:
-    """The parts one behind the other along an axis: as they stand where they were one array before."""
+    """The parts one behind another along an axis; a view, if they are neighbouring views of one array."""
     if len(parts) == 1:
         return parts[0]
     apart = _apart(parts, axis)
@@ -51,7 +51,7 @@ def together(parts: Sequence[Values], axis: int = 0) -> Values:
 
 
 def _apart(parts: Sequence[Values], axis: int) -> int | None:
-    """The bytes from each part to the next, where together they are a view of what they are all parts of."""
+    """Bytes from each part to the next, if together they are a view of their common base; else None."""
     first, starts = parts[0], [each.__array_interface__["data"][0] for each in parts]
 
     def like(part: Values) -> tuple[Any, ...]:
@@ -66,7 +66,7 @@ def _apart(parts: Sequence[Values], axis: int) -> int | None:
 
 
 def _shared(parts: BatchParts, what: str) -> Values:
-    """What is the same for all images. Raises InputError where it is not."""
+    """A value that is the same for all images. Raises InputError if it differs."""
     if len(parts) > 1:
         says = f"its {what} differ from image to image, so that images cannot go through it together"
         raise InputError(f"{says}; give the batch that the model was made for")
@@ -74,10 +74,10 @@ def _shared(parts: BatchParts, what: str) -> Values:
 
 
 class NodeLayers:
-    """A node that some layers compute, one after another, and what those that are done have made."""
+    """A node that some layers compute, one after another, and the outputs of the layers that are done."""
 
     def __init__(self, node: Node, operands: Sequence[BatchParts], layers: int) -> None:
-        """Raises InputError where no values of the graph are what those layers read."""
+        """Raises InputError if none of the node's operands is read by its layers."""
         if not node.views.sources:
             raise InputError("what its layers read is drawn, and none of its operands")
         self.node, self._layers, self._views = node, layers, node.views
@@ -85,18 +85,20 @@ class NodeLayers:
         self._operands = _normalizing(node, operands) if node.op == _NORMALIZATION else operands
         self._parts = max(len(operands[each.at]) for each in self._sources.values() if not each.shared)
         self._whole = dict[str, Values]()
-        """By tensor what all layers read, those of their own one behind the other along the last axis."""
+        """By tensor, the operands of all layers; those that differ from layer to layer are one behind another along the
+        last axis.
+        """
         self._ofmaps: list[Values] = []
 
     def operands(self, layer: Op, batch: int) -> dict[str, Values]:
-        """What the next layer reads, by name."""
+        """Operands of the next layer, by name."""
         given = {name: self._read(name, source) for name, source in self._sources.items()}
         numbers = {name: each for name, each in self._views.sources.items() if not isinstance(each, OperandView)}
         shapes = layer.sources(batch)
         return given | {name: np.full(shapes[name], each, np.float32) for name, each in numbers.items()}
 
     def took(self, ofmap: Values) -> bool:
-        """Take the outputs of that layer; whether it was the last."""
+        """Take the outputs of that layer; return whether it was the last."""
         self._ofmaps.append(ofmap)
         return len(self._ofmaps) == self._layers
 
@@ -111,12 +113,12 @@ class NodeLayers:
         return self._whole[name] if source.shared else self._next(self._whole[name])
 
     def _next(self, whole: Values) -> Values:
-        """What the next layer has of something for all layers."""
+        """The next layer's share of a tensor for all layers."""
         images, number = whole.shape[IMAGES] // self._layers, len(self._ofmaps)
         return whole[..., number * images : (number + 1) * images]
 
     def results(self) -> BatchParts:
-        """The node's result, from the outputs of all its layers."""
+        """The node's result from the outputs of all its layers."""
         parts = self._values()
         bias = self._operands[_OWN] if len(self._operands) > _OWN else []
         if self.node.op == "Gemm":
@@ -128,13 +130,13 @@ class NodeLayers:
         return parts
 
     def _values(self) -> BatchParts:
-        """What the layers make, as values of the graph."""
+        """Outputs of the layers as values of the graph."""
         view = self._views.result
         return [view.value(each) for each in np.split(together(self._ofmaps, IMAGES), self._parts, view.images)]
 
 
 def _normalizing(node: Node, operands: Sequence[BatchParts]) -> list[BatchParts]:
-    """The map of a BatchNormalization, what its elements are multiplied by, and what is added to them, by channel."""
+    """The map of a BatchNormalization, with the factor and the addend of each channel."""
     maps, *statistics = operands
     scale, shift, mean, variance = (each[0] for each in statistics)
     with np.errstate(all="ignore"):
@@ -143,13 +145,13 @@ def _normalizing(node: Node, operands: Sequence[BatchParts]) -> list[BatchParts]
         return [maps, [factor], [(shift - mean * factor).astype(np.float32)]]
 
 
-# ---- with others that ride on the results
+# ---- layers that carry others
 
 
 @dataclass(frozen=True)
 class Carried:
-    """The nodes that the layers of `bearer` compute as well, in order; of what they add, the names of the values: one
-    number for each channel, and a map, where there are any.
+    """Nodes that the layers of `bearer` also compute, in order; and the names of the values that they add: a number for
+    each channel (`bias`), and a map (`other`), if there are any.
     """
 
     bearer: Node
@@ -159,12 +161,12 @@ class Carried:
 
     @property
     def every(self) -> tuple[Node, ...]:
-        """With the one that carries them."""
+        """The bearer and the nodes that it carries."""
         return self.bearer, *self.nodes
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The values that must be there, beside those of the bearer."""
+        """Names of the values that must be there, beside those of the bearer."""
         folded = (name for node in self.nodes if node.op == _NORMALIZATION for name in node.inputs[1:])
         return *folded, *filter(None, (self.bias, self.other))
 
@@ -173,13 +175,14 @@ def carried_by(
     bearer: Node, layer: Op, riders: Collection[str], readers: Mapping[str, Sequence[Node | None]],
     given: Collection[str],
 ) -> Carried:  # fmt: skip
-    """What the layers of a node, such as `layer`, carry: entries of the names `riders`, what is folded into weights.
+    """Nodes that the layers of a node, such as `layer`, carry: entries named `riders`, and normalizations folded into
+    weights.
 
-    `readers` are the nodes that read each value, None whoever takes it out of the graph; the values `given` depend on
+    `readers` has the nodes that read each value, with None for an output of the graph; the values in `given` depend on
     the network's inputs, as no bias does.
 
     Raises:
-        InputError: something lies between the node and what rides that is not done by the machine.
+        InputError: between the node and a rider there is work that the machine does not do.
     """
     left, found, value, bias, other = {*riders}, list[Node](), bearer.outputs[0], "", ""
     folds = isinstance(layer, Fused) and layer.bias
@@ -189,7 +192,7 @@ def carried_by(
             added = next((name for name in node.inputs if name != value), "") if node.op in _ADDING else ""
             bias, other = (bias, added) if added in given else (added or bias, other)
         else:
-            # Nothing is left of what hands on what it reads, and of a normalization, unless something rides already.
+            # Nodes that only hand on their operand disappear; so does a normalization, unless a rider comes before it.
             same = node.op in _SAME and len(node.outputs) == 1
             if node.layer or not (same or (node.op == _NORMALIZATION and folds and len(left) == len(riders))):
                 break
@@ -202,14 +205,14 @@ def carried_by(
 
 
 class CarryingLayers(NodeLayers):
-    """The layers of a node, whose results are those of the last node that they carry."""
+    """Layers of a node that carry others; their results are those of the last node that they carry."""
 
     def __init__(
         self, carried: Carried, operands: Sequence[BatchParts], values: Mapping[str, BatchParts], layers: Sequence[Op]
     ) -> None:
-        """`operands` are those of the bearer, `values` those that it reads besides.
+        """`operands` are the bearer's, `values` those of the nodes that it carries.
 
-        Raises InputError where the bearer adds what the machine does not.
+        Raises InputError if the bearer adds values that the machine does not.
         """
         own, first = [each[0] for each in operands[_OWN:] if each], layers[0]
         if own and not (isinstance(first, Fused) and first.bias and prod(own[0].shape[:-1]) == 1):
@@ -219,7 +222,7 @@ class CarryingLayers(NodeLayers):
         self._scale, self._shift = self._folded(own)
 
     def operands(self, layer: Op, batch: int) -> dict[str, Values]:
-        """Operands of the bearer, weights scaled by what is folded into them, and what is added to results."""
+        """Operands of the bearer with the folded scale in its weights, and the operands that are added to results."""
         found, shapes = super().operands(layer, batch), layer.shapes(batch)
         channels = shapes[OFMAP][0]
         scale = np.broadcast_to(self._scale, channels).reshape(-1, 1, 1, 1)
@@ -234,13 +237,13 @@ class CarryingLayers(NodeLayers):
         return found
 
     def results(self) -> BatchParts:
-        """With as many axes as what is added has."""
+        """Results with as many axes as the values that are added."""
         parts, added = self._values(), (self._carried.bias, self._carried.other)
         most = max([parts[0].ndim, *(self._beside[name][0].ndim for name in added if name)])
         return [each.reshape((1,) * (most - each.ndim) + each.shape) for each in parts]
 
     def _folded(self, own: Sequence[Values]) -> tuple[Values, Values]:
-        """By channel, or for all of them, what weights are multiplied by, and what is added."""
+        """(factor, addend) of the weights' channels, or of all channels, from everything that is folded into them."""
         call: Mapping[str, Any] = self.node.attributes
         scale = np.full(1, call.get("alpha", 1.0), np.float64)
         shift = own[0].reshape(-1) * np.float64(call.get("beta", 1.0)) if own else np.zeros(1)
@@ -252,7 +255,7 @@ class CarryingLayers(NodeLayers):
         return scale, shift
 
     def _added(self, name: str) -> Values:
-        """A value that is added to results, as a map such as all layers make together."""
+        """A value that is added to results, in the shape of the map that all layers make together."""
         view, parts = self._views.result, self._beside[name]
         size = prod(view.shape)
         every = (parts[at % len(parts)] for at in range(self._parts))

@@ -1,4 +1,4 @@
-"""What the numbers of a run are, and the operands of a layer."""
+"""Number types of a run, and random operands of layers."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from tpusim.reference import Operand
 
 INTEGERS = "integers"
-"""Without a type, operands are whole numbers so small that every sum is exact in float32."""
+"""The default: operands are whole numbers so small that every sum is exact in float32."""
 DTYPES = (INTEGERS, *ELEMENT_TYPES)
 ANY_ORDER, ARRAY_ORDER = "any", "array"
 SUMS = (ANY_ORDER, ARRAY_ORDER)
-"""The orders in which the data path may add: the fastest for this computer, or that of the array."""
+"""Orders in which the data path may add: the fastest for this computer, or that of the array."""
 _MOST_TOLD = 8
 _MOST_SEED = 2**63 - 1
 
@@ -36,7 +36,7 @@ class Numbers:
     """The numbers that layers are computed with.
 
     Attributes:
-        kind: their type; None: small whole numbers.
+        kind: element type; None for small whole numbers.
         in_array_order: whether the data path adds as the array does.
     """
 
@@ -44,10 +44,10 @@ class Numbers:
     in_array_order: bool = False
 
     def operands(self, layer: Op, batch: int, seed: int) -> dict[str, Operand]:
-        """Random operands of a layer, by the names of the tensors in its Program: the same whatever else runs.
+        """Random operands of a layer, by the names of the tensors in its Program; they do not depend on other layers.
 
         Raises:
-            InputError: when a sum may be too long for what holds it, or for a bound that says something.
+            InputError: when a sum may be too large for its type, or too long for a useful bound.
         """
         kind = self.of(layer).kind
         if kind is None:
@@ -55,12 +55,13 @@ class Numbers:
 
             return operands(layer, batch, seed)
         self.check(layer, batch)
+        # Seeded by the layer itself, so that adding or leaving out other layers changes nothing.
         random = np.random.default_rng([seed, zlib.crc32(repr(layer).encode())])
         drawn = {name: kind.drawn(random, shape) for name, shape in layer.sources(batch).items()}
         return {name: abs(each) for name, each in drawn.items()} if layer.positive else drawn
 
     def of(self, layer: Op) -> Numbers:
-        """The numbers of a layer: one that rounds gets real numbers where others get whole ones."""
+        """The numbers of a layer: layers that round get real numbers in place of whole ones."""
         return self if layer.exact or self.bounded else replace(self, kind=SIXTEENTHS)
 
     def check(self, layer: Op, batch: int) -> None:
@@ -78,28 +79,28 @@ class Numbers:
 
     @property
     def bounded(self) -> bool:
-        """Whether outputs have a bound, instead of being equal to what is expected."""
+        """Whether outputs have a bound, rather than having to be equal."""
         return self.kind is not None and not self.kind.exact
 
     @property
     def operand_bytes(self) -> int:
-        """What an operand takes, also as the reference has it: in float64, and its magnitude."""
+        """Bytes of an operand, with its copies in the reference: in float64, and its magnitude."""
         if self.kind is None:
             return 1
         return 1 + 8 if self.kind.exact else 4 + 8 + 4
 
     def number(self, layer: Op, batch: int) -> np.dtype[Any]:
-        """What a machine adds the values of a layer in, so that every whole number is exact."""
+        """The type in which a machine adds a layer's values, so that every whole number is exact."""
         return np.dtype(np.float64 if self.needs_doubles(layer, batch) else np.float32)
 
     def needs_doubles(self, layer: Op, batch: int) -> bool:
-        """Whether whole numbers, or equal parts of them, are summed up beyond what float32 holds exactly."""
+        """Whether sums of whole numbers, or of equal fractions, may exceed what float32 holds exactly."""
         kind = self.of(layer).kind
         return kind is not None and kind.needs_doubles(layer.terms(batch) * layer.sample_parts)
 
 
 SMALL = Numbers()
-"""Small whole numbers, added in any order: it makes no difference."""
+"""Small whole numbers, for which the order of sums makes no difference."""
 
 
 def numbers_of(dtype: str, sums: str) -> Numbers:
@@ -131,7 +132,7 @@ def check_numbers(workload: Workload, machine: Machine, lowering: str, numbers: 
         except InputError as error:
             problems += error.problems
         if numbers.bounded and name in family.unbounded:
-            # What a lowering is not for, it refuses by itself.
+            # A lowering that does not suit the layer is refused later, with a message of its own.
             with suppress(CapacityError):
                 family.least(layer, workload.batch, machine, name)
                 says = f"no bound is proven for the roundings of {name}"

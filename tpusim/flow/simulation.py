@@ -1,5 +1,5 @@
-"""The whole flow on one screen: lower each layer, time it, compute it through the machine, verify it, report; and the
-same layers run to be looked at.
+"""The whole flow on one screen: lower each layer, time it, compute it, verify it, and report; and recordings of the
+same layers for traces.
 """
 
 from __future__ import annotations
@@ -36,14 +36,15 @@ if TYPE_CHECKING:
 
 Made = TypeVar("Made")
 Needing = tuple[int, Callable[[], Made]]
-"""Something to do, behind the bytes that it needs."""
+"""A task, with the bytes that it needs ahead of it."""
 
 MOST_THREADS = 4
 ROOM_BYTES = 2**30
-"""What is worked on at once needs no more than this, however much is free, unless it is one thing alone."""
+"""Most bytes of tasks that run at once, however much is free, unless there is a single task."""
 SWITCH_SECONDS = 0.0005
-"""How long a thread that has come back from NumPy waits at most for one that runs Python: about as long as it takes to
-come back. The interpreter's own ten times that would have it wait most of the time.
+"""Longest time that a thread back from NumPy waits for a thread that runs Python: about as long as coming back takes.
+
+The interpreter's default, ten times as long, would have it wait most of the time.
 """
 
 
@@ -102,7 +103,7 @@ def simulate(
         224
     """
     for given, kind, what in ((workload, Workload, "Workload"), (hardware, Machine, "Hardware")):
-        # Whatever is typed in Python is checked by nobody else.
+        # Arguments typed in Python have no other check.
         if not isinstance(given, kind):
             raise InputError(f"{given!r} is no {what}; give what tpusim.load_{what.lower()}(...) returns")
     if engine not in ENGINES:
@@ -159,12 +160,13 @@ def _results(
     numbers: Numbers,
     journey: Journey | None,
 ) -> Iterator[LayerResult]:
-    """Each layer lowered, timed and checked, in network order; while values are checked, the next is lowered.
+    """Yield each layer lowered, timed and checked, in network order; the next is lowered while values are checked.
 
-    Nothing in here holds a Program once its last layer is done: so these are maps, not loops with variables.
+    These are maps, not loops with variables, so that nothing holds a Program once its last layer is done.
     """
     family, batch, inputs, riders = family_of(machine), workload.batch, workload.inputs(), dict(workload.riders)
     lowerings = {layer.name: name for layer, name in asked_of(workload, lowering, family)}
+    # Memory is measured before any layer is lowered, and decides how far the next layer may be ahead.
     room = room_for(workload, machine, lowering, engine, check, numbers)
     failure = journey.ended_by_failure if journey else nullcontext
 
@@ -208,8 +210,8 @@ def _results(
 
 @dataclass(frozen=True)
 class Stretch:
-    """Layers that ran as one, mostly one alone: what every unit did, and the first cycle of each layer, with the one
-    after the last.
+    """Layers that ran as one, mostly a single layer: the recording of all units, and the first cycle of each layer,
+    with the cycle after the last.
     """
 
     layers: tuple[Op, ...]
@@ -220,9 +222,9 @@ class Stretch:
 def trace(
     workload: Workload, hardware: Machine, *, lowering: str | None = None, seed: int = 0
 ) -> tuple[int, Callable[[int, Told], Iterator[LaneCycle]]]:
-    """How many cycles a workload of one layer takes, from the event engine, and a run of the register engine.
+    """Cycles of a workload of one layer by the event engine, and a run of the register engine.
 
-    The run is called once, with the first cycle to show and what is told how many have passed. While it lasts it
+    The run is called once, with the first cycle to show and a function for progress. While it lasts it
     raises CheckFailed when it does not take as many cycles as the event engine says, and what Machine.clock raises.
 
     Raises:
@@ -256,7 +258,7 @@ def trace(
                 if last >= total:
                     break
                 yield cycle
-            # The event engine says how long a trace is; the register engine must end there.
+            # The event engine says how long the trace is, and the register engine must end in the same cycle.
             if last != total - 1:
                 found = "more" if last >= total else f"{last + 1:,}"
                 says = f"the engines disagree: {total:,} cycles in the event engine, {found} in the register engine"
@@ -266,9 +268,9 @@ def trace(
 
 
 def recordings(workload: Workload, hardware: Machine, *, lowering: str | None = None) -> Iterator[Stretch]:
-    """Runs of the event engine that tell what every unit does when, in the order of the network.
+    """Recordings of runs of the event engine, in the order of the network.
 
-    Where layers overlap, those of a chain are one run. Others of one shape share theirs.
+    Layers of a chain that overlap have one run. Other layers of one shape share a run.
 
     Raises:
         InputError: an unknown lowering, a layer that cannot fit (CapacityError, names the layer), or one for which this
@@ -300,15 +302,15 @@ def recordings(workload: Workload, hardware: Machine, *, lowering: str | None = 
     return (Stretch((layer,), run, (0, run.cycles)) for layer, run in runs)
 
 
-# ---- one thing for all layers that are alike, and a few things at once
+# ---- one result for all layers that are alike, and a few tasks at once
 
 
 def shared(
     workload: Workload, lowering: str, make: Callable[[Op, str], Made], room: Room, family: Family = USUAL_FAMILY
 ) -> Iterator[tuple[Op, Made]]:
-    """Each layer, and what is made of the first that is like it in shape and in the lowering that it is asked for.
+    """Each layer, with the result of `make` for the first layer of its shape and lowering.
 
-    It is let go after the last of them. What there is no room to keep is made again.
+    A result is dropped after the last such layer; a result that there is no room to keep is made again.
     """
     asked = asked_of(workload, lowering, family)
     left = Counter((layer.shape_key, name) for layer, name in asked)
@@ -322,6 +324,7 @@ def shared(
         kind = layer.shape_key, name
         left[kind] -= 1
         if kind in known:
+            # The last layer of a kind takes the result along, so that its memory is free afterwards.
             yield layer, known[kind] if left[kind] else known.pop(kind)
         elif left[kind] and sum(room.needs[each].program for each in (kind, *known)) <= room.kept:
             known[kind] = made(layer, name)
@@ -331,11 +334,10 @@ def shared(
 
 
 def ahead(tasks: Iterable[Needing[Made]], room: int = ROOM_BYTES) -> Iterator[Made]:
-    """What each task returns, in order. They begin in order, and need no more than `room` at once, unless it is one
-    alone.
+    """Results of tasks, in order. At most `room` bytes are needed at once, unless a single task needs more.
 
-    Threads work on tasks while the next are taken from `tasks`. NumPy releases the interpreter lock, BLAS stays on one
-    thread.
+    Threads work on tasks while the next ones are taken from `tasks`. NumPy releases the interpreter lock; BLAS stays on
+    one thread.
     """
     threads = min(MOST_THREADS, cpu_count() or 1)
     pool = ThreadPoolExecutor(threads)
@@ -356,5 +358,5 @@ def ahead(tasks: Iterable[Needing[Made]], room: int = ROOM_BYTES) -> Iterator[Ma
                 yield under_way.popleft()[1].result()
         finally:
             sys.setswitchinterval(usual_interval)
-            # An interrupted run does not wait for what is under way.
+            # An interrupted run does not wait for tasks under way.
             pool.shutdown(wait=False, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""The values of a network from end to end: each layer gets what comes before it, and hands on what the machine made."""
+"""Values of a network from end to end: each layer reads the values ahead of it, and hands on the machine's outputs."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ from tpusim.reference import Operand
 from tpusim.reference.nodes import IMAGE_BY_IMAGE, NODES, Call, compute
 
 _BESIDE = frozenset({BIAS, OTHER})
-"""What a layer of an array adds to its sums: as wide as they are."""
+"""Tensors that a layer of the array adds to its sums; they are as wide as the sums."""
 _MASKED = frozenset({"add", "softmax"})
-"""Layers that may read -inf, which masks add ahead of a softmax: the sum with a number is -inf, its power is zero."""
+"""Ops that may read -inf, which masks add ahead of a softmax: the sum with a number is -inf, and its power is zero."""
 _MOST_TOLD = 8
 STAY_WITHIN = "give inputs, and a model, whose values stay within float32"
-"""What to do where they do not."""
+"""Advice for values beyond float32."""
 _FAILURES = ArithmeticError, AttributeError, InputError, LookupError, MemoryError, TypeError, ValueError
-"""What NumPy and Python raise for operands and attributes that do not fit one another."""
+"""Exceptions of NumPy and Python for operands and attributes that do not fit one another."""
 
 
 class Journey:
-    """The values of a graph on their way through it, for one run of a workload's layers in order.
+    """Values of a graph on their way through it, for one run of a workload's layers in order.
 
-    What no layer computes is worked out by the reference alone: biases of layers, too, unless they ride on results.
-    Layers take turns, from `operands` to `take`, on whichever threads they are: one may still be checked when the next
+    Nodes without a layer are computed by the reference alone, biases too, unless they ride on results.
+    Layers take turns, from `operands` to `take`, on any thread: a layer may still be checked when the next
     begins.
     """
 
     def __init__(self, graph: Graph, work: Workload, inputs: Mapping[str, Values], numbers: Numbers) -> None:
-        """`inputs` are those of the graph, for the whole batch, as `checked` or `drawn` has them.
+        """`inputs` are the graph's inputs for the whole batch, from `checked` or `drawn`.
 
         Raises:
             InputError: there are operators of which no values can be computed, or layers of the graph are left out.
@@ -59,7 +59,7 @@ class Journey:
             raise InputError(Problem(f"{says}; {also}", graph.label))
         self._layers = _by_node(graph, work)
         self._carried = _carried(graph, work, self._layers, numbers)
-        # Nodes that another one's layers compute, or that have been worked out ahead of their turn.
+        # Nodes that the layers of another node compute, or that were computed ahead of their turn.
         self._done = {id(node) for each in self._carried.values() for node in each.nodes}
         self._values = {name: _split(each, self._parts) for name, each in inputs.items()}
         self._values |= {name: [each] for name, each in graph.constants.items()}
@@ -75,12 +75,13 @@ class Journey:
         self._taken, self._ended, self._news = 0, False, Condition()
 
     def operands(self, layer: Op) -> dict[str, Operand]:
-        """What a layer of the workload reads, when those before it have handed on what they make.
+        """Operands of a layer of the workload, once the layers before it have handed on their outputs.
 
         Raises:
             InputError: the values before it cannot be computed, or are of other sizes than the layer.
         """
         with self._news:
+            # Only the layer whose turn it is may go on: it needs the outputs of all layers before it.
             self._news.wait_for(lambda: self._ended or self._taken == self._turns[layer.name])
         if self._ended:
             raise InputError(Problem("a layer before it has no values", f"layer {layer.name}"))
@@ -101,11 +102,11 @@ class Journey:
         return {name: (F32 if name in _BESIDE else kind).rounded(each) for name, each in given.items()}
 
     def numbers_of(self, layer: Op) -> Numbers:
-        """A vector unit works with float32, whatever goes into the array."""
+        """The numbers of a layer: the vector unit works with float32, whatever goes into the array."""
         return replace(self._numbers, kind=F32) if layer.unit == "vector" else self._numbers
 
     def take(self, ofmap: Values) -> None:
-        """The outputs of that layer, [out_channel, row, col, image]."""
+        """Take the outputs of the layer, [out_channel, row, col, image]."""
         assert self._current is not None
         scaled = ofmap if self._scale == 1.0 else ofmap * self._scale
         if self._current.took(scaled.astype(np.float32, copy=False)):
@@ -121,7 +122,7 @@ class Journey:
 
     @contextmanager
     def ended_by_failure(self) -> Iterator[None]:
-        """A layer that fails in here leaves those behind it nothing to wait for."""
+        """Release the layers behind one that fails in here, which would wait for it for ever."""
         try:
             yield
         except BaseException:
@@ -131,7 +132,7 @@ class Journey:
             raise
 
     def outputs(self) -> dict[str, Values]:
-        """The graph's outputs, for the whole batch, when every layer is done, in the types that it gives them."""
+        """The graph's outputs for the whole batch, in their types, once every layer is done."""
         for node in self._ahead:
             self._pass(node)
         with np.errstate(over="ignore"):
@@ -142,7 +143,7 @@ class Journey:
 
     @cached_property
     def reference_only(self) -> dict[str, int]:
-        """How often each operator comes whose values no layer computes, of those that depend on the inputs."""
+        """Number of each operator whose values no layer computes, among those that depend on the inputs."""
         given = self.graph.producers()
         within = {id(node) for each in self._carried.values() for node in each.nodes}
         alone = (node for node in self.graph.nodes if not node.layer and any(name in given for name in node.inputs))
@@ -151,15 +152,16 @@ class Journey:
     # ---- node by node
 
     def _as_bytes(self, layer: Op, given: Mapping[str, Values], kind: ElementType) -> dict[str, Operand]:
-        """Each a part of its tensor's largest number; what is added to the sums of such, in the unit of the sums.
+        """Operands as bytes, in units of a fraction of each tensor's largest number; addends in the unit of the sums.
 
-        Raises InputError where all that is added may be more than keeps the sums exact.
+        Raises InputError if addends may be too large for exact sums.
         """
         multiplied = {name: each for name, each in given.items() if name not in _BESIDE}
         units = {name: float(np.abs(each).max(initial=0.0)) / 127 or 1.0 for name, each in multiplied.items()}
         self._scale = prod(units.values())
         added = {name: np.rint(each / self._scale) for name, each in given.items() if name in _BESIDE}
         most = MOST_SUM if self._numbers.needs_doubles(layer, self._batch) else EXACT_FLOAT32
+        # The sum itself may reach the product of the least bytes in every term; addends have what is left.
         most -= layer.terms(self._batch) * LEAST * LEAST
         if sum(np.abs(each).max(initial=0.0) for each in added.values()) > most:
             assert self._current is not None
@@ -170,7 +172,7 @@ class Journey:
         return {**bytes_, **{name: each.astype(np.int32) for name, each in added.items()}}
 
     def _begun(self) -> NodeLayers:
-        """The next node that layers compute; those before it are worked out."""
+        """The next node that layers compute; nodes before it are computed."""
         for node in self._ahead:
             if not node.layer or id(node) in self._done:
                 self._pass(node)
@@ -185,7 +187,7 @@ class Journey:
         raise AssertionError("a layer that no node has")
 
     def _pass(self, node: Node) -> None:
-        """What follows from weights alone waits until somebody reads it."""
+        """Compute a node, unless it depends on constants alone and may wait until its result is read."""
         if all(name in self._constant for name in node.inputs):
             self._constant.update(node.outputs)
         elif id(node) not in self._done:
@@ -203,7 +205,7 @@ class Journey:
             self._put([node], self._computed(node, operands, parts))
 
     def _computed(self, node: Node, operands: Sequence[BatchParts], parts: int) -> list[BatchParts]:
-        """The results of a node, part by part."""
+        """Results of a node, part by part."""
         call = Call(node.attributes, len(node.outputs), self.graph.opset)
         with _failures_of(node):
             results = [
@@ -211,14 +213,16 @@ class Journey:
                 for part in range(parts)
             ]
             for each in (each for made in results for each in made):
-                # One number for many places takes no memory until somebody reads them, which then may never end.
+                # A broadcast number takes no memory until it is read, and then it might take more than there is.
                 if 0 in each.strides and each.nbytes > (free := free_bytes()):
                     says = f"they need about {each.nbytes / 1e9:,.1f} GB of memory, and {free / 1e9:,.1f} GB are free"
                     raise MemoryError(says)
         return [list(each) for each in zip(*results, strict=True)]
 
     def _put(self, nodes: Sequence[Node], results: Sequence[BatchParts]) -> None:
-        """The results of the last of some nodes that are computed together; what nobody reads any more goes."""
+        """Store the results of the last of some nodes that are computed together; drop values that nobody reads any
+        more.
+        """
         made = zip(nodes[-1].outputs, results, strict=False)
         self._values |= {name: each for name, each in made if self._reads[name]}
         for name in (name for node in nodes for name in node.inputs):
@@ -235,13 +239,13 @@ class Journey:
         return self._values[name]
 
     def _joined(self, parts: BatchParts) -> Values:
-        """For the whole batch; what all images share, as it is."""
+        """A value for the whole batch; a value that all images share stays as it is."""
         return together(parts) if len(parts) == 1 or parts[0].ndim else np.stack(parts)
 
 
 @contextmanager
 def _failures_of(node: Node) -> Iterator[None]:
-    """What fails in here says which node it is about."""
+    """Name the node in errors about its values."""
     try:
         yield
     except _FAILURES as error:
@@ -250,11 +254,12 @@ def _failures_of(node: Node) -> Iterator[None]:
 
 
 def _by_node(graph: Graph, work: Workload) -> dict[str, tuple[Op, ...]]:
-    """The layers of each entry that a node is, in order: one of its name, or numbered ones."""
+    """Layers of each entry that is a node, in order: one by its name, or several by numbered names."""
     layers, found = deque(work.layers), dict[str, tuple[Op, ...]]()
     riders = {name for _, names in work.riders for name in names}
     for entry in (node.layer for node in graph.nodes if node.layer and node.layer not in riders):
         mine: list[Op] = []
+        # Numbered names come first: a node of several layers has no layer of the plain name.
         while layers and layers[0].name == f"{entry}_{len(mine) + 1}":
             mine.append(layers.popleft())
         if not mine and layers and layers[0].name == entry:
@@ -267,12 +272,13 @@ def _by_node(graph: Graph, work: Workload) -> dict[str, tuple[Op, ...]]:
 
 
 def _carried(graph: Graph, work: Workload, layers: Mapping[str, Sequence[Op]], numbers: Numbers) -> dict[str, Carried]:
-    """What the layers of an entry carry, where any do. Raises InputError where values cannot go that way."""
+    """Nodes that the layers of an entry carry, if any. Raises InputError if values cannot go that way."""
     readers: dict[str, list[Node | None]] = {}
     for node in graph.nodes:
         for name in node.inputs:
             readers.setdefault(name, []).append(node)
     for name in graph.outputs:
+        # An output of the graph counts as a reader: a value that is asked for cannot stay inside a carried layer.
         readers.setdefault(name, []).append(None)
     riders, given, found = dict(work.riders), graph.producers(), dict[str, Carried]()
     for node in graph.nodes:
@@ -289,11 +295,11 @@ def _split(values: Values, parts: int) -> BatchParts:
     return [values] if parts == 1 or not values.ndim else [*np.split(values, parts)]
 
 
-# ---- what a network is given: checked arrays, or random ones
+# ---- inputs of a network: checked arrays, or random ones
 
 
 def checked(graph: Graph, inputs: Mapping[str, Values], batch: int) -> dict[str, Values]:
-    """The inputs, all there and as the graph has them for `batch` images. Raises InputError with all that is wrong."""
+    """The inputs, complete and in the graph's shapes for `batch` images. Raises InputError with all that is wrong."""
     problems: list[str] = []
     wanted = {name: wanted_of(each, batch // graph.images) for name, each in graph.inputs.items()}
     for name, each in wanted.items():
@@ -323,7 +329,7 @@ def wanted_of(given: GivenInput, parts: int) -> GivenInput:
 
 
 def drawn(graph: Graph, batch: int, seed: int) -> dict[str, Values]:
-    """Random inputs: reals of mean 0 and deviation 1, of whole numbers zeros and ones."""
+    """Random inputs: reals of mean 0 and deviation 1, or, for whole numbers, zeros and ones."""
     random = np.random.default_rng(seed)
     made: dict[str, Values] = {}
     for name, each in graph.inputs.items():
@@ -335,21 +341,21 @@ def drawn(graph: Graph, batch: int, seed: int) -> dict[str, Values]:
 
 
 def _unfit(layer: Op, given: Mapping[str, Values]) -> Iterator[str]:
-    """Operands of which nobody can say whether what a layer makes of them is right, in words."""
+    """Sentences about operands for which no check of the layer's outputs is possible."""
     yield from not_finite(_unmasked(given, given) if layer.op in _MASKED else given)
     if layer.op == "softmax" and np.isneginf(given["ifmap"]).all(axis=0).any():
         yield "a row of 'ifmap' is -inf throughout, and its softmax nan"
 
 
 def _unmasked(arrays: Mapping[str, Values], given: Mapping[str, Values]) -> dict[str, Values]:
-    """Arrays with zeros where those that were `given` are -inf, as a mask has it."""
+    """Arrays with zeros where the `given` arrays are -inf, as masks are."""
     return {
         name: each if all_finite(each) else np.where(np.isneginf(given[name]), 0, each) for name, each in arrays.items()
     }
 
 
 def not_finite(arrays: Mapping[str, Values]) -> Iterator[str]:
-    """Arrays that hold what no sum can be equal or near to, in words."""
+    """Sentences about arrays with numbers that are infinite or NaN."""
     for name, each in arrays.items():
         if not all_finite(each):
             count = each.size - int(np.count_nonzero(np.isfinite(each)))
@@ -357,7 +363,7 @@ def not_finite(arrays: Mapping[str, Values]) -> Iterator[str]:
 
 
 def listed(arrays: Mapping[str, Values]) -> str:
-    """Arrays in words: "data_0 float32[1, 3, 224, 224]"."""
+    """Arrays in words, such as "data_0 float32[1, 3, 224, 224]"."""
     return ", ".join(f"{name} {_text(each.dtype, each.shape)}" for name, each in arrays.items())
 
 

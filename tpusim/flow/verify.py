@@ -1,5 +1,7 @@
-"""Compute a layer through its Program and hold every output against the reference: part by part as it is written, so
-that a byte an element stays and not the values, or as a whole.
+"""Verification of a layer: every output that its Program computes is compared with the reference.
+
+Parts are compared as they are written, so that a byte for each element is kept and not the values; or a tensor as a
+whole.
 """
 
 from __future__ import annotations
@@ -28,17 +30,16 @@ from tpusim.reference.rounding import Screen, magnitudes, roundings, screen
 from tpusim.result.records import Mismatch
 
 BOX_BYTES = 1 << 22
-"""The reference computes parts that follow one another together, while inputs or outputs as it has them take no more.
-"""
+"""Most bytes of inputs or outputs for which the reference computes consecutive parts together."""
 MOST_ELEMENTS = 1 << 18
-"""A box of a whole tensor has no more outputs, nor inputs for as many pixels: what the reference has of it stays in the
-cache.
+"""Most outputs, and most inputs for as many pixels, in a box of a whole tensor, so that the reference's arrays stay in
+the cache.
 """
 MOST_LEFT = 20
-"""At most this many outputs of a box are worked out one by one, in less time than all of it takes in float64."""
+"""Most outputs of a box that are computed one by one, which takes less time than the whole box in float64."""
 
 Take = Callable[[Tensor], None]
-"""Given the outputs of a layer."""
+"""Called with the outputs of a layer."""
 
 
 def check_values(
@@ -49,18 +50,18 @@ def check_values(
     told: Callable[[int, str], None] = unheard,
     take: Take | None = None,
 ) -> Verdict:
-    """Compare every element that is written with the reference.
+    """Compare every written element with the reference.
 
     Args:
         ready: the layer, for its machine.
-        told: how many outputs have been, now and then, and what has been done to them.
-        take: gets the ofmap [out_channel, row, col, image], if it is wanted.
+        told: called now and then with the number of outputs done, and what was done to them.
+        take: called with the ofmap [out_channel, row, col, image], if given.
 
     Raises:
-        CheckFailed: when the machine is asked for what it does not have; names the layer.
+        CheckFailed: when the Program asks for what the machine does not have; names the layer.
     """
     number = numbers.number(layer, int(operands["ifmap"].shape[-1]))
-    # What overflows is infinite here and there: whoever reads or expects it says so, in words of ours.
+    # Overflow gives infinities on both sides; a message of ours tells of them where they matter.
     with np.errstate(over="ignore", invalid="ignore"), failures_named(layer):
         if (program := ready.in_parts(number)) is not None:
             return _by_parts(layer, program, operands, numbers, lambda count: told(count, "checked"), take)
@@ -73,7 +74,7 @@ def check_values(
 def _by_parts(
     layer: Op, program: InParts, operands: Operands, numbers: Numbers, told: Told, take: Take | None
 ) -> Verdict:
-    """Each part as it is written; but for the ofmap that is to be taken, in the end."""
+    """The verdict on each part as it is written; an ofmap to be taken is compared at the end."""
     if unknown := {*program.written} - {*reference.TENSORS}:
         raise CheckFailed(f"the Program writes {', '.join(sorted(unknown))}, of which the reference knows nothing")
 
@@ -103,14 +104,14 @@ def operands_of(layer: Op, batch: int, seed: int) -> dict[str, Operand]:
 
 
 def verdict_of(layer: Op, operands: Operands, written: Mapping[str, Tensor], numbers: Numbers = SMALL) -> Verdict:
-    """Hold what a Program has written against the reference, of what that knows."""
+    """The verdict on the written tensors that the reference knows."""
     known = {name: each for name, each in written.items() if name in reference.TENSORS}
     held = {name: (Expectation(layer, name, operands, numbers), each) for name, each in known.items()}
     return _together({name: verdict_of_whole(*each) for name, each in held.items()})
 
 
 def _together(verdicts: Mapping[str, Verdict]) -> Verdict:
-    """The verdict on the outputs, with the verdicts on what they were made of."""
+    """The verdict on the outputs, joined with the verdicts on intermediates."""
     verdict = verdicts[OFMAP]
     for name in sorted({*verdicts} - {OFMAP}):
         verdict = verdict.after(verdicts[name])
@@ -122,12 +123,12 @@ def expected(layer: Op, operands: Operands) -> Tensor:
     return reference.compute(layer, operands)
 
 
-# ---- what the reference has
+# ---- expected values
 
 
 @dataclass(frozen=True)
 class Expectation:
-    """What the reference has for a tensor of a layer: numbers, or BOUNDED ones where sums are rounded."""
+    """Expected values of a tensor of a layer: numbers, or BOUNDED ones if sums are rounded."""
 
     layer: Op
     tensor: str
@@ -136,11 +137,11 @@ class Expectation:
 
     @property
     def number(self) -> np.dtype[Any]:
-        """What is expected of an element: a number, or a BOUNDED one."""
+        """Type of an expected element: a number, or BOUNDED."""
         return equality.BOUNDED if self.bounded else np.dtype(np.float64 if self._doubles else np.float32)
 
     def of(self, box: Box) -> Values:
-        """What is expected of the elements in a box of the tensor."""
+        """Expected values of the elements in a box of the tensor."""
         true = reference.TENSORS[self.tensor].compute(self.layer, self._exact, box)
         if not self.bounded:
             return true
@@ -153,18 +154,20 @@ class Expectation:
         return equality.bounded(true, sizes, self.roundings)
 
     def mismatch(self, at: Index, actual: float) -> Mismatch:
-        """What is wrong with an element."""
+        """The description of a wrong element."""
         name = partial(reference.TENSORS[self.tensor].element_name, self.layer)
         return equality.difference(at, actual, self.of(alone(at)), name, self.tensor)
 
     @cached_property
     def bounded(self) -> bool:
-        """Whether its elements are BOUNDED."""
+        """Whether the elements are BOUNDED."""
         return self.numbers.of(self.layer).bounded
 
     @cached_property
     def _doubles(self) -> bool:
-        """Whether the reference works in float64: float32 rounds, or would lose what the machine holds in float64."""
+        """Whether the reference works in float64, because float32 would round, or lose digits that the
+        machine keeps.
+        """
         return self.bounded or self.numbers.needs_doubles(self.layer, self._batch)
 
     @property
@@ -173,7 +176,7 @@ class Expectation:
 
     @cached_property
     def _exact(self) -> Operands:
-        """The operands as what the sums are computed in; that is float64 where one of them is."""
+        """Operands in the type of the sums, which is float64 if one operand is."""
         if not self._doubles:
             return self.operands
         if "filter" in self.operands:
@@ -182,12 +185,12 @@ class Expectation:
 
     @cached_property
     def _sizes(self) -> Operands:
-        """Their magnitudes."""
+        """Magnitudes of the operands."""
         return {name: np.abs(each) for name, each in self.operands.items()}
 
     @cached_property
     def roundings(self) -> int:
-        """How often a sum is rounded at most, in whatever order; what is only moved never is."""
+        """The most roundings of a sum, in any order; values that are only moved are not rounded."""
         return roundings(self.layer, self._batch) if self.tensor == OFMAP else 0
 
 
@@ -195,9 +198,7 @@ class Expectation:
 
 
 class Counting:
-    """What hands values on, and tells how many of a tensor's `elements` have been written, as parts go: these reach
-    beyond the tensor, and over one another.
-    """
+    """A taker that hands values on and reports progress by parts, since parts reach beyond the tensor and overlap."""
 
     def __init__(self, taker: Taker, parts: int, elements: int, told: Told) -> None:
         self._taker, self._parts, self._elements, self._told, self._written = taker, parts, elements, told, 0
@@ -210,7 +211,7 @@ class Counting:
 
 
 class Held:
-    """What a Program writes to one of its tensors. An element that is written again counts as it was written last."""
+    """Comparison of one written tensor. An element that is written again counts as it was written last."""
 
     def __init__(self, tensor: WrittenTensor, expectation: Expectation) -> None:
         self._tensor, self._expectation = tensor, expectation
@@ -224,20 +225,20 @@ class Held:
         self._left = 0
 
     def write(self, part: WrittenPart, values: Tensor) -> None:
-        """Compare `values` [lane, *items] of the next part with what the reference computes for it."""
+        """Compare `values` [lane, *items] of the next part with the reference."""
         expected = [self._expected() for _ in straight(part)]
         together = expected[0] if len(expected) == 1 else np.concatenate(expected).reshape(values.shape)
         right, share = agreement(values, together)
         self._share = larger(self._share, share)
         self._known.write(part, right)
         if self._wrong is None and not right.all():
-            # Only now: of what was right before, nobody asks for the value.
+            # Values are kept from the first wrong one on: those that were right before need not be shown.
             self._wrong = self._tensor.filled(np.float32(np.nan))
         if self._wrong is not None:
             self._wrong.write(part, values)
 
     def verdict(self) -> Verdict:
-        """Count the elements that are not as the reference has them, those never written among them."""
+        """Count the wrong elements, with those never written."""
         known = self._known.values
         right = int(np.count_nonzero(known))
         if right == known.size:
@@ -249,7 +250,7 @@ class Held:
         return Verdict(known.size, known.size - right, first, error_share=self._share)
 
     def _expected(self) -> Values:
-        """What the reference has for the next straight part, [lane, *items]; anything outside the tensor."""
+        """Expected values of the next straight part, [lane, *items]; arbitrary outside the tensor."""
         lengths, counts, order, boxes = next(self._outlines)
         if len(boxes) == 1 and tuple(map(len, boxes[0][1])) == lengths and in_order(boxes[0][0]):
             values = self._next(boxes[0][1])
@@ -260,7 +261,7 @@ class Held:
         return values.reshape(counts).transpose(order)
 
     def _next(self, box: Box) -> Values:
-        """What the reference has for the next box, computed together with those that follow."""
+        """Expected values of the next box, computed together with the boxes that follow."""
         if not self._left:
             self._cover, self._left = next(self._ahead)
             self._computed = self._expectation.of(self._cover)
@@ -278,7 +279,8 @@ class Held:
 
 
 def verdict_of_whole(expectation: Expectation, written: Values) -> Verdict:
-    """Compare every element; NaN was never written."""
+    """Compare every element of a tensor; NaN was never written."""
+    # Most boxes are settled in float32; the reference in float64 is computed for the rest alone.
     screening, share = Screening(expectation, written), None
     wrong, first = 0, None
     for box in boxes(written.shape, len(expectation.operands["ifmap"])):
@@ -289,6 +291,7 @@ def verdict_of_whole(expectation: Expectation, written: Values) -> Verdict:
         if not right.all():
             wrong += int(np.count_nonzero(~right))
             at = within(box, np.unravel_index(int(right.argmin()), right.shape))
+            # Boxes do not come in the order of the tensor, so the first wrong element is the least of their firsts.
             first = at if first is None else min(first, at)
     share = larger(share, larger(screening.share, screening.furthest()))
     mismatch = None if first is None else expectation.mismatch(first, float(written[first]))
@@ -296,7 +299,7 @@ def verdict_of_whole(expectation: Expectation, written: Values) -> Verdict:
 
 
 def boxes(shape: tuple[int, ...], inputs: int) -> Iterator[Box]:
-    """All channels of as many rows as can be; of less where that is too much."""
+    """Boxes of all channels and as many rows as possible, or of fewer columns and images if that is too much."""
     channels, *others = shape
     most = max(1, MOST_ELEMENTS // max(channels, inputs))
     lengths: list[int] = []
@@ -311,14 +314,14 @@ def boxes(shape: tuple[int, ...], inputs: int) -> Iterator[Box]:
 
 
 class Screening:
-    """For one layer, as long as it settles more boxes than not.
+    """A quick test of outputs in float32, used as long as it settles more boxes than not.
 
     Attributes:
-        share: the largest error over its bound of outputs that had to be worked out to settle a box; None: none had.
+        share: largest error over its bound among outputs that were computed in float64 to settle a box, or None.
     """
 
     def __init__(self, expectation: Expectation, written: Values) -> None:
-        """`written` is all of the tensor."""
+        """`written` is the whole tensor."""
         self._expectation, self._written = expectation, written
         self.share: float | None = None
         self._furthest: tuple[float, Index] | None = None
@@ -326,7 +329,7 @@ class Screening:
         self._asked = expectation.bounded and expectation.tensor == OFMAP
 
     def settles(self, box: Box) -> bool:
-        """Whether all outputs in `box` are within their bounds for certain; there may be no fault if it does not."""
+        """Whether all outputs in `box` are surely within their bounds; if not, there may still be no error."""
         found = screen(self._expectation.layer, self._expectation.operands, box) if self._asked else None
         settled = found is not None and self._near(box, found)
         self._settled += 1 if settled else -1
@@ -334,13 +337,16 @@ class Screening:
         return settled
 
     def furthest(self) -> float | None:
-        """The error over its bound of the output that is the furthest from what float32 finds, of the boxes settled."""
+        """Error over its bound of the output that is furthest from the float32 result, in the boxes that were
+        settled.
+        """
         return None if self._furthest is None else self._alone(self._furthest[1])[1]
 
     def _near(self, box: Box, found: Screen) -> bool:
         actual = self._written[places(box)]
         if found.least is None:
-            # Who rounds as often may lie on the other side of the true one, unless it finds the very same.
+            # A result that is rounded as often may be on the other side of the true value, unless it is exactly the
+            # same.
             same = bool((actual == found.values).all())
             return same and (not found.roundings or all_finite(found.values))
         with np.errstate(invalid="ignore", over="ignore"):  # Of infinities, which settle nothing.

@@ -1,6 +1,6 @@
-"""YAML text into plain data that remembers the line of everything in it.
+"""YAML text to plain data that remembers the line of everything in it.
 
-PyYAML's node graph is read directly rather than through its constructors: that is where the lines are, and
+PyYAML's node graph is read directly, not through its constructors, because it has the lines, and is
 the only place where a duplicate key, an alias that contains itself, or `1e3` (text, to YAML 1.1) still shows.
 """
 
@@ -21,25 +21,25 @@ from tpusim.input.scalars import FLOAT, INTEGER, show
 MAX_VALUES = 200_000
 MAX_DEPTH = 50
 _TOO_DEEP = f"nested over {MAX_DEPTH} levels deep; flatten it"
-# An axis of a sweep that names several fields is one key.
+# A key of a sweep's axes may name several fields.
 _LONGEST_KEY = 200
 
-# The C scanner is some ten times as fast; wheels of PyYAML have it, a build from source may not.
+# The C scanner is about ten times faster; PyYAML's wheels have it, a build from source may not.
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"
 _TRUE = frozenset({"true", "yes", "on"})
 
 Place: TypeAlias = tuple[str, int]
-"""Where something stands, in words and by its line: ("file.yaml:12: array.rows", 12)."""
+"""A place in words and as a line: ("file.yaml:12: array.rows", 12)."""
 
 
 @dataclass(frozen=True)
 class Document:
     """A YAML mapping as plain dicts, lists and scalars, with the place of every path in it.
 
-    `lines` maps "layers[2].kernel" to a line counted from 1; `moved` maps a path whose value came from somewhere else
-    to that place; `problems` are those already found while reading; `notes` are sentences on what was made of a file
-    of another tool; `images` is for how many images it is, where what was given beside it settles that.
+    `lines` maps "layers[2].kernel" to a line counted from 1; `moved` maps a path whose value came from elsewhere
+    to that place; `problems` were found while reading; `notes` are sentences about how a file
+    of another tool was read; `images` is the number of images, if arrays given beside the file decide it.
     """
 
     label: str
@@ -51,7 +51,7 @@ class Document:
     images: int | None = None
 
     def place(self, path: str) -> Place:
-        """Where `path` stands, or, when the file has no such path, the nearest one around it."""
+        """Place of `path`, or, if the file has no such path, of the nearest one around it."""
         if path in self.moved:
             return self.moved[path]
         near = path
@@ -60,7 +60,7 @@ class Document:
         return _place(self.label, self.lines.get(near, 1), path)
 
     def value(self, path: str) -> object:
-        """What stands at `path` ("hbm.device"); None for nothing."""
+        """Value at `path` ("hbm.device"); None if there is none."""
         found: object = self.data
         for key in path.split("."):
             found = found.get(key) if isinstance(found, Mapping) else None
@@ -78,7 +78,7 @@ class Document:
     def in_order(self, problems: Iterable[Problem]) -> tuple[Problem, ...]:
         """`problems` and those found while reading, by line; overrides last.
 
-        Where reading already failed, what validation says of the remains is left out.
+        Where reading failed, problems that validation finds in the rest are left out.
         """
         unread = {problem.where for problem in self.problems}
         found = dict.fromkeys((*self.problems, *(each for each in problems if each.where not in unread)))
@@ -86,16 +86,16 @@ class Document:
 
 
 def _changed(data: object, keys: Sequence[str], value: object) -> dict[str, Any]:
-    """The mapping with a value under a key, under which there may be sections."""
+    """The mapping with a value under a path of keys, with new sections if necessary."""
     key, *inside = keys
     known = data if isinstance(data, Mapping) else {}
     return {**known, key: _changed(known.get(key), inside, value) if inside else value}
 
 
 def parse_document(text: str, label: str) -> Document:
-    """Read YAML `text`; `label` names it in messages. Raises InputError when nothing can be made of it."""
+    """Read YAML `text`; `label` names it in messages. Raises InputError if it is no YAML mapping."""
     try:
-        # Composing recurses in C and a deep enough file would crash the interpreter; parsing events does not.
+        # Composing recurses in C, and a very deep file would crash the interpreter; parsing events does not recurse.
         depth = 0
         for event in yaml.parse(text, Loader=_Loader):
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
@@ -126,7 +126,7 @@ def parse_scalar(text: str) -> object:
 
 
 class _Reader:
-    """A walk over a node graph, gathering lines and problems on the way."""
+    """A walk over a node graph that gathers lines and problems."""
 
     def __init__(self, label: str, line: int) -> None:
         self.lines = {"": line}
@@ -177,7 +177,8 @@ class _Reader:
         kind, text = node.tag.removeprefix(_TAG), str(node.value)
         if kind in ("null", "bool"):
             return text.lower() in _TRUE if kind == "bool" else None
-        # YAML 1.1 also has octal (010), hexadecimal and base-60 (1:30) numbers; as text, validation refuses each.
+        # YAML 1.1 also knows octal (010), hexadecimal and base-60 (1:30) numbers; they stay text, and validation
+        # refuses them.
         if kind == "int" and INTEGER.fullmatch(text):
             return int(text.replace("_", ""))
         return float(text.replace("_", "")) if kind == "float" and FLOAT.fullmatch(text) else text
@@ -194,13 +195,14 @@ class _Reader:
 
 
 def _syntax_message(error: yaml.YAMLError, text: str) -> tuple[int, str]:
-    """The line and what is wrong there."""
+    """The line of a syntax error, and a message."""
     if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
         bad = next((i for i, char in enumerate(text) if not (char.isprintable() or char in "\n\r\t")), 0)
         message = f"the character {text[bad : bad + 1]!r} is not allowed in YAML; remove it"
         return text.count("\n", 0, bad) + 1, message
     line, said = error.problem_mark.line + 1, error.problem or "cannot be read"
     here = "".join(text.splitlines()[line - 1 : line])
+    # PyYAML names the token it could not read, hardly ever the tab that is the cause.
     if re.match(r".*\t" if "token" in said else r"\s*\t", here):
         return line, "a tab cannot indent YAML; use spaces"
     if "another document" in said:

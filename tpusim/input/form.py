@@ -1,6 +1,6 @@
-"""Pydantic models as files write them: fields, keys, what is set beside a file, and in words what is wrong.
+"""Pydantic models in the form of files: fields, keys, overrides, and messages about what is wrong.
 
-Errors of fields are InputErrors that say what to write instead.
+Errors of fields are InputErrors that say what to write.
 """
 
 from __future__ import annotations
@@ -45,34 +45,35 @@ from tpusim.input.scalars import (
 Model = TypeVar("Model")
 
 _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
-"""What pydantic calls a key that nobody knows."""
+"""Pydantic's names for an unknown key."""
 
-# Validation context of files: there a quantity needs its unit; in Python the attribute's name carries it.
+# Validation context of files, in which a quantity needs its unit; in Python the attribute's name carries it.
 FROM_YAML = {"from_yaml": True}
 NAMES = "names"
-"""The key of a validation context that holds what sizes may be worked out from."""
+"""Key of a validation context with the names that sizes may be computed from."""
 
 Overrides = Mapping[str, object] | Sequence[str]
 
 Settings = dict[str, tuple[object, Place]]
-"""Values by the paths that they are given for, with the place of each."""
+"""Values by path, with the place of each."""
 
 
 class FileSection(BaseModel):
-    """A part of a model that is a model itself: frozen, with no other keys than its own.
+    """A part of a model that is itself a model: frozen, without other keys than its own.
 
-    Pydantic builds its validator with that of the model it is a part of, not by itself as well.
+    Pydantic builds its validator together with the whole model's, not separately.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, defer_build=True)
 
 
 class Form(Generic[Model]):
-    """How files write a model: its keys, and those of its sections, which are models themselves and may have sections.
+    """The form in which files write a model: its keys, and those of its sections, which are models that may have
+    sections.
 
-    `sections` maps the path of each to its fields by their keys; `paths` ("clock", "array.rows") lead to the rest.
-    `more` are paths of keys that stand for fields without being one; `files` those of fields that may name a file, and
-    the folders where such files are shipped; `inside` (" for conv2d") says of what a key is unknown.
+    `sections` maps the path of each section to its fields by key; `paths` ("clock", "array.rows") are the other fields.
+    `more` has paths of keys that stand for several fields; `files` has fields that may name a file, with
+    the folders of shipped files; `inside` (" for conv2d") ends messages about unknown keys.
     """
 
     def __init__(
@@ -118,8 +119,8 @@ class Form(Generic[Model]):
         return model
 
     def input_error(self, error: ValidationError) -> InputError:
-        """All that pydantic found, each with the path where it found it."""
-        # A misspelt key first: that another one is missing follows from it.
+        """All errors of pydantic, each with its path."""
+        # A misspelt key comes first: a missing one follows from it.
         found = sorted(error.errors(include_url=False), key=lambda details: details["type"] not in _UNKNOWN)
         problems: list[Problem] = []
         for details in found:
@@ -138,7 +139,8 @@ class Form(Generic[Model]):
             return f"required key is missing; add {self._example(section, key)}"
         if kind in _UNKNOWN:
             allowed = self._fields(section)
-            # A key of another section is the likeliest slip after a misspelling, so its full path is a candidate too.
+            # A key of another section is the likeliest mistake after a misspelling, so its full path is a candidate,
+            # too.
             nested = "; write the key after the dot inside its section;" if key in self.paths else ""
             hint = nested or did_you_mean(key, allowed) or did_you_mean(key, self.paths)
             return unknown_key(key, allowed, hint, f" in {section}" if section else self._inside)
@@ -155,15 +157,15 @@ class Form(Generic[Model]):
         return " ".join([f"{key}:", *map(str, self._fields(section)[key].examples or [])])
 
     def _fields(self, section: str) -> dict[str, FieldInfo]:
-        """The fields of a section, or of `tiles[2]` in a list of sections."""
+        """Fields of a section, or of `tiles[2]` in a list of sections."""
         return self._keys[section] if section in self._keys else self._keys[f"{section.rpartition('[')[0]}{_EACH}"]
 
 
 @dataclass_transform(frozen_default=True)
 def validated(cls: type[Model]) -> type[Model]:
-    """Make a class a frozen dataclass that raises InputError, with every problem, when built with wrong fields.
+    """Make a class a frozen dataclass that raises InputError, with every problem, if it is built with wrong fields.
 
-    Pydantic looks at the class when the first of its objects is built: a run needs few of the ops that there are.
+    The class is analysed when its first object is built, since a run needs only a few of the ops.
     """
     made: Any = dataclass(frozen=True, slots=True)(cls)
     made.__pydantic_config__ = ConfigDict(extra="forbid")
@@ -174,7 +176,7 @@ def validated(cls: type[Model]) -> type[Model]:
         except ValidationError as error:
             raise Form(made).input_error(error) from None
 
-    # Help and notebooks show the fields, without what checks them.
+    # Help and notebooks show the fields without their validators.
     _, *parameters = signature(made.__init__).parameters.values()
     made.__signature__ = Signature([each.replace(annotation=Parameter.empty) for each in parameters])
     made.__init__ = __init__
@@ -187,13 +189,13 @@ def _adapter_of(model: Any) -> TypeAdapter[Any]:
 
 
 _EACH = "[]"
-"""How the path of what a list of sections has in each place ends."""
+"""End of the path of the items of a list of sections."""
 
 
 def _by_section(model: Any, path: str) -> Iterator[tuple[str, dict[str, FieldInfo]]]:
-    """The fields of `model`, and of the sections inside it, by the path of each.
+    """Fields of `model`, and of the sections inside it, by the path of each.
 
-    A section may be left out, or come in a list; a field that is read in a way of its own is none.
+    A section may be optional, or in a list; a field with a reader of its own is no section.
     """
     keys = _fields(model)
     yield path, keys
@@ -219,10 +221,11 @@ def _is_model(kind: object) -> bool:
 
 
 def read_overrides(overrides: Overrides, form: Form[Any]) -> tuple[Settings, list[Problem]]:
-    """Read what is to be set of a form, the last value of a path given twice; and the problems of what cannot be."""
+    """The overrides of a form, by path, the last value of each; and the problems of those that cannot be set."""
     given: Settings = {}
     problems: list[Problem] = []
     if isinstance(overrides, Mapping):
+        # A mapping becomes text, so that Python and the command line are read alike.
         overrides = [f"{path}={value}" for path, value in overrides.items()]
     for text in [overrides] if isinstance(overrides, str) else overrides:
         try:
@@ -237,6 +240,7 @@ def _read_override(text: str, form: Form[Any]) -> tuple[str, object]:
     path, equals, value = map(str.strip, text.partition("="))
     if not equals:
         raise InputError("no value; write PATH=VALUE, e.g. --set array.rows=64")
+    # The checks run from the most specific advice to the general list of fields.
     if path in form.sections:
         fields = ", ".join(each for each in form.paths if each.startswith(f"{path}."))
         raise InputError(f"{path} is a section; set one of its fields: {fields}")
@@ -255,7 +259,7 @@ def _read_override(text: str, form: Form[Any]) -> tuple[str, object]:
 
 @dataclass(frozen=True)
 class Reader(PlainValidator):
-    """A field that a function reads, and what it may be, in words."""
+    """A field that a function reads, with its allowed values in words."""
 
     allowed: str = ""
 
@@ -265,7 +269,7 @@ class Reader(PlainValidator):
 
 
 def whole(most: int, least: int = 1) -> Reader:
-    """A whole number from `least` to `most`; where the context has NAMES, also text that works out to one."""
+    """A whole number from `least` to `most`; if the context has NAMES, also a text that works out to one."""
     return Reader(lambda value, info: size(value, least, most, names_of(info)), f"a whole number, {least} to {most}")
 
 
@@ -282,7 +286,7 @@ def size(value: object, least: int, most: int, names: Mapping[str, int]) -> int:
 
 
 def names_of(info: ValidationInfo) -> Mapping[str, int]:
-    """What texts of the file may name."""
+    """Names that texts of the file may use."""
     names: Mapping[str, int] = (info.context or {}).get(NAMES, {})
     return names
 
@@ -290,7 +294,7 @@ def names_of(info: ValidationInfo) -> Mapping[str, int]:
 def pair(most: int, least: int = 1, why_two: str = "") -> Reader:
     """Two whole numbers from `least` to `most`, (height, width); one may stand for both.
 
-    `why_two` ends the message for another number of them.
+    `why_two` ends the message about any other number of values.
     """
 
     def read(value: object, info: ValidationInfo) -> tuple[int, ...]:

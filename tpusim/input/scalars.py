@@ -1,7 +1,7 @@
-"""Validation of single values as YAML gave them, with messages that say how to write a good one.
+"""Validation of single YAML values, with messages that say how to write a good one.
 
-Whole numbers may be sums and products of numbers and names, such as batch*197: the text is parsed, and the tree worked
-out by the few operations below. Nothing of it is ever run.
+Whole numbers may be sums and products of numbers and names, such as batch*197: the text is parsed, and the tree is
+evaluated with the few operations below. Nothing in it is ever executed.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _OPERATIONS: Mapping[type, Callable[[int, int], int]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
 }  # fmt: skip
 _SUM = re.compile(r"[\w.]*[-+*/()\s][-+*/()\s\w.]*")
-"""A text that somebody means to be worked out; others are told as what they are, "3x3" and "0x10" too."""
+"""Text that is meant as an expression; "3x3" and "0x10" match, too, so that the message fits."""
 _ODD_NUMBER = re.compile(r"\b\d\w*[^\W\d_]")
-"""Numbers that Python knows and YAML does not: 0x10, 1e3."""
+"""Numbers of Python that YAML does not know: 0x10, 1e3."""
 _NO_SUM = "it is no sum of whole numbers"
 _LONGEST = 200
-"""Characters; the tree is never deeper, and no number has more digits."""
+"""Most characters of an expression, which also limits the depth of its tree and the digits of a number."""
 
 
 def whole_number(value: object, least: int, most: int) -> int:
@@ -62,14 +62,16 @@ def rational_number(value: object, most: int, least: Fraction | int = 0) -> Frac
 
 
 def plain_number(number: Fraction) -> int | float | str:
-    """The plainest that `rational_number` reads as `number`: 6, 13.4 or "1/3"."""
+    """The plainest form that `rational_number` reads as `number`: 6, 13.4 or "1/3"."""
     if number.denominator == 1:
         return number.numerator
     return float(number) if Fraction(str(float(number))) == number else str(number)
 
 
 def integer(value: Any) -> int | None:
-    """`value` as a plain int if it is an integer of any type, NumPy's too; None for all else, truth values included."""
+    """`value` as a plain int if it is an integer of any type, NumPy's too; None for everything else, truth values
+    included.
+    """
     try:
         return None if isinstance(value, bool) else operator.index(value)
     except TypeError:
@@ -101,18 +103,18 @@ def show(value: object) -> str:
 
 
 def unknown_key(key: str, allowed: Iterable[str], hint: str = "", inside: str = "") -> str:
-    """The message for a key that is none of `allowed`; `inside` (" in array") says of what."""
+    """Message about a key that is none of `allowed`; `inside` (" in array") names the section."""
     return f"unknown key {show(key)}{hint or ';'} allowed{inside}: {', '.join(allowed)}"
 
 
 def path_of(places: Iterable[str | int]) -> str:
-    """The path to a value by the indexes, keys and paths that lead there, "" being none: "layers[0].kernel"."""
+    """The path to a value from indexes, keys and paths; "" is skipped: "layers[0].kernel"."""
     parts = (f"[{place}]" if isinstance(place, int) else f".{place}" if place else "" for place in places)
     return "".join(parts).replace(".[", "[").removeprefix(".")
 
 
 def _why_not_whole(value: object) -> tuple[str, str]:
-    """Why `value` is no whole number, and what its writer probably meant ("" if unclear)."""
+    """Why `value` is no whole number, and what was probably meant ("" if unclear)."""
     if isinstance(value, bool):
         return "is a truth value (YAML reads yes, no, on and off so)", ""
     if isinstance(value, str) and INTEGER.fullmatch(value):
@@ -125,7 +127,7 @@ def _why_not_whole(value: object) -> tuple[str, str]:
 
 
 def worked_out(value: object, names: Mapping[str, int]) -> object:
-    """The whole number that the text `value` works out to; any other value, and text that is no sum, as it is.
+    """The whole number that the text `value` works out to; any other value, and text that is no expression, unchanged.
 
     Raises:
         InputError: a name that is none of `names`, another operation, a division by zero, or a text too long.
@@ -134,9 +136,11 @@ def worked_out(value: object, names: Mapping[str, int]) -> object:
         return names.get(value, value) if isinstance(value, str) else value
     if len(value) > _LONGEST:
         raise InputError(f"a size is worked out from at most {_LONGEST} characters; this has {len(value)}")
+    # Such text is left to the field's own reader, whose message fits the field.
     if FLOAT.fullmatch(value.strip()) or not _SUM.fullmatch(value):
         return value
     try:
+        # Python would read 0x10 or 1e3, which are no whole numbers in YAML.
         if _ODD_NUMBER.search(value):
             raise InputError(_NO_SUM)
         try:

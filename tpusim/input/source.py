@@ -1,6 +1,6 @@
-"""Where input comes from: descriptions by a shipped name, a path, or standard input; arrays; and others' files.
+"""Sources of input: descriptions by a shipped name, a path, or standard input; arrays; and files of other tools.
 
-Files of other tools, and names that nobody knows, are told what they are, and what to write instead.
+Messages about files of other tools and unknown names say what they are, and what to write.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _KINDS = {
     "configs/technology": ("a technology", "arithmetic", "tpusim area --set technology={}"),
     "configs/chips": ("a chip", "cores", "tpusim area"),
 }
-"""By folder: what is in it, a key that only such files have, and what takes them."""
+"""By folder: the kind of its files, a key that only such files have, and the command that takes them."""
 
 _EXAMPLES = ("resnet18", "tpu_v2", "array_size", "hbm2_16ch_700", "45nm")
-"""What a file of its kind may begin as a copy of."""
+"""Shipped files that make good first copies."""
 
 _CONV = "op: conv2d, in_channels: 3, in_height: 224, in_width: 224, out_channels: 64, kernel: 7, stride: 2, padding: 3"
 _NETWORK = f"{{name: my_net, layers: [{{name: conv1, {_CONV}}}, {{name: fc, op: gemm, m: batch, n: 1000, k: 512}}]}}"
@@ -57,7 +57,7 @@ _SUFFIXES = {
     ),
     **dict.fromkeys((".pt", ".pth", ".pb", ".h5", ".keras", ".tflite", ".safetensors", ".mlir", ".hlo", ".py"), _MODEL),
 }
-"""What is no YAML, whether it is there or not."""
+"""Messages about files that are no YAML, whether or not they exist."""
 
 _TRACE = (
     "a DRAM is a shipped name, see tpusim list, or a .yaml file; a trace of requests comes first, without an option: "
@@ -70,7 +70,7 @@ _WRITE = "write one with numpy.savez(file, **{name: array})"
 def shipped(folder: str) -> dict[str, Path]:
     """Name to path of the YAML files that come with tpusim in `folder` ("configs" or "workloads"), sorted."""
     package = Path(__file__).parents[1]
-    # In a wheel the folder lies inside the package; in a checkout, beside it.
+    # In a wheel the folder is inside the package; in a checkout, beside it.
     root = next((base / folder for base in (package, package.parent) if (base / folder).is_dir()), None)
     return {path.stem: path for path in sorted(root.glob("*.yaml"))} if root else {}
 
@@ -84,7 +84,7 @@ def open_document(name_or_path: str | Path, folder: str) -> Document:
         document = parse_document(*given_text(name))
     else:
         if (suffix := Path(name).suffix.lower()) in _SUFFIXES:
-            # Another tool's file, or a list of requests and no DRAM.
+            # The file of another tool, or a list of requests in place of a DRAM.
             trace = (suffix, folder) == (".csv", "configs/dram")
             raise InputError(Problem(_TRACE if trace else _SUFFIXES[suffix], name))
         if not os.path.exists(name):
@@ -96,9 +96,9 @@ def open_document(name_or_path: str | Path, folder: str) -> Document:
 
 
 def with_neighbours(document: Document, files: Mapping[str, str]) -> Document:
-    """A document in which names of files that lie beside it are paths as seen from where the command runs.
+    """A document in which names of neighbouring files are paths relative to the working directory.
 
-    `files` has, by the path of each such field, the folder of the files that are shipped: their names stay.
+    `files` has the folder of shipped files for the path of each such field; shipped names stay as they are.
     """
     for path, folder in files.items():
         name = document.value(path)
@@ -109,7 +109,7 @@ def with_neighbours(document: Document, files: Mapping[str, str]) -> Document:
 
 
 def given_text(path: str | Path, most: int = MAX_BYTES) -> tuple[str, str]:
-    """The text of a file, or of standard input for "-", and what messages call it. Raises InputError."""
+    """Text of a file, or of standard input for "-", and its name in messages. Raises InputError."""
     if str(path) != "-":
         return read_text(Path(path), most), str(path)
     if sys.stdin is None:
@@ -157,7 +157,7 @@ def read_arrays(path: Path) -> Arrays:
             raise InputError(Problem(f"is no .npz; {_WRITE}", str(path)))
         with np.load(path, allow_pickle=False) as held:
             arrays = {name: held[name] for name in held.files}
-        # What has no header of NumPy's comes as bytes.
+        # An entry without a NumPy header is read as bytes.
         if any(isinstance(each, bytes) for each in arrays.values()):
             raise InputError(Problem(f"holds more than arrays; {_WRITE}", str(path)))
         if not arrays:
@@ -172,7 +172,7 @@ def read_arrays(path: Path) -> Arrays:
 
 def write_arrays(path: Path, arrays: Arrays) -> None:
     """Replace the file in one step. Raises InputError where it cannot be written."""
-    # Not by numpy.savez, to which an array of the name "file" would be the file.
+    # Not by numpy.savez, which would take an array named "file" for the file.
     with replacing(path) as temporary, ZipFile(temporary, "w") as archive:
         for name, each in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
@@ -180,7 +180,7 @@ def write_arrays(path: Path, arrays: Arrays) -> None:
 
 
 def _refuse_kind(data: Mapping[str, Any], label: str, folder: str) -> None:
-    """Raise InputError where the keys of a file say that it belongs into another folder, or is a result."""
+    """Raise InputError if the keys of a file show that it belongs into another folder, or is a result."""
     _, own, _ = _KINDS[folder]
     if own in data and "tpusim" not in data:
         return
@@ -192,12 +192,12 @@ def _refuse_kind(data: Mapping[str, Any], label: str, folder: str) -> None:
 
 
 def _unknown(name: str, folder: str) -> str:
-    """What to say of a name that is neither shipped nor a file."""
+    """Message about a name that is neither shipped nor a file."""
     kind, known = _KINDS[folder][0].split()[-1], shipped(folder)
     is_path = "/" in name or name.endswith((".yaml", ".yml"))
     missing = "no such file" if is_path else f"no shipped {kind} and no file of that name"
     folded = Path(name).stem.casefold()
-    # The name itself, if it is known, or at most three that begin with it or are spelt alike.
+    # The name itself, if it is known, or at most three names that begin with it or are spelt alike.
     begin = [each for each in known if folded and each.startswith(folded)]
     near = [folded] if folded in known else begin[:3] or get_close_matches(folded, known, 3, 0.7)
     uses = ((what, use) for at, (what, _, use) in _KINDS.items() if name in shipped(at))
@@ -207,7 +207,7 @@ def _unknown(name: str, folder: str) -> str:
 
 
 def _own(folder: str, known: Mapping[str, Path]) -> str:
-    """How to get another one."""
+    """The end of that message: how to get another file."""
     example = next((path for name, path in known.items() if name in _EXAMPLES), "")
     copy = f"write your own, beginning with a copy of {example}"
     return f"{_MACHINES}, or {copy}" if folder == "configs" else copy

@@ -1,1 +1,1 @@
-"""Kernels for real GPUs, to time what is simulated here. Nothing else needs them, and nothing heavy is imported."""
+"""Kernels for real GPUs, to time what is simulated here. Nothing else needs them, and no heavy library is imported."""

@@ -1,4 +1,4 @@
-"""Launches the channel-first convolution on a real GPU, or in Triton's interpreter on a processor."""
+"""Launching the channel-first convolution on a real GPU, or in Triton's interpreter on a processor."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tpusim.base.imports import need
 from tpusim.network.ops.array_op import Conv2d
 
 ORDERS = ("taps_outside", "channels_outside")
-"""Which of the two loops over k-steps is outside; the paper calls the second reordered."""
+"""The outer of the two loops over k-steps; the paper calls the second reordered."""
 MOST_ELEMENTS = 2**31 - 1
-"""Elements of a tensor, whose addresses are whole numbers of 32 bits."""
+"""Most elements of a tensor, as addresses are whole numbers of 32 bits."""
 
 
 class BlockTile(NamedTuple):
-    """What a block of threads works on.
+    """The work of a block of threads.
 
     Attributes:
         pixels: of the ofmap, one after another by image, row and column.
@@ -44,11 +44,11 @@ class DeviceTensor(Protocol):
     def shape(self) -> Sequence[int]: ...
 
     def data_ptr(self) -> int:
-        """Where its first element stands."""
+        """Return the address of its first element."""
 
 
 def shapes(layer: Conv2d, batch: int) -> Mapping[str, tuple[int, int, int, int]]:
-    """Shapes of the tensors: the ifmap and the ofmap as NHWC, the filter as its taps, C_I, C_O."""
+    """Return shapes of the tensors: the ifmap and the ofmap as NHWC, the filter as its taps, C_I, C_O."""
     return {
         "ifmap": (batch, layer.in_height, layer.in_width, layer.in_channels),
         "filters": (*layer.kernel, layer.in_channels, layer.out_channels),

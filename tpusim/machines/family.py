@@ -1,4 +1,4 @@
-"""What a machine family must offer to flow, command line, studies and reports, and the families that there are.
+"""The offer of a machine family to flow, command line, studies and reports, and the list of families.
 
 A family is a package beside `machines/tpu`. Its hardware files say `family: NAME`; files without it describe TPUs.
 """
@@ -94,7 +94,9 @@ class Need(NamedTuple):
 
 
 class Checking(NamedTuple):
-    """How values are computed and checked: the engine, whether they are checked at all, and the bytes of an operand."""
+    """The way values are computed and checked: the engine, whether they are checked at all, and the bytes of an
+    operand.
+    """
 
     engine: str = "event"
     check: bool = False
@@ -221,7 +223,7 @@ class Family(Protocol):
         return frozenset()
 
     def glosses(self) -> Mapping[str, str]:
-        """One-line description of each lowering."""
+        """Description of each lowering, in a line."""
 
     def paths(self) -> tuple[str, ...]:
         """Every field that `--set` and sweeps may change: "clock", "array.rows"."""

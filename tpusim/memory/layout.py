@@ -238,6 +238,7 @@ def read_layouts(value: object) -> Layouts:
             problems.append(Problem(str(error), str(tensor)))
     if problems:
         raise InputError(problems)
+    # Defaults are left out, so that equal layouts compare equal however they are written.
     return Layouts(named=tuple(sorted(each for each in named if each[1] != Layouts().of(each[0]))))
 
 

@@ -1,5 +1,5 @@
-"""The entries of a workload file: each is a layer, as often as it says, or takes no time; who reads whom among them,
-and sizes that follow from it; and what other tools call operations.
+"""The entries of a workload file: each is a layer, or a `count` of them, or takes no time; which entry reads which; the
+sizes that follow from it; and the names of operations in other tools.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from tpusim.network.ops import OPS
 from tpusim.network.ops.op import OFMAP, Channels, Images, Op, Shape, Size
 from tpusim.network.workload import INPUT, Source, side_by_side
 
-# ---- who reads whom
+# ---- which entry reads which
 
 
 class HandedOn(NamedTuple):
-    """What an entry hands on.
+    """The output of an entry, as other entries read it.
 
     Attributes:
-        source: of whose outputs it is.
-        shape: [channel, row, col, image]; None where that is not known.
-        elements: how many those are; None, too.
-        lost: whether something is wrong with it or with what it is of, so that its shape is not known.
+        source: the layers or inputs whose outputs it is made of.
+        shape: [channel, row, col, image]; None where it is unknown.
+        elements: number of elements; None where it is unknown.
+        lost: whether the entry, or one that it reads, is faulty, so that the shape is unknown.
     """
 
     source: Source
@@ -39,12 +39,12 @@ class HandedOn(NamedTuple):
     lost: bool = False
 
     def fits(self, wanted: Shape) -> bool:
-        """Whether it may be a tensor of that shape, as far as is known."""
+        """Return whether the output may be a tensor of that shape, as far as is known."""
         return self.shape == wanted if self.shape is not None else self.elements in (None, prod(wanted))
 
 
 class Free(ABC):
-    """An entry of a network's graph that takes no time: it says how what layers make is read."""
+    """An entry of a network's graph that takes no time: it says how the outputs of layers are read."""
 
     __slots__ = ()
 
@@ -54,12 +54,12 @@ class Free(ABC):
 
     @abstractmethod
     def made(self, read: Sequence[HandedOn], batch: int) -> HandedOn:
-        """What it hands on of what it reads. Raises InputError where there is no such thing."""
+        """Return the output for these inputs. Raises InputError where there is none."""
 
 
 @validated
 class Concat(Free):
-    """Maps of one size, side by side along the channels: who reads them reads them where they lie.
+    """Maps of one size, side by side along the channels: a layer that reads them reads each where it lies.
 
     Attributes:
         name: name by which other entries read it.
@@ -82,7 +82,7 @@ class Concat(Free):
 
 @validated
 class Flatten(Free):
-    """A map as one row of channels, as a product reads it: for each channel its rows, for each of them its columns.
+    """A map as one row of channels, as a product reads it: channel by channel its rows, and in each row its columns.
 
     Attributes:
         name: name by which other entries read it.
@@ -105,15 +105,14 @@ class Flatten(Free):
 
 @validated
 class View(Free):
-    """A map of a size that the file says, made of what it reads in a way that takes no time: turned, cut, or not
-    simulated.
+    """A map of the stated size, made of the input in a way that takes no time: turned, cut, or not simulated.
 
     Attributes:
         name: name by which other entries read it.
         channels: channels of the map.
         height: rows of the map.
         width: columns of the map.
-        images: maps that there are; 0: as many as images of the batch.
+        images: number of maps; 0: as many as images of the batch.
     """
 
     op: ClassVar[str] = "view"
@@ -130,30 +129,30 @@ class View(Free):
 
 
 FREE: dict[str, type[Free]] = {kind.op: kind for kind in (Concat, Flatten, View)}
-"""By their names in files."""
+"""The entries that take no time, by their names in files."""
 
 
 def size_of(shape: Shape, batch: int) -> str:
-    """ "64x56x56": channels x rows x columns, and n images where these are not the batch."""
+    """Write channels x rows x columns, as "64x56x56", and n images where these are not the batch."""
     channels, rows, cols, images = shape
     return f"{channels}x{rows}x{cols}" + (f" n{images}" if images != batch else "")
 
 
 Entry: TypeAlias = dict[str, Any]
-"""A layer, or what takes no time, as a file has it."""
+"""An entry as its file has it: a layer, or one that takes no time."""
 INPUTS = "inputs"
-"""The key of a layer that names what it reads, and that of a file that names the inputs of its network."""
+"""The key of a layer that names what it reads, and the key of a file that names the inputs of its network."""
 
 
 def is_graph(entries: object) -> bool:
-    """Whether any of a file's entries says what it reads."""
+    """Return whether any of a file's entries says what it reads."""
     if not isinstance(entries, list | tuple):
         return False
     return any(isinstance(each, Mapping) and (INPUTS in each or str(each.get("op")) in FREE) for each in entries)
 
 
 def inputs_of(given: object) -> tuple[str, ...]:
-    """The names of a network's inputs, as its file has them. Raises InputError."""
+    """Return the names of a network's inputs, as its file has them. Raises InputError."""
     if given is None:
         return (INPUT,)
     if not isinstance(given, list) or not given or not all(isinstance(each, str) and each for each in given):
@@ -162,7 +161,7 @@ def inputs_of(given: object) -> tuple[str, ...]:
 
 
 class Wiring:
-    """Who reads whom among the entries of a file, which are met one after another.
+    """The entries of a file and what each reads; entries are added one after another.
 
     Where a file does not say (`stated`), an entry that leaves sizes out has those of what the one before it makes, and
     nothing else is known.
@@ -171,26 +170,29 @@ class Wiring:
     def __init__(
         self, inputs: Sequence[str], batch: int, names: Iterable[object], sure: bool = True, stated: bool = True
     ) -> None:
-        """`names` are those of all entries, in order. Unless `sure`, names of inputs or sizes of the file are wrong,
-        which is told there: nothing is told of what follows from them.
+        """Start with no entries; `names` are the names of all entries, in order.
+
+        Unless `sure`, names of inputs or sizes of the file are wrong; that is reported with the file, and faults that
+        follow from it are not.
         """
         self.stated = stated
         self._batch, self._sure = batch, sure
         self.made = {name: HandedOn(Source((name,))) for name in inputs}
-        """What entries hand on, by their names, of those that there are so far."""
+        """Outputs by the name of their entry, of the entries added so far."""
         self._inputs: dict[str, str] = dict.fromkeys(inputs, "")
-        """With the layer that says of what size an input is: the first that reads it."""
+        """By input of the network its size and the layer that settles it: the first that reads the input."""
         self._last = self.made[inputs[0]]
         self._names = {name for name in names if isinstance(name, str)}
 
     def read_by(self, entry: Mapping[str, Any]) -> list[HandedOn]:
-        """What the next entry reads: that before it, unless it says otherwise. Raises InputError."""
+        """Return what the next entry reads: the entry before it, unless it says otherwise. Raises InputError."""
         if INPUTS not in entry:
             return [self._last]
         given = [entry[INPUTS]] if isinstance(entry[INPUTS], str) else entry[INPUTS]
         if not isinstance(given, list) or not given or not all(isinstance(each, str) for each in given):
             says = f"{show(given)} names no layers; write those that are read, such as [conv1], or {INPUT}"
             raise InputError(Problem(says, INPUTS))
+        # With faulty sizes or inputs, an unknown name is probably their consequence.
         if not self._sure:
             return [self.made.get(name, HandedOn(Source((name,)), lost=True)) for name in given]
         wrong = [(index, name) for index, name in enumerate(given) if name not in self.made]
@@ -200,9 +202,9 @@ class Wiring:
         return [self.made[name] for name in given]
 
     def sizes(self, kind: type[Op], read: Sequence[HandedOn], given: Mapping[str, Any]) -> dict[str, int]:
-        """Sizes of a layer that follow from what it reads; images where they are not the batch."""
+        """Return the sizes of a layer that follow from its inputs; images where they are not the batch."""
         shape = read[0].shape
-        # A list of layers of which each is whole means what it says: those that are not the batch's are one.
+        # In a plain list of layers, a layer with all its sizes takes nothing from the layer before, not even images.
         needed = (each.name for each in fields(kind) if each.default is MISSING and each.name in kind.sized_by)
         if shape is None or not (self.stated or {*needed} - given.keys()):
             return {}
@@ -217,7 +219,7 @@ class Wiring:
         given: Mapping[str, Any],
         alone: bool,
     ) -> list[Problem]:
-        """What is wrong with a layer that could not be made, but for what follows from what is wrong before it.
+        """Return the faults of a layer that could not be made, without those that follow from earlier faults.
 
         Sizes that are missing follow from that; where they are missing for another reason, that is told.
         """
@@ -233,8 +235,10 @@ class Wiring:
         return [replace(each, message=f"{each.message} ({why})") if each.where in absent else each for each in problems]
 
     def check(self, layer: Op, read: Sequence[HandedOn], given: Mapping[str, Any]) -> None:
-        """Check that a layer is of the sizes of what it reads. The first that reads an input of the network says its
-        size. Raises InputError.
+        """Check that a layer has the sizes of its inputs; the first reader of an input of the network settles the
+        input's size.
+
+        Raises InputError.
         """
         tensors = layer.reads(self._batch)
         if len(read) > len(tensors):
@@ -242,7 +246,7 @@ class Wiring:
             raise InputError(Problem(f"{says}; join maps by a concat before it, or name fewer", INPUTS))
         problems: list[Problem] = []
         for number, (made, wanted) in enumerate(zip(read, tensors.values(), strict=False)):
-            # An input of the network has the size that a layer before has said.
+            # The size of a network's input is settled by the first layer that reads it, and binds the later ones.
             name, one = made.source.names[0], len(made.source.names) == 1
             now = self.made[name] if one and name in self._inputs and made.source.direct else made
             if now.fits(wanted):
@@ -255,11 +259,11 @@ class Wiring:
             raise InputError(problems)
 
     def add_free(self, entry: Free, read: Sequence[HandedOn]) -> None:
-        """Take note of an entry that takes no time. Raises InputError."""
+        """Add an entry that takes no time. Raises InputError."""
         self._put(entry.name, entry.made(read, self._batch))
 
     def add(self, name: str, layers: Sequence[Op], alone: bool = True) -> None:
-        """Take note of the layers of an entry, `alone` one that is not said to come several times."""
+        """Add the layers of an entry; `alone`: one layer, without a `count`."""
         names, shapes = tuple(layer.name for layer in layers), [layer.shapes(self._batch)[OFMAP] for layer in layers]
         if alone:
             self._put(name, HandedOn(Source(names), shapes[0]))
@@ -267,7 +271,7 @@ class Wiring:
             self._put(name, HandedOn(Source(names, direct=False), None, sum(map(prod, shapes))))
 
     def lose(self, name: object) -> None:
-        """Take note of an entry with which something is wrong: that is no fault of those that read it."""
+        """Add a faulty entry, so that entries that read it are not reported as well."""
         self._last = HandedOn(Source((str(name),)), lost=True)
         if isinstance(name, str):
             self.made[name] = self._last
@@ -286,7 +290,7 @@ class Wiring:
         return f"there is no layer {show(name)} to read{hint} name layers before this one, or {INPUT}"
 
     def _unfit(self, layer: Op, made: HandedOn, wanted: Shape, given: Mapping[str, Any], number: int) -> Problem:
-        """What is wrong with a layer of another size than what it reads."""
+        """Describe a layer whose size differs from that of its input."""
         who = " and ".join(made.source.names)
         if made.shape is None:
             says = f"reads {prod(wanted):,} elements of {who}, which make {made.elements:,}"
@@ -300,6 +304,7 @@ class Wiring:
             return Problem(f"reads a map of {what}, where {layer.op} takes rows; {before}", INPUTS)
         differ = [axis for axis in range(4) if made.shape[axis] != wanted[axis]]
         fields = [field for field, axis in layer.sized_by.items() if axis in differ and field in given]
+        # Where an input's size came from another layer, that layer is named: it may be the wrong one.
         first = self._inputs.get(who)
         says = f"reads {what}{f', as {first} does' if first else ''}"
         own = f"where its own sizes make that {size_of(wanted, self._batch)}"
@@ -312,18 +317,18 @@ class Wiring:
 MOST_LAYERS = 100_000
 EXAMPLE = "{name: fc, op: gemm, m: batch, n: 1000, k: 512}"
 LOWERING = "lowering"
-"""The key of a layer that says by which lowering it is to become passes; which there are, machines know."""
+"""The key of a layer that names its lowering; each machine knows its own lowerings."""
 BIASES = "biases"
 """The key of a layer that says whether a number for each output channel is added to its results."""
 
 
 class Read(NamedTuple):
-    """What an entry of a file is: layers, none where it takes no time.
+    """The layers of one entry of a file; none where it takes no time.
 
     Attributes:
-        lowering: the one that it names.
+        lowering: the lowering that the entry names.
         sources: what each of the layers reads, where the file says so of any layer.
-        biases: whether each of the layers has them.
+        biases: whether each of the layers has biases.
     """
 
     layers: tuple[Op, ...]
@@ -333,7 +338,7 @@ class Read(NamedTuple):
 
 
 def read_layers(entry: object, names: Mapping[str, int], wiring: Wiring | None = None) -> Read:
-    """The layer of a file, as often as its `count` says, and its lowering; sizes may be worked out from `names`.
+    """Read the layers of an entry and its lowering; sizes may be worked out from `names`.
 
     With the `wiring` of a graph, which then knows it, what it reads gives it sizes that it leaves out, and is checked.
 
@@ -351,7 +356,7 @@ def read_layers(entry: object, names: Mapping[str, int], wiring: Wiring | None =
     read = wiring.read_by(entry) if wiring else []
     sizes = {key: value for key, value in entry.items() if key not in ("op", *_AROUND)}
     if wiring and op in FREE:
-        # Entries that take no time cannot have what stands around layers: the form says so.
+        # Entries that take no time have no count, lowering or biases: reading the form reports such keys.
         around = {key: entry[key] for key in _AROUND if key in entry and key != INPUTS}
         free = _form_of(op).build({**sizes, **around}, {NAMES: names})
         wiring.add_free(free, read)
@@ -363,14 +368,14 @@ def _read_layer(
     entry: Mapping[str, Any], op: str, sizes: dict[str, Any], names: Mapping[str, int], wiring: Wiring | None,
     read: Sequence[HandedOn],
 ) -> Read:  # fmt: skip
-    """An entry that is a layer, or several."""
+    """Read an entry that is a layer, or several."""
     wrong: list[Problem] = []
     around, layer, follow = _Around(), None, dict[str, int]()
     try:
         around = _around(entry, names, _AROUND)
     except InputError as error:
         wrong += error.problems
-    # What comes as often as the batch says is never alone.
+    # An entry with a count is never alone, even with a count of one: the batch may set it.
     alone = "count" not in entry
     try:
         follow = wiring.sizes(OPS[op], read, sizes) if wiring and alone else {}
@@ -384,7 +389,7 @@ def _read_layer(
     if wrong:
         raise InputError(wrong)
     if layer is None:
-        # Nothing is wrong but what it reads, of which is told there.
+        # The sizes are sound, so the fault is in the inputs, and it is reported for the layer that reads them.
         if wiring:
             wiring.lose(entry.get("name"))
         return Read(())
@@ -397,7 +402,7 @@ def _read_layer(
     )
     if wiring:
         wiring.add(layer.name, layers, alone)
-    # Of several, each reads a part.
+    # Each of several layers reads a part of the inputs.
     told = read if wiring and wiring.stated else ()
     sources = tuple(each.source if alone else each.source._replace(direct=False) for each in told)
     return Read(layers, around.lowering, sources, around.biases)
@@ -405,7 +410,7 @@ def _read_layer(
 
 @validated
 class _Around:
-    """What an entry of a file says beside its operation.
+    """The keys of an entry beside those of its operation.
 
     Attributes:
         count: layers that the entry stands for, all alike; they are named NAME_1, NAME_2 and so on.
@@ -424,7 +429,7 @@ _AROUND_FORM = Form(_Around)
 
 @cache
 def _form_of(op: str) -> Form[Any]:
-    """How files write an entry of an operation."""
+    """Return how files write an entry of an operation."""
     return Form(FREE[op], f" for {op}", ["op", INPUTS]) if op in FREE else Form(OPS[op], f" for {op}", ["op", *_AROUND])
 
 
@@ -434,19 +439,19 @@ def _around(entry: Mapping[str, object], names: Mapping[str, int], keys: Iterabl
 
 
 def numbered(name: str, count: int) -> Iterator[str]:
-    """The names of the layers of an entry that comes `count` times."""
+    """Yield the names of the layers of an entry with a `count`."""
     return (f"{name}_{number}" for number in range(1, count + 1))
 
 
 def count_of(entry: object, names: Mapping[str, int]) -> int:
-    """The count of an entry, 1 where it is none: what is wrong with it is told with the entry."""
+    """Return the count of an entry, or 1 where it is faulty: the fault is reported with the entry."""
     try:
         return _around(entry, names, ["count"]).count if isinstance(entry, Mapping) else 1
     except InputError:
         return 1
 
 
-# ---- what other tools call operations, and how they are written here
+# ---- the names of operations in other tools, and here
 
 _GEMM = "write {name: fc, op: gemm, m: batch, n: 1000, k: 512}: m rows of input, n outputs, k inputs"
 _CONV = "write op: conv2d, with in_channels, in_height, in_width, out_channels and kernel"
@@ -498,10 +503,10 @@ _ELSEWHERE = (
      r"^(mean|max|min|cat|gather)$",
      "leave this layer out; it takes no time in this version"),
 )  # fmt: skip
-"""Part of a name, small letters and digits only, and what to do; the first that fits."""
+"""Part of a name, small letters and digits only, and advice; the first part that fits counts."""
 
 
 def instead_of(op: str) -> str:
-    """ "; " and what to write for another tool's operation, or an empty string where it is not known."""
+    """Return advice on another tool's operation, after "; ", or an empty string where it is unknown."""
     word = re.sub(r"[^a-z0-9]", "", re.split(r"[.:]", op.casefold())[-1])
     return next((f"; {instead}" for part, instead in _ELSEWHERE if re.search(part, word)), "")

@@ -1,4 +1,4 @@
-"""A network as a graph: nodes in an order in which each reads what is there by then, and what they read by name."""
+"""A network as a graph: nodes in an order in which each reads values that exist by then, and reads them by name."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ import numpy as np
 from tpusim.numerics.element_types import Values
 
 IMAGES = 3
-"""The axis of a layer's tensor along which images stand; of a filter, that of the channels of a group."""
+"""The axis of a layer's tensor along which images stand; in a filter, the axis of the channels of a group."""
 
 
 @dataclass(frozen=True)
 class TensorView:
-    """A value of a graph as a tensor of a layer, of four axes: an operand is read as it, a result is made of it.
+    """A value of a graph as a tensor of a layer, of four axes: the layer reads an operand, and writes its result, as
+    this.
 
     Attributes:
         axes: for each axis of the tensor the axes of the value that run along it, the outermost first; none where the
@@ -37,18 +38,18 @@ class TensorView:
     images: int = IMAGES
 
     def tensor(self, value: Values) -> Values:
-        """The tensor that a value is. Raises ValueError for a value of another number of axes."""
+        """Return the tensor of a value. Raises ValueError for a value of another number of axes."""
         told = value.reshape(self.shape) if self.shape else value
         whole = np.broadcast_to(told, self.spread) if self.spread else told
         return np.flip(whole.transpose(self._order).reshape(self.sizes(whole.shape)), self.mirrored)
 
     def value(self, tensor: Values) -> Values:
-        """The value that a tensor is. Raises ValueError for a tensor of another number of elements."""
+        """Return the value of a tensor. Raises ValueError for a tensor of another number of elements."""
         apart = np.flip(tensor, self.mirrored).reshape([self.shape[axis] for axis in self._order])
         return apart.transpose(np.argsort(self._order))
 
     def sizes(self, shape: Sequence[int]) -> tuple[int, int, int, int]:
-        """The shape of the tensor, where the axes that are counted are as long as `shape` says."""
+        """Return the shape of the tensor, for axes as long as `shape` says."""
         first, rows, cols, images = (prod(shape[axis] for axis in axes) for axes in self.axes)
         return first, rows, cols, images
 
@@ -59,7 +60,7 @@ class TensorView:
 
 @dataclass(frozen=True)
 class OperandView:
-    """What a tensor that a layer reads is in the graph.
+    """The operand of a node behind a tensor that a layer reads.
 
     Attributes:
         at: which operand of the node.
@@ -75,7 +76,7 @@ class OperandView:
 
 @dataclass(frozen=True)
 class NodeViews:
-    """A node as its layers see it.
+    """The views of a node's values that its layers have.
 
     Attributes:
         sources: by tensor what the layers read; a number where there is no operand, which all of the tensor is then.
@@ -93,7 +94,7 @@ UNSEEN = NodeViews({}, TensorView(()))
 
 @dataclass(frozen=True)
 class Node:
-    """An operator of ONNX, with what it reads and makes, by name; what is left out has none ("").
+    """An operator of ONNX, with what it reads and makes, by name; an operand left out has an empty name.
 
     Attributes:
         op: the operator.
@@ -115,7 +116,7 @@ class Node:
 
 @dataclass(frozen=True)
 class GivenInput:
-    """What is given from outside: its type and its shape."""
+    """An input from outside: its type and its shape."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -144,7 +145,7 @@ class Graph:
     opset: int
 
     def producers(self) -> dict[str, str]:
-        """By value the name of the node that makes it, of those that depend on inputs; inputs are their own."""
+        """By value the name of the node that makes it, for values that depend on inputs; inputs are their own."""
         made = {name: name for name in self.inputs}
         for node in self.nodes:
             if any(name in made for name in node.inputs):
@@ -152,5 +153,5 @@ class Graph:
         return made
 
     def ops(self) -> Counter[str]:
-        """How often each operator comes that no layer computes."""
+        """Count the operators that no layer computes."""
         return Counter(node.op for node in self.nodes if not node.layer)

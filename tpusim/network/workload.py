@@ -1,4 +1,4 @@
-"""What is asked of the machine: layers to run, what each of them reads, and sizes that a file names."""
+"""The work for a machine: layers to run, what each of them reads, and sizes that a file names."""
 
 from __future__ import annotations
 
@@ -21,16 +21,18 @@ from tpusim.network.ops.op import BATCH, Op
 # ---- sizes that a workload file names, such as the length of a sequence: its layers use them, its user may set them
 
 Sizes: TypeAlias = tuple[tuple[str, int], ...]
-"""By name, in the order of the file."""
+"""Sizes by name, in the order of the file."""
 
 MOST_SIZE = 2**24
-"""Beyond this a size is a slip."""
+"""Most that a size may be: beyond, it is a slip."""
 _KEY = "sizes"
 
 
 def read_sizes(given: object, info: ValidationInfo) -> Sizes:
-    """Sizes as files have them, {side: 224, patches: side//16*14}, each worked out from those before it, or as they are
-    kept. Raises InputError with every problem.
+    """Read sizes as files have them, {side: 224, patches: side//16*14}, each worked out from earlier ones, or as they
+    are kept.
+
+    Raises InputError with every problem.
     """
     items = tuple(given.items()) if isinstance(given, Mapping) else given
     if not isinstance(items, tuple) or not all(isinstance(each, tuple) and len(each) == 2 for each in items):
@@ -42,7 +44,7 @@ def read_sizes(given: object, info: ValidationInfo) -> Sizes:
 
 
 def _worked_out(items: Iterable[tuple[object, object]], known: dict[str, int]) -> Iterator[tuple[str, int | Problem]]:
-    """Each name with its size, or with what is wrong with it."""
+    """Yield each name with its size, or with what is wrong with it."""
     for name, given in items:
         if not isinstance(name, str) or not name.isidentifier():
             message = f"{show(name)} cannot be used in a sum; name a size by a word, such as seq"
@@ -54,20 +56,22 @@ def _worked_out(items: Iterable[tuple[object, object]], known: dict[str, int]) -
                 known[name] = size(given, 1, MOST_SIZE, known)
                 yield name, known[name]
             except InputError as error:
-                # Those after it are not to be blamed.
+                # A stand-in, so that sizes worked out from a faulty one are not reported as well.
                 known[name] = 1
                 yield name, Problem(str(error), name)
 
 
 def names_in(document: Document, batch: int) -> dict[str, int]:
-    """What layers of `document` may use, for `batch` images; 1 where a size is wrong, which is told with the file."""
+    """Return the names for layers of `document`, for `batch` images; 1 where a size is wrong, which is reported with
+    the file.
+    """
     given = document.data.get(_KEY)
     found = _worked_out(given.items(), {BATCH: batch}) if isinstance(given, Mapping) else ()
     return {BATCH: batch, **{name: each if isinstance(each, int) else 1 for name, each in found if name != BATCH}}
 
 
 def are_sound(document: Document) -> bool:
-    """Whether nothing is wrong with the sizes of `document`."""
+    """Return whether nothing is wrong with the sizes of `document`."""
     given = document.data.get(_KEY, {})
     return isinstance(given, Mapping) and all(
         isinstance(each, int) for _, each in _worked_out(given.items(), {BATCH: 1})
@@ -75,19 +79,22 @@ def are_sound(document: Document) -> bool:
 
 
 def sizes_named(document: Document) -> list[str]:
-    """The names of its sizes."""
+    """Return the names of its sizes."""
     known = document.data.get(_KEY)
     return [str(name) for name in known] if isinstance(known, Mapping) else []
 
 
 def with_sizes(document: Document, wanted: Mapping[str, int]) -> Document:
-    """`document` with other values of the sizes that it names. Raises InputError for one that it does not name."""
+    """Return `document` with other values of the sizes that it names. Raises InputError for a size that it does not
+    name.
+    """
     names = sizes_named(document)
     there = f"its sizes: {', '.join(names)}" if names else "it names none; leave --dim out"
     problems: list[Problem] = []
     for name, number in wanted.items():
         option = f"--dim {name}={number}"
         if name in names:
+            # Messages about the new value name the option, behind all lines of the file.
             document = document.override(f"{_KEY}.{name}", number, (option, sys.maxsize))
             continue
         message = f"the workload has no size {show(name)}{did_you_mean(name, names) or ';'} {there}"
@@ -97,14 +104,14 @@ def with_sizes(document: Document, wanted: Mapping[str, int]) -> Document:
     return document
 
 
-# ---- who reads whom: for each layer of a network, the layers whose outputs it reads
+# ---- edges: for each layer of a network, the layers whose outputs it reads
 
 INPUT = "input"
-"""What layers call the input of their network, unless it says otherwise."""
+"""The layers' name for the input of their network, unless it says otherwise."""
 
 
 class Source(NamedTuple):
-    """What a layer reads for one of its tensors.
+    """The layers or inputs behind one tensor that a layer reads.
 
     Attributes:
         names: layers, or inputs of the network; the outputs of several lie side by side along the channels.
@@ -119,11 +126,11 @@ class Source(NamedTuple):
 
 
 Edges: TypeAlias = tuple[tuple[str, tuple[Source, ...]], ...]
-"""By layer what it reads, in the order of its tensors (`Op.reads`); nothing for those that are weights."""
+"""By layer what it reads, in the order of its tensors (`Op.reads`); empty entries stand for weights."""
 
 
 def side_by_side(sources: Iterable[Source], direct: bool = True) -> Source:
-    """Several sources as one."""
+    """Return several sources as one."""
     every = [*sources]
     names = tuple(dict.fromkeys(name for each in every for name in each.names))
     whole = sum(len(each.names) for each in every) == len(names)
@@ -131,7 +138,7 @@ def side_by_side(sources: Iterable[Source], direct: bool = True) -> Source:
 
 
 def read_edges(given: object) -> Edges:
-    """By the names of layers, as people write them in Python ({"conv2": ["conv1"]}), or as they are kept."""
+    """Read edges by the names of layers, as people write them in Python ({"conv2": ["conv1"]}), or as they are kept."""
     if not isinstance(given, Mapping):
         return given  # type: ignore[return-value]
     return tuple(
@@ -141,7 +148,9 @@ def read_edges(given: object) -> Edges:
 
 
 def problems_of(edges: Edges, layers: Sequence[str]) -> list[Problem]:
-    """What is wrong with edges: layers that read what comes later. Edges of layers that are left out tell nothing."""
+    """Return what is wrong with edges: layers that read a later layer. Edges of layers that are left out are not
+    checked.
+    """
     found: list[Problem] = []
     place = {name: index for index, name in enumerate(layers)}
     for name, sources in edges:
@@ -152,8 +161,9 @@ def problems_of(edges: Edges, layers: Sequence[str]) -> list[Problem]:
 
 
 def without(edges: Edges, left_out: Iterable[str], placed: Collection[str] = ()) -> Edges:
-    """Edges of the other layers, which read what layers `left_out` have read; of these, `placed` leave each element at
-    its place.
+    """Return the edges of the other layers, which read what layers `left_out` have read.
+
+    Of the layers left out, `placed` are those that leave each element at its place.
     """
     gone, instead = {*left_out}, dict[str, Source]()
 
@@ -161,6 +171,7 @@ def without(edges: Edges, left_out: Iterable[str], placed: Collection[str] = ())
         if not gone & {*source.names}:
             return source
         every = [instead.get(name, Source((name,))) for name in source.names]
+        # Only a single source keeps places: channels side by side move all but the first's.
         stays = len(every) == 1 and (source.direct or source.placed) and (every[0].direct or every[0].placed)
         return side_by_side(every, direct=False)._replace(placed=stays)
 
@@ -183,7 +194,9 @@ MOST_OPS = 10**9
 
 @dataclass(frozen=True)
 class OwnLowering:
-    """The lowering that a layer of that name has of its own, whatever a run asks for; `where` its file says so."""
+    """The lowering that a layer of that name has of its own, whatever a run asks for; `where` is its place in the
+    file.
+    """
 
     layer: str
     lowering: str
@@ -191,7 +204,7 @@ class OwnLowering:
 
 
 Counts: TypeAlias = tuple[tuple[str, int], ...]
-"""How often each op of another tool comes, by its name."""
+"""The number of times each op of another tool occurs, by its name."""
 
 
 def _sequence(layers: object) -> object:
@@ -203,7 +216,9 @@ def _sequence(layers: object) -> object:
 
 
 def taken_names(called: Iterable[tuple[int, object]], inputs: Sequence[str] = ()) -> Iterator[Problem]:
-    """Each name that an earlier layer has, with its path in the workload; layers come with the place of their entry."""
+    """Yield each name that an earlier layer has, with its path in the workload; layers come with the place of their
+    entry.
+    """
     first: dict[str, int] = {}
     for index, name in called:
         if name in inputs:
@@ -216,12 +231,12 @@ def taken_names(called: Iterable[tuple[int, object]], inputs: Sequence[str] = ()
 
 
 def _own(lowerings: object) -> object:
-    """By the names of layers, as people write them in Python, or as they are kept."""
+    """Read lowerings by the names of layers, as people write them in Python, or as they are kept."""
     return tuple(OwnLowering(*each) for each in lowerings.items()) if isinstance(lowerings, Mapping) else lowerings
 
 
 def counts_of(given: object) -> Counts:
-    """Ops with how often they come, as files write them, {Relu: 49}, or as they are kept."""
+    """Read ops with their counts, as files write them, {Relu: 49}, or as they are kept."""
     items = tuple(given.items()) if isinstance(given, Mapping) else given
     if not isinstance(items, tuple) or not all(isinstance(each, tuple) and len(each) == 2 for each in items):
         raise InputError(f"{show(given)} is no list of ops; write how often each comes, such as {{Relu: 49}}")
@@ -247,7 +262,7 @@ class Workload:
         layers: layers in network order, whose names differ.
         source: where the sizes come from, for readers.
         lowerings: lowerings that layers have of their own; in Python also a mapping: {"conv1": "channel_first"}.
-        not_timed: ops of the network that are no layers and take no time here, such as ("Relu", 49).
+        not_timed: ops of the network that are not layers and take no time here, such as ("Relu", 49).
         not_known: ops of the network that tpusim does not know; convolutions and products may be among them.
         sizes: sizes that its file names and its layers were worked out from, such as ("seq", 128).
         edges: what layers read, where that is known; in Python also a mapping: {"conv2": ["conv1"]}.
@@ -284,32 +299,34 @@ class Workload:
             raise InputError(problems)
 
     def sources(self) -> dict[str, tuple[Source, ...]]:
-        """By layer what it reads, in the order of its tensors; empty where its file does not say.
+        """Return by layer what it reads, in the order of its tensors; empty where its file does not say.
 
         Not all of that need be among `layers`, of which some may have been left out.
         """
         return dict(self.edges)
 
     def inputs(self) -> dict[str, tuple[str, ...]]:
-        """By layer the names of all that it reads: layers, and inputs of the network."""
+        """Return by layer the names of all that it reads: layers, and inputs of the network."""
         return {name: side_by_side(sources).names for name, sources in self.edges}
 
     def neighbours(self, layer: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """What a layer reads, and the layers that read it; empty where edges are not known."""
+        """Return what a layer reads, and the layers that read it; empty where edges are not known."""
         inputs = self.inputs()
         return inputs.get(layer, ()), tuple(name for name, read in inputs.items() if layer in read)
 
     def carried_by(self, layer: str) -> tuple[str, ...]:
-        """The layers that became part of one."""
+        """Return the layers that became part of one."""
         return dict(self.riders).get(layer, ())
 
     @property
     def never_timed(self) -> Counts:
-        """The part of `not_timed` that is no layer, whatever is asked for."""
+        """The part of `not_timed` that is not a layer, whatever is asked for."""
         return tuple(each for each in self.not_timed if each[0] not in OPS)
 
     def with_layers(self, keep: Callable[[Op], bool]) -> Self:
-        """The workload with some of its layers; edges stay as they are, also those of layers that are left out."""
+        """Return the workload with some of its layers; edges stay as they are, also those of layers that are left
+        out.
+        """
         layers = tuple(layer for layer in self.layers if keep(layer))
         names = {layer.name for layer in layers}
         own = tuple(each for each in self.lowerings if each.layer in names)
@@ -317,7 +334,7 @@ class Workload:
         return replace(self, layers=layers, lowerings=own, biases=biases)
 
     def with_ops(self, ops: str) -> Self:
-        """The workload; with `ops` "array", without layers of other units, which then count among those `not_timed`.
+        """Return the workload; with `ops` "array", without layers of other units, which then count among `not_timed`.
 
         Raises InputError where nothing is left.
         """

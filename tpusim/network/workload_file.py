@@ -1,4 +1,4 @@
-"""A workload as its file has it: YAML, or what a format of another tool makes of it; and YAML text of it."""
+"""A workload as its file has it: YAML, or the document that a format of another tool makes; and YAML text of it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from tpusim.network.workload import (
 
 _COUNTS = "a mapping of names to counts"
 _WIRING = "wiring"
-"""The key of a validation context that holds who reads whom in a file, if it says."""
+"""The key of a validation context that holds which entry reads which in a file, if it says."""
 
 
 def load_workload(
@@ -60,7 +60,7 @@ def load_workload(
     skip_unknown: bool = False,
     ops: str | None = None,
 ) -> Workload:
-    """The workload of a shipped name, a path (YAML, .onnx, a .csv of SCALE-Sim), or "-", for `batch` images.
+    """Load the workload of a shipped name, a path (YAML, .onnx, a .csv of SCALE-Sim), or "-", for `batch` images.
 
     Args:
         name_or_path: a name that `tpusim list` shows, a path, or "-" for standard input.
@@ -83,7 +83,7 @@ def load_workload(
 
 
 def images_of(batch: object) -> int:
-    """A sound batch. Raises InputError."""
+    """Return a sound batch. Raises InputError."""
     try:
         return whole_number(batch, 1, MOST_IMAGES)
     except InputError as error:
@@ -91,7 +91,7 @@ def images_of(batch: object) -> int:
 
 
 def open_workload(name_or_path: str | Path, asked: ModelOptions = NOTHING) -> Document:
-    """The file behind a workload, as it stands there, or what its format makes of it.
+    """Open the file behind a workload: its content, or what its format makes of it.
 
     Raises InputError when it is no YAML mapping, or not of the format that its name promises.
     """
@@ -105,7 +105,7 @@ def open_workload(name_or_path: str | Path, asked: ModelOptions = NOTHING) -> Do
 
 
 def _beside(layer: object, folder: Path) -> object:
-    """A layer as a file gives it, with the path of its file of offsets from here instead of from that folder."""
+    """Return a layer as a file gives it, with the path of its file of offsets from here instead of from that folder."""
     given = layer.get("offsets") if isinstance(layer, Mapping) else None
     if not isinstance(layer, Mapping) or not isinstance(given, str) or not given.endswith(".npz"):
         return layer
@@ -113,7 +113,8 @@ def _beside(layer: object, folder: Path) -> object:
 
 
 def workload_of(document: Document, batch: int, ops: str | None = None) -> Workload:
-    """What `document` describes, for `batch` images, of the `ops` that are asked for, else those that it says.
+    """Return the workload that `document` describes, for `batch` images, of the `ops` asked for, else those the file
+    names.
 
     Raises InputError with every problem of it.
     """
@@ -128,7 +129,7 @@ def workload_of(document: Document, batch: int, ops: str | None = None) -> Workl
 
 
 def wiring_of(document: Document, batch: int) -> Wiring:
-    """Who reads whom in a file, before its entries are read."""
+    """Return which entry of a file reads which, before its entries are read."""
     entries = document.data.get("layers", [])
     names = map(_name_of, entries) if isinstance(entries, list | tuple) else ()
     inputs = _input_names(document)
@@ -138,7 +139,7 @@ def wiring_of(document: Document, batch: int) -> Wiring:
 def in_network_order(
     read: Iterable[Read], places: Iterable[str | None]
 ) -> tuple[tuple[Op, ...], tuple[OwnLowering, ...], Edges, tuple[str, ...]]:
-    """The layers of all entries, the lowerings of those that name one, whose places they come with, the edges, and the
+    """Return the layers of all entries; the lowerings of those that name one, with their places; the edges; and the
     names of layers that have biases.
     """
     layers: list[Op] = []
@@ -158,7 +159,7 @@ def _name_of(entry: object) -> object:
 
 
 def _layers(entry: object, info: ValidationInfo) -> Read:
-    """The layers of an entry of a file, whose problems name it."""
+    """Read the layers of an entry of a file, whose problems name it."""
     wiring: Wiring | None = (info.context or {}).get(_WIRING)
     try:
         return read_layers(entry, names_of(info), wiring)
@@ -171,7 +172,7 @@ def _layers(entry: object, info: ValidationInfo) -> Read:
 
 
 def _problems_together(document: Document, names: Mapping[str, int]) -> list[Problem]:
-    """What is wrong with entries beside one another: names that are taken.
+    """Return what is wrong with entries beside one another: names that are taken.
 
     Raises InputError when there are more layers than anybody meant, before any is made.
     """
@@ -189,7 +190,7 @@ def _problems_together(document: Document, names: Mapping[str, int]) -> list[Pro
 
 
 def _input_names(document: Document) -> tuple[str, ...]:
-    """The names of the network's inputs; none where they are wrong, which is told with the file."""
+    """Return the names of the network's inputs; none where they are wrong, which is reported with the file."""
     try:
         return inputs_of(document.data.get(INPUTS))
     except InputError:
@@ -246,17 +247,17 @@ _FILE = Form(_File)
 _PLAIN: Mapping[str, object] = {
     "kernel": None, "stride": [1], "dilation": [1], "padding": [0], "output_padding": [0], "groups": 1, "count": 1,
 }  # fmt: skip
-"""What one number may be written for; a layer that has just this number needs no such key."""
+"""Fields whose values one number may stand for; a layer with exactly this default needs no such key."""
 
 
 def yaml_of(document: Document) -> str:
-    """The text of a file that reads as `document` does; its notes are comments."""
+    """Return the text of a file that reads as `document` does; its notes are comments."""
     data, keys = document.data, ("name", "source", "inputs", "not_timed", "not_known")
     lines = [f"# {note}" for note in document.notes]
     lines += [_flow({key: data[key]})[1:-1] for key in keys if data.get(key)]
     lines.append("layers:")
     for entry in data["layers"]:
-        # Without what is so by default, and with one number for several that are the same.
+        # Defaults are left out, and several equal numbers become one.
         alike = {key: _one(value) if key in _PLAIN else value for key, value in entry.items()}
         short = {key: value for key, value in alike.items() if key not in _PLAIN or value != _one(_PLAIN[key])}
         lines.append(f"  - {_flow(short)}")
@@ -268,6 +269,6 @@ def _one(value: object) -> object:
 
 
 def _flow(value: Mapping[str, Any]) -> str:
-    """On one line."""
+    """Write a value on one line."""
     text: str = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=float("inf"), allow_unicode=True)
     return text.strip()

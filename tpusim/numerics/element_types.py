@@ -1,4 +1,4 @@
-"""The numbers that a network is computed with: how operands are drawn or made of given ones, and what holds sums."""
+"""The numbers that a network is computed with: random operands, rounding of given ones, and the type of sums."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tpusim.base.errors import InputError
 Values: TypeAlias = NDArray[Any]
 
 LEAST, MOST = -128, 127
-"""The whole numbers of a byte."""
+"""Range of a signed byte."""
 EXACT_FLOAT32 = 1 << 24
-"""float32 holds every whole number up to here."""
+"""float32 holds every whole number up to here exactly."""
 MOST_SUM = (1 << 31) - 1
 """The largest sum that 32 bits hold."""
 
@@ -27,12 +27,12 @@ class ElementType:
     """A type of operands.
 
     Attributes:
-        name: what `--dtype` calls it.
-        says: what operands and sums are, for people.
+        name: name for `--dtype`.
+        says: description of operands and sums.
         exact: whether sums are whole numbers, so that outputs must be equal; others have a bound.
-        rounded: from any numbers to operands: the nearest ones, as int8 or float32.
-        drawn: random operands of a shape.
-        limit: the largest sum of operands that may be; 0: none.
+        rounded: function from numbers to the nearest operands, as int8 or float32.
+        drawn: function that draws random operands of a shape.
+        limit: largest sum of products that may occur; 0 for no limit.
     """
 
     name: str
@@ -43,19 +43,19 @@ class ElementType:
     limit: int = 0
 
     def check_sum(self, products: int) -> None:
-        """Raise InputError where a sum of `products` products may be larger than what holds it."""
+        """Raise InputError if a sum of `products` products may exceed the limit."""
         if self.limit and products * LEAST * LEAST > self.limit:
             most = self.limit // (LEAST * LEAST)
             problem = f"a sum of {products:,} products of {self.name} may not fit 32 bits, {most:,} always do"
             raise InputError(f"{problem}; use dtype f32, or check nothing")
 
     def needs_doubles(self, products: int) -> bool:
-        """Whether sums of `products` products may be larger than what float32 holds exactly."""
+        """Whether sums of `products` products may exceed what float32 holds exactly."""
         return self.exact and self.limit > 0 and products * LEAST * LEAST > EXACT_FLOAT32
 
 
 def all_finite(values: Values) -> bool:
-    """Whether none is infinite or NaN. A sum is neither unless one of them is, or it grows too large itself."""
+    """Whether all values are finite. The sum tells quickly: it is finite unless a value is not, or it overflows."""
     with np.errstate(over="ignore", invalid="ignore"):
         return bool(np.isfinite(values.sum()) or np.isfinite(values).all())
 
@@ -66,12 +66,12 @@ def to_float32(values: Values) -> Values:
 
 
 def to_bfloat16(values: Values) -> Values:
-    """The nearest numbers of 8 significant bits, as float32; of two as near the even one. NaN stays NaN."""
+    """The nearest numbers with 8 significant bits, as float32; ties go to the even one. NaN stays NaN."""
     single = np.asarray(values, np.float32)
     bits = single.view(np.uint32)
     odd = bits >> np.uint32(16) & np.uint32(1)
     near = ((bits + np.uint32(0x7FFF) + odd) & np.uint32(0xFFFF0000)).view(np.float32)
-    # To add to the bits of a NaN may make a number of it.
+    # Adding to the bits of a NaN could turn it into a number.
     return np.where(np.isnan(single), single, near)
 
 
@@ -87,22 +87,22 @@ def to_float8(values: Values) -> Values:
 
 
 def to_int8(values: Values) -> Values:
-    """The nearest whole numbers of a byte; those beyond become the last one."""
+    """The nearest whole numbers of a byte; numbers beyond become the last one."""
     return np.clip(np.rint(values), LEAST, MOST).astype(np.int8)
 
 
 def _normal(random: np.random.Generator, shape: tuple[int, ...]) -> Values:
-    """Mean 0, deviation 1."""
+    """Random numbers of mean 0 and deviation 1."""
     return random.standard_normal(shape, np.float32)
 
 
 def _bytes(random: np.random.Generator, shape: tuple[int, ...]) -> Values:
-    """Each from LEAST to MOST."""
+    """Random whole numbers from LEAST to MOST."""
     return np.frombuffer(random.bytes(prod(shape)), np.int8).reshape(shape)
 
 
 def _odd_sixteenths(random: np.random.Generator, shape: tuple[int, ...]) -> Values:
-    """Each between -8 and 8, and none of them zero."""
+    """Random odd sixteenths between -8 and 8, none of them zero."""
     return ((2.0 * random.integers(-64, 64, shape, np.int8) + 1) / 16).astype(np.float32)
 
 
@@ -112,7 +112,7 @@ _E4M3 = "8-bit floating point (e4m3), sums in float32"
 F8 = ElementType("f8", _E4M3, False, to_float8, lambda *asked: to_float8(_normal(*asked)))
 INT8 = ElementType("int8", "whole numbers from -128 to 127, sums of 32 bits", True, to_int8, _bytes, MOST_SUM)
 SIXTEENTHS = ElementType("sixteenths", "odd sixteenths, results in float32", False, to_float32, _odd_sixteenths)
-"""What a layer is given that rounds whatever it is given, where others get whole numbers."""
+"""Operands of a layer that rounds anyway, where other layers get whole numbers."""
 
 ELEMENT_TYPES = {each.name: each for each in (F32, BF16, F8, INT8)}
-"""By what `--dtype` calls them; without it, operands are small whole numbers (`tpusim.reference.operands`)."""
+"""Types by their `--dtype` name; without one, operands are small whole numbers (`tpusim.reference.operands`)."""

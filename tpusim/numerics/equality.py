@@ -1,9 +1,9 @@
-"""How outputs are compared: every element must be equal, or, where sums are rounded, as near as is proven.
+"""Comparison of outputs: every element must be equal, or, if sums are rounded, within a proven bound.
 
 A sum of n products, each rounded, in whatever order and whether or not multiplications are fused with additions, is
 off by at most gamma(n) times the sum of the products' magnitudes, where gamma(n) = n u / (1 - n u) and u is the unit
 roundoff (N. J. Higham, "Accuracy and Stability of Numerical Algorithms", 2nd edition, section 3.1). What is so small
-that it is held with fewer bits adds half of the smallest number each time.
+that it has fewer bits adds half of the smallest number each time.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from tpusim.result.records import Mismatch
 
 _At: TypeAlias = tuple[int, ...]
 ElementName: TypeAlias = Callable[[_At], tuple[tuple[str, ...], _At]]
-"""From an index in the tensor to the axes and index by which its user knows the element."""
+"""Function from an index in the tensor to the axes and index by which users know the element."""
 
 SINGLE, DOUBLE = 2.0**-24, 2.0**-53
-"""The unit roundoffs of float32 and float64."""
+"""Unit roundoffs of float32 and float64."""
 SMALLEST = 2.0**-149
-"""The smallest number of float32 above zero."""
+"""The smallest positive number of float32."""
 MOST_ROUNDINGS = 1 << 20
-"""Longer sums may be off by more than a sixteenth of their magnitude: a bound that says little."""
+"""Most roundings of a useful bound: longer sums may be off by more than a sixteenth of their magnitude."""
 
 BOUNDED = np.dtype([("value", np.float64), ("bound", np.float64)])
-"""What is expected of an element, and how far from it it may be."""
+"""An expected value, and its largest distance from the computed one."""
 
 
 def gamma(roundings: int, unit: float = SINGLE) -> float:
-    """The largest relative error that `roundings`, fewer than MOST_ROUNDINGS, leave one after another."""
+    """The largest relative error of `roundings` roundings in a row, for fewer than MOST_ROUNDINGS."""
     return roundings * unit / (1 - roundings * unit)
 
 
 def bounded(true: Values, magnitudes: Values, roundings: int) -> Values:
-    """What is expected where the sums `true`, in float64, are worked out with at most `roundings` in float32.
+    """Return the expected results for sums `true`, in float64, that take at most `roundings` in float32.
 
     `magnitudes`, the sums of the products' magnitudes, come in float32: their own error counts as well, and so does
     that of the true ones. Where they are beyond float32 nothing is near enough.
@@ -55,14 +55,14 @@ def bounded(true: Values, magnitudes: Values, roundings: int) -> Values:
 
 
 def moved(true: Values) -> Values:
-    """What is expected of numbers that are only moved."""
+    """Return the expected results where numbers are only moved."""
     expected = np.zeros(true.shape, BOUNDED)
     expected["value"] = true
     return expected
 
 
 def surely_near(apart: Values, least: Values, roundings: int, own: int) -> Values:
-    """Which results, of at most `roundings`, are within the bound for certain, seen from a sum in float32.
+    """Return which results, of at most `roundings`, are within the bound for certain, seen from a sum in float32.
 
     `apart` is how far they are from that sum, which is rounded `own` times at most itself, fewer than they, and so
     within gamma(own) of the true one: what is left of gamma(roundings), times what the magnitudes come to at `least`,
@@ -89,7 +89,7 @@ class Verdict:
     """The largest error of an output that is near enough, over its bound; None where they are equal."""
 
     def after(self, intermediate: Verdict) -> Verdict:
-        """With what was found of one of the tensors that these outputs were made of."""
+        """Return these findings and those on a tensor that the outputs were made from."""
         checked = self.intermediates_checked + intermediate.checked
         mismatched = self.intermediates_mismatched + intermediate.mismatched
         first = intermediate.first or self.first
@@ -97,7 +97,7 @@ class Verdict:
 
 
 def agreement(actual: NDArray[np.float32], expected: Values) -> tuple[NDArray[np.bool_], float | None]:
-    """Which elements are as expected, and the largest error of these over its bound; None where none has a bound.
+    """Return which elements are as expected, and their largest error over its bound; None where none has a bound.
 
     `expected` are numbers, to be equal, or BOUNDED ones. NaN (an output never written) agrees with nothing, and -inf,
     which a mask adds, with itself.
@@ -115,12 +115,12 @@ def agreement(actual: NDArray[np.float32], expected: Values) -> tuple[NDArray[np
 
 
 def larger(one: float | None, other: float | None) -> float | None:
-    """The larger share of those that there are."""
+    """Return the larger of two shares; None stands for no share."""
     return max((each for each in (one, other) if each is not None), default=None)
 
 
 def difference(at: _At, actual: float, expected: Any, element_name: ElementName, tensor: str = "ofmap") -> Mismatch:
-    """What is wrong with the element at `at`; NaN says that it was never written."""
+    """Describe the wrong element at `at`; NaN says that it was never written."""
     axes, index = element_name(at)
     value, bound = expected.item() if expected.dtype == BOUNDED else (expected.item(), 0.0)
     return Mismatch(index, axes, float(value), None if np.isnan(actual) else actual, tensor, max(0.0, bound))

@@ -24,13 +24,13 @@ Box: TypeAlias = tuple[range, range, range, range]
 """Neighbouring channels, rows, columns and images of an ofmap; with a step by rows and columns for ops of STRIDED."""
 Operand: TypeAlias = NDArray[Any]
 Operands: TypeAlias = Mapping[str, Operand]
-"""What a layer reads, by the names of its tensors."""
+"""The inputs of a layer, by the names of its tensors."""
 Tensor: TypeAlias = NDArray[np.floating[Any]]
 
 EXACT = 1 << 24
-"""float32 holds every integer up to here exactly."""
+"""The largest integer up to which float32 holds every integer exactly."""
 OPERAND_BITS = 4
-"""Operands are signed integers of this many bits, fewer where a long sum would not be exact."""
+"""Bits of an operand, a signed integer; fewer where a long sum would not be exact."""
 
 _PLACES = {
     **{op: f"products.{op}" for op in ("conv2d", "conv1d", "conv_transpose2d", "deform_conv2d", "gemm")},
@@ -42,23 +42,26 @@ _PLACES = {
     **dict.fromkeys(("transpose", "channel_shuffle", "slice", "pad", "upsample"), "maps.move"),
 }
 ORACLES: Registry[Callable[[Any, Operands, Box], Tensor]] = Registry(__name__, _PLACES)
-"""By the name of the op in files: from a layer, what it reads and a box, the elements of the ofmap in the box."""
+"""By the name of the op in files: the function from a layer, its inputs and a box to the elements of the ofmap in the
+box.
+"""
 STRIDED = frozenset({"conv_transpose2d"})
 """The ops whose boxes may be strided by rows and columns."""
 
 
 def compute(layer: Op, operands: Operands, box: Box | None = None) -> Tensor:
-    """The ofmap of a layer, [out_channel, row, col, image]; with `box`, only what lies in it."""
+    """Return the ofmap of a layer, [out_channel, row, col, image]; with `box`, only the elements in it."""
     channels, rows, cols, images = map(range, layer.shapes(operands["ifmap"].shape[-1])[OFMAP])
     return ORACLES[layer.op](layer, operands, box or (channels, rows, cols, images))
 
 
 class Oracle(NamedTuple):
-    """What a tensor that a Program writes must hold.
+    """The expected content of a tensor that a Program writes.
 
     Attributes:
-        compute: from a layer, what it reads by name, and a box of the tensor.
-        element_name: from a layer and the index of an element, the axes and the index by which people know it.
+        compute: function of a layer, its inputs by name, and a box of the tensor.
+        element_name: function from a layer and the index of an element to the axes and the index by which people know
+        it.
     """
 
     compute: Callable[[Any, Operands, Box], Tensor]
@@ -69,16 +72,16 @@ RESULTS = Oracle(lambda *asked: compute(*asked), lambda layer, index: layer.elem
 TENSORS: Registry[Oracle] = Registry(
     "tpusim", {OFMAP: "reference.RESULTS", "lowered": "reference.products.LOWERED_MATRIX"}
 )
-"""By the name of the tensor in a Program."""
+"""The oracles by the name of the tensor in a Program."""
 
 
 def number_of(*operands: Operand) -> np.dtype[Any]:
-    """What sums of such operands are computed in: float32, or float64 where one of them comes in that."""
+    """Return the type for sums of such operands: float32, or float64 where one of them has it."""
     return np.result_type(np.float32, *(each.dtype for each in operands))
 
 
 def operands(layer: Op, batch: int, seed: int) -> dict[str, Operand]:
-    """All that a layer reads, by name; the same seed and layer give the same, whatever other layers run.
+    """Draw the inputs of a layer, by name; the same seed and layer give the same, whatever other layers run.
 
     Raises:
         InputError: when the sum is so long that float32 cannot hold it exactly.
@@ -92,7 +95,7 @@ def operands(layer: Op, batch: int, seed: int) -> dict[str, Operand]:
     random = np.random.default_rng([seed, zlib.crc32(repr(layer).encode())])
     drawn = {}
     for name, shape in layer.sources(batch).items():
-        # Eight numbers from each random 64-bit word.
+        # Each random 64-bit word is eight operands of a byte, of which `bits` are kept.
         words = random.integers(1 << 64, size=-(-prod(shape) // 8), dtype=np.uint64)
         numbers = words.view(np.int8)[: prod(shape)]
         drawn[name] = np.right_shift(numbers, 8 - bits, out=numbers).reshape(shape)

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 
 def pool2d(layer: Pool2d, operands: Operands, box: Box) -> Tensor:
-    """out[c, y, x, n] = the largest of ifmap[c, y*s+i*d-p, x*s+j*d-p, n], or their sum times one by their count."""
+    """Compute out[c, y, x, n] = the largest of ifmap[c, y*s+i*d-p, x*s+j*d-p, n], or their sum times one by their
+    count.
+    """
     ifmap, (channels, rows, cols, images) = operands["ifmap"], box
     largest = layer.kind == "max"
     outputs = np.full([len(part) for part in box], -np.inf if largest else 0, number_of(ifmap))
@@ -24,6 +26,7 @@ def pool2d(layer: Pool2d, operands: Operands, box: Box) -> Tensor:
     for i, j in np.ndindex(*layer.kernel):
         (to_rows, from_rows), (to_cols, from_cols) = _brought(layer, 0, i, rows), _brought(layer, 1, j, cols)
         place = outputs[:, to_rows, to_cols]
+        # `place` is a view, so that the outputs are updated without a copy.
         joined(place, part[:, from_rows, from_cols], out=place)
     if largest:
         return outputs
@@ -32,7 +35,7 @@ def pool2d(layer: Pool2d, operands: Operands, box: Box) -> Tensor:
 
 
 def _brought(layer: Pool2d, axis: int, tap: int, outputs: range) -> tuple[slice, slice]:
-    """Which of some outputs have an element under a tap, and which rows, or columns, these are."""
+    """Return which of some outputs have an element under a tap, and which rows, or columns, these are."""
     stands = _stands(layer, axis, tap, outputs)
     real = np.flatnonzero((stands >= 0) & (stands < (layer.in_height, layer.in_width)[axis]))
     if not real.size:
@@ -41,7 +44,7 @@ def _brought(layer: Pool2d, axis: int, tap: int, outputs: range) -> tuple[slice,
 
 
 def _counts(layer: Pool2d, axis: int, outputs: range) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """How many taps of each output count along an axis."""
+    """Return how many taps of each output count along an axis."""
     size = (layer.in_height, layer.in_width)[axis]
     low, high = _padded(layer)[axis] if layer.count_include_pad else (0, size)
     counts = np.zeros(len(outputs), np.int64)
@@ -52,13 +55,13 @@ def _counts(layer: Pool2d, axis: int, outputs: range) -> np.ndarray[tuple[int], 
 
 
 def _stands(layer: Pool2d, axis: int, tap: int, outputs: range) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Which row, or column, a tap of some outputs stands on."""
+    """Return the row, or column, that a tap of some outputs stands on."""
     first = layer.axes[axis].ends[0]
     return np.array(outputs) * layer.stride[axis] + tap * layer.dilation[axis] - first
 
 
 def _padded(layer: Pool2d) -> list[tuple[int, int]]:
-    """The first padded row and the one after the last, then those of columns; as the padding is written."""
+    """Return the first padded row and the one after the last, then those of columns; as the padding is written."""
     sizes = layer.in_height, layer.in_width
     if isinstance(layer.padding, str):
         return [(-axis.ends[0], size + axis.ends[1]) for axis, size in zip(layer.axes, sizes, strict=True)]
@@ -70,7 +73,7 @@ _AXES = {"channels": 0, "height": 1, "width": 2, "images": 3}
 
 
 def move(layer: Move, operands: Operands, box: Box) -> Tensor:
-    """The elements in `box` of the map, moved as a whole."""
+    """Return the elements in `box` of the map, moved as a whole."""
     ifmap = operands["ifmap"]
     made = _MOVES[layer.op](layer, ifmap)
     return made[tuple(slice(part.start, part.stop) for part in box)].astype(number_of(ifmap))
@@ -87,4 +90,4 @@ _MOVES: dict[str, Callable[[Any, Operand], Operand]] = {
     "pad": lambda layer, ifmap: np.pad(ifmap, ((0, 0), layer.sides[::2], layer.sides[1::2], (0, 0))),
     "upsample": lambda layer, ifmap: ifmap.repeat(layer.scale[0], axis=1).repeat(layer.scale[1], axis=2),
 }
-"""By the name of the op in files: the ofmap of an ifmap."""
+"""By the name of the op in files: the function from an ifmap to its ofmap."""

@@ -1,4 +1,4 @@
-"""Ops that make each element of a map of one at the same place, straight from their definitions; and fused ops."""
+"""Ops that make each element from the one at the same place, straight from their definitions; and fused ops."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _ERF, _ERFC = np.vectorize(erf, otypes=[float]), np.vectorize(erfc, otypes=[floa
 Doubles: TypeAlias = NDArray[np.float64]
 
 FUNCTION_ROUNDINGS = 2
-"""Roundings of a function: one to float32; what is lost before, in float64, is far less than another."""
+"""Roundings of a function: one to float32; the loss before it, in float64, is far less than another."""
 
 
 def in_doubles(function: Callable[..., Doubles]) -> Callable[..., Doubles]:
-    """The function, of a layer and its operands as they come."""
+    """Make the function take a layer and its operands in any type."""
 
     def made(layer: object, *operands: NDArray[Any]) -> Doubles:
         with np.errstate(over="ignore"):
@@ -36,29 +36,29 @@ def in_doubles(function: Callable[..., Doubles]) -> Callable[..., Doubles]:
 
 
 def tanh(x: Doubles) -> Doubles:
-    """The hyperbolic tangent, worked out of the exponential, less one, of what is below zero."""
+    """Compute the hyperbolic tangent by exp(x) - 1 of negative numbers, which neither overflows nor cancels."""
     raised = np.expm1(-2 * abs(x))
     return np.asarray(np.sign(x) * -raised / (raised + 2))
 
 
 def sigmoid(x: Doubles) -> Doubles:
-    """1 / (1 + exp(-x)), of which no exponential overflows."""
+    """Compute 1 / (1 + exp(-x)), without an exponential that overflows."""
     raised = np.exp(-abs(x))
     return np.asarray(np.where(x < 0, raised, 1) / (1 + raised))
 
 
 def erf_of(x: Doubles) -> Doubles:
-    """The error function."""
+    """Compute the error function."""
     return np.asarray(_ERF(x) if x.size else x)
 
 
 def softplus(x: Doubles) -> Doubles:
-    """log(1 + exp(x))."""
+    """Compute log(1 + exp(x))."""
     return np.logaddexp(x, 0)
 
 
 def gelu(x: Doubles, approximate: str) -> Doubles:
-    """The element times the share of the normal distribution below it, or what is near that, by tanh."""
+    """Compute the element times the share of the normal distribution below it, or its approximation by tanh."""
     if approximate == "none":
         beyond = _ERFC(abs(x) / sqrt(2)) / 2 if x.size else x
         return np.asarray(x * np.where(x < 0, beyond, 1 - beyond))
@@ -77,19 +77,21 @@ REAL_FUNCTIONS: dict[str, Callable[..., Doubles]] = {
     "silu": lambda _, x: x * sigmoid(x),
     "gelu": lambda op, x: gelu(x, op.approximate),
 }
-"""By the name of the op: an element of the ofmap from the layer and an element of each operand."""
+"""By the name of the op: the function from the layer and an element of each operand to an element of the ofmap."""
 
 
 # ---- ops
 
 
 def pointwise(layer: Op, operands: Operands, box: Box) -> Tensor:
-    """The elements in `box`, each made of those at its place; what an operand has one of along an axis is for all."""
+    """Compute the elements in `box`, each from those at its place; an operand of one element along an axis is
+    broadcast.
+    """
     return _made(FUNCTIONS[layer.op], layer, operands, box)
 
 
 def magnitudes(layer: Op, operands: Operands, box: Box) -> Tensor:
-    """What these elements would be if nothing cancelled, of operands that are magnitudes."""
+    """Return the size of these elements if nothing cancelled, for operands that are magnitudes."""
     return _made(MAGNITUDES.get(layer.op, FUNCTIONS[layer.op]), layer, operands, box)
 
 
@@ -127,23 +129,23 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "hard_swish": lambda _, x: x * _within(_line(x, 1 / 6, 0.5), 0, 1),
     **{name: in_doubles(each) for name, each in REAL_FUNCTIONS.items()},
 }
-"""By the name of the op: an element of the ofmap from the layer and an element of each operand."""
+"""By the name of the op: the function from the layer and an element of each operand to an element of the ofmap."""
 
 MAGNITUDES: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("sub", "rsub"), lambda _, x, y: x + y),
     "hard_sigmoid": lambda op, x: _line(x, abs(op.alpha), abs(op.beta)),
     "hard_swish": lambda _, x: x * _line(x, 1 / 6, 0.5),
 }
-"""Where magnitudes of results are not what the function makes of magnitudes."""
+"""Functions for magnitudes of results, where they are not the function of magnitudes."""
 ROUNDINGS = {
     "add": 1, "sub": 1, "rsub": 1, "mul": 1, "power": 2, "copy": 0, "scale_shift": 2, "relu": 0, "leaky_relu": 1,
     "clip": 0, "hard_sigmoid": 2, "hard_swish": 3, **dict.fromkeys(REAL_FUNCTIONS, FUNCTION_ROUNDINGS),
 }  # fmt: skip
-"""How often an element is rounded, one after another."""
+"""The number of successive roundings of an element."""
 
 
 def fused(layer: Fused, operands: Operands, box: Box) -> Tensor:
-    """The outputs in `box`: those of the core, and what is done to them, one after another."""
+    """Compute the outputs in `box`: those of the core, then the fused operations, one after another."""
     results = summed(compute, layer, operands, box)
     whole = tuple(map(range, results.shape))
     for each in layer.finish:
@@ -152,7 +154,7 @@ def fused(layer: Fused, operands: Operands, box: Box) -> Tensor:
 
 
 def summed(made: Callable[..., Any], layer: Fused, operands: Operands, box: Box) -> Tensor:
-    """The outputs in `box` before anything but the sum is done to them; `made` computes those of the core."""
+    """Compute the outputs in `box` up to the sum; `made` computes those of the core."""
     own = {name: each for name, each in operands.items() if name not in (OTHER, BIAS)}
     results: Tensor = made(layer.core, own, box)
     if layer.bias:

@@ -23,27 +23,31 @@ _Doubles: TypeAlias = NDArray[np.float64]
 
 
 def _groups(size: int, channels: range) -> Iterator[tuple[int, range]]:
-    """The groups of `size` that `channels` belong to, each with its share of them."""
+    """Yield the groups of `size` that `channels` belong to, each with its share of them."""
     for group in range(channels.start // size, (channels.stop - 1) // size + 1):
         yield group, range(max(channels.start, group * size), min(channels.stop, (group + 1) * size))
 
 
 def _within(part: range, whole: range) -> slice:
-    """Where a part of some channels stands among them."""
+    """Return the place of a part of some channels among them."""
     return slice(part.start - whole.start, part.stop - whole.start)
 
 
 _MOST_ELEMENTS = 1 << 19
-"""The receptive fields of about this many elements are gathered at a time, to stay within the cache."""
+"""About this many elements of receptive fields are gathered at a time, to stay within the cache."""
 
 
 def conv2d(layer: Conv2d, operands: Operands, box: Box) -> Tensor:
-    """out[o, y, x, n] = sum over c, i, j of filter[o, i, j, c] * ifmap[c, y*s+i*d-p, ...], group by group, in `box`."""
+    """Compute out[o, y, x, n] = sum over c, i, j of filter[o, i, j, c] * ifmap[c, y*s+i*d-p, ...], group by group, in
+    `box`.
+    """
     return np.asarray(shares_of_conv2d(layer, operands, box, 1)[0])
 
 
 def shares_of_conv2d(layer: Conv2d, operands: Operands, box: Box, count: int) -> Tensor:
-    """The sums of `conv2d` in `count` shares [share, o, y, x, n], of as many products each but for one."""
+    """Compute the sums of `conv2d` in `count` shares [share, o, y, x, n], with equally many products but for one
+    share.
+    """
     ifmap, filter_ = operands["ifmap"], operands["filter"]
     outputs = np.empty([count, *map(len, box)], number_of(ifmap, filter_))
     into, out = layer.in_channels // layer.groups, layer.out_channels // layer.groups
@@ -55,7 +59,7 @@ def shares_of_conv2d(layer: Conv2d, operands: Operands, box: Box, count: int) ->
 
 
 def _receptive_fields(layer: Conv2d, ifmap: Operand, box: Box, number: np.dtype[Any]) -> Tensor:
-    """The receptive fields of the outputs in `box` as a view, [kh, kw, c, h, w, n]; padding is zero."""
+    """Return the receptive fields of the outputs in `box` as a view, [kh, kw, c, h, w, n]; padding is zero."""
     reach = [(taps - 1) * step + 1 for taps, step in zip(layer.kernel, layer.dilation, strict=True)]
     under = [
         range(part.start * stride - pad, (part.stop - 1) * stride - pad + length)
@@ -68,7 +72,7 @@ def _receptive_fields(layer: Conv2d, ifmap: Operand, box: Box, number: np.dtype[
 
 
 def _window(ifmap: Operand, under: Sequence[range], number: np.dtype[Any]) -> Tensor:
-    """The rows and columns `under` a kernel; what there is of them as it stands, if that is all."""
+    """Return the rows and columns `under` a kernel; without a copy, if all of them are on the map."""
     rows, cols = under
     (to_row, from_row), (to_col, from_col) = (_stored(*each) for each in zip(under, ifmap.shape[1:3], strict=True))
     stored = ifmap[:, from_row, from_col]
@@ -80,13 +84,13 @@ def _window(ifmap: Operand, under: Sequence[range], number: np.dtype[Any]) -> Te
 
 
 def _stored(under: range, extent: int) -> tuple[slice, slice]:
-    """Where the positions `under` a kernel go that a map of that extent has, and where they come from."""
+    """Return where the positions `under` a kernel go that a map of that extent has, and where they come from."""
     first, stop = max(under.start, 0), max(under.start, 0, min(under.stop, extent))
     return slice(first - under.start, stop - under.start), slice(first, stop)
 
 
 def _convolve(fields: Tensor, filter_: Tensor, outputs: Tensor) -> None:
-    """fields [kh, kw, c, h, w, n], a view, to outputs [share, o, h, w, n].
+    """Multiply fields [kh, kw, c, h, w, n], a view, into outputs [share, o, h, w, n].
 
     A few output rows at a time, and of a long sum some channels.
     """
@@ -94,6 +98,7 @@ def _convolve(fields: Tensor, filter_: Tensor, outputs: Tensor) -> None:
     height = max(1, _MOST_ELEMENTS // (taps * channels * row))
     depth = min(channels, max(1, 8 * _MOST_ELEMENTS // (taps * row)))
     flat = outputs.reshape(*outputs.shape[:2], -1)
+    # Shares differ by at most one product.
     ends = [*pairwise(number * taps * channels // len(outputs) for number in range(len(outputs) + 1))]
     for top in range(0, fields.shape[3], height):
         places = flat[..., top * row : (top + height) * row]
@@ -105,13 +110,16 @@ def _convolve(fields: Tensor, filter_: Tensor, outputs: Tensor) -> None:
                 if mine.start >= mine.stop:
                     continue
                 if first >= taps * at:
+                    # The first part of a share overwrites, which spares clearing the outputs.
                     np.matmul(weights[:, mine], part[mine], out=place)
                 else:
                     place += weights[:, mine] @ part[mine]
 
 
 def conv1d(layer: Conv1d, operands: Operands, box: Box) -> Tensor:
-    """out[o, 0, x, n] = sum over c, j of filter[o, 0, j, c] * ifmap[c, 0, x*s+j*d-p, n], group by group, in `box`."""
+    """Compute out[o, 0, x, n] = sum over c, j of filter[o, 0, j, c] * ifmap[c, 0, x*s+j*d-p, n], group by group, in
+    `box`.
+    """
     ifmap, filter_ = operands["ifmap"], operands["filter"]
     channels, _, positions, images = box
     sums = np.zeros((len(channels), len(positions), len(images)), number_of(ifmap, filter_))
@@ -128,7 +136,7 @@ def conv1d(layer: Conv1d, operands: Operands, box: Box) -> Tensor:
 
 
 def conv_transpose2d(layer: ConvTranspose2d, operands: Operands, box: Box) -> Tensor:
-    """out[o, y*s+i*d-p, x*s+j*d-p, n] += filter[o, i, j, c] * ifmap[c, y, x, n], group by group, in `box`.
+    """Compute out[o, y*s+i*d-p, x*s+j*d-p, n] += filter[o, i, j, c] * ifmap[c, y, x, n], group by group, in `box`.
 
     Rows and columns of the box may be strided.
     """
@@ -144,7 +152,7 @@ def conv_transpose2d(layer: ConvTranspose2d, operands: Operands, box: Box) -> Te
         weights = filter_[own.start : own.stop].astype(outputs.dtype)
         source = ifmap[group * into : (group + 1) * into, ..., images.start : images.stop]
         place = outputs[_within(own, channels)]
-        # Tap by tap, all elements of the ifmap that it brings into the box.
+        # The loop runs over taps, as each brings a strided block of the ifmap into the box.
         for i, (from_rows, to_rows) in enumerate(downwards):
             for j, (from_cols, to_cols) in enumerate(across):
                 if len(from_rows) and len(from_cols):
@@ -155,7 +163,7 @@ def conv_transpose2d(layer: ConvTranspose2d, operands: Operands, box: Box) -> Te
 
 
 def _landing(layer: ConvTranspose2d, axis: int, tap: int, wanted: range) -> tuple[_Places, _Places]:
-    """The rows (or columns) of the ifmap that a tap brings to one of those `wanted`, and to which of them."""
+    """Return the rows (or columns) of the ifmap that a tap brings to one of those `wanted`, and to which of them."""
     size = (layer.in_height, layer.in_width)[axis]
     shift = tap * layer.dilation[axis] - layer.padding[axis]
     every = np.arange(size)
@@ -165,7 +173,7 @@ def _landing(layer: ConvTranspose2d, axis: int, tap: int, wanted: range) -> tupl
 
 
 def deform_conv2d(layer: DeformConv2d, operands: Operands, box: Box) -> Tensor:
-    """out[o, y, x, n] = sum over c, i, j of filter[o, i, j, c] * mask * sample, group by group, in `box`.
+    """Compute out[o, y, x, n] = sum over c, i, j of filter[o, i, j, c] * mask * sample, group by group, in `box`.
 
     A sample is what the ifmap [c, :, :, n] has at (y*s+i*d-p + down, ...), bilinearly; all around it is zero.
     """
@@ -185,7 +193,7 @@ def deform_conv2d(layer: DeformConv2d, operands: Operands, box: Box) -> Tensor:
 
 @lru_cache(maxsize=4)
 def _offsets_of_shape(layer: DeformConv2d, batch: int) -> Offsets:
-    """Offsets of a layer, kept while it is computed box by box."""
+    """Return the offsets of a layer, kept while it is computed box by box."""
     return layer.displaced(batch)
 
 
@@ -193,13 +201,13 @@ def _samples(
     layer: DeformConv2d, ifmap: Operand, channels: range, tap: tuple[int, int], given: Offsets,
     points: tuple[range, range, range],
 ) -> Tensor:  # fmt: skip
-    """What a tap samples of some channels for the outputs in `points`, [channel, row, col, image]."""
+    """Return what a tap samples of some channels for the outputs in `points`, [channel, row, col, image]."""
     samples = np.empty((len(channels), *map(len, points)))
     size = layer.in_channels // layer.offset_groups
     for number, own in _groups(size, channels):
         here = np.ix_((number,), (tap[0],), (tap[1],), *points)
         down, across, mask = (each[here][0, 0, 0] for each in (given.down, given.across, given.masks))
-        # The rows and columns on which the tap stands without its offset.
+        # Offsets are relative to the rows and columns on which the tap would stand without them.
         rows, cols = (
             np.array(points[axis]) * layer.stride[axis] + tap[axis] * layer.dilation[axis] - float(layer.padding[axis])
             for axis in (0, 1)
@@ -211,7 +219,7 @@ def _samples(
 
 
 def _interpolated(ifmap: Operand, rows: _Doubles, cols: _Doubles, images: range) -> _Doubles:
-    """The four elements around each place (rows, cols), each times how near it is; [channel, *place]."""
+    """Return the four elements around each place (rows, cols), weighted bilinearly and summed; [channel, *place]."""
     total = np.zeros((len(ifmap), *rows.shape))
     for y in (np.floor(rows), np.floor(rows) + 1):
         for x in (np.floor(cols), np.floor(cols) + 1):
@@ -223,16 +231,18 @@ def _interpolated(ifmap: Operand, rows: _Doubles, cols: _Doubles, images: range)
 
 
 _MOST_FACTORS = 1 << 22
-"""Factors of about this many elements are multiplied at a time, so that long sums take no more memory."""
+"""About this many factors are multiplied at a time, so that long sums take no more memory."""
 
 
 def gemm(layer: Gemm, operands: Operands, box: Box) -> Tensor:
-    """The part [n, 1, 1, m] in `box` of the product of the ifmap [k, 1, 1, m] and the filter [n, 1, 1, k]."""
+    """Compute the part [n, 1, 1, m] in `box` of the product of the ifmap [k, 1, 1, m] and the filter [n, 1, 1, k]."""
     return np.asarray(shares_of_gemm(layer, operands, box, 1)[0])
 
 
 def shares_of_gemm(layer: Gemm, operands: Operands, box: Box, count: int) -> Tensor:
-    """The sums of `gemm` in `count` shares [share, n, 1, 1, m], of as many products each but for one."""
+    """Compute the sums of `gemm` in `count` shares [share, n, 1, 1, m], with equally many products but for
+    one share.
+    """
     ifmap, filter_ = operands["ifmap"], operands["filter"]
     cols, _, _, rows = box
     first, second = filter_[cols.start : cols.stop, 0, 0], ifmap[:, 0, 0, rows.start : rows.stop]
@@ -248,8 +258,9 @@ def shares_of_gemm(layer: Gemm, operands: Operands, box: Box, count: int) -> Ten
 
 
 def lowered(layer: ArrayOp, operands: Operands, box: Box) -> Tensor:
-    """The part in `box` of the lowered matrix [k, row, col, image], k = (tap_row * kernel width + tap_col) * channels
-    of a group + channel, group after group.
+    """Return the part in `box` of the lowered matrix [k, row, col, image].
+
+    k = (tap_row * kernel width + tap_col) * channels of a group + channel, group after group.
     """
     ifmap = operands["ifmap"]
     conv, _ = layer.convolution(ifmap.shape[-1])
@@ -261,7 +272,7 @@ def lowered(layer: ArrayOp, operands: Operands, box: Box) -> Tensor:
 
 
 def _element_name(layer: ArrayOp, index: Index) -> tuple[tuple[str, ...], Index]:
-    """Axes and index by which an element is known: whose copy it is, and for which output."""
+    """Name an element by axes and index: the element it copies, and its output."""
     k, row, col, image = index
     conv, _ = layer.convolution(1)
     size, (height, width) = conv.in_channels // conv.groups, conv.kernel
@@ -272,7 +283,7 @@ def _element_name(layer: ArrayOp, index: Index) -> tuple[tuple[str, ...], Index]
 
 
 def _lowered_group(layer: Conv2d, ifmap: Operand, box: Box) -> Tensor:
-    """The part in `box`, all of whose rows are of one group."""
+    """Return the part in `box`, all of whose rows are of one group."""
     size, (height, width) = layer.in_channels // layer.groups, layer.kernel
     group, first = divmod(box[0].start, height * width * size)
     ks = range(first, first + len(box[0]))
@@ -285,4 +296,4 @@ def _lowered_group(layer: Conv2d, ifmap: Operand, box: Box) -> Tensor:
 
 
 LOWERED_MATRIX = Oracle(lowered, _element_name)
-"""The lowered matrix of a convolution: what the kernel sees of the padded ifmap."""
+"""The lowered matrix of a convolution: the elements of the padded ifmap under the kernel."""

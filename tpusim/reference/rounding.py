@@ -1,4 +1,4 @@
-"""How often what a machine makes in float32 is rounded, and the magnitudes of what is rounded, op by op.
+"""How often the results of a machine in float32 are rounded, and the magnitudes of the rounded numbers, op by op.
 
 With these, outputs are looked at in float32 first: near enough to the true ones to tell that what is right is right. It
 halves what the oracle costs; what it does not settle is worked out in float64.
@@ -19,10 +19,10 @@ from tpusim.network.ops.pool2d import Pool2d
 from tpusim.reference import Box, Operands, Tensor, compute, pointwise, products, rows
 
 _SAMPLING = 4
-"""Roundings of what is interpolated between four elements, before the array multiplies it."""
+"""Roundings of an interpolation between four elements, before the array multiplies it."""
 SHARES = 3
-"""The number of shares of a sum, whose sizes add up to magnitudes that hardly any sum has less of: all shares would
-have to cancel at once.
+"""The number of shares of a sum. Their sizes add up to less than the magnitudes only if all shares cancel at once,
+which hardly any sum does.
 """
 _BY_SHARES: dict[str, Callable[[Any, Operands, Box, int], Tensor]] = {
     "conv2d": products.shares_of_conv2d,
@@ -31,7 +31,7 @@ _BY_SHARES: dict[str, Callable[[Any, Operands, Box, int], Tensor]] = {
 
 
 def roundings(layer: Op, batch: int) -> int:
-    """How often an output is rounded at most, one after another, in whatever order it is summed up; 0: it is exact."""
+    """Return how often an output is rounded at most, in whatever order it is summed up; 0: it is exact."""
     if layer.op in pointwise.ROUNDINGS:
         return pointwise.ROUNDINGS[layer.op]
     if _only_moves(layer):
@@ -45,12 +45,13 @@ def roundings(layer: Op, batch: int) -> int:
 
 
 def _only_moves(layer: Op) -> bool:
-    """Whether outputs are elements of the ifmap."""
+    """Return whether outputs are elements of the ifmap."""
     return isinstance(layer, Move) or (isinstance(layer, Pool2d) and layer.kind == "max")
 
 
 def magnitudes(layer: Op, operands: Operands, box: Box, true: Tensor) -> Tensor:
-    """What outputs would be if nothing cancelled, of operands that are magnitudes: `gamma` of it is the error.
+    """Return the size of outputs if nothing cancelled, for operands that are magnitudes; times `gamma` it bounds the
+    error.
 
     Functions are worked out with no more than they lose in float64, so that of them it is a share of the `true` ones.
     """
@@ -78,7 +79,7 @@ class Screen(NamedTuple):
 
 
 def screen(layer: Op, operands: Operands, box: Box) -> Screen | None:
-    """The outputs of a layer in `box`; None where float32 would settle nothing. Operands are float32."""
+    """Return the outputs of a layer in `box`; None where float32 would settle nothing. Operands are float32."""
     batch = operands["ifmap"].shape[-1]
     if layer.op in _BY_SHARES:
         return _of_shares(layer, operands, box, layer.terms(batch))
@@ -88,7 +89,7 @@ def screen(layer: Op, operands: Operands, box: Box) -> Screen | None:
 
 
 def _of_shares(layer: Op, operands: Operands, box: Box, terms: int) -> Screen | None:
-    """A share's products are rounded once, and its sums once less than it has products."""
+    """Compute the screen from shares: each product is rounded once, and each sum once less than it has products."""
     own = -(-terms // SHARES) + SHARES - 1
     if own >= terms:
         return None

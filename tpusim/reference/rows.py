@@ -17,24 +17,25 @@ if TYPE_CHECKING:
 _Doubles: TypeAlias = NDArray[np.float64]
 
 SOFTMAX_ROUNDINGS = 3
-"""Beyond those of the sum: of powers, of what they are divided by, of the quotient."""
+"""Roundings of a softmax beyond those of the sum: of powers, of the divisor, of the quotient."""
 NORM_ROUNDINGS = 8
-"""Beyond those of the sums."""
+"""Roundings of a layer norm beyond those of the sums."""
 LRN_ROUNDINGS = 4
-"""Beyond those of the squares: of the line of their sum, to a power of one at most, and of what is made of it."""
+"""Roundings of local response normalization beyond those of the squares: of bias plus sum, its power, and the product.
+"""
 
 
 def roundings(layer: Op, batch: int) -> int:
-    """How often an output is rounded at most, in whatever order elements are summed up."""
+    """Return how often an output is rounded at most, in whatever order elements are summed up."""
     sums = layer.terms(batch)
     if layer.op == "lrn":
-        # All that is summed up is positive, so that it is a share of itself.
+        # All summands are positive, so that the error of the sum is a share of the sum itself.
         return 2 * sums + LRN_ROUNDINGS
     return sums + {"softmax": SOFTMAX_ROUNDINGS, "layer_norm": NORM_ROUNDINGS}.get(layer.op, 1)
 
 
 def magnitudes(layer: RowOp, operands: Operands, box: Box, true: Tensor, share: float) -> Tensor:
-    """What `share`, the gamma of all roundings, has to be multiplied by, for the error of the `true` outputs in `box`.
+    """Return the factor of `share`, the gamma of all roundings, in the error of the `true` outputs in `box`.
 
     A softmax is a power over a sum of powers: all are positive, so that it is a share of itself; so are sums of powers,
     and of squares. A mean is off by the mean size of what it is made of.
@@ -46,7 +47,7 @@ def magnitudes(layer: RowOp, operands: Operands, box: Box, true: Tensor, share: 
 
 
 def _rows(operands: Operands, box: Box) -> _Doubles:
-    """Whole rows, those in `box`."""
+    """Return the whole rows of the elements in `box`."""
     return np.asarray(operands["ifmap"][:, :, :, box[3].start : box[3].stop], np.float64)
 
 
@@ -63,7 +64,7 @@ def layer_norm(layer: LayerNorm, operands: Operands, box: Box) -> Tensor:
 
 
 def _parts(layer: LayerNorm, rows: _Doubles, box: Box) -> tuple[_Doubles, _Doubles]:
-    """What is more than the mean, of the channels in `box`, and the root of the variance and epsilon."""
+    """Return the channels in `box` less the mean, and the root of the variance plus epsilon."""
     apart = rows - rows.mean(axis=0, keepdims=True)
     root = np.sqrt((apart * apart).mean(axis=0, keepdims=True) + layer.epsilon)
     return apart[box[0].start : box[0].stop], root
@@ -75,7 +76,7 @@ def _channels(operands: Operands, box: Box) -> tuple[_Doubles, _Doubles]:
 
 
 def _of_norm(layer: Any, operands: Operands, box: Box, share: float) -> Tensor:
-    """The error of scale (x - mean) / root + shift, where g, the `share`, is the gamma of all roundings.
+    """Return the error of scale (x - mean) / root + shift, where g, the `share`, is the gamma of all roundings.
 
     The mean is off by e of at most g times the mean size A of the row. With that mean the squares' mean is e^2 more,
     and off by g of itself: the factor 1 / root is off by a share r of at most g + (e / root)^2, while that is below
@@ -91,7 +92,7 @@ def _of_norm(layer: Any, operands: Operands, box: Box, share: float) -> Tensor:
 
 
 def reduce_mean(layer: RowOp, operands: Operands, box: Box) -> Tensor:
-    """The sum times one by their number, in float32 where the operands are exact in that."""
+    """Compute the sum times one by the count, in float32 where the operands are exact in that."""
     rows = operands["ifmap"][:, :, :, box[3].start : box[3].stop].astype(number_of(operands["ifmap"]))
     return np.asarray(rows.sum(axis=0, keepdims=True) * np.float32(1 / layer.channels))
 
@@ -105,12 +106,14 @@ def sum_squares(_: RowOp, operands: Operands, box: Box) -> Tensor:
 
 
 def _apart(operands: Operands, box: Box) -> _Doubles:
-    """Elements less the number that is given for their row."""
+    """Return elements less the number that is given for their row."""
     return _rows(operands, box) - operands["about"][:, :, :, box[3].start : box[3].stop].astype(np.float64)
 
 
 def lrn(layer: Lrn, operands: Operands, box: Box) -> Tensor:
-    """out[c] = x[c] / (bias + alpha / size * sum of x[i]^2)^beta, i from c - (size - 1) // 2 to c + size // 2."""
+    """Compute out[c] = x[c] / (bias + alpha / size * sum of x[i]^2)^beta, i from c - (size - 1) // 2 to c + size //
+    2.
+    """
     channels, rows, cols, images = box
     part = operands["ifmap"][:, rows.start : rows.stop, cols.start : cols.stop, images.start : images.stop]
     x = part.astype(np.float64)

@@ -1,4 +1,6 @@
-"""What a report shows, as data: sentences and tables in paragraphs. A terminal, a file and JSON are readers of it."""
+"""The content of a report, as data: sentences and tables in paragraphs. A terminal, a file and JSON are readers of
+it.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ Row = TypeVar("Row")
 _NARROW = 9
 _LEAST_NAME = 12
 NONE = "-"
-"""A cell that has nothing to say."""
+"""The text of a cell that has nothing to say."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Bars:
     whole: float
 
     def lines(self, width: int) -> list[str]:
-        """A line an amount."""
+        """Write a line an amount."""
         wide, digits = max(len(name) for name, _ in self.amounts), len(f"{self.whole:,}")
         # Two spaces, one after the name, and " 99.9 % " before the number.
         longest = max(5, width - wide - digits - 12)
@@ -67,14 +69,14 @@ class Listed:
     texts: Mapping[str, str]
 
     def lines(self, width: int) -> list[str]:
-        """A line or several a text."""
+        """Write each text beside its name, on as many lines as it needs."""
         texts = self.texts.items()
         return [fill(text, width, initial_indent=f"  {name:<8}", subsequent_indent=" " * 10) for name, text in texts]
 
 
 @dataclass(frozen=True)
 class Column(Generic[Row]):
-    """A column; where there is no room, those of the highest `rank` go first, and 0 stays.
+    """A column; where there is no room, columns of the highest `rank` go first, and rank 0 stays.
 
     `justify` is "left", "right", or "fold": left, and on several lines where it is long. `legend` says what it holds.
     Names that take more than a `part` of the terminal, a fifth for instance, are cut at the left. A terminal narrower
@@ -91,7 +93,7 @@ class Column(Generic[Row]):
     widest: int | None = None
 
     def text(self, row: Row, room: int | None) -> str:
-        """The cell of a row in a terminal of `room` characters; None: in a file."""
+        """Return the cell of a row in a terminal of `room` characters; None: in a file."""
         return shortened(self.cell(row), max(_LEAST_NAME, room // self.part) if room and self.part else None)
 
 
@@ -104,7 +106,9 @@ class Table(Generic[Row]):
     styles: Sequence[str] = ()
 
     def fitting(self, room: int | None) -> list[Column[Row]]:
-        """The columns that `room` characters hold (None: all); those of one rank go together, as they may add up."""
+        """Return the columns that `room` characters hold (None: all); columns of one rank go together, as they may add
+        up.
+        """
         if not room:
             return [*self.columns]
         kept = []
@@ -116,11 +120,11 @@ class Table(Generic[Row]):
         return [column for column, _ in kept]
 
     def legend(self, *more: str) -> Legend:
-        """What the columns hold that there is room for, and `more` sentences."""
+        """Return the legend of the columns that there is room for, and `more` sentences."""
         return Legend(self.columns, [self], more)
 
     def drawn(self, room: int | None = None) -> Drawn:
-        """The table in as many columns as `room` characters hold (None: all of them)."""
+        """Draw the table in as many columns as `room` characters hold (None: all of them)."""
         made = Drawn(box=_RULE, padding=0, show_edge=False, header_style="bold")
         kept = self.fitting(room)
         for column in kept:
@@ -139,43 +143,43 @@ class Table(Generic[Row]):
 
 @dataclass(frozen=True)
 class Legend:
-    """What `columns` hold: all of them, or those that any of `tables` shows; and `more` sentences."""
+    """The meaning of `columns`: of all, or of those that any of `tables` shows; and `more` sentences."""
 
     columns: Sequence[Column[Any]]
     tables: Sequence[Table[Any]] = ()
     more: Sequence[str] = ()
 
     def sentences(self, room: int | None) -> Sentences:
-        """The sentences, of the columns that `room` characters hold."""
+        """Return the sentences on the columns that `room` characters hold."""
         drawn = {id(column) for table in self.tables for column in table.fitting(room)}
         kept = (each for each in self.columns if each.legend and (not self.tables or id(each) in drawn))
         return Sentences([" ".join([*(f"{each.legend}." for each in kept), *self.more])])
 
 
 Content = str | Sentences | Bars | Listed | Table[Any] | Legend
-"""Text as it stands, sentences, bars, a table, or what its columns hold; what is empty is left out."""
+"""Text as it stands, sentences, bars, a table or its legend; an empty block is left out."""
 Paragraphs = Sequence[Sequence[Content]]
 
 
 @dataclass(frozen=True)
 class Shown:
-    """What a command tells: in paragraphs for people, and as data for other tools."""
+    """The answer of a command: in paragraphs for people, and as data for other tools."""
 
     paragraphs: Paragraphs
     data: Mapping[str, Any]
 
     def to_json(self) -> str:
-        """The data as a document, which says who wrote it."""
+        """Write the data as a document, which says who wrote it."""
         return document(**self.data)
 
 
 def document(**data: Any) -> str:
-    """A document for other tools, which says who wrote it."""
+    """Write a document for other tools, which says who wrote it."""
     return json.dumps({"tpusim": __version__, **data}, indent=2)
 
 
 def laid_out(paragraphs: Paragraphs, room: int | None = None) -> list[Drawn | str]:
-    """What a terminal of `room` characters shows, or a file (None); an empty line parts the paragraphs."""
+    """Return what a terminal of `room` characters shows, or a file (None); an empty line parts the paragraphs."""
     made: list[Drawn | str] = []
     for paragraph in paragraphs:
         laid = (block.drawn(room) if isinstance(block, Table) else text_of(block, room) for block in paragraph)
@@ -185,7 +189,7 @@ def laid_out(paragraphs: Paragraphs, room: int | None = None) -> list[Drawn | st
 
 
 def text_of(block: Content, room: int | None = None) -> str:
-    """Sentences as a terminal of `room` characters shows them, or a file (None)."""
+    """Write sentences as a terminal of `room` characters shows them, or a file (None)."""
     if isinstance(block, Legend):
         block = block.sentences(room)
     width = min(WIDEST, room or WIDEST)
@@ -200,7 +204,7 @@ def text_of(block: Content, room: int | None = None) -> str:
 
 
 def path_head(path: str) -> str:
-    """A path on several lines where it is long, so that a column is as wide as its values."""
+    """Break a long path into several lines, so that a column is as wide as its values."""
     parts = path.replace(", ", ",\n").replace(".", ".\n").split("\n")
     return "\n".join(part if len(part) <= _NARROW else part.replace("_", "_\n") for part in parts)
 
@@ -208,12 +212,12 @@ def path_head(path: str) -> str:
 def figure_column(
     figure: Figure, value: Callable[[Row], float | None], unit: tuple[str, float], rank: int = 0
 ) -> Column[Row]:
-    """A figure's column, in a unit and its size."""
+    """Make the column of a figure, in a unit and its size."""
     name, size = unit
     head = "\n".join(filter(None, (figure.head or figure.label, name)))
     return Column(head, lambda row: written(figure, value(row), size), rank, legend=figure.legend)
 
 
 def telling(columns: Iterable[Column[Row]], rows: Sequence[Row]) -> list[Column[Row]]:
-    """The columns that say something of any row."""
+    """Return the columns that say something about any row."""
     return [column for column in columns if any(column.cell(row) != NONE for row in rows)]

@@ -17,7 +17,7 @@ HATCHES: Mapping[str, tuple[str, str]] = {
     "rings": ("ooo", "M1.5,3a1.5,1.5 0 1,0 3,0a1.5,1.5 0 1,0 -3,0"),
     "dots": ("...", "M2.45,3a.55,.55 0 1,0 1.1,0a.55,.55 0 1,0 -1.1,0"),
 }
-"""By name: matplotlib's pattern, and lines in a square of 6 x 6."""
+"""Hatches by name: matplotlib's pattern, and lines in a square of 6 x 6."""
 
 SERIES = (
     ("#0b3c5d", "o"), ("#d55e00", "s"), ("#56b4e9", "^"), ("#7a7a7a", "D"), ("#c49a6c", "v"), ("#000000", "P"),
@@ -26,7 +26,7 @@ SERIES = (
 """Tone and marker of the first curve of a picture, the second, ..."""
 
 MAIN, MARK, GREY = "#0b3c5d", "#d55e00", "#9a9a9a"
-"""What a picture is about, what it points at, and all the rest."""
+"""Tones of a picture's subject, of what it points at, and of all the rest."""
 
 _PAGE: Mapping[str, tuple[str, str]] = {
     "paper": ("#ffffff", "#12161b"), "panel": ("#f4f6f8", "#1b2129"), "ink": ("#171b20", "#e9edf1"),
@@ -39,11 +39,11 @@ _PAGE: Mapping[str, tuple[str, str]] = {
 
 
 _DRAWN = (*STATES.values(), *CLIENTS.values(), *ENERGIES.values())
-"""Whatever is drawn as a part of something."""
+"""The looks of everything that is drawn as a part of something."""
 
 
 def tones() -> dict[str, str]:
-    """The page's tones, `light` and `dark`, as custom properties of CSS: one for each that is drawn."""
+    """Return the page's tones, `light` and `dark`, as CSS custom properties: one for each look."""
     looks = {each.key: (each.look.light, each.look.dark) for each in _DRAWN}
     pairs = {**_PAGE, **looks}.items()
     return {
@@ -53,6 +53,6 @@ def tones() -> dict[str, str]:
 
 
 def hatches() -> dict[str, tuple[str, str]]:
-    """Name and lines of the hatch of each that has one."""
+    """Return name and lines of the hatch of each look that has one."""
     looks = {each.key: each.look.hatch for each in _DRAWN}
     return {key: (hatch, HATCHES[hatch][1]) for key, hatch in looks.items() if hatch}

@@ -1,4 +1,4 @@
-"""How numbers, names and sentences are written."""
+"""Numbers, names and sentences as text."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ FREQUENCIES: Scales = (("MHz", 1e6), ("kHz", 1e3), ("Hz", 1.0))
 
 
 def percent(ratio: float) -> str:
-    """A ratio in percent, in at most four characters up to 100; "0" is exactly nothing."""
+    """Write a ratio in percent, in at most four characters up to 100; "0" is exactly nothing."""
     if ratio == 0 or ratio >= 0.9995:
         return f"{100 * ratio:.0f}"
     return f"{100 * ratio:.1f}"
 
 
 def three_digits(value: float) -> str:
-    """Three significant digits, never an exponent."""
+    """Write three significant digits, never an exponent."""
     decimals = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
     return "0" if value == 0 else f"{value:.{decimals}f}"
 
 
 def quantity(value: float, units: Scales) -> str:
-    """`value` in the largest unit of which there is at least one: "17.64 ms"."""
+    """Write `value` in the largest unit that it has at least one of: "17.64 ms"."""
     unit, size = scale([value], units)
     return f"{value:,.0f} {unit}" if size == 1 and value == int(value) else f"{value / size:,.2f} {unit}"
 
 
 def frequency(hertz: float) -> str:
-    """A clock in MHz, a slower one than that in kHz or Hz: "700 MHz"."""
+    """Write a clock in MHz, a slower one in kHz or Hz: "700 MHz"."""
     unit, size = next((each for each in FREQUENCIES if hertz >= each[1]), FREQUENCIES[-1])
     return f"{hertz / size:g} {unit}"
 
 
 def scale(values: Iterable[float | None], units: Scales) -> tuple[str, float]:
-    """The largest unit of which the greatest of `values` makes at least one."""
+    """Return the largest unit that the greatest of `values` has at least one of."""
     greatest = max((value for value in values if value is not None), default=0.0)
     return next(((unit, size) for unit, size in units if greatest >= size), units[-1])
 
 
 def written(figure: Figure, value: float | None, size: float) -> str:
-    """A value of a figure in a unit of `size`, without the unit; a dash for none."""
+    """Write a value of a figure in a unit of `size`, without the unit; a dash for none."""
     if value is None:
         return "-"
     if figure.style == "percent":
@@ -54,7 +54,7 @@ def written(figure: Figure, value: float | None, size: float) -> str:
 
 
 def shortened(name: str, width: int | None) -> str:
-    """`name` cut at the left, as the end of a layer's name is what tells it from its neighbours."""
+    """Cut `name` at the left, as the end of a layer's name is what tells it from its neighbours."""
     if width is None or cell_len(name) <= width:
         return name
     while cell_len(name) >= width:
@@ -67,11 +67,11 @@ _NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
 WIDEST = 79
-"""Characters a line of sentences has at most: longer ones are hard to follow."""
+"""Most characters in a line of sentences: longer lines are hard to follow."""
 
 
 def folded(lines: Iterable[str], width: int = WIDEST, indent: str = "") -> str:
-    """Each of `lines` on as many as it takes, those after its first indented.
+    """Fold each of `lines` where it is too long, and indent what follows its first line.
 
     Names and options stay whole, and a number stays with its unit.
     """
@@ -82,17 +82,18 @@ def folded(lines: Iterable[str], width: int = WIDEST, indent: str = "") -> str:
 
 
 _FORMULAS = ("=", "+", "-", "@", "\t", "\r")
-"""With these a spreadsheet takes a cell for a formula."""
+"""First characters that make a spreadsheet take a cell for a formula."""
 _GUARD = "'"
 
 
 def to_cell(value: object) -> object:
-    """A value for a CSV file: text that a spreadsheet would compute gets an apostrophe in front, and so does text that
-    begins with one, so that `from_cell` gives every text back.
+    """Return a value for a CSV file, which `from_cell` reads back.
+
+    Text that a spreadsheet would compute gets an apostrophe in front, and so does text that begins with one.
     """
     return f"{_GUARD}{value}" if isinstance(value, str) and value.startswith((*_FORMULAS, _GUARD)) else value
 
 
 def from_cell(text: str) -> str:
-    """The text that `to_cell` was given."""
+    """Return the text that `to_cell` was given."""
     return text.removeprefix(_GUARD)

@@ -1,4 +1,4 @@
-"""Read a result back from its JSON."""
+"""Reading results back from their JSON."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _WRONG = {
     "float": "is not a number", "finite": "is not a finite number below 1e+30", "string": "is not text",
     "tuple": "is not a list",
 }  # fmt: skip
-"""What is wrong with a value, by the first word of what pydantic calls it; all other values are mappings."""
+"""Messages on a wrong value, by the first word of pydantic's error type; all other values are mappings."""
 
 
 _LATER = {"bank_conflict", "vector_work", "conversion"}
-"""Stall causes that older results do not have, and no cycle of theirs goes to."""
+"""Stall causes that older results do not have; no cycle of theirs goes to them."""
 
 
 def read_result(path: Path) -> Result:
-    """The result in `path`, a result JSON or a directory that holds run.json.
+    """Read the result in `path`, a result JSON or a directory that holds run.json.
 
     Raises:
         InputError: when there is none; says what is missing.
@@ -50,8 +50,8 @@ def read_result(path: Path) -> Result:
 
 
 def parse_result(text: str) -> Result:
-    """The result in a JSON text. Keys that this version does not know are ignored. Raises InputError."""
-    # Here, because it takes longer to import than a small result to write.
+    """Read the result in a JSON text; unknown keys are ignored. Raises InputError."""
+    # Imported here, as the import takes longer than writing a small result.
     from pydantic import TypeAdapter, ValidationError
 
     try:
@@ -60,7 +60,7 @@ def parse_result(text: str) -> Result:
         raise InputError(f"not a tpusim result: {_first_problem(error)}") from None
     if not result.layers:
         raise InputError("not a tpusim result: it has no layers")
-    # An older version lowered all layers by the one that the run was asked for, and said so once.
+    # An older version lowered all layers alike, and stored the lowering once, in the result.
     named = (each if each.lowering else replace(each, lowering=result.lowering) for each in result.layers)
     result = replace(result, layers=tuple(named))
     for layer in result.layers:
@@ -83,7 +83,7 @@ def _first_problem(error: ValidationError) -> str:
 
 
 def _validate(record: LayerResult, name: str) -> None:
-    """What plots divide by and look up."""
+    """Check the values that plots divide by and look up."""
     if record.cycles <= 0 or record.time_us <= 0:
         raise InputError(f"{name}: cycles and time_us must be above zero")
     main = main_unit(record) if record.units else ARRAY_UNIT

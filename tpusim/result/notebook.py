@@ -1,4 +1,4 @@
-"""A result where people work with it: as a small table of HTML in a notebook, and as a flat table for pandas."""
+"""A result in a notebook: as a small table of HTML, and as a flat table for pandas."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 MOST_LAYERS = 20
-"""Layers shown; of a longer network the ones that take the longest."""
+"""Most layers shown; of a longer network the ones that take the longest."""
 
 _HEADS = (
     "layer", "op", "outputs", "cycles", "time (us)", "PE utilisation (%)", "PEs unused (%)", "stalled (%)", "idle (%)",
 )  # fmt: skip
 _WORDS = 3
-"""Columns that hold words; figures stand at the right of theirs."""
+"""Columns that hold words; figures are aligned right."""
 
 
 def html_of(result: Result) -> str:
-    """What was run, a row a layer and the total."""
+    """Return what was run, a row a layer and the total, as HTML."""
     ranked = sorted(enumerate(result.layers), key=lambda each: -each[1].cycles)[:MOST_LAYERS]
+    # The costliest layers, but in network order.
     shown = [layer for _, layer in sorted(ranked, key=itemgetter(0))]
     shorter = len(result.layers) - len(shown)
     rows = [_row([layer.name, layer.op, *_figures(layer)]) for layer in shown]
@@ -50,7 +51,7 @@ def html_of(result: Result) -> str:
 
 
 def _figures(record: LayerResult) -> list[str]:
-    """From the check on; the shares of the cycles add up."""
+    """Return the cells from the check on; the shares of the cycles add up."""
     parts = parts_of(record)
     stalled = sum(cycles for part, cycles in parts.items() if part not in ("useful", "unused", "idle"))
     shown = parts["useful"], parts["unused"], stalled, parts["idle"]
@@ -68,12 +69,12 @@ def _row(cells: Iterable[str], tag: str = "td") -> str:
 
 
 _OWN = ("stall_cycles", "dram")
-"""Fields whose figures go by names of their own."""
+"""Fields whose figures have names of their own."""
 _INSIDE = re.compile(r"^(vector_memory|energy_use)\.")
 
 
 def frame_of(result: Result) -> DataFrame:
-    """A row a layer, with the columns of a sweep's layers.csv first; the other fields by their paths.
+    """Return a row a layer, with the columns of a sweep's layers.csv first; the other fields by their paths.
 
     Raises:
         InputError: pandas is not installed.
@@ -86,7 +87,7 @@ def frame_of(result: Result) -> DataFrame:
 
 
 def row_of(layer: LayerResult) -> dict[str, Any]:
-    """Every field of a layer by its column: figures by their keys, what lies deeper as "blocking.rows"."""
+    """Return every field of a layer by its column: figures by their keys, nested fields as "blocking.rows"."""
     figures = {key: value_of(layer, key) for key in FIGURES}
     held = {key: value for key, value in asdict(layer).items() if key not in _OWN}
     wrong = str(layer.first_mismatch) if layer.first_mismatch else None

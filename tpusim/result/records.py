@@ -1,4 +1,4 @@
-"""What came out of a simulation: one record a layer, and one of what all of them add up to.
+"""The outcome of a simulation: one record a layer, and one for the totals.
 
 Field names are those of the result JSON, so `Result.to_json()` is a plain dump.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 _MOST = 10**30
-"""No figure of a result comes near it."""
+"""Larger than any figure of a result."""
 
 Count: TypeAlias = Annotated[int, Interval(ge=0, lt=_MOST)]
 Difference: TypeAlias = Annotated[int, Interval(gt=-_MOST, lt=_MOST)]
@@ -30,14 +30,14 @@ Element: TypeAlias = Annotated[float, Interval(gt=-_MOST, lt=_MOST)]
 
 @dataclass(frozen=True)
 class EnergyUse:
-    """What was taken of energy, by the constants of a technology: a model.
+    """The energy taken, by the constants of a technology: a model.
 
     Figures such as `energy`, in picojoules, have their words in `tpusim.result.vocabulary.figures`.
 
     Attributes:
         technology: name of the technology.
-        parts: picojoules by what they go to; they add up to `energy`.
-        counts: events that take energy and are told nowhere else, by name.
+        parts: picojoules by their use; they add up to `energy`.
+        counts: events that take energy and have no figure of their own, by name.
     """
 
     technology: str
@@ -58,22 +58,22 @@ def energy_use(
 
 
 STALL_CAUSES = ("starved", "blocked", "waiting_weights", "port_stall", "bank_conflict", "vector_work", "conversion")
-"""Why the array stood still; `tpusim.result.vocabulary.states` says what each means."""
+"""The reasons why the array stood still; `tpusim.result.vocabulary.states` says what each means."""
 
 _WHERE_ANY = ("layers_left", "not_timed", "not_known", "reference_only", "sizes")
-"""What the JSON of a result has only where there is any."""
+"""Fields that the JSON of a result has only where they are not empty."""
 
 _OF_LAYERS_WHERE_ANY = ("own", "riders")
-"""What the JSON of a layer has only where there is any."""
+"""Fields that the JSON of a layer has only where they are not empty."""
 
 _OF_LAYERS_ALONE = (
     "name", "op", "multi_tile", "blocking", "lowering", "first_mismatch", "inputs", "own", "apart", "residency",
     "riders",
 )  # fmt: skip
-"""What the JSON of a total leaves out."""
+"""Fields that the JSON of a total leaves out."""
 
 _ASKED_TOO = ("dtype", "sums")
-"""What a run was asked besides; the JSON has it before what came of it."""
+"""Optional inputs of a run; the JSON has them before the outcome."""
 
 
 def _before(place: str, moved: Sequence[str], held: Mapping[str, Any]) -> dict[str, Any]:
@@ -87,7 +87,9 @@ Tellable = TypeVar("Tellable")
 
 
 def told(figure: Tellable | None) -> Tellable:
-    """What every result of a TPU tells. Raises InputError for one of another family, which does not."""
+    """Return a figure that every result of a TPU has. Raises InputError for a result of another family, which has
+    none.
+    """
     if figure is None:
         raise InputError("the result is not of a TPU, and does not tell of passes, blocks and vector memories")
     return figure
@@ -95,7 +97,7 @@ def told(figure: Tellable | None) -> Tellable:
 
 @dataclass(frozen=True)
 class VectorMemoryUse:
-    """How the vector memories were used. Accesses are words, and bytes are bytes, summed over all lanes.
+    """The use of the vector memories. Accesses are words, and bytes are bytes, summed over all lanes.
 
     Figures have their words in `tpusim.result.vocabulary.figures`.
 
@@ -112,11 +114,12 @@ class VectorMemoryUse:
 
 @dataclass(frozen=True)
 class DramUse:
-    """What the DRAM did, where HBM is modelled with its banks.
+    """The work of the DRAM, where HBM is modelled with its banks.
 
-    Figures have their words in `tpusim.result.vocabulary.figures`. Transfers ask for `hbm_asked_bytes` in bursts, which
-    are those read and written; what they ask for while a burst at that address is pending comes with it, and what is
-    left is `hbm_moved_bytes`. Results of an earlier version do not say what was asked for: it is None.
+    Figures have their words in `tpusim.result.vocabulary.figures`. Transfers ask for `hbm_asked_bytes`, and the DRAM
+    reads
+    and writes whole bursts. A request for a burst that is still pending is served with it; `hbm_moved_bytes` counts the
+    bursts that are left. In results of an earlier version, the bytes asked for are None.
     """
 
     hbm_asked_bytes: Count | None = field(default=None, kw_only=True)
@@ -133,7 +136,7 @@ class DramUse:
 
 @dataclass(frozen=True)
 class Blocking:
-    """How the lowering cut a layer up.
+    """The blocks, folds and strips that the lowering cut a layer into.
 
     Attributes:
         rows: rows of outputs of a block (of a strip).
@@ -204,7 +207,7 @@ class WordRange:
 
 @dataclass(frozen=True)
 class Residency:
-    """Where a layer has its words, where tensors stay on the chip between layers.
+    """The places of a layer's words, where tensors stay on the chip between layers.
 
     Attributes:
         own: words that the layer needs while it runs.
@@ -221,7 +224,7 @@ class Residency:
 
 @dataclass(frozen=True)
 class LayerResult:
-    """What came of a layer. Cycles are clock cycles.
+    """The outcome of a layer. Cycles are clock cycles.
 
     Figures such as `macs` and `cycles` have their words in `tpusim.result.vocabulary.figures`. Those of a TPU alone,
     such as passes and vector memories, are None of a machine of another family.
@@ -242,7 +245,7 @@ class LayerResult:
         intermediates_checked: elements of tensors written to HBM and read again that were held against the reference.
         intermediates_mismatched: elements of those tensors that are wrong.
         dram: what the DRAM did; null where HBM is a pipe.
-        energy_use: energy that was taken; null where no technology tells it.
+        energy_use: energy that was taken; null where the run had no technology.
         error_share: largest error of an output over its proven bound, among outputs that had to be worked out to tell
             that they are right; null where there are none, or where outputs must be equal.
         inputs: layers, and inputs of the network, that the layer reads, where its file says so.
@@ -295,7 +298,7 @@ class LayerResult:
 
     @property
     def wrong(self) -> int:
-        """Elements that are not as the reference has them."""
+        """Number of elements that differ from the reference."""
         return self.outputs_mismatched + self.intermediates_mismatched
 
 
@@ -303,7 +306,7 @@ class LayerResult:
 class Total(LayerResult):
     """The layers run one after another, as if they were one: sums, ratios of sums, the largest `error_share`.
 
-    A total has nothing of what belongs to a layer alone, and its JSON leaves that out.
+    Fields of single layers have no meaning in a total, and its JSON leaves them out.
 
     Attributes:
         wall_seconds: seconds that the simulation took on this computer.
@@ -371,16 +374,16 @@ class Result:
 
     @property
     def checked(self) -> bool:
-        """Whether every output of every layer was held against the reference."""
+        """Whether every output of every layer was compared with the reference."""
         return self.total.outputs_checked == self.total.outputs
 
     @property
     def correct(self) -> bool | None:
-        """Whether nothing that was checked was wrong; None where nothing was checked, as with `check=False`."""
+        """Whether no checked output was wrong; None where nothing was checked, as with `check=False`."""
         return self.total.wrong == 0 if self.total.outputs_checked else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain dictionaries and lists, ready for JSON."""
+        """Return plain dictionaries and lists, ready for JSON."""
         held = _before("total", _ASKED_TOO, asdict(self))
         made = {name: value for name, value in held.items() if value or name not in _WHERE_ANY}
         total = {name: value for name, value in made["total"].items() if name not in _OF_LAYERS_ALONE}
@@ -393,11 +396,11 @@ class Result:
         return {**made, **told, "by_op": {op: asdict(use) for op, use in by_op(self.layers).items()}}
 
     def to_json(self) -> str:
-        """The result JSON of the contract, indented, keys in a fixed order."""
+        """Return the result JSON of the contract, indented, keys in a fixed order."""
         return json.dumps(self.to_dict(), indent=2)
 
     def to_frame(self) -> DataFrame:
-        """A pandas DataFrame, a row a layer, a column a field: those of a sweep's layers.csv, and more.
+        """Return a pandas DataFrame, a row a layer, a column a field: those of a sweep's layers.csv, and more.
 
         Raises:
             InputError: pandas is not installed; says how to install it.
@@ -407,14 +410,14 @@ class Result:
         return frame_of(self)
 
     def __repr__(self) -> str:
-        """A line, as `print` shows it; every figure is in `to_json()`."""
+        """Return a line, as `print` shows it; every figure is in `to_json()`."""
         machine = self.hardware.get("name", "unnamed hardware")
         run = f"{self.workload}, batch {self.batch}, on {machine}: {counted(len(self.layers), 'layer')}"
         took = f"{self.total.cycles:,} cycles, {self.total.time_us:,.1f} us"
         return f"<Result of {run}, {took}; to_json(), to_frame(), total and layers tell more>"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """Return the HTML that a notebook shows."""
         from tpusim.result.notebook import html_of
 
         return html_of(self)
@@ -438,7 +441,7 @@ class OpUse:
 
 
 def by_op(layers: Sequence[LayerResult]) -> dict[str, OpUse]:
-    """Where the time of a run goes by the kind of op: what the layers of each take, the costliest op first."""
+    """Return where the time of a run goes by the kind of op, the costliest op first."""
     run, uses = sum(layer.cycles for layer in layers), {}
     for op in dict.fromkeys(layer.op for layer in layers):
         alike = [layer for layer in layers if layer.op == op]
@@ -447,14 +450,14 @@ def by_op(layers: Sequence[LayerResult]) -> dict[str, OpUse]:
     return dict(sorted(uses.items(), key=lambda each: -each[1].cycles))
 
 
-# ---- the totals of a run: what its layers take together
+# ---- the totals of a run, over all its layers
 
 _ADDED = (
     "macs", "cycles", "time_us", "ideal_cycles", "hbm_read_bytes", "hbm_write_bytes", "outputs",
     "outputs_checked", "outputs_mismatched", "intermediates_checked", "intermediates_mismatched", "lowered_bytes",
     "transformation_cycles", "hidden_cycles", "hbm_saved_bytes",
 )  # fmt: skip
-"""What a total is the sum of."""
+"""The figures that a total sums up."""
 
 
 def total_of(layers: tuple[LayerResult, ...], wall_seconds: float) -> Total:
@@ -464,7 +467,7 @@ def total_of(layers: tuple[LayerResult, ...], wall_seconds: float) -> Total:
     weighted = [(each.mapping_efficiency, each.passes) for each in layers]
     mapped = [(efficiency, passes) for efficiency, passes in weighted if efficiency is not None and passes is not None]
     uses, spent = [layer.energy_use for layer in layers if layer.energy_use], None
-    # Older results tell of no energy.
+    # Older results have no energy, and a sum without some of the layers would mislead.
     if len(uses) == len(layers):
         parts = {key: sum(use.parts[key] for use in uses) for key in uses[0].parts}
         counts = _sum_maps(use.counts for use in uses)
@@ -478,7 +481,8 @@ def total_of(layers: tuple[LayerResult, ...], wall_seconds: float) -> Total:
         transformation_share=_mean((layer.transformation_share, layer.cycles) for layer in layers),
         tflops=2 * sums["macs"] / (sums["time_us"] * 1e6) if sums["time_us"] else 0.0,
         stall_cycles=_sum_maps(layer.stall_cycles for layer in layers),
-        # A unit that a layer has no use for has nothing to do in it.
+        # A unit that a layer does not use is idle for all its cycles, so that every unit's account adds up to the
+        # total.
         units={unit: _sum_maps(each.units.get(unit, {"idle": each.cycles}) for each in layers) for unit in units},
         dram=_dram_total([layer.dram for layer in layers if layer.dram]),
         energy_use=spent,
@@ -488,7 +492,7 @@ def total_of(layers: tuple[LayerResult, ...], wall_seconds: float) -> Total:
 
 
 def _memory_total(uses: Sequence[tuple[VectorMemoryUse, int]]) -> VectorMemoryUse | None:
-    """Sums and peaks; ports by cycles. None where no layer has any."""
+    """Return sums and peaks; ports by cycles. None where no layer has any."""
     if not uses:
         return None
     memories = [use for use, _ in uses]
@@ -502,12 +506,13 @@ def _memory_total(uses: Sequence[tuple[VectorMemoryUse, int]]) -> VectorMemoryUs
 
 
 def _dram_total(uses: Sequence[DramUse]) -> DramUse | None:
-    """Sums; rates by the bytes moved. None where no layer has any."""
+    """Return sums; rates by the bytes moved. None where no layer has any."""
     if not uses:
         return None
     others = ("row_hits", "row_misses", "row_conflicts", "refreshes")
     sums = {name: sum(getattr(use, name) for use in uses) for name in ("hbm_moved_bytes", "hbm_wanted_bytes", *others)}
     asked = [use.hbm_asked_bytes for use in uses if use.hbm_asked_bytes is not None]
+    # The mean rate is all bytes over all time, not the mean of the rates.
     seconds = sum(use.hbm_moved_bytes / use.hbm_reached_bytes_per_s for use in uses if use.hbm_reached_bytes_per_s)
     return DramUse(
         **sums,

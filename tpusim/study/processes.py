@@ -1,4 +1,4 @@
-"""A function over many inputs, on all processors of this computer."""
+"""A function of many inputs, on all processors of this computer."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tpusim.base.errors import TpusimError
 Given = TypeVar("Given")
 Found = TypeVar("Found")
 InputProgress = Callable[[int, str], None]
-"""Is told how many inputs are done, and the name of the last of them."""
+"""Called with the number of inputs done, and the name of the last one."""
 
 
 class Processes(Generic[Given, Found]):
-    """A limited number of processes, which end with this one, whatever ends it; with one, this process itself.
+    """A limited number of processes that end with this one, however it ends; a single one is this process itself.
 
-    They are started when there is work, and stay for more of it until `close`. Ctrl-C is for this process alone.
+    They start when there is work, and stay for more until `close`. Ctrl-C reaches this process alone.
     """
 
     def __init__(self, function: Callable[[Given], Found], workers: int) -> None:
@@ -41,7 +41,7 @@ class Processes(Generic[Given, Found]):
         self.close()
 
     def outcomes(self, inputs: Sequence[Given]) -> Generator[tuple[Given, Found]]:
-        """Yield each input, and what the function returns for it, as soon as that is there.
+        """Yield each input with the function's result, as soon as it is there.
 
         Raises:
             TpusimError: a process was killed.
@@ -59,7 +59,7 @@ class Processes(Generic[Given, Found]):
                 process.start()
                 there.close()
                 self._processes[here] = process
-        # One input at a time: a process that has two may wait for the other end of the pipe, which waits for it.
+        # One input at a time: a process with two could wait for the other end of the pipe, which waits for it.
         waiting, places = enumerate(inputs), dict[Connection, int]()
         errors: dict[int, Exception] = {}
         try:
@@ -96,7 +96,7 @@ class Processes(Generic[Given, Found]):
 def on_all_processors(
     function: Callable[[Given], Found], inputs: Sequence[Given], name: Callable[[Given], str], progress: InputProgress
 ) -> dict[Given, Found]:
-    """What a function makes of each input."""
+    """The function's result for each input."""
     found = {}
     with Processes(function, cpu_count() or 1) as processes:
         for done, (given, outcome) in enumerate(processes.outcomes(inputs), 1):
@@ -106,7 +106,7 @@ def on_all_processors(
 
 
 def _send_next(waiting: Iterator[tuple[int, Any]], connection: Connection) -> dict[Connection, int]:
-    """Send the next input, if there is one, and return its place."""
+    """Send the next input, if there is one, and return its index."""
     for place, given in islice(waiting, 1):
         connection.send(given)
         return {connection: place}
@@ -115,11 +115,11 @@ def _send_next(waiting: Iterator[tuple[int, Any]], connection: Connection) -> di
 
 @contextmanager
 def _interrupts_blocked() -> Iterator[None]:
-    """Processes started in here inherit a mask under which Ctrl-C does not reach them, from their first moment."""
+    """Let processes that are started in here inherit a mask that keeps Ctrl-C from them, from their first moment."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    # Python's tracker, which the first process would start, leaves Ctrl-C unblocked behind it.
+    # Python's resource tracker, which the first process would start, must not inherit the mask.
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -129,7 +129,7 @@ def _interrupts_blocked() -> Iterator[None]:
 
 
 def _serve(function: Callable[[Any], Any], connection: Connection) -> None:
-    """Do what comes in. One BLAS thread: the processes fill the processors already."""
+    """Work on inputs as they come. BLAS has one thread: the processes fill the processors already."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     Thread(target=_end_with_parent, daemon=True).start()
     with threadpool_limits(1), suppress(EOFError, OSError):
@@ -144,7 +144,7 @@ def _serve(function: Callable[[Any], Any], connection: Connection) -> None:
 
 
 def _end_with_parent() -> None:
-    """End in the middle of the work, too, and also when the parent could say nothing any more."""
+    """End even in the middle of the work, and even if the parent can no longer say so."""
     if (parent := parent_process()) is not None:
         wait([parent.sentinel])
         os._exit(1)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from tests.strategies import GENERAL, blocks, conv, fills, layers, machine, machines
-from tests.study.small_sweep import NET, sweep
+from tests.study.small_sweep import NET, QUICK, sweep
 from tpusim.base.errors import CapacityError, InputError
 from tpusim.cli import app as cli
 from tpusim.machines.tpu import event
@@ -202,10 +202,11 @@ def test_blocks_are_axes_of_sweeps(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     """As are conditions on them; every point is what a run gives."""
     monkeypatch.chdir(tmp_path)
     Path("net.yaml").write_text(NET)
+    Path("quick.yaml").write_text(QUICK)
     spec = """
 name: blocks
 workloads: [net.yaml]
-hardware: tiny_4x4
+hardware: quick.yaml
 batch: 2
 axes: {mapping.block.rows: [1, 2, 7], mapping.block.cols: [3, 7]}
 where: mapping.block.rows <= mapping.block.cols

@@ -87,10 +87,10 @@ def test_multi_tile_forced_from_1_to_9() -> None:
 
 def test_word_size_of_vgg16() -> None:
     """Fig. 16b: the idle share of the ports rises with the word size and is above one half at 8."""
-    runs = {word: timed("vgg16", f"vector_memory.word_elements={word}") for word in (1, 2, 4, 8, 16, 32)}
+    runs = {word: timed("vgg16", f"vector_memory.word_elements={word}") for word in (1, 2, 8, 32)}
     idle = [run.total.vector_memory.port_idle_ratio for run in runs.values()]
     assert all(narrow < wide for narrow, wide in pairwise(idle)), idle
-    assert idle[3] > 0.5
+    assert runs[8].total.vector_memory.port_idle_ratio > 0.5
     assert runs[1].total.stall_cycles["port_stall"] > runs[1].total.cycles / 2
     # But for fills whose words have come, which cross it one by one: those of the first blocks.
     assert runs[8].total.stall_cycles["port_stall"] < 0.001 * runs[8].total.cycles
@@ -98,7 +98,7 @@ def test_word_size_of_vgg16() -> None:
 
 def test_array_size_of_vgg16() -> None:
     """Fig. 16a: TFLOPS rise and utilisation falls with the array, by about half from 128 to 256."""
-    runs = [timed("vgg16", f"array.size={size}").total for size in (32, 64, 128, 256, 512)]
+    runs = [timed("vgg16", f"array.size={size}").total for size in (64, 128, 256)]
     assert all(small.tflops < large.tflops for small, large in pairwise(runs))
     assert all(small.pe_utilization > large.pe_utilization for small, large in pairwise(runs))
-    assert 0.4 < runs[3].pe_utilization / runs[2].pe_utilization < 0.6
+    assert 0.4 < runs[2].pe_utilization / runs[1].pe_utilization < 0.6

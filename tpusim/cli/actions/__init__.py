@@ -1,1 +1,1 @@
-"""What the commands do."""
+"""Actions of the commands."""

@@ -1,4 +1,4 @@
-"""What `tpusim explain` does."""
+"""The action of `tpusim explain`."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _one_layer(work: Workload, name: str | None) -> Op:
 def _draw(
     found: bottleneck.Bottleneck, fit: Sequence[bottleneck.Alternative], workload: str, out: Path, stream: TextIO
 ) -> None:
-    # Here, because matplotlib takes longer to import than the simulations.
+    # Imported here, because matplotlib takes longer to import than the simulations take.
     from tpusim.report.plots.layer import explained
 
     ((_, contents),) = explained(found, workload, fit).files([out.suffix[1:]])

@@ -1,4 +1,4 @@
-"""What `tpusim list`, `tpusim area` and `tpusim dram` do: what they tell of machines and memories."""
+"""Actions of `tpusim list`, `tpusim area` and `tpusim dram`, which tell of machines and memories."""
 
 from __future__ import annotations
 
@@ -51,18 +51,18 @@ def show_shipped() -> None:
 
 
 def _facts(family: families.Family, heading: str, machines: Sequence[families.Machine]) -> list[Mapping[str, str]]:
-    """What is told of each machine of a family, its name first."""
+    """Facts of each machine of a family, with its name first."""
     mine = (each for each in machines if each.family == family.name)
     return [{heading: each.name, **family.facts(each)} for each in mine]
 
 
 def _source(workload: str) -> str:
-    """Where its sizes come from, without the paper: that stands in its file."""
+    """Origin of a workload's sizes, without the paper, which is named in its file."""
     return " ".join(str(open_document(workload, "workloads").data.get("source", "")).partition(";")[0].split())
 
 
 def show_area(hardware: str, changes: Sequence[str], json: str | None) -> None:
-    """Show what each part of a machine takes of a chip, as JSON and in tables. Raises InputError."""
+    """Show the area of each part of a machine, as JSON and in tables. Raises InputError."""
     machine = families.load_hardware(hardware, changes)
     area = families.family_of(machine).area(machine)
     if area is None:
@@ -71,7 +71,7 @@ def show_area(hardware: str, changes: Sequence[str], json: str | None) -> None:
 
 
 def play_trace(path: Path, name: str, changes: Sequence[str], engine: str, json: str | None) -> None:
-    """Play a trace on a DRAM, and report what came of it: as JSON, and in a table. Raises InputError."""
+    """Play a trace on a DRAM, and report the results: as JSON, and in a table. Raises InputError."""
     if engine not in ENGINES:
         raise InputError(f"--engine: no {engine!r}{did_you_mean(engine, ENGINES) or ';'} write {', '.join(ENGINES)}")
     device = load_device(name, changes)

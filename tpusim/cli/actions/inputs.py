@@ -1,4 +1,4 @@
-"""What a command simulates, from its options; the values of a network from end to end; what `tpusim import` does."""
+"""Inputs of a command from its options; values of a network from end to end; and the action of `tpusim import`."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def load(
     say(sys.stderr, *(f"Note: {note}" for note in document.notes))
     if lowering != AUTO:
         return select_layers(fused(work, machine, lowering), layers), machine, lowering
-    # That may take a while, and then says how far it is.
+    # Timing every layer with and without riders may take a while, so it reports progress.
     place = {layer.name: index for index, layer in enumerate(work.layers)}
     with Meter(len(place)) as meter:
 
@@ -115,7 +115,7 @@ def tell_left_out(work: Workload) -> None:
 
 @dataclass(frozen=True)
 class EndToEnd:
-    """Where the inputs of a network come from, and its outputs go; None: they are random, they are not kept."""
+    """Source of a network's inputs, and target of its outputs; None: random inputs, no outputs kept."""
 
     source: Path | None
     target: Path | None
@@ -127,11 +127,11 @@ class EndToEnd:
 
     @property
     def asked(self) -> bool:
-        """Whether values are to go from layer to layer at all."""
+        """Whether values are to go from layer to layer."""
         return bool(self.source or self.target)
 
     def dtype(self, given: str | None) -> str:
-        """The element type, where none is `given`: that of the network, or small whole numbers."""
+        """The element type if none is `given`: the network's, or small whole numbers."""
         return given or (F32.name if self.asked else INTEGERS)
 
     def journey(
@@ -160,7 +160,7 @@ class EndToEnd:
         return Journey(graph, work, self._inputs(graph, work.batch, seed), numbers_of(dtype, sums))
 
     def save(self, journey: Journey) -> None:
-        """Write the outputs, where they are wanted."""
+        """Write the outputs, if a target is given."""
         if self.target is not None:
             write_arrays(self.target, journey.outputs())
 

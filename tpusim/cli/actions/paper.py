@@ -1,4 +1,4 @@
-"""What `tpusim paper` does."""
+"""The action of `tpusim paper`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tpusim.report.plots.figure import Picture
 
 PAGE, SOME = "paper.html", "figures.html"
-"""The page of all exhibits, and that of some, which leaves the other as it is."""
+"""The page of all exhibits, and the page of some exhibits, which leaves the other as it is."""
 
 
 def make_and_report(keys: Sequence[str], out: Path, workers: int, json: str | None, kinds: Sequence[str]) -> None:
@@ -49,7 +49,7 @@ def make_and_report(keys: Sequence[str], out: Path, workers: int, json: str | No
         stream = output.words_to
         present(stream, ([tables.claim_table(made)], [tables.summary(made)]))
         say(stream, "")
-        # They are written again only when something in them may have changed.
+        # Files are written again only if something in them may have changed.
         sources = sources_digest("report/**/*.*", "result/**/*.py", "study/**/*.py"), model_version()
         inputs = sources, [key for _, key in plan.points], tables.to_json(made), unverified(), kinds
         try:
@@ -61,7 +61,7 @@ def make_and_report(keys: Sequence[str], out: Path, workers: int, json: str | No
 
 
 def _written(made: Sequence[Exhibit], out: Path, kinds: Sequence[str]) -> Iterator[str]:
-    # Here, because matplotlib takes longer to import than finished points to be looked up.
+    # Imported here, because matplotlib takes longer to import than finished points take to be looked up.
     from tpusim.report.page.paper_page import paper_page
     from tpusim.report.plots.paper import pictures
 

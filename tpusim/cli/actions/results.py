@@ -1,4 +1,4 @@
-"""What `tpusim compare`, `tpusim plot` and `tpusim report` do: what is made of results that are there."""
+"""Actions of `tpusim compare`, `tpusim plot` and `tpusim report`, which work on finished results."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def plot_result(source: Path, out: Path | None, kinds: Sequence[str]) -> None:
     result = read_result(source)
     folder = out or (source if source.is_dir() else source.parent)
     probe(folder / RESULT_FILE, make_folder=True)
-    # Here, because matplotlib takes longer to import than a run does.
+    # Imported here, because matplotlib takes longer to import than a run takes.
     from tpusim.report.plots.run import plots
 
     try:
@@ -67,7 +67,7 @@ def plot_result(source: Path, out: Path | None, kinds: Sequence[str]) -> None:
 
 
 def write_pictures(folder: Path, pictures: Iterable[Picture], kinds: Sequence[str]) -> Iterator[Path]:
-    """Write each in every format, and CAPTIONS with what to put under them; gives the paths as they are written."""
+    """Write pictures in every format, with CAPTIONS, and yield the paths as they are written."""
     captions = []
     for picture in pictures:
         captions.append(f"{picture.name}: {picture.caption}\n")
@@ -84,7 +84,7 @@ def write_page(source: Path, file: Path) -> None:
         made = page("sweep", sweep_data(_points_of(source)))
     else:
         result = read_result(source)
-        # Here, because it draws with matplotlib, which takes a second to import.
+        # Imported here, because matplotlib takes a second to import.
         from tpusim.report.page.run import run_page
 
         try:
@@ -96,7 +96,7 @@ def write_page(source: Path, file: Path) -> None:
 
 
 def _sweep_meant(source: Path) -> bool:
-    """Whether it is a sweep's. Raises InputError where it holds a run as well."""
+    """Whether a folder holds a sweep. Raises InputError if it holds a run as well."""
     swept = is_sweep(source)
     if swept and (source / RESULT_FILE).exists():
         raise InputError(f"{source}: holds a run and a sweep; give {source / RESULT_FILE} or {source / POINTS_FILE}")

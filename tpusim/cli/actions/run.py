@@ -1,4 +1,4 @@
-"""What `tpusim run` does: its progress while it lasts, its report when it is over."""
+"""The action of `tpusim run`: progress while it lasts, a report at the end."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _deliver(
         kept.append(output.place)
 
     files: list[Write] = [] if out is None else [partial(to_folder, out / RESULT_FILE)]
-    # What may wait for a reader comes after what is written at once.
+    # Output that may wait for a reader comes after files, which are written at once.
     streams: list[Write] = []
     if output.place:
         (files if output.replaced else streams).append(to_json)

@@ -1,4 +1,4 @@
-"""What `tpusim sweep` does."""
+"""The action of `tpusim sweep`."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _executor(workers: int, cluster: str | None) -> Iterator[Executor]:
             yield processes
         return
     need("--cluster", "distributed", "distributed")
-    # Here, because Dask is an extra.
+    # Imported here, because Dask is an extra.
     from tpusim.study.sweep.cluster import Cluster
 
     with Cluster(cluster) as members:
@@ -86,7 +86,7 @@ def _executor(workers: int, cluster: str | None) -> Iterator[Executor]:
 
 
 def _compute(sweep: Sweep, store: Store, folder: Path, executor: Executor, fresh: bool) -> SweepOutcome:
-    """Simulate what is missing; what ends it early says where the finished points are."""
+    """Simulate missing points; an early end says where the finished points are."""
     points = keyed(sweep)
     total = sweep.search.budget if sweep.search else len(missing(points, store, fresh))
     kept = f"finished points are in {folder}; the same command{' without --fresh' * fresh} continues"
@@ -98,7 +98,7 @@ def _compute(sweep: Sweep, store: Store, folder: Path, executor: Executor, fresh
 
 @contextmanager
 def metered(total: int, store: Path, kept: str) -> Iterator[Meter]:
-    """A meter of points that are simulated into a store; what ends it early says where the finished ones are `kept`."""
+    """A meter of points that are simulated into a store; an early end says where the finished points are `kept`."""
     with Meter(total, "points") as meter:
         try:
             yield meter
@@ -112,7 +112,7 @@ def metered(total: int, store: Path, kept: str) -> Iterator[Meter]:
 
 
 def _report_failures(sweep: Sweep, rows: Sequence[Mapping[str, Any]], folder: Path) -> None:
-    """Raise TpusimError when there are any."""
+    """Raise TpusimError if there are any failures."""
     failed = [row for row in rows if row["error"]]
     for row in failed[:_MOST_FAILURES]:
         settings = ", ".join(f"{axis}={row[axis]}" for axis in sweep.axes)
@@ -127,7 +127,7 @@ def _report_failures(sweep: Sweep, rows: Sequence[Mapping[str, Any]], folder: Pa
         raise TpusimError(f"{len(failed):,} of {len(rows):,} points failed; the others are in {folder}")
 
 
-# ---- what a sweep leaves beside its store: tables and pictures
+# ---- files beside the store of a sweep: tables and pictures
 
 
 def write_files(
@@ -146,7 +146,7 @@ def write_files(
     """
 
     def layer_rows() -> Iterator[Row]:
-        """A row a layer of every point."""
+        """A row for each layer of every point."""
         done = (point.workload for (point, _), row in zip(points, rows, strict=True) if not row["error"])
         count = sum(len(work.layers) for work in done)
         for row in store.layers([key for _, key in points], count):
@@ -164,7 +164,7 @@ def write_files(
                 with replacing(folder / f"{stem}.{kind}") as file:
                     writer(file, content(), columns)
                 yield f"{stem}.{kind}"
-        # Here, because matplotlib takes longer to import than a finished sweep to be looked up.
+        # Imported here, because matplotlib takes longer to import than a finished sweep takes to be looked up.
         from tpusim.report.plots.sweep import plots
 
         for path in write_pictures(folder, plots(sweep, rows), kinds):

@@ -1,4 +1,4 @@
-"""What `tpusim trace` does."""
+"""The action of `tpusim trace`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FORMATS = (".txt", *(f".{kind}" for kind in KNOWN), ".vcd", *TIMELINE_FORMATS)
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is to be traced: cycles [first, last], to the end where `last` is None."""
+    """Cycles [first, last] to be traced; to the end if `last` is None."""
 
     work: Workload
     hardware: Machine
@@ -49,7 +49,7 @@ class Wanted:
 
     @property
     def lanes(self) -> int:
-        """How many lanes the machine has; 0 where a trace of it can only be a timeline."""
+        """Number of lanes of the machine; 0 if its trace can only be a timeline."""
         lanes = family_of(self.hardware).lanes(self.hardware)
         return lanes.count if lanes else 0
 
@@ -68,7 +68,7 @@ class Wanted:
         raise InputError(f"--from {self.first}: {f'--to {self.last} comes before it' if self._backward else says}")
 
     def check(self, out: Path | None) -> None:
-        """Raise InputError for a file of a form that is not known, or that the machine or this computer lacks."""
+        """Raise InputError for a file of an unknown form, or of a form that the machine or this computer lacks."""
         if self.lanes and self._backward:
             raise InputError(f"--to {self.last} comes before --from {self.first}")
         if not self.lanes and (out is None or out.suffix not in TIMELINE_FORMATS):
@@ -96,7 +96,7 @@ def print_or_write(wanted: Wanted, out: Path | None) -> None:
         write(out, (_timeline if out.suffix in TIMELINE_FORMATS else _registers)(wanted, out))
         say(sys.stdout, str(out))
         return
-    # Line by line, for as long as somebody reads them; how far it is, only before the first.
+    # Lines are printed as long as somebody reads them; progress is shown only before the first line.
     total, cycles = simulated_trace(wanted.work, wanted.hardware, lowering=wanted.lowering, seed=wanted.seed)
     first, end = wanted.first, wanted.end(total)
     with Meter(first) as meter:
@@ -113,12 +113,12 @@ def print_or_write(wanted: Wanted, out: Path | None) -> None:
 
 
 def _until(end: int, cycles: Iterator[LaneCycle]) -> Iterator[LaneCycle]:
-    # One cycle more is asked for, so that a run to the end finds out whether it is the end.
+    # One cycle more is asked for, so that a run to the end checks that it is the end.
     return takewhile(lambda cycle: cycle.number < end, cycles)
 
 
 def _registers(wanted: Wanted, out: Path) -> bytes:
-    """Return what the file holds, every lane in every cycle, from the register engine."""
+    """Return the content of the file, every lane in every cycle, from the register engine."""
     total, cycles = simulated_trace(wanted.work, wanted.hardware, lowering=wanted.lowering, seed=wanted.seed)
     end = wanted.end(total)
     count, title = end - wanted.first, f"{wanted.work.name} {wanted.work.layers[0].name}"
@@ -132,16 +132,16 @@ def _registers(wanted: Wanted, out: Path) -> bytes:
             return "".join(f"{line}\n" for line in lines(shown)).encode()
         if out.suffix == ".vcd":
             return vcd(shown, title)
-        # Here, because matplotlib takes longer to import than a run does.
+        # Imported here, because matplotlib takes longer to import than a run takes.
         from tpusim.report.plots.layer import traced
 
         return traced(shown, title, out.suffix[1:])
 
 
 def _timeline(wanted: Wanted, out: Path) -> bytes:
-    """Return what the file holds, every unit, layer after layer, from the event engine."""
+    """Return the content of the file, every unit, layer after layer, from the event engine."""
     if out.suffix in PERFETTO_FORMATS:
-        # Here, because it is an extra.
+        # Imported here, because it is an extra.
         from tpusim.report.trace.perfetto import PerfettoTrace
 
         form: TimelineForm = PerfettoTrace()
@@ -157,7 +157,7 @@ def _timeline(wanted: Wanted, out: Path) -> bytes:
 
 
 def _placed(wanted: Wanted, out: Path) -> tuple[list[TracePart], int]:
-    """Return what is shown, on one axis of time, and how many cycles there are up to the last of it."""
+    """Return the shown parts on one axis of time, and the number of cycles up to the end of the last."""
     most = MOST_SLICES if out.suffix in PERFETTO_FORMATS else MOST_JSON_SLICES
     placed: list[TracePart] = []
     inputs = wanted.work.inputs() if wanted.lanes else {}
@@ -187,7 +187,7 @@ def _placed(wanted: Wanted, out: Path) -> tuple[list[TracePart], int]:
 
 
 def _not_beyond(count: int, most: int, what: str, layer: str, out: Path) -> None:
-    """Raise InputError when a trace up to a layer has too much of something."""
+    """Raise InputError if a trace up to a layer has too much of something."""
     if count > most:
         raise InputError(
             f"{out}: a trace holds {most:,} {what}, and up to layer {layer} there are {count:,}; "

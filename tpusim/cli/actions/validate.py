@@ -1,4 +1,4 @@
-"""What `tpusim validate` does."""
+"""The action of `tpusim validate`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tpusim.study.validation.memory import compare_memory, memory_sets, wanted_s
 from tpusim.study.validation.sets import deepbench_sets, number_sets
 
 USUAL = "channel_first"
-"""The lowering that sets are simulated by unless they are about something else."""
+"""The lowering of sets that name none."""
 
 
 def compare_and_report(
@@ -106,7 +106,7 @@ _CHIPS = ("v3_tiles", "v6e_measured", "v4_measured", "models_measured")
 
 
 def _draw(comparisons: Sequence[Comparison], out: Path, kinds: Sequence[str], stream: TextIO) -> None:
-    # Here, because matplotlib takes longer to import than a comparison of one set.
+    # Imported here, because matplotlib takes longer to import than a comparison of one set takes.
     from tpusim.report.plots.paper import plots
 
     for path in write_pictures(out, plots(comparisons), kinds):

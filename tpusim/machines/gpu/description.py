@@ -203,6 +203,7 @@ class Gpu(FileSection):
     def _some_that_differ(cls, tiles: tuple[BlockTile, ...]) -> tuple[BlockTile, ...]:
         if all(tile.products for tile in tiles):
             raise InputError("no tile for convolutions; add one such as {m: 128, n: 128}")
+        # Reversed, so that the first of equal tiles is the one that stays.
         first = {tile.text: at for at, tile in reversed([*enumerate(tiles)])}
         twice = [(at, tile.text) for at, tile in enumerate(tiles) if first[tile.text] != at]
         says = "is tiles[{}] already; leave one of them out"

@@ -173,10 +173,12 @@ def stretches(intervals: list[Interval]) -> Iterator[Interval]:
         for when, change in ((start, 1), (stop, -1))
         if start < stop
     )
+    # The order is the precedence: a cycle in which any block multiplies is a busy one.
     under_way = dict.fromkeys((SmState.BUSY, SmState.STAGE, SmState.EPILOGUE), 0)
     begin, doing, last = 0, SmState.LOAD_WAIT, (edges[-1][0] + 1, 0, SmState.BUSY)
     for (when, change, state), (then, *_) in pairwise([*edges, last]):
         under_way[state] += change
+        # All edges of a cycle count before the state is read.
         if then == when:
             continue
         now = next((each for each, count in under_way.items() if count), SmState.LOAD_WAIT)
@@ -214,6 +216,7 @@ def _waves(products: ProductKernel, gpu: Gpu) -> dict[str, list[Slot]]:
     at = 0
     for wave in waves(products, gpu):
         kind = tuple(wave.items())
+        # Waves of equal blocks are alike, so that each kind is timed once.
         if kind not in known:
             pace, most = pace_of(products, gpu, sum(wave.values())), max(wave)
             cycles = max(resident(pace, blocks).total() for blocks in wave)
@@ -226,6 +229,7 @@ def _waves(products: ProductKernel, gpu: Gpu) -> dict[str, list[Slot]]:
         tracks[WAVE].append((at, at + cycles, f"{blocks} blocks"))
         tracks[SM] += [(at + start, at + stop, name) for start, stop, name in states]
         at += cycles
+    # The DRAM's time is a bound for the whole kernel, so what exceeds the blocks' own time comes at its end.
     if (needed := dram_cycles(products, gpu)) > at:
         tracks[SM].append((at, needed, "dram_wait"))
     return tracks

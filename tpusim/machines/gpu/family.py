@@ -72,7 +72,7 @@ class Gpus(Family):
     lowerings = GLOSSES
 
     def glosses(self) -> Mapping[str, str]:
-        """One-line description of each lowering."""
+        """Description of each lowering, in a line."""
         return GLOSSES
 
     def paths(self) -> tuple[str, ...]:

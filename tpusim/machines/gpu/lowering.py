@@ -104,8 +104,7 @@ def layer_of(op: Op, batch: int, gpu: Gpu) -> GpuLayer:
 
 
 def channel_last(layer: GpuLayer) -> GpuProgram:
-    """The lowering of the library: blocks gather taps one by one, by offsets worked out ahead, each padded to a
-    k-step.
+    """The lowering of the library: blocks gather taps one by one, by offsets worked out ahead, each padded to a k-step.
 
     Raises CapacityError.
     """
@@ -144,8 +143,7 @@ def block_channel_first(layer: GpuLayer) -> GpuProgram:
 
 
 def explicit(layer: GpuLayer) -> GpuProgram:
-    """The lowering with an explicit lowered matrix, which a kernel of its own writes to DRAM; the product has no
-    taps.
+    """The lowering with an explicit lowered matrix, which a kernel of its own writes to DRAM; the product has no taps.
 
     A layer that equals its lowered matrix has no such kernel. Raises CapacityError.
     """
@@ -315,6 +313,7 @@ def _box_of(layer: GpuLayer, tile: BlockTile, room: Callable[[tuple[int, int, in
         box = images, rows, tile.m // (images * rows)
         if prod(box) == tile.m and (blocks := room(box)):
             boxes = Boxes(extent, box)
+            # Fewest tiles first; then room for two blocks, which hide each other's waits; then the smallest patch.
             keys[boxes.count, -min(blocks, 2), _patch_elements(layer, box), box] = boxes
     return keys[min(keys)] if keys else None
 
@@ -349,8 +348,8 @@ _LEAST_STEPS = 4
 
 
 def fastest(layer: GpuLayer, made: Callable[[BlockTile], ProductKernel | None]) -> ProductKernel:
-    """The fastest of the tiles that the machine allows, each with its best split. `made` gives None for tiles
-    without room.
+    """The fastest of the tiles that the machine allows, each with its best split. `made` gives None for tiles without
+    room.
 
     Raises CapacityError when no tile has room.
     """
@@ -362,6 +361,7 @@ def fastest(layer: GpuLayer, made: Callable[[BlockTile], ProductKernel | None]) 
             f"what a block stages does not fit the shared memory of an SM, {sm.shared_bytes} B; set sm.shared higher, "
             "mapping.k_step lower, or write a smaller tile"
         )
+        # Registers are the better reason where both are short: no setting of shared memory would help.
         if registers > sm.registers:
             says = (
                 f"a block of the smallest tile takes {registers} registers, and an SM has {sm.registers}; set "
@@ -421,8 +421,8 @@ def _estimate(layer: GpuLayer, products: ProductKernel, kinds: Mapping[StepTraff
 
 
 def resident_cycles(pace: Pace, numbers: list[float], blocks: int) -> float:
-    """Estimated cycles of blocks of an SM that begin together: bound by the tensor cores, by the load port, or by
-    each block alone.
+    """Estimated cycles of blocks of an SM that begin together: bound by the tensor cores, by the load port, or by each
+    block alone.
 
     `numbers` has the number of k-steps of each kind in the pace.
     """

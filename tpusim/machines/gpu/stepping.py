@@ -95,6 +95,8 @@ class _Sm:
         for block in self.blocks:
             if block.storing:
                 block.storing -= 1
+                # A register stage is free once its operands are stored, a stage of shared memory only once they are
+                # multiplied.
                 block.room += self.pace.held and not block.storing
             elif block.stepping:
                 block.stepping -= 1

@@ -78,7 +78,7 @@ PORTS: dict[str, Ports] = {
 """Ports of a lane's vector memory, each with the clients that share it. Of WEIGHT and DMA, WEIGHT goes first."""
 
 BANKED: dict[str, Ports] = {**PORTS, "shared": ((IFMAP,), (PSUM, RESULT, VECTOR, WEIGHT, DMA))}
-"""The same ports for a machine whose ifmap lies in banks: the ifmap has ports that no other client uses."""
+"""Return these ports for a machine whose ifmap lies in banks: the ifmap has ports that no other client uses."""
 
 NEVER = 1 << 62
 

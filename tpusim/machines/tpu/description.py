@@ -1,4 +1,4 @@
-"""What the machine is: one frozen description, read from YAML with its units in the values."""
+"""The machine as one frozen description, read from YAML with its units in the values."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class Tpu(Family):
         return frozenset(name for name, each in LOWERINGS.items() if each.partial)
 
     def glosses(self) -> Mapping[str, str]:
-        """One-line description of each lowering; asking for them imports the modules."""
+        """Description of each lowering, in a line; asking for them imports the modules."""
         return {name: each.gloss for name, each in LOWERINGS.items()}
 
     def paths(self) -> tuple[str, ...]:

@@ -141,8 +141,8 @@ class NumberType(FileSection):
         bytes: bytes of an operand, in HBM and in a word. A word holds as many elements as `vector_memory` says, or more
             where its bytes have room for them.
         rate: how many times as many elements of a word, and weights, enter the array in a cycle.
-        weights_per_cycle: weights that enter a column in a cycle, where they are converted on their way; 0: `rate` times
-            those of the array.
+        weights_per_cycle: weights that enter a column in a cycle, where they are converted on their way; 0: `rate`
+            times those of the array.
         result_bytes: bytes of a result of the arrays in HBM; 0: as many as an operand has.
         unpack_cycles: cycles of the vector unit for a word of operands that arrives, where the array has no such
             numbers and they are converted.

@@ -213,6 +213,7 @@ def _search(rules: Rules, m: Numbers, groups: Numbers, banks: Numbers, now: int)
     for place in range(m[ACTIVE] if held != _EVERY else 0):
         b = m[BANKS_ACTIVE + place]
         bank = banks[b]
+        # NOT_BEFORE bounds a bank's next command from below, so that a bank beyond the best cannot win.
         if bank[LENGTH] == 0 or b == held or bank[NOT_BEFORE] > first:
             continue
         bank[NOT_BEFORE] = _due(rules, m, groups[bank[IN_GROUP]], bank)
@@ -394,8 +395,8 @@ def _find(rules: Rules, m: Numbers, groups: Numbers, banks: Numbers) -> None:
 
 @inlined
 def _heads(bank: Numbers, write: bool) -> bool:
-    """Whether the head of a bank's queue hits its open row and is of the given kind, without a hit of the other
-    kind.
+    """Whether the head of a bank's queue hits its open row and is of the given kind, without a hit of the
+    other kind.
     """
     return bool(
         (bank[WRITE_HIT] == 0 and bank[READ_HIT] < 0) if write else (bank[READ_HIT] == 0 and bank[WRITE_HIT] < 0)

@@ -203,8 +203,7 @@ def _clock_cycles(
     given: tuple[Any, ...], whole: Numbers, transfers: Numbers, window: Numbers, cycles: int, cells: Numbers,
     banks: Numbers, earliest: Numbers, queues: Numbers, waiting: Numbers, requests: Numbers,
 ) -> None:  # fmt: skip
-    """Advance by `cycles` cycles: in each, requests of the `transfers` are accepted, then every channel has its
-    cycle.
+    """Advance by `cycles` cycles: in each, requests of the `transfers` are accepted, then every channel has its cycle.
 
     `given` has the rules as a plain tuple, which is much faster to pass; `whole` has the registers of the whole DRAM;
     `window` is working space.
@@ -241,9 +240,10 @@ def _channel(every: ControllerArrays, c: int) -> ControllerArrays:
 
 @part
 def _search(rules: Rules, m: ControllerArrays, now: int) -> tuple[int, int, int]:
-    """Find the first bank, after the one found last, with a ready command: (bank, entry of its queue, command),
-    or -1s.
+    """Find the first bank, after the one found last, with a ready command: (bank, entry of its queue, command), or
+    -1s.
     """
+    # The search begins behind the bank served last, so that no bank starves.
     b = m.cells[TURN]
     for _ in range(rules.banks):
         b = b + 1 if b + 1 < rules.banks else 0
@@ -254,6 +254,7 @@ def _search(rules: Rules, m: ControllerArrays, now: int) -> tuple[int, int, int]
             command = _needed(rules, m, b, position)
             if command < 0 or now < m.earliest[b, command]:
                 continue
+            # tFAW: no more than four activates in any such window, which ACTS keeps.
             if command == ACT and m.cells[ACTIVATES] >= 4 and now < m.cells[ACTS] + rules.window:
                 continue
             m.cells[TURN] = b
@@ -294,6 +295,7 @@ def _issue(rules: Rules, m: ControllerArrays, b: int, position: int, command: in
         m.banks[b, OPEN] = -1
         m.cells[COUNTS + 5] += 1
     else:
+        # A row hit is any access but the first since the row was opened.
         m.cells[COUNTS] += m.banks[b, USED] > 0
         m.cells[COUNTS + (3 if command == WR else 2)] += 1
         m.banks[b, USED] += 1
@@ -303,6 +305,7 @@ def _issue(rules: Rules, m: ControllerArrays, b: int, position: int, command: in
             m.queues[b, place] = m.queues[b, place + 1]
         m.banks[b, LENGTH] -= 1
         m.cells[LAST] = now
+        # Requests that came for a pending burst are served with it.
         while request >= 0:
             m.requests[request, DONE] = now + (rules.write_cycles if command == WR else rules.read_cycles)
             request = m.requests[request, ALSO]
@@ -315,6 +318,7 @@ def _constrain(rules: Rules, m: ControllerArrays, b: int, command: int, now: int
     for other in range(rules.banks):
         same_group = other // rules.group_banks == group
         for later in range(5):
+            # The same bank lies in the same group, and that in the same channel: the longest gap holds.
             gap = rules.same_channel[command, later]
             if same_group:
                 gap = max(gap, rules.same_group[command, later])
@@ -355,6 +359,7 @@ def _accept_all(rules: Rules, whole: Numbers, transfers: Numbers, window: Number
         coming = transfers[whole[AT]]
         if coming[START] > now:
             return
+        # The channels count the requests of one transfer: a new one begins with zeros.
         number = whole[OFFERED] - len(transfers) + whole[AT]
         if number != whole[ACCEPTING]:
             whole[ACCEPTING] = number

@@ -87,7 +87,7 @@ Time = Annotated[
 
 
 class Organisation(FileSection):
-    """How many of each part there are. All sizes are powers of two, as addresses are cut into bits.
+    """The number of each part. All sizes are powers of two, as addresses are cut into bits.
 
     Attributes:
         stacks: stacks of HBM, or modules.
@@ -178,7 +178,7 @@ class Controller(FileSection):
 
 
 class Requests(FileSection):
-    """How requests reach the channels.
+    """The way of requests to the channels.
 
     Attributes:
         per_cycle: requests that are accepted in a memory cycle, at most.
@@ -375,6 +375,7 @@ def _contradictions(device: Device) -> Iterator[Problem]:
     for less, more, why in _ORDERED:
         if device.cycles(less) > device.cycles(more):
             said = f"{less} is {device.cycles(less)} cycles and {more} {device.cycles(more)}"
+            # The problem names the field that the file gives; the other may be a default.
             given = less if getattr(device.timing, more) is None else more
             yield Problem(f"{said}, but {why}; write {more} of at least {less}", f"timing.{given}")
     if device.cycles("tRC") < device.cycles("tRAS") + device.cycles("tRP"):
@@ -436,7 +437,7 @@ class AddressMapping:
 
     @property
     def channels(self) -> int:
-        """How many channels the mapping tells apart."""
+        """Number of channels that the mapping tells apart."""
         return 1 << sum(width for field, width in self.runs if field == "channel")
 
     @cached_property
@@ -475,6 +476,7 @@ def _fields(text: str) -> list[tuple[str, int | None]]:
             said = f"no field {show(word)}{hint} fields are {', '.join(FIELDS)}"
             raise InputError(f"{show(text)}: {said}; write {_EXAMPLE}")
         found.append((match[1], int(match[2]) if match[2] else None))
+    # A mapping by banks alone has the group right below the bank.
     if not any(name == "group" for name, _ in found):
         at = [index for index, (name, _) in enumerate(found) if name == "bank"]
         found[at[-1] + 1 : at[-1] + 1] = [("group", None)] if at else []

@@ -144,6 +144,7 @@ def _accept(
         c, read = requests[CHANNEL, request], requests[WRITE, request] == 0
         m = state.channels[c]
         coming = requests[TIME, request] <= cycle and not (read and 0 < rules.outstanding <= flying)
+        # A channel advances lazily, when the room in its queues is asked for.
         if coming and m[NEXT] < cycle:
             advance(rules, state, requests, c, cycle, 0, 0, 0)
         if coming and m[READS if read else WRITES] < rules.waiting:
@@ -177,6 +178,7 @@ def _possible(
     The channel that is furthest behind advances first, until no acceptance can come any sooner.
     """
     best, limited = FAR, 0 < rules.outstanding <= len(flight)
+    # One waiting request, the common case of a long transfer, needs no search over channels.
     if len(window) == 1 and not limited:
         request = window[0]
         if requests[TIME, request] > cycle:
@@ -206,6 +208,7 @@ def _possible(
                     until = min(until, coming)
         if c == none:
             return best
+        # With a limit on reads in flight, any completion may free a place, so channels advance cycle by cycle.
         until = soonest + 1 if limited else max(until, soonest + 1)
         room = rules.waiting
         if advance(rules, state, requests, c, until, room * wanted[c, 0], room * wanted[c, 1], 0):

@@ -53,6 +53,7 @@ def look(rules: Rules, bank: Numbers, requests: Numbers) -> None:
                 write = position if write < 0 else write
             else:
                 read = position if read < 0 else read
+            # Only the oldest read and the oldest write of the row can be chosen.
             if read >= 0 and write >= 0:
                 break
     bank[READ_HIT], bank[WRITE_HIT] = read, write
@@ -99,6 +100,7 @@ def remove(rules: Rules, bank: Numbers, requests: Numbers, position: int, write:
     for place in range(head + position, head + bank[LENGTH] if position else 0):
         bank[place] = bank[place + 1]
     hit, other = (WRITE_HIT, READ_HIT) if write else (READ_HIT, WRITE_HIT)
+    # Entries behind the one taken out move up by a place.
     bank[other] -= bank[other] > position
     bank[hit] = -1
     for place in range(position, bank[LENGTH] if bank[OPEN] >= 0 else 0):
@@ -173,6 +175,7 @@ def _waits(bank: Numbers) -> bool:
 @inlined
 def _pending(m: Numbers, banks: Numbers, requests: Numbers, request: int, write: int) -> int:
     """A pending request, with a column command of its own, that reads or writes the same burst; -1 for none."""
+    # Bursts of a transfer that only ascends are all different: nothing can be shared.
     if m[DISTINCT]:
         return -1
     burst, bank = requests[BURST, request], banks[requests[BANK, request]]

@@ -53,8 +53,7 @@ class Trace:
 
 @dataclass(frozen=True)
 class Figures:
-    """Figures of a channel, or of all channels. Times are of the first and the last completion, None without
-    requests.
+    """Figures of a channel, or of all channels. Times are of the first and the last completion, None without requests.
 
     The bandwidth counts the bytes moved from time 0 to the last completion in any channel.
     """
@@ -95,6 +94,7 @@ def replay(trace: Trace, device: Device, engine: str, watch: Watch = lambda doin
         served, counts = _clocked(trace, device, watch)
     else:
         watch(f"{len(trace.addresses):,} bursts in one pass")
+        # A fresh memory, as a trace begins with all rows closed.
         memory = OnePass(device)
         served = memory.serve(trace.addresses, trace.write, times=trace.times)
         counts = memory.counts(int(served.done.max()))
@@ -155,6 +155,7 @@ def read_trace(path: Path, burst: int) -> Trace:
         given = show(lines[0]) if lines else "nothing"
         raise InputError(Problem(f"the first line is {given}; write {_HEADER}", f"{name}:1", 1))
     cells = [line.split(",") for line in lines[1:]]
+    # Empty lines at the end of a file are no requests.
     while cells and cells[-1] == [""]:
         cells.pop()
     if not cells:
@@ -168,6 +169,7 @@ def _columns(file: str, cells: Sequence[Sequence[str]]) -> tuple[Numbers, Number
         if len(row) != 4:
             raise _wrong(file, at, f"{len(row)} values; write four, {_HEADER}")
     times, addresses, sizes, kinds = zip(*cells, strict=True)
+    # A request without a time comes as soon as there is room for it.
     timed = np.array([bool(text.strip()) for text in times])
     earliest = _whole(file, "time", [text if text.strip() else "0" for text in times], 0, _MOST_CYCLES)
     size = _whole(file, "bytes", sizes, 1, _MOST_BYTES)

@@ -153,8 +153,8 @@ _ORDER = "times are as many as addresses, and in order from 0; write is one for 
 
 
 class Served(NamedTuple):
-    """Memory cycles, int64[n], in which each request was accepted, and in which its data has arrived or is in
-    the DRAM.
+    """Memory cycles, int64[n], in which each request was accepted, and in which its data has arrived or is in the
+    DRAM.
     """
 
     accepted: Numbers

@@ -22,11 +22,11 @@ from tpusim.network.graph import Graph
 # ---- what a user says of a model beside its file
 
 OPS = ("all", "array")
-"""What may become layers."""
+"""The ops that may become layers."""
 
 
 def check_ops(ops: object) -> str:
-    """A word of OPS, as it is. Raises InputError for any other."""
+    """Return a word of OPS unchanged. Raises InputError for any other."""
     if ops not in OPS:
         hint = did_you_mean(str(ops), OPS) or ";"
         says = "all, or array: convolutions and matrix products alone, others are named and take no time"
@@ -36,11 +36,11 @@ def check_ops(ops: object) -> str:
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """Sizes of dimensions that a model leaves open, and whether ops that nobody here knows are left out of it.
+    """Sizes of dimensions that a model leaves open, and whether unknown ops are left out of it.
 
-    `ops` is what becomes layers: all that can, or those of the array alone; None: what the file says, else all.
-    `arrays` are inputs of the network, by name: their sizes settle those that are open, what whole numbers among them
-    hold settles which branches are taken.
+    `ops` says which ops become layers: all that can, or those of the array alone; None: as the file says, else all.
+    `arrays` are inputs of the network, by name: their sizes settle open dimensions, and whole numbers in them settle
+    which branches are taken.
     """
 
     dims: Mapping[str, int] = field(default_factory=dict)
@@ -59,7 +59,7 @@ NOTHING = ModelOptions()
 # ---- the formats
 
 FORMATS = {".csv": "scale_sim", ".onnx": "onnx_model"}
-"""Modules by the suffix of what they read; imported when they are asked for, as some need a library."""
+"""Modules by the suffix of the files they read; imported on demand, as some need a library."""
 NEEDS = {".onnx": ("an ONNX model", "onnx", "onnx")}
 """By suffix the library that a format needs: for whom, its name, and its module."""
 WITH_WEIGHTS = frozenset({".onnx"})
@@ -67,18 +67,20 @@ WITH_WEIGHTS = frozenset({".onnx"})
 
 
 def is_foreign(name: str | Path) -> bool:
-    """Whether a file is of another tool, by its name."""
+    """Return whether a file is of another tool, by its name."""
     return Path(name).suffix.lower() in FORMATS
 
 
 def read(path: Path, asked: ModelOptions) -> Document:
-    """What the file holds, as a workload. Raises InputError with all that is wrong with it."""
+    """Read a file as a workload. Raises InputError with all that is wrong with it."""
     document: Document = _module(path).read(path, asked)
     return document
 
 
 def read_graph(path: Path, asked: ModelOptions, images: int) -> Graph:
-    """The network in a file with its weights, for `images` images. Raises InputError, also where it has no weights."""
+    """Read the network in a file with its weights, for `images` images. Raises InputError, also where it has no
+    weights.
+    """
     if path.suffix.lower() not in WITH_WEIGHTS:
         says = f"holds no weights, so no values go from layer to layer; give a model: {', '.join(WITH_WEIGHTS)}"
         raise InputError(Problem(f"{says}, or leave --input and --save-outputs out", str(path)))
@@ -96,25 +98,25 @@ def _module(path: Path) -> Any:
 # ---- names of layers, from files where they may be missing, odd, or the same
 
 _LONGEST = 180
-"""Characters; numbers may follow."""
+"""Most characters of a name, to which a number may be added."""
 
 
 def printable(text: str) -> str:
-    """`text` in one line that a message, a comment or a name can hold."""
+    """Return `text` in one line that a message, a comment or a name can hold."""
     return "".join(sign if sign.isprintable() else "?" for sign in text)[:_LONGEST]
 
 
 class Names:
-    """Hands out names that differ, also from those that a layer's `count` makes of its own."""
+    """Hands out names that differ, also from the numbered names that a layer's `count` makes."""
 
     def __init__(self) -> None:
         self._taken: set[str] = set()
         self._counted: set[str] = set()
         self.changed: list[str] = []
-        """Names that could not be kept as they were."""
+        """How many names could not be kept as they were."""
 
     def take(self, wanted: str, counted: bool = False) -> str:
-        """`wanted`, or the same with a number, for a layer that comes once or, `counted`, as wanted_1, wanted_2, ..."""
+        """Return `wanted`, with a number where the name is taken; `counted`: for layers wanted_1, wanted_2, ..."""
         base = printable(wanted).strip() or "layer"
         name = next(each for each in chain([base], (f"{base}_{i}" for i in count(2))) if self._free(each, counted))
         if name != wanted:

@@ -33,7 +33,7 @@ _NOTES = {
     "unread": "{}: what stands behind the sizes is not read",
     "renamed": "{}: a name that could not stay as it was, as names must differ",
 }
-"""By what was noticed of layers; they stand in braces."""
+"""Notes by the kind of remark; braces hold the layers' names."""
 
 
 class _Line(NamedTuple):
@@ -42,11 +42,11 @@ class _Line(NamedTuple):
 
 
 _Noticed = dict[str, list[str]]
-"""Layers of which there is something to tell, by the key of the note."""
+"""Layers with a remark, by the key of the note."""
 
 
 class _Form(NamedTuple):
-    """A form of a topology: its columns, what becomes of a line, and what to know of all of them."""
+    """A form of a topology: its columns, the reader of a line, and the remarks on all lines."""
 
     what: str
     columns: tuple[str, ...]
@@ -55,7 +55,7 @@ class _Form(NamedTuple):
 
 
 def read(path: Path, asked: ModelOptions) -> Document:
-    """The layers of a topology, as a workload. Raises InputError with every line that is wrong."""
+    """Read the layers of a topology, as a workload. Raises InputError with every line that is wrong."""
     label = str(path)
     if asked.dims:
         given = ", ".join(f"{name}={size}" for name, size in asked.dims.items())
@@ -91,7 +91,7 @@ def read(path: Path, asked: ModelOptions) -> Document:
 
 
 def _lines(text: str) -> Iterator[_Line]:
-    """Lines that are not empty, without the commas at their end."""
+    """Yield lines that are not empty, without the commas at their end."""
     for number, line in enumerate(text.splitlines(), 1):
         cells = [cell.strip() for cell in line.split(",")]
         while cells and not cells[-1]:
@@ -101,7 +101,7 @@ def _lines(text: str) -> Iterator[_Line]:
 
 
 def _form_of(header: _Line, label: str) -> _Form:
-    """The form whose columns the header names. Raises InputError where it names none."""
+    """Return the form whose columns the header names. Raises InputError where it names none."""
     words = [cell.casefold() for cell in header.cells[1:]]
     if len(words) >= len(_GEMM) and {*words[: len(_GEMM)]} == {"m", "n", "k"}:
         if words[: len(_GEMM)] != ["m", "n", "k"]:
@@ -142,14 +142,16 @@ def _gemm(name: str, sizes: Sequence[int], more: Sequence[str], noticed: _Notice
 
 
 def _conv(name: str, sizes: Sequence[int], more: Sequence[str], noticed: _Noticed) -> Entry:
-    """A convolution, or the product that one is whose kernel is as wide as its map of one channel."""
+    """Read a convolution; one whose kernel is as wide as its map of one channel is a product."""
     height, width, rows, cols, channels, filters, stride = sizes
     across = int(more[0]) if more and INTEGER.fullmatch(more[0]) and int(more[0]) > 0 else None
     _unread(name, more[1:] if across else more, noticed)
+    # Topologies of SCALE-Sim write products as convolutions of this form.
     if (channels, rows, cols) == (1, 1, width) and width > 1:
         noticed["product"].append(name)
         positions = -(-height // stride)
         return {"name": name, "op": "gemm", "m": f"batch*{positions}", "n": filters, "k": width}
+    # SCALE-Sim itself tells depthwise layers by this part of their names.
     groups = channels if "DP" in name else 1
     if groups > 1:
         noticed["by_channel"].append(name)
@@ -165,12 +167,12 @@ def _conv(name: str, sizes: Sequence[int], more: Sequence[str], noticed: _Notice
 
 
 def _missing(size: int, kernel: int, stride: int) -> int:
-    """Elements that the last step of a kernel lacks, where its positions are rounded up."""
+    """Return how many elements the last step of a kernel lacks, where its positions are rounded up."""
     return (kernel - size) % stride if kernel <= size else 0
 
 
 def _unread(name: str, more: Sequence[str], noticed: _Noticed) -> None:
-    """Tell of what stands behind the sizes: a ratio such as 2:4 is the sparsity."""
+    """Note the values behind the sizes: a ratio such as 2:4 is the sparsity."""
     ratios = [cell for cell in more if ":" in cell]
     if any(cell not in ("1:1", "") for cell in ratios):
         noticed["dense"].append(name)

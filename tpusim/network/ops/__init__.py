@@ -1,5 +1,5 @@
-"""The ops that layers of a network may be. A new one is a class in a module here, its name below, and its oracle; what
-makes an element of each is a row of `elementwise.ROWS`.
+"""The ops that layers of a network may be. A new one is a class in a module here, its name below, and its oracle; the
+functions of single elements are rows of `elementwise.ROWS`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tpusim.network.ops.op import Op
 
 POINTWISE = (*ROWS, "scale_shift", "leaky_relu", "clip", "power", "hard_sigmoid", "hard_swish", "gelu")
-"""Ops that make each element of a map of one at the same place."""
+"""Ops that make each element from the one at the same place of a map."""
 _MODULES = {
     **dict.fromkeys(("conv2d", "conv1d", "conv_transpose2d"), "array_op"),
     "deform_conv2d": "deform_conv2d",
@@ -23,6 +23,6 @@ _MODULES = {
     **dict.fromkeys(("softmax", "layer_norm", "reduce_mean", "sum_exp", "sum_squares", "lrn"), "rows"),
     **dict.fromkeys(("transpose", "channel_shuffle", "slice", "pad", "upsample"), "moves"),
 }
-"""The module of each, by its name in files."""
+"""The module of each class, by the op's name in files."""
 OPS: Registry[type[Op]] = Registry(__name__, {op: f"{module}.{class_name(op)}" for op, module in _MODULES.items()})
-"""By their names in files."""
+"""The classes by the op's name in files."""

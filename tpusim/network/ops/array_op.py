@@ -54,25 +54,25 @@ class ArrayOp(Op):
     @property
     @abstractmethod
     def folded(self) -> tuple[str, str]:
-        """What row folds and column folds divide, in words: "64 input channels", "128 output channels"."""
+        """The sizes that row folds and column folds divide, in words: "64 input channels", "128 output channels"."""
 
     @abstractmethod
     def tensors(self, batch: int) -> Tensors:
-        """Shapes of its tensors for `batch` images."""
+        """Return the shapes of its tensors for `batch` images."""
 
     @abstractmethod
     def convolution(self, batch: int) -> tuple[Conv2d, int]:
-        """The convolution that computes it on an array, and of how many images."""
+        """Return the convolution that computes the op on an array, and its number of images."""
 
     @abstractmethod
     def filled(self, rows: int, cols: int) -> tuple[Self, str]: ...
 
     def shapes(self, batch: int) -> Mapping[str, Shape]:
-        """Shapes of its `tensors`."""
+        """Return the shapes of its `tensors`."""
         return self.tensors(batch)._asdict()
 
     def terms(self, batch: int) -> int:
-        """The products of one output."""
+        """Return the number of products of one output."""
         return prod(self.tensors(batch).filter[1:])
 
     def weights(self, batch: int) -> int:
@@ -83,7 +83,7 @@ class ArrayOp(Op):
 
 
 class GroupedOp(ArrayOp):
-    """An op over channels in independent groups, among which those of both maps are divided.
+    """An op over channels in independent groups; the channels of both maps are divided among them.
 
     Attributes:
         groups: groups of channels. A depthwise convolution has a group for each channel.
@@ -106,7 +106,7 @@ class GroupedOp(ArrayOp):
 
     @abstractmethod
     def size_problems(self) -> Iterable[Problem]:
-        """What is wrong with its sizes, but for the groups."""
+        """Yield what is wrong with its sizes, but for the groups."""
 
     @property
     def folded(self) -> tuple[str, str]:
@@ -114,7 +114,7 @@ class GroupedOp(ArrayOp):
         return counted(into, "input channel"), counted(out, "output channel")
 
     def filled(self, rows: int, cols: int) -> tuple[Self, str]:
-        """Each group has channels for every row and column."""
+        """Return the op with enough channels in each group for every row and column, and the change in words."""
         into, out = (
             -(-channels // step) * step
             for channels, step in ((self.in_channels, self._into_step(rows)), (self.out_channels, self.groups * cols))
@@ -122,7 +122,7 @@ class GroupedOp(ArrayOp):
         return replace(self, in_channels=into, out_channels=out), f"in_channels={into} out_channels={out}"
 
     def _into_step(self, rows: int) -> int:
-        """Input channels that fill `rows` in each group."""
+        """Return input channels that fill `rows` in each group."""
         return self.groups * rows
 
 
@@ -166,7 +166,7 @@ class PlanarOp(GroupedOp):
 
     @property
     def map_text(self) -> str:
-        """ "56x56x64>128 3x3" is rows x cols x channels > channels, kernel."""
+        """The shape in short: "56x56x64>128 3x3" is rows x cols x channels > channels, kernel."""
         channels = f"{self.in_channels}>{self.out_channels}"
         return f"{self.in_height}x{self.in_width}x{channels} {self.kernel[0]}x{self.kernel[1]}"
 
@@ -241,7 +241,9 @@ class Conv2d(SteppedOp):
 
     @property
     def text(self) -> str:
-        """ "56x56x64>128 3x3/2" is rows x cols x channels > channels, kernel / stride; p: top, left, bottom, right."""
+        """The shape in short: "56x56x64>128 3x3/2" is rows x cols x channels > channels, kernel / stride; p: top, left,
+        bottom, right.
+        """
         text = self.map_text + steps_text(self.stride, self.dilation)
         (top, bottom), (left, right) = self.pads
         text += f" p{top}x{left}x{bottom}x{right}" if (top, left) != (bottom, right) else ""
@@ -254,13 +256,13 @@ class Conv2d(SteppedOp):
 
     @property
     def product(self) -> Conv2d:
-        """The 1x1 convolution of the lowered matrix."""
+        """Return the 1x1 convolution of the lowered matrix."""
         rows, once = self.in_channels * prod(self.kernel), (1, 1)
         one_tap = replace(self, kernel=once, stride=once, padding=(0, 0), dilation=once)
         return replace(one_tap, in_channels=rows, in_height=self.out_height, in_width=self.out_width)
 
     def convolution(self, batch: int) -> tuple[Conv2d, int]:
-        """Itself, over the images of the batch."""
+        """Return the op itself, over the images of the batch."""
         return self, batch
 
 
@@ -325,7 +327,9 @@ class Conv1d(GroupedOp):
 
     @property
     def text(self) -> str:
-        """ "1500x384>512 3/2" is length x channels > channels, kernel / stride; p is before x after, where uneven."""
+        """The shape in short: "1500x384>512 3/2" is length x channels > channels, kernel / stride; p is before x after,
+        where uneven.
+        """
         (before, after), text = self.axis.ends, f"{self.in_length}x{self.in_channels}>{self.out_channels} {self.kernel}"
         text += f"/{self.stride}" if self.stride > 1 else ""
         text += f" d{self.dilation}" if self.dilation > 1 else ""
@@ -336,11 +340,11 @@ class Conv1d(GroupedOp):
         return self._plane.tensors(batch)
 
     def convolution(self, batch: int) -> tuple[Conv2d, int]:
-        """A 2-D convolution over maps of one row."""
+        """Return a 2-D convolution over maps of one row."""
         return self._plane, batch
 
     def element_name(self, index: Index) -> tuple[tuple[str, ...], Index]:
-        """Without the row, of which there is one."""
+        """Name an element without its row, of which there is only one."""
         channel, _, position, image = index
         return ("channel", "position", "image"), (channel, position, image)
 
@@ -396,17 +400,19 @@ class ConvTranspose2d(PlanarOp):
 
     @property
     def text(self) -> str:
-        """ "28x28x256>128 4x4*2" is rows x cols x channels > channels, kernel * stride."""
+        """The shape in short: "28x28x256>128 4x4*2" is rows x cols x channels > channels, kernel * stride."""
         text = f"{self.map_text}*{short(self.stride)}"
         text += f" d{short(self.dilation)}" if prod(self.dilation) > 1 else ""
         return text + (f" g{self.groups}" if self.groups > 1 else "")
 
     def macs(self, batch: int) -> int:
-        """MACs of the definition: each element of the ifmap times each weight of its channel, with what is cut off."""
+        """Count MACs of the definition: each element of the ifmap times each weight of its channel, cropped outputs
+        included.
+        """
         return prod(self.tensors(batch).ifmap) * prod(self.kernel) * (self.out_channels // self.groups)
 
     def convolution(self, batch: int) -> tuple[Conv2d, int]:
-        """There is none: UnsuitableError names the lowerings that do without."""
+        """Raise UnsuitableError, which names the lowerings that need no convolution."""
         says = f"no convolution of one stride computes a {self.op}; lower it by stride_phases or zero_insertion"
         raise UnsuitableError(says)
 
@@ -460,7 +466,7 @@ class Gemm(ArrayOp):
 
     @property
     def text(self) -> str:
-        """ "8x512>1000" is m x k > n."""
+        """The shape in short: "8x512>1000" is m x k > n."""
         return f"{self.m}x{self.k}>{self.n}"
 
     @property
@@ -468,15 +474,15 @@ class Gemm(ArrayOp):
         return f"k = {self.k}", f"n = {self.n}"
 
     def tensors(self, batch: int) -> Tensors:
-        """The first factor is the ifmap, the second the filter."""
+        """Return shapes: the first factor is the ifmap, the second the filter."""
         return Tensors((self.k, 1, 1, self.m), (self.n, 1, 1, self.k), (self.n, 1, 1, self.m))
 
     def convolution(self, batch: int) -> tuple[Conv2d, int]:
-        """A 1x1 convolution; the rows are its images."""
+        """Return a 1x1 convolution; the rows are its images."""
         return Conv2d(self.name, self.k, 1, 1, self.n, (1, 1)), self.m
 
     def element_name(self, index: Index) -> tuple[tuple[str, ...], Index]:
-        """Row and column of the product."""
+        """Name an element by row and column of the product."""
         channel, _, _, image = index
         return ("m", "n"), (image, channel)
 

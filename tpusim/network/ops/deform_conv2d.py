@@ -22,12 +22,13 @@ from tpusim.network.ops.array_op import Conv2d, SteppedOp
 from tpusim.network.ops.op import BATCH, MOST_SIDE, Channels, Shape, Sides, steps_text
 
 SUFFIX = ".npz"
-"""How files of offsets end."""
+"""The suffix of files of offsets."""
 
 
 @dataclass(frozen=True)
 class OffsetFile:
-    """What a file says: numbers [image, 2 x offset group x tap, row, col], `parts` to an element; `digest` tells them.
+    """Offsets in a file: numbers [image, 2 x offset group x tap, row, col], in `parts` of an element; `digest`
+    identifies them.
 
     One image stands for all.
     """
@@ -38,7 +39,7 @@ class OffsetFile:
     numbers: bytes = field(repr=False)
 
     def by_tap(self, samples: tuple[int, ...]) -> NDArray[np.int64]:
-        """[down or across, *samples], of `samples` [offset_group, tap_row, tap_col, row, col, image].
+        """Return offsets [down or across, *samples], for `samples` [offset_group, tap_row, tap_col, row, col, image].
 
         Raises InputError when it is for another number of images.
         """
@@ -56,7 +57,7 @@ class OffsetFile:
 
 
 def offset_file(path: Path) -> OffsetFile:
-    """What a file says. Nothing in it is unpickled.
+    """Read the offsets in a file. Nothing in it is unpickled.
 
     Raises InputError when it is no such file, or has other numbers than multiples of a quarter up to MOST_SIDE.
     """
@@ -71,33 +72,35 @@ def offset_file(path: Path) -> OffsetFile:
         says = f"{show(str(path))} has {values.ndim} axes of {values.dtype}"
         raise InputError(f"{says}; write numbers [image, 2 x offset group x tap, row, col], or without the image")
     counted = values.astype(np.float64) * _WRITTEN
+    # Written as "not within", so that NaN counts as wrong.
     wrong = ~(np.abs(counted) <= MOST_SIDE * _WRITTEN) | (counted != np.rint(counted))
     if wrong.any():
         at = tuple(map(int, np.argwhere(wrong)[0]))
         says = f"{values[at]} at {list(at)} is no offset; multiples of 1/{_WRITTEN} up to {MOST_SIDE:,} are"
         raise InputError(f"{show(str(path))}: {says}, so round them")
+    # Offsets without an axis of images hold for every image.
     shape = (1, *values.shape) if values.ndim == 3 else values.shape
     numbers = counted.astype(np.int32).tobytes()
     return OffsetFile(shape, _WRITTEN, zlib.crc32(numbers), numbers)
 
 
 GivenOffsets: TypeAlias = str | tuple[float, ...] | OffsetFile
-"""How offsets are drawn; or those of every output and image: of each offset group, tap by tap, down and across; or
-those of a file.
+"""The way offsets are drawn; or offsets of every output and image: for each offset group, tap by tap, down and across;
+or the offsets in a file.
 """
 OffsetParts: TypeAlias = NDArray[np.int64]
 
 MASK_PARTS = 4
-"""Equal parts of one that masks are counted in: they are drawn from 0 to 1."""
+"""A mask is a number from 0 to 1, a multiple of one part in this many."""
 MOST = 2
 """Offsets are drawn from -MOST to MOST."""
 KINDS: dict[str, int] = {"random": 4, "zero": 1, "integer": 1, "half": 2}
-"""Ways to draw offsets, and the equal parts that each counts in: `half` lies halfway between elements both ways."""
+"""Ways to draw offsets, and the equal parts of an element for each: `half` lies halfway between elements both ways."""
 _WRITTEN = 4
 
 
 class Offsets(NamedTuple):
-    """Where a deformable convolution samples its ifmap.
+    """The places where a deformable convolution samples its ifmap.
 
     They decide which words are read, so that they belong to the layer, and are the same whatever the seed of a run. All
     are fractions of a few equal parts: what is interpolated of whole numbers is exact.
@@ -114,23 +117,27 @@ class Offsets(NamedTuple):
 
 
 def offset_parts(given: GivenOffsets) -> int:
-    """The equal parts of an element that such offsets are counted in."""
+    """Return how many equal parts of an element such offsets are counted in."""
     return KINDS[given] if isinstance(given, str) else _WRITTEN
 
 
 def drawn(given: GivenOffsets, key: Hashable, shape: tuple[int, ...], modulated: bool) -> Offsets:
-    """Offsets of a layer known by `key`, for samples of a `shape` [offset_group, tap_row, tap_col, row, col, image]."""
+    """Draw the offsets of a layer known by `key`, for samples of a `shape` [offset_group, tap_row, tap_col, row, col,
+    image].
+    """
     random, both = np.random.default_rng(zlib.crc32(repr(key).encode())), (2, *shape)
     if isinstance(given, OffsetFile):
         down, across = given.by_tap(shape)
     elif given == "zero":
         down, across = np.zeros(both, np.int64)
     elif given == "half":
+        # Odd numbers of halves lie halfway between elements.
         down, across = 2 * random.integers(-MOST, MOST, both) + 1
     elif isinstance(given, str):
         most = MOST * KINDS[given]
         down, across = random.integers(-most, most, both, endpoint=True)
     else:
+        # A list has a pair for each tap of each offset group, down first.
         quarters = np.array([round(each * _WRITTEN) for each in given]).reshape(*shape[:3], 2)
         down, across = (np.broadcast_to(each[..., None, None, None], shape) for each in np.moveaxis(quarters, -1, 0))
     masks = random.integers(0, MASK_PARTS, shape, endpoint=True) if modulated else np.full(shape, MASK_PARTS)
@@ -138,11 +145,12 @@ def drawn(given: GivenOffsets, key: Hashable, shape: tuple[int, ...], modulated:
 
 
 def _read(value: object, info: ValidationInfo) -> GivenOffsets:
-    """A word of KINDS, or multiples of a quarter from -MOST_SIDE to MOST_SIDE, in a list or a file."""
+    """Read a word of KINDS, or multiples of a quarter from -MOST_SIDE to MOST_SIDE, in a list or a file."""
     if isinstance(value, OffsetFile) or (isinstance(value, str) and value in KINDS):
         return value
     if isinstance(value, str) and value.endswith(SUFFIX):
         found = offset_file(Path(value))
+        # Without a run there is no batch yet to compare the file with.
         if images := names_of(info).get(BATCH):
             found.check_images(images)
         return found
@@ -176,7 +184,7 @@ class DeformConv2d(SteppedOp):
         modulated: whether each sample is multiplied by a mask, a number from 0 to 1.
         offsets: how far taps are displaced, in elements. `random`: multiples of 1/4 from -2 to 2. `integer`: whole
             numbers. `half`: halfway between elements. `zero`: not at all. A list: of each offset group, tap by tap,
-            down and across, the same for all outputs. A file: those of every output.
+            down and across, the same for all outputs. A file: the offsets of every output.
 
     Examples:
         >>> from tpusim import DeformConv2d
@@ -199,7 +207,9 @@ class DeformConv2d(SteppedOp):
 
     @property
     def text(self) -> str:
-        """ "14x14x512>512 3x3/2 o4 m" is rows x cols x channels > channels, kernel / stride, offset groups, masks."""
+        """The shape in short: "14x14x512>512 3x3/2 o4 m" is rows x cols x channels > channels, kernel / stride, offset
+        groups, masks.
+        """
         text = self.map_text + steps_text(self.stride, self.dilation)
         text += f" g{self.groups}" if self.groups > 1 else ""
         text += f" o{self.offset_groups}" if self.offset_groups > 1 else ""
@@ -207,19 +217,19 @@ class DeformConv2d(SteppedOp):
 
     @property
     def sample_parts(self) -> int:
-        """Equal parts of one that samples are counted in, of an ifmap of whole numbers."""
+        """Return how many equal parts of one samples are counted in, of an ifmap of whole numbers."""
         return offset_parts(self.offsets) ** 2 * (MASK_PARTS if self.modulated else 1)
 
     def samples(self, batch: int) -> tuple[int, ...]:
-        """The shape [offset_group, tap_row, tap_col, row, col, image] of what is sampled of a channel."""
+        """Return the shape [offset_group, tap_row, tap_col, row, col, image] of the samples of a channel."""
         return self.offset_groups, *self.kernel, self.out_height, self.out_width, batch
 
     def displaced(self, batch: int) -> Offsets:
-        """Offsets and masks for `batch` images: the same for all layers of a shape."""
+        """Return offsets and masks for `batch` images: the same for all layers of a shape."""
         return drawn(self.offsets, (self.shape_key, batch), self.samples(batch), self.modulated)
 
     def reads(self, batch: int) -> dict[str, Shape]:
-        """Offsets and masks, too: down and across for each tap, then one a tap."""
+        """Return what is read, with offsets, down and across for each tap, and masks, one a tap."""
         groups, height, width, *place = self.samples(batch)
         taps, (rows, cols, images) = groups * height * width, place
         given = {"offsets": (2 * taps, rows, cols, images), "mask": (taps, rows, cols, images)}
@@ -227,12 +237,12 @@ class DeformConv2d(SteppedOp):
         return {"ifmap": read.ifmap, **(given if self.modulated else {"offsets": given["offsets"]})}
 
     def operands(self, batch: int) -> int:
-        """With two offsets a sample, and its mask."""
+        """Count operands, with two offsets a sample, and its mask."""
         given = 3 if self.modulated else 2
         return SteppedOp.operands(self, batch) + given * prod(self.samples(batch))
 
     def convolution(self, batch: int) -> tuple[Conv2d, int]:
-        """There is none: UnsuitableError names the lowering that does without."""
+        """Raise UnsuitableError, which names the lowering that needs no convolution."""
         raise UnsuitableError(f"no convolution of fixed taps computes a {self.op}; lower it by deformable")
 
     def _into_step(self, rows: int) -> int:

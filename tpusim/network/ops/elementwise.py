@@ -1,4 +1,4 @@
-"""Ops that make each element of a map of one at the same place: sums of maps, activations, functions.
+"""Ops that make each element from the one at the same place of a map: sums of maps, activations, functions.
 
 Ops that have no fields of their own are rows of a table, from which their classes are made: to add one is a row here,
 one in machines/tpu/program/operations.py for what the machine does, and one in reference/ for what is true.
@@ -27,7 +27,7 @@ from tpusim.network.ops.op import (
 LARGEST = 3.4028234663852886e38
 """The largest number of float32."""
 MOST_POWER = 3
-"""Networks raise to the square and to the cube; whole numbers of four bits, cubed, are exact."""
+"""The highest power: networks use squares and cubes; whole numbers of four bits, cubed, are exact."""
 
 Other: TypeAlias = Literal["each", "map", "channel", "image", "pixel", "number"]
 
@@ -39,7 +39,7 @@ KEPT: Mapping[str, tuple[bool, bool, bool, bool]] = {
     "pixel": (False, True, True, True),
     "number": (False, False, False, False),
 }
-"""Which axes of [channel, row, col, image] the other operand has; along the rest it has one element for all."""
+"""The axes of [channel, row, col, image] along which the other operand has own elements; it has one along the rest."""
 
 
 @validated
@@ -51,7 +51,7 @@ class MapOp(VectorOp):
         channels: channels of the map.
         height: rows of the map.
         width: columns of the map.
-        images: maps that there are, such as the rows of a product; 0: as many as images of the batch.
+        images: number of maps, such as the rows of a product; 0: as many as images of the batch.
     """
 
     spatial: ClassVar[bool] = False
@@ -65,7 +65,7 @@ class MapOp(VectorOp):
 
     @property
     def axes(self) -> tuple[KernelAxis, KernelAxis]:
-        """Windows of one element."""
+        """Return windows of one element."""
         return kernel_axes((self.height, self.width), (1, 1), (1, 1), (1, 1), (0, 0))
 
     @property
@@ -74,40 +74,40 @@ class MapOp(VectorOp):
 
     @property
     def map_text(self) -> str:
-        """The map that it reads, in short."""
+        """The map that the op reads, in short."""
         return f"{self.height}x{self.width}x{self.channels}" + (f" n{self.images}" if self.images else "")
 
     def map(self, batch: int) -> Shape:
-        """The shape of what comes in."""
+        """Return the shape of the input."""
         return self.channels, self.height, self.width, self.images or batch
 
     def shapes(self, batch: int) -> Mapping[str, Shape]:
-        """What comes out is as large as what comes in."""
+        """Return shapes: the output is as large as the input."""
         return {"ifmap": self.map(batch), OFMAP: self.map(batch)}
 
     def terms(self, batch: int) -> int:
-        """1: no sum grows with the layer."""
+        """Return 1: no sum grows with the layer."""
         return 1
 
 
 @validated
 class Pointwise(MapOp):
-    """An op that makes an element of each."""
+    """An op that makes an element from each element."""
 
     grammar: ClassVar[str] = "rows x columns x channels"
 
     @property
     def operation(self) -> str:
-        """Known by the name of the op."""
+        """The machine's operation: the name of the op."""
         return self.op
 
     @property
     def text(self) -> str:
-        """ "56x56x64" is rows x cols x channels, n the images where these are not the batch."""
+        """The shape in short: "56x56x64" is rows x cols x channels, n the images where these are not the batch."""
         return self.map_text
 
     def element_name(self, index: Index) -> tuple[tuple[str, ...], Index]:
-        """Rows and columns of a product, where the map is one."""
+        """Name an element; by rows and columns of a product, where the map is one."""
         return (("row", "col"), (index[3], index[0])) if self.images and self.height * self.width == 1 else (
             ("channel", "row", "col", "image"), index
         )  # fmt: skip
@@ -128,7 +128,7 @@ class Arithmetic(Pointwise):
 
     @property
     def text(self) -> str:
-        """ "56x56x64 channel" where the other operand has a number a channel."""
+        """The shape in short: "56x56x64 channel" where the other operand has a number a channel."""
         return self.map_text if self.other == "each" else f"{self.map_text} {self.other}"
 
     def shapes(self, batch: int) -> Mapping[str, Shape]:
@@ -140,19 +140,19 @@ class Arithmetic(Pointwise):
 
 @validated
 class ScaleShift(Pointwise):
-    """The ifmap times the channel's scale, and the channel's shift added."""
+    """The ifmap times the channel's scale, plus the channel's shift."""
 
     op: ClassVar[str] = "scale_shift"
 
     def shapes(self, batch: int) -> Mapping[str, Shape]:
-        """With two numbers a channel."""
+        """Return shapes, with two numbers a channel."""
         channel = self.channels, 1, 1, 1
         return {"ifmap": self.map(batch), "scale": channel, "shift": channel, OFMAP: self.map(batch)}
 
 
 @validated
 class LeakyRelu(Pointwise):
-    """An element that is above zero as it is; any other times `slope`.
+    """Every element above zero unchanged, any other times `slope`.
 
     Attributes:
         slope: factor of elements below zero, from 0 to 1.
@@ -172,7 +172,7 @@ class LeakyRelu(Pointwise):
 
 @validated
 class Clip(Pointwise):
-    """An element that lies between `min` and `max`; else the nearer of the two.
+    """Every element limited to the range from `min` to `max`.
 
     Attributes:
         min: least that is left.
@@ -194,7 +194,7 @@ class Clip(Pointwise):
 
 @validated
 class Power(Pointwise):
-    """The element times itself: its square or its cube.
+    """Each element times itself: its square or its cube.
 
     Attributes:
         exponent: 2 for the square, 3 for the cube.
@@ -207,18 +207,18 @@ class Power(Pointwise):
 
     @property
     def text(self) -> str:
-        """ "1x4x129 ^2" of a square."""
+        """The shape in short: "1x4x129 ^2" of a square."""
         return f"{self.map_text} ^{self.exponent}"
 
     @property
     def operation(self) -> str:
-        """The square and the cube have operations of their own."""
+        """The machine's operation: square and cube have one each."""
         return f"power_{self.exponent}"
 
 
 @validated
 class HardSigmoid(Pointwise):
-    """`alpha` times the element, plus `beta`, clipped to what lies between 0 and 1.
+    """`alpha` times the element, plus `beta`, clipped to the range from 0 to 1.
 
     Attributes:
         alpha: factor of the element.
@@ -236,7 +236,7 @@ class HardSigmoid(Pointwise):
 
 @validated
 class HardSwish(Pointwise):
-    """The element times its hard sigmoid of alpha 1/6 and beta 1/2."""
+    """Each element times its hard sigmoid of alpha 1/6 and beta 1/2."""
 
     op: ClassVar[str] = "hard_swish"
 
@@ -246,10 +246,10 @@ class HardSwish(Pointwise):
 
 @validated
 class Gelu(Pointwise):
-    """The element times the share of the normal distribution below it.
+    """Each element times the share of the normal distribution below it.
 
     Attributes:
-        approximate: how that share is worked out: by the error function (`none`), or by `tanh`.
+        approximate: how the share is worked out: by the error function (`none`), or by `tanh`.
     """
 
     op: ClassVar[str] = "gelu"
@@ -259,12 +259,12 @@ class Gelu(Pointwise):
 
     @property
     def operation(self) -> str:
-        """The form by tanh has an operation of its own."""
+        """The machine's operation: the form by tanh has its own."""
         return "gelu" if self.approximate == "none" else "gelu_tanh"
 
     @property
     def text(self) -> str:
-        """ "1x1x3072 tanh" where it is approximated."""
+        """The shape in short: "1x1x3072 tanh" where it is approximated."""
         return self.map_text + (" tanh" if self.approximate == "tanh" else "")
 
 
@@ -272,8 +272,8 @@ class OpRow(NamedTuple):
     """An op without fields of its own.
 
     Attributes:
-        kind: the class that it is one of.
-        gloss: what it makes, in a line.
+        kind: base class of the op.
+        gloss: the op's result, in a line.
         onnx: the operator of ONNX that it is, if there is one of one operand.
         exact, positive: as in Op.
     """
@@ -304,16 +304,16 @@ ROWS = {
     "softplus": OpRow(Pointwise, "log(1 + exp(x)).", "Softplus", exact=False),
     "silu": OpRow(Pointwise, "The element times its sigmoid; also called swish.", exact=False),
 }
-"""Pointwise ops by their names in files. The class of each has that name, too: `sqrt` is Sqrt."""
+"""Pointwise ops by their names in files. The class of each has a matching name: `sqrt` is Sqrt."""
 
 
 def class_name(op: str) -> str:
-    """The name of the class of an op."""
+    """Return the name of the class of an op."""
     return "".join(map(str.capitalize, op.split("_")))
 
 
 def __getattr__(name: str) -> Any:
-    """The class of a row, made when it is first asked for."""
+    """Return the class of a row, made on first use."""
     op = next((op for op in ROWS if class_name(op) == name), None)
     if op is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""An op of the array with what a vector unit does to its results before they are stored."""
+"""An op of the array with the operations of a vector unit on its results before they are stored."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ OTHER, BIAS = "other", "bias"
 
 @dataclass(frozen=True)
 class Fused(ArrayOp):
-    """`inner`, whose results have the tensor `other` added to them, where it `adds` one, and the bias of their channel,
-    where it has a `bias`, and then meet `finish`.
+    """An `inner` op and what follows it: the tensor `other` is added where it `adds` one, then the channel's bias where
+    it has a `bias`, and then comes `finish`.
 
     Raises TypeError for an inner op that is fused itself, and ValueError where nothing is done to its results.
     """
@@ -59,12 +59,12 @@ class Fused(ArrayOp):
 
     @property
     def text(self) -> str:
-        """ "56x56x64>64 3x3 + bias + add + relu"."""
+        """The shape in short: "56x56x64>64 3x3 + bias + add + relu"."""
         return " + ".join([self.inner.text, *self.fused])
 
     @property
     def fused(self) -> tuple[str, ...]:
-        """What is done to results, in words."""
+        """Name the operations on the results, in order."""
         added = {BIAS: self.bias, "add": self.adds}
         return *(name for name, there in added.items() if there), *(each.op for each in self.finish)
 
@@ -76,7 +76,7 @@ class Fused(ArrayOp):
         return self.inner.tensors(batch)
 
     def shapes(self, batch: int) -> Mapping[str, Shape]:
-        """Tensors of the core, and what is added."""
+        """Return the tensors of the core, and the added ones."""
         shapes = dict(self.inner.shapes(batch))
         ofmap = shapes.pop(OFMAP)
         other = {OTHER: ofmap} if self.adds else {}
@@ -84,7 +84,7 @@ class Fused(ArrayOp):
         return {**shapes, **other, **bias, OFMAP: ofmap}
 
     def reads(self, batch: int) -> dict[str, Shape]:
-        """The map that is added comes behind the ifmap, ahead of a filter that another layer has made."""
+        """Return what is read: the added map comes behind the ifmap, ahead of a filter that another layer has made."""
         read = self.inner.reads(batch)
         added = {OTHER: self.shapes(batch)[OTHER]} if self.adds else {}
         first = next(iter(read))

@@ -1,4 +1,4 @@
-"""Ops that only move elements: what they make is a map of elements of one map, each taken from somewhere else."""
+"""Ops that only move elements: each element of the result is taken from a place of one map."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from tpusim.network.ops.elementwise import MapOp
 from tpusim.network.ops.op import MOST_CHANNELS, OFMAP, PadSides, Shape, Steps, ends_of, short
 
 AXES = ("channels", "height", "width", "images")
-"""What the axes of a map are called in files, as [channel, row, col, image]."""
+"""The names of a map's axes in files, as [channel, row, col, image]."""
 
 
 class Taken(NamedTuple):
-    """Where an axis of what is made comes from.
+    """The source of an axis of the result.
 
     Attributes:
-        axis: of the map that is read.
-        coordinates: which of it stands at each place; zeros stand where that is outside the map.
+        axis: axis of the map that is read.
+        coordinates: its coordinate at each place of the result; a coordinate outside the map stands for zeros.
     """
 
     axis: int
@@ -30,25 +30,25 @@ class Taken(NamedTuple):
 
 @validated
 class Move(MapOp):
-    """An op that only moves elements: along each axis of what it makes, coordinates of one axis of what it reads."""
+    """An op that only moves elements: along each axis of the result, coordinates of one axis of the map."""
 
     @abstractmethod
     def taken(self, batch: int) -> tuple[Taken, ...]:
-        """Where channels, rows, columns and images of the ofmap come from."""
+        """Return the sources of the channels, rows, columns and images of the ofmap."""
 
     @property
     @abstractmethod
     def how(self) -> str:
-        """What is done with the map, in short."""
+        """The change of the map, in short."""
 
     @property
     def operation(self) -> str:
-        """Once elements lie where they are wanted, a copy."""
+        """The machine's operation: a copy, once elements lie where they are wanted."""
         return "copy"
 
     @property
     def text(self) -> str:
-        """ "56x56x64 > chwn": the map that is read, and what is done with it."""
+        """The shape in short: "56x56x64 > chwn": the map that is read, and the change of it."""
         return f"{self.map_text} > {self.how}"
 
     def shapes(self, batch: int) -> Mapping[str, Shape]:
@@ -56,7 +56,7 @@ class Move(MapOp):
         return {"ifmap": self.map(batch), OFMAP: (channels, rows, cols, images)}
 
     def _every(self, batch: int) -> list[Taken]:
-        """All of the map as it is."""
+        """Return all of the map unchanged."""
         return [Taken(axis, range(size)) for axis, size in enumerate(self.map(batch))]
 
 
@@ -145,7 +145,7 @@ class Slice(Move):
         size = getattr(self, self.axis)
         if self.start >= self.stop:
             raise InputError(Problem(f"nothing is from {self.start} to {self.stop}; write a larger one", "stop"))
-        # How many images a batch has, a run says.
+        # Only the run knows how many images a batch has, so a slice of images is checked there.
         if size and self.stop > size:
             raise InputError(Problem(f"{self.stop} is behind the {size} that there are; write {size} at most", "stop"))
 
@@ -195,7 +195,7 @@ class Pad(Move):
 
 @validated
 class Upsample(Move):
-    """A map whose every element stands in several places side by side: the nearest is taken.
+    """A map in which every element stands in several neighbouring places: the nearest is taken.
 
     Attributes:
         scale: rows and columns that each element becomes.

@@ -77,17 +77,17 @@ class Pool2d(VectorOp):
 
     @property
     def operation(self) -> str:
-        """A maximum, or a mean."""
+        """The machine's operation: a maximum, or a mean."""
         return "maximum" if self.kind == "max" else "mean"
 
     @property
     def joining(self) -> str:
-        """Maxima of maxima, sums of sums."""
+        """The operation that joins elements: maxima of maxima, sums of sums."""
         return "maximum" if self.kind == "max" else "add"
 
     @property
     def axes(self) -> tuple[KernelAxis, KernelAxis]:
-        """Height and width, padded for the last window that `ceil_mode` adds."""
+        """Return height and width, padded for the last window that `ceil_mode` adds."""
         rows, cols = self._given
         return self._reaching(rows), self._reaching(cols)
 
@@ -100,7 +100,9 @@ class Pool2d(VectorOp):
 
     @property
     def text(self) -> str:
-        """ "112x112x64 max 3x3/2" is rows x cols x channels, kind, kernel / stride; p: top, left, bottom, right."""
+        """The shape in short: "112x112x64 max 3x3/2" is rows x cols x channels, kind, kernel / stride; p: top, left,
+        bottom, right.
+        """
         text = f"{self.in_height}x{self.in_width}x{self.channels} {self.kind} {self.kernel[0]}x{self.kernel[1]}"
         text += steps_text(self.stride, self.dilation)
         (top, bottom), (left, right) = (axis.ends for axis in self.axes)
@@ -112,20 +114,22 @@ class Pool2d(VectorOp):
         return {"ifmap": (self.channels, self.in_height, self.in_width, batch), OFMAP: ofmap}
 
     def terms(self, batch: int) -> int:
-        """The elements of a window, where they are summed up."""
+        """Return the elements of a window, where they are summed up."""
         return 1 if self.kind == "max" else prod(self.kernel)
 
     def coefficients(self, counted: int) -> tuple[float, ...]:
-        """A sum is multiplied by what it would be divided by."""
+        """Return the factor of a sum, in place of a division."""
         return () if self.kind == "max" else (1 / counted,)
 
     @property
     def _given(self) -> tuple[KernelAxis, KernelAxis]:
-        """Height and width, padded as it is written."""
+        """Return height and width, padded as it is written."""
         return kernel_axes((self.in_height, self.in_width), self.kernel, self.stride, self.dilation, self.padding)
 
     def _reaching(self, axis: KernelAxis) -> KernelAxis:
-        """With padding up to the end of its last window, if that begins before the padding at the far end."""
+        """Return the axis with padding up to the end of its last window, if that begins before the padding at the far
+        end.
+        """
         before, after = axis.ends
         more = -(-(axis.padded - axis.reach) // axis.stride) if self.ceil_mode else axis.outputs - 1
         more -= self.ceil_mode and more * axis.stride >= axis.size + before
@@ -135,7 +139,7 @@ class Pool2d(VectorOp):
 
 @lru_cache(maxsize=1 << 10)
 def _windows(axis: KernelAxis, given: KernelAxis, include_pad: bool) -> tuple[TapWindow, ...]:
-    """The window of each output; padding counts, but not beyond what is `given`."""
+    """Return the window of each output; padding counts, but not beyond the `given` one."""
     before, after = given.ends
     seen, padded = range(given.size), range(-before, given.size + after)
 

@@ -13,7 +13,7 @@ from tpusim.network.ops.op import OFMAP, Channels, Images, Index, KernelAxis, Op
 
 
 class Stage(NamedTuple):
-    """What a vector unit does with the elements of a row, one stage after another.
+    """A stage of a vector unit's work on the elements of a row.
 
     Attributes:
         operation: what makes a number of some elements, and of one number a row of each stage that is `known`, then one
@@ -40,7 +40,7 @@ class RowOp(Op):
     Attributes:
         name: name of the layer, which no other layer of the network has.
         channels: elements of a row.
-        images: rows that there are; 0: as many as images of the batch.
+        images: number of rows; 0: as many as images of the batch.
     """
 
     unit: ClassVar[Literal["array", "vector"]] = "vector"
@@ -57,23 +57,23 @@ class RowOp(Op):
     @property
     @abstractmethod
     def stages(self) -> tuple[Stage, ...]:
-        """What is done with a row."""
+        """Return the stages of the work on a row."""
 
     @property
     def text(self) -> str:
-        """ "1024x768", or "batch x 1000" where there are as many rows as images in a batch."""
+        """The shape in short: "1024x768", or "batch x 1000" where there are as many rows as images in a batch."""
         return f"{self.images}x{self.channels}" if self.images else f"batch x {self.channels}"
 
     def shapes(self, batch: int) -> Mapping[str, Shape]:
-        """What comes out is as large as what comes in."""
+        """Return shapes: the output is as large as the input."""
         return {"ifmap": self.rows(batch), OFMAP: self.rows(batch)}
 
     def rows(self, batch: int) -> Shape:
-        """The shape of what comes in."""
+        """Return the shape of the input."""
         return self.channels, 1, 1, self.images or batch
 
     def terms(self, batch: int) -> int:
-        """A row is summed up."""
+        """Return the channels, as a row is summed up."""
         return self.channels
 
     def element_name(self, index: Index) -> tuple[tuple[str, ...], Index]:
@@ -89,7 +89,7 @@ class Softmax(RowOp):
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """The powers are worked out twice, rather than kept: so does XLA's code for TPUs."""
+        """Return the stages; powers are worked out twice, rather than kept: so does XLA's code for TPUs."""
         return (
             Stage("maximum", joins="maximum", ends="maximum"),
             Stage("exp_sum", (0,), joins="add", ends="reciprocal_sum"),
@@ -125,7 +125,7 @@ class LayerNorm(RowOp):
         )
 
     def shapes(self, batch: int) -> Mapping[str, Shape]:
-        """With two numbers a channel."""
+        """Return shapes, with two numbers a channel."""
         channel = self.channels, 1, 1, 1
         return {"ifmap": self.rows(batch), "scale": channel, "shift": channel, OFMAP: self.rows(batch)}
 
@@ -141,7 +141,7 @@ class ReduceMean(RowOp):
         return (Stage("add", joins="add", ends="mean", coefficients=(1 / self.channels,)),)
 
     def shapes(self, batch: int) -> Mapping[str, Shape]:
-        """The ofmap has a number for each row."""
+        """Return shapes: the ofmap has a number for each row."""
         return {"ifmap": self.rows(batch), OFMAP: (1, 1, 1, self.images or batch)}
 
 
@@ -155,21 +155,21 @@ class _SumAbout(RowOp):
     exact: ClassVar[bool] = False
 
     _of_elements: ClassVar[str]
-    """What makes a number of some elements, and of the number that is given."""
+    """The operation that makes a number of some elements, and of the given number."""
 
     @property
     def stages(self) -> tuple[Stage, ...]:
         return Stage("", given=_ABOUT), Stage(self._of_elements, (0,), joins="add", ends="add")
 
     def shapes(self, batch: int) -> Mapping[str, Shape]:
-        """A number for each row goes in beside it, and another comes out."""
+        """Return shapes: a number for each row comes in beside it, and another goes out."""
         one = 1, 1, 1, self.images or batch
         return {"ifmap": self.rows(batch), _ABOUT: one, OFMAP: one}
 
 
 @validated
 class SumExp(_SumAbout):
-    """The sum of e to the power of each element less the row's number: what a softmax divides by."""
+    """The sum of e to the power of each element less the row's number: the divisor of a softmax."""
 
     op: ClassVar[str] = "sum_exp"
     _of_elements: ClassVar[str] = "exp_sum"
@@ -184,15 +184,15 @@ class SumSquares(_SumAbout):
 
 
 BETAS = (0.5, 0.75, 1.0)
-"""Powers that reciprocal roots, or a quotient, give."""
+"""Powers that can be made of reciprocal roots, or a quotient."""
 
 
 @validated
 class Lrn(MapOp):
-    """An element over (`bias` + `alpha` / `size` times a sum of squares) to the power of `beta`, as AlexNet has it.
+    """Each element over (`bias` + `alpha` / `size` times a sum of squares) to the power of `beta`, as AlexNet has it.
 
     Attributes:
-        size: channels around the element whose squares are summed up, those that there are.
+        size: channels around the element whose squares are summed up, as far as the map has them.
         alpha: factor of the sum, not below zero.
         beta: power: 0.5, 0.75 or 1.
         bias: number above zero that is added.
@@ -234,19 +234,19 @@ class Lrn(MapOp):
 
     @property
     def text(self) -> str:
-        """ "27x27x96 5" where five channels are summed up."""
+        """The shape in short: "27x27x96 5" where five channels are summed up."""
         return f"{self.map_text} {self.size}"
 
     @property
     def axes(self) -> tuple[KernelAxis, KernelAxis]:
-        """Channels, and what has windows of one element."""
+        """Return the channels, and an axis with windows of one element."""
         before, behind = (self.size - 1) // 2, self.size // 2
         along = KernelAxis("channels", self.channels, self.size, 1, 1, (before, behind))
         return along, KernelAxis("width", self.width, 1, 1, 1, (0, 0))
 
     @property
     def windows(self) -> tuple[tuple[TapWindow, ...], tuple[TapWindow, ...]]:
-        """The window of each channel, and that of one element."""
+        """Return the window of each channel, and the window of one element."""
         before = (self.size - 1) // 2
         taps = (
             range(max(0, before - channel), min(self.size, self.channels + before - channel))
@@ -258,5 +258,5 @@ class Lrn(MapOp):
         return self.alpha / self.size, self.bias
 
     def terms(self, batch: int) -> int:
-        """Channels that are summed up."""
+        """Return the number of channels summed up."""
         return min(self.size, self.channels)

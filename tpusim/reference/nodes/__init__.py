@@ -1,4 +1,4 @@
-"""What the nodes of a network compute that are no layers of a machine, each straight from ONNX's definition of it.
+"""Operators of a network that are not layers of a machine, each straight from ONNX's definition of it.
 
 Maps are [image, channel, row, col], as in ONNX. Numbers stay of the type that they come in.
 """
@@ -19,15 +19,15 @@ from tpusim.reference.nodes.node import Call, Function
 __all__ = ["IMAGE_BY_IMAGE", "NODES", "Call", "Values", "compute"]
 
 NODES: dict[str, Function] = {**elementwise.NODES, **moves.NODES, **reductions.NODES, **recurrent.NODES}
-"""By the name of the operator."""
+"""The functions by the name of the operator."""
 IMAGE_BY_IMAGE = frozenset({"BatchNormalization"})
 """Operators that make each image of the first operand by itself, all alike: so images may come in any number."""
 
 
 def compute(op: str, call: Call, operands: Sequence[Values | None]) -> tuple[Values, ...]:
-    """The results of a node. Raises InputError where it is of a kind that is not known here."""
+    """Return the results of a node. Raises InputError for an unknown operator."""
     told = {**call.attributes, "call": call}
-    # What an operand gives, no attribute gives besides.
+    # An operand takes precedence over an attribute of the same name.
     asked = {name: told[name] for at, name in _parameters(op) if at >= len(operands) and name in told}
     with np.errstate(all="ignore"):
         results = NODES[op](*operands, **asked)
@@ -36,8 +36,9 @@ def compute(op: str, call: Call, operands: Sequence[Values | None]) -> tuple[Val
 
 @cache
 def _parameters(op: str) -> tuple[tuple[float, str], ...]:
-    """What a function takes besides operands: how many of these leave it free, and its name. NumPy's own functions,
-    which work element by element, take no attributes.
+    """Return what a function takes besides operands: how many operands leave it free, and its name.
+
+    NumPy's own functions, which work element by element, take no attributes.
     """
     if isinstance(NODES[op], np.ufunc):
         return ()

@@ -15,17 +15,17 @@ from tpusim.reference.nodes.node import Function, as_real, like_first
 
 
 def _folded(function: Any) -> Function:
-    """A function of any number of operands, one after the other."""
+    """Make a function of any number of operands, one after the other."""
     return lambda *operands: reduce(function, operands)
 
 
 def _in_doubles(function: Callable[[Values], Values]) -> Function:
-    """A function of the oracle, whose results are of the operand's type."""
+    """Make a function of the oracle whose results are of the operand's type."""
     return like_first(lambda x: function(x.astype(np.float64)))
 
 
 def _div(one: Values, other: Values) -> Values:
-    """Whole numbers are divided towards zero."""
+    """Divide; whole numbers are rounded towards zero."""
     if np.issubdtype(one.dtype, np.floating):
         return np.divide(one, other)
     return as_real(np.floor_divide(abs(one), abs(other)) * np.sign(one) * np.sign(other), one)
@@ -36,7 +36,7 @@ def _clip(values: Values, min: Any = None, max: Any = None) -> Values:
 
 
 def _along(numbers: Values, values: Values, axis: int, block_size: int) -> Values:
-    """A scale or zero point for all values, or one for each place along an axis."""
+    """Broadcast a scale or zero point: one for all values, or one for each place along an axis."""
     if block_size:
         raise InputError("numbers that are quantized block by block")
     return (
@@ -64,7 +64,7 @@ def _dequantize(
 
 
 def _dynamic(values: Values) -> Sequence[Values]:
-    """The bytes, their scale, their zero point."""
+    """Return the bytes, their scale, their zero point."""
     low, high = min(0.0, float(values.min())), max(0.0, float(values.max()))
     scale = np.float32((high - low) / 255)
     zero = np.uint8(np.clip(np.rint(-low / scale), 0, 255)) if scale else np.uint8(0)
@@ -73,7 +73,7 @@ def _dynamic(values: Values) -> Sequence[Values]:
 
 
 _ALPHA, _GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
-"""What SELU is by ONNX."""
+"""The constants of SELU by ONNX."""
 
 NODES: dict[str, Function] = {
     "Abs": np.abs, "Add": np.add, "And": np.logical_and, "Ceil": np.ceil, "Cos": np.cos, "Equal": np.equal,
@@ -110,4 +110,4 @@ NODES: dict[str, Function] = {
     "Where": lambda condition, one, other: np.where(condition, one, other),
     "DequantizeLinear": _dequantize, "DynamicQuantizeLinear": _dynamic, "QuantizeLinear": _quantize,
 }  # fmt: skip
-"""By the name of the operator."""
+"""The functions by the name of the operator."""

@@ -1,4 +1,4 @@
-"""Operators that only move values, or make them of shapes."""
+"""Operators that only move values, or make values from shapes."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def _cast(values: Values, *, to: Any = None) -> Values:
 def _dropout(
     values: Values, _: Values | None = None, training: Values | None = None, *, call: Call
 ) -> Values | Sequence[Values]:
-    """As networks are used, nothing is dropped."""
+    """Return the values unchanged, as networks in use drop nothing."""
     if training is not None and training:
         raise InputError("Dropout as it is in training")
     return (values, np.ones(values.shape, np.bool_)) if call.results > 1 else values
 
 
 def _constant(*, call: Call) -> Values:
-    """The only attribute; a text, too."""
+    """Return the only attribute, which may be text."""
     kinds = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
     ((name, value),) = call.attributes.items()
     return np.asarray(value, kinds.get(name))
@@ -47,7 +47,7 @@ def _filled(shape: Values, *, value: Any = None) -> Values:
 
 
 def _reshape(values: Values, shape: Any = None, *, allowzero: int = 0) -> Values:
-    """A zero keeps the size that stands there."""
+    """Reshape; a zero keeps the size at its place."""
     wanted = ints(shape) or []
     return values.reshape(wanted if allowzero else [size or values.shape[at] for at, size in enumerate(wanted)])
 
@@ -58,7 +58,7 @@ def _range(start: Values, stop: Values, step: Values) -> Values:
 
 
 def _split(values: Values, split: Any = None, *, call: Call, axis: int = 0) -> Sequence[Values]:
-    """Into equal parts, the last perhaps smaller, unless sizes are given."""
+    """Split into equal parts, the last perhaps smaller, unless sizes are given."""
     given, each = ints(split), ceil(values.shape[axis] / call.results)
     return np.split(values, np.cumsum(given)[:-1] if given else [each * at for at in range(1, call.results)], axis)
 
@@ -67,7 +67,7 @@ def _slice(values: Values, starts: Any = None, ends: Any = None, axes: Any = Non
     begin, stop = ints(starts) or [], ints(ends) or []
     step, cut = ints(steps) or [1] * len(begin), [slice(None)] * values.ndim
     for at, axis in enumerate(ints(axes) or range(len(begin))):
-        # Before the first element, going down, is what a slice calls None.
+        # A slice that goes down to the first element has no number for its stop: -1 would be the last element.
         end = None if step[at] < 0 and stop[at] < -values.shape[axis] else stop[at]
         cut[axis] = slice(begin[at], end, step[at])
     return values[tuple(cut)]
@@ -82,7 +82,7 @@ def _pad(
     mode: str = "constant",
     paddings: Any = None,
 ) -> Values:
-    """Negative ones cut off."""
+    """Pad; negative amounts are cut off."""
     sizes, which = ints(pads) or ints(paddings) or [], ints(axes) or [*range(values.ndim)]
     ends = [(0, 0)] * values.ndim
     for at, axis in enumerate(which):
@@ -136,4 +136,4 @@ NODES: dict[str, Function] = {
     "Transpose": lambda x, *, perm=None: np.transpose(x, perm),
     "Unsqueeze": lambda x, axes=None: np.expand_dims(x, tuple(ints(axes) or ())),
 }  # fmt: skip
-"""By the name of the operator."""
+"""The functions by the name of the operator."""

@@ -1,4 +1,4 @@
-"""Recurrent networks that are no layers of a machine, worked out step by step."""
+"""Recurrent networks that are not layers of a machine, worked out step by step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tpusim.reference.pointwise import sigmoid
 
 _State: TypeAlias = tuple[Values, ...]
 _Step: TypeAlias = Callable[[Values, _State], _State]
-"""From the inputs of a step, [image, input], and what the one before left, to what it leaves, its outputs first."""
+"""A step: from its inputs, [image, input], and the state before it, to the state behind it, outputs first."""
 
 _USUAL = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"]}
 
@@ -67,7 +67,8 @@ def _unrolled(
     call: Call, op: str, sequence: Values, lengths: Values | None, step_of: Callable[[int], _Step],
     given: Sequence[Values | None], recurrent: Values,
 ) -> Sequence[Values]:  # fmt: skip
-    """All outputs, [step, direction, image, output], then the state behind the last step; images first if laid so.
+    """Return all outputs, [step, direction, image, output], then the state behind the last step; images first if laid
+    so.
 
     Raises InputError for what is not known here.
     """
@@ -84,11 +85,13 @@ def _unrolled(
     made, last = [], []
     for direction in range(len(recurrent)):
         step, state = step_of(direction), tuple(each[direction] for each in states)
+        # The second direction always runs backward; a single one does if the node says so.
         turn = slice(None, None, -1 if direction or call.get("direction") == "reverse" else 1)
         told = []
         for inputs in steps[turn]:
             state = step(inputs, state)
             told.append(state[0])
+        # Outputs stand in the order of the inputs, also those of a pass from the end.
         made.append(np.stack(told)[turn])
         last.append(state)
     every = np.stack(made, 1)
@@ -101,4 +104,4 @@ def _turned(state: Values, images_first: bool) -> Values:
 
 
 NODES: dict[str, Function] = {"GRU": _gru, "LSTM": _lstm}
-"""By the name of the operator."""
+"""The functions by the name of the operator."""

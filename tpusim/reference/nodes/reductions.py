@@ -1,4 +1,4 @@
-"""Operators that sum up along axes: products, pooling, what is normalized by sums; and maps that are resized."""
+"""Operators that sum up along axes: products, pooling, normalizations by sums; and maps that are resized."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tpusim.reference.nodes.node import Call, Function, as_real, ints, like_firs
 
 
 def _reduced(function: Any) -> Function:
-    """Along the axes that are given, as an attribute or an operand; along all where none are."""
+    """Reduce along the given axes, an attribute or an operand; along all where none are given."""
 
     def compute(values: Values, axes: Any = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Values:
         which = ints(axes)
@@ -31,7 +31,7 @@ def _log_sum_exp(values: Values, **along: Any) -> Values:
 
 
 def _farthest(function: Any) -> Function:
-    """Where the largest, or the smallest, stands; of equals the first unless the last is asked for."""
+    """Return the place of the largest, or the smallest; of equals the first unless the last is asked for."""
 
     def compute(values: Values, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Values:
         at = function(np.flip(values, axis) if select_last_index else values, axis, keepdims=bool(keepdims))
@@ -49,7 +49,7 @@ def _cumulative(values: Values, axis: Values, *, exclusive: int = 0, reverse: in
 
 
 def _softmax(values: Values, *, axis: int | None = None, call: Call) -> Values:
-    """Before opset 13 all axes from one on count as one."""
+    """Compute a softmax; before opset 13 all axes from one on count as one."""
     along = values
     if call.opset < 13:
         along, axis = values.reshape(*values.shape[: (1 if axis is None else axis) % values.ndim], -1), -1
@@ -59,7 +59,7 @@ def _softmax(values: Values, *, axis: int | None = None, call: Call) -> Values:
 
 
 def _along_channels(numbers: Values, values: Values) -> Values:
-    """A number a channel, to be broadcast over [image, channel, ...]."""
+    """Broadcast a number a channel over [image, channel, ...]."""
     return numbers.reshape(-1, *[1] * (values.ndim - 2))
 
 
@@ -67,7 +67,7 @@ def _batch_normalization(
     values: Values, scale: Values, bias: Values, mean: Values, variance: Values, *, epsilon: float = 1e-5,
     training_mode: int = 0,
 ) -> Values:  # fmt: skip
-    """As networks are used: with the mean and variance that they were trained to."""
+    """Normalize as networks in use do: with the mean and variance from training."""
     if training_mode:
         raise InputError("BatchNormalization as it is in training")
     factor = scale / np.sqrt(variance + epsilon)
@@ -79,7 +79,7 @@ def _batch_normalization(
 
 
 def _normalized(values: Values, axes: tuple[int, ...], epsilon: float) -> Values:
-    """Mean 0 and variance 1 along axes."""
+    """Return values of mean 0 and variance 1 along axes."""
     apart = values - values.mean(axis=axes, keepdims=True)
     return as_real(apart / np.sqrt((apart**2).mean(axis=axes, keepdims=True) + epsilon), values)
 
@@ -92,7 +92,7 @@ def _instance_normalization(values: Values, scale: Values, bias: Values, *, epsi
 def _group_normalization(
     values: Values, scale: Values, bias: Values, *, call: Call, num_groups: Any = None, epsilon: float = 1e-5
 ) -> Values:
-    """Before opset 21, scale and bias come by group."""
+    """Normalize groups; before opset 21, scale and bias come by group."""
     alone = _normalized(values.reshape(len(values), num_groups, -1), (2,), epsilon).reshape(values.shape)
     each = values.shape[1] // num_groups if call.opset < 21 else 1
     factor, more = np.repeat(scale, each), np.repeat(bias, each)
@@ -124,7 +124,7 @@ def _mean_variance_normalization(values: Values, *, axes: Sequence[int] = (0, 2,
 def _local_response(
     values: Values, *, size: Any = None, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0
 ) -> Values:
-    """By the squares of the channels around each."""
+    """Divide by a power of the squares of the channels around each."""
     channels, ends = values.shape[1], [(0, 0), ((size - 1) // 2, size // 2), *[(0, 0)] * (values.ndim - 2)]
     squares = np.pad(values**2, ends)
     around = sum(squares[:, at : at + channels] for at in range(size))
@@ -132,7 +132,7 @@ def _local_response(
 
 
 class _Windows(NamedTuple):
-    """Windows along an axis of maps: their taps, how many there are, the padding, and what they reach beyond that."""
+    """Windows along an axis of maps: their taps, their number, the padding, and how far they reach beyond it."""
 
     kernel: int
     stride: int
@@ -143,7 +143,7 @@ class _Windows(NamedTuple):
 
 
 def _windows(call: Call, sides: tuple[int, ...]) -> list[_Windows]:
-    """The windows of a pooling node, axis by axis."""
+    """Return the windows of a pooling node, axis by axis."""
     found, axes = list[_Windows](), len(sides)
     wanted = {"kernel_shape": [], "strides": [1] * axes, "dilations": [1] * axes, "pads": [0] * 2 * axes}
     kernel, strides, dilations, pads = (ints(call.get(name)) or usual for name, usual in wanted.items())
@@ -160,7 +160,7 @@ def _windows(call: Call, sides: tuple[int, ...]) -> list[_Windows]:
             room = side + before + after - reach
             outputs = room // stride + 1
             if call.get("ceil_mode", 0):
-                # A window that sticks out counts, if it begins on the map or its padding before.
+                # The last window may stick out at the far end if it begins on the map or the padding before it.
                 outputs = -(-room // stride) + 1
                 outputs -= (outputs - 1) * stride >= side + before
         beyond = max(0, (outputs - 1) * stride + reach - side - before - after)
@@ -169,7 +169,9 @@ def _windows(call: Call, sides: tuple[int, ...]) -> list[_Windows]:
 
 
 def _taps(values: Values, windows: Sequence[_Windows], filler: Any, beyond: Any) -> Iterator[Values]:
-    """What each tap of the windows sees, [image, channel, *outputs], of maps with padding, and what is beyond that."""
+    """Yield the values under each tap of the windows, [image, channel, *outputs], of maps with padding, and with
+    `beyond`.
+    """
     alone = [(0, 0), (0, 0)]
     inside = np.pad(values, [*alone, *(each.ends for each in windows)], constant_values=filler)
     padded = np.pad(inside, [*alone, *((0, each.beyond) for each in windows)], constant_values=beyond)
@@ -194,14 +196,14 @@ def _max_pool(values: Values, *, call: Call) -> Values:
 
 
 def _average_pool(values: Values, *, call: Call, count_include_pad: int = 0) -> Values:
-    """Over what a window has of the map; with `count_include_pad` of its padding, too."""
+    """Average the part of a window on the map; with `count_include_pad` on its padding, too."""
     windows = _windows(call, values.shape[2:])
     counts = sum(_taps(np.ones((1, 1, *values.shape[2:]), values.dtype), windows, count_include_pad, 0))
     return np.divide(sum(_taps(values, windows, 0, 0)), counts)
 
 
 def _over_maps(function: Any) -> Function:
-    """Over all axes after image and channel."""
+    """Reduce over all axes after image and channel."""
     return like_first(lambda x: function(x, axis=tuple(range(2, x.ndim)), keepdims=True))
 
 
@@ -213,7 +215,7 @@ def _resize(
     *,
     call: Call,
 ) -> Values:
-    """Axis by axis; by `scales` or to `sizes`. Before opset 11, scales stood where regions do."""
+    """Resize axis by axis; by `scales` or to `sizes`. Before opset 11, scales stood where regions do."""
     mode = call.get("mode", "nearest")
     if mode not in ("nearest", "linear") or call.get("antialias", 0):
         raise InputError(f"Resize by {mode}{' with antialias' if call.get('antialias', 0) else ''}")
@@ -228,6 +230,7 @@ def _resize(
         else:
             factor = float(np.asarray(given)[number])
             extent = int(np.floor(old * factor))
+        # An axis that keeps its size may still be resampled, by another factor.
         if extent != old or factor != 1:
             resized = _resized(call, resized, axis, extent, factor)
     return as_real(resized, values)
@@ -256,7 +259,7 @@ def _resized(call: Call, values: Values, axis: int, extent: int, factor: float) 
 
 
 def _places(call: Call, size: int, extent: int, factor: float) -> Values:
-    """Where the new elements stand among the old."""
+    """Return the places of the new elements among the old."""
     at, by = np.arange(extent), call.get("coordinate_transformation_mode", "half_pixel")
     if call.opset < 11 or by == "asymmetric":
         return at / factor
@@ -270,7 +273,7 @@ def _places(call: Call, size: int, extent: int, factor: float) -> Values:
 
 
 def with_bias(call: Call, product: Values, bias: Values | None) -> Values:
-    """What Gemm makes of a product: alpha times it, and beta times the bias."""
+    """Return Gemm's result for a product: alpha times it, and beta times the bias."""
     scaled = product * call.get("alpha", 1.0)
     return as_real(scaled if bias is None else scaled + call.get("beta", 1.0) * bias, product)
 
@@ -299,9 +302,9 @@ NODES: dict[str, Function] = {
         lambda x, *, p=2, call: np.power(sum(_taps(abs(x) ** p, _windows(call, x.shape[2:]), 0, 0)), 1 / p)
     ),
     "MaxPool": _max_pool, "Resize": _resize,
-    # What Resize was called once.
+    # Upsample is the former name of Resize.
     "Upsample": lambda x, scales=None, *, mode="nearest": (
         _resize(x, np.asarray(scales, np.float32), call=Call({"mode": mode}, opset=10))
     ),
 }  # fmt: skip
-"""By the name of the operator."""
+"""The functions by the name of the operator."""

@@ -31,7 +31,7 @@ _IN_SCRIPT = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u
 
 
 def page(kind: str, data: Mapping[str, Any]) -> bytes:
-    """The file's contents; the same data gives the same bytes.
+    """Return the bytes of the page's file; the same data gives the same bytes.
 
     `kind` is "run" or "sweep". Of `data` a reader without JavaScript gets title, verdict and sentences. Pictures stand
     in it as addresses that hold them themselves ("data:").
@@ -74,11 +74,11 @@ def _digest(text: str) -> str:
 
 Phrase = str | dict[str, int]
 Sentence = list[Phrase]
-"""Text, and layers by their place in the network, which the page shows by name."""
+"""A text, and links: layers by their place in the network, which the page shows by name."""
 
 
 def plain(sentence: Sequence[Phrase], layers: Sequence[Mapping[str, Any]]) -> str:
-    """A sentence without links."""
+    """Write a sentence without links."""
     return "".join(part if isinstance(part, str) else layers[part["layer"]]["name"] for part in sentence)
 
 
@@ -87,7 +87,7 @@ PageColumn = dict[str, Any]
 
 
 def column(figure: Figure, values: Iterable[float | None] = (), bar: Literal["", "widest", "whole"] = "") -> PageColumn:
-    """A figure in one unit for all `values`, so that the eye can compare; a `bar` in a cell shows its share."""
+    """Write `values` of a figure in one unit, so that the eye can compare; a `bar` in a cell shows its share."""
     unit, divide = scale(values, figure.units)
     return {
         "key": figure.key, "label": figure.label, "style": figure.style, "unit": unit, "divide": divide,
@@ -96,7 +96,7 @@ def column(figure: Figure, values: Iterable[float | None] = (), bar: Literal["",
 
 
 def text_column(key: str, label: str, title: str = "") -> PageColumn:
-    """Words, as they are."""
+    """Make a column of words, as they are."""
     return {"key": key, "label": label, "style": "text", "title": title}
 
 
@@ -106,7 +106,9 @@ _FIRST = ("time_us", "tflops", "pe_utilization", "port_idle_ratio")
 
 
 def sweep_data(points: SweepPoints) -> dict[str, Any]:
-    """Everything on the page. Points are columns, as a row of keys each would make the file several times larger."""
+    """Return everything on the page of a sweep. Points are columns: a row of keys each would make the file several
+    times larger.
+    """
     texts = points.texts
     failed = [index for index, error in enumerate(texts["error"]) if error]
     verdict = f"All {points.size:,} points finished"
@@ -128,7 +130,7 @@ def sweep_data(points: SweepPoints) -> dict[str, Any]:
 
 
 def _fastest(points: SweepPoints, workload: str) -> str:
-    """The fastest point of a workload, and how far the others are from it."""
+    """Say which point of a workload is the fastest, and how far the others are from it."""
     names, errors, figures = points.texts["workload"], points.texts["error"], points.figures.get("time_us", ())
     columns = enumerate(zip(names, errors, figures, strict=False))
     times = {index: time for index, (name, error, time) in columns if time and name == workload and not error}
@@ -137,10 +139,12 @@ def _fastest(points: SweepPoints, workload: str) -> str:
     best, slowest = min(times, key=times.__getitem__), max(times.values())
     known = {key: values[best] for key, values in points.figures.items()}
     reached = quantity(times[best], TIMES)
+    # Files of other versions may lack these columns.
     if (speed := known.get("tflops")) is not None:
         reached += f", {three_digits(speed)} TFLOPS"
     if (utilization := known.get("pe_utilization")) is not None:
         reached += f", PE utilisation {percent(utilization)} %"
+    # A single point has no slowest to be compared with.
     if len(times) == 1:
         return f"{workload}: {reached}."
     settings = ", ".join(f"{axis} = {points.texts[axis][best]}" for axis in points.axes)
@@ -152,7 +156,7 @@ def _fastest(points: SweepPoints, workload: str) -> str:
 
 
 def _axis(key: str, values: Sequence[str]) -> dict[str, Any]:
-    """The values of an axis in order, and what they measure when all of them do."""
+    """Return the values of an axis in order, and what they measure when all of them do."""
     distinct = dict.fromkeys(values)
     known = {value: measure for value in distinct if (measure := magnitude(value)) is not None}
     if len(known) < len(distinct):
@@ -162,7 +166,7 @@ def _axis(key: str, values: Sequence[str]) -> dict[str, Any]:
 
 
 def _figures(points: SweepPoints) -> list[PageColumn]:
-    """How the columns of points.csv are written; one that is not known here, in three digits as it stands."""
+    """Say how the columns of points.csv are written; an unknown one gets three digits."""
     keys = dict.fromkeys((*_FIRST, *points.figures))
     return [
         column(column_of(key), (value for value in points.figures[key] if value is not None))

@@ -17,7 +17,7 @@ _CLASSES = {HOLDS: "holds", CONDITION: "partly", FAILS: "fails", OPEN: "open"}
 
 
 def paper_page(made: Sequence[Exhibit], images: Mapping[str, bytes], sources: Sequence[str]) -> bytes:
-    """The file's contents; `images` are PNGs by the stem of their exhibit, `sources` sentences on sources."""
+    """Return the page's bytes; `images` are PNGs by the stem of their exhibit, `sources` sentences on sources."""
     return filled(
         "paper",
         "img-src data:; style-src '{}'",

@@ -1,4 +1,4 @@
-"""What the page of a run shows, as plain data: its words, its figures and layers, its machine, its pictures."""
+"""The content of the page of a run, as plain data: its words, its figures and layers, its machine, its pictures."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from tpusim.result.vocabulary.fields import FIELDS, by_path, field_of
 
 
 def run_page(result: Result) -> bytes:
-    """The file's contents. Raises InputError when the result lacks what the page needs."""
+    """Return the bytes of the page of a run. Raises InputError when the result lacks what the page needs."""
     return page("run", {**run_data(result), "network": _held(network_of(result)), "held": _held(memory_of(result))})
 
 
 def _held(picture: Picture | None) -> dict[str, str] | None:
-    """A picture's source, which the page holds itself, and what it shows; None where there is nothing to see."""
+    """Return a picture as an address that holds it, and its caption; None where there is nothing to see."""
     if picture is None:
         return None
     svg = b64encode(picture.contents("svg")).decode()
@@ -36,7 +36,7 @@ def _held(picture: Picture | None) -> dict[str, str] | None:
 
 
 def run_data(result: Result) -> dict[str, Any]:
-    """Everything on the page; figures are those of the result, in its units.
+    """Return everything on the page; figures are those of the result, in its units.
 
     Raises:
         InputError: when the result lacks what the page needs.
@@ -44,6 +44,7 @@ def run_data(result: Result) -> dict[str, Any]:
     hardware, machine = hardware_of(result), result.hardware.get("name", "unnamed hardware")
     blocks = family_of(hardware).blocks(hardware)
     if blocks:
+        # Results are read from files that anybody may have edited: the diagram looks these units up.
         for layer in result.layers:
             _check_units(layer, f"layer {layer.name}")
         _check_units(result.total, "total")
@@ -78,7 +79,7 @@ def run_data(result: Result) -> dict[str, Any]:
 
 
 def _energy(total: Total) -> dict[str, Any] | None:
-    """What it went to, the sentence, and picojoules by part; None in a result that tells none."""
+    """Return the joules by part in picojoules, with the sentence about them; None in a result without energy."""
     if (use := total.energy_use) is None:
         return None
     parts = [{"key": part.key, "label": part.label, "meaning": part.meaning} for part in states.energies_in([use])]
@@ -99,7 +100,7 @@ def _check_units(record: LayerResult, name: str) -> None:
 
 
 def _layer(layer: LayerResult, run_cycles: int, shown: Sequence[states.State]) -> dict[str, Any]:
-    """A row of the table, with what charts and details need besides."""
+    """Return a layer's row of the table, with what charts and details need besides."""
     parts, units = states.parts_of(layer), layer.units
     names = states.UNITS if states.ARRAY_UNIT in units else {unit: states.unit_name(unit) for unit in units}
     # Busy shares; of a port, that of all its owners.
@@ -128,7 +129,7 @@ def _layer(layer: LayerResult, run_cycles: int, shown: Sequence[states.State]) -
 
 
 def _mapping(layer: LayerResult) -> str:
-    """How the lowering cut the layer up, in a sentence; of a machine of another family, what it tells of it."""
+    """Say how the lowering cut the layer up; for a machine of another family, what its own figures tell."""
     cut = layer.blocking
     if cut is None:
         return "; ".join(
@@ -146,9 +147,12 @@ def _mapping(layer: LayerResult) -> str:
 
 
 def _columns(result: Result) -> list[PageColumn]:
-    """Columns of the table of layers; those of what only the machine's family tells are words, or numbers in a unit."""
+    """Return the columns of the table of layers; figures of one machine family alone are words, or numbers in
+    a unit.
+    """
 
     def of(key: str, bar: Literal["", "widest", "whole"] = "", alike: Sequence[str] = ()) -> PageColumn:
+        # Columns that are compared share a unit, the one that suits all of them.
         values = (figures.value_of(layer, each) for layer in result.layers for each in alike or (key,))
         return column(figures.LAYER[key], values, bar)
 
@@ -188,11 +192,11 @@ def _columns(result: Result) -> list[PageColumn]:
 # ---- the machine: its fields with units, and the blocks of its diagram
 
 Share = tuple[str, str, float]
-"""A share of the cycles: its key, its name, how much."""
+"""A share of the cycles: its key, its name, and how much it is."""
 
 
 def fields(hardware: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Every field as (path, value with its unit), a list in a line: "m 256, n 128; m 128, n 128"."""
+    """Return every field as (path, value with its unit); a list is one line: "m 256, n 128; m 128, n 128"."""
     return [(path, field_of(path).shown(_in_a_line(value))) for path, value in by_path(hardware)]
 
 
@@ -204,7 +208,7 @@ def _in_a_line(value: Any) -> Any:
 
 
 def ports_of(units: Mapping[str, Mapping[str, int]]) -> dict[str, Mapping[str, int]]:
-    """The accounts of lane 0's ports, shared and of one client each, by their names on the page."""
+    """Return the accounts of lane 0's ports, shared and of one client each, by their names on the page."""
     alone = {
         f"port of {client.label}": units[f"port_{key}"]
         for key, client in states.CLIENTS.items()
@@ -214,7 +218,7 @@ def ports_of(units: Mapping[str, Mapping[str, int]]) -> dict[str, Mapping[str, i
 
 
 def diagram(result: Result, hardware: Machine, own: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """A block for every unit: its name, its `own` parameters, and the parts of its cycles."""
+    """Return a block for every unit: its name, its `own` parameters, and the parts of its cycles."""
     units, cycles = result.total.units, result.total.cycles
     (word,), total_memory = own["word"], quantity(hardware.sram_bytes, figures.MEMORY)
     port_lines, port_parts = _ports(units, word, cycles)
@@ -239,12 +243,14 @@ def diagram(result: Result, hardware: Machine, own: Mapping[str, Sequence[str]])
 
 
 def _owned(units: Mapping[str, Mapping[str, int]], client: str) -> int:
-    """Port cycles of a client, on whichever port."""
+    """Return the port cycles of a client, on whichever port."""
     return sum(split.get(client, 0) for split in ports_of(units).values())
 
 
 def _ports(units: Mapping[str, Mapping[str, int]], word: str, cycles: int) -> tuple[list[str], list[Share]]:
-    """The one port, whose shares are drawn; of several, each with its own share, as they add up to nothing."""
+    """Return the shares of the one port; of several ports, each port's own shares as texts, as they add up to
+    nothing.
+    """
     owners = {key for split in ports_of(units).values() for key in split}
     parts = [(key, each.label, _owned(units, key) / cycles) for key, each in states.CLIENTS.items() if key in owners]
     if "port" in units:
@@ -258,7 +264,7 @@ def _ports(units: Mapping[str, Mapping[str, int]], word: str, cycles: int) -> tu
 
 
 def verdict(result: Result) -> dict[str, str]:
-    """Whether the values are right: a word for the colour, the sentence, the first wrong element."""
+    """Say whether the values are right: a word for the colour, the sentence, the first wrong element."""
     total = result.total
     state = "wrong" if total.wrong else "unchecked" if not total.outputs_checked else "right"
     if state == "right" and total.outputs_checked < total.outputs:
@@ -267,7 +273,7 @@ def verdict(result: Result) -> dict[str, str]:
 
 
 def tiles(result: Result, hardware: Machine) -> list[dict[str, str]]:
-    """The totals, each with what it is a part of."""
+    """Return the totals, each with what it is a part of."""
     total = result.total
     traffic = total.hbm_read_bytes + total.hbm_write_bytes
     read, written = (quantity(moved, figures.BYTES) for moved in (total.hbm_read_bytes, total.hbm_write_bytes))
@@ -290,7 +296,7 @@ def tiles(result: Result, hardware: Machine) -> list[dict[str, str]]:
 
 
 def sentences(result: Result, hardware: Machine) -> list[Sentence]:
-    """What a reader should know first, each sentence from the figures alone."""
+    """Return what a reader should know first, each sentence from the figures alone."""
     together: list[Sentence] = [[line] for line in said.overlap_notice(result).splitlines()]
     found: list[Sentence] = [
         _costliest(result.layers),
@@ -307,7 +313,7 @@ def sentences(result: Result, hardware: Machine) -> list[Sentence]:
 
 
 def inputs(result: Result) -> list[tuple[str, str]]:
-    """What else it takes to repeat the run."""
+    """Return what else is needed to repeat the run."""
     return [
         ("workload", result.workload),
         ("batch", FIELDS["batch"].shown(result.batch)),
@@ -336,6 +342,7 @@ def _largest_loss(result: Result) -> Sentence:
     busy += f"and does the work of {percent(parts['useful'] / run)} %. "
     loss = max(states.all_parts(result.total)[1:], key=lambda state: parts[state.key])
     lost = parts[loss.key]
+    # Without any loss there is no largest one to name.
     if not lost:
         return [busy]
     opening = f"{busy}The largest loss is {loss.doing}: {percent(lost / run)} % of the cycles"
@@ -354,9 +361,11 @@ def _why(layer: LayerResult, state: states.State, where: str = "") -> str:
 
 
 def _bound_by_memory(result: Result, hardware: Machine) -> Sentence:
-    """Layers whose roof is the HBM's, of those that have multiplications for the array's peak to be of any use."""
+    """Name the layers whose roof is the HBM's, among those with enough multiplications for the array's peak to
+    matter.
+    """
     layers, total = [layer for layer in result.layers if layer.macs], result.total
-    # What has the peak that a roofline shows.
+    # The unit whose peak the roofline shows: the array, or what the machine has in its place.
     unit = states.main_name(total) if states.main_unit(total) == states.ARRAY_UNIT else "machine"
     bound = [layer for layer in layers if memory_bounds(layer, hardware)]
     if not layers:
@@ -376,6 +385,6 @@ def _descending(values: Sequence[float]) -> list[int]:
 
 
 def _with_shares(order: Sequence[int], values: Sequence[float], of: float) -> list[Phrase]:
-    """Layers with their shares: "conv1 (8.0 %), fc (2.1 %)"."""
+    """Write layers with their shares: "conv1 (8.0 %), fc (2.1 %)"."""
     parts: list[list[Phrase]] = [[", ", {"layer": index}, f" ({percent(values[index] / of)} %)"] for index in order]
     return [*chain.from_iterable(parts)][1:]

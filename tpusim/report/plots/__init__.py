@@ -1,4 +1,4 @@
-"""Pictures, and what they are written as; told here, so that the command line needs no matplotlib."""
+"""Pictures, and their file formats; named here, so that the command line needs no matplotlib."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from tpusim.base.errors import InputError, did_you_mean
 
 FORMATS = ("png", "svg")
-"""Written unless somebody asks for others."""
+"""The formats written unless others are asked for."""
 
 KNOWN = ("png", "svg", "pdf")
 
 
 def known_formats(formats: Sequence[str] | None) -> tuple[str, ...]:
-    """Each once, in the order given. Raises InputError for one that is not known."""
+    """Return each format once, in the order given. Raises InputError for an unknown one."""
     for each in formats or ():
         if each not in KNOWN:
             raise InputError(

@@ -1,4 +1,4 @@
-"""How every picture looks, and how the axes of sweeps are named and scaled in it."""
+"""The look of every picture, and the names and scales of the axes of sweeps."""
 
 from __future__ import annotations
 
@@ -38,37 +38,36 @@ STYLE: Any = {
 }
 DOTS_PER_INCH = 200
 CYCLE_COUNTS = (("billion", 1e9), ("million", 1e6), ("thousand", 1e3), ("", 1.0))
-"""What cycles are counted in along an axis."""
+"""The units that cycles are counted in along an axis."""
 
 _WIDE = 6.5
 """Inches that three of the states' legends take beside one another."""
 
 _APART = 3.0
-"""Dots at least between names below a plot."""
+"""Least distance in dots between names below a plot."""
 
 MOST_BARS = 200
-"""In a picture of 12 inches more of them have no gap between them."""
+"""In a picture of 12 inches, more bars than this have no gap between them."""
 
 _METADATA = {"pdf": ("CreationDate", "Subject"), "svg": ("Date", "Description"), "png": ("Software", "Description")}
-"""What would differ from file to file, and what holds the caption."""
+"""File metadata by format: None for entries that would differ from file to file, and the entry that holds the caption.
+"""
 
 
 def figure_of(width: float, height: float) -> Figure:
-    """An empty figure, in inches, that lays itself out."""
+    """Make an empty figure, in inches, that lays itself out."""
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
 
 def columns_below(figure: Figure) -> int:
-    """How many columns a legend of the array's states has room for, below everything else."""
+    """Return how many columns a legend of the array's states has room for, below everything else."""
     return 3 if figure.get_figwidth() > _WIDE else 2
 
 
 def uncrowded(figure: Figure) -> Figure:
-    """A figure; where names below one of its plots would run into one another they stand upright, in as much
-    more height as they take.
-    """
+    """Stand names below a plot upright where they would run into one another, and make the figure as much taller."""
     figure.draw_without_rendering()
     for plot in (each for each in figure.axes if each.xaxis.get_visible()):
         boxes = [label.get_window_extent() for label in plot.get_xticklabels() if label.get_visible()]
@@ -80,12 +79,13 @@ def uncrowded(figure: Figure) -> Figure:
 
 
 def plain(text: str) -> str:
-    """`text` for matplotlib, to which a dollar is mathematics and a leading underscore means hidden."""
+    """Escape `text` for matplotlib, to which a dollar is mathematics and a leading underscore means hidden."""
     return visible(f" {text}" if text.startswith("_") else text).replace("$", r"\$")
 
 
 def bars(axes: Axes, count: int) -> Callable[..., Any]:
-    """What draws `count` bars beside one another: `axes.bar`, or, where no gap between them would show, one area.
+    """Return what draws `count` bars beside one another: `axes.bar`, or, where no gap between them would show, one
+    area.
 
     A thousand bars of their own take half a minute, an area none.
     """
@@ -109,7 +109,9 @@ def stack(
     thick: float,
     states: Sequence[State] = ARRAY,
 ) -> None:
-    """A bar for each split of the array's cycles, its states on top of one another; `draw` is `bar`, or of `bars`."""
+    """Draw a bar for each split of the array's cycles, its states on top of one another; `draw` is `bar`, or of
+    `bars`.
+    """
     below = np.zeros(len(splits))
     for state in states:
         sizes = np.array([split.get(state.key, 0) for split in splits]) / units
@@ -122,7 +124,7 @@ def stack(
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture with what stands under it in a paper; `draw` is called for each file."""
+    """A picture with the caption it has in a paper; `draw` is called for each file."""
 
     name: str
     caption: str
@@ -133,11 +135,11 @@ class Picture:
         object.__setattr__(self, "caption", visible(self.caption))
 
     def files(self, kinds: Sequence[str] = FORMATS) -> Iterator[tuple[str, bytes]]:
-        """File name and contents in each format."""
+        """Yield file name and contents in each format."""
         return ((f"{self.name}.{kind}", self.contents(kind)) for kind in kinds)
 
     def contents(self, kind: str) -> bytes:
-        """The file's contents, with the caption; the same picture gives the same bytes."""
+        """Return the file's contents, with the caption; the same picture gives the same bytes."""
         buffer, (changing, told) = io.BytesIO(), _METADATA[kind]
         with rc_context(rc=STYLE), catch_warnings():
             # Letters that the font lacks are boxes in pixels; in SVG they are the reader's.
@@ -156,13 +158,13 @@ AxisValue = int | float | str
 
 
 def axis_label(axis: str) -> str:
-    """An axis in words, unit included where its values carry none: "array size (PEs a side)"."""
+    """Return an axis in words, with its unit where its values carry none: "array size (PEs a side)"."""
     return plain(axis_title(axis))
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Where each value of an axis stands, what is written there, and what along the axis."""
+    """The place of each value of an axis, the text written there, and the label along the axis."""
 
     places: Mapping[AxisValue, float]
     texts: Mapping[AxisValue, str]
@@ -171,7 +173,7 @@ class Scale:
     """Matplotlib's "log" or "linear"; places of words are 0, 1, 2, ..."""
 
     def ticks(self, most: int = 12) -> tuple[list[float], list[str]]:
-        """Places and texts of some `most` that have room."""
+        """Return places and texts of about `most` ticks that have room."""
         order = sorted(self.places, key=self.places.__getitem__)
         across = {value: math.log(place) if self.kind == "log" else place for value, place in self.places.items()}
         least = (across[order[-1]] - across[order[0]]) / most * 0.999
@@ -183,7 +185,7 @@ class Scale:
 
 
 def scale_of(axis: str, values: Iterable[AxisValue]) -> Scale:
-    """Numbers and quantities stand where they belong, over a wide range on a logarithmic scale; words in a row."""
+    """Place numbers and quantities by their size, over a wide range on a logarithmic scale; words in a row."""
     label, texts = axis_label(axis), {value: str(value) for value in values}
     places = {value: place for value, text in texts.items() if (place := magnitude(text)) is not None}
     if len(texts) < 2 or len(places) < len(texts):
@@ -197,7 +199,7 @@ def scale_of(axis: str, values: Iterable[AxisValue]) -> Scale:
 
 
 def rows_of(axis: str, values: Iterable[AxisValue]) -> Scale:
-    """Every value one step after the other, as in a heat map; numbers in rising order."""
+    """Place every value one step after the other, as in a heat map; numbers in rising order."""
     scale = scale_of(axis, values)
     return _in_a_row(
         {value: scale.texts[value] for value in sorted(scale.places, key=scale.places.__getitem__)}, scale.label
@@ -205,7 +207,7 @@ def rows_of(axis: str, values: Iterable[AxisValue]) -> Scale:
 
 
 def zipped(axes: Sequence[str], rows: Sequence[Mapping[str, AxisValue]]) -> tuple[Scale, list[AxisValue]]:
-    """Axes that move together: one step a combination, its values below one another."""
+    """Place axes that move together: one step a combination, its values below one another."""
     texts = ["\n".join(str(row[axis]) for axis in axes) for row in rows]
     return _in_a_row(dict(zip(texts, texts, strict=True)), "\n".join(map(axis_label, axes))), [*texts]
 

@@ -25,7 +25,9 @@ _MOST_GAINS = 8
 
 
 def explained(found: Bottleneck, workload: str, lowerings: Sequence[Alternative] = ()) -> Picture:
-    """Above, where the cycles of the array go; then the largest gains; and what other lowerings take, if there are."""
+    """Draw where the cycles of the array go; below, the largest gains; and what other lowerings take, if there are
+    any.
+    """
     layer, setup = found.layer, found.setup
     run = f"{workload} {layer.name} at batch {setup.batch} on {setup.hardware.name}"
     bound = f"bound by {LIMITS[found.limit][0]}" if found.limit else "no single bound"
@@ -47,11 +49,11 @@ def explained(found: Bottleneck, workload: str, lowerings: Sequence[Alternative]
         cycles.set_title(plain(f"{workload} {layer.name}, {bound}"))
         stack(cycles.barh, 0, [layer.units["systolic_array"]], layer.cycles / 100, 0.6)
         cycles.set(xlim=(0, 100), yticks=[], xlabel=f"share of the array's {layer.cycles:,} cycles (%)")
-        # The bottleneck's is the darkest.
+        # The bar of the bottleneck is the darkest.
         tones = [MAIN if gain is found.most else GREY for gain in shown]
         gains.barh([gain_name(gain) for gain in shown], [gain.gain for gain in shown], 0.7, color=tones)
         for row, gain in enumerate(shown):
-            # Beyond the line at one, which would cross the number of a shorter bar.
+            # The number stands beyond the line at one, which would cross the number of a shorter bar.
             at = (max(gain.gain, 1), row)
             same = f" (same plan: {alone_text(gain)})" if planned_anew(gain) else ""
             gains.annotate(f"{gain.gain:.2f}{same}", at, (3, 0), textcoords="offset points", va="center")
@@ -60,7 +62,7 @@ def explained(found: Bottleneck, workload: str, lowerings: Sequence[Alternative]
         gains.margins(x=0.4 if any(map(planned_anew, shown)) else 0.12)
         gains.set_xlabel("times as fast with this one thing relaxed")
         for axes in costs:
-            # A bar each, the fastest above.
+            # One bar a lowering, the fastest above.
             word, size = scale((float(each.layer.cycles) for each in others), CYCLE_COUNTS)
             places, splits = range(len(others)), [each.layer.units["systolic_array"] for each in others]
             stack(axes.barh, places, splits, size, 0.7)
@@ -80,15 +82,16 @@ _PORTS_INCHES, _REST_INCHES = 1.3, 3.1
 
 
 def traced(cycles: Sequence[LaneCycle], title: str, kind: str) -> bytes:
-    """The file's contents, `kind` is "png" or "svg"; `cycles` are consecutive, MOST_CYCLES at most."""
+    """Return the file's contents, `kind` is "png" or "svg"; `cycles` are consecutive, MOST_CYCLES at most."""
     return Picture("trace", "", partial(draw_trace, cycles, title)).contents(kind)
 
 
 def draw_trace(cycles: Sequence[LaneCycle], title: str) -> Figure:
-    """Ports of all lanes over time, and below them, if there are any, activations that PEs hold and weights on their
-    way.
+    """Draw the ports of all lanes over time, and below them, if there are any, activations that PEs hold and weights on
+    their way.
     """
     works = any(cycle.working or cycle.moving for cycle in cycles)
+    # Every lane gets its dots as long as the picture stays below its largest height.
     tall = max(_PORTS_INCHES, min(MOST_INCHES, len(cycles[0].ports) * DOTS_PER_LANE / DOTS_PER_INCH))
     wide = max(6.5, min(12.0, 4.0 + 0.08 * len(cycles)))
     figure = figure_of(wide, tall + _REST_INCHES - (0 if works else _PORTS_INCHES))
@@ -96,6 +99,7 @@ def draw_trace(cycles: Sequence[LaneCycle], title: str) -> Figure:
     ports, *array = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights, squeeze=False).flatten()
     ports.set_title(plain(title))
     _draw_ports(ports, cycles)
+    # Steps begin half a cycle early, so that each cycle's number stands below the middle of its column.
     edges = [cycle.number - 0.5 for cycle in cycles] + [cycles[-1].number + 0.5]
     for plot in array:
         for count, label, tone, look in (("working", WORKING, MAIN, "-"), ("moving", MOVING, MARK, "--")):
@@ -119,7 +123,7 @@ def draw_trace(cycles: Sequence[LaneCycle], title: str) -> Figure:
 
 
 def _draw_ports(axes: Axes, cycles: Sequence[LaneCycle]) -> None:
-    """A tone for each kind of access, and its letter where there is room."""
+    """Draw a tone for each kind of access, and its letter where there is room."""
     lanes, first = len(cycles[0].ports), cycles[0].number
     tones = {letter: to_rgb(access.tone) for letter, access in ACCESSES.items()}
     image = [[tones[cycle.ports[lane]] for cycle in cycles] for lane in range(lanes)]

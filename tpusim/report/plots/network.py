@@ -21,9 +21,9 @@ from tpusim.result.records import LayerResult, Result, by_op
 from tpusim.result.vocabulary.figures import TIMES
 
 MOST_LAYERS = 1000
-"""A picture of more cannot be read."""
+"""Most layers of a picture: with more it cannot be read."""
 MOST_APART = 3
-"""Layers side by side that are alike, such as the heads of an attention, and still drawn one by one."""
+"""Most alike layers side by side, such as the heads of an attention, that are still drawn one by one."""
 
 _ROWS = 44
 _COLUMNS = 4
@@ -39,22 +39,22 @@ _LOOKS = (
     ("#0b3c5d", ""), ("#d55e00", "rising"), ("#56b4e9", "dots"), ("#7a7a7a", "crossed"), ("#c49a6c", "level"),
     ("#e9e9e9", "bars"), ("#b3a100", "falling"), ("#f7f7f7", "grid"),
 )  # fmt: skip
-"""Tone and hatch of the op that takes the most time, the second, ...; all further ones look like the last."""
+"""Tone and hatch of the op that takes the most time, the second, ...; all further ops look like the last."""
 
 
 def looks(ops: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Tone and matplotlib's hatch of each op."""
+    """Return tone and matplotlib's hatch of each op."""
     known = [(tone, HATCHES[hatch][0]) for tone, hatch in _LOOKS]
     return {op: known[min(at, len(known) - 1)] for at, op in enumerate(ops)}
 
 
 def has_edges(result: Result) -> bool:
-    """Whether there is anything to draw: edges, and not too many layers."""
+    """Return whether there is anything to draw: edges, and not too many layers."""
     return any(layer.inputs for layer in result.layers) and len([*_gathered(result.layers)]) <= MOST_LAYERS
 
 
 def _gathered(layers: Sequence[LayerResult]) -> Iterator[tuple[str, Sequence[LayerResult]]]:
-    """What is drawn in a row, with its name: a layer, or several of one entry that read the same."""
+    """Yield what is drawn in a row, with its name: a layer, or several of one entry that read the same."""
     for _, run in groupby(layers, lambda each: (_entry(each.name), each.op, each.outputs, each.inputs)):
         alike = [*run]
         if len(alike) > MOST_APART and _entry(alike[0].name) != alike[0].name:
@@ -64,13 +64,13 @@ def _gathered(layers: Sequence[LayerResult]) -> Iterator[tuple[str, Sequence[Lay
 
 
 def _entry(name: str) -> str:
-    """What a layer that is numbered is called without its number."""
+    """Return the name of a numbered layer without its number."""
     before, _, number = name.rpartition("_")
     return before if number.isdecimal() else name
 
 
 def _drawn(result: Result) -> Iterator[LayerResult]:
-    """A layer for each row, which reads other rows; the time of several is that of all."""
+    """Yield a layer for each row, which reads other rows; the time of several is that of all."""
     rows = [*_gathered(result.layers)]
     row = {each.name: name for name, alike in rows for each in alike}
     for name, alike in rows:
@@ -81,7 +81,7 @@ def _drawn(result: Result) -> Iterator[LayerResult]:
 
 @dataclass(frozen=True)
 class _Place:
-    """Rows in columns.
+    """The places of rows in columns of the picture.
 
     Attributes:
         rows: how many stand in one.
@@ -104,12 +104,12 @@ class _Place:
         return self.bars + _BAR + 0.2
 
     def of(self, row: int, lane: float = 0.0) -> tuple[float, float]:
-        """Where something stands, in inches from the upper left corner."""
+        """Return a place in inches from the upper left corner."""
         column, down = divmod(row, self.rows)
         return column * self.width + (lane + 0.5) * _LANE, down * _PITCH
 
     def down(self, lane: float, first: int, last: int) -> list[list[tuple[float, float]]]:
-        """A line from row to row: a piece in each column that it goes through."""
+        """Return a line from row to row: a piece in each column that it goes through."""
         pieces = []
         for column in range(first // self.rows, last // self.rows + 1):
             top, end = max(first, column * self.rows), min(last, (column + 1) * self.rows - 1)
@@ -120,8 +120,9 @@ class _Place:
 
 
 def draw_network(result: Result, title: str) -> Figure:
-    """Each layer's output is a line down to those that read it; a bar is the layer's time."""
+    """Draw the network: each layer's output is a line down to the layers that read it; a bar is the layer's time."""
     layers = {layer.name: layer for layer in _drawn(result)}
+    # Inputs of the network have rows of their own, above the layers.
     given = dict.fromkeys(name for layer in layers.values() for name in layer.inputs if name not in layers)
     names = [*given, *layers]
     lines = outputs(names, {name: layer.inputs for name, layer in layers.items()})
@@ -134,6 +135,7 @@ def draw_network(result: Result, title: str) -> Figure:
     axes = figure.subplots()
     axes.set(xlim=(0, columns * place.width), ylim=(height, -_PITCH), title=title)
     axes.set_axis_off()
+    # An output that no layer reads has no line.
     kept = [each for each in lines if each.last > each.row]
     pieces = [piece for each in kept for piece in place.down(each.lane, each.row, each.last)]
     for name, layer in layers.items():
@@ -176,7 +178,7 @@ def _draw_layers(axes: Axes, place: _Place, made: Mapping[str, Output], layers: 
 
 
 class Output(NamedTuple):
-    """What the layer of a row makes: a line down a lane, as far as the row of the last layer that reads it."""
+    """The output of a row's layer: a line down a lane, as far as the row of the last layer that reads it."""
 
     row: int
     lane: int
@@ -184,15 +186,15 @@ class Output(NamedTuple):
 
 
 def outputs(names: Sequence[str], inputs: Mapping[str, Sequence[str]]) -> list[Output]:
-    """The output of each row. Lines in one lane stand behind one another; the leftmost free lane is taken."""
+    """Return the output of each row. Lines in one lane stand behind one another; the leftmost free lane is taken."""
     rows = {name: row for row, name in enumerate(names)}
     last = {row: row for row in rows.values()}
     for name, read in inputs.items():
         for each in read:
             last[rows[each]] = max(last[rows[each]], rows[name])
     found: list[Output] = []
+    # The row where each lane's line ends.
     until: list[int] = []
-    """By lane the row where its line ends."""
     for row in range(len(names)):
         lane = next((lane for lane, end in enumerate(until) if end <= row), len(until))
         until[lane : lane + 1] = [last[row]]
@@ -204,7 +206,7 @@ def outputs(names: Sequence[str], inputs: Mapping[str, Sequence[str]]) -> list[O
 
 
 def draw_ops(result: Result, title: str) -> Figure:
-    """A bar an op, the costliest at the top, with its share and number of layers."""
+    """Draw a bar an op, the costliest at the top, with its share and number of layers."""
     uses = by_op(result.layers)
     figure = figure_of(5.2, 0.9 + 0.28 * len(uses))
     axes = figure.subplots()
@@ -217,5 +219,6 @@ def draw_ops(result: Result, title: str) -> Figure:
     axes.bar_label(drawn, told, padding=3, fontsize=7)
     axes.set_yticks(at, [plain(op) for op in uses])
     axes.invert_yaxis()
+    # The room on the right is for the texts beside the bars.
     axes.set(title=title, xlabel=f"time ({unit})", xlim=(0, 1.3 * max(times)))
     return figure

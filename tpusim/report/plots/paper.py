@@ -30,7 +30,7 @@ _FONT = 7
 
 
 def pictures(made: Sequence[exhibit.Exhibit]) -> Iterator[Picture]:
-    """A picture of each exhibit that has anything to draw."""
+    """Yield a picture of each exhibit that has anything to draw."""
     for each in made:
         if each.drawn:
             caption = f"{each.words.name}: {each.words.title}. {each.words.how}"
@@ -38,7 +38,7 @@ def pictures(made: Sequence[exhibit.Exhibit]) -> Iterator[Picture]:
 
 
 def draw(views: Sequence[exhibit.View]) -> Figure:
-    """Views in a grid of as many columns as find room."""
+    """Draw views in a grid of as many columns as find room."""
     sizes = [_size(view) for view in views]
     widest, tallest = (max(size[axis] for size in sizes) for axis in (0, 1))
     columns = max(1, min(len(views), int(_WIDEST / widest)))
@@ -65,18 +65,18 @@ def draw(views: Sequence[exhibit.View]) -> Figure:
 # ---- bars, curves and errors
 
 _SIZE = 5.0, 3.6
-"""Width and height of most charts."""
+"""Width and height of most charts, in inches."""
 _BAR_INCHES = 0.16
 _FILLED = 0.84
 _LOOKS = ("-", "--", ":", "-.")
 _LIGHT = ("#9dbdd6", "#f0b27a", "#e6e6e6", "#7a7a7a", "#c9dfc0", "#d9c7e8")
 _HATCHES = ("", "rising", "dots", "falling", "grid", "bars")
 _BINS = np.arange(-32.5, 35, 5)
-"""Bounds of the bins of errors in percent; the outermost bins hold all beyond."""
+"""Bounds of the bins of errors in percent; the outermost bins hold everything beyond."""
 
 
 def _bars(axes: Axes, view: exhibit.BarChart) -> None:
-    """A group of bars each, tones and hatches by series."""
+    """Draw groups of bars; tone and hatch tell the series."""
     places = np.arange(len(view.groups))
     _beside(axes, places, _FILLED / len(view.series), view.series)
     axes.set_xticks(places, [plain(each) for each in view.groups])
@@ -87,7 +87,7 @@ def _bars(axes: Axes, view: exhibit.BarChart) -> None:
 
 
 def _errors(axes: Axes, view: exhibit.Errors) -> None:
-    """Layers by their error, a bar each series in every bin."""
+    """Draw how many layers have which error: in every bin a bar each series."""
 
     def shares(values: Sequence[float | None]) -> Any:
         inside = np.clip([each for each in values if each is not None], _BINS[0] + 1, _BINS[-1] - 1)
@@ -100,7 +100,7 @@ def _errors(axes: Axes, view: exhibit.Errors) -> None:
 
 
 def _beside(axes: Axes, places: Any, thick: float, series: exhibit.Values) -> None:
-    """A bar of each series around every place."""
+    """Draw a bar of every series around every place."""
     for index, (label, values) in enumerate(series.items()):
         at = places + (index - (len(series) - 1) / 2) * thick
         look: Any = {"color": _LIGHT[index % len(_LIGHT)], "hatch": HATCHES[_HATCHES[index % len(_HATCHES)]][0]}
@@ -108,13 +108,14 @@ def _beside(axes: Axes, places: Any, thick: float, series: exhibit.Values) -> No
 
 
 def _curves(axes: Axes, view: exhibit.Curves) -> None:
-    """Lines with markers; a second axis where there is something to the right."""
+    """Draw lines with markers; a second axis where a series has its scale on the right."""
     _lines(axes, view.x, view.left, 0)
     axes.set(xlabel=plain(view.x_label), ylabel=plain(view.left_label))
     _marks(axes, view.marks)
     axes.set_ylim(bottom=0)
     if view.doubling:
         axes.set_xscale("log", base=2)
+    # A logarithmic axis would add ticks between the ones that have texts.
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xticks(view.x, [f"{each:g}" for each in view.x])
     if view.right:
@@ -156,11 +157,11 @@ _SPANS = {
     "port_stall": ("#fff7b0", "\\\\\\", "the array waits for ports of the lanes"),
     "waiting": ("#d5d5d5", "xxx", "the array waits for something else"),
 }
-"""Spans in a schedule by their kind: tone, hatch, meaning."""
+"""Tone, hatch and meaning of the spans of a schedule, by their kind."""
 
 
 def _schedule(axes: Axes, view: exhibit.ScheduleChart) -> None:
-    """A bar for every span, rows from the top down."""
+    """Draw a bar for every span, rows from the top down."""
     for place, spans in enumerate(view.rows.values()):
         for kind in dict.fromkeys(span.kind for span in spans):
             tone, hatch, meaning = _SPANS[kind]
@@ -174,13 +175,13 @@ def _schedule(axes: Axes, view: exhibit.ScheduleChart) -> None:
 
 
 def _cell_width(view: exhibit.CellGrid) -> float:
-    """Inches: wide enough for the longest line in any cell."""
+    """Return the inches of a cell that holds the longest line of any."""
     lines = (line for row in view.cells for cell in row for line in cell.text.split("\n"))
     return max(_CELL_INCHES, 0.1 + _LETTER_INCHES * max(map(len, lines), default=1))
 
 
 def _grid(axes: Axes, view: exhibit.CellGrid) -> None:
-    """A rectangle and a text each."""
+    """Draw a rectangle and a text for every cell."""
     columns = max(map(len, view.cells))
     for y, row in enumerate(view.cells):
         for x, cell in enumerate(row):
@@ -201,7 +202,7 @@ def _grid(axes: Axes, view: exhibit.CellGrid) -> None:
 
 
 def _named(axes: Axes, tone: str, meaning: str, hatch: str = "") -> None:
-    """What a legend shows of a tone: nothing that is seen in the axes."""
+    """Add an entry to the legend, by a rectangle that is not seen in the axes."""
     patch = Rectangle((0, 0), 0, 0, facecolor=tone, hatch=hatch, edgecolor="black", linewidth=0.3, label=meaning)
     axes.add_patch(patch)
 
@@ -214,11 +215,11 @@ _KINDS: Mapping[type, Callable[[Axes, Any], None]] = {
     exhibit.ScheduleChart: _schedule,
     exhibit.CellGrid: _grid,
 }
-"""How a view is drawn into axes."""
+"""The function that draws each kind of view."""
 
 
 def _size(view: exhibit.View) -> tuple[float, float]:
-    """Width and height in inches; bars take what they need, and a cell is as wide as the longest text in any."""
+    """Return width and height in inches; bars take what they need, and a cell is as wide as the longest text in any."""
     match view:
         case exhibit.BarChart(groups=groups, series=series):
             return max(_SIZE[0], 1.2 + _BAR_INCHES * len(groups) * (len(series) + 1)), _SIZE[1]
@@ -237,7 +238,7 @@ _WIDEST_ERROR = 30
 
 
 def plots(comparisons: Sequence[Comparison]) -> Iterator[Picture]:
-    """A picture for each word and kind."""
+    """Yield a picture for each word and kind."""
     for stem in dict.fromkeys(each.numbers.picture for each in comparisons):
         chosen = [each for each in comparisons if each.numbers.picture == stem]
         status = chosen[0].numbers.status
@@ -248,7 +249,7 @@ def plots(comparisons: Sequence[Comparison]) -> Iterator[Picture]:
 
 
 def draw_comparisons(comparisons: Sequence[Comparison]) -> Figure:
-    """Sets of one status and unit: ours over theirs, and beside it how errors are spread."""
+    """Draw sets of one status and unit: our figures over theirs, and beside it how errors are spread."""
     figure = figure_of(7.4, 3.6)
     left, right = figure.subplots(1, 2)
     numbers, rows = comparisons[0].numbers, [row for each in comparisons for row in each.rows]
@@ -269,7 +270,7 @@ def draw_comparisons(comparisons: Sequence[Comparison]) -> Figure:
 
 
 def parity(axes: Axes, clouds: Mapping[str, Sequence[tuple[float, float]]], word: str, unit: str, size: float) -> None:
-    """Pairs (theirs, ours) around the diagonal by what a legend calls them; `word` says what theirs are."""
+    """Draw pairs (theirs, ours) around the diagonal, by their names in a legend; `word` says what theirs are."""
     for (label, pairs), (tone, marker) in zip(clouds.items(), SERIES, strict=False):
         theirs, ours = zip(*pairs, strict=True)
         axes.scatter(theirs, ours, size, marker=marker, facecolors="none", edgecolors=tone, linewidths=0.8,

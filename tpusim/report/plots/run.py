@@ -39,8 +39,8 @@ _LABEL: Any = {"textcoords": "offset points", "fontsize": 7}
 
 
 def plots(result: Result) -> tuple[Picture, ...]:
-    """Every picture of a run of which there is anything to see. Raises InputError when the result's machine is none."""
-    # First, as whatever is drawn needs it.
+    """Return every picture of a run that has anything to show. Raises InputError when the result's machine is none."""
+    # The machine is read first, as every picture needs it.
     hardware = hardware_of(result)
     made = (
         _utilization(result),
@@ -61,7 +61,7 @@ def _ops(result: Result) -> Picture | None:
 
 
 def network_of(result: Result) -> Picture | None:
-    """The picture of what reads what; None where nobody knows, or where there are too many layers."""
+    """Return the picture of which layer reads which; None where that is unknown, or where there are too many layers."""
     if not has_edges(result):
         return None
     caption = (
@@ -81,7 +81,7 @@ def _run(result: Result) -> str:
 
 
 def _utilization(result: Result) -> Picture | None:
-    """Bars of PE utilisation per layer that multiplies, each with its mapping efficiency, and the network's line."""
+    """Draw PE utilisation per layer that multiplies, each with its mapping efficiency, and the network's line."""
     layers, total = [layer for layer in result.layers if layer.macs], 100 * result.total.pe_utilization
     if not layers:
         return None
@@ -101,7 +101,7 @@ def _utilization(result: Result) -> Picture | None:
             bounds = [100 * (value_of(layer, _MAPPED) or 0) for layer in layers]
             axes.hlines(bounds, x - 0.4, x + 0.4, color="black", linewidth=1.4, label="mapping efficiency")
         axes.axhline(total, color=MAIN, linestyle="--", linewidth=1, label=f"network: {total:.1f} %")
-        # More than 100 % where not all of a layer's multiplications are done.
+        # Utilisation is above 100 % where a layer leaves out some of its multiplications.
         axes.set(title=_title(result), ylim=(0, 1.05 * max(100, *used)), ylabel="PE utilisation (%)")
         _name_layers(axes, layers)
         figure.legend(loc="outside lower center", ncols=3)
@@ -111,7 +111,7 @@ def _utilization(result: Result) -> Picture | None:
 
 
 def _breakdown(result: Result) -> Picture:
-    """Where the cycles of the main unit went: stacked cycles, and below them their shares."""
+    """Draw where the cycles of the main unit went: stacked cycles, and below them their shares."""
     layers, total = result.layers, f"{result.total.cycles:,} cycles"
     caption = (
         f"What the {unit_name(main_unit(result.total))} did in each layer of {_run(result)}: cycles (above) and their"
@@ -129,6 +129,7 @@ def _breakdown(result: Result) -> Picture:
         cycles.set(title=f"{_title(result)}; network: {total}", ylim=(0, None), ylabel=label)
 
         wide = max(0.84, 0.012 * len(layers))
+        # The network's bar stands apart from those of its layers.
         network_at = len(layers) + 0.38 + wide / 2
         percents = np.array([sum(each.values()) / 100 for each in arrays])
         stack(bars(shares, len(layers)), places, arrays, percents, 0.84, states)
@@ -153,7 +154,7 @@ def _title(result: Result) -> str:
 
 
 def _name_layers(axes: Axes, layers: Sequence[LayerResult], network_at: float | None = None) -> None:
-    """Rotated names, only every n-th when there are too many to read."""
+    """Write rotated names, only every n-th when there are too many to read."""
     step = -(-len(layers) // _MOST_NAMES)
     ticks = [float(i) for i in range(0, len(layers), step)]
     names = [plain(shortened(layer.name, _NAME_WIDTH)) for layer in layers[::step]]
@@ -168,7 +169,7 @@ def _name_layers(axes: Axes, layers: Sequence[LayerResult], network_at: float | 
 
 
 def _roofline(result: Result, hardware: Machine) -> Picture | None:
-    """A mark a layer, the larger the more cycles it takes, under the bounds of the machine.
+    """Draw a mark a layer, the larger the more cycles it takes, under the bounds of the machine.
 
     Layers without MACs or traffic are left out.
     """
@@ -225,16 +226,16 @@ def _draw_roofs(axes: Axes, hardware: Machine, reached: Sequence[float]) -> None
 
 _TYPE = 5.5
 _LETTER, _LINE = 0.045, 0.08
-"""Inches of a letter of that type, and of a line of it."""
+"""Inches of a letter of that size of type, and of a line of it."""
 _EDGED = 0.03
-"""Inches of a box at least that has an edge of its own: of a smaller one it would leave nothing."""
+"""Least inches of a box with an edge of its own: of a smaller box the edge would leave nothing."""
 _WIDTH, _HEIGHT = 7.2, 3.6
 _INSIDE = 6.4, 2.6
-"""Inches of the picture, and about those inside its axes."""
+"""Inches of the picture, and about how many are inside its axes."""
 
 
 class _Held(NamedTuple):
-    """Words from one time to another; `name`: whose outcome they are, nothing where they are a layer's own."""
+    """Words from one time to another; `name` is the layer that made them, empty where they are a layer's own."""
 
     since: float
     until: float
@@ -243,7 +244,7 @@ class _Held(NamedTuple):
 
 
 def memory_of(result: Result) -> Picture | None:
-    """The picture of what stays on chip between layers, a box for words and the time for which they are taken.
+    """Return the picture of what stays on chip between layers: a box for words and the time for which they are held.
 
     None where nothing stays.
     """
@@ -289,7 +290,9 @@ def memory_of(result: Result) -> Picture | None:
 
 
 def _held(layers: tuple[LayerResult, ...]) -> Iterator[_Held]:
-    """All words that anybody holds: own ones, then outcomes. One that takes another's place does so when it begins."""
+    """Yield all words that are held: layers' own, then outputs. An output that takes another's place does so when it
+    begins.
+    """
     starts = [*accumulate((layer.time_us for layer in layers), initial=0.0)]
     ends = {layer.name: end for layer, end in zip(layers, starts[1:], strict=True)}
     there = [(layer, start, layer.residency) for layer, start in zip(layers, starts, strict=False) if layer.residency]
@@ -312,7 +315,7 @@ def _look(outcome: bool) -> dict[str, Any]:
 
 
 def hardware_of(result: Result) -> Machine:
-    """Raises InputError when the result's machine is none."""
+    """Return the machine of a result. Raises InputError when there is none."""
     model = family_named(result.hardware.get(KEY, USUAL)).model()
     try:
         machine: Machine = model.model_validate(dict(result.hardware), context=FROM_YAML)
@@ -329,12 +332,12 @@ def peak_tflops(hardware: Machine) -> float:
 
 
 def intensity(layer: LayerResult) -> float | None:
-    """Operations a byte of HBM traffic, two a MAC; None without traffic."""
+    """Return the operations a byte of HBM traffic, two a MAC; None without traffic."""
     traffic = layer.hbm_read_bytes + layer.hbm_write_bytes
     return 2 * layer.macs / traffic if traffic else None
 
 
 def memory_bounds(layer: LayerResult, hardware: Machine) -> bool:
-    """Whether the HBM's bandwidth allows a layer fewer TFLOPS than the PEs do."""
+    """Return whether the HBM's bandwidth allows a layer fewer TFLOPS than the PEs do."""
     operations = intensity(layer)
     return operations is not None and operations * hardware.hbm_bytes_per_s / 1e12 < peak_tflops(hardware)

@@ -44,7 +44,7 @@ _MOST_PANELS = 12
 
 
 def plots(sweep: Sweep, rows: Sequence[Row]) -> Iterator[Picture]:
-    """Every picture; none where every point failed.
+    """Yield every picture; none where every point failed.
 
     A row is a point: its columns, its axes, and whether it is on the front as `pareto`.
     """
@@ -63,6 +63,7 @@ def plots(sweep: Sweep, rows: Sequence[Row]) -> Iterator[Picture]:
         both = partial(draw, sweep, finished, ("tflops", "pe_utilization"))
         yield Picture("throughput", f"TFLOPS and PE utilisation {over}", both)
         idle = f"Share of the cycles in which the port of a vector memory is not used, {over}"
+        # Machines without vector memories have no such figure.
         if any(row["port_idle_ratio"] is not None for row in finished):
             yield Picture("port_idle", idle, partial(_stacked, sweep, finished, ("port_idle_ratio",)))
     for workload, stem in file_names([*dict.fromkeys(row["workload"] for row in finished)]).items():
@@ -70,7 +71,7 @@ def plots(sweep: Sweep, rows: Sequence[Row]) -> Iterator[Picture]:
 
 
 def file_names(workloads: Sequence[str]) -> dict[str, str]:
-    """A part of a file name for each workload, safe on every file system, all different."""
+    """Return a part of a file name for each workload, safe on every file system, all different."""
     names: dict[str, str] = {}
     for workload in workloads:
         plain_name = re.sub(r"[^A-Za-z0-9._-]+", "_", workload)[:60].strip("._") or "workload"
@@ -110,7 +111,7 @@ def _title(sweep: Sweep, rows: Sequence[Row]) -> str:
 
 
 def _stacked(sweep: Sweep, rows: Sequence[Row], columns: Sequence[str]) -> Figure:
-    """Columns one above the other; a curve a workload."""
+    """Draw columns one above the other; a curve a workload."""
     figure = figure_of(5.4, 1.6 + 1.8 * len(columns))
     plots = figure.subplots(len(columns), 1, sharex=True, squeeze=False).flatten()
     for plot, column in zip(plots, columns, strict=True):
@@ -124,7 +125,7 @@ def _stacked(sweep: Sweep, rows: Sequence[Row], columns: Sequence[str]) -> Figur
 
 
 def _twins(sweep: Sweep, rows: Sequence[Row], columns: Sequence[str]) -> Figure:
-    """Two columns of one workload on twin axes, as in the paper's Fig. 16a."""
+    """Draw two columns of one workload on twin axes, as in the paper's Fig. 16a."""
     figure = figure_of(5.4, 3.4)
     left = figure.subplots()
     right = left.twinx()
@@ -139,7 +140,7 @@ def _twins(sweep: Sweep, rows: Sequence[Row], columns: Sequence[str]) -> Figure:
 
 
 def _curves(plot: Axes, sweep: Sweep, rows: Sequence[Row], column: str, first: int = 0, look: str = "-") -> None:
-    """A line a workload over the axis, or over the steps of axes that move together."""
+    """Draw a line a workload over the axis, or over the steps of axes that move together."""
     shown, together = COLUMNS[column], len(sweep.axes) > 1
     axis = next(iter(sweep.axes))
     values = [row[axis] for row in rows]
@@ -173,13 +174,13 @@ _TURN, _NEAR = 3, 0.02
 
 
 def _lie_near(one: Mapping[float, float], other: Mapping[float, float], top: float) -> bool:
-    """Whether two curves can hardly be told apart at half of their places, on a plot that ends at `top`."""
+    """Return whether two curves can hardly be told apart at half of their places, on a plot that ends at `top`."""
     near = [abs(one[x] - other[x]) <= _NEAR * top for x in one.keys() & other.keys()]
     return 2 * sum(near) > len(near)
 
 
 def _lay_out(plot: Axes, scale: Scale, ticks: int = 12) -> None:
-    """The scale along x."""
+    """Lay out the scale along x."""
     plot.set_xscale(scale.kind)
     plot.xaxis.set_minor_locator(NullLocator())
     places, texts = scale.ticks(ticks)
@@ -188,7 +189,7 @@ def _lay_out(plot: Axes, scale: Scale, ticks: int = 12) -> None:
 
 
 def _heat_map(title: str, rows: Sequence[Row], axes: Sequence[str], column: str) -> Figure:
-    """The number in every cell where there is room; a cross where a point failed, a frame around the best."""
+    """Draw the number in every cell where there is room; a cross where a point failed, a frame around the best."""
     shown = COLUMNS[column]
     across, down = (rows_of(axis, [row[axis] for row in rows]) for axis in axes)
     grid = np.full((len(down.places), len(across.places)), np.nan)
@@ -200,9 +201,11 @@ def _heat_map(title: str, rows: Sequence[Row], axes: Sequence[str], column: str)
             plot.plot(x, y, marker="x", color="black", markersize=5)
         else:
             grid[y, x] = shown.scaled(row[column])
+    # Shares are shaded up to 100 %, so that pictures of different sweeps compare.
     top = max(100.0 if shown.units == PERCENT else 0.0, float(np.nanmax(grid)))
     image = plot.imshow(grid, cmap="Greys", vmin=0, vmax=top, aspect="auto", origin="lower")
     for (y, x), value in np.ndenumerate(grid) if max(grid.shape) <= _MOST_NUMBERS else ():
+        # NaN, a failed point, is not equal to itself.
         if value == value:
             tone = "white" if value > 0.55 * top else "black"
             plot.text(x, y, f"{value:.1f}" if top >= 10 else f"{value:.2f}", ha="center", va="center", color=tone)
@@ -219,7 +222,7 @@ def _heat_map(title: str, rows: Sequence[Row], axes: Sequence[str], column: str)
 
 
 def _panels(title: str, rows: Sequence[Row], axes: Sequence[str]) -> Figure:
-    """For each axis, the TFLOPS of all points over its values, and a line through the best at each value."""
+    """Draw for each axis the TFLOPS of all points over its values, and a line through the best at each value."""
     varied = [axis for axis in axes if len({row[axis] for row in rows}) > 1][:_MOST_PANELS] or list(axes[:1])
     columns = min(3, len(varied))
     lines = ceil(len(varied) / columns)
@@ -229,6 +232,7 @@ def _panels(title: str, rows: Sequence[Row], axes: Sequence[str]) -> Figure:
         scale = scale_of(axis, [row[axis] for row in rows])
         x, y = [scale.places[row[axis]] for row in rows], [row["tflops"] for row in rows]
         plot.plot(x, y, ls="", marker="o", markersize=2.5, color=GREY, label="a point")
+        # Points of one value lie above one another; the line joins the highest of each.
         best = {place: max(high for at, high in zip(x, y, strict=True) if at == place) for place in sorted({*x})}
         plot.plot([*best], [*best.values()], color=MAIN, marker="D", markersize=3.5, label="the best at each value")
         _lay_out(plot, scale, ticks=7)
@@ -247,14 +251,14 @@ def _panels(title: str, rows: Sequence[Row], axes: Sequence[str]) -> Figure:
 
 _BAR = 0.84
 _GAP = 1.2
-"""Between groups, in bars."""
+"""The gap between groups, in bars."""
 _SMALL = 6.5
 _FEW = 90
-"""Bars of a picture at most of which each has its number above it."""
+"""Most bars of a picture in which each has its number above it."""
 
 
 def lowerings_figure(title: str, found: ComparedLowerings) -> Figure:
-    """Heights are times of what the reference takes on the same network; a cross marks what failed."""
+    """Draw times as ratios to the reference on the same network; a cross marks a lowering that failed."""
     step = len(found.lowerings) + _GAP
     slots = len(found.workloads) * step
     figure = figure_of(min(max(5.4, 1.2 + 0.19 * slots), 13.0), 3.9)
@@ -284,7 +288,7 @@ def lowerings_figure(title: str, found: ComparedLowerings) -> Figure:
 
 
 def _bars(axes: Axes, places: Mapping[tuple[str, str], float], found: ComparedLowerings, numbered: bool) -> None:
-    """Bars of the points that were done, stacked by the states that any of them was in."""
+    """Draw the bars of the points that were done, stacked by the states that occur."""
     rows, times = [found.points[key] for key in places], [found.times[key] for key in places]
     splits = [{state.key: row[f"{state.key}_cycles"] or 0 for state in ARRAY} for row in rows]
     units = np.array([row["cycles"] / each for row, each in zip(rows, times, strict=True)])
@@ -293,7 +297,7 @@ def _bars(axes: Axes, places: Mapping[tuple[str, str], float], found: ComparedLo
         split[STALLED.key] = row["cycles"] - sum(split.values())
     states = [state for state in (*ARRAY, STALLED) if any(split[state.key] for split in splits)]
     stack(axes.bar, [*places.values()], splits, units, _BAR, states)
-    # Beyond the line at one, which would cross the number of a shorter bar.
+    # The number stands beyond the line at one, which would cross the number of a shorter bar.
     above: Any = {"textcoords": "offset points", "ha": "center", "va": "bottom", "fontsize": _SMALL, "rotation": 90}
     for at, each in zip(places.values(), times, strict=True) if numbered else ():
         axes.annotate(f"{each:.2f}", (at, max(each, 1)), (0, 2), **above)
@@ -303,26 +307,26 @@ def _bars(axes: Axes, places: Mapping[tuple[str, str], float], found: ComparedLo
 
 
 MOST_CELLS = 24
-"""Along an axis; of more nobody could read the numbers."""
+"""Most cells along an axis: in more the numbers could not be read."""
 _TONES = (
     ("#ffffff", "black"), ("#a9cbe3", "black"), ("#0b3c5d", "white"), ("#d55e00", "black"), ("#6e6e6e", "white"),
     ("#e8d9a8", "black"), ("#000000", "white"),
 )  # fmt: skip
-"""Tones of the first lowering, the second, ..., and of what is written on each; they differ in lightness."""
+"""Tone of the first lowering, the second, ..., and of the text written on it; the tones differ in lightness."""
 
 
 def _winners(title: str, stem: str, rows: Sequence[Row], axes: Sequence[str]) -> Picture | None:
-    """The fastest lowering over two or three other axes, a panel for each value of the third, beside one another.
+    """Draw the fastest lowering over two or three other axes, a panel for each value of the third, beside one another.
 
     None where there are more values than numbers have room for, or lowerings than tones.
     """
     others = [axis for axis in axes if axis != LOWERING]
-    # The first is what others are compared with; those that choose another are none.
+    # Others are compared with the first lowering; those that choose another lowering are not drawn.
     lowerings = [*dict.fromkeys(row[LOWERING] for row in rows if row[LOWERING] != "auto")]
     few = all(len({row[axis] for row in rows}) <= MOST_CELLS for axis in axes)
     if len(others) not in (2, 3) or not 1 < len(lowerings) <= len(_TONES) or not few:
         return None
-    # Across, down and panel (None: there is one); by lowering the cycles, without what failed.
+    # Keys are across, down and panel (None: there is one); values are cycles by lowering, without failed points.
     cells: dict[tuple[Any, ...], dict[str, int]] = {}
     for row in rows:
         took = cells.setdefault((*(row[axis] for axis in others), None)[:3], {})
@@ -358,7 +362,9 @@ def _winners(title: str, stem: str, rows: Sequence[Row], axes: Sequence[str]) ->
 def _draw_winners(
     plot: Axes, cells: Mapping[tuple[Any, ...], Mapping[str, int]], lowerings: Sequence[str], across: Scale, down: Scale
 ) -> None:
-    """Every cell in the tone of the fastest, of equals the first, with its gain; a cross where no point was done."""
+    """Draw every cell in the tone of its fastest lowering (of equals the first), with its gain; a cross where no point
+    was done.
+    """
     for cell, took in cells.items():
         x, y = across.places[cell[0]], down.places[cell[1]]
         if not took:
@@ -366,6 +372,7 @@ def _draw_winners(
             continue
         tone, ink = _TONES[lowerings.index(min(took, key=took.__getitem__))]
         plot.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=tone, edgecolor="black", linewidth=0.5))
+        # The gain is over the first lowering, hence none where that one failed.
         first, *rest = (took.get(each) for each in lowerings)
         best = min(filter(None, rest), default=None)
         gain = f"{first / best:.2f}" if first and best else "-"
@@ -384,7 +391,7 @@ _LEAST_DISTANCE = 0.04
 
 
 def front_figure(title: str, rows: Sequence[Row], goals: Sequence[Goal], axes: Sequence[str]) -> Figure:
-    """All points, those on the front (`pareto`) dark, numbered and named beside; the third goal is a tone."""
+    """Draw all points, the front (`pareto`) dark, numbered and named beside; the third goal is a tone."""
     finished = [row for row in rows if not row["error"]]
     front = sorted((row for row in finished if row["pareto"]), key=lambda row: goals[0].cost(row[goals[0].column]))
     rest = [row for row in finished if not row["pareto"]]
@@ -421,7 +428,7 @@ def front_figure(title: str, rows: Sequence[Row], goals: Sequence[Goal], axes: S
 
 
 def _values(rows: Sequence[Row], goals: Sequence[Goal]) -> list[list[float]]:
-    """A list a goal."""
+    """Return a list of values for each goal."""
     columns = [column_of(goal.column) for goal in goals]
     return [[column.scaled(row[column.key]) for row in rows] for column in columns]
 
@@ -431,7 +438,7 @@ def _words(goal: Goal) -> str:
 
 
 def _number(plot: Axes, spots: Sequence[Sequence[float]], goals: Sequence[Goal]) -> list[int]:
-    """Number some points on their better side, where by definition no other is; returns which."""
+    """Number some points on their better side, where by definition no other point is; return which."""
     points = np.transpose(spots)
     named = _spread(plot.transAxes.inverted().transform(plot.transData.transform(points)))
     right, up = (-1 if goal.minimize else 1 for goal in goals[:2])
@@ -442,7 +449,7 @@ def _number(plot: Axes, spots: Sequence[Sequence[float]], goals: Sequence[Goal])
 
 
 def _spread(places: NDArray[np.float64]) -> list[int]:
-    """At most _MOST_NAMED of these places, in order, that are so far from each other that numbers do not touch."""
+    """Return at most _MOST_NAMED of these places, in order, so far from each other that numbers do not touch."""
     least = _LEAST_DISTANCE
     while True:
         kept: list[int] = []
@@ -455,7 +462,7 @@ def _spread(places: NDArray[np.float64]) -> list[int]:
 
 
 def _key(named: Sequence[int], front: Sequence[Row], axes: Sequence[str]) -> str:
-    """What the numbers mean: a line a point, its axes in columns; those that are the same throughout come last."""
+    """Say what the numbers mean: a line a point, its axes in columns; axes of one value throughout come last."""
     # The last part of each path, where that is enough to tell the axes apart.
     ends = {axis: ", ".join(path.rpartition(".")[2] for path in axis.split(",")) for axis in axes}
     short = {axis: end if [*ends.values()].count(end) == 1 else axis for axis, end in ends.items()}

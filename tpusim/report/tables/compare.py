@@ -1,4 +1,4 @@
-"""Two runs side by side, or two sweeps: what `tpusim compare` tells, in words and as JSON."""
+"""Two runs side by side, or two sweeps: the answer of `tpusim compare`, in words and as JSON."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tpusim.result.vocabulary.figures import BYTES, JOULES, LAYER, TIMES, Scales
 from tpusim.result.vocabulary.runs import left_out
 
 MOST_ROWS = 50
-"""Points shown; the JSON has all."""
+"""Most points shown; the JSON has all."""
 MOST_EDGES = 4
-"""Layers of which it is told that they read something else; more of them are counted."""
+"""Most layers whose changed inputs are listed; if there are more, they are counted."""
 
 _PE = f"PE %: {LAYER['pe_utilization'].label}, {LAYER['pe_utilization'].meaning}"
 _OF_A = "of A: the change in percent of all of A's cycles"
@@ -35,7 +35,7 @@ _IN_TIME = "time: the same in time, as the clocks differ"
 
 
 def runs_compared(compared: ComparedResults, names: Sequence[str], order: str) -> Shown:
-    """What A and B are, what differs in what was asked, the layers in this order, and all of them together.
+    """Say what A and B are, how their inputs differ, the layers in this order, and all of them together.
 
     In JSON null stands where a layer is in one result only; `layers` says how many are one in the other.
     """
@@ -99,7 +99,7 @@ _CHANGES: tuple[Column[Change], ...] = (
 
 
 def layer_table(compared: ComparedResults, order: str) -> Table[ComparedRow]:
-    """A row a layer. Equal ones only in network order."""
+    """Return a row a layer. Equal layers are shown only in network order."""
     all_of_a = compared.before.total.cycles
     carried = any(row.layers > 1 for row in compared.rows)
     columns: list[Column[ComparedRow]] = [
@@ -117,7 +117,7 @@ def layer_table(compared: ComparedResults, order: str) -> Table[ComparedRow]:
 
 
 def totals(compared: ComparedResults) -> Sentences:
-    """All layers together, and the mean over layers.
+    """Return the figures of all layers together, and the mean over layers.
 
     Bytes and joules where they differ, time by image where the batch does, cycles by op.
     """
@@ -132,6 +132,7 @@ def totals(compared: ComparedResults) -> Sentences:
     moved = [total.hbm_read_bytes + total.hbm_write_bytes for total in sides]
     energies = [total.energy_use.energy for total in sides if total.energy_use]
     told = [f"HBM traffic {_two_of(moved[0], moved[1], BYTES)}"] * (moved[0] != moved[1])
+    # An energy on one side alone cannot be compared.
     if len(energies) == len(sides) and energies[0] != energies[1]:
         told.append(f"energy, a model, {_two_of(energies[0], energies[1], JOULES)}")
     lines += ["; ".join(told)] if told else []
@@ -147,13 +148,13 @@ def totals(compared: ComparedResults) -> Sentences:
 
 
 def _ops_of(compared: ComparedResults) -> dict[str, list[int]]:
-    """By op its cycles in each, 0 where there is none of it."""
+    """Return cycles by op in each result, 0 where a result has none of the op."""
     one, other = (by_op(result.layers) for result in (compared.before, compared.after))
     return {op: [side[op].cycles if op in side else 0 for side in (one, other)] for op in {**one, **other}}
 
 
 def rewired(compared: ComparedResults) -> Sentences:
-    """Layers that do not read the same in both; empty when there are none."""
+    """Say which layers do not read the same in both; empty when there are none."""
     said = [f"{name} reads {' and '.join(one)} in A, {' and '.join(two)} in B"
             for name, (one, two) in compared.rewired.items()]  # fmt: skip
     more = [f"and {len(said) - MOST_EDGES:,} more (--json has them)"] if len(said) > MOST_EDGES else []
@@ -161,7 +162,7 @@ def rewired(compared: ComparedResults) -> Sentences:
 
 
 def verdicts(compared: ComparedResults) -> Sentences:
-    """What of each is not apart, and whether its outputs were right."""
+    """Say what overlaps or rides in each, and whether its outputs were right."""
     lines = []
     for letter, result in zip("AB", (compared.before, compared.after), strict=True):
         lines += [f"{letter}: {told}" for told in (riding(result), *overlap_notice(result).splitlines()) if told]
@@ -175,7 +176,7 @@ def verdicts(compared: ComparedResults) -> Sentences:
 
 
 def sweeps_compared(compared: ComparedSweeps, names: Sequence[str], order: str) -> Shown:
-    """What A and B are, at most MOST_ROWS points in this order, and all of them together.
+    """Say what A and B are, at most MOST_ROWS points in this order, and all of them together.
 
     In JSON null stands where a point is in one sweep only.
     """
@@ -225,12 +226,12 @@ def _sweep(points: SweepPoints) -> str:
 
 
 def _named(names: Sequence[str], told: Iterable[str]) -> Sentences:
-    """What A and B are."""
+    """Say what A and B are."""
     return Sentences([f"{letter}: {name}: {each}" for letter, name, each in zip("AB", names, told, strict=True)], "   ")
 
 
 def _of_rows(table: Table[Any], *more: str) -> Paragraphs:
-    """The table and what it holds, where there is a row."""
+    """Return the table and its legend, if it has a row."""
     return ([table], [table.legend(*more)]) if table.rows else ()
 
 
@@ -244,7 +245,7 @@ def _sides(before: object, after: object, *names: str) -> dict[str, list[Any]]:
 
 
 def _measured_columns(compared: Comparable) -> list[Column[ComparedRow]]:
-    """What was measured of both sides, and how they differ."""
+    """Return the columns of both sides' figures, and of their differences."""
     columns: list[Column[ComparedRow]] = [
         Column("A\ncycles", lambda row: f"{row.before.cycles:,}" if row.before else NONE),
         Column("B\ncycles", lambda row: f"{row.after.cycles:,}" if row.after else NONE),
@@ -263,6 +264,7 @@ def _measured_columns(compared: Comparable) -> list[Column[ComparedRow]]:
         ),
     ]
     if not compared.same_work:
+        # Ratios by MAC and by time stand right behind the ratio of cycles that they correct.
         columns.insert(3, Column("MAC\nB/A", lambda row: _ratio(row.mac_ratio), 1, legend=_BY_MAC))
     if not compared.same_clock:
         columns.insert(3, Column("time\nB/A", lambda row: _ratio(row.time_ratio), 1, legend=_IN_TIME))
@@ -274,7 +276,7 @@ def _ratio(ratio: float | None) -> str:
 
 
 def _in_both(compared: Comparable, what: str) -> str:
-    """The cycles of the layers or points that both have."""
+    """Return the cycles of the layers or points that both have."""
     if not compared.common:
         return f"They have no {what} in common."
     before, after = (sum(each.cycles for each in side) for side in zip(*compared.common, strict=True))
@@ -282,7 +284,7 @@ def _in_both(compared: Comparable, what: str) -> str:
 
 
 def _mean(compared: Comparable, what: str) -> list[str]:
-    """The mean over layers or points, where there is one."""
+    """Return the mean over layers or points, where there is one."""
     if (mean := compared.geometric_mean) is None:
         return []
     by_mac = "" if compared.same_work else ", by the MAC"
@@ -294,6 +296,6 @@ def _times(after: float, before: float = 1) -> str:
 
 
 def _two_of(before: float, after: float, units: Scales) -> str:
-    """Two figures in one unit: "3.56 -> 1.78 ms (x 0.500)"."""
+    """Write two figures in one unit: "3.56 -> 1.78 ms (x 0.500)"."""
     unit, size = scale((before, after), units)
     return f"{three_digits(before / size)} -> {three_digits(after / size)} {unit} ({_times(after, before)})"

@@ -1,4 +1,4 @@
-"""Two results or two sweeps set against each other: row by row, and what differs in what was asked."""
+"""Two results or two sweeps set against each other: row by row, and with the inputs that differ."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tpusim.result.vocabulary.fields import by_path
 
 @dataclass(frozen=True)
 class Measures:
-    """What a row compares: a layer, those together that the other run has as one, or a point of a sweep.
+    """The figures a row compares: of a layer, of several that are one in the other run, or of a point of a sweep.
 
-    `layers` are as many; `inputs` are what they read of others.
+    `layers` counts them; `inputs` are the other layers that they read.
     """
 
     cycles: int
@@ -33,7 +33,7 @@ class Measures:
 
 @dataclass(frozen=True)
 class ComparedRow:
-    """A layer or a point in both, or (the other is None) in one.
+    """A layer or a point in both, or in one (the other is None).
 
     `settings` are a point's, as the first sweep that has it wrote them: its workload, then its axes.
     """
@@ -45,7 +45,7 @@ class ComparedRow:
 
     @property
     def difference(self) -> int:
-        """Cycles more than before; one that is not there takes none."""
+        """Cycles more than before; a side that lacks the row counts 0."""
         return (self.after.cycles if self.after else 0) - (self.before.cycles if self.before else 0)
 
     @property
@@ -67,18 +67,20 @@ class ComparedRow:
 
     @property
     def layers(self) -> int:
-        """Layers of one side that are one on the other, and that one; 1 where both have it alike."""
+        """How many layers of one side are one layer on the other, and that one counts; 1 where both have the layer
+        alike.
+        """
         return max(side.layers for side in (self.before, self.after) if side)
 
     @property
     def unchanged(self) -> bool:
-        """Whether it takes the same cycles for the same work."""
+        """Whether both sides take the same cycles for the same work."""
         return bool(self.before and self.after and self.ratio == 1 and self.before.macs == self.after.macs)
 
 
 @dataclass(frozen=True)
 class Comparable:
-    """What two results, or two sweeps, have in common.
+    """The common part of two results, or of two sweeps.
 
     Attributes:
         rows: every layer or point of either; those that are only after come last.
@@ -89,7 +91,7 @@ class Comparable:
     same_clock: bool
 
     def ordered(self, order: str) -> list[ComparedRow]:
-        """The rows in one of ORDERS; but in that of the network without those that did not change."""
+        """Return the rows in one of ORDERS; rows that did not change are left out, except in network order."""
         return [row for row in sorted(self.rows, key=ORDERS[order]) if order == "network" or not row.unchanged]
 
     @property
@@ -99,17 +101,17 @@ class Comparable:
 
     @property
     def same_work(self) -> bool:
-        """Whether those in both do as many MACs."""
+        """Whether layers or points in both do as many MACs."""
         return all(before.macs == after.macs for before, after in self.common)
 
     @property
     def geometric_mean(self) -> float | None:
-        """The mean of the cycle ratios (by the MAC) of those in both that multiply; None when there are none."""
+        """The mean of the cycle ratios (by the MAC) of rows in both that multiply; None when there are none."""
         logs = [log(ratio) for ratio in self._mac_ratios]
         return exp(sum(logs) / len(logs)) if logs else None
 
     def mean_is_over(self, what: str) -> str:
-        """What that is the mean of, "layers" or "points": all in both, or those that multiply."""
+        """Say what is averaged, "layers" or "points": all in both, or those that multiply."""
         some, all_ = len(self._mac_ratios), len(self.common)
         return what if some == all_ else f"the {some:,} of {all_:,} {what} that multiply"
 
@@ -123,7 +125,7 @@ ORDERS: dict[str, Callable[[ComparedRow], float]] = {
     "ratio": lambda row: row.mac_ratio if row.mac_ratio is not None else float("inf"),
     "network": lambda row: 0,
 }
-"""What rows are sorted by; equal ones stay in the order of the network."""
+"""The ways to sort rows; equal rows stay in the order of the network."""
 
 
 # ---- runs
@@ -142,7 +144,9 @@ class Change:
 
 @dataclass(frozen=True)
 class ComparedResults(Comparable):
-    """Two results, `before` and `after`, and the inputs that differ, fields of the hardware by their paths."""
+    """Two results, `before` and `after`, and the inputs that differ: fields of the hardware are named by
+    their paths.
+    """
 
     before: Result
     after: Result
@@ -184,7 +188,7 @@ def compared_results(before: Result, after: Result) -> ComparedResults:
 
 
 def _named(fields: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields by their paths; those inside what the others have none of are one, by its name."""
+    """Return fields by their paths; those inside a part that the others lack are one field, by the part's name."""
     parts = [
         path for path, value in others.items() if value is None and f"{path}.name" in fields.keys() - others.keys()
     ]
@@ -207,8 +211,8 @@ def _inputs(result: Result) -> dict[str, Any]:
 
 
 def _bearers(*results: Result) -> dict[str, str]:
-    """By layer that rides in any of the results, or carries others in one that ride elsewhere in another, the layer
-    that it goes with.
+    """Return by layer that rides in any of the results, or carries others in one that ride elsewhere in another, the
+    layer that it goes with.
     """
     ahead: dict[str, str] = {}
 
@@ -225,22 +229,27 @@ def _bearers(*results: Result) -> dict[str, str]:
 
 
 def _measured(result: Result, bearers: Mapping[str, str]) -> dict[tuple[str, int], Measures]:
-    """A result's layers by what they are matched by: a name, numbered so that a second of one name is another."""
+    """Return a result's layers by what they are matched by: a name, numbered so that a second of one name is
+    another.
+    """
     seen: Counter[str] = Counter()
     groups: dict[tuple[str, int], list[LayerResult]] = {}
     carrying = {*bearers.values()}
     for layer in result.layers:
         name = bearers.get(layer.name, layer.name)
+        # Layers that go with one bearer are one row; others of one name are told apart by number.
         groups.setdefault((name, 0 if name in carrying else seen[name]), []).append(layer)
         seen[name] += 1
     found = {}
     for (name, number), layers in groups.items():
         read = dict.fromkeys(bearers.get(each, each) for layer in layers for each in layer.inputs)
+        # Inside a row, layers read one another, which is no edge of the row.
         inputs = tuple(each for each in read if each != name)
         time_us, macs = sum(layer.time_us for layer in layers), sum(layer.macs for layer in layers)
         cycles, used = layers[0].cycles, layers[0].pe_utilization
         if len(layers) > 1:
             cycles = sum(layer.cycles for layer in layers)
+            # Utilisation is a share of cycles, so its mean is weighted by them.
             used = sum(layer.pe_utilization * layer.cycles for layer in layers) / cycles
         found[name, number] = Measures(cycles, time_us, macs, used, inputs, len(layers))
     return found
@@ -252,16 +261,16 @@ _WORKLOAD = "workload"
 _FIGURES = ("cycles", "time_us", "macs", "pe_utilization")
 
 PointKey = tuple[str | float, ...]
-"""The workload, and what the values of the axes measure: 0.7 TB/s is 700 GB/s."""
+"""The workload, and the measured values of the axes: 0.7 TB/s is 700 GB/s."""
 
 
 @dataclass(frozen=True)
 class PointRow(ComparedRow):
-    """A point; it neither grew nor shrank where one side lacks it."""
+    """A point; where one side lacks it, the point neither grew nor shrank."""
 
     @property
     def difference(self) -> int:
-        """Cycles more than before; none where one side lacks the point."""
+        """Cycles more than before; 0 where one side lacks the point."""
         return super().difference if self.before and self.after else 0
 
 
@@ -289,13 +298,13 @@ def compared_sweeps(before: SweepPoints, after: SweepPoints) -> ComparedSweeps:
         settings = next(each[0] for each in found if each)
         first, second = (each and each[1] for each in found)
         rows.append(PointRow(_name(settings), first, second, settings))
-    # A cycle is as long in both where it is at every point.
+    # The clocks agree if times and cycles have the same ratio at every point: points.csv holds no clock of its own.
     same_clock = all(isclose(row.time_ratio, row.ratio) for row in rows if row.time_ratio and row.ratio)
     return ComparedSweeps(tuple(rows), same_clock, before, after)
 
 
 def _points(points: SweepPoints) -> Iterator[tuple[PointKey, tuple[Mapping[str, str], Measures]]]:
-    """The points that finished, by what tells them apart."""
+    """Yield the points that finished, by their workload and axes."""
     if missing := [key for key in _FIGURES if key not in points.figures]:
         raise InputError(f"{points.name}: no column {', '.join(missing)}; run the sweep again with this version")
     seen: set[PointKey] = set()

@@ -1,4 +1,4 @@
-"""Why a layer takes as long as it does: its place, what would help it, where its cycles go, what it takes otherwise.
+"""Why a layer takes as long as it does: its place, what would help it, where its cycles go, and other lowerings.
 
 First of a TPU, then of a machine of any family; each as paragraphs for people and as data for other tools.
 """
@@ -23,16 +23,16 @@ from tpusim.result.vocabulary.states import PHASES, STATES, UNITS, all_parts, ma
 from tpusim.study.explain.bottleneck import LEAST_GAIN, Alternative, Between, Bottleneck, Explained, Gain, Untried
 
 NO_GAIN = 0.005
-"""What changes the cycles by less is listed by name only."""
+"""Least effect on the cycles, as a ratio, of a change that has a row; others are listed by name only."""
 _LEAST_GAIN = 1.01
-"""What gains less bounds nothing, on a machine of another family."""
+"""Least gain of a change that counts as a bound, on a machine of another family."""
 _MOST_NAMED = 6
 _PLANS = Sentences([
     "same plan: times as fast by the blocks and passes of now; others, chosen for the change, give the rest of the "
     "gain. Where these were slower, the gain is that of now. -: those of now would not do."
 ])  # fmt: skip
 _NARROW = 72
-"""A terminal that has less room does without what was set."""
+"""Narrower terminals, in characters, leave out the column that says what was set."""
 
 
 # ---- a layer of a TPU
@@ -41,7 +41,7 @@ _NARROW = 72
 def explained(
     found: Bottleneck, work: Workload, between: Between | None, fit: Sequence[Alternative], unfit: Sequence[Untried]
 ) -> Shown:
-    """What bounds the layer, what it saves `between` its neighbours, and what it costs by each lowering."""
+    """Say what bounds the layer, what overlapping saves it `between` its neighbours, and what each lowering costs."""
     layer, setup = found.layer, found.setup
     core = setup.layer.core
     more = "" if core is setup.layer else ", + what rides on results"
@@ -91,7 +91,9 @@ def explained(
 def _data(
     found: Bottleneck, work: Workload, between: Between | None, fit: Sequence[Alternative], unfit: Sequence[Untried]
 ) -> dict[str, Any]:
-    """The layer as in the result JSON, every relaxation with its cycles, what each lowering costs, what is saved."""
+    """Return the layer as in the result JSON, every relaxation with its cycles, each lowering's cost, and what is
+    saved.
+    """
     setup, (reads, read_by) = found.setup, work.neighbours(found.layer.name)
     return {
         "hardware": setup.hardware.to_dict(),
@@ -142,21 +144,21 @@ def _figures(layer: LayerResult, *keys: str) -> dict[str, float | None]:
 
 
 def _neighbours(work: Workload, layer: str) -> Sentences:
-    """What the layer reads, who reads it, and what rides on its results; empty where nobody knows."""
+    """Say what the layer reads, what reads it, and what rides on its results; empty where a result does not tell."""
     (reads, read_by), riders = work.neighbours(layer), work.carried_by(layer)
 
     def listed(names: Sequence[str]) -> str:
         more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
         return f"{', '.join(names[:_MOST_NAMED])}{more}"
 
-    by = f"; what it makes is read by {listed(read_by)}" if read_by else ""
+    by = f"; its output is read by {listed(read_by)}" if read_by else ""
     reading = [f"It reads {listed(reads)}{by}."] if reads else []
     riding = [f"On its results {'rides' if len(riders) == 1 else 'ride'} {listed(riders)}."] if riders else []
     return Sentences([" ".join([*reading, *riding])], "  ")
 
 
 def _overlap(between: Between | None) -> Sentences:
-    """What it hides that the layer overlaps with its neighbours; empty where it has none."""
+    """Say how much overlapping with its neighbours hides of the layer; empty where it overlaps with none."""
     if between is None:
         return Sentences(())
     hidden, saved = between.hidden_cycles, between.hbm_saved_bytes
@@ -164,23 +166,23 @@ def _overlap(between: Between | None) -> Sentences:
     saves = saves if hidden else "all of them take as long as one by one"
     less = f", and move {quantity(saved, BYTES)} less through HBM" if saved else ""
     share = f"it takes {between.own_cycles:,} of the cycles, and " if between.asked else ""
-    ahead = f"; it does not with the one ahead, as {between.apart}" if between.apart else ""
+    ahead = f"; it does not overlap with the layer ahead, as {between.apart}" if between.apart else ""
     overlap = f"Overlapping with its neighbours (sequencer.between_layers={between.how})"
     return Sentences([f"{overlap}: {share}{saves}{less}{ahead}"])
 
 
 def gain_name(gain: Gain) -> str:
-    """What was relaxed, and what its cycles are counted by."""
+    """Return what was relaxed, and what its cycles are counted by."""
     per = gain.relaxation.per
     return gain.relaxation.name + ("" if per == "layer" else f", per {per}")
 
 
 def _by_lowering(fit: Sequence[Alternative], unfit: Sequence[Untried], taken: str) -> Iterator[list[Content]]:
-    """A row a lowering, the fastest first; what the columns hold, and which lowerings do not fit."""
+    """Yield a row a lowering, the fastest first; the legend of the columns; and the lowerings that do not fit."""
     now = next((each.layer.cycles for each in fit if each.lowering == taken), 0)
 
     def size(head: str, value: Callable[[Alternative], int], units: Scales, rank: int, of: str) -> Column[Alternative]:
-        """In one unit, so that the eye can compare."""
+        """Make a column of sizes in one unit, so that the eye can compare."""
         unit, scaled = scale(map(value, fit), units)
         legend = f"{head}: {of}".replace("\n", " ")
         return Column(f"{head}\n{unit}", lambda each: three_digits(value(each) / scaled), rank, legend=legend)
@@ -203,7 +205,7 @@ def _by_lowering(fit: Sequence[Alternative], unfit: Sequence[Untried], taken: st
 
 
 def explained_elsewhere(found: Explained, workload: str, fit: Sequence[Alternative], unfit: Sequence[Untried]) -> Shown:
-    """What gains the most, the largest loss, and what the layer takes by each lowering."""
+    """Say which change gains the most, which loss is the largest, and what the layer takes by each lowering."""
     layer, setup, now = found.layer, found.setup, found.layer.cycles
     changing, same = _by_effect(found.gains)
     columns: list[Column[Gain]] = [
@@ -296,19 +298,19 @@ def _use(layer: LayerResult) -> str:
 
 
 def _by_effect(gains: Sequence[Gain]) -> tuple[list[Gain], list[Gain]]:
-    """What changes the cycles, and what does not."""
+    """Part changes into those that change the cycles, and those that do not."""
     changing = [each for each in gains if abs(each.gain - 1) >= NO_GAIN]
     return changing, [each for each in gains if abs(each.gain - 1) < NO_GAIN]
 
 
 def no_gain(names: Sequence[str], untried: Sequence[Untried]) -> Sentences:
-    """What makes no difference, and what could not be tried."""
+    """Say which changes make no difference, and which could not be tried."""
     same = [f"No difference: {', '.join(names)}."] if names else []
     return Sentences([*same, *(f"Not tried: {each.name} ({each.reason})." for each in untried)])
 
 
 def _busy(units: Iterable[tuple[str, int]], cycles: int) -> Sentences:
-    """How busy everything else is."""
+    """Say how busy all other units are."""
     shares = [f"{name} {percent(count / cycles)} %" for name, count in units]
     return Sentences([f"Busy beside it: {', '.join(shares)}"] if shares else [])
 
@@ -323,7 +325,7 @@ def _cannot(lowering: str, reason: str) -> str:
 
 
 def _lowering_columns(taken: str, now: int) -> list[Column[Alternative]]:
-    """The lowering of a row, and its cycles beside those of now."""
+    """Return the columns of a lowering's name, and of its cycles beside the present ones."""
     return [
         Column("", lambda each: "*" if each.lowering == taken else "", justify="left"),
         Column("lowering", lambda each: each.lowering, justify="left"),
@@ -331,7 +333,7 @@ def _lowering_columns(taken: str, now: int) -> list[Column[Alternative]]:
         Column(
             "times\nas long",
             lambda each: f"{each.layer.cycles / now:.2f}" if now else NONE,
-            legend=f"times as long: as by {taken} (*), which it is lowered by now",
+            legend=f"times as long: as by {taken} (*), its lowering now",
         ),
     ]
 
@@ -343,12 +345,13 @@ LIMITS = {
     "array": ("the array", "it is busy in {busy} % of the cycles, with {mapped} % of its PEs in use."),
     "mapping": ("the mapping", "{mapped} % of the PEs are in use; a pass fills {filled}."),
     "ports": ("the ports of the vector memories", "words of {elements} come and go too often for one port a lane; "
-              "the array loses {port_stall} % of its cycles to it."),
+              "the array loses {port_stall} % of its cycles to this."),
     "banks": ("conflicts in the banks", "rows of the array ask one bank for several words at once; the array loses "
               "{bank_conflict} % of its cycles to it."),
     "hbm": ("HBM bandwidth", "moving {moved} keeps the bus busy in {hbm} % of the cycles."),
     "rows": ("rows and channels of HBM", "{rows}."),
-    "latency": ("HBM latency", "data comes {latency} cycles after it is asked for, and too little is under way."),
+    "latency": ("HBM latency", "data comes {latency} cycles after it is asked for, and too few requests are "
+                "under way."),
     "weights": ("loading weights", "{loads}. Too little input shares them."),
     "memory": ("the size of the vector memories",
                "cut into blocks that fit, the layer reads {reads:.2f} times its operands from HBM."),
@@ -358,14 +361,14 @@ LIMITS = {
     "input": ("too little input", "{loads}; the layer's start and end take {ends} % of its cycles. More input would "
               "share them."),
 }  # fmt: skip
-"""What can bound a layer, in words, and what is found then, of `_facts`."""
+"""The sentence for everything that can bound a layer; names in braces are keys of `_facts`."""
 
 _ACCOUNT = "It tells what the array waits for, not what a change frees; the gains are simulated."
 _WORK = {"layer": "", "image": " for as many images", "row": " for as many rows", "MAC": " for as many MACs"}
 
 
 def verdict(found: Bottleneck) -> Sentences:
-    """What bounds the layer, what relieving it gains, and whether the cycles of the array say the same."""
+    """Say what bounds the layer, what relieving it gains, and whether the cycles of the array agree."""
     if found.most is None:
         least = f"{100 * (LEAST_GAIN - 1):.0f} %"
         return Sentences([f"No single thing bounds this layer: nothing that was tried makes it {least} faster."])
@@ -380,10 +383,10 @@ def verdict(found: Bottleneck) -> Sentences:
 
 
 def _facts(found: Bottleneck) -> dict[str, object]:
-    """What LIMITS tells of a layer: shares of its cycles, and what they come from."""
+    """Return the values that LIMITS names: shares of a layer's cycles, and where they come from."""
     layer, hardware, phases, units = found.layer, found.setup.hardware, found.phases, found.layer.units
     sequencer, streams = hardware.sequencer, found.program.streams
-    # There are none where the vector unit does it all.
+    # A layer that the vector unit does alone has no passes of the array, hence no sizes.
     rows, cols = (fmean(sizes or [0]) for sizes in ([each.rows for each in streams], [each.cols for each in streams]))
     operands = found.setup.layer.operands(found.setup.batch) * hardware.vector_memory.element_bytes
     ends = phases.first_fill + phases.drain + phases.spill + phases.skew
@@ -414,7 +417,7 @@ def _facts(found: Bottleneck) -> dict[str, object]:
 
 
 def _loads(found: Bottleneck) -> str:
-    """What more input would be shared by: the weights of a pass, or what the vector unit has to do."""
+    """Name the load that more input would share: the weights of a pass, or the work of the vector unit."""
     layer, passes = found.layer, found.layer.passes
     if not passes:
         works = percent(layer.units["vector_unit"]["busy"] / layer.cycles)
@@ -425,7 +428,7 @@ def _loads(found: Bottleneck) -> str:
 
 
 def _rows(use: DramUse) -> str:
-    """What the DRAM did."""
+    """Say how many rows the DRAM opened."""
     bursts = use.row_hits + use.row_misses + use.row_conflicts
     return (
         f"{percent((use.row_misses + use.row_conflicts) / max(1, bursts))} % of {bursts:,} bursts open a row, the "
@@ -435,7 +438,7 @@ def _rows(use: DramUse) -> str:
 
 
 def _a_word(found: Bottleneck) -> Iterator[str]:
-    """What the vector unit takes for a word, besides adding."""
+    """Yield what the vector unit takes for a word, besides adding."""
     unit = found.setup.hardware.vector_unit
     if unit.unpack_cycles or unit.pack_cycles:
         unpacks, packs = plain_number(unit.unpack_cycles), plain_number(unit.pack_cycles)
@@ -457,8 +460,8 @@ def _a_word(found: Bottleneck) -> Iterator[str]:
 
 
 def _best(most: Gain, found: Bottleneck) -> str:
-    """What gains the most, and how much of that by the plan of now; and, where that takes another layer, what gains the
-    most with this one.
+    """Say which change gains the most, and how much of it the present plan keeps; and, where another lowering is
+    needed, which change gains the most with this one.
     """
     cycles = f"{cycles_text(found, most)} cycles{_WORK[most.relaxation.per]}"
     gains = f"With {most.relaxation.name}, it takes {cycles}: {gain_text(most)} times as fast{_by_plan(most)}."
@@ -470,17 +473,17 @@ def _best(most: Gain, found: Bottleneck) -> str:
 
 
 def gain_text(gain: Gain) -> str:
-    """How many times as fast."""
+    """Write how many times as fast the layer is after a change."""
     return f"{gain.gain:,.0f}" if gain.gain >= 1000 else f"{gain.gain:.2f}"
 
 
 def planned_anew(gain: Gain) -> bool:
-    """Whether another plan than that of now is known to give a part of it."""
+    """Return whether another plan than the present one is known to give a part of the gain."""
     return gain.alone is not None and gain.gain - gain.alone >= NO_GAIN
 
 
 def _by_plan(gain: Gain) -> str:
-    """How much of it another plan gives; empty where that is nothing, or nobody can tell."""
+    """Say how much of a gain another plan gives; empty where that is nothing or unknown."""
     if gain.alone is None or not planned_anew(gain):
         return ""
     if abs(gain.alone - 1) < NO_GAIN:
@@ -489,11 +492,11 @@ def _by_plan(gain: Gain) -> str:
 
 
 def alone_text(gain: Gain) -> str:
-    """How many times as fast by the plan of now."""
+    """Write how many times as fast the layer is by the present plan."""
     return NONE if gain.alone is None else gain_text(replace(gain, gain=gain.alone))
 
 
 def cycles_text(found: Bottleneck, gain: Gain) -> str:
-    """Cycles for the work of the layer as it is."""
+    """Write the cycles for the work of the layer as it is."""
     cycles = found.layer.cycles / gain.gain
     return f"{cycles:,.0f}" if cycles >= 1 else "< 1"

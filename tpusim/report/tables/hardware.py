@@ -1,4 +1,4 @@
-"""What is told of machines and memories: what comes with tpusim, the chip area of a machine, a trace on a DRAM."""
+"""Tables of machines and memories: what is shipped with tpusim, the chip area of a machine, a trace on a DRAM."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tpusim.technology.constants import chip_of, shrink
 
 
 def workload_table(workloads: Sequence[tuple[str, Workload, str]]) -> Table[tuple[str, Workload, str]]:
-    """The shipped workloads, as (name, workload at batch 1, source)."""
+    """Return the shipped workloads, as (name, workload at batch 1, source)."""
     columns: list[Column[tuple[str, Workload, str]]] = [
         Column("workload", lambda row: row[0], justify="left"),
         Column("layers", lambda row: f"{len(row[1].layers)}"),
@@ -35,7 +35,7 @@ def workload_table(workloads: Sequence[tuple[str, Workload, str]]) -> Table[tupl
 def facts_table(
     machines: Sequence[Mapping[str, str]], drop: Mapping[str, int] | None = None
 ) -> Table[Mapping[str, str]]:
-    """Machines of a family, each as its facts by name; the first is what it is called.
+    """Return machines of a family, each as its facts by name; the first fact is the machine's name.
 
     `drop` says which columns a narrow terminal does without, the highest first; else the last go first.
     """
@@ -52,7 +52,7 @@ def facts_table(
 
 
 def device_table(devices: Sequence[Device]) -> Table[Device]:
-    """The shipped DRAMs."""
+    """Return the shipped DRAMs."""
     columns: list[Column[Device]] = [
         Column("DRAM", lambda each: each.name, justify="left"),
         Column("channels", lambda each: f"{each.channels}"),
@@ -66,7 +66,7 @@ def device_table(devices: Sequence[Device]) -> Table[Device]:
 
 
 def lowering_table(lowerings: Sequence[tuple[str, str]], title: str = "lowering") -> Table[tuple[str, str]]:
-    """Every lowering of a family, as (name, what it is)."""
+    """Return every lowering of a family, as (name, what it is)."""
     columns: list[Column[tuple[str, str]]] = [
         Column(title, lambda row: row[0], justify="left"),
         Column("how convolutions become passes", lambda row: row[1], justify="fold"),
@@ -75,7 +75,7 @@ def lowering_table(lowerings: Sequence[tuple[str, str]], title: str = "lowering"
 
 
 def sweep_table(sweeps: Sequence[tuple[str, Mapping[str, Any]]]) -> Table[tuple[str, Mapping[str, Any]]]:
-    """The shipped sweeps, as (name, what its file says)."""
+    """Return the shipped sweeps, as (name, content of the file)."""
     columns: list[Column[tuple[str, Mapping[str, Any]]]] = [
         Column("sweep", lambda row: row[0], justify="left"),
         Column("of", lambda row: ", ".join(row[1]["workloads"]), justify="fold", widest=52),
@@ -98,7 +98,7 @@ _WORDS = (
 
 
 def area(machine: Machine, found: ChipArea) -> Shown:
-    """The area of a machine part by part, with other memories, and beside what is published; in JSON all of it."""
+    """Return the area of a machine part by part, with other memories, and beside published areas; in JSON all of it."""
     parts, total, chip, silicon = found.parts, found.total_mm2, chip_of(machine.name), found.silicon
     with_macros = total - sum(part.mm2 for part in parts if part.key in ("vector_memories", "banks"))
     with_macros += found.macros_mm2
@@ -147,7 +147,7 @@ def _part_table(parts: Sequence[AreaPart], total: float) -> Table[AreaPart]:
 
 
 def _word_table(srams: Sequence[Sram]) -> Table[Sram]:
-    """A row for each width of a word."""
+    """Return a row for each width of a word."""
     pitch, macro = min(sram.pitch_mm2 for sram in srams), min(sram.macro_mm2 for sram in srams)
     columns: list[Column[Sram]] = [
         Column("word", lambda sram: f"{sram.elements}"),
@@ -164,7 +164,7 @@ def _word_table(srams: Sequence[Sram]) -> Table[Sram]:
 
 
 def replayed(result: Replay, trace: Trace) -> Shown:
-    """What a device made of a trace: in a sentence, channel by channel, and in JSON."""
+    """Say what a device made of a trace: in a sentence, channel by channel, and in JSON."""
     device, total, peak = result.device, result.total, result.device.peak_bytes_per_s
     bursts = int((trace.addresses >= device.capacity_bytes).sum())
     has = f"lie beyond the {SIZE.format(device.capacity_bytes)} of {device.name}, where addresses begin again at 0"

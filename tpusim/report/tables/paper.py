@@ -16,12 +16,12 @@ ClaimRow = tuple[Exhibit, Claim]
 
 
 def rows_of(made: Sequence[Exhibit]) -> list[ClaimRow]:
-    """Every claim with its exhibit, in their order."""
+    """Return every claim with its exhibit, in their order."""
     return [(each, claim) for each in made for claim in each.claims]
 
 
 def claim_table(made: Sequence[Exhibit]) -> Table[ClaimRow]:
-    """A row a claim."""
+    """Return a row a claim."""
     columns: list[Column[ClaimRow]] = [
         Column("where", lambda row: row[0].words.name, justify="left"),
         Column("claim", lambda row: row[1].short, justify="fold"),
@@ -34,19 +34,19 @@ def claim_table(made: Sequence[Exhibit]) -> Table[ClaimRow]:
 
 
 def agreeing(claim: Claim) -> str:
-    """How many of our figures are within the rule: "2 of 4"."""
+    """Write how many of our figures are within the rule: "2 of 4"."""
     return f"{len(claim.kept)} of {len(claim.findings)}" if claim.findings else "-"
 
 
 def summary(made: Sequence[Exhibit], width: int = WIDEST) -> str:
-    """How many claims have which verdict."""
+    """Say how many claims have which verdict."""
     counts = Counter(row[1].verdict for row in rows_of(made))
     told = ", ".join(f"{verdict} {counts[verdict]}" for verdict in VERDICTS if counts[verdict])
     return folded([f"{counted(counts.total(), 'claim')}: {told}."], width)
 
 
 def to_json(made: Sequence[Exhibit]) -> str:
-    """All of it: exhibits with their claims, rules, findings and verdicts."""
+    """Write exhibits with their claims, rules, findings and verdicts as JSON."""
     return document(
         exhibits=[
             {

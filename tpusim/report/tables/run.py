@@ -1,4 +1,4 @@
-"""What `tpusim run` tells of a result: the table of its layers, the times by op, totals, notices and verdict."""
+"""The answer of `tpusim run`: the table of layers, the times by op, totals, notices and verdict."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from tpusim.result.vocabulary.states import State, does_less, parts_in, parts_of
 _RANKS = {
     "passes": 5, "multi_tile": 6, "cycles": 0, "time_us": 3, "mapping_efficiency": 4, "tflops": 10, "pe_utilization": 0,
 }  # fmt: skip
-"""Which of these columns goes first where there is no room; 0 stays."""
+"""The order in which columns leave a table that is too wide: the highest number first; 0 stays."""
 MOST_LAYERS = 1000
-"""Rows of the table at most; one of more takes longer to lay out than its layers to simulate."""
+"""Most rows of the table; with more it takes longer to lay out than its layers to simulate."""
 _MOST_ALIKE = 8
-"""Layers in a row that are shown one by one even if they are alike."""
+"""Most layers in a row that are shown one by one even if they are alike."""
 _TRAFFIC = ("hbm_read_bytes", "hbm_write_bytes")
 _TRANSFORMED = ("lowered_bytes", "transformation_cycles", "transformation_share")
 _DRAM = ("hbm_reached_bytes_per_s", "hbm_overfetch", "row_hits", "row_misses", "row_conflicts", "channel_imbalance")
-"""Shown where any layer has them."""
+"""Columns shown where any layer uses the DRAM."""
 _TOGETHER = "PE, part, the stalls and idle add up to 100 % of the cycles"
 _MORE = "busy, the stalls and idle add up to 100 % of the cycles; PE counts multiplications that need not be done, too"
-"""Where an algorithm does without some, or another unit does them."""
+"""Columns shown where an algorithm leaves out multiplications, or another unit does them."""
 _ALIKE = "n: layers in a row that are alike; figures are of one of them"
 _CHECKED = "out: the check of the outputs: ok, how many are wrong, or - where there was none"
 _OWN_RANK = 3
-"""Columns of what only one machine family tells go together where there is no room."""
+"""Rank of the columns of one machine family alone: they go together where there is no room."""
 _MORE_OPS = " --ops all times those that the vector unit computes."
 
 
 def run_paragraphs(work: Workload, result: Result) -> Paragraphs:
-    """All that is told of a run, the layers in the words of its workload."""
+    """Return all paragraphs on a run; layers are named in the words of its workload."""
     counts = alike(result.layers)
     apart = [layer for layer in result.layers if layer.name in counts]
     shapes = {layer.name: layer.text for layer in work.layers}
@@ -75,7 +75,7 @@ def layer_table(
     asked: str | None = None,
     counts: Mapping[str, int] = MappingProxyType({}),
 ) -> Table[LayerResult]:
-    """A row a layer.
+    """Return a row a layer.
 
     `shapes` maps the name of a layer to its shape in short; `asked` is the lowering that the run was asked for;
     `counts` says for how many layers in a row each stands, as `alike` has them. One unit per column, so that the eye
@@ -119,7 +119,7 @@ def layer_table(
 
 
 def _own_column(key: str, layers: Sequence[LayerResult]) -> Column[LayerResult]:
-    """What only one machine family tells: words as they are, numbers in one unit."""
+    """Make a column that only one machine family has: words as they are, numbers in one unit."""
     figure = own_figure(key)
     numbers = [value for layer in layers if isinstance(value := layer.own.get(key), int | float)]
     unit, size = scale(numbers, figure.units)
@@ -133,8 +133,9 @@ def _own_column(key: str, layers: Sequence[LayerResult]) -> Column[LayerResult]:
 
 
 def alike(layers: Sequence[LayerResult]) -> dict[str, int]:
-    """The layers that have rows of their own, by name, and for how many in a row each stands: many of which no figure
-    differs, such as those of one `count`, share a row.
+    """Return the layers that have rows of their own, by name, and for how many in a row each stands.
+
+    Many layers share a row if no figure differs, such as those of one `count`.
     """
     runs = ([*run] for _, run in groupby(layers, lambda layer: replace(layer, name="alike")))
     rows = (((run[0], len(run)),) if len(run) > _MOST_ALIKE else ((layer, 1) for layer in run) for run in runs)
@@ -142,7 +143,7 @@ def alike(layers: Sequence[LayerResult]) -> dict[str, int]:
 
 
 def costliest(layers: Sequence[LayerResult], counts: Mapping[str, int] = MappingProxyType({})) -> Sequence[LayerResult]:
-    """Layers that somebody may read, in network order: wrong ones first of all, then those that take most cycles."""
+    """Return the layers worth a row, in network order: wrong ones first of all, then those that take most cycles."""
     if len(layers) <= MOST_LAYERS:
         return layers
     cycles = [layer.cycles * counts.get(layer.name, 1) for layer in layers]
@@ -151,7 +152,7 @@ def costliest(layers: Sequence[LayerResult], counts: Mapping[str, int] = Mapping
 
 
 def not_shown(layers: Sequence[LayerResult]) -> str:
-    """How many layers the table leaves out; empty where it has all."""
+    """Say how many layers the table leaves out; empty where it has all."""
     more = len(layers) - MOST_LAYERS
     if more <= 0:
         return ""
@@ -159,7 +160,7 @@ def not_shown(layers: Sequence[LayerResult]) -> str:
 
 
 def op_table(result: Result) -> Table[tuple[str, OpUse]] | None:
-    """A row an op, the costliest first; None where all layers are of one."""
+    """Return a row an op, the costliest first; None where all layers are of one op."""
     rows = [*by_op(result.layers).items()]
     if len(rows) < 2:
         return None

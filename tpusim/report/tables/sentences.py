@@ -1,4 +1,4 @@
-"""What is said of a run: heading, totals, verdict, energy, notices, what is not apart; for a terminal and the page."""
+"""Sentences about a run: heading, totals, verdict, energy, notices, overlaps; for a terminal and the page."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tpusim.result.vocabulary.runs import in_heading, numbers_asked, size_of, wi
 from tpusim.result.vocabulary.states import does_less, energies_in, parts_in, parts_of
 
 _WHOLE = "integers", "int8"
-"""Types of numbers of which sums are exact."""
+"""Number types whose sums are exact."""
 
 
 def heading(result: Result) -> str:
-    """What was run on what, in one line."""
+    """Say what was run on what, in one line."""
     engine = "both engines, in agreement" if result.engine == "both" else f"{result.engine} engine"
     numbers = f"{asked}, " if (asked := numbers_asked(result)) else ""
     return with_extent(
@@ -32,7 +32,7 @@ def heading(result: Result) -> str:
 
 
 def totals(total: Total) -> Sentences:
-    """The totals in sentences, every number with its unit.
+    """Return the totals in sentences, every number with its unit.
 
     What the array does with its cycles adds up to all of them.
     """
@@ -41,7 +41,9 @@ def totals(total: Total) -> Sentences:
     losses = ", ".join(f"{name} {percent(parts[key] / cycles)} %" for key, name in names.items())
     useful = f"PE utilisation {percent(total.pe_utilization)} %"
     if does_less(total):
-        useful = f"{useful}, as not all multiplications are the array's; busy {percent(parts['useful'] / cycles)} %"
+        useful = (
+            f"{useful}, as some multiplications are not done by the array; busy {percent(parts['useful'] / cycles)} %"
+        )
     moved = [f"HBM read {quantity(total.hbm_read_bytes, BYTES)}, written {quantity(total.hbm_write_bytes, BYTES)}"]
     if total.mapping_efficiency is not None:
         moved.insert(0, f"Mapping efficiency {percent(total.mapping_efficiency)} %")
@@ -61,7 +63,7 @@ def totals(total: Total) -> Sentences:
         asked = ""
         if use.hbm_asked_bytes is not None:
             once = use.hbm_asked_bytes - use.hbm_moved_bytes
-            shared = f", {quantity(once, BYTES)} of them with bursts that were on their way" if once else ""
+            shared = f", {quantity(once, BYTES)} of them served by bursts already on their way" if once else ""
             asked = f"{quantity(use.hbm_asked_bytes, BYTES)} read and written in bursts{shared}; "
         lines.append(
             f"  HBM: {asked}{bursts} moved at {rate}, {use.hbm_overfetch:.3g} times the bytes of the elements asked "
@@ -75,18 +77,18 @@ def totals(total: Total) -> Sentences:
 
 
 _MOST_OF_A_BOUND = 99.9
-"""What is told, in percent, of right elements whose error rounds to all of it."""
+"""Shown in percent for right elements whose error rounds to the whole bound."""
 
 
 def verdict(result: Result) -> str:
-    """The one line that says whether the values are right."""
+    """Say in one line whether the values are right."""
     total = result.total
     if total.outputs_checked == 0:
         return "Outputs not checked (--no-check)."
     right = total.outputs_checked - total.outputs_mismatched
     share = total.error_share
     near = "are within the proven bound of sums in float64"
-    # Of whole numbers only what takes a function is rounded.
+    # A whole number is rounded only where a function of reals is applied to it.
     mixed = f"equal the reference or, where a layer rounds, {near}" if result.dtype in _WHOLE else near
     held = "equal the reference" if share is None else mixed
     counts = f"{right:,} of {total.outputs:,} elements {held}, {total.outputs_mismatched:,} wrong."
@@ -94,25 +96,27 @@ def verdict(result: Result) -> str:
         told = 100 * share if total.outputs_mismatched else min(100 * share, _MOST_OF_A_BOUND)
         counts += f" The largest error worked out is {told:.3g} % of its bound."
     if total.intermediates_checked:
-        counts += f" Of {total.intermediates_checked:,} on the way to them, {total.intermediates_mismatched:,} wrong."
+        counts += (
+            f" Of {total.intermediates_checked:,} intermediate elements, {total.intermediates_mismatched:,} wrong."
+        )
     if total.outputs_checked < total.outputs:
         return f"{total.outputs_checked:,} outputs checked: {counts}"
     return f"Every output checked: {counts}"
 
 
 def first_wrong(result: Result) -> str:
-    """The first wrong layer and its first wrong element; empty when all is right."""
+    """Name the first wrong layer and its first wrong element; empty when all is right."""
     layer = next((layer for layer in result.layers if layer.wrong), None)
     if layer is None:
         return ""
     wrong = f"layer {layer.name}: {layer.outputs_mismatched:,} of {layer.outputs_checked:,} outputs are wrong"
     if layer.intermediates_mismatched:
-        wrong += f", {layer.intermediates_mismatched:,} of {layer.intermediates_checked:,} elements on the way to them"
+        wrong += f", {layer.intermediates_mismatched:,} of {layer.intermediates_checked:,} intermediate elements"
     return f"{wrong}; the first: {layer.first_mismatch}" if layer.first_mismatch else wrong
 
 
 def word_notice(result: Result) -> str:
-    """What partly filled words cost; empty when every layer fills its words."""
+    """Say what partly filled words cost; empty when every layer fills its words."""
     filled = [(layer, layer.blocking.word_fill) for layer in result.layers if layer.blocking]
     word = int(result.hardware["vector_memory"]["word_elements"]) if filled else 0
     layers = [layer for layer, fill in filled if fill < word]
@@ -129,14 +133,14 @@ def word_notice(result: Result) -> str:
 
 
 def outcome(layer: LayerResult) -> str:
-    """The check of one layer in a word."""
+    """Return the check of one layer in a word."""
     if layer.outputs_checked == 0:
         return "-"
     return f"{layer.wrong} wrong" if layer.wrong else "ok"
 
 
 def energy_sentence(record: LayerResult) -> str:
-    """How much, what it went to, and that it is a model; empty where nothing is known of it."""
+    """Say how much energy a run takes, by part, and that this is a model; empty where it is unknown."""
     use = record.energy_use
     if use is None:
         return ""
@@ -151,7 +155,7 @@ def energy_sentence(record: LayerResult) -> str:
 
 
 def op_sentence(result: Result) -> str:
-    """The time by op: "By op: conv2d 71.2 % of the time (53 layers), ..."; empty where all layers are of one."""
+    """Say the time by op: "By op: conv2d 71.2 % of the time (53 layers), ..."; empty where all layers are of one op."""
     uses = by_op(result.layers)
     if len(uses) < 2:
         return ""
@@ -160,23 +164,24 @@ def op_sentence(result: Result) -> str:
 
 
 def own_text(key: str, value: float | str) -> str:
-    """What only one machine family tells, with its unit."""
+    """Write a figure that only one machine family has, with its unit."""
     units = own_figure(key).units
     return value if isinstance(value, str) else f"{value:,}" if units == PLAIN else quantity(value, units)
 
 
 def unasked_notice(work: Workload, result: Result) -> str:
-    """How many layers of several groups have lowerings that nobody asked for; empty where none has."""
+    """Say how many layers of several groups got lowerings that were not asked for; empty where none did."""
     unasked = {each.layer for each in work.lowerings if each.where is None}
     number = sum(layer.name in unasked for layer in result.layers)
     if not number:
         return ""
     goes = "layer of several groups goes" if number == 1 else "layers of several groups go"
-    return f"{number:,} {goes} by what the estimate prefers; --lowering {result.lowering} is a pass for each group."
+    own = f"--lowering {result.lowering} gives each group passes of its own"
+    return f"{number:,} {goes} by the lowering that the estimate prefers; {own}."
 
 
 def bound_notice(work: Workload, result: Result) -> str:
-    """Which lowerings auto left out because their roundings have no proven bound; empty where it left out none."""
+    """Say which lowerings auto left out because their roundings have no proven bound; empty where it left out none."""
     family, own = family_named(result.hardware.get(KEY, USUAL)), {each.layer: each.lowering for each in work.lowerings}
     chosen = any(own.get(layer.name, result.lowering) == AUTO for layer in result.layers)
     left = [name for name in family.lowerings if name in family.unbounded]
@@ -190,7 +195,9 @@ def bound_notice(work: Workload, result: Result) -> str:
 
 
 def fusion_notice(work: Workload, result: Result) -> str:
-    """How many layers ride on the results of others, or why none does, and where biases are; empty where none is to."""
+    """Say how many layers ride on the results of others, or why none does, and where biases are; empty where none
+    should.
+    """
     if result.hardware.get("sequencer", {}).get("fusion") != "results":
         return ""
     within, outside = sum(isinstance(each, Fused) and each.bias for each in work.layers), len(work.biases)
@@ -203,12 +210,12 @@ def fusion_notice(work: Workload, result: Result) -> str:
     elif not work.edges:
         why = "the workload does not say what its layers read (inputs:)"
     else:
-        why = "none follows a convolution or a product in a way that it could"
+        why = "no addition or activation follows a convolution or a product in a way that allows it"
     return f"No layer rides on the results of another: {why}.{biases}"
 
 
 def riding(result: Result) -> str:
-    """How many layers ride on the results of how many others; empty where none does."""
+    """Say how many layers ride on the results of how many others; empty where none does."""
     carried = [len(layer.riders) for layer in result.layers if layer.riders]
     riders = sum(carried)
     if not riders:
@@ -217,41 +224,43 @@ def riding(result: Result) -> str:
 
 
 def overlap_of(layer: LayerResult) -> str:
-    """What a layer saves as it overlaps with others, and who reads on chip what it makes; empty where it is alone."""
+    """Say what a layer saves as it overlaps with others, and which layers read its output on chip; empty where it is
+    alone.
+    """
     hidden, found = layer.hidden_cycles, layer.residency
     told = [f"{abs(hidden):,} cycles {'more' if hidden < 0 else 'fewer'} than alone"] if hidden else []
     told += [f"{quantity(layer.hbm_saved_bytes, BYTES)} fewer through HBM"] if layer.hbm_saved_bytes else []
     if found and found.outcome:
         too = ", and goes to HBM as well" if found.spilled else ""
-        told.append(f"what it makes stays on chip for {', '.join(found.readers)}{too}")
+        told.append(f"its output stays on chip for {', '.join(found.readers)}{too}")
     told += [f"begins on an empty machine, as {layer.apart}"] if layer.apart else []
     return "; ".join(told)
 
 
 def overlap_notice(result: Result) -> str:
-    """What it saves that layers overlap; empty where they do not."""
+    """Say what overlapping layers save; empty where they do not overlap."""
     if result.hardware.get("sequencer", {}).get("between_layers", "drain") == "drain":
         return ""
     hidden, cycles = result.total.hidden_cycles, result.total.cycles
     share = percent(abs(hidden) / (cycles + hidden))
     told = f"Layers overlap: {abs(hidden):,} cycles {'more' if hidden < 0 else 'fewer'} than one by one, {share} %."
     apart = Counter(layer.apart for layer in result.layers if layer.apart)
-    begin = "; ".join(f"{counted(count, 'layer')} on an empty machine, as {why}" for why, count in apart.items())
-    between = f" Not between all: {begin}." if begin else ""
+    begin = "; ".join(f"{counted(count, 'layer')}, as {why}" for why, count in apart.items())
+    between = f" Begun on an empty machine: {begin}." if begin else ""
     searched = result.hardware.get("mapping", {}).get("search") == "simulate"
     chosen = " and the ".join(["lowering"] * (result.lowering == AUTO) + ["block"] * searched)
-    alone = f" Each has the {chosen} that is fastest for it alone, which need not be so for all together."
+    alone = f" Each has the {chosen} that is fastest for it alone, but perhaps not for all together."
     stays = f"\n{_stays_notice(result)}" if any(layer.residency for layer in result.layers) else ""
     return f"{told}{between}{alone if chosen else ''}{stays}"
 
 
 def _stays_notice(result: Result) -> str:
-    """What it saves that outcomes stay on chip."""
+    """Say what outputs that stay on chip save."""
     total, stay = result.total, sum(bool(each.residency and each.residency.outcome) for each in result.layers)
     saved, moved = total.hbm_saved_bytes, total.hbm_read_bytes + total.hbm_write_bytes
     if not stay:
-        return "No outcome stays on chip: none is read word for word as it is made, or none has room."
-    of = f"outcomes of {stay} of {counted(len(result.layers), 'layer')}"
+        return "No output stays on chip: none is read word by word as it was written, or there is no room."
+    told = f"Outputs of {stay} of {counted(len(result.layers), 'layer')} stay on chip"
     if any("scratch_write_bytes" in each.own for each in result.layers):
-        of += ", of others some lie in the scratch memory"
-    return f"On chip stay {of}: {quantity(saved, BYTES)} fewer through HBM, {percent(saved / (saved + moved))} %."
+        told += ", some of the others in the scratch memory"
+    return f"{told}: {quantity(saved, BYTES)} fewer through HBM, {percent(saved / (saved + moved))} %."

@@ -27,11 +27,12 @@ Row = Mapping[str, Any]
 
 AXIS = "lowering"
 _SHOWN = {"cycles": 2, "time_us": 0, "tflops": 3, "pe_utilization": 1, "mapping_efficiency": 4, "port_idle_ratio": 5}
-"""Which of these columns goes first where there is no room; 0 stays."""
+"""The order in which columns leave a table that is too wide: the highest number first; 0 stays."""
 
 
 def best(rows: Sequence[Row], axes: Sequence[str], goals: Sequence[Goal] = (), most: int = 10) -> Paragraphs:
-    """A table of the best points, `most` together but at least one a workload; and what order, stars and columns mean.
+    """Return a table of the best points, `most` together but at least one a workload; and a legend of order, stars and
+    columns.
 
     Without goals, best is the most TFLOPS, which for one network and batch is the least time; with goals, best is the
     Pareto front, in the order of the first goal.
@@ -42,9 +43,11 @@ def best(rows: Sequence[Row], axes: Sequence[str], goals: Sequence[Goal] = (), m
 
     def rank(row: Row) -> tuple[Any, ...]:
         costs = [goal.cost(row[goal.column]) for goal in goals] or [-row["tflops"]]
+        # False sorts before True: points on the front come first.
         return row["workload"], not row.get("pareto", False), *costs
 
     finished = sorted((row for row in rows if not row["error"]), key=rank)
+    # Every workload gets an equal share of the rows: their times cannot be compared.
     each = max(1, most // max(1, len({row["workload"] for row in finished})))
     by_workload = groupby(finished, key=lambda row: row["workload"])
     chosen = [row for _, ranked in by_workload for row in islice(ranked, each)]
@@ -75,7 +78,7 @@ def _figure_column(key: str, rank: int = 0) -> Column[Row]:
 
 
 def over_lowerings(axes: Sequence[str]) -> bool:
-    """Whether a sweep of these axes compares lowerings and nothing else."""
+    """Return whether a sweep of these axes compares lowerings and nothing else."""
     return [*axes] == [AXIS]
 
 
@@ -83,8 +86,8 @@ def over_lowerings(axes: Sequence[str]) -> bool:
 class ComparedLowerings:
     """The points of such a sweep by network and lowering, with networks and lowerings in their order.
 
-    Those that failed are missing, and so are those that there is nothing to measure by. `times` are over the time of
-    `reference`: the first lowering that did every network, or else the most of them.
+    Failed points are missing, and so are points that there is no reference for. `times` are over the time of
+    `reference`: the first lowering that did every network, or else the one that did most of them.
     """
 
     workloads: Sequence[str]
@@ -96,8 +99,9 @@ class ComparedLowerings:
 
 
 def word_notice(points: Sequence[tuple[Point, str]], fills: Mapping[str, int]) -> str:
-    """In how many points, each with its key, words are partly used: by key, `fills` are the fewest elements of a word
-    that hold anything. Empty where all are full.
+    """Say in how many points, each with its key, words are partly used.
+
+    `fills` are by key the fewest elements of a word that hold anything. Empty where all words are full.
     """
     known = {key: (point, point.hardware.to_dict()["vector_memory"]["word_elements"])
              for point, key in points if key in fills}  # fmt: skip
@@ -126,7 +130,7 @@ def compared_lowerings(rows: Sequence[Row]) -> ComparedLowerings:
 
 
 def compared(rows: Sequence[Row]) -> Paragraphs:
-    """A row a network, a column a lowering; and what they hold."""
+    """Return a row a network and a column a lowering, with their legend."""
     found = compared_lowerings(rows)
     first = {workload: row["time_us"] for (workload, by), row in found.points.items() if by == found.reference}
     unit, size = scale(first.values(), TIMES)
@@ -151,13 +155,14 @@ def compared(rows: Sequence[Row]) -> Paragraphs:
 
 
 ColumnKinds = Mapping[str, type]
-"""Names of columns in order, and what they hold: int, float, str or bool."""
+"""Names of columns in order, and their types: int, float, str or bool."""
 
 _ROWS_AT_ONCE = 20_000
 
 
 def point_columns(axes: Mapping[str, Sequence[object]], front: bool) -> ColumnKinds:
-    """A point's: its axes, the workload, the figures, why it could not be simulated, and what its machine is made of.
+    """Return the columns of a point: its axes, the workload, the figures, why it failed, and what its machine is made
+    of.
 
     With `front`, also whether it is on the Pareto front.
     """
@@ -166,12 +171,12 @@ def point_columns(axes: Mapping[str, Sequence[object]], front: bool) -> ColumnKi
 
 
 def layer_columns(axes: Mapping[str, Sequence[object]]) -> ColumnKinds:
-    """A layer's: the axes of its point, where it stands in the network, what lowered it, and the figures."""
+    """Return the columns of a layer: the axes of its point, its place in the network, its lowering, and the figures."""
     return {**_point(axes), "position": int, "name": str, "op": str, COLUMN: str, **_kinds(FIGURES)}
 
 
 def write_csv(file: Path, rows: Iterable[Row], columns: ColumnKinds) -> None:
-    """A line a row, after one with the names. Texts that a spreadsheet would compute are guarded."""
+    """Write a line a row, after one with the names. Texts that a spreadsheet would compute are guarded."""
     with file.open("w", encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream)
         writer.writerow(columns)
@@ -179,7 +184,7 @@ def write_csv(file: Path, rows: Iterable[Row], columns: ColumnKinds) -> None:
 
 
 def write_parquet(file: Path, rows: Iterable[Row], columns: ColumnKinds) -> None:
-    """A line a row, in typed columns; only some rows at a time are in memory."""
+    """Write a line a row, in typed columns; only some rows at a time are in memory."""
     import pyarrow
     from pyarrow.parquet import ParquetWriter
 
@@ -201,7 +206,9 @@ def _kinds(figures: Mapping[str, Figure]) -> ColumnKinds:
 
 
 def _kind(values: Sequence[object]) -> type:
-    """The narrowest that holds them all: quantities such as "700 GB/s" are text, and so is [1, 2, auto]."""
+    """Return the narrowest type that holds all values: quantities such as "700 GB/s" are text, and so is [1, 2,
+    auto].
+    """
     kinds = {type(value) for value in values}
     return kinds.pop() if len(kinds) == 1 else float if kinds <= {int, float} else str
 
@@ -210,7 +217,7 @@ def _kind(values: Sequence[object]) -> type:
 
 POINTS_FILE = "points.csv"
 MOST_POINTS = 20_000
-"""More make a page that browsers take long to draw."""
+"""Most points of a page: with more, browsers take long to draw it."""
 
 _AGAIN = "remove it, and the same `tpusim sweep` writes it anew"
 _OTHER = "give a directory or a points.csv that `tpusim sweep` wrote"
@@ -220,7 +227,7 @@ _NEEDED = (_FIRST_COLUMN, "cycles", "time_us", "error")
 
 
 class _TooMany(InputError):
-    """A file that is sound, but no browser would draw it."""
+    """A file that is sound, but has more points than browsers can draw."""
 
 
 @dataclass(frozen=True)
@@ -237,22 +244,22 @@ class SweepPoints:
 
     @property
     def size(self) -> int:
-        """Points, failed ones included."""
+        """Number of points, failed ones included."""
         return len(self.texts["error"])
 
 
 def is_sweep(source: Path) -> bool:
-    """Whether it is a points.csv, or a directory that a sweep has written into."""
+    """Return whether `source` is a points.csv, or a directory that a sweep has written into."""
     if not source.is_dir():
         return source.suffix == ".csv"
     return any((source / name).exists() for name in (POINTS_FILE, STORE_FILE))
 
 
 def read_points(file: Path) -> SweepPoints:
-    """The points in a points.csv.
+    """Read the points in a points.csv.
 
     Raises:
-        InputError: when there are none, says what is wrong in which line; or when they are not those that the sweep
+        InputError: when there are none, with the line and its fault; or when they are not the points that the sweep
             wrote, which the store beside them tells.
     """
     todo = _AGAIN if file.name == POINTS_FILE else _OTHER
@@ -283,12 +290,14 @@ def _points(name: str, lines: Iterable[str]) -> SweepPoints:
     rows = list(_rows(reader, len(header)))
     if not rows:
         raise InputError("no points")
+    # Axes have any names; they are known by standing before the first column of a point.
     axes = tuple(header[: header.index(_FIRST_COLUMN)])
     texts = dict(zip(header, zip(*rows, strict=True), strict=True))
     read = {key: _figures(values) for key, values in texts.items() if key not in (*axes, *_TEXTS)}
     points = SweepPoints(name, axes, texts, {key: values for key, values in read.items() if values})
     for key in ("cycles", "time_us"):
         found = points.figures.get(key, [None] * points.size)
+        # Line 1 is the header.
         for line, (error, value) in enumerate(zip(texts["error"], found, strict=True), 2):
             if not error and (value is None or value <= 0):
                 raise InputError(f"line {line}: {key} is no number above zero, and the point has no error")
@@ -305,7 +314,7 @@ def _rows(reader: Iterator[list[str]], width: int) -> Iterator[list[str]]:
 
 
 def _figures(values: Sequence[str]) -> tuple[float | None, ...]:
-    """Numbers; nothing where a word is among them, or no number at all."""
+    """Return numbers; nothing where a word is among the values, or no number at all."""
     numbers = tuple(map(number, values))
     given = [found for value, found in zip(values, numbers, strict=True) if value]
     return numbers if given and None not in given else ()

@@ -14,11 +14,12 @@ from tpusim.study.validation.generations import GENERATIONS, PARTS
 
 
 def validated(comparisons: Sequence[Comparison]) -> Shown:
-    """Every set in a row, word by word; of a set by itself all cases; of networks the totals.
+    """Return every set in a row, word by word; of a set by itself all cases; of networks the totals.
 
-    Kinds of which there are several sets have a row of all their cases. What no set has makes no column. In JSON every
-    set has its figures and rows, and so have those of a word and kind together; errors are ratios.
+    A kind with several sets has a row for all their cases together. A figure that no set has makes no column. JSON has
+    figures and rows of every set, and figures of all sets of a word and kind together; errors are ratios.
     """
+    # Sets of one word and kind have a comparison together, which is none of the sets.
     shared = (each for found in by_word(comparisons).values() for each in found if each not in comparisons)
     networks = [each for each in comparisons if each.numbers.kind == NETWORKS]
     tables = summaries(comparisons)
@@ -43,7 +44,7 @@ def validated(comparisons: Sequence[Comparison]) -> Shown:
 
 
 def summaries(comparisons: Sequence[Comparison]) -> list[tuple[str, Table[Comparison]]]:
-    """For each word what it means, and a table of its sets."""
+    """Return for each word what it means, and a table of its sets."""
     words = by_word(comparisons).items()
     return [(f"{word.capitalize()}: {WORDS[word]}.", Table(telling(_SUMMARY, found), found)) for word, found in words]
 
@@ -95,7 +96,7 @@ def _by_generation(comparisons: Sequence[Comparison]) -> dict[tuple[str, str, st
 
 
 def _cases(comparison: Comparison) -> Paragraphs:
-    """What a set holds, what it is held against, a row a case, and what belongs to it but is not compared."""
+    """Return a set's description, its source, a row a case, and the figures that are not compared."""
     numbers = comparison.numbers
     simulated = f"simulated on {numbers.hardware}" + f" by {numbers.lowering}" * bool(numbers.lowering)
     columns: list[Column[ComparedCase]] = [
@@ -172,7 +173,7 @@ def _percent(ratio: float | None) -> str:
 
 
 def _blocks(each: Comparison) -> str:
-    """With the number of cases, where not all have a block."""
+    """Return the number of blocks, with the number of cases where not all have a block."""
     if (spread := each.with_their_blocks) is None:
         return NONE
     having = sum(row.with_their_block is not None for row in each.rows)

@@ -23,7 +23,7 @@ LEGEND = tuple(
 
 
 def lines(cycles: Iterable[LaneCycle]) -> Iterator[str]:
-    """The legend, the heading, and a line for every cycle."""
+    """Yield the legend, the heading, and a line for every cycle."""
     cycles = iter(cycles)
     first = next(cycles)
     width = max(len("lanes"), len(first.ports))
@@ -37,36 +37,36 @@ def lines(cycles: Iterable[LaneCycle]) -> Iterator[str]:
 
 
 MOST_CYCLES = 2000
-"""In a picture; more cannot be told apart."""
+"""Most cycles in a picture; more cannot be told apart."""
 
 DOTS_PER_LANE = 2
-"""At least, so that every lane is seen."""
+"""Least dots for a lane, so that every lane is seen."""
 
 MOST_INCHES = 40.0
-"""A picture is not taller; of thousands of lanes some are then not seen."""
+"""Largest height of a picture in inches; of thousands of lanes some are then not seen."""
 
 MOST_LANE_CYCLES = 4_000_000
-"""Cycles times lanes in a VCD: some 30 MB."""
+"""Most cycles times lanes in a VCD: some 30 MB."""
 
 MOST_SLICES = 2_000_000
-"""In a Perfetto trace: some 100 MB."""
+"""Most slices in a Perfetto trace: some 100 MB."""
 
 MOST_JSON_SLICES = 500_000
-"""In a Chrome trace, which tells every argument anew: some 100 MB."""
+"""Most slices in a Chrome trace, which repeats every argument: some 100 MB."""
 
 MOST_TIMELINE_CYCLES = 20_000_000
-"""Drawn for a timeline, for the memory of this computer: some 25 bytes a cycle."""
+"""Most cycles drawn for a timeline, which take some 25 bytes of memory each."""
 
 
 # ---- a Value Change Dump, for GTKWave and other viewers of waveforms
 
 
 def vcd(cycles: Sequence[LaneCycle], title: str) -> bytes:
-    """The file's contents; `cycles` are consecutive. A unit of time is a cycle.
+    """Return the file's contents; `cycles` are consecutive. A unit of time is a cycle.
 
     Strings `port.lane_0`, ... hold words of ACCESSES, the integers `array.pes` and `array.weights` what a cycle tells.
     """
-    # Here, because it is an extra.
+    # Imported here, as the package is an optional extra.
     from vcd import VCDWriter
 
     text, first = io.StringIO(), cycles[0]
@@ -96,5 +96,5 @@ def vcd(cycles: Sequence[LaneCycle], title: str) -> bytes:
 
 
 def _words(text: str) -> str:
-    """A comment is ASCII, and ends at the first `$end`."""
+    """Escape a comment, which is ASCII and ends at the first `$end`."""
     return " ".join(text.replace("$", "_").encode("ascii", "replace").decode().split())

@@ -64,7 +64,7 @@ class PerfettoTrace(TimelineForm):
         return bytes(self._data)
 
     def _pair(self, track: int, name: str, arguments: Arguments) -> Trace:
-        """Beginning and end of a slice, but for their times."""
+        """Return beginning and end of a slice, but for their times."""
         event = self._interned(self._events, name, "event_names")
         annotations = [
             {
@@ -86,6 +86,6 @@ class PerfettoTrace(TimelineForm):
 
 
 def _trace(*packets: Mapping[str, Any]) -> Trace:
-    """A trace of these packets alone."""
+    """Return a trace of these packets alone."""
     usual = {"trusted_packet_sequence_id": _SEQUENCE, "sequence_flags": TracePacket.SEQ_NEEDS_INCREMENTAL_STATE}
     return Trace(packet=[{**usual, **packet} for packet in packets])

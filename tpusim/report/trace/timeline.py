@@ -47,7 +47,7 @@ class TimelineForm(Protocol):
 
 
 class LayerSpan(NamedTuple):
-    """A layer's share of the time: cycles [first, stop) of those of its Program; and what it reads, where known."""
+    """A layer's share of the time: cycles [first, stop) of its Program; and the layers it reads, where known."""
 
     name: str
     first: int
@@ -57,7 +57,7 @@ class LayerSpan(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TracePart:
-    """What was done, on the time axis of a trace, of a layer or of several that overlap: its cycle 0 is cycle `at`."""
+    """The work of a layer, or of several that overlap, on the time axis of a trace: its cycle 0 is cycle `at`."""
 
     at: int
     drawing: Drawing
@@ -65,7 +65,7 @@ class TracePart:
 
     @property
     def stop(self) -> int:
-        """The cycle after its last."""
+        """The cycle after the last."""
         return self.at + self.drawing.cycles
 
 
@@ -80,9 +80,11 @@ def timeline(
     time = f"1 {form.unit} here is 1 cycle ({1e9 / clock_hz:.4g} ns at {frequency(clock_hz)})"
     root = form.track(f"{title}: {time}", f"tpusim {__version__}{shown.seen}. {time}.")
     layer_track = form.track("layer", shown.about_layers, root)
+    # A track is added only if some part has it: viewers show empty ones as well.
     known = {name for each in placed for name in each.drawing.names}
     may_be = {name: about for each in placed for name, about in each.drawing.about.items()}
     tracks = {name: form.track(name, about, root) for name, about in may_be.items() if name in known}
+    # Counters are means over windows, as a value for every cycle would make the file too large.
     window = max(1, -(-(stop - first) // _MOST_WINDOWS))
     series = {
         name: form.track(name, about.format(window=window), root, unit) for name, (unit, about) in shown.counted.items()
@@ -90,6 +92,7 @@ def timeline(
     done = 0
     for each in placed:
         watch(done)
+        # A part counts cycles from its own start.
         start, end = max(first, each.at) - each.at, min(stop, each.stop) - each.at
         seen = (
             TimeSlice(max(start, layer.first), min(end, layer.stop), layer.name, number)
@@ -109,5 +112,6 @@ def timeline(
             form.values(series[name], zip((cycles + each.at).tolist(), values.tolist(), strict=True))
         done += len(each.layers)
     for counter in series.values():
+        # A value holds until the next one, so the last must be ended.
         form.values(counter, [(stop, 0.0)])
     return form.to_bytes()

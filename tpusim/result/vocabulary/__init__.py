@@ -1,1 +1,3 @@
-"""Every state, figure and field once: its name, label, unit, better direction, look and meaning. The rest reads it."""
+"""Every state, figure and field once: its name, label, unit, better direction, look and meaning. All other rooms read
+them.
+"""

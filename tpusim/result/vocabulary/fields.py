@@ -1,4 +1,4 @@
-"""What people set, of the machine, its mapping, the batch and the lowering: names of the fields, and their units."""
+"""The settings of the machine, its mapping, the batch and the lowering: names of the fields, and their units."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Field:
-    """`unit` counts what a bare number is; quantities such as "700 MHz" and words carry none."""
+    """A setting; `unit` counts a bare number; quantities such as "700 MHz" and words carry their own or none."""
 
     path: str
     label: str
@@ -17,11 +17,11 @@ class Field:
 
     @property
     def title(self) -> str:
-        """The label with the unit, unless it says so itself: "array rows (PEs)"."""
+        """The label with the unit, unless the label has it: "array rows (PEs)"."""
         return self.label if self.unit in self.label else f"{self.label} ({self.unit})"
 
     def shown(self, value: object) -> str:
-        """A value with its unit: "1 array", "4 arrays"."""
+        """Return a value with its unit: "1 array", "4 arrays"."""
         first, *rest = self.unit.split(" ")
         return " ".join([str(value), first.removesuffix("s") if value == 1 else first, *rest]).strip()
 
@@ -147,7 +147,9 @@ FIELDS: Mapping[str, Field] = {field.path: field for field in (
 
 
 def field_of(path: str) -> Field:
-    """The field of a path; of a layer's, "kernel of conv1"; of a workload's, "size seq"; another goes by its path."""
+    """Return the field of a path; of a layer's, "kernel of conv1"; of a workload's, "size seq"; an unknown path is its
+    own label.
+    """
     if path.startswith("layers."):
         name, _, field = path.removeprefix("layers.").rpartition(".")
         return Field(path, f"{field.replace('_', ' ')} of {name}")
@@ -157,12 +159,12 @@ def field_of(path: str) -> Field:
 
 
 def axis_title(axis: str) -> str:
-    """An axis of a sweep, which may be several fields with commas between them."""
+    """Return the title of an axis of a sweep, which may be several fields with commas between them."""
     return ", ".join(field_of(path.strip()).title for path in axis.split(","))
 
 
 def by_path(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every field of a machine in its YAML form: ("array.rows", 128)."""
+    """Yield every field of a machine in its YAML form: ("array.rows", 128)."""
     for key, value in section.items():
         if isinstance(value, Mapping):
             yield from by_path(value, f"{prefix}{key}.")

@@ -14,7 +14,7 @@ from tpusim.result.vocabulary.fields import axis_title
 from tpusim.result.vocabulary.states import ARRAY_UNIT, STATES, main_account, main_unit
 
 Scales = tuple[tuple[str, float], ...]
-"""Units to choose from, the largest first, and what a value is divided by for each."""
+"""Units to choose from, the largest first, and the divisor of a value for each."""
 
 TIMES: Scales = (("s", 1e6), ("ms", 1e3), ("us", 1.0))
 BYTES: Scales = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0))
@@ -29,12 +29,12 @@ AREAS: Scales = (("mm2", 1.0),)
 PLAIN: Scales = (("", 1.0),)
 
 LESS, MORE, EITHER = -1, 1, 0
-"""Which is better; EITHER: it depends on the question."""
+"""The better direction; EITHER: it depends on the question."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """`key` names it in results and files, `label` for people, `head` above a narrow column.
+    """A figure; `key` names it in results and files, `label` for people, `head` above a narrow column.
 
     A value is in the last of `units`; `unit` is the one to use where there are no values to choose by.
     """
@@ -50,19 +50,19 @@ class Figure:
 
     @property
     def style(self) -> Literal["percent", "count", "three"]:
-        """How a value is written: in percent, whole with thousands apart, or in three digits."""
+        """Way to write a value: in percent, whole with thousands apart, or in three digits."""
         if self.units == PERCENT:
             return "percent"
         return "count" if self.kind is int and len(self.units) == 1 else "three"
 
     @property
     def legend(self) -> str:
-        """What the head of a column stands for: "PE: MACs / (PEs x cycles)"; empty where it says all there is."""
+        """The meaning of a column's head: "PE: MACs / (PEs x cycles)"; empty where the head says it all."""
         return self.meaning and f"{self.head or self.label}: {self.meaning}".replace("\n", " ")
 
     @property
     def usual(self) -> tuple[str, float]:
-        """`unit`, or the only one, with what a value is divided by."""
+        """The usual unit and its divisor: `unit`, or the only one."""
         return next((each for each in self.units if each[0] == self.unit), self.units[0])
 
     @property
@@ -72,7 +72,7 @@ class Figure:
         return f"{self.label} ({unit})" if unit else self.label
 
     def scaled(self, value: float) -> float:
-        """`value` in the usual unit."""
+        """Return `value` in the usual unit."""
         return value / self.usual[1]
 
 
@@ -111,10 +111,10 @@ FIGURES = _by_key(
     Figure("transformation_share", "transformation's share", float, LESS, PERCENT, "", "transf %",
            "cycles that go to writing the lowered matrix, of all cycles"),
     Figure("hbm_asked_bytes", "HBM asked", int, LESS, BYTES, "MB", "asked",
-           "bytes of the bursts that transfers ask for, read and written: moved, or come with a pending one"),
+           "bytes of the bursts that transfers ask for, read and written: moved, or served by a pending burst"),
     Figure("hbm_moved_bytes", "HBM moved", int, LESS, BYTES, "MB", "bursts", "bytes of the bursts that HBM moves"),
     Figure("hbm_wanted_bytes", "HBM wanted", int, EITHER, BYTES, "MB", "wanted",
-           "bytes of the elements among them that the layer asks for"),
+           "bytes of the elements that the layer asks for"),
     Figure("hbm_overfetch", "HBM moved over wanted", float, LESS, PLAIN, "", "moved /\nwanted",
            "bytes that HBM moves over those that the layer asks for, a burst once for all who ask while it is pending"),
     Figure("hbm_reached_bytes_per_s", "HBM bandwidth reached", float, MORE, RATES, "GB/s", "reached",
@@ -140,7 +140,7 @@ COSTS = _by_key(
     Figure("hbm_bytes_per_s", "HBM bandwidth", int, LESS, RATES, "GB/s", "HBM", "of the machine"),
     Figure("area", "area", float, LESS, AREAS, "mm2", "area", "of the machine, in its technology"),
 )
-"""What a machine is made of; known without a simulation."""
+"""The parts of a machine; known without a simulation."""
 
 COLUMNS = FIGURES | COSTS
 """Every column of a sweep's points that can be compared."""
@@ -153,7 +153,7 @@ LAYER = FIGURES | _by_key(
 
 
 def column_of(key: str) -> Figure:
-    """A column of a sweep's points, or one of its axes, which is shown as it was written."""
+    """Return a column of a sweep's points, or one of its axes, which is shown as it was written."""
     return COLUMNS.get(key) or Figure(key, axis_title(key), float)
 
 
@@ -173,7 +173,7 @@ def value_of(record: LayerResult, key: str) -> float | None:
 
 
 def known(records: Iterable[LayerResult], key: str) -> bool:
-    """Whether any of the records has the figure."""
+    """Return whether any of the records has the figure."""
     return any(value_of(record, key) is not None for record in records)
 
 
@@ -185,14 +185,14 @@ OF_ANY_MACHINE = frozenset({
 """Columns of a sweep's points that machines of every family fill."""
 
 
-# ---- what only one machine family tells of a layer
+# ---- figures that only one machine family has
 
 OWN: Mapping[str, Figure] = {figure.key: figure for figure in (
     Figure("tile", "tile", str, head="tile", meaning="outputs x channels of a block"),
     Figure("split_k", "parts of a sum", head="split", meaning="blocks that share the sum of an output"),
     Figure("resident", "blocks an SM", head="per SM", meaning="blocks that share an SM"),
     Figure("blocks", "blocks", head="blocks", meaning="of threads, each with a tile of outputs"),
-    Figure("waves", "waves", head="waves", meaning="blocks over those that all SMs hold at once, rounded up"),
+    Figure("waves", "waves", head="waves", meaning="blocks / blocks that all SMs hold at once, rounded up"),
     Figure("a_bytes", "A", float, 0, BYTES, "", "A", "bytes of the ifmap, or of the lowered matrix, that blocks fetch"),
     Figure("b_bytes", "B", float, 0, BYTES, "", "B", "bytes of filters that blocks fetch"),
     Figure("scratch_read_bytes", "scratch memory read", float, 0, BYTES, "", "scr read",
@@ -201,16 +201,16 @@ OWN: Mapping[str, Figure] = {figure.key: figure for figure in (
            "bytes to the scratch memory"),
     Figure("l2_bytes", "L2", float, 0, BYTES, "", "L2", "bytes from L2, in whole sectors"),
 )}  # fmt: skip
-"""Figures whose names do not say enough."""
+"""Figures of one family whose names do not say enough."""
 
 
 def own_keys(layers: Iterable[LayerResult]) -> list[str]:
-    """Every name that some layer has, in their order."""
+    """Return every such name that some layer has, in their order."""
     return list(dict.fromkeys(key for layer in layers for key in layer.own))
 
 
 def own_figure(key: str) -> Figure:
-    """How it is called and counted; one that is not known here goes by its name, and bytes by theirs."""
+    """Return label and unit of a figure; an unknown one has its name as the label, and bytes by the end of the name."""
     words = key.removesuffix("_bytes").replace("_", " ")
     units = BYTES if key.endswith("_bytes") else PLAIN
     return OWN.get(key) or Figure(key, words, float if units == BYTES else int, 0, units, "", words)

@@ -1,4 +1,4 @@
-"""A run as a whole, and by which lowerings its layers became passes, in words."""
+"""A run as a whole, and the lowerings of its layers, in words."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from tpusim.result.vocabulary.figures import Figure
 
 
 def size_of(result: Result) -> str:
-    """How much a run is of: its batch, and the sizes that its workload names."""
+    """Say how large a run is: its batch, and the sizes that its workload names."""
     return ", ".join(f"{name} {size}" for name, size in {"batch": result.batch, **result.sizes}.items())
 
 
 def numbers_asked(result: Result) -> str:
-    """The type of its numbers; empty where they are small whole ones, as unless asked."""
+    """Name the type of its numbers; empty where they are small whole ones, the default."""
     return "" if result.dtype == Result.dtype else result.dtype
 
 
 def with_extent(text: str, result: Result) -> str:
-    """`text` about a run, and after it how much of it there is where that is not all."""
+    """Return `text` about a run, followed by the number of layers done where that is not all."""
     done = len(result.layers)
     return f"{text} (incomplete, {done} of {done + result.layers_left} layers)" if result.layers_left else text
 
@@ -29,63 +29,63 @@ _IN_PLACE = frozenset({
     "Cast", "CastLike", "Concat", "Constant", "Dropout", "Expand", "Flatten", "Identity", "Reshape", "Shape", "Size",
     "Slice", "Split", "Squeeze", "Unsqueeze",
 })  # fmt: skip
-"""Ops of ONNX whose results are read where their operands lie, in whatever type of reals."""
+"""Ops of ONNX whose results are read where their operands lie, in any type of reals."""
 
 
 def left_out(not_timed: Iterable[tuple[str, int]], not_known: Iterable[tuple[str, int]]) -> str:
-    """Which ops of the network take no time in its figures, by name and count; empty where all do."""
+    """Say which ops of the network take no time in its figures, by name and count; empty where all do."""
     ops, known = dict(not_timed), dict(not_known)
     timed = {op: count for op, count in ops.items() if op not in _IN_PLACE}
     moved = {op: count for op, count in ops.items() if op in _IN_PLACE}
     said = f"{counted(sum(timed.values()), 'op')} of the network not timed: {_listed(timed)}." if timed else ""
     if moved:
-        free = "no time, as readers find what they join, cut, name or cast where it lies"
+        free = "no time, as layers read their results where the operands lie"
         said += f"{' ' * bool(said)}{counted(sum(moved.values()), 'op')} of {free}: {_listed(moved)}."
     if known:
-        more = "whose work is missing, also that of convolutions and products among them"
+        more = "whose work is missing, even if they are convolutions or products"
         said += f"{' ' * bool(said)}{counted(sum(known.values()), 'op')} not known, {more}: {_listed(known)}."
     return said
 
 
 def by_reference(result: Result) -> str:
-    """The ops whose values the machine did not work out, where values went from layer to layer; else empty."""
+    """Name the ops whose values the reference worked out, where values went from layer to layer; else empty."""
     ops = dict(result.reference_only)
     if not ops:
         return ""
-    # Where biases may ride, another line says of which layers they do not.
+    # Where biases may ride on layers, another line names the layers without them.
     biases = "" if result.hardware.get("sequencer", {}).get("fusion") == "results" else ", and biases"
     what = f"values of {counted(sum(ops.values()), 'op')}{biases}"
-    return f"From the reference alone come {what}: {_listed(ops)}."
+    return f"The reference alone computes {what}: {_listed(ops)}."
 
 
 def _listed(ops: dict[str, int]) -> str:
-    """The most frequent first."""
+    """List ops by name and count, the most frequent first."""
     return ", ".join(f"{op} {count:,}" for op, count in sorted(ops.items(), key=lambda each: -each[1]))
 
 
-# ---- by which lowering each layer became passes: its column, and when that is worth one
+# ---- the lowerings of layers: their column, and when it is shown
 
 COLUMN = "lowered_by"
-"""In flat files, where `lowering` is what a run or a point was asked for."""
+"""The column in flat files, where `lowering` is the one that a run or a point asked for."""
 
 LOWERING = Figure("lowering", "lowered by", str, head="lowered\nby", meaning="the lowering that made it passes")
 
 
 def worth_telling(layers: Iterable[LayerResult], asked: str | None = None) -> bool:
-    """Whether the layers differ in it, or were lowered by another than they were `asked` for, as by "auto"."""
+    """Return whether the layers differ in their lowering, or have another than `asked` for, as by "auto"."""
     names = {layer.lowering for layer in layers}
     return len(names) > 1 or asked not in (None, *names)
 
 
 def in_heading(result: Result) -> str:
-    """What made its layers passes: what it was asked for, unless no layer took that."""
+    """Return the lowering for a heading: the one asked for, unless no layer took it."""
     if any(layer.lowering == result.lowering for layer in result.layers):
         return f"{result.lowering} lowering"
     return f"each layer by a lowering of its own (asked: {result.lowering})"
 
 
 def lowered_by(result: Result) -> str:
-    """How many layers took which, and their share of the cycles; empty where that is not worth telling."""
+    """Say how many layers took which lowering, and their share of the cycles; empty where one took all."""
     if not worth_telling(result.layers, result.lowering):
         return ""
     names = dict.fromkeys(layer.lowering for layer in result.layers)

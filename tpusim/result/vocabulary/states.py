@@ -1,4 +1,4 @@
-"""What a unit does with its cycles, who owns those of a port, and what energy goes to: in words, and how it looks."""
+"""The states of units, the owners of ports and the uses of energy: in words, and how they look."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tpusim.result.records import STALL_CAUSES, EnergyUse, LayerResult
 
 @dataclass(frozen=True)
 class Look:
-    """Its tone on light and on dark ground; and a hatch of `tpusim.report.style`, so that grey paper tells it apart."""
+    """A tone on light and on dark ground; and a hatch of `tpusim.report.style`, so that grey paper tells it apart."""
 
     light: str
     dark: str
@@ -19,7 +19,7 @@ class Look:
 
 @dataclass(frozen=True)
 class State:
-    """What a cycle goes to: `label` names it, `meaning` explains it.
+    """A use of cycles: `label` names it, `meaning` explains it.
 
     Of the array's: `short` and `head` are labels for narrow columns, `why` is the cause in brief, and `doing` completes
     "the array is ..." and "the largest loss is ...". What is `seldom` is left out where no cycle goes to it.
@@ -37,7 +37,7 @@ class State:
 
     @property
     def head_legend(self) -> str:
-        """What `head` stands for: "starv: starved, HBM data late"; empty where it says all there is."""
+        """The meaning of `head`: "starv: starved, HBM data late"; empty where the head says it all."""
         if not self.why and self.head == self.label:
             return ""
         words = [self.why] if self.head == self.label else [self.label, self.why]
@@ -74,7 +74,7 @@ STATES: Mapping[str, State] = {state.key: state for state in (
           "that port.",
           "port", "port", "SRAM port full", "waiting for the port of the vector memories"),
     State("bank_conflict", "bank conflict", Look("#8a63b0", "#a98bc9", "bars"),
-          "Waits for banks that several rows of the array ask for different words at once.",
+          "Waits because several rows of the array ask one bank for different words at once.",
           "banks", "bank", "rows meet in one bank", "waiting for banks that rows share", seldom=True),
     State("vector_work", "vector work", Look("#3a7d44", "#6fbf7b", "grid"),
           "Stands by while the vector unit works by itself.",
@@ -112,41 +112,41 @@ ELSEWHERE: Mapping[str, State] = {state.key: state for state in (
     State("idle", "idle", _NOTHING, "Has nothing of the layer left to do.", "idle", "idle", "nothing left to do",
           "idling, with nothing left to do"),
 )}  # fmt: skip
-"""What is said in other words of machines without an array."""
+"""States that have other words for machines without an array."""
 
 ARRAY_UNIT = "systolic_array"
 """The main unit of a TPU."""
 
 ARRAY = tuple(STATES[key] for key in ("busy", *STALL_CAUSES, "idle"))
-"""How a result splits the cycles of the array, from the bottom of a bar to its top."""
+"""The states of the array in a result, from the bottom of a bar to its top."""
 
 MAIN_UNITS: Mapping[str, str] = {ARRAY_UNIT: "array", "sms": "average SM"}
-"""What people call the unit whose cycles a result accounts for first; another goes by its key."""
+"""People's names of the unit whose cycles a result accounts for first; any other has its key as its name."""
 
 
 def main_unit(record: LayerResult) -> str:
-    """The unit whose states are the stalls of a result: a TPU's array, of other machines the first one."""
+    """Return the unit whose states are the stalls of a result: a TPU's array, of other machines the first one."""
     return ARRAY_UNIT if ARRAY_UNIT in record.units else next(iter(record.units))
 
 
 def main_account(record: LayerResult) -> Mapping[str, int]:
-    """What that unit does with its cycles."""
+    """Return the cycles of the main unit by state."""
     return record.units[main_unit(record)]
 
 
 def main_name(record: LayerResult) -> str:
-    """What people call it."""
+    """Return people's name of the main unit."""
     unit = main_unit(record)
     return MAIN_UNITS.get(unit, unit_name(unit))
 
 
 def unit_name(unit: str) -> str:
-    """What people call a unit; one that is not known here goes by its key."""
+    """Return people's name of a unit; an unknown one has its key as its name."""
     return UNITS.get(unit) or MAIN_UNITS.get(unit, unit.replace("_", " "))
 
 
 def state_of(key: str, of_array: bool = False) -> State:
-    """A state by its key; one that is not known here goes by its key, and looks like any other."""
+    """Return a state by its key; an unknown one has its key as its label, and a common look."""
     if key in STATES:
         return STATES[key] if of_array else ELSEWHERE.get(key, STATES[key])
     words = key.replace("_", " ")
@@ -158,7 +158,9 @@ STALLED = state_of("stalled")
 
 
 def parts_of(record: LayerResult) -> dict[str, float]:
-    """Cycles of the main unit, by the keys of STATES where it is an array; they add up to the record's cycles."""
+    """Return cycles of the main unit, by the keys of STATES where it is an array; they add up to the record's
+    cycles.
+    """
     split = main_account(record)
     busy = split.get("busy", 0)
     useful = min(record.pe_utilization * record.cycles, busy)
@@ -168,17 +170,19 @@ def parts_of(record: LayerResult) -> dict[str, float]:
 
 
 def all_parts(record: LayerResult) -> tuple[State, ...]:
-    """What `parts_of` splits a record into."""
+    """Return the states that `parts_of` splits a record into."""
     return tuple(state_of(key, main_unit(record) == ARRAY_UNIT) for key in parts_of(record))
 
 
 def does_less(record: LayerResult) -> bool:
-    """Whether the main unit is busy for less than the layers' MACs take: not all are done, or not by it."""
+    """Return whether the main unit is busy for less than the layers' MACs take: some are left out, or done
+    elsewhere.
+    """
     return record.pe_utilization * record.cycles > main_account(record).get("busy", 0) * (1 + 1e-9)
 
 
 def parts_in(records: Iterable[LayerResult]) -> tuple[State, ...]:
-    """The parts that these records are split into, idle the last; not those that are seldom, and nothing here."""
+    """Return the states that these records are split into, idle the last; without seldom ones that do not occur."""
     units, parts = zip(*((main_unit(record), parts_of(record)) for record in records), strict=True)
     held = {key for each in parts for key, cycles in each.items() if cycles}
     known = dict.fromkeys(key for each in parts for key in each)
@@ -194,7 +198,7 @@ PHASES: Mapping[str, str] = {
     "spill": "last results going to HBM",
     "skew": "last lane behind the first",
 }
-"""What the array does in a layer explained, where the first fill and the parts of idle are told apart."""
+"""The states of the array in a layer explained, where the first fill and the parts of idle are told apart."""
 
 CLIENTS: Mapping[str, State] = {client.key: client for client in (
     State("ifmap", "ifmap reads", Look("#0b3c5d", "#6db5ea")),
@@ -206,7 +210,7 @@ CLIENTS: Mapping[str, State] = {client.key: client for client in (
     State("dma", "DMA", Look("#d9d26f", "#b5aa25", "dots")),
     State("idle", "free", _NOTHING),
 )}  # fmt: skip
-"""Who owns a cycle of a port; idle: nobody."""
+"""The owners of a cycle of a port; an idle cycle has none."""
 
 UNITS: Mapping[str, str] = {
     "systolic_array": "systolic array", "preload": "weight path", "vector_unit": "vector unit", "hbm": "HBM",
@@ -214,7 +218,7 @@ UNITS: Mapping[str, str] = {
 """The units but the ports."""
 
 
-# ---- what the energy of a run goes to
+# ---- the uses of a run's energy
 
 ENERGIES: Mapping[str, State] = {part.key: part for part in (
     State("multiply_adds", "multiply-adds", Look("#0b3c5d", "#6db5ea"), "Products and sums of the PEs in use."),
@@ -243,7 +247,7 @@ def energies_in(uses: Sequence[EnergyUse]) -> tuple[State, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What a lane's port does in a cycle: in a word, in a sentence about the lane, and its tone in a picture."""
+    """An access of a lane's port in a cycle: in a word, in a sentence about the lane, and its tone in a picture."""
 
     word: str
     meaning: str
@@ -260,13 +264,15 @@ ACCESSES = {
     "P": Access("psum", "reads a partial sum", CLIENTS["psum"].look.light),
     "W": Access("result", "writes a result", CLIENTS["result"].look.light),
     "v": Access("vector", "works for the vector unit", CLIENTS["vector"].look.light),
-    # Here a word, now and then, stands among fills.
+    # A strong tone, as a single such word among fills would be overlooked.
     "k": Access("weight", "reads weights", "#b0126f"),
     "f": Access("fill", "is filled", CLIENTS["dma"].look.light),
     "s": Access("spill", "is spilled", "#c49a6c"),
     UNUSED: Access("unused", "leaves its slot unused (padding, or no part in the step)", "#e8e8e8"),
 }
-"""By letter: first those of the port's clients, FREE to DMA, then a DMA access that spills. Legends skip the first."""
+"""Accesses by letter: first those of the port's clients, FREE to DMA, then a DMA access that spills. Legends skip the
+first.
+"""
 
 WORKING = "PEs that hold an activation (zeros of unused rows and columns included)"
 MOVING = "weights on their way"

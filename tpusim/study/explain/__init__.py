@@ -1,1 +1,1 @@
-"""Why a layer takes as long as it does: measured by making one thing easier at a time."""
+"""Explanations of a layer's time, found by making one thing easier at a time."""

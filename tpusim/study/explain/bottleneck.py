@@ -1,6 +1,7 @@
-"""What bounds a layer: simulate it again and again, each time with one thing relaxed, and see what gains the most.
+"""The limit of a layer: it is simulated again and again, each time with one thing made easier, and the largest gain
+shows what limits it.
 
-And where its cycles go, the beginning and the end of the layer told apart; what it would take by other lowerings.
+Then the cycles of the layer with its beginning and end apart, and its cost by other lowerings.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from tpusim.result.vocabulary.fields import by_path
 from tpusim.study.explain.relaxation import LARGER, Relaxation, Setup, relaxations
 
 LEAST_GAIN = 1.05
-"""What gains less than this is not called a bottleneck."""
+"""Least gain of a bottleneck."""
 
 MOSTLY = 0.8
-"""The array is said to be busy when it is in this share of the cycles; else its most frequent stall counts."""
+"""Share of busy cycles above which the array counts as busy; below it, the largest stall counts."""
 
 SHARED = 0.5
-"""What alone saves this part of what more input saves is what more input relieves."""
+"""Share of the savings of more input that a single relaxation must reach to count as what more input relieves."""
 
 POINTS_TO: dict[str, tuple[str, ...]] = {
     "busy": ("array", "mapping"),
@@ -42,20 +43,20 @@ POINTS_TO: dict[str, tuple[str, ...]] = {
     "conversion": ("vector_unit", "memory", "block", "input"),
     "idle": ("hbm", "rows", "latency", "vector_unit", "sequencer", "input"),
 }
-"""What the main state of the array lets one suspect; weights may wait for HBM themselves."""
+"""Limits that the main state of the array suggests; weights may themselves wait for HBM."""
 
 
 ToldTried = Callable[[int, str], None]
-"""Told how much has been tried, and what comes next."""
+"""Called with the number of relaxations tried, and the next one."""
 
 
 @dataclass(frozen=True)
 class Gain:
-    """A thing relaxed: the cycles and MACs of the layer then; `gain` is cycles a MAC before over after.
+    """The result of a relaxation: the layer's cycles and MACs then, and the `gain`, cycles a MAC before over after.
 
-    Layers without MACs count outputs instead. `alone` is what it gains by the plan of now; what `gain` is beyond that,
-    another plan gives, chosen for what is relaxed. None where the plan of now has no such steps, or would be too good.
-    `cycles` are those of the faster plan; a run, which takes the plan that is chosen, has `run_cycles`.
+    Layers without MACs count outputs. `alone` is the gain by the present plan; the rest of `gain` comes from another
+    plan that suits the relaxation. It is None if the present plan cannot have those steps, or would gain too much.
+    `cycles` are those of the faster plan; a run takes the plan that is chosen, with `run_cycles`.
     """
 
     relaxation: Relaxation
@@ -68,7 +69,7 @@ class Gain:
 
     @property
     def name(self) -> str:
-        """What was relaxed."""
+        """Name of the relaxation."""
         return self.relaxation.name
 
     @property
@@ -79,7 +80,7 @@ class Gain:
 
 @dataclass(frozen=True)
 class Untried:
-    """What could not be tried, and why."""
+    """A relaxation or lowering that could not be tried, with the reason."""
 
     name: str
     reason: str
@@ -87,7 +88,7 @@ class Untried:
 
 @dataclass(frozen=True)
 class Explained:
-    """A layer of any machine as it is; and what every relaxation gains, the largest gain first."""
+    """A layer of any machine as it is, and the gains of all relaxations, the largest first."""
 
     setup: Setup
     layer: LayerResult
@@ -97,7 +98,7 @@ class Explained:
 
 @dataclass(frozen=True)
 class Bottleneck(Explained):
-    """A layer of a machine with lanes, its Program and what is told of it."""
+    """An explained layer of a machine with lanes, with its Program and explanation."""
 
     program: Any
     explanation: Any
@@ -105,22 +106,24 @@ class Bottleneck(Explained):
 
     @property
     def most(self) -> Gain | None:
-        """What gains the most; None when nothing gains LEAST_GAIN."""
+        """The relaxation with the largest gain; None if none reaches LEAST_GAIN."""
         return self.gains[0] if self.gains and self.gains[0].gain >= LEAST_GAIN else None
 
     @property
     def best_setting(self) -> Gain | None:
-        """The largest gain that a change of the machine, the mapping or the batch brings, the layer left as it is."""
+        """The largest gain of a change of the machine, the mapping or the batch, with the layer as it is."""
         return next((gain for gain in self.gains if not gain.relaxation.ideal and gain.gain >= LEAST_GAIN), None)
 
     @property
     def limit(self) -> str | None:
-        """What bounds the layer: what `most` relieves."""
+        """The limit of the layer: the thing that `most` relieves."""
         return self.most.relaxation.limit if self.most else None
 
     @property
     def main_state(self) -> str:
-        """Busy, if the array mostly is, or more than anything else where that is the point; else its largest stall."""
+        """Main state of the array: busy, if it mostly is, or if busy is its most frequent state where that is asked;
+        else the largest stall.
+        """
         states = dict(self.layer.units["systolic_array"])
         busy = states.pop("busy")
         stall = max(states, key=lambda state: states[state])
@@ -129,7 +132,7 @@ class Bottleneck(Explained):
 
     @property
     def agrees(self) -> bool:
-        """Whether the split of the array's cycles points to the same thing as the gains."""
+        """Whether the split of the array's cycles points to the same limit as the gains."""
         return self.limit is None or self.limit in POINTS_TO[self.main_state]
 
 
@@ -137,7 +140,8 @@ def explain(setup: Setup, watch: ToldTried) -> Explained:
     """Time the layer as it is, and relaxed in every way that applies.
 
     Raises:
-        InputError: unknown lowering, or the layer as it is cannot be simulated. That a relaxed one cannot is recorded.
+        InputError: unknown lowering, or the layer as it is cannot be simulated. A relaxed layer that cannot be
+        simulated is recorded.
     """
     before = setup.timed()
     outcomes: list[Gain | Untried | None] = []
@@ -151,10 +155,10 @@ def explain(setup: Setup, watch: ToldTried) -> Explained:
 
 
 def find_bottleneck(setup: Setup, watch: ToldTried) -> Bottleneck:
-    """`explain` a layer of a machine with lanes, of which also is known where its cycles go.
+    """`explain` a layer of a machine with lanes, with the split of its cycles.
 
-    Where more input gains the most, the limit is whatever it relieves: it shares loads, traffic and the layer's ends
-    alike.
+    If more input gains the most, the limit is what it relieves: loads, traffic and the layer's ends are shared
+    by more outputs.
 
     Raises:
         InputError: an unknown lowering, or the layer as it is cannot be simulated.
@@ -172,7 +176,7 @@ def find_bottleneck(setup: Setup, watch: ToldTried) -> Bottleneck:
 
 
 def _tried(relaxation: Relaxation, setup: Setup, before: LayerResult) -> Gain | Untried | None:
-    """What it gains, or why that cannot be found out; None where there is nothing to relax."""
+    """The gain of a relaxation, or why it is unknown; None if there is nothing to relax."""
     try:
         relaxed = relaxation.change(setup)
         if relaxed is None:
@@ -180,26 +184,26 @@ def _tried(relaxation: Relaxation, setup: Setup, before: LayerResult) -> Gain | 
         easier, how = relaxed
         after = easier.timed()
     except UnsuitableError:
-        # A layer that its lowering is not made for is no relaxed one.
+        # A relaxed layer that the lowering is not made for is no variant of this one.
         return None
     except InputError as error:
         return Untried(relaxation.name, error.problems[0].message)
-    # Where there are no MACs, cycles are counted by outputs.
+    # Layers without MACs are compared by outputs.
     work_before, work_after = before.macs or before.outputs, after.macs or after.outputs
     gain = (before.cycles * work_after) / (after.cycles * work_before)
     alone, cycles = relaxation.alone(setup, easier) if relaxation.alone else None, after.cycles
     if alone is not None and alone > gain:
-        # A choice for what is relaxed may be worse than that of now, which nobody need give up.
+        # The plan chosen for the relaxed machine may be worse than the present plan, which would then be kept.
         gain, cycles, alone = (alone, round(before.cycles / alone), alone) if relaxation.keeps else (gain, cycles, None)
     return Gain(relaxation, how, cycles, after.macs, gain, after.cycles, alone)
 
 
-# ---- what it costs by each lowering, and what it saves between its neighbours: both found by running it
+# ---- costs by each lowering, and savings beside neighbouring layers, both found by running them
 
 
 @dataclass(frozen=True)
 class Alternative:
-    """A layer by one lowering; `workspace_bytes`: of its tensors in HBM that are neither operand nor result."""
+    """A layer by one lowering; `workspace_bytes` counts its tensors in HBM other than operands and result."""
 
     layer: LayerResult
     workspace_bytes: int
@@ -211,7 +215,7 @@ class Alternative:
 
     @property
     def hbm_bytes(self) -> int:
-        """Read and written."""
+        """Bytes of HBM read and written."""
         return self.layer.hbm_read_bytes + self.layer.hbm_write_bytes
 
     @property
@@ -222,7 +226,7 @@ class Alternative:
 
 
 def alternatives(setup: Setup, watch: ToldTried) -> tuple[tuple[Alternative, ...], tuple[Untried, ...]]:
-    """The layer by every lowering there is for it, the fastest first; and those that do not fit."""
+    """The layer by every lowering for it, the fastest first; and the lowerings that do not fit."""
     fit: list[Alternative] = []
     unfit: list[Untried] = []
     layer, batch, hardware = setup.layer, setup.batch, setup.hardware
@@ -244,14 +248,14 @@ def alternatives(setup: Setup, watch: ToldTried) -> tuple[tuple[Alternative, ...
 
 @dataclass(frozen=True)
 class Between:
-    """A layer between the one ahead of it and the one behind, which overlap as `how` says.
+    """A layer between the layers ahead of it and behind it, which overlap as `how` says.
 
     Attributes:
-        cycles: those that all of them take, and `hidden_cycles` how many fewer these are than one by one.
-        own_cycles: the layer's share of them.
-        hbm_saved_bytes: those that need not cross the bus, as something stays on chip.
-        apart: why the layer does not overlap with the one ahead, if so.
-        asked: whether the machine says `how`; else it is what it might say.
+        cycles, hidden_cycles: cycles of all of them together, and cycles saved compared with one by one.
+        own_cycles: the layer's share of the cycles.
+        hbm_saved_bytes: bytes that need not cross the bus, because tensors stay on chip.
+        apart: reason why the layer does not overlap with the layer ahead, if it does not.
+        asked: whether the machine overlaps layers by `how`, or only could.
     """
 
     layers: tuple[str, ...]
@@ -265,14 +269,16 @@ class Between:
 
 
 def overlapping(work: Workload, layer: Op, hardware: Machine, lowering: str) -> Between | None:
-    """The layer and its neighbours, timing alone, by the lowering that all are asked for; None where it has none, or
-    these cannot run on the machine.
+    """The layer and its neighbours, timing alone, by the lowering that all are asked for; None if it has no neighbours,
+    or they cannot run on the machine.
     """
     names = [each.name for each in work.layers]
     at = names.index(layer.name)
+    # Only direct neighbours overlap with a layer, so three layers are enough.
     around = tuple(names[max(0, at - 1) : at + 2])
     if len(around) == 1:
         return None
+    # On a machine that does not overlap layers, the user still learns what it would save.
     asked = family_of(hardware).overlaps(hardware)
     machine = hardware if asked else hardware.with_overrides(["sequencer.between_layers=overlap"])
     try:

@@ -1,4 +1,4 @@
-"""What may be made easier, one thing at a time: each relaxation changes the machine or the work, and nothing else."""
+"""Things that may be made easier, one at a time: each relaxation changes the machine or the work, and nothing else."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tpusim.result.vocabulary.fields import by_path
 _ALUS, _WORD = "vector_unit.alus", "vector_memory.word_elements"
 _CONVERSIONS = ("unpack", "pack", "stack", "relayout", "operand", "result", "ready")
 _A_WORD = tuple([f"vector_unit.{what}_cycles" for what in _CONVERSIONS])
-"""Cycles that the vector unit takes for a word, in fractions."""
+"""Fields with the cycles of the vector unit for a word, which are fractions."""
 
 Setting = str | int | Callable[[Any], object]
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What is timed: one layer for a batch, on a machine of any family."""
+    """A layer to be timed, with its batch, on a machine of any family."""
 
     layer: Op
     batch: int
@@ -42,7 +42,7 @@ class Setup:
 
     @cached_property
     def ready(self) -> Any:
-        """The layer made ready, by what its family makes of it. Raises as `prepared`."""
+        """The layer made ready by its family. Raises as `prepared`."""
         return prepared(self.layer, self.batch, self.hardware, self.lowering)
 
     def timed(self) -> LayerResult:
@@ -52,19 +52,19 @@ class Setup:
 
 
 Relaxed = tuple[Setup, str]
-"""A setup with one thing made easier, and what was done, as short as can be."""
+"""A setup with one thing made easier, and the shortest name for that."""
 
 
 @dataclass(frozen=True)
 class Relaxation:
     """A thing made easier.
 
-    `limit` names what it relieves, which reports put in words; `name` says what is assumed. `change` returns None
-    where the setup has nothing of the kind to relax, and raises InputError where the result would be out of range.
-    `per` is what cycles are counted by where the amount of work changes: "image", "row" or "MAC"; else "layer".
-    An `ideal` one tells what is lost; nobody can build it, or ask for it.
-    `alone` gives what it gains by the plan of the setup as it is, of which it also gets the easier one; None, or gives
-    None, where the steps would be others. `keeps` says whether the easier setup may be run by that plan, too.
+    `limit` is the key of what it relieves, for reports; `name` says what is assumed. `change` returns None
+    if the setup has nothing of the kind to relax, and raises InputError if the result would be out of range.
+    `per` is the unit of work by which cycles are counted: "image", "row" or "MAC" if the work changes; else "layer".
+    An `ideal` relaxation shows a loss; no machine or option can provide it.
+    `alone` gives the gain by the plan of the present setup, from that and the easier setup; it is None, or returns
+    None, if the steps would differ. `keeps` tells whether the easier setup may be run by that plan, too.
     """
 
     name: str
@@ -77,25 +77,25 @@ class Relaxation:
 
 
 def _same_steps(setup: Setup, easier: Setup) -> float:
-    """The very steps on the machine that is easier."""
+    """The gain of the same steps on the easier machine."""
     now, then = (int(ready.timing.cycles) for ready in (setup.ready, setup.ready.on(easier.hardware)))
     return now / then
 
 
 def _same_without_delays(setup: Setup, easier: Setup) -> float | None:
-    """How much faster the steps of now are; None where one has a delay, which is the vector unit's as it is."""
+    """The gain of the present steps; None if one has a delay, which belongs to the present vector unit."""
     delayed = any(getattr(step, "delay", 0) for step in setup.ready.program.steps)
     return None if delayed else _same_steps(setup, easier)
 
 
 def _same_passes(setup: Setup, easier: Setup) -> float:
-    """As many cycles with all PEs in use in every pass."""
+    """The gain if all PEs were in use in every pass, with the same cycles."""
     streams, array = setup.ready.program.streams, setup.hardware.array
     return len(streams) / float(sum(stream.rows * stream.cols for stream in streams) / (array.rows * array.cols))
 
 
 def relaxations(setup: Setup) -> tuple[Relaxation, ...]:
-    """Everything that is tried: on a machine without lanes, what its family says can be made easier, and more input."""
+    """All relaxations of a setup; on a machine without lanes, the relaxations of its family, and more input."""
     counted_by = setup.layer.counted_by
     if setup.is_of_lanes:
         return (*_MACHINE, _WHOLE_ROWS, _MORE_INPUT[counted_by], _FILLED)
@@ -112,9 +112,9 @@ def _eased(changes: Mapping[str, object], setup: Setup) -> Relaxed:
 def _machine(
     settings: Mapping[str, Setting], where: Callable[[Any], object] = lambda _: True
 ) -> Callable[[Setup], Relaxed | None]:
-    """A change of the machine alone: by path a new value, or how it follows from the old.
+    """A change of the machine alone: a new value by path, or a function of the old value.
 
-    Nothing is tried where nothing is new, or the machine is not one `where` it says anything.
+    Nothing is tried if no value is new, or if the machine is not one `where` it has a meaning.
     """
 
     def change(setup: Setup) -> Relaxed | None:
@@ -142,12 +142,12 @@ def _half(value: Any) -> object:
 
 
 def _scaled(by: Fraction) -> Callable[[Any], object]:
-    """A multiple of what may be a fraction, as it is written."""
+    """A multiple of a number that may be a fraction, as files write it."""
     return lambda value: plain_number(by * Fraction(str(value)))
 
 
 def _longer_words(setup: Setup) -> Relaxed | None:
-    """The vector unit takes as long for an element as before."""
+    """Longer words, with the vector unit as slow for an element as before."""
     settings: dict[str, Setting] = {_WORD: _twice, **dict.fromkeys(_A_WORD, _scaled(Fraction(2)))}
     if setup.hardware.vector_unit.transpose_cycles:
         settings["vector_unit.transpose_words"] = _half
@@ -155,7 +155,7 @@ def _longer_words(setup: Setup) -> Relaxed | None:
 
 
 def _bandwidth(setup: Setup) -> Relaxed | None:
-    """The bandwidth of HBM doubled, of a DRAM by twice the channels."""
+    """HBM with twice the bandwidth, a DRAM with twice the channels."""
     device = setup.hardware.hbm.dram
     if device is None:
         return _machine({"hbm.bandwidth": _twice})(setup)
@@ -165,7 +165,7 @@ def _bandwidth(setup: Setup) -> Relaxed | None:
 
 
 def _whole_rows(setup: Setup) -> Relaxed | None:
-    """Where it stacks more taps than now."""
+    """Whole filter rows, if these stack more taps than now."""
     relaxed = _machine({"mapping.multi_tile": "rows"})(setup)
     return relaxed if relaxed and _stacked(relaxed[0]) > _stacked(setup) else None
 
@@ -182,7 +182,7 @@ def _more_input(setup: Setup) -> Relaxed:
 
 
 def _filled(setup: Setup) -> Relaxed | None:
-    """Channels rounded up to what fills every row and column: the waste of the mapping, and only that, is gone."""
+    """Channels rounded up to fill every row and column, so that the waste of the mapping, and nothing else, is gone."""
     more = setup.layer.filled(setup.hardware.array.rows, setup.hardware.array.cols)
     return None if more is None or more[0] == setup.layer else (replace(setup, layer=more[0]), more[1])
 
@@ -196,7 +196,7 @@ _OPEN: Mapping[str, Setting] = {path: "auto" for path in USUAL_FAMILY.paths() if
 _MACHINE = (
     Relaxation("twice the arrays", "array", _machine({"array.count": _twice}), alone=_same_steps),
     Relaxation("twice the HBM bandwidth", "hbm", _bandwidth, alone=_same_steps),
-    # All maps in another order, where it matters which rows of a DRAM they open.
+    # Another layout of all maps matters only where it decides which rows of a DRAM are opened.
     *(
         Relaxation(
             f"feature maps as {order} in HBM",
@@ -212,7 +212,7 @@ _MACHINE = (
         ideal=True,
         alone=_same_steps,
     ),
-    # Latency is counted in whole cycles, so that this is one cycle. A DRAM has times of its own.
+    # Latency is counted in whole cycles, so 1 ps is one cycle. A DRAM has its own times.
     Relaxation(
         "HBM latency of one cycle",
         "latency",
@@ -256,7 +256,8 @@ _FILLED = Relaxation("every PE filled", "mapping", _filled, "MAC", ideal=True, a
 LARGER = Relaxation(
     "twice the rows and columns", "array", _machine({"array.rows": _twice, "array.cols": _twice, _ALUS: _twice})
 )
-"""Tried when nothing gains but more input: an array that is full, on ports too full for another.
+"""A larger array, tried when nothing gains but more input: for an array that is full, and ports too full for a second
+array.
 
-It brings lanes, with their ALUs, ports and memories, so that it gains also where those are what is short.
+It brings lanes with ALUs, ports and memories, so it also gains where these are short.
 """

@@ -1,4 +1,4 @@
-"""Fig. 13, 14b and 15: how far we are from reference numbers, on microbenchmarks and on networks."""
+"""Fig. 13, 14b and 15: our errors against reference numbers, on microbenchmarks and on networks."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ Chosen = Callable[[Case], bool]
 
 
 def every(_: Case) -> bool:
-    """All cases."""
+    """Return all cases."""
     return True
 
 
 def unseen(case: Case) -> bool:
-    """In the half of a set that no number was fitted on."""
+    """Whether a case is in the half of its set that no number was fitted on."""
     return not case.fitted
 
 
 def thick(case: Case) -> bool:
-    """Convolutions that leave nothing to stack: of 128 input channels and more."""
+    """Whether a case is a convolution of 128 input channels or more, which leaves nothing to stack."""
     return convolution(case).in_channels >= _LANES
 
 
@@ -62,7 +62,7 @@ def convolution(case: Case) -> Conv2d:
 
 @dataclass(frozen=True)
 class HeldCases:
-    """Cases of some sets of one word that a machine is held against: their own, or `machine` as it is."""
+    """Cases of some sets of one word that a machine is held against: the sets' own machines, or `machine`."""
 
     sets: tuple[str, ...]
     machine: str | None = None
@@ -70,17 +70,17 @@ class HeldCases:
 
     @property
     def cases(self) -> list[tuple[str, Case]]:
-        """Each with its set."""
+        """Cases, each with its set."""
         return [(name, case) for name in self.sets for case in number_sets()[name].cases if self.chosen(case)]
 
     @property
     def word(self) -> str:
-        """What the numbers of the sets are: measured, scheduled or estimated."""
+        """Origin of the sets' numbers: measured, scheduled or estimated."""
         return number_sets()[self.sets[0]].status
 
     @property
     def groups(self) -> dict[tuple[Any, ...], list[tuple[int, Case]]]:
-        """Places and cases of each set, batch and change of the machine: a point each."""
+        """Indices and cases of each set, batch and change of the machine, which make a point."""
         groups: dict[tuple[Any, ...], list[tuple[int, Case]]] = defaultdict(list)
         for place, (name, case) in enumerate(self.cases):
             groups[name, self.machine, case.batch, *case.changes].append((place, case))
@@ -88,7 +88,9 @@ class HeldCases:
 
     @property
     def asked(self) -> AskedPoints:
-        """A point for each group, whose layers are named by the places of their cases: a workload has a name once."""
+        """A point for each group, whose layers are named by the indices of their cases, since a workload has each name
+        once.
+        """
         points: dict[Any, Point] = {}
         for key, cases in self.groups.items():
             numbers, (_, first) = number_sets()[key[0]], cases[0]
@@ -103,7 +105,7 @@ class HeldCases:
         return points
 
     def pairs(self, found: FoundPoints) -> Pairs:
-        """Theirs and ours."""
+        """Pairs of the reference's and our cycles."""
         taken = [0.0] * len(self.cases)
         for key in self.groups:
             for row in found[key].layers:
@@ -111,23 +113,23 @@ class HeldCases:
         return [(case.theirs, ours) for (_, case), ours in zip(self.cases, taken, strict=True)]
 
     def errors(self, found: FoundPoints) -> list[float]:
-        """The error of each case, in percent of theirs."""
+        """Error of each case, in percent of the reference."""
         return [100 * (ours / theirs - 1) for theirs, ours in self.pairs(found)]
 
     def mean_error(self, found: FoundPoints, when: str, chosen: Chosen = every) -> Finding:
-        """The mean of the sizes of errors over some cases."""
+        """Mean absolute error of some cases."""
         errors = zip(self.cases, self.errors(found), strict=True)
         mean = fmean(abs(error) for (_, case), error in errors if chosen(case))
         return Finding(when, mean, AGAINST.format(word=self.word))
 
     def total_error(self, found: FoundPoints, when: str) -> Finding:
-        """The error of the sum of all, in percent."""
+        """Error of the sum of all cases, in percent."""
         theirs, ours = (sum(each) for each in zip(*self.pairs(found), strict=True))
         return Finding(when, 100 * (ours / theirs - 1), AGAINST.format(word=self.word))
 
 
 def _asked(held: Iterable[HeldCases]) -> dict[Any, Point]:
-    """The points of several."""
+    """Points of several held cases."""
     return {key: point for each in held for key, point in each.asked.items()}
 
 
@@ -179,8 +181,8 @@ _RULE, _STACKED = "by the rule", "with filter rows stacked too"
 
 
 def stacked_taps() -> Making:
-    """Fig. 14b: 3x3 layers of stride 1 and fewer channels than rows, with one to three tiles, by the rule, and as the
-    machine that follows the estimates has it; the compiler's estimates beside them.
+    """Fig. 14b: 3x3 layers of stride 1 with fewer channels than rows, with one to three tiles, by the rule, and by the
+    machine that follows the estimates; beside the compiler's estimates.
     """
     cases = [
         case
@@ -208,7 +210,7 @@ def stacked_taps() -> Making:
     off = [Finding(when, 100 * fmean(errors[way]), word) for when, way in means.items()]
     off.append(Finding(f"{_RULE}, 64 channels alone", fmean(half), word))
 
-    # More tiles than fit are as many as fit: of those that are as close, the fewest.
+    # More tiles than fit count as those that fit: among equally close numbers, the fewest.
     best = [min(numbers, key=lambda way: (round(errors[way][place], 3), way)) for place in range(len(cases))]
     hits = [way == min(_LANES // each.in_channels, each.kernel[1]) for way, each in zip(best, layers, strict=True)]
     rule = [Finding("of 1, 2 and 3 tiles, closest to the estimate", 100 * fmean(hits), word)]
@@ -219,7 +221,7 @@ def stacked_taps() -> Making:
 
 
 def _over_channels(layers: Sequence[Conv2d], cycles: Mapping[str, Sequence[float]], clock_hz: float) -> list[Curves]:
-    """TFLOPS over the input channels, for each size of map that has enough of them; `cycles` of the layers by label."""
+    """TFLOPS over the input channels, for each size of map with enough of them; `cycles` of the layers by label."""
     rate = [2 * each.macs(_BATCH) * clock_hz / 1e12 for each in layers]
     views = []
     for side in dict.fromkeys(each.in_height for each in layers):
@@ -233,7 +235,7 @@ def _over_channels(layers: Sequence[Conv2d], cycles: Mapping[str, Sequence[float
 
 
 def _emitted() -> dict[str, list[bool]]:
-    """Whether kernels wider than a tap take as many passes in emitted code as by the rule, by their channels."""
+    """Whether kernels wider than one tap take as many passes in emitted code as by the rule, by their channels."""
     found: dict[str, list[bool]] = {"fewer than 64 channels": [], "64 channels": [], "from 65 to 127": []}
     for row in rows("xla_tpu_v2_scheduled"):
         channels, high, wide = (int(row[key]) for key in ("ci", "kh", "kw"))
@@ -253,7 +255,7 @@ _EMITTED = {"scheduled_resnet50": "ResNet", "scheduled_vgg16": "VGG"}
 
 
 def networks() -> Making:
-    """Fig. 15a: the seven on the machine of Table II, and all for which there are numbers on their machines."""
+    """Fig. 15a: the seven networks on the machine of Table II, and all networks with numbers on their machines."""
     machine = load_hardware(_TABLE_2)
     words = {
         word: {called: HeldCases((name,)) for name, called in sets.items()}
@@ -263,6 +265,7 @@ def networks() -> Making:
         called: point_of(name, load_workload(name, _BATCH).layers, machine, _BATCH) for name, called in SEVEN.items()
     }
     found = yield seven | _asked(each for held in words.values() for each in held.values())
+    # A dict as an ordered set: the paper's networks first, each once.
     groups = dict.fromkeys((*SEVEN.values(), *_NETWORKS.values()))
 
     columns = {"tpu_v2, simulated": [found[each].figure("tflops") if each in seven else None for each in groups]}
@@ -278,7 +281,7 @@ def networks() -> Making:
 
 
 def _tflops(held: HeldCases, found: FoundPoints) -> tuple[float, float]:
-    """Theirs and ours."""
+    """TFLOPS of the reference, and ours."""
     macs = sum(layer.macs(case.batch) for _, case in held.cases for layer in case.layers)
     rate = 2 * macs * load_hardware(_TABLE_2).clock_hz / 1e12
     theirs, ours = (sum(each) for each in zip(*held.pairs(found), strict=True))
@@ -286,7 +289,7 @@ def _tflops(held: HeldCases, found: FoundPoints) -> tuple[float, float]:
 
 
 def layers_of_networks() -> Making:
-    """Fig. 15b: how errors are spread over every layer for which there is a number."""
+    """Fig. 15b: distribution of errors over every layer with a number."""
     estimated, scheduled = HeldCases(tuple(_NETWORKS)), HeldCases(tuple(_EMITTED))
     plain = HeldCases(tuple(_NETWORKS), _TABLE_2)
     found = yield _asked((estimated, scheduled, plain))

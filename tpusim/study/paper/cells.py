@@ -1,4 +1,4 @@
-"""Fig. 1, 5, 6, 10, 11 and 12: the lowered matrix, what stands where on chip, and who has the ports, cell by cell."""
+"""Fig. 1, 5, 6, 10, 11 and 12: the lowered matrix, contents of lanes, and use of the ports, cell by cell."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from tpusim.study.paper.layers import SEVEN, convolutions, ifmap_elements
 Numbers = NDArray[np.float32]
 Shape = tuple[int, int, int, int]
 PADDING, EMPTY = 0, -1
-"""Instead of the number of an element."""
+"""Values that stand for padding and for empty words, in place of an element's number."""
 
 _SMALL = Conv2d("fig_1", 2, 3, 3, 2, (2, 2))
-"""Small enough to be read: two channels of 3x3, two filters of 2x2."""
+"""A layer small enough to be read: two channels of 3x3, two filters of 2x2."""
 _EIGHT = Conv2d("fig_5", 8, 5, 5, 8, (3, 3))
 """The layer of Fig. 5: eight channels of 5x5, a 3x3 kernel."""
 
@@ -41,7 +41,7 @@ def _channels(count: int) -> dict[int, str]:
     return dict(enumerate(_numbered("channel", count), 1))
 
 
-# ---- elements by their numbers
+# ---- elements by number
 
 
 def numbered_ifmap(layer: ArrayOp, batch: int) -> Numbers:
@@ -57,7 +57,7 @@ def place(element: float, shape: Shape) -> Shape:
 
 
 def point_name(element: float, shape: Shape) -> str:
-    """What the paper calls an element of a channel: "1A" is the first of the first row; "0" is padding."""
+    """The paper's name of an element of a channel: "1A" is the first of the first row; "0" is padding."""
     if element == PADDING:
         return "0"
     _, row, col, _ = place(element, shape)
@@ -65,9 +65,9 @@ def point_name(element: float, shape: Shape) -> str:
 
 
 def contents(layer: ArrayOp, batch: int, machine: Machine, lowering: str) -> Numbers:
-    """Numbers of elements [lane, word, element], PADDING or EMPTY, as the fills of the ifmap leave them.
+    """Numbers of elements [lane, word, element], PADDING or EMPTY, after the fills of the ifmap.
 
-    What a later fill puts over an earlier one is what stands there.
+    A later fill replaces the words of an earlier one.
     """
     given = {"ifmap": numbered_ifmap(layer, batch), "filter": np.zeros(layer.tensors(batch).filter, np.float32)}
     memory: Numbers = prepared(layer, batch, machine, lowering).lane_contents("ifmap", given, EMPTY)
@@ -81,7 +81,7 @@ def in_use(memory: Numbers) -> Numbers:
 
 
 def most_lanes(memory: Numbers) -> int:
-    """In how many lanes the element stands that stands in most."""
+    """The most lanes that hold one element."""
     _, lanes = np.unique([each for lane in memory for each in np.unique(lane) if each > PADDING], return_counts=True)
     return int(lanes.max())
 
@@ -115,7 +115,7 @@ def lowered_layer() -> Making:
     small = matrix(_SMALL, ifmap, True).size / ifmap.size / prod(_SMALL.kernel)
     findings = [Finding("the layer drawn", small, COUNTED)]
     findings += [Finding(f"the layer of {called} with the most", each, COUNTED) for called, each in most.items()]
-    # A column a filter, rows by channel and then tap.
+    # A column for each filter; rows by channel and then by tap.
     taps = [f"<{row + 1},{col + 1}>" for row, col in np.ndindex(_SMALL.kernel)]
     cells = [[Cell(tap, tone)] * _SMALL.out_channels for tone in _channels(_SMALL.in_channels) for tap in taps]
     filters = CellGrid("flattened filters", cells, columns=_numbered("filter", _SMALL.out_channels))
@@ -124,7 +124,7 @@ def lowered_layer() -> Making:
 
 
 def _lowered(layer: Conv2d, is_channel_last: bool, title: str) -> CellGrid:
-    """Tones tell the channel."""
+    """The lowered matrix as cells; tones tell the channel."""
     ifmap = numbered_ifmap(layer, 1)
     numbers = matrix(layer, ifmap, is_channel_last)
     tones = [place(each, ifmap.shape)[0] + 1 for each in numbers[0]]
@@ -135,7 +135,7 @@ def _lowered(layer: Conv2d, is_channel_last: bool, title: str) -> CellGrid:
 
 
 def orders_of_columns() -> Making:
-    """Fig. 6: both orders of the columns, and that both give the same product."""
+    """Fig. 6: both orders of the columns, which give the same product."""
     yield {}
     titles = {True: "channel-last: a channel's window after the other", False: "channel-first: all channels of a tap"}
     views = [_lowered(_SMALL, is_last, title) for is_last, title in titles.items()]
@@ -144,7 +144,7 @@ def orders_of_columns() -> Making:
 
 
 def _wrong_outputs(layer: Conv2d) -> int:
-    """Outputs of either order that are not those of the convolution."""
+    """Number of outputs of either order that differ from the convolution's."""
     operands = reference.operands(layer, 1, seed=0)
     ifmap, filters = operands["ifmap"], operands["filter"]
     outputs = reference.compute(layer, operands).reshape(layer.out_channels, -1).T
@@ -161,9 +161,9 @@ def _wrong_outputs(layer: Conv2d) -> int:
 
 
 def on_chip() -> Making:
-    """Fig. 5: which element stands in which word of which lane; the words of the first window stand out.
+    """Fig. 5: the element in each word of each lane; the words of the first window stand out.
 
-    On tiny_4x4 with eight array rows, and an element a word, as the figure has no batch.
+    On tiny_4x4 with eight array rows and one element a word, as the figure has no batch.
     """
     yield {}
     hardware = load_hardware("tiny_4x4", ("array.size=8", "vector_memory.word_elements=1"))
@@ -173,6 +173,7 @@ def on_chip() -> Making:
         Finding("channel_last without a crossbar, by copies", most_lanes(last), COUNTED),
     ]
     shape = _EIGHT.tensors(1).ifmap
+    # Names as in the figure: rows are numbers, columns are letters.
     window = {f"{row + 1}{'ABC'[col]}" for row in range(3) for col in range(3)}
     names = [[point_name(each, shape) for each in lane] for lane in in_use(first)[:, :, 0]]
     cells = [[Cell(name, 2 if name in window else 1) for name in lane] for lane in names]
@@ -185,13 +186,13 @@ def on_chip() -> Making:
 
 _BATCH = 2
 _CLIENTS: Mapping[str, tuple[str, int]] = {"ifmap": ("R", 1), "result": ("W", 2)}
-"""Letter and tone of what the figures show of a port; the DMA's words come before and after."""
+"""Letter and tone of the clients that the figures show; the DMA's words come before and after."""
 _SHOWN = 24
-"""Cycles from the first read on."""
+"""Cycles shown, from the first read on."""
 
 
 def one_tile() -> Making:
-    """Fig. 10: a tile on an array of 4 x 4: what stands where, and how reads and writes take turns."""
+    """Fig. 10: a tile on an array of 4 x 4: contents of lanes, and turns of reads and writes."""
     yield {}
     run = _Example("fig10")
     stalls = Finding("the tile of the figure, cycles stalled at ports", run.stalled)
@@ -200,7 +201,7 @@ def one_tile() -> Making:
 
 
 def two_tiles() -> Making:
-    """Fig. 11: the same with two tiles at a time."""
+    """Fig. 11: the same layer with two tiles at a time."""
     layer = next(each for each in load_workload("tiny", _BATCH).layers if each.name == "fig11")
     machines = {"fig11": load_hardware("tiny_4x4"), "one tile": load_hardware("tiny_4x4", ["mapping.multi_tile=1"])}
     found = yield {name: point_of("fig11", [layer], machine, _BATCH) for name, machine in machines.items()}
@@ -216,8 +217,8 @@ def two_tiles() -> Making:
 
 
 class _Example:
-    """A layer of the workload `tiny`: what it leaves in the memories, whom the port of lane 0 serves when, and how many
-    cycles it stalls the array, the first fill over.
+    """A layer of the workload `tiny`: contents of its memories, clients of lane 0's port over time, and stall cycles of
+    the array after the first fill.
     """
 
     def __init__(self, name: str) -> None:
@@ -233,11 +234,11 @@ class _Example:
         self.lanes = _numbered("lane", len(self.memory))
 
     def apart(self, client: str) -> float:
-        """Cycles between two accesses of lane 0, at least."""
+        """Least cycles between two accesses of lane 0 by a client."""
         return float(np.diff([cycle for cycle, name in self.owners.items() if name == client]).min())
 
     def memories(self) -> CellGrid:
-        """What stands in the vector memories, the elements of a word below one another."""
+        """Contents of the vector memories, with the elements of a word below one another."""
         channels = self.shape[0]
         cells = [
             [Cell("\n".join(map(self._name, word)), lane % channels + 1) for word in words]
@@ -251,7 +252,7 @@ class _Example:
         return f"({row + 1},{col + 1},{channel + 1},{image + 1})"
 
     def ports(self) -> CellGrid:
-        """Every lane runs the schedule of lane 0 a cycle after its neighbour."""
+        """Clients of the ports; every lane runs the schedule of lane 0 a cycle after its neighbour."""
         first = min(cycle for cycle, name in self.owners.items() if name == "ifmap")
         cycles = range(first, first + _SHOWN)
         cells = [
@@ -291,14 +292,14 @@ def order_of_subtiles() -> Making:
         )
         for each in (_DRAWN, _STRIDED)
     ]
-    # Elements of a channel that taps <1,1> and <1,3> read.
+    # Elements of a channel that taps <1,1> and <1,3> both read.
     rows, cols = (range(0, each.outputs * each.stride, each.stride) for each in _OVERLAPPING.axes)
     first, third = ({(row, col + tap) for row in rows for col in cols} for tap in (0, 2))
     overlap = [
         Finding("of what either reads", 100 * len(first & third) / len(first | third), COUNTED),
         Finding("of what one reads, as Fig. 8c counts a half", 100 * len(first & third) / len(first), COUNTED),
     ]
-    # A row an order; numbered as the figure does, tap by tap of a slab of channels, then those of the next.
+    # A row for each order, numbered as in the figure: tap by tap for a slab of channels, then for the next slab.
     subtiles, taps = [], prod(_DRAWN.kernel)
     for order in _ORDERS:
         runs = [step[0] for step in _products(_DRAWN, order).steps]
@@ -312,7 +313,7 @@ def order_of_subtiles() -> Making:
 
 
 def _apart(layer: Conv2d) -> float:
-    """K-steps from a subtile to the next of the same channels, at most, as reordered."""
+    """The most k-steps from a subtile to the next one of the same channels, after reordering."""
     places: dict[int, list[int]] = {}
     for at, step in enumerate(_products(layer).steps):
         places.setdefault(step[0].first, []).append(at)

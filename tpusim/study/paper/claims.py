@@ -1,4 +1,4 @@
-"""What the paper says, what we find, and a verdict that follows from both by a rule. The words are in words.yaml."""
+"""Claims of the paper, our findings, and a verdict that follows from both by a rule. The words are in words.yaml."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ VERDICTS = {
     FAILS: "none is",
     OPEN: "there is nothing here to judge it by",
 }
-"""Each verdict, and what it means."""
+"""Verdicts and their meanings."""
 
 SIMULATED, COUNTED, MODELLED, ESTIMATED = "simulated", "counted", "modelled", "estimated"
 AGAINST = "simulated, against what is {word}"
-"""Words for where a figure of ours comes from. The last is of an error against reference numbers of another word."""
+"""Words for the origin of a finding; the last one is for errors against reference numbers of another word."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A figure of ours in the rule's unit, under which condition, and a word for where it comes from."""
+    """A figure of ours in the rule's unit, its condition, and a word for its origin."""
 
     when: str
     value: float
@@ -34,10 +34,10 @@ class Finding:
 
 
 class Claim(BaseModel, frozen=True, extra="forbid"):
-    """A `sentence` of the paper, `short` where there is little room, its section, the number `stated`, the rule
-    (words.yaml says how it is written), and what we find.
+    """A claim: its `sentence` in the paper, a `short` form, its section, the number `stated`, the rule (written as
+    words.yaml says), and our findings.
 
-    `note` says how our figures are worked out, and why we disagree where we do. Without a rule or findings it cannot be
+    `note` says how our figures are worked out, and why we disagree if we do. Without a rule or findings it cannot be
     judged.
     """
 
@@ -56,7 +56,7 @@ class Claim(BaseModel, frozen=True, extra="forbid"):
 
     @property
     def bounds(self) -> tuple[float, float] | None:
-        """A figure of ours agrees from the first to the second, both included; None without a rule."""
+        """Range of agreement, both ends included; None without a rule."""
         if self.about is not None:
             return self.about * (1 - self.within), self.about * (1 + self.within)
         if self.least is None and self.most is None:
@@ -65,7 +65,7 @@ class Claim(BaseModel, frozen=True, extra="forbid"):
 
     @property
     def rule(self) -> str:
-        """The rule that a figure of ours has to meet: "from 17.2 to 28.8 %"; empty without one."""
+        """The rule in words, such as "from 17.2 to 28.8 %"; empty without one."""
         if self.bounds is None:
             return ""
         least, most = self.bounds
@@ -81,7 +81,7 @@ class Claim(BaseModel, frozen=True, extra="forbid"):
 
     @property
     def verdict(self) -> str:
-        """Which of VERDICTS follows."""
+        """The verdict that follows, one of VERDICTS."""
         if not (self.rule and self.findings):
             return OPEN
         kept = len(self.kept)
@@ -89,7 +89,7 @@ class Claim(BaseModel, frozen=True, extra="forbid"):
 
     @property
     def kept(self) -> list[Finding]:
-        """The findings that agree with it."""
+        """Findings that agree with the rule."""
         least, most = self.bounds or (inf, -inf)
         return [each for each in self.findings if least <= each.value <= most]
 
@@ -103,7 +103,7 @@ class Claim(BaseModel, frozen=True, extra="forbid"):
         return self.written(low) if number(low) == number(high) else f"{number(low)} to {self.written(high)}"
 
     def written(self, value: float) -> str:
-        """A figure in the rule's unit: "23.1 %"; factors have their sign at once: "3.43x"."""
+        """A figure in the rule's unit, such as "23.1 %" or "3.43x"."""
         space = "" if self.unit in ("", "x") else " "
         return f"{number(value)}{space}{self.unit}"
 
@@ -121,7 +121,7 @@ class ExhibitWords(BaseModel, frozen=True, extra="forbid"):
 
     @property
     def stem(self) -> str:
-        """The name of its picture's file, without an ending."""
+        """Name of its picture's file, without suffix."""
         return self.name.lower().replace(". ", "_").replace(" ", "_")
 
 
@@ -134,5 +134,5 @@ def words() -> dict[str, ExhibitWords]:
 
 
 def number(value: float) -> str:
-    """Three digits, or all of a larger whole part."""
+    """A number with three digits, or with all digits of a larger whole part."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

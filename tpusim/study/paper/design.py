@@ -1,4 +1,4 @@
-"""Table II, Fig. 14a and 16, and the chip: what the machine is, and what becomes of it along one axis."""
+"""Table II, Fig. 14a and 16, and the chip: the machine, and its behaviour along one axis."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _STATED = {
     "array rows": 128, "array columns": 128, "clock (MHz)": 700, "vector ALUs": 256, "vector registers": 256,
     "bytes of a register": 32, "on-chip memory (MiB)": 32, "SRAMs": 128, "bytes of a word": 32, "HBM (GB/s)": 700,
 }  # fmt: skip
-"""Table II, line by line."""
+"""Values of Table II, line by line."""
 
 
 def configuration() -> Making:
@@ -42,14 +42,14 @@ def configuration() -> Making:
     ours, core = (dict(zip(_STATED, _figures(load_hardware(each)), strict=True)) for each in (_TABLE_2, "tpu_v2_core"))
     lines = [(name, *(f"{each:g}" for each in (stated, ours[name], core[name]))) for name, stated in _STATED.items()]
     same = [Finding(name, ours[name] / stated, COUNTED) for name, stated in _STATED.items()]
-    # In bytes, words of the core are those of bfloat16, the type of the estimates that it is held against.
+    # The core's words are compared in bytes as bfloat16, the type of the estimates that it is held against.
     chip = [Finding(name, each / core[name], COUNTED) for name, each in _STATED.items() if "bytes" not in name]
     head = ("", "the paper", "tpu_v2", "a core of TPU v2 as published, or read off (tpu_v2_core)")
     return Exhibited([TextTable(head, lines)], {"table_2": same, "as_tpu_v2": chip})
 
 
 def _area(name: str) -> ChipArea:
-    """What a shipped machine takes of a chip."""
+    """Area of a shipped machine."""
     machine = load_hardware(name)
     area = family_of(machine).area(machine)
     assert area is not None
@@ -102,13 +102,14 @@ _SIGNS = {
     "not verified": "quoted from memory of a publication, and not held against it",
     "second hand": "quoted alike by others, and not held against the publication either",
 }
-"""Marks of a constant that areas and energies stand on, in the comment on its line, and what they say."""
+"""Marks, in the comment on a constant's line, that areas and energies rest on, and their meanings."""
 
 
 def unverified() -> tuple[str, ...]:
-    """Sentences on such constants, and each of them with what its file says."""
+    """Sentences about unverified constants, each with the text of its file."""
     folders = constants.FOLDER, constants.CHIPS
     files = ((f"{folder}/{name}.yaml", path) for folder in folders for name, path in shipped(folder).items())
+    # The mark of an unverified constant stands in the comment of its line.
     lines = [(place, line.partition("#")) for place, path in files for line in read_text(path).splitlines()]
     said = ["Areas, energies and figures of whole chips come from constants in configs/technology and configs/chips."]
     for sign, meaning in _SIGNS.items():
@@ -128,8 +129,9 @@ def unverified() -> tuple[str, ...]:
 def number_of_tiles() -> Making:
     """Fig. 14a: TFLOPS and workspace of a layer over the taps that a pass stacks.
 
-    From three on (W_F) more tiles are whole filter rows, of which the paper does not speak.
+    Beyond three (W_F), more tiles are whole filter rows, which the paper does not mention.
     """
+    # The kernel is 3x3: up to W_F = 3 taps of a row are stacked, beyond that whole rows.
     tiles, beyond = (1, 2, 3, 4, 6, 9), 3
     layer, machines = square((128, 8, 128, 3)), (_TABLE_2, "tpu_v2_estimator")
     found = yield {
@@ -149,7 +151,7 @@ def number_of_tiles() -> Making:
     ]
 
     def saved(name: str, before: int, after: int) -> float:
-        """Cycles a tile."""
+        """Cycles saved for each tile."""
         return (found[name, before].cycles - found[name, after].cycles) / (after - before)
 
     less = [
@@ -204,7 +206,7 @@ def width_of_word() -> Making:
         ways = (("by the pitch of cells", pitch), ("by CACTI's macros", macro))
         return [Finding(how, area[word] / (area[other] if other else 1), MODELLED) for how, area in ways]
 
-    # The whole curve, against a table of it.
+    # The whole curve is compared with a table of it.
     column = "openram_pitch_model_oh96um_norm"
     known = {int(row["word_elems_4B"]): float(row[column]) for row in rows("sram_area_vs_word")}
     order = [Finding(f"words of {word}", pitch[word] / known[word], MODELLED) for word in widths]
@@ -214,6 +216,6 @@ def width_of_word() -> Making:
 
 
 def _normalised(widths: Sequence[int], areas: dict[int, float]) -> dict[int, float]:
-    """Areas of words of these widths, over the least of all."""
+    """Areas of words of these widths, relative to the smallest."""
     least = min(areas.values())
     return {word: areas[word] / least for word in widths}

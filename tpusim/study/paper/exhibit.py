@@ -1,6 +1,6 @@
-"""A table or figure of the paper: what is simulated for it, what it shows, and the claims that it carries.
+"""A table or figure of the paper: its simulations, its views, and its claims.
 
-How views are drawn is for the reports.
+Reports decide how views are drawn.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from tpusim.network.workload import Workload
 from tpusim.study.paper.claims import Claim, ExhibitWords, Finding
 from tpusim.study.sweep.points import Point
 
-# ---- what is simulated
+# ---- simulations
 
 Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Simulated:
-    """Figures of a point, and of each of its layers, under the names of `tpusim.result.vocabulary.figures`."""
+    """Figures of a point, and of each of its layers, by the names of `tpusim.result.vocabulary.figures`."""
 
     figures: Row
     layers: Sequence[Row]
 
     @property
     def cycles(self) -> int:
-        """The cycles of all layers together."""
+        """Cycles of all layers together."""
         return int(self.figures["cycles"])
 
     def figure(self, name: str) -> float:
@@ -42,7 +42,7 @@ class Simulated:
         return [float(row[name]) for row in self.layers]
 
     def over(self, other: Simulated, name: str) -> float:
-        """A figure of every layer over that of the same layer of another point: the mean of the layers."""
+        """Mean over the layers of a figure over that of the same layer of another point."""
         return fmean(own / its for own, its in zip(self.each(name), other.each(name), strict=True))
 
 
@@ -51,12 +51,12 @@ def point_of(name: str, layers: Sequence[Op], hardware: Machine, batch: int = 8,
     return Point(Workload(name, batch, tuple(layers)), (), hardware, how)
 
 
-# ---- what is shown
+# ---- views
 
 Values: TypeAlias = Mapping[str, Sequence[float | None]]
-"""By what a legend calls them, values for each group, or for each place along x; None where there is none."""
+"""Values by legend entry, one for each group or each place along x; None where there is none."""
 Marks: TypeAlias = Mapping[str, float]
-"""What the paper states, as lines across."""
+"""Values that the paper states, drawn as lines across."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,9 @@ class BarChart:
 
 @dataclass(frozen=True)
 class Curves:
-    """Lines over `x`; those of `right` have an axis of their own. `doubling`: x doubles from one to the next."""
+    """Lines over `x`; those of `right` have an axis of their own. With `doubling`, x doubles from one point to the
+    next.
+    """
 
     title: str
     x: Sequence[float]
@@ -95,12 +97,12 @@ class Curves:
 
 
 Pairs: TypeAlias = Sequence[tuple[float, float]]
-"""Theirs and ours."""
+"""Pairs of the reference's and our values."""
 
 
 @dataclass(frozen=True)
 class Parity:
-    """Ours over theirs, both in cycles, by what a legend calls them; `word` says what theirs are."""
+    """Our cycles over the reference's, by legend entry; `word` names the origin of the reference."""
 
     title: str
     clouds: Mapping[str, Pairs]
@@ -109,7 +111,7 @@ class Parity:
 
 @dataclass(frozen=True)
 class Errors:
-    """How errors in percent are spread, group by group."""
+    """Distributions of errors in percent, group by group."""
 
     title: str
     series: Values
@@ -117,7 +119,7 @@ class Errors:
 
 @dataclass(frozen=True)
 class ChartSpan:
-    """Time [start, end) in which a row of a schedule does something; `kind` gives the tone."""
+    """Time [start, end) in which a row of a schedule is active; `kind` gives the tone."""
 
     start: float
     end: float
@@ -126,7 +128,7 @@ class ChartSpan:
 
 @dataclass(frozen=True)
 class ScheduleChart:
-    """What each unit does when, in cycles."""
+    """Activity of each unit over cycles."""
 
     title: str
     rows: Mapping[str, Sequence[ChartSpan]]
@@ -143,7 +145,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class CellGrid:
-    """Cells in rows, with names beside the rows and above the columns; `tones` say what tones mean."""
+    """Cells in rows, with names of rows and columns; `tones` has the meaning of each tone."""
 
     title: str
     cells: Sequence[Sequence[Cell]]
@@ -157,7 +159,7 @@ View: TypeAlias = TextTable | BarChart | Curves | Parity | Errors | ScheduleChar
 
 @dataclass(frozen=True)
 class Exhibited:
-    """What we make of an exhibit: views, and figures by the key of their claim."""
+    """An exhibit as we make it: views, and figures by the key of their claim."""
 
     views: Sequence[View] = ()
     findings: Mapping[str, Sequence[Finding]] = field(default_factory=dict)
@@ -165,47 +167,49 @@ class Exhibited:
 
 @dataclass(frozen=True)
 class Exhibit:
-    """The words of an exhibit, and what we make of it."""
+    """The words of an exhibit, with our views and figures."""
 
     words: ExhibitWords
     shown: Exhibited
 
     @property
     def drawn(self) -> list[View]:
-        """What of it is a picture."""
+        """Views that are pictures."""
         return [each for each in self.shown.views if not isinstance(each, TextTable)]
 
     @property
     def tables(self) -> list[TextTable]:
-        """What of it is a table."""
+        """Views that are tables."""
         return [each for each in self.shown.views if isinstance(each, TextTable)]
 
     @property
     def claims(self) -> list[Claim]:
-        """Each claim with our figures, and the exhibit's section where it has none of its own."""
+        """Claims with our figures, and with the exhibit's section if they have none of their own."""
         found = self.shown.findings
         told = ((each, each.section or self.words.section, found.get(each.key, ())) for each in self.words.claims)
         return [each.model_copy(update={"section": section, "findings": (*own,)}) for each, section, own in told]
 
 
-# ---- how it is made
+# ---- making
 
 AskedPoints: TypeAlias = Mapping[Any, Point]
-"""What is to be simulated, each under a name of the exhibit's own."""
+"""Points to be simulated, by names of the exhibit's own."""
 FoundPoints: TypeAlias = Mapping[Any, Simulated]
-"""What came of it, under the same names."""
+"""Results of the points, by the same names."""
 Making: TypeAlias = Generator[AskedPoints, FoundPoints, Exhibited]
-"""An exhibit being made: it yields what it asks for, is sent what came of it, and returns what it shows."""
+"""An exhibit in the making: a generator that yields its points, is sent their results, and returns its views and
+figures.
+"""
 Maker: TypeAlias = Callable[[], Making]
 
 
 def asked(maker: Maker) -> AskedPoints:
-    """What an exhibit asks for."""
+    """Points that an exhibit asks for."""
     return next(maker())
 
 
 def shown(maker: Maker, found: FoundPoints) -> Exhibited:
-    """What an exhibit makes of what came of it."""
+    """Views and figures that an exhibit makes of its results."""
     making = maker()
     next(making)
     try:

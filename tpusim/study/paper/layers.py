@@ -1,4 +1,4 @@
-"""Networks, layers and layouts that several exhibits are about."""
+"""Networks, layers and layouts of several exhibits."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ SEVEN = {
     "alexnet": "AlexNet", "densenet121": "DenseNet", "googlenet": "GoogleNet", "resnet50": "ResNet", "vgg16": "VGG",
     "yolov2": "YOLO", "zfnet": "ZFNet",
 }  # fmt: skip
-"""The networks of the paper (VI), and what it calls them."""
+"""The paper's networks (section VI), with its names for them."""
 
 RESNET = ((56, 64, 64, 3), (56, 128, 128, 3), (28, 128, 128, 3), (28, 256, 256, 3), (14, 256, 256, 3))
-"""Layers of ResNet as the paper writes them: W_I, C_I, C_O, W_F. Which ones its Fig. 4 takes, it does not say."""
+"""Layers of ResNet in the paper's notation W_I, C_I, C_O, W_F. The paper does not say which ones its Fig. 4 takes."""
 
 STRIDES = 1, 2, 4
 """The strides of layers whose stride the paper varies."""
 
 LAYOUTS = {"NHWC": (), "NCHW": ("mapping.layout=NCHW",)}
-"""How maps lie for the library of a GPU, and what that changes; under NCHW it transposes them first."""
+"""Layouts of maps for a GPU's library, and their settings; under NCHW it transposes maps first."""
 LIBRARY = "channel_last"
 """How the library of a GPU convolves."""
 
@@ -32,7 +32,7 @@ def convolutions(network: str, batch: int) -> tuple[Conv2d, ...]:
 
 
 def products(layers: Sequence[Conv2d]) -> tuple[Conv2d, ...]:
-    """The product of the lowered matrix of each, as a 1x1 convolution."""
+    """The product of each layer's lowered matrix, as a 1x1 convolution."""
     return tuple(each.product for each in layers)
 
 

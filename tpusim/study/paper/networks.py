@@ -23,21 +23,21 @@ _STATED = {
 }  # fmt: skip
 """Ifmaps and lowered ifmaps of Table I in MB."""
 _EVEN_MAPS = {27: 28, 13: 14}
-"""Sides of AlexNet's pooled maps in torchvision, and those that give the numbers of the paper."""
+"""Sides of AlexNet's pooled maps in torchvision, and the sides that give the paper's numbers."""
 _MIB = 2**20
 _BYTES = 4
 
 
 def lowered_sizes() -> Making:
-    """Table I: what ifmaps and lowered matrices take in memory, a row a variant of a network.
+    """Table I: sizes of ifmaps and lowered matrices, with a row for each variant of a network.
 
-    Every variant by explicit im2col, one image; an ifmap that is its own lowered matrix counts as both.
+    Every variant is lowered by explicit im2col for one image; an ifmap that equals its lowered matrix counts as both.
     """
     plain = {(name, ""): convolutions(name, 1) for name in _STATED}
     sides = ((each, _EVEN_MAPS.get(each.in_height, each.in_height)) for each in plain["alexnet", ""])
     even = tuple(replace(each, in_height=side, in_width=side) for each, side in sides)
     straight = tuple(each for each in plain["resnet50", ""] if "downsample" not in each.name)
-    # By the network and, in words, what is another than there.
+    # By network, and by the difference from the paper's network in words.
     variants = plain | {
         ("alexnet", "maps of 28 and 14 pixels a side, not 27 and 13"): even,
         ("resnet50", "without its four projections"): straight,
@@ -66,11 +66,11 @@ def lowered_sizes() -> Making:
 
 _LIBRARY = {layout: (LIBRARY, changes) for layout, changes in LAYOUTS.items()}
 _MANY = 64
-"""Images at a time."""
+"""Batch of the comparisons."""
 
 
 def _on_gpu(ways: Mapping[Any, tuple[str, tuple[str, ...]]], batch: int) -> AskedPoints:
-    """Every network on a V100 by each way: a lowering, and changes of the machine."""
+    """Every network on a V100 in each way: a lowering, and changes of the machine."""
     return {
         (way, network): point_of(network, convolutions(network, batch), load_hardware("v100", changes), batch, how)
         for network in SEVEN
@@ -79,7 +79,7 @@ def _on_gpu(ways: Mapping[Any, tuple[str, tuple[str, ...]]], batch: int) -> Aske
 
 
 def _over(found: FoundPoints, one: Any, other: Any) -> list[float]:
-    """Cycles by one way over those by the other, network by network."""
+    """Cycles of one way over cycles of another, network by network."""
     return [found[one, network].cycles / found[other, network].cycles for network in SEVEN]
 
 
@@ -90,7 +90,7 @@ def _by_network(title: str, series: Mapping[str, Sequence[float]], unit: str, ma
 
 
 def explicit_on_gpu() -> Making:
-    """Fig. 2a: time of the explicit method over that of a V100's library, as maps lie, which is implicit."""
+    """Fig. 2a: time of the explicit method over that of the library of a V100, which is implicit."""
     found = yield _on_gpu({**_LIBRARY, "explicit": ("explicit", ())}, _MANY)
     series = {f"over {layout}": [100 * (each - 1) for each in _over(found, "explicit", layout)] for layout in LAYOUTS}
     findings = [Finding(f"{label}, mean of seven networks", fmean(values)) for label, values in series.items()]
@@ -98,15 +98,16 @@ def explicit_on_gpu() -> Making:
 
 
 def explicit_on_tpu() -> Making:
-    """Fig. 2b: implicit, explicit with the transformation first, and as the product of the lowered matrices alone.
+    """Fig. 2b: implicit, explicit with the transformation first, and the product of the lowered matrices alone.
 
-    Implicit by the paper's rule of stacking, and with K cut wherever the array is full.
+    The implicit method stacks by the paper's rule, or cuts K wherever the array is full.
     """
     sizes, stated = (4, 2), 1.23
     implicit = {"channel_first": "channel-first", "implicit_gemm": "dense passes"}
     points: dict[Any, Point] = {}
     for size, network in product(sizes, SEVEN):
         layers, plain = convolutions(network, _MANY), _of_elements(size)
+        # The explicit method as in the paper: the lowered matrix is finished before the product begins.
         before = plain.with_overrides({"mapping.transformation": "before"})
         for how in implicit:
             points[(how, size), network] = point_of(network, layers, plain, _MANY, how)
@@ -115,7 +116,7 @@ def explicit_on_tpu() -> Making:
     found = yield points
 
     def longer(one: str, others: Mapping[str, str]) -> list[Finding]:
-        """In percent, on the mean of the networks."""
+        """Longer times in percent, as means over the networks."""
         return [
             Finding(f"{called}, {size} bytes an element", 100 * (fmean(_over(found, (one, size), (other, size))) - 1))
             for (other, called), size in product(others.items(), sizes)
@@ -149,7 +150,7 @@ def explicit_on_tpu() -> Making:
 
 
 def _of_elements(size: int) -> Machine:
-    """tpu_v2, or one like it whose elements have `size` bytes: as many of them on chip, words alike."""
+    """tpu_v2, or a machine like it with elements of `size` bytes: as many of them on chip, and in a word."""
     machine = load_hardware("tpu_v2")
     lanes = family_of(machine).lanes(machine)
     assert lanes, "a TPU has some"
@@ -162,12 +163,12 @@ def _of_elements(size: int) -> Machine:
 
 _FEW = 8
 _RATES = {"": (), ", half the rate of L2": ("l2.bytes_per_cycle=570",)}
-"""What changes the rate of L2: nothing, as it is fitted; to about half of it."""
+"""Rates of L2: the fitted one, and about half of it."""
 _REUSES = {"patch": "a patch in shared memory", "cache": "by the cache"}
 
 
 def _by_blocks() -> AskedPoints:
-    """Every network by the library, as maps lie, and by blocks that reuse taps either way, or not."""
+    """Every network by the library, and by blocks that reuse taps in either way, or not at all."""
     blocks = {
         (reuse, rate): ("block_channel_first", (f"mapping.reuse={reuse}", *slow))
         for reuse, (rate, slow) in product((*_REUSES, "none"), _RATES.items())
@@ -176,7 +177,7 @@ def _by_blocks() -> AskedPoints:
 
 
 def blocks_on_gpu() -> Making:
-    """Fig. 17: time of the blocks over that of the library."""
+    """Fig. 17: time of the blocks over time of the library."""
     found = yield _by_blocks()
     series = {
         f"{what}, over {layout}": _over(found, (reuse, ""), layout)
@@ -188,7 +189,7 @@ def blocks_on_gpu() -> Making:
 
 
 def strided_on_gpu() -> Making:
-    """Fig. 18a: how much sooner strided layers of these networks are done than by the library, mean of the layers."""
+    """Fig. 18a: time saved on strided layers of these networks compared with the library, mean of the layers."""
     found = yield _by_blocks()
     findings = [
         Finding(f"{what}, over {layout}", _sooner(found, (reuse, ""), layout, lambda each: max(each.stride) > 1))
@@ -198,7 +199,7 @@ def strided_on_gpu() -> Making:
 
 
 def reuse_on_gpu() -> Making:
-    """Fig. 18b: how much sooner layers are done that reuse what taps share, mean of those of more taps than one."""
+    """Fig. 18b: time saved by reusing elements between taps, mean of the layers with several taps."""
     found = yield _by_blocks()
     kinds: Mapping[str, Callable[[Conv2d], bool]] = {
         "stride 1": lambda each: max(each.stride) == 1 < max(each.kernel),
@@ -212,7 +213,7 @@ def reuse_on_gpu() -> Making:
 
 
 def _sooner(found: FoundPoints, way: Any, other: Any, chosen: Callable[[Conv2d], bool]) -> float:
-    """By how many percent layers are done sooner one way than the other, mean of the chosen ones."""
+    """Percent of time saved in one way compared with another, mean of the chosen layers."""
     gains = [
         theirs / own
         for network in SEVEN

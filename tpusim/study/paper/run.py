@@ -1,4 +1,4 @@
-"""How every exhibit of words.yaml is made: what is missing is simulated and kept, and then they are made of it."""
+"""Making of every exhibit of words.yaml: missing points are simulated and kept, then exhibits are made of them."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ MAKERS: dict[str, Maker] = {
     "18b": networks.reuse_on_gpu,
     "chip": design.whole_chip,
 }
-"""By the name that the command line has for an exhibit."""
+"""Functions that make exhibits, by the names of the command line."""
 
 FILE = "paper.sqlite"
-"""Where simulated points are kept."""
+"""File of the simulated points."""
 
 _TOGETHER = 8
-"""Points at a time: enough to keep all processors busy."""
+"""Points that are simulated at a time: enough to keep all processors busy."""
 
 
 def chosen(figures: Sequence[str]) -> list[str]:
-    """The exhibits of these names, in the paper's order, or all without any.
+    """The chosen exhibits in the paper's order, or all of them.
 
     Raises:
         InputError: one is not known.
@@ -69,14 +69,14 @@ def chosen(figures: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class PointPlan:
-    """The points of some exhibits, each with its key in the store; several exhibits may share one."""
+    """Points of some exhibits, each with its key in the store; several exhibits may share a point."""
 
     figures: tuple[str, ...]
     keyed: tuple[dict[object, tuple[Point, str]], ...]
 
     @classmethod
     def of(cls, figures: Sequence[str]) -> PointPlan:
-        """Everything that these exhibits ask for."""
+        """All points that these exhibits ask for."""
         points = (asked(MAKERS[each]) for each in figures)
         keyed = ({name: (point, key_of(point)) for name, point in each.items()} for each in points)
         return cls(tuple(figures), tuple(keyed))
@@ -87,11 +87,11 @@ class PointPlan:
         return [pair for of_entry in self.keyed for pair in of_entry.values()]
 
     def left(self, store: Store) -> int:
-        """How many are not there yet."""
+        """Number of points that are missing."""
         return len(missing(self.points, store, fresh=False))
 
     def run(self, store: Store, executor: Executor, progress: Progress) -> None:
-        """Simulate what is missing, some points after the others, so that an interruption finds most of them done.
+        """Simulate missing points, some at a time, so that an interruption finds most of them done.
 
         Raises:
             InputError: the store cannot be written.
@@ -99,7 +99,7 @@ class PointPlan:
         """
         wanted = [(point, key) for key, point in missing(self.points, store, fresh=False).items()]
         some = [wanted[first : first + _TOGETHER] for first in range(0, len(wanted), _TOGETHER)]
-        # Of different layers about as many are done in a second, whatever the batch.
+        # Layers are simulated at about the same rate whatever the batch, so progress counts them.
         jobs = (Assembly({key: point for point, key in each}).jobs(1) for each in some)
         layers = [sum(len(job.works) for job in each) for each in jobs]
 
@@ -116,6 +116,7 @@ class PointPlan:
         Raises:
             TpusimError: a point of theirs could not be simulated; says which and why.
         """
+        # Exhibits share points, so that each is simulated and read once.
         points = {key: point for point, key in self.points}
         keys = [*points]
         rows = dict(zip(keys, store.points(keys), strict=True))

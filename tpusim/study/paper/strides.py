@@ -1,4 +1,4 @@
-"""Fig. 3, 4, 7 and 8: what the stride costs, by the order of K, by what is fetched, and by how maps lie in HBM."""
+"""Fig. 3, 4, 7 and 8: the cost of the stride by the order of K, by what is fetched, and by the layout in HBM."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from tpusim.study.validation.sets import number_sets
 
 _FETCHES = {"resident": "a patch for all taps", "per_tap": "each tap's points by themselves"}
 _ORDERS = {"taps_fastest": "channel-last", "channels_fastest": "channel-first"}
-"""Values of mapping.k_order, and what the paper calls them."""
+"""Values of mapping.k_order, with the paper's names."""
 _DRAWN = RESNET[1]
 _SHARE = 6
-"""The first sixth of a layer is drawn."""
+"""Share of a layer that is drawn."""
 
 
 def _layers(stride: int) -> list[Conv2d]:
@@ -47,7 +47,7 @@ def _bars(title: str, found: FoundPoints, way: Any) -> BarChart:
 def _kept(
     found: FoundPoints, ways: Mapping[str, Any], share: Callable[[Simulated, Simulated], float]
 ) -> dict[int, list[Finding]]:
-    """For each larger stride, what `share` makes of it and of stride 1, way by way."""
+    """For each larger stride, the ratio `share` of it and stride 1, way by way."""
     return {
         stride: [Finding(label, share(found[way, stride], found[way, 1])) for label, way in ways.items()]
         for stride in STRIDES[1:]
@@ -55,7 +55,7 @@ def _kept(
 
 
 def _at_strides(kept: Mapping[int, list[Finding]]) -> list[Finding]:
-    """Findings of all strides one after another, each with its stride."""
+    """Findings of all strides, one after another, each with its stride."""
     return [Finding(f"stride {at}, {each.when}", each.value) for at, found in kept.items() for each in found]
 
 
@@ -64,7 +64,7 @@ def _tflops(strided: Simulated, plain: Simulated) -> float:
 
 
 def _used(strided: Simulated, plain: Simulated) -> float:
-    """PE utilisation of one over the other, means of the layers."""
+    """PE utilisation of one point over another's, as means of the layers."""
     own, other = (fmean(each.each("pe_utilization")) for each in (strided, plain))
     return own / other
 
@@ -73,7 +73,7 @@ def _used(strided: Simulated, plain: Simulated) -> float:
 
 
 def on_tensor_cores() -> Making:
-    """Fig. 4a: layers of ResNet on a V100, of few images and of many, and products of equal size: what is lost."""
+    """Fig. 4a: layers of ResNet on a V100, with few images and many, and products of equal size, to show the loss."""
     batches = 8, 64
     ways = {f"{layout}, batch {batch}": ("stride", layout, batch) for batch, layout in product(batches, LAYOUTS)}
     ways |= {f"product of equal size, batch {batch}": ("product", "NHWC", batch) for batch in batches}
@@ -90,7 +90,7 @@ def on_tensor_cores() -> Making:
 
 
 def on_tpu() -> Making:
-    """Fig. 4b: five layers of ResNet at each stride: implicit by both fetch policies, and the product alone."""
+    """Fig. 4b: five layers of ResNet at each stride: implicit with both fetch policies, and the product alone."""
     points: dict[Any, Point] = {}
     for stride in STRIDES:
         for fetch in _FETCHES:
@@ -105,7 +105,7 @@ def on_tpu() -> Making:
 
 
 def _estimated() -> Iterator[Finding]:
-    """What of the rate at stride 1 the compiler estimates for layers that fill the array."""
+    """The rate that the compiler estimates, relative to stride 1, for layers that fill the array."""
     rates: dict[tuple[int, int], dict[int, float]] = {}
     for case in number_sets()["micro"].cases:
         (layer,) = case.layers
@@ -121,7 +121,9 @@ def _estimated() -> Iterator[Finding]:
 
 
 def _both_orders() -> AskedPoints:
-    """Layers of ResNet by either order of K and both fetch policies, everything else alike; channel-last from banks."""
+    """Layers of ResNet with either order of K and both fetch policies, everything else alike; channel-last from
+    banks.
+    """
     points: dict[Any, Point] = {}
     for stride in STRIDES:
         layers = _layers(stride)
@@ -134,7 +136,7 @@ def _both_orders() -> AskedPoints:
 
 
 def channel_last() -> Making:
-    """Fig. 3: channel-last, whose fill stays as long while the product shrinks."""
+    """Fig. 3: channel-last, whose fill takes as long while the product shrinks."""
     found = yield _both_orders()
     copies = "taps_fastest", "resident"
     ways = {"banks and a crossbar": "banks", "copies in the lanes": copies}
@@ -144,6 +146,7 @@ def channel_last() -> Making:
     area = family_of(banked).area(banked)
     assert area is not None
     silicon = area.silicon
+    # The claim is on growth by the number of ports, so all else is equal.
     larger, usual = (silicon.crossbar.area(ports, ports, 256, silicon.feature_nm) for ports in (256, 128))
     throughput = [Finding(label, _used(found[way, 1], found["product", 1])) for label, way in ways.items()]
     without = Finding("all strides, in a layout of windows", 100 * conflicts / sum(each.cycles for each in banks))
@@ -170,7 +173,7 @@ def channel_first() -> Making:
 
 
 def _schedules(order: str, fetch: str) -> Iterator[ScheduleChart]:
-    """The beginning of a layer at each stride: what HBM and array do."""
+    """The beginning of a layer at each stride: activity of HBM and array."""
     hardware = load_hardware("tpu_v2", [f"mapping.k_order={order}", f"mapping.fetch={fetch}"])
     for stride in STRIDES:
         layer = square(_DRAWN, stride)
@@ -178,7 +181,7 @@ def _schedules(order: str, fetch: str) -> Iterator[ScheduleChart]:
         end = recording.cycles // _SHARE
         tracks = recording.drawn(0, end).tracks(0, end)
         fills = {index for index, step in enumerate(recording.program.steps) if step.label == "ifmap fill"}
-        # A transfer moves words, or waits until the lanes' ports take them.
+        # A transfer either moves words, or waits until the lanes' ports take them.
         hbm = [
             ChartSpan(
                 each.start,
@@ -197,7 +200,7 @@ def _schedules(order: str, fetch: str) -> Iterator[ScheduleChart]:
 
 
 def _joined(spans: list[ChartSpan]) -> list[ChartSpan]:
-    """Spans of one kind that touch become one."""
+    """Touching spans of one kind, joined."""
     joined: list[ChartSpan] = []
     for each in spans:
         if joined and joined[-1].kind == each.kind and each.start - joined[-1].end <= 1:
@@ -211,7 +214,7 @@ def _joined(spans: list[ChartSpan]) -> list[ChartSpan]:
 
 
 def in_hbm() -> Making:
-    """Fig. 7: 3x3 layers of 64 channels whose ifmap lies in HBM in three ways; bytes moved, and time."""
+    """Fig. 7: 3x3 layers of 64 channels with three layouts of the ifmap in HBM: bytes moved, and time."""
     layouts, channels = ("CHW", "HWC", "HWCN"), 64
     fetches = {"per_tap": "each tap by itself", "resident": "a patch for all taps"}
     layers = {at: square((at[0], channels, channels, 3), at[1]) for at in product((14, 28, 56), STRIDES)}
@@ -230,6 +233,7 @@ def in_hbm() -> Making:
 
     slower: dict[bool, list[Finding]] = {True: [], False: []}
     for (fetch, what), at in product(fetches.items(), sorted(layers, key=lambda at: at[1])):
+        # Only the layouts differ, so the ratio is their effect alone.
         ratio = found["CHW", fetch, at].cycles / found["HWC", fetch, at].cycles
         slower[at[1] == 1].append(Finding(f"{at[0]} columns, stride {at[1]}, {what}", ratio))
     views = [

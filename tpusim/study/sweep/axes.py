@@ -1,4 +1,4 @@
-"""What a sweep varies: its axes with their values, and the conditions that machines must satisfy."""
+"""Axes of a sweep with their values, and conditions on machines."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BATCH = "batch"
 LAYERS = "layers."
 SIZES = "sizes."
 EVERY = "all"
-"""The values of an axis of lowerings: all of them but those of some layers alone, which `auto` tries."""
+"""The values of an axis of lowerings: all lowerings that take every layer; `auto` tries the others."""
 
 _MOST_LISTED = 100_000
 _FIELDS = (
@@ -40,7 +40,7 @@ _FIELDS = (
 
 @dataclass(frozen=True)
 class Axis:
-    """`name` as it was written; `paths` are the fields that all take the same one of `values`."""
+    """An axis: `name` as written, and `paths`, fields that all take the same one of `values`."""
 
     name: str
     paths: tuple[str, ...]
@@ -48,12 +48,12 @@ class Axis:
 
     @property
     def shown(self) -> Sequence[Shown]:
-        """The values as tables show them."""
+        """Values as tables show them."""
         return self.values if isinstance(self.values, range) else tuple(map(shown, self.values))
 
     @property
     def ordered(self) -> bool:
-        """Whether neighbouring values are alike: numbers and quantities, as opposed to words."""
+        """Whether neighbouring values are alike: numbers and quantities, unlike words."""
         return all(not isinstance(value, str) or value[:1].isdigit() for value in self.values[:_MOST_LISTED])
 
     @property
@@ -63,7 +63,7 @@ class Axis:
 
     @classmethod
     def parse(cls, name: str, values: object, family: Family = USUAL_FAMILY) -> Axis:
-        """Return the axis of `array.rows`, `layers.conv1.kernel`, `sizes.seq`, `batch`, or several, commas between.
+        """Return the axis of `array.rows`, `layers.conv1.kernel`, `sizes.seq`, `batch`, or of several with commas.
 
         Raises:
             InputError: no such field, or no values.
@@ -84,6 +84,7 @@ class Axis:
                 raise InputError(f"no field {show(path)}{hint} fields: {listed}, layers.NAME.FIELD, sizes.NAME")
         if len(set(paths)) < len(paths):
             raise InputError(f"names {next(path for path in paths if paths.count(path) > 1)} twice; name it once")
+        # Lowerings are names, and "all" stands for every one of them, so they are read apart.
         if all(path.rpartition(".")[2] == LOWERING for path in paths):
             if values == EVERY:
                 return cls(name, paths, of_any_layer(family))
@@ -97,7 +98,7 @@ class Axis:
 
 
 def of_machine(path: str) -> bool:
-    """Whether it is a field of the machine."""
+    """Whether a path is a field of the machine."""
     return path not in (BATCH, LOWERING) and not path.startswith((LAYERS, SIZES))
 
 
@@ -107,10 +108,10 @@ def shown(value: Value) -> Shown:
 
 
 def layers_of(document: Document, path: str) -> tuple[int, ...]:
-    """Return which layers of a sound file `layers.NAME.FIELD` means: the one of that name, or all that match the glob.
+    """Return the indices of the layers of a sound file that `layers.NAME.FIELD` means: one by name, or all by a glob.
 
     Raises:
-        InputError: none; says what the layers are called.
+        InputError: no layer matches; lists the layers.
     """
     pattern, _, _ = path.removeprefix(LAYERS).rpartition(".")
     entries = enumerate(document.data["layers"])
@@ -126,7 +127,7 @@ def layers_of(document: Document, path: str) -> tuple[int, ...]:
 
 
 def check_size(document: Document, path: str) -> None:
-    """Raise InputError when a file names no size that `sizes.NAME` could mean."""
+    """Raise InputError if a file has no size that `sizes.NAME` could mean."""
     name, named = path.removeprefix(SIZES), sizes_named(document)
     if name not in named:
         there = f"it has {', '.join(named)}" if named else "it names none"
@@ -143,7 +144,7 @@ def _expanded(values: object) -> Sequence[Value]:
         if len(numbers) not in (2, 3) or numbers[1] < numbers[0] or 0 in numbers[2:]:
             raise InputError(f"range: {show(limits)}; write [first, last] or [first, last, step], the last included")
         first, last, step = (*numbers, 1)[:3]
-        # Not written out: a range may be longer than memory holds, and is then refused with its length.
+        # A range is not expanded: it may be longer than memory holds, and is then refused by its length.
         return range(first, last + 1, step)
     if kind == "powers_of_two" and isinstance(limits, list):
         numbers = [whole_number(limit, 1, 2**40) for limit in limits]
@@ -177,20 +178,24 @@ _ALLOWED = (
 )  # fmt: skip
 _WORDS = ("and", "or", "not")
 _CHOSEN = ("lowering", "workload")
-"""What a sweep goes over besides."""
+"""Fields besides the machine's that a sweep varies."""
 _EXTRA = ("lanes", "pes", "batch")
 _LONGEST, _DEEPEST = 1000, 300
 
 
 @dataclass(frozen=True)
 class Constraint:
-    """`text` as it was written, of machines of a family; sizes, rates, frequencies and times count base units."""
+    """A condition, `text` as written, on machines of a family; sizes, rates, frequencies and times count in base
+    units.
+    """
 
     text: str
     family: str = USUAL
 
     def holds(self, hardware: Machine, batch: int) -> bool:
-        """Return whether a machine and a batch satisfy it. Raise InputError for sums of texts, and division by zero."""
+        """Return whether a machine and a batch satisfy it. Raise InputError for sums of texts, and for division by
+        zero.
+        """
         code, names = _compiled(self.text, self.family)
         values = {name: batch if name == "batch" else value_of(hardware) for name, value_of in names.items()}
         try:
@@ -206,6 +211,7 @@ class Constraint:
         if len(text) > _LONGEST:
             raise InputError(f"a condition has at most {_LONGEST} characters; this has {len(text)}")
         known = _known(family)
+        # Units such as MiB would look like names, so quantities are taken out first.
         for path in _PATH.findall(_QUANTITY.sub("0", text)):
             if path not in known and path not in _WORDS:
                 numbers = f"a condition compares numbers: {', '.join(known)}"
@@ -219,9 +225,11 @@ class Constraint:
             tree = ast.parse(_python(text), mode="eval")
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             raise InputError(f"{text!r} is not a condition; write e.g. array.rows == array.cols") from None
+        # A deep tree would overflow the stack of the functions that walk it.
         if (depth := _depth(tree)) > _DEEPEST:
             raise InputError(f"a condition nests at most {_DEEPEST} deep; this does {depth}; write it with fewer signs")
         constants = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
+        # The condition is evaluated by Python, so that only harmless syntax may pass.
         allowed = all(isinstance(node, _ALLOWED) for node in ast.walk(tree))
         if not allowed or not all(type(each) in (int, float) for each in constants) or not _is_condition(tree.body):
             raise InputError(f"{text!r} is not a condition; write comparisons of sums and products, e.g. lanes <= 256")
@@ -231,7 +239,7 @@ class Constraint:
 
 
 def _depth(tree: ast.AST) -> int:
-    """Return how many nodes lie below one another at most."""
+    """Return the depth of a syntax tree."""
     depth, level = 0, [tree]
     while level:
         depth, level = depth + 1, [child for node in level for child in ast.iter_child_nodes(node)]
@@ -248,14 +256,16 @@ def _is_condition(node: ast.AST) -> bool:
 
 @cache
 def _known(family: str) -> dict[str, tuple[str, str]]:
-    """Return what a condition may name, in the order of a machine's description: its attribute, and its unit if any."""
+    """Return the names that a condition may use, in the order of a machine's description: attribute and unit
+    of each.
+    """
     model = family_named(family).model()
     more = {name: (name, "") for name in _EXTRA if name == "batch" or hasattr(model, name)}
     return {path: (attribute, base) for path, attribute, base in _numbers(model, "", "")} | more
 
 
 def _numbers(model: Any, path: str, attribute: str) -> Iterator[tuple[str, str, str]]:
-    """Yield path, attribute and unit of what is a number in a model and its sections, which lie at `path`."""
+    """Yield path, attribute and unit of numbers in a model and its sections, which lie at `path`."""
     for name, field in model.model_fields.items():
         at, of = f"{path}{field.serialization_alias or name}", f"{attribute}{name}"
         if hasattr(field.annotation, "model_fields"):
@@ -266,14 +276,14 @@ def _numbers(model: Any, path: str, attribute: str) -> Iterator[tuple[str, str, 
 
 @cache
 def _compiled(text: str, family: str) -> tuple[CodeType, Mapping[str, attrgetter[Any]]]:
-    """Return the code, and what gives the value of each name in it for a machine."""
+    """Return the compiled condition, and getters of the values of its names for a machine."""
     code = compile(_python(text), "where", "eval")
     attributes = {_names(path): attribute for path, (attribute, _) in _known(family).items()}
     return code, {name: attrgetter(attributes[name]) for name in code.co_names}
 
 
 def _python(text: str) -> str:
-    """Return the text with quantities as whole numbers, dots of paths as underscores."""
+    """Return the text with quantities as whole numbers, and with underscores for the dots of paths."""
     return _names(_QUANTITY.sub(lambda match: str(_UNITS[match[2]].parse(match[0])), text))
 
 
@@ -282,7 +292,7 @@ def _names(text: str) -> str:
 
 
 def _clash(text: str, family: str) -> str:
-    """Return why two sides can never be compared, such as bytes and bytes/s; empty when they can."""
+    """Return why two sides can never be compared, such as bytes and bytes/s; empty if they can."""
     tree = ast.parse(_names(_QUANTITY.sub(lambda match: f"unit_{match[2].replace('/', '_per_')}", text)), mode="eval")
     bases = {f"unit_{suffix.replace('/', '_per_')}": unit.base for suffix, unit in _UNITS.items()}
     bases |= {_names(path): base for path, (_, base) in _known(family).items()}
@@ -295,7 +305,7 @@ def _clash(text: str, family: str) -> str:
 
 
 def _base(node: ast.AST, bases: Mapping[str, str]) -> str:
-    """Return the unit of an expression that has one for certain; a plain number, and a product of units, have none."""
+    """Return the unit of an expression, if it surely has one; plain numbers and products of units have none."""
     if isinstance(node, ast.Name):
         return bases.get(node.id, "")
     if isinstance(node, ast.UnaryOp):

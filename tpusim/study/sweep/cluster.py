@@ -1,7 +1,6 @@
-"""The jobs of a sweep on a Dask cluster. Needs the extra `cluster`; imported only when somebody asks for it."""
+"""Jobs of a sweep on a Dask cluster; needs the extra `cluster`, and is imported only when asked for."""
 
-# Dask has types for some of its methods only.
-# mypy: disable-error-code="no-untyped-call"
+# Dask has types for only some of its methods. mypy: disable-error-code="no-untyped-call"
 
 from __future__ import annotations
 
@@ -32,11 +31,11 @@ _ADDRESS = re.compile(r"(tcp|tls)://(\[[0-9a-fA-F:]+\]|[^\s:/\[\]]+):(\d{1,5})")
 _CONNECT_SECONDS = 5.0
 _LOOK_SECONDS = 1.0
 _ALONE_SECONDS = 60.0
-"""Without any worker for so long, a sweep ends."""
+"""Seconds without any worker after which a sweep ends."""
 _UNDER_WAY = 1000
 """Jobs at the scheduler at a time: enough for any cluster, and little memory for any sweep."""
 _DEATHS = 5
-"""A job fails when Dask gave it up so often, each time after several workers had died with it."""
+"""Times that Dask may give up a job, each after several workers died with it, before the job fails."""
 
 _INSTALL = "install there the version that is on this computer"
 _TLS = "see TLS in docs/sweeps.md"
@@ -44,16 +43,16 @@ _GONE = "the scheduler of the cluster is gone"
 
 
 class Cluster:
-    """A scheduler at `tcp://HOST:PORT` or `tls://HOST:PORT`, and whatever workers it has, now or later."""
+    """A scheduler at `tcp://HOST:PORT` or `tls://HOST:PORT`, with its workers, present and future."""
 
     def __init__(self, address: str) -> None:
-        """Raise InputError when that is no address, or no scheduler answers there."""
+        """Raise InputError if the address is none, or no scheduler answers there."""
         match = _ADDRESS.fullmatch(address)
         if match is None or not 0 < int(match[3]) < 65536:
             allowed = "write tcp://HOST:PORT, or tls://HOST:PORT"
             raise InputError(f"--cluster {address}: is no address of a Dask scheduler; {allowed}")
         self._address = address
-        # Dask tells of lost connections and workers at length; what matters of it is said here in a line.
+        # Dask reports lost connections and workers at length; here the essential is said in a line.
         for name in _LOGGERS:
             logging.getLogger(name).setLevel(logging.CRITICAL)
         try:
@@ -73,11 +72,11 @@ class Cluster:
 
     @property
     def workers(self) -> int:
-        """Threads of all workers at the moment."""
+        """Threads of all present workers."""
         return sum(self._client.nthreads().values())
 
     def wait_for_workers(self, seconds: float) -> None:
-        """Raise InputError when nobody joins."""
+        """Raise InputError if no worker joins in time."""
         try:
             self._client.wait_for_workers(1, timeout=seconds)
         except TimeoutError:
@@ -85,25 +84,27 @@ class Cluster:
             raise InputError(f"--cluster {self._address}: no worker has joined the scheduler; {start}") from None
 
     def check_workers(self) -> None:
-        """Raise InputError when a worker cannot simulate, or would simulate another model than this computer."""
+        """Raise InputError if a worker cannot simulate, or would simulate another model than this computer."""
         for worker, found in self._client.run(model_version, on_error="return").items():
             if isinstance(found, BaseException):
                 raise InputError(f"worker {worker} cannot use tpusim ({found}); {_INSTALL}")
             _same_model(found, f"worker {worker}")
 
     def outcomes(self, jobs: Sequence[Job]) -> Generator[Done]:
-        """See Executor. A job that was lost with its worker is done again by another."""
+        """Do jobs as Executor says; a job that is lost with its worker is done again by another."""
         waiting, given_up = iter(jobs), Counter[Job]()
         under_way: dict[object, tuple[Future[Any], Job]] = {}
         finished: queue.SimpleQueue[Future[Any]] = queue.SimpleQueue()
 
         def submit(some: Iterable[Job]) -> None:
             for job in some:
+                # Not pure: Dask would otherwise return an old result for equal arguments.
                 future = self._client.submit(_simulated, job, model_version(), pure=False)
                 under_way[future.key] = future, job
                 future.add_done_callback(finished.put)
 
         try:
+            # Only some jobs are under way at a time, so that the others need no memory of the scheduler.
             submit(islice(waiting, _UNDER_WAY))
             while under_way:
                 future = self._next(finished)
@@ -112,6 +113,7 @@ class Cluster:
                     findings: Sequence[WorkFinding] = future.result()
                 except KilledWorker:
                     given_up[job] += 1
+                    # A worker may die for reasons of its own, so that a job gets another chance.
                     if given_up[job] < _DEATHS:
                         submit([job])
                         continue
@@ -145,7 +147,7 @@ class Cluster:
 
 
 def _certificates() -> Security:
-    """Return what Dask's configuration says of TLS. Raise InputError when that does not do."""
+    """Return Dask's configuration of TLS. Raise InputError if it does not suffice."""
     security = Security()
     try:
         context = security.get_connection_args("client").get("ssl_context")
@@ -157,9 +159,9 @@ def _certificates() -> Security:
 
 
 def _find_listener(host: str, port: int, security: Security | None) -> None:
-    """Raise InputError when nobody listens there, sooner and in other words than Dask, which tries again and again.
+    """Raise InputError if nothing listens there, sooner and more plainly than Dask, which tries again and again.
 
-    With `security`, also when its certificates are not for what listens.
+    With `security`, also if its certificates do not fit the listener.
     """
     try:
         with socket.create_connection((host, port), timeout=_CONNECT_SECONDS) as connection:
@@ -178,7 +180,7 @@ def _find_listener(host: str, port: int, security: Security | None) -> None:
 
 
 def _find_scheduler(address: str, security: Security | None) -> None:
-    """Raise InputError when none answers in time. Client() waits for ever where something else listens."""
+    """Raise InputError if no scheduler answers in time. Client() would wait for ever if something else listens."""
 
     async def identity() -> Mapping[str, Any]:
         given = security.get_connection_args("client") if security else {}
@@ -188,7 +190,7 @@ def _find_scheduler(address: str, security: Security | None) -> None:
     try:
         found = asyncio.run(asyncio.wait_for(identity(), _CONNECT_SECONDS))["type"]
     except Exception:
-        # Anything at all: Dask takes the first bytes of whatever answers for lengths and messages.
+        # Any error may come: Dask takes the first bytes of whatever answers for lengths and messages.
         other = "" if address.startswith("tls") else ", or wants TLS; then write tls://HOST:PORT"
         raise InputError(f"what answers there is no Dask scheduler{other}") from None
     if found != "Scheduler":
@@ -196,7 +198,7 @@ def _find_scheduler(address: str, security: Security | None) -> None:
 
 
 def _simulated(job: Job, model: str) -> Sequence[WorkFinding]:
-    """Runs on a worker, which may have joined after the others were checked."""
+    """Run a job on a worker, which may have joined after the others were checked."""
     _same_model(model, f"worker {socket.gethostname()}")
     return simulated(job)
 

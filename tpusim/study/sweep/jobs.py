@@ -1,4 +1,4 @@
-"""Points taken apart into jobs, each shape of a layer once, and put together again from what came of them."""
+"""Points taken apart into jobs, with each shape of a layer once, and put together again from the results."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tpusim.result.records import LayerResult
 from tpusim.study.sweep.points import Point
 
 WorkFinding = tuple[LayerResult, ...] | str
-"""The results of layers that ran together, or why they cannot be simulated."""
+"""Results of layers that ran together, or the reason why they cannot be simulated."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """Layers that each run alone, or a network whose layers overlap: none takes by itself what it takes there.
+    """Layers that run separately, or a network whose layers overlap, so that none could be timed by itself.
 
-    Complete in itself, so that any process on any computer can do it.
+    A job is complete in itself, so that any process on any computer can do it.
     """
 
     hardware: Machine
@@ -32,13 +32,13 @@ class Job:
 
 
 def simulated(job: Job) -> Sequence[WorkFinding]:
-    """Return a finding for each of its workloads, of timing alone."""
+    """Return the finding of each of its workloads, timing alone."""
 
     def finding(work: Workload) -> WorkFinding:
         try:
             return simulate(work, job.hardware, lowering=job.lowering, check=False).layers
         except Exception as error:
-            # Also what nobody foresaw: one point must not end a sweep of thousands.
+            # Even an unforeseen error of one point must not end a sweep of thousands.
             return str(error) if isinstance(error, TpusimError) else f"{type(error).__name__}: {error}"
 
     return tuple(map(finding, job.works))
@@ -52,39 +52,39 @@ class Executor(Protocol):
 
     @property
     def workers(self) -> int:
-        """How many jobs at a time."""
+        """Number of jobs at a time."""
         ...
 
     def outcomes(self, jobs: Sequence[Job]) -> Generator[Done]:
-        """Each job with a finding for each of its workloads, as soon as it is done, in any order.
+        """Yield each job with a finding for each of its workloads, in the order in which jobs end.
 
         Raises:
-            TpusimError: when it can do no more jobs.
+            TpusimError: when no more jobs can be done.
         """
         ...
 
 
-# ---- points on their way: jobs made of them, and findings put together
+# ---- points in progress: their jobs, and their findings put together
 
 Whole = tuple[str, Point, WorkFinding]
-"""A point under its key, with its layers in network order, or why it cannot be simulated."""
+"""A point by its key, with its layers in network order, or the reason why it cannot be simulated."""
 
 _JOBS_A_WORKER = 8
-"""There are at least as many: what the last jobs leave idle is at most an eighth of a worker's time."""
+"""Least jobs for each worker: the last jobs then leave idle at most an eighth of a worker's time."""
 _MACS_OF_A_LAYER = 100_000
-"""What a layer costs before its first pass, as multiplications of one PE."""
+"""Cost of a layer before its first pass, as multiplications of one PE."""
 
 
 @dataclass
 class _Place:
-    """A machine and a batch: who waits for which shape by which lowering, and what is known."""
+    """A machine and a batch: points that wait for a shape by a lowering, and findings so far."""
 
     waiting: dict[Hashable, list[str]] = field(default_factory=dict)
     found: dict[Hashable, WorkFinding] = field(default_factory=dict)
 
 
 class Assembly:
-    """The points of a run by key, on their way."""
+    """Points of a run by key, in progress."""
 
     def __init__(self, points: Mapping[str, Point]) -> None:
         self._points = points
@@ -95,6 +95,7 @@ class Assembly:
             place = self._places.setdefault((point.hardware, point.workload.batch), _Place())
             parts: dict[Hashable, tuple[Workload, str]] = {}
             for part in _parts(point):
+                # Layers of one kind take the same time, so that each kind is simulated once.
                 parts.setdefault(_kind(*part, point.hardware), part)
             new: dict[str, list[Workload]] = defaultdict(list)
             for kind, (work, lowering) in parts.items():
@@ -105,7 +106,7 @@ class Assembly:
             self._new += [Job(point.hardware, lowering, tuple(works)) for lowering, works in new.items()]
 
     def jobs(self, workers: int) -> list[Job]:
-        """Return every shape on every machine once; long points first, and cut up when there are few for `workers`.
+        """Return every shape on every machine once: long points first, cut up if there are few for `workers`.
 
         A network whose layers overlap is one job.
         """
@@ -114,18 +115,20 @@ class Assembly:
         return [piece for _, job in weighed for piece in _pieces(job, limit)]
 
     def add(self, job: Job, findings: Sequence[WorkFinding]) -> Iterator[Whole]:
-        """Take in what came of a job, and yield the points that are complete now."""
+        """Take in the findings of a job, and yield the points that are now complete."""
         where = job.hardware, job.works[0].batch
         place = self._places[where]
         for work, finding in zip(job.works, findings, strict=True):
             kind = _kind(work, job.lowering, job.hardware)
             if isinstance(finding, str) and not _overlap(job.hardware):
+                # The finding holds for all layers of the kind, whatever they are called.
                 finding = finding.removeprefix(f"layer {work.layers[0].name}: ")
             place.found[kind] = finding
             for key in place.waiting.pop(kind):
                 self._left[key] -= 1
                 if not self._left[key]:
                     yield key, self._points[key], _layers_of(self._points[key], place.found)
+        # A sweep has too many places to keep the findings of finished ones.
         if not place.waiting:
             del self._places[where]
 
@@ -135,7 +138,7 @@ def _overlap(machine: Machine) -> bool:
 
 
 def _parts(point: Point) -> list[tuple[Workload, str]]:
-    """What of a point runs by itself, and by which lowering: each of its layers, or all where they overlap."""
+    """Parts of a point that run by themselves, with their lowerings: its layers, or all of them if they overlap."""
     work = point.workload
     if _overlap(point.hardware):
         return [(work, point.lowering)]
@@ -144,12 +147,12 @@ def _parts(point: Point) -> list[tuple[Workload, str]]:
 
 
 def _kind(work: Workload, lowering: str, machine: Machine) -> Hashable:
-    """Parts of one kind take as long on a machine."""
+    """A key of a part; parts with equal keys take equally long on a machine."""
     return work if _overlap(machine) else work.layers[0].shape_key, lowering
 
 
 def weight(job: Job) -> float:
-    """Return about how long a job takes, in no unit: time goes with the passes, and they with MACs a PE."""
+    """Return a rough duration of a job, without a unit: time grows with passes, and these with MACs a PE."""
     return sum(_weight(work, job) for work in job.works)
 
 
@@ -159,7 +162,7 @@ def _weight(work: Workload, job: Job) -> float:
 
 
 def _pieces(job: Job, limit: float) -> Iterator[Job]:
-    """Yield the job in pieces of at most `limit`, or of one workload."""
+    """Yield the job in pieces of at most `limit`, or of a single workload."""
     piece: list[Workload] = []
     room = limit
     for work in sorted(job.works, key=lambda work: -_weight(work, job)):

@@ -1,4 +1,4 @@
-"""A sweep and its points: what values of the axes make, built quickly, as what is the same is built once."""
+"""A sweep and its points, built quickly from the axes' values, because equal parts are built once."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from tpusim.study.sweep.reader import MOST_POINTS, Goal, Search, Spec, read
 Values = tuple[Value, ...]
 PointSettings = tuple[tuple[str, Shown], ...]
 TOGETHER = " (at "
-"""Begins the end of a message that says what was set together."""
+"""Beginning of the end of a message about settings that were made together."""
 
 AxisField = tuple[str, int]
-"""A path or the key of a layer, and the axis that sets it."""
+"""A path, or the key of a layer, and the axis that sets it."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Point:
 
 
 class Space:
-    """Every combination of the axes' values, over the machine and the workloads of a sweep.
+    """All combinations of the axes' values, over the machine and the workloads of a sweep.
 
     Raises:
         InputError: an axis names a layer that a workload does not have.
@@ -64,26 +64,28 @@ class Space:
 
     @property
     def size(self) -> int:
-        """Combinations, before constraints and without the workloads."""
+        """Number of combinations, before constraints, without the workloads."""
         return prod(len(axis.values) for axis in self.axes)
 
     @property
     def conditions(self) -> str:
-        """All that a combination must satisfy, in words; empty where there is nothing."""
+        """Conditions on a combination, in words; empty if there are none."""
         return " and ".join(each.text for each in self._spec.where)
 
     def drawn(self, seed: int) -> Iterator[Values]:
-        """Yield random combinations; half of them take the axes' values in turn, so that few values are never seen."""
+        """Yield random combinations; half of them take the axes' values in turn, so that no value is missed
+        for long.
+        """
         random = Random(seed)
         for index in count():
             yield tuple(axis.values[index % len(axis.values)] for axis in self.axes)
             yield tuple(random.choice(axis.values) for axis in self.axes)
 
     def points(self, values: Values) -> tuple[Point, ...]:
-        """Return one a workload, in their order; none when a constraint rules the combination out.
+        """Return a point for each workload, in order; none if a constraint rules the combination out.
 
         Raises:
-            InputError: no such machine or layer exists; `where` of its problems is the name of an axis, or None.
+            InputError: there is no such machine or layer; `where` of its problems is the name of an axis, or None.
         """
         batch = self._spec.batch
         if self._batch_axis is not None:
@@ -92,6 +94,7 @@ class Space:
             except InputError as error:
                 raise InputError(Problem(str(error), self.axes[self._batch_axis].name)) from None
         hardware = self._machines.with_values(values)
+        # Conditions come before the workloads, whose layers take longer to make.
         if not all(each.holds(hardware, batch) for each in self._spec.where):
             return ()
         settings = tuple((axis.name, shown(value)) for axis, value in zip(self.axes, values, strict=True))
@@ -102,7 +105,7 @@ class Space:
 
 
 class _Machines:
-    """Sections that no axis couples are built apart, and each of their settings once."""
+    """Machines of the combinations; sections that no axis couples are built separately, each setting once."""
 
     def __init__(self, base: Machine, axes: Sequence[Axis]) -> None:
         self._base, self._axes = base, axes
@@ -113,7 +116,7 @@ class _Machines:
             for path in axis.paths:
                 if of_machine(path):
                     section = path.partition(".")[0]
-                    # `array.size` also sets the vector unit's ALUs.
+                    # `array.size` also sets the ALUs of the vector unit, so both are built together.
                     sections["array" if section == "vector_unit" else section].append((path, index))
         self._sections = [tuple(fields) for fields in sections.values()]
 
@@ -130,7 +133,7 @@ class _Machines:
                 attributes = _attributes(hardware).items()
                 self._changes[key] = {name: value for name, value in attributes if value != self._plain[name]}
             changes |= self._changes[key]
-        # The whole is validated once more, so that a rule across sections holds for points, too.
+        # The whole machine is validated once more, so that rules across sections also hold for points.
         if not changes:
             return self._base
         machine: Machine = family_of(self._base).model().model_validate({**self._plain, **changes})
@@ -138,7 +141,7 @@ class _Machines:
 
 
 class _Network:
-    """A workload some of whose layers change, or the sizes that they are worked out from."""
+    """A workload with layers that change, or with sizes that change."""
 
     def __init__(self, document: Document, axes: Sequence[Axis]) -> None:
         self._document, self._axes = document, axes
@@ -178,7 +181,7 @@ class _Network:
                 raise _impossible(error, places, self._sizes, self._axes, values) from None
         if not self._layers:
             return self._known[sized].with_ops(self._ops)
-        # Sizes of layers may follow from those before them.
+        # Sizes of layers may follow from those of the layers before them.
         names, wiring = names_in(document, batch), wiring_of(document, batch)
         read = [self._changed(index, values, names, wiring) for index in range(len(document.data["layers"]))]
         layers, own, edges, biases = in_network_order(read, repeat(None, len(read)))
@@ -203,9 +206,7 @@ def _impossible(
     error: InputError, places: Mapping[str, int], fields: Sequence[AxisField], axes: Sequence[Axis], values: Values,
     whose: str = "",
 ) -> InputError:  # fmt: skip
-    """Return the error with its problems at the axes that are at fault, by their `places`; where several axes meet,
-    with what they set.
-    """
+    """Return the error with its problems placed at the axes at fault; if several axes meet, with their settings."""
     involved = dict.fromkeys(index for _, index in fields)
     together = ", ".join(f"{axes[index].name}={shown(values[index])}" for index in involved)
     end = f"{TOGETHER}{together})" if len(involved) > 1 else ""
@@ -217,7 +218,7 @@ def _impossible(
     return InputError(problems)
 
 
-# ---- the sweep: axes over fields of the machine, the batch and the layers, combined, for one or more workloads
+# ---- the sweep: axes over fields of the machine, the batch and the layers, for one or more workloads
 
 FOLDER = "configs/sweeps"
 
@@ -228,24 +229,26 @@ _DRAWN = 20_000
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep, read and checked. `points` are all of a grid or zip; of a search, whose `space` they come from, none."""
+    """A sweep, read and checked. A grid or zip has all its `points`; a search has none, but a `space` that they come
+    from.
+    """
 
     name: str
     axes: Mapping[str, Sequence[Shown]]
     combine: str
     size: int
-    """Points before constraints, of all workloads."""
+    """Number of points before constraints, over all workloads."""
     points: tuple[Point, ...] = field(repr=False)
     space: Space = field(repr=False)
     search: Search | None
     goals: tuple[Goal, ...]
     """The goals of the Pareto front; empty without one."""
     notes: tuple[str, ...] = ()
-    """What there is to know of networks of other tools: how they were read, and what of them takes no time."""
+    """Notes on networks of other tools: how they were read, and which of their ops take no time."""
 
     @property
     def summary(self) -> str:
-        """What it will do, in a line: "array_size: 5 points"."""
+        """Summary in a line, such as "array_size: 5 points"."""
         if self.search:
             aim = " and ".join(map(str, self.search.objectives))
             return f"{self.name}: a search for {aim}, {self.search.budget:,} of {self.size:,} combinations"
@@ -262,8 +265,10 @@ def load_sweep(name_or_path: str | Path) -> Sweep:
     document = open_document(name_or_path, FOLDER)
     spec = read(document)
     space = Space(spec)
+    # Axes that move together have equally many values.
     combinations = space.size if spec.combine == "grid" else len(spec.axes[0].values)
     size = combinations * len(spec.workloads)
+    # A search does not need all points, so that its space may be larger.
     if spec.search is None and size > MOST_POINTS:
         message = f"{size:,} points; a sweep has at most {MOST_POINTS:,}: give fewer values, or write mode: search"
         raise InputError(document.problem("axes", message))
@@ -287,9 +292,10 @@ def load_sweep(name_or_path: str | Path) -> Sweep:
 
 
 def _sound_points(document: Document, spec: Spec, space: Space, combinations: int) -> tuple[Point, ...]:
-    """Return every point, or those of a large sample where there are too many."""
+    """Return every point, or a large sample if there are too many."""
     whole = combinations <= MOST_POINTS
     values = [axis.values for axis in spec.axes]
+    # Combinations are made one by one: a search may have more than memory holds.
     every = product(*values) if spec.combine == "grid" else zip(*values, strict=True)
     built = _build(space, every if whole else islice(space.drawn(0), _DRAWN))
     problems = built.hopeless(space.axes) if spec.search and built.points else [*built.problems.values()]
@@ -312,14 +318,14 @@ def _sound_points(document: Document, spec: Spec, space: Space, combinations: in
 
 @dataclass
 class _Built:
-    """What came of building combinations: points, and each problem once, with the first values that had it."""
+    """Results of building combinations: points, and each problem once, with the first values that had it."""
 
     points: list[Point] = field(default_factory=list)
     sound: set[tuple[int, Value]] = field(default_factory=set)
     problems: dict[tuple[str | None, str], tuple[Values, Problem]] = field(default_factory=dict)
 
     def hopeless(self, axes: Sequence[Axis]) -> list[tuple[Values, Problem]]:
-        """Return the problems of values that no combination made sound."""
+        """Return the problems of values that were sound in no combination."""
         places = {axis.name: index for index, axis in enumerate(axes)}
         found = ((values, problem, places.get(str(problem.where))) for values, problem in self.problems.values())
         return [(v, problem) for v, problem, i in found if i is not None and (i, v[i]) not in self.sound]

@@ -1,6 +1,6 @@
-"""A sweep's file, taken apart: each part sound by itself, and everything that is wrong with it told at once.
+"""A sweep's file, part by part: each part is checked by itself, and all problems are reported at once.
 
-Goals are columns of points that can be compared, and which way is better.
+A goal is a column of points, with the direction that is better.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _WORDS = {LESS: MINIMIZE, MORE: MAXIMIZE}
 
 @dataclass(frozen=True)
 class Goal:
-    """A column and which way is better."""
+    """A column and the direction that is better."""
 
     column: str
     minimize: bool
@@ -48,7 +48,7 @@ class Goal:
 def costs(hardware: Machine) -> dict[str, float | None]:
     """Return COSTS of a machine: PEs, lanes, bytes of all vector memories, bytes a second of HBM, mm2.
 
-    None for lanes and areas of machines of which nobody knows any.
+    None for lanes and areas of machines without them.
     """
     family = family_of(hardware)
     lanes, area = family.lanes(hardware), family.area(hardware)
@@ -58,7 +58,7 @@ def costs(hardware: Machine) -> dict[str, float | None]:
 
 
 def columns_of(family: str) -> list[str]:
-    """Return the columns that machines of a family have figures for, by which points may be judged."""
+    """Return the columns of figures of a family's machines, by which points may be judged."""
     return [each for each in COLUMNS if family == USUAL or each in OF_ANY_MACHINE]
 
 
@@ -81,6 +81,7 @@ def goals_of(given: object, columns: Sequence[str], least: int, most: int) -> tu
             raise InputError(f"no column {show(column)}{hint} columns: {', '.join(columns)}")
         wanted = direction
         if wanted is None:
+            # Most columns have a better direction of their own.
             wanted = _WORDS.get(COLUMNS[column].better) if column in COLUMNS else None
         if wanted is None:
             raise InputError(f"{column} is not better one way for everybody; write {{{column}: minimize}} or maximize")
@@ -93,7 +94,7 @@ def goals_of(given: object, columns: Sequence[str], least: int, most: int) -> tu
 # ---- the file
 
 MOST_POINTS = 100_000
-"""More would take days and cannot be looked at; a sweep of that size is a search."""
+"""Most points of a grid: more would take days and could not be looked at; such a sweep is a search."""
 
 _MOST_AT_ONCE = 1000
 _LONGEST_NAME = 80
@@ -104,10 +105,10 @@ _SEARCH = "{objectives: [time_us, pes], budget: 60}"
 UNLESS_GIVEN: Mapping[str, Any] = {
     "workloads": None, "hardware": "tpu_v2", "batch": 8, "lowering": None, "axes": None,
 }  # fmt: skip
-"""What the parts of a file are that it leaves out; None is told as missing where a sweep cannot do without."""
+"""Defaults of the parts that a file leaves out; None is reported as missing if a sweep needs the part."""
 
 _Place = tuple[str, ...]
-"""What an axis sets: a path of the machine, or a field, its layer and its workload."""
+"""The target of an axis: a path of the machine, or a field, its layer and its workload."""
 _Part = TypeVar("_Part")
 
 
@@ -123,7 +124,7 @@ def read(document: Document) -> Spec:
 
 
 def _each(read: Callable[[Any], _Part], given: Iterable[tuple[str | None, object]]) -> tuple[_Part, ...]:
-    """Read every (place, value), and raise InputError with what is wrong with any."""
+    """Read every (place, value); raise InputError with the problems of all."""
     found: list[_Part] = []
     problems: list[Problem] = []
     for place, value in given:
@@ -137,7 +138,7 @@ def _each(read: Callable[[Any], _Part], given: Iterable[tuple[str | None, object
 
 
 def _raw(info: ValidationInfo, key: str) -> Any:
-    """Return what the file has under another key, sound or not."""
+    """Return the file's value of another key, sound or not."""
     return (info.context or {}).get(key)
 
 
@@ -170,6 +171,7 @@ def _workloads(given: object, info: ValidationInfo) -> tuple[Document, ...]:
             document = replace(document, data={**document.data, "ops": asked.ops})
         work = workload_of(document, 1)
         check_own(work, _family(info))
+        # The name in the file counts, as rows and pictures go by it, not by the path.
         called = work.name
         if called in taken:
             raise InputError(f"another workload is called {show(called)}, too; give each file a name of its own")
@@ -192,7 +194,7 @@ def _ops(given: object) -> str:
 
 
 def _family(info: ValidationInfo) -> Family:
-    """Return the family of the machine, also where that is not sound otherwise; the TPU where nobody can tell."""
+    """Return the family of the machine, even if the machine is unsound; TPU if it is unknown."""
     if "hardware" in info.data:
         return family_of(info.data["hardware"])
     try:
@@ -214,7 +216,7 @@ def _axes(given: object, info: ValidationInfo) -> tuple[Axis, ...]:
 
     def parsed(item: tuple[str, object]) -> Axis:
         axis = Axis.parse(*item, _family(info))
-        # Only where all workloads are sound can their layers and sizes be looked for.
+        # Layers and sizes can be looked up only if all workloads are sound.
         for path in axis.paths:
             places: list[_Place] = [] if path.startswith(LAYERS) else [(path,)]
             for document in info.data.get("workloads", ()):
@@ -261,15 +263,15 @@ def _search(given: object, info: ValidationInfo) -> Search | None:
 
 
 def _columns(info: ValidationInfo) -> Sequence[str]:
-    """Return the columns that a goal may name: the machine's, and the axes of numbers."""
-    # All axes where some are not sound.
+    """Return the columns that a goal may name: the machine's, and axes of numbers."""
+    # If some axes are unsound, all their names are allowed, so that only the first mistake is reported.
     axes = [each.name for each in info.data["axes"] if each.numeric] if "axes" in info.data else _raw(info, "axes")
     return [*columns_of(_family(info).name), *map(str, axes or ())]
 
 
 @validated
 class Search:
-    """What a search looks for.
+    """The goals of a search.
 
     Attributes:
         objectives: columns of points.csv, one to three, and which way each is better.
@@ -323,7 +325,7 @@ class Spec:
 
     @property
     def goals(self) -> tuple[Goal, ...]:
-        """The goals of the Pareto front: those given, or the objectives of a search that has several."""
+        """Goals of the Pareto front: the given ones, or the objectives of a search with several."""
         return self.pareto or (self.search.objectives if self.search and len(self.search.objectives) > 1 else ())
 
 

@@ -1,4 +1,4 @@
-"""Run what is missing of a sweep or of a search, and give all points back as rows, with their Pareto front."""
+"""Run the missing points of a sweep or a search, and return all points as rows, with their Pareto front."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from tpusim.study.sweep.reader import MAXIMIZE, MINIMIZE, Goal, Search, costs
 from tpusim.study.sweep.store import Store, key_of
 
 Progress = Callable[[int, str, float], None]
-"""Is told after every job: points done, the workload at hand, and the share of the work that is done, 0 to 1."""
+"""Called after every job with the points done, the present workload, and the share of the work that is done, 0 to 1."""
 
 
 @dataclass(frozen=True)
 class SweepOutcome:
-    """The keys of a sweep's points in order, and how many were there already, were computed, or failed.
+    """Keys of a sweep's points in order, and the numbers that were stored already, were computed, or failed.
 
-    `short` says why there are fewer than a search asked for.
+    `short` says why a search has fewer points than it asked for.
     """
 
     points: tuple[tuple[Point, str], ...]
@@ -49,7 +49,7 @@ def keyed(sweep: Sweep) -> tuple[tuple[Point, str], ...]:
 def run_sweep(
     points: Sequence[tuple[Point, str]], store: Store, executor: Executor, fresh: bool, progress: Progress
 ) -> SweepOutcome:
-    """Simulate timing alone. A point that fails is stored with its error and does not stop the rest.
+    """Simulate timing alone. A point that fails is stored with its error, and the others go on.
 
     Raises:
         InputError: the store cannot be written.
@@ -81,9 +81,9 @@ def missing(points: Sequence[tuple[Point, str]], store: Store, fresh: bool) -> d
 
 
 def rows_of(sweep: Sweep, store: Store, points: Sequence[tuple[Point, str]]) -> list[dict[str, Any]]:
-    """Return a row a point, in order: every column that is stored, what its machine is made of, and its axes.
+    """Return a row for each point, in order: all stored columns, properties of its machine, and its axes.
 
-    Where the sweep has goals, `pareto` tells who is on the front of these points.
+    If the sweep has goals, `pareto` marks the points on their front.
     """
     found = store.points([key for _, key in points])
     rows = [
@@ -94,7 +94,7 @@ def rows_of(sweep: Sweep, store: Store, points: Sequence[tuple[Point, str]]) -> 
     return rows
 
 
-# ---- the Pareto front: the points that no other point beats in everything
+# ---- the Pareto front: points that no other point beats in every goal
 
 Row = Mapping[str, Any]
 Costs = NDArray[np.float64]
@@ -116,10 +116,10 @@ def on_front(costs: Costs) -> NDArray[np.bool_]:
 
 
 def _unbeaten(costs: Costs) -> list[bool]:
-    """Return which of distinct points in lexicographic order no other beats.
+    """Return which of distinct points, in lexicographic order, are beaten by no other.
 
-    Those before are no worse in the first goal, so a point is beaten if one before it is no worse in the other two.
-    Of those before, only their own front in these two is kept: `y` ascending, `z` descending.
+    Earlier points are no worse in the first goal, so a point is beaten if an earlier one is no worse in the other two.
+    Only the front of the earlier points in these two goals is kept: `y` ascending, `z` descending.
     """
     padded = np.zeros((len(costs), _MOST_GOALS))
     padded[:, : costs.shape[1]] = costs
@@ -155,29 +155,29 @@ def front_of(rows: Sequence[Row], goals: Sequence[Goal]) -> list[bool]:
     return [bool(each) for each in found]
 
 
-# ---- a space too large for a grid: Optuna proposes points, the executor and the store of every sweep do them
+# ---- a space too large for a grid: Optuna proposes points, and the executor and store of every sweep handle them
 
 _MOST_PROPOSED = 20
-"""Proposals without a new point in a row; then a random point is taken."""
+"""Proposals in a row without a new point, after which a random point is taken."""
 _MOST_DRAWN = 20_000
 
 Keyed = tuple[Point, str]
 Trial = Any
-"""Optuna's type; it is imported only when somebody searches."""
+"""Optuna's type, which is imported only for a search."""
 
 
 def need_optuna() -> None:
-    """Search is an extra. Raise InputError when Optuna cannot be imported; it says how to install it."""
+    """Raise InputError if Optuna, an extra, cannot be imported; it says how to install it."""
     need("mode: search", "Optuna", "optuna")
 
 
 def run_search(sweep: Sweep, store: Store, executor: Executor, fresh: bool, progress: Progress) -> SweepOutcome:
-    """Simulate `budget` different points, or as many as are found, in the order in which they were asked for.
+    """Simulate `budget` different points, or as many as are found, in the order in which they were proposed.
 
-    Where they are fewer, `SweepOutcome.short` says why.
+    If there are fewer, `SweepOutcome.short` says why.
 
-    The points are a matter of the sweep and its seed alone, not of the executor: always `at_once` are asked for, and
-    told in that order. Those in the store already are not simulated again.
+    The points depend on the sweep and its seed only, not on the executor: `at_once` points are proposed at a time, and
+    reported in that order. Points in the store are not simulated again.
 
     Raises:
         InputError: Optuna cannot be imported, or the sweep is no search.
@@ -195,6 +195,7 @@ def run_search(sweep: Sweep, store: Store, executor: Executor, fresh: bool, prog
         points = [keyed for _, keyed in batch]
         part = run_sweep(points, store, executor, fresh, told)
         reused, computed, failed = reused + part.reused, computed + part.computed, failed + part.failed
+        # Results are told in the order of proposals, so that the walk does not depend on who is done first.
         for (trial, (_, key)), row in zip(batch, rows_of(sweep, store, points), strict=True):
             walk.tell(trial, key, None if row["error"] else [float(row[goal.column]) for goal in goals])
         before = len(walk.tried)
@@ -207,7 +208,7 @@ class _Walk:
     def __init__(self, search: Search, space: Space) -> None:
         import optuna
 
-        # It logs every trial, and warns that constant_liar, which spreads points asked for together, may yet change.
+        # Optuna logs every trial, and warns that constant_liar, which spreads points proposed together, may change.
         logging.getLogger("optuna").setLevel(logging.ERROR)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
@@ -221,14 +222,14 @@ class _Walk:
         self._values: dict[str, list[float] | None] = {}
         self._failed = optuna.trial.TrialState.FAIL
         self._study = optuna.create_study(sampler=sampler, directions=directions)
-        # Of indices: with an order where neighbours are alike, as numbers are.
+        # Indices have an order only if neighbouring values are alike, as numbers are.
         self._distributions: dict[str, Any] = {
             axis.name: ordered(0, len(axis.values) - 1) if axis.ordered else unordered(range(len(axis.values)))
             for axis in space.axes
         }
 
     def ask(self) -> list[tuple[Trial, Keyed]]:
-        """Return the next points, each new; none when the budget is spent or no new point was found."""
+        """Return the next points, all new; none if the budget is spent or no new point was found."""
         wanted = min(self._search.at_once, self._search.budget - len(self.tried))
         found: list[tuple[Trial, Keyed]] = []
         while len(found) < wanted:
@@ -246,7 +247,7 @@ class _Walk:
         self._tell(trial, values)
 
     def _next_proposal(self) -> tuple[Trial, Keyed] | None:
-        """A proposal that is a new point; any other is told at once, so that the sampler goes on."""
+        """A proposal that is a new point; any other proposal is answered at once, so that the sampler goes on."""
         trial = self._study.ask(self._distributions)
         keyed = self._keyed(tuple(axis.values[trial.params[axis.name]] for axis in self._space.axes))
         if isinstance(keyed, str) or keyed[1] in self.tried:
@@ -255,11 +256,12 @@ class _Walk:
         return trial, keyed
 
     def _enqueue_random(self) -> bool:
-        """Have a random new point proposed next; where none is found, `short` says why."""
+        """Let a random new point be proposed next; if there is none, `short` says why."""
         useless: Counter[str] = Counter()
         for values in islice(self._drawn, _MOST_DRAWN):
             keyed = self._keyed(values)
             if isinstance(keyed, str):
+                # A text says why the combination is no point.
                 useless[keyed] += 1
             elif keyed[1] in self.tried:
                 useless["were tried before"] += 1
@@ -276,7 +278,7 @@ class _Walk:
         return False
 
     def _keyed(self, values: Values) -> Keyed | str:
-        """Return the point, or in words why these values make none."""
+        """Return the point of these values, or in words why there is none."""
         try:
             points = self._space.points(values)
         except InputError:

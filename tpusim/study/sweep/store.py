@@ -1,4 +1,4 @@
-"""Results of sweeps in SQLite: a row a point, a row a layer, keyed by all that a result depends on."""
+"""Results of sweeps in SQLite: a row for each point and each layer, keyed by everything that a result depends on."""
 
 from __future__ import annotations
 
@@ -30,14 +30,16 @@ _MODEL = (
 
 @cache
 def sources_digest(*patterns: str) -> str:
-    """Return a digest of source files of this package, named as in "lowering/*.py"."""
+    """Return a digest of source files of this package, named by patterns such as "lowering/*.py"."""
     package = Path(__file__).parents[2]
     files = sorted(file for pattern in patterns for file in package.glob(pattern))
     return sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
 def model_version() -> str:
-    """Return a digest of the sources that decide on cycles and energies: a change of the model makes every key new."""
+    """Return a digest of the sources that decide cycles and energies, so that a change of the model changes every
+    key.
+    """
     return sources_digest(*_MODEL)
 
 
@@ -82,7 +84,7 @@ CREATE TABLE IF NOT EXISTS layers (
 CREATE TABLE IF NOT EXISTS files (name TEXT PRIMARY KEY, digest TEXT NOT NULL, stamp TEXT NOT NULL);
 """
 _VERSION = crc32(_TABLES.encode()) >> 1
-"""The version of the tables, whatever columns they have; SQLite keeps 31 bits without a sign."""
+"""Version of the tables, apart from their columns; SQLite keeps 31 bits without a sign."""
 _SCHEMA = f"""
 BEGIN IMMEDIATE;
 {_TABLES}
@@ -96,25 +98,25 @@ _OUTSIDE = {
     sqlite3.SQLITE_PERM, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL,
     sqlite3.SQLITE_CANTOPEN,
 }  # fmt: skip
-"""Errors that are not the file's own."""
+"""Errors that are not caused by the file."""
 _WAIT_SECONDS = 60.0
 _LOOK_SECONDS = 0.05
 _STAMP_WORDS = 3
-"""Size, time and digest; earlier versions kept no digest."""
+"""Words of a stamp: size, time and digest; earlier versions had no digest."""
 
 
 class DamagedStore(InputError):
-    """What is kept cannot be used, nor be added to."""
+    """Stored results can neither be used nor added to."""
 
 
 class Store:
-    """A file of results; several sweeps may use it at once, and a killed one leaves only whole points behind.
+    """A file of results. Several sweeps may use it at once, and a killed sweep leaves only whole points behind.
 
-    Every method raises InputError when the file cannot be read or written any more.
+    Every method raises InputError if the file can no longer be read or written.
     """
 
     def __init__(self, path: Path) -> None:
-        """Raise InputError when the file holds something else, or an older tpusim wrote it; it is left as it is."""
+        """Raise InputError if the file holds something else, or was written by an older tpusim; it is left as it is."""
         self._path = path
         with self._failures_told("used"):
             self._connection = sqlite3.connect(path, timeout=_WAIT_SECONDS)
@@ -126,7 +128,7 @@ class Store:
 
     def _open(self) -> None:
         self._connection.rollback()
-        # In one transaction: another sweep may be about to make the tables.
+        # In one transaction, because another sweep may be creating the tables, too.
         self._connection.execute("BEGIN")
         application, version = self._number("PRAGMA application_id"), self._number("PRAGMA user_version")
         empty = not self._number("SELECT count(*) FROM sqlite_master")
@@ -136,7 +138,7 @@ class Store:
             other = "it holds something else than the results of a sweep, or those of an old version of tpusim"
             said = older if application == _APPLICATION else other
             raise InputError(f"{self._path}: {said}; take another --out, or move it away")
-        # A killed process loses nothing; without power the last points may be missing, and are computed again.
+        # A killed process loses nothing; after a power failure the last points may be missing, and are computed again.
         for setting in ("journal_mode = WAL", "synchronous = NORMAL", "temp_store = MEMORY"):
             self._connection.execute(f"PRAGMA {setting}")
         if empty:
@@ -144,7 +146,7 @@ class Store:
         self._connection.execute("CREATE TEMP TABLE IF NOT EXISTS asked (place INTEGER PRIMARY KEY, key TEXT NOT NULL)")
 
     def close(self) -> None:
-        """Write what is left of the log into the file."""
+        """Write the rest of the log into the file."""
         self._connection.close()
 
     def done(self, keys: Iterable[str]) -> set[str]:
@@ -155,10 +157,11 @@ class Store:
             return {key for (key,) in self._connection.execute(query)}
 
     def save(self, key: str, point: Point, finding: tuple[LayerResult, ...] | str) -> None:
-        """Keep what came of a point, whole or not at all: its layers, or why it cannot be simulated."""
-        # SQLite goes on writing into a file that nobody can open any more.
+        """Store the result of a point, as a whole or not at all: its layers, or why it cannot be simulated."""
+        # SQLite would go on writing into a deleted file that nobody can open any more.
         if not self._path.exists():
             raise InputError(f"{self._path}: was removed while the sweep ran, and its points with it; start it again")
+        # A finding is the layers' results, or the reason why there are none.
         layers = () if isinstance(finding, str) else finding
         error = finding if isinstance(finding, str) else None
         figures, detail = _figures(total_of(layers, 0.0)) if layers else ((None,) * len(FIGURES), None)
@@ -177,19 +180,19 @@ class Store:
                 self._connection.executemany(f"INSERT INTO layers VALUES ({_placeholders(rows[0])})", rows)
 
     def points(self, keys: Sequence[str]) -> Iterator[Mapping[str, Any]]:
-        """Yield for each of `keys`, in this order, workload, batch, error and FIGURES."""
+        """Yield workload, batch, error and FIGURES for each of `keys`, in order."""
         return self._rows(keys, len(keys), "points", ("workload", "batch", "error", *FIGURES), "place")
 
     def layers(self, keys: Sequence[str], count: int) -> Iterator[Mapping[str, Any]]:
-        """Yield for every layer of each of `keys`, in this order, place of the key, position, name, op,
-        what lowered it, and FIGURES.
+        """Yield a row for every layer of each of `keys`, in order: index of the key, position, name, op, lowering, and
+        FIGURES.
 
-        There are `count` of them, or the file is damaged.
+        The file is damaged unless there are `count` of them.
         """
         return self._rows(keys, count, "layers", ("position", "name", "op", COLUMN, *FIGURES), "place, position")
 
     def word_fills(self, keys: Sequence[str]) -> dict[str, int]:
-        """By key the fewest elements of a word that a layer of it uses; those alone whose layers have words."""
+        """The fewest elements used of a word in any layer, by key; only for keys whose layers have words."""
         query = "SELECT asked.key, min(json_extract(detail, '$.blocking.word_fill')) AS fill FROM asked JOIN layers"
         with self._failures_told("read"):
             self._put_keys(keys)
@@ -197,8 +200,8 @@ class Store:
             return {key: fill for key, fill in found if isinstance(fill, int) and fill > 0}
 
     def kept_files(self, inputs: object, written: Iterable[str]) -> list[str]:
-        """The names of files beside the store, which are `written` only where what they depend on is not as it was, or
-        a file is not.
+        """Names of files beside the store, which are `written` only if their inputs have changed or a file is missing
+        or changed.
 
         The text of `inputs` holds whatever they depend on. Files from other inputs are forgotten first.
         """
@@ -206,6 +209,8 @@ class Store:
         with self._failures_told("read"):
             query = "SELECT name, stamp FROM files WHERE digest = ? AND typeof(name) = 'text'"
             found = self._connection.execute(query, (digest,)).fetchall()
+            # Files from other inputs are forgotten before any new one is written, so that an interrupted run leaves no
+            # false entry.
             if not found and self._number("SELECT count(*) FROM files"):
                 with self._connection:
                     self._connection.execute("DELETE FROM files")
@@ -220,7 +225,7 @@ class Store:
         return names
 
     def _stamp(self, name: str) -> str:
-        """Size and time of a file beside the store; empty where it is not there."""
+        """Size and time of a file beside the store; empty if there is none."""
         file = self._path.parent / name
         status = file.stat() if file.exists() else None
         return f"{status.st_size} {status.st_mtime_ns}" if status else ""
@@ -228,7 +233,7 @@ class Store:
     def _rows(
         self, keys: Iterable[str], count: int, kind: str, columns: Sequence[str], order: str
     ) -> Iterator[Mapping[str, Any]]:
-        """Yield the `count` rows of `keys` in the table `kind`, and with each the place of its key."""
+        """Yield `count` rows of `keys` in the table `kind`, each with the index of its key."""
         query = f"SELECT place, seal, key, {', '.join(columns)} FROM asked JOIN {kind} USING (key) ORDER BY {order}"
         found = 0
         with self._failures_told("read"):
@@ -243,7 +248,7 @@ class Store:
             raise DamagedStore(f"{self._path}: is damaged: {found:,} of {count:,} {kind} are left; {_MOVE}")
 
     def _put_keys(self, keys: Iterable[str]) -> None:
-        """Put keys where queries find them: a list of a hundred thousand fits no query."""
+        """Put keys into a table for queries: a list of a hundred thousand does not fit into a query."""
         with self._connection:
             self._connection.execute("DELETE FROM asked")
             self._connection.executemany("INSERT INTO asked VALUES (?, ?)", enumerate(keys))
@@ -264,32 +269,32 @@ class Store:
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Hold the folder of a sweep. Raises InputError while another process does.
+    """Hold the folder of a sweep. Raises InputError while another process holds it.
 
-    SQLite holds a file there as the system does it, so that a process that is killed holds nothing any more.
+    SQLite locks a file there through the system, so a killed process holds nothing.
     """
     file = folder / LOCK
     with closing(sqlite3.connect(file, timeout=0, isolation_level=None)) as connection:
         try:
             connection.execute("BEGIN EXCLUSIVE")
         except sqlite3.OperationalError as error:
-            # Whatever else it may be, the store itself tells.
+            # Any other error is reported by the store itself.
             if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
                 says = "another tpusim sweep is at work there; wait until it ends, or take another --out"
                 raise InputError(f"{folder}: {says}") from None
         try:
             yield
         finally:
-            # What a killed one leaves hinders nobody.
+            # A file left by a killed process does no harm.
             with suppress(OSError):
                 file.unlink()
 
 
 def is_as_written(file: Path) -> bool:
-    """Whether a file holds what the sweep whose store lies beside it wrote; also where no store says what that was."""
+    """Whether a file is as the sweep wrote it whose store lies beside it; also if no store can tell."""
     target = file.resolve()
     store = target.with_name(FILE)
-    # Nobody is at work there without a log: then nothing is locked, nor left, not even where nothing may be written.
+    # Without a log nobody is at work: nothing is locked or left behind, even where nothing may be written.
     mode = "mode=ro" if store.with_name(f"{FILE}-wal").exists() else "immutable=1"
     try:
         with closing(sqlite3.connect(f"{store.as_uri()}?{mode}", uri=True)) as connection:
@@ -301,7 +306,7 @@ def is_as_written(file: Path) -> bool:
 
 
 def _contents(file: Path) -> str:
-    """Return a digest of what is in a file; raise InputError when it cannot be read."""
+    """Return a digest of a file's content; raise InputError if it cannot be read."""
     try:
         with file.open("rb") as stream:
             return file_digest(stream, "sha256").hexdigest()
@@ -310,7 +315,7 @@ def _contents(file: Path) -> str:
 
 
 def _when_free(do: Callable[[], None]) -> None:
-    """Try again and again while another process has the file to itself: SQLite does not wait while a log is made."""
+    """Try again and again while another process has the file to itself: SQLite does not wait while a log is created."""
     until = time.monotonic() + _WAIT_SECONDS
     while True:
         try:
@@ -322,14 +327,14 @@ def _when_free(do: Callable[[], None]) -> None:
 
 
 def _figures(of: LayerResult) -> tuple[tuple[Any, ...], str]:
-    """FIGURES, each of its kind, and the rest as JSON."""
+    """FIGURES with their types, and everything else as JSON."""
     detail = {name: value for name, value in asdict(of).items() if name not in FIGURES and name != "name"}
     values = ((figure, value_of(of, key)) for key, figure in FIGURES.items())
     return tuple(None if value is None else figure.kind(value) for figure, value in values), json.dumps(detail)
 
 
 def _seal(*row: Any) -> int:
-    """Return a checksum of what is read of a row: SQLite has none, and would hand on what a disk made of it."""
+    """Return a checksum of a row: SQLite has none, and would pass on what a faulty disk made of it."""
     return crc32(repr(row).encode(errors="surrogatepass"))
 
 

@@ -1,4 +1,4 @@
-"""What a reference number is: layers to simulate, a figure to meet, and the word that says where it comes from."""
+"""Reference numbers: layers to simulate, a figure to compare with, and a word for its origin."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ WORDS = {
     "measured": "somebody ran the chip",
     "simulated": "DRAMsim3 played the same requests on the same DRAM, no chip ran",
 }
-"""Where a number comes from, in the order of reports. Numbers of two words never meet in one figure."""
+"""Origins of numbers, in the order of reports. Numbers of two words never meet in one figure."""
 
 
 NETWORKS = "networks"
-"""The kind of sets that hold the operations of a whole network."""
+"""Kind of the sets that hold the operations of whole networks."""
 
 PASSES = "passes"
 """The unit of sets that count passes of the array for a word of outputs, instead of time."""
@@ -37,7 +37,7 @@ PASSES = "passes"
 
 @dataclass(frozen=True)
 class Case:
-    """Layers that run one after another, and what the reference says: cycles, or a share of peak in percent.
+    """Layers that run one after another, and the reference's figure: cycles, or a share of peak in percent.
 
     `estimated` and `scheduled` are what these words say of the same layers, where known. `their_block` are changes of
     the machine that impose the compiler's own block on the lowering; a case that has some is simulated with and without
@@ -73,7 +73,7 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class NumberSet:
-    """Cases of one word about one kind of thing, and the machine they are held against.
+    """Cases of one word about one kind of thing, and the machine that they are compared with.
 
     `changes` are overrides of its description. `fitted`: half of the cases served to choose fitted numbers. `lowering`
     makes passes of them. `left_out`: what is not compared. `generation` and `part` say where a set of one TPU's numbers
@@ -160,7 +160,7 @@ def rows(name: str) -> Iterator[Row]:
 
 
 def numbers(row: Row, columns: str) -> Iterator[int]:
-    """The whole numbers in some columns of a row, "batch H W"."""
+    """Whole numbers in some columns of a row, such as "batch H W"."""
     return (int(row[column]) for column in columns.split())
 
 

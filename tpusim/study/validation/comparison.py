@@ -1,4 +1,4 @@
-"""How close tpusim comes to a set of numbers: what cases take, a plain roofline beside it, and what errors come to."""
+"""Comparison of tpusim with a set of numbers: cycles of cases, a plain roofline beside them, and errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tpusim.study.processes import InputProgress, on_all_processors
 from tpusim.study.validation.cases import PASSES, WORDS, Case, LeftOut, NumberSet
 
 AGREEING = 0.05
-"""Estimate and schedule agree where they differ by at most this share of the schedule."""
+"""Largest difference, as a share of the schedule, at which estimate and schedule agree."""
 
 
 _LAST_DIGIT = 1e-3
@@ -28,9 +28,9 @@ _LAST_DIGIT = 1e-3
 
 @dataclass(frozen=True)
 class ComparedCase:
-    """A case: what tpusim, the reference and the roofline say; the rest as in Case.
+    """A case with the figures of tpusim, the reference and the roofline; the rest as in Case.
 
-    `with_their_block` is what tpusim says with the compiler's block; None where none is known or it does not fit.
+    `with_their_block` is tpusim's figure with the compiler's block; None if no block is known or it does not fit.
     """
 
     name: str
@@ -50,7 +50,7 @@ class ComparedCase:
 
     @property
     def error_with_their_block(self) -> float | None:
-        """The error with the compiler's block, where there is one."""
+        """Error with the compiler's block, if there is one."""
         return None if self.with_their_block is None else self.with_their_block / self.theirs - 1
 
     @property
@@ -68,7 +68,7 @@ class ComparedCase:
 
 @dataclass(frozen=True)
 class Spread:
-    """Absolute errors of several cases: mean, median, 90th percentile, the worst and where it is."""
+    """Absolute errors of several cases: mean, median, 90th percentile, and the worst with its case."""
 
     mean: float
     median: float
@@ -92,7 +92,7 @@ def _ranks(values: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A set of numbers and how close tpusim comes."""
+    """A set of numbers, with the errors of tpusim."""
 
     numbers: NumberSet
     rows: tuple[ComparedCase, ...]
@@ -145,27 +145,31 @@ class Comparison:
 
     @property
     def totals(self) -> tuple[float, float]:
-        """What all rows take together: by tpusim, and by the reference."""
+        """Sums over all rows, of tpusim and of the reference."""
         return sum(row.ours for row in self.rows), sum(row.theirs for row in self.rows)
 
     @property
     def quirks(self) -> int:
-        """Rows of which the estimator does not charge all taps."""
+        """Number of rows for which the estimator does not charge all taps."""
         return sum(row.quirk for row in self.rows)
 
     @property
     def without_quirks(self) -> float | None:
-        """The mean absolute error over the other rows; None where all are of one sort."""
+        """Mean absolute error over the other rows; None if all rows are of one sort."""
         return self._mean(lambda row: not row.quirk) if self.quirks else None
 
     @property
     def agreement(self) -> tuple[int, int] | None:
-        """In how many rows estimate and schedule agree, and of how many; None where they are nowhere both known."""
+        """Number of rows in which estimate and schedule agree, and of rows in which both are known; None if there are
+        none.
+        """
         known = [row.words_agree for row in self.rows if row.words_agree is not None]
         return (sum(known), len(known)) if known else None
 
     def half(self, fitted: bool) -> float | None:
-        """Return the mean absolute error over the half used for fitting or the other; None where nothing was fitted."""
+        """Return the mean absolute error over the half used for fitting, or over the other half; None if nothing was
+        fitted.
+        """
         return self._mean(lambda row: row.fitted is fitted) if self.numbers.fitted else None
 
     def _mean(self, chosen: Callable[[ComparedCase], bool]) -> float | None:
@@ -174,7 +178,7 @@ class Comparison:
 
 
 def by_word(comparisons: Iterable[Comparison]) -> dict[str, list[Comparison]]:
-    """The comparisons of each word; after those of a kind, if they are several, one of all their rows."""
+    """Comparisons by word; several of one kind are followed by one of all their rows."""
     kinds: dict[tuple[str, str], list[Comparison]] = {}
     for each in comparisons:
         kinds.setdefault((each.numbers.status, each.numbers.kind), []).append(each)
@@ -185,7 +189,7 @@ def by_word(comparisons: Iterable[Comparison]) -> dict[str, list[Comparison]]:
 
 
 def together(parts: Sequence[Comparison]) -> Comparison:
-    """The rows of sets of one word and kind as those of one set."""
+    """Rows of several sets of one word and kind, as those of one set."""
     first, fitted = parts[0].numbers, all(part.numbers.fitted for part in parts)
     machines = ", ".join(dict.fromkeys(part.numbers.hardware for part in parts))
     name, about = f"all {first.kind}", ", ".join(part.numbers.name for part in parts)
@@ -200,7 +204,7 @@ def together(parts: Sequence[Comparison]) -> Comparison:
 
 @dataclass(frozen=True)
 class Simulation:
-    """A layer, and what to run it on; complete in itself, so that any process can do it.
+    """A layer and its machine, complete in itself, so that any process can simulate it.
 
     Layers that differ in nothing but their name are one. `imposed`: with a block that is given, which may not fit.
     """
@@ -253,7 +257,7 @@ def of_type(machine: Machine, dtype: str | None) -> Machine:
 
 @dataclass(frozen=True)
 class CaseWork:
-    """A case, and the simulations it takes: with our blocks, and with the compiler's where that is known."""
+    """A case with its simulations: with our blocks, and with the compiler's if that is known."""
 
     case: Case
     ours: tuple[Simulation, ...]
@@ -261,9 +265,9 @@ class CaseWork:
 
 
 class Validation:
-    """All that is to be simulated for some sets, each shape once.
+    """Simulations for some sets, each shape once.
 
-    `changes` are further overrides of every machine; `lowering` stands for that of every set.
+    `changes` are further overrides of every machine; `lowering` replaces that of every set.
 
     Raises:
         InputError: an unknown lowering, or a change that makes no machine.
@@ -345,7 +349,7 @@ def _row(work: CaseWork, unit: str, taken: SimulatedCycles) -> ComparedCase | No
 
 
 def compare(plan: Validation, progress: InputProgress) -> list[Comparison]:
-    """Run what is planned, on all processors; `progress` is told how many simulations are done, and the last of them.
+    """Run the simulations on all processors; `progress` is called with the number done, and the last of them.
 
     Raises:
         CapacityError: a case cannot fit the machine.

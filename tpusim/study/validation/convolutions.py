@@ -1,4 +1,4 @@
-"""Convolutions that Google's compiler was given one by one: what it estimated, and what its code takes."""
+"""Convolutions that Google's compiler was given one by one: its estimates, and the cycles of its code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from tpusim.study.validation.cases import Case, Row, cached, numbers, rows, size
 
 USUAL_BATCH = 8
 FIRST_CHANNELS = 4
-"""Convolutions of at most this many input channels are judged apart: the compiler has other ways for first layers."""
+"""Convolutions with at most this many input channels are judged separately: the compiler treats first layers
+differently.
+"""
 THIN_CHANNELS = 64
 SMALL_KERNEL = 3
 SUBLANES, LANES = 8, 128
@@ -27,7 +29,7 @@ ESTIMATED = {
     "thin": f"the same, less than {THIN_CHANNELS} input channels",
     "large_kernels": "kernels of 4 taps a side and more",
 }
-"""Classes of the estimates that belong to no network; each convolution is in the first that fits."""
+"""Classes of estimates that belong to no network; a convolution is in the first class that fits."""
 
 SCHEDULED = {
     "scheduled_first": ESTIMATED["first_layers"],
@@ -78,7 +80,7 @@ def estimated(name: str) -> tuple[Case, ...]:
 
 
 def scheduled(name: str) -> tuple[Case, ...]:
-    """What the emitted code takes with HBM, for one of the classes `SCHEDULED`."""
+    """Cycles of emitted code with HBM, for one of the classes `SCHEDULED`."""
     kinds = ((shape, "first" if shape.channels <= FIRST_CHANNELS else _kernel_class(shape)) for shape in _code())
     chosen = ((shape, _code()[shape]) for shape, kind in kinds if f"scheduled_{kind}" == name)
     cases = ((shape, _case(shape, row["scheduled_with_hbm"], row["estimated_cycles"])) for shape, row in chosen)
@@ -88,19 +90,20 @@ def scheduled(name: str) -> tuple[Case, ...]:
 def relaid(shape: Shape) -> bool:
     """Whether the code of a convolution compiled by itself lays its ifmap out anew.
 
-    That comes from outside with columns of the map in sublanes, where the array wants images. Read off the instruction
+    The ifmap comes from outside with columns of the map in sublanes, where the array needs images. Read off the
+    instruction
     counts: from more than 64 channels on, where rows and columns fill tiles, the code loads 8 registers for each word;
-    else a copy ahead of it has done so, an operation of its own. Between the layers of a network nothing is laid out
-    anew. Words that hold strips of few images are loaded otherwise.
+    otherwise a copy ahead of it, an operation of its own, has done so. Between the layers of a network nothing is laid
+    out anew. Words that hold strips of few images are loaded otherwise.
     """
     tiles = shape.height % SUBLANES == 0 and shape.width % SUBLANES == 0
     return tiles and shape.channels > THIN_CHANNELS and shape.batch >= SUBLANES
 
 
 def uncharged(channels: int, taps: int) -> bool:
-    """Whether the estimator leaves out some of the `taps` of the window of the kernel that is resident.
+    """Whether the estimator leaves out some of the `taps` of the resident kernel window.
 
-    For 64 channels and more that are no multiple of 128 it charges taps in threes, and those beyond the last three not
+    For 64 channels or more that are no multiple of 128, it charges taps in threes, and taps beyond the last three not
     at all. The code multiplies every one.
     """
     return channels >= THIN_CHANNELS and channels % LANES != 0 and taps > SMALL_KERNEL and taps % SMALL_KERNEL != 0
@@ -124,7 +127,7 @@ def _case(shape: Shape, theirs: str, price: str | None = None) -> Case:
 
 @cached
 def _single() -> dict[Shape, str]:
-    """Estimates that belong to no network, each shape once: first layers of the older table, and what is new."""
+    """Estimates that belong to no network, each shape once: first layers of the older table, and new shapes."""
     older = {_shape(row, _OLDER): row["estimated_cycles_conv"] for row in rows("xla_tpu_v2_conv")}
     newer = {shape: row["estimated_cycles_main"] for shape, row in _further().items()}
     return {
@@ -136,7 +139,7 @@ def _single() -> dict[Shape, str]:
 
 @cached
 def _further() -> dict[Shape, Row]:
-    """The larger table of estimates, which knows the compiler's windows."""
+    """The larger table of estimates, which has the compiler's windows."""
     return {_shape(row): row for row in rows("xla_tpu_v2_conv_more")}
 
 
@@ -181,9 +184,9 @@ VARIANTS = {
     "grouped": "several channels a group",
     "transposed": "zeros between the elements of the ifmap",
 }
-"""Classes of convolutions that are none of the usual, as their table calls them."""
+"""Classes of unusual convolutions, by the names of their table."""
 LOWERINGS = {"depthwise": "vector", "transposed": "zero_insertion"}
-"""Lowerings that variants are compiled by, as far as emitters' names and prices tell; of others, channel_first."""
+"""Lowerings by which variants are compiled, as far as emitters' names and prices tell; channel_first for others."""
 
 
 def variants(name: str) -> tuple[Case, ...]:
@@ -202,7 +205,7 @@ def _variant(row: Row) -> Op:
     if apart == 1:
         pairs = kernel, (stride, stride), before, (dilation, dilation)
         return Conv2d(name, channels, height, width, out, *pairs, groups)
-    # As the gradient of a convolution has it: the table pads what it has dilated, an op crops what it has made.
+    # The gradient of a convolution: the table pads what it has dilated, while our op crops its result.
     cropped = kernel[0] - 1 - before[0], kernel[1] - 1 - before[1]
     added = int(row["ph2"]) - before[0], int(row["pw2"]) - before[1]
     return ConvTranspose2d(name, channels, height, width, out, kernel, (apart, apart), cropped, added)
@@ -226,7 +229,7 @@ def _variant(row: Row) -> Op:
 
 
 class Iterations(NamedTuple):
-    """How often each of the dimensions is cut, the outermost first."""
+    """Number of cuts of each dimension, the outermost first."""
 
     out_channels: int
     images: int
@@ -239,7 +242,9 @@ class Iterations(NamedTuple):
 
 @dataclass(frozen=True)
 class Windows:
-    """What of a convolution is on chip at a time, at most: extents in elements, padded to sublanes and lanes."""
+    """The part of a convolution that is on chip at a time, at most: extents in elements, padded to sublanes and
+    lanes.
+    """
 
     rows: int
     cols: int
@@ -258,7 +263,7 @@ class Windows:
 
 @dataclass(frozen=True)
 class TheirBlock:
-    """The block of ours that is a window of theirs, and the order of blocks; or the `reason` why there is none."""
+    """Our block that equals a compiler's window, with the order of blocks; or the `reason` why there is none."""
 
     block: Mapping[str, int] = field(default_factory=dict)
     loop_order: str = "auto"
@@ -266,15 +271,13 @@ class TheirBlock:
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """The overrides of a machine that make its blocks so, instead of all that it says of them; none where there is
-        no such block.
-        """
+        """Overrides of a machine that give it these blocks, in place of its own; none if there is no such block."""
         sizes = tuple(f"mapping.block.{name}={value}" for name, value in self.block.items())
         return (*sizes, "mapping.block_m=auto", f"mapping.loop_order={self.loop_order}") if sizes else ()
 
 
 def their_block(row: Row) -> TheirBlock:
-    """The block that the compiler chose for a convolution, a row of a table that knows its windows, in our words."""
+    """The compiler's block for a convolution, a row of a table with its windows, as a block of ours."""
     windows, tap_rows, tap_cols = windows_of(row), int(row["kh"]), int(row["kw"])
     if images_in_lanes(row):
         return TheirBlock(reason="images lie in lanes, ours in words")
@@ -305,7 +308,9 @@ def windows_of(row: Row) -> Windows:
 
 
 def weights_transposed(row: Row) -> bool:
-    """Whether input channels lie in lanes, output channels in sublanes: where that pads the weights less."""
+    """Whether input channels lie in lanes and output channels in sublanes, which is so if that pads the
+    weights less.
+    """
     channels, out = int(row["ci"]), int(row["co"])
     return _up(out, SUBLANES) * _up(channels, LANES) < _up(channels, SUBLANES) * _up(out, LANES)
 

@@ -24,16 +24,16 @@ GROUPS = {"1_stride": "strides", "2_run": "runs of consecutive bytes", "3_mixed"
           "4_cold": "a fresh DRAM, at several times to the next refresh", "5_tensor": "blocks of feature maps",
           "6_mapping": "mappings and closed pages", "7_ccdl4": "a slower bank group",
           "8_outstanding": "few requests under way"}  # fmt: skip
-"""The groups of the newer table, and what is in them."""
+"""Groups of the newer table, with their contents."""
 
 _UNLIMITED = 10**6
 
 
 @dataclass(frozen=True, eq=False)
 class RequestStream:
-    """A row of the tables: what is played on which device, and what DRAMsim3 says of it.
+    """A row of the tables: a list of requests, a device, and DRAMsim3's results.
 
-    `bandwidth` in GB/s of bytes moved until the last completion, `finish` in ns; None where the table does not say.
+    `bandwidth` is in GB/s of bytes moved until the last completion, `finish` in ns; None if the table does not say.
     """
 
     name: str
@@ -46,7 +46,7 @@ class RequestStream:
 
 
 class Played(NamedTuple):
-    """What our DRAM says of a stream, as RequestStream has it; `peak` is the bandwidth of its data buses."""
+    """Our DRAM's results for a stream, as in RequestStream; `peak` is the bandwidth of its data buses."""
 
     bandwidth: float
     finish: float
@@ -88,7 +88,7 @@ def memory_sets() -> dict[str, NumberSet]:
 
 
 def compare_memory(sets: Sequence[NumberSet], changes: Sequence[str], progress: InputProgress) -> list[Comparison]:
-    """Play what the sets need, each stream once, on all processors; `changes` are overrides of every device.
+    """Play the streams of the sets, each once, on all processors; `changes` override every device.
 
     Raises:
         InputError: a change that makes no device.
@@ -102,7 +102,7 @@ def compare_memory(sets: Sequence[NumberSet], changes: Sequence[str], progress: 
 
 
 def wanted_streams(sets: Sequence[NumberSet]) -> list[RequestStream]:
-    """The streams that are played for some sets, each once."""
+    """Streams that some sets need, each once."""
     return list(dict.fromkeys(stream for each in sets for stream in of_set(each)))
 
 
@@ -113,7 +113,7 @@ def of_set(numbers: NumberSet) -> list[RequestStream]:
 
 
 def play(work: tuple[RequestStream, tuple[str, ...]]) -> Played:
-    """Play a stream on its device, further overrides applied."""
+    """Play a stream on its device, with further overrides."""
     device, row = _device(*work), work[0].row
     if work[0].group == "older":
         count, rate = int(row["requests_64B"]), float(row["offered_rate"])
@@ -122,7 +122,7 @@ def play(work: tuple[RequestStream, tuple[str, ...]]) -> Played:
         each = device.cycles("tBURST") / device.channels
         times = np.floor(np.arange(count) * each / rate).astype(np.int64) if rate else None
         served = OnePass(device).serve(addresses, write, times=times)
-        # A write ends there when it is acknowledged, in the cycle after it is accepted.
+        # A write counts as finished when it is acknowledged, in the cycle after it is accepted.
         last, start = np.where(write, served.accepted + 1, served.done).max(), 0
     else:
         row_bytes = device.organisation.columns * device.organisation.burst_bytes * device.channels
@@ -130,7 +130,7 @@ def play(work: tuple[RequestStream, tuple[str, ...]]) -> Played:
         addresses, write = requests(row["pattern"], given, int(row["bursts"]), row["rw"])
         start, due = 0, None
         if row["group"] == "4_cold":
-            # The device has been fresh, and its refresh clock has run, since before time 0.
+            # The device was fresh, and its refresh clock ran, before time 0.
             start, due = round(float(row["start_since_refresh_due_ns"]) * device.clock_hz / 1e9), 0
         memory = OnePass(device, due)
         last, counts = memory.serve(addresses, write, start).done.max(), memory.counts()
@@ -148,7 +148,7 @@ def _set(name: str, kind: str, about: str, unit: str) -> NumberSet:
 
 
 def _compared(numbers: NumberSet, stream: RequestStream, played: Played) -> ComparedCase:
-    """The roofline beside it: every byte at the peak of the data buses."""
+    """A stream compared; the roofline moves every byte at the peak of the data buses."""
     if numbers.unit == BANDWIDTH:
         return ComparedCase(stream.name, played.bandwidth, stream.bandwidth, played.peak, False)
     finish = stream.finish or 0.0
@@ -162,19 +162,20 @@ Parameters = Mapping[str, str]
 
 BURST = 64
 _RANGE = 2**33
-"""Bytes over which random addresses are drawn. The reference's own seeds are not known; these rows are statistical."""
+"""Range of random addresses, in bytes. The reference's seeds are unknown, so these rows are compared statistically."""
 
 _ELEMENT = 4
 """Bytes of the elements at which unaligned runs begin."""
 
 _BASES = ((0, 0), (2**28, 3), (2**29, 7))
-"""Where ifmap, weights and ofmap lie: bytes, and banks from there. Found by trying: the reference does not say it."""
+"""Places of ifmap, weights and ofmap, in bytes and banks. They were found by trial: the reference does not give them.
+"""
 
 
 def requests(pattern: str, parameters: Parameters, bursts: int, rw: str) -> tuple[Addresses, NDArray[np.bool_]]:
     """Byte addresses of bursts, int64[bursts], in the order of the requests, and which of them write.
 
-    Beside what its pattern takes, the parameter `row` is the bytes of one row in every channel.
+    Besides the pattern's parameters, `row` has the bytes of one row in every channel.
     """
     made = _PATTERNS[pattern](parameters, bursts)
     addresses, write = made if isinstance(made, tuple) else (made, np.full(len(made), rw == "w"))
@@ -182,9 +183,9 @@ def requests(pattern: str, parameters: Parameters, bursts: int, rw: str) -> tupl
 
 
 def shared_out(pattern: str, stride: int, share: float, count: int, apart: int) -> tuple[Addresses, NDArray[np.bool_]]:
-    """As `requests`: each of `count` reads with probability `share`, and otherwise writes, `apart` bytes from there.
+    """`count` requests: each reads with probability `share`, and otherwise writes `apart` bytes further on.
 
-    Both go their own way by a `stride`, or at random.
+    Reads and writes each advance by a `stride`, or at random.
     """
     random = _random(f"{pattern} {stride} {share} {count}")
     write = random.random(count) >= share
@@ -204,7 +205,7 @@ def _strided(given: Parameters, bursts: int) -> Addresses:
 
 
 def _runs(given: Parameters, bursts: int) -> Addresses:
-    """Runs of consecutive bytes that begin at random, or a jump apart; unaligned ones within a burst."""
+    """Runs of consecutive bytes that begin at random, or a jump apart; unaligned runs begin within a burst."""
     count, size, aligned = int(given["runs"]), int(given["run"]), given["aligned"] == "1"
     if given["starts"] == "random":
         random = _random(repr(sorted(given.items())))
@@ -219,7 +220,7 @@ def _runs(given: Parameters, bursts: int) -> Addresses:
 
 
 def _in_turn(given: Parameters, bursts: int) -> tuple[Addresses, NDArray[np.bool_]]:
-    """Batches of several sequential streams in turn, of which the last one writes."""
+    """Batches of several sequential streams in turn; the last stream writes."""
     batch = int(given["batch"]) // BURST
     if "ratio" in given:
         shares, bases = (
@@ -240,12 +241,13 @@ def _in_turn(given: Parameters, bursts: int) -> tuple[Addresses, NDArray[np.bool
 def _feature_map(given: Parameters, bursts: int) -> Addresses:
     """Rows of a feature map, every `stride`-th pixel: its bursts by address, or pixel by pixel.
 
-    By pixels: the bursts of as many pixels of a row as a burst may hold, for each channel; then of those beside them.
+    Pixel by pixel: bursts of as many pixels of a row as a burst may hold, for each channel; then those beside them.
     """
     height, width, channels = (int(size) for size in given["shape"].split("x"))
     images, element, stride = (int(given[name]) for name in ("batch", "element", "stride"))
     every = -(-height // stride)
     rows = every if given["rows"] == "all" else int(given["rows"])
+    # Rows from the middle of the map stand for all.
     first = every // rows // 2 * rows * stride
     sizes = {"H": height, "W": width, "C": channels, "N": images}
     order = given["layout"] if "N" in given["layout"] else "N" + given["layout"]
@@ -259,6 +261,7 @@ def _feature_map(given: Parameters, bursts: int) -> Addresses:
     found, words = [], wanted["W"] // (BURST // element)
     for image, row, word in product(wanted["N"], wanted["H"], np.unique(words)):
         of_word = {**wanted, "N": image[None], "H": row[None], "W": wanted["W"][words == word]}
+        # Neighbouring elements share a burst, which is asked for once.
         touched = _grid(order, of_word, steps) // BURST
         found.append(touched[np.concatenate([[True], touched[1:] != touched[:-1]])])
     return np.concatenate(found) * BURST

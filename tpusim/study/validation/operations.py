@@ -1,8 +1,8 @@
-"""Operations that Google's compiler priced: those of networks that it took whole, and of the vector unit one by one.
+"""Operations that Google's compiler priced: those of whole networks, and those of the vector unit one by one.
 
-What an operation is, in layers of ours, is worked out from the shapes of what goes in and comes out. An operation of
+The layers of an operation are worked out from the shapes of its operands and results. An operation of
 a network may hold two convolutions or products, one after the other; additions and activations ride along, nearly free.
-A copy moves words from one layout into another. An operation that needs an op which is none here has no layers.
+A copy moves words from one layout into another. An operation that needs an op that tpusim lacks has no layers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ESTIMATED = {
     "network_bert_layer": "a layer of BERT, 128 and 512 words",
 }
 SCHEDULED = {"scheduled_resnet50": "ResNet-50", "scheduled_vgg16": "VGG16"}
-"""Networks by the sets of what is estimated, and of code: convolutions and products."""
+"""Networks by the sets of estimates, and of code: convolutions and products."""
 POOLING = "scheduled_pooling"
 
 _BESIDE_LOOP = 630
@@ -43,7 +43,7 @@ _BESIDE_LOOP = 630
 
 @dataclass(frozen=True)
 class RowOperation:
-    """A row of the table, what it is, and the layers that it holds, each for `batch` images."""
+    """A row of the table, its operation, and its layers, each for `batch` images."""
 
     row: Row
     what: str
@@ -52,7 +52,7 @@ class RowOperation:
 
     @property
     def name(self) -> str:
-        """Where it stands in the network, and what it is."""
+        """Place of the operation in the network, and its kind."""
         return f"{self.row['index']} {self.what}"
 
     @property
@@ -62,7 +62,7 @@ class RowOperation:
 
     @property
     def estimate(self) -> float | None:
-        """What it is expected to take; None where it is not priced."""
+        """The compiler's estimate; None if it has no price."""
         return float(self.row["estimated_cycles"]) if self.row["estimated_cycles"] else None
 
     @property
@@ -76,20 +76,20 @@ class RowOperation:
 
 
 SplitCases = tuple[tuple[Case, ...], tuple[LeftOut, ...]]
-"""What is compared of a network, and what is left out."""
+"""Cases of a network, and operations that are left out."""
 
 
 def estimated(name: str) -> SplitCases:
-    """What the operations of one of the networks `ESTIMATED` are expected to take.
+    """Estimates of the operations of one of the networks `ESTIMATED`.
 
-    Left out are those that need an op which is none here, as far as they are priced at all.
+    Priced operations that need an op that tpusim lacks are left out.
     """
     priced = ((each, each.estimate) for each in _operations(name.removeprefix("network_")))
     return _compared(priced, lambda each: bool(each.layers))
 
 
 def scheduled(name: str) -> SplitCases:
-    """What the code of the convolutions and products of one of the networks `SCHEDULED` takes.
+    """Cycles of code of the convolutions and products of one of the networks `SCHEDULED`.
 
     Left out are its other operations: copies, and pooling, which is a set of its own.
     """
@@ -97,7 +97,7 @@ def scheduled(name: str) -> SplitCases:
 
 
 def scheduled_pooling() -> tuple[Case, ...]:
-    """What the code of the poolings of all of these takes."""
+    """Cycles of code of the poolings of all of these networks."""
     coded = (pair for name in SCHEDULED for pair in _coded(name))
     return _compared(coded, lambda each: "reduce-window" in each.row["fused"])[0]
 
@@ -109,7 +109,7 @@ def _coded(name: str) -> Iterator[tuple[RowOperation, float | None]]:
 def _compared(
     figures: Iterator[tuple[RowOperation, float | None]], holds: Callable[[RowOperation], bool]
 ) -> SplitCases:
-    """Operations for which there is a figure: a case where `holds`, and otherwise left out."""
+    """Operations with a figure: cases if `holds`, otherwise left out."""
     known = [(each, theirs) for each, theirs in figures if theirs is not None]
     compared = ((each, theirs) for each, theirs in known if holds(each))
     cases = (Case(each.name, each.layers, each.batch, theirs, each.estimate, each.code) for each, theirs in compared)
@@ -128,27 +128,27 @@ def _operations(network: str) -> list[RowOperation]:
     return [operation(row) for row in rows("xla_tpu_v2_networks") if row["network"] == network]
 
 
-# ---- what an operation of a network is
+# ---- the layers of an operation
 
 _SIDE = 256
-"""The side of a map that has as many words as are copied; in what form they come, matters little."""
+"""Side of a map with as many words as are copied; the form of the map hardly matters."""
 _POOLS = {"resnet18": (3, 3), "resnet50": (3, 3), "vgg16": (2, 2), "yolov2": (2, 2)}
-"""Kernels of the networks' poolings, which the table does not tell."""
+"""Kernels of the networks' poolings, which the table does not give."""
 
 
 class _Tensor(NamedTuple):
-    """The sizes of its axes; how long a tile is along those that it has."""
+    """Sizes of the axes of a tensor, and the length of a tile along the axes that have one."""
 
     dims: Dims
     tiles: Mapping[int, int]
 
 
 MadeOperation = tuple[str, tuple[Op, ...], int]
-"""What an operation is, its layers, and the images that these are for."""
+"""Kind of an operation, its layers, and the number of images of these layers."""
 
 
 def operation(row: Row) -> RowOperation:
-    """What a row is."""
+    """The operation of a row."""
     said = f"{row['op']} {row['fused']} {row['conv_window']}"
     made: MadeOperation | None = None
     if row["estimated_cycles"]:
@@ -158,11 +158,11 @@ def operation(row: Row) -> RowOperation:
 
 
 def layers_of(row: Row) -> tuple[Op, ...]:
-    """The convolutions or products of an operation, worked out from the shapes of what goes in and comes out."""
+    """The convolutions or products of an operation, worked out from the shapes of its operands and results."""
     tensors, (*_, out) = _shapes(row["operands"]), _shapes(row["output_shape"])
     batch = int(row["batch"])
     maps, weights = ([each for each in tensors if (each[0] == batch) is is_map] for is_map in (True, False))
-    # The weights in the order in which their channels meet; the last has as many of them as come out.
+    # Weights are ordered so that their channels meet; the last one has the result's channels.
     chain = next(
         order
         for order in permutations(weights)
@@ -172,7 +172,7 @@ def layers_of(row: Row) -> tuple[Op, ...]:
     if len(chain[0]) == 2:
         rows_ = prod(inputs[0][:-1])
         return tuple(Gemm(f"{rows_}x{k}>{n}", rows_, n, k) for k, n in chain)
-    # Where none has as many channels, several are concatenated.
+    # If no input has enough channels, several are concatenated.
     _, height, width, _ = max(each for each in inputs or maps if len(each) == 4)
     return _convolutions(chain, (height, width), out, row["conv_window"])
 
@@ -195,9 +195,9 @@ def _multiplied(row: Row, said: str) -> MadeOperation:
 
 
 def _on_the_vector_unit(row: Row, said: str) -> MadeOperation | None:
-    """Poolings, copies, sums of rows, and element by element; None of what is no layer here."""
+    """Poolings, copies, sums of rows, and elementwise ops; None for operations without a layer here."""
     if "reduce-window" in said:
-        # A maximum of 3 x 3 elements of a padded map, or of 2 x 2: whichever halves its sides.
+        # A maximum over 3 x 3 elements of a padded map, or over 2 x 2: the one that halves its sides.
         batch, height, width, channels = _shapes(row["operands"])[0]
         kernel = _POOLS[row["network"]]
         pool = Pool2d("pooling", "max", channels, height, width, kernel, (2, 2), "same" if kernel[0] > 2 else (0, 0))
@@ -205,12 +205,12 @@ def _on_the_vector_unit(row: Row, said: str) -> MadeOperation | None:
     if "copy" in (row["op"], row["fused"]):
         return _copy(row)
     if "subtract exponential reduce" in said or "subtract multiply reduce" in said:
-        # Rows are summed up, less a number of their own: powers over the last axis, or squares.
+        # Rows are summed, less a number of their own: powers over the last axis, or squares.
         (*outer, words), *_ = _shapes(row["operands"])
         kind = SumExp if "exponential" in row["fused"] else SumSquares
         layer = kind("sum", words, prod(outer))
         return f"{kind.op} {layer.text}", (layer,), 1
-    # Numbers of bfloat16 for all words and channels, each made of one: normalized by a known mean and variance.
+    # Results in bfloat16 for all words and channels, each from one number: normalized by a known mean and variance.
     made = _shapes(row["output_shape"])
     reduced = "reduce" in {word.split("*")[0] for word in row["fused"].split()}
     if row["output_shape"].startswith("bf16") and [len(dims) for dims in made] == [3] and not reduced:
@@ -220,7 +220,7 @@ def _on_the_vector_unit(row: Row, said: str) -> MadeOperation | None:
 
 
 def _copy(row: Row) -> MadeOperation:
-    """An op of one operand on as many words as the result has, in whole tiles of both layouts.
+    """An op with one operand on as many words as the result has, in whole tiles of both layouts.
 
     Axes that lie in another order in the other tensor, as where blocks become channels, are padded to the result's.
     """
@@ -235,7 +235,9 @@ def _copy(row: Row) -> MadeOperation:
 
 
 def _tensor(text: str) -> _Tensor:
-    """What "bf16[8,224,224,3]{0,3,2,1:T(4,128)(2,1)}" says: axes from the minor one on, and the tile of two."""
+    """Return the content of "bf16[8,224,224,3]{0,3,2,1:T(4,128)(2,1)}" says: axes from the minor one on, and the tile
+    of two.
+    """
     found = re.search(r"\[([\d,]+)\]\{([\d,]+):T\((\d+),(\d+)\)", text)
     assert found is not None, text
     dims, axes = (tuple(map(int, found[group].split(","))) for group in (1, 2))
@@ -243,13 +245,14 @@ def _tensor(text: str) -> _Tensor:
 
 
 def _shapes(text: str) -> list[Dims]:
-    """The tensors in a text such as "bf16[8,56,56,64]{3,0,2,1:T(8,128)(2,1)} bf16[64]{0}" of two axes and more."""
+    """Shapes with at least two axes in a text such as "bf16[8,56,56,64]{3,0,2,1:T(8,128)(2,1)} bf16[64]{0}"."""
     found = (tuple(map(int, dims.split(","))) for dims in re.findall(r"\w\[([\d,]+)\]", text))
     return [dims for dims in found if len(dims) > 1]
 
 
 def _convolutions(chain: Sequence[Dims], side: tuple[int, int], out: Dims, window: str) -> tuple[Op, ...]:
-    """The window is that of one of them; what is left of the stride falls to the other, which keeps the map's size.
+    """Convolutions of an operation. The window belongs to one of them; the rest of the stride to the other, which keeps
+    the size.
 
     It stands in `window`: "convolution{size=3x3 stride=2x2 pad=1_1x1_1}".
     """
@@ -278,7 +281,7 @@ _ELEMENTS: dict[str, Callable[..., VectorOp]] = {
     "leaky_relu": LeakyRelu,
     "nhwc_to_nchw": Copy,
 }
-"""Element by element, by what the table calls them; two that the compiler fuses into one are no layer here. To turn a
+"""Elementwise operations by the names of the table; two that the compiler fuses into one are no layer here. Turning a
 map round is a copy, too.
 """
 _ROWS: dict[str, Callable[..., Op]] = {
@@ -286,11 +289,11 @@ _ROWS: dict[str, Callable[..., Op]] = {
     "layernorm": lambda name, row, rows: LayerNorm(name, row, rows),
     "gelu_tanh": lambda name, row, rows: Gelu(name, row, images=rows, approximate="tanh"),
 }
-"""By rows, which the table has along the last axis of any number of them."""
+"""Operations on rows, which the table has along the last axis."""
 
 
 def vector_ops() -> tuple[Case, ...]:
-    """Estimates of ops of the vector unit, those of which all is priced, and which are layers here."""
+    """Estimates of ops of the vector unit that are fully priced, and that are layers here."""
     priced = (row for row in rows("xla_tpu_v2_vector_ops") if row["ops_without_estimate"] == "0")
     found = ((row, float(row["estimated_cycles_total"]), _vector_op(row)) for row in priced)
     return tuple(
@@ -323,7 +326,7 @@ def _vector_op(row: Row) -> Op | None:
     if found is None:
         return None
     kind: Literal["max", "average"] = "max" if found[1] == "max" else "average"
-    # Padded where an output for each step of the stride came out, which the table tells by bytes.
+    # Padded where an output came out for each step of the stride, as the table's bytes show.
     same = Pool2d(name, kind, *ifmap, (int(found[2]),) * 2, (int(found[3]),) * 2, "same")
     bytes_out = same.outputs(int(row["batch"])) * _BFLOAT16
     return same if bytes_out == int(row["out_bytes"]) else replace(same, padding=(0, 0))

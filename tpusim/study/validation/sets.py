@@ -1,4 +1,4 @@
-"""The sets of reference numbers that come with tpusim, by name; and the cases of products, chips and GPUs."""
+"""Sets of reference numbers that come with tpusim, by name; and cases of products, chips and GPUs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from tpusim.study.validation import convolutions, operations
 from tpusim.study.validation.cases import NETWORKS, Case, NumberSet, Row, cached, numbers, rows, sizes
 
 ESTIMATOR, CODE, V3 = "tpu_v2_estimator", "tpu_v2_core", "tpu_v3_core"
-"""The machines: one that costs what the compiler expects of TPU v2, one what its code takes there, and TPU v3."""
+"""Machines: one with the costs that the compiler expects of TPU v2, one with the costs of its code there, and TPU v3.
+"""
 
 _estimated = partial(NumberSet, status="estimated", hardware=ESTIMATOR)
 _scheduled = partial(NumberSet, status="scheduled", hardware=CODE)
@@ -26,7 +27,7 @@ def number_sets() -> dict[str, NumberSet]:
 
 
 def _layers() -> Iterator[NumberSet]:
-    # Half of these served to choose the fitted numbers of the estimator's machine.
+    # Half of these cases served to choose the fitted numbers of the estimator's machine.
     made = partial(_estimated, kind="layers", fitted=True)
     products: list[Case] = []
     for row in rows("xla_tpu_v2_gemm"):
@@ -39,10 +40,10 @@ def _layers() -> Iterator[NumberSet]:
     for name, about in convolutions.ESTIMATED.items():
         yield _estimated(name, kind="convolutions", about=about, cases=convolutions.estimated(name))
     for name, about in convolutions.SCHEDULED.items():
-        # Half of them served to choose the fitted numbers of the machine that follows the code.
+        # Half of these cases served to choose the fitted numbers of the machine that follows the code.
         yield _scheduled(name, kind="convolutions", about=about, cases=convolutions.scheduled(name), fitted=True)
     for name, about in convolutions.VARIANTS.items():
-        # Depthwise ones on the machine that costs what the code takes, whose vector unit has these costs from them.
+        # Depthwise cases belong to the machine of the code, whose vector unit has its costs from them.
         machine, kind = (CODE, "variants") if name == "depthwise" else (ESTIMATOR, name)
         cases, how = convolutions.variants(name), convolutions.LOWERINGS.get(name, "channel_first")
         yield NumberSet(name, "estimated", kind, about, machine, cases, lowering=how)
@@ -65,14 +66,14 @@ def _operations() -> Iterator[NumberSet]:
 # ---- chips
 
 TRUSTED_BATCH, TRUSTED_NODES = 256, 512
-"""Rows of the training profiles count only when they are at least this large: smaller ones wait for their input."""
+"""Least sizes of rows of the training profiles that count: smaller ones wait for their input."""
 
 ODD = "conv_64x56x56x64x64x3x1x1"
 """A measurement six times as long as its neighbour of equal work; see docs/validation.md."""
 
 
 def _chips() -> Iterator[NumberSet]:
-    """What was measured, and the compiler's two words of the same shapes on TPU v3."""
+    """Measurements on chips, and the compiler's two words for the same shapes on TPU v3."""
     core = partial(NumberSet, kind="v3", hardware=V3)
     one = "one core of TPU v3"
     compiled = {row["case"]: row for row in rows("tpu_v3_measured_estimated_scheduled") if row["dtype"] == _FLOAT32}
@@ -83,7 +84,7 @@ def _chips() -> Iterator[NumberSet]:
 
     estimates = cases({name: float(row["estimated_main"]) for name, row in compiled.items()})
     yield core("v3_estimated", "estimated", about=f"what was measured on {one}", cases=estimates)
-    # Code of products is told without waiting for HBM.
+    # Cycles of code of products are reported without waits for HBM.
     code = {name: float(row["scheduled_cycles"]) for name, row in compiled.items() if name.startswith("conv")}
     yield core("v3_scheduled", "scheduled", about=f"convolutions on {one}, without HBM", cases=cases(code))
     odd = {ODD: took.pop(ODD)}
@@ -112,7 +113,7 @@ def _v3(row: Row, theirs: float) -> Case:
 
 
 def _training() -> Iterator[Case]:
-    """The products of a step: forward, gradient of the input, gradient of the weights."""
+    """Products of a training step: forward, gradient of the input, gradient of the weights."""
     for row in rows("measured_tpu_v2_fc_training"):
         batch, nodes = numbers(row, "batch_per_core nodes")
         if batch < TRUSTED_BATCH or nodes < TRUSTED_NODES:
@@ -130,7 +131,7 @@ _measured = partial(NumberSet, status="measured", kind="deepbench", hardware="v1
 
 @cached
 def deepbench_sets() -> dict[str, NumberSet]:
-    """What cuDNN and cuBLAS take on a V100 by Baidu's DeepBench, convolutions and products of half precision.
+    """Times of cuDNN and cuBLAS on a V100 by Baidu's DeepBench, for convolutions and products in half precision.
 
     Every set by its name: the half of the convolutions that constants were fitted on, the other one, products.
     """
@@ -144,7 +145,7 @@ def deepbench_sets() -> dict[str, NumberSet]:
     about = "products of cuBLAS, of which nothing was fitted"
     gemms: list[Case] = []
     for row in rows("deepbench_v100_fp16_gemm"):
-        # By rows of the first factor, which are its columns: cuBLAS counts columns first.
+        # M and N change places, because cuBLAS counts columns first.
         m, n, k = numbers(row, "N M K")
         name = f"{m}x{k}>{n} {row['transA']}{row['transB']}"
         gemms.append(Case(name, (Gemm(name, m, n, k),), 1, 1000 * float(row["ms"])))

@@ -118,8 +118,8 @@ class Block(NamedTuple):
 
     @property
     def rectangles(self) -> list[Block]:
-        """The rectangles that make up the block, in the order of its words: part of a row, whole rows, part of
-        a row.
+        """The rectangles that make up the block, in the order of its words: part of a row, whole rows, part
+        of a row.
         """
         if self.span is None:
             return [self]
@@ -130,8 +130,8 @@ class Block(NamedTuple):
 
 
 class Patch(NamedTuple):
-    """The grid points of the ifmap that a block needs for the taps of a chunk; if each tap has its own, those
-    of tap 0.
+    """The grid points of the ifmap that a block needs for the taps of a chunk; if each tap has its own, those of tap
+    0.
     """
 
     rows: range

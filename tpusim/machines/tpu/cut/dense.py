@@ -84,7 +84,7 @@ class Dense(Cut):
         return numbered([self._chunk(self._rows[at : at + groups]) for at in range(0, self.groups, groups)])
 
     def held(self, taps: int | None, channels: int | None) -> tuple[int | None, int | None]:
-        """As many passes as need no more taps and channels than given."""
+        """Return the most passes that need no more taps and channels than given."""
         if taps is None and channels is None:
             return None, None
         return most_together(self.whole.passes, taps, channels), 1
@@ -119,6 +119,7 @@ class Dense(Cut):
         channels = [channel for _, channel in lanes]
         if self.by_tap:
             return LanePlace((0,), as_coordinates(channels), tuple(tap for tap, _ in lanes))
+        # Stacked taps repeat the channels: one run of lanes and its copies say it shorter.
         period = next((at for at in range(1, len(channels)) if channels[at] == channels[0]), len(channels))
         copies, rest = divmod(len(channels), period)
         if rest or channels != channels[:period] * copies:
@@ -243,6 +244,7 @@ class DenseTaps(Dense):
         """Passes of some taps over some channels."""
         array = self.hardware.array.rows
         parts = [channels[part.start : part.stop] for part in portions(len(channels), array)]
+        # Whole passes first: only the channels left over share passes among taps.
         rest = parts.pop() if len(parts[-1]) < array else range(0)
         for tap, part in product(taps, parts):
             yield [(tap, channel) for channel in part]

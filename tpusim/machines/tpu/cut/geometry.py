@@ -1,5 +1,5 @@
-"""The shape of a convolution as the lowering sees it: axes, strips, how words hold a feature map, how taps walk
-over it; and which way round its tensors lie in tiles.
+"""The shape of a convolution as the lowering sees it: axes, strips, how words hold a feature map, how taps walk over
+it; and which way round its tensors lie in tiles.
 
 A tile is as long as a word and as wide as `hbm.channel_multiple`, 8 x 128 on a TPU: sublanes and lanes. Under
 `mapping.layout: least_padding` tensors lie in them whichever way round pads less. All is read off convolutions that
@@ -211,8 +211,7 @@ class InStrips:
     def items(
         self, word_fill: int, rows: range, cols: range, groups: range, apart: tuple[int, int]
     ) -> tuple[Along, ...]:
-        """Counters of a feature map in one lane: a word for each grid point and group, with all its strips and
-        images.
+        """Counters of a feature map in one lane: a word for each grid point and group, with all its strips and images.
 
         Strips lie `apart` (rows, cols) from one another; `word_fill` elements of a word are in use.
         """

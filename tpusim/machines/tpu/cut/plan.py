@@ -250,6 +250,7 @@ class Plan:
         """
         pairs = [*product(range(len(self.blocks)), portions(len(self.columns), self.tiling.kept_folds))]
         if self.tiling.loop_order != "block_major":
+            # A stable sort keeps the blocks in order within their column folds.
             pairs.sort(key=lambda pair: pair[1].start)
         of_chunks = by_outcome(self.sections)
         return [
@@ -290,8 +291,7 @@ class Plan:
         return tuple(lane)
 
     def map_items(self, rows: range, cols: range, groups: range, apart: tuple[int, int]) -> tuple[Along, ...]:
-        """Counters of a feature map in one lane: a word for each grid point and group, with all its strips and
-        images.
+        """Counters of a feature map in one lane: a word for each grid point and group, with all its strips and images.
 
         Strips lie `apart` (rows, cols) from one another.
         """

@@ -180,8 +180,8 @@ def numbered(parts: Sequence[tuple[Sequence[ReductionPass], Sequence[LanePlace]]
 
 
 def most_together(passes: Sequence[ReductionPass], taps: int | None, channels: int | None) -> int:
-    """The largest number of passes such that no group of that many needs more taps or channels than given; at
-    least 1.
+    """The largest number of passes such that no group of that many needs more taps or channels than given; at least
+    1.
     """
     needs = [({run.tap for run in each.runs}, {c for run in each.runs for c in run.channels}) for each in passes]
 
@@ -341,7 +341,7 @@ class TapGroups(Cut):
         ])  # fmt: skip
 
     def held(self, taps: int | None, channels: int | None) -> tuple[int | None, int | None]:
-        """As many groups as have at most `taps` taps, and the folds of the first `channels` channels."""
+        """Return the groups with at most `taps` taps, and the folds of the first `channels` channels."""
         folds = channels and sum(fold.start < channels for fold in self._portions)
         return taps and most_together(self._chunk(self._stacks, range(1))[0], taps, None), folds
 

@@ -256,6 +256,7 @@ class _Run:
         for part in parts:
             if part.feed is None:
                 words = self._words(part.first_lanes[0], part.lanes, part.base, part.words)
+                # Copies of a part are equal, so that the first one is enough.
                 values = tensor.in_hbm(unpacked(words, part))
             else:
                 values = tensor.in_hbm(collected(map(self._read_by, part.feed.groups), part, self.program.number))

@@ -231,6 +231,7 @@ class HbmTensor:
         start = [-low for low in self._low]
         for axis, coordinates in (*part.lane, *part.items):
             start[axis] += coordinates[0]
+        # `_low` is the least coordinate stored, padding included, so that `start` is never negative.
         origin = self._stored[tuple(slice(at, None) for at in start)]
         apart = [
             origin.strides[axis] * (coordinates[1] - coordinates[0] if len(coordinates) > 1 else 1)

@@ -108,7 +108,7 @@ class Calendar:
         return slots
 
     def ahead(self, start: int) -> bytes:
-        """Who owns each cycle from `start` on, one byte a cycle."""
+        """Return the owner of each cycle from `start` on, one byte a cycle."""
         return bytes(self._cells[max(start - self.settled, 0) :].rstrip(bytes([FREE])))
 
     def repeat(self, start: int, end: int, times: int) -> None:
@@ -155,7 +155,7 @@ class KeptCalendar(Calendar):
         super().settle(until)
 
     def owners(self) -> Owners:
-        """Who owns each cycle, from the first on."""
+        """Return the owner of each cycle, from the first on."""
         return np.append(np.frombuffer(self._past, np.uint8), np.frombuffer(self._cells, np.uint8))
 
 
@@ -174,7 +174,7 @@ class Ports:
         return sum((calendar.owned for calendar in self.calendars), Counter())
 
     def owners(self) -> dict[str, Owners]:
-        """Who owns each cycle, by the name of each port's account."""
+        """Return the owner of each cycle, by the name of each port's account."""
         kept = (calendar for calendar in self.calendars if isinstance(calendar, KeptCalendar))
         return {name: calendar.owners() for name, calendar in zip(self._names, kept, strict=True)}
 
@@ -183,7 +183,7 @@ class Ports:
         return self._of[client]
 
     def ahead(self, start: int) -> tuple[bytes, ...]:
-        """Who owns each cycle from `start` on, one byte a cycle, port by port."""
+        """Return the owner of each cycle from `start` on, one byte a cycle, port by port."""
         return tuple(calendar.ahead(start) for calendar in self.calendars)
 
     def repeat(self, start: int, end: int, times: int) -> None:

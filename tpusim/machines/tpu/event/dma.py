@@ -39,7 +39,7 @@ class PipedMemory:
 
     @property
     def use(self) -> HbmUse | None:
-        """What the DRAM has done; None where there is none."""
+        """The work of the DRAM so far; None where HBM is a pipe."""
         return None
 
     def fill(self, step: Transfer, start: int) -> tuple[Cycles, int, int]:
@@ -113,7 +113,7 @@ class BankedHbm(PipedMemory):
 
     @property
     def use(self) -> HbmUse:
-        """What the DRAM has done."""
+        """The work of the DRAM so far."""
         return HbmUse.of(self._dram.counts(), self._dram.requested, self._cycles)
 
     def _served(self, bursts: Cycles, write: bool, start: int, times: Cycles | None = None) -> Served:

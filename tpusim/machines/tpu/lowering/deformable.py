@@ -59,8 +59,8 @@ class TableKey(NamedTuple):
 
 
 class Sampled(Convolution):
-    """Units whose chunks are gathered right before the passes that stream them; bands and tables of the next one
-    come meanwhile.
+    """Units whose chunks are gathered right before the passes that stream them; bands and tables of the next one come
+    meanwhile.
 
     Attributes:
         copies: of bands and of tables.
@@ -108,7 +108,7 @@ class Sampled(Convolution):
         )
 
     def counted(self) -> None:
-        """None, so that the scheduler counts: the formula leaves out gathering."""
+        """Return None, so that the scheduler counts: the formula leaves out gathering."""
 
     @cached_property
     def more(self) -> Mapping[str, Any]:
@@ -209,8 +209,8 @@ class Sampled(Convolution):
         yield self.traffic.numbers(self.pointers, (part,), numbers.size)
 
     def _blends(self, key: TableKey, kind: int, base: int) -> Iterator[Moves]:
-        """Moves of blends to all lanes: each lane gets those of its offset group and tap, and HBM delivers each
-        once.
+        """Moves of blends to all lanes: each lane gets those of its offset group and tap, and HBM delivers
+        each once.
         """
         blend, width, fill = self.blend, self.cut.layer.kernel[1], self.word_fill
         lanes, patch = key.lanes[kind], self.patch(key.block, self._chunks[key])

@@ -125,11 +125,12 @@ class RidingUnits(Units):
         areas = {each.name: each for each in self.core.areas}
         results, gaps = areas[self._results], with_the_spill(self.core.policy.lag)
         if self.layer.adds:
+            # A tensor is added to the sums that passes leave; other outputs have no such place.
             if not self._by_passes:
                 raise UnsuitableError(_NOT_SO)
 
             def other(key: Key, base: int) -> list[Moves]:
-                """What is added to the sums that a unit leaves."""
+                """Return the additions to the sums that a unit leaves."""
                 left = self.core.spill(self._leaving[key], base)
                 return [left._replace(tensor=replace(left.tensor, name=OTHER))]
 

@@ -146,8 +146,8 @@ def kinds_of(lanes: Sequence[LaneRun]) -> tuple[Kind, ...]:
 
 @dataclass(frozen=True)
 class SampledTaps(TapGroups):
-    """Row folds times groups of taps, one of which is on chip at a time. A tap has the same samples for all channels
-    of an offset group.
+    """Row folds times groups of taps, one of which is on chip at a time. A tap has the same samples for all channels of
+    an offset group.
     """
 
     layer: DeformConv2d

@@ -134,8 +134,8 @@ Phase = tuple[int, int]
 
 
 class PhaseOutcome(NamedTuple):
-    """Phases whose sums stand side by side in the columns of the array, with a tap for each grid point that
-    they need.
+    """Phases whose sums stand side by side in the columns of the array, with a tap for each grid point that they
+    need.
     """
 
     phases: tuple[Phase, ...]
@@ -292,6 +292,7 @@ class PhasePlan(Plan):
         """Every n-th row and column of the ofmap; lanes of several phases are apart in it."""
         channels = shifted(at.channels, group * self.shape.out_channels)
         phases = self.cut.outcomes[at.outcome].phases
+        # The first phase is the origin; the lanes of others are offset from it by whole rows and columns.
         axes, ((row, col), *_) = cell_axes(self.shape), phases
         rows, cols = axes[0].outputs_at(block.rows, row), axes[1].outputs_at(block.cols, col)
         items = self.map_items(rows, cols, block.groups, self.shape.ofmap_apart)

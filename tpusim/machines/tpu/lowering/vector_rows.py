@@ -234,6 +234,7 @@ class RowUnits(Units):
                     needs += [] if stage.joins else [SlotNeed("results", (u, n, p))]
                     leaves = -1 if stage.joins else len(needs) - 1
                     yield Unit(tuple(needs), None, RowStretch(u, n, p), steps=2, leaves=leaves)
+                # A stage that joins nothing has written its outputs portion by portion, and has no number to end with.
                 if not stage.joins:
                     continue
                 last, end = n == len(self.stages) - 1, RowStretch(u, n)
@@ -348,6 +349,7 @@ class RowUnits(Units):
         yield from _one_by_one(steps, reads)
         walks = [in_turn(each, 1) for each in range(first, first + levels[-1])]
         number, final = base["numbers"] + of.stage - self.given, "results" in place
+        # Each share leaves its own number here; after the exchange, a second turn ends the stage.
         if self.shares > 1 and not exchanged:
             yield VectorWork((self._step(of, stage.joins, walks, number, 1),), tuple(reads), place["numbers"])
             return

@@ -196,8 +196,8 @@ class Track:
 
     @classmethod
     def of(cls, pieces: Iterable[Pieces]) -> Track:
-        """Put pieces in order; touching ones with the same name and step become one slice, and empty ones are
-        left out.
+        """Put pieces in order; touching ones with the same name and step become one slice, and empty ones are left
+        out.
         """
         parts = list(pieces)
         names = tuple(dict.fromkeys(piece.name for piece in parts))
@@ -354,6 +354,7 @@ def _staying(kept: Iterable[tuple[int, int, range]]) -> Iterator[tuple[int, int,
 
 def _readers_of_kept(program: Program) -> dict[int, list[int]]:
     """Steps that read words of each Keep before these are overwritten."""
+    # Words beyond the last Keep cannot be read as kept ones, so the table of owners ends there.
     ends = [words.stop for step in program.steps if isinstance(step, Keep) for words in step.words_read]
     whose = np.full(max(ends, default=0), -1)
     readers: defaultdict[int, list[int]] = defaultdict(list)
@@ -366,6 +367,7 @@ def _readers_of_kept(program: Program) -> dict[int, list[int]]:
             for keep in np.unique(whose[words.start : words.stop]).tolist():
                 readers[keep].append(index)
         for words in step.words_written:
+            # A write ends the residence: later reads of these words belong to its own data.
             whose[words.start : words.stop] = -1
     return readers
 

@@ -269,7 +269,7 @@ class Counters(NamedTuple):
         return range(self.base + first, self.base + stop)
 
     def moved(self, words: int) -> Counters:
-        """The same walk, `words` further on."""
+        """Return this walk, `words` further on."""
         return self._replace(base=self.base + words)
 
 
@@ -316,6 +316,7 @@ def boxes_of(lengths: tuple[int, ...], window: range) -> list[tuple[range, ...]]
         return [()]
     inner = prod(lengths[1:])
     (first, start), (last, end) = divmod(window.start, inner), divmod(window.stop, inner)
+    # The window lies within one row, one counter further in.
     if first == last:
         return [(range(first, first + 1), *box) for box in boxes_of(lengths[1:], range(start, end))]
     head = [(range(first, first + 1), *box) for box in boxes_of(lengths[1:], range(start, inner))] if start else []
@@ -346,7 +347,7 @@ class AddressTable(NamedTuple):
         return range(min(stored), max(stored) + 1) if stored else range(0)
 
     def moved(self, words: int) -> AddressTable:
-        """The same walk, `words` further on."""
+        """Return this walk, `words` further on."""
         return AddressTable(tuple(each if each == PADDING else each + words for each in self.addresses))
 
 

@@ -39,6 +39,7 @@ def check_program(program: Program, hardware: Hardware) -> None:
         raise CheckFailed(f"the Program makes words ready in {program.word_cycles} cycles")
     widest = program.widest_word(hardware.vector_memory.word_elements)
     picked = {step.picks.per_word for step in program.vectors if step.picks}
+    # The vector unit has one reader of pointers, with one size of pointer.
     if len(picked) > 1:
         raise CheckFailed("steps pick elements by pointers of several sizes")
     for per_word in (*picked, *(table.per_word for table in program.tables)):
@@ -53,6 +54,7 @@ def check_program(program: Program, hardware: Hardware) -> None:
                 )
         for wrong in _contradictions(step, program, hardware):
             raise CheckFailed(f"step {index} ({step.label}) {wrong}")
+    # Checks of the Program as a whole come last, as they assume sound steps.
     for wrong in _crowded(program, hardware):
         raise CheckFailed(wrong)
 

@@ -135,8 +135,7 @@ def _one(before: Region, region: Region) -> Region | None:
 
 
 _NEEDED = tuple(map(AXES.index, "HWNC"))
-"""Axes from the outermost in a transfer: a word is one image or several of a pixel; lanes are channels, side by
-side.
+"""Axes from the outermost in a transfer: a word is one image or several of a pixel; lanes are channels, side by side.
 """
 
 _Held = tuple[tuple[Along, ...], tuple[Along, ...]]
@@ -240,6 +239,7 @@ class TransferRuns:
             if isinstance(step, Transfer) and self._as_read(step.tensor):
                 of_lanes = found.setdefault(step.tensor, {})
                 for part in step.parts:
+                    # A dict as an ordered set: parts used twice count once.
                     of_lanes.setdefault(part.lane, {})[part.lane, part.items] = None
         ahead: dict[str, dict[_Held, int]] = {}
         for tensor, of_lanes in found.items():

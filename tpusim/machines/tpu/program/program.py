@@ -269,7 +269,7 @@ class Program:
 
     @cached_property
     def use(self) -> Use:
-        """Use of the machine by all steps together; padding and idle lanes make no access."""
+        """Use of the machine by all steps together; padding and lanes without a part make no access."""
         return _together(self.steps)
 
     @cached_property

@@ -355,8 +355,8 @@ class Spill(LaneTransfer):
 
 @dataclass(frozen=True, slots=True)
 class Prefetch(Transfer):
-    """A transfer from HBM to the scratch memory: elements of `tensor`, whose `parts` name no lanes, go to
-    tensor `to`.
+    """A transfer from HBM to the scratch memory: elements of `tensor`, whose `parts` name no lanes, go to tensor
+    `to`.
     """
 
     cause = "starved"

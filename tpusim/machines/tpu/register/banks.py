@@ -31,7 +31,7 @@ _STILL = (1, 0, 0, 1, 0, 1, 0)
 
 @dataclass(frozen=True)
 class Settings:
-    """Which pattern each lane walks, and the patterns.
+    """The pattern that each lane walks, and all patterns.
 
     Attributes:
         patterns: [setting, lane] -> pattern, or UNFED.

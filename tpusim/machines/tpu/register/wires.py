@@ -130,7 +130,7 @@ NOWHERE = -(2**62)
 
 
 class Order(NamedTuple):
-    """One access of a port: who makes it, and to what. Fields that a client does not need keep their defaults.
+    """An access of a port: who makes it, and to what. Fields that a client does not need keep their defaults.
 
     client: FREE, IFMAP, POINTER, PSUM, RESULT, VECTOR, WEIGHT or DMA
     step: number of the step in the Program

@@ -76,8 +76,8 @@ class ProgramChain:
         return replace(self.members[at][1], program=self.residence.alone(at))
 
     def account(self, at: int, batch: int, timing: Timing) -> Account:
-        """The account of a layer in the chain, with bytes that need not cross the bus, and tensors that stay on
-        chip.
+        """The account of a layer in the chain, with bytes that need not cross the bus, and tensors that stay
+        on chip.
         """
         (layer, ready), program = self.members[at], self.layers[at].program
         saved = [use.hbm_read_bytes + use.hbm_write_bytes for use in (self.joints[at].program.use, program.use)]

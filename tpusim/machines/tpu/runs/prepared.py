@@ -89,7 +89,7 @@ class Prepared(ReadyLayer):
         return event.run(self.program, self.running)
 
     def on(self, hardware: Hardware) -> Prepared:
-        """The same Program on another machine that can carry out its steps, even if it would choose others."""
+        """Return this Program on another machine that can carry out its steps, even if it would choose others."""
         return replace(self, hardware=hardware)
 
     @cached_property
@@ -113,7 +113,7 @@ class Prepared(ReadyLayer):
         return register.run(self.program_for(number), self.running, as_floats(operands()), told)
 
     def passes_of_a_word(self, layer: Op, batch: int) -> WordPasses:
-        """Of the words that all passes stream through the array; a pass of an array on its diagonal is a part of one."""
+        """Of the words that all passes stream through the array; a small array's pass is a part of one."""
         array, word = self.hardware.array, self.hardware.vector_memory.word_elements
         channels, height, width, images = layer.shapes(batch)[OFMAP]
         words = height * width * ceil(images / word) * ceil(channels / array.cols)
@@ -299,8 +299,10 @@ def _fastest(drafts: Sequence[Draft], hardware: Hardware, lowering: str) -> tupl
     def promising() -> Iterator[Prepared]:
         no_faster: list[int] = []
         for draft in drafts:
+            # Lowering and timing a draft is costly: it ends after several in a row that were no faster.
             if len(no_faster) >= PATIENCE and (sum(no_faster) >= LONG_ENOUGH or len(no_faster) >= MOST):
                 break
+            # The lower bound of a draft tells without lowering it that it cannot win by enough.
             if cycles and min(cycles) <= draft.least * (1 + CLOSE):
                 continue
             ready = _in_scratch(Prepared(*draft.lower(), hardware, lowering, draft))
@@ -308,6 +310,7 @@ def _fastest(drafts: Sequence[Draft], hardware: Hardware, lowering: str) -> tupl
             no_faster = [] if faster else [*no_faster, len(ready.program.steps)]
             cycles.append(ready.timing.cycles)
             yield ready
+            # A Program may take gigabytes: the loser is gone before the next draft is lowered.
             del ready
 
     return min(promising(), key=lambda each: each.timing.cycles), cycles

@@ -158,12 +158,14 @@ def reached(pattern: AddressPattern, at: Callable[[_Words], _Words]) -> AddressP
         return pattern
     here = addresses[stored]
     there = at(here)
+    # The common case, a move by a constant, keeps the pattern short.
     if (there - here == there[0] - here[0]).all():
         return pattern.moved(int(there[0] - here[0]))
     if isinstance(pattern, AddressTable):
         addresses = np.full(len(addresses), PADDING)
         addresses[stored] = there
         return AddressTable(tuple(addresses.tolist()))
+    # Padding leaves gaps, so that only the strides of the former counters can be fitted.
     moved = _nested(there) if stored.all() else _with_strides(pattern, stored, there)
     inside, addresses = walked(moved)
     if len(addresses) != len(stored) or not np.array_equal(addresses[inside], there):

@@ -128,6 +128,7 @@ class Waits:
 
     def in_order(self) -> tuple[tuple[Step, ...], tuple[int, ...]]:
         """All steps with their final numbers, and the layer of each."""
+        # Steps of the last layer are still held back, as a next layer might have moved among them.
         order = [*self._order, *(self._before.with_ahead({})[0] if self._before else [])]
         place = np.argsort(order).tolist()
         own = [place[self._layers.index(layer) :] for layer in range(max(self._layers) + 1)]
@@ -220,6 +221,7 @@ class JoinedLayer:
         places = [self._place[each] for each in waits if each in self._place]
         last = self._place[self.last_pass]
         spills = [at for at in places if isinstance(self._steps[at], Spill)]
+        # A fill that waits for a step behind the last pass cannot come ahead of it.
         if max(places, default=-1) >= last:
             return None
         if not spills:
@@ -309,6 +311,7 @@ def linked(layers: Sequence[Joint], hardware: Hardware, stay: Collection[str] = 
     waits = Waits(hardware, {each.tensor: each for each in handed})
     programs = []
     for layer, program, *_ in layers:
+        # Names get their layer in front, since tensors of different layers may be called alike.
         named = replace(
             program,
             tensors=tuple(each.of_layer(layer) for each in program.tensors),

@@ -65,6 +65,7 @@ class Residence:
         """
         program, fills = self.layers[layer].program, list[Fill]()
         for each in self.allocations:
+            # The fills stand for the keeps of the layer that made the words, which is not run here.
             kept = (step.parts for step in self.layers[each.maker].program.steps if isinstance(step, Keep))
             parts = tuple(part for some in kept for part in some)
             fills += [Fill((), program.tensor(name), parts, 0) for at, name in each.readers if at == layer]
@@ -87,8 +88,10 @@ def immovable(program: Program) -> str:
 
 
 def residence(layers: Sequence[Joint], hardware: Hardware) -> Residence:
-    """The outcomes that can stay, for layers that are to be joined; where there is too little room, those that save the
-    least for their room are given up first.
+    """The outcomes that can stay on chip, for layers that are to be joined.
+
+    Where there is too little room, outcomes that save the fewest trips through HBM for the time they stay are given up
+    first.
     """
     search = _Search(layers, hardware.capacity_words)
     staying = search.reached(search.wanted)
@@ -364,9 +367,11 @@ def _bringing(program: Program, due: Mapping[int, Sequence[tuple[Tensor, _Fills]
     for at, step in enumerate(program.steps):
         for copy, fills in due.get(at, ()):
             _, fill = fills[0]
+            # The fills of later steps find here their copy, and the prefetch that they wait for.
             near |= {number: (copy, len(steps)) for number, _ in fills}
             steps.append(Prefetch((), fill.tensor, fill.parts, fill.hbm_bytes, copy, regions=fill.regions))
         places[at] = len(steps)
+        # Insertions move the numbers of later steps, and waits name steps by number.
         step = step.renumbered(places)
         if at in near and isinstance(step, Transfer):
             copy, brought = near[at]

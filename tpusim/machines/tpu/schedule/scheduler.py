@@ -30,6 +30,7 @@ def link(units: Units, first: int = 0, empty: Collection[str] = ()) -> Bases:
     Strands that end before the units begin share their words. Areas in `empty` get no words: they stand far from all
     others.
     """
+    # Sorted, so that the same areas always get the same addresses.
     bases = {name: (at + 1) * APART for at, name in enumerate(sorted(empty))}
     ends: defaultdict[str, int] = defaultdict(lambda: first)
     for beside in (units, *units.strands.values()):
@@ -50,6 +51,7 @@ def buffers(units: Units, bases: Bases, memory: str = "lanes") -> tuple[Buffer, 
         if area.memory != memory or not area.count * area.words or bases[area.name] >= APART:
             continue
         own = Buffer(area.tensor, bases[area.name], area.count * area.words, area.lanes)
+        # Strands and units may each have an area of one tensor, side by side.
         if found and found[-1].tensor == own.tensor:
             ahead = found.pop()
             own = Buffer(own.tensor, ahead.base, ahead.words + own.words, max(ahead.lanes, own.lanes))
@@ -126,6 +128,7 @@ class Ring:
             before = self.all[number - area.count] if number >= area.count else None
             if before:
                 del self._living[before.key]
+            # Without `ahead`, the load ahead is the last one of this ring.
             ahead = (self.all[-1].first if self.all else 0) if ahead is None else ahead
             found = Tenancy(
                 area, key, number, self.base + number % area.count * area.words, unit, gap, gap, ahead, before
@@ -188,6 +191,7 @@ class Schedule:
         self.of, self.policy, self.steps = units, units.policy, [] if steps is None else steps
         self.units = [*units.units()]
         self.gaps = [*accumulate((unit.gap for unit in self.units), initial=-1)][1:]
+        # All tenancies are known before the first step is written, since a load is issued ahead of its unit.
         rings = {each.name: (_Window if each.live else Ring)(each, bases[each.name]) for each in units.areas}
         self.tenancies = [
             [rings[area].wanted(key, at, gap) for area, key in unit.needs]
@@ -390,6 +394,7 @@ class Schedule:
         waits = tuple(step for need, atoms in act.reads for step in mine[need].made(atoms))
         if act.begins:
             waits = (*waits, *mine[act.writes].freed())
+        # A serial machine has no overlap between computing steps.
         if self.policy.serial:
             waits = (*waits, *self._computed.values())
         for compute in act.steps:

@@ -1,4 +1,4 @@
-"""What a lowering says of a layer: areas of the memories, and units of work on the data in them.
+"""The description of a layer by its lowering: areas of the memories, and units of work on the data in them.
 
 An *area* is a ring of equal slots in a memory. A *unit* is the work done at a time: it names the keys that it needs,
 does *acts* (passes, vector work) on their slots, and may leave a result that goes to HBM. A *piece* is a part of a load
@@ -287,30 +287,30 @@ def one_ahead_if_free(freed: int, first: int, ahead: int) -> range:
 
 
 def beside(freed: int, first: int, ahead: int) -> range:
-    """In any gap from the second behind the last user of the slot up to the unit that needs the load."""
+    """Load in any gap from the second behind the last user of the slot up to the unit that needs the load."""
     return range(min(freed + 2, first), first + 1)
 
 
 def when_free(freed: int, first: int, ahead: int) -> range:
-    """As soon as the slot is free, but not before the load ahead of it is used."""
+    """Load once the slot is free, but not before the load ahead of it is used."""
     gap = min(max(ahead, freed + 1), first)
     return range(gap, gap + 1)
 
 
 def with_the_spill(lag: int) -> Gaps:
-    """When the last user of the slot is spilled, `lag` gaps behind its last use; first loads come ahead of all
-    units.
+    """When the last user of the slot is spilled, `lag` gaps behind its last use; first loads come ahead of
+    all units.
     """
     return lambda freed, first, ahead: range(freed + lag, freed + lag + 1) if freed >= 0 else range(1)
 
 
 at_once = with_the_spill(1)
-"""As soon as the slot is free."""
+"""Load once the slot is free."""
 
 
 def with_the_one_ahead(freed: int, first: int, ahead: int) -> range:
-    """When the load ahead of it is first used, whether or not the slot is free: transfers behind it in the
-    queue wait.
+    """When the load ahead of it is first used, whether or not the slot is free: transfers behind it in the queue
+    wait.
     """
     return range(ahead, ahead + 1)
 

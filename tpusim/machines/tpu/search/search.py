@@ -33,13 +33,11 @@ TOLERANCE = 0.01
 """Relative distance of estimates within which the block with the most words is taken: it has fewer passes to run."""
 
 MOST_RANKED, MOST_TIMED = 48, 16
-"""Most tilings of a layer that are put in order, and most that a simulation chooses from beside the estimate's
-choice.
+"""Most tilings of a layer that are put in order, and most that a simulation chooses from beside the estimate's choice.
 """
 
 MOST_BLOCKS, FEW_PASSES = 4, 512
-"""Tilings with more than MOST_BLOCKS times the blocks of the estimate's choice are tried only for layers of few
-passes.
+"""Tilings with more than MOST_BLOCKS times the blocks of the estimate's choice are tried only for layers of few passes.
 """
 
 BELIEVED, AGAIN = 0.1, 0.02
@@ -435,8 +433,8 @@ class Bound:
         return Demand(bus=moved, converted=words * float(self.hardware.vector_unit.pack_cycles))
 
     def _last_spill(self, tilings: Tiling[Counts], words: Counts) -> Cycles:
-        """The fewest cycles of one spill, of at least `words`; of all results of some channels, where one block
-        is all.
+        """The fewest cycles of one spill, of at least `words`; of all results of some channels, where one block is
+        all.
         """
         # The last group may have the emptiest word, and so may the end of the strips, so these are left out.
         shape, width = self.shape, min(map(len, self.of.col_folds))
@@ -447,7 +445,7 @@ class Bound:
         return np.maximum(moved, words * float(self.hardware.vector_unit.pack_cycles))
 
     def _filters(self, tilings: Tiling[Counts], chunks: Counts) -> tuple[Counts, Counts, Counts]:
-        """How often the filter is loaded, its sections in all, and their pieces.
+        """Return how often the filter is loaded, its sections in all, and their pieces.
 
         It is loaded once, or for every block where the sections of all folds do not fit the buffers in turn. Chunks
         count a section as one piece.
@@ -463,8 +461,8 @@ class Bound:
         return times, sections * folds, folds * np.where(chunks == 1, pieces, sections)
 
     def _loads(self, tilings: Tiling[Counts], again: Counts) -> Demand:
-        """Demand of all fills of the ifmap; where all taps are on chip together, points between taps are
-        fetched, too.
+        """Demand of all fills of the ifmap; where all taps are on chip together, points between taps are fetched,
+        too.
         """
         shape, (channels, images) = self.shape, stored_ifmap(self.shape, self.hardware)
         points = np.full_like(tilings.blocks, self._touched)
@@ -523,7 +521,7 @@ def _portions(extent: int, sizes: Counts) -> list[tuple[Counts, Counts]]:
 
 
 _Counting: TypeAlias = Callable[[MapAxis, int, range], int]
-"""What is counted of an axis, from the size of its blocks and the taps."""
+"""The counts of an axis, from the size of its blocks and the taps."""
 
 
 def _brought(axis: MapAxis, size: int, taps: range) -> int:

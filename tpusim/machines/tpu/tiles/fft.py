@@ -89,6 +89,7 @@ class FlowGraph:
                 users[name].append((made, factor))
             order.update(dict.fromkeys((*factors, made)))
         given, value, other = {name: f"x{at}" for at, name in enumerate(self.outputs)}, dict[str, str](), FlowGraph()
+        # Reversed edges turn the last value into the first, so values are made from the back.
         for name in reversed([each for each in order if each in asked]):
             own = [(given[name], 1.0)] if name in given else []
             value[name] = other.sum(*own, *((value[user], factor) for user, factor in users[name]))
@@ -103,6 +104,7 @@ class FlowGraph:
         for name in [*sums]:
             users = [made for made, factors in sums.items() if name in factors]
             merged = {made: _merged(sums[made], name, sums[name]) for made in users}
+            # Words read by the users and by the sum itself, and the word it writes.
             before = sum(len(sums[made]) for made in users) + len(sums[name]) + 1
             if name not in self.outputs and sum(map(len, merged.values())) < before:
                 sums.update(merged)
@@ -119,6 +121,7 @@ class FlowGraph:
         made_at = {name: at for at, name in enumerate(sums)}
         last_used = {name: at for at, factors in enumerate(sums.values()) for name in factors}
         place = {name: f"y{at}" for at, name in enumerate(self.outputs)}
+        # The place of an output is free for temporary sums until the output itself is written.
         due = {} if over_inputs else {place[name]: made_at[name] for name in self.outputs}
         free_from = dict.fromkeys(due, 0)
         if over_inputs:
@@ -141,6 +144,7 @@ def _in_turn(sums: Sums) -> Sums:
         for name in factors:
             users[name].add(made)
     while left:
+        # A sum is ready once all of its terms are made.
         ready = (made for made, factors in left.items() if left.keys().isdisjoint(factors))
         best = max(ready, key=lambda made: sum(len(users[name]) == 1 for name in left[made]))
         for name in left[best]:

@@ -100,8 +100,8 @@ class Mix(NamedTuple):
 
 
 class TileProduct(NamedTuple):
-    """A product of weights with data of these places, one after another. Sums go to places from `results`
-    on, and replace or add to the numbers there.
+    """A product of weights with data of these places, one after another. Sums go to places from `results` on, and
+    replace or add to the numbers there.
     """
 
     data: tuple[int, ...]

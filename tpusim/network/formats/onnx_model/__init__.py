@@ -1,5 +1,5 @@
-"""Models in ONNX: the ops of a graph as layers, and what of it is left out, by name and count; with its weights, to be
-computed, the graph.
+"""Models in ONNX: the ops of a graph as layers, the ops that are left out by name and count; and, with weights, the
+graph.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ _OF_THE_ARRAY = {name for name, op in OPS.items() if op.unit == "array"}
 
 
 class LayerNode(NamedTuple):
-    """A node that is a layer: its sizes for any batch, and what its values are to it, for each number of images for
-    which the shapes were found.
+    """A node that is a layer: its sizes for any batch, and the views of its values, for each number of images of the
+    probes.
     """
 
     node: NodeProto
@@ -59,15 +59,14 @@ class LayerNode(NamedTuple):
 
 @dataclass
 class Understood:
-    """A model without its large weights, functions put in place, and what it is made of: its nodes that are layers, and
-    what is none.
+    """A model without its large weights, functions put in place: its nodes that are layers, and the other nodes.
 
     Attributes:
         probes: the shapes, for each number of images for which they were found.
         taken: which branches were taken, in words.
         steps: recurrent networks, and of how many steps they are, in words.
         reasons: why what the array would compute cannot be a layer.
-        same: what batch normalizations make of which nothing is left to do.
+        same: results of batch normalizations that merged into the layer before them.
     """
 
     model: ModelProto
@@ -95,7 +94,7 @@ def read(path: Path, asked: ModelOptions) -> Document:
 
 
 def understood(path: Path, asked: ModelOptions) -> Understood:
-    """What there is to know of a model. Raises as `read`."""
+    """Read what there is to know of a model. Raises as `read`."""
     model = load(path)
     batch = batch_of(inputs(model.graph), asked.dims, asked.arrays, path)
     weights = without_weights(model)
@@ -107,9 +106,11 @@ def understood(path: Path, asked: ModelOptions) -> Understood:
     read = Understood(steps.model, batch, facts, probes, ways.done, steps.done, [*ways.left, *steps.left])
     for node in read.model.graph.node:
         name = operator(node)
+        # Convolutions and products inside such a node are lost with it, and are named.
         if name not in ARRAY_OPS and name not in NOT_TIMED:
             read.not_known[name] += 1
             read.reasons += _inside(node)
+        # Constants are worked out before the network runs, and take no time even if a layer could compute them.
         elif all(name in facts.constants for name in node.output):
             read.folded += 1
         elif name in ops:
@@ -125,13 +126,14 @@ def understood(path: Path, asked: ModelOptions) -> Understood:
 
 
 def layer_names(layers: Sequence[LayerNode], names: Names) -> Iterator[str]:
-    """The name of each layer's entry in the workload."""
+    """Yield the name of each layer's entry in the workload."""
     return (names.take(called(each.node), "count" in each.sizes) for each in layers)
 
 
 def _probes(model: ModelProto, batch: ModelBatch, ops: Set[str], opset: int, path: Path) -> list[Inferred]:
-    """The shapes that layers of such `ops` need, for as many images as it takes to know them for any number. Raises
-    InputError where there are none, or the standard forbids them.
+    """Infer the shapes that layers of such `ops` need, for as many images as it takes to know them for any number.
+
+    Raises InputError where there are none, or the standard forbids them.
     """
     nodes = [node for node in model.graph.node if node.op_type in ops]
     wanted = {name for node in nodes for name in (*node.input[:2], *node.output[:1]) if name}
@@ -142,6 +144,7 @@ def _probes(model: ModelProto, batch: ModelBatch, ops: Set[str], opset: int, pat
             refuse_forbidden(found.graph.node, found, opset, path)
             probes.append(found)
         except InputError as error:
+            # A model that fails for one image fails for all; for two, it may still be sound for one.
             if not probes:
                 raise
             only = f"; for one image they do: give --dim {min(batch.names)}=1"
@@ -151,12 +154,13 @@ def _probes(model: ModelProto, batch: ModelBatch, ops: Set[str], opset: int, pat
 
 
 def _add_layer(read: Understood, node: NodeProto, path: Path) -> None:
-    """Add a node that is a layer, part of the weights before it, or none after all. Raises InputError for a layer whose
-    result is of other sizes than the onnx library infers.
+    """Add a node that is a layer, part of the weights before it, or none after all.
+
+    Raises InputError for a layer whose result has other sizes than the onnx library infers.
     """
     if node.output[0] in read.facts.merged:
         read.same.append(node.output[0])
-        # What it adds is left of it, whatever was added before.
+        # Only the addition of the biases is left of this node: the layer before it takes them.
         for before in read.layers:
             if before.node.output[0] == node.input[0]:
                 before.sizes[BIASES] = True
@@ -166,7 +170,7 @@ def _add_layer(read: Understood, node: NodeProto, path: Path) -> None:
         one, two = (each.sizes for each in probed) if len(probed) == 2 else doubled(probed[0].sizes, read.batch.fixed)
         sizes = for_any_batch(one, two)
         plain = {key: value for key, value in sizes.items() if key not in ("op", "count", BIASES)}
-        # To see that there is such a layer; what follows the batch is as for one image.
+        # One image is enough to see that there is such a layer.
         plain |= {key: 1 for key in ("m", "images") if isinstance(plain.get(key), str)}
         build: Any = OPS[sizes["op"]]
         made = build(name="layer", **plain).shapes(1)[OFMAP]
@@ -190,13 +194,13 @@ def _add_layer(read: Understood, node: NodeProto, path: Path) -> None:
 
 
 _BIAS_OPERANDS = {"Conv": 2, "ConvTranspose": 2, "DeformConv": 3, "Gemm": 2}
-"""Which operand of a node its biases are."""
+"""The operand of a node that holds its biases."""
 _LONGEST_MATRIX = 3
-"""Axes up to which a value of which nothing is known has its channels last."""
+"""Most axes of a value of unknown origin that has its channels last."""
 
 
 def _as_layer(node: NodeProto, values: Inferred, facts: Facts) -> AsLayer:
-    """The layer that a node of ARRAY_OPS or VECTOR_OPS is. Raises UnfitNode where there is none."""
+    """Return the layer that a node of ARRAY_OPS or VECTOR_OPS is. Raises UnfitNode where there is none."""
     shapes, names, op = values.shapes, [*node.input], node.op_type
     least = 2 if op in ARRAY_OPS else 1
     counting = names[:least] if op in ARRAY_OPS else names
@@ -214,7 +218,7 @@ def _as_layer(node: NodeProto, values: Inferred, facts: Facts) -> AsLayer:
     if op in VECTOR_OPS:
         return VECTOR_OPS[op](there)
     made, bias = ARRAY_OPS[op](there), there.name(_BIAS_OPERANDS.get(op, len(names)))
-    # Biases are a number of the model for each output channel; a Gemm may add anything else as well.
+    # Biases are one number for each output channel, stored in the model; a Gemm may add any other matrix as well.
     by_channel = op != "Gemm" or (bias in shapes and prod(shapes[bias][:-1]) == 1)
     if bias and bias in facts.constants and by_channel:
         made.sizes[BIASES] = True
@@ -222,7 +226,7 @@ def _as_layer(node: NodeProto, values: Inferred, facts: Facts) -> AsLayer:
 
 
 def _inside(node: NodeProto) -> Iterator[str]:
-    """What the array would compute of the graphs inside a node."""
+    """Yield the operators of the array in the graphs inside a node."""
     inner: Counter[str] = Counter()
     left = [node]
     while left:
@@ -239,7 +243,7 @@ def _listed(ops: Mapping[str, int]) -> str:
 
 
 def _unknown(read: Understood) -> str:
-    """All that is not known, at once."""
+    """Describe all unknown ops at once."""
     total = counted(sum(read.not_known.values()), "op")
     why = f" ({'; '.join(read.reasons[:_MOST_TOLD])}{'; ...' if len(read.reasons) > _MOST_TOLD else ''})"
     leave = "tpusim run or import leaves them out with --skip-unknown, and says so"
@@ -280,7 +284,7 @@ def _document(read: Understood, path: Path) -> Document:
 
 
 def _ordered(sizes: LayerSizes) -> LayerSizes:
-    """As people write them: the map before what moves over it."""
+    """Order sizes as people write them: the map before the kernel that moves over it."""
     first = (
         "op", "kind", "channels", "height", "width", "in_channels", "in_length", "in_height", "in_width",
         "out_channels", "m", "n", "k",
@@ -322,7 +326,7 @@ def _notes(read: Understood) -> Iterator[str]:
 
 
 def read_graph(path: Path, asked: ModelOptions, images: int) -> Graph:
-    """The graph of a model for a number of `images`.
+    """Read the graph of a model for a number of `images`.
 
     Raises:
         InputError: as `read` does; or the model is for a number of images of which `images` is no multiple, or holds
@@ -346,7 +350,7 @@ def read_graph(path: Path, asked: ModelOptions, images: int) -> Graph:
     nodes = tuple(map(as_node, graph.node))
     kinds = {each.name: each.type.tensor_type.elem_type for each in graph.output}
     types = {name: np.dtype(helper.tensor_dtype_to_np_dtype(kind)) if kind else None for name, kind in kinds.items()}
-    # None where the model says none, or one that NumPy does not have, such as bfloat16.
+    # None: the model names no type, or one that NumPy does not have, such as bfloat16.
     outputs = {name: dtype if dtype is None or dtype.isbuiltin == 1 else None for name, dtype in types.items()}
     sizes = read.batch.sizes(own)
     held = load(path).graph
@@ -358,7 +362,7 @@ def read_graph(path: Path, asked: ModelOptions, images: int) -> Graph:
 
 
 def _views_for(probed: Sequence[NodeViews], images: int) -> NodeViews:
-    """Views for `images`, worked out from the views for one image and for two, or for all there can be."""
+    """Work out views for `images` from the views for one image and for two, or for the only possible number."""
     one, two = probed[0], probed[-1]
     both = zip(one.sources.items(), two.sources.values(), strict=True)
     sources = {
@@ -370,7 +374,7 @@ def _views_for(probed: Sequence[NodeViews], images: int) -> NodeViews:
 
 
 def _view(one: TensorView, two: TensorView, images: int) -> TensorView:
-    """The view for `images`, worked out from the views for one image and for two."""
+    """Work out the view for `images` from the views for one image and for two."""
 
     def line(first: Sequence[int], second: Sequence[int]) -> tuple[int, ...]:
         return tuple(size + (images - 1) * (more - size) for size, more in zip(first, second, strict=True))
@@ -379,7 +383,7 @@ def _view(one: TensorView, two: TensorView, images: int) -> TensorView:
 
 
 def _given(graph: GraphProto, sizes: Mapping[str, int], path: Path) -> dict[str, GivenInput]:
-    """What comes from outside, with its open sizes set."""
+    """Return the inputs from outside, with their open sizes set."""
     found: dict[str, GivenInput] = {}
     for value in inputs(graph):
         set_sizes(value, sizes)
@@ -401,7 +405,7 @@ def _array(tensor: TensorProto, path: Path) -> Values:
 
 
 def _plain(attribute: AttributeProto, path: Path) -> Any:
-    """A number, text, a list of them, or an array."""
+    """Return an attribute as a number, text, a list of them, or an array."""
     value = helper.get_attribute_value(attribute)
     if isinstance(value, TensorProto):
         return _array(value, path)

@@ -1,4 +1,4 @@
-"""Which dimension of a model is the batch, and which sizes are still open."""
+"""The dimension of a model that is the batch, and the sizes that are still open."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from tpusim.input.source import Arrays
 from tpusim.network.formats import printable
 
 _BATCH = re.compile(r"n|bs?|.*batch.*", re.IGNORECASE)
-"""What tools call the number of images."""
+"""Names that tools use for the number of images."""
 _LENGTH = re.compile(r".*(seq|len|time|frame|step|token).*", re.IGNORECASE)
-"""What they call the number of what comes one after another, which may be a first dimension, too."""
+"""Names that tools use for the length of a sequence, which may be a first dimension, too."""
 _NAME = re.compile(r"[A-Za-z_]")
-"""Some write "?" of what they do not know."""
+"""A name of a dimension; some tools write "?" for an unknown size."""
 
 
 class Open(NamedTuple):
-    """A dimension without a size, of an input; `name` is what `--dim` calls it, whether or not the model has named it.
+    """A dimension without a size, of an input; `name` is the name for `--dim`, whether or not the model has named it.
 
     One that the model does not name is called by the value and its axis.
     """
@@ -36,18 +36,18 @@ class Open(NamedTuple):
     named: bool
 
     def like(self, names: re.Pattern[str]) -> bool:
-        """Whether the model calls it so."""
+        """Return whether the model uses one of these names for the dimension."""
         return self.named and names.fullmatch(self.name) is not None
 
 
 @dataclass(frozen=True)
 class ModelBatch:
-    """Which names stand for the batch; where there are none, the model is for `fixed` images.
+    """The names that stand for the batch; where there are none, the model is for `fixed` images.
 
     Attributes:
         dims: the sizes of all other dimensions that are open, by name.
-        arrays: what is given for inputs, by name.
-        images: how many images the arrays hold; None where nothing says so.
+        arrays: arrays given for inputs, by name.
+        images: how many images the arrays hold; None where that is unknown.
     """
 
     names: frozenset[str]
@@ -62,22 +62,22 @@ class ModelBatch:
 
     @property
     def probed(self) -> tuple[int, ...]:
-        """For how many images the shapes are to be found, to know them for any number."""
+        """Return the numbers of images for which shapes are inferred, to know them for any number."""
         return (1, 2) if self.is_open else (self.fixed,)
 
     def sizes(self, images: int) -> dict[str, int]:
-        """The sizes of all open dimensions, by name, for a batch of `images`."""
+        """Return the sizes of all open dimensions, by name, for a batch of `images`."""
         return {**self.dims, **dict.fromkeys(self.names, images)}
 
 
 def inputs(graph: GraphProto) -> list[ValueInfoProto]:
-    """What the model is given from outside: without weights, which old files name among its inputs."""
+    """Return the model's inputs from outside: without weights, which old files name among the inputs."""
     weights = {each.name for each in graph.initializer} | {each.values.name for each in graph.sparse_initializer}
     return [each for each in graph.input if each.name not in weights]
 
 
 def batch_of(given: Sequence[ValueInfoProto], dims: Mapping[str, int], arrays: Arrays, path: Path) -> ModelBatch:
-    """Which dimensions count images; none do where `arrays` settle them, as all others.
+    """Find the dimensions that count images; there are none where `arrays` settle them, as all others.
 
     Raises:
         InputError: a dimension is open that is neither the batch nor in `dims` or `arrays`, `dims` names none that is,
@@ -92,10 +92,12 @@ def batch_of(given: Sequence[ValueInfoProto], dims: Mapping[str, int], arrays: A
         raise InputError([Problem(each, str(path)) for each in says])
     left = [each for each in opened if each.name not in dims]
     named = frozenset(each.name for each in left if each.like(_BATCH))
+    # A name for the batch settles it; without one, the first dimension is the usual place.
     counted = named or frozenset(each.name for each in left if each.axis == 0 and each.rank > 1)
     sizes = {**_held(opened, dims, arrays), **dims}
     if missing := {each.name: each for each in reversed(left) if each.name not in counted | sizes.keys()}:
         raise InputError(Problem(_missing([*missing.values()][::-1], arrays), str(path)))
+    # A first dimension that is called a length tells no number of images.
     images = (each.name for each in left if each.name in counted and not each.like(_LENGTH))
     own = next((sizes[name] for name in images if name in sizes), None)
     fixed = own or _first(given, dims)
@@ -103,7 +105,7 @@ def batch_of(given: Sequence[ValueInfoProto], dims: Mapping[str, int], arrays: A
 
 
 def _held(opened: Sequence[Open], dims: Mapping[str, int], arrays: Arrays) -> dict[str, int]:
-    """Sizes of open dimensions by name, as the arrays have them.
+    """Return sizes of open dimensions by name, as the arrays have them.
 
     Raises InputError where that is more than one, or there are no images.
     """
@@ -116,6 +118,7 @@ def _held(opened: Sequence[Open], dims: Mapping[str, int], arrays: Arrays) -> di
         size, where = array.shape[each.axis], f"dimension {each.axis} of the array {each.value!r}"
         if not size and not each.axis:
             problems.append(Problem(f"{where} is 0, so it holds nothing; give at least one image"))
+        # Equal names mean equal sizes, in all inputs.
         before, said = known.setdefault(each.name, (size, where))
         if size != before:
             advice = "leave --dim out, or change the array" if each.name in dims else "the model wants them equal"
@@ -126,9 +129,9 @@ def _held(opened: Sequence[Open], dims: Mapping[str, int], arrays: Arrays) -> di
 
 
 def _images(given: Sequence[ValueInfoProto], sizes: Mapping[str, int], arrays: Arrays, fixed: int) -> int | None:
-    """How many images the arrays hold: those of the model, or a multiple of them; None where they are no maps of it.
+    """Return how many images the arrays hold: those of the model, or a multiple; None where they are no maps of it.
 
-    What has one axis, such as a length, says so only where nothing has more.
+    An array of one axis, such as a length, counts only where none has more.
     """
     for value in sorted(given, key=lambda value: len(value.type.tensor_type.shape.dim) < 2):
         array, dims = arrays.get(value.name), value.type.tensor_type.shape.dim
@@ -156,7 +159,7 @@ def _open(value: ValueInfoProto) -> Iterator[Open]:
 
 
 def _first(given: Sequence[ValueInfoProto], dims: Mapping[str, int]) -> int:
-    """Images of a model of a fixed size: the first dimension of the first input that has two and more.
+    """Return the images of a model of fixed size: the first dimension of the first input with two or more.
 
     One that somebody gives a size counts none, unless it is called a batch.
     """

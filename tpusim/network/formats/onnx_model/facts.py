@@ -1,5 +1,5 @@
-"""What is known of operators, and what a model says of its values beyond shapes: small constants, which axis the
-channels are, what is folded.
+"""What is known of operators, and of a model's values beyond shapes: small constants, the axis of the channels,
+folding.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _MOVES = (
 )
 
 NOT_TIMED = frozenset(" ".join((_POOLING, _ACTIVATIONS, _NORMALIZATIONS, _ARITHMETIC, _REDUCTIONS, _MOVES)).split())
-"""They take no time, but for those of them that the vector unit computes as layers (`vector_nodes`)."""
+"""Operators that take no time, unless the vector unit computes them as layers (`vector_nodes`)."""
 
 _CHANNELS_FIRST = frozenset({
     "Conv", "ConvTranspose", "MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool", "BatchNormalization",
@@ -49,23 +49,23 @@ _CHANNELS_FIRST = frozenset({
 _FIXED = ("Constant", "Shape", "Size")
 """Operators whose values are known once shapes are."""
 _WITH_WEIGHTS = frozenset({"Conv", "ConvTranspose", "Gemm"})
-"""Operators of whose weights a batch normalization behind them becomes a part."""
+"""Operators whose weights take in a batch normalization behind them."""
 _CHANNELS_LAST = frozenset({"Gemm", "MatMul"})
 _TURNS = frozenset({
     "DepthToSpace", "Expand", "Flatten", "Gather", "Reshape", "SpaceToDepth", "Squeeze", "Transpose", "Unsqueeze",
 })  # fmt: skip
-"""Behind these, any axis may be the channels."""
+"""Operators behind which any axis may be the channels."""
 _NUMBERS = {"value_float": "f4", "value_floats": "f4", "value_int": "i8", "value_ints": "i8"}
-"""Attributes of a Constant that are no tensors, and of what type their numbers are."""
+"""Attributes of a Constant that are no tensors, and the type of their numbers."""
 _MOST_AXES = 8
-"""Lists of more are not those of axes."""
+"""Most elements of a list of axes."""
 
 
 # ---- a model
 
 
 class Facts(NamedTuple):
-    """What is known of a model beyond shapes.
+    """The facts about a model beyond shapes.
 
     Attributes:
         constants: values that follow from weights and shapes alone.
@@ -85,12 +85,13 @@ class Facts(NamedTuple):
 
     @classmethod
     def of(cls, model: ModelProto, weights: frozenset[str]) -> Facts:
-        """What there is to know of the nodes of a model, all of whose weights are named."""
+        """Collect the facts about the nodes of a model; `weights` are the names of all its weights."""
         graph, known = model.graph, _constants(model.graph)
         single = {name: each for name, each in known.items() if each.size == 1 and each.dtype.kind in "fiu"}
         several = {name: each for name, each in known.items() if each.ndim == 1 and each.dtype.kind in "iu"}
         makers = {name: node.op_type for node in graph.node for name in node.output}
         uses = Counter([name for node in graph.node for name in node.input] + [each.name for each in graph.output])
+        # Another reader would need the values before the normalization, which merged weights no longer give.
         alone = (each for each in graph.node if each.op_type == "BatchNormalization" and uses[each.input[0]] == 1)
         constants = {*weights}
         for node in graph.node:
@@ -107,7 +108,7 @@ class Facts(NamedTuple):
 
 
 def _constants(graph: GraphProto) -> dict[str, NDArray[Any]]:
-    """Constants of few elements, by name."""
+    """Return constants of few elements, by name."""
     few = {name: each for name, each in tensors_of(graph).items() if prod(each.dims) <= _MOST_AXES}
     return {name: numpy_helper.to_array(each) for name, each in few.items()}
 

@@ -17,19 +17,19 @@ from tpusim.input.source import read_bytes
 from tpusim.network.formats import printable
 
 MOST_BYTES = 2**31 - 1
-"""What Protocol Buffers hold in one message."""
+"""Most bytes of a message of Protocol Buffers."""
 _MAIN = ("", "ai.onnx")
 _SHOWN = 4
 
 
 def load(path: Path) -> ModelProto:
-    """The model in a file, with all the files it names beside it. Raises InputError."""
+    """Read the model in a file, with all the files it names beside it. Raises InputError."""
     size = path.stat().st_size if path.is_file() else 0
     if size > MOST_BYTES:
         says = f"{size / 2**30:.1f} GiB, and an ONNX file holds less than 2"
         raise _refused(path, f"{says}; save its weights as external data, in a file beside it")
     try:
-        # Room is made for as much as is asked for.
+        # `read_bytes` reserves memory for the whole request: one byte more than the size shows a file that grows.
         model: ModelProto = ModelProto.FromString(read_bytes(path, size + 1 if size else MOST_BYTES))
     except DecodeError:
         raise _refused(path, "is not ONNX, or is cut off; save the model again, or copy the whole file") from None
@@ -51,19 +51,19 @@ def load(path: Path) -> ModelProto:
 
 
 def operator(node: NodeProto) -> str:
-    """The name of a node's operator, with its domain where that is another than ONNX's own."""
+    """Return the name of a node's operator, with its domain where that is not ONNX's own."""
     domain = "" if node.domain in _MAIN else f"{node.domain}."
     return printable(f"{domain}{node.op_type}")[:60] or "an op without a name"
 
 
 def opset_of(model: ModelProto) -> int:
-    """The version of ONNX's own operators."""
+    """Return the version of ONNX's own operators."""
     return next((each.version for each in model.opset_import if each.domain in _MAIN), 1)
 
 
 def attributes_of(node: NodeProto) -> set[str]:
-    """Return the names of the attributes that the operator has in any opset; of one that ONNX does not define, those of
-    the node.
+    """Return the names of the attributes that the operator has in any opset; for an operator unknown to ONNX, the
+    node's.
 
     What is an operand in new opsets was an attribute in old ones, and exporters leave it there.
     """
@@ -81,7 +81,7 @@ def _attributes() -> dict[str, set[str]]:
 
 
 def called(node: NodeProto) -> str:
-    """A node in words: by its name, or by what it makes."""
+    """Return a node in words: its name, or the name of its first result."""
     return printable(node.name or next(filter(None, node.output), "") or "a node without a name")
 
 
@@ -90,7 +90,7 @@ def _refused(path: Path, message: str) -> InputError:
 
 
 def _check_text(model: ModelProto, path: Path) -> None:
-    """Check that names are text: what is none comes from a file in which bytes have changed."""
+    """Check that names are text: bytes that are not come from a damaged file."""
     graph = model.graph
     named = (*graph.input, *graph.output, *graph.initializer, *(each.values for each in graph.sparse_initializer))
     dims = (dim for each in (*graph.input, *graph.output) for dim in each.type.tensor_type.shape.dim)
@@ -106,7 +106,7 @@ def _check_text(model: ModelProto, path: Path) -> None:
 
 
 def _check_beside(model: ModelProto, path: Path) -> None:
-    """Check that files of weights are there, in the model's own folder; nobody reads them."""
+    """Check that files of weights are there, in the model's own folder; they are not read."""
     missing: dict[str, int] = {}
     attributes = (each for node in model.graph.node for each in node.attribute)
     inside = (tensor for each in attributes for tensor in (each.t, *each.tensors))
@@ -114,6 +114,7 @@ def _check_beside(model: ModelProto, path: Path) -> None:
         if tensor.data_location == TensorProto.EXTERNAL:
             name = next((each.value for each in tensor.external_data if each.key == "location"), "")
             file = Path(name)
+            # A model from elsewhere may name any file of this computer.
             if not name or file.is_absolute() or ".." in file.parts or not name.isprintable():
                 says = f"the weights of {printable(tensor.name)} are said to be in {ascii(name)[:80]}"
                 raise _refused(path, f"{says}; they must stand in the model's own folder")
@@ -126,7 +127,7 @@ def _check_beside(model: ModelProto, path: Path) -> None:
 
 
 def _check_order(graph: GraphProto, path: Path) -> None:
-    """Check that each node reads what stands before it, and that the outputs are there."""
+    """Check that each node reads only what stands before it, and that the outputs exist."""
     sparse = (each.values for each in graph.sparse_initializer)
     made = {each.name for each in (*graph.input, *graph.initializer, *sparse)} | {""}
     makers = {name: index for index, node in enumerate(graph.node) for name in node.output if name}
@@ -140,6 +141,7 @@ def _check_order(graph: GraphProto, path: Path) -> None:
                 every = enumerate(graph.node)
                 reads = {at: [makers[each] for each in other.input if each in makers] for at, other in every}
                 try:
+                    # A circle has no order at all, so the message differs.
                     TopologicalSorter(reads).prepare()
                 except CycleError as error:
                     circle = " > ".join(called(graph.node[at]) for at in reversed(error.args[1][: _SHOWN + 1]))

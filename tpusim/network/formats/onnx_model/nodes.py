@@ -1,4 +1,4 @@
-"""What the array computes of a node of a model: a layer's sizes and views, from the shapes of its operands."""
+"""The layer that a node of a model is on the array: its sizes and views, from the shapes of its operands."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ LayerSizes = dict[str, Any]
 
 
 ON_BATCH = "depends on the batch"
-"""What to say of what differs from one number of images to another."""
+"""Message for a node whose value differs from one number of images to another."""
 
 
 class AsLayer(NamedTuple):
-    """A node as a layer: its sizes, and what the node's values are to it."""
+    """A node as a layer: its sizes, and the views of its values."""
 
     sizes: LayerSizes
     views: NodeViews
 
 
 class UnfitNode(Exception):
-    """No layer computes such a node; says what of it is the reason."""
+    """A node that no layer computes; the message gives the reason."""
 
 
 Attribute = TypeVar("Attribute", int, float, str)
@@ -40,7 +40,7 @@ _KINDS: Mapping[type, tuple[Any, Callable[[AttributeProto], Any]]] = {
     float: (AttributeProto.FLOAT, lambda given: float(str(np.float32(given.f)))),
     str: (AttributeProto.STRING, lambda given: given.s.decode(errors="replace")),
 }
-"""By the type of an attribute what ONNX calls it, and how it is read: a number as short as float32 tells it."""
+"""By the type of an attribute ONNX's word for it, and how it is read: a float32 by its shortest decimal."""
 
 
 class KnownNode(NamedTuple):
@@ -72,11 +72,11 @@ class KnownNode(NamedTuple):
         return [name in self.facts.constants for name in self.names]
 
     def name(self, at: int) -> str:
-        """The name of an operand; empty where there is none."""
+        """Return the name of an operand; empty where there is none."""
         return self.names[at] if at < len(self.names) else ""
 
     def ints(self, name: str, count: int, default: int) -> list[int]:
-        """An attribute of `count` whole numbers. Raises UnfitNode where it has another number of them."""
+        """Return an attribute of `count` whole numbers. Raises UnfitNode where it has another number of them."""
         given = self._of(name, AttributeProto.INTS)
         numbers = [*given.ints] if given else [default] * count
         if len(numbers) != count:
@@ -84,14 +84,14 @@ class KnownNode(NamedTuple):
         return numbers
 
     def get(self, name: str, default: Attribute) -> Attribute:
-        """An attribute of one number, or of text: of the type that its default has."""
+        """Return an attribute of one number, or of text, in the type of its default."""
         kind, read = _KINDS[type(default)]
         given = self._of(name, kind)
         return read(given) if given else default
 
     @property
     def auto_pad(self) -> str:
-        """How padding is said: by NOTSET, in numbers. Raises UnfitNode for what ONNX does not have."""
+        """Return the word for the padding; NOTSET: numbers say it. Raises UnfitNode for a word unknown to ONNX."""
         said = self.get("auto_pad", "NOTSET")
         if said not in _AUTO_PADS:
             raise UnfitNode(f"auto_pad is none of {', '.join(_AUTO_PADS)}")
@@ -105,11 +105,11 @@ class KnownNode(NamedTuple):
 
 
 Axes = tuple[tuple[int, ...], ...]
-"""For each axis of a layer's tensor the axes of a value that it is: those of a TensorView."""
+"""For each axis of a layer's tensor the axes of the value that run along it, as in a TensorView."""
 
 
 def map_axes(axes: int, channels_first: bool) -> Axes:
-    """The axes of a value of `axes` axes as [channel, row, col, image]; further ones are rows together, or images."""
+    """Map a value of `axes` axes to [channel, row, col, image]; further axes are rows together, or images."""
     if channels_first:
         return (1,), (*range(2, axes - 1),), (*range(2, axes)[-1:],), (0,)
     outer = range(axes - 1)
@@ -117,7 +117,7 @@ def map_axes(axes: int, channels_first: bool) -> Axes:
 
 
 def maps_of(node: KnownNode) -> NodeViews:
-    """A node of one operand whose values have their channels first."""
+    """Return the views of a node of one operand whose values have their channels first."""
     maps, result = (map_axes(len(shape), channels_first=True) for shape in (node.shapes[0], node.result))
     return NodeViews({"ifmap": OperandView(0, TensorView(maps))}, TensorView(result, node.result))
 
@@ -140,19 +140,19 @@ def _conv(node: KnownNode) -> AsLayer:
 
 
 def _taps(first: int, axes: int) -> Axes:
-    """Rows and columns of a filter whose taps have `axes` axes, from the value's axis `first` on."""
+    """Map rows and columns of a filter whose taps have `axes` axes, from the value's axis `first` on."""
     return (*((),) * (2 - axes), *((first + axis,) for axis in range(axes)))
 
 
 def _views(node: KnownNode, weights: TensorView) -> NodeViews:
-    """Maps that are convolved by such weights, mirrored as these are."""
+    """Return the views of maps convolved with these weights, mirrored as the weights are."""
     maps = TensorView(map_axes(len(node.result), channels_first=True), mirrored=weights.mirrored)
     sources = {"ifmap": OperandView(0, maps), "filter": OperandView(1, weights, "weights")}
     return NodeViews(sources, replace(maps, shape=node.result))
 
 
 def _deform_conv(node: KnownNode) -> AsLayer:
-    """Where it samples is an operand, which the file does not tell: offsets are drawn."""
+    """Read a deformable convolution; its offsets are an operand that the file does not hold, so they are drawn."""
     (images, channels, *sides), (outputs, _, *kernel) = _maps(node)
     if len(sides) != 2:
         raise UnfitNode("it has 1 axis; 2 are known")
@@ -169,16 +169,18 @@ def _deform_conv(node: KnownNode) -> AsLayer:
 
 
 _MASK = 4
-"""The operand of a DeformConv that has masks, if it is there."""
+"""The operand of a DeformConv that holds masks, if it is there."""
 
 
 def padding_of(node: KnownNode, axes: int) -> list[int] | str:
-    """As files write it: what stands before both axes, then after them, is ONNX's order too."""
+    """Return the padding as files write it: before both axes, then after them, which is ONNX's order too."""
     return _AUTO_PADS[node.auto_pad] or node.ints("pads", 2 * axes, 0)
 
 
 def _maps(node: KnownNode) -> tuple[ValueShape, ValueShape]:
-    """The shapes of a map and a filter. Raises UnfitNode for other than one or two axes, or no map as a result."""
+    """Return the shapes of a map and a filter. Raises UnfitNode for other than one or two axes, or no map as a
+    result.
+    """
     (image, weights), axes = node.shapes[:2], len(node.shapes[0]) - 2
     if axes not in (1, 2) or len(weights) != axes + 2:
         raise UnfitNode(f"it has {axes} axes; 1 and 2 are known")
@@ -188,7 +190,9 @@ def _maps(node: KnownNode) -> tuple[ValueShape, ValueShape]:
 
 
 def _conv_transpose(node: KnownNode) -> AsLayer:
-    """A transposed convolution; maps of one axis have a row. Weights: [channel, out_channel of the group, *taps]."""
+    """Read a transposed convolution; maps of one axis get a row. Weights: [channel, out_channel of the group,
+    *taps].
+    """
     (images, channels, *sides), (_, outputs, *kernel) = _maps(node)
     axes, groups = len(sides), node.get("group", 1)
     strides, dilations = node.ints("strides", axes, 1), node.ints("dilations", axes, 1)
@@ -209,10 +213,8 @@ def _conv_transpose(node: KnownNode) -> AsLayer:
 
 
 def _cut(node: KnownNode, axis: int, spread: int) -> tuple[int, int, bool]:
-    """What is cut off at both ends of an axis of `spread` elements, what is then added at its far end, and whether the
-    layer is mirrored.
-
-    Where more is cut off there than before, the layer is written mirrored, as it takes as long.
+    """Return what is cut off at both ends of an axis of `spread` elements, what is then added at its far end, and
+    whether the layer is mirrored.
     """
     axes = len(node.result) - 2
     size, added = node.result[2 + axis], node.ints("output_padding", axes, 0)[axis]
@@ -241,21 +243,21 @@ _FACTORS = "factors"
 
 
 def matrix(axes: int, channels: Sequence[int], shape: ValueShape = (), spread: ValueShape = ()) -> TensorView:
-    """A value of `axes` axes as rows of `channels`: images run along all its other axes."""
+    """View a value of `axes` axes as rows of `channels`: images run along all its other axes."""
     images = tuple(axis for axis in range(axes) if axis not in channels)
     return TensorView((tuple(channels), (), (), images), shape, spread)
 
 
 def _matmul(node: KnownNode) -> AsLayer:
-    """A product where a factor is common to all images, transposed where that is the first; else a product for each
-    pair.
+    """Read a product: one layer where a factor is common to all images (transposed if it is the first), else one for
+    each pair.
     """
     (first, second), result = node.shapes[:2], node.result
     one, other, made = len(first), len(second), len(result)
     rows, cols = first[:-1][-1:], second[1:][-1:]
     m, n, k = prod(rows), prod(cols), first[-1]
     sizes: LayerSizes = {"op": "gemm", "m": m, "n": n, "k": k}
-    # The transposed product may be as large a layer; it is taken where the second factor alone has images.
+    # If m == n, both ways are equally large: the transposed one is taken where only the second factor has images.
     by_columns = m == n and other == 2 and _shared(first, True) and node.constant[:2] == [True, False]
     if _shared(second, node.constant[1]) and not by_columns:
         sizes["m"], along = prod(first[:-1]), [made - 1] if cols else []
@@ -274,24 +276,24 @@ def _matmul(node: KnownNode) -> AsLayer:
 
 
 def _shared(factor: ValueShape, constant: bool) -> bool:
-    """Whether it is one matrix for all images: an operand of one image may be one of each."""
+    """Return whether an operand is one matrix for all images: with one image, it may be one for each."""
     return len(factor) <= 2 or (constant and prod(factor[:-2]) == 1)
 
 
 ARRAY_OPS: dict[str, Callable[[KnownNode], AsLayer]] = {
     "Conv": _conv, "ConvTranspose": _conv_transpose, "DeformConv": _deform_conv, "Gemm": _gemm, "MatMul": _matmul,
 }  # fmt: skip
-"""What the array computes, of ONNX's own operators."""
+"""The operators of ONNX that the array computes."""
 
 _AUTO_PADS = {"NOTSET": "", "SAME_UPPER": "same", "SAME_LOWER": "same_lower", "VALID": ""}
-"""What ONNX calls paddings, and what they are here; empty where numbers say it."""
+"""ONNX's words for paddings, and the words here; empty where numbers give the padding."""
 
 _OF_BATCH = ("m", "count", "images")
 """Sizes that may follow the batch."""
 
 
 def for_any_batch(one: LayerSizes, two: LayerSizes) -> LayerSizes:
-    """A layer as it is for every batch, from what it is for one image and for two. Raises UnfitNode.
+    """Return a layer for every batch, from its sizes for one image and for two. Raises UnfitNode.
 
     A layer is run for the batch; where its input holds more images, as many layers stand for it. One that works element
     by element can be told how many there are.
@@ -301,6 +303,7 @@ def for_any_batch(one: LayerSizes, two: LayerSizes) -> LayerSizes:
         if value == two.get(key):
             merged[key] = value
         elif key in _OF_BATCH:
+            # Two points give the line: slope * batch + more.
             slope, more = two[key] - value, 2 * value - two[key]
             text = "batch" if slope == 1 else f"batch*{slope}"
             merged[key] = f"{text}{more:+d}" if more else text
@@ -318,7 +321,7 @@ def for_any_batch(one: LayerSizes, two: LayerSizes) -> LayerSizes:
 
 
 def doubled(sizes: LayerSizes, images: int) -> tuple[LayerSizes, LayerSizes]:
-    """Sizes of a layer for one image and for two, worked out from its sizes for `images`."""
+    """Work out a layer's sizes for one image and for two from its sizes for `images`."""
     follows = "count" if sizes.get("count") else "images" if "images" in sizes else "m"
     value = sizes[follows]
     if value % images:

@@ -1,4 +1,4 @@
-"""Nodes of a model that give way to others, before any is a layer.
+"""Nodes of a model that are replaced by others, before any becomes a layer.
 
 An If whose condition is known before the network runs gives way to what is in its branch; conditions follow from
 weights, from shapes, and from inputs that were given as arrays. An LSTM, GRU or RNN gives way, step by step, to
@@ -27,7 +27,7 @@ _CONSTANT = "Constant"
 
 
 class Rewritten(NamedTuple):
-    """A model without the nodes that could give way to others; `done` tells of these, `left` of others, in words."""
+    """A model after the replacements; `done` lists them in words, `left` the nodes that could not be replaced."""
 
     model: ModelProto
     done: Sequence[str]
@@ -35,7 +35,7 @@ class Rewritten(NamedTuple):
 
 
 def branched(model: ModelProto, batch: ModelBatch, path: Path) -> Rewritten:
-    """The model, each If that can be settled replaced by its branch, those inside of branches too."""
+    """Replace each If whose condition can be settled by its branch, also inside of branches."""
     taken: list[str] = []
     while ifs := [node for node in model.graph.node if node.op_type == _IF]:
         known = [_conditions(model, ifs, batch, images, path) for images in batch.probed]
@@ -48,14 +48,14 @@ def branched(model: ModelProto, batch: ModelBatch, path: Path) -> Rewritten:
         for node in model.graph.node:
             known_now = node.op_type == _IF and node.input[0] in alike
             nodes += _branch(node, alike[node.input[0]], names) if known_now else [node]
-        # Without what nobody reads any more.
+        # Nodes that computed the conditions are dropped, as nothing reads them any more.
         kept, _ = _behind(nodes, {each.name for each in model.graph.output})
         model = _with_nodes(model, kept)
     return Rewritten(model, taken, [])
 
 
 def _with_nodes(model: ModelProto, nodes: Sequence[NodeProto]) -> ModelProto:
-    """The model, of these nodes instead."""
+    """Return the model with these nodes instead."""
     changed = ModelProto()
     changed.CopyFrom(model)
     del changed.graph.node[:]
@@ -64,7 +64,7 @@ def _with_nodes(model: ModelProto, nodes: Sequence[NodeProto]) -> ModelProto:
 
 
 def _behind(nodes: Sequence[NodeProto], values: set[str]) -> tuple[list[NodeProto], set[str]]:
-    """The nodes that values are made by, and all that is read on the way, these values too."""
+    """Return the nodes that values are made by, and all names read on the way, these values included."""
     read, kept = {*values}, list[NodeProto]()
     for node in reversed(nodes):
         if read & {*node.output}:
@@ -76,7 +76,7 @@ def _behind(nodes: Sequence[NodeProto], values: set[str]) -> tuple[list[NodeProt
 def _conditions(
     model: ModelProto, ifs: Iterable[NodeProto], batch: ModelBatch, images: int, path: Path
 ) -> dict[str, bool]:
-    """The conditions that are known for a number of images, by name."""
+    """Return the conditions that are known for a number of images, by name."""
     wanted = {node.input[0] for node in ifs}
 
     def settled(found: Inferred) -> bool:
@@ -88,7 +88,7 @@ def _conditions(
 
 
 def _undecided(graph: GraphProto, node: NodeProto, known: Sequence[Mapping[str, bool]], batch: ModelBatch) -> str:
-    """Why nobody knows yet which branch is taken, and what would settle it."""
+    """Say why it is unknown which branch is taken, and what would settle it."""
     name = called(node)
     if all(node.input[0] in each for each in known):
         return f"If {name}: the batch decides it; give --dim {min(batch.names)}=N"
@@ -101,7 +101,7 @@ def _undecided(graph: GraphProto, node: NodeProto, known: Sequence[Mapping[str, 
 
 
 def read_by(node: NodeProto) -> Iterator[str]:
-    """What a node reads, the graphs inside it included, by name; what these make themselves, too."""
+    """Yield the names that a node reads, the graphs inside it included; names made in those graphs, too."""
     yield from filter(None, node.input)
     for attribute in node.attribute:
         for graph in (attribute.g, *attribute.graphs):
@@ -113,15 +113,15 @@ def read_by(node: NodeProto) -> Iterator[str]:
 
 
 def names_in(graph: GraphProto) -> set[str]:
-    """Names of all values of a graph."""
+    """Return the names of all values of a graph."""
     given = chain((each.name for each in graph.input), (each.name for each in graph.initializer))
     return {*given, *(name for node in graph.node for name in node.output)}
 
 
 def _branch(node: NodeProto, condition: bool, taken: set[str]) -> Iterator[NodeProto]:
-    """The nodes of its branch, their weights constants among them, and what hands its results on.
+    """Yield the nodes of the branch, its weights as constants, and nodes that pass its results on.
 
-    What they make is given another name where that is `taken`; all of it is taken then.
+    Results whose name is in `taken` get another; all names are added to `taken`.
     """
     wanted = "then_branch" if condition else "else_branch"
     graph = next(each.g for each in node.attribute if each.name == wanted)
@@ -140,14 +140,14 @@ def _branch(node: NodeProto, condition: bool, taken: set[str]) -> Iterator[NodeP
 
 
 def free(name: str, taken: set[str]) -> str:
-    """The name, or the same with a number, that is not `taken`; it is then."""
+    """Return the name, with a number where it is in `taken`, and add it there."""
     found = next(each for each in chain([name], (f"{name}_{at}" for at in count(2))) if each not in taken)
     taken.add(found)
     return found
 
 
 def _rename(node: NodeProto, name_of: Callable[[str], str]) -> None:
-    """Give the values of a node other names; graphs inside it read these."""
+    """Rename the values of a node, also in the graphs inside it."""
     for names in (node.input, node.output):
         changed = [*map(name_of, names)]
         del names[:]
@@ -163,24 +163,24 @@ def _rename(node: NodeProto, name_of: Callable[[str], str]) -> None:
 # ---- recurrent networks, step by step
 
 MOST_STEPS = 1000
-"""Longer sequences make more layers than anybody reads, or waits for."""
+"""Most steps: longer sequences make more layers than anybody reads, or waits for."""
 _USUAL = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
 _DIRECTIONS = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}
-"""By name, whether each begins with the last input."""
+"""By the name of a direction, whether each of its passes begins with the last input."""
 _SIZES_AS_OPERAND = 13
-"""From this opset on, how Split cuts is an operand."""
+"""From this opset on, the sizes of a Split are an operand."""
 _OLDEST = 7
-"""Before this opset, who adds a row to a matrix has to say so."""
+"""Before this opset, adding a row to a matrix needs an attribute."""
 
 
 class _Unfit(Exception):
-    """An error: a node cannot be unrolled; says what of it is the reason."""
+    """An error: a node that cannot be unrolled; the message gives the reason."""
 
 
 def unrolled(model: ModelProto, batch: ModelBatch, path: Path) -> Rewritten:
-    """The model, its recurrent networks as their steps; in words, how many these are."""
+    """Replace the recurrent networks of the model by their steps, and say how many there are."""
     cells = [node for node in model.graph.node if node.op_type in GATES]
-    # Shapes of these say how many steps there are, and of how many elements.
+    # The shapes of these values give the number of steps and the sizes of inputs and states.
     wanted = {name for node in cells for name in (node.input[0], *node.input[2:3])}
     if not wanted:
         return Rewritten(model, [], [])
@@ -205,12 +205,12 @@ def unrolled(model: ModelProto, batch: ModelBatch, path: Path) -> Rewritten:
 
 
 class _Steps:
-    """The steps of a node, as nodes."""
+    """The steps of a recurrent node, as nodes."""
 
     def __init__(
         self, node: NodeProto, shapes: Sequence[Mapping[str, ValueShape]], opset: int, taken: set[str]
     ) -> None:
-        """The steps' values get names that are not `taken`. Raises _Unfit."""
+        """Prepare the steps; their values get names outside `taken`. Raises _Unfit."""
         self._node, self._opset, self._made = node, opset, list[NodeProto]()
         self._taken, self._label = taken, called(node)
         attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
@@ -227,12 +227,13 @@ class _Steps:
             raise _Unfit("it clips, couples its gates, or has its images first")
         if self._opset < _OLDEST:
             raise _Unfit(f"it is of an opset before {_OLDEST}")
+        # Operand 4 holds sequence lengths, operand 7 peepholes (of an LSTM).
         if 4 in self._operands or 7 in self._operands:
             raise _Unfit("its sequences are of several lengths, or it has peepholes")
         self.count, self._inputs, self._size = self._sizes(shapes)
 
     def _sizes(self, shapes: Sequence[Mapping[str, ValueShape]]) -> tuple[int, int, int]:
-        """How many steps it has, and the elements of an input and of a state."""
+        """Return the number of steps, and the elements of an input and of a state."""
         sequence, states = (self._operands.get(at, "") for at in (0, 2))
         if any(sequence not in each or states not in each for each in shapes):
             raise _Unfit("the shapes of its operands are not known")
@@ -245,7 +246,7 @@ class _Steps:
         return steps, shapes[0][sequence][-1], shapes[0][states][-1]
 
     def nodes(self) -> list[NodeProto]:
-        """All of them, in order."""
+        """Return all nodes of the steps, in order."""
         ways = [self._direction(at, turned) for at, turned in enumerate(self._turns)]
         outputs = dict(enumerate(self._node.output))
         if every := outputs.get(0):
@@ -262,12 +263,12 @@ class _Steps:
     # ---- one direction
 
     def _direction(self, at: int, turned: bool) -> tuple[list[str], tuple[str, ...]]:
-        """The outputs, by step, and the state behind the last."""
+        """Return the outputs, by step, and the state behind the last."""
         label, op = self._label, self._node.op_type
         gates = GATES[op] * self._size
         before, behind = self._cut(self._own(3, at, [-1]), [gates, gates], 0)
         if before and op != "GRU":
-            # Both can be added before the network runs.
+            # With both biases known the sum is one constant; a reset gate that acts behind the bias keeps them apart.
             before, behind = self._add("Add", [before, behind]), ""
         rows = self._shaped(self._operands[0], [-1, self._inputs])
         entering = self._shaped(self._product(rows, self._own(1, at, [gates, -1]), before), [self.count, -1, gates])
@@ -284,14 +285,14 @@ class _Steps:
         return [told[when] for when in range(self.count)], state
 
     def _own(self, operand: int, at: int, shape: Sequence[int]) -> str:
-        """What an operand has for a direction; no name where it is left out: nothing is made of zeros."""
+        """Return an operand's part for a direction; an empty name where the operand is left out: no zeros are made."""
         name = self._operands.get(operand, "")
         return self._shaped(self._cut(name, [1] * len(self._turns), 0)[at], shape) if name else ""
 
     # ---- the steps
 
     def lstm(self, given: str, state: tuple[str, ...], backs: str, _: str) -> tuple[str, ...]:
-        """Gates in ONNX's order: in, out, forget, and the new content of the cell."""
+        """Add a step of an LSTM. Gates in ONNX's order: in, out, forget, and the new content of the cell."""
         output, cell = state
         every = self._plus(given, self._product(output, backs))
         gates, new = self._cut(every, [3 * self._size, self._size])
@@ -300,7 +301,9 @@ class _Steps:
         return self._times(leaves, self._add("Tanh", [cell])), cell
 
     def gru(self, given: str, state: tuple[str, ...], backs: str, behind: str) -> tuple[str, ...]:
-        """Gates in ONNX's order: keep, reset, and the new content; what is kept is added to it as its difference."""
+        """Add a step of a GRU. Gates in ONNX's order: keep, reset, and the new content, to which the kept difference is
+        added.
+        """
         (output,), two = state, [2 * self._size, self._size]
         for_gates, for_new = self._cut(given, two)
         if self._after:
@@ -319,7 +322,7 @@ class _Steps:
         return (self._plus(new, self._times(keeps, self._add("Sub", [output, new]))),)
 
     def rnn(self, given: str, state: tuple[str, ...], backs: str, _: str) -> tuple[str, ...]:
-        """A simple recurrent cell: the tanh of what comes in and what was there, added."""
+        """Add a step of a simple recurrent cell: the tanh of the input's part plus the state's part."""
         return (self._add("Tanh", [self._plus(given, self._product(state[0], backs))]),)
 
     # ---- nodes
@@ -339,7 +342,9 @@ class _Steps:
         return self._add("Mul", [one, other]) if one and other else ""
 
     def _product(self, rows: str, weights: str, bias: str = "") -> str:
-        """The product of rows and weights [output, input], and the bias; where there are no rows, the bias alone."""
+        """Add the product of rows and weights [output, input], and the bias; where there are no rows, the
+        bias alone.
+        """
         if not rows:
             return bias
         return self._add("Gemm", [rows, weights, *([bias] if bias else [])], transB=1)
@@ -362,5 +367,7 @@ class _Steps:
 
 
 _Step = Callable[[_Steps, str, tuple[str, ...], str, str], tuple[str, ...]]
-"""From a part of the inputs, the state before, its weights and biases, to the state behind, outputs first."""
+"""A step's nodes: from a part of the inputs, the state before, its weights and biases, to the state behind, outputs
+first.
+"""
 _STEPS: dict[str, _Step] = {"LSTM": _Steps.lstm, "GRU": _Steps.gru, "RNN": _Steps.rnn}

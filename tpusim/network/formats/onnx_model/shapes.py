@@ -36,7 +36,7 @@ from tpusim.numerics.element_types import Values
 ValueShape = tuple[int, ...]
 
 MOST_ELEMENTS = 4096
-"""Larger tensors are weights: no shape follows from what they hold."""
+"""Most elements of a computed tensor: larger ones are weights, whose content no shape follows from."""
 _ALIKE = (
     "Abs", "Add", "And", "Cast", "Ceil", "Concat", "Div", "Equal", "Floor", "Gather", "Greater", "GreaterOrEqual",
     "Identity", "Less", "LessOrEqual", "Max", "Min", "Mod", "Mul", "Neg", "Not", "Or", "ReduceMax", "ReduceMin",
@@ -46,13 +46,13 @@ _ALIKE = (
 """Operators whose results are about as large as their operands."""
 _OF_SHAPES = ("Shape", "Size")
 _LIKE_OPERAND = ("GroupNormalization", "MeanVarianceNormalization")
-"""Operators of the shape of their first operand, of which the onnx library infers none."""
+"""Operators with the shape of their first operand, for which the onnx library infers none."""
 _LARGER = ("Constant", "ConstantOfShape", "Expand", "Pad", "Range", "Tile")
-"""Operators whose results may be of any size: computed once it is known to be a small one."""
+"""Operators whose results may be of any size: computed only where the size is known to be small."""
 
 _OF_LISTS = "Invalid rank for"
-"""What onnx says where it follows whole numbers of two axes, which it knows as lists, through an operator that spreads
-them over one another: of the model that says nothing.
+"""The onnx library's error where it follows whole numbers of two axes, which it knows as lists, through an operator
+that broadcasts them; about the model it says nothing.
 """
 _MOST_ROUNDS = 500
 _WEIGHTS_ALONE = 8
@@ -61,8 +61,8 @@ _REAL = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorPro
 
 
 class Inferred(NamedTuple):
-    """A graph of known sizes, with what follows from these in its place; the shapes of its values, by name, where they
-    are known; and which of them are real.
+    """A graph of known sizes, with constants in place of the nodes they follow from; the shapes of its values, by name;
+    and which values are real numbers.
     """
 
     graph: GraphProto
@@ -71,7 +71,9 @@ class Inferred(NamedTuple):
 
 
 def without_weights(model: ModelProto) -> frozenset[str]:
-    """Make inputs of large weights, and forget shapes that the file has of values inside; the names of all weights."""
+    """Make inputs of large weights, and drop shapes that the file has of inner values; return the names of all
+    weights.
+    """
     graph = model.graph
     weights = {each.name for each in graph.initializer} | {each.values.name for each in graph.sparse_initializer}
     named = {each.name for each in graph.input}
@@ -84,13 +86,13 @@ def without_weights(model: ModelProto) -> frozenset[str]:
     del graph.initializer[:]
     graph.initializer.extend(light)
     del graph.value_info[:]
-    # Before that version, a weight had to be an input as well.
+    # Before that version of the format, a weight had to be an input as well.
     model.ir_version = max(model.ir_version, _WEIGHTS_ALONE)
     return frozenset(weights)
 
 
 def inlined(model: ModelProto, path: Path) -> ModelProto:
-    """The model with the bodies of its own functions where they are called. Raises InputError."""
+    """Put the bodies of the model's own functions where they are called. Raises InputError."""
     if not model.functions:
         return model
     try:
@@ -102,9 +104,9 @@ def inlined(model: ModelProto, path: Path) -> ModelProto:
 
 
 def without_declared(model: ModelProto, path: Path) -> ModelProto:
-    """Return the model without the shapes that its file has of its outputs, which may be for other sizes of inputs.
+    """Return the model without its file's shapes of outputs, which may be for other sizes of inputs.
 
-    Raises InputError where they fit none.
+    Raises InputError where the declared shapes fit no sizes.
     """
     free = ModelProto()
     free.CopyFrom(model)
@@ -123,7 +125,7 @@ def without_declared(model: ModelProto, path: Path) -> ModelProto:
 def inferred(
     model: ModelProto, batch: ModelBatch, images: int, enough: Callable[[Inferred], bool], path: Path
 ) -> Inferred:
-    """The shapes for a number of images, where what follows from these is worked out until that is `enough`.
+    """Infer shapes for a number of images; sizes that the model works out are computed until `enough` says so.
 
     The few whole numbers that are given for inputs, such as a rate or a length, are known.
 
@@ -134,7 +136,7 @@ def inferred(
     sized.CopyFrom(model)
     for value in inputs(model.graph):
         array = batch.arrays.get(value.name)
-        # A sequence, or what may be missing, is no tensor.
+        # A sequence or an optional value is no tensor.
         if array is None or not value.type.HasField("tensor_type"):
             continue
         wanted = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
@@ -154,7 +156,7 @@ def _inferred(model: ModelProto, path: Path, with_values: bool = True) -> Inferr
     asked = ModelProto()
     asked.CopyFrom(model)
     for node in asked.graph.node:
-        # The library tells a node by its name alone.
+        # The library's errors name a node by its name alone.
         node.name = called(node)
         if operator(node) in _LIKE_OPERAND:
             node.op_type = "Identity"
@@ -184,11 +186,11 @@ def _line(error: Exception) -> str:
     return printable(" ".join(str(error).split()))
 
 
-# ---- sizes that the model works out
+# ---- sizes that the model computes
 
 
 def fold(model: ModelProto, shapes: Mapping[str, ValueShape]) -> bool:
-    """Put what can be worked out in place of the nodes that do; whether there was anything."""
+    """Replace nodes whose results can be worked out by constants; return whether there were any."""
     known = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
     folded = [*_folded(model, known, shapes)]
     for node in folded:
@@ -198,7 +200,7 @@ def fold(model: ModelProto, shapes: Mapping[str, ValueShape]) -> bool:
 
 
 def _folded(model: ModelProto, known: dict[str, Values], shapes: Mapping[str, ValueShape]) -> Iterator[NodeProto]:
-    """Nodes of one result that is known now, and put into `known`."""
+    """Yield nodes whose single result is known now, and put the result into `known`."""
     for node in model.graph.node:
         if node.domain or len(node.output) != 1:
             continue
@@ -230,7 +232,7 @@ def _value(
 
 
 def _alone(node: NodeProto, model: ModelProto, given: Mapping[str, Values]) -> ModelProto:
-    """A model of the node: by itself, the library would take it for one of the newest opset."""
+    """Return a model of the node with the model's opset: without it, the library assumes the newest one."""
     inputs = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
         for name, value in given.items()

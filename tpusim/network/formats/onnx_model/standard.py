@@ -1,4 +1,4 @@
-"""What the ONNX standard forbids of a node, and the onnx library's inference of shapes lets pass."""
+"""Rules of the ONNX standard that the onnx library's inference of shapes does not check."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tpusim.network.formats.onnx_model.file import attributes_of, called, operat
 from tpusim.network.formats.onnx_model.shapes import Inferred, ValueShape
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
-"""Of recurrent networks, by operator, how many numbers a state takes for each of its elements."""
+"""By operator of a recurrent network, how many numbers its weights hold for each element of a state."""
 
 _BY_SHAPE = 7
 """The opset from which on operands are broadcast by their shapes alone, aligned at their last axes."""
@@ -27,7 +27,7 @@ _GROUPS = "GroupNormalization"
 _NORMALIZATIONS = ("LayerNormalization", "RMSNormalization")
 _PICKING = ("Gather", "GatherElements")
 _MOST_OPERANDS = 8
-"""Operands that a rule looks at, there or not."""
+"""Most operands that a rule looks at, there or not."""
 _MOST_TOLD = 8
 
 _Value = TypeVar("_Value", int, bytes, list[int])
@@ -38,7 +38,7 @@ class _Node(NamedTuple):
 
     Attributes:
         operands: their shapes; None where one is left out or not known.
-        result: the shape of the first result that there is.
+        result: the shape of the first result that has a name.
     """
 
     proto: NodeProto
@@ -52,7 +52,7 @@ class _Node(NamedTuple):
 
 
 def _get(node: NodeProto, name: str, default: _Value) -> _Value:
-    """Read an attribute of the type that its default has; what is of another kind is told elsewhere."""
+    """Read an attribute in the type of its default; an attribute of another kind is reported elsewhere."""
     every = (helper.get_attribute_value(each) for each in node.attribute if each.name == name)
     return next((each for each in every if isinstance(each, type(default))), default)
 
@@ -74,6 +74,7 @@ def refuse_beyond(probes: Sequence[Inferred], path: Path) -> None:
         operand, at = node.input[:2]
         shapes, axis = [each.shapes.get(operand, ()) for each in probes], _get(node, "axis", 0)
         lengths = {shape[axis] for shape in shapes if -len(shape) <= axis < len(shape)}
+        # An axis that follows the batch has no fixed length, so no index is beyond it for every batch.
         if at in constants and len(lengths) == 1:
             (length,), indices = lengths, numpy_helper.to_array(constants[at])
             for index in indices[(indices < -length) | (indices >= length)][:1]:
@@ -91,7 +92,7 @@ def _refuse(forbidden: Iterable[tuple[NodeProto, str]], path: Path) -> None:
 
 
 def _forbidden(node: NodeProto, shapes: Mapping[str, ValueShape], opset: int) -> Iterator[str]:
-    """Say what of a node the standard forbids.
+    """Yield what the standard forbids of a node.
 
     Source: the operators' texts of https://onnx.ai/onnx/operators.
     """
@@ -102,6 +103,7 @@ def _forbidden(node: NodeProto, shapes: Mapping[str, ValueShape], opset: int) ->
             yield f"ONNX has no attribute {printable(each.name)} there{others}"
     rule = None if opset < _BY_SHAPE and name in ("Gemm", "PRelu") else _RULES.get(name)
     result = shapes.get(next(filter(None, node.output), ""))
+    # Without the result's shape, the rules have nothing to compare operands with.
     if result is None:
         return
     if min(result, default=0) < 0:

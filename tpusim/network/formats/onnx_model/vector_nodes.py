@@ -67,7 +67,9 @@ def _pool(node: KnownNode) -> AsLayer:
 
 
 def _map(node: KnownNode, op: str, channels_first: bool | None = None, **fields: Any) -> AsLayer:
-    """A layer of one operand that makes as many elements; with `channels_first`, whatever is known of its place."""
+    """Return a layer of one operand that makes as many elements; with `channels_first`, whatever is known of its
+    place.
+    """
     first = node.first if channels_first is None else channels_first
     if len(node.result) < 2:
         raise UnfitNode(f"it works on values of {len(node.result)} axes; maps have two or more")
@@ -99,7 +101,7 @@ def _arithmetic(node: KnownNode) -> AsLayer:
 
 
 def _kind(mine: Shape, result: Shape, constant: bool) -> str:
-    """Along which axes the other operand has elements of its own. A constant is the same for all images."""
+    """Return along which axes the other operand has elements of its own. A constant is the same for all images."""
     if prod(mine) == 1 and constant:
         return "number"
     for kind, kept in KEPT.items():
@@ -110,7 +112,7 @@ def _kind(mine: Shape, result: Shape, constant: bool) -> str:
 
 
 def _scale_shift(node: KnownNode) -> AsLayer:
-    """What its statistics make of an element: a number a channel that it is multiplied by, and one that is added."""
+    """Read a batch normalization as a number a channel that elements are multiplied by, and one that is added."""
     if node.get("training_mode", 0):
         raise UnfitNode("it is for training")
     sizes, views = _map(node, "scale_shift", channels_first=True)
@@ -119,12 +121,14 @@ def _scale_shift(node: KnownNode) -> AsLayer:
 
 
 def _pointwise(op: str, channels_first: bool | None = None, **fields: tuple[str, Any]) -> Handler:
-    """Read a layer whose fields are attributes of the node; a field comes with its attribute, and what that is else."""
+    """Make the reader of a layer whose fields are attributes of the node; each field comes with its attribute and
+    default.
+    """
     return lambda node: _map(node, op, channels_first, **{field: node.get(*each) for field, each in fields.items()})
 
 
 def _power(node: KnownNode) -> AsLayer:
-    """A square, a cube, or a root."""
+    """Read a power as a square, a cube, or a root."""
     exponent = node.facts.numbers.get(node.name(1))
     if exponent in (2, 3) and exponent:
         return _map(node, "power", exponent=int(exponent))
@@ -140,7 +144,7 @@ def _swish(node: KnownNode) -> AsLayer:
 
 
 def _clip(node: KnownNode) -> AsLayer:
-    """Its ends are attributes in old models, operands in others."""
+    """Read a Clip; its ends are attributes in old models, operands in others."""
     ends: LayerSizes = {}
     for at, key in enumerate(("min", "max"), start=1):
         name = node.name(at)
@@ -155,14 +159,16 @@ def _clip(node: KnownNode) -> AsLayer:
 
 
 def _softmax(node: KnownNode) -> AsLayer:
-    """Along one axis, or, in old models, all from one on."""
+    """Read a Softmax along one axis, or, in old models, along all from one on."""
     axes, flat = len(node.result), node.facts.opset < _FLAT_SOFTMAX
     axis = node.get("axis", 1 if flat else -1) % max(1, axes)
     return _rows(node, "softmax", range(axis, axes) if flat else [axis])
 
 
 def _layer_norm(node: KnownNode) -> AsLayer:
-    """Along all axes from one on. What it is scaled by and shifted by may have fewer; without, these are numbers."""
+    """Read a LayerNormalization along all axes from one on; scale and shift may have fewer axes, and default to
+    numbers.
+    """
     if node.results > 1:
         raise UnfitNode("its mean is wanted, too")
     axes = range(node.get("axis", -1) % max(1, len(node.result)), len(node.result))
@@ -178,7 +184,9 @@ def _layer_norm(node: KnownNode) -> AsLayer:
 
 
 def _reduce_mean(node: KnownNode) -> AsLayer:
-    """Along the last axes; of maps, whose channels are before them, that is pooling all of the map."""
+    """Read a ReduceMean along the last axes; of maps, whose channels are before them, that is pooling all of
+    the map.
+    """
     shape, given = node.shapes[0], node.attributes.get("axes")
     axes = given.ints if given and not node.name(1) else node.facts.lists.get(node.name(1), ())
     along = sorted(axis % max(1, len(shape)) for axis in axes)
@@ -190,7 +198,7 @@ def _reduce_mean(node: KnownNode) -> AsLayer:
 
 
 def _rows(node: KnownNode, op: str, along: Sequence[int]) -> AsLayer:
-    """Rows of all that is along some axes, however many others there are."""
+    """Return rows along some axes, and as many rows as the other axes hold."""
     axes, result = len(node.shapes[0]), node.result
     if axes < 2:
         raise UnfitNode(f"it works on values of {axes} axes; rows have two or more")
@@ -201,22 +209,23 @@ def _rows(node: KnownNode, op: str, along: Sequence[int]) -> AsLayer:
     return AsLayer({"op": op, "channels": channels, "images": images}, views)
 
 
-# ---- moves: what is cut off is read where it lies, as what is joined is
+# ---- moves: a part that is cut out, or joined, is read where it lies
 
 _FIRST = "images", "channels", "height", "width"
 _LAST = {1: ("channels",), 2: ("images", "channels"), 3: ("images", "height", "channels"),
          4: ("images", "height", "width", "channels")}  # fmt: skip
-"""By how many axes there are."""
+"""The names of the axes when channels come last, by the number of axes."""
 _SHUFFLE = [0, 2, 1, 3, 4]
 _NEAREST = {
     ("asymmetric", "floor"), *((pixel, mode) for pixel in ("half_pixel", "pytorch_half_pixel", "half_pixel_symmetric")
                                for mode in ("round_prefer_floor", "round_prefer_ceil")),
 }  # fmt: skip
-"""Ways to name the nearest element that are all the same where maps grow by whole factors."""
+"""Ways to choose the nearest element that agree where maps grow by whole factors."""
 
 
 def _transpose(node: KnownNode) -> AsLayer:
-    """A turn of up to four axes, or such that stay together; groups of channels that change places are shuffled.
+    """Read a turn of up to four axes, or of more that stay together; groups of channels that change places are
+    shuffled.
 
     Axes are images, channels, height and width where channels come first, else images, height, width and channels.
     """
@@ -247,7 +256,7 @@ def _transpose(node: KnownNode) -> AsLayer:
 
 
 def _together(order: Sequence[int]) -> list[tuple[int, ...]]:
-    """Axes that stay neighbours; the first may be the images, and stays alone."""
+    """Return the axes that stay neighbours; the first may be the images, and stays alone."""
     runs: list[tuple[int, ...]] = []
     for axis in order:
         if runs and runs[-1][-1] == axis - 1 != 0:
@@ -258,7 +267,7 @@ def _together(order: Sequence[int]) -> list[tuple[int, ...]]:
 
 
 def _pad(node: KnownNode) -> AsLayer:
-    """Padding by zeros, around rows and columns: an attribute in old models, an operand in others."""
+    """Read padding by zeros, around rows and columns: an attribute in old models, an operand in others."""
     sizes, filler, which = (node.name(at) for at in (1, 2, 3))
     numbers, lists = node.facts.numbers, node.facts.lists
     if filler and filler not in numbers:
@@ -273,6 +282,7 @@ def _pad(node: KnownNode) -> AsLayer:
     if len(pads) != 2 * len(around) or min(pads, default=0) < 0:
         raise UnfitNode("what it adds is worked out by the model, or less than nothing")
     ends = dict(zip(around, zip(pads[: len(around)], pads[len(around) :], strict=True), strict=True))
+    # The layer pads rows and columns only.
     if any(ends.get(axis, (0, 0)) != (0, 0) for axis in (0, 1)):
         raise UnfitNode("it adds images or channels")
     rows, cols = (ends.get(axis, (0, 0)) for axis in _sides(shape))
@@ -280,8 +290,8 @@ def _pad(node: KnownNode) -> AsLayer:
 
 
 def _slice(node: KnownNode) -> AsLayer:
-    """A strided part along an axis. What is cut off is an operand; in old models an attribute, and then
-    nothing is left out in between.
+    """Read a strided part along an axis: the bounds are operands, in old models attributes, and then without a
+    stride.
     """
     shape = node.shapes[0]
     starts, ends, axes, steps = (node.facts.lists.get(node.name(at), ()) for at in (1, 2, 3, 4))
@@ -293,6 +303,7 @@ def _slice(node: KnownNode) -> AsLayer:
     if len(shape) not in (3, 4) or not node.first or len(cut) != 1 or cut[0][0] == 0:
         raise UnfitNode("it is not along channels, rows or columns alone")
     ((axis, part),) = cut
+    # Without a stride, the part lies in one piece, and readers find it there.
     if part.step < 2 or len(part) < 2:
         raise UnfitNode("what is left is read where it lies")
     along = "channels" if axis == 1 else ("height", "width")[axis - len(shape)]
@@ -300,7 +311,7 @@ def _slice(node: KnownNode) -> AsLayer:
 
 
 def _upsample(node: KnownNode) -> AsLayer:
-    """By whole factors, along rows and columns, of the nearest element."""
+    """Read an Upsample by whole factors, along rows and columns, of the nearest element."""
     shape, result = node.shapes[0], node.result
     how = node.get("coordinate_transformation_mode", "half_pixel"), node.get("nearest_mode", "round_prefer_floor")
     if node.get("mode", "nearest") != "nearest" or (node.op == "Resize" and how not in _NEAREST):
@@ -314,12 +325,12 @@ def _upsample(node: KnownNode) -> AsLayer:
 
 
 def _sides(shape: Sequence[int]) -> tuple[int, int]:
-    """The axes of rows and of columns; of a map of one row that of rows is none."""
+    """Return the axes of rows and of columns; a map of one row has no axis of rows."""
     return (2, 3) if len(shape) == 4 else (-1, 2)
 
 
 def _move(node: KnownNode, op: str, **fields: Any) -> AsLayer:
-    """A layer of one operand, a map whose channels come first."""
+    """Return a layer of one operand, a map whose channels come first."""
     sizes = TensorView(map_axes(len(node.shapes[0]), channels_first=True)).sizes(node.shapes[0])
     return AsLayer({"op": op, **dict(zip(AXES, sizes, strict=True)), **fields}, maps_of(node))
 
@@ -345,4 +356,4 @@ VECTOR_OPS: dict[str, Handler] = {
     "Slice": _slice,
     **dict.fromkeys(("Resize", "Upsample"), _upsample),
 }
-"""What the vector unit computes, of ONNX's own operators."""
+"""The operators of ONNX that the vector unit computes."""

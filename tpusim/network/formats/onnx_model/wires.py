@@ -1,4 +1,4 @@
-"""Which layers of a model read which: what its nodes hand on, as the entries of a workload file say it."""
+"""The layers of a model that each layer reads: outputs of its nodes, as the entries of a workload file name them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tpusim.network.ops.op import BATCH, Op, Shape
 from tpusim.network.workload import INPUT
 
 _BATCHES = (251, 1)
-"""For how many images sizes are compared: a prime, which shows what follows the batch; one where that is too many."""
+"""Numbers of images for comparing sizes: a prime, which shows what follows the batch; one where a prime is too many."""
 _SAME = frozenset({"Dropout", "Identity"})
 _MAP_AXES = 4
 _ROWS = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
 
 
 class Wired(NamedTuple):
-    """What to call the inputs of a network, and its entries; `lost` is why these do not say what they read."""
+    """The names of a network's inputs, and its entries; `lost` says why the entries do not name what they read."""
 
     inputs: Sequence[str]
     entries: Sequence[Entry]
@@ -35,7 +35,7 @@ def wired(
     graph: GraphProto, layers: Mapping[str, Entry], given: Sequence[str], values: Inferred, constants: Set[str],
     same: Set[str], names: Names,
 ) -> Wired:  # fmt: skip
-    """Entries with what they read, those that take no time among them.
+    """Return entries with the names of what they read, entries that take no time among them.
 
     `layers` are entries by the first result of their nodes, `given` the network's inputs, `same` results that are no
     other than the first operands; `names` has those of layers.
@@ -52,7 +52,7 @@ def wired(
 
 
 class _Wires:
-    """The nodes of a model, one after another, and by which entries what they make is there."""
+    """The nodes of a model, one after another, and the entries that hold their results."""
 
     def __init__(
         self, graph: GraphProto, layers: Mapping[str, Entry], inputs: Mapping[str, str], values: Inferred,
@@ -64,14 +64,14 @@ class _Wires:
         self._wiring = Wiring([*inputs.values()], batch, ())
         self._first = next(iter(inputs.values()))
         self._at = dict(inputs)
-        """By value the entry that hands on just that."""
+        """By value the entry whose output is exactly that value."""
         self._of = dict[str, tuple[str, ...]]()
-        """By other values the entries of whose results they are made."""
+        """By other values the entries whose outputs they are made of."""
         self._views = dict[tuple[str, Shape], str]()
         self._makers = {name: node for node in graph.node for name in node.output}
 
     def entries(self) -> Iterator[Entry]:
-        """The layers, and what takes no time, each behind what it reads."""
+        """Yield the layers, and entries that take no time, each behind what it reads."""
         for node in self._graph.node:
             if not node.output or all(name in self._constants for name in node.output):
                 continue
@@ -84,11 +84,12 @@ class _Wires:
             elif made := self._free(node, read):
                 yield self._added(made)
                 self._at[node.output[0]] = made["name"]
+            # `_free` may have found that the value is one already known.
             elif node.output[0] not in self._at:
                 self._pass_on(node, read, changed=True)
 
     def _pass_on(self, node: NodeProto, read: Sequence[str], changed: bool = False) -> None:
-        """A node of which nothing is simulated."""
+        """Follow values through a node that is not simulated."""
         if not changed and read and read[0] in self._at:
             self._at[node.output[0]] = self._at[read[0]]
             return
@@ -102,7 +103,7 @@ class _Wires:
         (*layers,) = read_layers(entry, self._sizes).layers
         wanted = [*layers[0].reads(self._batch).values()]
         if layers[0].unit != "array":
-            # What is as large as the result goes first, where two are worked on alike.
+            # The operand as large as the result goes first, as the layer takes its sizes from it.
             result = self._shapes.get(node.output[0])
             read = sorted(read, key=lambda name: self._shapes.get(name) != result)
         read = read[: len(wanted)] or [""]
@@ -110,7 +111,7 @@ class _Wires:
         for name, shape in zip(read, wanted, strict=False):
             whole = (*shape[:3], shape[3] * len(layers))
             made = self._made(name)
-            # Of several layers each reads a part.
+            # Each of several layers reads a part.
             fits = made is not None and ("count" in entry or made.fits(shape))
             if not fits and (name, whole) not in self._views:
                 view = self._view(name, whole, entry, layers[0] if shape is wanted[0] else None)
@@ -128,13 +129,13 @@ class _Wires:
         return entry
 
     def _view(self, value: str, shape: Shape, entry: Entry, layer: Op | None) -> Entry:
-        """What stands between a layer and what it reads; sizes are those that a layer has, if it has them."""
+        """Return an entry between a layer and its input; sizes are the layer's, if it has them."""
         maker = self._makers.get(value)
         fields = layer.sized_by.items() if layer and "count" not in entry else ()
         many = next((entry.get(field) for field, axis in fields if axis == 3), None)
         channels, height, width, images = shape
         times, rest = divmod(images, self._batch)
-        # As a file has it for any batch; nothing for the batch itself.
+        # The number of images as a file writes it for any batch; nothing where it is the batch itself.
         many = many or (images if rest else f"{BATCH}*{times}" if times > 1 else 0)
         return {
             "name": self._names.take(called(maker) if maker is not None else value or "view"),
@@ -149,7 +150,7 @@ class _Wires:
     # ---- what takes no time and is no view
 
     def _free(self, node: NodeProto, read: Sequence[str]) -> Entry | None:
-        """The entry that a node is, if there is such a one; where it makes nothing new, none, but it is known then."""
+        """Return the entry that a node is, or None; a node that makes nothing new is only remembered."""
         if node.op_type == "Concat":
             axis = next((each.i for each in node.attribute if each.name == "axis"), 0)
             maps = [self._map(name) for name in read]
@@ -161,10 +162,10 @@ class _Wires:
         (value,), result, at = read, self._shape(node.output[0]), self._at[read[0]]
         before, shape = self._shape(value), self._map(value)
         if min(len(before), len(result)) >= _MAP_AXES and (before[0], before[-2:]) == (result[0], result[-2:]):
-            # Channels in groups, or groups as channels again, lie as they did: images, rows and columns stay.
+            # Channels in groups, or groups as channels again, keep their places: images, rows and columns stay.
             self._at[node.output[0]] = at
             return None
-        # Else axis 1 has all that an image holds.
+        # In other cases, axis 1 has to hold all elements of an image.
         if shape is None or not result or prod(result[2:]) != 1 or result[:2] != (before[0], prod(shape[:3])):
             return None
         if shape[1] * shape[2] == 1:
@@ -173,7 +174,9 @@ class _Wires:
         return {"name": self._names.take(called(node)), "op": "flatten", INPUTS: [at]}
 
     def _map(self, value: str) -> Shape | None:
-        """The map that an entry hands on, if the value has its axes in the order of images, channels, rows, columns."""
+        """Return the map that an entry outputs, if the value has the axes images, channels, rows, columns in this
+        order.
+        """
         made, shape = self._made(value), self._shape(value)
         if made is None or made.shape is None or len(shape) < 2:
             return None
