@@ -1,6 +1,7 @@
 """Jobs of a sweep on a Dask cluster; needs the extra `cluster`, and is imported only when asked for."""
 
-# Dask has types for only some of its methods. mypy: disable-error-code="no-untyped-call"
+# Dask has types for only some of its methods.
+# mypy: disable-error-code="no-untyped-call"
 
 from __future__ import annotations
 
