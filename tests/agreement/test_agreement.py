@@ -242,7 +242,7 @@ class Clock:
         for unit, account in timing.units.items():
             assert sum(account.values()) == timing.cycles, unit
             assert min(account.values()) >= 0, (unit, account)
-        assert timing.cycles >= layer.macs(batch) / hardware.pes
+        assert timing.cycles >= layer.macs(batch) / hardware.macs_per_cycle
         assert timing.cycles >= self.port_bound(program, hardware)
         assert timing.cycles >= hbm_bytes(program) / hardware.hbm_bytes_per_cycle
         ports = ports_of(hardware)

@@ -82,6 +82,8 @@ def machines_with_banks(draw: st.DrawFn) -> Hardware:
         cols=draw(st.integers(1, 6)),
         weight_buffers=draw(st.integers(1, 2)),
         weights_per_cycle=draw(st.sampled_from([1, 1, 3])),
+        elements_per_cycle=draw(st.sampled_from([1, 1, 2, 3])),
+        pes_per_cycle=draw(st.sampled_from([1, 1, 2, 4, 20])),
         ports=draw(st.sampled_from(["shared", "shared", "separate"])),
         word_elements=draw(st.integers(1, 8)),
         alus=draw(st.sampled_from([1, 4, 64])),
@@ -194,7 +196,7 @@ def period(case: Case) -> int:
     accumulates = any(stream.accumulate for stream in program.streams)
     adds = ceil(program.word_fill * hardware.lanes / hardware.vector_unit.alus) if accumulates else 0
     slots = (2 if accumulates else 1) if hardware.vector_memory.ports == "shared" else 1
-    return max(program.word_fill, slots, adds)
+    return max(ceil(program.word_fill / hardware.array.elements_per_cycle), slots, adds)
 
 
 def gathered(case: Case) -> Values:

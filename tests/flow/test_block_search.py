@@ -31,7 +31,7 @@ from tpusim.machines.tpu.lowering.registry import LOWERINGS, drafts_of
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.schedule.scheduler import program_of
 from tpusim.machines.tpu.search.candidates import Candidates
-from tpusim.machines.tpu.search.search import Bound
+from tpusim.machines.tpu.search.search import Bound, candidates_of
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 
@@ -86,7 +86,7 @@ def test_no_run_beats_its_bound(layer: Op, batch: int, hardware: Hardware, data:
 
     if hardware.banked:
         cut = FromBanks(shape, hardware, cut)
-    among = BankedCandidates if hardware.banked else Candidates
+    among = BankedCandidates if hardware.banked else candidates_of(hardware)
     tilings = tilings_of(among(cut, hardware))
     suppose(bool(tilings))
     for at in data.draw(st.lists(st.sampled_from(range(len(tilings))), min_size=1, max_size=4, unique=True)):

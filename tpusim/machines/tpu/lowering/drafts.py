@@ -152,8 +152,9 @@ class Lowering:
         """The drafts of the arrangement of the arrays that is expected to be fastest; of equals, of the first."""
         every = hardware.arrangements(hardware.array.cols)[:1]
         if self.multiplies:
-            conv, _ = layer.convolution(batch)
-            every = hardware.arrangements(conv.out_channels // conv.groups)
+            # A product has one group.
+            groups = getattr(layer, "groups", 1)
+            every = hardware.arrangements(layer.tensors(batch).ofmap[0] // groups)
         found, failures = list[Sequence[Draft]](), list[CapacityError]()
         for way in every:
             try:
