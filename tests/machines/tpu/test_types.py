@@ -1,0 +1,77 @@
+"""Time that follows the type of operands: bytes, rates and results of `types`."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tpusim import Workload, load_hardware, simulate
+from tpusim.machines.tpu.runs.prepared import prepared
+from tpusim.network.ops.array_op import Gemm
+from tpusim.numerics.element_types import ELEMENT_TYPES, to_float8
+from tpusim.result.records import LayerResult
+
+PRODUCT = Gemm("product", 64, 24, 32)
+NARROW = ["types.int8.bytes=1", "types.int8.rate=2", "types.int8.result_bytes=4"]
+
+
+def run(changes: list[str], dtype: str) -> LayerResult:
+    """The product by both engines, every output checked."""
+    machine = load_hardware("tiny_4x4", ["vector_memory.word_elements=4", "vector_memory.ports=separate", *changes])
+    result = simulate(Workload("one", 1, [PRODUCT]), machine, engine="both", dtype=dtype)
+    assert result.correct
+    return result.layers[0]
+
+
+def test_bytes_and_rates_of_a_type() -> None:
+    """Operands have a quarter of the bytes, results as many as before, and passes take half of the time."""
+    whole, narrow = run(NARROW, "integers"), run(NARROW, "int8")
+    # A burst is the least that moves, so operands that fill whole bursts tell.
+    assert narrow.hbm_read_bytes < whole.hbm_read_bytes / 2
+    assert narrow.hbm_write_bytes == whole.hbm_write_bytes
+    assert narrow.cycles < whole.cycles
+
+
+def test_a_type_that_is_not_told_of_takes_no_other_time() -> None:
+    """As on the machine of the paper, where nothing is gained."""
+    assert run([], "int8").cycles == run([], "integers").cycles
+    machine = load_hardware("tpu_v2")
+    assert machine.of_type("int8") is machine
+
+
+def test_words_keep_their_elements_or_hold_more() -> None:
+    """A narrow type fills the bytes of a word; a wide one has as many elements in more bytes."""
+    machine = load_hardware("tpu_v5e")
+    assert (machine.vector_memory.word_elements, machine.word_bytes) == (8, 16)
+    narrow, wide = machine.of_type("int8"), machine.of_type("f32")
+    assert (narrow.vector_memory.word_elements, narrow.word_bytes) == (16, 16)
+    assert (wide.vector_memory.word_elements, wide.word_bytes) == (8, 32)
+    assert narrow.macs_per_cycle == 2 * machine.macs_per_cycle
+
+
+def test_converted_weights_have_a_pace_of_their_own() -> None:
+    """TPU v6e has no e4m3: weights enter more slowly, and the array takes as many elements as of bf16."""
+    machine = load_hardware("tpu_v6e")
+    converted = machine.of_type("f8")
+    assert converted.array.weights_per_cycle == 1 < machine.array.weights_per_cycle
+    assert converted.macs_per_cycle == machine.macs_per_cycle
+
+
+@pytest.mark.parametrize("name", ["tpu_v5e", "tpu_v6e", "tpu_v7x_core"])
+def test_compute_bound_products_gain_what_the_peak_does(name: str) -> None:
+    """A large product of int8 takes less time where the array has that type, else about as long."""
+    large, machine = Gemm("large", 4096, 1024, 2048), load_hardware(name)
+    plain, narrow = (
+        prepared(large, 1, each, "channel_first").timing.cycles for each in (machine, machine.of_type("int8"))
+    )
+    gain = plain / narrow
+    assert gain > 1.2 if machine.types.int8 and machine.types.int8.rate == 2 else 0.9 < gain < 1.3
+
+
+def test_e4m3_has_four_bits_and_ends_at_448() -> None:
+    """By hand, from the OCP specification of 8-bit floating point."""
+    given = [1.06, 1.0625, 1.19, 500, -449, 2**-9, 2**-10, 17, 19, 0.0]
+    assert to_float8(np.array(given)).tolist() == [1.0, 1.0, 1.25, 448, -448, 2**-9, 0.0, 16, 20, 0.0]
+    assert np.isnan(to_float8(np.array([np.nan]))).all()
+    drawn = ELEMENT_TYPES["f8"].drawn(np.random.default_rng(0), (1000,))
+    assert (to_float8(drawn) == drawn).all()
