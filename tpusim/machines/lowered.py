@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
@@ -296,6 +296,16 @@ class LaneCycle:
     moving: int
 
 
+class WordPasses(NamedTuple):
+    """Passes of the array for a word of outputs: as many rows as a word has elements, and the columns of one array.
+
+    `least`: the passes if every one of them used all PEs.
+    """
+
+    taken: float
+    least: float
+
+
 class ReadyLayer(Protocol):
     """A layer made ready to run, shared by all layers of its shape. An implementation inherits from it."""
 
@@ -325,6 +335,10 @@ class ReadyLayer(Protocol):
 
     def account(self, layer: Op, batch: int, timing: Any) -> Account:
         """The account of a layer that took this time."""
+
+    def passes_of_a_word(self, layer: Op, batch: int) -> WordPasses | None:
+        """How often the array passes for a word of outputs; None where a family has no array that passes."""
+        return None
 
     def lane_contents(self, tensor: str, operands: Operands, empty: float) -> Any:
         """Contents of the lanes after all fills of a tensor, [lane, word, element]; `empty` where nothing was

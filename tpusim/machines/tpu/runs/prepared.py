@@ -7,13 +7,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tpusim.base.imports import need
 from tpusim.base.words import counted
-from tpusim.machines.lowered import Account, InParts, LaneCycle, Phases, ReadyLayer, Told, WrittenTensor
+from tpusim.machines.lowered import Account, InParts, LaneCycle, Phases, ReadyLayer, Told, WordPasses, WrittenTensor
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.cost import energy_of
 from tpusim.machines.tpu.description import Hardware
@@ -103,6 +104,14 @@ class Prepared(ReadyLayer):
         from tpusim.machines.tpu import register
 
         return register.run(self.program_for(number), self.hardware, as_floats(operands()), told)
+
+    def passes_of_a_word(self, layer: Op, batch: int) -> WordPasses:
+        """Of the words that all passes stream through the array."""
+        array, word = self.hardware.array, self.hardware.vector_memory.word_elements
+        channels, height, width, images = layer.shapes(batch)[OFMAP]
+        words = height * width * ceil(images / word) * ceil(channels / array.cols)
+        streamed = sum(stream.words for stream in self.program.streams)
+        return WordPasses(streamed / words, layer.macs(batch) / (array.rows * array.cols * word) / words)
 
     def account(self, layer: Op, batch: int, timing: Timing) -> Account:
         """All counts of a run."""
