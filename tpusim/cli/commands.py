@@ -327,15 +327,26 @@ def validate(
             "--set-of-numbers",
             metavar="NAME",
             help=f"All that is {', '.join(names.NUMBER_WORDS)}, or one of {', '.join(names.NUMBER_SETS)}, or "
-            f"{names.NETWORK_SETS}, whole networks, {names.MEMORY_SETS}, what is simulated, or {names.GPU_SETS}, what "
-            "was measured on a GPU. Repeatable.",
+            f"{names.NETWORK_SETS}, whole networks, {names.MEMORY_SETS}, what is simulated, {names.GPU_SETS}, what "
+            f"was measured on a GPU, or, of TPUs after v2, {', '.join(names.GENERATION_SETS)}. Repeatable.",
             autocompletion=words(
-                (*names.NUMBER_WORDS, *names.NUMBER_SETS, names.NETWORK_SETS, names.MEMORY_SETS, names.GPU_SETS)
+                (
+                    *names.NUMBER_WORDS,
+                    *names.NUMBER_SETS,
+                    names.NETWORK_SETS,
+                    names.MEMORY_SETS,
+                    names.GPU_SETS,
+                    *names.GENERATION_SETS,
+                )
             ),
         ),
     ] = None,
     lowering: options.AnotherLowering = None,
     changes: options.Changes = None,
+    truth: Annotated[
+        Path | None,
+        Option(metavar="DIR", help="Tables of the shipped names and columns, to take the place of these."),
+    ] = None,
     json: options.Json = None,
     out: Annotated[Path | None, Option(metavar="DIR", help="Draw parity and errors.")] = None,
     formats: options.Formats = None,
@@ -346,7 +357,7 @@ def validate(
     """
     from tpusim.cli.actions.validate import compare_and_report
 
-    compare_and_report(sets or [], lowering, changes or [], json, out, known_formats(formats))
+    compare_and_report(sets or [], lowering, changes or [], json, out, known_formats(formats), truth)
 
 
 @command("dram trace.csv --device hbm2_16ch_700 --mapping rorababgcoch")

@@ -22,6 +22,24 @@ NUMBER_SETS = (
     "network_yolov2", "network_bert_layer", "scheduled_resnet50", "scheduled_vgg16", "scheduled_pooling",
     "v3_estimated", "v3_scheduled", "v3", "v3_odd", "training",
 )  # fmt: skip
+GENERATION_SETS = (
+    "generations",
+    "code_v3",
+    "code_v4",
+    "code_v5e",
+    "code_v5p",
+    "code_v6e",
+    "code_v7x",
+    "passes",
+    "chips",
+    "v3_tiles",
+    "v6e_measured",
+    "v4_measured",
+    "models_measured",
+)
+"""What stands for sets of TPUs after v2: all of them in one table, a generation's code and estimates, passes of the
+array, and what was timed on chips.
+"""
 EXHIBITS = (
     "table1", "table2", "1", "2a", "2b", "3", "4a", "4b", "5", "6", "7", "8", "10", "11", "12", "13a", "13b",
     "14a", "14b", "15a", "15b", "16a", "16b", "17", "18a", "18b", "chip",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TextIO
@@ -15,8 +15,10 @@ from tpusim.cli.names import GPU_SETS, MEMORY_SETS, NETWORK_SETS
 from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import say
 from tpusim.report.tables.validation import validated
-from tpusim.study.validation.cases import NETWORKS, WORDS, NumberSet
+from tpusim.study.validation.cases import NETWORKS, PASSES, WORDS, NumberSet, tables_from
+from tpusim.study.validation.chips import chip_sets
 from tpusim.study.validation.comparison import Comparison, Validation, compare
+from tpusim.study.validation.generations import GENERATIONS, PARTS, generation_sets
 from tpusim.study.validation.memory import compare_memory, memory_sets, wanted_streams
 from tpusim.study.validation.sets import deepbench_sets, number_sets
 
@@ -31,12 +33,25 @@ def compare_and_report(
     json: str | None,
     out: Path | None,
     kinds: Sequence[str],
+    truth: Path | None = None,
 ) -> None:
     """Simulate the sets of these names or words, and report them: as JSON, in tables, drawn into `out`.
 
-    Without a name these are all but those of the DRAM, which take minutes, and of GPUs; and with a lowering, but those
-    that have one of their own.
+    Without a name these are all of TPU v2 and what was measured on TPU v3; and with a lowering, but those that have one
+    of their own. Tables in `truth` take the place of the shipped ones.
     """
+    with tables_from(truth):
+        _compare_and_report(names, lowering, changes, json, out, kinds)
+
+
+def _compare_and_report(
+    names: Sequence[str],
+    lowering: str | None,
+    changes: Sequence[str],
+    json: str | None,
+    out: Path | None,
+    kinds: Sequence[str],
+) -> None:
     sets = [each for each in _sets(names) if names or not lowering or each.lowering == USUAL]
     memory = [each for each in sets if each.name in memory_sets()]
     plan = Validation([each for each in sets if each not in memory], [] if memory else changes, lowering)
@@ -55,17 +70,39 @@ def compare_and_report(
 
 def _sets(names: Sequence[str]) -> list[NumberSet]:
     tpus = number_sets() | memory_sets()
-    known = tpus | deepbench_sets()
+    later = generation_sets() | chip_sets()
+    known = tpus | deepbench_sets() | later
     groups = {word: [each.name for each in tpus.values() if each.status == word] for word in WORDS}
     networks = [each.name for each in known.values() if each.kind == NETWORKS]
     groups |= {MEMORY_SETS: [*memory_sets()], NETWORK_SETS: networks, GPU_SETS: [*deepbench_sets()]}
-    choices = groups | {name: [name] for name in known}
+    groups |= _of_generations(later)
+    choices = {name: [name] for name in known} | groups
     for name in names:
         if name not in choices:
             guess = did_you_mean(name, choices) or ";"
             raise InputError(f"--set-of-numbers: no set {name!r}{guess} there is {', '.join(choices)}")
     chosen = dict.fromkeys(each for name in names for each in choices[name])
+    if names and not chosen:
+        raise InputError(f"--set-of-numbers: the tables have no rows of {', '.join(names)}")
     return [known[name] for name in chosen] or [*number_sets().values()]
+
+
+def _of_generations(sets: Mapping[str, NumberSet]) -> dict[str, list[str]]:
+    """What stands for several sets of TPUs after v2: a generation's code and estimates, passes, and chips."""
+    groups = {
+        f"code_{each.name}": [
+            name for name, one in sets.items() if one.generation == each.name and one.part in PARTS and not one.measured
+        ]
+        for each in GENERATIONS
+    }
+    passes = [name for name, each in sets.items() if each.unit == PASSES]
+    chips = [name for name, each in sets.items() if each.measured]
+    begins = {name: [each for each in chips if each.startswith(name)] for name in _CHIPS}
+    told = [name for group in groups.values() for name in group]
+    return groups | {"passes": passes, "chips": chips, "generations": [*told, *chips]} | begins
+
+
+_CHIPS = ("v3_tiles", "v6e_measured", "v4_measured", "models_measured")
 
 
 def _draw(comparisons: Sequence[Comparison], out: Path, kinds: Sequence[str], stream: TextIO) -> None:

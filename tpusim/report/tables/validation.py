@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from tpusim.report.shown import NONE, Column, Content, Legend, Paragraphs, Shown, Table, telling
 from tpusim.study.validation.cases import NETWORKS, WORDS, LeftOut
-from tpusim.study.validation.comparison import AGREEING, ComparedCase, Comparison, by_word
+from tpusim.study.validation.comparison import AGREEING, ComparedCase, Comparison, by_word, together
+from tpusim.study.validation.generations import GENERATIONS, PARTS
 
 
 def validated(comparisons: Sequence[Comparison]) -> Shown:
@@ -23,6 +25,8 @@ def validated(comparisons: Sequence[Comparison]) -> Shown:
     tables = summaries(comparisons)
     told: list[Sequence[Content]] = [*_cases(comparisons[0])] if len(comparisons) == 1 else []
     told += [part for heading, table in tables for part in ([heading], [table])]
+    if any(each.numbers.part for each in comparisons):
+        told += [part for heading, table in over_generations(comparisons) for part in ([heading], [table])]
     if networks:
         told += ["Whole networks: cycles of all their operations together."], [Table(_TOTALS, networks)]
     return Shown(
@@ -30,14 +34,65 @@ def validated(comparisons: Sequence[Comparison]) -> Shown:
         {
             "sets": [{**_to_dict(each), "rows": _rows(each)} for each in comparisons],
             "together": [_to_dict(each) for each in shared],
+            "generations": [
+                {"status": word, "generation": generation, "part": part, "unit": each.numbers.unit,
+                 "cases": len(each.rows), "mean": each.ours.mean, "median": each.ours.median, "bias": each.bias}
+                for (word, generation, part), each in _by_generation(comparisons).items()
+            ],
         },
-    )
+    )  # fmt: skip
 
 
 def summaries(comparisons: Sequence[Comparison]) -> list[tuple[str, Table[Comparison]]]:
     """Return for each word what it means, and a table of its sets."""
     words = by_word(comparisons).items()
     return [(f"{word.capitalize()}: {WORDS[word]}.", Table(telling(_SUMMARY, found), found)) for word, found in words]
+
+
+Generations = Mapping[str, Comparison]
+"""What is known of a generation, part by part."""
+
+
+def over_generations(comparisons: Sequence[Comparison]) -> list[tuple[str, Table[tuple[str, Generations]]]]:
+    """For each word a row a generation, and in a column of each part the cases and errors of all its sets."""
+    found = _by_generation(comparisons)
+    tables: list[tuple[str, Table[tuple[str, Generations]]]] = []
+    for word in dict.fromkeys(word for word, *_ in found):
+        mine = [(generation, part) for said, generation, part in found if said == word]
+        rows = [
+            (generation, {part: found[word, generation, part] for one, part in mine if one == generation})
+            for generation in dict.fromkeys(generation for generation, _ in mine)
+        ]
+        columns: list[Column[tuple[str, Generations]]] = [Column("TPU", lambda row: row[0], justify="left")]
+        columns += [
+            Column(f"{part}\n{_SPREAD}", partial(_spread, part), rank)
+            for rank, part in enumerate(PARTS)
+            if any(part in parts for _, parts in rows)
+        ]
+        heading = f"{word.capitalize()}, by generation: cases, mean, median and mean signed error in percent."
+        tables.append((heading, Table(columns, rows)))
+    return tables
+
+
+_SPREAD = "n  mean   med   bias"
+
+
+def _spread(part: str, row: tuple[str, Generations]) -> str:
+    if (each := row[1].get(part)) is None:
+        return NONE
+    figures = (100 * figure for figure in (each.ours.mean, each.ours.median, each.bias))
+    return f"{len(each.rows)} {{:5.1f}} {{:5.1f}} {{:+6.1f}}".format(*figures)
+
+
+def _by_generation(comparisons: Sequence[Comparison]) -> dict[tuple[str, str, str], Comparison]:
+    """The sets of each word, generation and part, as one; words in the order of reports, then generations and parts."""
+    sets: dict[tuple[str, str, str], list[Comparison]] = {}
+    for each in comparisons:
+        if each.numbers.part and each.rows:
+            sets.setdefault((each.numbers.status, each.numbers.generation, each.numbers.part), []).append(each)
+    words, generations = [*WORDS], [each.name for each in GENERATIONS]
+    ordered = sorted(sets, key=lambda key: (words.index(key[0]), generations.index(key[1]), PARTS.index(key[2])))
+    return {key: together(sets[key]) if len(sets[key]) > 1 else sets[key][0] for key in ordered}
 
 
 def _cases(comparison: Comparison) -> Paragraphs:
@@ -55,12 +110,22 @@ def _cases(comparison: Comparison) -> Paragraphs:
     ]
     others: list[Column[LeftOut]] = [
         Column("left out", lambda each: each.name, justify="left"),
-        Column(f"{numbers.status}\n{numbers.unit}", lambda each: _figure(each.theirs)),
+        Column(f"{numbers.status}\n{numbers.unit}", lambda each: NONE if each.theirs is None else _figure(each.theirs)),
+        Column("why", lambda each: each.why or NONE, justify="left"),
     ]
+    said = []
+    if (first := comparison.first_choice) is not None:
+        best = min(comparison.rows, key=lambda row: row.theirs)
+        place = 1 + sum(row.theirs < first.theirs for row in comparison.rows)
+        said = [
+            f"The tile that tpusim finds fastest, {first.name}, took {_figure(first.theirs)} {numbers.unit}, place "
+            f"{place} of {len(comparison.rows)}; the fastest, {best.name}, {_figure(best.theirs)}."
+        ]
     return (
         [f"{numbers.name}: {numbers.about}; {numbers.status}, {simulated}."],
         [Table(telling(columns, comparison.rows), comparison.rows)],
-        [Table(others, numbers.left_out)] if numbers.left_out else [],
+        said,
+        [Table(telling(others, numbers.left_out), numbers.left_out)] if numbers.left_out else [],
     )
 
 
@@ -69,12 +134,16 @@ def _to_dict(comparison: Comparison) -> dict[str, Any]:
     return {
         **{
             key: getattr(numbers, key)
-            for key in ("name", "status", "kind", "about", "hardware", "lowering", "changes", "unit")
+            for key in ("name", "status", "kind", "about", "hardware", "lowering", "changes", "unit", "generation")
         },
         "cases": len(comparison.rows),
         "ours": asdict(comparison.ours),
         "with_their_blocks": asdict(blocks) if blocks else None,
         "roofline": asdict(comparison.roofline),
+        "bias": comparison.bias,
+        "rank_correlation": comparison.rank_correlation,
+        "equal": comparison.equal,
+        "first_choice": asdict(choice) if (choice := comparison.first_choice) else None,
         "total_error": comparison.total_error,
         "totals": dict(zip(("ours", "theirs"), comparison.totals, strict=True)),
         "left_out": [asdict(each) for each in numbers.left_out],
@@ -111,8 +180,14 @@ def _blocks(each: Comparison) -> str:
     return _percent(spread.mean) + (f" ({having})" if having < len(each.rows) else "")
 
 
+def _rank(each: Comparison) -> str:
+    """Of measured products and tiles after TPU v2, where an order is asked for."""
+    rank = each.rank_correlation if each.numbers.measured and each.numbers.part else None
+    return NONE if rank is None else f"{rank:.3f}"
+
+
 def _besides(each: Comparison) -> list[float]:
-    return [one.theirs for one in each.numbers.left_out]
+    return [one.theirs for one in each.numbers.left_out if one.theirs is not None]
 
 
 _MEAN = "mean: average of the absolute errors, in percent of the reference"
@@ -121,6 +196,8 @@ _FIT = "fit: mean over the half of the cases that the fitted numbers of the mach
 _REST = "rest: mean over the cases nothing was fitted on"
 _QUIRK = "quirk: cases of which the estimator charges only some of the taps"
 _AGREE = f"agree: cases in which estimate and schedule are within {100 * AGREEING:.0f} %, of those that have both"
+_RANK = "rank: Spearman's correlation, 1 where tpusim puts the cases in the order that was measured"
+_EQUAL = "equal: cases of which tpusim has as many passes as the code"
 _ROOFLINE = "roofline: the mean error of max(MACs / PEs, bytes / bandwidth)"
 
 _SUMMARY: tuple[Column[Comparison], ...] = (
@@ -134,6 +211,8 @@ _SUMMARY: tuple[Column[Comparison], ...] = (
     Column("worst", lambda each: _signed(each.ours.worst), legend="worst: the largest error, with its sign"),
     Column("where", lambda each: each.ours.where, 7, "left", "where: the case of the worst"),
     Column("total", lambda each: _signed(each.total_error), legend="total: error of the sum over all cases"),
+    Column("rank", _rank, 5, legend=_RANK),
+    Column("equal", lambda each: NONE if each.equal is None else f"{each.equal}", 5, legend=_EQUAL),
     Column("fit", lambda each: _percent(each.half(True)), 4, legend=_FIT),
     Column("rest", lambda each: _percent(each.half(False)), 4, legend=_REST),
     Column("quirk", lambda each: f"{each.quirks or NONE}", 2, legend=_QUIRK),

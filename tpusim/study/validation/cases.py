@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+import math
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import wraps
 from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import ParamSpec, TypeVar
 from zlib import crc32
 
+from tpusim.base.errors import InputError, did_you_mean
 from tpusim.network.ops.op import Op
 
 WORDS = {
@@ -22,6 +31,9 @@ WORDS = {
 NETWORKS = "networks"
 """Kind of the sets that hold the operations of whole networks."""
 
+PASSES = "passes"
+"""Unit of the sets that count passes of the array for a word of outputs, instead of time."""
+
 
 @dataclass(frozen=True)
 class Case:
@@ -30,7 +42,7 @@ class Case:
     `estimated` and `scheduled` are figures of these words for the same layers, if known. `their_block` has changes of
     the machine that impose the compiler's own block; such a case is simulated with and without
     them. `changes` always apply to the case. `quirk`: the estimator does not charge all taps
-    (`convolutions.uncharged`).
+    (`convolutions.uncharged`). `dtype` is the type of the operands; None: the machine's own.
     """
 
     name: str
@@ -42,6 +54,7 @@ class Case:
     their_block: tuple[str, ...] = ()
     quirk: bool = False
     changes: tuple[str, ...] = ()
+    dtype: str | None = None
 
     @property
     def fitted(self) -> bool:
@@ -51,10 +64,11 @@ class Case:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """An operation of a set that is not compared: its name, and the reference's cycles."""
+    """An operation of a set that is not compared: its name, the reference's figure if there is one, and the reason."""
 
     name: str
-    theirs: float
+    theirs: float | None
+    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -62,7 +76,8 @@ class NumberSet:
     """Cases of one word about one kind of thing, and the machine that they are compared with.
 
     `changes` override its description. `fitted`: half of the cases were used to choose fitted numbers. `lowering`
-    is the lowering of the cases. `left_out` has operations that are not compared.
+    is the lowering of the cases. `left_out` has operations that are not compared. `generation` and `part` place the set
+    in the table over all TPUs. `tiles`: the cases are one layer, each with a block of its own, which may not fit.
     """
 
     name: str
@@ -76,22 +91,72 @@ class NumberSet:
     fitted: bool = False
     lowering: str = "channel_first"
     left_out: tuple[LeftOut, ...] = ()
+    generation: str = ""
+    part: str = ""
+    tiles: bool = False
+
+    @property
+    def measured(self) -> bool:
+        """Whether somebody ran the chip."""
+        return self.status == "measured"
 
     @property
     def picture(self) -> str:
-        """Picture of the set: one for each word and kind."""
-        return f"{self.status}_{self.kind}"
+        """Picture of the set: one for each word and kind, or for each word, generation and unit."""
+        if self.generation and not self.tiles and self.unit != PASSES:
+            return f"{self.status}_{self.generation}_{self.unit}"
+        return f"{self.status}_{self.kind.replace(' ', '_')}"
 
 
-# ---- the tables that come with tpusim
+# ---- the tables, which come with tpusim or from elsewhere
 
 Row = dict[str, str]
 
+_SHIPPED = files("tpusim.study.validation") / "truth"
+_elsewhere: ContextVar[Path | None] = ContextVar("elsewhere", default=None)
+
+_FIGURE = re.compile("cycles|hbm|passes")
+"""Columns that a row may leave empty: what the compiler did not tell of a shape."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@contextmanager
+def tables_from(folder: Path | None) -> Iterator[None]:
+    """Let tables of a folder take the place of the shipped ones of the same names; None: no folder.
+
+    Raises:
+        InputError: no such folder, no table in it that is known, or a table that lacks a column or a number.
+    """
+    if folder is not None:
+        _checked(folder)
+    token = _elsewhere.set(folder)
+    try:
+        yield
+    finally:
+        _elsewhere.reset(token)
+
+
+def cached(function: Callable[P, T]) -> Callable[P, T]:
+    """As functools.cache, for each folder of tables by itself."""
+    known: dict[object, T] = {}
+
+    @wraps(function)
+    def found(*given: P.args, **named: P.kwargs) -> T:
+        asked = _elsewhere.get(), given, *named.items()
+        if asked not in known:
+            known[asked] = function(*given, **named)
+        return known[asked]
+
+    return found
+
 
 def rows(name: str) -> Iterator[Row]:
-    """Rows of truth/NAME.csv, with each value as text by the name of its column."""
-    text = (files("tpusim.study.validation") / "truth" / f"{name}.csv").read_text(encoding="utf-8")
-    yield from csv.DictReader(text.splitlines())
+    """The rows of truth/NAME.csv, each value as text by the name of its column."""
+    folder = _elsewhere.get()
+    theirs = folder / f"{name}.csv" if folder else None
+    yield from _read(theirs if theirs is not None and theirs.is_file() else _SHIPPED / f"{name}.csv")
 
 
 def numbers(row: Row, columns: str) -> Iterator[int]:
@@ -102,3 +167,49 @@ def numbers(row: Row, columns: str) -> Iterator[int]:
 def sizes(bounds: str) -> tuple[int, ...]:
     """The numbers of "3x3x16x1"."""
     return tuple(int(size) for size in bounds.split("x"))
+
+
+def _read(table: Traversable) -> Iterator[Row]:
+    yield from csv.DictReader(table.read_text(encoding="utf-8").splitlines())
+
+
+def _checked(folder: Path) -> None:
+    """Hold every table of a folder against the shipped one of its name: columns, and where numbers stand."""
+    if not folder.is_dir():
+        raise InputError(f"--truth: {folder} is no folder; name one that holds tables such as xla_tpu_gen_gemm.csv")
+    shipped = {each.name for each in _SHIPPED.iterdir() if each.name.endswith(".csv")}
+    known = [path for path in sorted(folder.glob("*.csv")) if path.name in shipped]
+    if not known:
+        found = sorted(path.name for path in folder.glob("*.csv"))
+        guess = (did_you_mean(found[0], shipped) if found else None) or f"; known are {', '.join(sorted(shipped))}"
+        raise InputError(f"--truth: {folder} holds no table of a known name{guess}")
+    for path in known:
+        _held_against(_SHIPPED / path.name, path)
+
+
+def _held_against(ours: Traversable, path: Path) -> None:
+    """Raises InputError where a table lacks a column, or a number in a column of numbers."""
+    try:
+        wanted, given = [*_read(ours)], [*_read(path)]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"--truth: {path} cannot be read: {error}") from None
+    if not given:
+        raise InputError(f"--truth: {path} has no rows; leave it out, and the shipped table stands")
+    if lacking := [column for column in wanted[0] if column not in given[0]]:
+        raise InputError(f"--truth: {path} lacks the columns {', '.join(lacking)} of the shipped {ours.name}")
+    for column in wanted[0]:
+        values = {row[column] for row in wanted}
+        if not all(map(_is_number, values - {""})) or values == {""}:
+            continue
+        for line, row in enumerate(given, 2):
+            value = row[column]
+            unknown = value == "" and ("" in values or _FIGURE.search(column))
+            if value is None or not (unknown or _is_number(value)):
+                raise InputError(f"--truth: {path}:{line}: {column} is {value!r}; write a number")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from math import ceil
-from statistics import fmean, median
+from statistics import correlation, fmean, median
+from typing import NamedTuple
 
-from tpusim.base.errors import CapacityError
+from tpusim.base.errors import CapacityError, InputError
 from tpusim.flow.lowerings import check_known, prepared
 from tpusim.machines.family import Machine, family_of, load_hardware
+from tpusim.machines.lowered import WordPasses
 from tpusim.network.ops.op import Op
 from tpusim.study.processes import InputProgress, on_all_processors
-from tpusim.study.validation.cases import WORDS, Case, NumberSet
+from tpusim.study.validation.cases import PASSES, WORDS, Case, LeftOut, NumberSet
 
 AGREEING = 0.05
 """Largest difference, as a share of the schedule, at which estimate and schedule agree."""
+
+
+_LAST_DIGIT = 1e-3
+"""Tables of passes have three digits behind the point."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +84,12 @@ class Spread:
         return cls(fmean(sizes), median(sizes), sizes[ceil(0.9 * len(sizes)) - 1], worst, where)
 
 
+def _ranks(values: Sequence[float]) -> list[float]:
+    """The place of each in order; of equal ones the middle place."""
+    ordered = sorted(values)
+    return [(bisect_left(ordered, value) + bisect_right(ordered, value)) / 2 for value in values]
+
+
 @dataclass(frozen=True)
 class Comparison:
     """A set of numbers, with the errors of tpusim."""
@@ -100,6 +113,29 @@ class Comparison:
     def roofline(self) -> Spread:
         """Errors of the roofline."""
         return Spread.of([(row.roofline_error, row.name) for row in self.rows])
+
+    @property
+    def bias(self) -> float:
+        """The mean of the errors with their signs."""
+        return fmean(row.error for row in self.rows)
+
+    @property
+    def rank_correlation(self) -> float | None:
+        """Spearman's: 1 where ours put all rows in the order of theirs; None where either are all alike."""
+        ours, theirs = ([getattr(row, name) for row in self.rows] for name in ("ours", "theirs"))
+        if min(len({*ours}), len({*theirs})) < 2:
+            return None
+        return correlation(_ranks(ours), _ranks(theirs))
+
+    @property
+    def first_choice(self) -> ComparedCase | None:
+        """Of tiles of one layer, the one that tpusim finds fastest; None of other sets."""
+        return min(self.rows, key=lambda row: row.ours) if self.numbers.tiles else None
+
+    @property
+    def equal(self) -> int | None:
+        """Rows whose passes are as many as the reference says, to the last digit that it has; None of other units."""
+        return sum(abs(row.error) < _LAST_DIGIT for row in self.rows) if self.numbers.unit == PASSES else None
 
     @property
     def total_error(self) -> float:
@@ -170,7 +206,7 @@ def together(parts: Sequence[Comparison]) -> Comparison:
 class Simulation:
     """A layer and its machine, complete in itself, so that any process can simulate it.
 
-    Layers that differ only in their name are equal. `imposed`: with the compiler's block, which may not fit.
+    Layers that differ only in their name are equal. `imposed`: with a given block, which may not fit.
     """
 
     layer: Op = field(compare=False)
@@ -189,8 +225,31 @@ class Simulation:
         return max(layer.macs(batch) / machine.pes, moved)
 
 
-SimulatedCycles = Mapping[Simulation, int | None]
-"""Cycles of simulations; None where the machine cannot take an imposed block."""
+class Taken(NamedTuple):
+    """Result of a simulation: cycles, and passes of the array for a word of outputs if the machine has an array."""
+
+    cycles: int
+    passes: WordPasses | None = None
+
+
+SimulatedCycles = Mapping[Simulation, Taken | None]
+"""Results of simulations; None if the machine cannot take an imposed block."""
+
+
+_BYTES = {"f32": 4, "bf16": 2, "f16": 2, "f16?": 2, "s8": 1, "f8": 1}
+
+
+def of_type(dtype: str | None) -> tuple[str, ...]:
+    """The overrides of a machine that run a case in its type; none where the case leaves it to the machine.
+
+    Raises:
+        InputError: a type that no machine has.
+    """
+    if dtype is None:
+        return ()
+    if dtype not in _BYTES:
+        raise InputError(f"a table of reference numbers has type {dtype!r}; known are {', '.join(_BYTES)}")
+    return (f"vector_memory.element_bytes={_BYTES[dtype]}",)
 
 
 @dataclass(frozen=True)
@@ -220,28 +279,43 @@ class Validation:
         wanted = (work.ours + work.theirs for of_set in self._work for work in of_set)
         self.simulations = list(dict.fromkeys(simulation for some in wanted for simulation in some))
 
-    def comparisons(self, cycles: SimulatedCycles) -> list[Comparison]:
-        """Yield each set with the results of its simulations."""
-        return [
-            Comparison(each, tuple(_row(work, each.unit, cycles) for work in of_set))
-            for each, of_set in zip(self.sets, self._work, strict=True)
-        ]
+    def comparisons(self, taken: SimulatedCycles) -> list[Comparison]:
+        """Compare each set with the results of its simulations; blocks that the machine cannot take are left out.
+
+        Raises:
+            CapacityError: the machine takes none of the blocks of a set.
+        """
+        return [_compared(each, of_set, taken) for each, of_set in zip(self.sets, self._work, strict=True)]
+
+
+def _compared(numbers: NumberSet, work: Sequence[CaseWork], taken: SimulatedCycles) -> Comparison:
+    rows = [_row(each, numbers.unit, taken) for each in work]
+    refused = tuple(
+        LeftOut(each.case.name, each.case.theirs, "does not fit")
+        for each, row in zip(work, rows, strict=True)
+        if row is None
+    )
+    if len(refused) == len(rows):
+        raise CapacityError(f"{numbers.name}: {numbers.hardware} takes none of the blocks of its cases")
+    kept = replace(numbers, left_out=numbers.left_out + refused) if refused else numbers
+    return Comparison(kept, tuple(row for row in rows if row is not None))
 
 
 def _work(case: Case, numbers: NumberSet, changes: Sequence[str], machine: Callable[..., Machine]) -> CaseWork:
     def on(more: tuple[str, ...]) -> tuple[Simulation, ...]:
-        hardware = machine(numbers.hardware, *numbers.changes, *case.changes, *changes, *more)
+        hardware = machine(numbers.hardware, *of_type(case.dtype), *numbers.changes, *case.changes, *changes, *more)
         how = [family_of(hardware).meant(layer, numbers.lowering) for layer in case.layers]
         asked = zip(case.layers, how, strict=True)
         return tuple(
-            Simulation(layer, case.batch, hardware, name, bool(more), layer.shape_key) for layer, name in asked
+            Simulation(layer, case.batch, hardware, name, numbers.tiles or bool(more), layer.shape_key)
+            for layer, name in asked
         )
 
     return CaseWork(case, on(()), on(case.their_block) if case.their_block else ())
 
 
-def _row(work: CaseWork, unit: str, cycles: SimulatedCycles) -> ComparedCase:
-    """A case with the results of its simulations, in the unit of its set."""
+def _row(work: CaseWork, unit: str, taken: SimulatedCycles) -> ComparedCase | None:
+    """A case with the results of its simulations, in the unit of its set; None if its own block does not fit."""
     case, machine = work.case, work.ours[0].hardware
     # In percent, as the third unit of a set is PE utilisation.
     ideal = 100 * sum(layer.macs(case.batch) for layer in case.layers) / machine.pes
@@ -252,15 +326,23 @@ def _row(work: CaseWork, unit: str, cycles: SimulatedCycles) -> ComparedCase:
         return clocks if unit == "cycles" else ideal / clocks
 
     def of(simulations: tuple[Simulation, ...]) -> float | None:
-        found = [known for each in simulations if (known := cycles[each]) is not None]
-        return figure(float(sum(found))) if simulations and len(found) == len(simulations) else None
+        found = [known for each in simulations if (known := taken[each]) is not None]
+        complete = simulations and len(found) == len(simulations)
+        return figure(float(sum(each.cycles for each in found))) if complete else None
 
-    ours, bound = of(work.ours), figure(sum(each.roofline for each in work.ours))
-    assert ours is not None, "only a block that is imposed may not fit"
-    blocks = of(work.theirs)
-    return ComparedCase(
-        case.name, ours, case.theirs, bound, case.fitted, blocks, case.estimated, case.scheduled, case.quirk
-    )
+    def row(ours: float, bound: float, blocks: float | None = None) -> ComparedCase:
+        words = case.estimated, case.scheduled
+        return ComparedCase(case.name, ours, case.theirs, bound, case.fitted, blocks, *words, case.quirk)
+
+    if unit == PASSES:
+        (only,) = work.ours
+        passes = known.passes if (known := taken[only]) else None
+        assert passes is not None, "passes are those of an array"
+        return row(*passes)
+    if (ours := of(work.ours)) is None:
+        assert work.ours[0].imposed, "only a block that is imposed may not fit"
+        return None
+    return row(ours, figure(sum(each.roofline for each in work.ours)), of(work.theirs))
 
 
 def compare(plan: Validation, progress: InputProgress) -> list[Comparison]:
@@ -272,14 +354,13 @@ def compare(plan: Validation, progress: InputProgress) -> list[Comparison]:
     return plan.comparisons(on_all_processors(taken, plan.simulations, lambda each: each.layer.text, progress))
 
 
-def taken(simulation: Simulation) -> int | None:
-    """Cycles of a simulation; None if the machine cannot take an imposed block."""
+def taken(simulation: Simulation) -> Taken | None:
+    """Result of a simulation; None if the machine cannot take an imposed block."""
     layer, batch, hardware, lowering = simulation.layer, simulation.batch, simulation.hardware, simulation.lowering
     try:
         ready = prepared(layer, batch, hardware, lowering)
-        cycles: int = ready.timing.cycles
+        return Taken(ready.timing.cycles, ready.passes_of_a_word(layer, batch))
     except CapacityError:
         if not simulation.imposed:
             raise
         return None
-    return cycles

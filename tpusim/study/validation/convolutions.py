@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
 from typing import NamedTuple
 
 from tpusim.network.ops.array_op import Conv2d, ConvTranspose2d
 from tpusim.network.ops.op import Op
-from tpusim.study.validation.cases import Case, Row, numbers, rows, sizes
+from tpusim.study.validation.cases import Case, Row, cached, numbers, rows, sizes
 
 USUAL_BATCH = 8
 FIRST_CHANNELS = 4
@@ -126,7 +125,7 @@ def _case(shape: Shape, theirs: str, price: str | None = None) -> Case:
     )
 
 
-@cache
+@cached
 def _single() -> dict[Shape, str]:
     """Estimates that belong to no network, each shape once: first layers of the older table, and new shapes."""
     older = {_shape(row, _OLDER): row["estimated_cycles_conv"] for row in rows("xla_tpu_v2_conv")}
@@ -138,13 +137,13 @@ def _single() -> dict[Shape, str]:
     }
 
 
-@cache
+@cached
 def _further() -> dict[Shape, Row]:
     """The larger table of estimates, which has the compiler's windows."""
     return {_shape(row): row for row in rows("xla_tpu_v2_conv_more")}
 
 
-@cache
+@cached
 def _code() -> dict[Shape, Row]:
     """The table of emitted code."""
     return {_shape(row): row for row in rows("xla_tpu_v2_scheduled")}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, reduce
+from functools import reduce
 from itertools import product
 from typing import NamedTuple
 from zlib import crc32
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tpusim.memory.dram.device import Device, load_device
 from tpusim.memory.dram.one_pass import OnePass
 from tpusim.study.processes import InputProgress, on_all_processors
-from tpusim.study.validation.cases import NumberSet, Row, rows
+from tpusim.study.validation.cases import NumberSet, Row, cached, rows
 from tpusim.study.validation.comparison import ComparedCase, Comparison
 
 BANDWIDTH, FINISH = "GB/s", "ns"
@@ -53,7 +53,7 @@ class Played(NamedTuple):
     peak: float
 
 
-@cache
+@cached
 def streams() -> tuple[RequestStream, ...]:
     """Every row of both tables."""
     found: list[RequestStream] = []
@@ -78,7 +78,7 @@ def _stream(
     return RequestStream(name, group, f"hbm2_{device}", changes, row, float(row["bandwidth_GBps"]), finish)
 
 
-@cache
+@cached
 def memory_sets() -> dict[str, NumberSet]:
     """The sets by their names: bandwidths of each group and of the older table, and finish times of all groups."""
     made = [_set(f"dram_{group[2:]}", "bandwidths", about, BANDWIDTH) for group, about in GROUPS.items()]

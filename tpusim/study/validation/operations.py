@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from itertools import pairwise, permutations
 from math import ceil, gcd, lcm, prod
 from typing import Literal, NamedTuple
@@ -20,7 +19,7 @@ from tpusim.network.ops.elementwise import Add, Copy, Gelu, LeakyRelu, Relu, Sca
 from tpusim.network.ops.op import Op, VectorOp
 from tpusim.network.ops.pool2d import Pool2d
 from tpusim.network.ops.rows import LayerNorm, Softmax, SumExp, SumSquares
-from tpusim.study.validation.cases import Case, LeftOut, Row, rows, sizes
+from tpusim.study.validation.cases import Case, LeftOut, Row, cached, rows, sizes
 from tpusim.study.validation.convolutions import LANES, SUBLANES, USUAL_BATCH
 
 Dims = tuple[int, ...]
@@ -117,13 +116,13 @@ def _compared(
     return tuple(cases), tuple(LeftOut(each.name, theirs) for each, theirs in known if not holds(each))
 
 
-@cache
+@cached
 def _code() -> dict[tuple[str, str], Row]:
     """Emitted code by network and operation."""
     return {(row["case"].split("_")[0], row["name"]): row for row in rows("xla_tpu_v2_networks_scheduled")}
 
 
-@cache
+@cached
 def _operations(network: str) -> list[RowOperation]:
     """Every operation of a network, in order."""
     return [operation(row) for row in rows("xla_tpu_v2_networks") if row["network"] == network]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from functools import cache, partial
+from functools import partial
 from statistics import fmean
 
 from tpusim.network.ops.array_op import Conv2d, Gemm
 from tpusim.network.ops.op import Op
 from tpusim.study.validation import convolutions, operations
-from tpusim.study.validation.cases import NETWORKS, Case, NumberSet, Row, numbers, rows, sizes
+from tpusim.study.validation.cases import NETWORKS, Case, NumberSet, Row, cached, numbers, rows, sizes
 
 ESTIMATOR, CODE, V3 = "tpu_v2_estimator", "tpu_v2_core", "tpu_v3_core"
 """Machines: one with the costs that the compiler expects of TPU v2, one with the costs of its code there, and TPU v3.
@@ -20,7 +20,7 @@ _estimated = partial(NumberSet, status="estimated", hardware=ESTIMATOR)
 _scheduled = partial(NumberSet, status="scheduled", hardware=CODE)
 
 
-@cache
+@cached
 def number_sets() -> dict[str, NumberSet]:
     """Every set of a TPU by its name, in the order of reports."""
     return {each.name: each for each in (*_layers(), *_operations(), *_chips())}
@@ -126,7 +126,7 @@ def _training() -> Iterator[Case]:
 _measured = partial(NumberSet, status="measured", kind="deepbench", hardware="v100", unit="us", lowering="channel_last")
 
 
-@cache
+@cached
 def deepbench_sets() -> dict[str, NumberSet]:
     """Times of cuDNN and cuBLAS on a V100 by Baidu's DeepBench, for convolutions and products in half precision.
 
@@ -150,7 +150,7 @@ def deepbench_sets() -> dict[str, NumberSet]:
     return {each.name: each for each in made}
 
 
-@cache
+@cached
 def gpu_convolutions() -> tuple[Case, ...]:
     """Convolutions of cuDNN 7.6.2, NHWC, by its implicit algorithm; a shape that the table has twice counts once.
 

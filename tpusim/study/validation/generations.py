@@ -1,0 +1,222 @@
+"""Every TPU from v3 to 7x: what Google's compiler made of the same shapes for each, by the sets of a generation.
+
+Compared is the emitted code (`scheduled_with_hbm`), at the public bandwidth, without the launch of an op or the latency
+of HBM: that word counts neither. Estimates of the same shapes stand in sets of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import ceil, prod
+from typing import NamedTuple
+
+from tpusim.network.ops.array_op import Gemm
+from tpusim.network.ops.elementwise import Add, Copy, Gelu, Mul, Relu, ScaleShift, Silu
+from tpusim.network.ops.moves import Transpose
+from tpusim.network.ops.op import Op
+from tpusim.network.ops.pool2d import Pool2d
+from tpusim.network.ops.rows import LayerNorm, ReduceMean, Softmax
+from tpusim.study.validation.cases import PASSES, Case, LeftOut, NumberSet, Row, cached, numbers, rows, sizes
+from tpusim.study.validation.convolutions import FIRST_CHANNELS, SUBLANES, Shape
+
+PARTS = ("products", "convolutions", "first layers", "int8 and fp8", "vector ops", "tiles", "networks")
+"""What sets of a generation hold, in the order of the table over all of them."""
+
+
+class Generation(NamedTuple):
+    """A TPU, the machine that stands for one core of it, and the columns of its array."""
+
+    name: str
+    core: str
+    columns: int
+
+
+GENERATIONS = (
+    Generation("v3", "tpu_v3_core", 128),
+    Generation("v4", "tpu_v4_core", 128),
+    Generation("v5e", "tpu_v5e", 128),
+    Generation("v5p", "tpu_v5p_core", 128),
+    Generation("v6e", "tpu_v6e", 256),
+    Generation("v7x", "tpu_v7x_core", 256),
+)
+
+CODE_LEAVES_OUT = ("sequencer.launch_cycles=0", "hbm.latency=1 ps")
+"""What `scheduled_with_hbm` does not count: nearly all rows are the first window + (steps - 1) max(body, traffic of a
+step) + body + the last window, to a ten-thousandth (`scripts/generation_model`).
+"""
+WITHOUT_HBM = (*CODE_LEAVES_OUT, "hbm.bandwidth=1000 TB/s")
+"""The code of ops of the vector unit is told without its transfers."""
+
+
+@cached
+def generation_sets() -> dict[str, NumberSet]:
+    """Every set of these tables by its name, generation by generation: code, estimates, and passes."""
+    return {each.name: each for generation in GENERATIONS for each in _of(generation) if each.cases}
+
+
+def _of(generation: Generation) -> Iterator[NumberSet]:
+    for part, compiled in _compiled(generation).items():
+        name = part.replace(" ", "_")
+        code, unscheduled = compiled.told("scheduled")
+        estimates, unpriced = compiled.told("estimated")
+        changes = WITHOUT_HBM if part == "vector ops" else CODE_LEAVES_OUT
+        for word, prefix, cases, others, overrides in (
+            ("scheduled", "code", code, unscheduled, changes),
+            ("estimated", "estimated", estimates, unpriced, CODE_LEAVES_OUT),
+        ):
+            yield NumberSet(
+                f"{prefix}_{generation.name}_{name}", word, f"{prefix} {part}", f"{part} on TPU {generation.name}",
+                generation.core, cases, overrides, left_out=others, generation=generation.name, part=part,
+                lowering="vector_ops" if part == "vector ops" else "channel_first",
+            )  # fmt: skip
+    yield NumberSet(
+        f"passes_{generation.name}", "scheduled", PASSES, f"passes a word of outputs on TPU {generation.name}",
+        generation.core, tuple(_passes(generation)), unit=PASSES, generation=generation.name,
+    )  # fmt: skip
+
+
+# ---- what was compiled
+
+
+@dataclass(frozen=True)
+class _Compiled:
+    """Rows of a table with the layer of each, and the columns that hold its figures."""
+
+    found: Sequence[tuple[str, Op | None, int, str, Row]]
+    scheduled: str = "scheduled_with_hbm"
+    estimated: str = "estimated_cycles"
+
+    def told(self, word: str) -> tuple[tuple[Case, ...], tuple[LeftOut, ...]]:
+        """The cases that are told under one word, and what is left out: shapes without a figure, ops of no layer."""
+        cases: list[Case] = []
+        others: list[LeftOut] = []
+        for name, layer, batch, dtype, row in self.found:
+            price, code = (float(row[column]) if row[column] else None for column in (self.estimated, self.scheduled))
+            theirs = code if word == "scheduled" else price
+            if layer is None:
+                others.append(LeftOut(name, theirs, "no layer here, or one op of several"))
+            elif theirs is None:
+                others.append(LeftOut(name, None, f"not {word}"))
+            else:
+                cases.append(Case(name, (layer,), batch, theirs, price, code, dtype=dtype))
+        return tuple(cases), tuple(others)
+
+
+def _compiled(generation: Generation) -> dict[str, _Compiled]:
+    """What the tables have of a generation, by part; a part without rows is not there."""
+
+    def table(name: str) -> Iterator[Row]:
+        return (row for row in rows(f"xla_tpu_gen_{name}") if row["gen"] == generation.name)
+
+    convolutions = [(shape_of(row), row) for row in table("conv") if int(row["batch"]) >= SUBLANES]
+    made = {
+        "products": _Compiled([_product(row) for row in table("gemm")]),
+        "convolutions": _Compiled([_convolution(*each) for each in convolutions if not _is_first(each[0])]),
+        "first layers": _Compiled([_convolution(*each) for each in convolutions if _is_first(each[0])]),
+        "int8 and fp8": _Compiled([_product(row) for row in table("int8")]),
+        "vector ops": _Compiled(
+            [_vector_op(row) for row in table("vector")], "scheduled_cycles_main", "estimated_cycles_main"
+        ),
+    }
+    return {part: compiled for part, compiled in made.items() if compiled.found}
+
+
+def _product(row: Row) -> tuple[str, Op, int, str, Row]:
+    m, n, k = numbers(row, "m n k")
+    kind = "" if row["dtype"] == "bf16" else f" {row['dtype']}"
+    name = f"{m}x{n}x{k}{kind}"
+    return name, Gemm(name, m, n, k), 1, row["dtype"], row
+
+
+def _convolution(shape: Shape, row: Row) -> tuple[str, Op, int, str, Row]:
+    return shape.name, shape.layer, shape.batch, row["dtype"], row
+
+
+def shape_of(row: Row) -> Shape:
+    """The convolution of a row of the tables."""
+    batch, height, width, channels, out, high, wide, stride, down, across = numbers(
+        row, "batch H W ci co kh kw s ph pw"
+    )
+    return Shape(batch, height, width, channels, out, (high, wide), stride, (down, across))
+
+
+def _is_first(shape: Shape) -> bool:
+    return shape.channels <= FIRST_CHANNELS
+
+
+# ---- ops of the vector unit
+
+_TURNED = ("images", "height", "width", "channels")
+
+_ROWS: dict[str, Callable[[str, int, int], Op]] = {
+    "relu": lambda name, row, rows: Relu(name, row, images=rows),
+    "add": lambda name, row, rows: Add(name, row, images=rows),
+    "mul": lambda name, row, rows: Mul(name, row, images=rows),
+    "copy": lambda name, row, rows: Copy(name, row, images=rows),
+    "silu": lambda name, row, rows: Silu(name, row, images=rows),
+    "gelu": lambda name, row, rows: Gelu(name, row, images=rows),
+    "gelu_tanh": lambda name, row, rows: Gelu(name, row, images=rows, approximate="tanh"),
+    "batchnorm": lambda name, row, rows: ScaleShift(name, row, images=rows),
+    "scale_shift": lambda name, row, rows: ScaleShift(name, row, images=rows),
+    "sum_rows": lambda name, row, rows: ReduceMean(name, row, rows),
+    "softmax": lambda name, row, rows: Softmax(name, row, rows),
+    "layernorm": lambda name, row, rows: LayerNorm(name, row, rows),
+    "transpose": lambda name, row, rows: Transpose(name, row, images=rows, order=_TURNED),
+}
+"""Ops on rows by what the table calls them. A sum of a row is made as its mean."""
+_POOLED = 3
+"""The side of a pooled window, which the table does not tell: estimates are what they are on v2 for 3 x 3 / 2."""
+_TYPES = {"bfloat16": "bf16", "float32": "f32", "int8": "s8"}
+
+
+def _vector_op(row: Row) -> tuple[str, Op | None, int, str, Row]:
+    """An op of the vector unit; None of what is no layer here, and of which only one op of several is told."""
+    op = row["op"].removesuffix("_f32")
+    dims, kind = row["shapes"].split("|")[0].split(":")
+    name, shape, dtype = f"{row['op']} {dims}", sizes(dims), _TYPES.get(kind, kind)
+    layer: Op | None = None
+    batch = 1
+    if row["ops"] != "1":
+        pass
+    elif op in _ROWS and len(shape) > 1:
+        *outer, channels = shape
+        layer = _ROWS[op](name, channels, prod(outer))
+    elif op == "maxpool" and len(shape) == 4:
+        # Maps lie as rows, columns, images, channels.
+        height, width, batch, channels = shape
+        window = (_POOLED, _POOLED), (2, 2), (1, 1)
+        layer = Pool2d(name, "max", channels, height, width, *window)
+    return name, layer, batch, dtype, row
+
+
+# ---- passes
+
+
+def _passes(generation: Generation) -> Iterator[Case]:
+    """How often the array passes for a word of outputs: the emitted pushes, the overhang of the last windows taken off.
+
+    A word is 8 rows of as many columns as the array has, or fewer.
+    """
+    emitted = {
+        row["shape"]: row
+        for row in rows("xla_tpu_gen_scheduled")
+        if (row["gen"], row["kind"]) == (generation.name, "conv") and row["passes_per_output_word"]
+    }
+    for row in rows("xla_tpu_gen_conv"):
+        name = "{batch}x{H}x{W}x{ci}>{co} {kh}x{kw}/{s} p{ph}".format(**row)
+        if row["gen"] != generation.name or name not in emitted or int(row["batch"]) < SUBLANES:
+            continue
+        shape, theirs = shape_of(row), emitted[name]
+        yield Case(
+            shape.name, (shape.layer,), shape.batch, float(theirs["passes_per_output_word"]) / overhang(row),
+            dtype=row["dtype"],
+        )  # fmt: skip
+
+
+def overhang(row: Row) -> float:
+    """How much of a convolution's outputs its windows hold together; more than 1 where the last ones reach beyond."""
+    rows_, cols, images, _ = sizes(row["output_window_bounds"])
+    _, batches, downs, acrosses, *_ = sizes(row["iteration_bounds"])
+    held = batches * images * downs * rows_ * acrosses * cols
+    return held / (ceil(int(row["batch"]) / SUBLANES) * int(row["ho"]) * int(row["wo"]))
