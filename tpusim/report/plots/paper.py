@@ -275,7 +275,7 @@ def parity(axes: Axes, clouds: Mapping[str, Sequence[tuple[float, float]]], word
         theirs, ours = zip(*pairs, strict=True)
         axes.scatter(theirs, ours, size, marker=marker, facecolors="none", edgecolors=tone, linewidths=0.8,
                      label=plain(label))  # fmt: skip
-    if unit == "cycles":
+    if unit in ("cycles", "us"):
         axes.set(xscale="log", yscale="log")
     low, high = (pick(*axes.get_xlim(), *axes.get_ylim()) for pick in (min, max))
     axes.plot([low, high], [low, high], color="black", linewidth=0.7)
