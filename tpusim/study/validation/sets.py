@@ -76,8 +76,7 @@ def _chips() -> Iterator[NumberSet]:
     """Measurements on chips, and the compiler's two words for the same shapes on TPU v3."""
     core = partial(NumberSet, kind="v3", hardware=V3)
     one = "one core of TPU v3"
-    # Estimates of float32: the measurements agree best with that type.
-    compiled = {row["case"]: row for row in rows("tpu_v3_measured_estimated_scheduled") if row["dtype"] == "f32"}
+    compiled = {row["case"]: row for row in rows("tpu_v3_measured_estimated_scheduled") if row["dtype"] == _FLOAT32}
     took = {row["workload"]: float(row["measured_cycles_940mhz"]) for row in rows("measured_tpu_v3")}
 
     def cases(theirs: dict[str, float]) -> tuple[Case, ...]:
@@ -97,16 +96,20 @@ def _chips() -> Iterator[NumberSet]:
                     float32, "% of peak")  # fmt: skip
 
 
+_FLOAT32 = "f32"
+"""The type of the measurements is not stated; they agree best with this one."""
+
+
 def _v3(row: Row, theirs: float) -> Case:
     """A shape of the compiler's table."""
     name, estimated = row["case"], float(row["estimated_main"])
     kind, shape = name.split("_")
     if kind == "gemm":
-        return Case(name, (Gemm(name, *sizes(shape)),), 1, theirs, estimated)
+        return Case(name, (Gemm(name, *sizes(shape)),), 1, theirs, estimated, dtype=_FLOAT32)
     batch, height, width, channels, out, kernel, stride, padding = sizes(shape)
     pairs = (kernel, kernel), (stride, stride), (padding, padding)
     layer: Op = Conv2d("conv", channels, height, width, out, *pairs)
-    return Case(name, (layer,), batch, theirs, estimated, float(row["scheduled_cycles"]))
+    return Case(name, (layer,), batch, theirs, estimated, float(row["scheduled_cycles"]), dtype=_FLOAT32)
 
 
 def _training() -> Iterator[Case]:
