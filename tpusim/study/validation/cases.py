@@ -124,7 +124,7 @@ T = TypeVar("T")
 
 @contextmanager
 def tables_from(folder: Path | None) -> Iterator[None]:
-    """Let tables of a folder take the place of the shipped ones of the same names; None: no folder.
+    """Put tables of a folder in place of the shipped tables of the same names; None: no folder.
 
     Raises:
         InputError: no such folder, no table in it that is known, or a table that lacks a column or a number.
@@ -139,7 +139,7 @@ def tables_from(folder: Path | None) -> Iterator[None]:
 
 
 def cached(function: Callable[P, T]) -> Callable[P, T]:
-    """As functools.cache, for each folder of tables by itself."""
+    """Cache the results of a function, for each folder of tables by itself."""
     known: dict[object, T] = {}
 
     @wraps(function)

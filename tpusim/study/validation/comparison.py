@@ -85,7 +85,7 @@ class Spread:
 
 
 def _ranks(values: Sequence[float]) -> list[float]:
-    """The place of each in order; of equal ones the middle place."""
+    """Place of each value in order; equal values share the middle place."""
     ordered = sorted(values)
     return [(bisect_left(ordered, value) + bisect_right(ordered, value)) / 2 for value in values]
 
@@ -116,12 +116,12 @@ class Comparison:
 
     @property
     def bias(self) -> float:
-        """The mean of the errors with their signs."""
+        """Mean of the signed errors."""
         return fmean(row.error for row in self.rows)
 
     @property
     def rank_correlation(self) -> float | None:
-        """Spearman's: 1 where ours put all rows in the order of theirs; None where either are all alike."""
+        """Spearman's correlation, 1 if both put all rows in the same order; None if all figures of either are equal."""
         ours, theirs = ([getattr(row, name) for row in self.rows] for name in ("ours", "theirs"))
         if min(len({*ours}), len({*theirs})) < 2:
             return None
@@ -129,12 +129,12 @@ class Comparison:
 
     @property
     def first_choice(self) -> ComparedCase | None:
-        """Of tiles of one layer, the one that tpusim finds fastest; None of other sets."""
+        """Tile that tpusim finds fastest; None unless the cases are tiles of one layer."""
         return min(self.rows, key=lambda row: row.ours) if self.numbers.tiles else None
 
     @property
     def equal(self) -> int | None:
-        """Rows whose passes are as many as the reference says, to the last digit that it has; None of other units."""
+        """Number of rows whose passes equal the reference to its last digit; None for other units."""
         return sum(abs(row.error) < _LAST_DIGIT for row in self.rows) if self.numbers.unit == PASSES else None
 
     @property

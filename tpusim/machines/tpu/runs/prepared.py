@@ -106,7 +106,7 @@ class Prepared(ReadyLayer):
         return register.run(self.program_for(number), self.hardware, as_floats(operands()), told)
 
     def passes_of_a_word(self, layer: Op, batch: int) -> WordPasses:
-        """Of the words that all passes stream through the array."""
+        """Passes for a word of outputs: words of all streams over words of the outputs."""
         array, word = self.hardware.array, self.hardware.vector_memory.word_elements
         channels, height, width, images = layer.shapes(batch)[OFMAP]
         words = height * width * ceil(images / word) * ceil(channels / array.cols)
