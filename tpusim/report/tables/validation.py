@@ -181,7 +181,7 @@ def _blocks(each: Comparison) -> str:
 
 
 def _rank(each: Comparison) -> str:
-    """Of measured products and tiles after TPU v2, where an order is asked for."""
+    """Rank correlation of a measured set; nothing for TPU v2 and other words."""
     rank = each.rank_correlation if each.numbers.measured and each.numbers.part else None
     return NONE if rank is None else f"{rank:.3f}"
 

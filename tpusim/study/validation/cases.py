@@ -32,17 +32,17 @@ NETWORKS = "networks"
 """Kind of the sets that hold the operations of whole networks."""
 
 PASSES = "passes"
-"""The unit of sets that count passes of the array for a word of outputs, instead of time."""
+"""Unit of the sets that count passes of the array for a word of outputs, instead of time."""
 
 
 @dataclass(frozen=True)
 class Case:
     """Layers that run one after another, and the reference's figure: cycles, or a share of peak in percent.
 
-    `estimated` and `scheduled` are what these words say of the same layers, where known. `their_block` are changes of
-    the machine that impose the compiler's own block on the lowering; a case that has some is simulated with and without
-    them. `changes` go with the case in any way. `quirk`: the estimator does not charge all taps
-    (`convolutions.uncharged`). `dtype` is the type of the operands; None: whatever the machine has.
+    `estimated` and `scheduled` are figures of these words for the same layers, if known. `their_block` has changes of
+    the machine that impose the compiler's own block; such a case is simulated with and without
+    them. `changes` always apply to the case. `quirk`: the estimator does not charge all taps
+    (`convolutions.uncharged`). `dtype` is the type of the operands; None: the machine's own.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Case:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """What belongs to a set, but is not compared: its name, what the reference says, if it does, and why it is not."""
+    """An operation of a set that is not compared: its name, the reference's figure if there is one, and the reason."""
 
     name: str
     theirs: float | None
@@ -75,9 +75,9 @@ class LeftOut:
 class NumberSet:
     """Cases of one word about one kind of thing, and the machine that they are compared with.
 
-    `changes` are overrides of its description. `fitted`: half of the cases served to choose fitted numbers. `lowering`
-    makes passes of them. `left_out`: what is not compared. `generation` and `part` say where a set of one TPU's numbers
-    stands in the table over all TPUs. `tiles`: the cases are one layer, each with a block that may not fit.
+    `changes` override its description. `fitted`: half of the cases were used to choose fitted numbers. `lowering`
+    is the lowering of the cases. `left_out` has operations that are not compared. `generation` and `part` place the set
+    in the table over all TPUs. `tiles`: the cases are one layer, each with a block of its own, which may not fit.
     """
 
     name: str
@@ -102,7 +102,7 @@ class NumberSet:
 
     @property
     def picture(self) -> str:
-        """The picture it is drawn into: one for each word and kind, or word, generation and unit."""
+        """Picture of the set: one for each word and kind, or for each word, generation and unit."""
         if self.generation and not self.tiles and self.unit != PASSES:
             return f"{self.status}_{self.generation}_{self.unit}"
         return f"{self.status}_{self.kind.replace(' ', '_')}"
@@ -124,7 +124,7 @@ T = TypeVar("T")
 
 @contextmanager
 def tables_from(folder: Path | None) -> Iterator[None]:
-    """Let tables of a folder take the place of the shipped ones of the same names; None: no folder.
+    """Put tables of a folder in place of the shipped tables of the same names; None: no folder.
 
     Raises:
         InputError: no such folder, no table in it that is known, or a table that lacks a column or a number.
@@ -139,7 +139,7 @@ def tables_from(folder: Path | None) -> Iterator[None]:
 
 
 def cached(function: Callable[P, T]) -> Callable[P, T]:
-    """As functools.cache, for each folder of tables by itself."""
+    """Cache the results of a function, for each folder of tables by itself."""
     known: dict[object, T] = {}
 
     @wraps(function)

@@ -85,7 +85,7 @@ class Spread:
 
 
 def _ranks(values: Sequence[float]) -> list[float]:
-    """The place of each in order; of equal ones the middle place."""
+    """Place of each value in order; equal values share the middle place."""
     ordered = sorted(values)
     return [(bisect_left(ordered, value) + bisect_right(ordered, value)) / 2 for value in values]
 
@@ -116,12 +116,12 @@ class Comparison:
 
     @property
     def bias(self) -> float:
-        """The mean of the errors with their signs."""
+        """Mean of the signed errors."""
         return fmean(row.error for row in self.rows)
 
     @property
     def rank_correlation(self) -> float | None:
-        """Spearman's: 1 where ours put all rows in the order of theirs; None where either are all alike."""
+        """Spearman's correlation, 1 if both put all rows in the same order; None if all figures of either are equal."""
         ours, theirs = ([getattr(row, name) for row in self.rows] for name in ("ours", "theirs"))
         if min(len({*ours}), len({*theirs})) < 2:
             return None
@@ -129,12 +129,12 @@ class Comparison:
 
     @property
     def first_choice(self) -> ComparedCase | None:
-        """Of tiles of one layer, the one that tpusim finds fastest; None of other sets."""
+        """Tile that tpusim finds fastest; None unless the cases are tiles of one layer."""
         return min(self.rows, key=lambda row: row.ours) if self.numbers.tiles else None
 
     @property
     def equal(self) -> int | None:
-        """Rows whose passes are as many as the reference says, to the last digit that it has; None of other units."""
+        """Number of rows whose passes equal the reference to its last digit; None for other units."""
         return sum(abs(row.error) < _LAST_DIGIT for row in self.rows) if self.numbers.unit == PASSES else None
 
     @property
@@ -206,7 +206,7 @@ def together(parts: Sequence[Comparison]) -> Comparison:
 class Simulation:
     """A layer and its machine, complete in itself, so that any process can simulate it.
 
-    Layers that differ in nothing but their name are one. `imposed`: with a block that is given, which may not fit.
+    Layers that differ only in their name are equal. `imposed`: with a given block, which may not fit.
     """
 
     layer: Op = field(compare=False)
@@ -226,19 +226,19 @@ class Simulation:
 
 
 class Taken(NamedTuple):
-    """Cycles that a simulation took, and passes of its array for a word of outputs, where it has such."""
+    """Result of a simulation: cycles, and passes of the array for a word of outputs if the machine has an array."""
 
     cycles: int
     passes: WordPasses | None = None
 
 
 SimulatedCycles = Mapping[Simulation, Taken | None]
-"""What simulations took; None where the machine cannot take a block that is imposed on it."""
+"""Results of simulations; None if the machine cannot take an imposed block."""
 
 
 TYPES = {"f32": "f32", "bf16": "bf16", "f16": "bf16", "f16?": "bf16", "s8": "int8", "f8": "f8"}
-"""Types of numbers as tables of reference numbers call them, by the types of `--dtype`. No array has float16, which
-takes the bytes of bfloat16.
+"""Types in tables of reference numbers, and the types of `--dtype` that stand for them. No array has float16, which takes
+the bytes of bfloat16.
 """
 
 
@@ -283,7 +283,7 @@ class Validation:
         self.simulations = list(dict.fromkeys(simulation for some in wanted for simulation in some))
 
     def comparisons(self, taken: SimulatedCycles) -> list[Comparison]:
-        """Each set with what its simulations took; blocks that the machine cannot take are left out.
+        """Compare each set with the results of its simulations; blocks that the machine cannot take are left out.
 
         Raises:
             CapacityError: the machine takes none of the blocks of a set.
@@ -319,7 +319,7 @@ def _work(case: Case, numbers: NumberSet, changes: Sequence[str], machine: Calla
 
 
 def _row(work: CaseWork, unit: str, taken: SimulatedCycles) -> ComparedCase | None:
-    """A case with what its simulations took, in the unit of its set; None where its own block does not fit."""
+    """A case with the results of its simulations, in the unit of its set; None if its own block does not fit."""
     case, machine = work.case, work.ours[0].hardware
     ideal = 100 * sum(layer.macs(case.batch) for layer in case.layers) / machine.macs_per_cycle
 
@@ -358,7 +358,7 @@ def compare(plan: Validation, progress: InputProgress) -> list[Comparison]:
 
 
 def taken(simulation: Simulation) -> Taken | None:
-    """Its cycles and words; None where the machine cannot take a block that is imposed on it."""
+    """Result of a simulation; None if the machine cannot take an imposed block."""
     layer, batch, hardware, lowering = simulation.layer, simulation.batch, simulation.hardware, simulation.lowering
     try:
         ready = prepared(layer, batch, hardware, lowering)

@@ -121,6 +121,14 @@ class Prepared(ReadyLayer):
         split = self.draft.arrangement.split if self.draft and self.draft.arrangement else 1
         return WordPasses(streamed / split / words, layer.macs(batch) / (array.rows * array.cols * word) / words)
 
+    def passes_of_a_word(self, layer: Op, batch: int) -> WordPasses:
+        """Passes for a word of outputs: words of all streams over words of the outputs."""
+        array, word = self.hardware.array, self.hardware.vector_memory.word_elements
+        channels, height, width, images = layer.shapes(batch)[OFMAP]
+        words = height * width * ceil(images / word) * ceil(channels / array.cols)
+        streamed = sum(stream.words for stream in self.program.streams)
+        return WordPasses(streamed / words, layer.macs(batch) / (array.rows * array.cols * word) / words)
+
     def account(self, layer: Op, batch: int, timing: Timing) -> Account:
         """All counts of a run."""
         program, explanation, hardware = self.program, self.explanation, self.running
