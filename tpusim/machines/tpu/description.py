@@ -260,7 +260,7 @@ class Hardware(FileSection):
         )
 
     def arrangements(self, out_channels: int) -> tuple[Arrangement, ...]:
-        """The ways in which a layer may use the arrays that makes so many output channels."""
+        """Ways in which a layer with this number of output channels may use the arrays."""
         array = self.array
         split = array.split if out_channels * array.split <= array.cols else 1
         weights: tuple[Literal["shared", "own"], ...]

@@ -38,8 +38,10 @@ FIELDS: Mapping[str, Field] = {field.path: field for field in (
     Field("array.pes_per_cycle", "PEs that a wavefront crosses in a cycle", "PEs"),
     Field("array.count", "arrays", "arrays"),
     Field("array.weights", "weights of several arrays"),
+    Field("array.split", "parts of a split array", "parts"),
     Field("vector_memory.word_elements", "vector memory word", "elements"),
     Field("vector_memory.element_bytes", "element", "bytes"),
+    Field("vector_memory.result_bytes", "result in HBM", "bytes"),
     Field("vector_memory.capacity", "vector memory of a lane"),
     Field("vector_memory.ports", "ports of a vector memory"),
     Field("vector_memory.organization", "organization of the vector memories"),
@@ -82,12 +84,23 @@ FIELDS: Mapping[str, Field] = {field.path: field for field in (
     Field("sequencer.block_cycles", "loop body of a block beyond its steps", "cycles"),
     Field("sequencer.between_layers", "between layers"),
     Field("sequencer.fusion", "what additions and activations ride on"),
+    *(
+        Field(f"types.{name}{key}", f"{what} of {name}", unit)
+        for name in ("f32", "bf16", "f8", "int8")
+        for key, what, unit in (
+            ("", "time", ""), (".bytes", "operand", "bytes"), (".rate", "elements and weights a cycle", "times"),
+            (".weights_per_cycle", "converted weights a cycle", "weights"), (".result_bytes", "result in HBM", "bytes"),
+            (".unpack_cycles", "unpacking a word", "cycles"),
+        )
+    ),
     Field("mapping.multi_tile", "taps stacked in a pass (multi-tile)"),
     Field("mapping.loop_order", "loop order"),
     Field("mapping.chunks", "chunks of a reduction"),
     Field("mapping.transformation", "transformation and product"),
     Field("mapping.fetch", "fetch of the ifmap"),
     Field("mapping.loads", "loads that a block begins with"),
+    Field("mapping.window", "most that the windows of a step hold"),
+    Field("mapping.window_cycles", "charge for a step of the pipeline", "cycles"),
     Field("mapping.k_order", "order of K"),
     Field("mapping.layout", "layout of tensors"),
     Field("mapping.patch", "points fetched of the ifmap"),

@@ -237,8 +237,8 @@ SimulatedCycles = Mapping[Simulation, Taken | None]
 
 
 TYPES = {"f32": "f32", "bf16": "bf16", "f16": "bf16", "f16?": "bf16", "s8": "int8", "f8": "f8"}
-"""Types in tables of reference numbers, and the types of `--dtype` that stand for them. No array has float16, which takes
-the bytes of bfloat16.
+"""Types in tables of reference numbers, and the types of `--dtype` that stand for them. No array has float16, which
+takes the bytes of bfloat16.
 """
 
 

@@ -113,21 +113,15 @@ class Prepared(ReadyLayer):
         return register.run(self.program_for(number), self.running, as_floats(operands()), told)
 
     def passes_of_a_word(self, layer: Op, batch: int) -> WordPasses:
-        """Of the words that all passes stream through the array; a small array's pass is a part of one."""
+        """Passes for a word of outputs: words of all streams over words of the outputs. A pass of a small array on the
+        diagonal is a part of one.
+        """
         array, word = self.hardware.array, self.hardware.vector_memory.word_elements
         channels, height, width, images = layer.shapes(batch)[OFMAP]
         words = height * width * ceil(images / word) * ceil(channels / array.cols)
         streamed = sum(stream.words for stream in self.program.streams)
         split = self.draft.arrangement.split if self.draft and self.draft.arrangement else 1
         return WordPasses(streamed / split / words, layer.macs(batch) / (array.rows * array.cols * word) / words)
-
-    def passes_of_a_word(self, layer: Op, batch: int) -> WordPasses:
-        """Passes for a word of outputs: words of all streams over words of the outputs."""
-        array, word = self.hardware.array, self.hardware.vector_memory.word_elements
-        channels, height, width, images = layer.shapes(batch)[OFMAP]
-        words = height * width * ceil(images / word) * ceil(channels / array.cols)
-        streamed = sum(stream.words for stream in self.program.streams)
-        return WordPasses(streamed / words, layer.macs(batch) / (array.rows * array.cols * word) / words)
 
     def account(self, layer: Op, batch: int, timing: Timing) -> Account:
         """All counts of a run."""

@@ -41,7 +41,7 @@ class Windows(Candidates):
             yield self._steps(order, self.taps, [self.folds])
 
     def deep(self) -> Iterator[Tiling[Counts]]:
-        """None: a step hides the windows beside it, and no others."""
+        """No deeper ways: a step hides the windows beside it, and no others."""
         return iter(())
 
     def chunked(self) -> Iterator[Tiling[Counts]]:
