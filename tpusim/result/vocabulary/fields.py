@@ -88,7 +88,7 @@ FIELDS: Mapping[str, Field] = {field.path: field for field in (
         Field(f"types.{name}{key}", f"{what} of {name}", unit)
         for name in ("f32", "bf16", "f8", "int8")
         for key, what, unit in (
-            ("", "time", ""), (".bytes", "operand", "bytes"), (".rate", "elements and weights a cycle", "times"),
+            (".bytes", "operand", "bytes"), (".rate", "elements and weights a cycle", "times"),
             (".weights_per_cycle", "converted weights a cycle", "weights"), (".result_bytes", "result in HBM", "bytes"),
             (".unpack_cycles", "unpacking a word", "cycles"),
         )
