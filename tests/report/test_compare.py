@@ -409,6 +409,6 @@ def test_what_fusion_and_residency_save_is_told() -> None:
     assert "; energy, a model, " in said(totals(compared))
     told = verdicts(compared).lines
     assert told[1] == "B: 3 layers ride on the results of 2."
-    assert [line.partition(": ")[2][:7] for line in told[2:4]] == ["Layers ", "On chip"]
+    assert [line.partition(": ")[2][:7] for line in told[2:4]] == ["Layers ", "Outputs"]
     assert "+1: with a layer that rides" in text_of(layer_table(compared, "change").legend())
     assert "HBM" not in said(totals(compared_results(apart, apart)))
