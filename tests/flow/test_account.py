@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +17,7 @@ from tpusim.machines.tpu.program.transfers import Transfer
 from tpusim.network.ops.array_op import Gemm
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
+from tpusim.report.tables.sentences import heading
 
 WIDE = machine(4, 6, word_elements=2)
 """6 lanes, words of 8 bytes."""
@@ -32,6 +34,17 @@ def test_bytes_by_hand_where_the_array_is_not_square() -> None:
     assert layer.vector_memory.peak_bytes == 8 * (4 * 2 * 2 + 6 * 2 * 3 + 6 * 2 * 2)
     assert layer.hbm_read_bytes == sum(64 * -(-size * 4 // 64) for size in (4 * 3, 3, 6 * 4, 6, 4, 1))
     assert layer.hbm_write_bytes == sum(64 * -(-size * 4 // 64) for size in (3 * 6, 3))
+
+
+def test_the_utilisation_of_the_pes_is_the_share_of_the_peak_that_is_reached() -> None:
+    """The model FLOP utilisation, of each layer and of the run, on 24 PEs and two arrays of as many."""
+    for hardware in (WIDE, WIDE.with_arrays(2)):
+        peak = 2 * hardware.array.count * 24 * hardware.clock_hz
+        run = simulate(Workload("w", 1, (FOLDED, LONG)), hardware)
+        for each, macs in zip((*run.layers, run.total), (3 * 7 * 5, 20 * 4, 105 + 80), strict=True):
+            assert each.pe_utilization == pytest.approx(2 * macs / (each.time_us / 1e6) / peak)
+            assert each.tflops / each.pe_utilization == pytest.approx(peak / 1e12)
+        assert heading(run).endswith(f"seed 0; peak {peak / 1e9:.1f} GFLOPS")
 
 
 def test_the_total_has_the_most_of_any_layer() -> None:

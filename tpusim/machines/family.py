@@ -72,6 +72,11 @@ class Machine(Protocol):
         """The machine with `PATH=VALUE` changes. Raises InputError."""
 
 
+def peak_tflops(machine: Machine) -> float:
+    """TFLOPS of all MACs that a machine does at most: two operations each, with numbers of its usual type."""
+    return 2 * machine.macs_per_cycle * machine.clock_hz / 1e12
+
+
 class Need(NamedTuple):
     """Memory of this computer that lowering, timing and checking a layer will take at most, roughly.
 

@@ -12,7 +12,7 @@ import numpy as np
 from tpusim.base.units import BANDWIDTH, FREQUENCY, SIZE
 from tpusim.input.document import Document
 from tpusim.input.form import Overrides
-from tpusim.machines.family import Checking, Family, Need
+from tpusim.machines.family import Checking, Family, Need, peak_tflops
 from tpusim.machines.gpu import datapath, description, event, stepping
 from tpusim.machines.gpu.description import Gpu
 from tpusim.machines.gpu.lowering import GLOSSES, LOWERINGS, layer_of
@@ -92,7 +92,7 @@ class Gpus(Family):
         return {
             "SMs": f"{machine.sm.count}",
             "clock": FREQUENCY.format(machine.clock_hz),
-            "peak": f"{2 * machine.macs_per_cycle * machine.clock_hz / 1e12:.0f} TFLOP/s",
+            "peak": f"{peak_tflops(machine):.0f} TFLOP/s",
             "shared memory": f"{SIZE.format(machine.sm.shared_bytes)} an SM",
             "L2": SIZE.format(machine.l2.size_bytes),
             "DRAM": BANDWIDTH.format(machine.dram.bandwidth_bytes_per_s),

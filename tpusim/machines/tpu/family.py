@@ -165,7 +165,7 @@ class Tpu(Family):
         """
         weights = -(-layer.weights(batch) // machine.pes)
         words = machine.capacity_words * machine.vector_memory.word_elements
-        least = max(weights, -(-layer.macs(batch) // (machine.pes * words)))
+        least = max(weights, -(-layer.macs(batch) // (machine.macs_per_cycle * words)))
         passes, transfers, intermediates, ways = least, 0, 0, 1
         if least * PASS_BYTES <= most:
             (passes, transfers, intermediates), ways = planned_of(layer, batch, machine, lowering)

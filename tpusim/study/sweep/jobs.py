@@ -158,7 +158,7 @@ def weight(job: Job) -> float:
 
 def _weight(work: Workload, job: Job) -> float:
     tried = len(candidates(job.lowering, family_of(job.hardware)))
-    return tried * sum(layer.macs(work.batch) / job.hardware.pes + _MACS_OF_A_LAYER for layer in work.layers)
+    return tried * sum(layer.macs(work.batch) / job.hardware.macs_per_cycle + _MACS_OF_A_LAYER for layer in work.layers)
 
 
 def _pieces(job: Job, limit: float) -> Iterator[Job]:
