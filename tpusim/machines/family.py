@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
 
@@ -17,7 +18,7 @@ from tpusim.machines.lowered import Chain, ReadyLayer, lacking
 if TYPE_CHECKING:
     from tpusim.input.document import Document
     from tpusim.input.form import Overrides
-    from tpusim.network.ops.op import Op
+    from tpusim.network.ops.op import Op, Shape
     from tpusim.network.workload import Workload
     from tpusim.technology.constants import Technology
 
@@ -258,6 +259,15 @@ class Family(Protocol):
     def facts(self, machine: Any) -> Mapping[str, str]:
         """Facts of a machine for people: values with units, by name."""
         return {}
+
+    def capacity(self, machine: Any) -> int | None:
+        """Bytes that the DRAM of a machine holds; None where nobody says."""
+        return None
+
+    def stored(self, shape: Shape, machine: Any) -> int:
+        """Bytes that a map takes in that DRAM, padding included."""
+        stored: int = prod(shape) * machine.element_bytes
+        return stored
 
     def lanes(self, machine: Any) -> LaneMemories | None:
         """The lanes of a machine; None if it has none. Layers of machines with lanes run `lane_by_lane`."""

@@ -94,10 +94,13 @@ class Dram(FileSection):
     Attributes:
         bandwidth_bytes_per_s: bytes a second by its clock and width.
         reached: share of the bandwidth that programs reach.
+        capacity_bytes: bytes that it holds; a network that takes more is refused before it runs. A machine without it
+            takes any network.
     """
 
     bandwidth_bytes_per_s: Annotated[int, Quantity(BANDWIDTH, "1000 TB/s"), written("900 GB/s", "bandwidth")]
     reached: Annotated[Fraction, Rational(1, _SLOWEST), written(0.8)]
+    capacity_bytes: Annotated[int | None, Quantity(SIZE, "1024 GiB"), written("16 GiB", "capacity")] = None
 
 
 class Launch(FileSection):

@@ -98,6 +98,10 @@ class Gpus(Family):
             "DRAM": BANDWIDTH.format(machine.dram.bandwidth_bytes_per_s),
         }
 
+    def capacity(self, machine: Gpu) -> int | None:
+        """The capacity that its file gives."""
+        return machine.dram.capacity_bytes
+
     def easier(self, machine: Gpu) -> Mapping[str, Mapping[str, object]]:
         """Changes that make each resource twice as fast or as large, or remove time spent beside the work."""
         sm, l2, launch = (

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tpusim.machines.tpu.lowering.drafts import Lowering
     from tpusim.machines.tpu.runs.chains import ProgramChain
     from tpusim.machines.tpu.runs.prepared import Prepared
-    from tpusim.network.ops.op import Op
+    from tpusim.network.ops.op import Op, Shape
     from tpusim.network.workload import Workload
 
 
@@ -83,6 +83,19 @@ class Tpu(Family):
         estimate.
         """
         return unasked(layer, batch, machine)
+
+    def capacity(self, machine: Hardware) -> int | None:
+        """The capacity that its file gives."""
+        return machine.hbm.capacity_bytes
+
+    def stored(self, shape: Shape, machine: Hardware) -> int:
+        """Channels or images are in the lanes, whichever pads less."""
+        from tpusim.machines.tpu.cut.blocks import padded
+
+        (channels, rows, cols, images), wide = shape, machine.hbm.channel_multiple
+        word = machine.vector_memory.word_elements
+        across = padded(channels, wide) * images, padded(channels, word) * padded(images, wide)
+        return min(across) * rows * cols * machine.element_bytes
 
     def lanes(self, machine: Hardware) -> LaneMemories:
         """Vector memories: one lane for each row or column of the arrays."""
