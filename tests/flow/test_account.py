@@ -44,7 +44,7 @@ def test_the_utilisation_of_the_pes_is_the_share_of_the_peak_that_is_reached() -
         for each, macs in zip((*run.layers, run.total), (3 * 7 * 5, 20 * 4, 105 + 80), strict=True):
             assert each.pe_utilization == pytest.approx(2 * macs / (each.time_us / 1e6) / peak)
             assert each.tflops / each.pe_utilization == pytest.approx(peak / 1e12)
-        assert heading(run).endswith(f"seed 0; peak {peak / 1e9:.1f} GFLOPS")
+        assert heading(run).endswith(f"seed 0; peak {peak / 1e9:.2f} GFLOPS")
 
 
 def test_the_total_has_the_most_of_any_layer() -> None:

@@ -1,5 +1,5 @@
-"""Memory needs of a run, known before it begins: a network that the machine's HBM does not hold is refused at once, and so
-is a run that this computer has no room for.
+"""Memory needs of a run, known before it begins: a network is refused at once that the machine's HBM does not hold, and
+a run that this computer has no room for.
 """
 
 from __future__ import annotations

@@ -78,6 +78,16 @@ def peak_tflops(machine: Machine) -> float:
     return 2 * machine.macs_per_cycle * machine.clock_hz / 1e12
 
 
+PEAK = "peak\nTFLOP/s"
+"""The name of the peak among the facts of a machine."""
+
+
+def peak_fact(machine: Machine) -> str:
+    """Write the peak of a machine, in three digits or whole."""
+    peak = peak_tflops(machine)
+    return f"{peak:.3g}" if peak < 100 else f"{peak:,.0f}"
+
+
 class Need(NamedTuple):
     """Memory of this computer that lowering, timing and checking a layer will take at most, roughly.
 
@@ -260,12 +270,16 @@ class Family(Protocol):
         """Facts of a machine for people: values with units, by name."""
         return {}
 
+    def generation(self, machine: Any) -> str | None:
+        """Return the generation of chips that a machine stands for, with its year; None where it stands for no chip."""
+        return None
+
     def capacity(self, machine: Any) -> int | None:
-        """Bytes that the DRAM of a machine holds; None where nobody says."""
+        """Return the bytes that the DRAM of a machine holds; None where its file does not tell."""
         return None
 
     def stored(self, shape: Shape, machine: Any) -> int:
-        """Bytes that a map takes in that DRAM, padding included."""
+        """Return the bytes that a map takes in that DRAM, padding included."""
         stored: int = prod(shape) * machine.element_bytes
         return stored
 

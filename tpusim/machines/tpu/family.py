@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tpusim.base.errors import UnsuitableError
 from tpusim.base.units import BANDWIDTH, FREQUENCY, SIZE, TIME
-from tpusim.machines.family import Checking, ChipArea, Family, Fusing, LaneMemories, Need
+from tpusim.machines.family import PEAK, Checking, ChipArea, Family, Fusing, LaneMemories, Need, peak_fact
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, least_of, meant, planned_of, unasked
 
 if TYPE_CHECKING:
@@ -84,8 +84,12 @@ class Tpu(Family):
         """
         return unasked(layer, batch, machine)
 
+    def generation(self, machine: Hardware) -> str | None:
+        """Return what the machine's file says."""
+        return machine.generation
+
     def capacity(self, machine: Hardware) -> int | None:
-        """The capacity that its file gives."""
+        """Return what the machine's file says."""
         return machine.hbm.capacity_bytes
 
     def stored(self, shape: Shape, machine: Hardware) -> int:
@@ -111,12 +115,14 @@ class Tpu(Family):
         """Facts that tell one TPU from another; banks are empty where there are none."""
         memory = machine.vector_memory
         return {
-            "array": f"{machine.array.rows} x {machine.array.cols}",
+            "arrays": f"{machine.array.count} x {machine.array.rows} x {machine.array.cols}",
             "clock": FREQUENCY.format(machine.clock_hz),
+            PEAK: peak_fact(machine),
             "vector memory": f"{machine.lanes} x {SIZE.format(memory.capacity_bytes)}",
             "banks": f"{machine.banks} x {SIZE.format(memory.bank_capacity_bytes)}" if machine.banked else "",
             "word": f"{memory.word_elements} x {memory.element_bytes} B",
-            "HBM": BANDWIDTH.format(machine.hbm.bandwidth_bytes_per_s),
+            "HBM": SIZE.format(machine.hbm.capacity_bytes) if machine.hbm.capacity_bytes else "",
+            "bandwidth": BANDWIDTH.format(machine.hbm.bandwidth_bytes_per_s),
         }
 
     def blocks(self, machine: Hardware) -> Mapping[str, Sequence[str]]:

@@ -319,7 +319,7 @@ def hardware_of(result: Result) -> Machine:
     model = family_named(result.hardware.get(KEY, USUAL)).model()
     try:
         machine: Machine = model.model_validate(dict(result.hardware), context=FROM_YAML)
-        return machine
+        return machine.of_type(result.dtype)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         path = ".".join(map(str, ("hardware", *first["loc"])))

@@ -27,6 +27,7 @@ class Field:
 
 
 FIELDS: Mapping[str, Field] = {field.path: field for field in (
+    Field("generation", "generation of the chip"),
     Field("clock", "clock"),
     Field("array.size", "array size", "PEs a side"),
     Field("array.rows", "array rows", "PEs"),
