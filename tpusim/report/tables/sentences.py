@@ -61,6 +61,9 @@ def totals(total: Total) -> Sentences:
         f"  Of the cycles: {useful}, {losses}; together 100 %",
         f"  {'; '.join(moved)}",
     ]
+    if total.launch_cycles and "launch" not in parts:
+        launches, share = f"{total.launch_cycles:,}", percent(total.launch_cycles / cycles)
+        lines.insert(2, f"  Launches of layers take {launches} cycles, {share} % of all; the array is starved in them")
     if use := total.dram:
         rows = use.row_hits + use.row_misses + use.row_conflicts
         bursts, rate = quantity(use.hbm_moved_bytes, BYTES), quantity(use.hbm_reached_bytes_per_s, RATES)
