@@ -243,7 +243,7 @@ def _validate() -> Schema:
         "cases": (WHOLE, "cases that are compared"),
         "ours": (spread, "errors of tpusim"),
         "with_their_blocks": (_or_null(spread), "errors with the compiler's blocks; null where none are known"),
-        "roofline": (spread, "errors of a roofline: the larger of MACs / PEs and bytes / bandwidth"),
+        "roofline": (spread, "errors of a roofline: the larger of MACs / peak and bytes / bandwidth"),
         "total_error": (NUMBER, "error of the sum over all cases"),
         "totals": (_of("Totals"), "sums over all cases, in the unit of the set"),
         "left_out": (_listed(_of("LeftOut")), "what belongs to the set and is not compared"),

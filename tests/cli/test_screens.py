@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -73,9 +74,46 @@ def test_a_list_in_a_pipe_folds_and_loses_no_word() -> None:
 
 
 def test_list_shows_banks_where_there_are_any() -> None:
-    rows = {line.split()[0]: " ".join(line.split()) for line in in_terminal("list").splitlines() if line.strip()}
+    lines = in_terminal("list", columns=120).splitlines()
+    assert max(map(len, lines)) <= 120
+    rows = {line.split()[0]: " ".join(line.split()) for line in lines if line.strip()}
     assert "128 x 128 KiB 128 x 128 KiB 8 x 4 B" in rows["tpu_v2_banked"]
     assert "128 x 256 KiB - 8 x 4 B" in rows["tpu_v2"]
+
+
+def test_list_has_the_machines_of_a_generation_together_by_year_behind_those_of_no_chip() -> None:
+    lines = in_terminal("list", columns=120).splitlines()
+    first = next(at for at, line in enumerate(lines) if line.startswith("hardware "))
+    rows = [" ".join(line.split()) for line in lines[first + 2 : lines.index("", first)]]
+    names = [row.split()[0] for row in rows]
+    assert len(names) == len(set(names))
+    assert names[:4] == ["tiny_4x4", "tpu_v2", "tpu_v2_banked", "tpu_v2_hbm"]
+    chips = [re.search(r"TPU (\w+), (20\d\d)", row) for row in rows[4:]]
+    found = [chip.groups() for chip in chips if chip]
+    assert len(found) == len(chips)
+    assert list(dict.fromkeys(name for name, _ in found)) == ["v2", "v3", "v4", "v5e", "v5p", "v6e", "7x"]
+    assert [year for _, year in found] == sorted(year for _, year in found)
+    # What the makers publish of a chip, or half of that of a core.
+    assert "tpu_v5e TPU v5e, 2023 4 x 128 x 128 1.5 GHz 197 128 x 1 MiB - 8 x 2 B 16 GiB 819 GB/s" in rows
+    assert "tpu_v6e TPU v6e, 2024 2 x 256 x 256 1.75 GHz 918 256 x 512 KiB - 8 x 2 B 32 GiB 1.638 TB/s" in rows
+    assert re.search(r"(?m)^v100 +Volta, 2017 +80 1.53 GHz +125 ", "\n".join(lines))
+
+
+def test_list_as_json_tells_all_that_comes_along() -> None:
+    told = json.loads(CliRunner().invoke(cli.app, ["list", "--json", "-"]).stdout)
+    for key, folder in (("workloads", "workloads"), ("machines", "configs"), ("drams", "configs/dram"),
+                        ("sweeps", "configs/sweeps")):  # fmt: skip
+        assert {each["name"] for each in told[key]} == {*shipped(folder)}
+    assert {*told["lowerings"]["tpu"]} == {*LOWERINGS, AUTO}
+    machines = {each["name"]: each for each in told["machines"]}
+    v4 = {key: value for key, value in machines["tpu_v4"].items() if key != "hardware"}
+    assert v4 == {
+        "name": "tpu_v4", "family": "tpu", "generation": "TPU v4", "year": 2021, "peak_tflops": 275.2512,
+        "pes": 8 * 2**14, "sram_bytes": 2**25, "hbm_bytes_per_s": 1_230_000_000_000, "hbm_capacity_bytes": 2**35,
+    }  # fmt: skip
+    own = machines["tpu_v2"]
+    assert (own["generation"], own["year"], own["hbm_capacity_bytes"]) == (None, None, None)
+    assert own["hardware"]["array"]["rows"] == 128
 
 
 def test_summaries_of_commands_are_not_cut() -> None:

@@ -70,7 +70,7 @@ def ran(*words: str) -> Result:
 def test_it_runs_and_its_values_are_checked() -> None:
     said = ran("--out", "out")
     result = read_result(Path("out"))
-    assert "tiny, batch 2, on abacus: plain lowering, event engine, seed 0" in said
+    assert "tiny, batch 2, on abacus: plain lowering, event engine, seed 0; peak 32.00 GFLOPS" in said
     assert "Every output checked" in said
     assert result.correct
     # fig10: 9 x 2 pixels by 4 channels by 4 kernels; 72 + 16 elements in, 72 out.

@@ -44,7 +44,7 @@ NO_FIGURES = {
     "name", "op", "stall_cycles", "vector_memory", "units", "blocking", "first_mismatch", "outputs", "outputs_checked",
     "outputs_mismatched", "intermediates_checked", "intermediates_mismatched", "wall_seconds", "ifmap_bytes",
     "multi_tile", "lowering", "dram", "energy_use", "technology", "parts", "counts",
-    "error_share", "inputs", "own", "hidden_cycles", "apart", "hbm_saved_bytes",
+    "error_share", "inputs", "own", "hidden_cycles", "launch_cycles", "apart", "hbm_saved_bytes",
     "residency", "riders",
 }  # fmt: skip
 

@@ -50,7 +50,7 @@ class InputError(TpusimError, ValueError):
 
 
 class CapacityError(InputError):
-    """A layer cannot fit the vector memories; the message says what would fit."""
+    """A layer cannot fit the vector memories, or a network HBM; the message says what would fit."""
 
 
 class UnsuitableError(CapacityError):

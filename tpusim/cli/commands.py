@@ -464,8 +464,8 @@ def paper(
 
 
 @command("list", name="list", interrupted="")
-def list_shipped() -> None:
+def list_shipped(json: options.Json = None) -> None:
     """List workloads, machines, DRAMs, lowerings and sweeps."""
     from tpusim.cli.actions.hardware import show_shipped
 
-    show_shipped()
+    show_shipped(json)

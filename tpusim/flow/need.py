@@ -1,10 +1,15 @@
-"""Memory needs of a run, estimated before it begins: a run that this computer has no room for is refused at once."""
+"""Memory needs of a run, known before it begins: a network is refused at once that the machine's HBM does not hold, and
+a run that this computer has no room for.
+"""
 
 from __future__ import annotations
 
 import sys
+from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from math import prod
 from typing import NamedTuple
 
 from tpusim.base.errors import CapacityError, InputError, Problem
@@ -12,8 +17,119 @@ from tpusim.base.memory import free_bytes
 from tpusim.flow.lowerings import asked_of, at_its_place, fitting, tried
 from tpusim.flow.numbers import SMALL, Numbers
 from tpusim.machines.family import Checking, Machine, Need, family_of
-from tpusim.network.ops.op import Op
-from tpusim.network.workload import Workload
+from tpusim.memory.layout import FILTER
+from tpusim.network.ops.op import OFMAP, Op
+from tpusim.network.workload import INPUT, Source, Workload
+
+# ---- the machine's HBM
+
+
+class HbmNeed(NamedTuple):
+    """Bytes of HBM that a network takes: weights, inputs and outputs, which are there all the time, and maps between
+    layers, the most of them while the layer `at` runs.
+    """
+
+    weights: int
+    ends: int
+    between: int
+    at: str
+
+    @property
+    def total(self) -> int:
+        """All bytes."""
+        return self.weights + self.ends + self.between
+
+
+def hbm_need(workload: Workload, machine: Machine) -> HbmNeed:
+    """Return what HBM has to hold for a network, at least.
+
+    Weights, inputs and outputs of the network count all the time. A map counts from the layer that makes it to the last
+    one that reads it, and what a layer reads and what it makes are there together. Of a value that several layers make,
+    by additions or concatenations that take no time here, what they have made so far counts, up to the size that is
+    read. Where the workload does not say what a layer reads, it reads what the layer ahead makes. Not counted is what a
+    lowering writes on the way, such as a lowered matrix.
+    """
+    family, batch, known = family_of(machine), workload.batch, workload.sources()
+    made = {layer.name: family.stored(layer.shapes(batch)[OFMAP], machine) for layer in workload.layers}
+    place = {name: at for at, name in enumerate(made)}
+    read = {name for sources in known.values() for source in sources for name in source.names}
+    weights, inputs, passing = 0, dict[tuple[str, ...], int](), [0] * len(made)
+    values: dict[tuple[str, ...], tuple[int, int]] = {}
+    ahead = INPUT
+    for at, layer in enumerate(workload.layers):
+        first, *others = layer.reads(batch)
+        if layer.name not in known:
+            read.add(ahead)
+        told = dict(zip((first, *others), known.get(layer.name, (Source((ahead,)),)), strict=False))
+        for tensor, shape in {**layer.sources(batch), **layer.reads(batch)}.items():
+            names = told[tensor].names if tensor in told else ()
+            makers = tuple(sorted({name for name in names if name in place}, key=place.__getitem__))
+            size = family.stored(shape, machine)
+            if makers:
+                values[makers] = max(size, values.get(makers, (0, 0))[0]), at
+            elif names and not any(name in known for name in names):
+                inputs[names] = max(size, inputs.get(names, 0))
+            elif names or (layer.name not in known and tensor in others and tensor != FILTER):
+                passing[at] += size
+            else:
+                weights += prod(shape) * machine.element_bytes
+        ahead = layer.name
+    outputs = {name for name in made if name not in read}
+    between = _between(values, made, place)
+    there = [
+        held + passing[at] + (0 if name in outputs else made[name])
+        for (name, at), held in zip(place.items(), between, strict=True)
+    ]
+    most = max(there)
+    return HbmNeed(
+        weights, sum(inputs.values()) + sum(map(made.__getitem__, outputs)), most, [*made][there.index(most)]
+    )
+
+
+def _between(
+    values: Mapping[tuple[str, ...], tuple[int, int]], made: Mapping[str, int], place: Mapping[str, int]
+) -> list[int]:
+    """Return the bytes of maps that are there while each layer runs, without what the layer makes.
+
+    `values` has, by the makers of a value in order, its size and the place of its last reader.
+    """
+    parts: dict[tuple[int, str], int] = {}
+    starts: dict[int, int] = {}
+    ends: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+    for makers, (size, last) in values.items():
+        part = so_far = 0
+        for maker, until in zip(makers, (*(place[each] for each in makers[1:]), last), strict=True):
+            # Values that have had the same makers so far are one so far.
+            part = parts.setdefault((part, maker), len(parts) + 1)
+            so_far += made[maker]
+            starts[part] = place[maker] + 1
+            ends[part].append((until, min(size, so_far)))
+    changes = [0] * (len(place) + 1)
+    for part, start in starts.items():
+        held = 0
+        for (end, size), (before, _) in pairwise([*sorted(ends[part], reverse=True), (start - 1, 0)]):
+            held = max(held, size)
+            changes[before + 1] += held
+            changes[end + 1] -= held
+    return [*accumulate(changes)][:-1]
+
+
+def check_hbm(workload: Workload, machine: Machine) -> None:
+    """Raise CapacityError where a network takes more than the machine's HBM holds, with what it needs."""
+    capacity = family_of(machine).capacity(machine)
+    if capacity is None or (need := hbm_need(workload, machine)).total <= capacity:
+        return
+    says = f"needs {need.total:,} B of HBM at batch {workload.batch}, and {machine.name} has {capacity:,} B"
+    parts = f"{need.weights:,} B are weights, {need.ends:,} B inputs and outputs"
+    parts += f", {need.between:,} B maps between layers, while {need.at} runs"
+    fewer = "take fewer layers, or a machine that holds more"
+    advice = (
+        f"no batch is small enough; {fewer}" if need.weights > capacity else f"take a smaller batch, or {fewer[5:]}"
+    )
+    raise CapacityError(Problem(f"{says}: {parts}; {advice}", f"network {workload.name}"))
+
+
+# ---- the memory of this computer
 
 PROCESS_BYTES = 60_000_000
 """Bytes left to Python and NumPy, which a run must not use up."""
@@ -84,8 +200,10 @@ def room_for(
 
     Raises:
         InputError: when one needs more memory than there is, names the neediest and says what would fit all layers;
-            when a lowering is unknown, says where; or when a layer cannot fit the machine (CapacityError).
+            when a lowering is unknown, says where; or when a layer cannot fit the machine, or the network its HBM
+            (CapacityError).
     """
+    check_hbm(workload, machine)
     free = free_bytes() - PROCESS_BYTES
     shapes: dict[Hashable, AskedLayer] = {}
     for layer, name in asked_of(workload, lowering, family_of(machine)):

@@ -11,7 +11,7 @@ from fractions import Fraction
 from functools import cache, partial
 from inspect import Parameter, Signature, signature
 from math import isfinite, nan
-from types import UnionType
+from types import NoneType, UnionType
 from typing import Any, Generic, Literal, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
 
 from pydantic import (
@@ -314,7 +314,7 @@ def pair(most: int, least: int = 1, why_two: str = "") -> Reader:
 @dataclass(frozen=True)
 class Quantity:
     """An int counting `unit.base`, which YAML writes with its unit; at most `most` ("16 GiB"). A tuple of them is a
-    list in YAML, each with its unit.
+    list in YAML, each with its unit; None stays None where the field may be that.
     """
 
     unit: QuantityKind
@@ -323,7 +323,8 @@ class Quantity:
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         read, shown = (self._amounts, self._texts) if get_origin(source) is tuple else (self._amount, self.unit.format)
         written = core_schema.plain_serializer_function_ser_schema(shown)
-        return core_schema.with_info_plain_validator_function(read, serialization=written)
+        schema = core_schema.with_info_plain_validator_function(read, serialization=written)
+        return core_schema.nullable_schema(schema) if NoneType in get_args(source) else schema
 
     def _amount(self, value: object, info: ValidationInfo) -> int:
         """Whole number of base units. Raises InputError."""

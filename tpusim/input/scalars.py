@@ -89,6 +89,13 @@ def name_text(value: object) -> str:
     return value
 
 
+def dated_name(value: object) -> str | None:
+    """`value` if it is a name and a year, "TPU v5e, 2023", or None. Raises InputError."""
+    if value is not None and not re.fullmatch(r".*\S, (19|20)\d\d", name_text(value)):
+        raise InputError(f"{show(value)} has no year; write a name and a year, such as TPU v5e, 2023")
+    return None if value is None else str(value)
+
+
 def show(value: object) -> str:
     """`value` as the user may have written it, cut to a length fit for a message."""
     if isinstance(value, dict):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
 
@@ -17,7 +18,7 @@ from tpusim.machines.lowered import Chain, ReadyLayer, lacking
 if TYPE_CHECKING:
     from tpusim.input.document import Document
     from tpusim.input.form import Overrides
-    from tpusim.network.ops.op import Op
+    from tpusim.network.ops.op import Op, Shape
     from tpusim.network.workload import Workload
     from tpusim.technology.constants import Technology
 
@@ -70,6 +71,21 @@ class Machine(Protocol):
 
     def with_overrides(self, overrides: Overrides) -> Self:
         """The machine with `PATH=VALUE` changes. Raises InputError."""
+
+
+def peak_tflops(machine: Machine) -> float:
+    """TFLOPS of all MACs that a machine does at most: two operations each, with numbers of its usual type."""
+    return 2 * machine.macs_per_cycle * machine.clock_hz / 1e12
+
+
+PEAK = "peak\nTFLOP/s"
+"""The name of the peak among the facts of a machine."""
+
+
+def peak_fact(machine: Machine) -> str:
+    """Write the peak of a machine, in three digits or whole."""
+    peak = peak_tflops(machine)
+    return f"{peak:.3g}" if peak < 100 else f"{peak:,.0f}"
 
 
 class Need(NamedTuple):
@@ -253,6 +269,19 @@ class Family(Protocol):
     def facts(self, machine: Any) -> Mapping[str, str]:
         """Facts of a machine for people: values with units, by name."""
         return {}
+
+    def generation(self, machine: Any) -> str | None:
+        """Return the generation of chips that a machine stands for, with its year; None where it stands for no chip."""
+        return None
+
+    def capacity(self, machine: Any) -> int | None:
+        """Return the bytes that the DRAM of a machine holds; None where its file does not tell."""
+        return None
+
+    def stored(self, shape: Shape, machine: Any) -> int:
+        """Return the bytes that a map takes in that DRAM, padding included."""
+        stored: int = prod(shape) * machine.element_bytes
+        return stored
 
     def lanes(self, machine: Any) -> LaneMemories | None:
         """The lanes of a machine; None if it has none. Layers of machines with lanes run `lane_by_lane`."""

@@ -72,6 +72,7 @@ class Account:
     blocking: Blocking | None = None
     dram: DramUse | None = None
     energy_use: EnergyUse | None = None
+    launch_cycles: int = 0
     hidden_cycles: int = 0
     hbm_saved_bytes: int = 0
     residency: Residency | None = None
@@ -425,6 +426,7 @@ class PlainTiming:
             hbm_write_bytes=self.hbm_write_bytes,
             lowered_bytes=self.lowered_bytes,
             transformation_cycles=self.transformation_cycles,
+            launch_cycles=main.get("launch", 0),
             own={**choices, **self.figures},
         )
 

@@ -250,6 +250,8 @@ class LayerResult:
             that they are right; null where there are none, or where outputs must be equal.
         inputs: layers, and inputs of the network, that the layer reads, where its file says so.
         own: figures that only the machine's family tells, by name; left out of the JSON where there are none.
+        launch_cycles: cycles in which the layer is launched, and nothing else goes on; 0 for layers that are launched
+            with the one ahead. They count as stalls, of a TPU's array as `starved`.
         hidden_cycles: cycles by which the layer takes fewer than alone, as it overlaps with others; below zero where it
             takes more.
         apart: why the layer does not overlap with the one ahead, where layers are to.
@@ -290,6 +292,7 @@ class LayerResult:
     error_share: Amount | None = None
     inputs: tuple[str, ...] = ()
     own: Mapping[str, Count | Amount | str] = field(default_factory=dict)
+    launch_cycles: Count = 0
     hidden_cycles: Difference = 0
     apart: str = ""
     hbm_saved_bytes: Count = 0
@@ -455,7 +458,7 @@ def by_op(layers: Sequence[LayerResult]) -> dict[str, OpUse]:
 _ADDED = (
     "macs", "cycles", "time_us", "ideal_cycles", "hbm_read_bytes", "hbm_write_bytes", "outputs",
     "outputs_checked", "outputs_mismatched", "intermediates_checked", "intermediates_mismatched", "lowered_bytes",
-    "transformation_cycles", "hidden_cycles", "hbm_saved_bytes",
+    "transformation_cycles", "launch_cycles", "hidden_cycles", "hbm_saved_bytes",
 )  # fmt: skip
 """The figures that a total sums up."""
 

@@ -414,3 +414,12 @@ def test_tensors_may_have_layouts_of_their_own(tmp_path):
     first, second = str(raised.value).splitlines()
     assert first.startswith(f'{file}:9: hbm.layout.ifmap: "hwc" is not a layout of feature maps; did you mean HWC?')
     assert second.startswith(f'{file}:10: hbm.layout.filter: "WIHO" is not a layout of the filter')
+
+
+def test_a_generation_has_a_name_and_a_year() -> None:
+    assert load_hardware("tpu_v2", {"generation": "TPU v9, 2031"}).to_dict()["generation"] == "TPU v9, 2031"
+    assert "generation" not in load_hardware("tpu_v2").to_dict()
+    for wrong in ("TPU v9", "2031", "TPU v9, 31", "TPU v9 2031"):
+        for name in ("tpu_v2", "v100"):
+            with pytest.raises(InputError, match=f"generation={wrong}: .*such as TPU v5e, 2023|is not text; put it in"):
+                load_hardware(name, {"generation": wrong})

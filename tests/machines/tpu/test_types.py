@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 
 from tpusim import Workload, load_hardware, simulate
+from tpusim.machines.family import peak_tflops
 from tpusim.machines.tpu.runs.prepared import prepared
 from tpusim.network.ops.array_op import Gemm
 from tpusim.numerics.element_types import ELEMENT_TYPES, to_float8
+from tpusim.report.plots.run import hardware_of
+from tpusim.report.tables.sentences import heading
 from tpusim.result.records import LayerResult
 
 PRODUCT = Gemm("product", 64, 24, 32)
@@ -47,6 +50,13 @@ def test_words_keep_their_elements_or_hold_more() -> None:
     assert (narrow.vector_memory.word_elements, narrow.word_bytes) == (16, 16)
     assert (wide.vector_memory.word_elements, wide.word_bytes) == (8, 32)
     assert narrow.macs_per_cycle == 2 * machine.macs_per_cycle
+
+
+def test_a_run_is_measured_against_the_peak_of_its_type() -> None:
+    for dtype, peak in (("int8", 393.22), ("bf16", 196.61)):
+        run = simulate(Workload("one", 1, [PRODUCT]), load_hardware("tpu_v5e"), dtype=dtype)
+        assert heading(run).endswith(f"; peak {peak} TFLOPS")
+        assert peak_tflops(hardware_of(run)) == pytest.approx(peak, rel=1e-4)
 
 
 def test_converted_weights_have_a_pace_of_their_own() -> None:

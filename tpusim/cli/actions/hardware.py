@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 from tpusim.base.errors import InputError, did_you_mean
 from tpusim.cli.json_output import JsonOutput
 from tpusim.cli.progress import Meter
-from tpusim.cli.terminal import present
 from tpusim.flow.lowerings import USUAL_FAMILY, glosses
 from tpusim.input.source import open_document, shipped
 from tpusim.machines import family as families
 from tpusim.memory.dram.device import FOLDER, load_device
 from tpusim.memory.dram.replay import ENGINES, read_trace, replay
 from tpusim.network.workload_file import load_workload
-from tpusim.report.shown import Content
+from tpusim.report.shown import Content, Shown
 from tpusim.report.tables import hardware as tables
 
+_TPU_RANKS = {"clock": 1, "vector memory": 2, "word": 3, "banks": 4}
+"""Columns that a narrow terminal does without, the highest first."""
 _HINTS = (
     "Run one:      tpusim run resnet50 --batch 8 --out results/resnet50",
     "Plot it:      tpusim plot results/resnet50",
@@ -29,31 +29,41 @@ _HINTS = (
 )
 
 
-def show_shipped() -> None:
-    """Print the workloads, the machines, the DRAMs, the lowerings and the sweeps that come with tpusim.
+def show_shipped(json: str | None) -> None:
+    """Show the workloads, the machines, the DRAMs, the lowerings and the sweeps that come with tpusim, as JSON and in
+    tables.
 
     Machines and lowerings of each family stand behind those of TPUs, as far as any comes along.
     """
-    machines, folder = [families.load_hardware(name) for name in shipped("configs")], "configs/sweeps"
+    output, folder = JsonOutput(json), "configs/sweeps"
+    machines = sorted(map(families.load_hardware, shipped("configs")), key=tables.by_generation)
     held = {each.family for each in machines} - {families.USUAL}
     others = [families.family_named(name) for name in families.FAMILIES if name in held]
-    facts = _facts(USUAL_FAMILY, "hardware", machines)
-    shown: list[Content] = [
-        tables.workload_table([(name, load_workload(name, batch=1), _source(name)) for name in shipped("workloads")]),
-        tables.facts_table(facts, {"vector memory": 1, "banks": 1, "word": 2}),
-        *(tables.facts_table(_facts(family, family.name, machines)) for family in others),
-        tables.device_table([load_device(name) for name in shipped(FOLDER)]),
-        tables.lowering_table(glosses()),
-        *(tables.lowering_table(glosses(family), f"lowering on {family.title}") for family in others),
-        tables.sweep_table([(name, open_document(name, folder).data) for name in shipped(folder)]),
+    workloads = [(name, load_workload(name, batch=1), _source(name)) for name in shipped("workloads")]
+    devices = [load_device(name) for name in shipped(FOLDER)]
+    sweeps = [(name, open_document(name, folder).data) for name in shipped(folder)]
+    machine_tables = [
+        tables.machine_table("hardware", [each for each in machines if each.family == families.USUAL], _TPU_RANKS),
+        *(tables.machine_table(one.name, [each for each in machines if each.family == one.name]) for one in others),
     ]
-    present(sys.stdout, [*([table] for table in shown), _HINTS])
-
-
-def _facts(family: families.Family, heading: str, machines: Sequence[families.Machine]) -> list[Mapping[str, str]]:
-    """Facts of each machine of a family, with its name first."""
-    mine = (each for each in machines if each.family == family.name)
-    return [{heading: each.name, **family.facts(each)} for each in mine]
+    paragraphs: list[Sequence[Content]] = [
+        [tables.workload_table(workloads)],
+        *([table] for table in machine_tables),
+        [machine_tables[0].legend()],
+        [tables.device_table(devices)],
+        [tables.lowering_table(glosses())],
+        *([tables.lowering_table(glosses(family), f"lowering on {family.title}")] for family in others),
+        [tables.sweep_table(sweeps)],
+        _HINTS,
+    ]
+    data = {
+        "workloads": [tables.workload_data(*each) for each in workloads],
+        "machines": [tables.machine_data(each) for each in machines],
+        "drams": [each.to_dict() for each in devices],
+        "lowerings": {family.name: dict(glosses(family)) for family in (USUAL_FAMILY, *others)},
+        "sweeps": [{"name": name, "workloads": held["workloads"], "axes": held["axes"]} for name, held in sweeps],
+    }
+    output.deliver(Shown(paragraphs, data))
 
 
 def _source(workload: str) -> str:

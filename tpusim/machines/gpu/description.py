@@ -22,12 +22,13 @@ from tpusim.input.form import (
     Overrides,
     Quantity,
     Rational,
+    Reader,
     Truth,
     read_overrides,
     whole,
     written,
 )
-from tpusim.input.scalars import show
+from tpusim.input.scalars import dated_name, show
 from tpusim.memory.timing import Pipe
 
 _MOST = 65536
@@ -94,10 +95,13 @@ class Dram(FileSection):
     Attributes:
         bandwidth_bytes_per_s: bytes a second by its clock and width.
         reached: share of the bandwidth that programs reach.
+        capacity_bytes: bytes that it holds; a network that takes more is refused before it runs. A machine without it
+            takes any network.
     """
 
     bandwidth_bytes_per_s: Annotated[int, Quantity(BANDWIDTH, "1000 TB/s"), written("900 GB/s", "bandwidth")]
     reached: Annotated[Fraction, Rational(1, _SLOWEST), written(0.8)]
+    capacity_bytes: Annotated[int | None, Quantity(SIZE, "1024 GiB"), written("16 GiB", "capacity")] = None
 
 
 class Launch(FileSection):
@@ -170,6 +174,7 @@ class Gpu(FileSection):
     Attributes:
         family: kind of machine; a file of a GPU says `gpu`.
         name: name of the machine in results; that of its file unless given.
+        generation: generation of the GPU, and the year when it was announced, by which `tpusim list` sorts machines.
         clock_hz: frequency of the clock that cycles are counted in.
         element_bytes: bytes of an element.
         sm: the streaming multiprocessors; a section.
@@ -182,6 +187,7 @@ class Gpu(FileSection):
 
     family: Annotated[Literal["gpu"], Choice()] = "gpu"
     name: Annotated[str, Name(), written("my_gpu")]
+    generation: Annotated[str | None, Reader(dated_name, "a name and a year"), written("Volta, 2017")] = None
     clock_hz: Annotated[int, Quantity(FREQUENCY, "100 GHz"), written("1530 MHz", "clock")]
     element_bytes: Annotated[int, whole(64), written(4)] = 2
     sm: Sm
@@ -277,7 +283,8 @@ class Gpu(FileSection):
 
     def to_dict(self) -> dict[str, Any]:
         """The YAML form, units in the values; `Gpu.model_validate` gives an equal Gpu back."""
-        return self.model_dump(by_alias=True)
+        written = self.model_dump(by_alias=True)
+        return {key: value for key, value in written.items() if key != "generation" or value}
 
     def of_type(self, name: str) -> Self:
         """The machine itself: its file tells the time of half precision alone."""

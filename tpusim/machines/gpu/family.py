@@ -12,7 +12,7 @@ import numpy as np
 from tpusim.base.units import BANDWIDTH, FREQUENCY, SIZE
 from tpusim.input.document import Document
 from tpusim.input.form import Overrides
-from tpusim.machines.family import Checking, Family, Need
+from tpusim.machines.family import PEAK, Checking, Family, Need, peak_fact
 from tpusim.machines.gpu import datapath, description, event, stepping
 from tpusim.machines.gpu.description import Gpu
 from tpusim.machines.gpu.lowering import GLOSSES, LOWERINGS, layer_of
@@ -92,11 +92,20 @@ class Gpus(Family):
         return {
             "SMs": f"{machine.sm.count}",
             "clock": FREQUENCY.format(machine.clock_hz),
-            "peak": f"{2 * machine.macs_per_cycle * machine.clock_hz / 1e12:.0f} TFLOP/s",
+            PEAK: peak_fact(machine),
             "shared memory": f"{SIZE.format(machine.sm.shared_bytes)} an SM",
             "L2": SIZE.format(machine.l2.size_bytes),
-            "DRAM": BANDWIDTH.format(machine.dram.bandwidth_bytes_per_s),
+            "DRAM": SIZE.format(machine.dram.capacity_bytes) if machine.dram.capacity_bytes else "",
+            "bandwidth": BANDWIDTH.format(machine.dram.bandwidth_bytes_per_s),
         }
+
+    def generation(self, machine: Gpu) -> str | None:
+        """Return what the machine's file says."""
+        return machine.generation
+
+    def capacity(self, machine: Gpu) -> int | None:
+        """Return what the machine's file says."""
+        return machine.dram.capacity_bytes
 
     def easier(self, machine: Gpu) -> Mapping[str, Mapping[str, object]]:
         """Changes that make each resource twice as fast or as large, or remove time spent beside the work."""

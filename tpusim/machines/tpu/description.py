@@ -25,7 +25,7 @@ from tpusim.input.form import (
     read_overrides,
     written,
 )
-from tpusim.input.scalars import show
+from tpusim.input.scalars import dated_name, show
 from tpusim.input.source import open_document, with_neighbours
 from tpusim.machines.tpu.sections import (
     Arrangement,
@@ -55,6 +55,8 @@ class Hardware(FileSection):
 
     Attributes:
         name: name of the machine in results; that of its file unless given.
+        generation: generation of the chip that the machine stands for, and the year when it was announced, by which
+            `tpusim list` sorts machines; none of a machine that stands for no chip.
         clock_hz: frequency of the clock that cycles are counted in.
         array: the systolic array; a section.
         vector_memory: the vector memories; a section.
@@ -77,6 +79,7 @@ class Hardware(FileSection):
     """
 
     name: Annotated[str, Name(), written("my_machine")]
+    generation: Annotated[str | None, Reader(dated_name, "a name and a year"), written("TPU v5e, 2023")] = None
     clock_hz: Annotated[int, Quantity(FREQUENCY, "100 GHz"), written("700 MHz", "clock")]
     array: Array
     vector_memory: VectorMemory
@@ -231,7 +234,7 @@ class Hardware(FileSection):
     def to_dict(self) -> dict[str, Any]:
         """The YAML form, units in the values; `Hardware.model_validate` gives an equal Hardware back."""
         written = self.model_dump(by_alias=True)
-        return {key: value for key, value in written.items() if key != "scratch_memory" or value}
+        return {key: value for key, value in written.items() if key not in ("generation", "scratch_memory") or value}
 
     def with_arrays(self, count: int) -> Hardware:
         """The machine with `count` arrays."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tpusim.base.errors import UnsuitableError
 from tpusim.base.units import BANDWIDTH, FREQUENCY, SIZE, TIME
-from tpusim.machines.family import Checking, ChipArea, Family, Fusing, LaneMemories, Need
+from tpusim.machines.family import PEAK, Checking, ChipArea, Family, Fusing, LaneMemories, Need, peak_fact
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, least_of, meant, planned_of, unasked
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tpusim.machines.tpu.lowering.drafts import Lowering
     from tpusim.machines.tpu.runs.chains import ProgramChain
     from tpusim.machines.tpu.runs.prepared import Prepared
-    from tpusim.network.ops.op import Op
+    from tpusim.network.ops.op import Op, Shape
     from tpusim.network.workload import Workload
 
 
@@ -84,6 +84,23 @@ class Tpu(Family):
         """
         return unasked(layer, batch, machine)
 
+    def generation(self, machine: Hardware) -> str | None:
+        """Return what the machine's file says."""
+        return machine.generation
+
+    def capacity(self, machine: Hardware) -> int | None:
+        """Return what the machine's file says."""
+        return machine.hbm.capacity_bytes
+
+    def stored(self, shape: Shape, machine: Hardware) -> int:
+        """Channels or images are in the lanes, whichever pads less."""
+        from tpusim.machines.tpu.cut.blocks import padded
+
+        (channels, rows, cols, images), wide = shape, machine.hbm.channel_multiple
+        word = machine.vector_memory.word_elements
+        across = padded(channels, wide) * images, padded(channels, word) * padded(images, wide)
+        return min(across) * rows * cols * machine.element_bytes
+
     def lanes(self, machine: Hardware) -> LaneMemories:
         """Vector memories: one lane for each row or column of the arrays."""
         return LaneMemories(machine.lanes, machine.capacity_words, machine.word_bytes)
@@ -98,12 +115,14 @@ class Tpu(Family):
         """Facts that tell one TPU from another; banks are empty where there are none."""
         memory = machine.vector_memory
         return {
-            "array": f"{machine.array.rows} x {machine.array.cols}",
+            "arrays": f"{machine.array.count} x {machine.array.rows} x {machine.array.cols}",
             "clock": FREQUENCY.format(machine.clock_hz),
+            PEAK: peak_fact(machine),
             "vector memory": f"{machine.lanes} x {SIZE.format(memory.capacity_bytes)}",
             "banks": f"{machine.banks} x {SIZE.format(memory.bank_capacity_bytes)}" if machine.banked else "",
             "word": f"{memory.word_elements} x {memory.element_bytes} B",
-            "HBM": BANDWIDTH.format(machine.hbm.bandwidth_bytes_per_s),
+            "HBM": SIZE.format(machine.hbm.capacity_bytes) if machine.hbm.capacity_bytes else "",
+            "bandwidth": BANDWIDTH.format(machine.hbm.bandwidth_bytes_per_s),
         }
 
     def blocks(self, machine: Hardware) -> Mapping[str, Sequence[str]]:
@@ -165,7 +184,7 @@ class Tpu(Family):
         """
         weights = -(-layer.weights(batch) // machine.pes)
         words = machine.capacity_words * machine.vector_memory.word_elements
-        least = max(weights, -(-layer.macs(batch) // (machine.pes * words)))
+        least = max(weights, -(-layer.macs(batch) // (machine.macs_per_cycle * words)))
         passes, transfers, intermediates, ways = least, 0, 0, 1
         if least * PASS_BYTES <= most:
             (passes, transfers, intermediates), ways = planned_of(layer, batch, machine, lowering)

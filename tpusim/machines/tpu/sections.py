@@ -280,6 +280,8 @@ class Hbm(FileSection):
         channel_multiple: number in whose multiples the channels of a feature map are stored; padding is moved, too.
         layout: order of a tensor's axes in HBM, the outermost first: C channels, H rows, W columns, N images.
         alignment_bytes: bytes of which the address of every tensor is a multiple.
+        capacity_bytes: bytes that HBM holds; a network that takes more is refused before it runs. A machine without it
+            takes any network.
         device: DRAM that `model: banks` simulates. A file of its own describes it (see the DRAM files below).
         mapping: which bits of an address are row, bank group, bank, channel and column; in place of the device's own
             mapping.
@@ -299,6 +301,7 @@ class Hbm(FileSection):
     ] = Layouts()
     # A tile of Google's compiler: 8 x 128 elements of 4 bytes.
     alignment_bytes: Annotated[int, Quantity(SIZE, "16 MiB"), written("4 KiB", "alignment")] = 4096
+    capacity_bytes: Annotated[int | None, Quantity(SIZE, "1024 GiB"), written("16 GiB", "capacity")] = None
     device: Annotated[
         Device | None,
         Reader(device_of, "a shipped name, or a path"),
@@ -316,6 +319,11 @@ class Hbm(FileSection):
                 given, burst = SIZE.format(self.burst_bytes), SIZE.format(own)
                 raise InputError(
                     [Problem(f"is {given}, and a burst of {self.device.name} is {burst}; write {burst}", "burst")]
+                )
+            if (own := self.device.capacity_bytes) < (self.capacity_bytes or 0):
+                given, most = SIZE.format(self.capacity_bytes or 0), SIZE.format(own)
+                raise InputError(
+                    [Problem(f"is {given}, and {self.device.name} has {most}; write {most} or less", "capacity")]
                 )
             try:
                 with_mapping(self.device, self.mapping or self.device.mapping)

@@ -10,10 +10,10 @@ from typing import Any, Literal
 
 from tpusim.base.errors import InputError
 from tpusim.base.words import counted
-from tpusim.machines.family import Machine, family_of
+from tpusim.machines.family import Machine, family_of, peak_tflops
 from tpusim.report.page.assemble import PageColumn, Phrase, Sentence, column, page, text_column
 from tpusim.report.plots.figure import Picture
-from tpusim.report.plots.run import hardware_of, intensity, memory_bounds, memory_of, network_of, peak_tflops
+from tpusim.report.plots.run import hardware_of, intensity, memory_bounds, memory_of, network_of
 from tpusim.report.style import hatches
 from tpusim.report.tables import sentences as said
 from tpusim.report.text import frequency, percent, quantity, three_digits

@@ -21,7 +21,7 @@ from pydantic import ValidationError
 
 from tpusim.base.errors import InputError
 from tpusim.input.form import FROM_YAML
-from tpusim.machines.family import KEY, USUAL, Machine, family_named, family_of
+from tpusim.machines.family import KEY, USUAL, Machine, family_named, family_of, peak_tflops
 from tpusim.report.plots.figure import CYCLE_COUNTS, Picture, bars, columns_below, figure_of, plain, stack
 from tpusim.report.plots.network import draw_network, draw_ops, has_edges
 from tpusim.report.style import GREY, HATCHES, MAIN
@@ -88,7 +88,7 @@ def _utilization(result: Result) -> Picture | None:
     mapped = " Black: mapping efficiency, the share of PEs that hold a weight." * known(result.layers, _MAPPED)
     which = "" if len(layers) == len(result.layers) else " that multiplies"
     caption = (
-        f"PE utilisation (MACs over PEs and cycles) of each layer{which} of {_run(result)}.{mapped}"
+        f"PE utilisation (MACs over those at the peak) of each layer{which} of {_run(result)}.{mapped}"
         f" Dashed: the whole network, {total:.1f} %."
     )
 
@@ -319,16 +319,11 @@ def hardware_of(result: Result) -> Machine:
     model = family_named(result.hardware.get(KEY, USUAL)).model()
     try:
         machine: Machine = model.model_validate(dict(result.hardware), context=FROM_YAML)
-        return machine
+        return machine.of_type(result.dtype)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         path = ".".join(map(str, ("hardware", *first["loc"])))
         raise InputError(f"{path}: {first['msg'].removeprefix('Value error, ')}") from None
-
-
-def peak_tflops(hardware: Machine) -> float:
-    """TFLOPS of all PEs at work: two operations for each MAC."""
-    return 2 * hardware.macs_per_cycle * hardware.clock_hz / 1e12
 
 
 def intensity(layer: LayerResult) -> float | None:

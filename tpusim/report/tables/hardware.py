@@ -9,7 +9,7 @@ from typing import Any
 
 from tpusim.base.units import AREA, BANDWIDTH, LENGTH, POWER, SIZE
 from tpusim.base.words import counted
-from tpusim.machines.family import AreaPart, ChipArea, Machine, Sram
+from tpusim.machines.family import PEAK, AreaPart, ChipArea, Machine, Sram, family_of, peak_tflops
 from tpusim.memory.dram.device import Device
 from tpusim.memory.dram.replay import Figures, Replay, Trace
 from tpusim.network.workload import Workload
@@ -32,23 +32,71 @@ def workload_table(workloads: Sequence[tuple[str, Workload, str]]) -> Table[tupl
     return Table(columns, workloads)
 
 
-def facts_table(
-    machines: Sequence[Mapping[str, str]], drop: Mapping[str, int] | None = None
-) -> Table[Mapping[str, str]]:
-    """Return machines of a family, each as its facts by name; the first fact is the machine's name.
+def workload_data(name: str, workload: Workload, source: str) -> dict[str, Any]:
+    """Return what JSON tells of a shipped workload at batch 1."""
+    macs = sum(layer.macs(1) for layer in workload.layers)
+    return {"name": name, "layers": len(workload.layers), "macs_per_image": macs, "source": source}
 
-    `drop` says which columns a narrow terminal does without, the highest first; else the last go first.
+
+_GENERATION = (
+    "generation: of the chip that a machine stands for, and the year when it was announced; - of the paper's machine "
+    "and of small ones to learn by"
+)
+_PEAK = "peak: of all multiplications and additions, of bf16 where the chip has several types"
+
+
+def _chip(machine: Machine) -> str | None:
+    return family_of(machine).generation(machine)
+
+
+def _generation(machine: Machine) -> str:
+    return _chip(machine) or NONE
+
+
+def by_generation(machine: Machine) -> tuple[str, ...]:
+    """Return what puts machines in order: those of no chip first, then by the year of their generation."""
+    name, _, year = (_chip(machine) or "").rpartition(", ")
+    return year, name, machine.name
+
+
+def machine_table(heading: str, machines: Sequence[Machine], drop: Mapping[str, int] | None = None) -> Table[Machine]:
+    """Return the table of some machines of a family, with their facts.
+
+    `drop` says which columns a narrow terminal does without, the highest first; otherwise the last go first.
     """
+    facts = {each.name: family_of(each).facts(each) for each in machines}
 
-    def fact(name: str, machine: Mapping[str, str]) -> str:
-        return machine.get(name) or NONE
+    def fact(name: str, machine: Machine) -> str:
+        return facts[machine.name].get(name) or NONE
 
-    names = dict.fromkeys(name for machine in machines for name in machine)
-    columns: list[Column[Mapping[str, str]]] = [
-        Column(name, partial(fact, name), rank if drop is None else drop.get(name, 0), "right" if rank else "left")
-        for rank, name in enumerate(names)
-    ]
+    names = dict.fromkeys(name for each in facts.values() for name in each)
+    columns: list[Column[Machine]] = [
+        Column(heading, lambda machine: machine.name, justify="left"),
+        *([Column("generation", _generation, 0, "left", _GENERATION)] if any(map(_chip, machines)) else []),
+        *(
+            Column(name, partial(fact, name), rank if drop is None else drop.get(name, 0), "right",
+                   _PEAK if name == PEAK else "")
+            for rank, name in enumerate(names, 1)
+        ),
+    ]  # fmt: skip
     return Table(columns, machines)
+
+
+def machine_data(machine: Machine) -> dict[str, Any]:
+    """Return what JSON tells of a shipped machine."""
+    family, (year, generation, name) = family_of(machine), by_generation(machine)
+    return {
+        "name": name,
+        "family": family.name,
+        "generation": generation or None,
+        "year": int(year) if year else None,
+        "peak_tflops": peak_tflops(machine),
+        "pes": machine.pes,
+        "sram_bytes": machine.sram_bytes,
+        "hbm_bytes_per_s": machine.hbm_bytes_per_s,
+        "hbm_capacity_bytes": family.capacity(machine),
+        "hardware": machine.to_dict(),
+    }
 
 
 def device_table(devices: Sequence[Device]) -> Table[Device]:

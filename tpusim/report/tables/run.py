@@ -10,7 +10,7 @@ from types import MappingProxyType
 from tpusim.machines.family import KEY, USUAL
 from tpusim.network.ops import OPS
 from tpusim.network.workload import Workload
-from tpusim.report.shown import Column, Paragraphs, Table, figure_column
+from tpusim.report.shown import Column, Paragraphs, Sentences, Table, figure_column
 from tpusim.report.tables import sentences as said
 from tpusim.report.text import percent, scale, three_digits, written
 from tpusim.result.records import LayerResult, OpUse, Result, by_op
@@ -52,7 +52,7 @@ def run_paragraphs(work: Workload, result: Result) -> Paragraphs:
     missing += _MORE_OPS if on_tpu and len(work.never_timed) < len(work.not_timed) else ""
     lowerings = filter(None, (lowered_by(result), said.unasked_notice(work, result), said.bound_notice(work, result)))
     return (
-        [said.heading(result)],
+        [Sentences([said.heading(result)], wide=True)],
         [layers, not_shown(apart)],
         [layers.legend()],
         [ops] if ops else [],

@@ -21,14 +21,18 @@ _WHOLE = "integers", "int8"
 
 
 def heading(result: Result) -> str:
-    """Say what was run on what, in one line."""
+    """Say what was run on what, and the peak of the machine: a run of that rate has a utilisation of 1."""
     engine = "both engines, in agreement" if result.engine == "both" else f"{result.engine} engine"
     numbers = f"{asked}, " if (asked := numbers_asked(result)) else ""
-    return with_extent(
+    total = result.total
+    told = with_extent(
         f"{result.workload}, {size_of(result)}, on {result.hardware.get('name', 'unnamed hardware')}: "
         f"{in_heading(result)}, {engine}, {numbers}seed {result.seed}",
         result,
     )
+    if not total.pe_utilization:
+        return told
+    return f"{told}; peak {quantity(total.tflops * 1e12 / total.pe_utilization, COUNTS)}FLOPS"
 
 
 def totals(total: Total) -> Sentences:
@@ -57,6 +61,9 @@ def totals(total: Total) -> Sentences:
         f"  Of the cycles: {useful}, {losses}; together 100 %",
         f"  {'; '.join(moved)}",
     ]
+    if total.launch_cycles and "launch" not in parts:
+        launches, share = f"{total.launch_cycles:,}", percent(total.launch_cycles / cycles)
+        lines.insert(2, f"  Launches of layers take {launches} cycles, {share} % of all; the array is starved in them")
     if use := total.dram:
         rows = use.row_hits + use.row_misses + use.row_conflicts
         bursts, rate = quantity(use.hbm_moved_bytes, BYTES), quantity(use.hbm_reached_bytes_per_s, RATES)

@@ -198,7 +198,7 @@ _QUIRK = "quirk: cases of which the estimator charges only some of the taps"
 _AGREE = f"agree: cases in which estimate and schedule are within {100 * AGREEING:.0f} %, of those that have both"
 _RANK = "rank: Spearman's correlation, 1 where tpusim puts the cases in the order that was measured"
 _EQUAL = "equal: cases of which tpusim has as many passes as the code"
-_ROOFLINE = "roofline: the mean error of max(MACs / PEs, bytes / bandwidth), or of passes that use all PEs"
+_ROOFLINE = "roofline: the mean error of max(MACs / peak, bytes / bandwidth), or of passes that use all PEs"
 
 _SUMMARY: tuple[Column[Comparison], ...] = (
     Column("set", lambda each: each.numbers.name, justify="left"),

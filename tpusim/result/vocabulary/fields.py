@@ -27,6 +27,7 @@ class Field:
 
 
 FIELDS: Mapping[str, Field] = {field.path: field for field in (
+    Field("generation", "generation of the chip"),
     Field("clock", "clock"),
     Field("array.size", "array size", "PEs a side"),
     Field("array.rows", "array rows", "PEs"),
@@ -74,6 +75,7 @@ FIELDS: Mapping[str, Field] = {field.path: field for field in (
     Field("hbm.channel_multiple", "channels stored in multiples of", "channels"),
     Field("hbm.layout", "order of tensors' axes in HBM"),
     Field("hbm.alignment", "alignment of tensors in HBM"),
+    Field("hbm.capacity", "capacity of HBM"),
     Field("hbm.device", "DRAM of HBM"),
     Field("hbm.mapping", "mapping of addresses to channels, banks and rows"),
     Field("scratch_memory.capacity", "scratch memory"),
@@ -142,6 +144,7 @@ FIELDS: Mapping[str, Field] = {field.path: field for field in (
     Field("l2.sector_bytes", "sector of L2", "bytes"),
     Field("dram.bandwidth", "DRAM bandwidth"),
     Field("dram.reached", "share of the DRAM bandwidth that is reached"),
+    Field("dram.capacity", "capacity of DRAM"),
     Field("launch.kernel", "launch of a kernel"),
     Field("launch.offsets", "kernel that works out offsets"),
     Field("launch.reduction", "sums of parts beyond their bytes"),

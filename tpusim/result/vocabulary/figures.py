@@ -57,7 +57,7 @@ class Figure:
 
     @property
     def legend(self) -> str:
-        """The meaning of a column's head: "PE: MACs / (PEs x cycles)"; empty where the head says it all."""
+        """The meaning of a column's head: "map: PEs that hold a weight"; empty where the head says it all."""
         return self.meaning and f"{self.head or self.label}: {self.meaning}".replace("\n", " ")
 
     @property
@@ -86,8 +86,9 @@ FIGURES = _by_key(
     Figure("passes", "passes", int, LESS, head="pass", meaning="passes through the array"),
     Figure("cycles", "cycles", int, LESS, head="cycles", meaning="of the clock, from the start to the last spill"),
     Figure("time_us", "time", float, LESS, TIMES, "ms", "time", "cycles at the machine's clock"),
-    Figure("ideal_cycles", "ideal cycles", int, LESS, meaning="MACs / PEs"),
-    Figure("pe_utilization", "PE utilisation", float, MORE, PERCENT, "", "PE", "MACs / (PEs x cycles)"),
+    Figure("ideal_cycles", "ideal cycles", int, LESS, meaning="MACs over those at the peak in a cycle"),
+    Figure("pe_utilization", "PE utilisation", float, MORE, PERCENT, "", "PE",
+           "MACs over those at the peak in as many cycles: the model FLOP utilisation (MFU)"),
     Figure("mapping_efficiency", "mapping efficiency", float, MORE, PERCENT, "", "map",
            "PEs that hold a weight, mean over passes"),
     Figure("tflops", "TFLOPS", float, MORE, head="TF/s", meaning="10^12 operations a second, two a MAC"),

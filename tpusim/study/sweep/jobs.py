@@ -7,8 +7,9 @@ from collections.abc import Generator, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from tpusim.base.errors import TpusimError
+from tpusim.base.errors import CapacityError, TpusimError
 from tpusim.flow.lowerings import asked_of, candidates
+from tpusim.flow.need import check_hbm
 from tpusim.flow.simulation import simulate
 from tpusim.machines.family import Machine, family_of
 from tpusim.network.workload import Workload
@@ -87,11 +88,15 @@ class Assembly:
     """Points of a run by key, in progress."""
 
     def __init__(self, points: Mapping[str, Point]) -> None:
-        self._points = points
+        self._points, refused = points, {key: _refusal(point) for key, point in points.items()}
+        self.refused: list[Whole] = [(key, points[key], why) for key, why in refused.items() if why]
+        """Points that their machines have no memory for."""
         self._places: dict[tuple[Machine, int], _Place] = {}
         self._left: dict[str, int] = {}
         self._new: list[Job] = []
         for key, point in points.items():
+            if refused[key]:
+                continue
             place = self._places.setdefault((point.hardware, point.workload.batch), _Place())
             parts: dict[Hashable, tuple[Workload, str]] = {}
             for part in _parts(point):
@@ -133,6 +138,15 @@ class Assembly:
             del self._places[where]
 
 
+def _refusal(point: Point) -> str:
+    """Why a machine does not take a network as a whole; empty where it does. Layers are refused one by one."""
+    try:
+        check_hbm(point.workload, point.hardware)
+    except CapacityError as error:
+        return str(error)
+    return ""
+
+
 def _overlap(machine: Machine) -> bool:
     return family_of(machine).overlaps(machine)
 
@@ -158,7 +172,7 @@ def weight(job: Job) -> float:
 
 def _weight(work: Workload, job: Job) -> float:
     tried = len(candidates(job.lowering, family_of(job.hardware)))
-    return tried * sum(layer.macs(work.batch) / job.hardware.pes + _MACS_OF_A_LAYER for layer in work.layers)
+    return tried * sum(layer.macs(work.batch) / job.hardware.macs_per_cycle + _MACS_OF_A_LAYER for layer in work.layers)
 
 
 def _pieces(job: Job, limit: float) -> Iterator[Job]:

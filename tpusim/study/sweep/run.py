@@ -59,8 +59,10 @@ def run_sweep(
     assembly = Assembly(wanted)
     jobs = assembly.jobs(executor.workers)
     everything, behind = sum(map(weight, jobs)), 0.0
-    done = failed = 0
+    done = failed = len(assembly.refused)
     name = ""
+    for refused in assembly.refused:
+        store.save(*refused)
     with closing(executor.outcomes(jobs)) as outcomes:
         for job, findings in outcomes:
             for key, point, finding in assembly.add(job, findings):

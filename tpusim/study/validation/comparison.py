@@ -218,7 +218,7 @@ class Simulation:
 
     @property
     def roofline(self) -> float:
-        """Cycles of all multiplications on all PEs, or of every tensor once through HBM, whichever are more."""
+        """Cycles of all multiplications at the peak, or of every tensor once through HBM, whichever are more."""
         layer, batch, machine = self.layer, self.batch, self.hardware
         elements = layer.operands(batch) + layer.outputs(batch)
         moved = elements * machine.element_bytes * machine.clock_hz / machine.hbm_bytes_per_s

@@ -83,6 +83,7 @@ class ProgramChain:
         saved = [use.hbm_read_bytes + use.hbm_write_bytes for use in (self.joints[at].program.use, program.use)]
         return replace(
             replace(ready, program=program).account(layer, batch, timing),
+            launch_cycles=0 if at else self.hardware.sequencer.launch_cycles,
             hidden_cycles=ready.timing.cycles - timing.cycles,
             hbm_saved_bytes=saved[0] - saved[1],
             residency=self._residency(at),

@@ -159,6 +159,7 @@ class Prepared(ReadyLayer):
                 if each.scratch is None
             ),
             transformation_cycles=transformation_cycles(program, timing),
+            launch_cycles=hardware.sequencer.launch_cycles,
             dram=dram_use(self, timing),
             energy_use=energy_of(layer.macs(batch), program, timing, hardware),
             own={name: moved for name, moved in scratch.items() if moved},

@@ -122,7 +122,7 @@ function widthChoice() {
 function byLayer() {
   return section("Layer by layer", widthChoice(),
     figure("PE utilisation",
-      `Bars: MACs / (PEs x cycles).${mapsPes ? " Lines across: PEs that hold a weight." : ""} Dashed: the whole run.`
+      `Bars: MACs over those at the peak.${mapsPes ? " Lines across: PEs that hold a weight." : ""} Dashed: the whole run.`
         + (anyWrong ? " Crosses: wrong outputs." : ""), utilisation()),
     figure("Where each layer's cycles went", "The parts are those of the table above.", breakdown(),
       { below: legend(data.states.map((state) => [state.key, state.label])) }),
