@@ -279,6 +279,12 @@ class Hardware(FileSection):
         whole = array.model_copy(update={**sizes, "weights": weights, "split": 1})
         return self.model_copy(update={"array": whole})
 
+    def without_windows(self) -> Hardware:
+        """The machine with bodies that wait for whole loads, for lowerings that make no pipeline of them."""
+        if self.mapping.loads != "windows":
+            return self
+        return self.model_copy(update={"mapping": self.mapping.model_copy(update={"loads": "whole"})})
+
     def with_entry(self, entry: Literal["ready", "relaid"]) -> Hardware:
         """The machine with another `mapping.entry`."""
         if entry == self.mapping.entry:

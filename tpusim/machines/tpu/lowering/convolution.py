@@ -351,6 +351,7 @@ CHANNEL_FIRST = Lowering(
     "channel_first",
     "implicit im2col, tap by tap: a pass multiplies all pixels by one tap of the filter, or by a few",
     partial(convolved, by_taps),
+    pipelined=True,
     banks=True,
     instead={"conv_transpose2d": "stride_phases", "deform_conv2d": "deformable"},
     rivals=("block_diagonal", "vector"),
@@ -362,6 +363,7 @@ BLOCK_DIAGONAL = Lowering(
     "block_diagonal",
     "channel_first with several channel groups in a pass, side by side: grouped and depthwise layers",
     partial(convolved, by_bundles),
+    pipelined=True,
     banks=True,
     left=LeftTo(CHANNEL_FIRST, lambda layer, batch: layer.convolution(batch)[0].groups == 1),
     ignores=CHANNEL_FIRST.ignores,
@@ -371,6 +373,7 @@ IMPLICIT_GEMM = Lowering(
     "implicit_gemm",
     "implicit im2col cut into passes of one length, wherever a tap of the filter ends",
     partial(convolved, lambda shape, hardware: Dense(shape, hardware, hardware.mapping.k_order)),
+    pipelined=True,
     banks=True,
     ignores=_UNKNOWN_TO_DENSE,
 )
@@ -378,6 +381,7 @@ CHANNEL_LAST = Lowering(
     "channel_last",
     "implicit im2col whose passes go through the taps of a channel, then of the next",
     partial(convolved, partial(Dense, k_order="taps_fastest")),
+    pipelined=True,
     banks=True,
     ignores=_UNKNOWN_TO_DENSE | {"k_order"},
 )

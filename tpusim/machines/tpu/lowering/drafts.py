@@ -103,6 +103,8 @@ class Lowering:
         unit: unit of the machine whose ops it takes.
         whole_rows: whether it takes ops of whole rows, in place of ops of single places.
         partial: whether it refuses some layers (UnsuitableError).
+        pipelined: whether it makes steps of a pipeline of bodies (`mapping.loads: windows`); elsewhere their loads are
+            whole.
         multiplies: whether its work goes through the arrays, which a layer may arrange.
         banks: whether it can read from banks.
         carries: kinds of work that may ride on its results: "bias", "add", "finish".
@@ -119,6 +121,7 @@ class Lowering:
     unit: str = "array"
     whole_rows: bool = False
     partial: bool = False
+    pipelined: bool = False
     multiplies: bool = True
     banks: bool = False
     carries: frozenset[str] = frozenset({"bias", "add", "finish"})
@@ -156,9 +159,10 @@ class Lowering:
             groups = getattr(layer, "groups", 1)
             every = hardware.arrangements(layer.tensors(batch).ofmap[0] // groups)
         found, failures = list[Sequence[Draft]](), list[CapacityError]()
+        machine = hardware if self.pipelined and not hardware.banked else hardware.without_windows()
         for way in every:
             try:
-                drafts = [replace(each, arrangement=way) for each in self.ways(layer, batch, hardware.arranged(way))]
+                drafts = [replace(each, arrangement=way) for each in self.ways(layer, batch, machine.arranged(way))]
                 found.append(
                     drafts
                     if len(every) == 1

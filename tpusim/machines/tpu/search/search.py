@@ -267,6 +267,8 @@ class Bound:
 
     def cycles(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
         """Least cycles of every candidate: no run takes fewer."""
+        if isinstance(self.of, Windows):
+            return self._of_pipelines(tilings)
         chunks = np.asarray(-(-self.of.folds // tilings.chunk_folds) * -(-self.of.taps // tilings.chunk_taps))
         # An ifmap that its buffers cannot hold comes again for other column folds.
         held = np.where(tilings.loop_order == "block_major", chunks, chunks * tilings.blocks)
@@ -308,6 +310,14 @@ class Bound:
         ends = self.hardware.sequencer.launch_cycles + self._latency + self.hardware.skew
         # Cycles are whole; a little less, as these are not exact.
         return np.asarray(np.ceil(ends + np.max(np.broadcast_arrays(*paths), axis=0) - 1e-6), dtype=np.float64)
+
+    def _of_pipelines(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
+        """Least cycles of steps of a pipeline: those of all streams, or of the filter and the results on the bus."""
+        streams = prod(self.of.extents) * self.shape.groups * self.of.columns * self.passes * self.of.least_of_a_word
+        filters, results = (prod(each) for each in (self.shape.tensors.filter, self.shape.tensors.ofmap))
+        moved = filters * self._element_cycles + results * self._result_cycles
+        least = self.hardware.sequencer.launch_cycles + max(streams, moved)
+        return np.full(tilings.blocks.shape, np.ceil(least - 1e-6))
 
     def alone(self, tiling: Tiling[int]) -> float:
         """The least cycles of one candidate."""
