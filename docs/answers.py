@@ -356,6 +356,42 @@ def _area() -> Schema:
     return {**_held("What each part of a machine takes of a chip.", keys), "$defs": definitions}
 
 
+def _list() -> Schema:
+    definitions = {
+        "Network": _held("A workload that comes with tpusim.", {
+            "name": (TEXT, "name of the workload"),
+            "layers": (WHOLE, "layers of the workload"),
+            "macs_per_image": (WHOLE, "multiply-accumulates at batch 1"),
+            "source": (TEXT, "where its sizes come from"),
+        }),
+        "ListedMachine": _held("A machine that comes with tpusim.", {
+            "name": (TEXT, "name of the machine"),
+            "family": (TEXT, "kind of machine: tpu or gpu"),
+            "generation": (_or_null(TEXT), "generation of the chip that it stands for; null where it stands for none"),
+            "year": (_or_null(WHOLE), "year when that generation was announced"),
+            "peak_tflops": (NUMBER, "10^12 operations a second at most, two for each MAC"),
+            "pes": (WHOLE, "processing elements, or what does a MAC in a cycle in their place"),
+            "sram_bytes": (WHOLE, "bytes of all memories on the chip"),
+            "hbm_bytes_per_s": (WHOLE, "bytes a second of the memory outside"),
+            "hbm_capacity_bytes": (_or_null(WHOLE), "bytes of that memory; null where the file does not tell"),
+            "hardware": MACHINE,
+        }),
+        "ListedSweep": _held("A sweep that comes with tpusim.", {
+            "name": (TEXT, "name of the sweep"),
+            "workloads": (TEXTS, "workloads of the sweep"),
+            "axes": (ANY, "axes of the sweep, as its [file](../sweeps.md) has them"),
+        }),
+    }  # fmt: skip
+    keys: Keys = {
+        "workloads": (_listed(_of("Network")), "workloads, by name"),
+        "machines": (_listed(_of("ListedMachine")), "machines: those of no chip first, then by year and generation"),
+        "drams": (_listed(ANY), "DRAMs, as their [files](machine.md#dram-files) have them"),
+        "lowerings": (_by_name(_by_name(TEXT)), "by kind of machine, lowerings with what each does"),
+        "sweeps": (_listed(_of("ListedSweep")), "sweeps, by name"),
+    }
+    return {**_held("What comes with tpusim.", keys), "$defs": definitions}
+
+
 def _paper() -> Schema:
     definitions = {
         "Exhibit": _held("A figure or table of the paper.", {
@@ -400,7 +436,7 @@ def schemas() -> dict[str, Schema]:
     """By command the JSON schema of what its `--json` writes; that of `tpusim run` is `docs.columns.run_schema`."""
     made = {
         "explain": _explain(), "compare": _compare(), "validate": _validate(), "dram": _dram(), "area": _area(),
-        "paper": _paper(),
+        "paper": _paper(), "list": _list(),
     }  # fmt: skip
     version = {"type": "string", "description": "version of tpusim that wrote it"}
     return {

@@ -86,6 +86,10 @@ def area() -> Iterator[str]:
     yield told("area", "--hardware", "tiny_4x4")
 
 
+def shipped() -> Iterator[str]:
+    yield told("list")
+
+
 def of_paper() -> Iterator[str]:
     known = words()["14a"]
     found = {each.key: [Finding("at batch 8", 1.0)] for each in known.claims[:1]}
@@ -94,6 +98,7 @@ def of_paper() -> Iterator[str]:
 
 PRINTED = {
     "explain": explain, "compare": compare, "validate": validate, "dram": dram, "area": area, "paper": of_paper,
+    "list": shipped,
 }  # fmt: skip
 
 

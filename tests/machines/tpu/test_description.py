@@ -190,6 +190,8 @@ def test_size_may_stand_beside_sides_that_agree():
         ("mapping.entry=relaid", lambda h: h.mapping.entry, "relaid"),
         ("hbm.channel_multiple=128", lambda h: h.hbm.channel_multiple, 128),
         ("hbm.layout=CHW", lambda h: h.hbm.layout.of("ofmap"), "CHW"),
+        ("generation=TPU v5e, 2023", lambda h: h.generation, "TPU v5e, 2023"),
+        ("hbm.capacity=16 GiB", lambda h: h.hbm.capacity_bytes, 2**34),
         ("hbm.alignment=512 B", lambda h: h.hbm.alignment_bytes, 512),
         ("hbm.model=pipe", lambda h: h.hbm.dram, None),
         ("hbm.device=hbm2_8ch_300", lambda h: h.hbm.device.channels, 8),
