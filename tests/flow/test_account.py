@@ -40,7 +40,7 @@ def test_bytes_by_hand_where_the_array_is_not_square() -> None:
 
 def test_the_utilisation_of_the_pes_is_the_share_of_the_peak_that_is_reached() -> None:
     """The model FLOP utilisation, of each layer and of the run, on 24 PEs and two arrays of as many."""
-    for hardware in (WIDE, WIDE.with_arrays(2)):
+    for hardware in (WIDE, WIDE.having("array", count=2)):
         peak = 2 * hardware.array.count * 24 * hardware.clock_hz
         run = simulate(Workload("w", 1, (FOLDED, LONG)), hardware)
         for each, macs in zip((*run.layers, run.total), (3 * 7 * 5, 20 * 4, 105 + 80), strict=True):

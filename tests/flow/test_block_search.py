@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import runpy
 from collections.abc import Callable
+from contextlib import suppress
 from statistics import fmean
 from typing import Any
 
@@ -16,7 +17,8 @@ from hypothesis import strategies as st
 from tests import ROOT
 from tests.agreement.test_agreement import suppose
 from tests.strategies import GENERAL, cases, conv, layers, machine, machines_of_all_kinds
-from tpusim import load_hardware, simulate
+from tpusim import Conv2d, load_hardware, simulate
+from tpusim.base.errors import CapacityError
 from tpusim.flow.lowerings import prepared
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.cut.dense import Dense, OnChip, Transposed
@@ -33,6 +35,7 @@ from tpusim.machines.tpu.schedule.scheduler import program_of
 from tpusim.machines.tpu.search.candidates import Candidates
 from tpusim.machines.tpu.search.search import Bound, candidates_of
 from tpusim.network.ops.op import Op
+from tpusim.network.ops.pool2d import Pool2d
 from tpusim.network.workload import Workload
 
 LONG = os.environ.get("TPUSIM_LAYERS")
@@ -92,6 +95,28 @@ def test_no_run_beats_its_bound(layer: Op, batch: int, hardware: Hardware, data:
     for at in data.draw(st.lists(st.sampled_from(range(len(tilings))), min_size=1, max_size=4, unique=True)):
         ways, place, least = tilings[at]
         assert event.run(program(ways.at(place)), hardware).cycles >= least, ways.at(place)
+
+
+@settings(max_examples=cases(0.025), deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data(), batch=st.integers(1, 9), hardware=machines_of_all_kinds(8))
+def test_no_run_beats_the_bound_of_the_vector_unit_or_of_tiles(
+    data: st.DataObject, batch: int, hardware: Hardware
+) -> None:
+    """Depthwise convolutions, poolings with padding and without, and convolutions in tiles."""
+    kernel, stride = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 3))
+    size, channels, pad = data.draw(st.integers(3, 9)), data.draw(st.integers(2, 9)), data.draw(st.integers(0, 1))
+    taps, steps, pads = (kernel, kernel), (stride, stride), (min(pad, kernel - 1),) * 2
+    layer, lowering = data.draw(st.sampled_from([
+        (Conv2d("c", channels, size, size, 2 * channels, taps, steps, pads, groups=channels), "vector"),
+        (Pool2d("p", "max", channels, size, size, taps, stride=steps, padding=pads), "vector_ops"),
+        (Conv2d("c", channels, size, size, channels, (3, 3), padding=pads), "winograd_2"),
+    ]))  # fmt: skip
+    suppose(not (hardware.banked and lowering != "vector_ops"))
+    searching = with_search(hardware, "simulate")
+    # A vector memory or a DRAM may be too small.
+    with suppress(CapacityError):
+        for draft in drafts_of(layer, batch, searching, lowering)[:6]:
+            assert event.run(draft.lower()[0], hardware).cycles >= draft.least
 
 
 @pytest.mark.parametrize("between_blocks", ["overlap", "drain"])

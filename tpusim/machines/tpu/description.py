@@ -236,9 +236,9 @@ class Hardware(FileSection):
         written = self.model_dump(by_alias=True)
         return {key: value for key, value in written.items() if key not in ("generation", "scratch_memory") or value}
 
-    def with_arrays(self, count: int) -> Hardware:
-        """The machine with `count` arrays."""
-        return self.model_copy(update={"array": self.array.model_copy(update={"count": count})})
+    def having(self, section: str, **changes: Any) -> Hardware:
+        """The machine with other fields of a section, by their attribute names; they are not validated."""
+        return self.model_copy(update={section: getattr(self, section).model_copy(update=changes)})
 
     def of_type(self, name: str) -> Hardware:
         """The machine as it runs numbers of a type; as it is, for a type whose time its file does not tell."""
@@ -275,25 +275,14 @@ class Hardware(FileSection):
         (weights, split), array = arrangement, self.array
         if (weights, split, 1) == (array.weights, 1, array.split):
             return self
-        sizes = {"rows": array.rows // split, "cols": array.cols // split, "count": array.count * split}
-        whole = array.model_copy(update={**sizes, "weights": weights, "split": 1})
-        return self.model_copy(update={"array": whole})
+        rows, cols, count = array.rows // split, array.cols // split, array.count * split
+        return self.having("array", rows=rows, cols=cols, count=count, weights=weights, split=1)
 
     def without_windows(self) -> Hardware:
         """The machine with bodies that wait for whole loads, for lowerings that make no pipeline of them."""
         if self.mapping.loads != "windows":
             return self
-        return self.model_copy(update={"mapping": self.mapping.model_copy(update={"loads": "whole"})})
-
-    def with_entry(self, entry: Literal["ready", "relaid"]) -> Hardware:
-        """The machine with another `mapping.entry`."""
-        if entry == self.mapping.entry:
-            return self
-        return self.model_copy(update={"mapping": self.mapping.model_copy(update={"entry": entry})})
-
-    def with_search(self, search: Literal["auto", "estimate", "simulate"]) -> Hardware:
-        """The machine with another `mapping.search`."""
-        return self.model_copy(update={"mapping": self.mapping.model_copy(update={"search": search})})
+        return self.having("mapping", loads="whole")
 
     def poorer(self) -> Iterator[Hardware]:
         """Machines with less of one resource, on which only blocks fit that fit this one, too.
@@ -301,17 +290,11 @@ class Hardware(FileSection):
         They have one array in place of several that share weights, or one weight a cycle, or shared ports.
         """
         if self.array.count > 1 and self.array.weights == "shared":
-            yield self.with_arrays(1)
+            yield self.having("array", count=1)
         if self.array.weights_per_cycle > 1:
-            yield self.model_copy(update={"array": self.array.model_copy(update={"weights_per_cycle": 1})})
+            yield self.having("array", weights_per_cycle=1)
         if self.vector_memory.ports != "shared":
-            memory = self.vector_memory.model_copy(update={"ports": "shared"})
-            yield self.model_copy(update={"vector_memory": memory})
-
-    def with_capacity(self, capacity_bytes: int) -> Hardware:
-        """The machine with another `vector_memory.capacity`."""
-        memory = self.vector_memory.model_copy(update={"capacity_bytes": capacity_bytes})
-        return self.model_copy(update={"vector_memory": memory})
+            yield self.having("vector_memory", ports="shared")
 
     def with_overrides(self, overrides: Overrides) -> Hardware:
         """The machine with `PATH=VALUE` changes, as `load_hardware` takes them. Raises InputError."""

@@ -194,8 +194,7 @@ class Tpu(Family):
     def larger(self, machine: Hardware) -> Iterator[tuple[str, Hardware]]:
         """Ever larger arrays, as `--set` texts and machines."""
         while (side := 2 * max(machine.array.rows, machine.array.cols)) <= LARGEST_ARRAY:
-            array = machine.array.model_copy(update={"rows": side, "cols": side})
-            machine = machine.model_copy(update={"array": array})
+            machine = machine.having("array", rows=side, cols=side)
             yield f"array.size={side}", machine
 
     def fusing(self, machine: Hardware) -> Fusing | None:

@@ -160,8 +160,8 @@ def _bandwidth(setup: Setup) -> Relaxed | None:
     if device is None:
         return _machine({"hbm.bandwidth": _twice})(setup)
     wider = device.with_overrides({"organisation.channels": 2 * device.organisation.channels})
-    hbm = setup.hardware.hbm.model_copy(update={"device": wider, "mapping": None})
-    return replace(setup, hardware=setup.hardware.model_copy(update={"hbm": hbm})), f"{wider.channels} channels"
+    hardware = setup.hardware.having("hbm", device=wider, mapping=None)
+    return replace(setup, hardware=hardware), f"{wider.channels} channels"
 
 
 def _whole_rows(setup: Setup) -> Relaxed | None:

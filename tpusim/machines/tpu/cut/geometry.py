@@ -122,6 +122,12 @@ class MapAxis:
         first = min(max(outputs.start, first), outputs.stop)
         return range(first, max(first, min(end, outputs.stop)))
 
+    def read(self, taps: range) -> int:
+        """Coordinates of the map on which one of `taps` stands for some output."""
+        first, outputs = -self.padding[0], range(self.outputs)
+        stands = {out * self.stride + tap * self.dilation + first for out in outputs for tap in taps}
+        return len(stands & {*range(self.size)})
+
     def stood_on(self, outputs: range) -> range:
         """Grid points on which tap 0 of `outputs` stands."""
         return range(outputs.start * self.step, outputs.stop * self.step, self.step)

@@ -314,8 +314,7 @@ class TapGroups(Cut):
         """The cut by the paper's rule, if another number is forced; else None."""
         if not isinstance(self.hardware.mapping.multi_tile, int):
             return None
-        mapping = self.hardware.mapping.model_copy(update={"multi_tile": "auto"})
-        return replace(self, hardware=self.hardware.model_copy(update={"mapping": mapping}))
+        return replace(self, hardware=self.hardware.having("mapping", multi_tile="auto"))
 
     @property
     def folds(self) -> int:

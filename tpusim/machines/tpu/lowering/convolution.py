@@ -46,14 +46,8 @@ from tpusim.machines.tpu.schedule.units import (
     beside,
     one_ahead_if_free,
 )
-from tpusim.machines.tpu.search.search import TOLERANCE, Ranked, tilings_of
+from tpusim.machines.tpu.search.search import CLOSE, NEAR, Ranked, tilings_of
 from tpusim.network.ops.array_op import ArrayOp
-
-CLOSE = 0.02
-"""A way to fill words whose estimate is this close to what others take at least needs no other beside it."""
-
-NEAR = 0.15
-"""A way to fill words that is expected to take that much more than another is not worth timing beside it."""
 
 IFMAP, WEIGHTS, SUMS = range(3)
 """The places of a unit's needs."""
@@ -123,7 +117,7 @@ class Convolution(Units):
         clients = stream_clients(len(plan.passes) > 1)
 
         def takes(arrays: int) -> int:
-            hardware = plan.hardware.with_arrays(arrays)
+            hardware = plan.hardware.having("array", count=arrays)
             return -(-sums // arrays) * frame_of(hardware, plan.word_fill, clients, 1, plan.word_cycles).period
 
         return min(range(1, queues + 1), key=takes) if queues > 1 else 1
@@ -288,35 +282,50 @@ def plans_of(cutting: Cutting, layer: ArrayOp, batch: int, hardware: Hardware) -
 
 
 def ranked_cuts(cutting: Cutting, shape: ConvShape, hardware: Hardware) -> list[tuple[Cut, Ranked]]:
-    """A shape cut, with a tiling, in as many ways as a simulation should choose from: in strips that are balanced, and
-    in others where these may be cheaper. First the choice of the estimate, which is all that it leaves by itself.
+    """A shape cut, with a tiling, in as many ways as a simulation should choose from; first the choice of the estimate,
+    which is all that it leaves by itself.
 
     Raises:
         CapacityError: when no tiling fits the memories.
     """
-    cut, search = cutting(shape, hardware), hardware.mapping.search
-    ways = [(cut, tilings_of(cut, hardware))]
+    cut = cache(cutting)
+    ways = ranked_shapes(lambda each, on: tilings_of(cut(each, on), on), shape, hardware)
+    return [(cut(each, hardware), rank) for each, rank in ways]
+
+
+def ranked_shapes(
+    ranks: Callable[[ConvShape, Hardware], Sequence[Ranked]], shape: ConvShape, hardware: Hardware
+) -> list[tuple[ConvShape, Ranked]]:
+    """A shape in strips, with a tiling, in as many ways as a simulation should choose from; `ranks` gives the tilings
+    of a shape on a machine.
+
+    Strips are balanced, or others where these may be cheaper: first the choice of the estimate, which is all that it
+    leaves by itself, then its choices in other strips and on poorer machines, then all others, of which the one that is
+    expected to take least comes first.
+
+    Raises:
+        CapacityError: when no tiling fits the memories.
+    """
+    search, ways = hardware.mapping.search, [(shape, ranks(shape, hardware))]
     own = ways[0][1][0]
-    for in_strips, share in in_other_strips(shape, hardware):
+    for other, share in in_other_strips(shape, hardware):
         if search == "simulate" or own.estimate() > (1 + CLOSE) * own.floor(min(share, 1)):
             with suppress(CapacityError):
-                other = cutting(in_strips, hardware)
-                ways.append((other, tilings_of(other, hardware)))
+                ways.append((other, ranks(other, hardware)))
     if len(ways) > 1:
-        # Each choice may be that much above the best of its own.
-        ways.sort(key=lambda way: way[1][0].estimate() * (1 if way[0] is cut else 1 + 2 * TOLERANCE))
+        ways.sort(key=lambda way: way[1][0].estimate() * (1 if way[0] is shape else 1 + CLOSE))
         if search != "simulate":
             # Where others are not expected to take much less, time tells.
             beside = search == "auto" and own.estimate() <= (1 + NEAR) * ways[0][1][0].estimate()
-            ways = [ways[0], *(way for way in ways[1:] if beside and way[0] is cut)]
-    firsts = [(cut, ranks[0]) for cut, ranks in ways]
+            ways = [ways[0], *(way for way in ways[1:] if beside and way[0] is shape)]
+    firsts = [(each, ranked[0]) for each, ranked in ways]
     for poorer in hardware.poorer() if search != "estimate" else ():
         # What fits a machine with less of something fits this one, and should take no more time here.
         with suppress(CapacityError):
-            (other, rank), *_ = ranked_cuts(cutting, shape, poorer.with_search("estimate"))
+            (other, rank), *_ = ranked_shapes(ranks, shape, poorer.having("mapping", search="estimate"))
             if search == "simulate" or rank.estimate() < firsts[0][1].estimate():
-                firsts.append((cutting(other.shape, hardware), rank))
-    others = ((cut, rank) for cut, ranks in ways for rank in ranks[1:])
+                firsts.append((other, rank))
+    others = ((each, rank) for each, ranked in ways for rank in ranked[1:])
     return [*firsts, *sorted(others, key=lambda way: way[1].expected)]
 
 

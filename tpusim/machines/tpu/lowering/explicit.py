@@ -11,6 +11,7 @@ some outputs, a copy for each tap. Rows that outputs share are brought once, as 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, lru_cache, partial
 from itertools import product
@@ -27,7 +28,7 @@ from tpusim.machines.tpu.cut.reduction import Tap, TapGroups
 from tpusim.machines.tpu.cut.tiling import too_small
 from tpusim.machines.tpu.cut.traffic import Traffic
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.convolution import PRODUCTS, Convolution, convolved
+from tpusim.machines.tpu.lowering.convolution import PRODUCTS, Convolution, convolved, ranked_shapes
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, explanation_of
 from tpusim.machines.tpu.program.addresses import Counters, Feed, LaneGroup
 from tpusim.machines.tpu.program.program import Explanation, Program
@@ -176,7 +177,7 @@ def _cost(shape: ConvShape, hardware: Hardware, window: RollingWindow) -> float:
         words += len(row.stored(range(row.extent), span(taps, 0))) * _wide(col, taps, window.cols)
     elements = words * groups * fill * shape.groups * shape.channels
     # A run of images that is not all of them is rounded up to whole bursts.
-    run = window.groups * fill * memory.element_bytes
+    run = window.groups * (fill // shape.strips) * memory.element_bytes
     waste = 1 if window.groups == groups else whole_bursts(run, hardware.hbm.burst_bytes) / run
     moved = elements * memory.element_bytes * waste / float(hardware.hbm_bytes_per_cycle)
     return moved + sum(1 for _ in window_units(shape, hardware, window)) * hardware.latency_cycles * (3 - window.ahead)
@@ -354,36 +355,58 @@ def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
         return convolved(OnChip, layer, batch, hardware)
 
     # What is transformed may lie in any way, and the lowered matrix lies as it is read.
-    hardware, (conv, images) = hardware.with_entry("ready"), layer.convolution(batch)
-    product = shape_of(conv.product, images, hardware)
-    shape, cut = shape_of(conv, images, hardware).in_strips_of(product), TapGroups(product, hardware)
-    if hardware.mapping.transformation == "before":
-        ranks, window = tilings_of(cut, hardware), window_of(shape, hardware, hardware.capacity_words)
-        assert window is not None
-    else:
-        ranks, window = _side_by_side(shape, cut, hardware)
+    hardware, (conv, images) = hardware.having("mapping", entry="ready"), layer.convolution(batch)
+    product, whole = shape_of(conv.product, images, hardware), shape_of(conv, images, hardware)
 
-    def draft(rank: Ranked) -> Draft:
-        work = Transformation(shape, Plan(product, hardware, rank.tiling, cut, LOWERED), window)
+    def draft(product: ConvShape, rank: Ranked) -> Draft:
+        cut, held = TapGroups(product, hardware), beside(whole, product, hardware)
+        plan = Plan(product, hardware, rank.tiling, cut, LOWERED)
+        work = Transformation(whole.in_strips_of(product), plan, held.window)
         told = partial(_explained, work, layer)
         return Draft(
             partial(_Explicit, work), lambda each: (each, told(each)), rank.tiling.blocks, rank.least, rank.estimate
         )
 
-    return [draft(rank) for rank in ranks]
+    ranked = ranked_shapes(lambda each, on: beside(whole, each, on).ranks, product, hardware)
+    return [draft(*each) for each in ranked]
 
 
-def _side_by_side(shape: ConvShape, cut: TapGroups, hardware: Hardware) -> tuple[tuple[Ranked, ...], RollingWindow]:
-    """The window in its share of the words, if the product fits the others; else the smallest there is."""
-    for room in (hardware.capacity_words // SHARE, LEAST_WORDS):
-        window = window_of(shape, hardware, room)
-        if window is not None:
-            left = hardware.vector_memory.capacity_bytes - window.words * hardware.word_bytes
-            try:
-                return tilings_of(cut, hardware.with_capacity(left)), window
-            except CapacityError:
-                continue
-    raise too_small(LEAST_WORDS + least_words(cut, hardware), hardware)
+class _Beside(NamedTuple):
+    """The window by which a map is transformed, and the tilings of the product, with estimates of both together."""
+
+    window: RollingWindow
+    ranks: tuple[Ranked, ...]
+
+
+@lru_cache(maxsize=1 << 10)
+def beside(whole: ConvShape, product: ConvShape, hardware: Hardware) -> _Beside:
+    """A map is transformed in the strips of the product. Before the product the window may have all words; beside it,
+    its share of them, if the product fits the others; else the fewest there are.
+
+    Raises:
+        CapacityError: when window and product do not fit the vector memories.
+    """
+    shape, cut = whole.in_strips_of(product), TapGroups(product, hardware)
+    before = hardware.mapping.transformation == "before"
+
+    def both(window: RollingWindow, rank: Ranked) -> Ranked:
+        """In turn; or side by side, while the bus has to move all of both."""
+        own = _cost(shape, hardware, window)
+        moved = 0.0 if before else own + rank.floor(0)
+
+        def cycles(product: float) -> float:
+            return own + product if before else max(product, moved)
+
+        return rank._replace(estimate=lambda: cycles(rank.estimate()), expected=cycles(rank.expected))
+
+    for room in (hardware.capacity_words // (1 if before else SHARE), LEAST_WORDS):
+        if window := window_of(shape, hardware, room):
+            words = 0 if before else window.words
+            left = hardware.vector_memory.capacity_bytes - words * hardware.word_bytes
+            with suppress(CapacityError):
+                found = tilings_of(cut, hardware.having("vector_memory", capacity_bytes=left))
+                return _Beside(window, tuple([both(window, rank) for rank in found]))
+    raise too_small((0 if before else LEAST_WORDS) + least_words(cut, hardware), hardware)
 
 
 class _Explicit(Convolution):

@@ -22,12 +22,19 @@ from numpy.typing import NDArray
 from tpusim.base.errors import CapacityError
 from tpusim.base.units import SIZE
 from tpusim.base.words import counted
-from tpusim.machines.tpu.cut.geometry import shape_of
+from tpusim.machines.tpu.cut.geometry import ConvShape, shape_of
 from tpusim.machines.tpu.cut.plan import Plan
 from tpusim.machines.tpu.cut.reduction import Cut
 from tpusim.machines.tpu.cut.tiling import Counts, Tiling
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST, PRODUCTS, Convolution, by_taps, draft_of
+from tpusim.machines.tpu.lowering.convolution import (
+    CHANNEL_FIRST,
+    PRODUCTS,
+    Convolution,
+    by_taps,
+    draft_of,
+    ranked_shapes,
+)
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, explanation_of
 from tpusim.machines.tpu.program.addresses import (
     AddressTable,
@@ -293,13 +300,21 @@ class WithPointers(Convolution):
 def plans_of(layer: ArrayOp, batch: int, hardware: Hardware) -> list[tuple[Plan, Ranked]]:
     """The plans of such tilings, with their ranks."""
     pointers_a_word(hardware)
-    cut, ranks = by_taps(shape_of(layer, batch, hardware), hardware), tuple[Ranked, ...]()
-    with suppress(CapacityError):
-        ranks = tilings_of(cut, hardware)
-    words = [each.tiling.words + int(_pointer_words(cut, each.tiling, hardware)) for each in ranks]
-    if not ranks or max(words) > hardware.capacity_words:
-        ranks = tilings_of(cut, hardware, _PointedCandidates)
-    return [(Plan(cut.shape, hardware, rank.tiling, cut), rank) for rank in ranks]
+
+    cut_by_taps = cache(by_taps)
+
+    def ranks(shape: ConvShape, hardware: Hardware) -> tuple[Ranked, ...]:
+        cut, found = cut_by_taps(shape, hardware), tuple[Ranked, ...]()
+        with suppress(CapacityError):
+            found = tilings_of(cut, hardware)
+        words = [each.tiling.words + int(_pointer_words(cut, each.tiling, hardware)) for each in found]
+        if not found or max(words) > hardware.capacity_words:
+            return tilings_of(cut, hardware, _PointedCandidates)
+        return found
+
+    ways = ranked_shapes(ranks, shape_of(layer, batch, hardware), hardware)
+    cuts = ((cut_by_taps(shape, hardware), rank) for shape, rank in ways)
+    return [(Plan(cut.shape, hardware, rank.tiling, cut), rank) for cut, rank in cuts]
 
 
 class _PointedCandidates(Candidates):

@@ -89,7 +89,8 @@ def spared(layer: Op, batch: int, hardware: Hardware) -> Hardware:
     """The machine without the words of biases, which are lost to the layer's core."""
     if not (words := bias_words(layer, batch, hardware)):
         return hardware
-    return hardware.with_capacity(max(1, hardware.vector_memory.capacity_bytes - words * hardware.word_bytes))
+    left = max(1, hardware.vector_memory.capacity_bytes - words * hardware.word_bytes)
+    return hardware.having("vector_memory", capacity_bytes=left)
 
 
 class RidingUnits(Units):

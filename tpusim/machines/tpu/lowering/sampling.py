@@ -223,7 +223,7 @@ def sampling_of(layer: DeformConv2d, batch: int, hardware: Hardware) -> tuple[Pl
         CapacityError: when not even a block of one output word fits; says how much memory would do.
     """
     pointers_a_word(hardware)
-    shape, hardware = shape_of(layer, batch), hardware.with_entry("ready")
+    shape, hardware = shape_of(layer, batch), hardware.having("mapping", entry="ready")
     cut = SampledTaps(shape, hardware, layer, batch)
     try:
         among = _Doubled

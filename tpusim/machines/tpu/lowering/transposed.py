@@ -246,7 +246,7 @@ def by_phases(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
 def _in_strips(cutting: Cutting, shape: ConvShape, hardware: Hardware) -> list[tuple[Cut, Ranked]]:
     """Cuts with the choices of the estimate; a bound is known only for passes that all results share."""
     if hardware.mapping.search == "simulate":
-        hardware = hardware.with_search("auto")
+        hardware = hardware.having("mapping", search="auto")
     return ranked_cuts(cutting, shape, hardware)
 
 

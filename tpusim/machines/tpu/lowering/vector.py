@@ -7,11 +7,11 @@ A step multiplies, word by word, the pixels under some taps by the lane's weight
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property, lru_cache
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property, lru_cache, partial
 from itertools import product
 from math import prod
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, TypeVar
 
 from tpusim.base.errors import UnsuitableError
 from tpusim.base.words import counted
@@ -21,8 +21,10 @@ from tpusim.machines.tpu.cut.plan import OUT_CHANNEL, K
 from tpusim.machines.tpu.cut.reduction import TapGroups
 from tpusim.machines.tpu.cut.tiling import Demand, Tiling, delay_of, fitting, given_outputs, step
 from tpusim.machines.tpu.cut.traffic import PixelsInLanes, Traffic, Turn
+from tpusim.machines.tpu.definition import beat_of
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, cut_up, memory_of, one_draft, outputs_of, used_of
+from tpusim.machines.tpu.lowering.convolution import ranked_shapes
+from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, cut_up, memory_of, outputs_of, used_of
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneGroup
 from tpusim.machines.tpu.program.operations import OPERATIONS, Arity
 from tpusim.machines.tpu.program.program import Explanation
@@ -41,9 +43,13 @@ from tpusim.machines.tpu.schedule.units import (
     in_one,
     one_ahead_if_free,
 )
+from tpusim.machines.tpu.search.search import Ranked
 from tpusim.memory.layout import Box, whole_bursts
 from tpusim.network.ops.array_op import ArrayOp
 from tpusim.network.ops.op import OFMAP, Op
+
+FEW_TIMED = 4
+"""Tilings that a simulation chooses from, at most: networks have many ops of the vector unit, and most are cheap."""
 
 IGNORED = frozenset({
     "transformation", "k_order", "patch", "search", "multi_tile", "loop_order", "chunks", "loads", "fetch", "layout",
@@ -85,6 +91,9 @@ class MapSource(NamedTuple):
         return Patch(rows, cols, whole.groups)
 
 
+AnyUnits = TypeVar("AnyUnits", bound="VectorUnits")
+
+
 class Portion(NamedTuple):
     """What is worked on at a time: a block of some channels, one a lane."""
 
@@ -103,7 +112,8 @@ class VectorUnits(Units):
         turn: which axes of the tensors are in lanes, rows, columns and words.
         chunks: groups of taps, and folds, that a tiling tells of a convolution; there are no passes.
         portions: the channels, as many at a time as there are lanes.
-        tiling: ifmap buffers hold what comes of all maps, filter buffers scalars.
+        tiling: the one that is given, or the choice of the estimate; ifmap buffers hold what comes of all maps, filter
+            buffers scalars.
 
     Raises:
         CapacityError: when not even a block of one output word fits; says how much memory would do.
@@ -122,12 +132,12 @@ class VectorUnits(Units):
     # Scalars come ahead of maps.
     policy = Policy(("scalars", "maps"), one_ahead_if_free)
 
-    def __init__(self, outputs: InStrips, channels: int, hardware: Hardware) -> None:
+    def __init__(self, outputs: InStrips, channels: int, hardware: Hardware, tiling: Tiling[int] | None) -> None:
         self.outputs, self.hardware, self.traffic = outputs, hardware, Traffic(hardware, outputs)
         self.groups, self.word_fill = outputs.word_groups(hardware.vector_memory.word_elements)
         self._extents = outputs.row.extent, outputs.col.extent, self.groups
         self.portions = portions(channels, hardware.lanes)
-        self.tiling = self._chosen()
+        self.tiling = tiling or self.ranked[0].tiling
         self.blocks = outputs.blocks(self.groups, (self.tiling.rows, self.tiling.cols, self.tiling.groups))
 
     # ---- what blocks take of memory, and about how long
@@ -154,20 +164,56 @@ class VectorUnits(Units):
             psum_words=rows * cols * groups, lag=1,
         )  # fmt: skip
 
-    def _chosen(self) -> Tiling[int]:
-        """The cheapest that fits; of those `close` to it, the one with the largest block."""
+    @cached_property
+    def ranked(self) -> tuple[Ranked, ...]:
+        """What a simulation should choose from, the cheapest by the estimate first; or the estimate's choice alone: of
+        those that fit and are `close` to the cheapest, the largest block.
+        """
         wanted = zip(given_outputs(self.outputs, self.hardware), self._extents, strict=True)
         sizes = product(*([size] if size else halves(extent) for size, extent in wanted))
         every = (self._tiling(*each) for each in sizes)
         costs = [(self.cycles(each), each) for each in fitting(every, lambda tiling: tiling.words, self.hardware)]
         most = min(cost for cost, _ in costs) * (1 + self.close)
-        return max((each for cost, each in costs if cost <= most), key=lambda each: each.psum_words)
+        chosen = max((each for each in costs if each[0] <= most), key=lambda each: each[1].psum_words)
+        costs.sort(key=lambda each: (each is not chosen, each[0]))
+        if self.hardware.mapping.search != "simulate":
+            return (Ranked(costs[0][1], 0.0, partial(float, costs[0][0])),)
+        least = self.least
+        return tuple([Ranked(each, least, partial(float, cost), expected=cost) for cost, each in costs[:FEW_TIMED]])
+
+    @property
+    def least(self) -> float:
+        """Cycles below which no block lets it be: results, and what taps touch of maps, cross the bus once, and the
+        vector unit makes every word.
+        """
+        row, col, moved = self.outputs.row, self.outputs.col, self.ofmap.size
+        for source in self.maps if self.turn == Turn() else ():
+            channels, _, _, images = source.tensor.shape
+            down, across = (
+                1 if source.share[at] > 1 else axis.read(range(axis.kernel)) for at, axis in ((ROW, row), (COL, col))
+            )
+            moved += channels * down * across * images
+        bus = moved * self.hardware.element_bytes / float(self.hardware.hbm_peak_bytes_per_cycle)
+        a_word = sum(beat_of(*each, self.word_fill, self.hardware).period for each in self.fewest)
+        ends = self.hardware.sequencer.launch_cycles + self.hardware.latency_cycles + self.hardware.lanes - 1
+        return ends + max(bus, float(len(self.portions) * prod(self._extents) * a_word))
+
+    @property
+    def fewest(self) -> tuple[tuple[int, int], ...]:
+        """Operands and operations of the steps that make every word of results at least."""
+        return self.chain
 
     def cycles(self, tiling: Tiling[int]) -> float:
-        """Block after block the longest of vector unit, bus and port; what comes first and goes last, nothing hides."""
-        work, moved = self.demand(tiling), sum(self.transfers(tiling))
-        turns = tiling.blocks * len(self.portions)
-        return float(turns * (work + Demand(bus=moved)).busiest + moved + 2 * self.hardware.latency_cycles)
+        """The bus is never idle but at the ends, or the vector unit is not, or a block waits for what comes for it.
+
+        Of two buffers of a kind one is filled while the other is worked on, and two transfers may be under way.
+        """
+        work, (filled, spilled) = self.demand(tiling), self.transfers(tiling)
+        units, latency = tiling.blocks * len(self.portions), self.hardware.latency_cycles
+        turn = max(work.busiest, filled + latency, (latency + work.cycles + filled + spilled) / 2)
+        exposed = max(0.0, work.cycles + latency - spilled) if units > 1 else work.cycles
+        bus = units * (filled + spilled) + exposed
+        return float(max(bus, units * turn + filled + spilled) + 2 * latency)
 
     def demand(self, tiling: Tiling[int]) -> Demand:
         """A block and portion: what the vector unit does, and all words that go through the port."""
@@ -196,11 +242,15 @@ class VectorUnits(Units):
 
     def _bytes(self, words: int, groups: int, channels: int) -> int:
         """Bytes of `words` of as many lanes as there are `channels`, `groups` to a pixel."""
-        # Images of a channel lie side by side; where a block has all of them, so do its channels.
-        run, runs = groups * self.word_fill * self.hardware.vector_memory.element_bytes, words // groups * channels
-        if groups == self.groups:
-            run, runs = run * channels, words // groups
-        return runs * whole_bursts(run, self.hardware.hbm.burst_bytes)
+        # Images of a channel lie side by side, in each strip; where a block has all of them, so do its channels; and
+        # where it has all of these, so do its pixels.
+        strips, pixels = self.outputs.strips, words // groups
+        run, runs = groups * (self.word_fill // strips) * self.hardware.vector_memory.element_bytes, pixels * strips
+        if groups < self.groups:
+            return runs * channels * whole_bursts(run, self.hardware.hbm.burst_bytes)
+        if len(self.portions) > 1:
+            return runs * whole_bursts(run * channels, self.hardware.hbm.burst_bytes)
+        return runs * run * channels
 
     # ---- as units
 
@@ -313,11 +363,17 @@ class VectorUnits(Units):
         return Explanation(1, blocking, dict(vars(self.tiling)), aspects)
 
 
+def draft_of(units: Callable[[Tiling[int]], AnyUnits], rank: Ranked, told: Callable[[AnyUnits], Explanation]) -> Draft:
+    """The draft of work by the vector unit, of which `units` has such a tiling, and which is `told` of."""
+    make = partial(units, rank.tiling)
+    return Draft(make, lambda program: (program, told(make())), rank.tiling.blocks, rank.least, rank.estimate)
+
+
 # ---- depthwise convolutions
 
 
 def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
-    """A draft, the only one.
+    """The drafts of a depthwise layer.
 
     Raises:
         UnsuitableError: when the layer is not depthwise.
@@ -328,9 +384,10 @@ def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
         what = f"this one has {counted(conv.in_channels, 'channel')} in {counted(conv.groups, 'group')}"
         raise UnsuitableError(f"the vector unit takes several groups, of one input channel each; {what}")
     # What the vector unit works on may lie in any way.
-    hardware = hardware.with_entry("ready")
-    work = units_of(shape_of(layer, batch, hardware), hardware)
-    return one_draft(work, lambda _: _explained(work, layer), lambda: work.cycles(work.tiling))
+    hardware = hardware.having("mapping", entry="ready")
+    ranked = ranked_shapes(lambda shape, on: units_of(shape, on).ranked, shape_of(layer, batch, hardware), hardware)
+    told = partial(_explained, layer)
+    return [draft_of(partial(units_of, shape, hardware), rank, told) for shape, rank in ranked]
 
 
 class _Depthwise(VectorUnits):
@@ -342,7 +399,7 @@ class _Depthwise(VectorUnits):
 
     numbers = 1
 
-    def __init__(self, shape: ConvShape, hardware: Hardware) -> None:
+    def __init__(self, shape: ConvShape, hardware: Hardware, tiling: Tiling[int] | None = None) -> None:
         word = hardware.vector_memory.word_elements
         self.taps, self.scalar_words = shape.every_tap, -(-shape.taps // word)
         self.tap_chunks = portions(shape.taps, hardware.vector_unit.scalar_words * word)
@@ -358,7 +415,7 @@ class _Depthwise(VectorUnits):
         # Lanes of several output channels have the same channel of the ifmap.
         self.maps = (MapSource(ifmap, (shape.out_channels, 1, 1, 1)),)
         self.tensors = ifmap, Tensor("filter", (out_channels, prod(k))), self.ofmap
-        super().__init__(shape, shape.groups * shape.out_channels, hardware)
+        super().__init__(shape, shape.groups * shape.out_channels, hardware, tiling)
 
     def readied(self, tiling: Tiling[int]) -> int:
         """Words of a block that are made ready: padding, too."""
@@ -389,7 +446,7 @@ units_of = lru_cache(maxsize=1 << 8)(_Depthwise)
 """The units. Raises CapacityError. A layer is asked how many steps it takes before it is lowered."""
 
 
-def _explained(work: _Depthwise, layer: ArrayOp) -> Explanation:
+def _explained(layer: ArrayOp, work: _Depthwise) -> Explanation:
     row, col, steps = work.outputs.row, work.outputs.col, len(work.chain)
     kept = "" if steps == 1 else f", in {steps} steps, as a lane keeps {len(work.tap_chunks[0])} weights"
     taps = f"{row.kernel} x {col.kernel} = {len(work.taps)}, multiplied and added by the vector unit{kept}"
@@ -403,5 +460,5 @@ VECTOR = Lowering(
     partial=True,
     multiplies=False,
     carries=frozenset({"bias", "finish"}),
-    ignores=IGNORED - {"patch"} | {"block_n", "block.out_channels"},
+    ignores=IGNORED - {"patch", "search"} | {"block_n", "block.out_channels"},
 )

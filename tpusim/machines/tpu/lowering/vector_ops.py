@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import product
 from math import prod
 
@@ -18,8 +18,8 @@ from tpusim.machines.tpu.cut.geometry import InStrips, MapAxis, in_strips
 from tpusim.machines.tpu.cut.tiling import Tiling
 from tpusim.machines.tpu.cut.traffic import PixelsInLanes, Turn, TurnedMap, boxes_of, turn_of
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, one_draft
-from tpusim.machines.tpu.lowering.vector import IGNORED, MapSource, Portion, VectorUnits, feed
+from tpusim.machines.tpu.lowering.drafts import Draft, Lowering
+from tpusim.machines.tpu.lowering.vector import IGNORED, MapSource, Portion, VectorUnits, draft_of, feed
 from tpusim.machines.tpu.program.addresses import Counter, Counters
 from tpusim.machines.tpu.program.operations import Arity, work_of
 from tpusim.machines.tpu.program.program import Explanation
@@ -34,13 +34,13 @@ COLUMNS_IN_LANES = Turn(lanes=COL, cols=CHANNEL)
 
 
 def ways(layer: VectorOp, batch: int, hardware: Hardware) -> list[Draft]:
-    """A draft, the only one.
+    """The drafts of an op.
 
     Raises:
         CapacityError: when nothing fits the vector memories, or lanes cannot keep the scalars.
     """
-    work = units_of(layer, batch, hardware)
-    return one_draft(work, lambda _: _explained(work))
+    units = partial(units_of, layer, batch, hardware)
+    return [draft_of(units, rank, _explained) for rank in units().ranked]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class _PointByPoint(VectorUnits):
 
     close = TOLERANCE
 
-    def __init__(self, layer: VectorOp, batch: int, hardware: Hardware) -> None:
+    def __init__(self, layer: VectorOp, batch: int, hardware: Hardware, tiling: Tiling[int] | None = None) -> None:
         self.layer, self.batch, self.hardware = layer, batch, hardware
         self.turn = turn = self._turned()
         self.moved = TurnedMap(layer.taken(batch), turn) if isinstance(layer, Move) and isinstance(turn, Turn) else None
@@ -84,7 +84,7 @@ class _PointByPoint(VectorUnits):
         parts = self._parts(prod(axis.kernel for axis in layer.axes) + len(self.maps) - 1 + layer.along_channels)
         arities = [(name, Arity(len(some) + (some.start > 0), self.numbers, 0)) for name, some in parts]
         self.chain = tuple((each.operands, sum(work_of(name, each, (), unit))) for name, each in arities)
-        super().__init__(self._outputs(), self.shapes[OFMAP][0], hardware)
+        super().__init__(self._outputs(), self.shapes[OFMAP][0], hardware, tiling)
 
     def _turned(self) -> Turn | PixelsInLanes:
         """Which axes of its maps are in lanes, rows, columns and words. What is moved lies where it fills them best;
@@ -115,6 +115,11 @@ class _PointByPoint(VectorUnits):
             return Maps(images, row, col)
         return Maps(images, *in_strips(row, col, images, self.hardware))
 
+    @property
+    def fewest(self) -> tuple[tuple[int, int], ...]:
+        """Windows that reach over an edge have fewer taps."""
+        return () if any(axis.padding != (0, 0) for axis in (self.outputs.row, self.outputs.col)) else self.chain
+
     def _source(self, tensor: Tensor) -> MapSource:
         sizes = zip(self.shapes[tensor.name], self.shapes["ifmap"], strict=True)
         channels, rows, cols, images = (whole if size == 1 else 1 for size, whole in sizes)
@@ -134,18 +139,6 @@ class _PointByPoint(VectorUnits):
             return super().bytes_of(tiling)
         first = Portion(self.portions[0], Block(range(tiling.rows), range(tiling.cols), range(tiling.groups)))
         return [each.bytes for each in self.brought(first, 0)], self.left(first, 0).bytes
-
-    def cycles(self, tiling: Tiling[int]) -> float:
-        """The bus is never idle but at the ends, or the vector unit is not, or a block waits for what comes for it.
-
-        Of two buffers of a kind one is filled while the other is worked on, and two transfers may be under way.
-        """
-        work, (filled, spilled) = self.demand(tiling), self.transfers(tiling)
-        units, latency = tiling.blocks * len(self.portions), self.hardware.latency_cycles
-        turn = max(work.busiest, filled + latency, (latency + work.cycles + filled + spilled) / 2)
-        exposed = max(0.0, work.cycles + latency - spilled) if units > 1 else work.cycles
-        bus = units * (filled + spilled) + exposed
-        return float(max(bus, units * turn + filled + spilled) + 2 * latency)
 
     # ---- as units
 
@@ -242,5 +235,5 @@ VECTOR_OPS = Lowering(
     partial=True,
     multiplies=False,
     banks=True,
-    ignores=IGNORED - {"layout"} | {"block_n", "block.out_channels"},
+    ignores=IGNORED - {"layout", "search"} | {"block_n", "block.out_channels"},
 )

@@ -169,7 +169,7 @@ class Program:
     def frame(self, hardware: Hardware) -> Frame:
         """The port's period while the layer runs; arrays with weights of their own share it if they have passes."""
         if hardware.array.queues > 1:
-            hardware = hardware.with_arrays(self.queues)
+            hardware = hardware.having("array", count=self.queues)
         together = hardware.array.together
         pointer_words = max((table.a_frame(together) for table in self.tables), default=0)
         return frame_of(hardware, self.word_fill, self.clients, pointer_words, self.word_cycles, self.finishing)

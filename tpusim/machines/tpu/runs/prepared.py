@@ -25,6 +25,7 @@ from tpusim.machines.tpu.observation.timeline import Timing
 from tpusim.machines.tpu.program.moves import TransferRuns
 from tpusim.machines.tpu.program.program import Explanation, Program
 from tpusim.machines.tpu.program.transfers import HBM, Inbound, Spill, Transfer
+from tpusim.machines.tpu.search.search import CLOSE, TRUSTED
 from tpusim.memory.timing import Clocks
 from tpusim.network.ops.op import OFMAP, Op
 from tpusim.result.records import STALL_CAUSES, DramUse, VectorMemoryUse
@@ -40,13 +41,8 @@ SHORT = 300
 An estimate leaves out, for example, the first fill and the last spill, which are a large part of few steps.
 """
 
-TRUSTED, MOST_DOUBTED = 0.05, 50_000
-"""Relative error of an estimate beyond which simulation chooses the blocks of a longer Program, too; and the most steps
-of such a Program, since two must fit in memory.
-"""
-
-CLOSE = 0.02
-"""Share by which a tiling's bound must be below the fastest time so far, or the tiling is not tried."""
+MOST_DOUBTED = 50_000
+"""Most steps of a longer Program that simulation chooses because an estimate has misled: two must fit in memory."""
 
 PATIENCE, LONG_ENOUGH, MOST = 4, 500, 8
 """Limits of the search: it stops after `MOST` tilings in a row that are no faster, or after `PATIENCE` of them that
@@ -277,11 +273,13 @@ def prepared(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Prepar
         CapacityError: when nothing fits the machine; names the layer.
         CheckFailed, DeadlockError: when a draft fails in another way as it is timed.
     """
-    searching, searches = hardware.with_search("simulate"), hardware.mapping.search == "auto"
+    searching, searches = hardware.having("mapping", search="simulate"), hardware.mapping.search == "auto"
     drafts = drafts_of(layer, batch, hardware, lowering)
-    planned = drafts[0].planned
-    if searches and planned.passes + planned.transfers <= SHORT:
-        drafts, searches = drafts_of(layer, batch, searching, lowering), False
+    # Estimates of the vector unit's work include the first fill and the last spill.
+    if searches and layer.core.unit == "array":
+        planned = drafts[0].planned
+        if planned.passes + planned.transfers <= SHORT:
+            drafts, searches = drafts_of(layer, batch, searching, lowering), False
     best, cycles = _fastest(drafts, hardware, lowering)
     # Estimates leave out the latency of the first word and the skew of the last.
     beyond = min(cycles) - hardware.latency_cycles - hardware.lanes

@@ -295,7 +295,9 @@ class Candidates:
         arrays = self.hardware.array
         if arrays.queues == 1:
             return self.frame.period / self.frame.arrays
-        return min(self._frame(self.hardware.with_arrays(few)).period / few for few in range(1, arrays.queues + 1))
+        return min(
+            self._frame(self.hardware.having("array", count=few)).period / few for few in range(1, arrays.queues + 1)
+        )
 
     def _frame(self, hardware: Hardware) -> Frame:
         ready = word_cycles(self.groups, self.cut.transposed, hardware)
@@ -533,7 +535,7 @@ def least_words(cut: Cut, hardware: Hardware, among: type[Candidates] = Candidat
         if words <= known:
             return known
         # Tables beside the buffers may shrink with the memory, so the answer is asked again for the smaller one.
-        known, hardware = words, hardware.with_capacity(words * hardware.word_bytes)
+        known, hardware = words, hardware.having("vector_memory", capacity_bytes=words * hardware.word_bytes)
 
 
 def combined(*choices: Sequence[int]) -> list[Counts]:

@@ -32,6 +32,15 @@ from tpusim.memory.layout import Layouts, inside
 TOLERANCE = 0.01
 """Relative distance of estimates within which the block with the most words is taken: it has fewer passes to run."""
 
+CLOSE = 2 * TOLERANCE
+"""Ways that may differ by no more than this are taken for equal: each choice may be `TOLERANCE` above the best."""
+
+TRUSTED = 0.05
+"""An estimate is trusted so far: one that a run exceeds by more has misled the choice."""
+
+NEAR = 3 * TRUSTED
+"""Estimates that lie this near to one another leave the choice to simulation."""
+
 MOST_RANKED, MOST_TIMED = 48, 16
 """Most tilings of a layer that are put in order, and most that a simulation chooses from beside the estimate's choice.
 """
@@ -198,8 +207,7 @@ def _ranked(candidates: Candidates, tiling: Tiling[int], least: float = 0.0, exp
     def estimate() -> float:
         hardware, piped = candidates.hardware, candidates
         if hardware.hbm.dram:
-            hbm = hardware.hbm.model_copy(update={"model": "pipe"})
-            piped = type(candidates)(candidates.cut, hardware.model_copy(update={"hbm": hbm}))
+            piped = type(candidates)(candidates.cut, hardware.having("hbm", model="pipe"))
         return max(float(candidates.estimate(tiling)), Bound(piped).alone(tiling))
 
     return Ranked(tiling, least, estimate, candidates.floor, expected)
@@ -393,7 +401,7 @@ class Bound:
     @cached_property
     def _after(self) -> int:
         """Cycles from the last frame of a pass until its results are written, if their slot is the next."""
-        hardware = self.hardware.with_arrays(1) if self._apart else self.hardware
+        hardware = self.hardware.having("array", count=1) if self._apart else self.hardware
         latency = word_latency(self.of.word_fill, hardware)
         written = latency - 1 + finish_cycles(self.of.word_fill, 1, hardware) if self.passes > 1 else latency
         return written + 2 - self.of.frame.period
@@ -509,12 +517,7 @@ class Bound:
     @cached_property
     def _touched(self) -> int:
         """Coordinates of the ifmap on which some tap stands, for any block."""
-        found = 1
-        for axis, taps in self._axes:
-            first, outputs = -axis.padding[0], range(axis.outputs)
-            stands = {out * axis.stride + tap * axis.dilation + first for out in outputs for tap in taps}
-            found *= len(stands & {*range(axis.size)})
-        return found
+        return prod(axis.read(taps) for axis, taps in self._axes)
 
     def _points(self, counting: _Counting, tilings: Tiling[Counts]) -> Counts:
         """A count along rows times the count along columns, each worked out once for each size."""

@@ -8,21 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import product
+from math import inf
+from operator import itemgetter, mul
 from typing import Any, NamedTuple
 
 from tpusim.base.errors import UnsuitableError
 from tpusim.base.units import SIZE
 from tpusim.base.words import counted
 from tpusim.machines.tpu.cut.blocks import Block, halves, portions
-from tpusim.machines.tpu.cut.geometry import MapAxis, shape_of
+from tpusim.machines.tpu.cut.geometry import ConvShape, MapAxis, in_other_strips, shape_of
 from tpusim.machines.tpu.cut.plan import Plan
 from tpusim.machines.tpu.cut.reduction import TapGroups
 from tpusim.machines.tpu.cut.tiling import Demand, Tiling, delay_of, fitting, given_outputs
 from tpusim.machines.tpu.cut.traffic import Traffic
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, block_of, blocking_of, memory_of, one_draft, words_of
+from tpusim.machines.tpu.lowering.convolution import ranked_shapes
+from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, block_of, blocking_of, memory_of, words_of
 from tpusim.machines.tpu.lowering.vector import IGNORED, feed, in_turn, nested
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed
 from tpusim.machines.tpu.program.program import Derived, Explanation
@@ -42,8 +45,9 @@ from tpusim.machines.tpu.schedule.units import (
     in_one,
     when_free,
 )
+from tpusim.machines.tpu.search.search import MOST_TIMED, Ranked
 from tpusim.machines.tpu.tiles.tile_algorithm import Filtering, Mix, Recipe, TileChoice, TilePlaces, TileProduct, Tiles
-from tpusim.memory.layout import TRANSFORMED
+from tpusim.memory.layout import TRANSFORMED, whole_bursts
 from tpusim.network.ops.array_op import ArrayOp, Conv2d
 
 At = Callable[[int], Counters]
@@ -125,12 +129,15 @@ class TilePlan(Plan):
         unit, fill = hardware.vector_unit, self.word_fill
         element = hardware.vector_memory.element_bytes / float(hardware.hbm_bytes_per_cycle)
         words, results = tiling.ifmap_words, tiling.rows * tiling.cols * tiling.groups
+        # A run of images that is not all of them is rounded up to whole bursts.
+        run = tiling.groups * (fill // shape.strips) * hardware.vector_memory.element_bytes
+        waste = 1 if tiling.groups == filtering.word_groups[0] else whole_bursts(run, hardware.hbm.burst_bytes) / run
         filled = Demand(
-            bus=words * fill * shape.channels * element,
+            bus=words * fill * shape.channels * element * waste,
             converted=words * len(filtering.row_folds) * float(unit.unpack_cycles),
         )
         spilled = Demand(
-            bus=results * fill * shape.out_channels * element,
+            bus=results * fill * shape.out_channels * element * waste,
             converted=results * len(filtering.col_folds) * float(unit.pack_cycles),
         )
         weights = len(filtering.by.products) * shape.channels * shape.out_channels * element
@@ -138,20 +145,44 @@ class TilePlan(Plan):
 
 
 @lru_cache(maxsize=1 << 12)
-def plan_of(filtering: Filtering) -> TilePlan:
-    """The cheapest that fits, by its estimate.
+def ranks_of(filtering: Filtering) -> tuple[Ranked, ...]:
+    """What a simulation should choose from, the cheapest by the estimate first; or the choice of the estimate alone.
 
     Raises:
         CapacityError: when not even a block of one tile fits; says how much memory would do.
     """
-    ways = (each for fewest in (False, True) for each in plans_of(replace(filtering, fewest_places=fewest)))
-    return min(fitting(ways, lambda plan: plan.words, filtering.hardware), key=TilePlan.cycles)
+    hardware, least, costs = filtering.hardware, filtering.least_cycles, dict[Tiling[int], float]()
+    plans = (_plan(each, tiling) for each in _by_recipes(filtering) for tiling in tilings_of(filtering))
+    for plan in fitting(plans, lambda plan: plan.words, hardware):
+        costs[plan.tiling] = min(plan.cycles(), costs.get(plan.tiling, inf))
+    found = sorted(costs.items(), key=itemgetter(1))
+    if hardware.mapping.search != "simulate":
+        return tuple([Ranked(tiling, 0.0, partial(float, cost), partial(mul, least)) for tiling, cost in found[:1]])
+    return tuple(
+        [Ranked(tiling, least, partial(float, cost), partial(mul, least), cost) for tiling, cost in found[:MOST_TIMED]]
+    )
 
 
-def plans_of(filtering: Filtering) -> Iterator[TilePlan]:
+def plan_of(filtering: Filtering, tiling: Tiling[int]) -> TilePlan:
+    """The plan of a tiling: with the recipes that are estimated to be faster, of those for which it has room."""
+    plans = (_plan(each, tiling) for each in _by_recipes(filtering))
+    return min(fitting(plans, lambda plan: plan.words, filtering.hardware), key=TilePlan.cycles)
+
+
+def _by_recipes(filtering: Filtering) -> list[Filtering]:
+    """With the fastest recipes, and with those that want the fewest places."""
+    return [replace(filtering, fewest_places=fewest) for fewest in (False, True)]
+
+
+def _plan(filtering: Filtering, tiling: Tiling[int]) -> TilePlan:
+    # The cut is what a Plan wants; passes are not those of taps.
+    shape, hardware = filtering.shape, filtering.hardware
+    return TilePlan(shape, hardware, tiling, TapGroups(shape, hardware), filtering=filtering)
+
+
+def tilings_of(filtering: Filtering) -> Iterator[Tiling[int]]:
     """Every one to try: extents of the block, products a section, and whether all sections stay on chip."""
     shape, hardware, by, (groups, _) = filtering.shape, filtering.hardware, filtering.by, filtering.word_groups
-    # What a Plan wants; passes are not those of taps.
     cut = TapGroups(shape, hardware)
     (rows, cols, together), products = given_outputs(shape, hardware), len(by.products)
     extents = (
@@ -164,7 +195,7 @@ def plans_of(filtering: Filtering) -> Iterator[TilePlan]:
         blocks = -(-shape.row.extent // high) * -(-shape.col.extent // wide) * -(-groups // of_groups)
         sections = -(-products // section) * col_folds
         for buffers in sorted({min(2, sections), sections}):
-            tiling = Tiling(
+            yield Tiling(
                 rows=high, cols=wide, groups=of_groups, span=0, blocks=blocks, loop_order="block_major", kept_folds=1,
                 chunk_taps=cut.groups, chunk_folds=cut.folds, section_passes=section * row_folds,
                 ifmap_buffers=min(2, blocks * row_folds), filter_buffers=buffers,
@@ -173,7 +204,6 @@ def plans_of(filtering: Filtering) -> Iterator[TilePlan]:
                 section_words=section * sum(filtering.weight_words),
                 psum_words=-(-high // size) * size * wide * of_groups, lag=1,
             )  # fmt: skip
-            yield TilePlan(shape, hardware, tiling, cut, filtering=filtering)
 
 
 def _extents(wanted: int | None, axis: MapAxis, size: int) -> list[int]:
@@ -435,17 +465,29 @@ def in_tiles(name: str, gloss: str, choice: TileChoice) -> Lowering:
     def filtering(layer: ArrayOp, batch: int, hardware: Hardware) -> Filtering:
         by = choice(layer.convolution(batch)[0])
         # What the vector unit works on may lie in any way.
-        hardware = hardware.with_entry("ready")
+        hardware = hardware.having("mapping", entry="ready")
         return Filtering(shape_of(layer, batch, hardware), hardware, by)
 
     def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
-        plan = plan_of(filtering(layer, batch, hardware))
-        return one_draft(TileUnits(plan), lambda _: _explained(plan, layer))
+        own = filtering(layer, batch, hardware)
+
+        def of(shape: ConvShape, on: Hardware) -> Filtering:
+            return replace(own, shape=shape, hardware=on)
+
+        def draft(shape: ConvShape, rank: Ranked) -> Draft:
+            plan = plan_of(of(shape, own.hardware), rank.tiling)
+            units, told = partial(TileUnits, plan), partial(_explained, plan, layer)
+            return Draft(units, lambda each: (each, told()), rank.tiling.blocks, rank.least, rank.estimate)
+
+        ranked = ranked_shapes(lambda shape, on: ranks_of(of(shape, on)), own.shape, own.hardware)
+        return [draft(*each) for each in ranked]
 
     def least(layer: ArrayOp, batch: int, hardware: Hardware) -> float:
-        return filtering(layer, batch, hardware).least_cycles
+        own = filtering(layer, batch, hardware)
+        others = (replace(own, shape=shape) for shape, _ in in_other_strips(own.shape, own.hardware))
+        return min(each.least_cycles for each in (own, *others))
 
-    return Lowering(name, gloss, ways, partial=True, carries=frozenset(), least=least, ignores=IGNORED)
+    return Lowering(name, gloss, ways, partial=True, carries=frozenset(), least=least, ignores=IGNORED - {"search"})
 
 
 # ---- in words
