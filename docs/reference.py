@@ -73,6 +73,8 @@ def fields_table(section: Section) -> str:
         stated = REQUIRED if each.default == REQUIRED else f"default: {default}"
         values = f"{each.allowed}{unit}<br>{stated}<br>example: {code(each.example)}"
         rows.append([code(each.path), sentence(each.meaning), sentence(values)])
+    if not rows:
+        return ""
     return f"{indexed(each.path for each in section.entries)}{table(['Field', 'Meaning', 'Values'], rows)}"
 
 

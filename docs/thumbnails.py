@@ -24,7 +24,7 @@ from docs.cells import said
 DOCS = Path(__file__).parent
 PAGE, FOLDER = DOCS / "gallery.md", DOCS / "gallery"
 DIGESTS = FOLDER / "digests.json"
-WIDE, TONES = 480, 64
+WIDE, TONES = 480, 48
 """Dots across a thumbnail, and colours in it."""
 
 _TIMES = re.compile(r"simulated in .*|, in [\d,.]+ s.*|-?\b0\.0+\b")

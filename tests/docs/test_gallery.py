@@ -46,7 +46,7 @@ def test_each_kind_of_picture_that_the_package_draws_is_shown() -> None:
         for source in sources
         for name in re.findall(r'Picture\(\s*f?"([a-z_]+)', source.read_text(encoding="utf-8"))
     }
-    renamed = {"trace": "lanes", "winners_": "winners", "axes_": ""}
+    renamed = {"trace": "lanes", "winners_": "winners", "machines": "generations", "axes_": ""}
     page = PAGE.read_text(encoding="utf-8")
     assert {"pe_utilization", "network", "memory", "pareto_", "lowerings"} <= drawn
     assert [name for name in drawn if renamed.get(name, name) not in page] == []

@@ -12,12 +12,13 @@ from matplotlib import rc_context
 from matplotlib.colors import to_rgb
 
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
+from tpusim.report.plots.compared import lowerings_figure, machines_figure
 from tpusim.report.plots.figure import STYLE, axis_label, rows_of, scale_of
-from tpusim.report.plots.sweep import file_names, lowerings_figure, plots
+from tpusim.report.plots.sweep import file_names, plots
 from tpusim.report.shown import Table, text_of
 from tpusim.report.style import SERIES
-from tpusim.report.tables.sweep import _SHOWN, best, compared, compared_lowerings
-from tpusim.result.vocabulary.states import ARRAY, STATES
+from tpusim.report.tables.sweep import _SHOWN, best, compared, comparison
+from tpusim.result.vocabulary.states import ARRAY, LAUNCHING, STATES
 from tpusim.study.sweep.points import Sweep, load_sweep
 
 HEAD = "name: s\nhardware: tiny_4x4\nbatch: 2\n"
@@ -244,7 +245,7 @@ def test_a_sweep_over_lowerings_is_a_group_of_bars_a_network(monkeypatch: pytest
     assert "failed: see points.csv" in found
     assert [found.count(name) for name in ("mine", "channel_first", "auto")] == [2, 2, 2]
     assert {"net", "$a$/_b&lt;i&gt;"} <= {*found}
-    (table,), (legend,) = compared(made)
+    (table,), (legend,) = compared(made, "lowering")
     assert isinstance(table, Table)
     cells = [[column.cell(row) for row in table.rows] for column in table.columns]
     assert cells == [[*NAMES], ["4.00", "8.00"], ["-", "1.81"], ["0.78", "1.00"]]
@@ -258,7 +259,7 @@ def test_the_legend_of_few_networks_is_within_the_picture(count: int) -> None:
     every = {f"{state.key}_cycles": 500 for state in ARRAY}
     rows_ = [{**row, **every, "workload": f"net{number}"} for number in range(count) for row in made]
     with rc_context(rc=STYLE):
-        figure = lowerings_figure("s", compared_lowerings(rows_))
+        figure = lowerings_figure("s", comparison(rows_, "lowering"))
         figure.draw_without_rendering()
         box, (legend,) = figure.bbox, figure.legends
         assert len(legend.get_texts()) == len(ARRAY)
@@ -273,9 +274,85 @@ def test_where_no_lowering_did_all_networks_some_are_not_measured() -> None:
     times |= {(second, "channel_first"): 8.0, (second, "auto"): None}
     made = lowering_rows(sweep, times)
     assert texts(drawn(sweep, made)["lowerings"]).count("1.00") == 1
-    found = compared_lowerings(made)
+    found = comparison(made, "lowering")
     assert found.times[second, "channel_first"] == 1
     assert (first, "auto") not in found.times
+
+
+# ---- a sweep over machines
+
+
+def machine_sweep(machines: str, workloads: str = "[0.yaml, 1.yaml]") -> Sweep:
+    Path("s.yaml").write_text(f"name: s\nbatch: 2\nworkloads: {workloads}\naxes: {{hardware: {machines}}}\n")
+    return load_sweep("s.yaml")
+
+
+def machine_rows(sweep: Sweep, failed: int, launches: tuple[int, ...] = (0, 500)) -> list[dict[str, Any]]:
+    """Return a row a point: of 1,000 cycles half are busy, a fifth of all is useful, 400 starved, the rest idle.
+
+    `launches` are cycles of the machines; the array is not starved for longer.
+    """
+    made = []
+    for index, point in enumerate(sweep.points):
+        states = {f"{state.key}_cycles": 0 for state in ARRAY}
+        states |= {"busy_cycles": 500, "starved_cycles": 400, "idle_cycles": 100}
+        launched = launches[[*sweep.axes["hardware"]].index(point.hardware.name) % len(launches)]
+        figures = {
+            "cycles": 1000,
+            "launch_cycles": launched,
+            "time_us": 1000.0 / (index + 1),
+            "pe_utilization": 0.2,
+            **states,
+        }
+        names = {"workload": point.workload.name, "batch": 2, "error": "no room" if index == failed else None}
+        made.append({**(dict.fromkeys(figures) if index == failed else figures), **names, **dict(point.settings)})
+    return made
+
+
+def test_a_sweep_over_machines_is_two_plots_a_network() -> None:
+    sweep = machine_sweep("[tiny_4x4, tpu_v6e]")
+    made = machine_rows(sweep, failed=1)
+    pictures = drawn(sweep, made)
+    assert {*pictures} == {"machines"}
+    found = texts(pictures["machines"])
+    told = (STATES["useful"], STATES["unused"], LAUNCHING, STATES["starved"], STATES["idle"])
+    assert {state.legend for state in (*ARRAY, *told)} & {*found} == {state.legend for state in told}
+    assert {"net", "$a$/_b&lt;i&gt;", "time (us)", "cycles (%)", "failed: see points.csv"} <= {*found}
+    assert found.count("tpu_v6e") == found.count("tiny_4x4") == 2
+    table, notice = compared(made, "hardware")[0]
+    assert isinstance(table, Table)
+    assert [[column.cell(row) for row in table.rows] for column in table.columns] == [
+        [*NAMES], ["1.00", "-"], ["0.33", "0.25"],
+    ]  # fmt: skip
+    assert text_of(notice) == "-: failed."
+
+
+def test_the_parts_of_a_machine_add_up_and_launches_are_starved_cycles() -> None:
+    sweep = machine_sweep("[tiny_4x4, tpu_v6e]", "[0.yaml]")
+    with rc_context(rc=STYLE):
+        figure = machines_figure("s", machine_rows(sweep, -1, (0, 150)))
+    _, below = figure.axes
+    heights = {str(bars.get_label()): [patch.get_height() for patch in bars] for bars in below.containers}
+    shares = {key: pytest.approx(each) for key, each in {
+        STATES["useful"].legend: [20, 20], STATES["unused"].legend: [30, 30], LAUNCHING.legend: [0, 15],
+        STATES["starved"].legend: [40, 25], STATES["idle"].legend: [10, 10],
+    }.items()}  # fmt: skip
+    assert {key: each for key, each in heights.items() if any(each)} == shares
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 8])
+def test_the_legend_of_machines_is_within_the_picture(count: int) -> None:
+    sweep = machine_sweep("[tpu_v2_core, tpu_v3_core, tpu_v4_core, tpu_v5e, tpu_v5p_core, tpu_v6e, tpu_v7x_core]")
+    made = machine_rows(sweep, failed=0)[:7]
+    every = {f"{state.key}_cycles": 100 for state in ARRAY}
+    made = [{**row, **(every if not row["error"] else {}), "workload": f"net{n}"} for n in range(count) for row in made]
+    with rc_context(rc=STYLE):
+        figure = machines_figure("s", made)
+        figure.draw_without_rendering()
+        box, (legend,) = figure.bbox, figure.legends
+        left, _, right, _ = legend.get_window_extent().extents
+    assert len(figure.axes) == 2 * count
+    assert box.x0 <= left < right <= box.x1
 
 
 def test_columns_go_one_by_one_as_a_terminal_narrows() -> None:

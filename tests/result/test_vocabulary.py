@@ -44,7 +44,7 @@ NO_FIGURES = {
     "name", "op", "stall_cycles", "vector_memory", "units", "blocking", "first_mismatch", "outputs", "outputs_checked",
     "outputs_mismatched", "intermediates_checked", "intermediates_mismatched", "wall_seconds", "ifmap_bytes",
     "multi_tile", "lowering", "dram", "energy_use", "technology", "parts", "counts",
-    "error_share", "inputs", "own", "hidden_cycles", "launch_cycles", "apart", "hbm_saved_bytes",
+    "error_share", "inputs", "own", "hidden_cycles", "apart", "hbm_saved_bytes",
     "residency", "riders",
 }  # fmt: skip
 
@@ -80,7 +80,7 @@ def test_every_figure_of_a_result_is_described_and_read() -> None:
 
 def test_every_field_that_can_be_set_has_a_name() -> None:
     paths = {path for name in FAMILIES for path in family_named(name).paths()}
-    assert {*paths, "batch", "lowering"} - {"name"} == {*FIELDS}
+    assert {*paths, "batch", "lowering", "hardware"} - {"name"} == {*FIELDS}
     assert [field_of("array.count").shown(number) for number in (1, 4)] == ["1 array", "4 arrays"]
     assert field_of("layers.conv1.1.out_channels").title == "out channels of conv1.1"
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests import ROOT
 from tests.study.small_sweep import NET, QUICK, SPEC, stored, sweep
 from tests.written import by_hand
 from tpusim import load_hardware, load_workload, simulate
@@ -57,6 +58,35 @@ def test_every_point_is_what_a_run_gives() -> None:
         assert float(row["cycles"]) == total.cycles
         assert float(row["pe_utilization"]) == pytest.approx(total.pe_utilization)
         assert float(row["port_idle_ratio"]) == pytest.approx(total.vector_memory.port_idle_ratio)
+
+
+MACHINES = """
+name: machines
+workloads: [net.yaml]
+batch: 2
+axes:
+  hardware: [tiny_4x4, cramped.yaml, tpu_v6e]
+"""
+
+
+def test_machines_are_compared_and_what_one_refuses_is_told() -> None:
+    cramped = (ROOT / "configs/tiny_4x4.yaml").read_text().replace("tiny_4x4", "cramped")
+    Path("cramped.yaml").write_text(cramped.replace("4 KiB", "16 B"))
+    Path("machines.yaml").write_text(MACHINES)
+    shown = sweep("machines.yaml")
+    assert shown.exit_code == 1
+    assert "3 points: 2 computed, 0 there already, 1 failed" in shown.stdout
+    assert "failed: net hardware=cramped: layer one: " in shown.stderr
+    for row in rows("results/machines"):
+        if row["hardware"] == "cramped":
+            assert row["error"].startswith("layer one: ")
+            continue
+        total = simulate(load_workload("net.yaml", batch=2), load_hardware(row["hardware"]), check=False).total
+        assert float(row["cycles"]) == total.cycles
+        assert float(row["pes"]) == load_hardware(row["hardware"]).pes
+    assert "0 computed, 2 there already, 1 failed" in sweep("machines.yaml").stdout
+    Path("machines.yaml").write_text(MACHINES.replace("tpu_v6e]", "tpu_v6e, tpu_v2]"))
+    assert "1 computed, 2 there already, 1 failed" in sweep("machines.yaml").stdout
 
 
 GRAPH = """

@@ -161,6 +161,61 @@ mapping.multi_tile: [auto, 1, rows]
         assert point.hardware == load_hardware("tiny_4x4", dict(point.settings)), point.settings
 
 
+def machines(axis: str, more: str = "") -> str:
+    return f"workloads: [net.yaml]\nbatch: 2\n{more}axes:\n  hardware: {axis}\n"
+
+
+def test_machines_are_an_axis_and_other_axes_change_each_of_them() -> None:
+    Path("own.yaml").write_text((ROOT / "configs/tiny_4x4.yaml").read_text().replace("tiny_4x4", "mine"))
+    Path("s.yaml").write_text(machines("[tpu_v2, own.yaml, tpu_v2_core, tpu_v2]") + "  array.size: [8, 16]\n")
+    sweep = load_sweep("s.yaml")
+    assert [[value for _, value in point.settings] for point in sweep.points] == [
+        [name, size] for name in ("tpu_v2", "mine", "tpu_v2_core") for size in (8, 16)
+    ]
+    for point in sweep.points:
+        given = {"mine": "own.yaml"}.get(point.hardware.name, point.hardware.name)
+        settings = dict(point.settings)
+        assert point.hardware == load_hardware(given, {"array.size": settings["array.size"]})
+        assert point.hardware.name == settings["hardware"]
+
+
+def test_machines_move_with_another_axis_and_obey_conditions() -> None:
+    Path("s.yaml").write_text(machines("[tpu_v2, tiny_4x4]", "combine: zip\n") + "  batch: [2, 4]\n")
+    made = [(point.hardware.name, point.workload.batch) for point in load_sweep("s.yaml").points]
+    assert made == [("tpu_v2", 2), ("tiny_4x4", 4)]
+    Path("s.yaml").write_text(machines("[tpu_v2, tiny_4x4]", "where: array.rows > 4\n"))
+    assert [point.hardware.name for point in load_sweep("s.yaml").points] == ["tpu_v2"]
+
+
+def test_lowerings_of_an_axis_of_gpus_are_those_of_gpus() -> None:
+    Path("s.yaml").write_text(machines("[v100, t4]", "lowering: block_channel_first\n"))
+    assert [point.hardware.name for point in load_sweep("s.yaml").points] == ["v100", "t4"]
+    assert "channel_first" in told_of(machines("[tpu_v2]", "lowering: block_channel_first\n"))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (machines("[tpu_v2]", "hardware: tpu_v2\n"),
+         "s.yaml:3: hardware: the axis hardware names the machine of each point; leave this line or that axis out"),
+        (machines("[tpu_v2, tpu_v22]"), "tpu_v22: no shipped hardware and no file of that name; did you mean tpu_v2"),
+        (machines("[tpu_v2, v100]"), "machines of one axis are of one family; tpu_v2 is a tpu, v100 is a gpu"),
+        (machines("tpu_v2"), 'axes.hardware: "tpu_v2" is no axis; list shipped names or paths of machines'),
+        (machines("[]"), "is no axis; list shipped names or paths of machines"),
+        (machines("[128]"), "is no axis; list shipped names or paths of machines"),
+        (machines("[tpu_v2, copy.yaml]"), 'another machine is called "tpu_v2", too; give each file a name of its own'),
+        (machines("[tpu_v2]", "where: hardware == 3\n"), "'hardware' is no number"),
+        (machines("[tpu_v2, tiny_4x4]") + "  array.size: [0, 4]\n", "(at hardware=tpu_v2, array.size=0)"),
+        (machines("[tpu_v2]").replace("hardware:", "hardware, array.size:"), "make hardware an axis of its own"),
+        (machines("[tpu_v2]").replace("hardware:", "hardwaer:"), "did you mean hardware?"),
+    ],
+    ids=lambda value: str(value)[-30:],
+)  # fmt: skip
+def test_mistakes_of_an_axis_of_machines(text: str, says: str) -> None:
+    Path("copy.yaml").write_text((ROOT / "configs/tpu_v2.yaml").read_text())
+    assert says in told_of(text)
+
+
 MISTAKES = [
     ("layers.one.kernel: [3]\nlayers.*e.kernel: [1]", 'the axis "layers.one.kernel" sets kernel of one of net already'),
     ("layers.one.out_chanels: [3]", "did you mean out_channels?"),

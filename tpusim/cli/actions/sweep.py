@@ -52,8 +52,8 @@ def run_and_report(
             if not outcome.points:
                 raise TpusimError(outcome.short)
             rows = rows_of(sweep, store, outcome.points)
-            compares = tables.over_lowerings([*sweep.axes]) and not sweep.goals
-            present(sys.stdout, tables.compared(rows) if compares else tables.best(rows, [*sweep.axes], sweep.goals))
+            axis = "" if sweep.goals else tables.compares([*sweep.axes])
+            present(sys.stdout, tables.compared(rows, axis) if axis else tables.best(rows, [*sweep.axes], sweep.goals))
             notice = tables.word_notice(outcome.points, store.word_fills([key for _, key in outcome.points]))
             show(sys.stdout, *filter(None, [notice]), "")
             names = write_files(sweep, outcome.points, store, rows, folder, parquet, kinds)

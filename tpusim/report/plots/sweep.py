@@ -17,23 +17,21 @@ from matplotlib.ticker import LogLocator, NullFormatter, NullLocator
 from numpy.typing import NDArray
 
 from tpusim.network.entries import LOWERING
+from tpusim.report.plots.compared import lowerings_figure, machines_figure
 from tpusim.report.plots.figure import (
     Picture,
     Scale,
     axis_label,
-    columns_below,
     figure_of,
     plain,
     rows_of,
     scale_of,
-    stack,
     uncrowded,
     zipped,
 )
 from tpusim.report.style import GREY, MAIN, MARK, SERIES
-from tpusim.report.tables.sweep import ComparedLowerings, Row, compared_lowerings, over_lowerings
+from tpusim.report.tables.sweep import Row, compares, comparison
 from tpusim.result.vocabulary.figures import COLUMNS, PERCENT, column_of
-from tpusim.result.vocabulary.states import ARRAY, STALLED
 from tpusim.study.sweep.points import Sweep
 from tpusim.study.sweep.reader import Goal
 
@@ -49,14 +47,21 @@ def plots(sweep: Sweep, rows: Sequence[Row]) -> Iterator[Picture]:
     A row is a point: its columns, its axes, and whether it is on the front as `pareto`.
     """
     finished, title = [row for row in rows if not row["error"]], _title(sweep, rows)
-    if finished and over_lowerings([*sweep.axes]):
-        found = compared_lowerings(rows)
+    axis = compares([*sweep.axes])
+    if finished and axis == LOWERING:
+        found = comparison(rows, axis)
         unit = "systolic array" if any(row.get("starved_cycles") is not None for row in rows) else "machine"
         caption = (
             f"Time of each network by each lowering, in times of what {found.reference} takes; {title}. Stacked: what"
             f" the {unit} did meanwhile."
         ) + " A cross: the point failed." * found.some_failed
         yield Picture("lowerings", caption, partial(lowerings_figure, title, found))
+    elif finished and axis:
+        caption = (
+            f"Each network on each machine; {title}. Above: its time, on a logarithmic scale. Below: what its cycles go"
+            " to; the lowest part is the PE utilisation."
+        ) + " A cross: the point failed." * (len(finished) < len(rows))
+        yield Picture("machines", caption, partial(machines_figure, title, rows))
     elif finished and _moves_along_one(sweep):
         over = f"over {' and '.join(map(axis_label, sweep.axes))}; {_title(sweep, finished)}."
         draw = _twins if len({row["workload"] for row in finished}) == 1 else _stacked
@@ -244,63 +249,6 @@ def _panels(title: str, rows: Sequence[Row], axes: Sequence[str]) -> Figure:
     figure.suptitle(title, x=0.01, ha="left", fontsize=9)
     figure.legend(handles=plots[0].get_lines(), loc="outside lower center", ncols=2)
     return uncrowded(figure)
-
-
-# ---- over lowerings alone: a group of bars a network, a bar a lowering, stacked by what the array did
-
-
-_BAR = 0.84
-_GAP = 1.2
-"""The gap between groups, in bars."""
-_SMALL = 6.5
-_FEW = 90
-"""Most bars of a picture in which each has its number above it."""
-
-
-def lowerings_figure(title: str, found: ComparedLowerings) -> Figure:
-    """Draw times as ratios to the reference on the same network; a cross marks a lowering that failed."""
-    step = len(found.lowerings) + _GAP
-    slots = len(found.workloads) * step
-    figure = figure_of(min(max(5.4, 1.2 + 0.19 * slots), 13.0), 3.9)
-    axes = figure.subplots()
-    places = {
-        (workload, lowering): group * step + place
-        for group, workload in enumerate(found.workloads)
-        for place, lowering in enumerate(found.lowerings)
-    }
-    done = {key: at for key, at in places.items() if key in found.points}
-    _bars(axes, done, found, numbered=len(places) <= _FEW)
-    if failed := [at for key, at in places.items() if key not in done]:
-        foot: Any = {"transform": axes.get_xaxis_transform(), "label": "failed: see points.csv"}
-        axes.plot(failed, [0.04] * len(failed), marker="x", color="black", markersize=4, ls="", **foot)
-    axes.axhline(1, color="black", linewidth=0.8, linestyle="--")
-    axes.set(title=title, ylabel=f"time relative to {plain(found.reference)}", xlim=(-1, slots - _GAP))
-    axes.margins(y=0.1)
-    # The lowering under each bar, the network above each group.
-    axes.set_xticks([*places.values()], [plain(each) for each in found.lowerings] * len(found.workloads))
-    axes.tick_params(axis="x", length=0, rotation=90, labelsize=_SMALL)
-    groups, middle = axes.secondary_xaxis("top"), (len(found.lowerings) - 1) / 2
-    groups.set_xticks([group * step + middle for group in range(len(found.workloads))], [*map(plain, found.workloads)])
-    groups.tick_params(length=0)
-    groups.spines["top"].set_visible(False)
-    figure.legend(loc="outside lower center", ncols=columns_below(figure))
-    return figure
-
-
-def _bars(axes: Axes, places: Mapping[tuple[str, str], float], found: ComparedLowerings, numbered: bool) -> None:
-    """Draw the bars of the points that were done, stacked by the states that occur."""
-    rows, times = [found.points[key] for key in places], [found.times[key] for key in places]
-    splits = [{state.key: row[f"{state.key}_cycles"] or 0 for state in ARRAY} for row in rows]
-    units = np.array([row["cycles"] / each for row, each in zip(rows, times, strict=True)])
-    for row, split in zip(rows, splits, strict=True):
-        # Machines of other families wait for reasons of their own, which a sweep does not tell apart.
-        split[STALLED.key] = row["cycles"] - sum(split.values())
-    states = [state for state in (*ARRAY, STALLED) if any(split[state.key] for split in splits)]
-    stack(axes.bar, [*places.values()], splits, units, _BAR, states)
-    # The number stands beyond the line at one, which would cross the number of a shorter bar.
-    above: Any = {"textcoords": "offset points", "ha": "center", "va": "bottom", "fontsize": _SMALL, "rotation": 90}
-    for at, each in zip(places.values(), times, strict=True) if numbered else ():
-        axes.annotate(f"{each:.2f}", (at, max(each, 1)), (0, 2), **above)
 
 
 # ---- over lowerings and two or three other axes: a map of which lowering is the fastest where

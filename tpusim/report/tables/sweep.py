@@ -13,11 +13,13 @@ from typing import Any
 from tpusim.base.errors import InputError
 from tpusim.base.units import number
 from tpusim.base.words import counted
+from tpusim.network.entries import LOWERING
 from tpusim.report.shown import NONE, Column, Legend, Paragraphs, Table, figure_column, path_head
 from tpusim.report.text import from_cell, scale, three_digits, to_cell
 from tpusim.result.vocabulary.fields import axis_title
 from tpusim.result.vocabulary.figures import COLUMNS, COSTS, FIGURES, TIMES, Figure
 from tpusim.result.vocabulary.runs import COLUMN
+from tpusim.study.sweep.axes import HARDWARE
 from tpusim.study.sweep.points import Point
 from tpusim.study.sweep.reader import Goal
 from tpusim.study.sweep.store import FILE as STORE_FILE
@@ -25,7 +27,6 @@ from tpusim.study.sweep.store import is_as_written
 
 Row = Mapping[str, Any]
 
-AXIS = "lowering"
 _SHOWN = {"cycles": 2, "time_us": 0, "tflops": 3, "pe_utilization": 1, "mapping_efficiency": 4, "port_idle_ratio": 5}
 """The order in which columns leave a table that is too wide: the highest number first; 0 stays."""
 
@@ -74,24 +75,24 @@ def _figure_column(key: str, rank: int = 0) -> Column[Row]:
     return figure_column(COLUMNS[key], lambda row: row[key], COLUMNS[key].usual, rank)
 
 
-# ---- over lowerings alone
+# ---- over lowerings alone, or machines alone
 
 
-def over_lowerings(axes: Sequence[str]) -> bool:
-    """Return whether a sweep of these axes compares lowerings and nothing else."""
-    return [*axes] == [AXIS]
+def compares(axes: Sequence[str]) -> str:
+    """Return the one axis of a sweep that compares lowerings, or machines, and nothing else; empty for other sweeps."""
+    return next((axis for axis in (LOWERING, HARDWARE) if [*axes] == [axis]), "")
 
 
 @dataclass(frozen=True)
-class ComparedLowerings:
-    """The points of such a sweep by network and lowering, with networks and lowerings in their order.
+class Compared:
+    """The points of such a sweep by network and lowering or machine, with networks and these in their order.
 
     Failed points are missing, and so are points that there is no reference for. `times` are over the time of
-    `reference`: the first lowering that did every network, or else the one that did most of them.
+    `reference`: the first lowering or machine that did every network, or else the one that did most of them.
     """
 
     workloads: Sequence[str]
-    lowerings: Sequence[str]
+    values: Sequence[str]
     reference: str
     points: Mapping[tuple[str, str], Row]
     times: Mapping[tuple[str, str], float]
@@ -118,25 +119,27 @@ def word_notice(points: Sequence[tuple[Point, str]], fills: Mapping[str, int]) -
     )
 
 
-def compared_lowerings(rows: Sequence[Row]) -> ComparedLowerings:
+def comparison(rows: Sequence[Row], axis: str) -> Compared:
     """Set the points of such a sweep against each other; `rows` hold failed ones as well."""
-    workloads, lowerings = ([*dict.fromkeys(row[key] for row in rows)] for key in ("workload", AXIS))
+    workloads, values = ([*dict.fromkeys(row[key] for row in rows)] for key in ("workload", axis))
     finished = [row for row in rows if not row["error"]]
-    reference = max(lowerings, key=[row[AXIS] for row in finished].count)
-    first = {row["workload"]: row["time_us"] for row in finished if row[AXIS] == reference}
-    points = {(row["workload"], row[AXIS]): row for row in finished if row["workload"] in first}
+    reference = max(values, key=[row[axis] for row in finished].count)
+    first = {row["workload"]: row["time_us"] for row in finished if row[axis] == reference}
+    points = {(row["workload"], row[axis]): row for row in finished if row["workload"] in first}
     times = {key: row["time_us"] / first[row["workload"]] for key, row in points.items()}
-    return ComparedLowerings(workloads, lowerings, reference, points, times, len(finished) < len(rows))
+    return Compared(workloads, values, reference, points, times, len(finished) < len(rows))
 
 
-def compared(rows: Sequence[Row]) -> Paragraphs:
-    """Return a row a network and a column a lowering, with their legend."""
-    found = compared_lowerings(rows)
+def compared(rows: Sequence[Row], axis: str) -> Paragraphs:
+    """Return a row a network and a column a lowering or machine, with their legend."""
+    found = comparison(rows, axis)
+    if axis == HARDWARE:
+        return _times(rows, found)
     first = {workload: row["time_us"] for (workload, by), row in found.points.items() if by == found.reference}
     unit, size = scale(first.values(), TIMES)
 
-    def times(lowering: str, workload: str) -> str:
-        key = workload, lowering
+    def times(value: str, workload: str) -> str:
+        key = workload, value
         return f"{found.times[key]:.2f}" if key in found.times else NONE
 
     columns: list[Column[str]] = [
@@ -146,9 +149,25 @@ def compared(rows: Sequence[Row]) -> Paragraphs:
             lambda workload: three_digits(first[workload] / size) if workload in first else NONE,
             legend=f"{found.reference}: its time. The others: times as long{'. -: failed' * found.some_failed}",
         ),
-        *(Column(path_head(each), partial(times, each)) for each in found.lowerings if each != found.reference),
+        *(Column(path_head(each), partial(times, each)) for each in found.values if each != found.reference),
     ]
     return [Table(columns, found.workloads)], [Legend(columns)]
+
+
+def _times(rows: Sequence[Row], found: Compared) -> Paragraphs:
+    """Times themselves, all in one unit: those of machines are too far apart for two digits of a ratio."""
+    took = {(row["workload"], row[HARDWARE]): row["time_us"] for row in rows if not row["error"]}
+    unit, size = scale(took.values(), TIMES)
+
+    def time(machine: str, workload: str) -> str:
+        key = workload, machine
+        return three_digits(took[key] / size) if key in took else NONE
+
+    columns = [
+        Column("workload", lambda workload: workload, justify="left"),
+        *(Column(f"{path_head(each)}\n{unit}", partial(time, each)) for each in found.values),
+    ]
+    return [Table(columns, found.workloads), "-: failed." * found.some_failed], []
 
 
 # ---- files: CSV, and with the extra `parquet` Parquet; points read back from CSV

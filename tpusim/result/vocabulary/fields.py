@@ -159,6 +159,7 @@ FIELDS: Mapping[str, Field] = {field.path: field for field in (
     Field("technology", "technology of areas and energies"),
     Field("batch", "batch", "images"),
     Field("lowering", "how layers become passes"),
+    Field("hardware", "machine"),
 )}  # fmt: skip
 
 

@@ -99,6 +99,8 @@ FIGURES = _by_key(
       for stall in map(STATES.__getitem__, STALL_CAUSES)),
     Figure("idle_cycles", "array idle", int, LESS, CYCLES, "", meaning="after its last pass; these, the busy and the "
            "stalled add up to all cycles"),
+    Figure("launch_cycles", "launches", int, LESS, CYCLES, "", "launch",
+           "in which layers are launched; a part of the stalled"),
     Figure("reads", "words read", int, LESS, COUNTS, "M", meaning="from the vector memories, all lanes together"),
     Figure("writes", "words written", int, LESS, COUNTS, "M", meaning="to the vector memories, all lanes together"),
     Figure("peak_bytes", "memory allocated", int, LESS, MEMORY, "MiB",

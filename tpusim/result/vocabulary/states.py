@@ -156,6 +156,12 @@ def state_of(key: str, of_array: bool = False) -> State:
 STALLED = state_of("stalled")
 """Neither busy nor idle, whatever the reason."""
 
+LAUNCHING = State(
+    "launching", "launch", Look("#7b6a58", "#a8957f", "bars"), "Starved while layers are launched.",
+    why="of layers, one by one", seldom=True,
+)  # fmt: skip
+"""Cycles of launches, which a result counts among the starved ones, where a picture tells them apart."""
+
 
 def parts_of(record: LayerResult) -> dict[str, float]:
     """Return cycles of the main unit, by the keys of STATES where it is an array; they add up to the record's

@@ -5,26 +5,27 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cache
 from operator import attrgetter
 from types import CodeType
 from typing import Any
 
-from tpusim.base.errors import InputError, did_you_mean
+from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.base.units import UNITS
 from tpusim.flow.lowerings import USUAL_FAMILY, check_known, known, of_any_layer
 from tpusim.input.document import Document
-from tpusim.input.form import Choice, Name, Quantity
+from tpusim.input.form import Choice, Quantity
 from tpusim.input.scalars import show, whole_number
-from tpusim.machines.family import KEY, USUAL, Family, Machine, family_named
+from tpusim.machines.family import KEY, USUAL, Family, Machine, family_named, family_of, load_hardware
 from tpusim.network.entries import FREE, LOWERING
 from tpusim.network.workload import sizes_named
 
 Value = int | float | str | tuple[int, ...]
 Shown = int | float | str
 BATCH = "batch"
+HARDWARE = "hardware"
 LAYERS = "layers."
 SIZES = "sizes."
 EVERY = "all"
@@ -40,11 +41,15 @@ _FIELDS = (
 
 @dataclass(frozen=True)
 class Axis:
-    """An axis: `name` as written, and `paths`, fields that all take the same one of `values`."""
+    """An axis: `name` as written, and `paths`, fields that all take the same one of `values`.
+
+    The axis `hardware` also has `machines`, by the names that are its values.
+    """
 
     name: str
     paths: tuple[str, ...]
     values: Sequence[Value]
+    machines: Mapping[Value, Machine] = field(default_factory=dict)
 
     @property
     def shown(self) -> Sequence[Shown]:
@@ -63,24 +68,31 @@ class Axis:
 
     @classmethod
     def parse(cls, name: str, values: object, family: Family = USUAL_FAMILY) -> Axis:
-        """Return the axis of `array.rows`, `layers.conv1.kernel`, `sizes.seq`, `batch`, or of several with commas.
+        """Return the axis of `array.rows`, `layers.c.kernel`, `sizes.seq`, `batch`, of several with commas, or that
+        of `hardware`, whose values are machines of one family.
 
         Raises:
             InputError: no such field, or no values.
         """
         paths = tuple(path.strip() for path in name.split(","))
+        if paths == (HARDWARE,):
+            machines = _machines(values)
+            return cls(name, paths, tuple(machines), machines)
         fields = (*(each for each in family.paths() if each not in ("name", KEY)), BATCH, LOWERING)
         for path in paths:
-            _, _, field = path.rpartition(".")
+            _, _, last = path.rpartition(".")
             if path in ("workload", "workloads"):
                 raise InputError("workloads are no axis; list them: workloads: [vgg16, resnet50]")
-            if path.startswith(LAYERS) and (path.count(".") < 2 or field not in _FIELDS):
-                hint = did_you_mean(field, _FIELDS) or ";"
+            if path == HARDWARE:
+                raise InputError("machines take no value of another field; make hardware an axis of its own")
+            if path.startswith(LAYERS) and (path.count(".") < 2 or last not in _FIELDS):
+                hint = did_you_mean(last, _FIELDS) or ";"
                 says = f"write layers.NAME.FIELD, fields: {', '.join(_FIELDS)}"
                 raise InputError(f"{show(path)} is no field of a layer{hint} {says}")
             if path not in fields and not path.startswith((LAYERS, SIZES)):
-                hint = did_you_mean(path, fields) or ";"
-                listed = ", ".join(fields)
+                named = *fields, HARDWARE
+                hint = did_you_mean(path, named) or ";"
+                listed = ", ".join(named)
                 raise InputError(f"no field {show(path)}{hint} fields: {listed}, layers.NAME.FIELD, sizes.NAME")
         if len(set(paths)) < len(paths):
             raise InputError(f"names {next(path for path in paths if paths.count(path) > 1)} twice; name it once")
@@ -99,7 +111,7 @@ class Axis:
 
 def of_machine(path: str) -> bool:
     """Whether a path is a field of the machine."""
-    return path not in (BATCH, LOWERING) and not path.startswith((LAYERS, SIZES))
+    return path not in (BATCH, LOWERING, HARDWARE) and not path.startswith((LAYERS, SIZES))
 
 
 def shown(value: Value) -> Shown:
@@ -132,6 +144,30 @@ def check_size(document: Document, path: str) -> None:
     if name not in named:
         there = f"it has {', '.join(named)}" if named else "it names none"
         raise InputError(f"{document.data['name']} has no size {show(name)}{did_you_mean(name, named) or ';'} {there}")
+
+
+def _machines(values: object) -> dict[Value, Machine]:
+    """Return the machines of a list of shipped names and paths, by the names that they have."""
+    if not isinstance(values, list) or not values or not all(isinstance(value, str) for value in values):
+        raise InputError(f"{show(values)} is no axis; list shipped names or paths of machines: [tpu_v2, tpu_v6e]")
+    found: dict[Value, Machine] = {}
+    problems: list[Problem] = []
+    for value in dict.fromkeys(values):
+        try:
+            machine = load_hardware(value)
+        except InputError as error:
+            problems += error.problems
+            continue
+        if machine.name in found:
+            raise InputError(f"another machine is called {show(machine.name)}, too; give each file a name of its own")
+        found[machine.name] = machine
+    if problems:
+        raise InputError(problems)
+    families = {family_of(machine).name: name for name, machine in found.items()}
+    if len(families) > 1:
+        listed = ", ".join(f"{name} is a {family}" for family, name in families.items())
+        raise InputError(f"machines of one axis are of one family; {listed}: write a sweep for each family")
+    return found
 
 
 def _expanded(values: object) -> Sequence[Value]:
@@ -177,10 +213,11 @@ _ALLOWED = (
     ast.Load, ast.Constant,
 )  # fmt: skip
 _WORDS = ("and", "or", "not")
-_CHOSEN = ("lowering", "workload")
+_CHOSEN = (LOWERING, "workload", HARDWARE)
 """Fields besides the machine's that a sweep varies."""
 _EXTRA = ("lanes", "pes", "batch")
 _LONGEST, _DEEPEST = 1000, 300
+_TEXTS = str, str | None
 
 
 @dataclass(frozen=True)
@@ -266,12 +303,12 @@ def _known(family: str) -> dict[str, tuple[str, str]]:
 
 def _numbers(model: Any, path: str, attribute: str) -> Iterator[tuple[str, str, str]]:
     """Yield path, attribute and unit of numbers in a model and its sections, which lie at `path`."""
-    for name, field in model.model_fields.items():
-        at, of = f"{path}{field.serialization_alias or name}", f"{attribute}{name}"
-        if hasattr(field.annotation, "model_fields"):
-            yield from _numbers(field.annotation, f"{at}.", f"{of}.")
-        elif not any(isinstance(kind, Name) or (isinstance(kind, Choice) and not kind.most) for kind in field.metadata):
-            yield at, of, next((kind.unit.base for kind in field.metadata if isinstance(kind, Quantity)), "")
+    for name, info in model.model_fields.items():
+        at, of = f"{path}{info.serialization_alias or name}", f"{attribute}{name}"
+        if hasattr(info.annotation, "model_fields"):
+            yield from _numbers(info.annotation, f"{at}.", f"{of}.")
+        elif info.annotation not in _TEXTS and not any(isinstance(k, Choice) and not k.most for k in info.metadata):
+            yield at, of, next((kind.unit.base for kind in info.metadata if isinstance(kind, Quantity)), "")
 
 
 @cache

@@ -23,7 +23,7 @@ from tpusim.network.entries import LOWERING, Read, Wiring, read_layers
 from tpusim.network.workload import MOST_IMAGES, Workload, names_in
 from tpusim.network.workload_file import in_network_order, wiring_of, workload_of
 from tpusim.result.vocabulary.runs import left_out
-from tpusim.study.sweep.axes import BATCH, LAYERS, SIZES, Axis, Shown, Value, layers_of, of_machine, shown
+from tpusim.study.sweep.axes import BATCH, HARDWARE, LAYERS, SIZES, Axis, Shown, Value, layers_of, of_machine, shown
 from tpusim.study.sweep.reader import MOST_POINTS, Goal, Search, Spec, read
 
 Values = tuple[Value, ...]
@@ -105,11 +105,17 @@ class Space:
 
 
 class _Machines:
-    """Machines of the combinations; sections that no axis couples are built separately, each setting once."""
+    """Machines of the combinations: the sweep's, or those of the axis `hardware`, with the values of other axes.
 
-    def __init__(self, base: Machine, axes: Sequence[Axis]) -> None:
-        self._base, self._axes = base, axes
-        self._plain = _attributes(base)
+    Sections that no axis couples are built apart, and each of their settings once.
+    """
+
+    def __init__(self, given: Machine | None, axes: Sequence[Axis]) -> None:
+        self._axes = axes
+        self._chosen = tuple((HARDWARE, index) for index, axis in enumerate(axes) if axis.machines)
+        bases: dict[Value | None, Machine] = {None: given} if given else {}
+        bases.update(item for axis in axes for item in axis.machines.items())
+        self._bases = {name: (base, _attributes(base)) for name, base in bases.items()}
         self._changes: dict[tuple[object, ...], Mapping[str, Any]] = {}
         sections: dict[str, list[AxisField]] = defaultdict(list)
         for index, axis in enumerate(axes):
@@ -121,22 +127,24 @@ class _Machines:
         self._sections = [tuple(fields) for fields in sections.values()]
 
     def with_values(self, values: Values) -> Machine:
+        base, plain = self._bases[next((values[index] for _, index in self._chosen), None)]
         changes: dict[str, Any] = {}
         for fields in self._sections:
-            key = (fields, *((type(values[index]), values[index]) for _, index in fields))
+            involved = (*self._chosen, *fields)
+            key = (involved, *((type(values[index]), values[index]) for _, index in involved))
             if key not in self._changes:
                 try:
-                    hardware = self._base.with_overrides({path: values[index] for path, index in fields})
+                    hardware = base.with_overrides({path: values[index] for path, index in fields})
                 except InputError as error:
                     places = {f"--set {path}={values[index]}": index for path, index in fields}
-                    raise _impossible(error, places, fields, self._axes, values) from None
+                    raise _impossible(error, places, involved, self._axes, values) from None
                 attributes = _attributes(hardware).items()
-                self._changes[key] = {name: value for name, value in attributes if value != self._plain[name]}
+                self._changes[key] = {name: value for name, value in attributes if value != plain[name]}
             changes |= self._changes[key]
         # The whole machine is validated once more, so that rules across sections also hold for points.
         if not changes:
-            return self._base
-        machine: Machine = family_of(self._base).model().model_validate({**self._plain, **changes})
+            return base
+        machine: Machine = family_of(base).model().model_validate({**plain, **changes})
         return machine
 
 

@@ -6,6 +6,7 @@ A goal is a column of points, with the direction that is better.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,7 @@ from tpusim.network.formats import OPS, ModelOptions, check_ops
 from tpusim.network.workload import MOST_IMAGES
 from tpusim.network.workload_file import open_workload, workload_of
 from tpusim.result.vocabulary.figures import COLUMNS, COSTS, LESS, MORE, OF_ANY_MACHINE
-from tpusim.study.sweep.axes import LAYERS, SIZES, Axis, Constraint, check_size, layers_of
+from tpusim.study.sweep.axes import HARDWARE, LAYERS, SIZES, Axis, Constraint, check_size, layers_of
 
 MINIMIZE, MAXIMIZE = "minimize", "maximize"
 _WORDS = {LESS: MINIMIZE, MORE: MAXIMIZE}
@@ -119,7 +120,8 @@ def read(document: Document) -> Spec:
         InputError: with all that is wrong.
     """
     stem = Path(document.label.strip("<>")).stem
-    data = {"name": stem, **UNLESS_GIVEN, **document.data}
+    unless_given = {**UNLESS_GIVEN, HARDWARE: None} if _compares_machines(document.data) else UNLESS_GIVEN
+    data = {"name": stem, **unless_given, **document.data}
     return _FORM.read(replace(document, data=data), data)
 
 
@@ -181,7 +183,16 @@ def _workloads(given: object, info: ValidationInfo) -> tuple[Document, ...]:
     return _each(opened, ((f"[{i}]", name) for i, name in enumerate(names) if name not in names[:i]))
 
 
-def _machine(given: object) -> Machine:
+def _compares_machines(data: Mapping[str, Any]) -> bool:
+    axes = data.get("axes")
+    return isinstance(axes, Mapping) and HARDWARE in axes
+
+
+def _machine(given: object, info: ValidationInfo) -> Machine | None:
+    if _compares_machines(info.context or {}):
+        if given is not None:
+            raise InputError("the axis hardware names the machine of each point; leave this line or that axis out")
+        return None
     if not isinstance(given, str):
         raise InputError(f"{show(given)} is no machine; write a shipped name or a path")
     (hardware,) = _each(load_hardware, [(None, given)])
@@ -194,13 +205,14 @@ def _ops(given: object) -> str:
 
 
 def _family(info: ValidationInfo) -> Family:
-    """Return the family of the machine, even if the machine is unsound; TPU if it is unknown."""
-    if "hardware" in info.data:
-        return family_of(info.data["hardware"])
-    try:
-        return family_in(open_document(str(_raw(info, "hardware")), "configs"))
-    except InputError:
-        return USUAL_FAMILY
+    """Return the family of the machine, or of the first of the axis, even if it is unsound; TPU if it is unknown."""
+    if info.data.get(HARDWARE):
+        return family_of(info.data[HARDWARE])
+    listed = _raw(info, "axes")[HARDWARE] if _compares_machines(info.context or {}) else [_raw(info, HARDWARE)]
+    for name in listed if isinstance(listed, list) else []:
+        with suppress(InputError):
+            return family_in(open_document(str(name), "configs"))
+    return USUAL_FAMILY
 
 
 def _lowering(given: object, info: ValidationInfo) -> str | None:
@@ -294,13 +306,14 @@ class Spec:
 
     Attributes:
         name: name of the sweep, and of the folder of its results; that of its file unless given.
-        hardware: machine that the axes change.
+        hardware: machine that the axes change; none where the axis `hardware` names machines.
         workloads: workload, or list of them; each is simulated at every combination of the axes' values.
         batch: images at a time, unless an axis says so.
         lowering: lowering of all points, unless an axis says so; unless given, as `tpusim run` has it.
         axes: fields and the values that each takes: a list, {range: [first, last, step]}, or {powers_of_two: [first,
             last]}. A field is one of the machine, batch, lowering, layers.NAME.FIELD of a workload, or sizes.NAME;
-            several that take the same value stand with commas between them.
+            several that take the same value stand with commas between them. The axis hardware lists machines, names or
+            paths.
         combine: how values of several axes meet: every one with every other (`grid`), or the first with the first and
             so on (`zip`).
         where: conditions that a machine must satisfy, in numbers and quantities of its fields.
@@ -311,7 +324,7 @@ class Spec:
     """
 
     name: Annotated[str, Reader(_folder_name, f"text of {_NAME}"), written("my_sweep")]
-    hardware: Annotated[Machine, Reader(_machine, "a shipped name, or a path")]
+    hardware: Annotated[Machine | None, Reader(_machine, "a shipped name, or a path")]
     workloads: Annotated[tuple[Document, ...], Reader(_workloads, "a shipped name or a path, or a list of them")]
     batch: Annotated[int, whole(MOST_IMAGES)]
     lowering: Annotated[str | None, Reader(_lowering, "a lowering of the machine, or auto"), written("auto")]
