@@ -326,9 +326,9 @@ def validate(
         Option(
             "--set-of-numbers",
             metavar="NAME",
-            help=f"All that is {', '.join(names.NUMBER_WORDS)}, or one of {', '.join(names.NUMBER_SETS)}, or "
-            f"{names.NETWORK_SETS}, whole networks, {names.MEMORY_SETS}, what is simulated, or {names.GPU_SETS}, what "
-            "was measured on a GPU. Repeatable.",
+            help=f"A kind of reference, for all its sets: {', '.join(names.NUMBER_WORDS)}; several sets: "
+            f"{names.NETWORK_SETS} (whole networks), {names.MEMORY_SETS} (against another simulator of DRAM), "
+            f"{names.GPU_SETS} (measured on a GPU); or a single set: {', '.join(names.NUMBER_SETS)}. Repeatable.",
             autocompletion=words(
                 (*names.NUMBER_WORDS, *names.NUMBER_SETS, names.NETWORK_SETS, names.MEMORY_SETS, names.GPU_SETS)
             ),
