@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from tests.checks import check_layer
 from tests.strategies import (
-    OF_CELLS,
     cases,
     conv,
     convs,
@@ -56,7 +55,7 @@ CASES = cases(usual=200)
 """Random machines and layers on which the engines must agree; for a proof by hand, many more."""
 PARTS = 3
 """In which they are tried, perhaps side by side."""
-IN_LANES = frozenset({"explicit", "indirect", "vector", "deformable", *OF_CELLS})
+IN_LANES = frozenset(name for name, each in LOWERINGS.items() if not each.banks)
 """Lowerings that do not find the ifmap in banks."""
 
 

@@ -201,7 +201,10 @@ def test_the_result_says_which_numbers_they_were(dtype: str) -> None:
 
 @pytest.mark.parametrize(
     ("asked", "says"),
-    [({"dtype": "f23"}, "dtype f23; did you mean f32"), ({"sums": "x"}, "sums x: there is any, array")],
+    [
+        ({"dtype": "f23"}, "unknown dtype 'f23'; did you mean f32"),
+        ({"sums": "x"}, "unknown sums 'x'; there is any, array"),
+    ],
 )
 def test_names_that_there_are_not(asked: dict[str, str], says: str) -> None:
     with pytest.raises(InputError, match=says):

@@ -50,7 +50,7 @@ def test_a_model_is_run_and_what_it_misses_is_told_on_screen_and_in_json() -> No
     assert done.exit_code == 0, done.output
     assert "0 wrong" in done.stdout
     assert f"{MISSING} {UNKNOWN}" in done.stdout
-    assert "Note: its batch is open (N); layers are for the batch of a run" in done.stderr
+    assert "Note: the model leaves its batch open (N); layers are for the batch of a run" in done.stderr
     result: dict[str, Any] = json.loads(Path("run.json").read_text())
     assert [(each["name"], each["macs"]) for each in result["layers"]] == [
         ("conv", 2 * 16 * 3 * 18), ("a", 0), ("product_1", 200), ("product_2", 200), ("b", 0),
@@ -73,9 +73,9 @@ def test_what_is_imported_runs_the_same() -> None:
     assert MISSING in imported.stderr
     assert tpusim("import", *ASKED, "-o", "-").stdout == Path("net.yaml").read_text()
     assert Path("net.yaml").read_text() == tpusim("import", *ASKED).stdout == (
-        "# its batch is open (N); layers are for the batch of a run\n"
+        "# the model leaves its batch open (N); layers are for the batch of a run\n"
         "# sizes given: seq=5\n"
-        "# pooling, sums and activations are layers of their own; ops array leaves them out\n"
+        "# pooling, sums and activations are layers of their own; --ops array leaves them out\n"
         "# 1 op of weights and shapes alone: worked out before the network runs, no time\n"
         "name: model\n"
         "source: 'model.onnx, an ONNX model of opset 17, made by hand'\n"

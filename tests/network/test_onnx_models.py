@@ -540,8 +540,13 @@ def test_shapes_that_a_model_works_out_are_found(tmp_path: Path, tokens: Any, di
     assert work.layers == (Gemm("matmul_q", 18, 32, 32), *heads, *scores, *rest)
     assert dict(work.not_timed) == {"Reshape": 1}
     notes = open_workload(path, ModelOptions(dims)).notes
-    assert notes[0] == "its batch is open (batch_size); layers are for the batch of a run"
+    assert notes[0] == "the model leaves its batch open (batch_size); layers are for the batch of a run"
     assert ("sizes given: seq=9" in notes) == bool(dims)
+
+
+def test_weights_are_no_inputs_however_large_they_are(tmp_path: Path) -> None:
+    path = saved(tmp_path, one("Conv", ["N", 48, 8, 8], [64, 48, 5, 5]))
+    assert open_workload(path, ModelOptions()).data["inputs"] == ["x"]
 
 
 def test_a_function_of_the_model_is_what_is_in_it(tmp_path: Path) -> None:

@@ -326,9 +326,10 @@ def validate(
         Option(
             "--set-of-numbers",
             metavar="NAME",
-            help=f"All that is {', '.join(names.NUMBER_WORDS)}, or one of {', '.join(names.NUMBER_SETS)}, or "
-            f"{names.NETWORK_SETS}, whole networks, {names.MEMORY_SETS}, what is simulated, {names.GPU_SETS}, what "
-            f"was measured on a GPU, or, of TPUs after v2, {', '.join(names.GENERATION_SETS)}. Repeatable.",
+            help=f"A kind of reference, for all its sets: {', '.join(names.NUMBER_WORDS)}; several sets: "
+            f"{names.NETWORK_SETS} (whole networks), {names.MEMORY_SETS} (against another simulator of DRAM), "
+            f"{names.GPU_SETS} (measured on a GPU), {', '.join(names.GENERATION_SETS)} (a TPU after v2); or a single "
+            f"set: {', '.join(names.NUMBER_SETS)}. Repeatable.",
             autocompletion=words(
                 (
                     *names.NUMBER_WORDS,

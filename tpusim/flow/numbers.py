@@ -107,7 +107,9 @@ def numbers_of(dtype: str, sums: str) -> Numbers:
     """The numbers that a dtype and an order of sums ask for. Raises InputError for unknown names."""
     for given, known, asked in ((dtype, DTYPES, "dtype"), (sums, SUMS, "sums")):
         if given not in known:
-            raise InputError(f"{asked} {given}{did_you_mean(given, known) or ':'} there is {', '.join(known)}")
+            raise InputError(
+                f"unknown {asked} {given!r}{did_you_mean(given, known) or ';'} there is {', '.join(known)}"
+            )
     return Numbers(ELEMENT_TYPES.get(dtype), sums == ARRAY_ORDER)
 
 

@@ -107,7 +107,9 @@ def simulate(
         if not isinstance(given, kind):
             raise InputError(f"{given!r} is no {what}; give what tpusim.load_{what.lower()}(...) returns")
     if engine not in ENGINES:
-        raise InputError(f"unknown engine {engine!r}{did_you_mean(engine, ENGINES)}; there is {', '.join(ENGINES)}")
+        raise InputError(
+            f"unknown engine {engine!r}{did_you_mean(engine, ENGINES) or ';'} there is {', '.join(ENGINES)}"
+        )
     seed, numbers, family = seed_of(seed), numbers_of(dtype, sums), family_of(hardware)
     if engine not in family.engines:
         keeps = f"{hardware.name} is {family.title}, whose time is kept by {', '.join(family.engines)}"

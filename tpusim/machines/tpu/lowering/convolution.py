@@ -282,8 +282,9 @@ def plans_of(cutting: Cutting, layer: ArrayOp, batch: int, hardware: Hardware) -
 
 
 def ranked_cuts(cutting: Cutting, shape: ConvShape, hardware: Hardware) -> list[tuple[Cut, Ranked]]:
-    """A shape cut, with a tiling, in as many ways as a simulation should choose from; first the choice of the estimate,
-    which is all that it leaves by itself.
+    """The cuts of a shape, each with a tiling, from which a simulation should choose.
+
+    The estimate's choice is first, and the only one under `search: estimate`.
 
     Raises:
         CapacityError: when no tiling fits the memories.
@@ -296,12 +297,11 @@ def ranked_cuts(cutting: Cutting, shape: ConvShape, hardware: Hardware) -> list[
 def ranked_shapes(
     ranks: Callable[[ConvShape, Hardware], Sequence[Ranked]], shape: ConvShape, hardware: Hardware
 ) -> list[tuple[ConvShape, Ranked]]:
-    """A shape in strips, with a tiling, in as many ways as a simulation should choose from; `ranks` gives the tilings
-    of a shape on a machine.
+    """The shape in different strips, each with a tiling, from which a simulation should choose.
 
-    Strips are balanced, or others where these may be cheaper: first the choice of the estimate, which is all that it
-    leaves by itself, then its choices in other strips and on poorer machines, then all others, of which the one that is
-    expected to take least comes first.
+    `ranks` gives the tilings of a shape on a machine. The order is: the estimate's choice, which is the only one under
+    `search: estimate`; its choices in other strips and on poorer machines; then all others by expected cycles. Other
+    strips than balanced ones are compared only where they may take fewer cycles.
 
     Raises:
         CapacityError: when no tiling fits the memories.

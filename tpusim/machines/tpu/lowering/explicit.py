@@ -359,7 +359,7 @@ def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
     product, whole = shape_of(conv.product, images, hardware), shape_of(conv, images, hardware)
 
     def draft(product: ConvShape, rank: Ranked) -> Draft:
-        cut, held = TapGroups(product, hardware), beside(whole, product, hardware)
+        cut, held = TapGroups(product, hardware), windowed(whole, product, hardware)
         plan = Plan(product, hardware, rank.tiling, cut, LOWERED)
         work = Transformation(whole.in_strips_of(product), plan, held.window)
         told = partial(_explained, work, layer)
@@ -367,21 +367,23 @@ def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
             partial(_Explicit, work), lambda each: (each, told(each)), rank.tiling.blocks, rank.least, rank.estimate
         )
 
-    ranked = ranked_shapes(lambda each, on: beside(whole, each, on).ranks, product, hardware)
+    ranked = ranked_shapes(lambda each, on: windowed(whole, each, on).ranks, product, hardware)
     return [draft(*each) for each in ranked]
 
 
-class _Beside(NamedTuple):
-    """The window by which a map is transformed, and the tilings of the product, with estimates of both together."""
+class Windowed(NamedTuple):
+    """A window that transforms a map, and the tilings of the product, with estimates of both together."""
 
     window: RollingWindow
     ranks: tuple[Ranked, ...]
 
 
 @lru_cache(maxsize=1 << 10)
-def beside(whole: ConvShape, product: ConvShape, hardware: Hardware) -> _Beside:
-    """A map is transformed in the strips of the product. Before the product the window may have all words; beside it,
-    its share of them, if the product fits the others; else the fewest there are.
+def windowed(whole: ConvShape, product: ConvShape, hardware: Hardware) -> Windowed:
+    """The window for the map of a `whole` layer, and the tilings of its `product`, in the strips of the product.
+
+    Before the product the window may take all words; beside the product it takes its share of them, if the product
+    fits into the rest, else the fewest possible.
 
     Raises:
         CapacityError: when window and product do not fit the vector memories.
@@ -390,7 +392,7 @@ def beside(whole: ConvShape, product: ConvShape, hardware: Hardware) -> _Beside:
     before = hardware.mapping.transformation == "before"
 
     def both(window: RollingWindow, rank: Ranked) -> Ranked:
-        """In turn; or side by side, while the bus has to move all of both."""
+        """A tiling with the cycles of both: in turn, or side by side while the bus moves the data of both."""
         own = _cost(shape, hardware, window)
         moved = 0.0 if before else own + rank.floor(0)
 
@@ -405,7 +407,7 @@ def beside(whole: ConvShape, product: ConvShape, hardware: Hardware) -> _Beside:
             left = hardware.vector_memory.capacity_bytes - words * hardware.word_bytes
             with suppress(CapacityError):
                 found = tilings_of(cut, hardware.having("vector_memory", capacity_bytes=left))
-                return _Beside(window, tuple([both(window, rank) for rank in found]))
+                return Windowed(window, tuple([both(window, rank) for rank in found]))
     raise too_small((0 if before else LEAST_WORDS) + least_words(cut, hardware), hardware)
 
 

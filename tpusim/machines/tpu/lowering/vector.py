@@ -49,7 +49,7 @@ from tpusim.network.ops.array_op import ArrayOp
 from tpusim.network.ops.op import OFMAP, Op
 
 FEW_TIMED = 4
-"""Tilings that a simulation chooses from, at most: networks have many ops of the vector unit, and most are cheap."""
+"""Most tilings from which a simulation chooses: networks have many ops of the vector unit, and most are cheap."""
 
 IGNORED = frozenset({
     "transformation", "k_order", "patch", "search", "multi_tile", "loop_order", "chunks", "loads", "fetch", "layout",
@@ -166,8 +166,9 @@ class VectorUnits(Units):
 
     @cached_property
     def ranked(self) -> tuple[Ranked, ...]:
-        """What a simulation should choose from, the cheapest by the estimate first; or the estimate's choice alone: of
-        those that fit and are `close` to the cheapest, the largest block.
+        """The tilings from which a simulation should choose, by estimated cycles, or the estimate's choice alone.
+
+        The estimate chooses the largest block of those that fit and are `close` to the cheapest.
         """
         wanted = zip(given_outputs(self.outputs, self.hardware), self._extents, strict=True)
         sizes = product(*([size] if size else halves(extent) for size, extent in wanted))
@@ -183,8 +184,9 @@ class VectorUnits(Units):
 
     @property
     def least(self) -> float:
-        """Cycles below which no block lets it be: results, and what taps touch of maps, cross the bus once, and the
-        vector unit makes every word.
+        """A lower bound of the cycles for any block.
+
+        All results, and all elements of maps that taps touch, cross the bus once; the vector unit makes every word.
         """
         row, col, moved = self.outputs.row, self.outputs.col, self.ofmap.size
         for source in self.maps if self.turn == Turn() else ():
@@ -200,7 +202,7 @@ class VectorUnits(Units):
 
     @property
     def fewest(self) -> tuple[tuple[int, int], ...]:
-        """Operands and operations of the steps that make every word of results at least."""
+        """Operands and operations of the steps that every word of results takes at least."""
         return self.chain
 
     def cycles(self, tiling: Tiling[int]) -> float:
@@ -364,7 +366,7 @@ class VectorUnits(Units):
 
 
 def draft_of(units: Callable[[Tiling[int]], AnyUnits], rank: Ranked, told: Callable[[AnyUnits], Explanation]) -> Draft:
-    """The draft of work by the vector unit, of which `units` has such a tiling, and which is `told` of."""
+    """A draft of work by the vector unit: `units` makes the work for a tiling, `told` explains it."""
     make = partial(units, rank.tiling)
     return Draft(make, lambda program: (program, told(make())), rank.tiling.blocks, rank.least, rank.estimate)
 

@@ -285,6 +285,7 @@ def work_of(operation: str, counts: Arity, coefficients: Coefficients, unit: Vec
         work = unit.functions.work_of(name)
         if work is None:
             says = f"the machine does not say how many ALU operations {name} takes"
-            raise CapacityError(Problem(f"{says}; write multiplications + others", f"vector_unit.functions.{name}"))
+            write = "write multiplications + other operations of an element, such as 7 + 7"
+            raise CapacityError(Problem(f"{says}; {write}", f"vector_unit.functions.{name}"))
         products, others = products + often * work.products, others + often * work.others
     return AluWork(products, others)

@@ -33,13 +33,13 @@ TOLERANCE = 0.01
 """Relative distance of estimates within which the block with the most words is taken: it has fewer passes to run."""
 
 CLOSE = 2 * TOLERANCE
-"""Ways that may differ by no more than this are taken for equal: each choice may be `TOLERANCE` above the best."""
+"""Relative distance within which two choices count as equal: each may be `TOLERANCE` above the best."""
 
 TRUSTED = 0.05
-"""An estimate is trusted so far: one that a run exceeds by more has misled the choice."""
+"""Share by which a run may exceed its estimate before the estimate counts as misleading."""
 
 NEAR = 3 * TRUSTED
-"""Estimates that lie this near to one another leave the choice to simulation."""
+"""Relative distance of two estimates within which simulation chooses between them."""
 
 MOST_RANKED, MOST_TIMED = 48, 16
 """Most tilings of a layer that are put in order, and most that a simulation chooses from beside the estimate's choice.

@@ -146,7 +146,7 @@ class TilePlan(Plan):
 
 @lru_cache(maxsize=1 << 12)
 def ranks_of(filtering: Filtering) -> tuple[Ranked, ...]:
-    """What a simulation should choose from, the cheapest by the estimate first; or the choice of the estimate alone.
+    """The tilings from which a simulation should choose, by estimated cycles, or the estimate's choice alone.
 
     Raises:
         CapacityError: when not even a block of one tile fits; says how much memory would do.
@@ -164,13 +164,13 @@ def ranks_of(filtering: Filtering) -> tuple[Ranked, ...]:
 
 
 def plan_of(filtering: Filtering, tiling: Tiling[int]) -> TilePlan:
-    """The plan of a tiling: with the recipes that are estimated to be faster, of those for which it has room."""
+    """The plan of a tiling with the recipes that fit and are estimated to be fastest."""
     plans = (_plan(each, tiling) for each in _by_recipes(filtering))
     return min(fitting(plans, lambda plan: plan.words, filtering.hardware), key=TilePlan.cycles)
 
 
 def _by_recipes(filtering: Filtering) -> list[Filtering]:
-    """With the fastest recipes, and with those that want the fewest places."""
+    """The layer with the fastest recipes, and with the recipes that need the fewest places."""
     return [replace(filtering, fewest_places=fewest) for fewest in (False, True)]
 
 

@@ -263,10 +263,13 @@ def _document(read: Understood, path: Path) -> Document:
     origin = f"an ONNX model of opset {opsets}{f', made by {maker}' if maker else ''}"
     known = read.probes[0], read.facts.constants, {*read.same}
     called_, entries, lost = wired(read.model.graph, layers, given, *known, names)
+    # Large weights are inputs of the graph by now. The file names only the ones that a layer reads as it reads a map.
+    reads = {each for entry in entries for each in entry.get(INPUTS, ())}
+    weights = {each for name, each in zip(given, called_, strict=False) if name in read.facts.constants}
     data = {
         "name": printable(path.stem) or "model",
         "source": f"{printable(path.name)}, {origin}",
-        INPUTS: called_,
+        INPUTS: [each for each in called_ if each in reads or each not in weights],
         "not_timed": dict(read.not_timed.most_common()),
         "not_known": dict(read.not_known.most_common()),
         "layers": entries,
@@ -295,17 +298,17 @@ def _ordered(sizes: LayerSizes) -> LayerSizes:
 def _notes(read: Understood) -> Iterator[str]:
     batch = read.batch
     if batch.is_open:
-        yield f"its batch is open ({', '.join(sorted(batch.names))}); layers are for the batch of a run"
+        yield f"the model leaves its batch open ({', '.join(sorted(batch.names))}); layers are for the batch of a run"
     else:
         many = f"the {counted(batch.images, 'image')} of --input" if batch.images else "a batch"
-        yield f"it is for {counted(batch.fixed, 'image')}; layers are written for one, and run for {many}"
+        yield f"the model is for {counted(batch.fixed, 'image')}; layers are written for one, and run for {many}"
     if batch.dims:
         yield f"sizes given: {', '.join(f'{name}={size}' for name, size in batch.dims.items())}"
     if several := [called(node) for node, each, _ in read.layers if "count" in each and each["op"] != "gemm"]:
         which = f"{counted(len(several), 'op')} of several maps an image ({several[0]}, ...)"
         yield f"{which}: a layer for each map"
     if any(each.sizes["op"] not in _OF_THE_ARRAY for each in read.layers):
-        yield "pooling, sums and activations are layers of their own; ops array leaves them out"
+        yield "pooling, sums and activations are layers of their own; --ops array leaves them out"
     if read.taken:
         more = f", and {len(read.taken) - _MOST_TOLD:,} more" if len(read.taken) > _MOST_TOLD else ""
         yield f"the branch that is taken of each If: {', '.join(read.taken[:_MOST_TOLD])}{more}"
