@@ -86,6 +86,13 @@ def test_shipped_names():
         "tpu_v2_estimator",
         "tpu_v2_hbm",
         "tpu_v3_core",
+        "tpu_v4",
+        "tpu_v4_core",
+        "tpu_v5e",
+        "tpu_v5p",
+        "tpu_v5p_core",
+        "tpu_v6e",
+        "tpu_v7x_core",
         "v100",
     ]
 
@@ -143,6 +150,13 @@ def test_size_is_shorthand_in_a_file(tmp_path):
 def test_size_may_stand_beside_sides_that_agree():
     machine = load_hardware("tpu_v2", ["array.size=64", "array.rows=64"])
     assert machine.array == Array(rows=64, cols=64)
+
+
+OF_TYPES = [
+    (f"types.{name}.{field}={value}", lambda h, name=name, field=field: getattr(getattr(h.types, name), field), value)
+    for name in ("f32", "bf16", "int8", "f8")
+    for field, value in {"bytes": 1, "rate": 2, "weights_per_cycle": 8, "result_bytes": 4, "unpack_cycles": 3}.items()
+]
 
 
 @pytest.mark.parametrize(
@@ -231,6 +245,13 @@ def test_size_may_stand_beside_sides_that_agree():
         ("mapping.block.in_channels=128", lambda h: h.mapping.block.in_channels, 128),
         ("mapping.block.out_channels=256", lambda h: h.mapping.block.out_channels, 256),
         ("mapping.block.taps=3", lambda h: h.mapping.block.taps, 3),
+        ("array.split=2", lambda h: h.array.split, 2),
+        ("vector_memory.result_bytes=4", lambda h: h.vector_memory.result_bytes, 4),
+        ("vector_unit.stack_free=3", lambda h: h.vector_unit.stack_free, 3),
+        ("vector_unit.stack_by=column", lambda h: h.vector_unit.stack_by, "column"),
+        ("mapping.window=2 MiB", lambda h: h.mapping.window_bytes, 2**21),
+        ("mapping.window_cycles=500", lambda h: h.mapping.window_cycles, 500),
+        *OF_TYPES,
     ],
 )
 def test_override_reaches_every_field(override, read, value):
@@ -239,6 +260,8 @@ def test_override_reaches_every_field(override, read, value):
     # A device is no use to a pipe, and what may be left out comes as a whole.
     name = "tpu_v2_hbm" if path in ("hbm.device", "hbm.mapping") else "tpu_v2"
     others = SCRATCH if path.startswith("scratch_memory") else {}
+    if path.startswith("types"):
+        others = {f"{path.rpartition('.')[0]}.bytes": "2"}
     assert read(load_hardware(name, {**others, path: text})) == value
     assert read(load_hardware(name, [f"{key}={each}" for key, each in {**others, path: text}.items()])) == value
     assert read(load_hardware(name, others).with_overrides([override])) == value
@@ -304,7 +327,8 @@ def test_integers_of_numpy_are_numbers():
     policy = MappingPolicy(multi_tile=np.int64(2))
     assert (policy, type(policy.multi_tile)) == (MappingPolicy(multi_tile=2), int)
     with pytest.raises(
-        ValidationError, match="0 is not allowed; write auto or rows or dense or dense_rows or a whole number"
+        ValidationError,
+        match="0 is not allowed; write auto or rows or dense or dense_taps or dense_rows or a whole number",
     ):
         MappingPolicy(multi_tile=np.int64(0))
 
