@@ -240,10 +240,16 @@ def _validate() -> Schema:
         "lowering": (TEXT, "lowering of the cases"),
         "changes": (TEXTS, "changes of the machine, as `--set` writes them"),
         "unit": (TEXT, "unit of the numbers"),
+        "generation": (TEXT, "generation of TPU that the numbers are of; empty where there is none"),
         "cases": (WHOLE, "cases that are compared"),
         "ours": (spread, "errors of tpusim"),
         "with_their_blocks": (_or_null(spread), "errors with the compiler's blocks; null where none are known"),
         "roofline": (spread, "errors of a roofline: the larger of MACs / peak and bytes / bandwidth"),
+        "bias": (NUMBER, "mean of the signed errors"),
+        "rank_correlation": (_or_null(NUMBER), "Spearman's correlation, 1 where tpusim puts all cases in the order of "
+                             "the reference; null where all numbers of either are equal"),
+        "equal": (_or_null(WHOLE), "cases of which tpusim has as many passes as the code; null for other units"),
+        "first_choice": (_or_null(TEXT), "tile that tpusim finds fastest; null unless the cases are tiles of one layer"),
         "total_error": (NUMBER, "error of the sum over all cases"),
         "totals": (_of("Totals"), "sums over all cases, in the unit of the set"),
         "left_out": (_listed(_of("LeftOut")), "what belongs to the set and is not compared"),
@@ -256,6 +262,16 @@ def _validate() -> Schema:
         "Set": _held("A set of numbers, and how close tpusim comes.",
                      {**figures, "rows": (_listed(_of("Case")), "every case")}),
         "Together": _held("All sets of one status and kind together.", figures),
+        "Generation": _held("All sets of one status, generation and part together. Errors are ratios.", {
+            "status": (TEXT, "how the reference's numbers are known"),
+            "generation": (TEXT, "generation of TPU"),
+            "part": (TEXT, "part of the machine's work, such as products"),
+            "unit": (TEXT, "unit of the numbers"),
+            "cases": (WHOLE, "cases that are compared"),
+            "mean": (NUMBER, "mean of the absolute errors"),
+            "median": (NUMBER, "median of the absolute errors"),
+            "bias": (NUMBER, "mean of the signed errors"),
+        }),
         "Spread": _held("Errors of several cases, as ratios: 0.1 is 10 % more cycles than the reference says.", {
             "mean": (NUMBER, "mean of the absolute errors"),
             "median": (NUMBER, "median of the absolute errors"),
@@ -266,7 +282,9 @@ def _validate() -> Schema:
         "Totals": _held("Sums over all cases.", {
             "ours": (NUMBER, "sum by tpusim"), "theirs": (NUMBER, "sum by the reference")}),
         "LeftOut": _held("Something that is not compared.", {
-            "name": (TEXT, "its name in the reference"), "theirs": (NUMBER, "cycles by the reference")}),
+            "name": (TEXT, "its name in the reference"),
+            "theirs": (_or_null(NUMBER), "number by the reference; null where it is not told"),
+            "why": (TEXT, "why it is not compared; empty where the set says it")}),
         "Halves": _held("Mean errors of two halves; both null where nothing was fitted on the set.", {
             "fit": (_or_null(NUMBER), "cases on which numbers of the machine were fitted"),
             "rest": (_or_null(NUMBER), "all other cases")}),
@@ -295,6 +313,7 @@ def _validate() -> Schema:
     keys: Keys = {
         "sets": (_listed(_of("Set")), "every set that was asked for"),
         "together": (_listed(_of("Together")), "kinds of which there are several sets, each as one"),
+        "generations": (_listed(_of("Generation")), "sets of TPUs after v2, by generation and part"),
     }
     return {**_held("Sets of numbers, and how close tpusim comes to them.", keys), "$defs": definitions}
 

@@ -68,7 +68,7 @@ def validate() -> Iterator[str]:
     )
     sets = [
         NumberSet(name, "scheduled", "layers", "cases", "tpu_v2_core", (), ("array.size=64",), fitted=fitted,
-                  left_out=(LeftOut("copy", 3),))
+                  left_out=(LeftOut("copy", 3),), tiles=fitted, generation="v3", part="tiles")
         for name, fitted in (("one", True), ("other", False))
     ]  # fmt: skip
     yield validated([Comparison(each, rows) for each in sets]).to_json()

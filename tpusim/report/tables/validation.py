@@ -143,7 +143,7 @@ def _to_dict(comparison: Comparison) -> dict[str, Any]:
         "bias": comparison.bias,
         "rank_correlation": comparison.rank_correlation,
         "equal": comparison.equal,
-        "first_choice": asdict(choice) if (choice := comparison.first_choice) else None,
+        "first_choice": choice.name if (choice := comparison.first_choice) else None,
         "total_error": comparison.total_error,
         "totals": dict(zip(("ours", "theirs"), comparison.totals, strict=True)),
         "left_out": [asdict(each) for each in numbers.left_out],
