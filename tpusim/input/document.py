@@ -205,6 +205,9 @@ def _syntax_message(error: yaml.YAMLError, text: str) -> tuple[int, str]:
     # PyYAML names the token it could not read, hardly ever the tab that is the cause.
     if re.match(r".*\t" if "token" in said else r"\s*\t", here):
         return line, "a tab cannot indent YAML; use spaces"
+    # libyaml has a limit of its own, which its scanner may reach before the events that are counted here.
+    if "nesting depth" in said:
+        return line, _TOO_DEEP
     if "another document" in said:
         return line, "a second document starts here; keep one document to a file"
     begun = error.context_mark
