@@ -75,7 +75,7 @@ def test_what_is_imported_runs_the_same() -> None:
     assert Path("net.yaml").read_text() == tpusim("import", *ASKED).stdout == (
         "# the model leaves its batch open (N); layers are for the batch of a run\n"
         "# sizes given: seq=5\n"
-        "# pooling, sums and activations are layers of their own; --ops array leaves them out\n"
+        "# pooling, sums and activations are layers of their own; a run of the array's ops alone leaves them out\n"
         "# 1 op of weights and shapes alone: worked out before the network runs, no time\n"
         "name: model\n"
         "source: 'model.onnx, an ONNX model of opset 17, made by hand'\n"

@@ -163,16 +163,21 @@ def vars_of(layer):
     return chain.from_iterable(size if isinstance(size, tuple) else (size,) for size in sizes)
 
 
-def test_loading_160_layers_and_a_machine_takes_less_than_60_ms(tmp_path):
+def test_loading_160_layers_and_a_machine_costs_few_times_what_parsing_does(tmp_path):
+    """Both are timed in turn, so that a busy machine slows both."""
     layers = [Conv2d(f"layer{i}", 64, 56, 56, 64, (3, 3), padding=(1, 1)) for i in range(160)]
     path = write(tmp_path / "deep.yaml", "deep", layers)
-    seconds = []
+    text = path.read_text()
+    ratios = []
     for _ in range(5):
         start = time.process_time()
+        for _ in yaml.parse(text, Loader=yaml.CSafeLoader):
+            pass
+        parsed = time.process_time()
         load_workload(path)
         load_hardware("tpu_v2")
-        seconds.append(time.process_time() - start)
-    assert min(seconds) < 0.06
+        ratios.append((time.process_time() - parsed) / (parsed - start))
+    assert min(ratios) < 12
 
 
 # ---- layers that come several times, and sizes worked out

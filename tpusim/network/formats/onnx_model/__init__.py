@@ -308,7 +308,7 @@ def _notes(read: Understood) -> Iterator[str]:
         which = f"{counted(len(several), 'op')} of several maps an image ({several[0]}, ...)"
         yield f"{which}: a layer for each map"
     if any(each.sizes["op"] not in _OF_THE_ARRAY for each in read.layers):
-        yield "pooling, sums and activations are layers of their own; --ops array leaves them out"
+        yield "pooling, sums and activations are layers of their own; a run of the array's ops alone leaves them out"
     if read.taken:
         more = f", and {len(read.taken) - _MOST_TOLD:,} more" if len(read.taken) > _MOST_TOLD else ""
         yield f"the branch that is taken of each If: {', '.join(read.taken[:_MOST_TOLD])}{more}"
