@@ -249,7 +249,7 @@ def _validate() -> Schema:
         "rank_correlation": (_or_null(NUMBER), "Spearman's correlation, 1 where tpusim puts all cases in the order of "
                              "the reference; null where all numbers of either are equal"),
         "equal": (_or_null(WHOLE), "cases of which tpusim has as many passes as the code; null for other units"),
-        "first_choice": (_or_null(TEXT), "tile that tpusim finds fastest; null unless the cases are tiles of one layer"),
+        "first_choice": (_or_null(TEXT), "tile that tpusim finds fastest; null unless all cases are tiles of a layer"),
         "total_error": (NUMBER, "error of the sum over all cases"),
         "totals": (_of("Totals"), "sums over all cases, in the unit of the set"),
         "left_out": (_listed(_of("LeftOut")), "what belongs to the set and is not compared"),

@@ -101,9 +101,10 @@ class Hardware(FileSection):
     def _feeds_the_array(cls, memory: VectorMemory, info: ValidationInfo) -> VectorMemory:
         # An array that is itself wrong is missing from info.data, and reported on its own.
         array = info.data.get("array")
-        many = [f"array.{key} is {getattr(array, key)}" for key in ("count", "split") if getattr(array, key, 1) > 1]
+        many = {f"array.{key}": size for key in ("count", "split") if (size := getattr(array, key, 1)) > 1}
         if memory.organization == "banked" and many:
-            message = f"banks feed one array, and {' and '.join(many)}; set both to 1, or write lanes"
+            told = " and ".join(f"{path} is {size}" for path, size in many.items())
+            message = f"banks feed one array, and {told}; set {' and '.join(many)} to 1, or write lanes"
             raise InputError([Problem(message, "organization")])
         return memory
 

@@ -28,6 +28,7 @@ from tpusim.study.paper.exhibit import (
 from tpusim.study.paper.layers import SEVEN
 from tpusim.study.sweep.points import Point
 from tpusim.study.validation.cases import Case, rows
+from tpusim.study.validation.comparison import of_type
 from tpusim.study.validation.sets import number_sets
 
 _TABLE_2 = "tpu_v2"
@@ -80,10 +81,10 @@ class HeldCases:
 
     @property
     def groups(self) -> dict[tuple[Any, ...], list[tuple[int, Case]]]:
-        """Indices and cases of each set, batch and change of the machine, which make a point."""
+        """Indices and cases of each set, batch, type and change of the machine, which make a point."""
         groups: dict[tuple[Any, ...], list[tuple[int, Case]]] = defaultdict(list)
         for place, (name, case) in enumerate(self.cases):
-            groups[name, self.machine, case.batch, *case.changes].append((place, case))
+            groups[name, self.machine, case.batch, case.dtype, *case.changes].append((place, case))
         return groups
 
     @property
@@ -95,7 +96,7 @@ class HeldCases:
         for key, cases in self.groups.items():
             numbers, (_, first) = number_sets()[key[0]], cases[0]
             changes = () if self.machine else (*numbers.changes, *first.changes)
-            hardware = load_hardware(self.machine or numbers.hardware, changes)
+            hardware = of_type(load_hardware(self.machine or numbers.hardware, changes), first.dtype)
             layers = [
                 replace(layer, name=f"{place} {index}")
                 for place, case in cases
