@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from tpusim.flow.numbers import SMALL, Numbers
@@ -14,6 +15,9 @@ from tpusim.machines.tpu.runs.prepared import Prepared
 from tpusim.network.ops.op import Op
 from tpusim.numerics.equality import Verdict
 from tpusim.reference import Operands
+
+TWO_ARRAYS = str(Path(__file__).parent / "machines" / "two_arrays.yaml")
+"""A core of two arrays that share weights: what its Programs show, no shipped machine does."""
 
 
 def unheard(_: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
@@ -11,6 +12,7 @@ from pathlib import Path
 import onnx
 import pytest
 import typer.main
+from typer.testing import CliRunner
 
 from tests import ROOT
 from tests.typed import PAGES, Page, Step, shows
@@ -75,6 +77,9 @@ def test_every_step_is_in_one_strand(page: Page) -> None:
     assert sorted(step.text for strand in page.strands for step in strand) == sorted(step.text for step in page.steps)
 
 
+FIGURE = re.compile(r"(?<![\w.])(?:\d+(?:,\d{3})+|\d+\.\d+)(?!\w)")
+_, ACCURACY, _ = re.split("<!-- /?accuracy -->", (ROOT / "docs" / "generations.md").read_text())
+"""Errors of emitted code, which a test of its own works out."""
 GIVEN = {
     "docs/start.md": {"3.11"},
     "docs/tables.md": {"9,216", "4,096"},
@@ -85,13 +90,14 @@ GIVEN = {
     "docs/proofs.md": {"20,000", "10,000"},
 }
 """Figures of a page that no output shows: sizes, and what other tests hold."""
-FIGURE = re.compile(r"(?<![\w.])(?:\d+(?:,\d{3})+|\d+\.\d+)(?!\w)")
 
 
 @pytest.mark.parametrize("page", PAGES[1:], ids=lambda page: page.name)
 def test_figures_in_sentences_are_those_of_the_outputs(page: Page) -> None:
     shown = " ".join(held for _, language, held in page.blocks if language in ("text", "yaml"))
-    sentences = re.sub(r"^```.*?^```$|\]\(.*?\)", "", page.text, flags=re.M | re.S)
+    sentences = re.sub(
+        r"<!-- accuracy -->.*?<!-- /accuracy -->|^```.*?^```$|\]\(.*?\)", "", page.text, flags=re.M | re.S
+    )
     told, seen = ({*FIGURE.findall(text)} for text in (sentences, shown))
     assert told - seen == GIVEN.get(page.name, set())
 
@@ -108,3 +114,15 @@ def test_files_that_steps_share_join_them() -> None:
     page = Page("README.md")
     vars(page)["steps"] = [one, Step("tpusim list"), two]
     assert page.strands == [[Step("tpusim list")], [one, two]]
+
+
+@pytest.mark.long
+def test_errors_of_every_generation_are_those_of_validate() -> None:
+    done = CliRunner().invoke(app, ["validate", "--set-of-numbers", "generations", "--json", "-"])
+    assert done.exit_code == 0, done.output
+    sets = [each for each in json.loads(done.stdout)["generations"] if each["status"] == "scheduled"]
+    means = {(each["generation"], each["part"]): f"{100 * each['mean']:.1f}" for each in sets}
+    parts = ("products", "convolutions", "first layers", "int8 and fp8")
+    for generation in dict.fromkeys(name for name, _ in means):
+        row = ["7x" if generation == "v7x" else generation, *(means.get((generation, part), "") for part in parts)]
+        assert f"| {' | '.join(row)} |".replace("  ", " ") in ACCURACY

@@ -7,6 +7,7 @@ import runpy
 import pytest
 
 from tests import ROOT
+from tests.checks import TWO_ARRAYS
 from tpusim import Conv2d, load_hardware
 from tpusim.flow.lowerings import prepared
 from tpusim.machines.tpu import event
@@ -60,7 +61,7 @@ def test_the_estimate_is_about_what_ports_allow(batch: int) -> None:
 
 def test_an_estimate_is_no_less_than_what_any_run_takes() -> None:
     """A block of its own, whose last results nothing hides, was estimated below its bound, and so preferred."""
-    hardware, layer = load_hardware("tpu_v3_core"), Conv2d("conv", 32, 28, 28, 96, (3, 3), (1, 1), (1, 1))
+    hardware, layer = load_hardware(TWO_ARRAYS), Conv2d("conv", 32, 28, 28, 96, (3, 3), (1, 1), (1, 1))
     (shape, _), *_ = in_other_strips(shape_of(layer, 1, hardware), hardware)
     cut = TapGroups(shape, hardware)
     (rank,) = tilings_of(cut, hardware)
@@ -134,8 +135,8 @@ def cycles(lowering: str, batch: int, layer: Op, machine: str = "tpu_v2", **chan
 
 
 @pytest.mark.parametrize(("machine", "lowering", "kernel"), [
-    ("tpu_v2", "explicit", 5), ("tpu_v3_core", "explicit", 3), ("tpu_v3_core", "indirect", 3),
-    ("tpu_v3_core", "winograd_2", 3),
+    ("tpu_v2", "explicit", 5), (TWO_ARRAYS, "explicit", 3), (TWO_ARRAYS, "indirect", 3),
+    (TWO_ARRAYS, "winograd_2", 3),
 ])  # fmt: skip
 def test_every_lowering_parts_images_that_fill_words_unevenly(machine: str, lowering: str, kernel: int) -> None:
     """Nine images took 1.15, 1.39, 1.32 and 1.31 times what eight of them and one took, in balanced strips."""
@@ -154,7 +155,7 @@ def test_blocks_of_the_vector_unit_are_chosen_by_simulation() -> None:
 
 def test_other_strips_are_compared_by_whole_bursts() -> None:
     """Runs of one image of nine were estimated as if HBM moved no more than them: 140,655 cycles for 54,636 told."""
-    hardware = load_hardware("tpu_v3_core", {"mapping.search": "simulate"})
+    hardware = load_hardware(TWO_ARRAYS, {"mapping.search": "simulate"})
     layer = Conv2d("conv", 64, 27, 30, 64, (3, 3), padding=(1, 1))
     for draft in drafts_of(layer, 9, hardware, "winograd_2")[:3]:
         assert event.run(draft.lower()[0], hardware).cycles == pytest.approx(draft.estimate(), rel=0.06)

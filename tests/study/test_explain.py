@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from tests.agreement.test_held_fills import ONE_STRIP
+from tests.checks import TWO_ARRAYS
 from tests.strategies import conv, machine
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.cli import app as cli
@@ -211,7 +212,7 @@ def test_more_input_is_not_taken_for_the_weights() -> None:
 def test_what_no_resource_alone_accounts_for_is_too_little_input() -> None:
     """HBM brings the weights of a pass in 154 cycles, 128 load them: twice as much of either leaves the other."""
     layer = Gemm("fc6", 8, 4096, 9216)
-    found = explained(layer, 8, hardware="tpu_v3_core")
+    found = explained(layer, 8, hardware=TWO_ARRAYS)
     assert (found.limit, found.main_state, found.agrees) == ("input", "waiting_weights", True)
     text = said(explain.verdict(found))
     assert "Bound by too little input: weights take 128 cycles to load for a pass that computes for 8;" in text
@@ -234,7 +235,7 @@ def test_what_its_lowering_is_not_made_for_is_no_relaxed_layer() -> None:
 
 
 def test_a_full_array_is_named_though_more_input_gains_a_little() -> None:
-    found = explained(of_resnet50("layer4.1.conv2"), 8, hardware="tpu_v3_core")
+    found = explained(of_resnet50("layer4.1.conv2"), 8, hardware=TWO_ARRAYS)
     assert (found.limit, found.main_state, found.agrees) == ("array", "busy", True)
     assert found.most is not None
     assert found.most.relaxation is LARGER

@@ -8,15 +8,16 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from tests.checks import TWO_ARRAYS
 from tests.machines.tpu.test_plan import planned, plans
 from tests.strategies import conv, machine
-from tpusim.machines.tpu import event
+from tpusim.flow.lowerings import prepared
 from tpusim.machines.tpu.cut.blocks import even_extents, word_groups
 from tpusim.machines.tpu.cut.geometry import shape_of
 from tpusim.machines.tpu.cut.plan import Plan
 from tpusim.machines.tpu.cut.reduction import TapGroups
 from tpusim.machines.tpu.description import Hardware, load_hardware
-from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
+from tpusim.machines.tpu.lowering.registry import drafts_of
 from tpusim.machines.tpu.search.candidates import Candidates
 from tpusim.machines.tpu.search.search import TOLERANCE, choose
 from tpusim.network.ops.op import Op
@@ -119,15 +120,15 @@ def sample() -> list[Op]:
     return [*shapes.values()][::3]
 
 
-@pytest.mark.parametrize(("base", "changes"), [("tpu_v2", []), ("tpu_v3_core", []), ("tpu_v2", ["array.size=64"])])
+@pytest.mark.parametrize(
+    ("base", "changes"), [("tpu_v2", []), (TWO_ARRAYS, []), ("tpu_v3_core", []), ("tpu_v2", ["array.size=64"])]
+)
 def test_estimates_are_near_the_cycles_of_the_engine(base: str, changes: list[str]) -> None:
     """Within a third of the cycles, and the half of them within a tenth."""
     hardware, ratios = load_hardware(base, changes), []
     for layer in sample():
-        candidates = candidates_of(layer, 8, hardware)
-        ratios.append(
-            estimate(candidates, hardware) / event.run(CHANNEL_FIRST.lower(layer, 8, hardware)[0], hardware).cycles
-        )
+        estimated = drafts_of(layer, 8, hardware, "channel_first")[0].estimate()
+        ratios.append(estimated / prepared(layer, 8, hardware, "channel_first").timing.cycles)
     assert len(ratios) >= 30
     assert 3 / 4 < min(ratios) <= max(ratios) < 4 / 3, sorted(ratios)
     assert 0.9 < median(ratios) < 1.1

@@ -12,6 +12,7 @@ from tpusim.network.workload import Workload
 from tpusim.report.shown import Sentences
 from tpusim.report.text import frequency, percent, quantity, three_digits
 from tpusim.result.records import LayerResult, Result, Total, by_op
+from tpusim.result.vocabulary.fields import by_path
 from tpusim.result.vocabulary.figures import BYTES, COUNTS, JOULES, MEMORY, PLAIN, RATES, TIMES, own_figure
 from tpusim.result.vocabulary.runs import in_heading, numbers_asked, size_of, with_extent
 from tpusim.result.vocabulary.states import does_less, energies_in, parts_in, parts_of
@@ -246,7 +247,8 @@ def overlap_of(layer: LayerResult) -> str:
 
 def overlap_notice(result: Result) -> str:
     """Say what overlapping layers save; empty where they do not overlap."""
-    if result.hardware.get("sequencer", {}).get("between_layers", "drain") == "drain":
+    hardware = dict(by_path(result.hardware))
+    if hardware.get("sequencer.between_layers", "drain") == "drain":
         return ""
     hidden, cycles = result.total.hidden_cycles, result.total.cycles
     share = percent(abs(hidden) / (cycles + hidden))
@@ -254,7 +256,7 @@ def overlap_notice(result: Result) -> str:
     apart = Counter(layer.apart for layer in result.layers if layer.apart)
     begin = "; ".join(f"{counted(count, 'layer')}, as {why}" for why, count in apart.items())
     between = f" Begun on an empty machine: {begin}." if begin else ""
-    searched = result.hardware.get("mapping", {}).get("search") == "simulate"
+    searched = hardware.get("mapping.search") == "simulate"
     chosen = " and the ".join(["lowering"] * (result.lowering == AUTO) + ["block"] * searched)
     alone = f" Each has the {chosen} that is fastest for it alone, but perhaps not for all together."
     stays = f"\n{_stays_notice(result)}" if any(layer.residency for layer in result.layers) else ""
