@@ -24,6 +24,7 @@ from tpusim.machines.tpu.sections import (
     Hbm,
     MappingPolicy,
     Sequencer,
+    Slots,
     VectorMemory,
     VectorUnit,
 )
@@ -85,6 +86,9 @@ def machine(
     operand_cycles: Any = 0,
     result_cycles: Any = 0,
     ready_cycles: Any = 0,
+    widen: Any = 0,
+    narrow: Any = 0,
+    slots: Slots | None = None,
     launch_cycles: int = 0,
     between_blocks: Any = "overlap",
     block_cycles: int = 0,
@@ -130,6 +134,9 @@ def machine(
             operand_cycles=operand_cycles,
             result_cycles=result_cycles,
             ready_cycles=ready_cycles,
+            widen=widen,
+            narrow=narrow,
+            slots=slots,
             functions=Functions(exp=(3, 4), tanh=(5, 1), erf=(2, 9), divide=(1, 2), reciprocal_root=(4, 1)),
         ),
         hbm=Hbm(
@@ -254,6 +261,11 @@ LAYOUTS = ["HWCN", "HWCN", "CHW", "HWC", "WNCH", {"ifmap": "HWC", "ofmap": "CHW"
 """Ways of tensors in HBM: one for all, and some for those they name."""
 _LAYOUTS = st.sampled_from(LAYOUTS)
 
+_SLOTS = st.none() | st.fixed_dictionaries({
+    "loads": among(1, 1, 2, 3), "stores": among(1, 1, 2), "register_bytes": among(4, 16, 32, 64),
+    "lanes": among(1, 4, 128), "registers": among(1, 2, 3, 8), "turn_cycles": among(0, 1, 5),
+}).map(lambda fields: Slots(**fields))  # fmt: skip
+
 
 @st.composite
 def machines(draw: st.DrawFn, largest: int = 24, words: st.SearchStrategy[int] | None = None) -> Hardware:
@@ -291,6 +303,9 @@ def machines(draw: st.DrawFn, largest: int = 24, words: st.SearchStrategy[int] |
         operand_cycles=draw(among(0, 0, "7/4")),
         result_cycles=draw(among(0, 0, "1/2", 6)),
         ready_cycles=draw(among(0, 0, 4.5)),
+        widen=draw(among(0, 1, 2)),
+        narrow=draw(among(0, "1/2")),
+        slots=draw(_SLOTS),
         multi_tile=draw(among("auto", "auto", "rows", 1, 2, 3, 5, 9)),
         loop_order=draw(among("auto", "auto", "block_major", "filter_major")),
         chunks=draw(among("auto", "auto", "needed")),

@@ -33,6 +33,7 @@ from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Buffer, Constant, Derived, Program
 from tpusim.machines.tpu.program.steps import Preload, Scalars, Step, Stream, Vector
 from tpusim.machines.tpu.program.transfers import Along, Fill, Part, Spill, Tensor
+from tpusim.machines.tpu.sections import Slots
 from tpusim.reference import Tensor as Values
 
 HARDWARE = machine(4, 4, word_elements=2)
@@ -261,6 +262,41 @@ def test_words_may_take_longer_than_ports_and_alus() -> None:
     hardware = hardware.with_overrides({f"vector_unit.{name}": value for name, value in slow.items()})
     assert multiply_add(at(ONE), at(TWO)).beat(2, hardware).period == 8
     outcome(program(multiply_add(at(ONE), at(TWO))), hardware)
+
+
+@pytest.mark.parametrize(
+    ("slots", "period", "delay", "port"),
+    [
+        # A word in a turn: eight reads, and four writes, of which three are beside reads of later words.
+        ({"loads": 1, "stores": 1, "registers": 1, "turn_cycles": 0}, 2, 2 + 1, 8 + 1),
+        # Three of four words in a turn, then the one that is left: 6 reads by 2 slots, 3 writes by 1, and 1 cycle.
+        ({"loads": 2, "stores": 1, "registers": 3, "turn_cycles": 1}, 4, 3 + 3, 3 + 1 + 4),
+        # All four words in a turn, whose operations take longer than 8 reads and 4 writes by 4 slots.
+        ({"loads": 4, "stores": 4, "registers": 8, "turn_cycles": 0}, 4, 2 + 4, 3),
+        # Two registers of two words: eight reads, four writes.
+        ({"loads": 1, "stores": 1, "registers": 2, "turn_cycles": 0, "register_bytes": 16}, 4, 4 + 4, 6),
+    ],
+)
+def test_slots_read_and_write_beside_one_another(slots: dict[str, int], period: int, delay: int, port: int) -> None:
+    hardware = machine(4, 4, word_elements=2, alus=24, slots=Slots(**{"lanes": 4, "register_bytes": 8, **slots}))
+    step = multiply_add(at(ONE), at(TWO))
+    beat = step.beat(2, hardware)
+    assert (beat.period, beat.result_delay) == (period, delay)
+    made = program(step)
+    outcome(made, hardware)
+    timing = event.run(made, hardware)
+    assert timing.units["vector_unit"]["busy"] == beat.turns(WORDS) * beat.work
+    assert timing.units["port"]["vector"] == step.scalars.words + port
+
+
+def test_narrow_operands_are_widened_and_results_narrowed() -> None:
+    """8 multiplications and 4 additions a word and lane; with 2 x 2 + 1 more an element, 32 operations for 16 ALUs."""
+    slots = Slots(loads=4, stores=4, lanes=4, register_bytes=8, registers=1)
+    plain = machine(4, 4, word_elements=2, alus=16, slots=slots)
+    narrow = machine(4, 4, word_elements=2, alus=16, slots=slots, widen=2, narrow=1)
+    step = multiply_add(at(ONE), at(TWO))
+    assert (step.beat(2, plain).work, step.beat(2, narrow).work) == (2, 4)
+    outcome(program(step), narrow)
 
 
 def test_a_delay_is_the_vector_units() -> None:

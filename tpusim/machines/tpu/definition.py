@@ -262,25 +262,74 @@ def _next_slot(earliest: int, slot: int | None, period: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """Time of a result word in each lane: words to read, one after another, then cycles of the vector unit's work.
+    """Time of result words that each lane makes side by side: reads, then the vector unit's work, then writes.
 
-    The slots of the port repeat every `period` cycles: the reads come first, and the write takes a slot behind them.
+    All of it repeats every `period` cycles. The reads come first.
+
+    Attributes:
+        operands: words read for a result word.
+        together: result words side by side.
+        loads, stores: words read in a cycle, and written.
+        work: cycles of the vector unit.
+        beside: whether words are written while others are read (`vector_unit.slots`); else the lane's port reads or
+            writes.
+        turn: cycles of a turn beyond the longest of these.
     """
 
-    reads: int
+    operands: int
     work: int
+    together: int = 1
+    loads: int = 1
+    stores: int = 1
+    beside: bool = False
+    turn: int = 0
+
+    def reads(self, words: int) -> int:
+        """Cycles in which the operands of `words` are read."""
+        return -(-words * self.operands // self.loads)
+
+    def writes(self, words: int) -> int:
+        """Cycles in which `words` are written."""
+        return -(-words // self.stores)
 
     @property
     def period(self) -> int:
-        """Cycles from one result word to the next: the port's reads and write, or the work, whichever takes longer."""
-        return max(self.reads + 1, self.work)
+        """Cycles from a turn to the next: those of the port, or of each of its slots, or the work, whichever are
+        more.
+        """
+        reads, writes = self.reads(self.together), self.writes(self.together)
+        return max(max(reads, writes) if self.beside else reads + writes, self.work) + self.turn
 
     @property
     def result_delay(self) -> int:
-        """Cycles from a word's first read to the write of its result, in the first slot that is not a read's."""
-        done = self.reads + self.work
+        """Cycles from the first read of a turn to its first write, in the first slot that is not a read's where the
+        port is the same.
+        """
+        reads = self.reads(self.together)
+        if self.beside:
+            return max(reads, self.work)
+        done = reads + self.work
         # A write that would fall on a read of a later word waits until the reads of that word are over.
-        return done if done % self.period >= self.reads else done + self.reads - done % self.period
+        return done if done % self.period >= reads else done + reads - done % self.period
+
+    @property
+    def work_delay(self) -> int:
+        """Cycles from the first read of a turn to the work: beside other reads, operands are worked on as they come."""
+        return 0 if self.beside else self.reads(self.together)
+
+    def turns(self, words: int) -> int:
+        """Turns that make `words`."""
+        return -(-words // self.together)
+
+    def last(self, words: int) -> int:
+        """Cycles from the first read for `words` to the last write."""
+        full, rest = divmod(words - 1, self.together)
+        return full * self.period + self.result_delay + self.writes(rest + 1) - 1
+
+    @property
+    def a_word(self) -> float:
+        """Cycles from a result word to the next, on the mean."""
+        return self.period / self.together
 
 
 def ready_delay(words: int, hardware: Hardware) -> int:
@@ -292,12 +341,37 @@ def ready_delay(words: int, hardware: Hardware) -> int:
     return ceil(words * max(unit.ready_cycles - unit.unpack_cycles, Fraction(0)))
 
 
-def beat_of(reads: int, operations: int, elements: int, hardware: Hardware) -> Beat:
-    """The beat of a result word with `elements` in use, each of which takes `operations` of an ALU.
+def beat_of(
+    operands: int,
+    operations: int,
+    elements: int,
+    hardware: Hardware,
+    words: int | None = None,
+    lanes: int | None = None,
+    picked: bool = False,
+) -> Beat:
+    """The beat of a step's result words with `elements` in use, each of which takes `operations` of an ALU.
 
     All lanes work alike, each with its share of the ALUs. Fetching operands into place and finishing the word
-    (`vector_unit.operand_cycles`, `result_cycles`) set the pace where they take longer.
+    (`vector_unit.operand_cycles`, `result_cycles`) set the pace where they take longer. With slots, as many words are
+    made side by side as a turn of the loop has registers for, or as the step makes (`words`), and only registers of
+    `lanes` that take part count; operands that are narrower than the ALUs are widened, and results narrowed. Operands
+    that are `picked` element by element come through the port, one a cycle.
     """
-    unit = hardware.vector_unit
-    adding = -(-operations * elements * hardware.lanes // unit.alus)
-    return Beat(reads, max(adding, ceil(reads * unit.operand_cycles + unit.result_cycles)))
+    unit, slots = hardware.vector_unit, hardware.vector_unit.slots
+
+    def work(together: int, operations: Fraction | int, lanes: int) -> int:
+        adding = -(-together * operations * elements * lanes // unit.alus)
+        return max(adding, ceil(together * (operands * unit.operand_cycles + unit.result_cycles)))
+
+    if slots is None or picked:
+        return Beat(operands, work(1, operations, hardware.lanes))
+    across = -(-(lanes or hardware.lanes) // slots.lanes)
+    a_register = max(1, slots.register_bytes // hardware.word_bytes)
+    loads, stores, most = (
+        max(1, each * a_register // across) for each in (slots.loads, slots.stores, slots.registers)
+    )
+    together = most if words is None else min(most, words)
+    converted = operations + operands * unit.widen + unit.narrow
+    work_cycles = work(together, converted, across * slots.lanes)
+    return Beat(operands, work_cycles, together, loads, stores, True, slots.turn_cycles)

@@ -246,7 +246,8 @@ class Hardware(FileSection):
         kind: NumberType | None = getattr(self.types, name, None)
         if kind is None:
             return self
-        memory, unit = self.vector_memory, self.vector_unit.model_copy(update={"unpack_cycles": kind.unpack_cycles})
+        memory = self.vector_memory
+        conversions = {each: getattr(kind, each) for each in ("unpack_cycles", "widen", "narrow", "rounding")}
         word = max(memory.word_elements, self.word_bytes // kind.bytes)
         weights = kind.weights_per_cycle or kind.rate * self.array.weights_per_cycle
         rate = {
@@ -258,7 +259,7 @@ class Hardware(FileSection):
             update={
                 "array": self.array.model_copy(update=rate),
                 "vector_memory": memory.model_copy(update=sizes),
-                "vector_unit": unit,
+                "vector_unit": self.vector_unit.model_copy(update=conversions),
                 "types": NumberTypes(),
             }
         )

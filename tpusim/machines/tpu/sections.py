@@ -146,6 +146,9 @@ class NumberType(FileSection):
         result_bytes: bytes of a result of the arrays in HBM; 0: as many as an operand has.
         unpack_cycles: cycles of the vector unit for a word of operands that arrives, where the array has no such
             numbers and they are converted.
+        widen: ALU operations that widen an element of an operand of the vector unit.
+        narrow: ALU operations that narrow an element of its results.
+        rounding: ALU operations that round an element of its results which no operand had.
     """
 
     bytes: Annotated[int, whole(64), written(1)]
@@ -153,6 +156,9 @@ class NumberType(FileSection):
     weights_per_cycle: Annotated[int, whole(4096, least=0), written(1)] = 0
     result_bytes: Annotated[int, whole(64, least=0), written(4)] = 0
     unpack_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
+    widen: Annotated[Fraction, Rational(65536)] = Fraction(0)
+    narrow: Annotated[Fraction, Rational(65536)] = Fraction(0)
+    rounding: Annotated[int, whole(65536, least=0), written(4)] = 0
 
 
 class NumberTypes(FileSection):
@@ -226,6 +232,26 @@ class Functions(FileSection):
         return max(given, key=sum, default=None)
 
 
+class Slots(FileSection):
+    """Slots of a vector unit that reads and writes registers beside one another, as bundles of instructions do.
+
+    Attributes:
+        loads: registers that are read in a cycle.
+        stores: registers that are written in a cycle.
+        lanes: lanes of a register; a word of more lanes lies in several.
+        register_bytes: bytes of a register in a lane, where words of narrow types lie side by side.
+        registers: registers of results that a turn of the loop makes.
+        turn_cycles: cycles of a turn of the loop beyond its loads, stores and operations.
+    """
+
+    loads: Annotated[int, whole(64), written(3)]
+    stores: Annotated[int, whole(64), written(1)]
+    lanes: Annotated[int, whole(_MOST_PES_A_SIDE), written(128)]
+    register_bytes: Annotated[int, Quantity(SIZE, "64 KiB"), written("32 B", "register")]
+    registers: Annotated[int, whole(4096), written(8)]
+    turn_cycles: Annotated[int, whole(65536, least=0), written(1)] = 0
+
+
 class VectorUnit(FileSection):
     """The vector unit: ALUs that add partial sums and carry out every op that no array can.
 
@@ -248,6 +274,10 @@ class VectorUnit(FileSection):
         operand_cycles: least cycles for each word that a step of the vector unit reads.
         result_cycles: least cycles for each word that a step of the vector unit writes.
         ready_cycles: cycles for each word that is made ready before the vector unit works on it.
+        widen: ALU operations that widen an element of an operand that is narrower than the ALUs; with `slots`.
+        narrow: ALU operations that narrow an element of a result to such a type; with `slots`.
+        rounding: ALU operations that round an element of a result which no operand had.
+        slots: loads and stores beside one another, in place of one access of a port a cycle; a section.
         functions: operations of functions such as exp; a section.
     """
 
@@ -265,6 +295,10 @@ class VectorUnit(FileSection):
     operand_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
     result_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
     ready_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
+    widen: Annotated[Fraction, Rational(65536)] = Fraction(0)
+    narrow: Annotated[Fraction, Rational(65536)] = Fraction(0)
+    rounding: Annotated[int, whole(65536, least=0), written(4)] = 0
+    slots: Slots | None = None
     functions: Functions = Functions()
 
 

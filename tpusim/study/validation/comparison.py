@@ -226,9 +226,12 @@ class Simulation:
 
 
 class Taken(NamedTuple):
-    """Result of a simulation: cycles, and passes of the array for a word of outputs if the machine has an array."""
+    """Result of a simulation: cycles, those of them in which the vector unit works by itself, and passes of the array
+    for a word of outputs if the machine has an array.
+    """
 
     cycles: int
+    vector_work: int = 0
     passes: WordPasses | None = None
 
 
@@ -292,7 +295,7 @@ class Validation:
 
 
 def _compared(numbers: NumberSet, work: Sequence[CaseWork], taken: SimulatedCycles) -> Comparison:
-    rows = [_row(each, numbers.unit, taken) for each in work]
+    rows = [_row(each, numbers, taken) for each in work]
     refused = tuple(
         LeftOut(each.case.name, each.case.theirs, "does not fit")
         for each, row in zip(work, rows, strict=True)
@@ -318,9 +321,9 @@ def _work(case: Case, numbers: NumberSet, changes: Sequence[str], machine: Calla
     return CaseWork(case, on(()), on(case.their_block) if case.their_block else ())
 
 
-def _row(work: CaseWork, unit: str, taken: SimulatedCycles) -> ComparedCase | None:
+def _row(work: CaseWork, numbers: NumberSet, taken: SimulatedCycles) -> ComparedCase | None:
     """A case with the results of its simulations, in the unit of its set; None if its own block does not fit."""
-    case, machine = work.case, work.ours[0].hardware
+    case, machine, unit = work.case, work.ours[0].hardware, numbers.unit
     ideal = 100 * sum(layer.macs(case.batch) for layer in case.layers) / machine.macs_per_cycle
 
     def figure(clocks: float) -> float:
@@ -331,7 +334,8 @@ def _row(work: CaseWork, unit: str, taken: SimulatedCycles) -> ComparedCase | No
     def of(simulations: tuple[Simulation, ...]) -> float | None:
         found = [known for each in simulations if (known := taken[each]) is not None]
         complete = simulations and len(found) == len(simulations)
-        return figure(float(sum(each.cycles for each in found))) if complete else None
+        cycles = (each.vector_work if numbers.vector_work else each.cycles for each in found)
+        return figure(float(sum(cycles))) if complete else None
 
     def row(ours: float, bound: float, blocks: float | None = None) -> ComparedCase:
         words = case.estimated, case.scheduled
@@ -362,7 +366,8 @@ def taken(simulation: Simulation) -> Taken | None:
     layer, batch, hardware, lowering = simulation.layer, simulation.batch, simulation.hardware, simulation.lowering
     try:
         ready = prepared(layer, batch, hardware, lowering)
-        return Taken(ready.timing.cycles, ready.passes_of_a_word(layer, batch))
+        worked = ready.timing.units.get("systolic_array", {}).get("vector_work", 0)
+        return Taken(ready.timing.cycles, worked, ready.passes_of_a_word(layer, batch))
     except CapacityError:
         if not simulation.imposed:
             raise

@@ -45,8 +45,6 @@ CODE_LEAVES_OUT = ("sequencer.launch_cycles=0", "hbm.latency=1 ps")
 """What `scheduled_with_hbm` does not count: nearly all rows are the first window + (steps - 1) max(body, traffic of a
 step) + body + the last window, to a ten-thousandth (`scripts/generation_model`).
 """
-WITHOUT_HBM = (*CODE_LEAVES_OUT, "hbm.bandwidth=1000 TB/s")
-"""The code of ops of the vector unit is told without its transfers."""
 
 
 @cached
@@ -60,15 +58,16 @@ def _of(generation: Generation) -> Iterator[NumberSet]:
         name = part.replace(" ", "_")
         code, unscheduled = compiled.told("scheduled")
         estimates, unpriced = compiled.told("estimated")
-        changes = WITHOUT_HBM if part == "vector ops" else CODE_LEAVES_OUT
-        for word, prefix, cases, others, overrides in (
-            ("scheduled", "code", code, unscheduled, changes),
-            ("estimated", "estimated", estimates, unpriced, CODE_LEAVES_OUT),
+        alone = part == "vector ops"
+        for word, prefix, cases, others in (
+            ("scheduled", "code", code, unscheduled),
+            ("estimated", "estimated", estimates, unpriced),
         ):
             yield NumberSet(
                 f"{prefix}_{generation.name}_{name}", word, f"{prefix} {part}", f"{part} on TPU {generation.name}",
-                generation.core, cases, overrides, left_out=others, generation=generation.name, part=part,
-                lowering="vector_ops" if part == "vector ops" else "channel_first",
+                generation.core, cases, CODE_LEAVES_OUT, left_out=others, generation=generation.name, part=part,
+                # The code of ops of the vector unit is told without its transfers.
+                lowering="vector_ops" if alone else "channel_first", vector_work=alone and word == "scheduled",
             )  # fmt: skip
     yield NumberSet(
         f"passes_{generation.name}", "scheduled", PASSES, f"passes a word of outputs on TPU {generation.name}",

@@ -204,15 +204,22 @@ class Demand:
         return np.maximum(np.maximum(self.cycles, self.port), np.maximum(self.bus, self.converted))
 
 
-def step(words: int, operands: int, operations: int, elements: int, hardware: Hardware) -> Demand:
-    """Demand of a vector step that makes `words` words of results, with `elements` in use."""
-    beat = beat_of(operands, operations, elements, hardware)
-    return Demand(cycles=words * beat.period + beat.result_delay, port=words * (operands + 1))
+def step(
+    words: int, operands: int, operations: int, elements: int, hardware: Hardware, lanes: int | None = None
+) -> Demand:
+    """Demand of a vector step that makes `words` words of results in some lanes, or all, with `elements` in use."""
+    beat = beat_of(operands, operations, elements, hardware, words, lanes)
+    turns = beat.turns(words)
+    # Where words are written beside reads, the port is busy in as many cycles as the longer of the two.
+    port = turns * beat.period if beat.beside else words * (operands + 1)
+    return Demand(cycles=turns * beat.period + beat.result_delay, port=port)
 
 
-def delay_of(words: int, hardware: Hardware) -> int:
-    """Cycles before a block of the vector unit: its turn of the loop, and the time to make its words ready."""
-    return hardware.sequencer.block_cycles + ready_delay(words, hardware)
+def delay_of(words: int, hardware: Hardware, begins: bool = True) -> int:
+    """Cycles before a block of the vector unit: the turn of the loop that it `begins`, and the time to make its words
+    ready.
+    """
+    return hardware.sequencer.block_cycles * begins + ready_delay(words, hardware)
 
 
 def summed(chunk: Chunk) -> list[tuple[ReductionPass, ...]]:

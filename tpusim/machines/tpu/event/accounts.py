@@ -98,7 +98,8 @@ def vector_unit_use(log: Log, program: Program, hardware: Hardware) -> Counter[s
     adding = sum(times * log.frame.frames(stream.words) * log.frame.work(stream.accumulate, bool(stream.finish))
                  for times, stream in streams)  # fmt: skip
     steps = [step for each in log.works if isinstance(step := program.steps[each.step], Vector)]
-    working = sum(step.words * step.beat(program.word_fill, hardware).work for step in steps)
+    beats = ((step, step.beat(program.word_fill, hardware)) for step in steps)
+    working = sum(beat.turns(step.words) * beat.work for step, beat in beats)
     return Counter(busy=adding + working)
 
 
@@ -189,7 +190,8 @@ class Recording:
                 step = self.program.steps[work.step]
                 assert isinstance(step, Vector)
                 beat = step.beat(self.program.word_fill, self.hardware)
-                begins = work.start + beat.reads + np.arange(step.words) * beat.period
+                turns = np.arange(beat.turns(step.words))
+                begins = work.start + beat.work_delay + turns * beat.period
                 working.append(Pieces("busy", begins, beat.work, work.step))
         yield "vector_unit", chain(adds, finishes, working)
 

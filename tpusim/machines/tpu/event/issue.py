@@ -248,11 +248,21 @@ def vector_steps(
         issued = max(filled, loaded, others, *(max(array.ended, array.drained) for array in arrays))
         beat, before = step.beat(program.word_fill, hardware), issued + 1 + step.delay
         start = before + step.scalars.words
-        last = start + (step.words - 1) * beat.period + beat.result_delay
+        last = start + beat.last(step.words)
         port[VECTOR].reserve(VECTOR, before, step.scalars.words, 1)
-        for operand in range(beat.reads):
-            port[VECTOR].reserve(VECTOR, start + operand, step.words, beat.period)
-        port[VECTOR].reserve(VECTOR, start + beat.result_delay, step.words, beat.period)
+        full, rest = divmod(step.words, beat.together)
+        # Turns that read in each cycle of their period; the last one may have fewer words than the others.
+        reading = [full + (place < beat.reads(rest)) for place in range(beat.reads(beat.together))]
+        for place, turns in enumerate(reading):
+            port[VECTOR].reserve(VECTOR, start + place, turns, beat.period)
+        for place in range(beat.writes(beat.together)):
+            later, beside = divmod(beat.result_delay + place, beat.period)
+            # What a later turn reads in the same cycle has reserved it.
+            shared = max(0, reading[beside] - later) if beside < len(reading) else 0
+            turns = full + (place < beat.writes(rest)) - shared
+            if turns > 0:
+                first = start + beat.result_delay + place + shared * beat.period
+                port[VECTOR].reserve(VECTOR, first, turns, beat.period)
         for array in arrays:
             array.stand_by(VectorWork(index, 0, filled, loaded, issued, start, last + 1))
         board.finish(index, last + 1)

@@ -23,7 +23,7 @@ from tpusim.machines.tpu.cut.tiling import Counts, Tiling
 from tpusim.machines.tpu.definition import beat_of
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import encoded, pointers_a_word
-from tpusim.machines.tpu.program.operations import OPERATIONS, Arity
+from tpusim.machines.tpu.program.operations import Arity, work_of
 from tpusim.machines.tpu.search.candidates import Candidates
 from tpusim.machines.tpu.search.search import choose
 from tpusim.network.ops.deform_conv2d import MASK_PARTS, DeformConv2d, Offsets
@@ -262,9 +262,10 @@ class _Doubled(Candidates):
         loads = self.shape.groups * tilings.blocks * np.where(chunks > 1, chunks * again, again)
         places, words = loads * tilings.chunk_folds, tilings.rows * tilings.cols * tilings.groups
         # The vector unit gathers one word after another.
-        operations, elements = sum(OPERATIONS[OPERATION].work(Arity(2 * len(CORNERS), 0, 0), ())), self.word_fill
+        unit, elements = self.hardware.vector_unit, self.word_fill
+        operations = sum(work_of(OPERATION, Arity(2 * len(CORNERS), 0, 0), (), unit))
         operands = self.cut.pointer_words(self.hardware) + len(CORNERS) * (elements + 1)
-        beat = beat_of(operands, operations, elements, self.hardware)
+        beat = beat_of(operands, operations, elements, self.hardware, picked=True)
         gathering = places * (words * beat.period + beat.result_delay)
         array = costs.results * self.passes * costs.per_pass
         filters = self.shape.groups * self.columns * self._filter_loads(tilings) * self._section_cycles(tilings)

@@ -21,12 +21,12 @@ from tpusim.machines.tpu.cut.plan import OUT_CHANNEL, K
 from tpusim.machines.tpu.cut.reduction import TapGroups
 from tpusim.machines.tpu.cut.tiling import Demand, Tiling, delay_of, fitting, given_outputs, step
 from tpusim.machines.tpu.cut.traffic import PixelsInLanes, Traffic, Turn
-from tpusim.machines.tpu.definition import beat_of
+from tpusim.machines.tpu.definition import beat_of, ready_delay
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.convolution import ranked_shapes
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, cut_up, memory_of, outputs_of, used_of
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneGroup
-from tpusim.machines.tpu.program.operations import OPERATIONS, Arity
+from tpusim.machines.tpu.program.operations import Arity, work_of
 from tpusim.machines.tpu.program.program import Explanation
 from tpusim.machines.tpu.program.steps import Scalars
 from tpusim.machines.tpu.program.transfers import Along, Coordinates, Part, Tensor
@@ -95,10 +95,11 @@ AnyUnits = TypeVar("AnyUnits", bound="VectorUnits")
 
 
 class Portion(NamedTuple):
-    """What is worked on at a time: a block of some channels, one a lane."""
+    """What is worked on at a time: a block of some channels, one a lane; `begins` a turn of the loop, or is in one."""
 
     channels: range
     block: Block
+    begins: bool = True
 
 
 class VectorUnits(Units):
@@ -196,7 +197,9 @@ class VectorUnits(Units):
             )
             moved += channels * down * across * images
         bus = moved * self.hardware.element_bytes / float(self.hardware.hbm_peak_bytes_per_cycle)
-        a_word = sum(beat_of(*each, self.word_fill, self.hardware).period for each in self.fewest)
+        lanes = len(self.portions[-1])
+        beats = (beat_of(*each, self.word_fill, self.hardware, lanes=lanes) for each in self.fewest)
+        a_word = sum(each.a_word for each in beats)
         ends = self.hardware.sequencer.launch_cycles + self.hardware.latency_cycles + self.hardware.lanes - 1
         return ends + max(bus, float(len(self.portions) * prod(self._extents) * a_word))
 
@@ -220,9 +223,20 @@ class VectorUnits(Units):
     def demand(self, tiling: Tiling[int]) -> Demand:
         """A block and portion: what the vector unit does, and all words that go through the port."""
         port = tiling.ifmap_words + tiling.psum_words
-        begun = Demand(cycles=delay_of(self.readied(tiling), self.hardware), port=port)
-        steps = (step(tiling.psum_words, *each, self.word_fill, self.hardware) for each in self.chain)
+        turn = self.hardware.sequencer.block_cycles / self.in_a_turn(tiling)
+        begun = Demand(cycles=turn + ready_delay(self.readied(tiling), self.hardware), port=port)
+        lanes = len(self.portions[0])
+        steps = (step(tiling.psum_words, *each, self.word_fill, self.hardware, lanes) for each in self.chain)
         return sum(steps, begun)
+
+    def in_a_turn(self, tiling: Tiling[int]) -> int:
+        """Blocks of portions that a turn of the loop works on: as many as a window has bytes for, where loops are
+        pipelines of windows; elsewhere one.
+        """
+        if self.hardware.mapping.loads != "windows":
+            return 1
+        brought, left = self.bytes_of(tiling)
+        return max(1, self.hardware.mapping.window_bytes // max(1, sum(brought) + left))
 
     def transfers(self, tiling: Tiling[int]) -> tuple[float, float]:
         """Cycles of the bus for a block and portion: into the chip, and out."""
@@ -270,7 +284,8 @@ class VectorUnits(Units):
 
     def delay(self, of: Portion) -> int:
         """What comes before a block: its turn of the loop, and its words made ready."""
-        return delay_of(sum(patch.words for _, patch, _ in self.patches(of.block, 0)), self.hardware)
+        words = sum(patch.words for _, patch, _ in self.patches(of.block, 0))
+        return delay_of(words, self.hardware, of.begins)
 
     def patches(self, block: Block, base: int) -> Iterator[tuple[MapSource, Patch, int]]:
         """What a block needs of each map, one after another from word `base` on; perhaps nothing but padding."""
@@ -292,10 +307,10 @@ class VectorUnits(Units):
         )
 
     def units(self) -> Iterator[Unit]:
-        steps = [self.steps(block) for block in self.blocks]
+        steps, turn = [self.steps(block) for block in self.blocks], self.in_a_turn(self.tiling)
         for number, channels in enumerate(self.portions):
-            for block, count in zip(self.blocks, steps, strict=True):
-                of = Portion(channels, block)
+            for at, (block, count) in enumerate(zip(self.blocks, steps, strict=True), number * len(self.blocks)):
+                of = Portion(channels, block, at % turn == 0)
                 needs = SlotNeed("maps", of), SlotNeed("scalars", number), SlotNeed("results", of)
                 yield Unit(needs, None, of, steps=count, leaves=2)
 
@@ -406,7 +421,8 @@ class _Depthwise(VectorUnits):
         self.taps, self.scalar_words = shape.every_tap, -(-shape.taps // word)
         self.tap_chunks = portions(shape.taps, hardware.vector_unit.scalar_words * word)
         counts = [Arity(len(taps) + (taps.start > 0), len(taps), 0) for taps in self.tap_chunks]
-        self.chain = tuple((each.operands, sum(OPERATIONS["multiply_add"].work(each, ()))) for each in counts)
+        unit = hardware.vector_unit
+        self.chain = tuple((each.operands, sum(work_of("multiply_add", each, (), unit))) for each in counts)
         # A tiling tells of chunks; there are no passes.
         cut, (out_channels, *k) = TapGroups(shape, hardware), shape.tensors.filter
         self.chunks = cut.groups, cut.folds
@@ -424,7 +440,7 @@ class _Depthwise(VectorUnits):
         return self.outputs.reached(tiling.rows, tiling.cols, tiling.groups)
 
     def delay(self, of: Portion) -> int:
-        return delay_of(self.outputs.reached(*of.block.sizes), self.hardware)
+        return delay_of(self.outputs.reached(*of.block.sizes), self.hardware, of.begins)
 
     def scalars(self, number: int, base: int) -> Iterator[Moves]:
         """The weights."""
@@ -434,7 +450,7 @@ class _Depthwise(VectorUnits):
 
     def work(self, of: Portion, bases: Sequence[int]) -> Iterator[Compute]:
         """The taps whose weights a lane keeps; then more of them, added to the sums so far."""
-        (channels, block), (maps, filter_, results) = of, bases
+        (channels, block, _), (maps, filter_, results) = of, bases
         lanes, word = len(channels), self.hardware.vector_memory.word_elements
         patch, writes = self.outputs.patch(block), feed(lanes, in_turn(results, block.words))
         for taps in self.tap_chunks:
@@ -460,7 +476,8 @@ VECTOR = Lowering(
     "depthwise convolutions by the vector unit: it multiplies and adds, nothing goes through the array",
     ways,
     partial=True,
+    pipelined=True,
     multiplies=False,
     carries=frozenset({"bias", "finish"}),
-    ignores=IGNORED - {"patch", "search"} | {"block_n", "block.out_channels"},
+    ignores=IGNORED - {"loads", "patch", "search"} | {"block_n", "block.out_channels"},
 )

@@ -191,7 +191,7 @@ class _PointByPoint(VectorUnits):
 
     def work(self, of: Portion, bases: Sequence[int]) -> Iterator[Compute]:
         """The first operands are joined to one, with which the operation takes what is left."""
-        (channels, block), kept, word = of, self.numbers, self.hardware.vector_memory.word_elements
+        (channels, block, _), kept, word = of, self.numbers, self.hardware.vector_memory.word_elements
         # A number in each word.
         scalars = Scalars(bases[1], kept, (kept - 1) * word + 1) if kept else NO_SCALARS
         for at, alike_taps, counted in self._rectangles(block):
@@ -233,7 +233,8 @@ VECTOR_OPS = Lowering(
     ways,
     unit="vector",
     partial=True,
+    pipelined=True,
     multiplies=False,
     banks=True,
-    ignores=IGNORED - {"layout", "search"} | {"block_n", "block.out_channels"},
+    ignores=IGNORED - {"layout", "loads", "search"} | {"block_n", "block.out_channels"},
 )

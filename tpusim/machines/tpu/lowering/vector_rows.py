@@ -156,7 +156,7 @@ class RowUnits(Units):
     def _period(self, operation: str, elements: int, others: int, fill: int) -> float:
         """Cycles an element of steps that take some elements, and other operands."""
         work = sum(work_of(operation, Arity(elements + others, 0, 0), (), self.hardware.vector_unit))
-        return beat_of(elements + others, work, fill, self.hardware).period / elements
+        return beat_of(elements + others, work, fill, self.hardware).a_word / elements
 
     def _tensor(self, name: str, shape: Shape) -> Tensor:
         """The tensor of a name, as it lies in HBM."""

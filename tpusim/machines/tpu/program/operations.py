@@ -47,12 +47,14 @@ class Operation(NamedTuple):
         work: ALU operations of an element, without functions.
         fits: whether the operation takes these numbers of operands, scalars and coefficients.
         functions: uses of each function for an element, by their names in `vector_unit.functions`.
+        selects: whether a result is an element of an operand or a bound, so that nothing is rounded.
     """
 
     values: Callable[[_Operands, _Values, Coefficients], _Values]
     work: Callable[[Arity, Coefficients], AluWork]
     fits: Callable[[Arity], bool]
     functions: Callable[[Arity], Mapping[str, int]] = lambda _: {}
+    selects: bool = False
 
 
 def _terms(operands: _Operands, scalars: _Values) -> list[_Values]:
@@ -216,6 +218,7 @@ OPERATIONS: dict[str, Operation] = {
         lambda operands, *_: reduce(np.maximum, operands),
         lambda counts, _: AluWork(0, counts.operands - 1),
         lambda counts: counts.operands > 0 and not counts.scalars + counts.coefficients,
+        selects=True,
     ),
     "mean": Operation(
         lambda operands, _, part: _sum(operands) * np.float32(part[0]),
@@ -226,11 +229,11 @@ OPERATIONS: dict[str, Operation] = {
     "sub": _of_terms(_difference),
     "rsub": _of_terms(lambda terms: _difference(terms[::-1])),
     "mul": _of_terms(lambda terms: reduce(mul, terms), multiplies=True),
-    "copy": _of_one(lambda x, *_: x, 0, 0, 0),
+    "copy": _of_one(lambda x, *_: x, 0, 0, 0)._replace(selects=True),
     "scale_shift": _of_one(lambda x, held, _: x * held[0][:, None, None] + held[-1][:, None, None], 1, 1, 0, scalars=1),
-    "relu": _of_one(lambda x, *_: np.maximum(x, x.dtype.type(0)), 0, 1, 0),
+    "relu": _of_one(lambda x, *_: np.maximum(x, x.dtype.type(0)), 0, 1, 0)._replace(selects=True),
     "leaky_relu": _of_one(lambda x, _, slope: np.maximum(x, x * np.float32(slope[0])), 1, 1, 1),
-    "clip": _of_one(lambda x, _, ends: _clip(x, *ends), 0, 2, 2),
+    "clip": _of_one(lambda x, _, ends: _clip(x, *ends), 0, 2, 2)._replace(selects=True),
     "power_2": _of_one(lambda x, *_: x * x, 1, 0, 0),
     "power_3": _of_one(lambda x, *_: x * x * x, 2, 0, 0),
     "hard_sigmoid": _of_one(lambda x, _, line: _clip(_line(x, *line), 0, 1), 1, 3, 2),
@@ -274,13 +277,14 @@ OPERATIONS: dict[str, Operation] = {
 
 
 def work_of(operation: str, counts: Arity, coefficients: Coefficients, unit: VectorUnit) -> AluWork:
-    """ALU operations that an element of a step takes on a machine.
+    """ALU operations that an element of a step takes on a machine, its rounding included.
 
     Raises:
         CapacityError: when the machine does not give the operations of a function.
     """
     does = OPERATIONS[operation]
     products, others = does.work(counts, coefficients)
+    others += 0 if does.selects else unit.rounding
     for name, often in does.functions(counts).items():
         work = unit.functions.work_of(name)
         if work is None:

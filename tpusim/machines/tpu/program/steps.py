@@ -279,7 +279,8 @@ class Vector(Step):
 
     def beat(self, elements: int, hardware: Hardware) -> Beat:
         """Pace of the step through its words, with `elements` in use in each."""
-        return beat_of(self.reads, sum(self.operations(hardware)), elements, hardware)
+        operations, picked = sum(self.operations(hardware)), self.picks is not None
+        return beat_of(self.reads, operations, elements, hardware, self.words, self.lanes, picked)
 
     def operations(self, hardware: Hardware) -> AluWork:
         """ALU operations on an element."""

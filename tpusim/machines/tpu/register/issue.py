@@ -5,7 +5,7 @@ registers and its accesses to the port.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,24 +19,29 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Stream, Vector
 from tpusim.machines.tpu.register.array import Deserializers
 from tpusim.machines.tpu.register.banks import Banks, Settings
-from tpusim.machines.tpu.register.wires import NOWHERE, Counts, Floats, Order, Scoreboard
+from tpusim.machines.tpu.register.wires import IDLE, NOWHERE, Counts, Floats, Order, Scoreboard
 
-RESULTS = 2
-"""Result registers of a lane: a word waits there for its slot while the next is worked out, never longer."""
+TURNS = 4
+"""Turns of a step whose results a lane has registers for: words wait for their slots while the next are read and worked
+out.
+"""
 
 
 class VectorRegisters:
-    """Registers of the vector unit: `words` [lane, register, W], scalars first, then one an operand; `results` [lane,
-    RESULTS, W].
+    """Registers of the vector unit: `words` [lane, register, W], scalars first, then one an operand of each word that
+    is made side by side with others; `results` [lane, register, W], of TURNS turns.
     """
 
     def __init__(self, program: Program, hardware: Hardware, width: int) -> None:
         """Words hold up to `width` numbers; words of scalars hold only the machine's `word_elements`."""
         self.program, self.word_elements, lanes = program, hardware.vector_memory.word_elements, hardware.lanes
         self.finishes = any(each.finish for each in program.streams)
-        registers = max((each.scalars.words + len(each.operands) for each in program.vectors), default=0)
+        beats = [each.beat(program.word_fill, hardware) for each in program.vectors]
+        self.most_together = max((each.together for each in beats), default=0)
+        used = zip(program.vectors, beats, strict=True)
+        registers = max((each.scalars.words + beat.together * len(each.operands) for each, beat in used), default=0)
         self.words = np.zeros((lanes, registers, width), program.number)
-        self.results = np.zeros((lanes, RESULTS if registers else 0, width), program.number)
+        self.results = np.zeros((lanes, TURNS * self.most_together, width), program.number)
         tables = {each.picks for each in program.vectors if each.picks}
         # Lane 0 alone has pointers: those of a result word, word by word.
         sizes = [(each.word_words, each.per_word, each.together) for each in tables]
@@ -55,7 +60,9 @@ class VectorRegisters:
             # The registers [lane, register, W] of these lanes.
             words, (_, held, count) = self.words[lanes[mine]], step.scalars
             scalars = words[:, :held, : self.word_elements].reshape(len(words), -1)[:, :count].T
-            operands = (words[:, None, held + number] for number in range(len(step.operands)))
+            first = held + numbers[mine] % self.most_together * len(step.operands)
+            every = np.arange(len(words))
+            operands = (words[every, first + number][:, None] for number in range(len(step.operands)))
             values = OPERATIONS[step.operation].values(operands, scalars, step.coefficients)
             self.results[lanes[mine], numbers[mine]] = values[:, 0]
 
@@ -155,11 +162,16 @@ def issues_of(program: Program, settings: Settings, hardware: Hardware, array: i
 class VectorStepUnit:
     """Carries out vector steps, one at a time."""
 
-    def __init__(self, scoreboard: Scoreboard) -> None:
+    def __init__(self, program: Program, hardware: Hardware, scoreboard: Scoreboard) -> None:
         self.scoreboard = scoreboard
         self.at: VectorIssue | None = None
         self.first = 0
         self.worked: Counter[int] = Counter()
+        beats = [each.beat(program.word_fill, hardware) for each in program.vectors]
+        self.most_together = max((each.together for each in beats), default=0)
+        # Accesses of a cycle beyond the first, and the most that there may be.
+        self._beside: list[Order] = []
+        self.most_beside = max((each.loads + each.stores for each in beats if each.beside), default=1) - 1
 
     @property
     def running(self) -> bool:
@@ -171,26 +183,51 @@ class VectorStepUnit:
         self.at, self.first = at, now + 1 + at.step.delay
 
     def ask(self, now: int) -> Order | None:
-        """The access of the step that is due in this cycle; the last access completes the step."""
-        if self.at is None or now < self.first:
-            return None
-        at, step, since = self.at, self.at.step, now - self.first
+        """The first access of the step that is due in this cycle; the last access completes the step."""
+        due = [] if self.at is None or now < self.first else [*self._due(self.at, now - self.first, now)]
+        self._beside = due[1:]
+        return due[0] if due else None
+
+    def beside(self) -> list[Order]:
+        """All other accesses of this cycle, one for each slot."""
+        return self._beside + [IDLE] * (self.most_beside - len(self._beside))
+
+    def _due(self, at: VectorIssue, since: int, now: int) -> Iterator[Order]:
+        """Accesses that are due a number of cycles after the first."""
+        step, beat = at.step, at.beat
         if since < step.scalars.words:
-            return Order(VECTOR, at.index, step.lanes, step.scalars.base + since, register=since)
-        word, place = divmod(since - step.scalars.words, at.beat.period)
-        if place < at.beat.reads and word < step.words:
-            order = at.reads[place]
-            if step.picks and order.points:
-                return order._replace(address=order.address + word * step.picks.word_words)
-            return order._replace(word=word, number=word % RESULTS)
-        word, behind = divmod(since - step.scalars.words - at.beat.result_delay, at.beat.period)
-        if behind or not 0 <= word < step.words:
-            return None
-        self.worked[at.index] += at.beat.work
-        if word == step.words - 1:
-            self.scoreboard.finish(at.index, now + 1)
-            self.at = None
-        return Order(VECTOR, at.index, step.lanes, NOWHERE, at.writes, word, number=word % RESULTS, stores=True)
+            yield Order(VECTOR, at.index, step.lanes, step.scalars.base + since, register=since)
+            return
+        turn, place = divmod(since - step.scalars.words, beat.period)
+        begun = turn * beat.together
+        for access in range(place * beat.loads, (place + 1) * beat.loads):
+            side, operand = divmod(access, beat.operands)
+            if side < beat.together and begun + side < step.words:
+                yield self._read(at, at.reads[operand], turn, side)
+        turn, place = divmod(since - step.scalars.words - beat.result_delay, beat.period)
+        begun = turn * beat.together
+        if turn < 0 or begun >= step.words:
+            return
+        if place == 0:
+            self.worked[at.index] += beat.work
+        for side in range(place * beat.stores, min((place + 1) * beat.stores, beat.together, step.words - begun)):
+            if begun + side == step.words - 1:
+                self.scoreboard.finish(at.index, now + 1)
+                self.at = None
+            number = self._register(turn, side)
+            yield Order(VECTOR, at.index, step.lanes, NOWHERE, at.writes, begun + side, number=number, stores=True)
+
+    def _read(self, at: VectorIssue, order: Order, turn: int, side: int) -> Order:
+        """The read of an operand, or of pointers, for a word that is made beside others."""
+        word, picks = turn * at.beat.together + side, at.step.picks
+        if picks and order.points:
+            return order._replace(address=order.address + word * picks.word_words)
+        register = order.register + side * len(at.step.operands)
+        return order._replace(word=word, register=register, number=self._register(turn, side))
+
+    def _register(self, turn: int, side: int) -> int:
+        """The register of a result."""
+        return turn % TURNS * self.most_together + side
 
 
 @dataclass(slots=True)

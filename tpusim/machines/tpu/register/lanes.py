@@ -37,8 +37,9 @@ WEIGHT_AT = np.dtype([("left", np.int64), ("row", np.int64), ("buffer", np.int64
 
 
 class Lanes:
-    """A port obeys one order a cycle, which the lanes before obeyed in the cycle before; registers are [port, lane],
-    those of orders [port, group], of groups of lanes that obey in the same cycle.
+    """A port, and each further slot of the vector unit, obeys one order a cycle, which the lanes before obeyed in the
+    cycle before; registers are [port, lane], those of orders [port, group], of groups of lanes that obey in the same
+    cycle.
     """
 
     def __init__(

@@ -49,7 +49,7 @@ class Control:
     ) -> None:  # fmt: skip
         array, lanes, frame = hardware.array, hardware.lanes, program.frame(hardware)
         self.program, self.scoreboard = program, Scoreboard(len(program.steps))
-        self.vector = VectorStepUnit(self.scoreboard)
+        self.vector = VectorStepUnit(program, hardware, self.scoreboard)
         self.dma = DmaUnit(program, self.scoreboard, hbm, banks, hardware, settings)
         self.streams, self.preloads = list[StreamUnit](), list[PreloadUnit]()
         for number in range(array.queues):
@@ -106,7 +106,7 @@ class Control:
         return {unit: use.copy() for unit, use in {**uses, **self.dma.use, PORTS: self.granted}.items()}
 
     def cycle(self, now: int) -> list[Order]:
-        """Orders of lane 0, one a port.
+        """Orders of lane 0: one a port, then those of the vector unit's other slots.
 
         Raises:
             PortConflict: when two clients own one slot.
@@ -145,7 +145,12 @@ class Control:
         if self.idle > self.patience:
             stuck = [step for step, done in enumerate(self.scoreboard.done) if done == NEVER]
             raise DeadlockError(f"cycle {now}: nothing moves, {who_waits(self.program, stuck)}")
-        return orders
+        return orders + self.vector.beside()
+
+    @property
+    def slots(self) -> int:
+        """Orders of a cycle."""
+        return len(self.ports) + self.vector.most_beside
 
 
 class RegisterMachine:
@@ -168,8 +173,8 @@ class RegisterMachine:
         self.banks = Banks(program, settings, self.hbm, *sizes) if hardware.banked else None
         self.control = Control(program, hardware, settings, self.hbm, self.banks, deserializers)
         vector, frame = VectorRegisters(program, hardware, word), program.frame(hardware)
-        ports = len(self.control.ports)
-        self.lanes = Lanes(program, frame, ports, settings, wires, self.hbm, self.banks, vector)
+        slots = self.control.slots
+        self.lanes = Lanes(program, frame, slots, settings, wires, self.hbm, self.banks, vector)
         self.units: Sequence[Lanes | PeArray | WeightRegisters | Deserializers]
         self.units = self.lanes, self.array, self.weights, deserializers
         self.now = 0
@@ -200,7 +205,7 @@ class RegisterMachine:
         """
         control = self.control
         # Lane 0 has no more orders while the other lanes, which are skewed, catch up.
-        self.lanes.order([IDLE] * len(control.ports) if control.finished else control.cycle(self.now))
+        self.lanes.order([IDLE] * control.slots if control.finished else control.cycle(self.now))
         control.keeps.note(self.now, self.lanes.memory)
         try:
             # All units sample before any commits, so the order in which they are visited cannot matter.
@@ -279,7 +284,7 @@ def trace(machine: RegisterMachine, first: int = 0, watch: Told = unwatched) -> 
         raise InputError([Problem(message, f"vector_memory.{field}")])
     for number in machine.cycles(watch):
         if number >= first:
-            (orders,), (addresses,) = machine.lanes.obeyed, machine.lanes.addresses
+            orders, addresses = machine.lanes.obeyed[0], machine.lanes.addresses[0]
             letters = _LETTERS[orders["client"] + orders["spill"]]
             ports = "".join(np.where((orders["client"] > 0) & (addresses < 0), UNUSED, letters))
             yield LaneCycle(number, ports, machine.array.working, machine.weights.moving)

@@ -183,7 +183,7 @@ class JoinedLayer:
         pace = program.frame(hardware).period / hardware.array.together if program.streams else 0.0
         taken = (
             each.words * pace if isinstance(each, Stream)
-            else each.words * each.beat(program.word_fill, hardware).period if isinstance(each, Vector)
+            else each.words * each.beat(program.word_fill, hardware).a_word if isinstance(each, Vector)
             else 0.0
             for each in reversed(steps)
         )  # fmt: skip

@@ -212,24 +212,25 @@ class Filtering:
         return self._best(self.by.down.inverse), self._best(self.by.across.inverse)
 
     def _best(self, recipes: Sequence[Recipe]) -> Recipe:
-        def cost(recipe: Recipe) -> tuple[int, int]:
+        def cost(recipe: Recipe) -> tuple[float, float]:
             cycles, places = self.pace(recipe), recipe.temporaries
             return (places, cycles) if self.fewest_places else (cycles, places)
 
         return min(recipes, key=cost)
 
-    def pace(self, recipe: Recipe) -> int:
+    def pace(self, recipe: Recipe) -> float:
         """Cycles of the vector unit and the port for a word of every line."""
-        return sum(lines * self.beat(*kind).period for kind, lines in recipe.kinds.items())
+        return sum(lines * self.beat(*kind).a_word for kind, lines in recipe.kinds.items())
 
-    def mixed(self, mixes: tuple[Mix, ...]) -> int:
+    def mixed(self, mixes: tuple[Mix, ...]) -> float:
         """Cycles of the vector unit and the port for a tile of mixes."""
         kinds = ((mix.made.size, operations(factor for _, factor in mix.terms), len(mix.terms)) for mix in mixes)
-        return sum(words * self.beat(operands, each).period for words, each, operands in kinds)
+        return sum(words * self.beat(operands, each).a_word for words, each, operands in kinds)
 
     def beat(self, operands: int, operations: int) -> Beat:
         """The beat of a word of a sum, from its operands and operations."""
-        return beat_of(operands, operations, self.word_groups[1], self.hardware)
+        rounded = operations + self.hardware.vector_unit.rounding
+        return beat_of(operands, rounded, self.word_groups[1], self.hardware)
 
     def scratch_words(self, tiles: Tiles) -> int:
         """Words between stages: for the data of a row fold, and later for products and a column fold."""
@@ -245,7 +246,7 @@ class Filtering:
         between = max(first * by.across.reach, second * by.down.outputs)
         return by.result_places + by.down.outputs * by.across.reach + between
 
-    def vector_cycles(self, tiles: Tiles) -> tuple[int, int]:
+    def vector_cycles(self, tiles: Tiles) -> tuple[float, float]:
         """Cycles of the vector unit for the data of a row fold, and for the products of a column fold."""
         by, words, row_words = self.by, tiles.words, tiles.down * tiles.cols * tiles.groups
         (down, across), (inverse_down, inverse_across) = (map(self.pace, each) for each in (self.data, self.inverse))
