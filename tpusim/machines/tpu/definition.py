@@ -368,9 +368,7 @@ def beat_of(
         return Beat(operands, work(1, operations, hardware.lanes))
     across = -(-(lanes or hardware.lanes) // slots.lanes)
     a_register = max(1, slots.register_bytes // hardware.word_bytes)
-    loads, stores, most = (
-        max(1, each * a_register // across) for each in (slots.loads, slots.stores, slots.registers)
-    )
+    loads, stores, most = (max(1, each * a_register // across) for each in (slots.loads, slots.stores, slots.registers))
     together = most if words is None else min(most, words)
     converted = operations + operands * unit.widen + unit.narrow
     work_cycles = work(together, converted, across * slots.lanes)
