@@ -46,6 +46,14 @@ def test_engines_and_values_agree(layer: Any, batch: int, hardware: Hardware, lo
     assert result.total.outputs_checked == result.total.outputs
 
 
+def test_steps_of_a_pipeline_may_fetch_each_tap_by_itself() -> None:
+    """A given block that holds several taps holds one at a time then."""
+    changes = {**PIPELINED, "mapping.fetch": "per_tap", "mapping.block.taps": 2, "mapping.block.in_channels": 1}
+    machine = load_hardware("tiny_4x4", [f"{path}={value}" for path, value in changes.items()])
+    result = simulate(Workload("one", 2, (conv(5, 5, 3, 2),)), machine, engine="both")
+    assert (result.total.outputs_mismatched, result.total.outputs_checked) == (0, 2 * 3 * 4 * 4)
+
+
 def test_few_output_channels_split_the_array() -> None:
     """They take half of the time that they would on whole arrays."""
     whole = load_hardware("tiny_4x4", ["array.rows=8", "array.cols=8", "array.count=2"])

@@ -268,13 +268,13 @@ def test_words_may_take_longer_than_ports_and_alus() -> None:
     ("slots", "period", "delay", "port"),
     [
         # A word in a turn: eight reads, and four writes, of which three are beside reads of later words.
-        ({"loads": 1, "stores": 1, "registers": 1, "turn_cycles": 0}, 2, 2 + 1, 8 + 1),
+        ({"loads": 1, "stores": 1, "registers": 1, "turn_cycles": 0}, 2, 2, 8 + 1),
         # Three of four words in a turn, then the one that is left: 6 reads by 2 slots, 3 writes by 1, and 1 cycle.
-        ({"loads": 2, "stores": 1, "registers": 3, "turn_cycles": 1}, 4, 3 + 3, 3 + 1 + 4),
+        ({"loads": 2, "stores": 1, "registers": 3, "turn_cycles": 1}, 4, 3, 3 + 1 + 3),
         # All four words in a turn, whose operations take longer than 8 reads and 4 writes by 4 slots.
-        ({"loads": 4, "stores": 4, "registers": 8, "turn_cycles": 0}, 4, 2 + 4, 3),
+        ({"loads": 4, "stores": 4, "registers": 8, "turn_cycles": 0}, 4, 4, 2 + 1),
         # Two registers of two words: eight reads, four writes.
-        ({"loads": 1, "stores": 1, "registers": 2, "turn_cycles": 0, "register_bytes": 16}, 4, 4 + 4, 6),
+        ({"loads": 1, "stores": 1, "registers": 2, "turn_cycles": 0, "register_bytes": 16}, 4, 4, 4 + 2),
     ],
 )
 def test_slots_read_and_write_beside_one_another(slots: dict[str, int], period: int, delay: int, port: int) -> None:

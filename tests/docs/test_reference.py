@@ -91,6 +91,8 @@ TOGETHER = {
     "hbm.mapping": {"hbm.model": "banks", "hbm.device": "hbm2_16ch_700"},
     "scratch_memory": {f"scratch_memory.{key}": text for key, text in
                        {"capacity": "128 MiB", "bandwidth": "2 TB/s", "latency": "20 ns"}.items()},
+    "vector_unit.slots": {f"vector_unit.slots.{key}": text for key, text in
+                          {"loads": 3, "stores": 1, "lanes": 128, "register": "32 B", "registers": 8}.items()},
     **{f"types.{name}": {f"types.{name}.bytes": 2} for name in ("f32", "bf16", "int8", "f8")},
 }  # fmt: skip
 """What a field needs beside it."""

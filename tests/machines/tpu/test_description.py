@@ -155,7 +155,16 @@ def test_size_may_stand_beside_sides_that_agree():
 OF_TYPES = [
     (f"types.{name}.{field}={value}", lambda h, name=name, field=field: getattr(getattr(h.types, name), field), value)
     for name in ("f32", "bf16", "int8", "f8")
-    for field, value in {"bytes": 1, "rate": 2, "weights_per_cycle": 8, "result_bytes": 4, "unpack_cycles": 3}.items()
+    for field, value in {
+        "bytes": 1,
+        "rate": 2,
+        "weights_per_cycle": 8,
+        "result_bytes": 4,
+        "unpack_cycles": 3,
+        "widen": 2,
+        "narrow": 1,
+        "rounding": 4,
+    }.items()
 ]
 
 
@@ -195,6 +204,15 @@ OF_TYPES = [
         ("vector_unit.operand_cycles=1.75", lambda h: h.vector_unit.operand_cycles, Fraction(7, 4)),
         ("vector_unit.result_cycles=3", lambda h: h.vector_unit.result_cycles, 3),
         ("vector_unit.ready_cycles=9/2", lambda h: h.vector_unit.ready_cycles, Fraction(9, 2)),
+        ("vector_unit.widen=3/2", lambda h: h.vector_unit.widen, Fraction(3, 2)),
+        ("vector_unit.narrow=1/2", lambda h: h.vector_unit.narrow, Fraction(1, 2)),
+        ("vector_unit.rounding=4", lambda h: h.vector_unit.rounding, 4),
+        ("vector_unit.slots.loads=3", lambda h: h.vector_unit.slots.loads, 3),
+        ("vector_unit.slots.stores=2", lambda h: h.vector_unit.slots.stores, 2),
+        ("vector_unit.slots.lanes=64", lambda h: h.vector_unit.slots.lanes, 64),
+        ("vector_unit.slots.register=32 B", lambda h: h.vector_unit.slots.register_bytes, 32),
+        ("vector_unit.slots.registers=16", lambda h: h.vector_unit.slots.registers, 16),
+        ("vector_unit.slots.turn_cycles=1", lambda h: h.vector_unit.slots.turn_cycles, 1),
         ("vector_unit.functions.exp=3 + 4", lambda h: h.vector_unit.functions.exp, (3, 4)),
         ("vector_unit.functions.tanh=0+1", lambda h: h.vector_unit.functions.tanh, (0, 1)),
         ("vector_unit.functions.erf=null", lambda h: h.vector_unit.functions.erf, None),
@@ -259,7 +277,7 @@ def test_override_reaches_every_field(override, read, value):
     assert path in FORM.paths
     # A device is no use to a pipe, and what may be left out comes as a whole.
     name = "tpu_v2_hbm" if path in ("hbm.device", "hbm.mapping") else "tpu_v2"
-    others = SCRATCH if path.startswith("scratch_memory") else {}
+    others = SCRATCH if path.startswith("scratch_memory") else SLOTS if path.startswith("vector_unit.slots") else {}
     if path.startswith("types"):
         others = {f"{path.rpartition('.')[0]}.bytes": "2"}
     assert read(load_hardware(name, {**others, path: text})) == value
@@ -267,6 +285,8 @@ def test_override_reaches_every_field(override, read, value):
     assert read(load_hardware(name, others).with_overrides([override])) == value
 
 
+SLOTS = {f"vector_unit.slots.{name}": "7" for name in ("loads", "stores", "lanes", "registers")}
+SLOTS |= {"vector_unit.slots.register": "8 B"}
 SCRATCH = {
     "scratch_memory.capacity": "128 MiB",
     "scratch_memory.bandwidth": "2 TB/s",

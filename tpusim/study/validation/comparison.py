@@ -349,7 +349,9 @@ def _row(work: CaseWork, numbers: NumberSet, taken: SimulatedCycles) -> Compared
     if (ours := of(work.ours)) is None:
         assert work.ours[0].imposed, "only a block that is imposed may not fit"
         return None
-    return row(ours, figure(sum(each.roofline for each in work.ours)), of(work.theirs))
+    # Without transfers, a roofline knows nothing of the vector unit.
+    bound = 0.0 if numbers.vector_work else sum(each.roofline for each in work.ours)
+    return row(ours, figure(bound), of(work.theirs))
 
 
 def compare(plan: Validation, progress: InputProgress) -> list[Comparison]:

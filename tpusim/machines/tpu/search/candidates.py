@@ -106,7 +106,9 @@ class Candidates:
         # Column folds that begin below the given channels: a fold never crosses their end.
         channels = given.get("out_channels")
         self._given_kept = channels and sum(fold.start < channels for fold in self.col_folds)
-        self._given_taps, self._given_folds = cut.held(taps_on_chip(shape, hardware), given.get("in_channels"))
+        taps, self._given_folds = cut.held(taps_on_chip(shape, hardware), given.get("in_channels"))
+        # Taps that are fetched one by one are not held together, whatever block is given.
+        self._given_taps = taps and min(taps, cut.together)
         wanted = hardware.mapping.loop_order
         self._orders = ("block_major", "filter_major") if wanted == "auto" else (wanted,)
         # Whether a whole reduction may have its ifmap on chip, and whether the given block holds no less than that.
