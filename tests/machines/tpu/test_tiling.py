@@ -88,7 +88,7 @@ def estimate(candidates: Candidates, hardware: Hardware) -> float:
     return float(candidates.estimate(tiling))
 
 
-@relaxed
+@settings(relaxed, max_examples=30)
 @given(plans())
 def test_no_candidate_is_thought_to_be_much_cheaper(plan: Plan) -> None:
     """Of blocks under one way of holding them, of ways, and of kinds of ways, any within the tolerance may be taken.
