@@ -97,6 +97,7 @@ def test_the_heading_of_a_run_names_no_lowering_that_no_layer_took(desk: Path) -
 def test_explain_says_that_a_layers_own_lowering_goes_first(option: list[str], desk: Path) -> None:
     def told(layer: str) -> str:
         words = ["explain", "net.yaml", "--layer", layer, "--hardware", "tiny_4x4", "--batch", "2", *option]
+        words += ["--set", "mapping.search=estimate"]
         return " ".join(CliRunner().invoke(cli.app, words).stdout.split())
 
     own = f"How it is lowered, by {OTHER} - what the workload says of this layer, which goes before --lowering"
