@@ -650,7 +650,10 @@ def test_a_trace_as_a_picture(suffix: str) -> None:
     """The same run gives the same bytes."""
     pictures = []
     for _ in range(2):
-        assert tpusim("trace", "small.yaml", *TINY, "--layers", "fc", "--to", "40", "--out", f"trace.{suffix}").exit_code == 0
+        assert (
+            tpusim("trace", "small.yaml", *TINY, "--layers", "fc", "--to", "40", "--out", f"trace.{suffix}").exit_code
+            == 0
+        )
         pictures.append(Path(f"trace.{suffix}").read_bytes())
     assert len(pictures[0]) > 1000
     assert pictures[0] == pictures[1]

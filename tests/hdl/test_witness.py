@@ -187,10 +187,7 @@ QUICK = {
 
 @pytest.mark.parametrize(
     "case",
-    [
-        pytest.param(case, id=name, marks=[] if name in QUICK else [pytest.mark.long])
-        for name, case in CASES.items()
-    ],
+    [pytest.param(case, id=name, marks=[] if name in QUICK else [pytest.mark.long]) for name, case in CASES.items()],
 )
 def test_hardware_and_register_engine_agree(case: Case) -> None:
     """Every read and write: cycle, lane, address, value; the cycles, their split, and the outputs."""

@@ -314,7 +314,9 @@ def test_a_block_that_is_given_may_bound_a_layer() -> None:
 
 def test_what_stacked_words_take_may_bound_a_layer() -> None:
     """Half of a fraction is another."""
-    found = explained(of_resnet50("conv1"), 1, "vector_unit.stack_cycles=30.5", "sequencer.between_blocks=drain", ESTIMATE)
+    found = explained(
+        of_resnet50("conv1"), 1, "vector_unit.stack_cycles=30.5", "sequencer.between_blocks=drain", ESTIMATE
+    )
     faster = next(each for each in found.gains if each.relaxation.name == "a vector unit twice as fast")
     assert faster.gain > 1.1
     assert "vector_unit.stack_cycles=15.25" in faster.how
