@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from tpusim.study.validation.cases import Case, NumberSet
 from tpusim.study.validation.comparison import Comparison, Validation, compare
 from tpusim.study.validation.sets import number_sets
 
@@ -50,10 +52,36 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
 
 @pytest.fixture(scope="session")
 def comparisons() -> dict[str, Comparison]:
-    """Every set of numbers compared with us, once: what uses it is marked to run in one process."""
+    """Every set of numbers compared with us, once: what uses it is long, and marked to run in one process."""
+    return compared(number_sets().values())
+
+
+QUICK_SETS = (
+    "resnet50", "vgg16", "yolov2", "micro", "batch", "1x1", "thin", "scheduled_first", "scheduled_1x1", "depthwise",
+    "dilated", "grouped", "transposed", "network_resnet18", "network_resnet50", "scheduled_resnet50",
+    "scheduled_pooling", "v3_estimated", "v3_scheduled", "v3", "v3_odd",
+)  # fmt: skip
+"""Sets whose simulation takes less than a second, some of each word, kind and machine."""
+
+
+@pytest.fixture(scope="session")
+def quick_comparisons() -> dict[str, Comparison]:
+    """The quick sets compared with us, and the smallest products: what uses them is marked to run in one process."""
+    sets = number_sets()
+    products = replace(sets["gemm"], cases=tuple(sorted(sets["gemm"].cases, key=macs_of)[:40]))
+    return compared([products, *(sets[name] for name in QUICK_SETS)])
+
+
+def macs_of(case: Case) -> int:
+    """Multiplications of a case."""
+    return sum(layer.macs(case.batch) for layer in case.layers)
+
+
+def compared(sets: Iterable[NumberSet]) -> dict[str, Comparison]:
+    """Sets of numbers compared with us, by name."""
     with pytest.MonkeyPatch.context() as patch:
         in_this_process(patch)
-        return {each.numbers.name: each for each in compare(Validation(number_sets().values()), lambda *_: None)}
+        return {each.numbers.name: each for each in compare(Validation(sets), lambda *_: None)}
 
 
 def in_this_process(patch: pytest.MonkeyPatch) -> None:

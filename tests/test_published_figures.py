@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from itertools import product
 from pathlib import Path
@@ -68,19 +68,28 @@ def run(*words: str) -> None:
     assert done.exit_code == 0, done.output
 
 
-@pytest.mark.parametrize(
-    "machine", ["tpu_v2", *(pytest.param(each, marks=pytest.mark.long) for each in ("tpu_v2_core", "tpu_v3_core"))]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("machine", ["tpu_v2", "tpu_v2_core", "tpu_v3_core"])
 def test_every_figure_of_every_layer(machine: str, golden: Callable[[str, str], None]) -> None:
     lines = [published(network, batch, machine) for batch in (1, 8) for network in NETWORKS]
     golden(f"networks_{machine}.txt", "\n".join((HEADER, *lines, "")))
 
 
-@pytest.mark.parametrize("machine", ["tpu_v2_core", "tpu_v3_core"])
-def test_every_figure_of_some_networks(machine: str) -> None:
-    """The cores lower as the machine of the paper does: large kernels, small ones, and batches of one are enough."""
+CORES = (("alexnet", 1), ("resnet50", 8))
+"""The cores lower as the machine of the paper does: large kernels, small ones, and batches of one are enough."""
+
+
+@pytest.mark.parametrize(
+    ("machine", "networks"),
+    [
+        ("tpu_v2", (("alexnet", 1), *((each, 8) for each in NETWORKS if each != "densenet121"))),
+        ("tpu_v2_core", CORES),
+        ("tpu_v3_core", CORES),
+    ],
+)
+def test_every_figure_of_some_networks(machine: str, networks: tuple[tuple[str, int], ...]) -> None:
     lines = (GOLDEN / f"networks_{machine}.txt").read_text().splitlines()
-    for network, batch in (("alexnet", 1), ("zfnet", 8), ("resnet50", 8)):
+    for network, batch in networks:
         assert published(network, batch, machine) in lines
 
 
@@ -98,25 +107,43 @@ OF_GROUPS = ("mobilenet_v2", "resnext50_32x4d")
 """Networks of grouped layers, and so those that block_diagonal is for."""
 
 
+LAYERS = {
+    "alexnet": ("conv2", "conv5"), "resnet50": ("layer3.0.conv2",),
+    "mobilenet_v2": ("features.2.conv.0.0", "features.2.conv.1.0"), "resnext50_32x4d": ("layer1.0.conv2",),
+}  # fmt: skip
+"""Layers of large kernels, of small ones and of groups, all of them quick in every way."""
+
+
 @pytest.mark.parametrize(
     "networks",
     [
-        pytest.param(("alexnet", *OF_GROUPS), id="large"),
+        pytest.param(("alexnet", *OF_GROUPS), id="large", marks=pytest.mark.long),
         pytest.param(("resnet50",), id="small", marks=pytest.mark.long),
     ],
 )
 def test_totals_of_every_other_lowering(networks: tuple[str, ...], golden: Callable[[str, str], None]) -> None:
     """On one network of large kernels and one of small; the README's and docs/decisions.md's figures hang on them."""
+    golden(f"lowerings_{networks[0]}.txt", totals_of_others(networks, {}))
+
+
+def test_totals_of_some_layers_by_every_other_lowering(golden: Callable[[str, str], None]) -> None:
+    golden("lowerings_of_layers.txt", totals_of_others([*LAYERS], LAYERS))
+
+
+def totals_of_others(networks: Sequence[str], layers: Mapping[str, Sequence[str]]) -> str:
+    """The golden of networks, or of some layers of them, by every lowering but the one that is usual."""
     of_groups = [("block_diagonal", "tpu_v2", ())]
     asked = [(network, *each) for network in networks for each in (of_groups if network in OF_GROUPS else OTHERS)]
     lines = ["network lowering machine: cycles, passes, HBM bytes read, written, words read, written, bank conflict"]
     for network, lowering, machine, changes in asked:
-        hardware = load_hardware(machine, [*changes])
-        total = simulate(load_workload(network, batch=8), hardware, lowering=lowering, check=False).total
+        hardware, work = load_hardware(machine, [*changes]), load_workload(network, batch=8)
+        if kept := layers.get(network):
+            work = work.with_layers(lambda layer, kept=kept: layer.name in kept)
+        total = simulate(work, hardware, lowering=lowering, check=False).total
         told = total.cycles, total.passes, total.hbm_read_bytes, total.hbm_write_bytes
         told += total.vector_memory.reads, total.vector_memory.writes, total.stall_cycles["bank_conflict"]
         lines.append(f"{' '.join((network, lowering, machine, *changes))}: {', '.join(map(str, told))}")
-    golden(f"lowerings_{networks[0]}.txt", "\n".join((*lines, "")))
+    return "\n".join((*lines, ""))
 
 
 def test_totals_of_transposed_convolutions(golden: Callable[[str, str], None]) -> None:
@@ -142,10 +169,21 @@ def test_totals_of_deformable_convolutions(golden: Callable[[str, str], None]) -
     golden("deformable_convolutions.txt", "\n".join((*lines, "")))
 
 
+@pytest.mark.long
 @pytest.mark.xdist_group("comparisons")
 def test_every_row_of_validate(golden: Callable[[str, str], None], comparisons: dict[str, Comparison]) -> None:
-    lines = [f"{name} {row.name}: {row.ours:.10g}" for name, each in comparisons.items() for row in each.rows]
-    golden("validate.txt", "\n".join((*lines, "")))
+    golden("validate.txt", "\n".join((*rows_of(comparisons), "")))
+
+
+@pytest.mark.xdist_group("quick comparisons")
+def test_every_row_of_the_quick_sets(quick_comparisons: dict[str, Comparison]) -> None:
+    known = {*(GOLDEN / "validate.txt").read_text().splitlines()}
+    assert [line for line in rows_of(quick_comparisons) if line not in known] == []
+
+
+def rows_of(comparisons: Mapping[str, Comparison]) -> list[str]:
+    """A line a case."""
+    return [f"{name} {row.name}: {row.ours:.10g}" for name, each in comparisons.items() for row in each.rows]
 
 
 @pytest.mark.long

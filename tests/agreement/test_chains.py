@@ -33,7 +33,7 @@ MOST_CYCLES = 1_000
 """Of a case for an engine that takes time for every cycle: longer ones cost most of it and show nothing more."""
 
 
-@settings(max_examples=cases(0.34), deadline=None, suppress_health_check=list(HealthCheck), backend=DICE)
+@settings(max_examples=cases(0.24), deadline=None, suppress_health_check=list(HealthCheck), backend=DICE)
 @given(chain=chains())
 def test_random_chains(chain: Chain) -> None:
     """The engines to the cycle, layer by layer; values of every type at both levels; no wait missing."""

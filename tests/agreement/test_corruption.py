@@ -204,7 +204,9 @@ def test_the_first_wrong_element_is_the_first(monkeypatch: pytest.MonkeyPatch) -
     assert verdict.first.index == (2, 3, 4, 1)
 
 
-@pytest.mark.parametrize("name", CORRUPTIONS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] * (at > 2)) for at, name in enumerate(CORRUPTIONS)]
+)
 def test_the_command_says_where_and_exits_with_1(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

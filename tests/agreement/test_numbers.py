@@ -154,7 +154,7 @@ def test_what_has_no_bound_is_refused(lowering: str) -> None:
         simulate(TILES, load_hardware("tiny_4x4"), lowering=lowering, dtype="bf16")
 
 
-@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("dtype", [pytest.param("f32", marks=pytest.mark.long), "bf16"])
 def test_auto_leaves_out_what_has_no_bound_and_says_so(dtype: str) -> None:
     work, hardware = Workload("tiles", 2, (conv(40, 8, 6, 3),)), load_hardware("tpu_v2", {"array.size": 4})
     unbounded = family_of(hardware).unbounded

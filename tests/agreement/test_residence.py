@@ -82,7 +82,7 @@ def compare(values: Values, *levels: dict[str, Any]) -> None:
         assert verdict_of(each.layer, each.read, each.written, values.chain.numbers).mismatched == 0
 
 
-@settings(max_examples=cases(0.17), deadline=None, suppress_health_check=list(HealthCheck), backend=DICE)
+@settings(max_examples=cases(0.12), deadline=None, suppress_health_check=list(HealthCheck), backend=DICE)
 @given(chain=with_room(), leaves=st.booleans())
 def test_random_chains(chain: Chain, leaves: bool) -> None:
     found = found_for(chain, leaves)

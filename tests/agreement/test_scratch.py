@@ -46,7 +46,7 @@ from tpusim.machines.tpu.sections import ScratchMemory
 from tpusim.network.ops.array_op import Gemm
 from tpusim.reference import Tensor as Array
 
-MOST_CYCLES = 1_500
+MOST_CYCLES = 1_000
 
 
 def with_scratch(
@@ -126,7 +126,7 @@ def lowered(draw: st.DrawFn) -> tuple[Layer, int, Program, Hardware]:
     return layer, batch, program, draw(scratch_memories(hardware))
 
 
-@settings(max_examples=cases(0.3), deadline=None, suppress_health_check=list(HealthCheck), backend=DICE)
+@settings(max_examples=cases(0.2), deadline=None, suppress_health_check=list(HealthCheck), backend=DICE)
 @given(case=lowered(), ahead=among(0, 1, 2, 5, 100), data=st.data())
 def test_any_tensors_of_any_layer(case: tuple[Layer, int, Program, Hardware], ahead: int, data: st.DataObject) -> None:
     layer, batch, program, hardware = case

@@ -91,7 +91,7 @@ def run(layer: Conv2d, lowering: str, alus: int = 256, **options: Any) -> Any:
     ("channels", "size", "alus", "best"),
     [
         (64, 56, 2048, "channel_last"),
-        (512, 14, 256, "winograd_2"),
+        pytest.param(512, 14, 256, "winograd_2", marks=pytest.mark.long),
         (512, 14, 2048, "winograd_4"),
     ],
 )

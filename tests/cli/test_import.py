@@ -98,7 +98,7 @@ def test_what_is_imported_runs_the_same() -> None:
 
 
 def test_explain_trace_and_sweeps_tell_it_too() -> None:
-    explained = tpusim("explain", *ASKED, *TINY, "--layer", "conv", "--json", "-")
+    explained = tpusim("explain", *ASKED, *TINY, "--set", "mapping.search=estimate", "--layer", "conv", "--json", "-")
     traced = tpusim("trace", *ASKED, *TINY, "--layers", "conv", "--to", "3")
     Path("sweep.yaml").write_text("workloads: [net.yaml, topology.csv]\nhardware: tiny_4x4\naxes: {batch: [1, 2]}\n")
     tpusim("import", *ASKED, "-o", "net.yaml")

@@ -22,7 +22,7 @@ LONG = "  - {name: long, op: gemm, m: 20, k: 30, n: 30, count: 3}\n"
 MANY = f"name: many\nlayers:\n{SHORT}{LONG}"
 
 
-@pytest.mark.parametrize("targets", [(), ("--json", "a.json")])
+@pytest.mark.parametrize("targets", [pytest.param((), marks=pytest.mark.long), ("--json", "a.json")])
 def test_the_costliest_are_shown_and_the_rest_is_counted(
     targets: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests import ROOT
+from tests.conftest import in_this_process
 from tpusim.cli import app as cli
 from tpusim.cli.names import ENGINES
 from tpusim.flow.lowerings import AUTO, glosses
@@ -24,14 +25,31 @@ from tpusim.network.workload_file import load_workload
 COMMANDS = [str(each.name or getattr(each.callback, "__name__", "")) for each in cli.app.registered_commands]
 
 
+EXPLAINED = ("explain", "resnet50", "--hardware", "tpu_v2_core", "--batch", "1", "--layer")
+PLAIN = re.compile(r"\x1b\[[0-9;]*m")
+
+
 @cache
-def in_terminal(*words: str, columns: int = 80, **more: str) -> str:
-    environment = {**os.environ, "COLUMNS": str(columns), "FORCE_COLOR": "1", "TERM": "xterm", **more}
+def in_terminal(*words: str, columns: int = 80) -> str:
+    """What a command shows on a terminal, without its colours; simulated in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        in_this_process(patch)
+        done = CliRunner().invoke(cli.app, words, env={"COLUMNS": str(columns), **COLOURS}, color=True)
+    assert done.exit_code == 0, done.stderr
+    return PLAIN.sub("", done.stdout)
+
+
+COLOURS = {"FORCE_COLOR": "1", "TERM": "xterm"}
+
+
+def by_itself(*words: str, **more: str) -> str:
+    """What a process of its own shows, which has the name that help tells."""
+    environment = {**os.environ, "COLUMNS": "80", **COLOURS, **more}
     done = subprocess.run(
         [sys.executable, "-m", "tpusim", *words], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
-    return re.sub(r"\x1b\[[0-9;]*m", "", done.stdout)
+    return PLAIN.sub("", done.stdout)
 
 
 def test_list_fits_and_nothing_is_cut() -> None:
@@ -59,7 +77,7 @@ def test_every_lowering_is_told_in_a_line_or_two_and_where_the_help_says() -> No
     assert (names[0], names[-1], {*names}) == ("channel_first", AUTO, {*LOWERINGS, AUTO})
     assert all(len(gloss) > 20 for _, gloss in glosses())
     for name in ("run", "explain"):
-        shown = " ".join(in_terminal(name, "--help").split())
+        shown = " ".join(by_itself(name, "--help").split())
         assert "tpusim list says what each is" in shown
         assert "A layer's own lowering: in the workload file goes before it." in shown
 
@@ -117,7 +135,7 @@ def test_list_as_json_tells_all_that_comes_along() -> None:
 
 
 def test_summaries_of_commands_are_not_cut() -> None:
-    shown = in_terminal("--help")
+    shown = by_itself("--help")
     told = shown.partition("Commands:\n")[2].partition("\n\n")[0].splitlines()
     assert [line.split()[0] for line in told] == COMMANDS
     for line in told:
@@ -127,14 +145,14 @@ def test_summaries_of_commands_are_not_cut() -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_of_every_command_fits(name: str) -> None:
-    assert max(map(len, in_terminal(name, "--help").splitlines())) <= 80
+    assert max(map(len, by_itself(name, "--help").splitlines())) <= 80
 
 
 @pytest.mark.parametrize(
     "words",
     [
-        ("run", "resnet50", "--no-check"),
-        ("explain", "resnet50", "--layer", "conv1"),
+        ("run", "resnet50", "--no-check", "--hardware", "tpu_v2_core"),
+        (*EXPLAINED, "conv1"),
         ("validate", "--set-of-numbers", "v3"),
         ("trace", "tiny", "--layers", "fig10", "--hardware", "tiny_4x4", "--batch", "2", "--to", "30"),
     ],
@@ -157,9 +175,9 @@ def test_a_number_stays_with_its_unit(columns: int) -> None:
 
 
 def test_explain_says_how_to_read_the_shape() -> None:
-    text = " ".join(in_terminal("explain", "resnet50", "--layer", "conv1").split())
+    text = " ".join(in_terminal(*EXPLAINED, "conv1").split())
     assert "224x224x3>64 7x7/2 (conv2d rows x columns x channels > output channels, kernel, /stride, d" in text
-    assert "(gemm m x k > n)" in in_terminal("explain", "resnet50", "--layer", "fc")
+    assert "(gemm m x k > n)" in in_terminal(*EXPLAINED, "fc")
 
 
 def test_a_sweep_of_long_paths_stays_legible(tmp_path: Path) -> None:
@@ -181,7 +199,7 @@ def test_a_sweep_of_long_paths_stays_legible(tmp_path: Path) -> None:
 def completed(line: str) -> list[str]:
     """What a shell offers for the last word of a line."""
     count = len(f"{line}|".split()) - 1
-    told = in_terminal(_TPUSIM_COMPLETE="complete_bash", COMP_WORDS=line, COMP_CWORD=str(count))
+    told = by_itself(_TPUSIM_COMPLETE="complete_bash", COMP_WORDS=line, COMP_CWORD=str(count))
     return told.split()
 
 
@@ -202,8 +220,8 @@ def test_shells_complete_what_there_is(line: str, offers: list[str]) -> None:
 
 
 def test_completion_can_be_installed(tmp_path: Path) -> None:
-    shown = in_terminal("--show-completion", "bash", _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
+    shown = by_itself("--show-completion", "bash", _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
     assert "_TPUSIM_COMPLETE=complete_bash" in shown
     home = {"HOME": str(tmp_path), "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
-    assert "completion installed" in in_terminal("--install-completion", "bash", **home)
+    assert "completion installed" in by_itself("--install-completion", "bash", **home)
     assert [path for path in tmp_path.rglob("*") if path.is_file() and "tpusim" in path.read_text()]

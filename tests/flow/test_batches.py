@@ -135,8 +135,8 @@ def cycles(lowering: str, batch: int, layer: Op, machine: str = "tpu_v2", **chan
 
 
 @pytest.mark.parametrize(("machine", "lowering", "kernel"), [
-    ("tpu_v2", "explicit", 5), (TWO_ARRAYS, "explicit", 3), (TWO_ARRAYS, "indirect", 3),
-    (TWO_ARRAYS, "winograd_2", 3),
+    ("tpu_v2", "explicit", 5), pytest.param(TWO_ARRAYS, "explicit", 3, marks=pytest.mark.long),
+    (TWO_ARRAYS, "indirect", 3), pytest.param(TWO_ARRAYS, "winograd_2", 3, marks=pytest.mark.long),
 ])  # fmt: skip
 def test_every_lowering_parts_images_that_fill_words_unevenly(machine: str, lowering: str, kernel: int) -> None:
     """Nine images took 1.15, 1.39, 1.32 and 1.31 times what eight of them and one took, in balanced strips."""

@@ -175,7 +175,20 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+QUICK = {
+    "by_hand", "sums", "sums_one_buffer", "words_of_4", "words_of_1", "slow_vector_unit", "streams_wait_for_a_spill",
+    "fast_hbm", "wide", "padding_and_two_taps", "tight_memory", "launch", "drain_between_blocks_one_buffer",
+    "unpacking_sets_the_pace", "packing_sets_the_pace", "conversion_in_fractions", "loop_of_blocks",
+    "copies_are_rotated", "transposed_sums", "two_arrays_sums", "two_arrays_words_of_8", "three_arrays_sums",
+    "everything",
+}  # fmt: skip
+"""A case of each mechanism; the others, of its edges and of several mechanisms together, are long."""
+
+
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, id=name, marks=[] if name in QUICK else [pytest.mark.long]) for name, case in CASES.items()],
+)
 def test_hardware_and_register_engine_agree(case: Case) -> None:
     """Every read and write: cycle, lane, address, value; the cycles, their split, and the outputs."""
     engine, outside = case.engine, case.outside
@@ -246,8 +259,15 @@ class OffTheGrid(Plan):
         return super().result_delay + 1
 
 
-@pytest.mark.parametrize(("wrong", "flag"), [(TooSoon, "lost"), (OffTheGrid, "slot_twice")])
-@pytest.mark.parametrize("name", ["words_of_4", "two_arrays_sums"])
+@pytest.mark.parametrize(
+    ("wrong", "flag", "name"),
+    [
+        (TooSoon, "lost", "words_of_4"),
+        (OffTheGrid, "slot_twice", "two_arrays_sums"),
+        pytest.param(TooSoon, "lost", "two_arrays_sums", marks=pytest.mark.long),
+        pytest.param(OffTheGrid, "slot_twice", "words_of_4", marks=pytest.mark.long),
+    ],
+)
 def test_hardware_that_breaks_a_rule_says_so(wrong: type[Plan], flag: str, name: str) -> None:
     """The flags can be raised."""
     case = CASES[name]

@@ -72,7 +72,7 @@ def wraps(box: Box, shape: Shape) -> bool:
 sizes = st.tuples(st.sampled_from([1, 2, 3, 4]), st.sampled_from([4, 6, 16, 64]))
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(boxes(), sizes)
 def test_every_run_of_neighbours_is_moved_in_whole_bursts(part: tuple[Box, Shape], size: tuple[int, int]) -> None:
     box, shape = part

@@ -29,7 +29,7 @@ def test_what_floating_point_rounds() -> None:
         assert fourier < small < large / 4
 
 
-@pytest.mark.parametrize(("channels", "size"), [(256, 14), (512, 7)])
+@pytest.mark.parametrize(("channels", "size"), [(256, 14), pytest.param(512, 7, marks=pytest.mark.long)])
 def test_who_wins(channels: int, size: int) -> None:
     work = Workload("net", 8, (conv(channels, size, channels, 3, padding=1),))
 

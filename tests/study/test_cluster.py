@@ -39,7 +39,7 @@ workloads: [net.yaml]
 hardware: quick.yaml
 batch: 2
 axes:
-  array.size: {range: [2, 21]}
+  array.size: {range: [2, 11]}
   vector_memory.word_elements: {powers_of_two: [1, 4]}
 """
 
@@ -155,14 +155,14 @@ def test_a_cluster_gives_the_rows_of_this_computer_also_when_a_worker_is_killed(
         whole = started("--out", "whole", "--cluster", address)
         shown, told = whole.communicate(timeout=60)
         assert whole.returncode == 0, told
-        assert "60 points: 60 computed, 0 there already, 0 failed" in shown
+        assert "30 points: 30 computed, 0 there already, 0 failed" in shown
         killed = started("--out", "killed", "--cluster", address)
         wait_for(15, "killed", killed)
         both[0].kill()
-        assert there("killed") < 60, "the worker was killed too late to prove anything"
+        assert there("killed") < 30, "the worker was killed too late to prove anything"
         shown, told = killed.communicate(timeout=60)
         assert killed.returncode == 0, told
-        assert "60 points: 60 computed, 0 there already, 0 failed" in shown
+        assert "30 points: 30 computed, 0 there already, 0 failed" in shown
     assert stored("whole") == stored("here")
     assert stored("killed") == stored("here")
 
@@ -180,8 +180,8 @@ def test_ctrl_c_keeps_what_is_finished(scheduler: Scheduler) -> None:
     assert len(lines) == 2, told
     assert "finished points are in stopped; the same command continues." in lines[1]
     kept = there("stopped")
-    assert 5 <= kept < 60
-    assert f"{60 - kept} computed, {kept} there already" in sweep("--out", "stopped", "--workers", "1").stdout
+    assert 5 <= kept < 30
+    assert f"{30 - kept} computed, {kept} there already" in sweep("--out", "stopped", "--workers", "1").stdout
 
 
 @needs_dask
@@ -196,7 +196,7 @@ def test_a_scheduler_that_dies_is_told_and_what_is_finished_is_kept(tmp_path: Pa
     assert lines[1:] == [
         "Error: the scheduler of the cluster is gone; finished points are in half; the same command continues"
     ]
-    assert 5 <= there("half") < 60
+    assert 5 <= there("half") < 30
 
 
 @needs_dask
@@ -364,7 +364,7 @@ def test_tls_with_certificates(certificates: Path, tmp_path: Path, scheduler: Sc
         with dask("worker", address, "--no-nanny", "--no-dashboard", "--nthreads", "1", *options):
             shown = encrypted(certificates, "--out", "there", "--cluster", address)
             assert shown.returncode == 0, shown.stderr
-            assert "60 points: 60 computed" in shown.stdout
+            assert "30 points: 30 computed" in shown.stdout
         assert "names no certificates; see TLS in docs/sweeps.md" in told(address)
         assert "wants TLS; then write tls://HOST:PORT" in told(address.replace("tls", "tcp"))
         for ca, says in (("other.pem", "no secure connection to what"), ("none.pem", "certificates in Dask's config")):

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import product
 from multiprocessing import active_children
 from pathlib import Path
 from typing import Any
@@ -86,10 +87,21 @@ def children(pid: int) -> set[int]:
     return {int(line) for line in listing.stdout.split()}
 
 
+COMMANDS = ("sweep", *["validate"] * (os.cpu_count() != 1))
+KILLED = [*product(COMMANDS, (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP))]
+QUICK = [("sweep", signal.SIGKILL), ("sweep", signal.SIGTERM), ("validate", signal.SIGHUP)]
+"""Each signal and each command once."""
+
+
 @pytest.mark.skipif(shutil.which("ps") is None, reason="needs the command ps to find the workers")
-@pytest.mark.parametrize("seconds", [0.3, pytest.param(2.0, marks=pytest.mark.long)])
-@pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP], ids=lambda kind: kind.name)
-@pytest.mark.parametrize("command", ["sweep", *["validate"] * (os.cpu_count() != 1)])
+@pytest.mark.parametrize(
+    ("command", "kind", "seconds"),
+    [
+        pytest.param(*each, 0.3, marks=[] if each in QUICK else [pytest.mark.long], id=f"{each[0]}-{each[1].name}-0.3")
+        for each in KILLED
+    ]
+    + [pytest.param(*each, 2.0, marks=pytest.mark.long, id=f"{each[0]}-{each[1].name}-2.0") for each in KILLED],
+)
 def test_workers_end_with_a_command_that_is_killed(
     command: str, kind: signal.Signals, seconds: float, tmp_path: Path
 ) -> None:

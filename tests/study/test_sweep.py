@@ -267,7 +267,7 @@ def test_killed_at_any_moment_nothing_is_lost_or_twice(seed: int) -> None:
     words = [sys.executable, "-m", "tpusim", "sweep", "small.yaml", "--workers", "2", "--out"]
     sweep("small.yaml", "--out", "whole")
     running = subprocess.Popen([*words, "killed"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    time.sleep(random.Random(seed).uniform(0.8, 3.0))
+    time.sleep(random.Random(seed).uniform(0.6, 1.6))
     running.send_signal(signal.SIGKILL)
     running.wait()
     assert subprocess.run([*words, "killed"], capture_output=True, check=False).returncode == 0

@@ -120,7 +120,7 @@ def test_any_file_of_a_sweep_damaged_at_random(seed: int, whole: Path, desk: Pat
         assert tpusim("report", "sweep", "-o", "page.html").exit_code == 0
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 5))])
 def test_a_run_damaged_at_random(seed: int, desk: Path) -> None:
     some, file = random.Random(seed), Path("run/run.json")
     good = file.read_bytes()

@@ -27,7 +27,7 @@ from tpusim.machines.tpu.program.addresses import Counter, Counters, boxes_of
 from tpusim.machines.tpu.sections import MappingPolicy
 from tpusim.network.ops.array_op import Conv2d
 
-relaxed = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+relaxed = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 CUTS = {
     "channel_first": TapGroups,
     "by taps": lambda shape, hardware: Dense(shape, hardware, "channel_first"),

@@ -85,9 +85,12 @@ def test_multi_tile_forced_from_1_to_9() -> None:
     assert cycles[0] / cycles[2] == pytest.approx(3, rel=0.05)
 
 
-def test_word_size_of_vgg16() -> None:
+@pytest.mark.parametrize("layers", [("conv3_1", "conv4_1", "conv5_1"), pytest.param((), marks=pytest.mark.long)])
+def test_word_size_of_vgg16(layers: tuple[str, ...]) -> None:
     """Fig. 16b: the idle share of the ports rises with the word size and is above one half at 8."""
-    runs = {word: timed("vgg16", f"vector_memory.word_elements={word}") for word in (1, 2, 8, 32)}
+    work = load_workload("vgg16", batch=8).with_layers(lambda layer: not layers or layer.name in layers)
+    machines = {word: load_hardware("tpu_v2", [f"vector_memory.word_elements={word}"]) for word in (1, 2, 8, 32)}
+    runs = {word: simulate(work, each, check=False) for word, each in machines.items()}
     idle = [run.total.vector_memory.port_idle_ratio for run in runs.values()]
     assert all(narrow < wide for narrow, wide in pairwise(idle)), idle
     assert runs[8].total.vector_memory.port_idle_ratio > 0.5

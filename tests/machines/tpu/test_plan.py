@@ -36,7 +36,7 @@ def plans(draw: st.DrawFn) -> Plan:
         raise
 
 
-relaxed = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+relaxed = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @given(st.integers(0, 99), st.integers(1, 30))

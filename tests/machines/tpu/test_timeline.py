@@ -20,7 +20,7 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.network.ops.array_op import Conv2d, Gemm
 
 MOST_PASSES = 1000
-relaxed = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+relaxed = settings(max_examples=27, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def lowered(layer: Conv2d | Gemm, batch: int, hardware: Hardware) -> Program:
@@ -169,7 +169,7 @@ def test_layers_of_networks(network: str, name: str, base: str, changes: list[st
 # ---- against the register engine
 
 
-@settings(relaxed, max_examples=30)
+@settings(relaxed, max_examples=20)
 @given(hardware=machines(6), layer=small_layers(), batch=st.integers(1, 4))
 def test_the_ports_are_those_of_lane_0_in_the_register_engine(
     hardware: Hardware, layer: Conv2d | Gemm, batch: int

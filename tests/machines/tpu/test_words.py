@@ -59,7 +59,14 @@ def changed(field: str, hardware: Hardware = SMALL) -> Hardware:
     return with_mapping(hardware, **{field: OTHER[field]})
 
 
-@pytest.mark.parametrize("name", [name for name in LOWERINGS if name != "deformable"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.long] * (name in ("winograd_4", "fft")))
+        for name in LOWERINGS
+        if name != "deformable"
+    ],
+)
 def test_what_a_lowering_does_not_know_changes_nothing_and_is_told(name: str) -> None:
     layer, hardware = LAYERS.get(name, PLAIN), MACHINES.get(name, SMALL)
     plain, explanation = lowered(layer, 3, hardware, name)

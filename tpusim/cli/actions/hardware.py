@@ -13,7 +13,7 @@ from tpusim.flow.lowerings import USUAL_FAMILY, glosses
 from tpusim.input.source import open_document, shipped
 from tpusim.machines import family as families
 from tpusim.memory.dram.device import FOLDER, load_device
-from tpusim.memory.dram.replay import ENGINES, read_trace, replay
+from tpusim.network.workload import Workload
 from tpusim.network.workload_file import load_workload
 from tpusim.report.shown import Content, Shown
 from tpusim.report.tables import hardware as tables
@@ -39,7 +39,8 @@ def show_shipped(json: str | None) -> None:
     machines = sorted(map(families.load_hardware, shipped("configs")), key=tables.by_generation)
     held = {each.family for each in machines} - {families.USUAL}
     others = [families.family_named(name) for name in families.FAMILIES if name in held]
-    workloads = [(name, load_workload(name, batch=1), _source(name)) for name in shipped("workloads")]
+    loaded = {name: load_workload(name, batch=1) for name in shipped("workloads")}
+    workloads = [(name, each, _source(each)) for name, each in loaded.items()]
     devices = [load_device(name) for name in shipped(FOLDER)]
     sweeps = [(name, open_document(name, folder).data) for name in shipped(folder)]
     machine_tables = [
@@ -66,9 +67,9 @@ def show_shipped(json: str | None) -> None:
     output.deliver(Shown(paragraphs, data))
 
 
-def _source(workload: str) -> str:
+def _source(workload: Workload) -> str:
     """Origin of a workload's sizes, without the paper, which is named in its file."""
-    return " ".join(str(open_document(workload, "workloads").data.get("source", "")).partition(";")[0].split())
+    return " ".join(workload.source.partition(";")[0].split())
 
 
 def show_area(hardware: str, changes: Sequence[str], json: str | None) -> None:
@@ -82,6 +83,9 @@ def show_area(hardware: str, changes: Sequence[str], json: str | None) -> None:
 
 def play_trace(path: Path, name: str, changes: Sequence[str], engine: str, json: str | None) -> None:
     """Play a trace on a DRAM, and report the results: as JSON, and in a table. Raises InputError."""
+    # Imported here: its loops are compiled, and who lists what is shipped need not wait for the compiler.
+    from tpusim.memory.dram.replay import ENGINES, read_trace, replay
+
     if engine not in ENGINES:
         raise InputError(f"--engine: no {engine!r}{did_you_mean(engine, ENGINES) or ';'} write {', '.join(ENGINES)}")
     device = load_device(name, changes)

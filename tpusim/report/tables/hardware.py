@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tpusim.base.units import AREA, BANDWIDTH, LENGTH, POWER, SIZE
 from tpusim.base.words import counted
 from tpusim.machines.family import PEAK, AreaPart, ChipArea, Machine, Sram, family_of, peak_tflops
 from tpusim.memory.dram.device import Device
-from tpusim.memory.dram.replay import Figures, Replay, Trace
 from tpusim.network.workload import Workload
 from tpusim.report.shown import NONE, Column, Sentences, Shown, Table
 from tpusim.report.text import percent, quantity, three_digits
 from tpusim.result.vocabulary.figures import COUNTS
 from tpusim.technology.constants import chip_of, shrink
+
+if TYPE_CHECKING:
+    from tpusim.memory.dram.replay import Figures, Replay, Trace
 
 # ---- what comes with tpusim
 
