@@ -524,7 +524,7 @@ class Candidates:
         return np.asarray(np.maximum(cycles - times * spare, 0))
 
     def _section_cycles(self, tilings: Tiling[Counts], times: Cycles = 1) -> NDArray[np.float64]:
-        """Bus time of the filter of one column fold, section by section, which comes so many `times`."""
+        """Bus time of the filter of one column fold, in sections; of all its loads if it is loaded several `times`."""
         return self._moving(self.filter_cycles / self.columns, self._section_pieces(tilings), times)
 
     def _section_pieces(self, tilings: Tiling[Counts]) -> Counts:
@@ -542,7 +542,7 @@ class Candidates:
         return np.asarray(np.minimum(np.where(places > 1, places, parts), MOST_PIECES))
 
     def _places(self, taps: int) -> int:
-        """The most places that a row fold of `taps` tap groups has in a chunk; 1 if they come together."""
+        """Most places that a row fold of `taps` tap groups has in a chunk; 1 if they come together."""
         if taps == self.taps:
             return 1 if self.chunk.scattered else len(self.chunk.places) // self.folds
         return max(1 if chunk.scattered else len(chunk.places) for chunk in self.cut.chunks(taps, 1))
