@@ -27,7 +27,7 @@ from tpusim.machines.tpu.cut.dense import DENSE, Dense, DenseTaps, Transposed
 from tpusim.machines.tpu.cut.geometry import ConvShape, in_other_strips, packed, shape_of
 from tpusim.machines.tpu.cut.plan import Plan, by_outcome
 from tpusim.machines.tpu.cut.reduction import Cut, TapGroups
-from tpusim.machines.tpu.cut.tiling import MOST_PIECES, col_folds, preparing
+from tpusim.machines.tpu.cut.tiling import MOST_PIECES, Tiling, col_folds, preparing
 from tpusim.machines.tpu.cut.traffic import Traffic
 from tpusim.machines.tpu.definition import frame_of, stream_clients
 from tpusim.machines.tpu.description import Hardware
@@ -299,9 +299,9 @@ def ranked_shapes(
 ) -> list[tuple[ConvShape, Ranked]]:
     """The shape in different strips, each with a tiling, from which a simulation should choose.
 
-    `ranks` gives the tilings of a shape on a machine. The order is: the estimate's choice, which is the only one under
-    `search: estimate`; its choices in other strips and on poorer machines; then all others by expected cycles. Other
-    strips than balanced ones are compared only where they may take fewer cycles.
+    `ranks` gives the tilings of a shape on a machine. The estimate's choice is first, and the only one under
+    `search: estimate`; then come those in other strips that are estimated `NEAR` it, and those of poorer machines; then
+    all others by expected cycles. Other strips than balanced ones are compared only where they may take fewer cycles.
 
     Raises:
         CapacityError: when no tiling fits the memories.
@@ -318,15 +318,20 @@ def ranked_shapes(
             # Where others are not expected to take much less, time tells.
             beside = search == "auto" and own.estimate() <= (1 + NEAR) * ways[0][1][0].estimate()
             ways = [ways[0], *(way for way in ways[1:] if beside and way[0] is shape)]
-    firsts = [(each, ranked[0]) for each, ranked in ways]
+    every = [(each, rank) for each, ranked in ways for rank in ranked]
+    near = (1 + NEAR) * every[0][1].estimate()
+    firsts = [(each, ranked[0]) for each, ranked in ways if ranked[0].estimate() <= near]
     for poorer in hardware.poorer() if search != "estimate" else ():
         # What fits a machine with less of something fits this one, and should take no more time here.
         with suppress(CapacityError):
             (other, rank), *_ = ranked_shapes(ranks, shape, poorer.having("mapping", search="estimate"))
-            if search == "simulate" or rank.estimate() < firsts[0][1].estimate():
+            if search == "simulate" or rank.estimate() < every[0][1].estimate():
                 firsts.append((other, rank))
-    others = ((each, rank) for each, ranked in ways for rank in ranked[1:])
-    return [*firsts, *sorted(others, key=lambda way: way[1].expected)]
+    # A plan that is found twice is timed once.
+    found: dict[tuple[ConvShape, Tiling[int]], Ranked] = {}
+    for each, rank in (*firsts, *sorted(every, key=lambda way: way[1].expected)):
+        found.setdefault((each, rank.tiling), rank)
+    return [(each, rank) for (each, _), rank in found.items()]
 
 
 # ---- lowerings that are a way to cut

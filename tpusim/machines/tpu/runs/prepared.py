@@ -267,7 +267,7 @@ def as_floats(operands: Operands) -> dict[str, Tensor]:
 def prepared(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Prepared:
     """The Program of a layer by a lowering; of several drafts the first with the fewest cycles.
 
-    If the Program is short, or if the estimate has misled the choice, drafts are those that a simulation chooses from.
+    If the Program is short, or if the estimate is off, drafts are those that a simulation chooses from.
 
     Raises:
         CapacityError: when nothing fits the machine; names the layer.
@@ -283,7 +283,8 @@ def prepared(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Prepar
     best, cycles = _fastest(drafts, hardware, lowering)
     # Estimates leave out the latency of the first word and the skew of the last.
     beyond = min(cycles) - hardware.latency_cycles - hardware.lanes
-    if searches and len(best.program.steps) <= MOST_DOUBTED and beyond > (1 + TRUSTED) * drafts[0].estimate():
+    misled = abs(beyond - (estimate := drafts[0].estimate())) > TRUSTED * estimate
+    if searches and len(best.program.steps) <= MOST_DOUBTED and misled:
         others = drafts_of(layer, batch, searching, lowering)
         if len(others) > len(drafts):
             # Freed first: two Programs may not fit in memory beside the new ones.

@@ -6,7 +6,7 @@ An estimate overlaps the demands of units of work that run beside one another, a
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import chain, product
 from math import prod
 from typing import Any, NamedTuple, TypeAlias
@@ -115,6 +115,7 @@ class Candidates:
         self._at_once = cut.together >= self.taps
         all_taps, all_folds = self._given_taps in (None, self.taps), self._given_folds in (None, self.folds)
         self._uncut = self._at_once and all_taps and all_folds
+        self._places_of = cache(self._places)
         # Filter buffers for the column folds of a block, and one to be filled meanwhile.
         self._few_buffers = min((self._given_kept or 1) + 1, shape.groups * self.columns)
 
@@ -321,9 +322,12 @@ class Candidates:
 
     @cached_property
     def _beside_streams(self) -> float:
-        """Cycles of a word that comes in beside a stream and waits for one of the slots that the stream leaves."""
+        """Cycles of a word that comes in beside a stream and waits for one of the slots that the stream leaves.
+
+        A full frame leaves none, so what comes waits until the stream is over, and then for nothing.
+        """
         shared, frame = self.hardware.vector_memory.ports == "shared", self.frame
-        return frame.period / max(frame.period - frame.slots, 1) if shared else 1
+        return frame.period / (frame.period - frame.slots) if shared and frame.slots < frame.period else 1
 
     def streamed(self, tilings: Tiling[Counts]) -> Cycles:
         """Cycles of the port that the passes of an outcome take away from transfers, with their preloads."""
@@ -452,16 +456,23 @@ class Candidates:
         ahead = turns * self.hardware.sequencer.block_cycles + loaded * (tilings.ifmap_words * self.ready_cycles)
         exposed = turns * self._drain_cycles + self._exposed(ahead, turns, costs)
         array = results * self.passes * costs.per_pass + exposed
-        filters = groups * self.columns * self._filter_loads(tilings) * self._section_cycles(tilings)
-        loads = loaded * self._loading(tilings, costs)
+        filled = groups * self.columns * self._filter_loads(tilings)
+        sections = _ceil(self.passes, tilings.section_passes)
+        kept = np.where((tilings.loop_order == "block_major") | (tilings.blocks == 1), self.columns, tilings.kept_folds)
+        filters = self._section_cycles(tilings, filled)
+        loads = self._moving(costs.load, self._pieces(tilings, sections * kept), loaded)
         bus = filters + loads + costs.spill * results
         # A spill that lags behind hides its wait behind the stages in between, once enough stages are under way.
         hidden = (tilings.lag - 1) * np.maximum(array, bus) / results
         wait = np.where(results > 2 * tilings.lag, np.maximum(self._turnaround - hidden, 0), self._turnaround)
         waits = (results - 1) * wait + costs.last
+        # A section waits in the queue behind a spill, and that for its sums; meanwhile the section ahead is used.
+        piece = self.filter_cycles / self.columns / self.passes * _ceil(tilings.section_passes, MOST_PIECES)
+        late = wait + piece + self.hardware.preload_cycles - tilings.section_passes * costs.per_pass
+        array = array + (filled - 1) * np.maximum(late - exposed / results, 0)
         crossing = self._crossing(tilings)
         port = results * (self.streamed(tilings) + tilings.psum_words) + loaded * crossing
-        port += groups * self.columns * self._filter_loads(tilings) * self._weight_words
+        port += filled * self._weight_words
         paces = array, port - np.minimum(crossing, costs.first), bus - costs.first - costs.spill + waits
         return np.asarray(np.max(np.broadcast_arrays(*paces), axis=0))
 
@@ -476,11 +487,14 @@ class Candidates:
         # With two buffers, a chunk can be loaded only when the chunk two before it is done; a third buffer removes this
         # wait.
         freed = np.where(tilings.ifmap_buffers > 2, 0, self._turnaround)
-        loads = (self._loading(tilings, costs) + freed) / tilings.kept_folds
         # Buffers that hold all of the filter are filled once, chunk by chunk of the first block.
         held = tilings.filter_buffers >= self.shape.groups * self.columns * chunks
         once = np.where(held & (self.cut.together < self.cut.groups), 1 / tilings.blocks, 1.0)
-        bus = self._section_cycles(tilings) * once / chunks + loads
+        sections = self._section_pieces(tilings) * once / chunks
+        pieces = sections + self._pieces(tilings, tilings.kept_folds) / tilings.kept_folds
+        moved = self.filter_cycles / self.columns * once / chunks + costs.load / tilings.kept_folds
+        times = costs.results * chunks
+        bus = np.maximum(moved + freed / tilings.kept_folds, self._moving(moved, pieces, times) / times)
         port = (self.streamed(tilings) + once * self._weight_words) / chunks
         port += self._crossing(tilings) / tilings.kept_folds
         pace = np.maximum(array, port)
@@ -511,20 +525,36 @@ class Candidates:
         spare = 0 if self.drains else costs.per_pass - self.hardware.preload_cycles
         return np.asarray(np.maximum(cycles - times * spare, 0))
 
-    def _section_cycles(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
-        """Bus time of the filter of one column fold, section by section."""
+    def _section_cycles(self, tilings: Tiling[Counts], times: Cycles = 1) -> NDArray[np.float64]:
+        """Bus time of the filter of one column fold, in sections; of all its loads if it is loaded several `times`."""
+        return self._moving(self.filter_cycles / self.columns, self._section_pieces(tilings), times)
+
+    def _section_pieces(self, tilings: Tiling[Counts]) -> Counts:
+        """Pieces of the filter of one column fold."""
         sections = _ceil(self.passes, tilings.section_passes)
-        pieces = sections * np.minimum(MOST_PIECES, tilings.section_passes)
-        return self._moving(self.filter_cycles / self.columns, pieces)
+        return np.asarray(sections * np.minimum(MOST_PIECES, tilings.section_passes))
 
-    def _loading(self, tilings: Tiling[Counts], costs: _Costs) -> NDArray[np.float64]:
-        """Bus time of the ifmap of one block, in pieces of folds or of rows."""
-        pieces = np.where(tilings.chunk_folds > 1, tilings.chunk_folds, self.shape.row.extent)
-        return self._moving(costs.load, np.minimum(MOST_PIECES, pieces))
+    def _pieces(self, tilings: Tiling[Counts], stages: Counts) -> Counts:
+        """Pieces of a load of the ifmap: its places one by one, or a part beside each of the `stages` ahead of its
+        first use, of which every further buffer allows as many as use a load.
+        """
+        taps, where = np.unique(tilings.chunk_taps, return_inverse=True)
+        places = np.array([self._places_of(each) for each in taps.tolist()])[where] * tilings.chunk_folds
+        parts = np.minimum(np.maximum((tilings.ifmap_buffers - 1) * stages, 1), tilings.ifmap_words)
+        return np.asarray(np.minimum(np.where(places > 1, places, parts), MOST_PIECES))
 
-    def _moving(self, cycles: Cycles, pieces: Counts) -> NDArray[np.float64]:
-        """Bus time of a load in pieces. Two pieces are under way at once, each from its latency to its last word."""
-        return np.asarray(np.maximum(cycles, (cycles + (pieces - 2) * self.hardware.latency_cycles) / 2))
+    def _places(self, taps: int) -> int:
+        """Most places that a row fold of `taps` tap groups has in a chunk; 1 if they come together."""
+        if taps == self.taps:
+            return 1 if self.chunk.scattered else len(self.chunk.places) // self.folds
+        return max(1 if chunk.scattered else len(chunk.places) for chunk in self.cut.chunks(taps, 1))
+
+    def _moving(self, cycles: Cycles, pieces: Cycles, times: Cycles = 1) -> NDArray[np.float64]:
+        """Bus time of loads in pieces, all `times` of them. Two pieces are under way at once, each from its latency to
+        its last word; the latency of the first two is left out.
+        """
+        pending = (times * pieces - 2) * self.hardware.latency_cycles
+        return np.asarray(np.maximum(times * cycles, (times * cycles + pending) / 2))
 
 
 def least_words(cut: Cut, hardware: Hardware, among: type[Candidates] = Candidates) -> int:

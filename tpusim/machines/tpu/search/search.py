@@ -172,7 +172,9 @@ def ranked(candidates: Candidates, chosen: Tiling[int]) -> tuple[Ranked, ...]:
             found.append(each._replace(expected=each.expected * (1 + AGAIN * held[each.tiling.outputs])))
             held[each.tiling.outputs] += 1
     found.sort(key=attrgetter("expected"))
-    return (_ranked(candidates, chosen, Bound(candidates).alone(chosen)), *found[:MOST_TIMED])
+    first = _ranked(candidates, chosen, least := Bound(candidates).alone(chosen))
+    beyond = max(first.estimate() - least, 0)
+    return (first._replace(expected=least + BELIEVED * beyond), *found[:MOST_TIMED])
 
 
 def every(candidates: Candidates) -> tuple[Ranked, ...]:
