@@ -331,6 +331,11 @@ class Beat:
         """Cycles from a result word to the next, on the mean."""
         return self.period / self.together
 
+    @property
+    def least_a_word(self) -> float:
+        """Cycles that a result word takes at least: behind the last turn of a step, nothing waits for its branch."""
+        return (self.period - self.turn) / self.together
+
 
 def ready_delay(words: int, hardware: Hardware) -> int:
     """Cycles in which the vector unit makes `words` of a block ready, padding too.
