@@ -16,7 +16,8 @@ from tests.agreement.test_hazards import hazards
 from tests.strategies import cases, machine, machines_of_all_kinds
 from tpusim.base.errors import CheckFailed
 from tpusim.machines.tpu import datapath, event, register
-from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.definition import beat_of
+from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.program.addresses import (
     PADDING,
     AddressPattern,
@@ -297,6 +298,22 @@ def test_narrow_operands_are_widened_and_results_narrowed() -> None:
     step = multiply_add(at(ONE), at(TWO))
     assert (step.beat(2, plain).work, step.beat(2, narrow).work) == (2, 4)
     outcome(program(step), narrow)
+
+
+def test_registers_have_no_more_lanes_than_the_machine() -> None:
+    """A smaller `array.size` keeps the ALUs a lane, so words of all lanes take no longer."""
+    large = load_hardware("tpu_v4_core")
+    for size in (128, 64, 8):
+        hardware = large.with_overrides([f"array.size={size}"])
+        assert beat_of(1, 20, 8, hardware) == beat_of(1, 20, 8, large)
+
+
+def test_a_word_longer_than_a_register_lies_in_several() -> None:
+    hardware = load_hardware("tpu_v6e")
+    # 8 and 32 elements of 2 bytes; a register has 32 bytes in each of 128 of 256 lanes.
+    short, long = (beat_of(2, 1, 8, hardware.having("vector_memory", word_elements=each)) for each in (8, 32))
+    assert (short.loads, short.stores, short.together) == (3, 2, 16)
+    assert (long.loads, long.stores, long.together) == (1, 1, 4)
 
 
 def test_a_delay_is_the_vector_units() -> None:

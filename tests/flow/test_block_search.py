@@ -34,6 +34,7 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.schedule.scheduler import program_of
 from tpusim.machines.tpu.search.candidates import Candidates
 from tpusim.machines.tpu.search.search import Bound, candidates_of
+from tpusim.network.ops import OPS
 from tpusim.network.ops.op import Op
 from tpusim.network.ops.pool2d import Pool2d
 from tpusim.network.workload import Workload
@@ -117,6 +118,15 @@ def test_no_run_beats_the_bound_of_the_vector_unit_or_of_tiles(
     with suppress(CapacityError):
         for draft in drafts_of(layer, batch, searching, lowering)[:6]:
             assert event.run(draft.lower()[0], hardware).cycles >= draft.least
+
+
+@pytest.mark.parametrize("changes", [(), ("vector_unit.slots.turn_cycles=20000", "hbm.bandwidth=100 TB/s")])
+def test_no_run_beats_the_bound_of_a_vector_unit_with_slots(changes: tuple[str, ...]) -> None:
+    """Lanes that run several to a cycle end sooner, and the last turn of the loop has no branch."""
+    hardware = load_hardware("tpu_v6e", ["mapping.search=simulate", *changes])
+    layer = OPS["relu"](name="relu", channels=256, height=14, width=14, images=0)
+    for draft in drafts_of(layer, 8, hardware, "vector_ops"):
+        assert event.run(draft.lower()[0], hardware).cycles >= draft.least > 0
 
 
 @pytest.mark.parametrize("between_blocks", ["overlap", "drain"])

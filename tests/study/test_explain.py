@@ -303,6 +303,19 @@ def test_laying_out_an_ifmap_anew_may_bound_a_layer() -> None:
     assert "arrives in another layout" in found.explanation.aspects["words"]
 
 
+def test_a_vector_unit_with_slots_is_faster_with_twice_the_slots() -> None:
+    """Nothing is said of stacked taps, as the op has no passes."""
+    pool = Pool2d("pool", "max", 128, 28, 28, (3, 3), stride=(2, 2))
+    setup = Setup(
+        pool, 8, load_hardware("tpu_v4_core", ["hbm.bandwidth=100 TB/s", "sequencer.launch_cycles=0"]), "vector_ops"
+    )
+    found = find_bottleneck(setup, lambda done, name: None)
+    faster = next(each for each in found.gains if each.relaxation.name == "a vector unit twice as fast")
+    assert faster.gain > 1.3
+    assert "vector_unit.slots.loads=2 vector_unit.slots.stores=2" in faster.how
+    assert not [*explain._a_word(found)]
+
+
 def test_a_block_that_is_given_may_bound_a_layer() -> None:
     """And an ifmap that arrives in another layout is tried as it would be ready."""
     found = explained(conv(128, 6, 128, 3), 8, "mapping.block.rows=1", "mapping.block.cols=1", "mapping.entry=relaid")

@@ -331,6 +331,11 @@ class Beat:
         """Cycles from a result word to the next, on the mean."""
         return self.period / self.together
 
+    @property
+    def least_a_word(self) -> float:
+        """Cycles that a result word takes at least: behind the last turn of a step, nothing waits for its branch."""
+        return (self.period - self.turn) / self.together
+
 
 def ready_delay(words: int, hardware: Hardware) -> int:
     """Cycles in which the vector unit makes `words` of a block ready, padding too.
@@ -366,10 +371,12 @@ def beat_of(
 
     if slots is None or picked:
         return Beat(operands, work(1, operations, hardware.lanes))
-    across = -(-(lanes or hardware.lanes) // slots.lanes)
+    register_lanes = min(slots.lanes, hardware.lanes)
+    across = -(-(lanes or hardware.lanes) // register_lanes)
     a_register = max(1, slots.register_bytes // hardware.word_bytes)
-    loads, stores, most = (max(1, each * a_register // across) for each in (slots.loads, slots.stores, slots.registers))
+    a_word = across * -(-hardware.word_bytes // slots.register_bytes)
+    loads, stores, most = (max(1, each * a_register // a_word) for each in (slots.loads, slots.stores, slots.registers))
     together = most if words is None else min(most, words)
     converted = operations + operands * unit.widen + unit.narrow
-    work_cycles = work(together, converted, across * slots.lanes)
+    work_cycles = work(together, converted, across * register_lanes)
     return Beat(operands, work_cycles, together, loads, stores, True, slots.turn_cycles)

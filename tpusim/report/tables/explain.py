@@ -443,7 +443,7 @@ def _a_word(found: Bottleneck) -> Iterator[str]:
     if unit.unpack_cycles or unit.pack_cycles:
         unpacks, packs = plain_number(unit.unpack_cycles), plain_number(unit.pack_cycles)
         yield f"a word takes {unpacks} cycles to unpack, or {packs} to pack; "
-    if unit.stack_cycles:
+    if unit.stack_cycles and found.layer.passes:
         beyond = f"for each copy beyond the first {unit.stack_free}"
         yield f"a word of stacked taps takes {plain_number(unit.stack_cycles)} {beyond}; "
     if unit.relayout_cycles and found.setup.hardware.mapping.entry == "relaid":

@@ -154,6 +154,15 @@ def _longer_words(setup: Setup) -> Relaxed | None:
     return _machine(settings)(setup)
 
 
+def _faster(setup: Setup) -> Relaxed | None:
+    """A vector unit with twice the ALUs and slots, which takes half as long for a word."""
+    settings: dict[str, Setting] = {_ALUS: _twice, **dict.fromkeys(_A_WORD, _scaled(Fraction(1, 2)))}
+    settings["vector_unit.transpose_cycles"] = _half
+    if setup.hardware.vector_unit.slots:
+        settings |= dict.fromkeys(("vector_unit.slots.loads", "vector_unit.slots.stores"), _twice)
+    return _machine(settings)(setup)
+
+
 def _bandwidth(setup: Setup) -> Relaxed | None:
     """HBM with twice the bandwidth, a DRAM with twice the channels."""
     device = setup.hardware.hbm.dram
@@ -187,11 +196,6 @@ def _filled(setup: Setup) -> Relaxed | None:
     return None if more is None or more[0] == setup.layer else (replace(setup, layer=more[0]), more[1])
 
 
-_FASTER: Mapping[str, Setting] = {
-    _ALUS: _twice,
-    **dict.fromkeys(_A_WORD, _scaled(Fraction(1, 2))),
-    "vector_unit.transpose_cycles": _half,
-}
 _OPEN: Mapping[str, Setting] = {path: "auto" for path in USUAL_FAMILY.paths() if path.startswith("mapping.block.")}
 _MACHINE = (
     Relaxation("twice the arrays", "array", _machine({"array.count": _twice}), alone=_same_steps),
@@ -232,7 +236,7 @@ _MACHINE = (
     ),
     Relaxation("a second weight buffer", "weights", _machine({"array.weight_buffers": 2}), alone=_same_steps),
     Relaxation("twice the vector memory", "memory", _machine({"vector_memory.capacity": _twice}), alone=_same_steps),
-    Relaxation("a vector unit twice as fast", "vector_unit", _machine(_FASTER), alone=_same_without_delays),
+    Relaxation("a vector unit twice as fast", "vector_unit", _faster, alone=_same_without_delays),
     Relaxation("blocks that overlap", "sequencer", _machine({"sequencer.between_blocks": "overlap"})),
     Relaxation("blocks that take nothing beyond their steps", "sequencer", _machine({"sequencer.block_cycles": 0})),
     Relaxation("no launch", "sequencer", _machine({"sequencer.launch_cycles": 0}), alone=_same_steps),

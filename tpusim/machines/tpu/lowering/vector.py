@@ -199,8 +199,8 @@ class VectorUnits(Units):
         bus = moved * self.hardware.element_bytes / float(self.hardware.hbm_peak_bytes_per_cycle)
         lanes = len(self.portions[-1])
         beats = (beat_of(*each, self.word_fill, self.hardware, lanes=lanes) for each in self.fewest)
-        a_word = sum(each.a_word for each in beats)
-        ends = self.hardware.sequencer.launch_cycles + self.hardware.latency_cycles + self.hardware.lanes - 1
+        a_word = sum(each.least_a_word for each in beats)
+        ends = self.hardware.sequencer.launch_cycles + self.hardware.latency_cycles + self.hardware.skew
         return ends + max(bus, float(len(self.portions) * prod(self._extents) * a_word))
 
     @property

@@ -169,9 +169,14 @@ class VectorStepUnit:
         self.worked: Counter[int] = Counter()
         beats = [each.beat(program.word_fill, hardware) for each in program.vectors]
         self.most_together = max((each.together for each in beats), default=0)
-        # Accesses of a cycle beyond the first, and the most that there may be.
+        # Accesses of a cycle beyond the first, and the most that there may be: a turn may have fewer than slots.
         self._beside: list[Order] = []
-        self.most_beside = max((each.loads + each.stores for each in beats if each.beside), default=1) - 1
+        accesses = (
+            min(each.loads, each.together * each.operands) + min(each.stores, each.together)
+            for each in beats
+            if each.beside
+        )
+        self.most_beside = max(accesses, default=1) - 1
 
     @property
     def running(self) -> bool:
