@@ -139,10 +139,10 @@ class Form(Generic[Model]):
             return f"required key is missing; add {self._example(section, key)}"
         if kind in _UNKNOWN:
             allowed = self._fields(section)
-            # A key of another section is the likeliest mistake after a misspelling, so its full path is a candidate,
-            # too.
+            # A key that another section has is rather misplaced than misspelt, so its full path comes first.
             nested = "; write the key after the dot inside its section;" if key in self.paths else ""
-            hint = nested or did_you_mean(key, allowed) or did_you_mean(key, self.paths)
+            elsewhere = [path for path in self.paths if path.endswith(f".{key}")]
+            hint = nested or did_you_mean(key, elsewhere) or did_you_mean(key, allowed) or did_you_mean(key, self.paths)
             return unknown_key(key, allowed, hint, f" in {section}" if section else self._inside)
         if kind == "string_type":
             return f"{given} is not text; write text, in quotes"
