@@ -74,9 +74,10 @@ class Page:
 
     @cached_property
     def files(self) -> dict[str, str]:
-        """The files that the page shows, by name."""
+        """The files that the page shows, by name; a block whose paragraph names none is a part of one."""
         shown = ((above, held) for above, language, held in self.blocks if language in ("yaml", "csv"))
-        return {re.findall(r"`(my_\w+\.\w+)`", above)[-1]: held for above, held in shown}
+        named = ((re.findall(r"`(my_\w+\.\w+)`", above), held) for above, held in shown)
+        return {names[-1]: held for names, held in named if names}
 
     @cached_property
     def steps(self) -> list[Step]:
