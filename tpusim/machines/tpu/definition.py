@@ -268,9 +268,9 @@ class Beat:
 
     Attributes:
         operands: words read for a result word.
+        work: cycles of the vector unit.
         together: result words side by side.
         loads, stores: words read in a cycle, and written.
-        work: cycles of the vector unit.
         beside: whether words are written while others are read (`vector_unit.slots`); else the lane's port reads or
             writes.
         turn: cycles of a turn beyond the longest of these.
@@ -294,16 +294,14 @@ class Beat:
 
     @property
     def period(self) -> int:
-        """Cycles from a turn to the next: those of the port, or of each of its slots, or the work, whichever are
-        more.
-        """
+        """Cycles from a turn to the next: for reads and writes, or for the work, whichever takes longer."""
         reads, writes = self.reads(self.together), self.writes(self.together)
         return max(max(reads, writes) if self.beside else reads + writes, self.work) + self.turn
 
     @property
     def result_delay(self) -> int:
-        """Cycles from the first read of a turn to its first write, in the first slot that is not a read's where the
-        port is the same.
+        """Cycles from the first read of a turn to its first write; a port that both share gives it the first slot that
+        is not a read's.
         """
         reads = self.reads(self.together)
         if self.beside:
@@ -333,7 +331,7 @@ class Beat:
 
     @property
     def least_a_word(self) -> float:
-        """Cycles that a result word takes at least: behind the last turn of a step, nothing waits for its branch."""
+        """Least cycles of a result word: nothing waits for the branch of a step's last turn."""
         return (self.period - self.turn) / self.together
 
 

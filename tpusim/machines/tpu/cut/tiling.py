@@ -210,15 +210,13 @@ def step(
     """Demand of a vector step that makes `words` words of results in some lanes, or all, with `elements` in use."""
     beat = beat_of(operands, operations, elements, hardware, words, lanes)
     turns = beat.turns(words)
-    # Where words are written beside reads, the port is busy in as many cycles as the longer of the two.
+    # Where words are written beside reads, the port is charged for the whole turn: too much where the work is longer.
     port = turns * beat.period if beat.beside else words * (operands + 1)
     return Demand(cycles=turns * beat.period + beat.result_delay, port=port)
 
 
 def delay_of(words: int, hardware: Hardware, begins: bool = True) -> int:
-    """Cycles before a block of the vector unit: the turn of the loop that it `begins`, and the time to make its words
-    ready.
-    """
+    """Cycles before a block of the vector unit: the body that it `begins`, and the time to make its words ready."""
     return hardware.sequencer.block_cycles * begins + ready_delay(words, hardware)
 
 

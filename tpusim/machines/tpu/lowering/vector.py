@@ -95,7 +95,7 @@ AnyUnits = TypeVar("AnyUnits", bound="VectorUnits")
 
 
 class Portion(NamedTuple):
-    """What is worked on at a time: a block of some channels, one a lane; `begins` a turn of the loop, or is in one."""
+    """What is worked on at a time: a block of some channels, one a lane; `begins` a body, or stands in one."""
 
     channels: range
     block: Block
@@ -223,14 +223,14 @@ class VectorUnits(Units):
     def demand(self, tiling: Tiling[int]) -> Demand:
         """A block and portion: what the vector unit does, and all words that go through the port."""
         port = tiling.ifmap_words + tiling.psum_words
-        turn = self.hardware.sequencer.block_cycles / self.in_a_turn(tiling)
-        begun = Demand(cycles=turn + ready_delay(self.readied(tiling), self.hardware), port=port)
+        body = self.hardware.sequencer.block_cycles / self.in_a_body(tiling)
+        begun = Demand(cycles=body + ready_delay(self.readied(tiling), self.hardware), port=port)
         lanes = len(self.portions[0])
         steps = (step(tiling.psum_words, *each, self.word_fill, self.hardware, lanes) for each in self.chain)
         return sum(steps, begun)
 
-    def in_a_turn(self, tiling: Tiling[int]) -> int:
-        """Blocks of portions that a turn of the loop works on: as many as a window has bytes for, where loops are
+    def in_a_body(self, tiling: Tiling[int]) -> int:
+        """Blocks of portions that a body works on: as many as a window has bytes for, where loops are
         pipelines of windows; elsewhere one.
         """
         if self.hardware.mapping.loads != "windows":
@@ -307,10 +307,10 @@ class VectorUnits(Units):
         )
 
     def units(self) -> Iterator[Unit]:
-        steps, turn = [self.steps(block) for block in self.blocks], self.in_a_turn(self.tiling)
+        steps, body = [self.steps(block) for block in self.blocks], self.in_a_body(self.tiling)
         for number, channels in enumerate(self.portions):
             for at, (block, count) in enumerate(zip(self.blocks, steps, strict=True), number * len(self.blocks)):
-                of = Portion(channels, block, at % turn == 0)
+                of = Portion(channels, block, at % body == 0)
                 needs = SlotNeed("maps", of), SlotNeed("scalars", number), SlotNeed("results", of)
                 yield Unit(needs, None, of, steps=count, leaves=2)
 

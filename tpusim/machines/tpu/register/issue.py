@@ -38,6 +38,13 @@ class VectorRegisters:
         self.finishes = any(each.finish for each in program.streams)
         beats = [each.beat(program.word_fill, hardware) for each in program.vectors]
         self.most_together = max((each.together for each in beats), default=0)
+        # Accesses of a cycle beyond the first, at most: a turn may have fewer than there are slots.
+        accesses = (
+            min(each.loads, each.together * each.operands) + min(each.stores, each.together)
+            for each in beats
+            if each.beside
+        )
+        self.most_beside = max(accesses, default=1) - 1
         used = zip(program.vectors, beats, strict=True)
         registers = max((each.scalars.words + beat.together * len(each.operands) for each, beat in used), default=0)
         self.words = np.zeros((lanes, registers, width), program.number)
@@ -162,21 +169,13 @@ def issues_of(program: Program, settings: Settings, hardware: Hardware, array: i
 class VectorStepUnit:
     """Carries out vector steps, one at a time."""
 
-    def __init__(self, program: Program, hardware: Hardware, scoreboard: Scoreboard) -> None:
-        self.scoreboard = scoreboard
+    def __init__(self, registers: VectorRegisters, scoreboard: Scoreboard) -> None:
+        self.scoreboard, self.registers = scoreboard, registers
         self.at: VectorIssue | None = None
         self.first = 0
         self.worked: Counter[int] = Counter()
-        beats = [each.beat(program.word_fill, hardware) for each in program.vectors]
-        self.most_together = max((each.together for each in beats), default=0)
-        # Accesses of a cycle beyond the first, and the most that there may be: a turn may have fewer than slots.
+        # Accesses of a cycle beyond the first.
         self._beside: list[Order] = []
-        accesses = (
-            min(each.loads, each.together * each.operands) + min(each.stores, each.together)
-            for each in beats
-            if each.beside
-        )
-        self.most_beside = max(accesses, default=1) - 1
 
     @property
     def running(self) -> bool:
@@ -195,7 +194,7 @@ class VectorStepUnit:
 
     def beside(self) -> list[Order]:
         """All other accesses of this cycle, one for each slot."""
-        return self._beside + [IDLE] * (self.most_beside - len(self._beside))
+        return self._beside + [IDLE] * (self.registers.most_beside - len(self._beside))
 
     def _due(self, at: VectorIssue, since: int, now: int) -> Iterator[Order]:
         """Accesses that are due a number of cycles after the first."""
@@ -232,7 +231,7 @@ class VectorStepUnit:
 
     def _register(self, turn: int, side: int) -> int:
         """The register of a result."""
-        return turn % TURNS * self.most_together + side
+        return turn % TURNS * self.registers.most_together + side
 
 
 @dataclass(slots=True)

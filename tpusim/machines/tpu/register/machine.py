@@ -45,11 +45,11 @@ class Control:
 
     def __init__(
         self, program: Program, hardware: Hardware, settings: Settings, hbm: HbmWords, banks: Banks | None,
-        sums: Deserializers,
+        sums: Deserializers, vector: VectorRegisters,
     ) -> None:  # fmt: skip
         array, lanes, frame = hardware.array, hardware.lanes, program.frame(hardware)
         self.program, self.scoreboard = program, Scoreboard(len(program.steps))
-        self.vector = VectorStepUnit(program, hardware, self.scoreboard)
+        self.vector = VectorStepUnit(vector, self.scoreboard)
         self.dma = DmaUnit(program, self.scoreboard, hbm, banks, hardware, settings)
         self.streams, self.preloads = list[StreamUnit](), list[PreloadUnit]()
         for number in range(array.queues):
@@ -150,7 +150,7 @@ class Control:
     @property
     def slots(self) -> int:
         """Orders of a cycle."""
-        return len(self.ports) + self.vector.most_beside
+        return len(self.ports) + self.vector.registers.most_beside
 
 
 class RegisterMachine:
@@ -171,8 +171,8 @@ class RegisterMachine:
         array, memory = hardware.array, hardware.vector_memory
         sizes = array.rows, array.pes_per_cycle, hardware.banks, memory.bank_ports
         self.banks = Banks(program, settings, self.hbm, *sizes) if hardware.banked else None
-        self.control = Control(program, hardware, settings, self.hbm, self.banks, deserializers)
         vector, frame = VectorRegisters(program, hardware, word), program.frame(hardware)
+        self.control = Control(program, hardware, settings, self.hbm, self.banks, deserializers, vector)
         slots = self.control.slots
         self.lanes = Lanes(program, frame, slots, settings, wires, self.hbm, self.banks, vector)
         self.units: Sequence[Lanes | PeArray | WeightRegisters | Deserializers]
