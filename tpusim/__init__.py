@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from tpusim.network.ops.array_op import ConvTranspose2d as ConvTranspose2d
     from tpusim.network.ops.array_op import Gemm as Gemm
     from tpusim.network.ops.deform_conv2d import DeformConv2d as DeformConv2d
+    from tpusim.network.ops.gradients import Conv2dFilterGradient as Conv2dFilterGradient
+    from tpusim.network.ops.gradients import Conv2dInputGradient as Conv2dInputGradient
     from tpusim.network.workload import Workload as Workload
     from tpusim.network.workload_file import load_workload as load_workload
     from tpusim.result.records import Result as Result
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 _MODULES = {
     "Conv1d": "network.ops.array_op",
     "Conv2d": "network.ops.array_op",
+    "Conv2dFilterGradient": "network.ops.gradients",
+    "Conv2dInputGradient": "network.ops.gradients",
     "ConvTranspose2d": "network.ops.array_op",
     "DeformConv2d": "network.ops.deform_conv2d",
     "Gemm": "network.ops.array_op",

@@ -60,7 +60,7 @@ def check_values(
     Raises:
         CheckFailed: when the Program asks for what the machine does not have; names the layer.
     """
-    number = numbers.number(layer, int(operands["ifmap"].shape[-1]))
+    number = numbers.number(layer, reference.batch_of(layer, operands))
     # Overflow gives infinities on both sides; a message of ours tells of them where they matter.
     with np.errstate(over="ignore", invalid="ignore"), failures_named(layer):
         if (program := ready.in_parts(number)) is not None:
@@ -172,7 +172,7 @@ class Expectation:
 
     @property
     def _batch(self) -> int:
-        return int(self.operands["ifmap"].shape[-1])
+        return reference.batch_of(self.layer, self.operands)
 
     @cached_property
     def _exact(self) -> Operands:

@@ -33,7 +33,8 @@ OPERAND_BITS = 4
 """Bits of an operand, a signed integer; fewer where a long sum would not be exact."""
 
 _PLACES = {
-    **{op: f"products.{op}" for op in ("conv2d", "conv1d", "conv_transpose2d", "deform_conv2d", "gemm")},
+    **{op: f"products.{op}" for op in ("conv2d", "conv1d", "deform_conv2d", "gemm", "conv2d_filter_gradient")},
+    **dict.fromkeys(("conv_transpose2d", "conv2d_input_gradient"), "products.scattered"),
     "fused": "pointwise.fused",
     "pool2d": "maps.pool2d",
     "lrn": "rows.lrn",
@@ -45,14 +46,19 @@ ORACLES: Registry[Callable[[Any, Operands, Box], Tensor]] = Registry(__name__, _
 """By the name of the op in files: the function from a layer, its inputs and a box to the elements of the ofmap in the
 box.
 """
-STRIDED = frozenset({"conv_transpose2d"})
+STRIDED = frozenset({"conv_transpose2d", "conv2d_input_gradient"})
 """The ops whose boxes may be strided by rows and columns."""
 
 
 def compute(layer: Op, operands: Operands, box: Box | None = None) -> Tensor:
     """Return the ofmap of a layer, [out_channel, row, col, image]; with `box`, only the elements in it."""
-    channels, rows, cols, images = map(range, layer.shapes(operands["ifmap"].shape[-1])[OFMAP])
+    channels, rows, cols, images = map(range, layer.shapes(batch_of(layer, operands))[OFMAP])
     return ORACLES[layer.op](layer, operands, box or (channels, rows, cols, images))
+
+
+def batch_of(layer: Op, operands: Operands) -> int:
+    """Return the number of images that the operands of a layer are for."""
+    return layer.batch_of({name: each.shape for name, each in operands.items()})
 
 
 class Oracle(NamedTuple):

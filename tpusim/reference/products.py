@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tpusim.reference import Box, Operand, Operands, Oracle, Tensor, number_of
+from tpusim.reference import Box, Operand, Operands, Oracle, Tensor, batch_of, number_of
 
 if TYPE_CHECKING:
-    from tpusim.network.ops.array_op import ArrayOp, Conv1d, Conv2d, ConvTranspose2d, Gemm
+    from tpusim.network.ops.array_op import ArrayOp, Conv1d, Conv2d, ConvTranspose2d, Gemm, Scatter
     from tpusim.network.ops.deform_conv2d import DeformConv2d, Offsets
+    from tpusim.network.ops.gradients import Conv2dFilterGradient, Conv2dInputGradient
     from tpusim.network.ops.op import Index
 
 
@@ -135,18 +136,17 @@ def conv1d(layer: Conv1d, operands: Operands, box: Box) -> Tensor:
     return sums[:, None]
 
 
-def conv_transpose2d(layer: ConvTranspose2d, operands: Operands, box: Box) -> Tensor:
+def scattered(layer: ConvTranspose2d | Conv2dInputGradient, operands: Operands, box: Box) -> Tensor:
     """Compute out[o, y*s+i*d-p, x*s+j*d-p, n] += filter[o, i, j, c] * ifmap[c, y, x, n], group by group, in `box`.
 
     Rows and columns of the box may be strided.
     """
-    ifmap, filter_ = operands["ifmap"], operands["filter"]
+    ifmap, filter_, op = operands["ifmap"], operands["filter"], layer.scatter
     channels, rows, cols, images = box
     outputs = np.zeros([len(part) for part in box], number_of(ifmap, filter_))
-    size, into = layer.out_channels // layer.groups, layer.in_channels // layer.groups
+    size, into = op.out_channels // op.groups, op.in_channels // op.groups
     downwards, across = (
-        [_landing(layer, axis, tap, wanted) for tap in range(layer.kernel[axis])]
-        for axis, wanted in enumerate((rows, cols))
+        [_landing(op, axis, tap, wanted) for tap in range(op.kernel[axis])] for axis, wanted in enumerate((rows, cols))
     )
     for group, own in _groups(size, channels):
         weights = filter_[own.start : own.stop].astype(outputs.dtype)
@@ -162,14 +162,47 @@ def conv_transpose2d(layer: ConvTranspose2d, operands: Operands, box: Box) -> Te
     return outputs
 
 
-def _landing(layer: ConvTranspose2d, axis: int, tap: int, wanted: range) -> tuple[_Places, _Places]:
+def _landing(op: Scatter, axis: int, tap: int, wanted: range) -> tuple[_Places, _Places]:
     """Return the rows (or columns) of the ifmap that a tap brings to one of those `wanted`, and to which of them."""
-    size = (layer.in_height, layer.in_width)[axis]
-    shift = tap * layer.dilation[axis] - layer.padding[axis]
-    every = np.arange(size)
-    lands = every * layer.stride[axis] + shift
+    shift = tap * op.dilation[axis] - op.cropped[axis]
+    every = np.arange(op.sizes[axis])
+    lands = every * op.stride[axis] + shift
     inside = (lands >= wanted.start) & (lands < wanted.stop) & ((lands - wanted.start) % wanted.step == 0)
     return every[inside], (lands[inside] - wanted.start) // wanted.step
+
+
+def conv2d_filter_gradient(layer: Conv2dFilterGradient, operands: Operands, box: Box) -> Tensor:
+    """Compute out[o, i, j, c] = sum over y, x, n of filter[o, y, x, n] * ifmap[n, y*s+i*d-p, x*s+j*d-p, c], group by
+    group, in `box`.
+    """
+    ifmap, filter_ = operands["ifmap"], operands["filter"]
+    sums = np.zeros([len(part) for part in box], number_of(ifmap, filter_))
+    outs, taps_down, taps_across, ins = box
+    size, terms = layer.out_channels // layer.groups, len(ifmap) // layer.groups
+    for group, own in _groups(size, outs):
+        place = sums[_within(own, outs)]
+        by_output = filter_[own.start : own.stop].astype(sums.dtype)
+        source = ifmap[group * terms : (group + 1) * terms, ..., ins.start : ins.stop]
+        for (i, tap_row), (j, tap_col) in product(enumerate(taps_down), enumerate(taps_across)):
+            if layer.is_a_product:
+                place[:, i, j] = by_output[:, 0, 0] @ source[:, 0, 0].astype(sums.dtype)
+                continue
+            (to_rows, from_rows), (to_cols, from_cols) = (
+                _under(layer, axis, tap, source.shape[1 + axis]) for axis, tap in enumerate((tap_row, tap_col))
+            )
+            elements = source[:, from_rows[:, None], from_cols].astype(sums.dtype)
+            gradient = by_output[:, to_rows[:, None], to_cols]
+            place[:, i, j] = np.tensordot(gradient, elements, ([1, 2, 3], [1, 2, 0]))
+    return sums
+
+
+def _under(layer: Conv2dFilterGradient, axis: int, tap: int, size: int) -> tuple[_Places, _Places]:
+    """Return which rows (or columns) of the output have an element of the input under a tap, and those elements."""
+    first = layer.axes[axis].ends[0]
+    every = np.arange((layer.out_height, layer.out_width)[axis])
+    stands = every * layer.stride[axis] + tap * layer.dilation[axis] - first
+    real = (stands >= 0) & (stands < size)
+    return every[real], stands[real]
 
 
 def deform_conv2d(layer: DeformConv2d, operands: Operands, box: Box) -> Tensor:
@@ -249,11 +282,11 @@ def shares_of_gemm(layer: Gemm, operands: Operands, box: Box, count: int) -> Ten
     products = np.zeros((count, len(cols), len(rows)), number_of(ifmap, filter_))
     ends = [number * layer.k // count for number in range(count + 1)]
     step = max(1, _MOST_FACTORS // (len(cols) + len(rows)))
-    for product, (start, stop) in zip(products, pairwise(ends), strict=True):
+    for share, (start, stop) in zip(products, pairwise(ends), strict=True):
         for at in range(start, stop, step):
             mine = slice(at, min(at + step, stop))
-            factors = (each.astype(product.dtype, copy=False) for each in (first[:, mine], second[mine]))
-            product += np.matmul(*factors)
+            factors = (each.astype(share.dtype, copy=False) for each in (first[:, mine], second[mine]))
+            share += np.matmul(*factors)
     return products[:, :, None, None, :]
 
 
@@ -263,7 +296,7 @@ def lowered(layer: ArrayOp, operands: Operands, box: Box) -> Tensor:
     k = (tap_row * kernel width + tap_col) * channels of a group + channel, group after group.
     """
     ifmap = operands["ifmap"]
-    conv, _ = layer.convolution(ifmap.shape[-1])
+    conv, _ = layer.convolution(batch_of(layer, operands))
     lowered = np.empty([len(part) for part in box], number_of(ifmap))
     size = conv.in_channels // conv.groups * conv.kernel[0] * conv.kernel[1]
     for _, ks in _groups(size, box[0]):

@@ -16,7 +16,7 @@ from tpusim.network.ops.fused import Fused
 from tpusim.network.ops.moves import Move
 from tpusim.network.ops.op import Op
 from tpusim.network.ops.pool2d import Pool2d
-from tpusim.reference import Box, Operands, Tensor, compute, pointwise, products, rows
+from tpusim.reference import Box, Operands, Tensor, batch_of, compute, pointwise, products, rows
 
 _SAMPLING = 4
 """Roundings of an interpolation between four elements, before the array multiplies it."""
@@ -80,7 +80,7 @@ class Screen(NamedTuple):
 
 def screen(layer: Op, operands: Operands, box: Box) -> Screen | None:
     """Return the outputs of a layer in `box`; None where float32 would settle nothing. Operands are float32."""
-    batch = operands["ifmap"].shape[-1]
+    batch = batch_of(layer, operands)
     if layer.op in _BY_SHARES:
         return _of_shares(layer, operands, box, layer.terms(batch))
     if _only_moves(layer) or (layer.op in pointwise.FUNCTIONS and layer.op not in pointwise.REAL_FUNCTIONS):

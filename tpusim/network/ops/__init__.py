@@ -16,6 +16,7 @@ POINTWISE = (*ROWS, "scale_shift", "leaky_relu", "clip", "power", "hard_sigmoid"
 """Ops that make each element from the one at the same place of a map."""
 _MODULES = {
     **dict.fromkeys(("conv2d", "conv1d", "conv_transpose2d"), "array_op"),
+    **dict.fromkeys(("conv2d_input_gradient", "conv2d_filter_gradient"), "gradients"),
     "deform_conv2d": "deform_conv2d",
     "gemm": "array_op",
     "pool2d": "pool2d",

@@ -44,12 +44,44 @@ class Tensors(NamedTuple):
     ofmap: Shape
 
 
+class Scatter(NamedTuple):
+    """Products of each element of a map with each tap of a filter, which are added to outputs.
+
+    Row r under tap t goes to row `r * stride + t * dilation - cropped` of the result, and likewise by columns; what
+    falls outside is dropped.
+
+    Attributes:
+        groups, in_channels, out_channels: channels of the map and of the result, of all groups together.
+        sizes, outputs: rows and columns of the map, and of the result.
+        turned: whether the filter lies in memory as that of the convolution whose gradient this is, which has the
+            channels of the result where a transposed convolution has those of the map.
+    """
+
+    groups: int
+    in_channels: int
+    out_channels: int
+    sizes: Sides
+    outputs: Sides
+    kernel: Sides
+    stride: Sides
+    dilation: Sides
+    cropped: Sides
+    turned: bool = False
+
+
 class ArrayOp(Op):
     """An op that multiplies maps by a filter: an ifmap, a filter, and MACs."""
 
     __slots__ = ()
 
     unit: ClassVar[Literal["array", "vector"]] = "array"
+    long_sums: ClassVar[bool] = False
+    """Whether its outputs are few and their sums long, so that sums are cut for memory's sake before outputs are."""
+
+    @property
+    def scatter(self) -> Scatter | None:
+        """The op as a scatter; None for ops that gather what an output needs, as convolutions do."""
+        return None
 
     @property
     @abstractmethod
@@ -355,6 +387,12 @@ class Conv1d(GroupedOp):
         return Conv2d(self.name, *sizes, *steps, (0, before, 0, after), (1, self.dilation), self.groups)
 
 
+def no_convolution(layer: ArrayOp) -> UnsuitableError:
+    """The error of a scatter for lowerings of convolutions."""
+    says = f"no convolution of one stride computes a {layer.op}; lower it by stride_phases or zero_insertion"
+    return UnsuitableError(says)
+
+
 _Cropped: TypeAlias = Annotated[Sides, pair(MOST_SIDE, 0, "; as much is cut off on opposite sides")]
 _Added: TypeAlias = Annotated[Sides, pair(MOST_SIDE, 0, "; rows and columns added at the far ends")]
 
@@ -413,8 +451,13 @@ class ConvTranspose2d(PlanarOp):
 
     def convolution(self, batch: int) -> tuple[Conv2d, int]:
         """Raise UnsuitableError, which names the lowerings that need no convolution."""
-        says = f"no convolution of one stride computes a {self.op}; lower it by stride_phases or zero_insertion"
-        raise UnsuitableError(says)
+        raise no_convolution(self)
+
+    @property
+    def scatter(self) -> Scatter:
+        sizes, outputs = (self.in_height, self.in_width), (self.out_height, self.out_width)
+        channels = self.groups, self.in_channels, self.out_channels
+        return Scatter(*channels, sizes, outputs, self.kernel, self.stride, self.dilation, self.padding)
 
     def _outputs(self, axis: int) -> int:
         size, reach = (self.in_height, self.in_width)[axis], self.dilation[axis] * (self.kernel[axis] - 1) + 1

@@ -6,7 +6,7 @@ With it come the sizes of maps as files write them, and the axes over which kern
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, fields, replace
 from math import prod
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
@@ -114,6 +114,10 @@ class Op(ABC):
         first.
         """
         return self.sources(batch)
+
+    def batch_of(self, shapes: Mapping[str, Sequence[int]]) -> int:
+        """Return the number of images of tensors of these shapes, by name."""
+        return shapes["ifmap"][-1]
 
     @abstractmethod
     def terms(self, batch: int) -> int:

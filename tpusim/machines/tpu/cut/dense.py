@@ -22,7 +22,7 @@ from math import prod
 
 from tpusim.base.words import counted
 from tpusim.machines.tpu.cut.blocks import as_coordinates, padded, portions
-from tpusim.machines.tpu.cut.geometry import channels_in_lanes, images_in_lanes, taps_on_chip
+from tpusim.machines.tpu.cut.geometry import alone, images_in_lanes, taps_on_chip
 from tpusim.machines.tpu.cut.reduction import Chunk, Cut, LanePlace, ReductionPass, Tap, TapRun, most_together, numbered
 
 TapRow = tuple[Tap, int]
@@ -156,10 +156,6 @@ def _runs(rows: Sequence[TapRow], places: Sequence[int]) -> Iterator[TapRun]:
             first = end
 
 
-DENSE = "dense", "dense_taps", "dense_rows"
-"""Values of `mapping.multi_tile` that mean a dense cut."""
-
-
 @dataclass(frozen=True)
 class DenseTaps(Dense):
     """The cut that Google's compiler makes: passes are filled with taps of what is resident, across filter rows.
@@ -236,9 +232,7 @@ class DenseTaps(Dense):
 
     @property
     def _alone(self) -> bool:
-        """Whether no tap shares a pass, because weights lie with their input channels in lanes."""
-        few = 2 * self.shape.channels < self.hardware.array.rows and not self._expected
-        return channels_in_lanes(self.shape, self.hardware) and not few
+        return alone(self.shape, self.hardware)
 
     def _passes(self, taps: list[Tap], channels: range) -> Iterator[list[TapRow]]:
         """Passes of some taps over some channels."""

@@ -19,7 +19,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import Counter, Counters
 from tpusim.machines.tpu.program.transfers import Along, Coordinates, Part
 from tpusim.memory.layout import Box
-from tpusim.network.ops.array_op import ArrayOp, GroupedOp, Tensors
+from tpusim.network.ops.array_op import ArrayOp, GroupedOp, Scatter, Tensors
 
 LEAST_FRAME = 3
 """Least cycles of a word: one port slot each for ifmap, partial sum and result."""
@@ -262,6 +262,8 @@ class ConvShape(InStrips):
     bundle: int = 1
     cell: int = 1
     """Words of results for each output and word group."""
+    turned: bool = False
+    """Whether the filter is that of the convolution whose gradient by the input this is, as it lies in memory."""
 
     def bundled(self, groups: int) -> ConvShape:
         """The shape with bundles of `groups` groups each, side by side."""
@@ -307,7 +309,7 @@ def shape_of(layer: ArrayOp, batch: int, hardware: Hardware) -> ConvShape:
 
 
 def shape_with(
-    conv: GroupedOp, images: int, axes: tuple[MapAxis, MapAxis], tensors: Tensors, hardware: Hardware
+    conv: GroupedOp | Scatter, images: int, axes: tuple[MapAxis, MapAxis], tensors: Tensors, hardware: Hardware
 ) -> ConvShape:
     """The shape of an op whose map has these axes."""
     row, col = in_strips(*axes, images, hardware)
@@ -384,6 +386,27 @@ def channels_in_lanes(shape: ConvShape, hardware: Hardware) -> bool:
     layers.
     """
     return _least_padded(hardware) and _pads_less(shape.out_channels, shape.channels, hardware)
+
+
+DENSE = "dense", "dense_taps", "dense_rows"
+"""Values of `mapping.multi_tile` by which taps are stacked as Google's compiler stacks them."""
+
+
+def alone(shape: ConvShape, hardware: Hardware) -> bool:
+    """Whether no tap shares a pass, because weights lie with the channels that are summed over in lanes.
+
+    The compiler's code stacks taps of fewer than R / 2 channels all the same (its estimate, `dense_rows`, does not).
+    The filter of a convolution lies with its output channels in lanes, unless the other way round pads less, and its
+    gradient by the input sums over these; taps are stacked if images lie in lanes.
+    """
+    expected = hardware.mapping.multi_tile == "dense_rows"
+    if not expected and 2 * shape.channels < hardware.array.rows:
+        return False
+    if not shape.turned:
+        return channels_in_lanes(shape, hardware)
+    known = _least_padded(hardware) and hardware.mapping.multi_tile in DENSE
+    in_words = _pads_less(shape.channels, shape.out_channels, hardware)
+    return known and not in_words and not images_in_lanes(shape, hardware)
 
 
 def images_in_lanes(shape: ConvShape, hardware: Hardware) -> bool:

@@ -23,8 +23,8 @@ from typing import Any, TypeAlias
 
 from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu.cut.blocks import Patch, even, even_extents, growing
-from tpusim.machines.tpu.cut.dense import DENSE, Dense, DenseTaps, Transposed
-from tpusim.machines.tpu.cut.geometry import ConvShape, in_other_strips, packed, shape_of
+from tpusim.machines.tpu.cut.dense import Dense, DenseTaps, Transposed
+from tpusim.machines.tpu.cut.geometry import DENSE, ConvShape, in_other_strips, packed, shape_of
 from tpusim.machines.tpu.cut.plan import Plan, by_outcome
 from tpusim.machines.tpu.cut.reduction import Cut, TapGroups
 from tpusim.machines.tpu.cut.tiling import MOST_PIECES, Tiling, col_folds, preparing
@@ -255,6 +255,9 @@ def convolved(cutting: Cutting, layer: ArrayOp, batch: int, hardware: Hardware) 
         from tpusim.machines.tpu.lowering.banked import convolved_from_banks
 
         return convolved_from_banks(cutting, layer, batch, hardware)
+    if layer.long_sums:
+        # All of a long sum fits only beside few outputs, for which its weights would come again and again.
+        hardware = hardware.having("mapping", chunks="auto")
     return [draft_of(plan, layer, rank) for plan, rank in plans_of(cutting, layer, batch, hardware)]
 
 
@@ -367,7 +370,10 @@ CHANNEL_FIRST = Lowering(
     partial(convolved, by_taps),
     pipelined=True,
     banks=True,
-    instead={"conv_transpose2d": "stride_phases", "deform_conv2d": "deformable"},
+    instead={
+        **dict.fromkeys(("conv_transpose2d", "conv2d_input_gradient"), "stride_phases"),
+        "deform_conv2d": "deformable",
+    },
     rivals=("block_diagonal", "vector"),
     ignores=frozenset({"transformation", "k_order"}),
 )

@@ -40,7 +40,7 @@ from tpusim.machines.tpu.schedule.units import (
     in_one,
     with_the_spill,
 )
-from tpusim.network.ops.array_op import ConvTranspose2d, GroupedOp
+from tpusim.network.ops.array_op import GroupedOp
 from tpusim.network.ops.fused import BIAS, OTHER, Fused
 from tpusim.network.ops.op import OFMAP, Op
 
@@ -79,9 +79,10 @@ def bias_words(layer: Op, batch: int, hardware: Hardware) -> int:
     """The most words of a lane that the biases of a layer take: one word for the channels of a pass."""
     if not isinstance(layer, Fused) or not layer.bias:
         return 0
-    conv = layer.core if isinstance(layer.core, GroupedOp) else layer.convolution(batch)[0]
+    core = layer.core
+    conv = core.scatter or (core if isinstance(core, GroupedOp) else core.convolution(batch)[0])
     # Phases stand side by side in rectangles of at most four sizes, and each size repeats the channels in its own way.
-    sizes = 4 if isinstance(conv, ConvTranspose2d) else 1
+    sizes = 4 if core.scatter else 1
     return sizes * conv.groups * len(col_folds(conv.out_channels // conv.groups, hardware))
 
 

@@ -24,7 +24,7 @@ from typing import NamedTuple
 from tpusim.base.errors import CapacityError, Problem, UnsuitableError
 from tpusim.base.words import counted
 from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, ROW, Block, Patch, as_coordinates, portions, shifted
-from tpusim.machines.tpu.cut.geometry import ConvShape, MapAxis, shape_with
+from tpusim.machines.tpu.cut.geometry import ConvShape, MapAxis, alone, shape_with
 from tpusim.machines.tpu.cut.plan import OUT_CHANNEL, ColumnFold, K, Plan
 from tpusim.machines.tpu.cut.reduction import Cut, LanePlace, ReductionPass, Tap, TapGroups, stacked
 from tpusim.machines.tpu.cut.tiling import col_folds
@@ -35,7 +35,7 @@ from tpusim.machines.tpu.program.addresses import Counter, Counters
 from tpusim.machines.tpu.program.transfers import Along, Coordinates, Part
 from tpusim.machines.tpu.search.search import Ranked
 from tpusim.memory.layout import Box
-from tpusim.network.ops.array_op import ArrayOp, ConvTranspose2d
+from tpusim.network.ops.array_op import ArrayOp, Scatter
 
 IGNORED = frozenset({"transformation", "k_order", "patch", "search"})
 """Fields below `mapping` that have no effect on transposed convolutions."""
@@ -100,13 +100,14 @@ def cells_of(layer: ArrayOp, batch: int, hardware: Hardware) -> ConvShape:
         UnsuitableError: when the layer is another op.
         CapacityError: when the machine fetches each tap by itself.
     """
-    if not isinstance(layer, ConvTranspose2d):
-        says = f"this lowering is for conv_transpose2d, not for {layer.op}"
+    if (op := layer.scatter) is None:
+        says = f"this lowering is for conv_transpose2d and conv2d_input_gradient, not for {layer.op}"
         raise UnsuitableError(f"{says}; name it as the own lowering: of such layers")
-    if hardware.mapping.fetch == "per_tap" and layer.kernel != (1, 1):
+    if hardware.mapping.fetch == "per_tap" and op.kernel != (1, 1):
         problem = "the taps of a cell share what is fetched of a block; write resident"
         raise CapacityError(Problem(problem, "mapping.fetch"))
-    return shape_with(layer, batch, (_axis(layer, 0), _axis(layer, 1)), layer.tensors(batch), hardware)
+    shape = shape_with(op, batch, (_axis(op, 0), _axis(op, 1)), layer.tensors(batch), hardware)
+    return replace(shape, turned=op.turned)
 
 
 def cell_axes(shape: ConvShape) -> tuple[CellAxis, CellAxis]:
@@ -116,13 +117,13 @@ def cell_axes(shape: ConvShape) -> tuple[CellAxis, CellAxis]:
     return shape.row, shape.col
 
 
-def _axis(layer: ConvTranspose2d, axis: int) -> CellAxis:
+def _axis(op: Scatter, axis: int) -> CellAxis:
     """An axis of cells. The grid begins where the first of all taps stands under cell 0."""
-    kernel, stride, shift = layer.kernel[axis], layer.stride[axis], layer.padding[axis]
-    landed = [divmod(tap * layer.dilation[axis] - shift, stride) for tap in range(kernel)]
+    kernel, stride, shift = op.kernel[axis], op.stride[axis], op.cropped[axis]
+    landed = [divmod(tap * op.dilation[axis] - shift, stride) for tap in range(kernel)]
     lead = max(cells for cells, _ in landed)
     stands = tuple((lead - cells, phase) for cells, phase in landed)
-    size, count = ((layer.in_height, layer.out_height), (layer.in_width, layer.out_width))[axis]
+    size, count = op.sizes[axis], op.outputs[axis]
     return CellAxis(size, kernel, 1, (lead, 0), 1, count=count, spread=stride, stands=stands)
 
 
@@ -213,6 +214,8 @@ class PhaseTaps(TapGroups):
     @cached_property
     def _room(self) -> int:
         """Number of taps that fit in the rows of the array, or the forced number if it fits."""
+        if alone(self.shape, self.hardware):
+            return 1
         room, wanted = max(1, self.hardware.array.rows // self.shape.channels), self.hardware.mapping.multi_tile
         return min(room, wanted) if isinstance(wanted, int) else room
 
