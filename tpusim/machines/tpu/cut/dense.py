@@ -14,9 +14,9 @@ its words from where they are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import product
 from math import prod
 
@@ -81,7 +81,8 @@ class Dense(Cut):
 
     def chunks(self, groups: int, folds: int) -> tuple[Chunk, ...]:
         """`groups` passes at a time."""
-        return numbered([self._chunk(self._rows[at : at + groups]) for at in range(0, self.groups, groups)])
+        every = range(self.groups)
+        return numbered([self._chunk(every[at : at + groups]) for at in range(0, self.groups, groups)])
 
     def held(self, taps: int | None, channels: int | None) -> tuple[int | None, int | None]:
         """Return the most passes that need no more taps and channels than given."""
@@ -97,15 +98,35 @@ class Dense(Cut):
         """A number of passes, in words."""
         return "1 pass" if groups == 1 else f"{groups} passes"
 
-    def _chunk(self, passes: Sequence[Sequence[TapRow]]) -> tuple[list[ReductionPass], list[LanePlace]]:
-        held: list[dict[TapRow, int]] = [{} for _ in range(max(map(len, passes)))]
-        made = []
-        for rows in passes:
-            # A row whose points its lane does not hold yet gets a further place there.
-            keys = rows if self.by_tap else [((0, 0), channel) for _, channel in rows]
-            places = [lane.setdefault(key, len(lane)) for key, lane in zip(keys, held, strict=False)]
-            made.append(ReductionPass.of([*_runs(rows, places)]))
+    def _chunk(self, passes: range) -> tuple[list[ReductionPass], list[LanePlace]]:
+        held: list[dict[TapRow, int]] = [{} for _ in range(max(len(self._rows[number]) for number in passes))]
+        made, known = list[ReductionPass](), dict[tuple[TapRow, ...], tuple[int, ...]]()
+        for number in passes:
+            # A row whose points its lane does not hold yet gets a further place there; rows that did so have theirs.
+            if (keys := self._keys[number]) not in known:
+                places = (lane.setdefault(key, len(lane)) for key, lane in zip(keys, held, strict=False))
+                known[keys] = tuple(places)
+            made.append(self._placed(number, known[keys]))
         return made, [self._place(held, number) for number in range(max(map(len, held)))]
+
+    @cached_property
+    def _keys(self) -> list[tuple[TapRow, ...]]:
+        """What lanes hold for the rows of every pass: a channel, under one tap if each tap has points of its own."""
+        if self.by_tap:
+            return [tuple(rows) for rows in self._rows]
+        known = dict[tuple[TapRow, ...], tuple[TapRow, ...]]()
+        every = (tuple([((0, 0), channel) for _, channel in rows]) for rows in self._rows)
+        return [known.setdefault(keys, keys) for keys in every]
+
+    @cached_property
+    def _placed(self) -> Callable[[int, tuple[int, ...]], ReductionPass]:
+        """A pass whose rows have such places; chunks of all sizes share them."""
+
+        @cache
+        def made(number: int, places: tuple[int, ...]) -> ReductionPass:
+            return ReductionPass.of([*_runs(self._rows[number], places)])
+
+        return made
 
     def _place(self, held: Sequence[dict[TapRow, int]], number: int) -> LanePlace:
         """A place with the points that each lane holds under that number; a lane that needs none repeats its

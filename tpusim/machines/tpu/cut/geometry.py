@@ -8,7 +8,7 @@ Google's compiler was given (docs/validation.md).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -280,10 +280,12 @@ class ConvShape(InStrips):
         """All taps in the order of the filter."""
         return tuple(product(range(self.row.kernel), range(self.col.kernel)))
 
-    def ks(self, tap: tuple[int, int], channels: range) -> list[int]:
+    def ks(self, tap: tuple[int, int], channels: range) -> Sequence[int]:
         """Indices k of the filter for `channels` under a tap: group after group, tap by tap, with channels inside."""
-        size, at = self.channels // self.bundle, tap[0] * self.col.kernel + tap[1]
-        return [(channel // size * self.taps + at) * size + channel % size for channel in channels]
+        size, at, taps = self.channels // self.bundle, tap[0] * self.col.kernel + tap[1], self.taps
+        if self.bundle == 1:
+            return range(at * size + channels.start, at * size + channels.stop)
+        return [(channel // size * taps + at) * size + channel % size for channel in channels]
 
     def in_strips_of(self, other: ConvShape) -> ConvShape:
         """The shape cut into the strips of another with as many outputs, so that words of both hold the same

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from itertools import accumulate, groupby, pairwise
 from typing import ClassVar, NamedTuple
 
@@ -334,7 +334,7 @@ class TapGroups(Cut):
     def chunks(self, groups: int, folds: int) -> tuple[Chunk, ...]:
         """Chunks of `groups` tap groups and `folds` row folds: row folds outside, tap groups inside."""
         return numbered([
-            self._chunk(self._stacks[first : first + groups], range(at, min(at + folds, self.folds)))
+            self._chunk(range(first, min(first + groups, self.groups)), range(at, min(at + folds, self.folds)))
             for at in range(0, self.folds, folds)
             for first in range(0, self.groups, groups)
         ])  # fmt: skip
@@ -342,12 +342,22 @@ class TapGroups(Cut):
     def held(self, taps: int | None, channels: int | None) -> tuple[int | None, int | None]:
         """Return the groups with at most `taps` taps, and the folds of the first `channels` channels."""
         folds = channels and sum(fold.start < channels for fold in self._portions)
-        return taps and most_together(self._chunk(self._stacks, range(1))[0], taps, None), folds
+        return taps and most_together(self._chunk(range(self.groups), range(1))[0], taps, None), folds
 
-    def _chunk(self, stacks: Sequence[Sequence[Tap]], folds: range) -> tuple[list[ReductionPass], list[LanePlace]]:
-        held = [self._portions[fold] for fold in folds]
-        passes = [stacked(taps, channels, place) for taps in stacks for place, channels in enumerate(held)]
-        return passes, [self._place(stacks[0], channels) for channels in held]
+    def _chunk(self, stacks: range, folds: range) -> tuple[list[ReductionPass], list[LanePlace]]:
+        passes = [self._stacked((number, fold, place)) for number in stacks for place, fold in enumerate(folds)]
+        return passes, [self._place(self._stacks[stacks.start], self._portions[fold]) for fold in folds]
+
+    @cached_property
+    def _stacked(self) -> Callable[[tuple[int, int, int]], ReductionPass]:
+        """The pass of a stack and a fold in a place; chunks of all sizes share them."""
+
+        @cache
+        def made(of: tuple[int, int, int]) -> ReductionPass:
+            number, fold, place = of
+            return stacked(self._stacks[number], self._portions[fold], place)
+
+        return made
 
     def _place(self, taps: Sequence[Tap], channels: range) -> LanePlace:
         if not self.by_tap:

@@ -14,7 +14,7 @@ multiplied with all outputs of a cell, although it reaches only one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import product
@@ -187,7 +187,7 @@ class PhaseTaps(TapGroups):
         """Sentence about the taps of a pass."""
         return f"up to {self.multi_tile} stacked in a pass" if self.multi_tile > 1 else ""
 
-    def _chunk(self, stacks: Sequence[Sequence[Tap]], folds: range) -> tuple[list[ReductionPass], list[LanePlace]]:
+    def _chunk(self, stacks: range, folds: range) -> tuple[list[ReductionPass], list[LanePlace]]:
         """Passes of all taps for some row folds: outcome by outcome, with the folds inside."""
         channels = [self._portions[fold] for fold in folds]
         passes = [

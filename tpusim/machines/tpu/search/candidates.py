@@ -36,6 +36,9 @@ from tpusim.machines.tpu.cut.tiling import (
 from tpusim.machines.tpu.definition import Frame, frame_of, issue_cycles, stream_clients, word_cycles, word_latency
 from tpusim.machines.tpu.description import Hardware
 
+MOST_CHUNKS = 1 << 9
+"""Most parts into which a sum is cut."""
+
 FittingWay: TypeAlias = tuple[Tiling[Counts], NDArray[np.bool_]]
 """Tilings that hold blocks in one way, an entry for each size of block, and a mask of the tilings that fit."""
 
@@ -116,6 +119,8 @@ class Candidates:
         all_taps, all_folds = self._given_taps in (None, self.taps), self._given_folds in (None, self.folds)
         self._uncut = self._at_once and all_taps and all_folds
         self._places_of = cache(self._places)
+        # Every block asks for the same chunks.
+        self._cut_into = cache(lambda taps: cut.chunks(taps, 1))
         # Filter buffers for the column folds of a block, and one to be filled meanwhile.
         self._few_buffers = min((self._given_kept or 1) + 1, shape.groups * self.columns)
 
@@ -169,7 +174,9 @@ class Candidates:
             if wanted in (None, self.folds):
                 yield self._chunks(order, self.cut.together, [self.folds], resident=True)
             return
-        for taps in [self._given_taps] if self._given_taps else halves(self.taps):
+        sizes = [self._given_taps] if self._given_taps else halves(self.taps)
+        # Of a very long sum, parts that are a small share of it would only be more bodies.
+        for taps in [each for each in sizes if self.taps <= MOST_CHUNKS * each] or sizes:
             folds = halves(self.folds) if taps == self.taps or self._given_taps else [1]
             folds = [each for each in ([wanted] if wanted else folds) if (taps, each) != (self.taps, self.folds)]
             if folds:
@@ -261,7 +268,7 @@ class Candidates:
         columns = [self._given_kept] if self._given_kept else halves(self.columns)
         at, kept, folds, buffers = combined(range(len(self._blocks.rows)), columns, chunk_folds, (2, 3))
         extents = Extents(*(each[at] for each in self._blocks))
-        whole, *_ = each = self.cut.chunks(taps, 1)
+        whole, *_ = each = self._cut_into(taps)
         # Chunks of one kind differ only in their row fold, and the first fold is the largest.
         kinds = {(chunk.tap_rows, chunk.tap_cols, len(chunk.places)): chunk for chunk in reversed(each)}
         stored = [self._held(chunk, extents) for chunk in kinds.values()]
@@ -547,7 +554,7 @@ class Candidates:
         """Most places that a row fold of `taps` tap groups has in a chunk; 1 if they come together."""
         if taps == self.taps:
             return 1 if self.chunk.scattered else len(self.chunk.places) // self.folds
-        return max(1 if chunk.scattered else len(chunk.places) for chunk in self.cut.chunks(taps, 1))
+        return max(1 if chunk.scattered else len(chunk.places) for chunk in self._cut_into(taps))
 
     def _moving(self, cycles: Cycles, pieces: Cycles, times: Cycles = 1) -> NDArray[np.float64]:
         """Bus time of loads in pieces, all `times` of them. Two pieces are under way at once, each from its latency to
