@@ -283,7 +283,7 @@ class ConvShape(InStrips):
     def ks(self, tap: tuple[int, int], channels: range) -> Sequence[int]:
         """Indices k of the filter for `channels` under a tap: group after group, tap by tap, with channels inside."""
         size, at, taps = self.channels // self.bundle, tap[0] * self.col.kernel + tap[1], self.taps
-        if self.bundle == 1:
+        if channels.stop <= size:
             return range(at * size + channels.start, at * size + channels.stop)
         return [(channel // size * taps + at) * size + channel % size for channel in channels]
 
