@@ -58,7 +58,8 @@ def comparisons() -> dict[str, Comparison]:
 
 QUICK_SETS = (
     "resnet50", "vgg16", "yolov2", "micro", "batch", "1x1", "thin", "scheduled_first", "scheduled_1x1", "depthwise",
-    "dilated", "grouped", "transposed", "network_resnet18", "network_resnet50", "scheduled_resnet50",
+    "dilated", "grouped", "transposed", "gradients_input", "scheduled_gradients", "network_resnet18",
+    "network_resnet50", "scheduled_resnet50",
     "scheduled_pooling", "v3_estimated", "v3_scheduled", "v3", "v3_odd",
 )  # fmt: skip
 """Sets whose simulation takes less than a second, some of each word, kind and machine."""

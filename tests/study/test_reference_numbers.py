@@ -19,7 +19,9 @@ from tpusim.study.validation.sets import number_sets
 COUNTS = {
     "gemm": 111, "resnet50": 52, "vgg16": 12, "yolov2": 19, "micro": 45,
     "first_layers": 38, "fresh": 28, "batch": 15, "1x1": 26, "3x3": 41, "thin": 19, "large_kernels": 107,
-    "depthwise": 9, "dilated": 5, "grouped": 11, "transposed": 4, "vector_ops": 42,
+    "depthwise": 9, "dilated": 5, "grouped": 11, "transposed": 4,
+    "gradients_forward": 19, "gradients_filter": 19, "gradients_input": 15, "gradients_strided": 4,
+    "scheduled_gradients": 5, "vector_ops": 42,
     "scheduled_first": 16, "scheduled_1x1": 14, "scheduled_3x3": 32, "scheduled_large": 24,
     "network_resnet18": 22, "network_resnet50": 43, "network_vgg16": 22, "network_yolov2": 29, "network_bert_layer": 29,
     "scheduled_resnet50": 41, "scheduled_vgg16": 16, "scheduled_pooling": 6,

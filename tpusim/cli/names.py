@@ -18,7 +18,8 @@ GPU_SETS = "deepbench"
 NUMBER_SETS = (
     "gemm", "resnet50", "vgg16", "yolov2", "micro", "first_layers", "fresh", "batch", "1x1", "3x3", "thin",
     "large_kernels", "scheduled_first", "scheduled_1x1", "scheduled_3x3", "scheduled_large", "depthwise",
-    "dilated", "grouped", "transposed", "vector_ops", "network_resnet18", "network_resnet50", "network_vgg16",
+    "dilated", "grouped", "transposed", "gradients_forward", "gradients_filter", "gradients_input", "gradients_strided",
+    "scheduled_gradients", "vector_ops", "network_resnet18", "network_resnet50", "network_vgg16",
     "network_yolov2", "network_bert_layer", "scheduled_resnet50", "scheduled_vgg16", "scheduled_pooling",
     "v3_estimated", "v3_scheduled", "v3", "v3_odd", "training",
 )  # fmt: skip

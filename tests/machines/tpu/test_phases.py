@@ -138,7 +138,10 @@ def test_no_other_lowering_takes_it(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(OF_CELLS))
 def test_they_take_nothing_else(name: str) -> None:
-    with pytest.raises(UnsuitableError, match="layer conv: this lowering is for conv_transpose2d and conv2d_input_gradient, not for conv2d"):
+    with pytest.raises(
+        UnsuitableError,
+        match="layer conv: this lowering is for conv_transpose2d and conv2d_input_gradient, not for conv2d",
+    ):
         lowered(conv(4, 4, 4, 3), 2, SMALL, name)
 
 

@@ -20,7 +20,7 @@ from tpusim.study.validation.chips import chip_sets
 from tpusim.study.validation.comparison import Comparison, Validation, compare
 from tpusim.study.validation.generations import GENERATIONS, PARTS, generation_sets
 from tpusim.study.validation.memory import compare_memory, memory_sets, wanted_streams
-from tpusim.study.validation.sets import deepbench_sets, number_sets
+from tpusim.study.validation.sets import GRADIENT_SETS, deepbench_sets, number_sets
 
 USUAL = "channel_first"
 """The lowering of sets that name none."""
@@ -73,8 +73,9 @@ def _sets(names: Sequence[str]) -> list[NumberSet]:
     later = generation_sets() | chip_sets()
     known = tpus | deepbench_sets() | later
     groups = {word: [each.name for each in tpus.values() if each.status == word] for word in WORDS}
-    networks = [each.name for each in known.values() if each.kind == NETWORKS]
-    groups |= {MEMORY_SETS: [*memory_sets()], NETWORK_SETS: networks, GPU_SETS: [*deepbench_sets()]}
+    kinds = {GRADIENT_SETS: GRADIENT_SETS, NETWORK_SETS: NETWORKS}
+    groups |= {name: [each.name for each in known.values() if each.kind == kind] for name, kind in kinds.items()}
+    groups |= {MEMORY_SETS: [*memory_sets()], GPU_SETS: [*deepbench_sets()]}
     groups |= _of_generations(later)
     choices = {name: [name] for name in known} | groups
     for name in names:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from tpusim.network.ops.array_op import Conv2d, ConvTranspose2d
+from tpusim.network.ops.gradients import Conv2dFilterGradient, Conv2dInputGradient
 from tpusim.network.ops.op import Op
 from tpusim.study.validation.cases import Case, Row, cached, numbers, rows, sizes
 
@@ -209,6 +211,70 @@ def _variant(row: Row) -> Op:
     cropped = kernel[0] - 1 - before[0], kernel[1] - 1 - before[1]
     added = int(row["ph2"]) - before[0], int(row["pw2"]) - before[1]
     return ConvTranspose2d(name, channels, height, width, out, kernel, (apart, apart), cropped, added)
+
+
+# ---- gradients
+
+GRADIENTS = {
+    "gradients_forward": "the convolutions of the gradients below",
+    "gradients_filter": "gradients by the filter",
+    "gradients_input": "gradients by the input, stride 1",
+    "gradients_strided": "gradients by the input of larger strides, which are priced with the zeros between outputs",
+}
+"""Classes of estimates of a convolution and its gradients."""
+GRADIENT_CODE = "scheduled_gradients"
+_GRADIENTS: dict[str, type[Conv2d | Conv2dFilterGradient | Conv2dInputGradient]] = {
+    "forward": Conv2d,
+    "filter_gradient": Conv2dFilterGradient,
+    "input_gradient": Conv2dInputGradient,
+}
+_SAMPLED = {"wgrad": "filter_gradient", "dgrad": "input_gradient"}
+
+
+def gradients(name: str) -> tuple[Case, ...]:
+    """Estimates of one of the classes `GRADIENTS`; a layer that two networks have counts once."""
+    chosen = {(_shape(row), row["op"]): row for row in rows("xla_tpu_v2_gradients") if _gradient_class(row) == name}
+    cases = ((shape, op, float(row["estimated_cycles_main"])) for (shape, op), row in chosen.items())
+    return tuple(_gradient(shape, op, cycles) for shape, op, cycles in cases)
+
+
+def _gradient_class(row: Row) -> str:
+    if row["op"] == "input_gradient":
+        return "gradients_input" if int(row["s"]) == 1 else "gradients_strided"
+    return "gradients_" + row["op"].removesuffix("_gradient")
+
+
+def _gradient(shape: Shape, op: str, theirs: float) -> Case:
+    """A case of a convolution or one of its gradients."""
+    sizes = shape.channels, shape.height, shape.width, shape.out
+    pairs = shape.kernel, (shape.stride, shape.stride), shape.padding
+    name = shape.name if op == "forward" else f"{shape.name} {op.removesuffix('_gradient')}"
+    return Case(name, (_GRADIENTS[op](name, *sizes, *pairs),), shape.batch, theirs)
+
+
+def scheduled_gradients() -> tuple[Case, ...]:
+    """Cycles of code of single gradients, with HBM as of the operations of networks (`operations`); no copies."""
+    return tuple(filter(None, map(_sampled, rows("xla_tpu_v2_scheduled_samples"))))
+
+
+def _sampled(row: Row) -> Case | None:
+    told = re.fullmatch(r"(wgrad|dgrad) (\d+)x(\d+)>(\d+) (\d)x(\d)/(\d) N(\d+)", row["case"])
+    if told is None or not row["emitter"]:
+        return None
+    op, *numbers_told = told.groups()
+    side, channels, out, high, wide, stride, batch = map(int, numbers_told)
+    shape = Shape(batch, side, side, channels, out, (high, wide), stride, (high // 2, wide // 2))
+    return _gradient(shape, _SAMPLED[op], with_hbm(row))
+
+
+def with_hbm(code: Row) -> float:
+    """Cycles of code with HBM, as `scheduled_with_hbm` of a convolution whose windows are all alike."""
+    loop, moving = float(code["scheduled_cycles"]), float(code["hbm_cycles"])
+    return _BESIDE_LOOP + max(loop, moving) + moving / int(code["iterations"])
+
+
+_BESIDE_LOOP = 630
+"""Cycles of an operation's code outside its loop: part of what defines `scheduled_with_hbm` (truth/README.md)."""
 
 
 # ---- the compiler's windows

@@ -20,7 +20,7 @@ from tpusim.network.ops.op import Op, VectorOp
 from tpusim.network.ops.pool2d import Pool2d
 from tpusim.network.ops.rows import LayerNorm, Softmax, SumExp, SumSquares
 from tpusim.study.validation.cases import Case, LeftOut, Row, cached, rows, sizes
-from tpusim.study.validation.convolutions import LANES, SUBLANES, USUAL_BATCH
+from tpusim.study.validation.convolutions import LANES, SUBLANES, USUAL_BATCH, with_hbm
 
 Dims = tuple[int, ...]
 
@@ -36,9 +36,6 @@ ESTIMATED = {
 SCHEDULED = {"scheduled_resnet50": "ResNet-50", "scheduled_vgg16": "VGG16"}
 """Networks by the sets of estimates, and of code: convolutions and products."""
 POOLING = "scheduled_pooling"
-
-_BESIDE_LOOP = 630
-"""Cycles of an operation's code outside its loop: part of what defines `scheduled_with_hbm` (truth/README.md)."""
 
 
 @dataclass(frozen=True)
@@ -67,12 +64,9 @@ class RowOperation:
 
     @property
     def code(self) -> float | None:
-        """Cycles of its code with HBM, as `scheduled_with_hbm` of a convolution whose windows are all alike."""
+        """Cycles of its code with HBM; None if there is no code."""
         code = _code().get((self.row["network"], self.row["name"]))
-        if code is None:
-            return None
-        loop, moving = float(code["scheduled_cycles"]), float(code["hbm_cycles"])
-        return _BESIDE_LOOP + max(loop, moving) + moving / int(code["iterations"])
+        return None if code is None else with_hbm(code)
 
 
 SplitCases = tuple[tuple[Case, ...], tuple[LeftOut, ...]]

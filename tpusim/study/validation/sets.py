@@ -16,6 +16,9 @@ ESTIMATOR, CODE, V3 = "tpu_v2_estimator", "tpu_v2_core", "tpu_v3_core"
 """Machines: one with the costs that the compiler expects of TPU v2, one with the costs of its code there, and TPU v3.
 """
 
+GRADIENT_SETS = "gradients"
+"""Kind of the sets of convolutions and their gradients."""
+
 _estimated = partial(NumberSet, status="estimated", hardware=ESTIMATOR)
 _scheduled = partial(NumberSet, status="scheduled", hardware=CODE)
 
@@ -47,6 +50,11 @@ def _layers() -> Iterator[NumberSet]:
         machine, kind = (CODE, "variants") if name == "depthwise" else (ESTIMATOR, name)
         cases, how = convolutions.variants(name), convolutions.LOWERINGS.get(name, "channel_first")
         yield NumberSet(name, "estimated", kind, about, machine, cases, lowering=how)
+    for name, about in convolutions.GRADIENTS.items():
+        yield _estimated(name, kind=GRADIENT_SETS, about=about, cases=convolutions.gradients(name))
+    about = "gradients one by one"
+    cases = convolutions.scheduled_gradients()
+    yield _scheduled(convolutions.GRADIENT_CODE, kind=GRADIENT_SETS, about=about, cases=cases)
 
 
 def _operations() -> Iterator[NumberSet]:

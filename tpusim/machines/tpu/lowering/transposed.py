@@ -214,7 +214,7 @@ class PhaseTaps(TapGroups):
     @cached_property
     def _room(self) -> int:
         """Number of taps that fit in the rows of the array, or the forced number if it fits."""
-        if alone(self.shape, self.hardware):
+        if self.shape.turned and alone(self.shape, self.hardware):
             return 1
         room, wanted = max(1, self.hardware.array.rows // self.shape.channels), self.hardware.mapping.multi_tile
         return min(room, wanted) if isinstance(wanted, int) else room
