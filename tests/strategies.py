@@ -47,6 +47,7 @@ from tpusim.network.ops.moves import AXES, ChannelShuffle, Move, Pad, Slice, Tra
 from tpusim.network.ops.op import Op, VectorOp
 from tpusim.network.ops.pool2d import Pool2d
 from tpusim.network.ops.rows import BETAS, LayerNorm, Lrn, ReduceMean, RowOp, Softmax, SumExp, SumSquares
+from tpusim.network.ops.training import ClipGradient, GeluGradient, LeakyReluGradient
 
 
 def machine(
@@ -557,8 +558,9 @@ def pointwise(draw: st.DrawFn, channels: int = 12, size: int = 5) -> VectorOp:
     }
     parts = st.integers(-8, 8).map(lambda number: number / 4)
     with_fields = [ScaleShift, LeakyRelu, Clip, HardSigmoid, HardSwish, Gelu, Power]
+    with_fields += [LeakyReluGradient, ClipGradient, GeluGradient]
     kind: Any = draw(st.sampled_from([*(OPS[op] for op in ROWS), *with_fields]))
-    if kind is Gelu:
+    if issubclass(kind, Gelu):
         return kind(**sizes, approximate=draw(st.sampled_from(["none", "tanh"])))
     if kind is Power:
         return kind(**sizes, exponent=draw(st.sampled_from([2, 3])))
@@ -566,9 +568,9 @@ def pointwise(draw: st.DrawFn, channels: int = 12, size: int = 5) -> VectorOp:
         return kind(
             **sizes, other=draw(st.sampled_from(["each", "each", "map", "channel", "image", "pixel", "number"]))
         )
-    if kind is LeakyRelu:
+    if issubclass(kind, LeakyRelu):
         return kind(**sizes, slope=draw(st.sampled_from([0.0, 0.125, 0.1, 0.01])))
-    if kind is Clip:
+    if issubclass(kind, Clip):
         low, high = sorted((draw(parts), draw(parts)))
         return kind(**sizes, min=low, max=high)
     if kind is HardSigmoid:
