@@ -19,7 +19,7 @@ _MODULES = {
     **dict.fromkeys(("conv2d", "conv1d", "conv_transpose2d"), "array_op"),
     "deform_conv2d": "deform_conv2d",
     "gemm": "array_op",
-    "pool2d": "pool2d",
+    **dict.fromkeys(("pool2d", "pool2d_choice", "pool2d_gradient"), "pool2d"),
     **dict.fromkeys(POINTWISE, "elementwise"),
     **dict.fromkeys(_TRAINING, "training"),
     **dict.fromkeys(("softmax", "layer_norm", "reduce_mean", "sum_exp", "sum_squares", "lrn"), "rows"),

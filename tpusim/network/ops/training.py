@@ -10,34 +10,21 @@ from tpusim.network.ops.elementwise import Clip, Gelu, Gradient, LeakyRelu
 
 @validated
 class LeakyReluGradient(Gradient, LeakyRelu):
-    """The ifmap where the other operand, what the leaky relu made or read, is above zero; elsewhere times `slope`.
-
-    Attributes:
-        slope: factor of elements below zero, from 0 to 1.
-    """
+    """The ifmap where the other operand, what the leaky relu made or read, is above zero; elsewhere times `slope`."""
 
     op: ClassVar[str] = "leaky_relu_gradient"
 
 
 @validated
 class ClipGradient(Gradient, Clip):
-    """The ifmap where the other operand, what the clip made or read, lies between `min` and `max`; elsewhere zero.
-
-    Attributes:
-        min: least that is left.
-        max: most that is left.
-    """
+    """The ifmap where the other operand, what the clip made or read, lies between `min` and `max`; elsewhere zero."""
 
     op: ClassVar[str] = "clip_gradient"
 
 
 @validated
 class GeluGradient(Gradient, Gelu):
-    """The ifmap times the slope of gelu at the other operand.
-
-    Attributes:
-        approximate: how the share is worked out: by the error function (`none`), or by `tanh`.
-    """
+    """The ifmap times the slope of gelu at the other operand."""
 
     op: ClassVar[str] = "gelu_gradient"
 

@@ -87,6 +87,24 @@ def _sum_of_products(operands: _Operands, _: _Values, __: Coefficients) -> _Valu
     return _sum(each * next(terms) for each in terms)
 
 
+def _first_largest(operands: _Operands, _: _Values, numbers: Coefficients) -> _Values:
+    """The number of the first operand that is as large as any; of a number and an operand that come before them, the
+    number, where none is larger than that operand.
+    """
+    words = [*operands]
+    found, taps = np.asarray(numbers, words[0].dtype), np.stack(words[len(words) - len(numbers) :])
+    first = found[taps.argmax(axis=0)]
+    return first if len(words) == len(numbers) else np.where(taps.max(axis=0) > words[1], first, words[0])
+
+
+def _chosen_sum(operands: _Operands, _: _Values, numbers: Coefficients) -> _Values:
+    """Operands, each where the one behind it is its number, summed; to an operand before them, if there is one."""
+    words = [*operands]
+    before, pairs = words[: len(words) % 2], words[len(words) % 2 :]
+    chosen = zip(pairs[::2], pairs[1::2], numbers, strict=True)
+    return _sum([*before, *(_chosen(choice == number, x) for x, choice, number in chosen)])
+
+
 def _difference(terms: list[_Values]) -> _Values:
     """The first term minus the others."""
     first, *others = terms
@@ -276,6 +294,20 @@ OPERATIONS: dict[str, Operation] = {
         lambda counts, _: AluWork(0, counts.operands - 1),
         lambda counts: counts.operands > 0 and not counts.scalars + counts.coefficients,
         selects=True,
+    ),
+    # Two choices a tap, of the element and of its number, by one comparison.
+    "first_largest": Operation(
+        _first_largest,
+        lambda counts, _: AluWork(0, 3 * (counts.operands - 1)),
+        lambda counts: (
+            counts.coefficients > 0 and counts.operands - counts.coefficients in (0, 2) and not counts.scalars
+        ),
+        selects=True,
+    ),
+    "chosen_sum": Operation(
+        _chosen_sum,
+        lambda counts, _: AluWork(0, 2 * (counts.operands // 2) + (counts.operands - 1) // 2),
+        lambda counts: 0 < counts.coefficients == counts.operands // 2 and not counts.scalars,
     ),
     "mean": Operation(
         lambda operands, _, part: _sum(operands) * np.float32(part[0]),
