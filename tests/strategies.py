@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -45,8 +46,9 @@ from tpusim.network.ops.elementwise import (
 )
 from tpusim.network.ops.moves import AXES, ChannelShuffle, Move, Pad, Slice, Transpose, Upsample
 from tpusim.network.ops.op import Op, VectorOp
-from tpusim.network.ops.pool2d import Pool2d
+from tpusim.network.ops.pool2d import Pool2d, Pool2dChoice, Pool2dGradient
 from tpusim.network.ops.rows import BETAS, LayerNorm, Lrn, ReduceMean, RowOp, Softmax, SumExp, SumSquares
+from tpusim.network.ops.training import ClipGradient, GeluGradient, LeakyReluGradient
 
 
 def machine(
@@ -546,6 +548,14 @@ def pools(draw: st.DrawFn, channels: int = 10, size: int = 5) -> Pool2d:
 
 
 @st.composite
+def pools_on_the_way_back(draw: st.DrawFn, channels: int = 10, size: int = 5) -> Pool2d:
+    """Choices of pools, and their gradients."""
+    pool = draw(pools(channels, size))
+    fields = {each.name: getattr(pool, each.name) for each in dataclasses.fields(pool)}
+    return Pool2dChoice(**fields) if pool.kind == "max" and draw(st.booleans()) else Pool2dGradient(**fields)
+
+
+@st.composite
 def pointwise(draw: st.DrawFn, channels: int = 12, size: int = 5) -> VectorOp:
     """Of every kind, with every operand, on maps of a batch and on rows."""
     sizes: dict[str, Any] = {
@@ -557,8 +567,9 @@ def pointwise(draw: st.DrawFn, channels: int = 12, size: int = 5) -> VectorOp:
     }
     parts = st.integers(-8, 8).map(lambda number: number / 4)
     with_fields = [ScaleShift, LeakyRelu, Clip, HardSigmoid, HardSwish, Gelu, Power]
+    with_fields += [LeakyReluGradient, ClipGradient, GeluGradient]
     kind: Any = draw(st.sampled_from([*(OPS[op] for op in ROWS), *with_fields]))
-    if kind is Gelu:
+    if issubclass(kind, Gelu):
         return kind(**sizes, approximate=draw(st.sampled_from(["none", "tanh"])))
     if kind is Power:
         return kind(**sizes, exponent=draw(st.sampled_from([2, 3])))
@@ -566,9 +577,9 @@ def pointwise(draw: st.DrawFn, channels: int = 12, size: int = 5) -> VectorOp:
         return kind(
             **sizes, other=draw(st.sampled_from(["each", "each", "map", "channel", "image", "pixel", "number"]))
         )
-    if kind is LeakyRelu:
+    if issubclass(kind, LeakyRelu):
         return kind(**sizes, slope=draw(st.sampled_from([0.0, 0.125, 0.1, 0.01])))
-    if kind is Clip:
+    if issubclass(kind, Clip):
         low, high = sorted((draw(parts), draw(parts)))
         return kind(**sizes, min=low, max=high)
     if kind is HardSigmoid:
@@ -628,5 +639,6 @@ def lrns(draw: st.DrawFn, channels: int = 12, size: int = 5) -> Lrn:
 
 
 def vector_ops(channels: int = 12, size: int = 5) -> st.SearchStrategy[VectorOp]:
-    """Pooling, what is done element by element, what only moves elements, and LRN."""
-    return st.one_of(pools(channels, size), pointwise(channels, size), moves(channels, size), lrns(channels, size))
+    """Pooling and its gradient, what is done element by element, what only moves elements, and LRN."""
+    kinds = pools, pools_on_the_way_back, pointwise, moves, lrns
+    return st.one_of(*(kind(channels, size) for kind in kinds))

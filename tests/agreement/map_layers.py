@@ -19,7 +19,6 @@ from tpusim.network.ops.elementwise import (
     HardSigmoid,
     HardSwish,
     LeakyRelu,
-    Pointwise,
     Power,
     ScaleShift,
 )
@@ -36,7 +35,7 @@ TRUTH = among(True, False)
 OTHERS = tuple(OPS[op] for op, row in elementwise.ROWS.items() if row.kind is Arithmetic)
 POINTWISE = (
     *OTHERS, ScaleShift, LeakyRelu, Clip, HardSigmoid, HardSwish, Gelu, Power,
-    *(OPS[op] for op, row in elementwise.ROWS.items() if row.kind is Pointwise and not row.positive),
+    *(OPS[op] for op, row in elementwise.ROWS.items() if row.kind is not Arithmetic and not row.positive),
 )  # fmt: skip
 ROWS = (Softmax, LayerNorm, ReduceMean)
 MORE: dict[type[Op], dict[str, st.SearchStrategy[Any]]] = {

@@ -58,6 +58,8 @@ class Numbers:
         # Seeded by the layer itself, so that adding or leaving out other layers changes nothing.
         random = np.random.default_rng([seed, zlib.crc32(repr(layer).encode())])
         drawn = {name: kind.drawn(random, shape) for name, shape in layer.sources(batch).items()}
+        for name, below in layer.numbered.items():
+            drawn[name] = random.integers(below, size=drawn[name].shape).astype(np.float32)
         return {name: abs(each) for name, each in drawn.items()} if layer.positive else drawn
 
     def of(self, layer: Op) -> Numbers:

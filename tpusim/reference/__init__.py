@@ -32,11 +32,14 @@ EXACT = 1 << 24
 OPERAND_BITS = 4
 """Bits of an operand, a signed integer; fewer where a long sum would not be exact."""
 
+_MOST_NUMBERED = 1 << 15
+"""Most numbers that sources of numbers are drawn from."""
+
 _PLACES = {
     **{op: f"products.{op}" for op in ("conv2d", "conv1d", "deform_conv2d", "gemm", "conv2d_filter_gradient")},
     **dict.fromkeys(("conv_transpose2d", "conv2d_input_gradient"), "products.scattered"),
     "fused": "pointwise.fused",
-    "pool2d": "maps.pool2d",
+    **{op: f"maps.{op}" for op in ("pool2d", "pool2d_choice", "pool2d_gradient")},
     "lrn": "rows.lrn",
     **dict.fromkeys(POINTWISE, "pointwise.pointwise"),
     **{op: f"rows.{op}" for op in ("softmax", "layer_norm", "reduce_mean", "sum_exp", "sum_squares")},
@@ -101,6 +104,9 @@ def operands(layer: Op, batch: int, seed: int) -> dict[str, Operand]:
     random = np.random.default_rng([seed, zlib.crc32(repr(layer).encode())])
     drawn = {}
     for name, shape in layer.sources(batch).items():
+        if below := layer.numbered.get(name):
+            drawn[name] = random.integers(min(below, _MOST_NUMBERED), size=shape, dtype=np.int16)
+            continue
         # Each random 64-bit word is eight operands of a byte, of which `bits` are kept.
         words = random.integers(1 << 64, size=-(-prod(shape) // 8), dtype=np.uint64)
         numbers = words.view(np.int8)[: prod(shape)]

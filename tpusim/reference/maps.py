@@ -1,4 +1,4 @@
-"""Pooling, and ops that only move elements, straight from their definitions."""
+"""Pooling and its gradient, and ops that only move elements, straight from their definitions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tpusim.reference import Box, Operand, Operands, Tensor, number_of
 
 if TYPE_CHECKING:
     from tpusim.network.ops.moves import Move
-    from tpusim.network.ops.pool2d import Pool2d
+    from tpusim.network.ops.pool2d import Pool2d, Pool2dChoice, Pool2dGradient
 
 
 def pool2d(layer: Pool2d, operands: Operands, box: Box) -> Tensor:
@@ -32,6 +32,48 @@ def pool2d(layer: Pool2d, operands: Operands, box: Box) -> Tensor:
         return outputs
     counts = np.outer(_counts(layer, 0, rows), _counts(layer, 1, cols))
     return outputs * (1 / counts).astype(np.float32)[:, :, None]
+
+
+def pool2d_choice(layer: Pool2dChoice, operands: Operands, box: Box) -> Tensor:
+    """Compute the number of the first tap, row by row, on which the largest element under each window stands."""
+    ifmap, (channels, rows, cols, images) = operands["ifmap"], box
+    part = ifmap[channels.start : channels.stop, :, :, images.start : images.stop]
+    largest = np.full([len(part) for part in box], -np.inf, number_of(ifmap))
+    chosen = np.full(largest.shape, -1, number_of(ifmap))
+    for number, (i, j) in enumerate(np.ndindex(*layer.kernel)):
+        (to_rows, from_rows), (to_cols, from_cols) = _brought(layer, 0, i, rows), _brought(layer, 1, j, cols)
+        here, most, choice = part[:, from_rows, from_cols], largest[:, to_rows, to_cols], chosen[:, to_rows, to_cols]
+        better = (here > most) | (choice < 0)
+        most[better], choice[better] = here[better], number
+    return chosen
+
+
+def pool2d_gradient(layer: Pool2dGradient, operands: Operands, box: Box) -> Tensor:
+    """Compute dx[c, y*s+i*d-p, x*s+j*d-p, n] += dy[c, y, x, n] where tap (i, j) is chosen, or times one by the count of
+    the window.
+    """
+    (channels, rows, cols, images), of_max = box, layer.kind == "max"
+    dy, *choice = (each[channels.start : channels.stop, :, :, images.start : images.stop] for each in operands.values())
+    if not of_max:
+        counts = np.outer(*(_counts(layer, axis, range(dy.shape[1 + axis])) for axis in (0, 1)))
+        dy = dy * (1 / counts).astype(np.float32)[:, :, None]
+    made = np.zeros([len(part) for part in box], number_of(dy))
+    for number, (i, j) in enumerate(np.ndindex(*layer.kernel)):
+        places, windows = zip(
+            *(_met(layer, axis, tap, (rows, cols)[axis]) for axis, tap in enumerate((i, j))), strict=True
+        )
+        share = dy[:, *windows]
+        made[:, *places] += np.where(choice[0][:, *windows] == number, share, 0) if of_max else share
+    return made
+
+
+def _met(layer: Pool2dGradient, axis: int, tap: int, elements: range) -> tuple[slice, slice]:
+    """Return on which of some elements of the map a tap of a window stands, and of which windows."""
+    stride, first = layer.stride[axis], tap * layer.dilation[axis] - layer.axes[axis].ends[0]
+    begin = max(0, -((first - elements.start) // stride))
+    end = max(begin, min(layer.axes[axis].outputs, -((first - elements.stop) // stride)))
+    at = begin * stride + first - elements.start
+    return slice(at, at + (end - begin) * stride, stride), slice(begin, end)
 
 
 def _brought(layer: Pool2d, axis: int, tap: int, outputs: range) -> tuple[slice, slice]:

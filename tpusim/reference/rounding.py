@@ -15,7 +15,6 @@ import numpy as np
 from tpusim.network.ops.fused import Fused
 from tpusim.network.ops.moves import Move
 from tpusim.network.ops.op import Op
-from tpusim.network.ops.pool2d import Pool2d
 from tpusim.reference import Box, Operands, Tensor, batch_of, compute, pointwise, products, rows
 
 _SAMPLING = 4
@@ -45,8 +44,8 @@ def roundings(layer: Op, batch: int) -> int:
 
 
 def _only_moves(layer: Op) -> bool:
-    """Return whether outputs are elements of the ifmap."""
-    return isinstance(layer, Move) or (isinstance(layer, Pool2d) and layer.kind == "max")
+    """Return whether outputs are elements of the ifmap, or numbers of such."""
+    return isinstance(layer, Move) or layer.op == "pool2d_choice" or (layer.op == "pool2d" and layer.kind == "max")  # type: ignore[attr-defined]
 
 
 def magnitudes(layer: Op, operands: Operands, box: Box, true: Tensor) -> Tensor:

@@ -12,15 +12,17 @@ from tpusim.network.ops.elementwise import ROWS, class_name
 if TYPE_CHECKING:
     from tpusim.network.ops.op import Op
 
-POINTWISE = (*ROWS, "scale_shift", "leaky_relu", "clip", "power", "hard_sigmoid", "hard_swish", "gelu")
+_TRAINING = "leaky_relu_gradient", "clip_gradient", "gelu_gradient"
+POINTWISE = (*ROWS, "scale_shift", "leaky_relu", "clip", "power", "hard_sigmoid", "hard_swish", "gelu", *_TRAINING)
 """Ops that make each element from the one at the same place of a map."""
 _MODULES = {
     **dict.fromkeys(("conv2d", "conv1d", "conv_transpose2d"), "array_op"),
     **dict.fromkeys(("conv2d_input_gradient", "conv2d_filter_gradient"), "gradients"),
     "deform_conv2d": "deform_conv2d",
     "gemm": "array_op",
-    "pool2d": "pool2d",
+    **dict.fromkeys(("pool2d", "pool2d_choice", "pool2d_gradient"), "pool2d"),
     **dict.fromkeys(POINTWISE, "elementwise"),
+    **dict.fromkeys(_TRAINING, "training"),
     **dict.fromkeys(("softmax", "layer_norm", "reduce_mean", "sum_exp", "sum_squares", "lrn"), "rows"),
     **dict.fromkeys(("transpose", "channel_shuffle", "slice", "pad", "upsample"), "moves"),
 }

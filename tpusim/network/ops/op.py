@@ -93,6 +93,11 @@ class Op(ABC):
         return 1
 
     @property
+    def numbered(self) -> Mapping[str, int]:
+        """The sources that are made of whole numbers from zero on, each with the number that these are below."""
+        return {}
+
+    @property
     @abstractmethod
     def text(self) -> str:
         """The shape in short."""

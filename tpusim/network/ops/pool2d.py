@@ -1,4 +1,4 @@
-"""Two-dimensional pooling."""
+"""Two-dimensional pooling, and its gradient."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from math import prod
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.input.form import Choice, Name, Truth, validated, written
@@ -150,3 +150,78 @@ def _windows(axis: KernelAxis, given: KernelAxis, include_pad: bool) -> tuple[Ta
         return TapWindow(range(taps[0], taps[-1] + 1) if taps else range(0), counted)
 
     return tuple(map(window, range(axis.outputs)))
+
+
+@validated
+class Pool2dChoice(Pool2d):
+    """The number of the tap whose element is the largest under each window; of equals, the first, row by row.
+
+    Raises InputError as `Pool2d` does.
+
+    Attributes:
+        kind: `max`, as of the pooling whose gradient needs the choice.
+    """
+
+    op: ClassVar[str] = "pool2d_choice"
+
+    kind: Annotated[Literal["max"], Choice(), written("max")]
+
+    @property
+    def operation(self) -> str:
+        return "first_largest"
+
+
+class Cover(NamedTuple):
+    """The window of an output above an element, along an axis: with which tap, and how many of its taps count."""
+
+    output: int
+    tap: int
+    counted: int
+
+
+@validated
+class Pool2dGradient(Pool2d):
+    """The gradient of what a pooling reads: of each element the sum, over windows above it, of their share of it.
+
+    The ifmap is the gradient of the pooling's ofmap. Of a `max`, `choice` says which tap a window has chosen, and that
+    has all; of an `average`, all elements that count have the same.
+
+    Raises InputError as `Pool2d` does.
+    """
+
+    op: ClassVar[str] = "pool2d_gradient"
+    sized_by: ClassVar[Mapping[str, int]] = {"channels": 0}
+
+    @property
+    def exact(self) -> bool:  # type: ignore[override]
+        """Whether whole numbers are added alone; averages have shares of them, of several sizes."""
+        return self.kind == "max"
+
+    @property
+    def numbered(self) -> Mapping[str, int]:
+        return {"choice": prod(self.kernel)} if self.kind == "max" else {}
+
+    @property
+    def covers(self) -> tuple[tuple[tuple[Cover, ...], ...], ...]:
+        """Return the windows above each row, and above each column, of the map; in order."""
+        rows, cols = (_covers(axis, windows) for axis, windows in zip(self.axes, self.windows, strict=True))
+        return rows, cols
+
+    def shapes(self, batch: int) -> Mapping[str, Shape]:
+        """Return shapes: the pooling's ofmap and ifmap change places."""
+        made, read = (Pool2d.shapes(self, batch)[name] for name in (OFMAP, "ifmap"))
+        return {"ifmap": made, **dict.fromkeys(self.numbered, made), OFMAP: read}
+
+    def terms(self, batch: int) -> int:
+        """Return the most windows above an element."""
+        return max(1, prod(max(map(len, along)) for along in self.covers))
+
+
+@lru_cache(maxsize=1 << 10)
+def _covers(axis: KernelAxis, windows: tuple[TapWindow, ...]) -> tuple[tuple[Cover, ...], ...]:
+    found: list[list[Cover]] = [[] for _ in range(axis.size)]
+    for output, window in enumerate(windows):
+        for tap in window.taps:
+            place = output * axis.stride + tap * axis.dilation - axis.ends[0]
+            found[place].append(Cover(output, tap, window.counted))
+    return tuple(map(tuple, found))

@@ -18,9 +18,10 @@ from tpusim.machines.tpu.cut.geometry import InStrips, MapAxis, in_strips
 from tpusim.machines.tpu.cut.tiling import Tiling
 from tpusim.machines.tpu.cut.traffic import PixelsInLanes, Turn, TurnedMap, boxes_of, turn_of
 from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.lowering import pool_gradient
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering
 from tpusim.machines.tpu.lowering.vector import IGNORED, MapSource, Portion, VectorUnits, draft_of, feed
-from tpusim.machines.tpu.program.addresses import Counter, Counters
+from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed
 from tpusim.machines.tpu.program.operations import Arity, work_of
 from tpusim.machines.tpu.program.program import Explanation
 from tpusim.machines.tpu.program.steps import NO_SCALARS, Scalars
@@ -29,6 +30,7 @@ from tpusim.machines.tpu.schedule.units import Compute, Moves
 from tpusim.machines.tpu.search.search import TOLERANCE
 from tpusim.network.ops.moves import Move
 from tpusim.network.ops.op import OFMAP, TapWindow, VectorOp
+from tpusim.network.ops.pool2d import Pool2dChoice, Pool2dGradient
 
 COLUMNS_IN_LANES = Turn(lanes=COL, cols=CHANNEL)
 
@@ -39,6 +41,8 @@ def ways(layer: VectorOp, batch: int, hardware: Hardware) -> list[Draft]:
     Raises:
         CapacityError: when nothing fits the vector memories, or lanes cannot keep the scalars.
     """
+    if isinstance(layer, Pool2dGradient):
+        return pool_gradient.ways(layer, batch, hardware)
     units = partial(units_of, layer, batch, hardware)
     return [draft_of(units, rank, _explained) for rank in units().ranked]
 
@@ -81,8 +85,8 @@ class _PointByPoint(VectorUnits):
             says = f"a lane keeps {unit.scalar_words} words of scalars, and the op has {self.numbers}"
             raise CapacityError(Problem(f"{says}; give it more", "vector_unit.scalar_words"))
         # As many words as an output is made of at most.
-        parts = self._parts(prod(axis.kernel for axis in layer.axes) + len(self.maps) - 1 + layer.along_channels)
-        arities = [(name, Arity(len(some) + (some.start > 0), self.numbers, 0)) for name, some in parts]
+        most = prod(axis.kernel for axis in layer.axes) + len(self.maps) - 1 + layer.along_channels
+        arities = [(name, Arity(count, self.numbers, 0)) for name, count in self._joined(most)]
         self.chain = tuple((each.operands, sum(work_of(name, each, (), unit))) for name, each in arities)
         super().__init__(self._outputs(), self.shapes[OFMAP][0], hardware, tiling)
 
@@ -189,6 +193,17 @@ class _PointByPoint(VectorUnits):
         names = [layer.joining, *[layer.joining_more] * (len(together) - 2), layer.operation]
         return [*zip(names[-len(together) :], together, strict=True)]
 
+    def _joined(self, operands: int) -> list[tuple[str, int]]:
+        """The operation of each step, and its operands, those that come before included."""
+        return [(name, len(some) + (some.start > 0)) for name, some in self._parts(operands)]
+
+    def _writes(self, at: Block, block: Block, lanes: int, base: int) -> Feed:
+        """Where results of a part of a block go, whose words are from `base` on."""
+        rows, cols, groups = at.sizes
+        down = Counter(rows, at.rows.start - block.rows.start, 1, len(block.rows), len(block.cols) * groups)
+        across = Counter(cols, at.cols.start - block.cols.start, 1, len(block.cols), groups)
+        return feed(lanes, Counters(base, (down, across, Counter(groups, 0, 1, groups, 1))))
+
     def work(self, of: Portion, bases: Sequence[int]) -> Iterator[Compute]:
         """The first operands are joined to one, with which the operation takes what is left."""
         (channels, block, _), kept, word = of, self.numbers, self.hardware.vector_memory.word_elements
@@ -203,10 +218,7 @@ class _PointByPoint(VectorUnits):
             if self.layer.along_channels:
                 middle = self.layer.axes[0].ends[0], 0
                 walks.append(self.walk(self.maps[0], middle, at, self.outputs.patch(block), bases[0]))
-            rows, cols, groups = at.sizes
-            down = Counter(rows, at.rows.start - block.rows.start, 1, len(block.rows), len(block.cols) * groups)
-            across = Counter(cols, at.cols.start - block.cols.start, 1, len(block.cols), groups)
-            writes = feed(len(channels), Counters(bases[2], (down, across, Counter(groups, 0, 1, groups, 1))))
+            writes = self._writes(at, block, len(channels), bases[2])
             last = scalars, self.layer.coefficients(counted)
             for operation, some in self._parts(len(walks)):
                 # What is joined so far comes first: sums of floats are then in the order of the operands.
@@ -215,7 +227,44 @@ class _PointByPoint(VectorUnits):
                 yield Compute(operation, tuple(operands), writes, at.words, *(last if some.stop == len(walks) else ()))
 
 
-units_of = lru_cache(maxsize=1 << 8)(_PointByPoint)
+class _Choices(_PointByPoint):
+    """The choices of a pooling. Where windows have more elements than a step takes, the largest of those so far stand
+    beside the maps, one for each choice.
+    """
+
+    def _joined(self, operands: int) -> list[tuple[str, int]]:
+        parts = [some for _, some in self._parts(operands)]
+        choices = [(self.layer.operation, len(some) + 2 * (some.start > 0)) for some in parts]
+        return choices + [("maximum", len(some) + (some.start > 0)) for some in parts[:-1]]
+
+    def _tiling(self, rows: int, cols: int, groups: int) -> Tiling[int]:
+        tiling = super()._tiling(rows, cols, groups)
+        beside = tiling.psum_words if len(self.chain) > 1 else 0
+        return replace(tiling, ifmap_words=tiling.ifmap_words + beside)
+
+    def work(self, of: Portion, bases: Sequence[int]) -> Iterator[Compute]:
+        """The choice among some taps, and their largest element; then that among these and more."""
+        block, lanes = of.block, len(of.channels)
+        ((source, patch, base),) = self.patches(block, bases[0])
+        for at, taps, _ in self._rectangles(block):
+            chosen = self._writes(at, block, lanes, bases[2])
+            largest = self._writes(at, block, lanes, base + patch.words)
+            for _, some in self._parts(len(taps)):
+                stood = taps[some.start : some.stop]
+                walks = [feed(lanes, self.walk(source, tap, at, patch, base)) for tap in stood]
+                numbers = tuple([float(row * self.layer.axes[1].kernel + col) for row, col in stood])
+                before = [chosen, largest] if some.start else []
+                yield Compute(self.layer.operation, (*before, *walks), chosen, at.words, coefficients=numbers)
+                if some.stop < len(taps):
+                    yield Compute("maximum", (*before[1:], *walks), largest, at.words)
+
+
+def _units(layer: VectorOp, batch: int, hardware: Hardware, tiling: Tiling[int] | None = None) -> _PointByPoint:
+    kind = _Choices if isinstance(layer, Pool2dChoice) else _PointByPoint
+    return kind(layer, batch, hardware, tiling)
+
+
+units_of = lru_cache(maxsize=1 << 8)(_units)
 """The units. Raises CapacityError. A layer is asked how many steps it takes before it is lowered."""
 
 

@@ -87,6 +87,24 @@ def _sum_of_products(operands: _Operands, _: _Values, __: Coefficients) -> _Valu
     return _sum(each * next(terms) for each in terms)
 
 
+def _first_largest(operands: _Operands, _: _Values, numbers: Coefficients) -> _Values:
+    """The number of the first operand that is as large as any; of a number and an operand that come before them, the
+    number, where none is larger than that operand.
+    """
+    words = [*operands]
+    found, taps = np.asarray(numbers, words[0].dtype), np.stack(words[len(words) - len(numbers) :])
+    first = found[taps.argmax(axis=0)]
+    return first if len(words) == len(numbers) else np.where(taps.max(axis=0) > words[1], first, words[0])
+
+
+def _chosen_sum(operands: _Operands, _: _Values, numbers: Coefficients) -> _Values:
+    """Operands, each where the one behind it is its number, summed; to an operand before them, if there is one."""
+    words = [*operands]
+    before, pairs = words[: len(words) % 2], words[len(words) % 2 :]
+    chosen = zip(pairs[::2], pairs[1::2], numbers, strict=True)
+    return _sum([*before, *(_chosen(choice == number, x) for x, choice, number in chosen)])
+
+
 def _difference(terms: list[_Values]) -> _Values:
     """The first term minus the others."""
     first, *others = terms
@@ -149,6 +167,63 @@ def _of_functions(function: Callable[..., Any], products: int, others: int, *of:
         lambda counts: counts.operands + (counts.scalars > 0) == operands and not counts.coefficients,
         lambda _: Counter(of),
     )
+
+
+def _of_values(
+    function: Callable[..., _Values], values: int, products: int, others: int, *of: str, coefficients: int = 0
+) -> Operation:
+    """A function of `values` numbers at a place, which may be operands or scalars of a lane, and of coefficients; its
+    ALU operations are rounded one by one.
+    """
+
+    def of_all(operands: _Operands, scalars: _Values, given: Coefficients) -> _Values:
+        terms = [*operands]
+        # Numbers of a lane stand at the beginning of a word each.
+        missing = values - len(terms)
+        apart = max(1, (len(scalars) - 1) // max(1, missing - 1))
+        terms += [scalars[at * apart, :, None, None] for at in range(missing)]
+        return np.asarray(function(*terms, *(terms[0].dtype.type(np.float32(each)) for each in given)))
+
+    return Operation(
+        of_all,
+        lambda *_: AluWork(products, others),
+        lambda counts: (
+            0 < counts.operands <= values
+            and (counts.operands < values) == (counts.scalars > 0)
+            and counts.coefficients == coefficients
+        ),
+        lambda _: Counter(of),
+    )
+
+
+def _once(function: Callable[..., Any]) -> Callable[..., _Values]:
+    """The function, computed in float64 and rounded once."""
+
+    def rounded(*values: Any) -> _Values:
+        # As in `_rounded_once`.
+        with np.errstate(all="ignore"):
+            return np.asarray(function(*(np.asarray(each, np.float64) for each in values))).astype(values[0].dtype)
+
+    return rounded
+
+
+def _chosen(where: NDArray[np.bool_], x: _Values, other: _Values | float = 0.0) -> _Values:
+    return np.where(where, x, np.asarray(other, x.dtype))
+
+
+def _silu_slope(x: _Values) -> Any:
+    share = 1 / (1 + np.exp(-x))
+    return share * (1 + x * (1 - share))
+
+
+def _gelu_slope(x: _Values) -> Any:
+    return _ERFC(x / -sqrt(2)).astype(np.float64) / 2 + x * np.exp(x * x / -2) / sqrt(2 * pi)
+
+
+def _gelu_tanh_slope(x: _Values) -> Any:
+    inner = 2 * sqrt(2 / pi)
+    share = 1 / (1 + np.exp(-inner * x * (1 + BEND * x * x)))
+    return share * (1 + x * (1 - share) * inner * (1 + 3 * BEND * x * x))
 
 
 def _of_elements(
@@ -220,6 +295,20 @@ OPERATIONS: dict[str, Operation] = {
         lambda counts: counts.operands > 0 and not counts.scalars + counts.coefficients,
         selects=True,
     ),
+    # Two choices a tap, of the element and of its number, by one comparison.
+    "first_largest": Operation(
+        _first_largest,
+        lambda counts, _: AluWork(0, 3 * (counts.operands - 1)),
+        lambda counts: (
+            counts.coefficients > 0 and counts.operands - counts.coefficients in (0, 2) and not counts.scalars
+        ),
+        selects=True,
+    ),
+    "chosen_sum": Operation(
+        _chosen_sum,
+        lambda counts, _: AluWork(0, 2 * (counts.operands // 2) + (counts.operands - 1) // 2),
+        lambda counts: 0 < counts.coefficients == counts.operands // 2 and not counts.scalars,
+    ),
     "mean": Operation(
         lambda operands, _, part: _sum(operands) * np.float32(part[0]),
         lambda counts, _: AluWork(1, counts.operands - 1),
@@ -253,6 +342,19 @@ OPERATIONS: dict[str, Operation] = {
     # Counted as 0.5 x (1 + erf(x / sqrt(2))), and as 0.5 x (1 + tanh(x (a + b x^2))), which equals x times a sigmoid.
     "gelu": _of_functions(lambda x: x / 2 * _ERFC(x / -sqrt(2)), 3, 1, "erf"),
     "gelu_tanh": _of_functions(lambda x: x / (1 + np.exp(-2 * sqrt(2 / pi) * x * (1 + BEND * x * x))), 5, 2, "tanh"),
+    # Gradients of activations: of a result's gradient, and of what the activation made or read.
+    "relu_gradient": _of_values(lambda dy, y: _chosen(y > 0, dy), 2, 0, 2)._replace(selects=True),
+    "leaky_relu_gradient": _of_values(lambda dy, y, slope: _chosen(y > 0, dy, dy * slope), 2, 1, 2, coefficients=1),
+    "clip_gradient": _of_values(
+        lambda dy, y, low, high: _chosen((low < y) & (y < high), dy), 2, 0, 4, coefficients=2
+    )._replace(selects=True),
+    "sigmoid_gradient": _of_values(lambda dy, y: dy * y * (y.dtype.type(1) - y), 2, 2, 1),
+    "tanh_gradient": _of_values(lambda dy, y: dy * (y.dtype.type(1) - y * y), 2, 2, 1),
+    # Counted with the sigmoid s of x as s (1 + x (1 - s)), and as (1 + erf(x / sqrt(2))) / 2 + x exp(-x^2 / 2) c; by
+    # tanh, s is that of 2 x (a + b x^2), and x (1 - s) is multiplied by the slope of this.
+    "silu_gradient": _of_values(_once(lambda dy, x: dy * _silu_slope(x)), 2, 5, 3, "tanh"),
+    "gelu_gradient": _of_values(_once(lambda dy, x: dy * _gelu_slope(x)), 2, 7, 3, "erf", "exp"),
+    "gelu_tanh_gradient": _of_values(_once(lambda dy, x: dy * _gelu_tanh_slope(x)), 2, 9, 5, "tanh"),
     # For ops of rows: a difference and a power of each element, and their sum; then the same with squares.
     "exp_sum": _of_elements(
         lambda *terms: sum(np.exp(x - terms[-1]) for x in terms[:-1]), 1, 0, lambda elements: {"exp": elements}

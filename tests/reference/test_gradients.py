@@ -1,0 +1,141 @@
+"""Gradients of the reference against differences of what they are the gradient of, and against PyTorch's autograd."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from tests.strategies import pools
+from tpusim import reference
+from tpusim.network.ops.elementwise import (
+    Clip,
+    Gelu,
+    LeakyRelu,
+    Pointwise,
+    Relu,
+    ReluGradient,
+    Sigmoid,
+    SigmoidGradient,
+    Silu,
+    SiluGradient,
+    Tanh,
+    TanhGradient,
+)
+from tpusim.network.ops.pool2d import Pool2d, Pool2dChoice, Pool2dGradient
+from tpusim.network.ops.training import ClipGradient, GeluGradient, LeakyReluGradient
+
+MAP = ("x", 3, 4, 5)
+OF_RESULTS = "relu", "leaky_relu", "clip", "sigmoid", "tanh"
+"""Activations whose results tell their slopes."""
+ACTIVATIONS: list[tuple[Pointwise, Pointwise, Callable[[Any], Callable[[Any], Any]]]] = [
+    (Relu(*MAP), ReluGradient(*MAP), lambda f: f.relu),
+    (LeakyRelu(*MAP, slope=0.1), LeakyReluGradient(*MAP, slope=0.1), lambda f: lambda x: f.leaky_relu(x, 0.1)),
+    (Clip(*MAP, min=-0.5, max=1), ClipGradient(*MAP, min=-0.5, max=1), lambda f: lambda x: f.hardtanh(x, -0.5, 1)),
+    (Sigmoid(*MAP), SigmoidGradient(*MAP), lambda f: f.sigmoid),
+    (Tanh(*MAP), TanhGradient(*MAP), lambda f: f.tanh),
+    (Silu(*MAP), SiluGradient(*MAP), lambda f: f.silu),
+    (Gelu(*MAP), GeluGradient(*MAP), lambda f: f.gelu),
+    (Gelu(*MAP, approximate="tanh"), GeluGradient(*MAP, approximate="tanh"),
+     lambda f: lambda x: f.gelu(x, approximate="tanh")),
+]  # fmt: skip
+of_activations = pytest.mark.parametrize(
+    ("layer", "gradient", "of"), ACTIVATIONS, ids=lambda each: getattr(each, "op", "")
+)
+
+
+def drawn(*shape: int) -> Any:
+    return np.random.default_rng(len(shape)).normal(0, 2, shape)
+
+
+def gradient_of(layer: Pointwise, gradient: Pointwise, x: Any, dy: Any) -> Any:
+    """What the gradient makes of `dy`, and of what the layer makes of `x`, or of that itself."""
+    told = reference.compute(layer, {"ifmap": x}) if layer.op in OF_RESULTS else x
+    return reference.compute(gradient, {"ifmap": dy, "other": told})
+
+
+@of_activations
+def test_a_slope_is_that_of_a_small_step(layer: Pointwise, gradient: Pointwise, of: Any) -> None:
+    x, dy = drawn(3, 4, 5, 2), drawn(2, 5, 4, 3).transpose(3, 2, 1, 0)
+    step = 1e-6
+    ahead, behind = (reference.compute(layer, {"ifmap": x + by}) for by in (step, -step))
+    np.testing.assert_allclose(gradient_of(layer, gradient, x, dy), dy * (ahead - behind) / (2 * step), atol=1e-7)
+
+
+@of_activations
+def test_slopes_are_those_of_torch(layer: Pointwise, gradient: Pointwise, of: Any) -> None:
+    """At the bends, too."""
+    torch = pytest.importorskip("torch", reason="PyTorch is optional", exc_type=ImportError)
+    x, dy = drawn(3, 4, 5, 2), drawn(2, 5, 4, 3).transpose(3, 2, 1, 0).copy()
+    x[0, 0, 0], x[0, 0, 1], x[0, 0, 2] = 0, -0.5, 1
+    leaf = torch.from_numpy(x).requires_grad_()
+    of(torch.nn.functional)(leaf).backward(torch.from_numpy(dy))
+    np.testing.assert_allclose(gradient_of(layer, gradient, x, dy), leaf.grad.numpy(), rtol=1e-7, atol=1e-12)
+
+
+def like(kind: type[Pool2d], pool: Pool2d) -> Pool2d:
+    """A pool's choice, or gradient."""
+    return kind(**{each.name: getattr(pool, each.name) for each in fields(pool)})
+
+
+def back(pool: Pool2d, x: Any, dy: Any) -> Any:
+    """The gradient of a pool's ifmap, by way of its choice."""
+    of_max = pool.kind == "max"
+    choice = {"choice": reference.compute(like(Pool2dChoice, pool), {"ifmap": x})} if of_max else {}
+    return reference.compute(like(Pool2dGradient, pool), {"ifmap": dy, **choice})
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(pools(3, 4))
+def test_the_gradient_of_a_pool_is_its_transpose(pool: Pool2d) -> None:
+    """What it has of x and dy is what the pool has: max and average are linear while choices stay."""
+    x, dy = (drawn(*pool.shapes(2)[name]) for name in ("ifmap", "ofmap"))
+    made = reference.compute(pool, {"ifmap": x})
+    np.testing.assert_allclose((back(pool, x, dy) * x).sum((1, 2)), (made * dy).sum((1, 2)), rtol=1e-6, atol=1e-6)
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@given(pools(2, 3))
+def test_a_choice_is_the_first_of_the_largest(pool: Pool2d) -> None:
+    if pool.kind == "average":
+        return
+    layer = like(Pool2dChoice, pool)
+    x = reference.operands(layer, 2, seed=1)["ifmap"] // 4
+    made, (rows, cols) = reference.compute(layer, {"ifmap": x}), layer.axes
+    for channel, row, col, image in product(*map(range, made.shape)):
+        seen = {}
+        for i, j in product(*map(range, layer.kernel)):
+            y = row * layer.stride[0] + i * layer.dilation[0] - rows.ends[0]
+            at = col * layer.stride[1] + j * layer.dilation[1] - cols.ends[0]
+            if 0 <= y < layer.in_height and 0 <= at < layer.in_width:
+                seen[i * layer.kernel[1] + j] = x[channel, y, at, image]
+        assert made[channel, row, col, image] == max(seen, key=lambda tap: (seen[tap], -tap))
+
+
+POOLS = [
+    Pool2d("p", "max", 3, 9, 8, 3, 2, 1), Pool2d("p", "max", 3, 9, 8, (2, 3), 1, 1, 2),
+    Pool2d("p", "max", 3, 9, 8, 3, 2, 0, ceil_mode=True), Pool2d("p", "average", 3, 9, 8, 3, 2, 1),
+    Pool2d("p", "average", 3, 9, 8, 3, 2, 1, count_include_pad=True), Pool2d("p", "average", 3, 9, 8, (9, 8)),
+    Pool2d("p", "average", 3, 9, 8, (3, 2), 3, 0, ceil_mode=True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("pool", POOLS, ids=lambda each: each.text)
+def test_gradients_of_pools_are_those_of_torch(pool: Pool2d) -> None:
+    """Choices among equals, too: half of the elements are zero."""
+    torch = pytest.importorskip("torch", reason="PyTorch is optional", exc_type=ImportError)
+    x, dy = (drawn(*pool.shapes(2)[name]) for name in ("ifmap", "ofmap"))
+    x = np.maximum(x, 0)
+    leaf = torch.from_numpy(np.moveaxis(x, 3, 0).copy()).requires_grad_()
+    given = {"kernel_size": pool.kernel, "stride": pool.stride, "padding": pool.padding, "ceil_mode": pool.ceil_mode}
+    if pool.kind == "max":
+        made = torch.nn.functional.max_pool2d(leaf, dilation=pool.dilation, **given)
+    else:
+        made = torch.nn.functional.avg_pool2d(leaf, count_include_pad=pool.count_include_pad, **given)
+    made.backward(torch.from_numpy(np.moveaxis(dy, 3, 0).copy()))
+    np.testing.assert_allclose(back(pool, x, dy), np.moveaxis(leaf.grad.numpy(), 0, 3), rtol=1e-6, atol=1e-6)
