@@ -1,0 +1,504 @@
+"""A training step of a network: its layers, those of the way back, and the updates of its weights.
+
+The step is a workload like any other. Every layer of it names what it reads, so that what is kept for the way back
+counts in HBM for as long as somebody will read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from fnmatch import fnmatchcase
+from typing import Annotated, Any, Literal, TypeAlias
+
+from tpusim.base.errors import InputError, Problem, did_you_mean
+from tpusim.base.words import counted
+from tpusim.input.form import Choice, Reader, Real, validated
+from tpusim.input.scalars import show
+from tpusim.network.ops import OPS
+from tpusim.network.ops.array_op import Conv2d, Gemm
+from tpusim.network.ops.gradients import Conv2dFilterGradient, Conv2dInputGradient
+from tpusim.network.ops.op import OFMAP, Op, Shape
+from tpusim.network.ops.pool2d import Pool2dChoice, Pool2dGradient
+from tpusim.network.workload import INPUT, Source, Workload
+
+FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
+PHASES = {
+    FORWARD: "the network's own layers, and the loss",
+    BACKWARD: "gradients, and layers that are computed again for them",
+    UPDATE: "new weights",
+}
+"""Phases of a step, in order."""
+ALL, NONE = "all", "none"
+
+
+def _patterns(given: object) -> str | tuple[str, ...]:
+    if given in (ALL, NONE):
+        return str(given)
+    if isinstance(given, list | tuple) and given and all(isinstance(each, str) for each in given):
+        return tuple(given)
+    raise InputError(f"{show(given)} keeps nothing that is known; write {ALL}, {NONE}, or a list of names of layers")
+
+
+def _names(given: object) -> tuple[str, ...]:
+    if not isinstance(given, list | tuple) or not all(isinstance(each, str) for each in given):
+        raise InputError(f"{show(given)} is no list of names; write e.g. ['conv*']")
+    return tuple(given)
+
+
+@validated
+class Training:
+    """The ways in which a training step goes beyond its network.
+
+    Attributes:
+        batch_norm: layers behind which training has a batch normalisation, which inference has folded into their
+            weights; by names and patterns such as `conv*`.
+        keep: outputs of layers that stay in HBM for the way back: `all`, `none` or a list of names and patterns; others
+            are computed again when they are needed.
+        optimizer: how weights are updated: `sgd` with momentum, or `adam`.
+        rate: step size of an update.
+        momentum: share of the last update that goes into the next, of `sgd`; of `adam`, of the mean of gradients.
+        second: share of the mean of squares that goes into the next, of `adam`.
+        epsilon: number that is added to roots, of `adam`, and to variances of batch normalisations.
+    """
+
+    batch_norm: Annotated[tuple[str, ...], Reader(_names, "a list of names and patterns")] = ()
+    keep: Annotated[str | tuple[str, ...], Reader(_patterns, "all, none, or a list of names and patterns")] = ALL
+    optimizer: Annotated[Literal["sgd", "adam"], Choice()] = "sgd"
+    rate: Annotated[float, Real()] = 0.1
+    momentum: Annotated[float, Real()] = 0.9
+    second: Annotated[float, Real()] = 0.999
+    epsilon: Annotated[float, Real()] = 1e-5
+
+
+USUAL = Training()
+
+
+def training_step(workload: Workload, training: Training | None = None) -> Workload:
+    """Return the workload of a training step: forward, backward and update, each layer with its phase.
+
+    The loss is the cross-entropy of the last layer's rows; where that makes maps, their gradient comes from outside, as
+    the input `gradient`.
+
+    Args:
+        workload: a network whose file says which layer reads which; a chain where it says nothing.
+        training: in place of what the workload's file says.
+
+    Raises:
+        InputError: a layer has no gradient here, names every such layer; or a name or a pattern fits no layer.
+
+    Examples:
+        >>> import tpusim
+        >>> step = tpusim.training_step(tpusim.load_workload("alexnet", batch=2, ops="all"))
+        >>> len(step.layers), step.phases[-1]
+        (89, ('fc8.filter.update', 'update'))
+    """
+    asked = training or workload.training or USUAL
+    if problems := [*_unknown(workload), *_unfit(workload, asked)]:
+        raise InputError(problems)
+    return _Step(workload, asked).workload()
+
+
+def _unknown(workload: Workload) -> Iterator[Problem]:
+    """Yield an error that names the layers whose gradient is not known, op by op."""
+    lacking: dict[str, list[str]] = {}
+    for layer in workload.layers:
+        if layer.op not in _BACKWARD:
+            lacking.setdefault(layer.op, []).append(layer.name)
+    for op, names in lacking.items():
+        says = f"{counted(len(names), 'layer')} of {op}, such as {names[0]}, without a known gradient"
+        yield Problem(f"{says}; ops of a training step: {', '.join(sorted(_BACKWARD))}", f"network {workload.name}")
+
+
+def _unfit(workload: Workload, training: Training) -> Iterator[Problem]:
+    names = [layer.name for layer in workload.layers]
+    listed = training.keep if isinstance(training.keep, tuple) else ()
+    for key, patterns in (("batch_norm", training.batch_norm), ("keep", listed)):
+        for pattern in patterns:
+            if not any(fnmatchcase(name, pattern) for name in names):
+                hint = did_you_mean(pattern, names) or ";"
+                yield Problem(f"no layer is named {show(pattern)}{hint} name one of its layers", f"training.{key}")
+
+
+@dataclass(frozen=True)
+class Value:
+    """An output of a layer of the step, or an input of it.
+
+    Attributes:
+        names: layers that made it, or inputs; the outputs of several lie side by side along the channels.
+        shape: [channel, row, col, image].
+        direct: whether readers see it as it was made.
+    """
+
+    names: tuple[str, ...]
+    shape: Shape
+    direct: bool = True
+
+    @property
+    def turned(self) -> Value:
+        """The same, read in another form."""
+        return replace(self, direct=False)
+
+    @property
+    def source(self) -> Source:
+        """What its readers name."""
+        return Source(self.names, self.direct)
+
+
+_WEIGHTS = Value((), (0, 0, 0, 0))
+"""An operand that no layer makes."""
+
+Gradients: TypeAlias = Sequence[Value | None]
+"""The gradient of each operand of a layer; None where there is none."""
+
+
+class _Step:
+    """A step while it is written.
+
+    Attributes:
+        layers, edges, phases: of the step so far.
+    """
+
+    def __init__(self, network: Workload, training: Training) -> None:
+        self.network, self.training, self.batch = network, training, network.batch
+        self.layers: list[Op] = []
+        self.edges: dict[str, tuple[Source, ...]] = {}
+        self.phases: dict[str, str] = {}
+        self._own = {layer.name: layer for layer in network.layers}
+        self._reads = dict(_operands_of(network))
+        self._made: dict[str, Value] = {}
+        """By layer of the network what its readers read; behind a batch normalisation, what that makes."""
+        self._again: dict[str, Value] = {}
+        """The same, of layers that were computed once more."""
+        self._gradients: dict[str, list[Value]] = {name: [] for name in self._own}
+        self._updates: list[tuple[str, Shape, Value]] = []
+        self._trained: set[str] = set()
+        for layer in network.layers:
+            read = {name for operand in self._reads[layer.name] for name in operand.names}
+            if _has_weights(layer, self._reads[layer.name]) or self.is_normalised(layer) or read & self._trained:
+                self._trained.add(layer.name)
+
+    def workload(self) -> Workload:
+        """The whole step."""
+        for layer in self.network.layers:
+            self._made[layer.name] = self._computed(layer, "", self._made.__getitem__, FORWARD)
+        self._losses()
+        for layer in reversed(self.network.layers):
+            self._backward(layer)
+        # Weights are needed as they were until the last gradient is there.
+        for name, shape, gradient in reversed(self._updates):
+            self._updated(name, shape, gradient)
+        own = tuple(each for each in self.network.lowerings if each.layer in self.edges)
+        return replace(
+            self.network, name=f"{self.network.name}_training", layers=tuple(self.layers), lowerings=own, biases=(),
+            edges=tuple(self.edges.items()), phases=tuple(self.phases.items()),
+        )  # fmt: skip
+
+    # ---- one layer of the step
+
+    def add(self, layer: Op, *reads: Value, phase: str = BACKWARD) -> Value:
+        """Add a layer that reads these; return its output."""
+        self.layers.append(layer)
+        self.edges[layer.name] = tuple(each.source for each in reads)
+        self.phases[layer.name] = phase
+        return Value((layer.name,), layer.shapes(self.batch)[OFMAP])
+
+    def map(self, op: str, name: str, shape: Shape, *reads: Value, phase: str = BACKWARD, **more: Any) -> Value:
+        """Add an op of the vector unit on maps of a shape."""
+        return self.add(_op(op, name, shape, self.batch, **more), *reads, phase=phase)
+
+    def update(self, name: str, shape: Shape, gradient: Value) -> None:
+        """Note weights that are to be updated by their gradient."""
+        self._updates.append((name, shape, gradient))
+
+    def is_needed(self, operand: Value) -> bool:
+        """Whether a layer that trains, or one ahead of it, made an operand."""
+        return any(name in self._trained for name in operand.names)
+
+    def is_normalised(self, layer: Op) -> bool:
+        """Whether a batch normalisation comes behind a layer of the network."""
+        return any(fnmatchcase(layer.name, each) for each in self.training.batch_norm) and layer.unit == "array"
+
+    def operand(self, operand: Value) -> Value:
+        """An operand of the network's layer, for the way back: kept, or computed again."""
+        return self._side_by_side(operand, self._kept)
+
+    def result(self, layer: Op) -> Value:
+        """The result of the network's layer, for the way back."""
+        return self._kept(layer.name)
+
+    # ---- forward
+
+    def _computed(self, layer: Op, again: str, read: Callable[[str], Value], phase: str) -> Value:
+        """Add a layer of the network, with what makes it one of training; `again` ends the names of copies."""
+        operands = [self._side_by_side(each, read) for each in self._reads[layer.name]]
+        if layer.op == "scale_shift":
+            return normalised(self, layer.name, *operands[:1], again=again, phase=phase)
+        made = self.add(replace(layer, name=layer.name + again), *operands, phase=phase)
+        if self.is_normalised(layer):
+            return normalised(self, f"{layer.name}.norm", made, again=again, phase=phase)
+        return made
+
+    def _side_by_side(self, operand: Value, read: Callable[[str], Value]) -> Value:
+        """An operand whose values are those that `read` gives."""
+        every = [read(name) if name in self._own else Value((name,), operand.shape) for name in operand.names]
+        direct = operand.direct and all(each.direct for each in every)
+        return Value(tuple(name for each in every for name in each.names), operand.shape, direct)
+
+    def _kept(self, name: str) -> Value:
+        """What readers of a layer of the network read on the way back."""
+        keep = self.training.keep
+        if keep == ALL or (keep != NONE and any(fnmatchcase(name, each) for each in keep)):
+            return self._made[name]
+        if name not in self._again:
+            self._again[name] = self._computed(self._own[name], ".again", self._kept, BACKWARD)
+        return self._again[name]
+
+    def _losses(self) -> None:
+        """Add the loss of each output of the network, and the gradient of it."""
+        read = {name for operands in self._reads.values() for operand in operands for name in operand.names}
+        for name, layer in self._own.items():
+            if name in read:
+                continue
+            made, target = self._made[name], "labels"
+            if layer.op == "softmax":
+                # The loss has a softmax of its own.
+                (made,) = (self._side_by_side(each, self._made.__getitem__) for each in self._reads[name])
+            shape = made.shape
+            if shape[1] * shape[2] > 1:
+                gradient = Value(("gradient",), shape)
+            else:
+                labels = Value((target,), shape)
+                self.map("cross_entropy", f"{name}.loss", shape, made, labels, phase=FORWARD)
+                gradient = self.map("cross_entropy_gradient", f"{name}.loss.dx", shape, made, labels)
+            if layer.op == "softmax":
+                self._handed_on(self._reads[name], [gradient])
+            else:
+                self._gradients[name].append(gradient)
+
+    # ---- backward
+
+    def _backward(self, layer: Op) -> None:
+        """Add the gradients of a layer's operands and weights."""
+        gradient = self._gathered(layer.name)
+        if gradient is None or layer.name not in self._trained:
+            return
+        if self.is_normalised(layer):
+            gradient = normalised_gradient(self, f"{layer.name}.norm", self._raw(layer), gradient)
+        self._handed_on(self._reads[layer.name], _BACKWARD[layer.op](self, layer, self._reads[layer.name], gradient))
+
+    def _raw(self, layer: Op) -> Value:
+        """The result of a layer ahead of its batch normalisation."""
+        (made,) = self._kept(layer.name).names
+        again = ".again" if made.endswith(".again") else ""
+        return Value((layer.name + again,), layer.shapes(self.batch)[OFMAP])
+
+    def _handed_on(self, operands: Sequence[Value], gradients: Gradients) -> None:
+        """Give the makers of operands their parts of a gradient."""
+        for operand, gradient in zip(operands, gradients, strict=False):
+            for name in operand.names if gradient else ():
+                if name in self._trained:
+                    shape = self._own[name].shapes(self.batch)[OFMAP]
+                    direct = gradient.direct and operand.direct and len(operand.names) == 1
+                    self._gradients[name].append(Value(gradient.names, shape, direct))
+
+    def _gathered(self, name: str) -> Value | None:
+        """The gradient of a layer's result: the sum of what its readers have handed on."""
+        parts = self._gradients.pop(name)
+        if not parts:
+            return None
+        whole, *others = parts
+        for number, part in enumerate(others, 2):
+            last = number == len(parts)
+            whole = self.map("add", f"{name}.dy" if last else f"{name}.dy{number}", whole.shape, whole, part)
+        return whole
+
+    # ---- update
+
+    def _updated(self, name: str, shape: Shape, gradient: Value) -> None:
+        """Add the update of some weights; these, and what an optimizer keeps of the last update, lie in HBM."""
+        training, first = self.training, self.training.momentum
+        if training.optimizer == "adam":
+            shares = {"factor": first, "other_factor": 1 - first}
+            mean = self.map("weighted_sum", f"{name}.mean", shape, _WEIGHTS, gradient, phase=UPDATE, **shares)
+            squares = self.map(
+                "adam_second", f"{name}.squares", shape, _WEIGHTS, gradient, phase=UPDATE, decay=training.second
+            )
+            more = {"rate": training.rate, "epsilon": training.epsilon}
+            self.map("adam_step", f"{name}.update", shape, _WEIGHTS, mean, squares, phase=UPDATE, **more)
+            return
+        faded = {"factor": first, "other_factor": 1.0}
+        velocity = self.map("weighted_sum", f"{name}.velocity", shape, _WEIGHTS, gradient, phase=UPDATE, **faded)
+        step = {"factor": 1.0, "other_factor": -training.rate}
+        self.map("weighted_sum", f"{name}.update", shape, _WEIGHTS, velocity, phase=UPDATE, **step)
+
+
+def _op(op: str, name: str, shape: Shape, batch: int, **more: Any) -> Op:
+    """An op of the vector unit on maps, or rows, of a shape."""
+    made: Any = OPS[op]
+    channels, height, width, images = shape
+    sides = {"height": height, "width": width} if not made.whole_rows else {}
+    layer: Op = made(name, channels=channels, **sides, images=0 if images == batch else images, **more)
+    return layer
+
+
+def _operands_of(network: Workload) -> Iterator[tuple[str, tuple[Value, ...]]]:
+    """Yield each layer with its operands; where nothing is said of a layer, it reads the one ahead."""
+    known, ahead = network.sources(), INPUT
+    for layer in network.layers:
+        shapes = layer.reads(network.batch).values()
+        sources = known.get(layer.name, (Source((ahead,)),))
+        yield layer.name, tuple(Value(each.names, shape, each.direct) for each, shape in zip(sources, shapes, strict=False))
+        ahead = layer.name
+
+
+def _has_weights(layer: Op, operands: Sequence[Value]) -> bool:
+    """Whether a layer has operands that no layer makes."""
+    made = sum(bool(each.names) for each in operands)
+    return made < len(layer.sources(1))
+
+
+# ---- batch normalisation: statistics of a channel over rows, columns and images
+
+
+def normalised(step: _Step, name: str, made: Value, again: str, phase: str) -> Value:
+    """Add a batch normalisation of a value; a copy of it uses the statistics that there are."""
+    shape = made.shape
+    channel = (shape[0], 1, 1, 1)
+    if not again:
+        mean = step.map("channel_mean", f"{name}.mean", shape, made, phase=phase)
+        variance = step.map("channel_variance", f"{name}.variance", shape, made, mean, phase=phase)
+        fold = {"epsilon": step.training.epsilon}
+        scale = step.map("batch_norm_scale", f"{name}.scale", channel, variance, _WEIGHTS, phase=phase, **fold)
+        step.map("batch_norm_shift", f"{name}.shift", channel, mean, scale, _WEIGHTS, phase=phase)
+    scale, shift = Value((f"{name}.scale",), channel), Value((f"{name}.shift",), channel)
+    return step.map("scale_shift", name + again, shape, made, scale, shift, phase=phase)
+
+
+def normalised_gradient(step: _Step, name: str, made: Value, gradient: Value) -> Value:
+    """Add the gradients of a batch normalisation by its input, scale and shift; return the first."""
+    raise NotImplementedError
+
+
+# ---- gradients, op by op
+
+
+def _of_convolution(step: _Step, layer: Any, operands: Sequence[Value], gradient: Value) -> Gradients:
+    conv, _ = layer.convolution(step.batch)
+    sizes = conv.in_channels, conv.in_height, conv.in_width, conv.out_channels
+    how = sizes, (conv.kernel, conv.stride, conv.padding, conv.dilation, conv.groups)
+    by_filter = Conv2dFilterGradient(f"{layer.name}.dw", *how[0], *how[1])
+    weights = step.add(by_filter, step.operand(operands[0]).turned, gradient.turned)
+    step.update(f"{layer.name}.filter", weights.shape, weights)
+    _of_bias(step, layer, gradient)
+    if not step.is_needed(operands[0]):
+        return [None]
+    return [step.add(Conv2dInputGradient(f"{layer.name}.dx", *how[0], *how[1]), gradient)]
+
+
+def _of_transposed(step: _Step, layer: Any, operands: Sequence[Value], gradient: Value) -> Gradients:
+    """A transposed convolution is the gradient by the input of a convolution, which is its own gradient by the input.
+
+    Raises InputError where no convolution has just this gradient.
+    """
+    sizes = layer.out_channels, layer.out_height, layer.out_width, layer.in_channels
+    how = layer.kernel, layer.stride, layer.padding, layer.dilation, layer.groups
+    forward = Conv2d(f"{layer.name}.dx", *sizes, *how)
+    weights = step.add(
+        Conv2dFilterGradient(f"{layer.name}.dw", *sizes, *how), gradient.turned, step.operand(operands[0]).turned
+    )
+    step.update(f"{layer.name}.filter", weights.shape, weights)
+    _of_bias(step, layer, gradient)
+    return [step.add(forward, gradient) if step.is_needed(operands[0]) else None]
+
+
+def _of_product(step: _Step, layer: Any, operands: Sequence[Value], gradient: Value) -> Gradients:
+    first, *second = operands
+    by_second = Gemm(f"{layer.name}.dw", m=layer.k, n=layer.n, k=layer.m)
+    found: list[Value | None] = [None, None]
+    if not (second and second[0].names):
+        weights = step.add(by_second, step.operand(first).turned, gradient.turned)
+        step.update(f"{layer.name}.filter", weights.shape, weights)
+        _of_bias(step, layer, gradient)
+    elif step.is_needed(second[0]):
+        found[1] = step.add(by_second, step.operand(first).turned, gradient.turned).turned
+    if step.is_needed(first):
+        by_first = Gemm(f"{layer.name}.dx", m=layer.m, n=layer.k, k=layer.n)
+        others = [step.operand(second[0]).turned] if second and second[0].names else []
+        found[0] = step.add(by_first, gradient, *others)
+    return found
+
+
+def _of_bias(step: _Step, layer: Op, gradient: Value) -> None:
+    if layer.name in step.network.biases:
+        summed = step.map("channel_sum", f"{layer.name}.db", gradient.shape, gradient)
+        step.update(f"{layer.name}.bias", summed.shape, summed)
+
+
+def _of_activation(step: _Step, layer: Any, operands: Sequence[Value], gradient: Value) -> Gradients:
+    """Some activations tell their slope by their result, others by their operand."""
+    known = step.operand(operands[0]) if layer.op in ("silu", "gelu") else step.result(layer)
+    own = {each.name: getattr(layer, each.name) for each in fields(layer) if each.name not in _SIZES}
+    return [step.map(f"{layer.op}_gradient", f"{layer.name}.dx", gradient.shape, gradient, known, **own)]
+
+
+_SIZES = frozenset({"name", "channels", "height", "width", "images"})
+
+
+def _of_pooling(step: _Step, layer: Any, operands: Sequence[Value], gradient: Value) -> Gradients:
+    own = {each.name: getattr(layer, each.name) for each in fields(layer) if each.name != "name"}
+    choice = []
+    if layer.kind == "max":
+        choice = [step.add(Pool2dChoice(f"{layer.name}.choice", **own), step.operand(operands[0]))]
+    return [step.add(Pool2dGradient(f"{layer.name}.dx", **own), gradient, *choice)]
+
+
+def _of_sum(step: _Step, layer: Any, operands: Sequence[Value], gradient: Value) -> Gradients:
+    if layer.other == "each":
+        return [gradient] * len(operands)
+    if layer.other == "channel" and len(operands) == 1:
+        summed = step.map("channel_sum", f"{layer.name}.db", gradient.shape, gradient)
+        step.update(f"{layer.name}.bias", summed.shape, summed)
+        return [gradient]
+    raise InputError(_apart(layer))
+
+
+def _of_factors(step: _Step, layer: Any, operands: Sequence[Value], gradient: Value) -> Gradients:
+    if layer.other != "each" or len(operands) < 2:
+        raise InputError(_apart(layer))
+    pairs = zip(("dx", "dother"), operands, reversed(operands), strict=True)
+    return [
+        step.map("mul", f"{layer.name}.{end}", gradient.shape, gradient, step.operand(other))
+        if step.is_needed(own)
+        else None
+        for end, own, other in pairs
+    ]
+
+
+def _apart(layer: Any) -> Problem:
+    says = f"the gradient of a {layer.op} whose other operand has a number for each {layer.other} is not known"
+    return Problem(f"{says}; leave it out, or write it with `other: each`", f"layer {layer.name}")
+
+
+def _of_norm(step: _Step, layer: Op, operands: Sequence[Value], gradient: Value) -> Gradients:
+    return [normalised_gradient(step, layer.name, step.operand(operands[0]), gradient)]
+
+
+def _same(step: _Step, layer: Op, operands: Sequence[Value], gradient: Value) -> Gradients:
+    return [gradient]
+
+
+Backward: TypeAlias = Callable[[_Step, Any, Sequence[Value], Value], Gradients]
+_BACKWARD: Mapping[str, Backward] = {
+    **dict.fromkeys(("conv2d", "conv1d"), _of_convolution),
+    "conv_transpose2d": _of_transposed,
+    "gemm": _of_product,
+    **dict.fromkeys(("relu", "leaky_relu", "clip", "sigmoid", "tanh", "silu", "gelu"), _of_activation),
+    "pool2d": _of_pooling,
+    "add": _of_sum,
+    "mul": _of_factors,
+    "copy": _same,
+    "scale_shift": _of_norm,
+    "softmax": _same,
+}
+"""By op the layers that make the gradients of its operands."""
