@@ -48,7 +48,14 @@ from tpusim.network.ops.moves import AXES, ChannelShuffle, Move, Pad, Slice, Tra
 from tpusim.network.ops.op import Op, VectorOp
 from tpusim.network.ops.pool2d import Pool2d, Pool2dChoice, Pool2dGradient
 from tpusim.network.ops.rows import BETAS, LayerNorm, Lrn, ReduceMean, RowOp, Softmax, SumExp, SumSquares
-from tpusim.network.ops.training import ClipGradient, GeluGradient, LeakyReluGradient
+from tpusim.network.ops.training import (
+    AdamSecond,
+    AdamStep,
+    ClipGradient,
+    GeluGradient,
+    LeakyReluGradient,
+    WeightedSum,
+)
 
 
 def machine(
@@ -567,7 +574,7 @@ def pointwise(draw: st.DrawFn, channels: int = 12, size: int = 5) -> VectorOp:
     }
     parts = st.integers(-8, 8).map(lambda number: number / 4)
     with_fields = [ScaleShift, LeakyRelu, Clip, HardSigmoid, HardSwish, Gelu, Power]
-    with_fields += [LeakyReluGradient, ClipGradient, GeluGradient]
+    with_fields += [LeakyReluGradient, ClipGradient, GeluGradient, WeightedSum, AdamSecond, AdamStep]
     kind: Any = draw(st.sampled_from([*(OPS[op] for op in ROWS), *with_fields]))
     if issubclass(kind, Gelu):
         return kind(**sizes, approximate=draw(st.sampled_from(["none", "tanh"])))
@@ -582,6 +589,10 @@ def pointwise(draw: st.DrawFn, channels: int = 12, size: int = 5) -> VectorOp:
     if issubclass(kind, Clip):
         low, high = sorted((draw(parts), draw(parts)))
         return kind(**sizes, min=low, max=high)
+    if kind is WeightedSum:
+        return kind(**sizes, factor=draw(parts), other_factor=draw(st.sampled_from([1.0, -1.0, -0.1])))
+    if kind is AdamStep:
+        return kind(**sizes, rate=draw(parts), epsilon=draw(st.sampled_from([1e-8, 0.5])))
     if kind is HardSigmoid:
         return kind(**sizes, alpha=draw(parts), beta=draw(parts))
     return kind(**sizes)

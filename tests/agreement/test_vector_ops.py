@@ -36,7 +36,7 @@ from tpusim.network.ops.elementwise import ROWS, Add, Arithmetic, Div, Gelu, Mul
 from tpusim.network.ops.moves import ChannelShuffle, Move, Pad, Slice, Transpose, Upsample
 from tpusim.network.ops.op import VectorOp
 from tpusim.network.ops.pool2d import Pool2d, Pool2dChoice, Pool2dGradient
-from tpusim.network.ops.training import GeluGradient
+from tpusim.network.ops.training import AdamStep, GeluGradient, WeightedSum
 from tpusim.network.workload import Workload
 
 LOWERING = "vector_ops"
@@ -95,7 +95,7 @@ def test_random_layers(layer: VectorOp, batch: int, hardware: Hardware) -> None:
 FUNCTIONS: list[VectorOp] = [
     *(OPS[op]("l", 3, 4, 4) for op, row in ROWS.items() if row.kind is not Arithmetic and not row.exact),  # type: ignore[abstract,call-arg]
     Gelu("l", 3, 4, 4), Gelu("l", 3, 4, 4, approximate="tanh"), Div("l", 3, 4, 4, other="channel"),
-    GeluGradient("l", 3, 4, 4), GeluGradient("l", 3, 4, 4, approximate="tanh"),
+    GeluGradient("l", 3, 4, 4), GeluGradient("l", 3, 4, 4, approximate="tanh"), AdamStep("l", 3, 4, 4, rate=-0.5),
 ]  # fmt: skip
 
 
@@ -277,6 +277,13 @@ def test_a_gradient_has_a_step_for_each_kind_of_element() -> None:
     assert {(step.operation, len(step.operands)) for step in program.vectors} == {("mean", 1)}
     assert sum(step.words for step in program.vectors) == 49
     assert len(program.vectors) == len(spills(program))
+
+
+def test_a_factor_of_one_takes_no_multiplication() -> None:
+    hardware = machine(8, 8, word_elements=4, alus=8, scalar_words=3)
+    for factors, operations in (((1.0, -1.0), 1), ((1.0, -0.1), 2), ((0.9, 0.1), 3)):
+        program, _ = lowering.VECTOR_OPS.lower(WeightedSum("w", 3, 4, 4, 0, *factors), 4, hardware)
+        assert {step.beat(4, hardware).work for step in program.vectors} == {operations * 4}
 
 
 def test_columns_are_in_lanes_where_tiles_are_less_padded() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -28,7 +29,14 @@ from tpusim.network.ops.elementwise import (
     TanhGradient,
 )
 from tpusim.network.ops.pool2d import Pool2d, Pool2dChoice, Pool2dGradient
-from tpusim.network.ops.training import ClipGradient, GeluGradient, LeakyReluGradient
+from tpusim.network.ops.training import (
+    AdamSecond,
+    AdamStep,
+    ClipGradient,
+    GeluGradient,
+    LeakyReluGradient,
+    WeightedSum,
+)
 
 MAP = ("x", 3, 4, 5)
 OF_RESULTS = "relu", "leaky_relu", "clip", "sigmoid", "tanh"
@@ -139,3 +147,41 @@ def test_gradients_of_pools_are_those_of_torch(pool: Pool2d) -> None:
         made = torch.nn.functional.avg_pool2d(leaf, count_include_pad=pool.count_include_pad, **given)
     made.backward(torch.from_numpy(np.moveaxis(dy, 3, 0).copy()))
     np.testing.assert_allclose(back(pool, x, dy), np.moveaxis(leaf.grad.numpy(), 0, 3), rtol=1e-6, atol=1e-6)
+
+
+# ---- updates
+
+
+def made(layer: Pointwise, *operands: Any) -> Any:
+    return reference.compute(layer, dict(zip(layer.sources(2), operands, strict=True)))
+
+
+def test_steps_by_hand() -> None:
+    w, v, g = drawn(3, 4, 5, 2), drawn(2, 3, 4, 5).transpose(1, 2, 3, 0), drawn(5, 4, 3, 2).transpose(2, 1, 0, 3)
+    np.testing.assert_allclose(made(WeightedSum(*MAP, factor=0.5, other_factor=-0.25), w, v), w / 2 - v / 4)
+    np.testing.assert_allclose(made(AdamSecond(*MAP, decay=0.75), v * v, g), (3 * v**2 + g**2) / 4)
+    np.testing.assert_allclose(made(AdamStep(*MAP, rate=0.5, epsilon=2), w, g, v * v), w - g / (2 * abs(v) + 4))
+
+
+def test_updates_are_those_of_torch() -> None:
+    """Three steps of SGD with momentum, and of Adam, whose corrections are in its rate and epsilon."""
+    torch = pytest.importorskip("torch", reason="PyTorch is optional", exc_type=ImportError)
+    gradients = [drawn(3, 4, 5, 2) * at for at in (1, 2, -1)]
+    w = by_sgd = by_adam = drawn(2, 3, 4, 5).transpose(1, 2, 3, 0).copy()
+    velocity = first = second = np.zeros_like(w)
+    for step, g in enumerate(gradients, 1):
+        velocity = made(WeightedSum(*MAP, factor=0.875), velocity, g)
+        by_sgd = made(WeightedSum(*MAP, other_factor=-0.125), by_sgd, velocity)
+        first = made(WeightedSum(*MAP, factor=0.875, other_factor=0.125), first, g)
+        second = made(AdamSecond(*MAP, decay=0.9375), second, g)
+        root = (1 - 0.9375**step) ** 0.5
+        by_adam = made(AdamStep(*MAP, rate=0.25 * root / (1 - 0.875**step), epsilon=root / 4), by_adam, first, second)
+    sgd = partial(torch.optim.SGD, lr=0.125, momentum=0.875)
+    adam = partial(torch.optim.Adam, lr=0.25, betas=(0.875, 0.9375), eps=0.25)
+    for optimizer, found in ((sgd, by_sgd), (adam, by_adam)):
+        leaf = torch.from_numpy(w.copy()).requires_grad_()
+        steps = optimizer([leaf])
+        for g in gradients:
+            leaf.grad = torch.from_numpy(g)
+            steps.step()
+        np.testing.assert_allclose(found, leaf.detach().numpy(), rtol=1e-6)

@@ -152,6 +152,9 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "clip_gradient": lambda op, dy, y: np.where((np.float32(op.min) < y) & (y < np.float32(op.max)), dy, np.float32(0)),
     "sigmoid_gradient": lambda _, dy, y: dy * y * (1 - y),
     "tanh_gradient": lambda _, dy, y: dy * (1 - y * y),
+    "weighted_sum": lambda op, x, y: x * np.float32(op.factor) + y * np.float32(op.other_factor),
+    "adam_second": lambda op, v, g: v * np.float32(op.decay) + g * g * np.float32(1 - op.decay),
+    "adam_step": in_doubles(lambda op, w, m, v: w - np.float32(op.rate) * m / (np.sqrt(v) + np.float32(op.epsilon))),
     **{name: in_doubles(each) for name, each in REAL_FUNCTIONS.items()},
 }
 """By the name of the op: the function from the layer and an element of each operand to an element of the ofmap."""
@@ -162,12 +165,17 @@ MAGNITUDES: dict[str, Callable[..., Any]] = {
     "hard_swish": lambda _, x: x * _line(x, 1 / 6, 0.5),
     "sigmoid_gradient": lambda _, dy, y: dy * y * (1 + y),
     "tanh_gradient": lambda _, dy, y: dy * (1 + y * y),
+    "weighted_sum": lambda op, x, y: x * np.float32(abs(op.factor)) + y * np.float32(abs(op.other_factor)),
+    "adam_step": in_doubles(
+        lambda op, w, m, v: w + np.float32(abs(op.rate)) * m / (np.sqrt(v) + np.float32(op.epsilon))
+    ),
 }
 """Functions for magnitudes of results, where they are not the function of magnitudes."""
 ROUNDINGS = {
     "add": 1, "sub": 1, "rsub": 1, "mul": 1, "power": 2, "copy": 0, "scale_shift": 2, "relu": 0, "leaky_relu": 1,
     "clip": 0, "hard_sigmoid": 2, "hard_swish": 3, "relu_gradient": 0, "leaky_relu_gradient": 1, "clip_gradient": 0,
-    "sigmoid_gradient": 3, "tanh_gradient": 3, **dict.fromkeys(REAL_FUNCTIONS, FUNCTION_ROUNDINGS),
+    "sigmoid_gradient": 3, "tanh_gradient": 3, "weighted_sum": 2, "adam_second": 3,
+    "adam_step": FUNCTION_ROUNDINGS, **dict.fromkeys(REAL_FUNCTIONS, FUNCTION_ROUNDINGS),
 }  # fmt: skip
 """The number of successive roundings of an element."""
 

@@ -12,7 +12,7 @@ from tpusim.network.ops.elementwise import ROWS, class_name
 if TYPE_CHECKING:
     from tpusim.network.ops.op import Op
 
-_TRAINING = "leaky_relu_gradient", "clip_gradient", "gelu_gradient"
+_TRAINING = "leaky_relu_gradient", "clip_gradient", "gelu_gradient", "weighted_sum", "adam_second", "adam_step"
 POINTWISE = (*ROWS, "scale_shift", "leaky_relu", "clip", "power", "hard_sigmoid", "hard_swish", "gelu", *_TRAINING)
 """Ops that make each element from the one at the same place of a map."""
 _MODULES = {

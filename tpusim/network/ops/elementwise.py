@@ -139,9 +139,9 @@ class Arithmetic(Pointwise):
 
 
 @validated
-class Gradient(Pointwise):
-    """The gradient of an activation's operand: the ifmap, that of its result, times the slope of the activation; this
-    is told by the other operand.
+class Paired(Pointwise):
+    """An op of two maps of one size: of the gradient of an activation's result, and what tells its slope; of weights,
+    and what is known of their gradients.
     """
 
     def shapes(self, batch: int) -> Mapping[str, Shape]:
@@ -314,10 +314,10 @@ ROWS = {
     "sigmoid": OpRow(Pointwise, "1 / (1 + exp(-x)).", "Sigmoid", exact=False),
     "softplus": OpRow(Pointwise, "log(1 + exp(x)).", "Softplus", exact=False),
     "silu": OpRow(Pointwise, "The element times its sigmoid; also called swish.", exact=False),
-    "relu_gradient": OpRow(Gradient, "The ifmap where the other operand, what relu made or read, is above zero; or 0."),
-    "sigmoid_gradient": OpRow(Gradient, "The ifmap times y (1 - y); the other operand is y, what the sigmoid made."),
-    "tanh_gradient": OpRow(Gradient, "The ifmap times 1 - y y; the other operand is y, what tanh made."),
-    "silu_gradient": OpRow(Gradient, "The ifmap times the slope of silu at the other operand.", exact=False),
+    "relu_gradient": OpRow(Paired, "The ifmap where the other operand, what relu made or read, is above zero; or 0."),
+    "sigmoid_gradient": OpRow(Paired, "The ifmap times y (1 - y); the other operand is y, what the sigmoid made."),
+    "tanh_gradient": OpRow(Paired, "The ifmap times 1 - y y; the other operand is y, what tanh made."),
+    "silu_gradient": OpRow(Paired, "The ifmap times the slope of silu at the other operand.", exact=False),
 }
 """Pointwise ops by their names in files. The class of each has a matching name: `sqrt` is Sqrt."""
 

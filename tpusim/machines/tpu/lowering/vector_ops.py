@@ -87,7 +87,8 @@ class _PointByPoint(VectorUnits):
         # As many words as an output is made of at most.
         most = prod(axis.kernel for axis in layer.axes) + len(self.maps) - 1 + layer.along_channels
         arities = [(name, Arity(count, self.numbers, 0)) for name, count in self._joined(most)]
-        self.chain = tuple((each.operands, sum(work_of(name, each, (), unit))) for name, each in arities)
+        last = layer.coefficients(1)
+        self.chain = tuple((each.operands, sum(work_of(name, each, last, unit))) for name, each in arities)
         super().__init__(self._outputs(), self.shapes[OFMAP][0], hardware, tiling)
 
     def _turned(self) -> Turn | PixelsInLanes:

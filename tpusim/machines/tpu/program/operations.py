@@ -116,6 +116,11 @@ def _line(x: _Values, slope: float, shift: float) -> _Values:
     return x * x.dtype.type(np.float32(slope)) + x.dtype.type(np.float32(shift))
 
 
+def _combined(counts: Arity, factors: Coefficients) -> AluWork:
+    """ALU operations of operands times factors, summed. A factor of 1 or -1 adds or subtracts, and takes none."""
+    return AluWork(sum(abs(each) != 1 for each in factors), counts.operands - 1 + all(each == -1 for each in factors))
+
+
 def _clip(x: _Values, low: float, high: float) -> _Values:
     return np.asarray(np.minimum(np.maximum(x, x.dtype.type(np.float32(low))), x.dtype.type(np.float32(high))))
 
@@ -278,10 +283,7 @@ OPERATIONS: dict[str, Operation] = {
     ),
     "combine": Operation(
         lambda operands, _, factors: _sum(x * x.dtype.type(each) for x, each in zip(operands, factors, strict=True)),
-        # A factor of 1 or -1 adds or subtracts, and takes no multiplication.
-        lambda counts, factors: AluWork(
-            sum(abs(each) != 1 for each in factors), counts.operands - 1 + all(each == -1 for each in factors)
-        ),
+        _combined,
         lambda counts: 0 < counts.coefficients == counts.operands and not counts.scalars,
     ),
     "sum_of_products": Operation(
@@ -355,6 +357,21 @@ OPERATIONS: dict[str, Operation] = {
     "silu_gradient": _of_values(_once(lambda dy, x: dy * _silu_slope(x)), 2, 5, 3, "tanh"),
     "gelu_gradient": _of_values(_once(lambda dy, x: dy * _gelu_slope(x)), 2, 7, 3, "erf", "exp"),
     "gelu_tanh_gradient": _of_values(_once(lambda dy, x: dy * _gelu_tanh_slope(x)), 2, 9, 5, "tanh"),
+    # Updates of weights.
+    "weighted_sum": _of_values(lambda x, y, of_x, of_y: x * of_x + y * of_y, 2, 2, 1, coefficients=2)._replace(
+        work=lambda _, factors: _combined(Arity(2, 0, 2), factors)
+    ),
+    "adam_second": _of_values(lambda v, g, kept, new: v * kept + g * g * new, 2, 3, 1, coefficients=2),
+    # The root is counted as `sqrt` is.
+    "adam_step": _of_values(
+        _once(lambda w, first, second, rate, epsilon: w - rate * first / (np.sqrt(second) + epsilon)),
+        3,
+        2,
+        4,
+        "reciprocal_root",
+        "divide",
+        coefficients=2,
+    ),
     # For ops of rows: a difference and a power of each element, and their sum; then the same with squares.
     "exp_sum": _of_elements(
         lambda *terms: sum(np.exp(x - terms[-1]) for x in terms[:-1]), 1, 0, lambda elements: {"exp": elements}
