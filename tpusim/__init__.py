@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from tpusim.network.ops.deform_conv2d import DeformConv2d as DeformConv2d
     from tpusim.network.ops.gradients import Conv2dFilterGradient as Conv2dFilterGradient
     from tpusim.network.ops.gradients import Conv2dInputGradient as Conv2dInputGradient
+    from tpusim.network.training import training_step as training_step
+    from tpusim.network.workload import Training as Training
     from tpusim.network.workload import Workload as Workload
     from tpusim.network.workload_file import load_workload as load_workload
     from tpusim.result.records import Result as Result
@@ -32,10 +34,12 @@ _MODULES = {
     "Gemm": "network.ops.array_op",
     "Hardware": "machines.tpu.description",
     "Result": "result.records",
+    "Training": "network.workload",
     "Workload": "network.workload",
     "load_hardware": "machines.family",
     "load_workload": "network.workload_file",
     "simulate": "flow.simulation",
+    "training_step": "network.training",
 }
 __all__ = ["__version__", *_MODULES]
 

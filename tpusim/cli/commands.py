@@ -103,6 +103,9 @@ def run(
     dims: options.Dims = None,
     skip_unknown: options.SkipUnknown = False,
     ops: options.Ops = None,
+    training: options.Training = False,
+    keep: options.Keep = None,
+    optimizer: options.Optimizer = None,
     given: _Given = None,
     outputs: _Saved = None,
     json: options.Json = None,
@@ -115,11 +118,11 @@ def run(
     Exit code 0: done; 1: a wrong output (the JSON is still written) or a deadlock; 2: bad input, or too little memory;
     130: Ctrl-C (the layers that were done are shown, and written where --out or --json says).
     """
-    from tpusim.cli.actions.inputs import EndToEnd, asked_of, load
+    from tpusim.cli.actions.inputs import EndToEnd, asked_of, load, training_of
     from tpusim.cli.actions.run import simulate_and_report
 
     ends = EndToEnd(given, outputs)
-    asked = asked_of(dims, skip_unknown, ops, ends.arrays)
+    asked = asked_of(dims, skip_unknown, ops, ends.arrays, training_of(training, keep, optimizer))
     work, machine, lowering = load(workload, hardware, batch, changes, layers, asked, lowering)
     values: dict[str, Any] = {"check": check, "dtype": ends.dtype(dtype), "sums": sums, "seed": seed}
     journey = ends.journey(workload, work, asked, **values)
@@ -163,6 +166,9 @@ def explain(
     dims: options.Dims = None,
     skip_unknown: options.SkipUnknown = False,
     ops: options.Ops = None,
+    training: options.Training = False,
+    keep: options.Keep = None,
+    optimizer: options.Optimizer = None,
     json: options.Json = None,
     out: Annotated[
         Path | None, Option(metavar="FILE", help=f"Draw it: {', '.join(f'.{kind}' for kind in KNOWN)}.")
@@ -176,9 +182,9 @@ def explain(
     It is also run by every other lowering, to say what it would cost.
     """
     from tpusim.cli.actions.explain import explain_and_report
-    from tpusim.cli.actions.inputs import asked_of, load, tell_left_out
+    from tpusim.cli.actions.inputs import asked_of, load, tell_left_out, training_of
 
-    asked = asked_of(dims, skip_unknown, ops)
+    asked = asked_of(dims, skip_unknown, ops, training=training_of(training, keep, optimizer))
     work, machine, lowering = load(workload, hardware, batch, changes, asked=asked, lowering=lowering)
     tell_left_out(work)
     explain_and_report(work, machine, layer, lowering, json, out)
@@ -277,6 +283,9 @@ def trace(
     dims: options.Dims = None,
     skip_unknown: options.SkipUnknown = False,
     ops: options.Ops = None,
+    training: options.Training = False,
+    keep: options.Keep = None,
+    optimizer: options.Optimizer = None,
     first: Annotated[
         int,
         Option(
@@ -308,12 +317,12 @@ def trace(
     Open a .perfetto-trace or .json at https://ui.perfetto.dev (the file stays on your computer), a .json in Chrome at
     chrome://tracing, too, a .vcd with: gtkwave FILE
     """
-    from tpusim.cli.actions.inputs import asked_of, load, tell_left_out
+    from tpusim.cli.actions.inputs import asked_of, load, tell_left_out, training_of
     from tpusim.cli.actions.trace import Wanted, print_or_write
     from tpusim.flow.lowerings import usual
     from tpusim.machines.family import family_of
 
-    asked = asked_of(dims, skip_unknown, ops)
+    asked = asked_of(dims, skip_unknown, ops, training=training_of(training, keep, optimizer))
     work, machine, lowering = load(workload, hardware, batch, changes, layers, asked, lowering)
     tell_left_out(work)
     print_or_write(Wanted(work, machine, lowering or usual(family_of(machine)), seed, first, last), out)

@@ -13,6 +13,7 @@ MEMORY_SETS = "dram"
 """Name for all sets of the DRAM; the name of each set begins with it."""
 NETWORK_SETS = "networks"
 """Name for all sets of operations of whole networks."""
+OPTIMIZERS = ("sgd", "adam")
 GPU_SETS = "deepbench"
 """Name for all sets of GPUs; the name of each set begins with it."""
 NUMBER_SETS = (

@@ -9,7 +9,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from tpusim.base.errors import InputError, Problem
-from tpusim.cli.names import MOST_IMAGES, MOST_NUMBER, OPS
+from tpusim.cli.names import MOST_IMAGES, MOST_NUMBER, OPS, OPTIMIZERS
 from tpusim.cli.terminal import errors_reported
 from tpusim.flow.lowerings import AUTO, known, usual
 from tpusim.report.plots import FORMATS, KNOWN
@@ -109,6 +109,27 @@ Ops = Annotated[
         help="What is timed: all ops that are known, or array: convolutions and products alone, others are named. "
         "Unless given, what the workload file says (ops: array in the shipped networks), else all.",
         autocompletion=words(OPS),
+    ),
+]
+Training = Annotated[
+    bool,
+    Option("--training", help="A training step of the network: forward, backward, and the update of its weights."),
+]
+Keep = Annotated[
+    list[str] | None,
+    Option(
+        metavar="all|none|GLOB",
+        help="Of a training step: layers whose outputs stay in HBM for the way back; others are computed again. "
+        "Repeatable. Unless given, what the workload file says, else all.",
+    ),
+]
+Optimizer = Annotated[
+    str | None,
+    Option(
+        metavar="NAME",
+        help=f"Of a training step: how weights are updated, {' or '.join(OPTIMIZERS)}. Unless given, what the workload "
+        "file says, else sgd, which has momentum.",
+        autocompletion=words(OPTIMIZERS),
     ),
 ]
 Seed = Annotated[int, Option(parser=whole("--seed", 0, MOST_NUMBER), metavar="N", help="Of the random operands.")]

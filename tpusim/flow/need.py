@@ -19,7 +19,7 @@ from tpusim.flow.numbers import SMALL, Numbers
 from tpusim.machines.family import Checking, Machine, Need, family_of
 from tpusim.memory.layout import FILTER
 from tpusim.network.ops.op import OFMAP, Op
-from tpusim.network.workload import INPUT, Source, Workload
+from tpusim.network.workload import INPUT, UPDATE, Source, Workload
 
 # ---- the machine's HBM
 
@@ -46,11 +46,15 @@ def hbm_need(workload: Workload, machine: Machine) -> HbmNeed:
     Weights, inputs and outputs of the network count all the time. A map counts from the layer that makes it to the last
     one that reads it, and what a layer reads and what it makes are there together. Of a value that several layers make,
     by additions or concatenations that take no time here, what they have made so far counts, up to the size that is
-    read. Where the workload does not say what a layer reads, it reads what the layer ahead makes. Not counted is what a
-    lowering writes on the way, such as a lowered matrix.
+    read. Where the workload does not say what a layer reads, it reads what the layer ahead makes. Updates of a training
+    step replace what they read first: weights, and what an optimizer keeps of them. Not counted is what a lowering
+    writes on the way, such as a lowered matrix.
     """
     family, batch, known = family_of(machine), workload.batch, workload.sources()
     made = {layer.name: family.stored(layer.shapes(batch)[OFMAP], machine) for layer in workload.layers}
+    updates = {name for name, phase in workload.phases if phase == UPDATE}
+    made |= dict.fromkeys(updates, 0)
+    trained = {name for each in updates for source in known[each] for name in source.names if name not in made}
     place = {name: at for at, name in enumerate(made)}
     read = {name for sources in known.values() for source in sources for name in source.names}
     weights, inputs, passing = 0, dict[tuple[str, ...], int](), [0] * len(made)
@@ -81,9 +85,9 @@ def hbm_need(workload: Workload, machine: Machine) -> HbmNeed:
         for (name, at), held in zip(place.items(), between, strict=True)
     ]
     most = max(there)
-    return HbmNeed(
-        weights, sum(inputs.values()) + sum(map(made.__getitem__, outputs)), most, [*made][there.index(most)]
-    )
+    kept = {names: size for names, size in inputs.items() if {*names} <= trained}
+    ends = sum(inputs.values()) - sum(kept.values()) + sum(map(made.__getitem__, outputs))
+    return HbmNeed(weights + sum(kept.values()), ends, most, [*made][there.index(most)])
 
 
 def _between(

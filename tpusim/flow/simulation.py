@@ -167,6 +167,7 @@ def _results(
     These are maps, not loops with variables, so that nothing holds a Program once its last layer is done.
     """
     family, batch, inputs, riders = family_of(machine), workload.batch, workload.inputs(), dict(workload.riders)
+    phases = dict(workload.phases)
     lowerings = {layer.name: name for layer, name in asked_of(workload, lowering, family)}
     # Memory is measured before any layer is lowered, and decides how far the next layer may be ahead.
     room = room_for(workload, machine, lowering, engine, check, numbers)
@@ -193,7 +194,8 @@ def _results(
 
         def rest() -> LayerResult:
             with failure():
-                return replace(each.rest(), inputs=inputs.get(name, ()), riders=riders.get(name, ()))
+                told = replace(each.rest(), inputs=inputs.get(name, ()), riders=riders.get(name, ()))
+                return replace(told, phase=phases.get(name, ""))
 
         return room.needs[each.layer.shape_key, lowerings[name]].total, rest
 

@@ -9,67 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.base.words import counted
-from tpusim.input.form import Choice, Reader, Real, validated
 from tpusim.input.scalars import show
 from tpusim.network.ops import OPS
 from tpusim.network.ops.array_op import Conv2d, Gemm
 from tpusim.network.ops.gradients import Conv2dFilterGradient, Conv2dInputGradient
 from tpusim.network.ops.op import OFMAP, Op, Shape
 from tpusim.network.ops.pool2d import Pool2dChoice, Pool2dGradient
-from tpusim.network.workload import INPUT, Source, Workload
-
-FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
-PHASES = {
-    FORWARD: "the network's own layers, and the loss",
-    BACKWARD: "gradients, and layers that are computed again for them",
-    UPDATE: "new weights",
-}
-"""Phases of a step, in order."""
-ALL, NONE = "all", "none"
-
-
-def _patterns(given: object) -> str | tuple[str, ...]:
-    if given in (ALL, NONE):
-        return str(given)
-    if isinstance(given, list | tuple) and given and all(isinstance(each, str) for each in given):
-        return tuple(given)
-    raise InputError(f"{show(given)} keeps nothing that is known; write {ALL}, {NONE}, or a list of names of layers")
-
-
-def _names(given: object) -> tuple[str, ...]:
-    if not isinstance(given, list | tuple) or not all(isinstance(each, str) for each in given):
-        raise InputError(f"{show(given)} is no list of names; write e.g. ['conv*']")
-    return tuple(given)
-
-
-@validated
-class Training:
-    """The ways in which a training step goes beyond its network.
-
-    Attributes:
-        batch_norm: layers behind which training has a batch normalisation, which inference has folded into their
-            weights; by names and patterns such as `conv*`.
-        keep: outputs of layers that stay in HBM for the way back: `all`, `none` or a list of names and patterns; others
-            are computed again when they are needed.
-        optimizer: how weights are updated: `sgd` with momentum, or `adam`.
-        rate: step size of an update.
-        momentum: share of the last update that goes into the next, of `sgd`; of `adam`, of the mean of gradients.
-        second: share of the mean of squares that goes into the next, of `adam`.
-        epsilon: number that is added to roots, of `adam`, and to variances of batch normalisations.
-    """
-
-    batch_norm: Annotated[tuple[str, ...], Reader(_names, "a list of names and patterns")] = ()
-    keep: Annotated[str | tuple[str, ...], Reader(_patterns, "all, none, or a list of names and patterns")] = ALL
-    optimizer: Annotated[Literal["sgd", "adam"], Choice()] = "sgd"
-    rate: Annotated[float, Real()] = 0.1
-    momentum: Annotated[float, Real()] = 0.9
-    second: Annotated[float, Real()] = 0.999
-    epsilon: Annotated[float, Real()] = 1e-5
-
+from tpusim.network.workload import ALL, BACKWARD, FORWARD, INPUT, NONE, UPDATE, Source, Training, Workload
 
 USUAL = Training()
 
@@ -128,11 +78,13 @@ class Value:
         names: layers that made it, or inputs; the outputs of several lie side by side along the channels.
         shape: [channel, row, col, image].
         direct: whether readers see it as it was made.
+        weights: whether it is trained.
     """
 
     names: tuple[str, ...]
     shape: Shape
     direct: bool = True
+    weights: bool = False
 
     @property
     def turned(self) -> Value:
@@ -144,9 +96,6 @@ class Value:
         """What its readers name."""
         return Source(self.names, self.direct)
 
-
-_WEIGHTS = Value((), (0, 0, 0, 0))
-"""An operand that no layer makes."""
 
 Gradients: TypeAlias = Sequence[Value | None]
 """The gradient of each operand of a layer; None where there is none."""
@@ -175,7 +124,8 @@ class _Step:
         self._trained: set[str] = set()
         for layer in network.layers:
             read = {name for operand in self._reads[layer.name] for name in operand.names}
-            if _has_weights(layer, self._reads[layer.name]) or self.is_normalised(layer) or read & self._trained:
+            weights = any(operand.weights for operand in self._reads[layer.name])
+            if weights or self.is_normalised(layer) or read & self._trained:
                 self._trained.add(layer.name)
 
     def workload(self) -> Workload:
@@ -233,10 +183,10 @@ class _Step:
         """Add a layer of the network, with what makes it one of training; `again` ends the names of copies."""
         operands = [self._side_by_side(each, read) for each in self._reads[layer.name]]
         if layer.op == "scale_shift":
-            return normalised(self, layer.name, *operands[:1], again=again, phase=phase)
+            return normalised(self, layer.name, operands[0], again, phase)
         made = self.add(replace(layer, name=layer.name + again), *operands, phase=phase)
         if self.is_normalised(layer):
-            return normalised(self, f"{layer.name}.norm", made, again=again, phase=phase)
+            return normalised(self, f"{layer.name}.norm", made, again, phase)
         return made
 
     def _side_by_side(self, operand: Value, read: Callable[[str], Value]) -> Value:
@@ -265,7 +215,7 @@ class _Step:
                 # The loss has a softmax of its own.
                 (made,) = (self._side_by_side(each, self._made.__getitem__) for each in self._reads[name])
             shape = made.shape
-            if shape[1] * shape[2] > 1:
+            if shape[1] * shape[2] > 1 or "cross_entropy" not in OPS:
                 gradient = Value(("gradient",), shape)
             else:
                 labels = Value((target,), shape)
@@ -296,8 +246,8 @@ class _Step:
     def _handed_on(self, operands: Sequence[Value], gradients: Gradients) -> None:
         """Give the makers of operands their parts of a gradient."""
         for operand, gradient in zip(operands, gradients, strict=False):
-            for name in operand.names if gradient else ():
-                if name in self._trained:
+            for name in operand.names:
+                if gradient and name in self._trained:
                     shape = self._own[name].shapes(self.batch)[OFMAP]
                     direct = gradient.direct and operand.direct and len(operand.names) == 1
                     self._gradients[name].append(Value(gradient.names, shape, direct))
@@ -317,20 +267,21 @@ class _Step:
 
     def _updated(self, name: str, shape: Shape, gradient: Value) -> None:
         """Add the update of some weights; these, and what an optimizer keeps of the last update, lie in HBM."""
-        training, first = self.training, self.training.momentum
+        training, first, weights = self.training, self.training.momentum, Value((name,), shape)
         if training.optimizer == "adam":
             shares = {"factor": first, "other_factor": 1 - first}
-            mean = self.map("weighted_sum", f"{name}.mean", shape, _WEIGHTS, gradient, phase=UPDATE, **shares)
-            squares = self.map(
-                "adam_second", f"{name}.squares", shape, _WEIGHTS, gradient, phase=UPDATE, decay=training.second
-            )
+            kept = [Value((f"{name}.last_{each}",), shape) for each in ("mean", "squares")]
+            mean = self.map("weighted_sum", f"{name}.mean", shape, kept[0], gradient, phase=UPDATE, **shares)
+            decay = {"decay": training.second}
+            squares = self.map("adam_second", f"{name}.squares", shape, kept[1], gradient, phase=UPDATE, **decay)
             more = {"rate": training.rate, "epsilon": training.epsilon}
-            self.map("adam_step", f"{name}.update", shape, _WEIGHTS, mean, squares, phase=UPDATE, **more)
+            self.map("adam_step", f"{name}.update", shape, weights, mean, squares, phase=UPDATE, **more)
             return
         faded = {"factor": first, "other_factor": 1.0}
-        velocity = self.map("weighted_sum", f"{name}.velocity", shape, _WEIGHTS, gradient, phase=UPDATE, **faded)
+        last = Value((f"{name}.last_velocity",), shape)
+        velocity = self.map("weighted_sum", f"{name}.velocity", shape, last, gradient, phase=UPDATE, **faded)
         step = {"factor": 1.0, "other_factor": -training.rate}
-        self.map("weighted_sum", f"{name}.update", shape, _WEIGHTS, velocity, phase=UPDATE, **step)
+        self.map("weighted_sum", f"{name}.update", shape, weights, velocity, phase=UPDATE, **step)
 
 
 def _op(op: str, name: str, shape: Shape, batch: int, **more: Any) -> Op:
@@ -343,19 +294,21 @@ def _op(op: str, name: str, shape: Shape, batch: int, **more: Any) -> Op:
 
 
 def _operands_of(network: Workload) -> Iterator[tuple[str, tuple[Value, ...]]]:
-    """Yield each layer with its operands; where nothing is said of a layer, it reads the one ahead."""
+    """Yield each layer with its operands: what others make, what comes from outside, and weights.
+
+    Where nothing is said of a layer, it reads the one ahead.
+    """
     known, ahead = network.sources(), INPUT
     for layer in network.layers:
-        shapes = layer.reads(network.batch).values()
         sources = known.get(layer.name, (Source((ahead,)),))
-        yield layer.name, tuple(Value(each.names, shape, each.direct) for each, shape in zip(sources, shapes, strict=False))
+        operands = list[Value]()
+        for at, (tensor, shape) in enumerate(layer.reads(network.batch).items()):
+            source = sources[at] if at < len(sources) else Source(())
+            weights = not source.names
+            names = (f"{layer.name}.{tensor}",) if weights else source.names
+            operands.append(Value(names, shape, source.direct, weights))
+        yield layer.name, tuple(operands)
         ahead = layer.name
-
-
-def _has_weights(layer: Op, operands: Sequence[Value]) -> bool:
-    """Whether a layer has operands that no layer makes."""
-    made = sum(bool(each.names) for each in operands)
-    return made < len(layer.sources(1))
 
 
 # ---- batch normalisation: statistics of a channel over rows, columns and images
@@ -369,8 +322,18 @@ def normalised(step: _Step, name: str, made: Value, again: str, phase: str) -> V
         mean = step.map("channel_mean", f"{name}.mean", shape, made, phase=phase)
         variance = step.map("channel_variance", f"{name}.variance", shape, made, mean, phase=phase)
         fold = {"epsilon": step.training.epsilon}
-        scale = step.map("batch_norm_scale", f"{name}.scale", channel, variance, _WEIGHTS, phase=phase, **fold)
-        step.map("batch_norm_shift", f"{name}.shift", channel, mean, scale, _WEIGHTS, phase=phase)
+        scale = step.map(
+            "batch_norm_scale",
+            f"{name}.scale",
+            channel,
+            variance,
+            Value((f"{name}.gamma",), channel),
+            phase=phase,
+            **fold,
+        )
+        step.map(
+            "batch_norm_shift", f"{name}.shift", channel, mean, scale, Value((f"{name}.beta",), channel), phase=phase
+        )
     scale, shift = Value((f"{name}.scale",), channel), Value((f"{name}.shift",), channel)
     return step.map("scale_shift", name + again, shape, made, scale, shift, phase=phase)
 
@@ -393,7 +356,7 @@ def _of_convolution(step: _Step, layer: Any, operands: Sequence[Value], gradient
     _of_bias(step, layer, gradient)
     if not step.is_needed(operands[0]):
         return [None]
-    return [step.add(Conv2dInputGradient(f"{layer.name}.dx", *how[0], *how[1]), gradient)]
+    return [step.add(Conv2dInputGradient(f"{layer.name}.dx", *how[0], *how[1]), gradient, operands[1].turned)]
 
 
 def _of_transposed(step: _Step, layer: Any, operands: Sequence[Value], gradient: Value) -> Gradients:
@@ -409,23 +372,22 @@ def _of_transposed(step: _Step, layer: Any, operands: Sequence[Value], gradient:
     )
     step.update(f"{layer.name}.filter", weights.shape, weights)
     _of_bias(step, layer, gradient)
-    return [step.add(forward, gradient) if step.is_needed(operands[0]) else None]
+    return [step.add(forward, gradient, operands[1].turned) if step.is_needed(operands[0]) else None]
 
 
 def _of_product(step: _Step, layer: Any, operands: Sequence[Value], gradient: Value) -> Gradients:
-    first, *second = operands
+    first, second = operands
     by_second = Gemm(f"{layer.name}.dw", m=layer.k, n=layer.n, k=layer.m)
     found: list[Value | None] = [None, None]
-    if not (second and second[0].names):
+    if second.weights:
         weights = step.add(by_second, step.operand(first).turned, gradient.turned)
         step.update(f"{layer.name}.filter", weights.shape, weights)
         _of_bias(step, layer, gradient)
-    elif step.is_needed(second[0]):
+    elif step.is_needed(second):
         found[1] = step.add(by_second, step.operand(first).turned, gradient.turned).turned
     if step.is_needed(first):
         by_first = Gemm(f"{layer.name}.dx", m=layer.m, n=layer.k, k=layer.n)
-        others = [step.operand(second[0]).turned] if second and second[0].names else []
-        found[0] = step.add(by_first, gradient, *others)
+        found[0] = step.add(by_first, gradient, step.operand(second).turned)
     return found
 
 
@@ -456,15 +418,15 @@ def _of_pooling(step: _Step, layer: Any, operands: Sequence[Value], gradient: Va
 def _of_sum(step: _Step, layer: Any, operands: Sequence[Value], gradient: Value) -> Gradients:
     if layer.other == "each":
         return [gradient] * len(operands)
-    if layer.other == "channel" and len(operands) == 1:
+    if layer.other == "channel" and operands[1].weights:
         summed = step.map("channel_sum", f"{layer.name}.db", gradient.shape, gradient)
-        step.update(f"{layer.name}.bias", summed.shape, summed)
+        step.update(operands[1].names[0], summed.shape, summed)
         return [gradient]
     raise InputError(_apart(layer))
 
 
 def _of_factors(step: _Step, layer: Any, operands: Sequence[Value], gradient: Value) -> Gradients:
-    if layer.other != "each" or len(operands) < 2:
+    if layer.other != "each":
         raise InputError(_apart(layer))
     pairs = zip(("dx", "dother"), operands, reversed(operands), strict=True)
     return [

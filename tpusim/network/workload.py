@@ -6,13 +6,13 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, NamedTuple, Self, TypeAlias
+from typing import Annotated, Literal, NamedTuple, Self, TypeAlias
 
 from pydantic import BeforeValidator, InstanceOf, PlainValidator, ValidationInfo
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.input.document import Document
-from tpusim.input.form import Name, names_of, size, validated, whole
+from tpusim.input.form import Choice, Name, Reader, Real, names_of, size, validated, whole
 from tpusim.input.scalars import name_text, path_of, show, whole_number
 from tpusim.network.ops import OPS
 from tpusim.network.ops.elementwise import Pointwise
@@ -186,6 +186,56 @@ def without(edges: Edges, left_out: Iterable[str], placed: Collection[str] = ())
     return tuple(kept)
 
 
+# ---- training
+
+FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
+"""Phases of a training step: the network's layers and the loss; gradients, and what is computed again for them; new
+weights.
+"""
+ALL, NONE = "all", "none"
+
+
+def _patterns(given: object) -> str | tuple[str, ...]:
+    if given in (ALL, NONE):
+        return str(given)
+    if isinstance(given, list | tuple) and given and all(isinstance(each, str) for each in given):
+        return tuple(given)
+    raise InputError(f"{show(given)} keeps nothing that is known; write {ALL}, {NONE}, or a list of names of layers")
+
+
+def _names(given: object) -> tuple[str, ...]:
+    if not isinstance(given, list | tuple) or not all(isinstance(each, str) for each in given):
+        raise InputError(f"{show(given)} is no list of names; write e.g. ['conv*']")
+    return tuple(given)
+
+
+@validated
+class Training:
+    """The ways in which a training step goes beyond its network.
+
+    Attributes:
+        batch_norm: layers behind which training has a batch normalisation, which inference has folded into their
+            weights; by names and patterns such as `conv*`.
+        keep: outputs of layers that stay in HBM for the way back: `all`, `none` or a list of names and patterns; others
+            are computed again when they are needed.
+        optimizer: how weights are updated: `sgd` with momentum, or `adam`.
+        rate: step size of an update.
+        momentum: share of the last update that goes into the next, of `sgd`; of `adam`, of the mean of gradients.
+        second: share of the mean of squares that goes into the next, of `adam`.
+        epsilon: number that is added to roots, of `adam`, and to variances of batch normalisations.
+    """
+
+    batch_norm: Annotated[tuple[str, ...], Reader(_names, "a list of names and patterns")] = ()
+    keep: Annotated[str | tuple[str, ...], Reader(_patterns, "all, none, or a list of names and patterns")] = ALL
+    optimizer: Annotated[Literal["sgd", "adam"], Choice()] = "sgd"
+    rate: Annotated[float, Real()] = 0.1
+    momentum: Annotated[float, Real()] = 0.9
+    second: Annotated[float, Real()] = 0.999
+    epsilon: Annotated[float, Real()] = 1e-5
+
+
+# ---- the workload
+
 MOST_IMAGES = 2**16
 
 _CALL = '[Gemm("fc", m=8, n=1000, k=512)]'
@@ -269,6 +319,8 @@ class Workload:
         riders: names of the layers that became part of another, by the layer that carries them.
         biases: layers to whose results a number for each output channel is added, by whoever computes values, unless it
             rides on them.
+        training: what a training step of it adds, where its file says so.
+        phases: of the layers of a training step: forward, backward or update.
 
     Examples:
         >>> from tpusim import Gemm, Workload
@@ -288,6 +340,8 @@ class Workload:
     edges: Annotated[Edges, PlainValidator(read_edges)] = ()
     riders: tuple[tuple[str, tuple[str, ...]], ...] = ()
     biases: Annotated[tuple[str, ...], PlainValidator(tuple)] = ()
+    training: Training | None = None
+    phases: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         names = {each.name for each in self.layers}

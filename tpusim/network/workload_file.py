@@ -38,6 +38,7 @@ from tpusim.network.workload import (
     OwnLowering,
     Sizes,
     Source,
+    Training,
     Workload,
     are_sound,
     counts_of,
@@ -124,7 +125,7 @@ def workload_of(document: Document, batch: int, ops: str | None = None) -> Workl
     places = (document.place(path_of(("layers", index, LOWERING)))[0] for index in range(len(file.layers)))
     layers, own, edges, biases = in_network_order(file.layers, places)
     known = file.not_timed, file.not_known, file.sizes, edges
-    found = Workload(file.name, batch, layers, file.source, own, *known, biases=biases)
+    found = Workload(file.name, batch, layers, file.source, own, *known, biases=biases, training=file.training)
     return found.with_ops(ops or file.ops)
 
 
@@ -220,6 +221,7 @@ class _File:
         not_known: ops of the network that tpusim does not know, by name and count; their work is missing.
         sizes: sizes that the entries use by name, each with its usual value; `--dim NAME=N` sets another.
         inputs: names by which entries read the inputs of the network.
+        training: what a training step adds to the network (`tpusim run --training`).
         ops: whether `all` ops are timed, or those of the `array` alone, unless a run says otherwise (`--ops`).
     """
 
@@ -232,6 +234,7 @@ class _File:
     not_known: Annotated[Counts, Reader(counts_of, _COUNTS), written("{MyOp: 2}")] = ()
     sizes: Annotated[Sizes, Reader(read_sizes, "a mapping of names to whole numbers")] = ()
     inputs: Annotated[tuple[str, ...], Reader(inputs_of, "a list of names"), written("[image, mask]")] = (INPUT,)
+    training: Training | None = None
     ops: Annotated[str, Reader(check_ops, " or ".join(OPS))] = "all"
 
     def __post_init__(self) -> None:

@@ -63,12 +63,12 @@ STALL_CAUSES = ("starved", "blocked", "waiting_weights", "port_stall", "bank_con
 _WHERE_ANY = ("layers_left", "not_timed", "not_known", "reference_only", "sizes")
 """Fields that the JSON of a result has only where they are not empty."""
 
-_OF_LAYERS_WHERE_ANY = ("own", "riders")
+_OF_LAYERS_WHERE_ANY = ("own", "riders", "phase")
 """Fields that the JSON of a layer has only where they are not empty."""
 
 _OF_LAYERS_ALONE = (
     "name", "op", "multi_tile", "blocking", "lowering", "first_mismatch", "inputs", "own", "apart", "residency",
-    "riders",
+    "riders", "phase",
 )  # fmt: skip
 """Fields that the JSON of a total leaves out."""
 
@@ -258,6 +258,8 @@ class LayerResult:
         hbm_saved_bytes: bytes that the layer moves fewer than alone, as results stay on the chip.
         residency: where the layer has its words; null where nothing stays on the chip.
         riders: layers that ride on its results, in order; left out of the JSON where there are none.
+        phase: phase of a training step that the layer is of: forward, backward or update; left out of the JSON of other
+            runs.
     """
 
     name: str
@@ -298,6 +300,7 @@ class LayerResult:
     hbm_saved_bytes: Count = 0
     residency: Residency | None = None
     riders: tuple[str, ...] = ()
+    phase: str = ""
 
     @property
     def wrong(self) -> int:
@@ -396,7 +399,9 @@ class Result:
             for each in made["layers"]
         ]
         told = {"checked": self.checked, "correct": self.correct}
-        return {**made, **told, "by_op": {op: asdict(use) for op, use in by_op(self.layers).items()}}
+        uses = {"by_op": by_op(self.layers), "by_phase": by_phase(self.layers)}
+        parts = {name: {kind: asdict(use) for kind, use in of.items()} for name, of in uses.items() if of}
+        return {**made, **told, **parts}
 
     def to_json(self) -> str:
         """Return the result JSON of the contract, indented, keys in a fixed order."""
@@ -428,10 +433,10 @@ class Result:
 
 @dataclass(frozen=True)
 class OpUse:
-    """The layers of one op together.
+    """The layers of one op together, or of one phase of a training step.
 
     Attributes:
-        layers: layers of the op.
+        layers: layers of the op, or phase.
         cycles: cycles that they take together.
         time_us: microseconds that they take together.
         share: share of the cycles of all layers.
@@ -445,12 +450,22 @@ class OpUse:
 
 def by_op(layers: Sequence[LayerResult]) -> dict[str, OpUse]:
     """Return where the time of a run goes by the kind of op, the costliest op first."""
-    run, uses = sum(layer.cycles for layer in layers), {}
-    for op in dict.fromkeys(layer.op for layer in layers):
-        alike = [layer for layer in layers if layer.op == op]
-        cycles, time_us = sum(layer.cycles for layer in alike), sum(layer.time_us for layer in alike)
-        uses[op] = OpUse(len(alike), cycles, time_us, cycles / run)
+    uses = _uses(layers, [layer.op for layer in layers])
     return dict(sorted(uses.items(), key=lambda each: -each[1].cycles))
+
+
+def by_phase(layers: Sequence[LayerResult]) -> dict[str, OpUse]:
+    """Return where the time of a training step goes, phase by phase; nothing for other runs."""
+    return _uses(layers, [layer.phase for layer in layers]) if any(layer.phase for layer in layers) else {}
+
+
+def _uses(layers: Sequence[LayerResult], kinds: Sequence[str]) -> dict[str, OpUse]:
+    run, uses = sum(layer.cycles for layer in layers), {}
+    for kind in dict.fromkeys(kinds):
+        alike = [layer for layer, own in zip(layers, kinds, strict=True) if own == kind]
+        cycles, time_us = sum(layer.cycles for layer in alike), sum(layer.time_us for layer in alike)
+        uses[kind] = OpUse(len(alike), cycles, time_us, cycles / run)
+    return uses
 
 
 # ---- the totals of a run, over all its layers

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.base.files import probe, write
@@ -23,7 +23,8 @@ from tpusim.input.scalars import INTEGER, whole_number
 from tpusim.input.source import Arrays, read_arrays, write_arrays
 from tpusim.machines.family import Machine, family_of, load_hardware
 from tpusim.network.formats import FORMATS, NOTHING, ModelOptions, is_foreign
-from tpusim.network.workload import MOST_SIZE, Workload
+from tpusim.network.training import USUAL, training_step
+from tpusim.network.workload import ALL, MOST_SIZE, NONE, Workload
 from tpusim.network.workload_file import images_of, open_workload, workload_of, yaml_of
 from tpusim.numerics.element_types import F32
 from tpusim.report.text import quantity
@@ -61,7 +62,10 @@ def load(
     if images and document.images and images != document.images:
         says = f"the arrays of --input hold {counted(document.images, 'image')}"
         raise InputError(Problem(f"{says}; leave --batch out, or give as many", f"--batch {images}"))
-    work = workload_of(document, images or document.images or BATCH, asked.ops)
+    ops = asked.ops or ("all" if asked.training is not None else None)
+    work = workload_of(document, images or document.images or BATCH, ops)
+    if asked.training is not None:
+        work = training_step(work, replace(work.training or USUAL, **asked.training))
     check_own(work, family_of(machine))
     work, lowering = by_layer(work, lowering, family_of(machine))
     say(sys.stderr, *(f"Note: {note}" for note in document.notes))
@@ -79,13 +83,17 @@ def load(
 
 
 def asked_of(
-    dims: Sequence[str] | None, skip_unknown: bool, ops: str | None = None, arrays: Arrays | None = None
-) -> ModelOptions:
-    """Return what `--dim NAME=N ...`, `--skip-unknown`, `--ops` and the arrays of `--input` ask.
+    dims: Sequence[str] | None, skip_unknown: bool, ops: str | None = None, arrays: Arrays | None = None,
+    training: Mapping[str, Any] | None = None,
+) -> ModelOptions:  # fmt: skip
+    """Return what `--dim NAME=N ...`, `--skip-unknown`, `--ops`, the arrays of `--input` and `--training` ask.
 
     Raises:
-        InputError: with every `--dim` that is not of that form, or unknown ops.
+        InputError: with every `--dim` that is not of that form, or unknown ops; a training step of some ops alone.
     """
+    if training is not None and ops == "array":
+        says = "a training step takes the ops of the vector unit, too: gradients go through them"
+        raise InputError(Problem(f"{says}; leave --ops out", "--training"))
     given: dict[str, int] = {}
     problems: list[Problem] = []
     for text in dims or []:
@@ -101,7 +109,27 @@ def asked_of(
             problems.append(Problem(str(error), f"--dim {text}"))
     if problems:
         raise InputError(problems)
-    return ModelOptions(given, skip_unknown, ops, arrays or {})
+    return ModelOptions(given, skip_unknown, ops, arrays or {}, training)
+
+
+def training_of(wanted: bool, keep: Sequence[str] | None, optimizer: str | None) -> dict[str, Any] | None:
+    """Return what `--training`, `--keep NAME ...` and `--optimizer` ask; None: no training step.
+
+    Raises:
+        InputError: one of the others without `--training`, or `all` or `none` beside names.
+    """
+    if not wanted:
+        for option, given in (("--keep", keep), ("--optimizer", optimizer)):
+            if given:
+                raise InputError(Problem("only a training step has it; add --training", option))
+        return None
+    asked: dict[str, Any] = {"optimizer": optimizer} if optimizer else {}
+    if keep:
+        whole = {ALL, NONE} & {*keep}
+        if whole and len(keep) > 1:
+            raise InputError(Problem(f"{', '.join(whole)} stands for itself; name it alone, or layers", "--keep"))
+        asked["keep"] = keep[0] if whole else tuple(keep)
+    return asked
 
 
 def tell_left_out(work: Workload) -> None:

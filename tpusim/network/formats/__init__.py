@@ -40,13 +40,14 @@ class ModelOptions:
 
     `ops` says which ops become layers: all that can, or those of the array alone; None: as the file says, else all.
     `arrays` are inputs of the network, by name: their sizes settle open dimensions, and whole numbers in them settle
-    which branches are taken.
+    which branches are taken. `training` asks for a training step, in other ways than its file's where it says so.
     """
 
     dims: Mapping[str, int] = field(default_factory=dict)
     skip_unknown: bool = False
     ops: str | None = None
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    training: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if self.ops is not None:

@@ -13,7 +13,7 @@ from tpusim.network.workload import Workload
 from tpusim.report.shown import Column, Paragraphs, Sentences, Table, figure_column
 from tpusim.report.tables import sentences as said
 from tpusim.report.text import percent, scale, three_digits, written
-from tpusim.result.records import LayerResult, OpUse, Result, by_op
+from tpusim.result.records import LayerResult, OpUse, Result, by_op, by_phase
 from tpusim.result.vocabulary.figures import LAYER, TIMES, Figure, known, own_figure, own_keys, value_of
 from tpusim.result.vocabulary.runs import LOWERING, by_reference, left_out, lowered_by, worth_telling
 from tpusim.result.vocabulary.states import State, does_less, parts_in, parts_of
@@ -46,7 +46,8 @@ def run_paragraphs(work: Workload, result: Result) -> Paragraphs:
     apart = [layer for layer in result.layers if layer.name in counts]
     shapes = {layer.name: layer.text for layer in work.layers}
     layers = layer_table(costliest(apart, counts), shapes, result.lowering, counts)
-    ops = op_table(result)
+    ops = use_table("op", by_op(result.layers))
+    phases = use_table("phase", by_phase(result.layers))
     missing = left_out(result.not_timed.items(), result.not_known.items())
     on_tpu = result.hardware.get(KEY, USUAL) == USUAL
     missing += _MORE_OPS if on_tpu and len(work.never_timed) < len(work.not_timed) else ""
@@ -56,6 +57,7 @@ def run_paragraphs(work: Workload, result: Result) -> Paragraphs:
         [layers, not_shown(apart)],
         [layers.legend()],
         [ops] if ops else [],
+        [phases] if phases else [],
         [
             said.totals(result.total),
             " ".join(lowerings),
@@ -159,14 +161,14 @@ def not_shown(layers: Sequence[LayerResult]) -> str:
     return f"Not shown: {more:,} more; above are the wrong layers and the costliest (--json and --out have all)."
 
 
-def op_table(result: Result) -> Table[tuple[str, OpUse]] | None:
-    """Return a row an op, the costliest first; None where all layers are of one op."""
-    rows = [*by_op(result.layers).items()]
+def use_table(head: str, uses: Mapping[str, OpUse]) -> Table[tuple[str, OpUse]] | None:
+    """Return a row an op, or a phase of a training step; None where all layers are of one."""
+    rows = [*uses.items()]
     if len(rows) < 2:
         return None
     unit, size = scale((use.time_us for _, use in rows), TIMES)
     columns: list[Column[tuple[str, OpUse]]] = [
-        Column("op", lambda row: row[0], justify="left"),
+        Column(head, lambda row: row[0], justify="left"),
         Column("layers", lambda row: f"{row[1].layers:,}"),
         Column("cycles", lambda row: f"{row[1].cycles:,}"),
         Column(f"time\n{unit}", lambda row: three_digits(row[1].time_us / size)),
