@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache, lru_cache
 from typing import Any
 
@@ -44,6 +44,7 @@ from tpusim.network.ops.elementwise import (
     Power,
     ScaleShift,
 )
+from tpusim.network.ops.gradients import Conv2dFilterGradient, Conv2dInputGradient
 from tpusim.network.ops.moves import AXES, ChannelShuffle, Move, Pad, Slice, Transpose, Upsample
 from tpusim.network.ops.op import Op, VectorOp
 from tpusim.network.ops.pool2d import Pool2d, Pool2dChoice, Pool2dGradient
@@ -446,6 +447,14 @@ def transposed_convs(draw: st.DrawFn, channels: int = 10, size: int = 4) -> Conv
 
 
 @st.composite
+def conv_gradients(draw: st.DrawFn, channels: int = 10, size: int = 4) -> Conv2dInputGradient | Conv2dFilterGradient:
+    """Gradients of convolutions of every kind."""
+    layer = draw(convs(channels, size))
+    kind = draw(st.sampled_from([Conv2dInputGradient, Conv2dFilterGradient]))
+    return kind("gradient", *(getattr(layer, each.name) for each in fields(layer) if each.name != "name"))
+
+
+@st.composite
 def deform_convs(draw: st.DrawFn, channels: int = 8, size: int = 4) -> DeformConv2d:
     """Kernels 1..3, strides and dilations 1 and 2, offsets of every kind, in groups of both kinds, masked or not."""
     kernel, stride, dilation, padding = (
@@ -475,7 +484,7 @@ OF_CELLS = frozenset({"stride_phases", "zero_insertion"})
 
 def lowerings_of(layer: Op) -> frozenset[str]:
     """Those that know such a layer."""
-    if isinstance(layer, ConvTranspose2d):
+    if isinstance(layer, ArrayOp) and layer.scatter:
         return OF_CELLS
     if isinstance(layer, DeformConv2d):
         return frozenset({"deformable"})

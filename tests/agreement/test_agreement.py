@@ -15,6 +15,7 @@ from tests.checks import check_layer
 from tests.strategies import (
     cases,
     conv,
+    conv_gradients,
     convs,
     deform_convs,
     fills,
@@ -44,10 +45,11 @@ from tpusim.machines.tpu.observation.timeline import Timing
 from tpusim.machines.tpu.program.program import Program
 from tpusim.network.ops.array_op import Conv1d, Conv2d, ConvTranspose2d, Gemm
 from tpusim.network.ops.deform_conv2d import DeformConv2d
+from tpusim.network.ops.gradients import Conv2dFilterGradient, Conv2dInputGradient
 from tpusim.network.workload_file import load_workload
 from tpusim.reference import Tensor
 
-Layer = Conv2d | Conv1d | ConvTranspose2d | DeformConv2d | Gemm
+Layer = Conv2d | Conv1d | ConvTranspose2d | DeformConv2d | Gemm | Conv2dInputGradient | Conv2dFilterGradient
 MOST_WORK = 40_000
 MOST_CYCLES = 2_000
 """Of a case for an engine that takes time for every cycle: longer ones cost most of it and show nothing more."""
@@ -282,14 +284,14 @@ class TestEnginesAgree:
     @pytest.mark.parametrize("part", range(PARTS))
     @settings(max_examples=-(-CASES // PARTS), deadline=None, suppress_health_check=list(HealthCheck))
     @given(
-        layer=st.one_of(small_layers(), small_layers(), transposed_convs(), deform_convs()),
+        layer=st.one_of(small_layers(), small_layers(), transposed_convs(), deform_convs(), conv_gradients()),
         batch=st.integers(1, 9),
         hardware=machines_of_all_kinds(16, st.sampled_from([1, 2, 3, 4, 8, 16])),
         data=st.data(),
     )
     def test_to_the_cycle(self, part: int, layer: Layer, batch: int, hardware: Hardware, data: st.DataObject) -> None:
         """By every lowering that there is for the machine."""
-        if isinstance(layer, ConvTranspose2d):
+        if layer.scatter:
             hardware = with_resident_taps(hardware)
         names = lowerings_of(layer) - (IN_LANES if hardware.banked else set())
         suppose(bool(names))
