@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
+from math import prod
 from typing import Any, TypeAlias
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
@@ -167,7 +168,8 @@ class _Step:
 
     def is_normalised(self, layer: Op) -> bool:
         """Whether a batch normalisation comes behind a layer of the network."""
-        return any(fnmatchcase(layer.name, each) for each in self.training.batch_norm) and layer.unit == "array"
+        named = any(fnmatchcase(layer.name, each) for each in self.training.batch_norm)
+        return named and layer.unit == "array" and layer.spatial
 
     def operand(self, operand: Value) -> Value:
         """An operand of the network's layer, for the way back: kept, or computed again."""
@@ -311,36 +313,40 @@ def _operands_of(network: Workload) -> Iterator[tuple[str, tuple[Value, ...]]]:
         ahead = layer.name
 
 
-# ---- batch normalisation: statistics of a channel over rows, columns and images
+# ---- batch normalisation: a channel's elements less their mean, over their deviation, times gamma, plus beta
 
 
 def normalised(step: _Step, name: str, made: Value, again: str, phase: str) -> Value:
     """Add a batch normalisation of a value; a copy of it uses the statistics that there are."""
-    shape = made.shape
-    channel = (shape[0], 1, 1, 1)
+    shape, channel = made.shape, (made.shape[0], 1, 1, 1)
     if not again:
+        gamma, beta = (Value((f"{name}.{each}",), channel) for each in ("gamma", "beta"))
         mean = step.map("channel_mean", f"{name}.mean", shape, made, phase=phase)
         variance = step.map("channel_variance", f"{name}.variance", shape, made, mean, phase=phase)
-        fold = {"epsilon": step.training.epsilon}
-        scale = step.map(
-            "batch_norm_scale",
-            f"{name}.scale",
-            channel,
-            variance,
-            Value((f"{name}.gamma",), channel),
-            phase=phase,
-            **fold,
-        )
-        step.map(
-            "batch_norm_shift", f"{name}.shift", channel, mean, scale, Value((f"{name}.beta",), channel), phase=phase
-        )
-    scale, shift = Value((f"{name}.scale",), channel), Value((f"{name}.shift",), channel)
+        epsilon = step.training.epsilon
+        scale = step.map("over_deviation", f"{name}.scale", channel, variance, gamma, phase=phase, epsilon=epsilon)
+        step.map("batch_norm_shift", f"{name}.shift", channel, mean, scale, beta, phase=phase)
+    scale, shift = (Value((f"{name}.{each}",), channel) for each in ("scale", "shift"))
     return step.map("scale_shift", name + again, shape, made, scale, shift, phase=phase)
 
 
 def normalised_gradient(step: _Step, name: str, made: Value, gradient: Value) -> Value:
-    """Add the gradients of a batch normalisation by its input, scale and shift; return the first."""
-    raise NotImplementedError
+    """Add the gradients of a batch normalisation by its input, gamma and beta; return the first.
+
+    It is scale * gradient + slope * input + offset: the statistics depend on the input, too.
+    """
+    shape, channel, epsilon = made.shape, (made.shape[0], 1, 1, 1), step.training.epsilon
+    mean, variance, scale = (Value((f"{name}.{each}",), channel) for each in ("mean", "variance", "scale"))
+    elements = prod(shape[1:])
+    by_beta = step.map("channel_sum", f"{name}.dbeta", shape, gradient)
+    centred = step.map("channel_products", f"{name}.centred", shape, gradient, made, mean, centred=True)
+    by_gamma = step.map("over_deviation", f"{name}.dgamma", channel, variance, centred, epsilon=epsilon)
+    more: dict[str, Any] = {"elements": elements, "epsilon": epsilon}
+    slope = step.map("batch_norm_slope", f"{name}.slope", channel, variance, scale, by_gamma, **more)
+    offset = step.map("batch_norm_offset", f"{name}.offset", channel, mean, scale, slope, by_beta, elements=elements)
+    step.update(f"{name}.gamma", channel, by_gamma)
+    step.update(f"{name}.beta", channel, by_beta)
+    return step.map("batch_norm_gradient", f"{name}.dx", shape, gradient, made, scale, slope, offset)
 
 
 # ---- gradients, op by op
@@ -356,7 +362,15 @@ def _of_convolution(step: _Step, layer: Any, operands: Sequence[Value], gradient
     _of_bias(step, layer, gradient)
     if not step.is_needed(operands[0]):
         return [None]
-    return [step.add(Conv2dInputGradient(f"{layer.name}.dx", *how[0], *how[1]), gradient, operands[1].turned)]
+    if not by_filter.is_a_product or prod(conv.stride) == 1:
+        return [step.add(Conv2dInputGradient(f"{layer.name}.dx", *how[0], *how[1]), gradient, operands[1].turned)]
+    # Most of the input is under no tap, and its gradient zero: that needs no multiplication.
+    _, high, wide, _ = gradient.shape
+    sizes, groups = (conv.in_channels, high, wide, conv.out_channels), conv.groups
+    under = Conv2dInputGradient(f"{layer.name}.touched", *sizes, kernel=(1, 1), groups=groups)
+    touched = step.add(under, gradient, operands[1].turned)
+    whole = {"out_height": conv.in_height, "out_width": conv.in_width}
+    return [step.map("spread", f"{layer.name}.dx", touched.shape, touched, step=conv.stride, **whole)]
 
 
 def _of_transposed(step: _Step, layer: Any, operands: Sequence[Value], gradient: Value) -> Gradients:

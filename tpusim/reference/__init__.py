@@ -43,7 +43,7 @@ _PLACES = {
     "lrn": "rows.lrn",
     **dict.fromkeys(POINTWISE, "pointwise.pointwise"),
     **{op: f"rows.{op}" for op in ("softmax", "layer_norm", "reduce_mean", "sum_exp", "sum_squares")},
-    **dict.fromkeys(("transpose", "channel_shuffle", "slice", "pad", "upsample"), "maps.move"),
+    **dict.fromkeys(("transpose", "channel_shuffle", "slice", "pad", "upsample", "spread"), "maps.move"),
 }
 ORACLES: Registry[Callable[[Any, Operands, Box], Tensor]] = Registry(__name__, _PLACES)
 """By the name of the op in files: the function from a layer, its inputs and a box to the elements of the ofmap in the

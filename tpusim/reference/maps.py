@@ -10,7 +10,7 @@ import numpy as np
 from tpusim.reference import Box, Operand, Operands, Tensor, number_of
 
 if TYPE_CHECKING:
-    from tpusim.network.ops.moves import Move
+    from tpusim.network.ops.moves import Move, Spread
     from tpusim.network.ops.pool2d import Pool2d, Pool2dChoice, Pool2dGradient
 
 
@@ -130,6 +130,14 @@ _MOVES: dict[str, Callable[[Any, Operand], Operand]] = {
         tuple(slice(layer.start, layer.stop, layer.step) if axis == layer.axis else slice(None) for axis in _AXES)
     ],
     "pad": lambda layer, ifmap: np.pad(ifmap, ((0, 0), layer.sides[::2], layer.sides[1::2], (0, 0))),
+    "spread": lambda layer, ifmap: _spread(layer, ifmap),
     "upsample": lambda layer, ifmap: ifmap.repeat(layer.scale[0], axis=1).repeat(layer.scale[1], axis=2),
 }
 """By the name of the op in files: the function from an ifmap to its ofmap."""
+
+
+def _spread(layer: Spread, ifmap: Operand) -> Operand:
+    made = np.zeros((len(ifmap), layer.out_height, layer.out_width, ifmap.shape[-1]), ifmap.dtype)
+    (down, across), (rows, cols) = layer.step, ifmap.shape[1:3]
+    made[:, : rows * down : down, : cols * across : across] = ifmap
+    return made

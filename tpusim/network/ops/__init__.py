@@ -24,7 +24,7 @@ _MODULES = {
     **dict.fromkeys(POINTWISE, "elementwise"),
     **dict.fromkeys(_TRAINING, "training"),
     **dict.fromkeys(("softmax", "layer_norm", "reduce_mean", "sum_exp", "sum_squares", "lrn"), "rows"),
-    **dict.fromkeys(("transpose", "channel_shuffle", "slice", "pad", "upsample"), "moves"),
+    **dict.fromkeys(("transpose", "channel_shuffle", "slice", "pad", "upsample", "spread"), "moves"),
 }
 """The module of each class, by the op's name in files."""
 OPS: Registry[type[Op]] = Registry(__name__, {op: f"{module}.{class_name(op)}" for op, module in _MODULES.items()})

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from tpusim.base.errors import InputError, Problem
-from tpusim.input.form import Choice, Reader, validated, whole
+from tpusim.input.form import Choice, Reader, validated, whole, written
 from tpusim.input.scalars import show
 from tpusim.network.ops.elementwise import MapOp
-from tpusim.network.ops.op import MOST_CHANNELS, OFMAP, PadSides, Shape, Steps, ends_of, short
+from tpusim.network.ops.op import MOST_CHANNELS, OFMAP, PadSides, Shape, Size, Steps, ends_of, short
 
 AXES = ("channels", "height", "width", "images")
 """The names of a map's axes in files, as [channel, row, col, image]."""
@@ -215,5 +215,46 @@ class Upsample(Move):
         sides = (
             Taken(at + 1, tuple(place // self.scale[at] for place in range(side * self.scale[at])))
             for at, side in enumerate((self.height, self.width))
+        )
+        return channels, *sides, images
+
+
+@validated
+class Spread(Move):
+    """A map whose elements are `step` apart in a larger map, from its first row and column on, with zeros between.
+
+    Attributes:
+        step: rows and columns from one element to the next.
+        out_height: rows of the larger map.
+        out_width: columns of the larger map.
+    """
+
+    op: ClassVar[str] = "spread"
+    grammar: ClassVar[str] = "rows x columns x channels > rows x columns, step"
+
+    step: Steps = (2, 2)
+    out_height: Annotated[Size, written(112)] = 1
+    out_width: Annotated[Size, written(112)] = 1
+
+    def __post_init__(self) -> None:
+        sides = zip(("height", "width"), (self.out_height, self.out_width), (self.height, self.width), strict=True)
+        problems = []
+        for (side, out, size), step in zip(sides, self.step, strict=True):
+            if out < (least := (size - 1) * step + 1):
+                says = f"{size} elements {step} apart take {least}, more than {out}"
+                problems.append(Problem(f"{says}; write {least} at least", f"out_{side}"))
+        if problems:
+            raise InputError(problems)
+
+    @property
+    def how(self) -> str:
+        return f"{self.out_height}x{self.out_width} /{short(self.step)}"
+
+    def taken(self, batch: int) -> tuple[Taken, ...]:
+        channels, *_, images = self._every(batch)
+        outs, sizes = (self.out_height, self.out_width), (self.height, self.width)
+        sides = (
+            Taken(axis, tuple(at // step if at % step == 0 and at // step < size else -1 for at in range(out)))
+            for axis, (out, size, step) in enumerate(zip(outs, sizes, self.step, strict=True), 1)
         )
         return channels, *sides, images
