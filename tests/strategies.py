@@ -45,7 +45,7 @@ from tpusim.network.ops.elementwise import (
     ScaleShift,
 )
 from tpusim.network.ops.gradients import Conv2dFilterGradient, Conv2dInputGradient
-from tpusim.network.ops.moves import AXES, ChannelShuffle, Move, Pad, Slice, Transpose, Upsample
+from tpusim.network.ops.moves import AXES, ChannelShuffle, Move, Pad, Slice, Spread, Transpose, Upsample
 from tpusim.network.ops.op import Op, VectorOp
 from tpusim.network.ops.pool2d import Pool2d, Pool2dChoice, Pool2dGradient
 from tpusim.network.ops.rows import BETAS, LayerNorm, Lrn, ReduceMean, RowOp, Softmax, SumExp, SumSquares
@@ -626,7 +626,7 @@ def moves(draw: st.DrawFn, channels: int = 12, size: int = 5) -> Move:
         "width": draw(st.integers(1, size)),
         "images": draw(st.sampled_from([0, 0, 0, 1, 11])),
     }
-    kind = draw(st.sampled_from([Transpose, Transpose, ChannelShuffle, Slice, Pad, Upsample]))
+    kind = draw(st.sampled_from([Transpose, Transpose, ChannelShuffle, Slice, Pad, Upsample, Spread]))
     if kind is Transpose:
         return kind(**sizes, order=tuple(draw(st.permutations(AXES))))
     if kind is ChannelShuffle:
@@ -639,6 +639,11 @@ def moves(draw: st.DrawFn, channels: int = 12, size: int = 5) -> Move:
         return kind(**sizes, axis=axis, start=draw(st.integers(0, stop - 1)), stop=stop, step=draw(st.integers(1, 3)))
     if kind is Pad:
         return kind(**sizes, padding=tuple(draw(st.tuples(*[st.integers(0, 3)] * 4))))
+    if kind is Spread:
+        step = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+        sides = (sizes["height"], sizes["width"])
+        high, wide = ((side - 1) * by + draw(st.integers(1, 4)) for side, by in zip(sides, step, strict=True))
+        return kind(**sizes, step=step, out_height=high, out_width=wide)
     return Upsample(**sizes, scale=(draw(st.integers(1, 3)), draw(st.integers(1, 3))))
 
 
