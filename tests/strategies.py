@@ -32,6 +32,7 @@ from tpusim.machines.tpu.sections import (
 from tpusim.memory.dram.device import Device, read_device
 from tpusim.network.ops import OPS
 from tpusim.network.ops.array_op import ArrayOp, Conv1d, Conv2d, ConvTranspose2d, Gemm
+from tpusim.network.ops.channels import ChannelMean, ChannelProducts, ChannelSum, ChannelVariance
 from tpusim.network.ops.deform_conv2d import KINDS, DeformConv2d
 from tpusim.network.ops.elementwise import (
     ROWS,
@@ -52,9 +53,14 @@ from tpusim.network.ops.rows import BETAS, LayerNorm, Lrn, ReduceMean, RowOp, So
 from tpusim.network.ops.training import (
     AdamSecond,
     AdamStep,
+    BatchNormGradient,
+    BatchNormOffset,
+    BatchNormShift,
+    BatchNormSlope,
     ClipGradient,
     GeluGradient,
     LeakyReluGradient,
+    OverDeviation,
     WeightedSum,
 )
 
@@ -584,6 +590,7 @@ def pointwise(draw: st.DrawFn, channels: int = 12, size: int = 5) -> VectorOp:
     parts = st.integers(-8, 8).map(lambda number: number / 4)
     with_fields = [ScaleShift, LeakyRelu, Clip, HardSigmoid, HardSwish, Gelu, Power]
     with_fields += [LeakyReluGradient, ClipGradient, GeluGradient, WeightedSum, AdamSecond, AdamStep]
+    with_fields += [OverDeviation, BatchNormShift, BatchNormSlope, BatchNormOffset, BatchNormGradient]
     kind: Any = draw(st.sampled_from([*(OPS[op] for op in ROWS), *with_fields]))
     if issubclass(kind, Gelu):
         return kind(**sizes, approximate=draw(st.sampled_from(["none", "tanh"])))
@@ -602,6 +609,8 @@ def pointwise(draw: st.DrawFn, channels: int = 12, size: int = 5) -> VectorOp:
         return kind(**sizes, factor=draw(parts), other_factor=draw(st.sampled_from([1.0, -1.0, -0.1])))
     if kind is AdamStep:
         return kind(**sizes, rate=draw(parts), epsilon=draw(st.sampled_from([1e-8, 0.5])))
+    if kind in (BatchNormSlope, BatchNormOffset):
+        return kind(**sizes, elements=draw(st.integers(1, 99)))
     if kind is HardSigmoid:
         return kind(**sizes, alpha=draw(parts), beta=draw(parts))
     return kind(**sizes)
@@ -614,6 +623,16 @@ def row_ops(channels: int = 40, rows: int = 30) -> st.SearchStrategy[RowOp]:
     norms = st.builds(LayerNorm, **sizes, epsilon=st.sampled_from([1e-5, 0.5]))
     others = (st.builds(kind, **sizes) for kind in (Softmax, ReduceMean, SumExp, SumSquares))
     return st.one_of(norms, *others)
+
+
+@st.composite
+def channel_ops(draw: st.DrawFn, channels: int = 20, size: int = 7) -> ChannelSum:
+    """Of every kind."""
+    kind = draw(st.sampled_from([ChannelSum, ChannelMean, ChannelVariance, ChannelProducts]))
+    sides = st.integers(1, size)
+    images = draw(st.sampled_from([0, 0, 1, 5, 12]))
+    more = {"centred": draw(st.booleans())} if kind is ChannelProducts else {}
+    return kind("sums", draw(st.integers(1, channels)), draw(sides), draw(sides), images, **more)
 
 
 @st.composite

@@ -43,6 +43,13 @@ Cells = tuple[Any, NDArray[np.int64]]
 """Lanes, or BANKS; and words of each of them."""
 
 
+def assert_waits_matter(program: Program, hardware: Hardware, kind: type[Step]) -> None:
+    """Nothing is missing, and something is once no step of a kind waits."""
+    assert not [*hazards(program, hardware)]
+    steps = tuple(replace(step, after=()) if isinstance(step, kind) else step for step in program.steps)
+    assert any(hazards(replace(program, steps=steps), hardware))
+
+
 def hazards(program: Program, hardware: Hardware) -> Iterator[str]:
     """What is wrong, step by step."""
     shape = hardware.lanes + 1, max(hardware.capacity_words, hardware.bank_words)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.agreement.test_agreement import fitted, short
 from tests.agreement.test_corruption import change, edit_part, shift_items
-from tests.agreement.test_hazards import hazards
+from tests.agreement.test_hazards import assert_waits_matter, hazards
 from tests.agreement.test_vector_ops import moved, with_first_moved
 from tests.checks import check_layer
 from tests.strategies import cases, machine, machines_of_all_kinds, row_ops, spills
@@ -31,6 +31,7 @@ from tpusim.machines.tpu.program.steps import Step, Vector
 from tpusim.machines.tpu.program.transfers import Fill, Part, Spill
 from tpusim.machines.tpu.runs.prepared import as_floats
 from tpusim.network.ops.elementwise import Relu
+from tpusim.network.ops.op import Op
 from tpusim.network.ops.rows import LayerNorm, ReduceMean, RowOp, Softmax, SumExp, SumSquares
 from tpusim.network.workload import Workload
 
@@ -59,11 +60,16 @@ def test_random_layers(layer: RowOp, batch: int, hardware: Hardware, again: bool
     """Values at both levels, bit for bit, the engines to the cycle, no wait missing, all steps told ahead."""
     rows = {"rows": "read_again" if again else "kept"}
     hardware = hardware.model_copy(update={"mapping": hardware.mapping.model_copy(update=rows)})
-    program, hardware = fitted(layer, batch, hardware, LOWERING)
+    assert_agreement(layer, batch, hardware, LOWERING)
+
+
+def assert_agreement(layer: Op, batch: int, hardware: Hardware, lowering: str) -> None:
+    """Hold both engines against one another, both data paths against the reference, and steps against what is told."""
+    program, hardware = fitted(layer, batch, hardware, lowering)
     check_program(program, hardware)
     told = short(program, hardware)
     assert not [*hazards(program, hardware)]
-    planned = planned_of(layer, batch, hardware, LOWERING)[0]
+    planned = planned_of(layer, batch, hardware, lowering)[0]
     assert planned is not None
     assert planned.transfers >= len(program.steps) > 0
     operands = operands_of(layer, batch, seed=3)
@@ -125,9 +131,7 @@ def test_a_corrupted_program_is_caught(name: str) -> None:
 @pytest.mark.parametrize("kind", [Fill, Vector, Spill])
 def test_no_kind_of_step_could_do_without_its_waits(kind: type[Step]) -> None:
     program, _ = lowering.VECTOR_ROWS.lower(NORM, 1, SMALL)
-    assert not [*hazards(program, SMALL)]
-    steps = tuple(replace(step, after=()) if isinstance(step, kind) else step for step in program.steps)
-    assert any(hazards(replace(program, steps=steps), SMALL))
+    assert_waits_matter(program, SMALL, kind)
 
 
 # ---- who lowers what, and what is told

@@ -14,6 +14,8 @@ from hypothesis import HealthCheck, given, settings
 
 from tests.strategies import pools
 from tpusim import reference
+from tpusim.network.ops import training
+from tpusim.network.ops.channels import ChannelMean, ChannelProducts, ChannelSum, ChannelVariance
 from tpusim.network.ops.elementwise import (
     Clip,
     Gelu,
@@ -21,6 +23,7 @@ from tpusim.network.ops.elementwise import (
     Pointwise,
     Relu,
     ReluGradient,
+    ScaleShift,
     Sigmoid,
     SigmoidGradient,
     Silu,
@@ -29,14 +32,7 @@ from tpusim.network.ops.elementwise import (
     TanhGradient,
 )
 from tpusim.network.ops.pool2d import Pool2d, Pool2dChoice, Pool2dGradient
-from tpusim.network.ops.training import (
-    AdamSecond,
-    AdamStep,
-    ClipGradient,
-    GeluGradient,
-    LeakyReluGradient,
-    WeightedSum,
-)
+from tpusim.network.ops.training import ClipGradient, GeluGradient, LeakyReluGradient
 
 MAP = ("x", 3, 4, 5)
 OF_RESULTS = "relu", "leaky_relu", "clip", "sigmoid", "tanh"
@@ -158,9 +154,11 @@ def made(layer: Pointwise, *operands: Any) -> Any:
 
 def test_steps_by_hand() -> None:
     w, v, g = drawn(3, 4, 5, 2), drawn(2, 3, 4, 5).transpose(1, 2, 3, 0), drawn(5, 4, 3, 2).transpose(2, 1, 0, 3)
-    np.testing.assert_allclose(made(WeightedSum(*MAP, factor=0.5, other_factor=-0.25), w, v), w / 2 - v / 4)
-    np.testing.assert_allclose(made(AdamSecond(*MAP, decay=0.75), v * v, g), (3 * v**2 + g**2) / 4)
-    np.testing.assert_allclose(made(AdamStep(*MAP, rate=0.5, epsilon=2), w, g, v * v), w - g / (2 * abs(v) + 4))
+    np.testing.assert_allclose(made(training.WeightedSum(*MAP, factor=0.5, other_factor=-0.25), w, v), w / 2 - v / 4)
+    np.testing.assert_allclose(made(training.AdamSecond(*MAP, decay=0.75), v * v, g), (3 * v**2 + g**2) / 4)
+    np.testing.assert_allclose(
+        made(training.AdamStep(*MAP, rate=0.5, epsilon=2), w, g, v * v), w - g / (2 * abs(v) + 4)
+    )
 
 
 def test_updates_are_those_of_torch() -> None:
@@ -170,12 +168,14 @@ def test_updates_are_those_of_torch() -> None:
     w = by_sgd = by_adam = drawn(2, 3, 4, 5).transpose(1, 2, 3, 0).copy()
     velocity = first = second = np.zeros_like(w)
     for step, g in enumerate(gradients, 1):
-        velocity = made(WeightedSum(*MAP, factor=0.875), velocity, g)
-        by_sgd = made(WeightedSum(*MAP, other_factor=-0.125), by_sgd, velocity)
-        first = made(WeightedSum(*MAP, factor=0.875, other_factor=0.125), first, g)
-        second = made(AdamSecond(*MAP, decay=0.9375), second, g)
+        velocity = made(training.WeightedSum(*MAP, factor=0.875), velocity, g)
+        by_sgd = made(training.WeightedSum(*MAP, other_factor=-0.125), by_sgd, velocity)
+        first = made(training.WeightedSum(*MAP, factor=0.875, other_factor=0.125), first, g)
+        second = made(training.AdamSecond(*MAP, decay=0.9375), second, g)
         root = (1 - 0.9375**step) ** 0.5
-        by_adam = made(AdamStep(*MAP, rate=0.25 * root / (1 - 0.875**step), epsilon=root / 4), by_adam, first, second)
+        by_adam = made(
+            training.AdamStep(*MAP, rate=0.25 * root / (1 - 0.875**step), epsilon=root / 4), by_adam, first, second
+        )
     sgd = partial(torch.optim.SGD, lr=0.125, momentum=0.875)
     adam = partial(torch.optim.Adam, lr=0.25, betas=(0.875, 0.9375), eps=0.25)
     for optimizer, found in ((sgd, by_sgd), (adam, by_adam)):
@@ -185,3 +185,45 @@ def test_updates_are_those_of_torch() -> None:
             leaf.grad = torch.from_numpy(g)
             steps.step()
         np.testing.assert_allclose(found, leaf.detach().numpy(), rtol=1e-6)
+
+
+# ---- batch normalization
+
+
+def normalized(x: Any, weight: Any, bias: Any, dy: Any) -> tuple[Any, Any, Any, Any]:
+    """The map by the ops of a training step; and the gradients of what it is made from: x, weight and bias."""
+    maps, numbers = ("n", *x.shape[:3]), {"name": "n", "channels": x.shape[0], "images": 1}
+    count = x[0].size
+    mean = made(ChannelMean(*maps), x)
+    variance = made(ChannelVariance(*maps), x, mean)
+    scale = made(training.OverDeviation(**numbers, epsilon=0.5), variance, weight)
+    y = made(ScaleShift(*maps), x, scale, made(training.BatchNormShift(**numbers), mean, scale, bias))
+    total = made(ChannelSum(*maps), dy)
+    products = made(ChannelProducts(*maps, centred=True), dy, x, mean)
+    of_weight = made(training.OverDeviation(**numbers, epsilon=0.5), variance, products)
+    slope = made(training.BatchNormSlope(**numbers, elements=count, epsilon=0.5), variance, scale, of_weight)
+    offset = made(training.BatchNormOffset(**numbers, elements=count), mean, scale, slope, total)
+    return y, made(training.BatchNormGradient(*maps), dy, x, scale, slope, offset), of_weight, total
+
+
+def test_a_batch_normalization_is_that_of_torch() -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is optional", exc_type=ImportError)
+    x, dy, (weight, bias) = drawn(3, 4, 5, 2) + 1, drawn(2, 5, 4, 3).T, drawn(2, 3).reshape(2, 3, 1, 1, 1)
+    leaves = [torch.from_numpy(np.moveaxis(each, 3, 0).copy()).requires_grad_() for each in (x, weight, bias)]
+    of_x, of_weight, of_bias = leaves
+    y = torch.nn.functional.batch_norm(of_x, None, None, of_weight.flatten(), of_bias.flatten(), training=True, eps=0.5)
+    y.backward(torch.from_numpy(np.moveaxis(dy, 3, 0).copy()))
+    wanted = (y.detach(), *(each.grad for each in leaves))
+    for mine, theirs in zip(normalized(x, weight, bias, dy), wanted, strict=True):
+        np.testing.assert_allclose(mine, np.moveaxis(theirs.numpy(), 0, 3), rtol=1e-5, atol=1e-5)
+
+
+def test_the_gradient_of_a_batch_normalization_is_that_of_a_small_step() -> None:
+    x, dy, (weight, bias) = drawn(2, 2, 3, 2) + 1, drawn(2, 3, 2, 2).T, drawn(2, 2).reshape(2, 2, 1, 1, 1)
+    dx, step = normalized(x, weight, bias, dy)[1], 1e-4
+    for at in np.ndindex(x.shape):
+        ahead, behind = x.copy(), x.copy()
+        ahead[at] += step
+        behind[at] -= step
+        apart = normalized(ahead, weight, bias, dy)[0] - normalized(behind, weight, bias, dy)[0]
+        np.testing.assert_allclose(dx[at], (dy * apart).sum() / (2 * step), atol=1e-5)

@@ -27,8 +27,9 @@ def test_every_pointwise_op_says_how_often_it_is_rounded() -> None:
     counted = (
         (0, ("copy", "relu", "clip", "relu_gradient", "clip_gradient")),
         (1, ("add", "sub", "rsub", "mul", "leaky_relu", "leaky_relu_gradient")),
-        (2, ("power", "scale_shift", "hard_sigmoid", "weighted_sum")),
+        (2, ("power", "scale_shift", "hard_sigmoid", "weighted_sum", "batch_norm_shift")),
         (3, ("hard_swish", "sigmoid_gradient", "tanh_gradient", "adam_second")),
+        (3, ("batch_norm_offset", "batch_norm_gradient")),
         (pointwise.FUNCTION_ROUNDINGS, ("adam_step",)),
         (pointwise.FUNCTION_ROUNDINGS, pointwise.REAL_FUNCTIONS),
     )  # fmt: skip

@@ -43,6 +43,7 @@ _PLACES = {
     "lrn": "rows.lrn",
     **dict.fromkeys(POINTWISE, "pointwise.pointwise"),
     **{op: f"rows.{op}" for op in ("softmax", "layer_norm", "reduce_mean", "sum_exp", "sum_squares")},
+    **{f"channel_{what}": f"channels.channel_{what}" for what in ("sum", "mean", "variance", "products")},
     **dict.fromkeys(("transpose", "channel_shuffle", "slice", "pad", "upsample", "spread"), "maps.move"),
 }
 ORACLES: Registry[Callable[[Any, Operands, Box], Tensor]] = Registry(__name__, _PLACES)

@@ -94,6 +94,10 @@ REAL_FUNCTIONS: dict[str, Callable[..., Doubles]] = {
     "softplus": lambda _, x: softplus(x),
     "silu": lambda _, x: x * sigmoid(x),
     "gelu": lambda op, x: gelu(x, op.approximate),
+    "over_deviation": lambda op, v, x: x * (v + np.float32(op.epsilon)) ** -0.5,
+    "batch_norm_slope": lambda op, v, scale, dw: (
+        scale * dw * np.float32(-1 / op.elements) * (v + np.float32(op.epsilon)) ** -0.5
+    ),
     "silu_gradient": lambda _, dy, x: dy * silu_slope(x),
     "gelu_gradient": lambda op, dy, x: dy * gelu_slope(x, op.approximate),
 }
@@ -155,6 +159,11 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "weighted_sum": lambda op, x, y: x * np.float32(op.factor) + y * np.float32(op.other_factor),
     "adam_second": lambda op, v, g: v * np.float32(op.decay) + g * g * np.float32(1 - op.decay),
     "adam_step": in_doubles(lambda op, w, m, v: w - np.float32(op.rate) * m / (np.sqrt(v) + np.float32(op.epsilon))),
+    "batch_norm_shift": lambda _, mean, scale, shift: shift - mean * scale,
+    "batch_norm_offset": lambda op, mean, scale, slope, total: (
+        scale * total * np.float32(-1 / op.elements) - mean * slope
+    ),
+    "batch_norm_gradient": lambda _, dy, x, scale, slope, offset: dy * scale + x * slope + offset,
     **{name: in_doubles(each) for name, each in REAL_FUNCTIONS.items()},
 }
 """By the name of the op: the function from the layer and an element of each operand to an element of the ofmap."""
@@ -166,6 +175,10 @@ MAGNITUDES: dict[str, Callable[..., Any]] = {
     "sigmoid_gradient": lambda _, dy, y: dy * y * (1 + y),
     "tanh_gradient": lambda _, dy, y: dy * (1 + y * y),
     "weighted_sum": lambda op, x, y: x * np.float32(abs(op.factor)) + y * np.float32(abs(op.other_factor)),
+    "batch_norm_shift": lambda _, mean, scale, shift: shift + mean * scale,
+    "batch_norm_offset": lambda op, mean, scale, slope, total: (
+        scale * total * np.float32(1 / op.elements) + mean * slope
+    ),
     "adam_step": in_doubles(
         lambda op, w, m, v: w + np.float32(abs(op.rate)) * m / (np.sqrt(v) + np.float32(op.epsilon))
     ),
@@ -174,8 +187,9 @@ MAGNITUDES: dict[str, Callable[..., Any]] = {
 ROUNDINGS = {
     "add": 1, "sub": 1, "rsub": 1, "mul": 1, "power": 2, "copy": 0, "scale_shift": 2, "relu": 0, "leaky_relu": 1,
     "clip": 0, "hard_sigmoid": 2, "hard_swish": 3, "relu_gradient": 0, "leaky_relu_gradient": 1, "clip_gradient": 0,
-    "sigmoid_gradient": 3, "tanh_gradient": 3, "weighted_sum": 2, "adam_second": 3,
-    "adam_step": FUNCTION_ROUNDINGS, **dict.fromkeys(REAL_FUNCTIONS, FUNCTION_ROUNDINGS),
+    "sigmoid_gradient": 3, "tanh_gradient": 3, "weighted_sum": 2, "adam_second": 3, "adam_step": FUNCTION_ROUNDINGS,
+    "batch_norm_shift": 2, "batch_norm_offset": 3, "batch_norm_gradient": 3,
+    **dict.fromkeys(REAL_FUNCTIONS, FUNCTION_ROUNDINGS),
 }  # fmt: skip
 """The number of successive roundings of an element."""
 

@@ -15,7 +15,7 @@ import numpy as np
 from tpusim.network.ops.fused import Fused
 from tpusim.network.ops.moves import Move
 from tpusim.network.ops.op import Op
-from tpusim.reference import Box, Operands, Tensor, batch_of, compute, pointwise, products, rows
+from tpusim.reference import Box, Operands, Tensor, batch_of, channels, compute, pointwise, products, rows
 
 _SAMPLING = 4
 """Roundings of an interpolation between four elements, before the array multiplies it."""
@@ -38,6 +38,8 @@ def roundings(layer: Op, batch: int) -> int:
     if isinstance(layer, Fused):
         after = sum(pointwise.ROUNDINGS[each.op] for each in layer.finish)
         return roundings(layer.core, batch) + layer.adds + layer.bias + after
+    if layer.whole_channels:
+        return channels.roundings(layer, batch)
     if layer.whole_rows or layer.op == "lrn":
         return rows.roundings(layer, batch)
     return layer.terms(batch) + (_SAMPLING if layer.sample_parts > 1 else 0)
@@ -56,6 +58,8 @@ def magnitudes(layer: Op, operands: Operands, box: Box, true: Tensor) -> Tensor:
     """
     if layer.op in pointwise.REAL_FUNCTIONS or layer.op == "lrn":
         return abs(true)
+    if layer.whole_channels:
+        return channels.magnitudes(layer, operands, box, true)
     if layer.op in pointwise.FUNCTIONS:
         return pointwise.magnitudes(layer, operands, box)
     if isinstance(layer, Fused):

@@ -12,7 +12,10 @@ from tpusim.network.ops.elementwise import ROWS, class_name
 if TYPE_CHECKING:
     from tpusim.network.ops.op import Op
 
-_TRAINING = "leaky_relu_gradient", "clip_gradient", "gelu_gradient", "weighted_sum", "adam_second", "adam_step"
+_TRAINING = (
+    "leaky_relu_gradient", "clip_gradient", "gelu_gradient", "weighted_sum", "adam_second", "adam_step",
+    "over_deviation", "batch_norm_shift", "batch_norm_slope", "batch_norm_offset", "batch_norm_gradient",
+)  # fmt: skip
 POINTWISE = (*ROWS, "scale_shift", "leaky_relu", "clip", "power", "hard_sigmoid", "hard_swish", "gelu", *_TRAINING)
 """Ops that make each element from the one at the same place of a map."""
 _MODULES = {
@@ -24,6 +27,7 @@ _MODULES = {
     **dict.fromkeys(POINTWISE, "elementwise"),
     **dict.fromkeys(_TRAINING, "training"),
     **dict.fromkeys(("softmax", "layer_norm", "reduce_mean", "sum_exp", "sum_squares", "lrn"), "rows"),
+    **dict.fromkeys(("channel_sum", "channel_mean", "channel_variance", "channel_products"), "channels"),
     **dict.fromkeys(("transpose", "channel_shuffle", "slice", "pad", "upsample", "spread"), "moves"),
 }
 """The module of each class, by the op's name in files."""

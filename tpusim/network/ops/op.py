@@ -65,6 +65,8 @@ class Op(ABC):
     """Whether its maps have rows and columns, over which a kernel moves."""
     whole_rows: ClassVar[bool] = False
     """Whether an output takes all channels of an image, for an op of the vector unit."""
+    whole_channels: ClassVar[bool] = False
+    """Whether an output takes all pixels and images of a channel, for an op of the vector unit."""
     exact: ClassVar[bool] = True
     """Whether its result of small whole numbers is held without a rounding, or rounded alike by all."""
     positive: ClassVar[bool] = False

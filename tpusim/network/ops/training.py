@@ -1,12 +1,14 @@
-"""Pointwise ops of a training step that have fields of their own: gradients of activations, and updates of weights."""
+"""Pointwise ops of a training step that have fields of their own: gradients of activations, updates of weights, and
+what batch normalization makes of its statistics.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, TypeAlias
 
 from tpusim.base.errors import InputError, Problem
-from tpusim.input.form import Real, validated
+from tpusim.input.form import Real, validated, whole, written
 from tpusim.network.ops.elementwise import Clip, Gelu, LeakyRelu, Paired, Pointwise
 from tpusim.network.ops.op import OFMAP, Shape
 
@@ -102,8 +104,7 @@ class AdamStep(Pointwise):
     epsilon: Annotated[float, Real()] = 1e-8
 
     def __post_init__(self) -> None:
-        if self.epsilon <= 0:
-            raise InputError(Problem(f"{self.epsilon} is not above zero; write one such as 1e-8", "epsilon"))
+        _check_epsilon(self.epsilon)
 
     def shapes(self, batch: int) -> Mapping[str, Shape]:
         """Return shapes: all alike."""
@@ -111,3 +112,112 @@ class AdamStep(Pointwise):
 
     def coefficients(self, counted: int) -> tuple[float, ...]:
         return self.rate, self.epsilon
+
+
+# ---- batch normalization: x * scale + shift of each channel, and back
+
+
+Elements: TypeAlias = Annotated[int, whole(2**40)]
+"""A number of elements."""
+
+
+@validated
+class OverDeviation(Paired):
+    """The other operand over the root of the ifmap plus `epsilon`: numbers over the deviations that variances tell.
+
+    So a batch normalization's weight becomes its scale, and the sum of centred products the weight's gradient.
+
+    Attributes:
+        epsilon: number above zero that is added to the variance.
+    """
+
+    op: ClassVar[str] = "over_deviation"
+    exact: ClassVar[bool] = False
+    positive: ClassVar[bool] = True
+
+    epsilon: Annotated[float, Real()] = 1e-5
+
+    def __post_init__(self) -> None:
+        _check_epsilon(self.epsilon)
+
+    def coefficients(self, counted: int) -> tuple[float, ...]:
+        return (self.epsilon,)
+
+
+@validated
+class BatchNormShift(Pointwise):
+    """`shift` less the ifmap, a mean, times `scale`: what is added once a map has been multiplied by the scale."""
+
+    op: ClassVar[str] = "batch_norm_shift"
+
+    def shapes(self, batch: int) -> Mapping[str, Shape]:
+        """Return shapes: all alike."""
+        return dict.fromkeys(("ifmap", "scale", "shift", OFMAP), self.map(batch))
+
+
+@validated
+class BatchNormSlope(Pointwise):
+    """Minus `scale` times the weight's gradient, over `elements` and the root of the ifmap, a variance, plus `epsilon`.
+
+    Attributes:
+        elements: elements of a channel, over which the variance was taken.
+        epsilon: number above zero that is added to the variance.
+    """
+
+    op: ClassVar[str] = "batch_norm_slope"
+    exact: ClassVar[bool] = False
+    positive: ClassVar[bool] = True
+
+    elements: Annotated[Elements, written("batch*56*56")] = 1
+    epsilon: Annotated[float, Real()] = 1e-5
+
+    def __post_init__(self) -> None:
+        _check_epsilon(self.epsilon)
+
+    def shapes(self, batch: int) -> Mapping[str, Shape]:
+        """Return shapes: all alike."""
+        return dict.fromkeys(("ifmap", "scale", "gradient", OFMAP), self.map(batch))
+
+    def coefficients(self, counted: int) -> tuple[float, ...]:
+        return -1 / self.elements, self.epsilon
+
+
+@validated
+class BatchNormOffset(Pointwise):
+    """Minus `scale` times the `total` of the result's gradient over `elements`, less the ifmap, a mean, times `slope`.
+
+    Attributes:
+        elements: elements of a channel, over which the mean was taken.
+    """
+
+    op: ClassVar[str] = "batch_norm_offset"
+
+    elements: Annotated[Elements, written("batch*56*56")] = 1
+
+    def shapes(self, batch: int) -> Mapping[str, Shape]:
+        """Return shapes: all alike."""
+        return dict.fromkeys(("ifmap", "scale", "slope", "total", OFMAP), self.map(batch))
+
+    def coefficients(self, counted: int) -> tuple[float, ...]:
+        return (-1 / self.elements,)
+
+
+@validated
+class BatchNormGradient(Pointwise):
+    """The ifmap times `scale`, plus the other map times `slope`, plus `offset`, each a number for the channel.
+
+    The ifmap is the gradient of the result of a batch normalization, the other map what that has read.
+    """
+
+    op: ClassVar[str] = "batch_norm_gradient"
+
+    def shapes(self, batch: int) -> Mapping[str, Shape]:
+        """Return shapes, with three numbers a channel."""
+        maps, channel = self.map(batch), (self.channels, 1, 1, 1)
+        return {"ifmap": maps, "other": maps, **dict.fromkeys(("scale", "slope", "offset"), channel), OFMAP: maps}
+
+
+def _check_epsilon(epsilon: float) -> None:
+    """Raise InputError for an epsilon of zero or less."""
+    if epsilon <= 0:
+        raise InputError(Problem(f"{epsilon} is not above zero; write one such as 1e-5", "epsilon"))

@@ -102,6 +102,7 @@ class Lowering:
             CapacityError when nothing fits the memories, UnsuitableError for ops that it is not made for.
         unit: unit of the machine whose ops it takes.
         whole_rows: whether it takes ops of whole rows, in place of ops of single places.
+        whole_channels: whether it takes ops of whole channels, in place of these.
         partial: whether it refuses some layers (UnsuitableError).
         pipelined: whether it makes steps of a pipeline of bodies (`mapping.loads: windows`); elsewhere their loads are
             whole.
@@ -120,6 +121,7 @@ class Lowering:
     ways: Callable[[Any, int, Hardware], Sequence[Draft]]
     unit: str = "array"
     whole_rows: bool = False
+    whole_channels: bool = False
     partial: bool = False
     pipelined: bool = False
     multiplies: bool = True
@@ -133,7 +135,8 @@ class Lowering:
 
     def takes(self, layer: Op) -> bool:
         """Whether an op is of the lowering's unit and kind."""
-        return layer.unit == self.unit and (layer.unit == "array" or layer.whole_rows == self.whole_rows)
+        own = layer.whole_rows == self.whole_rows and layer.whole_channels == self.whole_channels
+        return layer.unit == self.unit and (layer.unit == "array" or own)
 
     def leaves(self, layer: Op, batch: int) -> bool:
         """Whether it leaves a layer to another lowering. Raises UnsuitableError for ops that are no convolutions."""

@@ -28,6 +28,7 @@ LOWERINGS: Registry[Lowering] = Registry("tpusim.machines.tpu", {
     "vector": "lowering.vector.VECTOR",
     "vector_ops": "lowering.vector_ops.VECTOR_OPS",
     "vector_rows": "lowering.vector_rows.VECTOR_ROWS",
+    "vector_channels": "lowering.vector_channels.VECTOR_CHANNELS",
     "winograd_2": "tiles.winograd.WINOGRAD_2",
     "winograd_4": "tiles.winograd.WINOGRAD_4",
     "fft": "tiles.fft.FFT",

@@ -22,7 +22,7 @@ from tpusim.machines.tpu.lowering import pool_gradient
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering
 from tpusim.machines.tpu.lowering.vector import IGNORED, MapSource, Portion, VectorUnits, draft_of, feed
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed
-from tpusim.machines.tpu.program.operations import Arity, work_of
+from tpusim.machines.tpu.program.operations import OPERATIONS, Arity, work_of
 from tpusim.machines.tpu.program.program import Explanation
 from tpusim.machines.tpu.program.steps import NO_SCALARS, Scalars
 from tpusim.machines.tpu.program.transfers import Along, Part, Tensor
@@ -73,21 +73,24 @@ class _PointByPoint(VectorUnits):
         self.moved = TurnedMap(layer.taken(batch), turn) if isinstance(layer, Move) and isinstance(turn, Turn) else None
         self.shapes = {name: turn.of(shape) for name, shape in layer.shapes(batch).items()}
         others = [name for name in layer.sources(batch) if name != "ifmap"]
+        unit, last = hardware.vector_unit, layer.coefficients(1)
         scalars = [name for name in others if prod(self.shapes[name][1:]) == 1]
+        # Numbers that a lane cannot keep may be operands, too, for some operations: words that stay where they are.
+        as_operands = Arity(1 + len(others), 0, len(last))
+        if len(scalars) > unit.scalar_words and OPERATIONS[layer.operation].fits(as_operands):
+            scalars = []
         maps = ["ifmap", *(name for name in others if name not in scalars)]
         self.maps = tuple(self._source(self._map(name)) for name in maps)
         # Scalars lie as they come.
         self.kept = tuple(self._source(Tensor(name, layer.shapes(batch)[name])) for name in scalars)
         self.ofmap, self.scalar_words, self.numbers = self._map(OFMAP), len(scalars), len(scalars)
         self.tensors = *(each.tensor for each in (*self.maps, *self.kept)), self.ofmap
-        unit = hardware.vector_unit
         if self.numbers > unit.scalar_words:
             says = f"a lane keeps {unit.scalar_words} words of scalars, and the op has {self.numbers}"
             raise CapacityError(Problem(f"{says}; give it more", "vector_unit.scalar_words"))
         # As many words as an output is made of at most.
         most = prod(axis.kernel for axis in layer.axes) + len(self.maps) - 1 + layer.along_channels
         arities = [(name, Arity(count, self.numbers, 0)) for name, count in self._joined(most)]
-        last = layer.coefficients(1)
         self.chain = tuple((each.operands, sum(work_of(name, each, last, unit))) for name, each in arities)
         super().__init__(self._outputs(), self.shapes[OFMAP][0], hardware, tiling)
 

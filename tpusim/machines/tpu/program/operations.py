@@ -372,11 +372,34 @@ OPERATIONS: dict[str, Operation] = {
         "divide",
         coefficients=2,
     ),
+    # Batch normalization: numbers of channels, and the gradient of a map.
+    "over_deviation": _of_values(
+        _once(lambda variance, x, epsilon: x / np.sqrt(variance + epsilon)), 2, 1, 1, "reciprocal_root", coefficients=1
+    ),
+    "batch_norm_shift": _of_values(lambda mean, scale, shift: shift - mean * scale, 3, 1, 1),
+    "batch_norm_slope": _of_values(
+        _once(lambda variance, scale, dw, part, epsilon: scale * dw * part / np.sqrt(variance + epsilon)),
+        3,
+        3,
+        1,
+        "reciprocal_root",
+        coefficients=2,
+    ),
+    "batch_norm_offset": _of_values(
+        lambda mean, scale, slope, total, part: scale * total * part - mean * slope, 4, 3, 1, coefficients=1
+    ),
+    "batch_norm_gradient": _of_values(lambda dy, x, scale, slope, offset: dy * scale + x * slope + offset, 5, 2, 2),
     # For ops of rows: a difference and a power of each element, and their sum; then the same with squares.
     "exp_sum": _of_elements(
         lambda *terms: sum(np.exp(x - terms[-1]) for x in terms[:-1]), 1, 0, lambda elements: {"exp": elements}
     ),
     "squares_sum": _of_elements(lambda *terms: sum((x - terms[-1]) ** 2 for x in terms[:-1]), 1, 1, lambda _: {}),
+    # For ops of channels: products of operands two by two, the second of them less the last operand, and their sum.
+    "centred_products": Operation(
+        _rounded_once(lambda *terms: sum(x * (y - terms[-1]) for x, y in zip(terms[:-1:2], terms[1::2], strict=False))),
+        lambda counts, _: AluWork(counts.operands // 2, counts.operands - 2),
+        lambda counts: counts.operands > 2 and counts.operands % 2 == 1 and not counts.scalars + counts.coefficients,
+    ),
     "reciprocal_sum": _of_sum(lambda *terms: 1 / sum(terms), 0, 0, "divide"),
     "reciprocal_root": _of_sum(
         lambda *terms: 1 / np.sqrt(sum(terms[:-2]) * terms[-2] + terms[-1]), 2, 1, "reciprocal_root"

@@ -1,0 +1,196 @@
+"""Training steps of networks: their layers, what is kept for the way back, and gradients against differences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tpusim import Training, Workload, load_hardware, load_workload, reference, simulate, training_step
+from tpusim.base.errors import InputError
+from tpusim.flow.need import hbm_need
+from tpusim.network.ops.gradients import Conv2dFilterGradient, Conv2dInputGradient
+from tpusim.network.ops.op import OFMAP, Op
+
+BATCH = 3
+SMALL = """
+name: small
+training: {batch_norm: [first, second]}
+layers:
+  - {name: first, op: conv2d, in_channels: 2, in_height: 7, in_width: 7, out_channels: 4, kernel: 3, padding: 1}
+  - {name: relu1, op: relu}
+  - {name: second, op: conv2d, out_channels: 4, kernel: 3, stride: 2, padding: 1, groups: 2}
+  - {name: side, op: conv2d, inputs: [relu1], out_channels: 4, kernel: 1, stride: 2}
+  - {name: sum, op: add, inputs: [second, side]}
+  - {name: leaky, op: leaky_relu, slope: 0.25}
+  - {name: pool, op: pool2d, kind: max, kernel: 3, stride: 1, padding: 1}
+  - {name: mean, op: pool2d, kind: average, kernel: 2, stride: 2}
+  - {name: flat, op: flatten}
+  - {name: fc, op: gemm, n: 5}
+"""
+
+
+@pytest.fixture
+def network(tmp_path: Path) -> Workload:
+    path = tmp_path / "small.yaml"
+    path.write_text(SMALL)
+    return load_workload(path, BATCH)
+
+
+def test_every_layer_of_a_step_is_right_in_both_engines(network: Workload) -> None:
+    step = training_step(network)
+    result = simulate(step, load_hardware("tiny_4x4"), engine="both")
+    assert result.correct
+    assert result.checked
+    phases = [layer.phase for layer in result.layers]
+    assert [*dict.fromkeys(phases)] == ["forward", "backward", "update"]
+    assert [*result.to_dict()["by_phase"]] == ["forward", "backward", "update"]
+
+
+def test_a_network_without_a_step_has_no_phases(network: Workload) -> None:
+    result = simulate(network, load_hardware("tiny_4x4"), check=False)
+    assert "by_phase" not in result.to_dict()
+    assert not any("phase" in layer for layer in result.to_dict()["layers"])
+
+
+def test_the_first_layers_input_has_no_gradient(network: Workload) -> None:
+    names = [layer.name for layer in training_step(network).layers]
+    assert "first.dw" in names
+    assert "first.dx" not in names
+    assert "second.dx" in names
+
+
+def test_weights_are_updated_once_each_after_the_way_back(network: Workload) -> None:
+    step = training_step(network)
+    updates = [name for name, phase in step.phases if phase == "update"]
+    assert [name for name in updates if name.endswith(".update")] == [
+        "first.filter.update", "first.norm.beta.update", "first.norm.gamma.update",
+        "second.filter.update", "second.norm.beta.update", "second.norm.gamma.update",
+        "side.filter.update", "fc.filter.update",
+    ]  # fmt: skip
+    assert [phase for _, phase in step.phases][-len(updates) :] == ["update"] * len(updates)
+
+
+def test_adam_keeps_two_means(network: Workload) -> None:
+    step = training_step(network, replace(network.training or Training(), optimizer="adam"))
+    assert {"fc.filter.mean", "fc.filter.squares", "fc.filter.update"} <= {layer.name for layer in step.layers}
+    machine = load_hardware("tiny_4x4")
+    usual = hbm_need(training_step(network), machine)
+    assert hbm_need(step, machine).weights * 2 == usual.weights * 3
+
+
+def test_what_is_not_kept_is_computed_again_from_what_is(network: Workload) -> None:
+    asked = network.training or Training()
+    kept = training_step(network, replace(asked, keep=("relu1", "leaky")))
+    again = [layer.name for layer in kept.layers if layer.name.endswith(".again")]
+    assert "sum.again" not in again
+    assert {"first.again", "second.again"} <= {*again}
+    assert "relu1.again" not in again
+    assert kept.inputs()["second.again"][0] == "relu1"
+    assert simulate(kept, load_hardware("tiny_4x4")).correct
+    nothing = training_step(network, replace(asked, keep="none"))
+    assert "relu1.again" in [layer.name for layer in nothing.layers]
+
+
+def test_less_is_in_hbm_where_less_is_kept() -> None:
+    network, machine = load_workload("vgg16", 32, ops="all"), load_hardware("tpu_v2_core")
+    needs = [hbm_need(training_step(network, Training(keep=keep)), machine).between for keep in ("all", ("pool*",))]
+    assert needs[1] < 0.9 * needs[0]
+
+
+def test_a_layer_that_is_read_twice_has_the_sum_of_both_gradients(network: Workload) -> None:
+    assert training_step(network).inputs()["relu1.dy"] == ("side.dx", "second.dx")
+
+
+def test_what_has_no_gradient_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "n.yaml"
+    path.write_text(
+        "name: n\nlayers:\n  - {name: a, op: conv2d, in_channels: 2, in_height: 4, in_width: 4, out_channels: 2, "
+        "kernel: 1}\n  - {name: up, op: upsample}\n  - {name: lrn, op: lrn}\n"
+    )
+    with pytest.raises(InputError) as caught:
+        training_step(load_workload(path))
+    assert "1 layer of upsample, such as up, without a known gradient" in str(caught.value)
+    assert "1 layer of lrn, such as lrn" in str(caught.value)
+
+
+@pytest.mark.parametrize(("key", "value"), [("batch_norm", ("frist",)), ("keep", ("frist",))])
+def test_patterns_that_fit_no_layer_are_refused(network: Workload, key: str, value: tuple[str, ...]) -> None:
+    asked = Training(**{key: value})  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=rf"training.{key}.*no layer is named 'frist'; did you mean first"):
+        training_step(network, asked)
+
+
+# ---- the values of a step, by the reference in float64: each layer reads what those before it have made
+
+
+def test_its_gradients_are_those_of_the_loss(network: Workload) -> None:
+    """The loss changes by the sum of weights' changes times their gradients, for small changes in any direction."""
+    step, random = training_step(network), np.random.default_rng(3)
+    given = {name: random.normal(size=shape) for name, shape in outside(step).items()}
+    given["labels"] = np.eye(5)[:, None, None, :BATCH]
+    given |= {name: each + 1.5 for name, each in given.items() if name.endswith("gamma")}
+    made = values(step, given)
+    for layer in (each for each in step.layers if each.name.endswith(".update")):
+        weights, (velocity,) = layer.name.removesuffix(".update"), step.inputs()[layer.name][1:]
+        gradient = made[step.inputs()[velocity][1]].reshape(given[weights].shape)
+        change = random.normal(size=gradient.shape)
+        tiny = 1e-6
+        ahead, behind = (loss(step, {**given, weights: given[weights] + by * change}) for by in (tiny, -tiny))
+        assert (ahead - behind) / (2 * tiny) == pytest.approx(np.sum(gradient * change), rel=2e-4, abs=2e-6), weights
+
+
+def loss(step: Workload, given: Mapping[str, Any]) -> float:
+    forward = replace(step, layers=tuple(each for each in step.layers if dict(step.phases)[each.name] == "forward"))
+    return float(np.mean(values(forward, given)["fc.loss"]))
+
+
+def outside(step: Workload) -> dict[str, tuple[int, ...]]:
+    """What no layer makes, with its shape."""
+    names, found = {layer.name for layer in step.layers}, dict[str, tuple[int, ...]]()
+    for layer in step.layers:
+        for source, shape in zip(step.sources()[layer.name], layer.reads(BATCH).values(), strict=True):
+            found |= {name: shape for name in source.names if name not in names and name not in found}
+    return found
+
+
+def values(step: Workload, given: Mapping[str, Any]) -> dict[str, Any]:
+    made = dict(given)
+    for layer in step.layers:
+        sources = zip(step.sources()[layer.name], layer.reads(BATCH).items(), strict=True)
+        operands = {tensor: seen(layer, tensor, made[source.names[0]], shape) for source, (tensor, shape) in sources}
+        made[layer.name] = reference.compute(layer, operands)
+    return made
+
+
+def seen(layer: Op, tensor: str, value: Any, shape: tuple[int, ...]) -> Any:
+    """A value as a layer of a step reads it."""
+    if isinstance(layer, Conv2dInputGradient) and tensor == "filter":
+        grouped = value.reshape(layer.groups, -1, *value.shape[1:])
+        return np.moveaxis(np.moveaxis(grouped, -1, 1), 2, -1).reshape(shape)
+    if isinstance(layer, Conv2dFilterGradient) and tensor == "ifmap":
+        apart = value.reshape(layer.groups, -1, *value.shape[1:])
+        if layer.is_a_product:
+            down, across = layer.stride
+            touched = apart[:, :, ::down, ::across][:, :, : layer.out_height, : layer.out_width]
+            return touched.transpose(0, 2, 3, 4, 1).reshape(shape)
+        rows, cols = layer.used
+        return apart[:, :, :rows, :cols].transpose(0, 4, 2, 3, 1).reshape(shape)
+    turned = layer.name.endswith(".dw") and tensor == "ifmap" and layer.op == "gemm"
+    if turned or (layer.op == "gemm" and layer.name.endswith(".dx") and tensor == "filter"):
+        return value.reshape(len(value), -1).T.reshape(shape) if turned else value[:, 0, 0].T.reshape(shape)
+    assert prod(value.shape) == prod(shape), (layer.name, tensor)
+    return value.reshape(shape)
+
+
+def test_shapes_of_a_step_fit_those_of_what_they_read() -> None:
+    """Of a network that joins maps: parts of a gradient go to those that made them."""
+    step = training_step(load_workload("googlenet", 2, ops="all"), Training())
+    shapes = {layer.name: layer.shapes(2)[OFMAP] for layer in step.layers}
+    assert step.inputs()["inception3a.branch1.relu.dx"][0].startswith("inception3b")
+    assert shapes["inception3a.branch1.relu.dx"] == shapes["inception3a.branch1.relu"]

@@ -1,0 +1,303 @@
+"""Sums over the pixels and images of each channel, by the vector unit: statistics, and gradients of biases and scales.
+
+A lane has a channel, whose words it joins piece by piece to one: a sum for each element of a word. These change places
+by way of HBM, once for all channels, and are joined in their lane. Words have as many images as divide the batch, so
+that no element is padding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise, product
+from math import prod
+from typing import NamedTuple
+
+from tpusim.base.words import counted
+from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, IMAGE, ROW, Block, halves, padded, portions
+from tpusim.machines.tpu.cut.tiling import delay_of, fitting
+from tpusim.machines.tpu.cut.traffic import Traffic
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, memory_of, one_draft
+from tpusim.machines.tpu.lowering.vector import IGNORED, feed, in_turn
+from tpusim.machines.tpu.program.program import Explanation
+from tpusim.machines.tpu.program.transfers import Along, Part, Tensor
+from tpusim.machines.tpu.schedule import units as scheduled
+from tpusim.memory.layout import Box
+from tpusim.network.ops.channels import ABOUT, ChannelSum
+from tpusim.network.ops.op import OFMAP
+from tpusim.result.records import Blocking
+
+ENOUGH_PIECES = 16
+"""Pieces of a layer that are enough for loads to hide work: but for the last one, a sixteenth of it."""
+ON_THE_WAY = "on_the_way"
+"""Name of the tensor by which the elements of words change places."""
+MOST_TOGETHER = 64
+"""Most portions of channels whose elements change places together."""
+
+
+def ways(layer: ChannelSum, batch: int, hardware: Hardware) -> list[Draft]:
+    """The only draft of an op of channels.
+
+    Raises:
+        CapacityError: when nothing fits the vector memories.
+    """
+    work = ChannelUnits(layer, batch, hardware)
+    return one_draft(work, lambda _: _explained(work))
+
+
+class Stretch(NamedTuple):
+    """A piece of a portion of the channels; or, without a piece, the end of a portion. Portions have numbers."""
+
+    portion: int
+    piece: int = -1
+
+
+class ChannelUnits(scheduled.Units):
+    """A lane has a channel at a time, and words have images of a pixel.
+
+    Attributes:
+        maps: sources that are summed up, element by element.
+        given: whether a number is given for each channel.
+        fill, groups: images of a word, and words of a pixel.
+        portions, rounds: channels, as many at a time as there are lanes; and portions whose elements change places
+            together.
+        pieces: blocks of a map, as few as leave room for the next one, but enough for loads to hide work.
+
+    Raises:
+        CapacityError: when not even a word at a time fits; says how much memory would do.
+    """
+
+    policy = scheduled.Policy(("given", "maps", "exchanged"), scheduled.at_once, by_area=True)
+
+    def __init__(self, layer: ChannelSum, batch: int, hardware: Hardware) -> None:
+        self.layer, self.hardware, self.traffic = layer, hardware, Traffic(hardware)
+        self.ending, shapes = layer.ends(batch), layer.shapes(batch)
+        channels, self.high, self.wide, images = shapes["ifmap"]
+        most = min(hardware.vector_memory.word_elements, images)
+        self.word_fill = next(each for each in range(most, 0, -1) if images % each == 0)
+        self.groups, self.given = images // self.word_fill, ABOUT in layer.others
+        self.maps = tuple(name for name in ("ifmap", *layer.others) if name != ABOUT)
+        self.portions = portions(channels, hardware.lanes)
+        self.rounds = portions(len(self.portions), MOST_TOGETHER)
+        self.named = {name: self._tensor(name, shape) for name, shape in shapes.items()}
+        if self.word_fill > 1:
+            self.named[ON_THE_WAY] = Tensor(ON_THE_WAY, (channels, 1, 1, self.word_fill), on_the_way=True)
+            self.intermediates = channels * self.word_fill
+        self.tensors = (*self.named.values(),)
+        # Elements that a step joins at most: one for each scalar of a lane, but at least two.
+        room = hardware.vector_unit.scalar_words * hardware.vector_memory.word_elements
+        self.most, self.first = max(2, room), max(1, (room - self.given) // len(self.maps))
+        fits = [*fitting(self._sizes(), lambda size: self._words(prod(size)), hardware)]
+        enough = (size for size in fits if len(self._pieces(size)) * len(self.portions) >= ENOUGH_PIECES)
+        self.pieces = self._pieces(next(enough, fits[-1]))
+
+    def _tensor(self, name: str, shape: tuple[int, int, int, int]) -> Tensor:
+        wide = self.hardware.hbm.channel_multiple if name in self.maps else 1
+        return Tensor(name, shape, converted=True, padded=(padded(shape[0], wide), *shape[1:]))
+
+    # ---- pieces, and their places
+
+    def _sizes(self) -> Iterator[tuple[int, int, int]]:
+        """Rows, columns and word groups of a piece: rows are cut first."""
+        yield from ((rows, self.wide, self.groups) for rows in halves(self.high))
+        yield from ((1, cols, self.groups) for cols in halves(self.wide)[1:])
+        yield from ((1, 1, groups) for groups in halves(self.groups)[1:])
+
+    def _pieces(self, size: tuple[int, int, int]) -> list[Block]:
+        every = zip((self.high, self.wide, self.groups), size, strict=True)
+        return [Block(*each) for each in product(*(portions(extent, part) for extent, part in every))]
+
+    def _levels(self, words: int) -> list[int]:
+        """Numbers of words, step by step: those that pieces are joined to, until a step joins all with the sum so
+        far.
+        """
+        found = [-(-words // self.first)]
+        while found[-1] >= self.most:
+            found.append(-(-found[-1] // self.most))
+        return found
+
+    def _words(self, size: int) -> int:
+        return sum(each.count * each.words for each in self._areas(size))
+
+    @property
+    def areas(self) -> tuple[scheduled.Area, ...]:
+        """Areas for maps, given numbers, numbers to be joined, sums of elements, those that change places, and
+        results.
+        """
+        return self._areas(max(piece.words for piece in self.pieces))
+
+    def _areas(self, size: int) -> tuple[scheduled.Area, ...]:
+        lanes, twice = len(self.portions[0]), min(2, len(self.portions))
+
+        def ready(of: Stretch) -> int:
+            return delay_of(self.pieces[of.piece].words * len(self.maps), self.hardware)
+
+        maps, given = scheduled.in_one(self._brought, len(self.maps)), scheduled.in_one(self._given)
+        exchanged = self.word_fill * len(self.rounds[0]) if self.word_fill > 1 else 0
+        return (
+            scheduled.Area("maps", "ifmap", size * len(self.maps), 2, lanes, maps, ready),
+            scheduled.Area("joined", OFMAP, sum(self._levels(size)), 1, lanes),
+            scheduled.Area(
+                "given", OFMAP, int(self.given), twice * self.given, lanes, given, gaps=scheduled.with_the_one_ahead
+            ),
+            scheduled.Area("sums", OFMAP, 1, twice, lanes),
+            scheduled.Area(
+                "exchanged", OFMAP, exchanged, int(exchanged > 0), lanes, self._exchanged, gaps=scheduled.when_needed
+            ),
+            scheduled.Area("results", OFMAP, 1, twice, lanes),
+        )
+
+    def units(self) -> Iterator[scheduled.Unit]:
+        alone, last = self.word_fill == 1, len(self.pieces) - 1
+        for part in self.rounds:
+            for u, p in product(part, range(last + 1)):
+                of = Stretch(u, p)
+                needs = [scheduled.SlotNeed("joined", 0), scheduled.SlotNeed("sums", u), scheduled.SlotNeed("maps", of)]
+                needs += [scheduled.SlotNeed("given", u)] if self.given else []
+                needs += [scheduled.SlotNeed("results", u)] if alone and p == last else []
+                steps, leaves = 2 * len(self._levels(self.pieces[p].words)) + 2, len(needs) - 1 if alone else 1
+                makes = None if alone or p < last else u
+                yield scheduled.Unit(
+                    tuple(needs), None, of, steps=steps, leaves=leaves if p == last else -1, makes=makes
+                )
+            for u in () if alone else part:
+                needs = [scheduled.SlotNeed("exchanged", part.start), scheduled.SlotNeed("results", u)]
+                yield scheduled.Unit(tuple(needs), None, Stretch(u), steps=1, leaves=1)
+
+    # ---- loads
+
+    def _box(self, portion: range, piece: Block | None, images: range) -> Box:
+        return Box(portion, piece.rows, piece.cols, images) if piece else Box(portion, range(1), range(1), images)
+
+    def _brought(self, of: Stretch, base: int) -> Iterator[scheduled.Moves]:
+        portion, piece, fill = self.portions[of.portion], self.pieces[of.piece], self.word_fill
+        images = range(piece.groups.start * fill, piece.groups.stop * fill)
+        items = (
+            Along(ROW, piece.rows),
+            Along(COL, piece.cols),
+            Along(IMAGE, images[::fill]),
+            Along(IMAGE, range(fill)),
+        )
+        for at, name in enumerate(self.maps):
+            part = Part(base + at * piece.words, (0,), (Along(CHANNEL, portion),), items, fill)
+            yield self.traffic.moves(self.named[name], (part,), (self._box(portion, piece, images),))
+
+    def _numbers(self, name: str, u: int, base: int, items: Along, per_word: int) -> scheduled.Moves:
+        """Moves of a few numbers of each channel of a portion."""
+        portion, images = self.portions[u], range(self.named[name].shape[IMAGE])
+        part = Part(base, (0,), (Along(CHANNEL, portion),), (items,), per_word)
+        return self.traffic.moves(self.named[name], (part,), (self._box(portion, None, images),))
+
+    def _given(self, u: int, base: int) -> Iterator[scheduled.Moves]:
+        """Moves of the number of each channel to every element of a word."""
+        yield self._numbers(ABOUT, u, base, Along(IMAGE, (0,) * self.word_fill), self.word_fill)
+
+    def _exchanged(self, first: int, gaps: int, grows: bool) -> list[scheduled.Piece]:
+        """A piece with the sums of a round of portions, an element to a word."""
+        part = next(each for each in self.rounds if each.start == first)
+
+        def moves(base: int) -> Iterator[scheduled.Moves]:
+            for u in part:
+                yield self._numbers(ON_THE_WAY, u, base + self._apart(u), Along(IMAGE, range(self.word_fill)), 1)
+
+        return [scheduled.Piece(0, (0,), moves, tuple(scheduled.SlotNeed("", u) for u in part), steps=len(part))]
+
+    def _apart(self, u: int) -> int:
+        """Words of the portions ahead in a round."""
+        return u % MOST_TOGETHER * self.word_fill
+
+    # ---- work and results
+
+    def acts(self, unit: scheduled.Unit, bases: Sequence[int]) -> Iterator[scheduled.VectorWork]:
+        place = {need.area: at for at, need in enumerate(unit.needs)}
+        base, of = {area: bases[at] for area, at in place.items()}, unit.about
+        lanes = len(self.portions[of.portion])
+        if of.piece < 0:
+            first = base["exchanged"] + self._apart(of.portion)
+            step = self._ended(lanes, range(first, first + self.word_fill), base["results"])
+            yield scheduled.VectorWork((step,), (scheduled.Touch(place["exchanged"]),), place["results"], True)
+            return
+        reads = [scheduled.Touch(place["maps"]), *([scheduled.Touch(place["given"])] if self.given else [])]
+        yield scheduled.VectorWork([*self._joined(of, lanes, base)], tuple(reads), place["sums"], of.piece == 0)
+        if "results" in place:
+            step = self._ended(lanes, range(base["sums"], base["sums"] + 1), base["results"])
+            yield scheduled.VectorWork((step,), (scheduled.Touch(place["sums"], ()),), place["results"], True)
+
+    def _ended(self, lanes: int, words: range, to: int) -> scheduled.Compute:
+        """The step that makes a channel's number of what is left."""
+        operation, coefficients = self.ending
+        operands = tuple(feed(lanes, in_turn(each, 1)) for each in words)
+        return scheduled.Compute(operation, operands, feed(lanes, in_turn(to, 1)), 1, coefficients=coefficients)
+
+    def _joined(self, of: Stretch, lanes: int, base: dict[str, int]) -> Iterator[scheduled.Compute]:
+        """Steps that join the words of a piece, as many at a time as a step takes, and then add them to the sum."""
+        words, to = self.pieces[of.piece].words, base["joined"]
+        firsts = [base["maps"] + at * words for at in range(len(self.maps))]
+        known = [base["given"]] if self.given else []
+        yield from self._level(self.layer.operation, lanes, firsts, words, self.first, to, known)
+        levels = self._levels(words)
+        for count, made in pairwise(levels):
+            yield from self._level("add", lanes, [to], count, self.most, to + count, [])
+            to += count
+            assert made < count
+        so_far = [base["sums"]] if of.piece else []
+        operands = tuple(feed(lanes, in_turn(each, 1)) for each in (*so_far, *range(to, to + levels[-1])))
+        yield scheduled.Compute("add", operands, feed(lanes, in_turn(base["sums"], 1)), 1)
+
+    def _level(
+        self, operation: str, lanes: int, firsts: list[int], count: int, most: int, to: int, known: list[int]
+    ) -> Iterator[scheduled.Compute]:
+        """Steps that make a word of `most` words of each map, and one of those that are left."""
+        whole, left = divmod(count, most)
+        for start, words, together in ((0, whole, most), (whole * most, 1, left)):
+            if words and together:
+                walks = [in_turn(each + start + at, words, most) for at in range(together) for each in firsts]
+                walks += [in_turn(each, words, 0) for each in known]
+                operands = tuple(feed(lanes, walk) for walk in walks)
+                yield scheduled.Compute(operation, operands, feed(lanes, in_turn(to, words)), words)
+                to += words
+
+    def spill(self, unit: scheduled.Unit, base: int) -> scheduled.Moves:
+        u = unit.about.portion
+        if unit.makes is not None:
+            return self._numbers(ON_THE_WAY, u, base, Along(IMAGE, range(self.word_fill)), self.word_fill)
+        return self._numbers(OFMAP, u, base, Along(IMAGE, range(1)), 1)
+
+
+# ---- in words
+
+
+def _explained(work: ChannelUnits) -> Explanation:
+    size = max(work.pieces, key=lambda piece: piece.words)
+    rows, cols, groups = size.sizes
+    pieces = len(work.pieces) * len(work.portions)
+    blocking = Blocking(
+        rows=rows, cols=cols, images=groups * work.word_fill, blocks=pieces, row_folds=1, col_folds=1,
+        loop_order="block_major", word_fill=work.word_fill, strips=1,
+    )  # fmt: skip
+    maps, joined, given, sums, exchanged, results = ((each.words * each.count, 0) for each in work.areas)
+    areas = {"maps": maps, "sums": (sum(each for each, _ in (joined, given, sums, exchanged)), 0), "results": results}
+    word = counted(work.hardware.vector_memory.word_elements, "element")
+    turned = "; its elements meet by way of HBM" if work.word_fill > 1 else ""
+    aspects = {
+        "folds": f"{counted(len(work.portions), 'portion')} of at most {work.hardware.lanes} channels, one a lane",
+        "passes": f"none: the vector unit joins the words of a channel to one, by {work.layer.operation}{turned}",
+        "block": f"{rows} x {cols} pixels of {counted(blocking.images, 'image')}; {counted(pieces, 'piece')} in all",
+        "order": "portion by portion, in each all pieces",
+        "words": f"{work.word_fill} of {word} used: as many images as divide the batch",
+        "memory": memory_of(areas.items(), work.hardware),
+    }
+    return Explanation(1, blocking, {"loop_order": "block_major"}, aspects)
+
+
+VECTOR_CHANNELS = Lowering(
+    "vector_channels",
+    "sums, means, variances and products over all pixels and images of a channel: by the vector unit, a channel a lane",
+    ways,
+    unit="vector",
+    whole_channels=True,
+    partial=True,
+    multiplies=False,
+    banks=True,
+    ignores=IGNORED | {"block.rows", "block.cols", "block.images", "block.out_channels", "block_n", "strips"},
+)

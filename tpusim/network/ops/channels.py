@@ -1,0 +1,109 @@
+"""Ops that sum up each channel over pixels and images: statistics of batch normalization, and gradients by channel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import Annotated, ClassVar
+
+from tpusim.input.form import Truth, validated
+from tpusim.network.ops.elementwise import MapOp
+from tpusim.network.ops.op import OFMAP, Shape
+
+ABOUT = "about"
+"""The source of a number for each channel, from which elements are measured."""
+
+
+@validated
+class ChannelSum(MapOp):
+    """The sum of each channel over its pixels and all images: the gradient of a bias."""
+
+    op: ClassVar[str] = "channel_sum"
+    whole_channels: ClassVar[bool] = True
+    grammar: ClassVar[str] = "rows x columns x channels, each of which is summed up"
+
+    @property
+    def operation(self) -> str:
+        """The operation that makes a number of elements of each map, and of the channel's number, if it has one."""
+        return "add"
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The sources beside the ifmap: maps, and last the channels' numbers."""
+        return ()
+
+    @property
+    def text(self) -> str:
+        """The shape in short: "56x56x64" is rows x cols x channels, n the images where these are not the batch."""
+        return self.map_text
+
+    def ends(self, batch: int) -> tuple[str, tuple[float, ...]]:
+        """Return the operation on the sums that are left in the end, and its coefficients."""
+        return "add", ()
+
+    def shapes(self, batch: int) -> Mapping[str, Shape]:
+        """Return shapes: the ofmap has a number for each channel."""
+        number = self.channels, 1, 1, 1
+        others = {name: number if name == ABOUT else self.map(batch) for name in self.others}
+        return {"ifmap": self.map(batch), **others, OFMAP: number}
+
+    def terms(self, batch: int) -> int:
+        """Return the elements of a channel."""
+        return prod(self.map(batch)[1:])
+
+
+@validated
+class ChannelMean(ChannelSum):
+    """The mean of each channel over its pixels and all images."""
+
+    op: ClassVar[str] = "channel_mean"
+
+    def ends(self, batch: int) -> tuple[str, tuple[float, ...]]:
+        """Return a sum's factor, in place of a division."""
+        return "mean", (1 / self.terms(batch),)
+
+
+@validated
+class ChannelVariance(ChannelMean):
+    """The mean of the squares of each channel's elements less its number `about`: the variance, if that is the mean."""
+
+    op: ClassVar[str] = "channel_variance"
+    exact: ClassVar[bool] = False
+
+    @property
+    def operation(self) -> str:
+        return "squares_sum"
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        return (ABOUT,)
+
+
+@validated
+class ChannelProducts(ChannelSum):
+    """The sum of the products of the ifmap and the other operand over each channel: the gradient of a scale.
+
+    Attributes:
+        centred: whether a channel's number, `about`, is first taken from the elements of the other operand, as a mean.
+    """
+
+    op: ClassVar[str] = "channel_products"
+
+    centred: Annotated[bool, Truth()] = False
+
+    @property
+    def operation(self) -> str:
+        return "centred_products" if self.centred else "sum_of_products"
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        return ("other", ABOUT) if self.centred else ("other",)
+
+    @property
+    def text(self) -> str:
+        """The shape in short: "56x56x64 centred" where a mean is taken from one map."""
+        return self.map_text + " centred" * self.centred
+
+    def terms(self, batch: int) -> int:
+        """Return the products: of each element with another, and with the channel's number."""
+        return (1 + self.centred) * ChannelSum.terms(self, batch)
