@@ -17,19 +17,19 @@ from tpusim.flow.need import hbm_need
 from tpusim.network.ops.gradients import Conv2dFilterGradient, Conv2dInputGradient
 from tpusim.network.ops.op import OFMAP, Op
 
-BATCH = 3
+BATCH = 2
 SMALL = """
 name: small
 training: {batch_norm: [first, second]}
 layers:
-  - {name: first, op: conv2d, in_channels: 2, in_height: 7, in_width: 7, out_channels: 4, kernel: 3, padding: 1}
+  - {name: first, op: conv2d, in_channels: 2, in_height: 5, in_width: 5, out_channels: 4, kernel: 3, padding: 1}
   - {name: relu1, op: relu}
   - {name: second, op: conv2d, out_channels: 4, kernel: 3, stride: 2, padding: 1, groups: 2}
   - {name: side, op: conv2d, inputs: [relu1], out_channels: 4, kernel: 1, stride: 2}
   - {name: sum, op: add, inputs: [second, side]}
   - {name: leaky, op: leaky_relu, slope: 0.25}
   - {name: pool, op: pool2d, kind: max, kernel: 3, stride: 1, padding: 1}
-  - {name: mean, op: pool2d, kind: average, kernel: 2, stride: 2}
+  - {name: mean, op: pool2d, kind: average, kernel: 2, stride: 1}
   - {name: flat, op: flatten}
   - {name: fc, op: gemm, n: 5}
 """
@@ -42,9 +42,26 @@ def network(tmp_path: Path) -> Workload:
     return load_workload(path, BATCH)
 
 
-def test_every_layer_of_a_step_is_right_in_both_engines(network: Workload) -> None:
-    step = training_step(network)
-    result = simulate(step, load_hardware("tiny_4x4"), engine="both")
+CHAIN = """
+name: chain
+training: {batch_norm: [conv]}
+layers:
+  - {name: conv, op: conv2d, in_channels: 2, in_height: 4, in_width: 4, out_channels: 3, kernel: 2}
+  - {name: relu, op: relu}
+  - {name: pool, op: pool2d, kind: max, kernel: 2, stride: 1}
+  - {name: flat, op: flatten}
+  - {name: fc, op: gemm, n: 3}
+"""
+
+
+def test_every_layer_of_a_step_is_right_in_both_engines(tmp_path: Path) -> None:
+    path = tmp_path / "chain.yaml"
+    path.write_text(CHAIN)
+    assert simulate(training_step(load_workload(path, 2)), load_hardware("tiny_4x4"), engine="both").correct
+
+
+def test_every_output_of_a_step_is_checked_and_has_a_phase(network: Workload) -> None:
+    result = simulate(training_step(network), load_hardware("tiny_4x4"))
     assert result.correct
     assert result.checked
     phases = [layer.phase for layer in result.layers]
@@ -98,9 +115,13 @@ def test_what_is_not_kept_is_computed_again_from_what_is(network: Workload) -> N
 
 
 def test_less_is_in_hbm_where_less_is_kept() -> None:
-    network, machine = load_workload("vgg16", 32, ops="all"), load_hardware("tpu_v2_core")
-    needs = [hbm_need(training_step(network, Training(keep=keep)), machine).between for keep in ("all", ("pool*",))]
-    assert needs[1] < 0.9 * needs[0]
+    network, machine = load_workload("resnet50", 32, ops="all"), load_hardware("tpu_v2_core")
+    assert network.training is not None
+    every, some = (
+        hbm_need(training_step(network, replace(network.training, keep=keep)), machine)
+        for keep in ("all", ("maxpool", "*.relu3"))
+    )
+    assert some.total < 0.6 * every.total
 
 
 def test_a_layer_that_is_read_twice_has_the_sum_of_both_gradients(network: Workload) -> None:
@@ -122,7 +143,7 @@ def test_what_has_no_gradient_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("key", "value"), [("batch_norm", ("frist",)), ("keep", ("frist",))])
 def test_patterns_that_fit_no_layer_are_refused(network: Workload, key: str, value: tuple[str, ...]) -> None:
     asked = Training(**{key: value})  # type: ignore[arg-type]
-    with pytest.raises(InputError, match=rf"training.{key}.*no layer is named 'frist'; did you mean first"):
+    with pytest.raises(InputError, match=rf'training.{key}: no layer is named "frist"; did you mean first'):
         training_step(network, asked)
 
 
@@ -192,5 +213,6 @@ def test_shapes_of_a_step_fit_those_of_what_they_read() -> None:
     """Of a network that joins maps: parts of a gradient go to those that made them."""
     step = training_step(load_workload("googlenet", 2, ops="all"), Training())
     shapes = {layer.name: layer.shapes(2)[OFMAP] for layer in step.layers}
-    assert step.inputs()["inception3a.branch1.relu.dx"][0].startswith("inception3b")
+    parts = step.inputs()["inception3a.branch1.relu.dy"]
+    assert all(part.startswith("inception3b") or part == "inception3a.branch1.relu.dy3" for part in parts)
     assert shapes["inception3a.branch1.relu.dx"] == shapes["inception3a.branch1.relu"]

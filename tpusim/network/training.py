@@ -23,6 +23,8 @@ from tpusim.network.ops.pool2d import Pool2dChoice, Pool2dGradient
 from tpusim.network.workload import ALL, BACKWARD, FORWARD, INPUT, NONE, UPDATE, Source, Training, Workload
 
 USUAL = Training()
+_AGAIN = ".again"
+"""End of the names of layers that are computed once more."""
 
 
 def training_step(workload: Workload, training: Training | None = None) -> Workload:
@@ -116,10 +118,11 @@ class _Step:
         self.phases: dict[str, str] = {}
         self._own = {layer.name: layer for layer in network.layers}
         self._reads = dict(_operands_of(network))
+        self._results: dict[str, Value] = {}
         self._made: dict[str, Value] = {}
-        """By layer of the network what its readers read; behind a batch normalisation, what that makes."""
+        """By layer of the network what its readers read: its result, or what a batch normalisation makes of that."""
         self._again: dict[str, Value] = {}
-        """The same, of layers that were computed once more."""
+        """Values that were computed once more, by the names of what was not kept."""
         self._gradients: dict[str, list[Value]] = {name: [] for name in self._own}
         self._updates: list[tuple[str, Shape, Value]] = []
         self._trained: set[str] = set()
@@ -132,7 +135,10 @@ class _Step:
     def workload(self) -> Workload:
         """The whole step."""
         for layer in self.network.layers:
-            self._made[layer.name] = self._computed(layer, "", self._made.__getitem__, FORWARD)
+            made = self._computed(layer, "", self._made.__getitem__, FORWARD)
+            self._results[layer.name] = self._made[layer.name] = made
+            if self.is_normalised(layer):
+                self._made[layer.name] = normalised(self, f"{layer.name}.norm", made, "", FORWARD)
         self._losses()
         for layer in reversed(self.network.layers):
             self._backward(layer)
@@ -182,14 +188,11 @@ class _Step:
     # ---- forward
 
     def _computed(self, layer: Op, again: str, read: Callable[[str], Value], phase: str) -> Value:
-        """Add a layer of the network, with what makes it one of training; `again` ends the names of copies."""
+        """Add a layer of the network; `again` ends the name of a copy."""
         operands = [self._side_by_side(each, read) for each in self._reads[layer.name]]
         if layer.op == "scale_shift":
             return normalised(self, layer.name, operands[0], again, phase)
-        made = self.add(replace(layer, name=layer.name + again), *operands, phase=phase)
-        if self.is_normalised(layer):
-            return normalised(self, f"{layer.name}.norm", made, again, phase)
-        return made
+        return self.add(replace(layer, name=layer.name + again), *operands, phase=phase)
 
     def _side_by_side(self, operand: Value, read: Callable[[str], Value]) -> Value:
         """An operand whose values are those that `read` gives."""
@@ -197,14 +200,29 @@ class _Step:
         direct = operand.direct and all(each.direct for each in every)
         return Value(tuple(name for each in every for name in each.names), operand.shape, direct)
 
+    def _keeps(self, name: str) -> bool:
+        """Whether what a layer of the network makes is there for the way back."""
+        keep = self.training.keep
+        return keep == ALL or (keep != NONE and any(fnmatchcase(name, each) for each in keep))
+
+    def _raw(self, name: str) -> Value:
+        """The result of a layer of the network, for the way back, ahead of its batch normalisation."""
+        if self._keeps(name):
+            return self._results[name]
+        if name not in self._again:
+            self._again[name] = self._computed(self._own[name], _AGAIN, self._kept, BACKWARD)
+        return self._again[name]
+
     def _kept(self, name: str) -> Value:
         """What readers of a layer of the network read on the way back."""
-        keep = self.training.keep
-        if keep == ALL or (keep != NONE and any(fnmatchcase(name, each) for each in keep)):
+        if self._keeps(name):
             return self._made[name]
-        if name not in self._again:
-            self._again[name] = self._computed(self._own[name], ".again", self._kept, BACKWARD)
-        return self._again[name]
+        raw, norm = self._raw(name), f"{name}.norm"
+        if not self.is_normalised(self._own[name]):
+            return raw
+        if norm not in self._again:
+            self._again[norm] = normalised(self, norm, raw, _AGAIN, BACKWARD)
+        return self._again[norm]
 
     def _losses(self) -> None:
         """Add the loss of each output of the network, and the gradient of it."""
@@ -236,14 +254,8 @@ class _Step:
         if gradient is None or layer.name not in self._trained:
             return
         if self.is_normalised(layer):
-            gradient = normalised_gradient(self, f"{layer.name}.norm", self._raw(layer), gradient)
+            gradient = normalised_gradient(self, f"{layer.name}.norm", self._raw(layer.name), gradient)
         self._handed_on(self._reads[layer.name], _BACKWARD[layer.op](self, layer, self._reads[layer.name], gradient))
-
-    def _raw(self, layer: Op) -> Value:
-        """The result of a layer ahead of its batch normalisation."""
-        (made,) = self._kept(layer.name).names
-        again = ".again" if made.endswith(".again") else ""
-        return Value((layer.name + again,), layer.shapes(self.batch)[OFMAP])
 
     def _handed_on(self, operands: Sequence[Value], gradients: Gradients) -> None:
         """Give the makers of operands their parts of a gradient."""
