@@ -21,10 +21,10 @@ from tpusim.report.shown import Column, Shown, Table
 from tpusim.report.tables import compare, explain, hardware, validation
 from tpusim.report.tables import run as run_table
 from tpusim.report.tables.compared import compared_results
-from tpusim.report.tables.run import op_table
+from tpusim.report.tables.run import use_table
 from tpusim.report.tables.sweep import layer_columns, point_columns
 from tpusim.result import records
-from tpusim.result.records import OpUse, Result
+from tpusim.result.records import OpUse, Result, by_op
 from tpusim.result.vocabulary.figures import COLUMNS, LAYER, LESS, MORE, Figure
 from tpusim.result.vocabulary.runs import COLUMN, LOWERING
 from tpusim.study.explain.bottleneck import alternatives, find_bottleneck
@@ -97,7 +97,7 @@ def command_tables() -> dict[str, dict[str, str]]:
     work, machine = load_workload("tiny", batch=2), load_hardware("tiny_4x4")
     one = simulate(work, machine, check=False)
     other = simulate(work, machine.with_overrides({"array.size": 2}), check=False)
-    ops, area = op_table(one), family_named("tpu").area(machine)
+    ops, area = use_table("op", by_op(one.layers)), family_named("tpu").area(machine)
     assert ops is not None
     assert area is not None
     setup = Setup(work.layers[-1], work.batch, machine, "channel_first")
@@ -172,9 +172,11 @@ def run_schema() -> dict[str, Any]:
                     "whether all that was checked is right; null where nothing was checked"},
         "by_op": {"type": "object", "additionalProperties": {"$ref": "#/$defs/OpUse"},
                   "description": "layers, cycles and time of each kind of op, the costliest first"},
+        "by_phase": {"type": "object", "additionalProperties": {"$ref": "#/$defs/OpUse"},
+                     "description": "the same of each phase of a training step; left out of other runs"},
     }  # fmt: skip
     for made, sometimes in (
-        (schema, records._WHERE_ANY), (layer, records._OF_LAYERS_WHERE_ANY), (total, ()), (use, ())
+        (schema, (*records._WHERE_ANY, "by_phase")), (layer, records._OF_LAYERS_WHERE_ANY), (total, ()), (use, ())
     ):  # fmt: skip
         made["required"] = [key for key in made["properties"] if key not in sometimes]
     return {

@@ -19,7 +19,7 @@ from tpusim.report.plots.network import MOST_LAYERS, looks, outputs
 from tpusim.report.plots.run import plots
 from tpusim.report.tables.compare import runs_compared, totals
 from tpusim.report.tables.compared import compared_results
-from tpusim.report.tables.run import op_table
+from tpusim.report.tables.run import use_table
 from tpusim.report.tables.sentences import op_sentence
 from tpusim.report.text import percent, scale, three_digits
 from tpusim.result.records import Result, by_op
@@ -69,7 +69,7 @@ def test_ops_add_up_to_the_run(block: Result) -> None:
 
 
 def test_ops_are_told_where_there_are_several(block: Result) -> None:
-    table = op_table(block)
+    table = use_table("op", by_op(block.layers))
     assert table is not None
     assert [table.columns[0].cell(row) for row in table.rows] == [*by_op(block.layers)]
     unit, size = scale((use.time_us for use in by_op(block.layers).values()), TIMES)
@@ -82,7 +82,7 @@ def test_ops_are_told_where_there_are_several(block: Result) -> None:
     assert op_sentence(block).startswith("Time by op: conv2d ")
     assert "relu" in op_sentence(block)
     alone = replace(block, layers=block.layers[:1])
-    assert (op_table(alone), op_sentence(alone)) == (None, "")
+    assert (use_table("op", by_op(alone.layers)), op_sentence(alone)) == (None, "")
     assert "time_by_op" not in {each.name for each in plots(alone)}
 
 
