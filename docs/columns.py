@@ -173,7 +173,7 @@ def run_schema() -> dict[str, Any]:
         "by_op": {"type": "object", "additionalProperties": {"$ref": "#/$defs/OpUse"},
                   "description": "layers, cycles and time of each kind of op, the costliest first"},
         "by_phase": {"type": "object", "additionalProperties": {"$ref": "#/$defs/OpUse"},
-                     "description": "the same of each phase of a training step; left out of other runs"},
+                     "description": "layers, cycles and time of each phase of a training step; left out of other runs"},
     }  # fmt: skip
     for made, sometimes in (
         (schema, (*records._WHERE_ANY, "by_phase")), (layer, records._OF_LAYERS_WHERE_ANY), (total, ()), (use, ())

@@ -49,7 +49,19 @@ from tpusim.network.ops.gradients import Conv2dFilterGradient, Conv2dInputGradie
 from tpusim.network.ops.moves import AXES, ChannelShuffle, Move, Pad, Slice, Spread, Transpose, Upsample
 from tpusim.network.ops.op import Op, VectorOp
 from tpusim.network.ops.pool2d import Pool2d, Pool2dChoice, Pool2dGradient
-from tpusim.network.ops.rows import BETAS, LayerNorm, Lrn, ReduceMean, RowOp, Softmax, SumExp, SumSquares
+from tpusim.network.ops.rows import (
+    BETAS,
+    CrossEntropy,
+    CrossEntropyGradient,
+    LayerNorm,
+    LayerNormGradient,
+    Lrn,
+    ReduceMean,
+    RowOp,
+    Softmax,
+    SumExp,
+    SumSquares,
+)
 from tpusim.network.ops.training import (
     AdamSecond,
     AdamStep,
@@ -620,9 +632,10 @@ def row_ops(channels: int = 40, rows: int = 30) -> st.SearchStrategy[RowOp]:
     """Of every kind, of few rows and of many."""
     images = st.sampled_from([0, 0, 1, 2, 7, rows])
     sizes: dict[str, Any] = {"name": st.just("rows"), "channels": st.integers(1, channels), "images": images}
-    norms = st.builds(LayerNorm, **sizes, epsilon=st.sampled_from([1e-5, 0.5]))
-    others = (st.builds(kind, **sizes) for kind in (Softmax, ReduceMean, SumExp, SumSquares))
-    return st.one_of(norms, *others)
+    norms = (st.builds(kind, **sizes, epsilon=st.sampled_from([1e-5, 0.5])) for kind in (LayerNorm, LayerNormGradient))
+    gradients = st.builds(CrossEntropyGradient, **sizes, factor=st.sampled_from([1.0, -0.1]))
+    others = (st.builds(kind, **sizes) for kind in (Softmax, ReduceMean, SumExp, SumSquares, CrossEntropy))
+    return st.one_of(*norms, gradients, *others)
 
 
 @st.composite

@@ -23,7 +23,7 @@ from tpusim.machines.tpu.lowering import vector_channels as lowering
 from tpusim.machines.tpu.lowering.registry import lowered
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Step, Vector
-from tpusim.machines.tpu.program.transfers import Fill, Spill
+from tpusim.machines.tpu.program.transfers import Fill, Part, Spill
 from tpusim.network.ops.channels import ChannelMean, ChannelProducts, ChannelSum, ChannelVariance
 from tpusim.network.ops.elementwise import Relu
 from tpusim.network.workload import Workload
@@ -42,6 +42,7 @@ PRODUCTS = ChannelProducts("products", 12, 7, 5, centred=True)
 )
 @example(layer=ChannelSum("s", 140), batch=4, hardware=machine(2, 2, word_elements=2))
 @example(layer=ChannelVariance("v", 5, 9, 7), batch=6, hardware=machine(4, 4, word_elements=4, scalar_words=1))
+@example(layer=ChannelVariance("v", 3, 6, 5), batch=4, hardware=machine(4, 16, word_elements=2))
 @example(layer=ChannelProducts("p", 9, 6, 6, centred=True), batch=1, hardware=machine(4, 4, capacity_words=16))
 def test_random_layers(layer: ChannelSum, batch: int, hardware: Hardware) -> None:
     """Values at both levels, bit for bit, the engines to the cycle, no wait missing, all steps told ahead."""
@@ -106,6 +107,26 @@ def test_maps_come_once_and_elements_of_words_meet_once() -> None:
     assert [step.tensor.name for step in spills(program)] == ["on_the_way"] * 2 + ["ofmap"] * 2
     alone, _ = lowering.VECTOR_CHANNELS.lower(PRODUCTS, 7, SMALL)
     assert (alone.word_fill, [step.tensor.name for step in spills(alone)]) == (1, ["ofmap"] * 2)
+
+
+def of_next_lanes(part: Part) -> Part:
+    """Each lane has what the next one should have, and the last what the first should."""
+    turned = (each._replace(coordinates=(*each.coordinates[1:], each.coordinates[0])) for each in part.lane)
+    return part._replace(lane=tuple(turned))
+
+
+def test_few_channels_have_several_lanes_each() -> None:
+    """8 lanes are enough for two shares of three channels, of 4 rows each; 7 rows have no equal shares."""
+    layer = ChannelProducts("p", 3, 8, 5, centred=True)
+    program, told = lowering.VECTOR_CHANNELS.lower(layer, 4, SMALL)
+    assert told.aspects["folds"] == "1 portion of at most 8 channels, one a lane, in 2 shares of 4 rows"
+    assert {step.lanes for step in program.vectors} == {6, 3}
+    assert check_layer(layer, 4, program, SMALL, seed=0).mismatched == 0
+    for name in ("ifmap", "about", "on_the_way"):
+        corrupted = change(program, Fill, lambda fill: edit_part(fill, of_next_lanes), of=name)
+        assert check_layer(layer, 4, corrupted, SMALL, seed=0).mismatched > 0
+    alone, _ = lowering.VECTOR_CHANNELS.lower(replace(layer, height=7), 4, SMALL)
+    assert {step.lanes for step in alone.vectors} == {3}
 
 
 def test_a_sum_takes_little_more_than_a_pass() -> None:

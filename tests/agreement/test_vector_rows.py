@@ -15,7 +15,7 @@ from tests.agreement.test_corruption import change, edit_part, shift_items
 from tests.agreement.test_hazards import assert_waits_matter, hazards
 from tests.agreement.test_vector_ops import moved, with_first_moved
 from tests.checks import check_layer
-from tests.strategies import cases, machine, machines_of_all_kinds, row_ops, spills
+from tests.strategies import cases, fills, machine, machines_of_all_kinds, row_ops, spills
 from tpusim import simulate
 from tpusim.base.errors import CapacityError, UnsuitableError
 from tpusim.flow.lowerings import asked_of, known
@@ -32,7 +32,17 @@ from tpusim.machines.tpu.program.transfers import Fill, Part, Spill
 from tpusim.machines.tpu.runs.prepared import as_floats
 from tpusim.network.ops.elementwise import Relu
 from tpusim.network.ops.op import Op
-from tpusim.network.ops.rows import LayerNorm, ReduceMean, RowOp, Softmax, SumExp, SumSquares
+from tpusim.network.ops.rows import (
+    CrossEntropy,
+    CrossEntropyGradient,
+    LayerNorm,
+    LayerNormGradient,
+    ReduceMean,
+    RowOp,
+    Softmax,
+    SumExp,
+    SumSquares,
+)
 from tpusim.network.workload import Workload
 
 LOWERING = "vector_rows"
@@ -50,6 +60,9 @@ NORM = LayerNorm("norm", 18, 40)
 )
 @example(layer=Softmax("s", 33, 20), batch=1, hardware=machine(4, 4, word_elements=2, scalar_words=1), again=True)
 @example(layer=LayerNorm("n", 17, 9), batch=1, hardware=machine(4, 4, word_elements=1, scalar_words=1), again=False)
+@example(layer=LayerNormGradient("g", 17, 9), batch=1, hardware=machine(4, 4, word_elements=1), again=True)
+@example(layer=LayerNormGradient("g", 40, 3), batch=1, hardware=machine(16, 8, word_elements=2), again=False)
+@example(layer=CrossEntropy("c", 36, 3), batch=1, hardware=machine(16, 8, word_elements=2, scalar_words=1), again=False)
 @example(layer=Softmax("s", 36, 3), batch=1, hardware=machine(16, 8, word_elements=2, scalar_words=1), again=True)
 @example(layer=Softmax("s", 64, 1), batch=1, hardware=machine(64, 4, word_elements=1, scalar_words=1), again=False)
 @example(layer=LayerNorm("n", 49, 5), batch=1, hardware=machine(32, 4, word_elements=1), again=False)
@@ -82,7 +95,14 @@ def assert_agreement(layer: Op, batch: int, hardware: Hardware, lowering: str) -
     assert spills(program)
 
 
-@pytest.mark.parametrize("layer", [Softmax("s", 18, 40), NORM, ReduceMean("m", 18, 40)], ids=lambda layer: layer.op)
+@pytest.mark.parametrize(
+    "layer",
+    [
+        Softmax("s", 18, 40), NORM, ReduceMean("m", 18, 40), LayerNormGradient("g", 18, 40), CrossEntropy("c", 18, 40),
+        CrossEntropyGradient("d", 18, 40, factor=0.1),
+    ],
+    ids=lambda layer: layer.op,
+)  # fmt: skip
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "int8"])
 def test_numbers_of_any_type_are_within_the_bound(layer: RowOp, dtype: str) -> None:
     program, _ = lowering.VECTOR_ROWS.lower(layer, 1, SMALL)
@@ -132,6 +152,23 @@ def test_a_corrupted_program_is_caught(name: str) -> None:
 def test_no_kind_of_step_could_do_without_its_waits(kind: type[Step]) -> None:
     program, _ = lowering.VECTOR_ROWS.lower(NORM, 1, SMALL)
     assert_waits_matter(program, SMALL, kind)
+
+
+def test_two_maps_come_only_for_the_stages_that_read_them() -> None:
+    """Five stages read x, x, dy, both and both, where rows do not stay; else each comes once."""
+    for rows, times in (("read_again", 4), ("kept", 1)):
+        hardware = machine(8, 8, word_elements=4).with_overrides([f"mapping.rows={rows}", "hbm.burst=4 B"])
+        program, _ = lowering.VECTOR_ROWS.lower(LayerNormGradient("g", 16, 12), 1, hardware)
+        moved = {name: sum(each.hbm_bytes for each in fills(program, name)) for name in ("ifmap", "other")}
+        assert moved == {"ifmap": min(times, 3) * 16 * 12 * 4, "other": times * 16 * 12 * 4}
+
+
+def test_a_gradient_of_other_rows_is_caught() -> None:
+    layer = LayerNormGradient("g", 18, 40)
+    program, _ = lowering.VECTOR_ROWS.lower(layer, 1, SMALL)
+    for name in ("ifmap", "other"):
+        corrupted = change(program, Fill, lambda f: edit_part(f, next_rows), of=name)
+        assert check_layer(layer, 1, corrupted, SMALL, seed=0).mismatched > 0
 
 
 # ---- who lowers what, and what is told

@@ -32,6 +32,7 @@ from tpusim.network.ops.elementwise import (
     TanhGradient,
 )
 from tpusim.network.ops.pool2d import Pool2d, Pool2dChoice, Pool2dGradient
+from tpusim.network.ops.rows import CrossEntropy, CrossEntropyGradient, LayerNorm, LayerNormGradient
 from tpusim.network.ops.training import ClipGradient, GeluGradient, LeakyReluGradient
 
 MAP = ("x", 3, 4, 5)
@@ -227,3 +228,47 @@ def test_the_gradient_of_a_batch_normalization_is_that_of_a_small_step() -> None
         behind[at] -= step
         apart = normalized(ahead, weight, bias, dy)[0] - normalized(behind, weight, bias, dy)[0]
         np.testing.assert_allclose(dx[at], (dy * apart).sum() / (2 * step), atol=1e-5)
+
+
+# ---- rows
+
+
+def rows_of(count: int) -> Any:
+    """Rows of seven elements, [element, 1, 1, row]."""
+    return np.random.default_rng(count).normal(1, 2, (7, 1, 1, count))
+
+
+def test_gradients_of_rows_are_those_of_small_steps() -> None:
+    x, dy, labels, scale = rows_of(2), rows_of(2)[::-1], abs(rows_of(2)), rows_of(1)
+    norm, step = LayerNorm("n", 7, epsilon=0.5), 1e-4
+    dx = made(LayerNormGradient("n", 7, epsilon=0.5), dy, x, scale)
+    of_loss = made(CrossEntropyGradient("c", 7), x, labels / labels.sum(axis=0))
+    for at in np.ndindex(x.shape):
+        ahead, behind = x.copy(), x.copy()
+        ahead[at] += step
+        behind[at] -= step
+        apart = made(norm, ahead, scale, scale) - made(norm, behind, scale, scale)
+        np.testing.assert_allclose(dx[at], (dy * apart).sum() / (2 * step), atol=1e-6)
+        loss = (made(CrossEntropy("c", 7), each, labels / labels.sum(axis=0)) for each in (ahead, behind))
+        np.testing.assert_allclose(of_loss[at], float(np.subtract(*loss).sum()) / (2 * step), atol=1e-6)
+
+
+def test_gradients_of_rows_are_those_of_torch() -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is optional", exc_type=ImportError)
+    x, dy, scale = rows_of(3), rows_of(3)[::-1].copy(), rows_of(1)
+
+    def by_rows(each: Any) -> Any:
+        return torch.from_numpy(each[:, 0, 0].T.copy())
+
+    leaf = by_rows(x).requires_grad_()
+    torch.nn.functional.layer_norm(leaf, (7,), by_rows(scale)[0], None, 0.5).backward(by_rows(dy))
+    found = made(LayerNormGradient("n", 7, epsilon=0.5), dy, x, scale)
+    np.testing.assert_allclose(found[:, 0, 0].T, leaf.grad.numpy(), rtol=1e-9, atol=1e-12)
+    leaf, right = by_rows(x).requires_grad_(), torch.tensor([2, 0, 6])
+    labels = np.zeros_like(x)
+    labels[right.numpy(), 0, 0, [0, 1, 2]] = 1
+    loss = torch.nn.functional.cross_entropy(leaf, right)
+    loss.backward()
+    np.testing.assert_allclose(made(CrossEntropy("c", 7), x, labels).mean(), loss.item(), rtol=1e-9)
+    found = made(CrossEntropyGradient("c", 7, factor=1 / 3), x, labels)
+    np.testing.assert_allclose(found[:, 0, 0].T, leaf.grad.numpy(), rtol=1e-6, atol=1e-9)

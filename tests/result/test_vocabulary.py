@@ -45,7 +45,7 @@ NO_FIGURES = {
     "outputs_mismatched", "intermediates_checked", "intermediates_mismatched", "wall_seconds", "ifmap_bytes",
     "multi_tile", "lowering", "dram", "energy_use", "technology", "parts", "counts",
     "error_share", "inputs", "own", "hidden_cycles", "apart", "hbm_saved_bytes",
-    "residency", "riders",
+    "residency", "riders", "phase",
 }  # fmt: skip
 
 

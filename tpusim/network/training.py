@@ -91,7 +91,7 @@ class Value:
 
     @property
     def turned(self) -> Value:
-        """The same, read in another form."""
+        """The value, read in another form."""
         return replace(self, direct=False)
 
     @property
@@ -235,12 +235,13 @@ class _Step:
                 # The loss has a softmax of its own.
                 (made,) = (self._side_by_side(each, self._made.__getitem__) for each in self._reads[name])
             shape = made.shape
-            if shape[1] * shape[2] > 1 or "cross_entropy" not in OPS:
+            if shape[1] * shape[2] > 1:
                 gradient = Value(("gradient",), shape)
             else:
                 labels = Value((target,), shape)
                 self.map("cross_entropy", f"{name}.loss", shape, made, labels, phase=FORWARD)
-                gradient = self.map("cross_entropy_gradient", f"{name}.loss.dx", shape, made, labels)
+                part = 1 / shape[3]
+                gradient = self.map("cross_entropy_gradient", f"{name}.loss.dx", shape, made, labels, factor=part)
             if layer.op == "softmax":
                 self._handed_on(self._reads[name], [gradient])
             else:

@@ -223,6 +223,12 @@ class Training:
         momentum: share of the last update that goes into the next, of `sgd`; of `adam`, of the mean of gradients.
         second: share of the mean of squares that goes into the next, of `adam`.
         epsilon: number that is added to roots, of `adam`, and to variances of batch normalisations.
+
+    Examples:
+        >>> import tpusim
+        >>> asked = tpusim.Training(batch_norm=("conv*",), keep=("pool*",), optimizer="adam")
+        >>> asked.rate, asked.momentum
+        (0.1, 0.9)
     """
 
     batch_norm: Annotated[tuple[str, ...], Reader(_names, "a list of names and patterns")] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -11,7 +12,7 @@ from tpusim.reference import Box, Operands, Tensor, number_of
 
 if TYPE_CHECKING:
     from tpusim.network.ops.op import Op
-    from tpusim.network.ops.rows import LayerNorm, Lrn, RowOp
+    from tpusim.network.ops.rows import CrossEntropyGradient, LayerNorm, LayerNormGradient, Lrn, RowOp
 
 
 _Doubles: TypeAlias = NDArray[np.float64]
@@ -31,7 +32,9 @@ def roundings(layer: Op, batch: int) -> int:
     if layer.op == "lrn":
         # All summands are positive, so that the error of the sum is a share of the sum itself.
         return 2 * sums + LRN_ROUNDINGS
-    return sums + {"softmax": SOFTMAX_ROUNDINGS, "layer_norm": NORM_ROUNDINGS}.get(layer.op, 1)
+    norms = dict.fromkeys(("layer_norm", "layer_norm_gradient"), NORM_ROUNDINGS)
+    powers = dict.fromkeys(("softmax", "cross_entropy", "cross_entropy_gradient"), SOFTMAX_ROUNDINGS)
+    return sums + {**norms, **powers}.get(layer.op, 1)
 
 
 def magnitudes(layer: RowOp, operands: Operands, box: Box, true: Tensor, share: float) -> Tensor:
@@ -40,15 +43,15 @@ def magnitudes(layer: RowOp, operands: Operands, box: Box, true: Tensor, share: 
     A softmax is a power over a sum of powers: all are positive, so that it is a share of itself; so are sums of powers,
     and of squares. A mean is off by the mean size of what it is made of.
     """
-    if layer.op == "layer_norm":
-        return _of_norm(layer, operands, box, share)
+    if layer.op in _ERRORS:
+        return _ERRORS[layer.op](layer, operands, box, share)
     of_one_sign = layer.op in ("softmax", "sum_exp", "sum_squares")
     return abs(true) if of_one_sign else abs(_rows(operands, box)).mean(axis=0, keepdims=True)
 
 
-def _rows(operands: Operands, box: Box) -> _Doubles:
+def _rows(operands: Operands, box: Box, name: str = "ifmap") -> _Doubles:
     """Return the whole rows of the elements in `box`."""
-    return np.asarray(operands["ifmap"][:, :, :, box[3].start : box[3].stop], np.float64)
+    return np.asarray(operands[name][:, :, :, box[3].start : box[3].stop], np.float64)
 
 
 def softmax(layer: RowOp, operands: Operands, box: Box) -> Tensor:
@@ -89,6 +92,83 @@ def _of_norm(layer: Any, operands: Operands, box: Box, share: float) -> Tensor:
     wrong = 1 + share * (size / root) ** 2
     unsure = abs(scale) / root * (2 * size + abs(apart) * (1 + wrong)) + abs(shift)
     return np.where(2 * share * wrong < 1, unsure, np.inf)
+
+
+def layer_norm_gradient(layer: LayerNormGradient, operands: Operands, box: Box) -> Tensor:
+    """Compute the gradient by that of each normalized element: it is less its mean, and less what changes the root."""
+    of_normalized, normalized, root = _back(layer, operands, box)
+    along = (of_normalized * normalized).mean(axis=0, keepdims=True)
+    made = (of_normalized - of_normalized.mean(axis=0, keepdims=True) - normalized * along) / root
+    return np.asarray(made[box[0].start : box[0].stop])
+
+
+def _back(layer: LayerNormGradient, operands: Operands, box: Box) -> tuple[_Doubles, _Doubles, _Doubles]:
+    """Return the gradient of whole normalized rows, these rows, and the roots that they were divided by."""
+    apart, root = _parts(layer, _rows(operands, box, "other"), (range(layer.channels), *box[1:]))
+    return _rows(operands, box) * operands["scale"].astype(np.float64), apart / root, root
+
+
+def _of_norm_gradient(layer: Any, operands: Operands, box: Box, share: float) -> Tensor:
+    """Return the error of (g - a - (x - m) b / root^2) / root, where a is the mean of g and b that of g (x - m), over
+    the `share`, which is the gamma of all roundings.
+
+    As of a norm, m is off by e, the mean size A of the row, and 1 / root by a share r of w = 1 + share (A / root)^2,
+    all of them times the share; this r is to be below a half, so that 1 / root^3 is off by 5 r. a is off by the mean
+    size G of g, and b by that of g (x - m) and 2 A G, for x - m is off by e. All is rounded once more in the end.
+    """
+    g, normalized, root = _back(layer, operands, box)
+    rows = _rows(operands, box, "other")
+    size, apart = abs(rows).mean(axis=0, keepdims=True), abs(normalized) * root
+    of_a = abs(g).mean(axis=0, keepdims=True)
+    of_b = (abs(g) * apart).mean(axis=0, keepdims=True) + 2 * size * of_a
+    a, b = (abs(each.mean(axis=0, keepdims=True)) for each in (g, g * normalized * root))
+    wrong = 1 + share * (size / root) ** 2
+    unsure = (abs(g) + a) * wrong + 1.5 * of_a
+    unsure += (5 * wrong * apart * b + 3.5 * (size * b + apart * of_b + share * size * of_b)) / root**2
+    unsure = (unsure * (1 + share) + abs(g) + a + apart * b / root**2) / root
+    return np.where(2 * share * wrong < 1, unsure, np.inf)[box[0].start : box[0].stop]
+
+
+def cross_entropy(_: RowOp, operands: Operands, box: Box) -> Tensor:
+    labels, apart, log = _logarithms(operands, box)
+    return np.asarray((labels * (log - apart)).sum(axis=0, keepdims=True))
+
+
+def _logarithms(operands: Operands, box: Box) -> tuple[_Doubles, _Doubles, _Doubles]:
+    """Return labels, whole rows less their largest elements, and the logarithms of the sums of powers of these."""
+    rows, labels = _rows(operands, box), _rows(operands, box, "other")
+    apart = rows - rows.max(axis=0, keepdims=True)
+    return labels, apart, np.log(np.exp(apart).sum(axis=0, keepdims=True))
+
+
+def _of_cross_entropy(_: Any, operands: Operands, box: Box, share: float) -> Tensor:
+    """Return the error of the sum of label (log - (x - largest)) over the `share`, the gamma of all roundings.
+
+    The sum of powers is off by a share of itself, its logarithm by twice that and twice its own share, and the outer
+    sum by the size of its summands.
+    """
+    labels, apart, log = _logarithms(operands, box)
+    return np.asarray((abs(labels) * (3 + 4 * abs(log) + abs(apart))).sum(axis=0, keepdims=True))
+
+
+def cross_entropy_gradient(layer: CrossEntropyGradient, operands: Operands, box: Box) -> Tensor:
+    labels = _rows(operands, box, "other")[box[0].start : box[0].stop]
+    return (softmax(layer, operands, box) - labels) * np.float64(np.float32(layer.factor))
+
+
+def _of_cross_entropy_gradient(layer: Any, operands: Operands, box: Box, share: float) -> Tensor:
+    """Return the error over the `share`: the softmax is off by a share of itself, and all is rounded in the end."""
+    labels = abs(_rows(operands, box, "other")[box[0].start : box[0].stop])
+    return np.asarray((2 * softmax(layer, operands, box) + labels) * abs(layer.factor))
+
+
+_ERRORS: dict[str, Callable[[Any, Operands, Box, float], Tensor]] = {
+    "layer_norm": _of_norm,
+    "layer_norm_gradient": _of_norm_gradient,
+    "cross_entropy": _of_cross_entropy,
+    "cross_entropy_gradient": _of_cross_entropy_gradient,
+}
+"""Errors that are told by functions of their own, over the share of all roundings."""
 
 
 def reduce_mean(layer: RowOp, operands: Operands, box: Box) -> Tensor:

@@ -233,8 +233,8 @@ class Spread(Move):
     grammar: ClassVar[str] = "rows x columns x channels > rows x columns, step"
 
     step: Steps = (2, 2)
-    out_height: Annotated[Size, written(112)] = 1
-    out_width: Annotated[Size, written(112)] = 1
+    out_height: Annotated[Size, written(112)] = 111
+    out_width: Annotated[Size, written(112)] = 111
 
     def __post_init__(self) -> None:
         sides = zip(("height", "width"), (self.out_height, self.out_width), (self.height, self.width), strict=True)

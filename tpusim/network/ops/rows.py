@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.input.form import Name, Real, validated, written
@@ -16,11 +16,12 @@ class Stage(NamedTuple):
     """A stage of a vector unit's work on the elements of a row.
 
     Attributes:
-        operation: what makes a number of some elements, and of one number a row of each stage that is `known`, then one
-            a channel of each source that is `shared` by all rows: a name that machines know.
+        operation: what makes a number of some elements, and of one number a row of each stage that is `known`: a name
+            that machines know. An element is one of each of the `maps`, and one of each source that is `shared` by all
+            rows; of an output, what is shared comes behind what is known.
         joins: what makes one of two such numbers; empty: each is an output, of one element.
         ends: what makes the stage's one number a row of those that are left.
-        coefficients: of what ends it.
+        coefficients: of what ends it, or of the operation on one element.
         given: a source of one number a row, which is the stage's; nothing is done then. Such stages come first.
     """
 
@@ -31,6 +32,7 @@ class Stage(NamedTuple):
     ends: str = ""
     coefficients: tuple[float, ...] = ()
     given: str = ""
+    maps: tuple[str, ...] = ("ifmap",)
 
 
 @validated
@@ -80,6 +82,13 @@ class RowOp(Op):
         return ("row", "element"), (index[3], index[0])
 
 
+_POWERS = (
+    Stage("maximum", joins="maximum", ends="maximum"),
+    Stage("exp_sum", (0,), joins="add", ends="reciprocal_sum"),
+)
+"""Stages that make the largest element of each row, and one over the sum of powers of elements less that."""
+
+
 @validated
 class Softmax(RowOp):
     """e to the power of each element less the largest of its row, over the sum of these."""
@@ -90,11 +99,7 @@ class Softmax(RowOp):
     @property
     def stages(self) -> tuple[Stage, ...]:
         """Return the stages; powers are worked out twice, rather than kept: so does XLA's code for TPUs."""
-        return (
-            Stage("maximum", joins="maximum", ends="maximum"),
-            Stage("exp_sum", (0,), joins="add", ends="reciprocal_sum"),
-            Stage("exp_scaled", (0, 1)),
-        )
+        return *_POWERS, Stage("exp_scaled", (0, 1))
 
 
 @validated
@@ -117,17 +122,100 @@ class LayerNorm(RowOp):
 
     @property
     def stages(self) -> tuple[Stage, ...]:
+        return *self._statistics("ifmap"), Stage("normalize", (0, 1), ("scale", "shift"))
+
+    def _statistics(self, rows: str) -> tuple[Stage, Stage]:
+        """Return the stages that make the mean of each row, and one over the root of its variance."""
         part = 1 / self.channels
         return (
-            Stage("add", joins="add", ends="mean", coefficients=(part,)),
-            Stage("squares_sum", (0,), joins="add", ends="reciprocal_root", coefficients=(part, self.epsilon)),
-            Stage("normalize", (0, 1), ("scale", "shift")),
+            Stage("add", joins="add", ends="mean", coefficients=(part,), maps=(rows,)),
+            Stage(
+                "squares_sum",
+                (0,),
+                joins="add",
+                ends="reciprocal_root",
+                coefficients=(part, self.epsilon),
+                maps=(rows,),
+            ),
         )
 
     def shapes(self, batch: int) -> Mapping[str, Shape]:
         """Return shapes, with two numbers a channel."""
         channel = self.channels, 1, 1, 1
         return {"ifmap": self.rows(batch), "scale": channel, "shift": channel, OFMAP: self.rows(batch)}
+
+
+@validated
+class LayerNormGradient(LayerNorm):
+    """The gradient of what a layer normalization reads: of the ifmap, the gradient of its result; of the other operand,
+    what it has read; and of the channels' scale.
+
+    Of g, the ifmap times the scale, and the other operand x with mean m and r, one over its root, an element is
+    r (g - mean(g) - (x - m) r r mean(g (x - m))).
+    """
+
+    op: ClassVar[str] = "layer_norm_gradient"
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        mean: dict[str, Any] = {"joins": "add", "ends": "mean", "coefficients": (1 / self.channels,)}
+        return (
+            *self._statistics("other"),
+            Stage("sum_of_products", (), ("scale",), **mean),
+            Stage("centred_triples", (0,), ("scale",), **mean, maps=("ifmap", "other")),
+            Stage("normalize_gradient", (0, 1, 2, 3), ("scale",), maps=("ifmap", "other")),
+        )
+
+    def shapes(self, batch: int) -> Mapping[str, Shape]:
+        """Return shapes, with a number a channel."""
+        rows = self.rows(batch)
+        return {"ifmap": rows, "other": rows, "scale": (self.channels, 1, 1, 1), OFMAP: rows}
+
+
+@validated
+class CrossEntropy(RowOp):
+    """The sum over each row of the other operand's elements, labels, times minus the logarithms of the ifmap's softmax.
+
+    For labels that are one at the right class and zero elsewhere it is the loss of the row.
+    """
+
+    op: ClassVar[str] = "cross_entropy"
+    exact: ClassVar[bool] = False
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        return (
+            Stage("maximum", joins="maximum", ends="maximum"),
+            Stage("exp_sum", (0,), joins="add", ends="log_sum"),
+            Stage("surprise_sum", (0, 1), joins="add", ends="add", maps=("ifmap", "other")),
+        )
+
+    def shapes(self, batch: int) -> Mapping[str, Shape]:
+        """Return shapes: the ofmap has a number for each row."""
+        return {"ifmap": self.rows(batch), "other": self.rows(batch), OFMAP: (1, 1, 1, self.images or batch)}
+
+
+@validated
+class CrossEntropyGradient(RowOp):
+    """The softmax of each row less the other operand, labels, times `factor`: the gradient of the ifmap, the logits.
+
+    Attributes:
+        factor: factor of all elements, such as one over the rows where the loss is a mean.
+    """
+
+    op: ClassVar[str] = "cross_entropy_gradient"
+    exact: ClassVar[bool] = False
+
+    factor: Annotated[float, Real()] = 1.0
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        last = Stage("softmax_gradient", (0, 1), coefficients=(self.factor,), maps=("ifmap", "other"))
+        return *_POWERS, last
+
+    def shapes(self, batch: int) -> Mapping[str, Shape]:
+        """Return shapes: all alike."""
+        return dict.fromkeys(("ifmap", "other", OFMAP), self.rows(batch))
 
 
 @validated

@@ -2,7 +2,7 @@
 
 A lane has a channel, whose words it joins piece by piece to one: a sum for each element of a word. These change places
 by way of HBM, once for all channels, and are joined in their lane. Words have as many images as divide the batch, so
-that no element is padding.
+that no element is padding. Few channels have several lanes each, with equal shares of their rows.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from math import prod
 from typing import NamedTuple
 
 from tpusim.base.words import counted
-from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, IMAGE, ROW, Block, halves, padded, portions
+from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, IMAGE, ROW, Block, halves, padded, portions, shifted
 from tpusim.machines.tpu.cut.tiling import delay_of, fitting
 from tpusim.machines.tpu.cut.traffic import Traffic
 from tpusim.machines.tpu.description import Hardware
@@ -58,7 +58,8 @@ class ChannelUnits(scheduled.Units):
     Attributes:
         maps: sources that are summed up, element by element.
         given: whether a number is given for each channel.
-        fill, groups: images of a word, and words of a pixel.
+        word_fill, groups: images of a word, and words of a pixel.
+        shares, high: lanes of a channel, and the rows of each; sums: numbers of a channel that change places.
         portions, rounds: channels, as many at a time as there are lanes; and portions whose elements change places
             together.
         pieces: blocks of a map, as few as leave room for the next one, but enough for loads to hide work.
@@ -72,21 +73,25 @@ class ChannelUnits(scheduled.Units):
     def __init__(self, layer: ChannelSum, batch: int, hardware: Hardware) -> None:
         self.layer, self.hardware, self.traffic = layer, hardware, Traffic(hardware)
         self.ending, shapes = layer.ends(batch), layer.shapes(batch)
-        channels, self.high, self.wide, images = shapes["ifmap"]
+        channels, rows, self.wide, images = shapes["ifmap"]
         most = min(hardware.vector_memory.word_elements, images)
         self.word_fill = next(each for each in range(most, 0, -1) if images % each == 0)
         self.groups, self.given = images // self.word_fill, ABOUT in layer.others
         self.maps = tuple(name for name in ("ifmap", *layer.others) if name != ABOUT)
-        self.portions = portions(channels, hardware.lanes)
-        self.rounds = portions(len(self.portions), MOST_TOGETHER)
-        self.named = {name: self._tensor(name, shape) for name, shape in shapes.items()}
-        if self.word_fill > 1:
-            self.named[ON_THE_WAY] = Tensor(ON_THE_WAY, (channels, 1, 1, self.word_fill), on_the_way=True)
-            self.intermediates = channels * self.word_fill
-        self.tensors = (*self.named.values(),)
         # Elements that a step joins at most: one for each scalar of a lane, but at least two.
         room = hardware.vector_unit.scalar_words * hardware.vector_memory.word_elements
         self.most, self.first = max(2, room), max(1, (room - self.given) // len(self.maps))
+        # Shares cost nothing where words have sums that change places anyway.
+        lanes = min(hardware.lanes // channels, self.most // self.word_fill) if self.word_fill > 1 else 1
+        self.shares = next(each for each in range(max(1, lanes), 0, -1) if rows % each == 0)
+        self.high, self.sums = rows // self.shares, self.shares * self.word_fill
+        self.portions = portions(channels, hardware.lanes)
+        self.rounds = portions(len(self.portions), MOST_TOGETHER)
+        self.named = {name: self._tensor(name, shape) for name, shape in shapes.items()}
+        if self.sums > 1:
+            self.named[ON_THE_WAY] = Tensor(ON_THE_WAY, (channels, 1, 1, self.sums), on_the_way=True)
+            self.intermediates = channels * self.sums
+        self.tensors = (*self.named.values(),)
         fits = [*fitting(self._sizes(), lambda size: self._words(prod(size)), hardware)]
         enough = (size for size in fits if len(self._pieces(size)) * len(self.portions) >= ENOUGH_PIECES)
         self.pieces = self._pieces(next(enough, fits[-1]))
@@ -127,13 +132,13 @@ class ChannelUnits(scheduled.Units):
         return self._areas(max(piece.words for piece in self.pieces))
 
     def _areas(self, size: int) -> tuple[scheduled.Area, ...]:
-        lanes, twice = len(self.portions[0]), min(2, len(self.portions))
+        lanes, twice = len(self.portions[0]) * self.shares, min(2, len(self.portions))
 
         def ready(of: Stretch) -> int:
             return delay_of(self.pieces[of.piece].words * len(self.maps), self.hardware)
 
         maps, given = scheduled.in_one(self._brought, len(self.maps)), scheduled.in_one(self._given)
-        exchanged = self.word_fill * len(self.rounds[0]) if self.word_fill > 1 else 0
+        exchanged = self.sums * len(self.rounds[0]) if self.sums > 1 else 0
         return (
             scheduled.Area("maps", "ifmap", size * len(self.maps), 2, lanes, maps, ready),
             scheduled.Area("joined", OFMAP, sum(self._levels(size)), 1, lanes),
@@ -148,7 +153,7 @@ class ChannelUnits(scheduled.Units):
         )
 
     def units(self) -> Iterator[scheduled.Unit]:
-        alone, last = self.word_fill == 1, len(self.pieces) - 1
+        alone, last = self.sums == 1, len(self.pieces) - 1
         for part in self.rounds:
             for u, p in product(part, range(last + 1)):
                 of = Stretch(u, p)
@@ -166,8 +171,12 @@ class ChannelUnits(scheduled.Units):
 
     # ---- loads
 
-    def _box(self, portion: range, piece: Block | None, images: range) -> Box:
-        return Box(portion, piece.rows, piece.cols, images) if piece else Box(portion, range(1), range(1), images)
+    def _lane(self, portion: range, axis: int, apart: int) -> tuple[Along, ...]:
+        """Counters of the channel of each lane, and of its share, which are `apart` along an axis; share by share."""
+        if self.shares == 1:
+            return (Along(CHANNEL, portion),)
+        shares = tuple([share * apart for share in range(self.shares) for _ in portion])
+        return Along(CHANNEL, (*portion,) * self.shares), Along(axis, shares)
 
     def _brought(self, of: Stretch, base: int) -> Iterator[scheduled.Moves]:
         portion, piece, fill = self.portions[of.portion], self.pieces[of.piece], self.word_fill
@@ -178,33 +187,37 @@ class ChannelUnits(scheduled.Units):
             Along(IMAGE, images[::fill]),
             Along(IMAGE, range(fill)),
         )
+        rows = (shifted(piece.rows, share * self.high) for share in range(self.shares))
+        boxes = [Box(portion, each, piece.cols, images) for each in rows]
         for at, name in enumerate(self.maps):
-            part = Part(base + at * piece.words, (0,), (Along(CHANNEL, portion),), items, fill)
-            yield self.traffic.moves(self.named[name], (part,), (self._box(portion, piece, images),))
+            part = Part(base + at * piece.words, (0,), self._lane(portion, ROW, self.high), items, fill)
+            yield self.traffic.moves(self.named[name], (part,), boxes)
 
-    def _numbers(self, name: str, u: int, base: int, items: Along, per_word: int) -> scheduled.Moves:
-        """Moves of a few numbers of each channel of a portion."""
-        portion, images = self.portions[u], range(self.named[name].shape[IMAGE])
-        part = Part(base, (0,), (Along(CHANNEL, portion),), (items,), per_word)
-        return self.traffic.moves(self.named[name], (part,), (self._box(portion, None, images),))
+    def _numbers(self, name: str, portion: range, part: Part) -> scheduled.Moves:
+        """Moves of all numbers of each channel of a portion."""
+        box = Box(portion, range(1), range(1), range(self.named[name].shape[IMAGE]))
+        return self.traffic.moves(self.named[name], (part,), (box,))
 
     def _given(self, u: int, base: int) -> Iterator[scheduled.Moves]:
-        """Moves of the number of each channel to every element of a word."""
-        yield self._numbers(ABOUT, u, base, Along(IMAGE, (0,) * self.word_fill), self.word_fill)
+        """Moves of the number of each channel to every element of a word, in all of its lanes."""
+        portion, items = self.portions[u], Along(IMAGE, (0,) * self.word_fill)
+        copies = tuple(share * len(portion) for share in range(self.shares))
+        yield self._numbers(ABOUT, portion, Part(base, copies, (Along(CHANNEL, portion),), (items,), self.word_fill))
 
     def _exchanged(self, first: int, gaps: int, grows: bool) -> list[scheduled.Piece]:
-        """A piece with the sums of a round of portions, an element to a word."""
+        """A piece with the sums of a round of portions, one to a word."""
         part = next(each for each in self.rounds if each.start == first)
 
         def moves(base: int) -> Iterator[scheduled.Moves]:
             for u in part:
-                yield self._numbers(ON_THE_WAY, u, base + self._apart(u), Along(IMAGE, range(self.word_fill)), 1)
+                lane, items = (Along(CHANNEL, self.portions[u]),), (Along(IMAGE, range(self.sums)),)
+                yield self._numbers(ON_THE_WAY, self.portions[u], Part(base + self._apart(u), (0,), lane, items, 1))
 
         return [scheduled.Piece(0, (0,), moves, tuple(scheduled.SlotNeed("", u) for u in part), steps=len(part))]
 
     def _apart(self, u: int) -> int:
         """Words of the portions ahead in a round."""
-        return u % MOST_TOGETHER * self.word_fill
+        return u % MOST_TOGETHER * self.sums
 
     # ---- work and results
 
@@ -214,11 +227,13 @@ class ChannelUnits(scheduled.Units):
         lanes = len(self.portions[of.portion])
         if of.piece < 0:
             first = base["exchanged"] + self._apart(of.portion)
-            step = self._ended(lanes, range(first, first + self.word_fill), base["results"])
+            step = self._ended(lanes, range(first, first + self.sums), base["results"])
             yield scheduled.VectorWork((step,), (scheduled.Touch(place["exchanged"]),), place["results"], True)
             return
         reads = [scheduled.Touch(place["maps"]), *([scheduled.Touch(place["given"])] if self.given else [])]
-        yield scheduled.VectorWork([*self._joined(of, lanes, base)], tuple(reads), place["sums"], of.piece == 0)
+        yield scheduled.VectorWork(
+            [*self._joined(of, lanes * self.shares, base)], tuple(reads), place["sums"], of.piece == 0
+        )
         if "results" in place:
             step = self._ended(lanes, range(base["sums"], base["sums"] + 1), base["results"])
             yield scheduled.VectorWork((step,), (scheduled.Touch(place["sums"], ()),), place["results"], True)
@@ -258,10 +273,12 @@ class ChannelUnits(scheduled.Units):
                 to += words
 
     def spill(self, unit: scheduled.Unit, base: int) -> scheduled.Moves:
-        u = unit.about.portion
-        if unit.makes is not None:
-            return self._numbers(ON_THE_WAY, u, base, Along(IMAGE, range(self.word_fill)), self.word_fill)
-        return self._numbers(OFMAP, u, base, Along(IMAGE, range(1)), 1)
+        portion = self.portions[unit.about.portion]
+        if unit.makes is None:
+            part = Part(base, (0,), (Along(CHANNEL, portion),), (Along(IMAGE, range(1)),), 1)
+            return self._numbers(OFMAP, portion, part)
+        lane, fill = self._lane(portion, IMAGE, self.word_fill), self.word_fill
+        return self._numbers(ON_THE_WAY, portion, Part(base, (0,), lane, (Along(IMAGE, range(fill)),), fill))
 
 
 # ---- in words
@@ -278,9 +295,11 @@ def _explained(work: ChannelUnits) -> Explanation:
     maps, joined, given, sums, exchanged, results = ((each.words * each.count, 0) for each in work.areas)
     areas = {"maps": maps, "sums": (sum(each for each, _ in (joined, given, sums, exchanged)), 0), "results": results}
     word = counted(work.hardware.vector_memory.word_elements, "element")
-    turned = "; its elements meet by way of HBM" if work.word_fill > 1 else ""
+    turned = "; its elements meet by way of HBM" if work.sums > 1 else ""
+    shares = f", in {work.shares} shares of {counted(work.high, 'row')}" if work.shares > 1 else ""
+    channels = f"{counted(len(work.portions), 'portion')} of at most {work.hardware.lanes} channels"
     aspects = {
-        "folds": f"{counted(len(work.portions), 'portion')} of at most {work.hardware.lanes} channels, one a lane",
+        "folds": f"{channels}, one a lane{shares}",
         "passes": f"none: the vector unit joins the words of a channel to one, by {work.layer.operation}{turned}",
         "block": f"{rows} x {cols} pixels of {counted(blocking.images, 'image')}; {counted(pieces, 'piece')} in all",
         "order": "portion by portion, in each all pieces",

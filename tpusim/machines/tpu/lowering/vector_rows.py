@@ -90,7 +90,7 @@ class RowUnits(Units):
 
     Attributes:
         stages, given: stages of the op, and the number of first stages whose number a row is read.
-        shared: sources that all rows read alike.
+        maps: sources of rows; `shared`: sources that all rows read alike.
         reduces: whether the result is one number a row.
         rows, blocks: number of rows, and the rows in the lanes at a time; the last block may reach beyond the end.
         shares, share: number of shares of a row's channels, each in other lanes, and the channels of one share.
@@ -110,7 +110,10 @@ class RowUnits(Units):
         self.layer, self.hardware, self.stages, shapes = layer, hardware, layer.stages, layer.shapes(batch)
         self.traffic = Traffic(hardware)
         self.given = sum(bool(each.given) for each in self.stages)
-        self.shared = tuple(name for each in self.stages for name in each.shared)
+        passed = self.stages[self.given :]
+        # In the order of the op's sources.
+        self.maps = tuple(name for name in shapes if any(name in each.maps for each in passed))
+        self.shared = tuple(name for name in shapes if any(name in each.shared for each in passed))
         self.reduces, self.rows = bool(self.stages[-1].joins), shapes["ifmap"][IMAGE]
         self.word_fill, lanes, self.shares = self._spread()
         self.share, fill = layer.channels // self.shares, self.word_fill
@@ -141,11 +144,11 @@ class RowUnits(Units):
         together = -(-self.rows // fill)
         if self.rows < lanes <= channels:
             # Cycles of all stages, for an element of `fill` rows and for the number of a share.
-            joining = sum(self._period(each.joins, self._most(each), 0, fill) for each in self.stages if each.joins)
+            joining = sum(self._period(each.joins, self._most(each), 1, 0, fill) for each in self.stages if each.joins)
             work = 0.0
             for each in self.stages[self.given :]:
-                others = len(each.known) + len(each.shared)
-                work += self._period(each.operation, self._most(each) if each.joins else 1, others, fill)
+                elements, of_each = self._elements(each) if each.joins else 1, len(each.maps) + len(each.shared)
+                work += self._period(each.operation, elements, of_each, len(each.known), fill)
             even = (each for each in range(1, lanes // together + 1) if channels % each == 0)
             shares = min(even, key=lambda each: channels / each * work + each * joining)
             if shares > 1:
@@ -153,10 +156,11 @@ class RowUnits(Units):
         groups, fill = word_groups(-(-self.rows // lanes), elements)
         return fill, -(-self.rows // (groups * fill)), 1
 
-    def _period(self, operation: str, elements: int, others: int, fill: int) -> float:
-        """Cycles an element of steps that take some elements, and other operands."""
-        work = sum(work_of(operation, Arity(elements + others, 0, 0), (), self.hardware.vector_unit))
-        return beat_of(elements + others, work, fill, self.hardware).a_word / elements
+    def _period(self, operation: str, elements: int, of_each: int, others: int, fill: int) -> float:
+        """Cycles an element of steps that take some elements, of some operands each, and other operands."""
+        operands = elements * of_each + others
+        work = sum(work_of(operation, Arity(operands, 0, 0), (), self.hardware.vector_unit))
+        return beat_of(operands, work, fill, self.hardware).a_word / elements
 
     def _tensor(self, name: str, shape: Shape) -> Tensor:
         """The tensor of a name, as it lies in HBM."""
@@ -194,11 +198,13 @@ class RowUnits(Units):
         joined = max(0, *of_pieces, *(sum(self._levels(each, self.shares)[1:]) for each in self.stages))
 
         def ready(key: tuple[int, int, int]) -> int:
-            return delay_of(len(parts[key[2]]), self.hardware)
+            return delay_of(len(parts[key[2]]) * len(self._brought(key)), self.hardware)
 
         shared, given = in_one(self._shared, len(self.shared)), in_one(self._given, self.given)
         return (
-            Area("rows", "ifmap", size, pieces.slots, lanes, in_one(self._rows), ready),
+            Area(
+                "rows", "ifmap", size * len(self.maps), pieces.slots, lanes, in_one(self._rows, len(self.maps)), ready
+            ),
             Area("shared", "filter", size * len(self.shared), pieces.shared, lanes, shared),
             Area("joined", OFMAP, joined, 1, lanes),
             Area("given", OFMAP, self.given, 2, lanes, given, gaps=with_the_one_ahead),
@@ -212,9 +218,14 @@ class RowUnits(Units):
         unit, memory = self.hardware.vector_unit, self.hardware.vector_memory
         return max(2, unit.scalar_words * memory.word_elements - len(stage.known))
 
+    def _elements(self, stage: Stage) -> int:
+        """The most elements that a step of a stage takes where each is several operands; at least one."""
+        of_each = len(stage.maps) + len(stage.shared)
+        return max(1, self._most(stage) // of_each) if of_each > 1 else self._most(stage)
+
     def _made(self, stage: Stage, parts: Sequence[range]) -> int:
         """Numbers a row after some pieces of a stage."""
-        return sum(-(-len(part) // self._most(stage)) for part in parts)
+        return sum(-(-len(part) // self._elements(stage)) for part in parts)
 
     def _levels(self, stage: Stage, count: int) -> list[int]:
         """Counts of numbers, step by step, while each step joins as many as it can."""
@@ -277,8 +288,14 @@ class RowUnits(Units):
         lane, items = self._lane(rows, shares, self.share)[shares == 1 :], (Along(CHANNEL, channels), self._beside)
         return self._moves(name, base, lane, items, self._boxes(channels, rows, shares))
 
+    def _brought(self, key: tuple[int, int, int]) -> tuple[str, ...]:
+        """Sources that come for a piece: all, where rows are kept, or those of its stage."""
+        return self.maps if self.pieces.kept else self.stages[key[1]].maps
+
     def _rows(self, key: tuple[int, int, int], base: int) -> Iterator[Moves]:
-        yield self._held("ifmap", self.blocks[key[0]], self.parts[key[2]], self.shares, base)
+        part = self.parts[key[2]]
+        for at, name in enumerate(self._brought(key)):
+            yield self._held(name, self.blocks[key[0]], part, self.shares, base + at * len(part))
 
     def _shared(self, key: tuple[int, int], base: int) -> Iterator[Moves]:
         """Moves of shared operands to every lane with these channels, and to every element of a word."""
@@ -320,15 +337,17 @@ class RowUnits(Units):
         known = [base["given"] + at if at < given else base["numbers"] + at - given for at in stage.known]
         reads = [Touch(place["rows"], None if first or not self.pieces.kept else ())]
         reads += [Touch(place["given"], None if first and not of.piece else ())] if given else []
-        if stage.joins:
-            to = base["joined"] + self._made(stage, self.parts[: of.piece])
-            yield from _one_by_one(self._joined(of, stage.operation, known, base["rows"], words, to), reads)
-            return
+        brought = self.maps if self.pieces.kept else stage.maps
+        rows = [base["rows"] + brought.index(name) * words for name in stage.maps]
         shared = [base["shared"] + self.shared.index(name) * len(self.parts[0]) for name in stage.shared]
         reads += [Touch(place["shared"])] if shared else []
-        walks = [in_turn(base["rows"], words), *(in_turn(at, words, 0) for at in known)]
+        if stage.joins:
+            to, most = base["joined"] + self._made(stage, self.parts[: of.piece]), self._elements(stage)
+            yield from _one_by_one(self._joined(of, stage.operation, known, [*rows, *shared], words, to, most), reads)
+            return
+        walks = [in_turn(at, words) for at in rows] + [in_turn(at, words, 0) for at in known]
         walks += [in_turn(at, words) for at in shared]
-        step = self._step(of, stage.operation, walks, base["results"], words)
+        step = self._step(of, stage.operation, walks, base["results"], words, stage.coefficients)
         yield VectorWork((step,), tuple(reads), place["results"], True)
 
     def _end(self, of: RowStretch, stage: Stage, place: dict[str, int], base: dict[str, int]) -> Iterator[VectorWork]:
@@ -344,7 +363,7 @@ class RowUnits(Units):
         steps: list[Compute] = []
         levels = self._levels(stage, count)
         for count, left in pairwise(levels):
-            steps += self._joined(of, stage.joins, [], first, count, room)
+            steps += self._joined(of, stage.joins, [], [first], count, room, self._most(stage))
             first, room = room, room + left
         yield from _one_by_one(steps, reads)
         walks = [in_turn(each, 1) for each in range(first, first + levels[-1])]
@@ -357,14 +376,13 @@ class RowUnits(Units):
         yield VectorWork((step,), tuple(reads), place["results"] if final else -1, final)
 
     def _joined(
-        self, of: RowStretch, operation: str, known: list[int], base: int, count: int, to: int
+        self, of: RowStretch, operation: str, known: list[int], bases: list[int], count: int, to: int, most: int
     ) -> Iterator[Compute]:
-        """Vector steps that join `count` words, as many at a time as a step takes."""
-        most = self._most(self.stages[of.stage])
+        """Vector steps that join `count` words from each base on, at most `most` at a time."""
         whole, left = divmod(count, most)
         for first, words, together in ((0, whole, most), (whole * most, 1, left)):
             if words and together:
-                walks = [in_turn(base + first + each, words, most) for each in range(together)]
+                walks = [in_turn(base + first + each, words, most) for each in range(together) for base in bases]
                 yield self._step(of, operation, [*walks, *(in_turn(at, words, 0) for at in known)], to, words)
                 to += words
 

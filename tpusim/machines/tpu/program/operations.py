@@ -400,6 +400,41 @@ OPERATIONS: dict[str, Operation] = {
         lambda counts, _: AluWork(counts.operands // 2, counts.operands - 2),
         lambda counts: counts.operands > 2 and counts.operands % 2 == 1 and not counts.scalars + counts.coefficients,
     ),
+    # For rows on the way back: of three operands each, the second less the last of all, their products, and their sum.
+    "centred_triples": Operation(
+        _rounded_once(
+            lambda *terms: sum(
+                x * (y - terms[-1]) * z for x, y, z in zip(terms[:-1:3], terms[1:-1:3], terms[2:-1:3], strict=True)
+            )
+        ),
+        lambda counts, _: AluWork(2 * (counts.operands // 3), 2 * (counts.operands // 3) - 1),
+        lambda counts: counts.operands > 3 and counts.operands % 3 == 1 and not counts.scalars + counts.coefficients,
+    ),
+    "normalize_gradient": _of_functions(
+        lambda dy, x, mean, root, g, gx, scale: root * (dy * scale - g - (x - mean) * root * root * gx),
+        5,
+        3,
+        operands=7,
+    ),
+    # Of two operands each, an element and a label, and of the largest element and a logarithm.
+    "surprise_sum": Operation(
+        _rounded_once(
+            lambda *terms: sum(
+                label * (terms[-1] - (x - terms[-2])) for x, label in zip(terms[:-2:2], terms[1:-2:2], strict=True)
+            )
+        ),
+        lambda counts, _: AluWork(counts.operands // 2 - 1, 3 * (counts.operands // 2 - 1) - 1),
+        lambda counts: counts.operands > 3 and counts.operands % 2 == 0 and not counts.scalars + counts.coefficients,
+    ),
+    "log_sum": _of_sum(lambda *terms: np.log(sum(terms)), 0, 0, "log"),
+    "softmax_gradient": _of_values(
+        _once(lambda x, label, most, part, factor: (np.exp(x - most) * part - label) * factor),
+        4,
+        2,
+        2,
+        "exp",
+        coefficients=1,
+    ),
     "reciprocal_sum": _of_sum(lambda *terms: 1 / sum(terms), 0, 0, "divide"),
     "reciprocal_root": _of_sum(
         lambda *terms: 1 / np.sqrt(sum(terms[:-2]) * terms[-2] + terms[-1]), 2, 1, "reciprocal_root"
