@@ -202,9 +202,10 @@ def seen(layer: Op, tensor: str, value: Any, shape: tuple[int, ...]) -> Any:
             return touched.transpose(0, 2, 3, 4, 1).reshape(shape)
         rows, cols = layer.used
         return apart[:, :, :rows, :cols].transpose(0, 4, 2, 3, 1).reshape(shape)
-    turned = layer.name.endswith(".dw") and tensor == "ifmap" and layer.op == "gemm"
-    if turned or (layer.op == "gemm" and layer.name.endswith(".dx") and tensor == "filter"):
-        return value.reshape(len(value), -1).T.reshape(shape) if turned else value[:, 0, 0].T.reshape(shape)
+    if layer.op == "gemm" and layer.name.endswith(".dw") and tensor == "ifmap":
+        return value.reshape(shape[3], shape[0]).T.reshape(shape)
+    if layer.op == "gemm" and layer.name.endswith(".dx") and tensor == "filter":
+        return value[:, 0, 0].T.reshape(shape)
     assert prod(value.shape) == prod(shape), (layer.name, tensor)
     return value.reshape(shape)
 
