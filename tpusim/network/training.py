@@ -367,23 +367,39 @@ def normalised_gradient(step: _Step, name: str, made: Value, gradient: Value) ->
 
 def _of_convolution(step: _Step, layer: Any, operands: Sequence[Value], gradient: Value) -> Gradients:
     conv, _ = layer.convolution(step.batch)
+    how: tuple[Any, ...] = conv.kernel, conv.stride, conv.padding, conv.dilation, conv.groups
     sizes = conv.in_channels, conv.in_height, conv.in_width, conv.out_channels
-    how = sizes, (conv.kernel, conv.stride, conv.padding, conv.dilation, conv.groups)
-    by_filter = Conv2dFilterGradient(f"{layer.name}.dw", *how[0], *how[1])
-    weights = step.add(by_filter, step.operand(operands[0]).turned, gradient.turned)
+    weights = step.add(
+        Conv2dFilterGradient(f"{layer.name}.dw", *sizes, *how), step.operand(operands[0]).turned, gradient.turned
+    )
     step.update(f"{layer.name}.filter", weights.shape, weights)
     _of_bias(step, layer, gradient)
     if not step.is_needed(operands[0]):
         return [None]
-    if not by_filter.is_a_product or prod(conv.stride) == 1:
-        return [step.add(Conv2dInputGradient(f"{layer.name}.dx", *how[0], *how[1]), gradient, operands[1].turned)]
-    # Most of the input is under no tap, and its gradient zero: that needs no multiplication.
-    _, high, wide, _ = gradient.shape
-    sizes, groups = (conv.in_channels, high, wide, conv.out_channels), conv.groups
-    under = Conv2dInputGradient(f"{layer.name}.touched", *sizes, kernel=(1, 1), groups=groups)
-    touched = step.add(under, gradient, operands[1].turned)
-    whole = {"out_height": conv.in_height, "out_width": conv.in_width}
-    return [step.map("spread", f"{layer.name}.dx", touched.shape, touched, step=conv.stride, **whole)]
+    return [_by_input(step, Conv2dInputGradient(f"{layer.name}.dx", *sizes, *how), gradient, operands[1].turned)]
+
+
+def _by_input(step: _Step, layer: Conv2dInputGradient, gradient: Value, weights: Value) -> Value:
+    """Add the gradient of a convolution by its input, in the form that takes the fewest multiplications."""
+    high, wide = layer.out_height, layer.out_width
+    strided, padded = prod(layer.stride) > 1, any(sum(axis.ends) for axis in layer.axes)
+    if strided and prod(layer.kernel) == 1 and not padded:
+        # Most of the input is under no tap, and its gradient zero: that needs no multiplication.
+        sizes, groups = (layer.in_channels, high, wide, layer.out_channels), layer.groups
+        under = Conv2dInputGradient(f"{layer.name}.touched", *sizes, kernel=(1, 1), groups=groups)
+        touched, whole = step.add(under, gradient, weights), (layer.in_height, layer.in_width)
+        more: dict[str, Any] = {"step": layer.stride, "out_height": whole[0], "out_width": whole[1]}
+        return step.map("spread", layer.name, touched.shape, touched, **more)
+    around = [axis.reach - 1 - end for axis in layer.axes for end in axis.ends]
+    if layer.groups > 1 and not strided and min(around) >= 0:
+        # With the taps turned round it is a convolution, which goes through many groups at once.
+        top, bottom, left, right = around
+        turned = Conv2d(
+            layer.name, layer.out_channels, high, wide, layer.in_channels, layer.kernel,
+            padding=(top, left, bottom, right), dilation=layer.dilation, groups=layer.groups,
+        )  # fmt: skip
+        return step.add(turned, gradient, weights)
+    return step.add(layer, gradient, weights)
 
 
 def _of_transposed(step: _Step, layer: Any, operands: Sequence[Value], gradient: Value) -> Gradients:
