@@ -22,13 +22,14 @@ from tpusim.machines.tpu.lowering.registry import LOWERINGS, lowered
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Step
 from tpusim.network.ops.array_op import Conv2d, ConvTranspose2d, Gemm
+from tpusim.network.ops.channels import ChannelProducts
 from tpusim.network.ops.deform_conv2d import DeformConv2d
 from tpusim.network.ops.elementwise import Add, Gelu, Mul, Relu, ScaleShift
 from tpusim.network.ops.fused import Fused
 from tpusim.network.ops.moves import Slice, Transpose
 from tpusim.network.ops.op import Op
-from tpusim.network.ops.pool2d import Pool2d
-from tpusim.network.ops.rows import LayerNorm, Lrn, Softmax
+from tpusim.network.ops.pool2d import Pool2d, Pool2dChoice, Pool2dGradient
+from tpusim.network.ops.rows import LayerNorm, LayerNormGradient, Lrn, Softmax
 
 TRAIL = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+-"
 RELU = Relu("relu", 64, 14, 14)
@@ -59,6 +60,10 @@ LAYERS: tuple[Op, ...] = (
     Slice("sliced", 64, 9, 20, axis="width", start=3, stop=17),
     Softmax("softmax", 300, 12),
     LayerNorm("norm", 768, 20),
+    Pool2dChoice("choice", "max", 160, 28, 28, (3, 3), stride=(2, 2), padding=(1, 1)),
+    Pool2dGradient("back", "max", 160, 28, 28, (3, 3), stride=(2, 2), padding=(1, 1)),
+    ChannelProducts("sums", 160, 28, 28, centred=True),
+    LayerNormGradient("norm back", 768, 20),
 )
 LARGE = Conv2d("large", 48, 96, 96, 192, (3, 3), padding=(1, 1))
 """With many blocks, under choices that other layers leave as they are."""
