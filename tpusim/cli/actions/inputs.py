@@ -18,6 +18,7 @@ from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import say
 from tpusim.flow.fusion import fused, names_wanted, select_layers
 from tpusim.flow.lowerings import AUTO, by_layer, check_own
+from tpusim.flow.need import hbm_need
 from tpusim.flow.numbers import INTEGERS, numbers_of
 from tpusim.input.scalars import INTEGER, whole_number
 from tpusim.input.source import Arrays, read_arrays, write_arrays
@@ -28,7 +29,7 @@ from tpusim.network.workload import ALL, MOST_SIZE, NONE, Workload
 from tpusim.network.workload_file import images_of, open_workload, workload_of, yaml_of
 from tpusim.numerics.element_types import F32
 from tpusim.report.text import quantity
-from tpusim.result.vocabulary.figures import COUNTS
+from tpusim.result.vocabulary.figures import BYTES, COUNTS
 from tpusim.result.vocabulary.runs import left_out
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ def load(
     work = workload_of(document, images or document.images or BATCH, ops)
     if asked.training is not None:
         work = training_step(work, replace(work.training or USUAL, **asked.training))
+        say(sys.stderr, f"Note: {_hbm_told(work, machine)}")
     check_own(work, family_of(machine))
     work, lowering = by_layer(work, lowering, family_of(machine))
     say(sys.stderr, *(f"Note: {note}" for note in document.notes))
@@ -80,6 +82,17 @@ def load(
 
         work = fused(work, machine, lowering, names_wanted(work, layers).__contains__, watch)
     return select_layers(work, layers), machine, lowering
+
+
+def _hbm_told(step: Workload, machine: Machine) -> str:
+    """Say what a training step keeps in HBM."""
+    need, capacity = hbm_need(step, machine), family_of(machine).capacity(machine)
+    of = f" of {quantity(capacity, BYTES)}" if capacity else ""
+    weights, maps = quantity(need.weights, BYTES), quantity(need.between, BYTES)
+    return (
+        f"the step takes {quantity(need.total, BYTES)}{of} of HBM: {weights} for weights and what their updates keep, "
+        f"{maps} for maps between layers while {need.at} runs"
+    )
 
 
 def asked_of(
