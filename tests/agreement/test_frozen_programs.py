@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
+from functools import cache
 from hashlib import sha256
 from itertools import product
 from pathlib import Path
@@ -78,7 +79,7 @@ def machine(name: str, *choices: str) -> Any:
     return load_hardware("tpu_v2", [*SMALL, *choices]) if name == "small" else load_hardware(name, [*choices])
 
 
-def programs(name: str, chosen: bool = True) -> Iterator[tuple[str, Program]]:
+def programs(name: str, chosen: bool = True) -> Iterator[tuple[str, Told]]:
     """Every lowering of every layer for a machine, batch 1 and 8 by turns; on two, the large layer in every way, unless
     not `chosen`.
     """
@@ -89,66 +90,66 @@ def programs(name: str, chosen: bool = True) -> Iterator[tuple[str, Program]]:
     for layer, batch, choice in asked:
         hardware = machine(name, *choice)
         ways = ("channel_first", "explicit", "stride_phases", "indirect") if choice else LOWERINGS
-        seen = set[str]()
+        seen, kept = set[str](), list[Program]()
         for way in ways:
             try:
                 program, _ = lowered(layer, batch, hardware, way)
             except CapacityError:
                 continue
-            if len(program.steps) <= 6000 and (whole := trail(program)) not in seen:
-                seen.add(whole)
-                yield " ".join((layer.name, str(batch), way, *choice)), program
+            if len(program.steps) > 6000 or any(program.steps == other.steps for other in kept):
+                continue
+            if (told := Told(program)).trail not in seen:
+                seen.add(told.trail)
+                kept.append(program)
+                yield " ".join((layer.name, str(batch), way, *choice)), told
 
 
 class Told:
-    """Writes values down as text; what many steps share is written once."""
+    """A Program as text, field by field of each step; what many steps share is written once."""
 
-    def __init__(self) -> None:
+    def __init__(self, program: Program) -> None:
+        self.program = program
         self._known: dict[int, tuple[Any, str]] = {}
+        self.steps = [[self._field(step, name) for name in told_fields(type(step))] for step in program.steps]
+        whole = (f"{type(step).__name__} {'|'.join(told)}" for step, told in zip(program.steps, self.steps, strict=True))
+        self.trail = "".join(TRAIL[sha256(each.encode()).digest()[0] % 64] for each in whole)
 
     def __call__(self, value: Any) -> str:
-        if callable(value):
-            return "a function"
         known = self._known.get(id(value))
         if known is None:
             # The goldens are older than scratch memories.
-            self._known[id(value)] = known = value, repr(value).replace(", scratch=None", "")
+            text = "a function" if callable(value) else repr(value).replace(", scratch=None", "")
+            self._known[id(value)] = known = value, text
         return known[1]
 
-    def field(self, step: Step, name: str) -> str:
+    def _field(self, step: Step, name: str) -> str:
         value = getattr(step, name)
-        return self(tuple(sorted({*value}))) if name == "after" else self(value)
+        return repr(tuple(sorted({*value}))) if name == "after" else self(value)
 
 
-def told_fields(step: Step) -> list[str]:
+@cache
+def told_fields(kind: type[Step]) -> list[str]:
     """The goldens are older than arrays with weights of their own."""
-    return [each.name for each in fields(step) if each.name != "array"]
+    return [each.name for each in fields(kind) if each.name != "array"]
 
 
 def digest(text: str, letters: int = 6) -> str:
     return sha256(text.encode()).hexdigest()[:letters]
 
 
-def trail(program: Program) -> str:
-    told = Told()
-    steps = ("|".join(told.field(step, each) for each in told_fields(step)) for step in program.steps)
-    whole = (f"{type(step).__name__} {text}" for step, text in zip(program.steps, steps, strict=True))
-    return "".join(TRAIL[sha256(each.encode()).digest()[0] % 64] for each in whole)
-
-
-def frozen(name: str, program: Program) -> str:
+def frozen(name: str, told: Told) -> str:
     """The three lines of a Program."""
-    told, found = Told(), dict[str, list[str]]()
-    for step in program.steps:
-        for each in told_fields(step):
-            found.setdefault(f"{type(step).__name__}.{each}", []).append(told.field(step, each))
+    program, found = told.program, dict[str, list[str]]()
+    for step, texts in zip(program.steps, told.steps, strict=True):
+        for each, text in zip(told_fields(type(step)), texts, strict=True):
+            found.setdefault(f"{type(step).__name__}.{each}", []).append(text)
     whole = {
         each.name: [repr([(d.tensor, d.operand) for d in program.derived]) if each.name == "derived"
                     else told(getattr(program, each.name))]
         for each in fields(program) if each.name != "steps"
     }  # fmt: skip
     digests = (f"{field} {digest(' '.join(texts))}" for field, texts in {**whole, **found}.items())
-    return f"{name}: {len(program.steps)} steps\n  {', '.join(digests)}\n  {trail(program)}\n"
+    return f"{name}: {len(program.steps)} steps\n  {', '.join(digests)}\n  {told.trail}\n"
 
 
 def difference(was: str, now: str) -> str:
@@ -194,8 +195,7 @@ def stored(path: Path) -> dict[str, str]:
 
 
 def test_a_difference_is_named() -> None:
-    _, program = next(programs("tpu_v2"))
-    was = frozen("x", program)
+    was = frozen("x", next(programs("tpu_v2"))[1])
     now = was.replace(was.split("Fill.parts ")[1][:6], "000000")
     at = now.rindex("\n", 0, -1) + 3
     now = f"{now[: at + 7]}{'A' if now[at + 7] != 'A' else 'B'}{now[at + 8 :]}"
