@@ -1,4 +1,4 @@
-"""The command in a forked process: what it would import is there already, and to import it takes longer than most do."""
+"""The command in a forked process, which has nothing to import: that takes longer than most commands do."""
 
 from __future__ import annotations
 
@@ -32,9 +32,7 @@ def tpusim(
         return subprocess.CompletedProcess(arguments, code, out.read().decode(), err.read().decode())
 
 
-def _child(
-    arguments: tuple[str, ...], out: int, err: int, more: Mapping[str, str], folder: Path | None
-) -> NoReturn:
+def _child(arguments: tuple[str, ...], out: int, err: int, more: Mapping[str, str], folder: Path | None) -> NoReturn:
     """Be the process that a shell would start, from the first line of `main` to the interpreter's end."""
     code = 120
     try:

@@ -202,7 +202,7 @@ def test_long_words_hide_conflicts() -> None:
 
 # ---- the check bites
 
-LAYER, BATCH = conv(6, 9, 7, 3), 3
+LAYER, BATCH = conv(6, 6, 7, 3), 2
 MACHINE = machine(4, 4, organization="banked", capacity_words=200, bank_words=400)
 
 

@@ -111,7 +111,8 @@ class Told:
         self.program = program
         self._known: dict[int, tuple[Any, str]] = {}
         self.steps = [[self._field(step, name) for name in told_fields(type(step))] for step in program.steps]
-        whole = (f"{type(step).__name__} {'|'.join(told)}" for step, told in zip(program.steps, self.steps, strict=True))
+        kinds = (type(step).__name__ for step in program.steps)
+        whole = (f"{kind} {'|'.join(told)}" for kind, told in zip(kinds, self.steps, strict=True))
         self.trail = "".join(TRAIL[sha256(each.encode()).digest()[0] % 64] for each in whole)
 
     def __call__(self, value: Any) -> str:
