@@ -162,7 +162,7 @@ where: pes >= 40
 
 
 def test_it_finds_better_points_than_most() -> None:
-    """With 15 of 104 machines it finds one of the best three, which as many random ones miss three times in five."""
+    """With 15 of 105 machines it finds one of the best three, which as many random ones miss three times in five."""
     Path("grid.yaml").write_text(SQUARE)
     Path("hunt.yaml").write_text(f"{SQUARE}mode: search\nsearch: {{objectives: [pe_utilization], budget: 15, seed: 1}}")
     best = max(row["pe_utilization"] for row in searched("a.sqlite")[1])
