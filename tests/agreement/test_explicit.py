@@ -344,8 +344,8 @@ def test_beside_the_product_takes_no_longer_than_before_it() -> None:
 
 # ---- the check bites
 
-LAYER, BATCH = conv(6, 9, 7, 3), 3
-MACHINE = machine(8, 8, capacity_words=200)
+LAYER, BATCH = conv(6, 7, 7, 3), 2
+MACHINE = machine(8, 8, capacity_words=100)
 
 
 def edit_feed(spill: Spill, **changes: Any) -> Spill:
