@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -174,13 +175,13 @@ def words_of(annotation: Any) -> tuple[str, ...]:
 
 def example(key: str, path: str, info: FieldInfo, shipped: Sequence[Mapping[str, Any]]) -> str:
     """A line of YAML: the field's own example, else a value that a shipped file has, else a word that it may be."""
-    own = [each for each in info.examples or ()]
-    known = [value for file in shipped for value in values_at(file, path) if text_of(value) != text_of(info.default)]
+    own, usual = info.examples or (), text_of(info.default)
+    known = (value for file in shipped for value in values_at(file, path) if text_of(value) != usual)
     words = [w for kind in info.metadata if isinstance(kind, Choice) for w in words_of(info.annotation)]
     others = [word for word in words if word != info.default]
     truth = [] if info.default is PydanticUndefined else [not info.default] * isinstance(info.default, bool)
     plain = [] if info.default in (PydanticUndefined, None) else [text_of(info.default)]
-    value = next(iter([*own, *known, *others, *truth, *plain]), None)
+    value = next(chain(own, known, others, truth, plain), None)
     return "" if value is None else f"{key}: {flow(value)}"
 
 
@@ -204,7 +205,8 @@ def flow(value: object) -> str:
 @cache
 def shipped(folder: str) -> tuple[Mapping[str, Any], ...]:
     """Every file of a folder, parsed."""
-    return tuple(yaml.safe_load(file.read_text()) for file in sorted((ROOT / folder).glob("*.yaml")))
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return tuple(yaml.load(file.read_text(), loader) for file in sorted((ROOT / folder).glob("*.yaml")))
 
 
 def machine_sections() -> dict[str, list[Section]]:

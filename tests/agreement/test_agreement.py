@@ -53,7 +53,7 @@ Layer = Conv2d | Conv1d | ConvTranspose2d | DeformConv2d | Gemm | Conv2dInputGra
 MOST_WORK = 40_000
 MOST_CYCLES = 2_000
 """Of a case for an engine that takes time for every cycle: longer ones cost most of it and show nothing more."""
-CASES = cases(usual=150)
+CASES = cases(usual=75)
 """Random machines and layers on which the engines must agree; for a proof by hand, many more."""
 PARTS = 3
 """In which they are tried, perhaps side by side."""
@@ -259,7 +259,7 @@ class Clock:
         taken = {IFMAP: words, PSUM: sums, RESULT: words, DMA: moved}
         return max(sum(taken.get(client, 0) for client in port) for port in ports_of(hardware))
 
-    @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
     @given(layer=st.one_of(convs(), gemms()), batch=st.integers(1, 9), hardware=machines())
     def test_every_operand_byte_that_is_needed_is_read(self, layer: Layer, batch: int, hardware: Hardware) -> None:
         program = lowered(layer, batch, hardware)

@@ -33,7 +33,7 @@ def arranged(draw: st.DrawFn) -> Hardware:
     return hardware.model_copy(update={"array": array})
 
 
-@settings(max_examples=cases(0.2), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=cases(0.1), deadline=None, suppress_health_check=list(HealthCheck))
 @given(small_layers(), st.integers(1, 9), arranged(), among("channel_first", "implicit_gemm", "channel_last"))
 def test_engines_and_values_agree(layer: Any, batch: int, hardware: Hardware, lowering: str) -> None:
     """By both engines, every output checked."""

@@ -116,6 +116,7 @@ def test_rounding_finds_the_right_whole_number(taps: int, channels: int) -> None
     assert 0 < fourier_tiles(16, (taps, taps)).lost(channels) < 0.07
 
 
+@pytest.mark.long
 def test_both_engines_to_the_cycle_in_tiles_of_16(program: Program) -> None:
     proven, registers = register.run(program, HARDWARE, operands_of(LAYER, 1, seed=3))
     assert proven == event.run(program, HARDWARE)

@@ -156,7 +156,7 @@ def test_what_has_no_bound_is_refused(lowering: str) -> None:
 
 @pytest.mark.parametrize("dtype", [pytest.param("f32", marks=pytest.mark.long), "bf16"])
 def test_auto_leaves_out_what_has_no_bound_and_says_so(dtype: str) -> None:
-    work, hardware = Workload("tiles", 2, (conv(40, 8, 6, 3),)), load_hardware("tpu_v2", {"array.size": 4})
+    work, hardware = Workload("tiles", 2, (conv(24, 6, 6, 3),)), load_hardware("tpu_v2", {"array.size": 4})
     unbounded = family_of(hardware).unbounded
     free, checked = (simulate(work, hardware, lowering="auto", dtype=dtype, check=check) for check in (False, True))
     assert free.layers[0].lowering in unbounded

@@ -133,11 +133,13 @@ def test_who_wants_it_from_hbm_finds_it_there() -> None:
 
 
 def test_what_saves_least_goes_where_there_is_no_room() -> None:
-    kept = {words: len(found_for(block(words)).allocations) for words in (800, 200, 140)}
-    assert kept[800] == 4
-    assert 0 < kept[200] < 4
-    for words in kept:
-        check(block(words), found_for(block(words)))
+    assert len(found_for(block()).allocations) == 4
+    for words in (200, 140):
+        chain = block(words)
+        found = found_for(chain)
+        assert 0 <= len(found.allocations) < 4
+        assert found.allocations or words < 200
+        check(chain, found)
 
 
 def test_layers_by_themselves_are_right_at_their_places() -> None:

@@ -126,7 +126,7 @@ def lowered(draw: st.DrawFn) -> tuple[Layer, int, Program, Hardware]:
     return layer, batch, program, draw(scratch_memories(hardware))
 
 
-@settings(max_examples=cases(0.2), deadline=None, suppress_health_check=list(HealthCheck), backend=DICE)
+@settings(max_examples=cases(0.1), deadline=None, suppress_health_check=list(HealthCheck), backend=DICE)
 @given(case=lowered(), ahead=among(0, 1, 2, 5, 100), data=st.data())
 def test_any_tensors_of_any_layer(case: tuple[Layer, int, Program, Hardware], ahead: int, data: st.DataObject) -> None:
     layer, batch, program, hardware = case

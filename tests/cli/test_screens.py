@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from tests import ROOT
+from tests import ROOT, forked
 from tests.conftest import in_this_process
 from tpusim.cli import app as cli
 from tpusim.cli.names import ENGINES
@@ -44,10 +41,7 @@ COLOURS = {"FORCE_COLOR": "1", "TERM": "xterm"}
 
 def by_itself(*words: str, **more: str) -> str:
     """What a process of its own shows, which has the name that help tells."""
-    environment = {**os.environ, "COLUMNS": "80", **COLOURS, **more}
-    done = subprocess.run(
-        [sys.executable, "-m", "tpusim", *words], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120
-    )
+    done = forked.tpusim(*words, more={"COLUMNS": "80", **COLOURS, **more}, folder=ROOT)
     assert done.returncode == 0, done.stderr
     return PLAIN.sub("", done.stdout)
 

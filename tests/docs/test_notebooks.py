@@ -13,8 +13,8 @@ from docs.cells import FOLDER, executed, shown
 from tests import ROOT
 
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
-QUICK = ("first_run", "your_own_model")
-"""Those that take a second or three; `scripts/prove docs` executes all."""
+QUICK = ("your_own_model",)
+"""Those that take a second or two; `scripts/prove docs` executes all."""
 MOST_BYTES = 300_000
 
 

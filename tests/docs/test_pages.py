@@ -35,11 +35,10 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def strands() -> Iterator[object]:
-    """Steps of the README, and commands of the first guide, are quick; all others are long."""
+    """Steps of the README are quick; all others are long."""
     for page in PAGES:
         for strand in page.strands:
-            first = page.name == "docs/start.md" and all(step.is_command for step in strand)
-            marks = () if first or page.name == "README.md" else (pytest.mark.long,)
+            marks = () if page.name == "README.md" else (pytest.mark.long,)
             yield pytest.param(page, strand, id=f"{page.name}: {strand[0].text.splitlines()[0]}", marks=marks)
 
 

@@ -8,6 +8,7 @@ import inspect
 import json
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 
 import pytest
@@ -36,19 +37,30 @@ OPENING = re.compile(r"(that|those|it|its|they|their|this|these|one|the same|nob
 """No text begins so: a reader who looks up one row has not read the one before it."""
 
 
+@cache
+def op_sections() -> dict[str, Section]:
+    """Made when a test asks, not by every process that looks for tests."""
+    return fields.op_sections()
+
+
+@cache
+def sections() -> list[Section]:
+    return [*every_section()]
+
+
+@cache
+def fields_of_files() -> list[Entry]:
+    return [entry for section in sections() for entry in section.entries]
+
+
 def every_section() -> Iterator[Section]:
     for found in fields.machine_sections().values():
         yield from found
     yield from fields.workload_sections()
     yield from fields.sweep_sections()
-    yield from OP_SECTIONS.values()
+    yield from op_sections().values()
     yield from fields.sections(Device, fields.shipped("configs/dram"))
     yield from fields.sections(Technology, fields.shipped("configs/technology"))
-
-
-OP_SECTIONS = fields.op_sections()
-SECTIONS = [*every_section()]
-ENTRIES = [entry for section in SECTIONS for entry in section.entries]
 
 
 def value_of(entry: Entry) -> Any:
@@ -60,16 +72,16 @@ def value_of(entry: Entry) -> Any:
 
 @pytest.mark.parametrize("what", ["meaning", "allowed", "default", "example"])
 def test_every_field_is_described(what: str) -> None:
-    assert len(ENTRIES) > 400
-    assert not [entry.path for entry in ENTRIES if not getattr(entry, what)]
+    assert len(fields_of_files()) > 400
+    assert not [entry.path for entry in fields_of_files() if not getattr(entry, what)]
 
 
 def test_every_section_is_described() -> None:
-    assert not [section.path for section in SECTIONS if not section.about]
+    assert not [section.path for section in sections() if not section.about]
 
 
 def test_no_text_begins_with_a_pronoun() -> None:
-    texts = [entry.meaning for entry in ENTRIES] + [section.about for section in SECTIONS]
+    texts = [entry.meaning for entry in fields_of_files()] + [section.about for section in sections()]
     texts += [meaning for held in columns.file_columns().values() for _, meaning in held.values()]
     texts += [held["description"] for _, held in keys_of(columns.run_schema())]
     assert not [text for text in texts if OPENING.match(text)]
@@ -119,7 +131,7 @@ def test_examples_of_ops_are_sound(op: str) -> None:
     entry = yaml.safe_load(fields.op_example(op))[0]
     (layer,) = read_layers(entry, {"batch": 4}).layers
     assert layer.op == op
-    for field in OP_SECTIONS[op].entries:
+    for field in op_sections()[op].entries:
         beside = {"start": {"stop": 8}, "output_padding": {"stride": 2}}.get(field.path, {})
         read_layers({**entry, **beside, field.path: value_of(field)}, {"batch": 4})
 
@@ -151,7 +163,7 @@ def test_examples_of_sweeps_are_sound() -> None:
 
 
 def test_every_op_is_there() -> None:
-    assert [*OP_SECTIONS] == [*OPS, *FREE]
+    assert [*op_sections()] == [*OPS, *FREE]
 
 
 def test_every_column_of_a_sweep_is_there() -> None:

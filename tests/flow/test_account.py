@@ -96,7 +96,7 @@ def touched(program: Program, tensor: str) -> list[tuple[range, range]]:
     return found
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(layer=layers(), batch=st.integers(1, 9), hardware=machines())
 def test_buffers_are_where_steps_go_and_no_wider(layer: Op, batch: int, hardware: Hardware) -> None:
     """The last lane is used; a last word need not be, where one block is smaller than another."""

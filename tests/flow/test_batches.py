@@ -39,7 +39,7 @@ def test_few_images_take_no_more_than_fewer_and_the_rest() -> None:
     assert five <= MOST * (four + one)
 
 
-@pytest.mark.parametrize("batch", [9, 10])
+@pytest.mark.parametrize("batch", [9, pytest.param(10, marks=pytest.mark.long)])
 def test_images_that_fill_words_unevenly_are_parted_among_more(batch: int) -> None:
     """Nine images in two words of five each took 1.28 times what eight of them and one took."""
     layer = Conv2d("conv3", 192, 13, 13, 384, (3, 3), (1, 1), (1, 1))

@@ -156,7 +156,7 @@ def test_the_choice_is_close_to_the_best_of_all(machine_name: str) -> None:
 def test_every_lowering_leaves_its_blocks_to_simulation(lowering: str) -> None:
     if lowering == "auto":
         pytest.importorskip("numba")
-    layer, hardware = conv(5, 4, 9, 3, padding=1), machine(8, 4, capacity_words=60, between_blocks="drain")
+    layer, hardware = conv(5, 3, 6, 3, padding=1), machine(8, 4, capacity_words=40, between_blocks="drain")
     layers, searching = Workload("net", 3, (layer,)), with_search(hardware, "simulate")
     by_estimate = simulate(layers, hardware, lowering=lowering, check=False).total.cycles
     found = simulate(layers, searching, lowering=lowering, engine="both" if lowering == "auto" else "event")

@@ -72,7 +72,8 @@ def test_a_layer_alone_has_what_it_reads_again_in_the_scratch_memory() -> None:
     slow = DRAIN.with_overrides(["hbm.bandwidth=8 GB/s", "vector_memory.capacity=1 KiB"])
     near = slow.with_overrides(SCRATCH)
     for lowering in ("explicit", "channel_first"):
-        plain, fast = (simulate(BLOCK, each, lowering=lowering, engine="both") for each in (slow, near))
+        plain = simulate(BLOCK, slow, lowering=lowering, check=False)
+        fast = simulate(BLOCK, near, lowering=lowering, engine="both")
         assert fast.correct
         assert fast.total.cycles < plain.total.cycles
         assert fast.total.hbm_read_bytes < plain.total.hbm_read_bytes

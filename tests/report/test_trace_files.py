@@ -435,15 +435,18 @@ def test_a_missing_library_is_told_with_the_command(hidden: str, suffix: str, li
 
 
 def test_a_timeline_needs_no_numba_and_a_text_or_json_none_of_the_extras() -> None:
-    for hidden, file in (
-        ("'numba'", "run.pftrace"),
-        ("'vcd', 'perfetto'", "run.txt"),
-        ("'vcd', 'perfetto'", "run.json"),
-    ):
-        code = f"import sys; sys.modules.update(dict.fromkeys([{hidden}])); from tpusim.cli.app import main; main()"
-        words = [sys.executable, "-c", code, "trace", "tiny", *TINY, "--layers", "fig10", "-o", file]
+    for hidden, files in ((["numba"], ["run.pftrace"]), (["vcd", "perfetto"], ["run.txt", "run.json"])):
+        code = f"""
+import sys
+sys.modules.update(dict.fromkeys({hidden}))
+from tpusim.cli.app import main
+for sys.argv[-1] in {files}:
+    main()
+"""
+        words = [sys.executable, "-c", code, "trace", "tiny", *TINY, "--layers", "fig10", "-o", "named above"]
         shown = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
         assert shown.returncode == 0, shown.stderr
+        assert all(Path(file).stat().st_size for file in files)
 
 
 @pytest.mark.skipif(shutil.which("trace_processor_shell") is None, reason="no trace_processor_shell on the PATH")

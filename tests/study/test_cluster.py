@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -83,13 +83,11 @@ def workers(address: str, count: int, path: Path | None = ROOT) -> Iterator[list
     from distributed import Client
 
     options = ["--no-nanny", "--no-dashboard", "--nthreads", "1", "--host", "127.0.0.1"]
-    with dask("worker", address, *options, path=path) as one, dask("worker", address, *options, path=path) as two:
-        if count == 1:
-            two.kill()
-            two.wait()
+    with ExitStack() as running:
+        joined = [running.enter_context(dask("worker", address, *options, path=path)) for _ in range(count)]
         with Client(address, timeout=10, set_as_default=False) as client:
             client.wait_for_workers(count, timeout=20)
-        yield [one, two]
+        yield joined
     with Client(address, timeout=10, set_as_default=False) as client:
         while client.nthreads():
             time.sleep(0.05)
@@ -209,7 +207,7 @@ def test_workers_that_cannot_do_it(scheduler: Scheduler, tmp_path: Path, monkeyp
     assert f"no worker has joined the scheduler; start some with: dask worker {address}" in alone.stderr
     if importlib.util.find_spec("tpusim").origin.startswith(str(ROOT)):  # type: ignore[union-attr]
         other = tmp_path / "other"
-        shutil.copytree(ROOT / "tpusim", other / "tpusim", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / "tpusim", other / "tpusim")
         with (other / "tpusim" / "machines" / "__init__.py").open("a") as file:
             file.write("# another model\n")
         with workers(address, 1, other):

@@ -51,7 +51,7 @@ def said(words: Sentences) -> str:
 
 
 def explained(layer: Conv2d | Gemm, batch: int, *changes: str, hardware: str = "tpu_v2") -> Bottleneck:
-    setup = Setup(layer, batch, load_hardware(hardware, list(changes)))
+    setup = Setup(layer, batch, load_hardware(hardware, [ESTIMATE, *changes]))
     return find_bottleneck(setup, lambda done, name: None)
 
 
@@ -61,7 +61,7 @@ def of_resnet50(name: str) -> Conv2d | Gemm:
 
 def cycles(layer: Conv2d | Gemm, batch: int, *changes: str) -> int:
     work = Workload("one", batch, (layer,))
-    return simulate(work, load_hardware("tpu_v2", list(changes)), check=False).total.cycles
+    return simulate(work, load_hardware("tpu_v2", [ESTIMATE, *changes]), check=False).total.cycles
 
 
 PIXELS = 8 * 56 * 56
@@ -205,7 +205,7 @@ def test_an_array_too_full_for_its_ports_is_still_the_array() -> None:
 
 def test_more_input_is_not_taken_for_the_weights() -> None:
     """One pass: twice the batch shares the start and the end; the weights of 4 rows are loaded in no time."""
-    found = explained(Conv2d("one", 4, 3, 3, 4, (1, 1)), 2, hardware="tiny_4x4")
+    found = explained(Conv2d("one", 4, 3, 3, 4, (1, 1)), 2, "mapping.search=auto", hardware="tiny_4x4")
     assert found.most is not None
     assert found.most.relaxation.name == "twice the batch"
     gains = {gain.relaxation.name: gain.gain for gain in found.gains}
@@ -422,7 +422,7 @@ def test_the_words(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("layer", ["fc", "layer3.1.conv2"])
 def test_every_aspect_has_words(layer: str, tmp_path: Path) -> None:
-    done = tpusim("resnet50", "--layer", layer, "--batch", "1", "--hardware", "tpu_v2_core", "--out",
+    done = tpusim("resnet50", "--layer", layer, "--batch", "1", "--hardware", "tpu_v2_core", "--set", ESTIMATE, "--out",
                   str(tmp_path / "a.svg"))  # fmt: skip
     assert done.exit_code == 0
     for word in ("Bound by", "folds", "passes", "block", "order", "words", "memory", "busy", "No difference"):
@@ -431,7 +431,7 @@ def test_every_aspect_has_words(layer: str, tmp_path: Path) -> None:
 
 
 def test_the_json(tmp_path: Path) -> None:
-    done = tpusim("resnet50", "--layer", "fc", "--json", "-")
+    done = tpusim("resnet50", "--layer", "fc", "--set", ESTIMATE, "--json", "-")
     data = json.loads(done.stdout)
     assert data["bound_by"] == "weights"
     assert (data["layer"]["name"], data["read_by"]) == ("fc", [])
@@ -442,7 +442,7 @@ def test_the_json(tmp_path: Path) -> None:
     assert same["weights enter twice as fast"] > 1
     assert same["words twice as long"] is None
     assert "Bound by" in done.stderr
-    assert tpusim("resnet50", "--layer", "fc", "--json", str(tmp_path / "a.json")).exit_code == 0
+    assert tpusim("resnet50", "--layer", "fc", "--set", ESTIMATE, "--json", str(tmp_path / "a.json")).exit_code == 0
     assert json.loads((tmp_path / "a.json").read_text()) == data
 
 
@@ -493,8 +493,8 @@ def test_a_layer_is_explained_as_it_rides_and_stays(tmp_path: Path) -> None:
 def test_a_workload_of_one_layer_needs_no_name(tmp_path: Path) -> None:
     file = tmp_path / "one.yaml"
     file.write_text("{name: one, layers: [{name: '*', op: gemm, m: batch, n: 4, k: 4}]}")
-    assert tpusim(str(file), "--hardware", "tiny_4x4").exit_code == 0
-    assert tpusim(str(file), "--hardware", "tiny_4x4", "--layer", "*").exit_code == 0
+    for named in ((), ("--layer", "*")):
+        assert tpusim(str(file), "--hardware", "tiny_4x4", "--set", ESTIMATE, *named).exit_code == 0
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ def test_workers_end_with_a_command_that_is_killed(
 ) -> None:
     """Alone, as `kill` does it; while they start, and in the middle of their work."""
     Path(tmp_path, "long.yaml").write_text("workloads: [vgg16]\naxes: {array.size: [16, 32, 64], batch: [1, 8, 32]}\n")
-    words = ["validate"] if command == "validate" else ["sweep", "long.yaml", "--workers", "3"]
+    words = ["validate"] if command == "validate" else ["sweep", "long.yaml", "--workers", "2"]
     with subprocess.Popen(
         [sys.executable, "-m", "tpusim", *words], cwd=tmp_path, start_new_session=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

@@ -96,8 +96,10 @@ def test_the_same_points_however_they_are_computed() -> None:
 
 
 def test_another_seed_is_another_walk() -> None:
+    shorter = SPEC.replace("budget: 20", "budget: 8")
+    Path("hunt.yaml").write_text(shorter)
     first, _ = searched("a.sqlite")
-    Path("hunt.yaml").write_text(SPEC.replace("seed: 3", "seed: 4"))
+    Path("hunt.yaml").write_text(shorter.replace("seed: 3", "seed: 4"))
     assert keys(searched("b.sqlite")[0]) != keys(first)
 
 
@@ -153,16 +155,16 @@ workloads: [net.yaml]
 hardware: quick.yaml
 batch: 4
 axes:
-  array.rows: {range: [2, 30, 2]}
+  array.rows: {range: [2, 30, 4]}
   array.cols: {range: [2, 30, 2]}
 where: pes >= 40
 """
 
 
 def test_it_finds_better_points_than_most() -> None:
-    """With 30 of 202 machines it finds one of the best three, which as many random ones miss three times in five."""
+    """With 15 of 105 machines it finds one of the best three, which as many random ones miss three times in five."""
     Path("grid.yaml").write_text(SQUARE)
-    Path("hunt.yaml").write_text(f"{SQUARE}mode: search\nsearch: {{objectives: [pe_utilization], budget: 30, seed: 1}}")
+    Path("hunt.yaml").write_text(f"{SQUARE}mode: search\nsearch: {{objectives: [pe_utilization], budget: 15, seed: 1}}")
     best = max(row["pe_utilization"] for row in searched("a.sqlite")[1])
     sweep, store = load_sweep("grid.yaml"), Store(Path("grid.sqlite"))
     outcome = run_sweep(keyed(sweep), store, InTurn(), False, nothing)

@@ -261,9 +261,10 @@ def test_a_place_that_cannot_be_written() -> None:
     assert "cannot be used as the results of a sweep" in shown.stderr
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 3))])
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(3))
 def test_killed_at_any_moment_nothing_is_lost_or_twice(seed: int) -> None:
-    """kill -9, then the same command: the same rows as an uninterrupted run."""
+    """kill -9, then the same command: the same rows as an uninterrupted run. See test_sweep_store, too."""
     words = [sys.executable, "-m", "tpusim", "sweep", "small.yaml", "--workers", "2", "--out"]
     sweep("small.yaml", "--out", "whole")
     running = subprocess.Popen([*words, "killed"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -141,7 +141,7 @@ def places(value: Any) -> Iterator[tuple[Any, Any]]:
         yield from places(value[key])
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", [pytest.param(seed, marks=[pytest.mark.long] * (seed > 14)) for seed in range(40)])
 def test_a_run_with_another_value_or_without_one(seed: int, desk: Path) -> None:
     some, file = random.Random(seed), Path("run/run.json")
     result = json.loads(file.read_text())
@@ -172,8 +172,9 @@ def test_every_file_of_a_sweep_a_directory(whole: Path, desk: Path) -> None:
 CELLS = (None, "text", b"\xff\xfe", -1, 2**62, 1e308, float("inf"), "", "9" * 50)
 
 
+@pytest.mark.parametrize("first", [0, *(pytest.param(first, marks=pytest.mark.long) for first in (1, 2))])
 @pytest.mark.parametrize("table", ["points", "layers"])
-def test_every_column_of_the_store_with_other_values(table: str, whole: Path, desk: Path) -> None:
+def test_every_column_of_the_store_with_other_values(table: str, first: int, whole: Path, desk: Path) -> None:
     """Rows of a sound database that are not those that were written."""
     columns = [
         *FIGURES,
@@ -182,7 +183,7 @@ def test_every_column_of_the_store_with_other_values(table: str, whole: Path, de
         *(["workload", "batch", "error"] if table == "points" else ["name", "position"]),
     ]
     some = random.Random(table)
-    for column in columns:
+    for column in columns[first::3]:
         shutil.copy2(whole / "sweep" / FILE, Path("sweep", FILE))
         Path("sweep/layers.csv").unlink(missing_ok=True)
         with closing(sqlite3.connect(Path("sweep", FILE))) as connection, connection:

@@ -24,6 +24,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests import ROOT
+from tests.study.conftest import draw_nothing
 from tests.study.small_sweep import NET, QUICK, SPEC, stored, sweep
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.base.errors import InputError
@@ -43,12 +44,27 @@ from tpusim.study.sweep.store import FILE, Store, key_of, sources_digest
 def desk(undrawn: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory with two networks and two specs."""
     monkeypatch.chdir(tmp_path)
+    lay_out()
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the longer sweep leaves where nothing happens to it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("whole"))
+        draw_nothing(patch)
+        lay_out()
+        assert sweep("long.yaml", "--out", "whole").exit_code == 0
+        return Path("whole").resolve()
+
+
+def lay_out() -> None:
     Path("net.yaml").write_text(NET)
     Path("quick.yaml").write_text(QUICK)
     Path("small.yaml").write_text(SPEC)
     Path("large.yaml").write_text(NET.replace("in_height: 9", "in_height: 60"))
     Path("long.yaml").write_text(SPEC.replace("[2, 4, 8]", "{range: [2, 11]}").replace("net.yaml", "large.yaml"))
-    return tmp_path
 
 
 def command(*arguments: str) -> list[str]:
@@ -77,9 +93,8 @@ def wait_for(points: int, folder: str, running: subprocess.Popen[str]) -> None:
     time.sleep(random.Random(points).uniform(0, 0.02))
 
 
-def test_killed_again_and_again_nothing_is_lost_or_twice() -> None:
-    """kill -9 early, in the middle and late, of all its processes; then the same rows as an uninterrupted run."""
-    sweep("long.yaml", "--out", "whole")
+def test_killed_again_and_again_nothing_is_lost_or_twice(whole: Path) -> None:
+    """kill -9 early and late, of all its processes; then the same rows as an uninterrupted run."""
     counts = []
     for points in (1, 20):
         running = started("long.yaml", "--workers", "2", "--out", "killed")
@@ -91,9 +106,9 @@ def test_killed_again_and_again_nothing_is_lost_or_twice() -> None:
     assert counts == sorted(counts)
     last = sweep("long.yaml", "--out", "killed")
     assert f"{30 - counts[-1]} computed, {counts[-1]} there already" in last.stdout
-    assert stored("killed") == stored("whole")
+    assert stored("killed") == stored(str(whole))
     for name in ("points.csv", "layers.csv"):
-        assert Path("killed", name).read_text() == Path("whole", name).read_text()
+        assert Path("killed", name).read_text() == (whole / name).read_text()
 
 
 @pytest.mark.parametrize("points", [pytest.param(1, marks=pytest.mark.long), 8])
@@ -124,7 +139,7 @@ def test_several_sweeps_on_one_new_store_at_once() -> None:
     assert stored("shared") == stored("alone")
 
 
-def test_a_full_disk_is_told_and_what_was_finished_goes_on() -> None:
+def test_a_full_disk_is_told_and_what_was_finished_goes_on(whole: Path) -> None:
     """A limit on the size of files stands for the disk."""
 
     def small_disk() -> None:
@@ -140,8 +155,7 @@ def test_a_full_disk_is_told_and_what_was_finished_goes_on() -> None:
     kept = there("full")
     assert 0 < kept < 30
     assert f"{30 - kept} computed, {kept} there already" in sweep("long.yaml", "--out", "full").stdout
-    sweep("long.yaml", "--out", "whole")
-    assert stored("full") == stored("whole")
+    assert stored("full") == stored(str(whole))
 
 
 @pytest.mark.parametrize("folder", ["net.yaml/below", "/proc/below", "/dev/null/below"])

@@ -64,7 +64,7 @@ def test_the_rows_of_a_product_are_its_images(name: str) -> None:
     assert told(name, Gemm("product", 512, 200, 300), images=64)[2] == 64
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(layer=layers(), batch=st.integers(1, 20), hardware=machines(), sizes=blocks(), cut=st.sampled_from([*CUTS]))
 def test_no_block_holds_more_than_is_given(
     layer: Conv2d | Gemm, batch: int, hardware: Hardware, sizes: BlockSizes, cut: str

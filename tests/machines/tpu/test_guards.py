@@ -138,8 +138,8 @@ def test_a_word_that_does_not_exist() -> None:
 
 def test_who_watches_is_told_how_many_cycles_have_passed() -> None:
     """By the engine, by a trace, and, with the layer's name, by a run."""
-    layer, hardware = conv(9, 9, 9, 3), machine(4, 4)
-    program, operands = CHANNEL_FIRST.lower(layer, 4, hardware)[0], operands_of(layer, 4, seed=0)
+    layer, hardware = conv(6, 8, 6, 3), machine(4, 4)
+    program, operands = CHANNEL_FIRST.lower(layer, 2, hardware)[0], operands_of(layer, 2, seed=0)
     looks: list[int] = []
     timing, _ = register.run(program, hardware, operands, looks.append)
     assert looks == list(range(LOOK_EVERY, timing.cycles + 1, LOOK_EVERY))
@@ -149,7 +149,7 @@ def test_who_watches_is_told_how_many_cycles_have_passed() -> None:
     assert len(list(register.trace(running, 0, traced.append))) == timing.cycles
     assert traced == looks
     told: list[tuple[str, str]] = []
-    simulate(Workload("one", 4, (layer,)), hardware, engine="register", watch=lambda *seen: told.append(seen))
+    simulate(Workload("one", 2, (layer,)), hardware, engine="register", watch=lambda *seen: told.append(seen))
     assert told == [(layer.name, "lowering"), *((layer.name, f"{cycles:,} cycles") for cycles in looks)]
 
 

@@ -148,8 +148,8 @@ def test_long_passes_cost_a_cycle_a_frame_or_nothing(elements: int, more: int) -
 
 # ---- a wrong one is seen
 
-LAYER, BATCH = conv(6, 9, 7, 3, padding=1), 3
-MACHINE = machine(4, 4, capacity_words=300)
+LAYER, BATCH = conv(6, 6, 7, 3, padding=1), 2
+MACHINE = machine(4, 4, capacity_words=120)
 
 
 def verdict_of(program: Program, engine: str, hardware: Hardware = MACHINE) -> Verdict:
