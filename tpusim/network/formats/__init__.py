@@ -118,7 +118,9 @@ class Names:
     def take(self, wanted: str, counted: bool = False) -> str:
         """Return `wanted`, with a number where the name is taken; `counted`: for layers wanted_1, wanted_2, ..."""
         base = printable(wanted).strip() or "layer"
-        name = next(each for each in chain([base], (f"{base}_{i}" for i in count(2))) if self._free(each, counted))
+        # All numbers behind an underscore are those of the layers of an entry with a count.
+        joint = "." if base in self._counted else "_"
+        name = next(each for each in chain([base], (f"{base}{joint}{i}" for i in count(2))) if self._free(each, counted))
         if name != wanted:
             self.changed.append(name)
         (self._counted if counted else self._taken).add(name)
