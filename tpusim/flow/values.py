@@ -9,14 +9,18 @@ from dataclasses import replace
 from functools import cached_property
 from math import prod
 from threading import Condition
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.memory import free_bytes
 from tpusim.base.words import counted
+from tpusim.flow.fusion import fused
+from tpusim.flow.lowerings import by_layer
 from tpusim.flow.node_layers import BatchParts, Carried, CarryingLayers, NodeLayers, carried_by, together
-from tpusim.flow.numbers import Numbers
+from tpusim.flow.numbers import ANY_ORDER, Numbers, numbers_of
+from tpusim.machines.family import Machine, family_of
 from tpusim.network.graph import GivenInput, Graph, Node
 from tpusim.network.ops.elementwise import Clip
 from tpusim.network.ops.fused import BIAS, OTHER, Fused
@@ -25,6 +29,9 @@ from tpusim.network.workload import Workload
 from tpusim.numerics.element_types import EXACT_FLOAT32, F32, LEAST, MOST_SUM, ElementType, Values, all_finite
 from tpusim.reference import Operand
 from tpusim.reference.nodes import IMAGE_BY_IMAGE, NODES, Call, compute
+
+if TYPE_CHECKING:
+    from tpusim.network.formats.jax_function import JaxWorkload
 
 _BESIDE = frozenset({BIAS, OTHER})
 """Tensors that a layer of the array adds to its sums; they are as wide as the sums."""
@@ -51,7 +58,7 @@ class Journey:
         Raises:
             InputError: there are operators of which no values can be computed, or layers of the graph are left out.
         """
-        self.graph, self._numbers, self._batch = graph, numbers, work.batch
+        self.graph, self.work, self._numbers, self._batch = graph, work, numbers, work.batch
         self._parts = work.batch // graph.images
         if unknown := [f"{op} {count:,}" for op, count in graph.ops().items() if op not in NODES]:
             says = f"values of {', '.join(unknown)} cannot be computed"
@@ -73,6 +80,22 @@ class Journey:
         self._scale = 1.0
         self._turns = {layer.name: number for number, layer in enumerate(work.layers)}
         self._taken, self._ended, self._news = 0, False, Condition()
+
+    @classmethod
+    def of(
+        cls, work: JaxWorkload, hardware: Machine, *, lowering: str | None = None, dtype: str = F32.name, seed: int = 0
+    ) -> Journey:
+        """The values of a function of JAX for its arguments, before the first layer of a run on `hardware`; what was
+        not given is drawn by `seed`.
+
+        `simulate` takes it with the same workload, machine, lowering and dtype. Raises InputError.
+        """
+        if work.graph is None:
+            raise InputError("the workload has no graph of values; give what tpusim.from_jax(...) returns")
+        layers, lowering = by_layer(work, lowering, family_of(hardware))
+        given = drawn(work.graph, work.batch, seed) | work.arguments
+        whole = fused(layers, hardware.of_type(dtype), lowering)
+        return cls(work.graph, whole, checked(work.graph, given, work.batch), numbers_of(dtype, ANY_ORDER))
 
     def operands(self, layer: Op) -> dict[str, Operand]:
         """Operands of a layer of the workload, once the layers before it have handed on their outputs.
@@ -280,14 +303,14 @@ def _carried(graph: Graph, work: Workload, layers: Mapping[str, Sequence[Op]], n
     for name in graph.outputs:
         # An output of the graph counts as a reader: a value that is asked for cannot stay inside a carried layer.
         readers.setdefault(name, []).append(None)
-    riders, given, found = dict(work.riders), graph.producers(), dict[str, Carried]()
+    riders, found = dict(work.riders), dict[str, Carried]()
     for node in graph.nodes:
         first = layers[node.layer][0] if node.layer in layers else None
         if isinstance(first, Fused):
             if numbers.kind is not None and numbers.kind.exact and any(isinstance(each, Clip) for each in first.finish):
                 says = "clips sums of bytes, whose unit is known when they are there; leave sequencer.fusion out"
                 raise InputError(Problem(says, f"layer {first.name}"))
-            found[node.layer] = carried_by(node, first, riders.get(first.name, ()), readers, given)
+            found[node.layer] = carried_by(node, first, riders.get(first.name, ()), readers)
     return found
 
 

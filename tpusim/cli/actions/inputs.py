@@ -59,7 +59,8 @@ def load(
     images = None if batch is None else images_of(batch)
     document = open_workload(workload, asked)
     if images and document.images and images != document.images:
-        says = f"the arrays of --input hold {counted(document.images, 'image')}"
+        held = "arrays of --input hold" if asked.arrays else "shapes are for"
+        says = f"the {held} {counted(document.images, 'image')}"
         raise InputError(Problem(f"{says}; leave --batch out, or give as many", f"--batch {images}"))
     work = workload_of(document, images or document.images or BATCH, asked.ops)
     check_own(work, family_of(machine))
@@ -79,9 +80,10 @@ def load(
 
 
 def asked_of(
-    dims: Sequence[str] | None, skip_unknown: bool, ops: str | None = None, arrays: Arrays | None = None
-) -> ModelOptions:
-    """Return what `--dim NAME=N ...`, `--skip-unknown`, `--ops` and the arrays of `--input` ask.
+    dims: Sequence[str] | None, skip_unknown: bool, ops: str | None = None, arrays: Arrays | None = None,
+    shapes: str | None = None,
+) -> ModelOptions:  # fmt: skip
+    """Return what `--dim NAME=N ...`, `--skip-unknown`, `--ops`, `--shapes` and the arrays of `--input` ask.
 
     Raises:
         InputError: with every `--dim` that is not of that form, or unknown ops.
@@ -101,7 +103,7 @@ def asked_of(
             problems.append(Problem(str(error), f"--dim {text}"))
     if problems:
         raise InputError(problems)
-    return ModelOptions(given, skip_unknown, ops, arrays or {})
+    return ModelOptions(given, skip_unknown, ops, arrays or {}, shapes)
 
 
 def tell_left_out(work: Workload) -> None:
