@@ -9,7 +9,7 @@ from tpusim.base.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from tpusim.flow.simulation import simulate as simulate
-    from tpusim.flow.values import Journey as Journey
+    from tpusim.flow.values import journey as journey
     from tpusim.machines.family import load_hardware as load_hardware
     from tpusim.machines.tpu.description import Hardware as Hardware
     from tpusim.network.formats import from_jax as from_jax
@@ -29,10 +29,10 @@ _MODULES = {
     "DeformConv2d": "network.ops.deform_conv2d",
     "Gemm": "network.ops.array_op",
     "Hardware": "machines.tpu.description",
-    "Journey": "flow.values",
     "Result": "result.records",
     "Workload": "network.workload",
     "from_jax": "network.formats",
+    "journey": "flow.values",
     "load_hardware": "machines.family",
     "load_workload": "network.workload_file",
     "simulate": "flow.simulation",

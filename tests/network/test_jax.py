@@ -12,10 +12,11 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from tpusim import Journey, from_jax, load_hardware, simulate
+from tests.typed import Page, Step, shows
+from tpusim import from_jax, journey, load_hardware, simulate
 from tpusim.base.errors import InputError
 from tpusim.cli.app import app
-from tpusim.reference.nodes import NODES
+from tpusim.reference.nodes.primitives import NODES
 
 jax = pytest.importorskip("jax")
 
@@ -34,17 +35,17 @@ def agrees(
     """Run a function, and compare all its outputs with those of JAX; return the ops of its layers."""
     hardware = load_hardware(machine, [*changes, *(["sequencer.fusion=results"] if fuses else [])])
     work = from_jax(function, *arguments)
-    journey = Journey.of(work, hardware)
-    result = simulate(work, hardware, dtype="f32", journey=journey, engine=engine)
+    values = journey(work, hardware)
+    result = simulate(work, hardware, dtype="f32", journey=values, engine=engine)
     assert result.correct
     wanted = jax.tree_util.tree_leaves(function(*jax.tree.map(jnp.asarray, arguments)))
-    outputs = journey.outputs()
+    outputs = values.outputs()
     assert len(outputs) == len(wanted) > 0
     for (name, each), expected in zip(outputs.items(), map(np.asarray, wanted), strict=True):
         assert each.shape == expected.shape, name
         # Sums of another order: as far apart as their largest term allows.
         np.testing.assert_allclose(each, expected, rtol=2e-4, atol=2e-5 * max(1.0, abs(expected).max()), err_msg=name)
-    return [layer.core.op for layer in journey.work.layers]
+    return [layer.core.op for layer in values.work.layers]
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -111,7 +112,8 @@ def test_a_convolution_of_any_kind(how: str, orders: Sequence[str]) -> None:
     )
 
 
-@pytest.mark.parametrize("how", CONVOLUTIONS)
+# JAX 0.10.2 reads beyond its map there, on a CPU: padding of less than nothing at one end and more at the other.
+@pytest.mark.parametrize("how", [each for each in CONVOLUTIONS if "beyond" not in each])
 def test_the_gradients_of_a_convolution_of_any_kind(how: str) -> None:
     function, maps, weights = convolution(how, ORDERS[0])
     slopes = reals(*np.shape(function(maps, weights)))
@@ -249,6 +251,38 @@ def test_edges_say_what_a_layer_reads() -> None:
     }  # fmt: skip
 
 
+def test_convolutions_of_several_numbers_of_images() -> None:
+    """The batch divides them all; each is as many layers as it takes."""
+    x, y, weights = reals(4, 3, 5, 5), reals(6, 3, 5, 5), reals(4, 3, 3, 3)
+
+    def both(x: Any, y: Any, weights: Any) -> Any:
+        return [jnp.tanh(lax.conv(each, weights, (1, 1), "SAME")) for each in (x, y)]
+
+    assert from_jax(both, x, y, weights).batch == 2
+    assert agrees(both, x, y, weights) == [*["conv2d"] * 2, "tanh", *["conv2d"] * 3, "tanh"]
+
+
+def test_what_a_choice_leaves_out_may_be_no_number() -> None:
+    agrees(lambda x: jnp.where(x @ x > 0, jnp.log(x @ x), 0.0), reals(4, 4))
+    masks = jnp.tril(jnp.ones((4, 4), bool))
+    attention = lambda x: jax.nn.softmax(jnp.where(masks, x @ x.T, -jnp.inf)) @ x  # noqa: E731
+    assert "softmax" in agrees(attention, reals(4, 4))
+    agrees(jax.grad(lambda x: jnp.sum(attention(x) ** 2)), reals(4, 4))
+    with pytest.raises(InputError, match="of the 1 number of 'other' are infinite or nan"):
+        agrees(lambda x: x @ x - jnp.log(x[0, 0] * 0), reals(2, 2))
+
+
+def test_a_function_of_bfloat16() -> None:
+    """Values are held in float32, which is at least as exact."""
+    x, weights = (jnp.asarray(reals(*shape), jnp.bfloat16) for shape in ((4, 16), (16, 8)))
+    work, machine = from_jax(lambda x, w: jax.nn.relu(x @ w), x, weights), load_hardware("tpu_v2")
+    values = journey(work, machine, dtype="bf16")
+    assert simulate(work, machine, dtype="bf16", journey=values).correct
+    (found,) = values.outputs().values()
+    expected = jax.nn.relu(np.asarray(x, np.float32) @ np.asarray(weights, np.float32))
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-4)
+
+
 # ---- what is refused
 
 
@@ -261,10 +295,14 @@ def test_all_unknown_primitives_are_told_at_once() -> None:
         from_jax(odd, reals(4, 4)[:3, :3])
     says = str(caught.value)
     assert says.startswith("odd: 4 primitives not known here: ")
-    assert "sort 2 (first of float32[3, 3])" in says
-    assert "lgamma 1" in says
-    assert "while 1" in says
-    assert from_jax(odd, reals(3, 3), skip_unknown=True).not_known == (("sort", 2), ("lgamma", 1), ("while", 1))
+    assert "lax.sort 2 (first of float32[3, 3])" in says
+    assert "lax.lgamma 1" in says
+    assert "lax.while 1" in says
+    assert from_jax(odd, reals(3, 3), skip_unknown=True).not_known == (
+        ("lax.sort", 2),
+        ("lax.lgamma", 1),
+        ("lax.while", 1),
+    )
 
 
 @pytest.mark.parametrize(
@@ -363,6 +401,19 @@ def test_a_file_is_executed_only_where_its_user_gives_arguments(module: Path) ->
     assert not (module / "executed").exists()
     assert tpusim("run", "nets.py:mlp", "--shapes", "8x20,20x16,16x4").exit_code == 0
     assert (module / "executed").exists()
+
+
+PAGE = Page("docs/jax.md")
+
+
+@pytest.mark.parametrize("step", PAGE.steps, ids=lambda step: step.text.partition("\n")[0])
+def test_the_page_shows_what_is_printed(step: Step, module: Path) -> None:
+    for name, text in PAGE.files.items():
+        (module / name).write_text(text)
+    code, printed, messages = step.typed()
+    assert code == 0, messages
+    assert step.shown
+    assert shows(step.shown, printed + messages), printed + messages
 
 
 def test_a_step_of_training_is_a_workload_of_its_own() -> None:

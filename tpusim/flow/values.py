@@ -35,8 +35,10 @@ if TYPE_CHECKING:
 
 _BESIDE = frozenset({BIAS, OTHER})
 """Tensors that a layer of the array adds to its sums; they are as wide as the sums."""
-_MASKED = frozenset({"add", "softmax"})
-"""Ops that may read -inf, which masks add ahead of a softmax: the sum with a number is -inf, and its power is zero."""
+_MASKED = frozenset({"add", "exp", "softmax", "sub"})
+"""Ops that may read -inf, which masks add ahead of a softmax, or of what it consists of: the sum with a number is -inf,
+and its power is zero.
+"""
 _MOST_TOLD = 8
 STAY_WITHIN = "give inputs, and a model, whose values stay within float32"
 """Advice for values beyond float32."""
@@ -80,22 +82,6 @@ class Journey:
         self._scale = 1.0
         self._turns = {layer.name: number for number, layer in enumerate(work.layers)}
         self._taken, self._ended, self._news = 0, False, Condition()
-
-    @classmethod
-    def of(
-        cls, work: JaxWorkload, hardware: Machine, *, lowering: str | None = None, dtype: str = F32.name, seed: int = 0
-    ) -> Journey:
-        """The values of a function of JAX for its arguments, before the first layer of a run on `hardware`; what was
-        not given is drawn by `seed`.
-
-        `simulate` takes it with the same workload, machine, lowering and dtype. Raises InputError.
-        """
-        if work.graph is None:
-            raise InputError("the workload has no graph of values; give what tpusim.from_jax(...) returns")
-        layers, lowering = by_layer(work, lowering, family_of(hardware))
-        given = drawn(work.graph, work.batch, seed) | work.arguments
-        whole = fused(layers, hardware.of_type(dtype), lowering)
-        return cls(work.graph, whole, checked(work.graph, given, work.batch), numbers_of(dtype, ANY_ORDER))
 
     def operands(self, layer: Op) -> dict[str, Operand]:
         """Operands of a layer of the workload, once the layers before it have handed on their outputs.
@@ -266,6 +252,37 @@ class Journey:
         return together(parts) if len(parts) == 1 or parts[0].ndim else np.stack(parts)
 
 
+def journey(
+    work: JaxWorkload, hardware: Machine, *, lowering: str | None = None, dtype: str = F32.name, seed: int = 0
+) -> Journey:
+    """Send the arguments of a function of JAX from layer to layer: `simulate` takes what this returns.
+
+    Args:
+        work: what `from_jax` returns.
+        hardware: the machine of the run.
+        lowering: that of the run.
+        dtype: that of the run: f32, bf16, f8 or int8.
+        seed: of arguments of which only the shape was given.
+
+    Raises:
+        InputError: values of some primitive cannot be computed, or the arguments do not fit.
+
+    Examples:
+        >>> work, machine = from_jax(function, *arguments), load_hardware("tpu_v2")  # doctest: +SKIP
+        >>> values = journey(work, machine)  # doctest: +SKIP
+        >>> simulate(work, machine, dtype="f32", journey=values).correct  # doctest: +SKIP
+        True
+        >>> values.outputs()  # doctest: +SKIP
+    """
+    if getattr(work, "graph", None) is None:
+        raise InputError("the workload has no graph of values; give what tpusim.from_jax(...) returns")
+    assert work.graph is not None
+    layers, lowering = by_layer(work, lowering, family_of(hardware))
+    given = drawn(work.graph, work.batch, seed) | work.arguments
+    whole = fused(layers, hardware.of_type(dtype), lowering)
+    return Journey(work.graph, whole, checked(work.graph, given, work.batch), numbers_of(dtype, ANY_ORDER))
+
+
 @contextmanager
 def _failures_of(node: Node) -> Iterator[None]:
     """Name the node in errors about its values."""
@@ -365,7 +382,9 @@ def drawn(graph: Graph, batch: int, seed: int) -> dict[str, Values]:
 
 def _unfit(layer: Op, given: Mapping[str, Values]) -> Iterator[str]:
     """Sentences about operands for which no check of the layer's outputs is possible."""
-    yield from not_finite(_unmasked(given, given) if layer.op in _MASKED else given)
+    # Less -inf is no number, or infinite.
+    masked = {name: each for name, each in given.items() if layer.op != "sub" or name == "ifmap"}
+    yield from not_finite({**given, **_unmasked(masked, given)} if layer.op in _MASKED else given)
     if layer.op == "softmax" and np.isneginf(given["ifmap"]).all(axis=0).any():
         yield "a row of 'ifmap' is -inf throughout, and its softmax nan"
 

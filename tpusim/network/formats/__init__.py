@@ -125,6 +125,11 @@ def from_jax(
 
     Raises:
         InputError: JAX is not installed, cannot trace the function, or it has primitives that are not known here.
+
+    Examples:
+        >>> images, weights = np.ones((8, 28, 28, 64)), np.ones((3, 3, 64, 64))  # doctest: +SKIP
+        >>> step = jax.grad(lambda weights: loss(images, weights))  # doctest: +SKIP
+        >>> simulate(from_jax(step, weights), load_hardware("tpu_v2")).total.cycles  # doctest: +SKIP
     """
     found: JaxWorkload = _of_jax().from_jax(function, *arguments, skip_unknown=skip_unknown, ops=ops)
     return found

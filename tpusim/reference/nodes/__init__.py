@@ -23,9 +23,9 @@ NODES: dict[str, Function] = {
     **moves.NODES,
     **reductions.NODES,
     **recurrent.NODES,
-    **primitives.NODES,
+    **{f"lax.{name}": each for name, each in primitives.NODES.items()},
 }
-"""The functions by the name of the operator; those of JAX have small letters."""
+"""The functions by the name of the operator; of JAX by those of `jax.lax`."""
 IMAGE_BY_IMAGE = frozenset({"BatchNormalization"})
 """Operators that make each image of the first operand by itself, all alike: so images may come in any number."""
 

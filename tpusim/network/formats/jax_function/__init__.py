@@ -47,6 +47,10 @@ NOT_TIMED = frozenset({
     "sub", "tan", "tanh", "transpose", "xor",
 })  # fmt: skip
 """Primitives whose values are known, and that take no time unless they are layers (`layers`)."""
+LAX = "lax."
+"""The word before the names of primitives, some of which layers have, too."""
+_ENDLESS = frozenset({"div", "integer_pow", "log", "log1p", "pow", "rsqrt", "sqrt", "tan"})
+"""Primitives that may make what is no number, which a choice leaves out, and a product with zero would not."""
 _MOST_TOLD = 8
 _BY_BATCH = frozenset({"conv1d", "conv2d", "conv_transpose2d", "pool2d"})
 """Ops whose images are those of the batch."""
@@ -88,7 +92,7 @@ class Understood:
 def from_jax(function: Callable[..., Any], *arguments: Any, skip_unknown: bool, ops: str | None) -> JaxWorkload:
     """Return a function as a workload, for these arguments. Raises InputError."""
     name = getattr(function, "__name__", "function")
-    read, given = understood(function, arguments, name, skip_unknown)
+    read, given = understood(function, arguments, name, name, skip_unknown)
     document = _document(read)
     work = workload_of(document, read.batch, ops)
     plain = {each: getattr(work, each) for each in ("name", "batch", "layers", "source", "lowerings", "not_timed",
@@ -110,14 +114,14 @@ def read_graph(path: Path, asked: ModelOptions, images: int) -> Graph:
 
 
 def _read(path: Path, asked: ModelOptions) -> Understood:
-    return understood(*named(path, asked), str(path), asked.skip_unknown)[0]
+    return understood(*named(path, asked), str(path), str(path).rpartition(":")[2], asked.skip_unknown)[0]
 
 
 # ---- what a function computes
 
 
 def understood(
-    function: Callable[..., Any], arguments: Sequence[Any], label: str, skip_unknown: bool
+    function: Callable[..., Any], arguments: Sequence[Any], label: str, name: str, skip_unknown: bool
 ) -> tuple[Understood, dict[str, Values]]:
     """Trace a function; return what there is to know of it, and its arguments that are arrays.
 
@@ -137,7 +141,7 @@ def understood(
         name: _plain(leaf) for name, leaf in zip(inputs, leaves, strict=True)
         if not isinstance(leaf, jax.ShapeDtypeStruct)
     }  # fmt: skip
-    read = Understood(label, printable(getattr(function, "__name__", "function")), flattened(closed, inputs, outputs))
+    read = Understood(label, printable(name), flattened(closed, inputs, outputs))
     _find_layers(read)
     if read.not_known and not skip_unknown:
         raise InputError(Problem(_unknown(read), label))
@@ -168,6 +172,7 @@ def _place(path: Sequence[Any]) -> str:
 def _find_layers(read: Understood) -> None:
     """Sort the nodes: layers, what takes no time, and what is unknown."""
     flat, layouts = read.flat, dict[str, Axes | None]()
+    makers = {name: node.op for node in flat.nodes for name in node.outputs}
     for node in flat.nodes:
         known = KnownNode(
             node,
@@ -178,7 +183,7 @@ def _find_layers(read: Understood) -> None:
             [name in flat.constants for name in node.inputs],
         )
         try:
-            if node.op not in LAYERS:
+            if node.op not in LAYERS or (node.op == "select_n" and makers.get(node.inputs[2]) in _ENDLESS):
                 raise UnfitNode
             made = _as_layer(known, flat)
             read.layers[node.outputs[0]], layout = made, made.views.result.axes
@@ -189,11 +194,11 @@ def _find_layers(read: Understood) -> None:
             layouts[node.outputs[0]] = layout_behind(known)
             whole = flat.types[node.outputs[0]].kind in "iub"
             if node.op not in NOT_TIMED or (node.op in OF_THE_ARRAY and not whole):
-                read.not_known[node.op] += 1
+                read.not_known[f"{LAX}{node.op}"] += 1
                 if str(error):
                     read.reasons.append(f"{node.name}: {', '.join(str(error).splitlines())}")
             else:
-                read.not_timed[node.op] += 1
+                read.not_timed[f"{LAX}{node.op}"] += 1
 
 
 def _as_layer(known: KnownNode, flat: Flat) -> AsLayer:
@@ -219,9 +224,8 @@ def _unknown(read: Understood) -> str:
     """Describe all that is unknown at once."""
     firsts: dict[str, str] = {}
     for node in read.flat.nodes:
-        firsts.setdefault(
-            node.op, ", ".join(f"{read.flat.types[name]}{[*read.flat.shapes[name]]}" for name in node.inputs)
-        )
+        given = (f"{read.flat.types[name]}{[*read.flat.shapes[name]]}" for name in node.inputs)
+        firsts.setdefault(f"{LAX}{node.op}", ", ".join(given))
     told = ", ".join(f"{op} {many:,} (first of {firsts[op] or 'nothing'})" for op, many in read.not_known.items())
     why = f": {'; '.join(read.reasons[:_MOST_TOLD])}{'; ...' if len(read.reasons) > _MOST_TOLD else ''}"
     total = counted(read.not_known.total(), "primitive")
@@ -277,7 +281,9 @@ def _document(read: Understood) -> Document:
         "not_known": dict(read.not_known.most_common()),
         "layers": entries,
     }
-    notes = [f"its convolutions and pools have {counted(read.batch, 'image')}: that is the batch"]
+    images = any(each.sizes["op"] in _BY_BATCH for each in read.layers.values())
+    says = f"its convolutions and pools have {counted(read.batch, 'image')}: that is the batch"
+    notes = [says if images else "it has no convolution or pool, so that the batch is 1; products have their own sizes"]
     if read.reasons:
         more = f"; and {len(read.reasons) - _MOST_TOLD:,} more" if len(read.reasons) > _MOST_TOLD else ""
         notes.append(f"left out: {'; '.join(read.reasons[:_MOST_TOLD])}{more}")
@@ -379,8 +385,8 @@ def _graph(read: Understood) -> Graph:
     """Return the nodes with their layers, and the constants."""
     flat, entries = read.flat, _entries(read)
     nodes = tuple(
-        replace(node, layer=entries[node.outputs[0]], views=read.layers[node.outputs[0]].views)
-        if node.outputs[0] in entries else node for node in flat.nodes
+        replace(node, op=f"{LAX}{node.op}", layer=entries[node.outputs[0]], views=read.layers[node.outputs[0]].views)
+        if node.outputs[0] in entries else replace(node, op=f"{LAX}{node.op}") for node in flat.nodes
     )  # fmt: skip
     used = {name for node in nodes for name in node.inputs}
     constants = {name: _plain(value) for name, value in flat.constants.items() if name in used}
