@@ -2,7 +2,7 @@
 
 A block without a language holds commands, one a line, with comments behind `#`. A block `text` behind it shows what its
 last command prints, a block `text` behind Python what that prints; `...` stands for what is left out, between lines or
-in one. A block of YAML or CSV is the file that is named last in the paragraph above it.
+in one. A block of YAML, CSV or Python is the file that is named last in the paragraph above it, if one is.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from tpusim.cli.app import app
 
 BY_HAND = ("scripts/quickstart", "scripts/test", "scripts/prove", "scripts/bench", "scripts/site", "export ", "pip ")
 """What installs things or takes minutes: tests of its own hold it, or none."""
+_FILE = re.compile(r"`(my_\w+\.\w+)`")
 
 
 @dataclass(frozen=True)
@@ -75,19 +76,19 @@ class Page:
     @cached_property
     def files(self) -> dict[str, str]:
         """The files that the page shows, by name; a block whose paragraph names none is a part of one."""
-        shown = ((above, held) for above, language, held in self.blocks if language in ("yaml", "csv"))
-        named = ((re.findall(r"`(my_\w+\.\w+)`", above), held) for above, held in shown)
+        shown = ((above, held) for above, language, held in self.blocks if language in ("yaml", "csv", "python"))
+        named = ((_FILE.findall(above), held) for above, held in shown)
         return {names[-1]: held for names, held in named if names}
 
     @cached_property
     def steps(self) -> list[Step]:
         """Everything to type, in order."""
         found: list[Step] = []
-        for _, language, held in self.blocks:
+        for above, language, held in self.blocks:
             if not language:
                 lines = (line.split(" #")[0].strip() for line in held.splitlines())
                 found += [Step(line) for line in lines if line and not line.startswith(BY_HAND)]
-            elif language == "python":
+            elif language == "python" and not _FILE.search(above):
                 found.append(Step(held))
             elif language == "text":
                 found[-1] = Step(found[-1].text, held)

@@ -9,8 +9,10 @@ from tpusim.base.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from tpusim.flow.simulation import simulate as simulate
+    from tpusim.flow.values import journey as journey
     from tpusim.machines.family import load_hardware as load_hardware
     from tpusim.machines.tpu.description import Hardware as Hardware
+    from tpusim.network.formats import from_jax as from_jax
     from tpusim.network.ops.array_op import Conv1d as Conv1d
     from tpusim.network.ops.array_op import Conv2d as Conv2d
     from tpusim.network.ops.array_op import ConvTranspose2d as ConvTranspose2d
@@ -36,6 +38,8 @@ _MODULES = {
     "Result": "result.records",
     "Training": "network.workload",
     "Workload": "network.workload",
+    "from_jax": "network.formats",
+    "journey": "flow.values",
     "load_hardware": "machines.family",
     "load_workload": "network.workload_file",
     "simulate": "flow.simulation",

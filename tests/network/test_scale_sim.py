@@ -153,3 +153,9 @@ def test_names_differ_also_from_those_that_a_count_makes() -> None:
     assert [names.take(*each) for each in wanted] == ["a", "a_1_2", "b_7", "b_2", "b_7_2", "layer", "x?y"]
     assert names.changed == ["a_1_2", "b_2", "b_7_2", "layer", "x?y"]
     assert len({names.take("z" * 300) for _ in range(3)}) == 3
+
+
+def test_a_name_may_have_a_count_several_times() -> None:
+    """A number behind an underscore would be that of a layer of the first, so that no name was ever found."""
+    names = Names()
+    assert [names.take("a", counted=True) for _ in range(3)] == ["a", "a.2", "a.3"]

@@ -215,7 +215,7 @@ def test_a_node_by_hand(op: str, call: Call, operands: list[Any], expected: list
 
 def test_every_op_that_takes_no_time_has_a_function() -> None:
     """So have recurrent networks: no layer is one, but values go through them where --skip-unknown leaves them out."""
-    assert {*NODES} == NOT_TIMED | {"Gemm", "MatMul", "GRU", "LSTM"}
+    assert {each for each in NODES if not each.startswith("lax.")} == NOT_TIMED | {"Gemm", "MatMul", "GRU", "LSTM"}
 
 
 SEQUENCE = RANDOM.standard_normal((5, 2, 3)).astype(np.float32)

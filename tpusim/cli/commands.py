@@ -102,6 +102,7 @@ def run(
     sums: _Sums = "any",
     dims: options.Dims = None,
     skip_unknown: options.SkipUnknown = False,
+    shapes: options.Shapes = None,
     ops: options.Ops = None,
     training: options.Training = False,
     keep: options.Keep = None,
@@ -122,7 +123,7 @@ def run(
     from tpusim.cli.actions.run import simulate_and_report
 
     ends = EndToEnd(given, outputs)
-    asked = asked_of(dims, skip_unknown, ops, ends.arrays, training_of(training, keep, optimizer))
+    asked = asked_of(dims, skip_unknown, ops, ends.arrays, shapes, training_of(training, keep, optimizer))
     work, machine, lowering = load(workload, hardware, batch, changes, layers, asked, lowering)
     values: dict[str, Any] = {"check": check, "dtype": ends.dtype(dtype), "sums": sums, "seed": seed}
     journey = ends.journey(workload, work, asked, **values)
@@ -165,6 +166,7 @@ def explain(
     changes: options.Changes = None,
     dims: options.Dims = None,
     skip_unknown: options.SkipUnknown = False,
+    shapes: options.Shapes = None,
     ops: options.Ops = None,
     training: options.Training = False,
     keep: options.Keep = None,
@@ -184,7 +186,7 @@ def explain(
     from tpusim.cli.actions.explain import explain_and_report
     from tpusim.cli.actions.inputs import asked_of, load, tell_left_out, training_of
 
-    asked = asked_of(dims, skip_unknown, ops, training=training_of(training, keep, optimizer))
+    asked = asked_of(dims, skip_unknown, ops, shapes=shapes, training=training_of(training, keep, optimizer))
     work, machine, lowering = load(workload, hardware, batch, changes, asked=asked, lowering=lowering)
     tell_left_out(work)
     explain_and_report(work, machine, layer, lowering, json, out)
@@ -282,6 +284,7 @@ def trace(
     seed: options.Seed = 0,
     dims: options.Dims = None,
     skip_unknown: options.SkipUnknown = False,
+    shapes: options.Shapes = None,
     ops: options.Ops = None,
     training: options.Training = False,
     keep: options.Keep = None,
@@ -322,7 +325,7 @@ def trace(
     from tpusim.flow.lowerings import usual
     from tpusim.machines.family import family_of
 
-    asked = asked_of(dims, skip_unknown, ops, training=training_of(training, keep, optimizer))
+    asked = asked_of(dims, skip_unknown, ops, shapes=shapes, training=training_of(training, keep, optimizer))
     work, machine, lowering = load(workload, hardware, batch, changes, layers, asked, lowering)
     tell_left_out(work)
     print_or_write(Wanted(work, machine, lowering or usual(family_of(machine)), seed, first, last), out)
@@ -410,13 +413,16 @@ def dram(
 
 @command("import model.onnx -o my.yaml", name="import")
 def import_model(
-    file: Annotated[Path, Argument(metavar="FILE", help="An .onnx model, or a .csv topology of SCALE-Sim.")],
+    file: Annotated[
+        Path, Argument(metavar="FILE", help="An .onnx model, a .csv topology of SCALE-Sim, or FILE.py:FUNCTION.")
+    ],
     out: Annotated[
         Path | None, Option("--out", "-o", metavar="FILE|-", help="A .yaml file to write; default, and -: text here.")
     ] = None,
     batch: options.Batch = 8,
     dims: options.Dims = None,
     skip_unknown: options.SkipUnknown = False,
+    shapes: options.Shapes = None,
 ) -> None:
     """Write a model of another tool as a workload file.
 
@@ -427,7 +433,7 @@ def import_model(
     """
     from tpusim.cli.actions.inputs import asked_of, import_and_report
 
-    import_and_report(file, out, batch, asked_of(dims, skip_unknown))
+    import_and_report(file, out, batch, asked_of(dims, skip_unknown, shapes=shapes))
 
 
 @command("area --set vector_memory.word_elements=1")

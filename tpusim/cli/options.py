@@ -54,7 +54,8 @@ Workload = Annotated[
     str,
     Argument(
         metavar="WORKLOAD",
-        help="Shipped name (see tpusim list), path (.yaml, .onnx, .csv of SCALE-Sim), or - for stdin.",
+        help="Shipped name (see tpusim list), path (.yaml, .onnx, .csv of SCALE-Sim), - for stdin, or "
+        "FILE.py:FUNCTION of JAX: that file is imported, so what stands in it is executed.",
         autocompletion=shipped_names("workloads"),
     ),
 ]
@@ -101,6 +102,14 @@ Dims = Annotated[
 ]
 SkipUnknown = Annotated[
     bool, Option("--skip-unknown", help="Leave out the ops of an ONNX model that are not known here, and say so.")
+]
+Shapes = Annotated[
+    str | None,
+    Option(
+        metavar="AxB,...",
+        help="Arguments of FILE.py:FUNCTION, in order: 8x224x224x3,1000:i32,scalar. Types: f32 (unless said), bf16, "
+        "f16, i32, bool.",
+    ),
 ]
 Ops = Annotated[
     str | None,

@@ -28,7 +28,6 @@ BatchParts = list[Values]
 _NORMALIZATION = "BatchNormalization"
 _EPSILON = 1e-5
 """Default of ONNX for the number that is added to variances."""
-_ADDING = frozenset({"Add", "Sum"})
 _SAME = frozenset({"Identity", "Dropout"})
 """Ops whose result is their operand."""
 _OWN = 2
@@ -172,14 +171,12 @@ class Carried:
 
 
 def carried_by(
-    bearer: Node, layer: Op, riders: Collection[str], readers: Mapping[str, Sequence[Node | None]],
-    given: Collection[str],
-) -> Carried:  # fmt: skip
+    bearer: Node, layer: Op, riders: Collection[str], readers: Mapping[str, Sequence[Node | None]]
+) -> Carried:
     """Nodes that the layers of a node, such as `layer`, carry: entries named `riders`, and normalizations folded into
     weights.
 
-    `readers` has the nodes that read each value, with None for an output of the graph; the values in `given` depend on
-    the network's inputs, as no bias does.
+    `readers` has the nodes that read each value, with None for an output of the graph.
 
     Raises:
         InputError: between the node and a rider there is work that the machine does not do.
@@ -189,8 +186,11 @@ def carried_by(
     while len(readers.get(value, ())) == 1 and (node := readers[value][0]) is not None:
         if node.layer in left:
             left.discard(node.layer)
-            added = next((name for name in node.inputs if name != value), "") if node.op in _ADDING else ""
-            bias, other = (bias, added) if added in given else (added or bias, other)
+            if isinstance(added := node.views.sources.get(OTHER), OperandView):
+                name = next((each for each in node.inputs if each != value), "")
+                # What all images share is a bias.
+                shared = added.shared and node.inputs[added.at] == name
+                bias, other = (name, other) if shared else (bias, name)
         else:
             # Nodes that only hand on their operand disappear; so does a normalization, unless a rider comes before it.
             same = node.op in _SAME and len(node.outputs) == 1

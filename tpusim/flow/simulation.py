@@ -117,7 +117,7 @@ def simulate(
     began = time.perf_counter()
     workload, lowering = by_layer(workload, lowering, family)
     machine = hardware.of_type(dtype)
-    workload = workload if journey else fused(workload, machine, lowering, watch=watch)
+    workload = journey.work if journey else fused(workload, machine, lowering, watch=watch)
     lowering = lowering or usual(family)
     if check:
         check_numbers(workload, machine, lowering, numbers)

@@ -9,14 +9,18 @@ from dataclasses import replace
 from functools import cached_property
 from math import prod
 from threading import Condition
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.memory import free_bytes
 from tpusim.base.words import counted
+from tpusim.flow.fusion import fused
+from tpusim.flow.lowerings import by_layer
 from tpusim.flow.node_layers import BatchParts, Carried, CarryingLayers, NodeLayers, carried_by, together
-from tpusim.flow.numbers import Numbers
+from tpusim.flow.numbers import ANY_ORDER, Numbers, numbers_of
+from tpusim.machines.family import Machine, family_of
 from tpusim.network.graph import GivenInput, Graph, Node
 from tpusim.network.ops.elementwise import Clip
 from tpusim.network.ops.fused import BIAS, OTHER, Fused
@@ -26,10 +30,15 @@ from tpusim.numerics.element_types import EXACT_FLOAT32, F32, LEAST, MOST_SUM, E
 from tpusim.reference import Operand
 from tpusim.reference.nodes import IMAGE_BY_IMAGE, NODES, Call, compute
 
+if TYPE_CHECKING:
+    from tpusim.network.formats.jax_function import JaxWorkload
+
 _BESIDE = frozenset({BIAS, OTHER})
 """Tensors that a layer of the array adds to its sums; they are as wide as the sums."""
-_MASKED = frozenset({"add", "softmax"})
-"""Ops that may read -inf, which masks add ahead of a softmax: the sum with a number is -inf, and its power is zero."""
+_MASKED = frozenset({"add", "exp", "softmax", "sub"})
+"""Ops that may read -inf, which masks add ahead of a softmax, or of what it consists of: the sum with a number is -inf,
+and its power is zero.
+"""
 _MOST_TOLD = 8
 STAY_WITHIN = "give inputs, and a model, whose values stay within float32"
 """Advice for values beyond float32."""
@@ -51,7 +60,7 @@ class Journey:
         Raises:
             InputError: there are operators of which no values can be computed, or layers of the graph are left out.
         """
-        self.graph, self._numbers, self._batch = graph, numbers, work.batch
+        self.graph, self.work, self._numbers, self._batch = graph, work, numbers, work.batch
         self._parts = work.batch // graph.images
         if unknown := [f"{op} {count:,}" for op, count in graph.ops().items() if op not in NODES]:
             says = f"values of {', '.join(unknown)} cannot be computed"
@@ -243,6 +252,37 @@ class Journey:
         return together(parts) if len(parts) == 1 or parts[0].ndim else np.stack(parts)
 
 
+def journey(
+    work: JaxWorkload, hardware: Machine, *, lowering: str | None = None, dtype: str = F32.name, seed: int = 0
+) -> Journey:
+    """Send the arguments of a function of JAX from layer to layer: `simulate` takes what this returns.
+
+    Args:
+        work: what `from_jax` returns.
+        hardware: the machine of the run.
+        lowering: that of the run.
+        dtype: that of the run: f32, bf16, f8 or int8.
+        seed: of arguments of which only the shape was given.
+
+    Raises:
+        InputError: values of some primitive cannot be computed, or the arguments do not fit.
+
+    Examples:
+        >>> work, machine = from_jax(function, *arguments), load_hardware("tpu_v2")  # doctest: +SKIP
+        >>> values = journey(work, machine)  # doctest: +SKIP
+        >>> simulate(work, machine, dtype="f32", journey=values).correct  # doctest: +SKIP
+        True
+        >>> values.outputs()  # doctest: +SKIP
+    """
+    if getattr(work, "graph", None) is None:
+        raise InputError("the workload has no graph of values; give what tpusim.from_jax(...) returns")
+    assert work.graph is not None
+    layers, lowering = by_layer(work, lowering, family_of(hardware))
+    given = drawn(work.graph, work.batch, seed) | work.arguments
+    whole = fused(layers, hardware.of_type(dtype), lowering)
+    return Journey(work.graph, whole, checked(work.graph, given, work.batch), numbers_of(dtype, ANY_ORDER))
+
+
 @contextmanager
 def _failures_of(node: Node) -> Iterator[None]:
     """Name the node in errors about its values."""
@@ -280,14 +320,14 @@ def _carried(graph: Graph, work: Workload, layers: Mapping[str, Sequence[Op]], n
     for name in graph.outputs:
         # An output of the graph counts as a reader: a value that is asked for cannot stay inside a carried layer.
         readers.setdefault(name, []).append(None)
-    riders, given, found = dict(work.riders), graph.producers(), dict[str, Carried]()
+    riders, found = dict(work.riders), dict[str, Carried]()
     for node in graph.nodes:
         first = layers[node.layer][0] if node.layer in layers else None
         if isinstance(first, Fused):
             if numbers.kind is not None and numbers.kind.exact and any(isinstance(each, Clip) for each in first.finish):
                 says = "clips sums of bytes, whose unit is known when they are there; leave sequencer.fusion out"
                 raise InputError(Problem(says, f"layer {first.name}"))
-            found[node.layer] = carried_by(node, first, riders.get(first.name, ()), readers, given)
+            found[node.layer] = carried_by(node, first, riders.get(first.name, ()), readers)
     return found
 
 
@@ -342,7 +382,9 @@ def drawn(graph: Graph, batch: int, seed: int) -> dict[str, Values]:
 
 def _unfit(layer: Op, given: Mapping[str, Values]) -> Iterator[str]:
     """Sentences about operands for which no check of the layer's outputs is possible."""
-    yield from not_finite(_unmasked(given, given) if layer.op in _MASKED else given)
+    # Less -inf is no number, or infinite.
+    masked = {name: each for name, each in given.items() if layer.op != "sub" or name == "ifmap"}
+    yield from not_finite({**given, **_unmasked(masked, given)} if layer.op in _MASKED else given)
     if layer.op == "softmax" and np.isneginf(given["ifmap"]).all(axis=0).any():
         yield "a row of 'ifmap' is -inf throughout, and its softmax nan"
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -14,6 +14,8 @@ from tpusim.numerics.element_types import Values
 
 IMAGES = 3
 """The axis of a layer's tensor along which images stand; in a filter, the axis of the channels of a group."""
+Axes: TypeAlias = tuple[tuple[int, ...], ...]
+"""For each axis of a tensor of a layer the axes of a value that run along it."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class TensorView:
         images: the axis of the tensor along which the images are.
     """
 
-    axes: tuple[tuple[int, ...], ...]
+    axes: Axes
     shape: tuple[int, ...] = ()
     spread: tuple[int, ...] = ()
     mirrored: tuple[int, ...] = ()

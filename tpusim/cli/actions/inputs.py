@@ -61,7 +61,8 @@ def load(
     images = None if batch is None else images_of(batch)
     document = open_workload(workload, asked)
     if images and document.images and images != document.images:
-        says = f"the arrays of --input hold {counted(document.images, 'image')}"
+        held = "arrays of --input hold" if asked.arrays else "shapes are for"
+        says = f"the {held} {counted(document.images, 'image')}"
         raise InputError(Problem(f"{says}; leave --batch out, or give as many", f"--batch {images}"))
     ops = asked.ops or ("all" if asked.training is not None else None)
     work = workload_of(document, images or document.images or BATCH, ops)
@@ -97,9 +98,10 @@ def _hbm_told(step: Workload, machine: Machine) -> str:
 
 def asked_of(
     dims: Sequence[str] | None, skip_unknown: bool, ops: str | None = None, arrays: Arrays | None = None,
-    training: Mapping[str, Any] | None = None,
+    shapes: str | None = None, training: Mapping[str, Any] | None = None,
 ) -> ModelOptions:  # fmt: skip
-    """Return what `--dim NAME=N ...`, `--skip-unknown`, `--ops`, the arrays of `--input` and `--training` ask.
+    """Return what `--dim NAME=N ...`, `--skip-unknown`, `--ops`, `--shapes`, `--training` and the arrays of `--input`
+    ask.
 
     Raises:
         InputError: with every `--dim` that is not of that form, or unknown ops; a training step of some ops alone.
@@ -122,7 +124,7 @@ def asked_of(
             problems.append(Problem(str(error), f"--dim {text}"))
     if problems:
         raise InputError(problems)
-    return ModelOptions(given, skip_unknown, ops, arrays or {}, training)
+    return ModelOptions(given, skip_unknown, ops, arrays or {}, shapes, training)
 
 
 def training_of(wanted: bool, keep: Sequence[str] | None, optimizer: str | None) -> dict[str, Any] | None:

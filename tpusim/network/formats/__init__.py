@@ -5,19 +5,23 @@ What a format reads becomes the same plain data that a workload's YAML has: nobo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from itertools import chain, count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from numpy.typing import NDArray
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.base.imports import need
 from tpusim.input.document import Document
-from tpusim.network.graph import Graph
+from tpusim.network.graph import Graph, NodeViews
+
+if TYPE_CHECKING:
+    from tpusim.network.formats.jax_function import JaxWorkload
 
 # ---- what a user says of a model beside its file
 
@@ -40,13 +44,15 @@ class ModelOptions:
 
     `ops` says which ops become layers: all that can, or those of the array alone; None: as the file says, else all.
     `arrays` are inputs of the network, by name: their sizes settle open dimensions, and whole numbers in them settle
-    which branches are taken. `training` asks for a training step, in other ways than its file's where it says so.
+    which branches are taken. `shapes` are those of the arguments of a function of JAX, as text. `training` asks for a
+    training step, in other ways than its file's where it says so.
     """
 
     dims: Mapping[str, int] = field(default_factory=dict)
     skip_unknown: bool = False
     ops: str | None = None
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    shapes: str | None = None
     training: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
@@ -65,11 +71,18 @@ NEEDS = {".onnx": ("an ONNX model", "onnx", "onnx")}
 """By suffix the library that a format needs: for whom, its name, and its module."""
 WITH_WEIGHTS = frozenset({".onnx"})
 """Formats that hold weights, so that values can go from layer to layer; their module has a `read_graph`."""
+_FUNCTION = re.compile(r".+\.py:[^\W\d]\w*")
+"""FILE.py:NAME, a function of JAX; its module has a `read_graph`, too."""
 
 
 def is_foreign(name: str | Path) -> bool:
-    """Return whether a file is of another tool, by its name."""
-    return Path(name).suffix.lower() in FORMATS
+    """Return whether a file is of another tool, by its name, or a function of JAX."""
+    return Path(name).suffix.lower() in FORMATS or is_function(name)
+
+
+def is_function(name: str | Path) -> bool:
+    """Return whether a name is that of a function in a file of Python."""
+    return _FUNCTION.fullmatch(str(name)) is not None
 
 
 def read(path: Path, asked: ModelOptions) -> Document:
@@ -82,7 +95,7 @@ def read_graph(path: Path, asked: ModelOptions, images: int) -> Graph:
     """Read the network in a file with its weights, for `images` images. Raises InputError, also where it has no
     weights.
     """
-    if path.suffix.lower() not in WITH_WEIGHTS:
+    if path.suffix.lower() not in WITH_WEIGHTS and not is_function(path):
         says = f"holds no weights, so no values go from layer to layer; give a model: {', '.join(WITH_WEIGHTS)}"
         raise InputError(Problem(f"{says}, or leave --input and --save-outputs out", str(path)))
     graph: Graph = _module(path).read_graph(path, asked, images)
@@ -90,10 +103,60 @@ def read_graph(path: Path, asked: ModelOptions, images: int) -> Graph:
 
 
 def _module(path: Path) -> Any:
+    if is_function(path):
+        return _of_jax()
     suffix = path.suffix.lower()
     if needed := NEEDS.get(suffix):
         need(*needed)
     return import_module(f"{__name__}.{FORMATS[suffix]}")
+
+
+def from_jax(
+    function: Callable[..., Any], *arguments: Any, skip_unknown: bool = False, ops: str | None = None
+) -> JaxWorkload:
+    """Make a workload of what a function of JAX computes for some arguments: `simulate` takes it.
+
+    The function is traced, as `jax.jit` does it, and not run. The batch is the number of images that its convolutions
+    and poolings have; products have their sizes.
+
+    Args:
+        function: any function of arrays, also `jax.grad` of one.
+        arguments: its arguments: arrays, or nests of these; `jax.ShapeDtypeStruct` stands for an array of that shape.
+        skip_unknown: leave out primitives that tpusim does not know; otherwise they are refused.
+        ops: "array" leaves out all ops but those of the array.
+
+    Raises:
+        InputError: JAX is not installed, cannot trace the function, or it has primitives that are not known here.
+
+    Examples:
+        >>> images, weights = np.ones((8, 28, 28, 64)), np.ones((3, 3, 64, 64))  # doctest: +SKIP
+        >>> step = jax.grad(lambda weights: loss(images, weights))  # doctest: +SKIP
+        >>> simulate(from_jax(step, weights), load_hardware("tpu_v2")).total.cycles  # doctest: +SKIP
+    """
+    found: JaxWorkload = _of_jax().from_jax(function, *arguments, skip_unknown=skip_unknown, ops=ops)
+    return found
+
+
+def _of_jax() -> Any:
+    need("a function of JAX", "jax", "jax")
+    return import_module(f"{__name__}.jax_function")
+
+
+# ---- what a node of a network becomes
+
+LayerSizes: TypeAlias = dict[str, Any]
+"""A layer as a file has it, without its name; `images` is how many its input holds."""
+
+
+class AsLayer(NamedTuple):
+    """A node as a layer: its sizes, and the views of its values."""
+
+    sizes: LayerSizes
+    views: NodeViews
+
+
+class UnfitNode(Exception):
+    """A node that no layer computes; the message gives the reason."""
 
 
 # ---- names of layers, from files where they may be missing, odd, or the same
@@ -119,7 +182,11 @@ class Names:
     def take(self, wanted: str, counted: bool = False) -> str:
         """Return `wanted`, with a number where the name is taken; `counted`: for layers wanted_1, wanted_2, ..."""
         base = printable(wanted).strip() or "layer"
-        name = next(each for each in chain([base], (f"{base}_{i}" for i in count(2))) if self._free(each, counted))
+        # All numbers behind an underscore are those of the layers of an entry with a count.
+        joint = "." if base in self._counted else "_"
+        name = next(
+            each for each in chain([base], (f"{base}{joint}{i}" for i in count(2))) if self._free(each, counted)
+        )
         if name != wanted:
             self.changed.append(name)
         (self._counted if counted else self._taken).add(name)

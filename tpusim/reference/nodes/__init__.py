@@ -1,4 +1,4 @@
-"""Operators of a network that are not layers of a machine, each straight from ONNX's definition of it.
+"""Operators of a network that are not layers of a machine, each straight from ONNX's definition of it, or from JAX's.
 
 Maps are [image, channel, row, col], as in ONNX. Numbers stay of the type that they come in.
 """
@@ -13,13 +13,19 @@ from math import inf
 import numpy as np
 
 from tpusim.numerics.element_types import Values
-from tpusim.reference.nodes import elementwise, moves, recurrent, reductions
+from tpusim.reference.nodes import elementwise, moves, primitives, recurrent, reductions
 from tpusim.reference.nodes.node import Call, Function
 
 __all__ = ["IMAGE_BY_IMAGE", "NODES", "Call", "Values", "compute"]
 
-NODES: dict[str, Function] = {**elementwise.NODES, **moves.NODES, **reductions.NODES, **recurrent.NODES}
-"""The functions by the name of the operator."""
+NODES: dict[str, Function] = {
+    **elementwise.NODES,
+    **moves.NODES,
+    **reductions.NODES,
+    **recurrent.NODES,
+    **{f"lax.{name}": each for name, each in primitives.NODES.items()},
+}
+"""The functions by the name of the operator; of JAX by those of `jax.lax`."""
 IMAGE_BY_IMAGE = frozenset({"BatchNormalization"})
 """Operators that make each image of the first operand by itself, all alike: so images may come in any number."""
 

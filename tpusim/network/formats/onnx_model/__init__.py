@@ -19,17 +19,14 @@ from tpusim.base.errors import InputError, Problem
 from tpusim.base.words import counted
 from tpusim.input.document import Document
 from tpusim.network.entries import BIASES, INPUTS
-from tpusim.network.formats import ModelOptions, Names, printable
+from tpusim.network.formats import AsLayer, LayerSizes, ModelOptions, Names, UnfitNode, printable
 from tpusim.network.formats.onnx_model.dims import ModelBatch, batch_of, inputs, set_sizes
 from tpusim.network.formats.onnx_model.facts import NOT_TIMED, Facts
 from tpusim.network.formats.onnx_model.file import called, load, operator, opset_of
 from tpusim.network.formats.onnx_model.nodes import (
     ARRAY_OPS,
     ON_BATCH,
-    AsLayer,
     KnownNode,
-    LayerSizes,
-    UnfitNode,
     doubled,
     for_any_batch,
 )

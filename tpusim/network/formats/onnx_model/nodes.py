@@ -11,27 +11,13 @@ import numpy as np
 from onnx import AttributeProto
 
 from tpusim.base.words import counted
+from tpusim.network.formats import AsLayer, LayerSizes, UnfitNode
 from tpusim.network.formats.onnx_model.facts import Facts
 from tpusim.network.formats.onnx_model.shapes import ValueShape
-from tpusim.network.graph import UNSEEN, NodeViews, OperandView, TensorView
-
-LayerSizes = dict[str, Any]
-"""A layer as a file has it, without its name; `images` is how many its input holds."""
-
+from tpusim.network.graph import UNSEEN, Axes, NodeViews, OperandView, TensorView
 
 ON_BATCH = "depends on the batch"
 """Message for a node whose value differs from one number of images to another."""
-
-
-class AsLayer(NamedTuple):
-    """A node as a layer: its sizes, and the views of its values."""
-
-    sizes: LayerSizes
-    views: NodeViews
-
-
-class UnfitNode(Exception):
-    """A node that no layer computes; the message gives the reason."""
 
 
 Attribute = TypeVar("Attribute", int, float, str)
@@ -102,10 +88,6 @@ class KnownNode(NamedTuple):
         if given is not None and given.type != kind:
             raise UnfitNode(f"{name} is of a kind that ONNX does not have there")
         return given
-
-
-Axes = tuple[tuple[int, ...], ...]
-"""For each axis of a layer's tensor the axes of the value that run along it, as in a TensorView."""
 
 
 def map_axes(axes: int, channels_first: bool) -> Axes:

@@ -12,11 +12,9 @@ from itertools import accumulate
 from math import prod
 from typing import Any
 
+from tpusim.network.formats import AsLayer, LayerSizes, UnfitNode
 from tpusim.network.formats.onnx_model.nodes import (
-    AsLayer,
     KnownNode,
-    LayerSizes,
-    UnfitNode,
     map_axes,
     maps_of,
     matrix,

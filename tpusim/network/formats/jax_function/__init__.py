@@ -1,0 +1,405 @@
+"""Functions of JAX as networks: what a function computes for given arguments, op by op, as layers; and the graph of its
+values.
+
+A function is traced, never compiled or run; only what follows from its constants alone is computed.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from math import gcd, prod
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from pydantic import InstanceOf
+
+from tpusim.base.errors import InputError, Problem
+from tpusim.base.words import counted
+from tpusim.input.document import Document
+from tpusim.input.form import validated
+from tpusim.network.entries import INPUTS, Entry
+from tpusim.network.formats import AsLayer, ModelOptions, Names, UnfitNode, printable
+from tpusim.network.formats.jax_function.flat import flattened
+from tpusim.network.formats.jax_function.layers import LAYERS, OF_THE_ARRAY, KnownNode, layout_behind
+from tpusim.network.formats.jax_function.named import named
+from tpusim.network.formats.jax_function.patterns import Flat
+from tpusim.network.graph import Axes, GivenInput, Graph, Node, OperandView, TensorView
+from tpusim.network.ops import OPS
+from tpusim.network.ops.op import Shape
+from tpusim.network.workload import Workload
+from tpusim.network.workload_file import workload_of
+from tpusim.numerics.element_types import Values
+
+NOT_TIMED = frozenset({
+    "abs", "add", "add_any", "and", "argmax", "argmin", "broadcast_in_dim", "cbrt", "ceil", "clamp", "concatenate",
+    "convert_element_type", "copy", "cos", "cumsum", "div", "dot_general", "dynamic_slice", "dynamic_update_slice",
+    "eq", "erfc", "exp", "exp2", "expand_dims", "expm1", "floor", "gather", "ge", "gt", "integer_pow", "is_finite",
+    "le", "log", "log1p", "logistic", "lt", "max", "mean", "min", "mul", "ne", "neg", "not", "or", "pad", "pow",
+    "average_pool", "reduce_and", "reduce_max", "reduce_min", "reduce_or", "reduce_precision", "reduce_prod",
+    "reduce_sum", "reduce_window_max", "reduce_window_sum", "rem", "reshape", "rev", "round", "rsqrt", "scatter",
+    "scatter-add", "select_and_scatter_add", "select_n", "sign", "sin", "slice", "split", "sqrt", "square", "squeeze",
+    "sub", "tan", "tanh", "transpose", "xor",
+})  # fmt: skip
+"""Primitives whose values are known, and that take no time unless they are layers (`layers`)."""
+LAX = "lax."
+"""The word before the names of primitives, some of which layers have, too."""
+_ENDLESS = frozenset({"div", "integer_pow", "log", "log1p", "pow", "rsqrt", "sqrt", "tan"})
+"""Primitives that may make what is no number, which a choice leaves out, and a product with zero would not."""
+_MOST_TOLD = 8
+_BY_BATCH = frozenset({"conv1d", "conv2d", "conv_transpose2d", "pool2d"})
+"""Ops whose images are those of the batch."""
+
+
+@validated
+class JaxWorkload(Workload):
+    """The workload that a function of JAX is, with the graph of its values.
+
+    Attributes:
+        graph: the nodes, of which some are layers, with the values of constants.
+        arguments: the arguments of the function that are arrays, by name.
+    """
+
+    graph: InstanceOf[Graph] | None = field(default=None, compare=False, repr=False)
+    arguments: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+
+@dataclass
+class Understood:
+    """A function made flat: which of its nodes are layers, and what the others are."""
+
+    label: str
+    name: str
+    flat: Flat
+    layers: dict[str, AsLayer] = field(default_factory=dict)
+    """By the first value that a node makes."""
+    not_timed: Counter[str] = field(default_factory=Counter)
+    not_known: Counter[str] = field(default_factory=Counter)
+    reasons: list[str] = field(default_factory=list)
+
+    @property
+    def batch(self) -> int:
+        """Return the images that go through layers together: all that those have which count them."""
+        sizes = (each.sizes for each in self.layers.values())
+        return gcd(*(each["images"] for each in sizes if each["op"] in _BY_BATCH)) or 1
+
+
+def from_jax(function: Callable[..., Any], *arguments: Any, skip_unknown: bool, ops: str | None) -> JaxWorkload:
+    """Return a function as a workload, for these arguments. Raises InputError."""
+    name = getattr(function, "__name__", "function")
+    read, given = understood(function, arguments, name, name, skip_unknown)
+    document = _document(read)
+    work = workload_of(document, read.batch, ops)
+    plain = {each: getattr(work, each) for each in ("name", "batch", "layers", "source", "lowerings", "not_timed",
+             "not_known", "sizes", "edges", "riders", "biases")}  # fmt: skip
+    return JaxWorkload(**plain, graph=_graph(read), arguments=given)
+
+
+def read(path: Path, asked: ModelOptions) -> Document:
+    """Read the function that FILE.py:NAME names as a workload. Raises InputError."""
+    return _document(_read(path, asked))
+
+
+def read_graph(path: Path, asked: ModelOptions, images: int) -> Graph:
+    """Read the graph of such a function, which is for one number of images alone. Raises InputError."""
+    found = _read(path, asked)
+    if images != found.batch:
+        raise InputError(Problem(f"its shapes are for {counted(found.batch, 'image')}; give that batch", str(path)))
+    return _graph(found)
+
+
+def _read(path: Path, asked: ModelOptions) -> Understood:
+    return understood(*named(path, asked), str(path), str(path).rpartition(":")[2], asked.skip_unknown)[0]
+
+
+# ---- what a function computes
+
+
+def understood(
+    function: Callable[..., Any], arguments: Sequence[Any], label: str, name: str, skip_unknown: bool
+) -> tuple[Understood, dict[str, Values]]:
+    """Trace a function; return what there is to know of it, and its arguments that are arrays.
+
+    Raises InputError where it cannot be traced, has primitives that are unknown here, unless they are skipped, or no
+    layers.
+    """
+    try:
+        closed, out = jax.make_jaxpr(function, return_shape=True)(*arguments)
+    except Exception as error:  # The function is the user's, and may raise anything.
+        says = f"JAX cannot trace it for these arguments: {printable(' '.join(str(error).split()))}"
+        raise InputError(Problem(says, label)) from None
+    names = Names()
+    inputs = [names.take(each) for each in _argument_names(function, arguments)]
+    outputs = [names.take(f"output{_place(path)}") for path, _ in jax.tree_util.tree_flatten_with_path(out)[0]]
+    leaves = jax.tree_util.tree_leaves(arguments)
+    given = {
+        name: _plain(leaf) for name, leaf in zip(inputs, leaves, strict=True)
+        if not isinstance(leaf, jax.ShapeDtypeStruct)
+    }  # fmt: skip
+    read = Understood(label, printable(name), flattened(closed, inputs, outputs))
+    _find_layers(read)
+    if read.not_known and not skip_unknown:
+        raise InputError(Problem(_unknown(read), label))
+    if not read.layers:
+        raise InputError(Problem("nothing that it computes could be run as a layer", label))
+    return read, given
+
+
+def _argument_names(function: Callable[..., Any], arguments: Sequence[Any]) -> Iterator[str]:
+    """Yield a name for each array among the arguments: that of the parameter, and its place in it."""
+    try:
+        called = [*inspect.signature(function).parameters.values()]
+    except (TypeError, ValueError):
+        called = []
+    alone = [each.name for each in called if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    for at, argument in enumerate(arguments):
+        base = alone[at] if at < len(alone) else f"argument_{at}"
+        for path, _ in jax.tree_util.tree_flatten_with_path(argument)[0]:
+            yield f"{base}{_place(path)}"
+
+
+def _place(path: Sequence[Any]) -> str:
+    """Write the place of an array in lists, tuples and dicts, such as ".layers.0.weights"."""
+    words = re.findall(r"[\w-]+", jax.tree_util.keystr(tuple(path)))
+    return "".join(f".{word}" for word in words)
+
+
+def _find_layers(read: Understood) -> None:
+    """Sort the nodes: layers, what takes no time, and what is unknown."""
+    flat, layouts = read.flat, dict[str, Axes | None]()
+    makers = {name: node.op for node in flat.nodes for name in node.outputs}
+    for node in flat.nodes:
+        known = KnownNode(
+            node,
+            [flat.shapes[name] for name in node.inputs],
+            flat.shapes[node.outputs[0]],
+            [layouts.get(name) for name in node.inputs],
+            [flat.number(name) for name in node.inputs],
+            [name in flat.constants for name in node.inputs],
+        )
+        try:
+            if node.op not in LAYERS or (node.op == "select_n" and makers.get(node.inputs[2]) in _ENDLESS):
+                raise UnfitNode
+            made = _as_layer(known, flat)
+            read.layers[node.outputs[0]], layout = made, made.views.result.axes
+            # One that was chosen for another operand alone is not handed on.
+            own = "other" not in made.sizes or layout == known.layout
+            layouts[node.outputs[0]] = layout if layout[0] and own else None
+        except (UnfitNode, InputError) as error:
+            layouts[node.outputs[0]] = layout_behind(known)
+            whole = flat.types[node.outputs[0]].kind in "iub"
+            if node.op not in NOT_TIMED or (node.op in OF_THE_ARRAY and not whole):
+                read.not_known[f"{LAX}{node.op}"] += 1
+                if str(error):
+                    read.reasons.append(f"{node.name}: {', '.join(str(error).splitlines())}")
+            else:
+                read.not_timed[f"{LAX}{node.op}"] += 1
+
+
+def _as_layer(known: KnownNode, flat: Flat) -> AsLayer:
+    """Return the layer that a node is. Raises UnfitNode, or InputError for sizes of which no layer can be."""
+    node = known.node
+    types = [flat.types[name] for name in (*node.inputs[node.op == "select_n" :], *node.outputs)]
+    if any(each.kind in "iubc" for each in types):
+        raise UnfitNode("it works on whole numbers")
+    if not prod(known.result) or not all(map(prod, known.shapes)):
+        raise UnfitNode("it has no elements")
+    if prod(known.result) == 1 and max(map(prod, known.shapes)) == 1:
+        raise UnfitNode("it works on one number")
+    made = LAYERS[node.op](known)
+    sizes = {key: each for key, each in made.sizes.items() if key not in ("op", "count")}
+    if made.sizes["op"] in _BY_BATCH:
+        del sizes["images"]
+    build: Any = OPS[made.sizes["op"]]
+    build(name="layer", **sizes)
+    return made
+
+
+def _unknown(read: Understood) -> str:
+    """Describe all that is unknown at once."""
+    firsts: dict[str, str] = {}
+    for node in read.flat.nodes:
+        given = (f"{read.flat.types[name]}{[*read.flat.shapes[name]]}" for name in node.inputs)
+        firsts.setdefault(f"{LAX}{node.op}", ", ".join(given))
+    told = ", ".join(f"{op} {many:,} (first of {firsts[op] or 'nothing'})" for op, many in read.not_known.items())
+    why = f": {'; '.join(read.reasons[:_MOST_TOLD])}{'; ...' if len(read.reasons) > _MOST_TOLD else ''}"
+    total = counted(read.not_known.total(), "primitive")
+    return (
+        f"{total} not known here: {told}{why if read.reasons else ''}; --skip-unknown, skip_unknown=True in Python, "
+        "leaves them out, and says so"
+    )
+
+
+# ---- as a workload, and as a graph
+
+
+_SHORT = {"conv_general_dilated": "conv", "dot_general": "dot", "reduce_window_max": "max_pool", "add_any": "add"}
+"""Names of layers, where those of primitives are long."""
+
+
+def _entries(read: Understood) -> dict[str, str]:
+    """Return the names of the layers' entries, by the value that they make."""
+    names, found = Names(), dict[str, str]()
+    for name in read.flat.inputs:
+        names.take(name)
+    for node in read.flat.nodes:
+        if (layer := read.layers.get(node.outputs[0])) is not None:
+            scope = node.name.removesuffix(node.op)
+            wanted = f"{scope}{_SHORT.get(node.op, node.op)}"
+            found[node.outputs[0]] = names.take(wanted, "count" in _sizes(layer, read.batch))
+    return found
+
+
+def _sizes(layer: AsLayer, batch: int) -> dict[str, Any]:
+    """Return a layer's sizes for a batch: where it has more images than that, several layers stand for it."""
+    sizes = dict(layer.sizes)
+    images = sizes.get("images")
+    if sizes["op"] in _BY_BATCH:
+        del sizes["images"]
+        assert isinstance(images, int)
+        if images != batch:
+            sizes["count"] = images // batch
+    elif images == batch:
+        del sizes["images"]
+    return sizes
+
+
+def _document(read: Understood) -> Document:
+    entries = [*_Wires(read).entries()]
+    made = {entry["name"] for entry in entries}
+    given = dict.fromkeys(each for entry in entries for each in entry[INPUTS] if each not in made)
+    data = {
+        "name": read.name,
+        "source": f"{printable(read.label)}, a function of JAX {jax.__version__}",
+        INPUTS: [*given],
+        "not_timed": dict(read.not_timed.most_common()),
+        "not_known": dict(read.not_known.most_common()),
+        "layers": entries,
+    }
+    images = any(each.sizes["op"] in _BY_BATCH for each in read.layers.values())
+    says = f"its convolutions and pools have {counted(read.batch, 'image')}: that is the batch"
+    notes = [says if images else "it has no convolution or pool, so that the batch is 1; products have their own sizes"]
+    if read.reasons:
+        more = f"; and {len(read.reasons) - _MOST_TOLD:,} more" if len(read.reasons) > _MOST_TOLD else ""
+        notes.append(f"left out: {'; '.join(read.reasons[:_MOST_TOLD])}{more}")
+    return Document(read.label, data, {"": 1}, notes=tuple(notes), images=read.batch)
+
+
+class _Wires:
+    """The entries of a workload, one after another, and which reads which."""
+
+    def __init__(self, read: Understood) -> None:
+        self._read, self._names, self._entry_of = read, Names(), _entries(read)
+        for name in (*read.flat.inputs, *self._entry_of.values()):
+            self._names.take(name)
+        self._at: dict[str, tuple[str, Shape | None, Axes | None]] = {
+            name: (name, None, None) for name in read.flat.inputs}  # fmt: skip
+        """By value the entry that it is the output of, the shape and the axes in which that makes it; None for an input
+        that nobody has read.
+        """
+        self._of: dict[str, tuple[str, ...]] = {name: (name,) for name in read.flat.inputs}
+        """By value the entries that it is made of."""
+        self._from_layers = set[str]()
+        self._views = dict[tuple[str, Shape, Axes], str]()
+
+    def entries(self) -> Iterator[Entry]:
+        """Yield layers, and entries that take no time, each behind what it reads."""
+        for node in self._read.flat.nodes:
+            value = node.outputs[0]
+            if value in self._entry_of:
+                yield from self._layer(node)
+                continue
+            of = tuple({each: 0 for name in node.inputs for each in self._of.get(name, ())})
+            if of:
+                self._of |= dict.fromkeys(node.outputs, of)
+            if self._from_layers & {*node.inputs}:
+                self._from_layers |= {*node.outputs}
+            if joined := self._joined(node):
+                yield joined
+
+    def _layer(self, node: Node) -> Iterator[Entry]:
+        value, batch = node.outputs[0], self._read.batch
+        layer, name = self._read.layers[value], self._entry_of[value]
+        sizes = _sizes(layer, batch)
+        made: list[str] = []
+        for number, source in enumerate(layer.views.sources.values()):
+            if not isinstance(source, OperandView):
+                continue
+            read = node.inputs[source.at]
+            # Weights are given, or worked out from what is given; the first tensor is always read.
+            if number and (read not in self._from_layers or len(made) < number):
+                continue
+            if read not in self._of:
+                # A map that the function holds itself is an input to its layers.
+                self._of[read], self._at[read] = (read,), (read, None, None)
+            shape = source.view.sizes(source.view.shape or self._read.flat.shapes[read])
+            yield from self._seen(read, shape, source.view.axes, "count" in sizes, made)
+        yield {"name": name, "op": sizes.pop("op"), INPUTS: made, **sizes}
+        result = layer.views.result
+        self._of[value] = (name,)
+        self._from_layers.add(value)
+        if "count" not in sizes:
+            self._at[value] = name, result.sizes(result.shape), result.axes
+
+    def _seen(self, value: str, shape: Shape, axes: Axes, part: bool, made: list[str]) -> Iterator[Entry]:
+        """Add to `made` the entry that a layer reads a value as, and yield it if it is new: a view of what makes the
+        value, unless that makes exactly this.
+        """
+        name, known, order = self._at.get(value, ("", None, None))
+        if name and known is None:
+            known, order = shape, axes
+            if not part:
+                self._at[value] = name, shape, axes
+        if name and (part or (known, order) == (shape, axes)):
+            made.append(name)
+            return
+        if (value, shape, axes) not in self._views:
+            view = self._names.take(f"{value}.view")
+            self._views[value, shape, axes] = view
+            channels, height, width, images = shape
+            yield {"name": view, "op": "view", INPUTS: [*self._of[value]], "channels": channels, "height": height,
+                   "width": width, "images": images}  # fmt: skip
+        made.append(self._views[value, shape, axes])
+
+    def _joined(self, node: Node) -> Entry | None:
+        """Return the entry of maps that stand side by side along the channels, if a node is that."""
+        places = [self._at.get(name) for name in node.inputs]
+        if node.op != "concatenate" or not all(each and each[1] for each in places):
+            return None
+        orders = {each[2] for each in places if each}
+        (axes,) = orders if len(orders) == 1 else (None,)
+        if axes is None or axes[0] != (node.attributes["dimension"],):
+            return None
+        name, value = self._names.take(node.name), node.outputs[0]
+        shape = TensorView(axes).sizes(self._read.flat.shapes[value])
+        self._at[value], self._of[value] = (name, shape, axes), (name,)
+        return {"name": name, "op": "concat", INPUTS: [each[0] for each in places if each]}
+
+
+def _graph(read: Understood) -> Graph:
+    """Return the nodes with their layers, and the constants."""
+    flat, entries = read.flat, _entries(read)
+    nodes = tuple(
+        replace(node, op=f"{LAX}{node.op}", layer=entries[node.outputs[0]], views=read.layers[node.outputs[0]].views)
+        if node.outputs[0] in entries else replace(node, op=f"{LAX}{node.op}") for node in flat.nodes
+    )  # fmt: skip
+    used = {name for node in nodes for name in node.inputs}
+    constants = {name: _plain(value) for name, value in flat.constants.items() if name in used}
+    given = {name: GivenInput(_type(flat.types[name]), flat.shapes[name]) for name in flat.inputs}
+    outputs = {name: _type(flat.types[name]) for name in flat.outputs}
+    return Graph(read.label, given, outputs, nodes, constants, read.batch, 0)
+
+
+def _plain(value: Any) -> Values:
+    """Return an array of JAX as one of NumPy, which has no bfloat16."""
+    made = np.asarray(value)
+    return made.astype(_type(made.dtype), copy=False)
+
+
+def _type(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    return dtype if dtype.isbuiltin == 1 else np.dtype(np.float32)

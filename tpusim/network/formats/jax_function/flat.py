@@ -1,0 +1,383 @@
+"""A function of JAX as a flat list of nodes: calls are put in place, scans unrolled, conditions that are known decided.
+
+What follows from constants alone JAX itself works out. What nothing reads is left out. Some primitives in a row are one
+node here, as one layer computes them: a mean, a softmax.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import count, product
+from math import prod
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tpusim.network.formats.jax_function.layers import ValueShape, cut_off
+from tpusim.network.formats.jax_function.patterns import Flat, together, with_clamps, with_means
+from tpusim.network.graph import Node
+
+_CALLS = frozenset({
+    "checkpoint", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "jit",
+    "pjit", "remat", "remat2",
+})  # fmt: skip
+"""Primitives that only call a function."""
+_SAME = frozenset({"copy", "copy_p", "name", "optimization_barrier", "pvary", "sharding_constraint", "stop_gradient"})
+"""Primitives whose results are their operands."""
+_SPREAD = frozenset({
+    "add", "add_any", "and", "div", "eq", "ge", "gt", "le", "lt", "max", "min", "mul", "ne", "or", "pow", "rem", "sub",
+    "xor",
+})  # fmt: skip
+"""Primitives of two operands, of which one may have fewer elements."""
+_INNER = ("jaxpr", "call_jaxpr", "fun_jaxpr")
+_SCOPE = re.compile(r"(?:\w+\()*([\w.-]*)\)*")
+"""A scope, within the names of what JAX made of it: transpose(jvp(attention))."""
+MOST_STEPS = 1000
+"""Most steps of a scan: longer ones make more layers than anybody reads, or waits for."""
+_MOST_PLACES = 1000
+"""Most places of a window that become a product each."""
+
+
+def flattened(closed: Any, inputs: Sequence[str], outputs: Sequence[str]) -> Flat:
+    """Make a closed jaxpr flat; its inputs and outputs have these names."""
+    work = _Flattening()
+    for name, var in zip(inputs, closed.jaxpr.invars, strict=True):
+        work.known(name, var.aval)
+    ends = work.put(closed, inputs)
+    work.finish(ends, outputs)
+    work.flat.inputs, work.flat.outputs = inputs, outputs
+    work.flat.nodes = [*_alive(work.flat.nodes, {*outputs})]
+    work.flat.nodes = [*_alive(with_clamps(work.flat, with_means(work.flat)), {*outputs})]
+    return work.flat
+
+
+class _Flattening:
+    """The nodes so far; each method that adds some returns the names of their results."""
+
+    def __init__(self) -> None:
+        self.flat = Flat()
+        self._numbers = defaultdict[str, Iterator[int]](lambda: count(1))
+        self._spread = dict[str, tuple[str, ValueShape]]()
+        """By a value that is spread over more elements what it is spread from, and its shape with axes of one."""
+        self._label = ""
+
+    def known(self, name: str, aval: Any) -> str:
+        """Note the shape and the type of a value."""
+        dtype = getattr(aval, "dtype", None)
+        self.flat.shapes[name] = tuple(aval.shape)
+        # Random keys have a type of their own, which only JAX knows.
+        self.flat.types[name] = np.dtype(dtype) if isinstance(dtype, np.dtype) else np.dtype(object)
+        return name
+
+    def put(self, closed: Any, names: Sequence[str]) -> list[str]:
+        """Put the body of a function here, for operands of these names."""
+        jaxpr = getattr(closed, "jaxpr", closed)
+        held = [self._constant(each) for each in getattr(closed, "consts", ())]
+        env = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*held, *names), strict=True))
+
+        def named(var: Any) -> str:
+            return self._constant(var.val, var.aval) if hasattr(var, "val") else env[var]
+
+        at = 0
+        while at < len(jaxpr.eqns):
+            eqn, step = jaxpr.eqns[at], 1
+            made: Sequence[str]
+            self._label = _label(str(eqn.source_info.name_stack))
+            if found := together(jaxpr, at):
+                op, given, attributes, step = found
+                eqn = jaxpr.eqns[at + step - 1]
+                made = [self.add(op, [named(given)], eqn.outvars[0].aval, **attributes)]
+            else:
+                made = self._equation(eqn, [named(each) for each in eqn.invars])
+            env.update(zip(eqn.outvars, made, strict=True))
+            at += step
+        return [named(each) for each in jaxpr.outvars]
+
+    def finish(self, ends: Sequence[str], outputs: Sequence[str]) -> None:
+        """Give the values at the end the names of the outputs; what is an input, a constant or twice one is copied."""
+        fixed = {*self.flat.shapes} - {name for node in self.flat.nodes for name in node.outputs}
+        renamed = dict[str, str]()
+        for end, output in zip(ends, outputs, strict=True):
+            if end in fixed or end in renamed:
+                self.flat.nodes.append(Node("copy", output, (end,), (output,), {}))
+            else:
+                renamed[end] = output
+            self.flat.shapes[output], self.flat.types[output] = self.flat.shapes[end], self.flat.types[end]
+
+        def now(names: Sequence[str]) -> tuple[str, ...]:
+            return tuple(renamed.get(name, name) for name in names)
+
+        self.flat.nodes = [replace(each, inputs=now(each.inputs), outputs=now(each.outputs))
+                           for each in self.flat.nodes]  # fmt: skip
+
+    # ---- one primitive
+
+    def _equation(self, eqn: Any, given: Sequence[str]) -> Sequence[str]:
+        op, said = eqn.primitive.name, eqn.params
+        if op in _SAME or (op == "max" and self.flat.number(given[0]) == -np.inf):
+            # The larger of anything and the least number is the former.
+            return given[-len(eqn.outvars) :]
+        if op in _CALLS:
+            return self.put(next(said[name] for name in _INNER if name in said), given)
+        if op == "scan" and said["length"] <= MOST_STEPS:
+            return self._scan(said, given)
+        if op == "cond" and given[0] in self.flat.constants:
+            which = int(np.clip(self.flat.number(given[0]) or 0, 0, len(said["branches"]) - 1))
+            return self.put(said["branches"][which], given[1:])
+        moves = op in ("broadcast_in_dim", "reshape") and not said.get("dimensions")
+        if moves and eqn.outvars[0].aval.shape == self.flat.shapes[given[0]]:
+            return given
+        if op == "broadcast_in_dim":
+            narrow = _narrow(self.flat.shapes[given[0]], eqn.outvars[0].aval.shape, said["broadcast_dimensions"])
+        if all(name in self.flat.constants for name in given):
+            made = self._worked_out(eqn, given)
+        elif op == "conv_general_dilated":
+            return [self._convolution(eqn, *given)]
+        else:
+            made = self._added(op, self._narrowed(op, given, eqn), [each.aval for each in eqn.outvars], said)
+        if op == "broadcast_in_dim" and prod(narrow) < prod(eqn.outvars[0].aval.shape):
+            self._spread[made[0]] = given[0], narrow
+        return made
+
+    def add(self, op: str, given: Sequence[str], aval: Any, **attributes: Any) -> str:
+        """Add a node of one result."""
+        return self._added(op, given, [aval], attributes)[0]
+
+    def _added(self, op: str, given: Sequence[str], avals: Sequence[Any], said: Mapping[str, Any]) -> list[str]:
+        names = [self.known(self._named(op), each) for each in avals]
+        plain = {name: str(each) if name == "mode" or isinstance(each, np.dtype) else each
+                 for name, each in said.items()}  # fmt: skip
+        label = f"{self._label}{op}"
+        self.flat.nodes.append(Node(op, label, tuple(given), tuple(names), plain))
+        return names
+
+    def _moved(self, op: str, given: Sequence[str], shape: Sequence[int], **attributes: Any) -> str:
+        """Add a node that makes a value of another shape of the first operand's type."""
+        return self.add(op, given, jax.ShapeDtypeStruct(tuple(shape), self.flat.types[given[0]]), **attributes)
+
+    def _named(self, op: str) -> str:
+        # No name of an argument has this sign.
+        return f"{op}:{next(self._numbers[op])}"
+
+    def _constant(self, value: Any, aval: Any = None) -> str:
+        name = self.known(self._named("constant"), aval or jax.typeof(value))
+        self.flat.constants[name] = value
+        return name
+
+    def _worked_out(self, eqn: Any, given: Sequence[str]) -> list[str]:
+        """Let JAX compute what depends on constants alone."""
+        values = [jnp.asarray(self.flat.constants[name], self._type(name)) for name in given]
+        found = eqn.primitive.bind(*values, **eqn.params)
+        each = found if eqn.primitive.multiple_results else [found]
+        return [self._constant(value, var.aval) for value, var in zip(each, eqn.outvars, strict=True)]
+
+    def _type(self, name: str) -> Any:
+        dtype = self.flat.types[name]
+        return None if dtype.kind == "O" else dtype
+
+    def _narrowed(self, op: str, given: Sequence[str], eqn: Any) -> Sequence[str]:
+        """Return the operands of a primitive as they were before they were spread, unless none is left as large as the
+        result.
+        """
+        if op not in _SPREAD:
+            return given
+        shape = tuple(eqn.outvars[0].aval.shape)
+        whole = [name for name in given if name not in self._spread and self.flat.shapes[name] == shape]
+        return [self._before(name) if whole and name in self._spread else name for name in given]
+
+    def _before(self, name: str) -> str:
+        """Return a value with the axes of the one that it was spread to, of one element where it was."""
+        source, shape = self._spread[name]
+        if shape == self.flat.shapes[source]:
+            return source
+        if source in self.flat.constants:
+            value = jnp.reshape(jnp.asarray(self.flat.constants[source]), shape)
+            return self._constant(value)
+        return self._moved("reshape", [source], shape, new_sizes=shape)
+
+    # ---- loops
+
+    def _scan(self, said: Mapping[str, Any], given: Sequence[str]) -> list[str]:
+        """Unroll a scan: a step reads what all share, what the step before hands on, and its part of the others."""
+        fixed, kept, label = said["num_consts"], said["num_carry"], self._label
+        shared, carried, parts = given[:fixed], [*given[fixed : fixed + kept]], given[fixed + kept :]
+        steps = [*range(said["length"])][:: -1 if said["reverse"] else 1]
+        told: dict[int, list[str]] = {}
+        for step in steps:
+            made = self.put(said["jaxpr"], [*shared, *carried, *(self._part(each, step) for each in parts)])
+            carried, told[step] = made[:kept], made[kept:]
+        self._label = label
+        outs = said["jaxpr"].out_avals[kept:]
+        return [*carried, *(self._stacked([told[step][at] for step in sorted(told)], aval)
+                            for at, aval in enumerate(outs))]  # fmt: skip
+
+    def _part(self, name: str, at: int) -> str:
+        """Return one element along the first axis."""
+        _, *rest = self.flat.shapes[name]
+        if name in self.flat.constants:
+            return self._constant(self.flat.constants[name][at])
+        starts, ends = [at, *[0] * len(rest)], [at + 1, *rest]
+        cut = self._moved("slice", [name], (1, *rest), start_indices=starts, limit_indices=ends, strides=None)
+        return self._moved("squeeze", [cut], rest, dimensions=(0,))
+
+    def _stacked(self, names: Sequence[str], aval: Any) -> str:
+        if not names:
+            return self._constant(jnp.zeros((0, *aval.shape), aval.dtype))
+        one = (1, *aval.shape)
+        each = [self._moved("reshape", [name], one, new_sizes=one) for name in names]
+        return self._moved("concatenate", each, (len(each), *aval.shape), dimension=0)
+
+    # ---- convolutions
+
+    def _convolution(self, eqn: Any, maps: str, weights: str) -> str:
+        """Add a convolution; what it cuts off its input is cut off before, and a window of more places than there are
+        results is one product for each of these.
+        """
+        said, out = dict(eqn.params), eqn.outvars[0].aval
+        spec = said["dimension_numbers"]
+        cuts = [(min(0, before), min(0, after)) for before, after in said["padding"]]
+        if any(map(any, cuts)) and prod(said["lhs_dilation"]) == 1:
+            shape = [*self.flat.shapes[maps]]
+            starts, ends = [0] * len(shape), [*shape]
+            for axis, (before, after) in zip(spec.lhs_spec[2:], cuts, strict=True):
+                starts[axis], ends[axis] = -before, shape[axis] + after
+            shape = [end - start for start, end in zip(starts, ends, strict=True)]
+            maps = self._moved("slice", [maps], shape, start_indices=starts, limit_indices=ends, strides=None)
+            said["padding"] = tuple((max(0, before), max(0, after)) for before, after in said["padding"])
+        kernel = [self.flat.shapes[weights][axis] for axis in spec.rhs_spec[2:]]
+        places = [out.shape[axis] for axis in spec.out_spec[2:]]
+        if prod(said["lhs_dilation"]) > 1:
+            return self._transposed(said, maps, weights, kernel, out)
+        # A window that stays over the middle of its map is no kernel, but another map.
+        large = all((place - 1) * step <= dilation * (taps - 1) for place, step, dilation, taps in zip(
+            places, said["window_strides"], said["rhs_dilation"], kernel, strict=True))  # fmt: skip
+        if large and prod(places) < prod(kernel) and prod(places) <= _MOST_PLACES:
+            return self._place_by_place(said, maps, weights, kernel, places, out)
+        return self.add("conv_general_dilated", [maps, weights], out, **said)
+
+    def _transposed(self, said: dict[str, Any], maps: str, weights: str, kernel: Sequence[int], out: Any) -> str:
+        """Add a convolution of a map that is spread by zeros; where a transposed one cuts off as much at both ends and
+        not as this one wants it, the rest is cut off behind it, or zeros are added.
+        """
+        spec, pads, shape = said["dimension_numbers"], [*said["padding"]], [*out.shape]
+        more = [(0, 0, 0)] * len(shape)
+        given = [self.flat.shapes[maps][axis] for axis in spec.lhs_spec[2:]]
+        for at, axis in enumerate(spec.out_spec[2:]):
+            spread, taps, dilation = said["lhs_dilation"][at], kernel[at], said["rhs_dilation"][at]
+            if cut_off(shape[axis], given[at], spread, taps, dilation, pads[at]) is None:
+                reach = (taps - 1) * dilation
+                ends = [reach - pad for pad in pads[at]]
+                least = max(0, min(ends))
+                shape[axis] += sum(ends) - 2 * least
+                more[axis], pads[at] = (least - ends[0], least - ends[1], 0), (reach - least,) * 2
+        wide = self.add("conv_general_dilated", [maps, weights], jax.ShapeDtypeStruct(tuple(shape), out.dtype),
+                        **{**said, "padding": tuple(pads)})  # fmt: skip
+        if not any(map(any, more)):
+            return wide
+        zero = self._constant(jnp.zeros((), out.dtype))
+        return self._moved("pad", [wide, zero], out.shape, padding_config=tuple(more))
+
+    def _place_by_place(
+        self, said: Mapping[str, Any], maps: str, weights: str, kernel: Sequence[int], places: Sequence[int], out: Any
+    ) -> str:
+        """Add a product for each place of the window: of what is below it, and of the window.
+
+        The gradient of a convolution by its filter is such a convolution: its window is a whole map, its results are
+        the taps, and what it sums over are images and pixels. An op of its own could stand here.
+        """
+        spec = said["dimension_numbers"]
+        maps, weights = self._turned(maps, spec.lhs_spec), self._turned(weights, spec.rhs_spec)
+        images, channels, *sides = self.flat.shapes[maps]
+        outputs = self.flat.shapes[weights][0]
+        if any(map(any, said["padding"])):
+            around = ((0, 0, 0), (0, 0, 0), *((before, after, 0) for before, after in said["padding"]))
+            zero = self._constant(jnp.zeros((), self.flat.types[maps]))
+            sides = [size + before + after for size, (before, after) in zip(sides, said["padding"], strict=True)]
+            maps = self._moved("pad", [maps, zero], (images, channels, *sides), padding_config=around)
+        multiply, rows = self._product(said, maps, weights, len(kernel))
+        found: list[str] = []
+        for place in product(*map(range, places)):
+            starts = [at * stride for at, stride in zip(place, said["window_strides"], strict=True)]
+            steps = [*zip(starts, said["rhs_dilation"], kernel, strict=True)]
+            ends = [images, channels, *(start + step * (size - 1) + 1 for start, step, size in steps)]
+            below = self._moved("slice", [maps], (images, channels, *kernel), start_indices=(0, 0, *starts),
+                                limit_indices=ends, strides=(1, 1, *said["rhs_dilation"]))  # fmt: skip
+            found.append(self._shaped(multiply(below), (rows, outputs, 1)))
+        every = self._moved("concatenate", found, (rows, outputs, prod(places)), dimension=2)
+        back = [spec.out_spec.index(axis) for axis in range(len(spec.out_spec))]
+        return self._turned(self._shaped(every, (rows, outputs, *places)), back)
+
+    def _product(self, said: Mapping[str, Any], maps: str, weights: str, axes: int) -> tuple[Callable[[str], str], int]:
+        """Return what multiplies a part of the maps by the weights, images and outputs first in both, and how many
+        images the result has.
+
+        Groups are an axis that both factors share; those of images stand ahead of the images. Of a group of one image
+        and one output, which a depthwise convolution has on its way back, the vector unit multiplies the elements.
+        """
+        groups, batches = said["feature_group_count"], said["batch_group_count"]
+        apart, (images, channels, *_), (outputs, inner, *kernel) = (
+            groups * batches, self.flat.shapes[maps], self.flat.shapes[weights]
+        )  # fmt: skip
+        rows, cols = images // batches, outputs // apart
+        if batches > 1 and rows * cols == 1:
+            last = (*range(1, axes + 2), 0)
+            shape = (inner, *kernel, outputs)
+            window = self._turned(weights, last)
+
+            def summed(part: str) -> str:
+                made = self._moved("mul", [self._turned(part, last), window], shape)
+                return self._moved("reduce_sum", [made], (outputs,), axes=tuple(range(axes + 1)))
+
+            return summed, rows
+        mine: Sequence[int] = (batches, rows, channels) if batches > 1 else (images, groups, channels // groups)
+        mine = mine if apart > 1 else (images, channels)
+        shared: Sequence[int] = () if apart == 1 else (0,) if batches > 1 else (1,)
+        other: Sequence[int] = (apart, cols, inner) if shared else (outputs, inner)
+        window = self._shaped(weights, (*other, *kernel))
+        along = tuple(tuple(range(len(each) - 1, len(each) + axes)) for each in (mine, other))
+
+        def multiplied(part: str) -> str:
+            made = self._moved("dot_general", [self._shaped(part, (*mine, *kernel)), window],
+                               (*other[: len(shared)], rows, cols),
+                               dimension_numbers=(along, (shared, (0,) * len(shared))))  # fmt: skip
+            return self._turned(made, (1, 0, 2)) if shared else made
+
+        return multiplied, rows
+
+    def _turned(self, name: str, order: Sequence[int]) -> str:
+        if [*order] == sorted(order):
+            return name
+        shape = [self.flat.shapes[name][axis] for axis in order]
+        return self._moved("transpose", [name], shape, permutation=tuple(order))
+
+    def _shaped(self, name: str, shape: Sequence[int]) -> str:
+        if tuple(shape) == self.flat.shapes[name]:
+            return name
+        return self._moved("reshape", [name], shape, new_sizes=tuple(shape))
+
+
+def _label(stack: str) -> str:
+    """Return the scopes that a user named around a primitive, and whether it is on the way back."""
+    scopes = [found[1] for part in stack.split("/") if (found := _SCOPE.fullmatch(part)) and found[1]]
+    return "".join(f"{each}." for each in (*(["grad"] if "transpose(" in stack else []), *dict.fromkeys(scopes)))
+
+
+def _narrow(shape: ValueShape, wide: ValueShape, places: Sequence[int]) -> ValueShape:
+    """Return the shape with an axis for each of the wider one, of one element where it has none."""
+    own = dict(zip(map(int, places), shape, strict=True))
+    return tuple(own.get(axis, 1) for axis in range(len(wide)))
+
+
+def _alive(nodes: Sequence[Node], wanted: set[str]) -> Iterator[Node]:
+    """Yield the nodes that values are made by."""
+    kept: list[Node] = []
+    for node in reversed(nodes):
+        if wanted & {*node.outputs}:
+            wanted |= {*node.inputs}
+            kept.append(node)
+    yield from reversed(kept)

@@ -1,0 +1,342 @@
+"""The layer that a primitive of JAX is: its sizes and views, from the shapes of its operands.
+
+Axes of values may stand in any order: a layer views them as they lie, so turning them takes no layer. Which of them are
+the channels is known behind a convolution or product, and handed on by whatever keeps the shape; elsewhere it is the
+last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import isfinite, prod
+from typing import Any, NamedTuple
+
+from tpusim.network.formats import AsLayer, LayerSizes, UnfitNode
+from tpusim.network.graph import Axes, Node, NodeViews, OperandView, TensorView
+from tpusim.network.ops.elementwise import KEPT
+from tpusim.network.ops.moves import AXES
+from tpusim.network.ops.op import Shape
+
+ValueShape = tuple[int, ...]
+
+
+class KnownNode(NamedTuple):
+    """A node, and what is known of its operands and its result.
+
+    Attributes:
+        shapes: of the operands.
+        result: the shape of the result.
+        layouts: which axes of each operand are channels, rows, columns and images; None where it is not known.
+        numbers: operands that are one constant number; None for others.
+        constant: by operand, whether it is a constant.
+    """
+
+    node: Node
+    shapes: Sequence[ValueShape]
+    result: ValueShape
+    layouts: Sequence[Axes | None]
+    numbers: Sequence[float | None]
+    constant: Sequence[bool]
+
+    @property
+    def layout(self) -> Axes:
+        """The layout of the result of a node that keeps the shape of an operand."""
+        alike = (
+            known for shape, known in zip(self.shapes, self.layouts, strict=True) if known and shape == self.result
+        )
+        return next(alike, rows_of(len(self.result), (len(self.result) - 1,)))
+
+
+Handler = Callable[[KnownNode], AsLayer]
+
+
+def rows_of(rank: int, channels: Sequence[int]) -> Axes:
+    """See a value as rows of `channels`: images run along all its other axes."""
+    channels = tuple(channels) if rank else ()
+    return channels, (), (), tuple(axis for axis in range(rank) if axis not in channels)
+
+
+def layout_behind(known: KnownNode) -> Axes | None:
+    """Return the layout of a result that no layer makes, if it follows from that of an operand."""
+    if known.node.op == "transpose" and (before := known.layouts[0]):
+        places = known.node.attributes["permutation"]
+        return tuple(tuple(places.index(axis) for axis in axes) for axes in before)
+    alike = zip(known.shapes, known.layouts, strict=True)
+    return next((layout for shape, layout in alike if layout and len(shape) == len(known.result)), None)
+
+
+# ---- convolutions and products
+
+
+def _conv(known: KnownNode) -> AsLayer:
+    """Read a convolution with its axes in any order; where its input is spread by zeros, a transposed one."""
+    said, (maps, weights) = known.node.attributes, known.shapes
+    lhs, rhs, out = (getattr(said["dimension_numbers"], f"{which}_spec") for which in ("lhs", "rhs", "out"))
+    axes, batches, groups = len(lhs) - 2, said["batch_group_count"], said["feature_group_count"]
+    if axes not in (1, 2):
+        raise UnfitNode(f"it has {axes} axes; 1 and 2 are known")
+    view = _map_view(lhs, maps, batches)
+    channels, height, width, images = view.sizes(view.shape or maps)
+    kernel, spread = [weights[axis] for axis in rhs[2:]], said["lhs_dilation"]
+    sizes = {"images": images, "in_channels": channels, "out_channels": weights[rhs[0]], "groups": groups * batches}
+    taps = TensorView(((rhs[0],), *((),) * (2 - axes), *((axis,) for axis in rhs[2:]), (rhs[1],)))
+    result = TensorView(_as_map(out), known.result)
+    stride, dilation, pads = said["window_strides"], said["rhs_dilation"], said["padding"]
+    if prod(spread) > 1:
+        if prod(stride) > 1:
+            raise UnfitNode("its input is spread, and its window has a stride")
+        axis_by_axis = zip(out[2:], (height, width)[-axes:], spread, kernel, dilation, pads, strict=True)
+        cuts = [cut_off(known.result[axis], *each) for axis, *each in axis_by_axis]
+        ends = [each for each in cuts if each]
+        if len(ends) < axes:
+            raise UnfitNode("no transposed convolution cuts off its ends as it does")
+        # A transposed convolution adds products where a convolution collects them, so its filter is the other way
+        # round, unless the map is.
+        turned = [3 - axes + axis for axis, (_, _, turns) in enumerate(ends) if turns]
+        taps = TensorView(taps.axes, mirrored=tuple(axis for axis in range(3 - axes, 3) if axis not in turned))
+        view = TensorView(view.axes, view.shape, mirrored=tuple(turned))
+        result = TensorView(result.axes, result.shape, mirrored=tuple(turned))
+        one, none = [1] * (2 - axes), [0] * (2 - axes)
+        steps: LayerSizes = {
+            "op": "conv_transpose2d", "in_height": height, "in_width": width, "kernel": [*one, *kernel],
+            "stride": [*one, *spread], "padding": [*none, *(start for start, _, _ in ends)],
+            "output_padding": [*none, *(more for _, more, _ in ends)], "dilation": [*one, *dilation],
+        }  # fmt: skip
+    elif axes == 2:
+        steps = {
+            "op": "conv2d", "in_height": height, "in_width": width, "kernel": kernel, "stride": [*stride],
+            "padding": [before for before, _ in pads] + [after for _, after in pads], "dilation": [*dilation],
+        }  # fmt: skip
+    else:
+        steps = {"op": "conv1d", "in_length": width, "kernel": kernel[0], "stride": stride[0], "padding": [*pads[0]],
+                 "dilation": dilation[0]}  # fmt: skip
+    sources = {"ifmap": OperandView(0, view), "filter": OperandView(1, taps, "weights")}
+    return AsLayer({**steps, **sizes}, NodeViews(sources, result))
+
+
+def _as_map(spec: Sequence[int]) -> Axes:
+    """See a value as a map, by its axes in the order images, channels, then one or two of space."""
+    images, channels, *sides = spec
+    return (channels,), *((),) * (2 - len(sides)), *((axis,) for axis in sides), (images,)
+
+
+def _map_view(spec: Sequence[int], shape: ValueShape, groups: int) -> TensorView:
+    """View the input of a convolution; groups of images are groups of channels, each with filters of its own."""
+    if groups == 1:
+        return TensorView(_as_map(spec))
+    images = spec[0]
+    split = (*shape[:images], groups, shape[images] // groups, *shape[images + 1 :])
+    channels, rows, cols, _ = _as_map([axis + (axis > images) for axis in spec])
+    return TensorView(((images, *channels), rows, cols, (images + 1,)), split)
+
+
+def cut_off(
+    size: int, given: int, stride: int, kernel: int, dilation: int, pads: tuple[int, int]
+) -> tuple[int, int, bool] | None:
+    """Return what a transposed convolution cuts off an axis at both ends, what it adds at the far one, and whether it
+    is mirrored: `given` elements become `size`. None where it cannot cut off as `pads` around the spread map want it.
+    """
+    reach = dilation * (kernel - 1)
+    whole = (given - 1) * stride + reach + 1
+    for start, turned in ((reach - pads[0], False), (reach - pads[1], True)):
+        if start >= 0 and 0 <= (more := size - whole + 2 * start) < max(stride, dilation):
+            return start, more, turned
+    return None
+
+
+def _dot(known: KnownNode) -> AsLayer:
+    """Read a product over any axes: one layer, or one for each element of the axes that both factors share."""
+    (one, other), (outer, more) = known.node.attributes["dimension_numbers"]
+    first, second = known.shapes
+    rows = [axis for axis in range(len(first)) if axis not in (*one, *outer)]
+    cols = [axis for axis in range(len(second)) if axis not in (*other, *more)]
+    at, made = len(outer) + len(rows), len(known.result)
+    sizes: LayerSizes = {"op": "gemm", "m": prod(first[axis] for axis in rows), "k": prod(first[axis] for axis in one),
+                         "n": prod(second[axis] for axis in cols)}  # fmt: skip
+    if outer:
+        sizes["count"] = prod(first[axis] for axis in outer)
+    maps = TensorView((tuple(one), (), (), (*outer, *rows)))
+    weights = TensorView((tuple(cols), (), (), (*more, *other)))
+    sources = {"ifmap": OperandView(0, maps), "filter": OperandView(1, weights, "" if outer else "factors")}
+    result = TensorView(((*range(at, made),), (), (), (*range(at),)), known.result)
+    return AsLayer(sizes, NodeViews(sources, result))
+
+
+# ---- element by element
+
+
+def _map(known: KnownNode, op: str, at: int = 0, axes: Axes = (), **fields: Any) -> AsLayer:
+    """Return a layer that makes an element of each of operand `at`, seen by its layout unless by other `axes`."""
+    maps = TensorView(axes or known.layout)
+    sizes = dict(zip(AXES, maps.sizes(known.result), strict=True))
+    return AsLayer({"op": op, **sizes, **fields},
+                   NodeViews({"ifmap": OperandView(at, maps)}, TensorView(maps.axes, known.result)))  # fmt: skip
+
+
+def _pointwise(op: str, **fields: Any) -> Handler:
+    return lambda known: _map(known, op, **fields)
+
+
+def _arithmetic(op: str) -> Handler:
+    def handler(known: KnownNode) -> AsLayer:
+        whole = [at for at in (0, 1) if known.shapes[at] == known.result]
+        if not whole:
+            raise UnfitNode("neither operand is as large as what it makes")
+        main = next((at for at in whole if not known.constant[at]), whole[0])
+        return _with_other(known, f"r{op}" if main and op in ("sub", "div") else op, main, 1 - main)
+
+    return handler
+
+
+def _with_other(known: KnownNode, op: str, main: int, at: int) -> AsLayer:
+    """Return a layer of two operands, of which the one at `at` may be spread over the result."""
+    mine, result, axes = known.shapes[at], known.result, known.layout
+    kind = _kind(_spread(axes, mine).sizes(mine), TensorView(axes).sizes(result))
+    if kind is None:
+        # What images share and rows do not is a map, whatever these axes are called.
+        *outer, last = range(len(result))
+        rows = tuple(axis for axis in outer if mine[axis] == result[axis])
+        axes = (last,), rows, (), tuple(axis for axis in outer if axis not in rows)
+        kind = _kind(_spread(axes, mine).sizes(mine), TensorView(axes).sizes(result))
+    if kind is None:
+        raise UnfitNode("its operands are spread over one another as no layer here knows it")
+    sizes, views = _map(known, op, main, axes, other=kind)
+    other = OperandView(at, _spread(axes, mine), "" if KEPT[kind][-1] else "numbers")
+    return AsLayer(sizes, NodeViews({**views.sources, "other": other}, views.result))
+
+
+def _spread(axes: Axes, shape: ValueShape) -> TensorView:
+    return TensorView(axes if shape else ((), (), (), ()))
+
+
+def _kind(mine: Shape, result: Shape) -> str | None:
+    """Return along which axes the other operand has elements of its own; None where no layer has such an operand."""
+    if mine == result:
+        return "each"
+    # The fewest axes: along one of a single element it makes no difference.
+    for kind in sorted(KEPT, key=lambda kind: sum(KEPT[kind])):
+        if all(one == (whole if kept else 1) for one, whole, kept in zip(mine, result, KEPT[kind], strict=True)):
+            return kind
+    return None
+
+
+def _select(known: KnownNode) -> AsLayer:
+    """Read a choice between zero and a value: the value times a mask of zeros and ones."""
+    if len(known.shapes) != 3 or known.numbers[1] != 0 or known.shapes[2] != known.result:
+        raise UnfitNode("it chooses between two values")
+    return _with_other(known, "mul", 2, 0)
+
+
+def _limit(end: str) -> Handler:
+    """Make the reader of the larger, or the smaller, of a value and a number."""
+
+    def handler(known: KnownNode) -> AsLayer:
+        at = next((at for at in (0, 1) if known.numbers[at] is not None), None)
+        if at is None or known.shapes[1 - at] != known.result:
+            raise UnfitNode("it compares two maps")
+        if (end, known.numbers[at]) == ("min", 0):
+            return _map(known, "relu", 1 - at)
+        ends: LayerSizes = {end: known.numbers[at]}
+        return _map(known, "clip", 1 - at, **ends)
+
+    return handler
+
+
+def _clamp(known: KnownNode) -> AsLayer:
+    low, _, high = known.numbers
+    if low is None or high is None:
+        raise UnfitNode("its ends are no numbers")
+    ends: LayerSizes = {end: each for end, each in (("min", low), ("max", high)) if isfinite(each)}
+    return _map(known, "clip", 1, **ends)
+
+
+def _power(known: KnownNode) -> AsLayer:
+    exponent = known.node.attributes.get("y", 2)
+    if exponent == -1:
+        return _with_number(known, "rdiv", 1.0)
+    if exponent not in (2, 3):
+        raise UnfitNode("its exponent is none of 2, 3 and -1")
+    return _map(known, "power", exponent=exponent)
+
+
+def _with_number(known: KnownNode, op: str, number: float) -> AsLayer:
+    sizes, views = _map(known, op, other="number")
+    return AsLayer(sizes, NodeViews({**views.sources, "other": number}, views.result))
+
+
+# ---- windows and rows
+
+
+def _pool(kind: str) -> Handler:
+    def handler(known: KnownNode) -> AsLayer:
+        said, (shape,) = known.node.attributes, known.shapes
+        windows = [said[name] for name in ("window_dimensions", "window_strides", "window_dilation", "padding")]
+        moved = [axis for axis, each in enumerate(zip(*windows, strict=True)) if each != (1, 1, 1, (0, 0))]
+        if prod(said["base_dilation"]) > 1:
+            raise UnfitNode("its map is spread")
+        layout = known.layouts[0]
+        if layout is None or max(map(len, layout[1:3])) > 1 or not {*moved} <= {*layout[1], *layout[2]}:
+            layout = _usual(len(shape), moved)
+        rows, cols = layout[1:3]
+        usual: list[Any] = [1, 1, 1, (0, 0)]
+        kernel, stride, dilation, pads = (
+            [each[axes[0]] if axes else one for axes in (rows, cols)] for each, one in zip(windows, usual, strict=True)
+        )
+        padding = [before for before, _ in pads] + [after for _, after in pads]
+        maps = TensorView(layout)
+        channels, height, width, images = maps.sizes(shape)
+        sizes = {"op": "pool2d", "kind": kind, "images": images, "channels": channels, "in_height": height,
+                 "in_width": width, "kernel": kernel, "stride": stride, "padding": padding, "dilation": dilation,
+                 "count_include_pad": said.get("include_pad", False)}  # fmt: skip
+        return AsLayer(sizes, NodeViews({"ifmap": OperandView(0, maps)}, TensorView(layout, known.result)))
+
+    return handler
+
+
+def _usual(rank: int, moved: Sequence[int]) -> Axes:
+    """Return the layout of maps over whose axes `moved` windows move: channels are first or last beside the images."""
+    last = rank - 1 not in moved
+    if rank not in (3, 4) or 0 in moved or (not last and 1 in moved):
+        raise UnfitNode("its windows are not along one or two axes beside images and channels")
+    return _as_map([0, rank - 1, *range(1, rank - 1)] if last else [0, 1, *range(2, rank)])
+
+
+def _mean(known: KnownNode) -> AsLayer:
+    """Read a mean: of all rows and columns of maps it is a pooling, of any other axes one of rows."""
+    (shape,), along, layout = known.shapes, known.node.attributes["axes"], known.layouts[0]
+    if layout and {*along} == {*layout[1], *layout[2]}:
+        channels, height, width, images = TensorView(layout).sizes(shape)
+        sizes = {"op": "pool2d", "kind": "average", "images": images, "channels": channels, "in_height": height,
+                 "in_width": width, "kernel": [height, width]}  # fmt: skip
+        left = [axis for axis in range(len(shape)) if axis not in along]
+        made = tuple(tuple(left.index(axis) for axis in axes if axis in left) for axes in layout)
+        return AsLayer(sizes, NodeViews({"ifmap": OperandView(0, TensorView(layout))}, TensorView(made, known.result)))
+    return _rows(known, "reduce_mean", along)
+
+
+def _softmax(known: KnownNode) -> AsLayer:
+    return _rows(known, "softmax", [known.node.attributes["axis"]])
+
+
+def _rows(known: KnownNode, op: str, along: Sequence[int]) -> AsLayer:
+    """Return rows along some axes, and as many rows as the other axes hold."""
+    shape, made = known.shapes[0], len(known.result)
+    rows = TensorView(rows_of(len(shape), sorted(along)))
+    channels, _, _, images = rows.sizes(shape)
+    result = TensorView(rows.axes if known.result == shape else rows_of(made, ()), known.result)
+    return AsLayer({"op": op, "channels": channels, "images": images},
+                   NodeViews({"ifmap": OperandView(0, rows)}, result))  # fmt: skip
+
+
+LAYERS: Mapping[str, Handler] = {
+    "conv_general_dilated": _conv, "dot_general": _dot,
+    **{op: _arithmetic(op) for op in ("add", "sub", "mul", "div")}, "add_any": _arithmetic("add"),
+    **{op: _pointwise(op) for op in ("exp", "tanh", "erf", "sqrt", "silu", "softplus")},
+    "logistic": _pointwise("sigmoid"), "gelu": _pointwise("gelu"), "gelu_tanh": _pointwise("gelu", approximate="tanh"),
+    "neg": lambda known: _with_number(known, "mul", -1.0), "square": _power, "integer_pow": _power,
+    "select_n": _select, "max": _limit("min"), "min": _limit("max"), "clamp": _clamp,
+    "reduce_window_max": _pool("max"), "average_pool": _pool("average"), "mean": _mean, "softmax": _softmax,
+}  # fmt: skip
+"""The primitives that may be layers, and what is put in the place of several of them (`flat`)."""
+OF_THE_ARRAY = frozenset({"conv_general_dilated", "dot_general"})
+"""Primitives that are the work of an array; where no layer is one of them, work is missing."""
