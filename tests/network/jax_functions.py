@@ -178,7 +178,43 @@ FUNCTIONS: dict[str, Case] = {
     "depthwise by its weights": (jax.grad(depthwise_loss), (DEPTHWISE, IMAGES)),
     "scan by its weights": (jax.grad(recurrent_loss), (RECURRENT, reals(5, 4, 6))),
     "embedded by its table": (jax.grad(embedded_loss), (reals(9, 8), reals(3, 8), WORDS)),
+    "patches by their filters": (
+        jax.grad(lambda weights: jnp.sum(conv(IMAGES, weights, 4, "VALID") ** 2)),
+        (reals(4, 4, 3, 16),),
+    ),
+    "vision by its weights": (jax.grad(lambda params, x: jnp.sum(vision(params, x) ** 2)), (VISION, IMAGES)),
     "a step of sgd": (step_of_sgd, (CNN, IMAGES, LABELS)),
     "many at once": (jax.vmap(partial(mlp, MLP)), (reals(3, 4, 20),)),
 }
 """By name a function and its arguments."""
+
+
+# ---- ResNet-50
+
+
+def resnet50(params: Any, x: Any) -> Any:
+    """ResNet-50 of version 1.5 with its normalizations folded, padded as PyTorch pads."""
+
+    def padded(x: Any, weights: Any, stride: int = 1) -> Any:
+        return conv(x, weights, stride, [(side // 2, side // 2) for side in weights.shape[:2]])
+
+    x = jax.nn.relu(padded(x, params["stem"], 2))
+    ends = ((0, 0), (1, 1), (1, 1), (0, 0))
+    x = lax.reduce_window(x, -jnp.inf, lax.max, (1, 3, 3, 1), (1, 2, 2, 1), ends)
+    for stride, first, middle, last, *across in params["blocks"]:
+        made = padded(jax.nn.relu(padded(jax.nn.relu(padded(x, first)), middle, stride)), last)
+        x = jax.nn.relu(made + (padded(x, across[0], stride) if across else x))
+    return jnp.mean(x, (1, 2)) @ params["dense"]
+
+
+def resnet50_params() -> dict[str, Any]:
+    """Shapes of its weights; of each block its stride, too."""
+    shape = partial(jax.ShapeDtypeStruct, dtype=jnp.float32)
+    blocks, channels = [], 64
+    for number, (count, width) in enumerate([(3, 64), (4, 128), (6, 256), (3, 512)]):
+        for at in range(count):
+            weights = [shape((1, 1, channels, width)), shape((3, 3, width, width)), shape((1, 1, width, 4 * width))]
+            across = [] if at else [shape((1, 1, channels, 4 * width))]
+            blocks.append((1 if at or not number else 2, *weights, *across))
+            channels = 4 * width
+    return {"stem": shape((7, 7, 3, 64)), "blocks": blocks, "dense": shape((2048, 1000))}

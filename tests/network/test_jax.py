@@ -13,7 +13,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from tests.typed import Page, Step, shows
-from tpusim import from_jax, journey, load_hardware, simulate
+from tpusim import from_jax, journey, load_hardware, load_workload, simulate
 from tpusim.base.errors import InputError
 from tpusim.cli.app import app
 from tpusim.reference.nodes.primitives import NODES
@@ -23,7 +23,17 @@ jax = pytest.importorskip("jax")
 import jax.numpy as jnp  # noqa: E402
 from jax import lax  # noqa: E402
 
-from tests.network.jax_functions import CNN, FUNCTIONS, IMAGES, LABELS, cnn_loss, mlp, reals  # noqa: E402
+from tests.network.jax_functions import (  # noqa: E402
+    CNN,
+    FUNCTIONS,
+    IMAGES,
+    LABELS,
+    cnn_loss,
+    mlp,
+    reals,
+    resnet50,
+    resnet50_params,
+)  # fmt: skip
 from tpusim.network.formats.jax_function import NOT_TIMED  # noqa: E402
 from tpusim.network.formats.jax_function.layers import LAYERS  # noqa: E402
 
@@ -185,6 +195,7 @@ def test_one_layer_computes_functions_that_jax_writes_out() -> None:
     assert agrees(lambda x: jax.nn.gelu(x, approximate=False), x) == ["gelu"]
     assert agrees(lambda x: jax.nn.softmax(x, axis=0), x) == ["softmax"]
     assert agrees(lambda x: jnp.mean(x, axis=-1, keepdims=True), x) == ["reduce_mean"]
+    assert agrees(jax.vmap(jax.nn.softmax), reals(2, 4, 6)) == ["softmax"]
     # What is inside is wanted as well, so that it has to be written out.
     assert "softmax" not in agrees(jax.grad(lambda x: jnp.sum(jax.nn.softmax(x) ** 2)), x)
 
@@ -240,6 +251,24 @@ def test_the_scopes_of_a_function_name_its_layers() -> None:
     names = [layer.name for layer in from_jax(*(FUNCTIONS["transformer by its weights"][0],),
                                               *FUNCTIONS["transformer by its weights"][1]).layers]  # fmt: skip
     assert {"attention.dot", "mlp.dot", "grad.attention.dot", "grad.mlp.dot"} <= {*names}
+    steps = from_jax(FUNCTIONS["scan by its weights"][0], *FUNCTIONS["scan by its weights"][1]).layers
+    assert sum(layer.name.startswith("grad.dot") for layer in steps) == 5 * 5 - 1
+
+
+def test_resnet50_of_jax_takes_the_cycles_of_the_shipped_one() -> None:
+    params = resnet50_params()
+    strides = [each[0] for each in params["blocks"]]
+    params["blocks"] = [each[1:] for each in params["blocks"]]
+
+    def network(params: Any, x: Any) -> Any:
+        blocks = [(stride, *each) for stride, each in zip(strides, params["blocks"], strict=True)]
+        return resnet50({**params, "blocks": blocks}, x)
+
+    work = from_jax(network, params, jax.ShapeDtypeStruct((8, 224, 224, 3), jnp.float32), ops="array")
+    machine, shipped = load_hardware("tpu_v2"), load_workload("resnet50", batch=8)
+    one, other = (simulate(each, machine, check=False) for each in (work, shipped))
+    assert one.total.macs == other.total.macs
+    assert one.total.cycles == other.total.cycles == 3_160_305
 
 
 def test_edges_say_what_a_layer_reads() -> None:
@@ -260,6 +289,16 @@ def test_convolutions_of_several_numbers_of_images() -> None:
 
     assert from_jax(both, x, y, weights).batch == 2
     assert agrees(both, x, y, weights) == [*["conv2d"] * 2, "tanh", *["conv2d"] * 3, "tanh"]
+
+
+def test_channels_in_the_place_of_images_leave_the_batch_as_it_is() -> None:
+    """The gradient of patches has three of them, and gets zeros up to the batch."""
+    function, arguments = FUNCTIONS["patches by their filters"]
+    agrees(function, *arguments)
+    work = from_jax(function, *arguments)
+    maps = [layer for layer in work.layers if layer.unit == "array"]
+    assert [layer.text for layer in maps] == ["12x12x3>16 4x4/4", "12x12x4>16 3x3 d4"]
+    assert work.batch == 4
 
 
 def test_what_a_choice_leaves_out_may_be_no_number() -> None:
@@ -298,6 +337,7 @@ def test_all_unknown_primitives_are_told_at_once() -> None:
     assert "lax.sort 2 (first of float32[3, 3])" in says
     assert "lax.lgamma 1" in says
     assert "lax.while 1" in says
+    assert "while: values decide how often it goes round" in says
     assert from_jax(odd, reals(3, 3), skip_unknown=True).not_known == (
         ("lax.sort", 2),
         ("lax.lgamma", 1),

@@ -25,7 +25,7 @@ from tpusim.input.document import Document
 from tpusim.input.form import validated
 from tpusim.network.entries import INPUTS, Entry
 from tpusim.network.formats import AsLayer, ModelOptions, Names, UnfitNode, printable
-from tpusim.network.formats.jax_function.flat import flattened
+from tpusim.network.formats.jax_function.flat import BACK, MOST_STEPS, flattened
 from tpusim.network.formats.jax_function.layers import LAYERS, OF_THE_ARRAY, KnownNode, layout_behind
 from tpusim.network.formats.jax_function.named import named
 from tpusim.network.formats.jax_function.patterns import Flat
@@ -51,6 +51,12 @@ LAX = "lax."
 """The word before the names of primitives, some of which layers have, too."""
 _ENDLESS = frozenset({"div", "integer_pow", "log", "log1p", "pow", "rsqrt", "sqrt", "tan"})
 """Primitives that may make what is no number, which a choice leaves out, and a product with zero would not."""
+_WHY = {
+    "cond": "values decide which branch is taken",
+    "scan": f"it has more than {MOST_STEPS:,} steps",
+    "while": "values decide how often it goes round",
+}
+"""By primitive the reason why it is not known."""
 _MOST_TOLD = 8
 _BY_BATCH = frozenset({"conv1d", "conv2d", "conv_transpose2d", "pool2d"})
 """Ops whose images are those of the batch."""
@@ -85,8 +91,12 @@ class Understood:
     @property
     def batch(self) -> int:
         """Return the images that go through layers together: all that those have which count them."""
-        sizes = (each.sizes for each in self.layers.values())
-        return gcd(*(each["images"] for each in sizes if each["op"] in _BY_BATCH)) or 1
+        return gcd(*(many for _, many in self.images())) or 1
+
+    def images(self) -> list[tuple[str, int]]:
+        """Return the images of the layers that count them, with the names of their nodes."""
+        layers = ((node.name, self.layers.get(node.outputs[0])) for node in self.flat.nodes)
+        return [(name, each.sizes["images"]) for name, each in layers if each and each.sizes["op"] in _BY_BATCH]
 
 
 def from_jax(function: Callable[..., Any], *arguments: Any, skip_unknown: bool, ops: str | None) -> JaxWorkload:
@@ -143,6 +153,11 @@ def understood(
     }  # fmt: skip
     read = Understood(label, printable(name), flattened(closed, inputs, outputs))
     _find_layers(read)
+    # The way there says what the batch is: on the way back, channels may stand in the place of images.
+    there = gcd(*(many for name, many in read.images() if not name.startswith(BACK)))
+    if there and read.batch != there:
+        read = Understood(label, printable(name), flattened(closed, inputs, outputs, there))
+        _find_layers(read)
     if read.not_known and not skip_unknown:
         raise InputError(Problem(_unknown(read), label))
     if not read.layers:
@@ -184,7 +199,7 @@ def _find_layers(read: Understood) -> None:
         )
         try:
             if node.op not in LAYERS or (node.op == "select_n" and makers.get(node.inputs[2]) in _ENDLESS):
-                raise UnfitNode
+                raise UnfitNode(_WHY.get(node.op, ""))
             made = _as_layer(known, flat)
             read.layers[node.outputs[0]], layout = made, made.views.result.axes
             # One that was chosen for another operand alone is not handed on.

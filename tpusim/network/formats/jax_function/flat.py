@@ -43,9 +43,11 @@ _MOST_PLACES = 1000
 """Most places of a window that become a product each."""
 
 
-def flattened(closed: Any, inputs: Sequence[str], outputs: Sequence[str]) -> Flat:
-    """Make a closed jaxpr flat; its inputs and outputs have these names."""
-    work = _Flattening()
+def flattened(closed: Any, inputs: Sequence[str], outputs: Sequence[str], batch: int = 1) -> Flat:
+    """Make a closed jaxpr flat; its inputs and outputs have these names. Convolutions on the way back get images of
+    zeros, as many as make them whole batches.
+    """
+    work = _Flattening(batch)
     for name, var in zip(inputs, closed.jaxpr.invars, strict=True):
         work.known(name, var.aval)
     ends = work.put(closed, inputs)
@@ -59,12 +61,13 @@ def flattened(closed: Any, inputs: Sequence[str], outputs: Sequence[str]) -> Fla
 class _Flattening:
     """The nodes so far; each method that adds some returns the names of their results."""
 
-    def __init__(self) -> None:
-        self.flat = Flat()
+    def __init__(self, batch: int) -> None:
+        self.flat, self._batch = Flat(), batch
         self._numbers = defaultdict[str, Iterator[int]](lambda: count(1))
         self._spread = dict[str, tuple[str, ValueShape]]()
         """By a value that is spread over more elements what it is spread from, and its shape with axes of one."""
-        self._label = ""
+        self._stack = ""
+        """The scopes around the primitive that is read, as JAX writes them."""
 
     def known(self, name: str, aval: Any) -> str:
         """Note the shape and the type of a value."""
@@ -83,12 +86,13 @@ class _Flattening:
         def named(var: Any) -> str:
             return self._constant(var.val, var.aval) if hasattr(var, "val") else env[var]
 
-        at = 0
+        outer, at = self._stack, 0
         while at < len(jaxpr.eqns):
             eqn, step = jaxpr.eqns[at], 1
             made: Sequence[str]
-            self._label = _label(str(eqn.source_info.name_stack))
-            if found := together(jaxpr, at):
+            self._stack = f"{outer}/{eqn.source_info.name_stack}"
+            found = together(jaxpr, at)
+            if found and named(found[1]) not in self.flat.constants:
                 op, given, attributes, step = found
                 eqn = jaxpr.eqns[at + step - 1]
                 made = [self.add(op, [named(given)], eqn.outvars[0].aval, **attributes)]
@@ -96,6 +100,7 @@ class _Flattening:
                 made = self._equation(eqn, [named(each) for each in eqn.invars])
             env.update(zip(eqn.outvars, made, strict=True))
             at += step
+        self._stack = outer
         return [named(each) for each in jaxpr.outvars]
 
     def finish(self, ends: Sequence[str], outputs: Sequence[str]) -> None:
@@ -152,8 +157,7 @@ class _Flattening:
         names = [self.known(self._named(op), each) for each in avals]
         plain = {name: str(each) if name == "mode" or isinstance(each, np.dtype) else each
                  for name, each in said.items()}  # fmt: skip
-        label = f"{self._label}{op}"
-        self.flat.nodes.append(Node(op, label, tuple(given), tuple(names), plain))
+        self.flat.nodes.append(Node(op, f"{_label(self._stack)}{op}", tuple(given), tuple(names), plain))
         return names
 
     def _moved(self, op: str, given: Sequence[str], shape: Sequence[int], **attributes: Any) -> str:
@@ -204,14 +208,13 @@ class _Flattening:
 
     def _scan(self, said: Mapping[str, Any], given: Sequence[str]) -> list[str]:
         """Unroll a scan: a step reads what all share, what the step before hands on, and its part of the others."""
-        fixed, kept, label = said["num_consts"], said["num_carry"], self._label
+        fixed, kept = said["num_consts"], said["num_carry"]
         shared, carried, parts = given[:fixed], [*given[fixed : fixed + kept]], given[fixed + kept :]
         steps = [*range(said["length"])][:: -1 if said["reverse"] else 1]
         told: dict[int, list[str]] = {}
         for step in steps:
             made = self.put(said["jaxpr"], [*shared, *carried, *(self._part(each, step) for each in parts)])
             carried, told[step] = made[:kept], made[kept:]
-        self._label = label
         outs = said["jaxpr"].out_avals[kept:]
         return [*carried, *(self._stacked([told[step][at] for step in sorted(told)], aval)
                             for at, aval in enumerate(outs))]  # fmt: skip
@@ -258,7 +261,22 @@ class _Flattening:
             places, said["window_strides"], said["rhs_dilation"], kernel, strict=True))  # fmt: skip
         if large and prod(places) < prod(kernel) and prod(places) <= _MOST_PLACES:
             return self._place_by_place(said, maps, weights, kernel, places, out)
-        return self.add("conv_general_dilated", [maps, weights], out, **said)
+        return self._in_batches(said, maps, weights, out)
+
+    def _in_batches(self, said: Mapping[str, Any], maps: str, weights: str, out: Any) -> str:
+        """Add a convolution; on the way back, where channels may stand in the place of images, of whole batches."""
+        spec, shape, made = said["dimension_numbers"], [*self.flat.shapes[maps]], [*out.shape]
+        images, results = spec.lhs_spec[0], spec.out_spec[0]
+        missing = -shape[images] % self._batch if said["batch_group_count"] == 1 and _is_back(self._stack) else 0
+        if not missing:
+            return self.add("conv_general_dilated", [maps, weights], out, **said)
+        more = [(0, missing if axis == images else 0, 0) for axis in range(len(shape))]
+        shape[images] += missing
+        made[results] += missing
+        maps = self._moved("pad", [maps, self._constant(jnp.zeros((), out.dtype))], shape, padding_config=more)
+        wide = self._moved("conv_general_dilated", [maps, weights], made, **said)
+        starts = [0] * len(made)
+        return self._moved("slice", [wide], out.shape, start_indices=starts, limit_indices=out.shape, strides=None)
 
     def _transposed(self, said: dict[str, Any], maps: str, weights: str, kernel: Sequence[int], out: Any) -> str:
         """Add a convolution of a map that is spread by zeros; where a transposed one cuts off as much at both ends and
@@ -275,8 +293,8 @@ class _Flattening:
                 least = max(0, min(ends))
                 shape[axis] += sum(ends) - 2 * least
                 more[axis], pads[at] = (least - ends[0], least - ends[1], 0), (reach - least,) * 2
-        wide = self.add("conv_general_dilated", [maps, weights], jax.ShapeDtypeStruct(tuple(shape), out.dtype),
-                        **{**said, "padding": tuple(pads)})  # fmt: skip
+        aval = jax.ShapeDtypeStruct(tuple(shape), out.dtype)
+        wide = self._in_batches({**said, "padding": tuple(pads)}, maps, weights, aval)
         if not any(map(any, more)):
             return wide
         zero = self._constant(jnp.zeros((), out.dtype))
@@ -361,10 +379,19 @@ class _Flattening:
         return self._moved("reshape", [name], shape, new_sizes=tuple(shape))
 
 
+BACK = "grad."
+"""The beginning of the names of nodes on the way back."""
+
+
+def _is_back(stack: str) -> bool:
+    """Return whether a primitive is on the way back, by the scopes around it."""
+    return "transpose(" in stack
+
+
 def _label(stack: str) -> str:
     """Return the scopes that a user named around a primitive, and whether it is on the way back."""
     scopes = [found[1] for part in stack.split("/") if (found := _SCOPE.fullmatch(part)) and found[1]]
-    return "".join(f"{each}." for each in (*(["grad"] if "transpose(" in stack else []), *dict.fromkeys(scopes)))
+    return (BACK if _is_back(stack) else "") + "".join(f"{each}." for each in dict.fromkeys(scopes))
 
 
 def _narrow(shape: ValueShape, wide: ValueShape, places: Sequence[int]) -> ValueShape:

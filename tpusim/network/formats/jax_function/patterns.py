@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -76,21 +77,26 @@ def together(jaxpr: Any, at: int) -> tuple[str, Any, Mapping[str, Any], int] | N
             aval = given.aval
             if hasattr(given, "val") or not aval.shape or not jnp.issubdtype(aval.dtype, jnp.floating):
                 continue
-            wanted = _written_out(op, axes[0] if axes else None, aval.shape, aval.dtype)
+            wanted = _written_out(op, int(axes[0]) if axes else None, aval.shape, aval.dtype)
             part = jaxpr.eqns[at : at + len(wanted.eqns)]
             if len(part) == len(wanted.eqns) and _alike(wanted, part, given):
                 inner = {var for eqn in part[:-1] for var in eqn.outvars}
                 later = [var for eqn in jaxpr.eqns[at + len(part) :] for var in eqn.invars] + [*jaxpr.outvars]
                 if not any(var in inner for var in later if not hasattr(var, "val")):
-                    return op, given, {"axis": axes[0]} if axes else {}, len(part)
+                    return op, given, {"axis": int(axes[0])} if axes else {}, len(part)
     return None
+
+
+def _plain(params: Mapping[str, Any]) -> str:
+    """Write parameters, in which axes may be numbers of Python or, behind vmap, of NumPy."""
+    return re.sub(r"np\.int64\((-?\d+)\)", r"\1", str(params))
 
 
 def _alike(wanted: Any, part: Sequence[Any], given: Any) -> bool:
     """Return whether some primitives are those of a function, its operand being `given`."""
     own = {wanted.invars[0]: given}
     for mine, theirs in zip(wanted.eqns, part, strict=True):
-        if mine.primitive is not theirs.primitive or str(mine.params) != str(theirs.params):
+        if mine.primitive is not theirs.primitive or _plain(mine.params) != _plain(theirs.params):
             return False
         for one, other in zip(mine.invars, theirs.invars, strict=True):
             if hasattr(one, "val") != hasattr(other, "val"):
