@@ -32,6 +32,11 @@ def tpusim(
         return subprocess.CompletedProcess(arguments, code, out.read().decode(), err.read().decode())
 
 
+def told(messages: str) -> list[str]:
+    """Lines but those of progress: a busy computer may take the two seconds after which it is told."""
+    return [line for line in messages.splitlines() if not line.endswith("...")]
+
+
 def _child(arguments: tuple[str, ...], out: int, err: int, more: Mapping[str, str], folder: Path | None) -> NoReturn:
     """Be the process that a shell would start, from the first line of `main` to the interpreter's end."""
     code = 120
