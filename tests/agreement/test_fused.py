@@ -218,5 +218,9 @@ def test_more_energy_for_what_is_finished() -> None:
     sums = []
     for layer in (CONV, fused(CONV, RELU)):
         program, _ = lowered(layer, 8, hardware, "channel_first")
-        sums.append(energy_of(layer.macs(8), program, event.run(program, hardware), hardware).counts["vector_sums"])
+        sums.append(
+            energy_of(layer.macs(8), program, event.run(program, hardware), hardware, hardware.pes).counts[
+                "vector_sums"
+            ]
+        )
     assert sums[1] - sums[0] == CONV.outputs(8)

@@ -34,8 +34,8 @@ def test_few_images_take_no_more_than_fewer_and_the_rest() -> None:
     """Three images took 564,256 cycles, when two and one took 122,414: fills waited for ports that streams kept."""
     one, two, three, four, five = (taken(FEW_CHANNELS, batch)[0] for batch in range(1, 6))
     assert two <= MOST * 2 * one
-    assert three <= MOST * (two + one)
-    assert four <= MOST * min(three + one, 2 * two)
+    assert three <= two + one
+    assert four <= min(three + one, 2 * two)
     assert five <= MOST * (four + one)
 
 
@@ -172,4 +172,45 @@ def test_other_strips_are_compared_by_whole_bursts() -> None:
     hardware = load_hardware(TWO_ARRAYS, {"mapping.search": "simulate"})
     layer = Conv2d("conv", 64, 27, 30, 64, (3, 3), padding=(1, 1))
     for draft in drafts_of(layer, 9, hardware, "winograd_2")[:3]:
-        assert event.run(draft.lower()[0], hardware).cycles == pytest.approx(draft.estimate(), rel=0.06)
+        assert draft.arrangement is not None
+        arranged = hardware.arranged(draft.arrangement)
+        assert event.run(draft.lower()[0], arranged).cycles == pytest.approx(draft.estimate(), rel=0.06)
+
+
+def test_the_window_of_explicit_leaves_the_product_little_to_wait_for() -> None:
+    """One image of 64 channels of 56 x 56 took 24,673 cycles, as a fast window of many rows let the product wait."""
+    layer = Conv2d("conv", 64, 56, 56, 64, (3, 3), padding=(1, 1))
+    ready = prepared(layer, 1, load_hardware("tpu_v2"), "explicit")
+    assert ready.timing.cycles <= 19_300
+    assert ready.draft is not None
+    assert ready.timing.cycles == pytest.approx(ready.draft.estimate(), rel=0.05)
+
+
+def test_one_array_works_alone_where_two_leave_weights_no_slot() -> None:
+    """Two took 3,241 cycles, one 3,000."""
+    layer = Conv2d("conv", 11, 14, 7, 754, (3, 3), (2, 2))
+    one, two = (load_hardware("tpu_v2", {"array.count": count}) for count in (1, 2))
+    ready = [prepared(layer, 6, hardware, "block_diagonal") for hardware in (one, two)]
+    assert ready[1].timing.cycles <= ready[0].timing.cycles
+    assert ready[1].running.array.count == 1
+    assert ready[1].explanation.aspects["arrays"].startswith("1 of 128 x 128")
+    shares = [each.account(layer, 6, each.timing).mapping_efficiency for each in ready]
+    assert shares[1] == pytest.approx(shares[0] / 2)
+    overlapping = two.having("sequencer", between_layers="overlap")
+    assert prepared(layer, 6, overlapping, "block_diagonal").running.array.count == 2
+
+
+def test_few_per_cent_beyond_the_estimate_mislead() -> None:
+    """VGG16's conv2_2 took 1,064,371 cycles, 2 % beyond its estimate."""
+    assert cycles("explicit", 8, Conv2d("conv2_2", 128, 112, 112, 128, (3, 3), padding=(1, 1))) <= 1_041_000
+
+
+def test_tilings_are_estimated_among_others_as_alone() -> None:
+    """Whole reductions beside others in chunks as well, which are estimated in another way."""
+    hardware = load_hardware("tpu_v2", {"mapping.search": "simulate"})
+    cut = TapGroups(shape_of(Conv2d("conv", 256, 14, 14, 256, (3, 3), padding=(1, 1)), 1, hardware), hardware)
+    candidates = Candidates(cut, hardware)
+    ranks = tilings_of(cut, hardware)
+    assert len({rank.tiling.chunk_taps for rank in ranks}) > 1
+    for rank in ranks:
+        assert rank.estimate() == pytest.approx(max(rank.least, float(candidates.estimate(rank.tiling))))

@@ -103,11 +103,11 @@ def _srams(hardware: Hardware) -> Iterator[tuple[str, str, int, int]]:
         yield "banks", "banks of the ifmap", hardware.banks, hardware.bank_words // hardware.banks
 
 
-def energy_of(macs: int, program: Program, timing: Timing, hardware: Hardware) -> EnergyUse:
+def energy_of(macs: int, program: Program, timing: Timing, hardware: Hardware, pes: int) -> EnergyUse:
     """The energy that a layer of `macs` multiplications took, by the keys of `tpusim.result.vocabulary.states`.
 
-    PEs in use multiply padding, too. Weights move down their column from PE to PE. Accesses
-    are counted in words over all lanes.
+    PEs in use multiply padding, too; all `pes` that there are leak. Weights move down their column from PE to PE.
+    Accesses are counted in words over all lanes.
     """
     silicon, bits, memory = hardware.silicon, word_bits(hardware), hardware.vector_memory
     use, device, seconds = timing.hbm, hardware.hbm.dram, timing.cycles / hardware.clock_hz
@@ -139,7 +139,7 @@ def energy_of(macs: int, program: Program, timing: Timing, hardware: Hardware) -
     lanes = hardware.lanes * silicon.macro.leakage(memory.capacity_bytes, bits)
     banks = hardware.banks * silicon.macro.leakage(memory.bank_capacity_bytes, bits)
     words = serializer_words(hardware) + scalar_words(hardware)
-    flip_flops = hardware.pes * pe_register_bits(hardware) + words * bits
+    flip_flops = pes * pe_register_bits(hardware) + words * bits
     leakage = lanes + banks + silicon.flip_flop.leakage(flip_flops)
     parts = {
         "multiply_adds": silicon.arithmetic.multiply_adds(counts["pe_operations"]),

@@ -265,19 +265,26 @@ class Hardware(FileSection):
         )
 
     def arrangements(self, out_channels: int) -> tuple[Arrangement, ...]:
-        """Ways in which a layer with this number of output channels may use the arrays."""
+        """Ways in which a layer with this number of output channels may use the arrays.
+
+        Where all share weights, words of several may fill the port's frames, so one alone may be faster; but layers
+        that overlap use arrays alike.
+        """
         array = self.array
         split = array.split if out_channels * array.split <= array.cols else 1
         weights: tuple[Literal["shared", "own"], ...]
         weights = ("shared", "own") if array.weights == "either" else (array.weights,)
-        return tuple(Arrangement(each, split) for each in weights)
+        found = [Arrangement(each, split) for each in weights]
+        if array.together > 1 and self.sequencer.between_layers == "drain":
+            found.append(Arrangement("shared", 1, alone=True))
+        return tuple(found)
 
     def arranged(self, arrangement: Arrangement) -> Hardware:
         """The machine as a layer uses it: its arrays, or small ones on their diagonals, with weights shared or not."""
-        (weights, split), array = arrangement, self.array
-        if (weights, split, 1) == (array.weights, 1, array.split):
+        (weights, split, alone), array = arrangement, self.array
+        if (weights, split, alone, 1) == (array.weights, 1, False, array.split):
             return self
-        rows, cols, count = array.rows // split, array.cols // split, array.count * split
+        rows, cols, count = array.rows // split, array.cols // split, 1 if alone else array.count * split
         return self.having("array", rows=rows, cols=cols, count=count, weights=weights, split=1)
 
     def without_windows(self) -> Hardware:

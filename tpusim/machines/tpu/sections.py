@@ -78,14 +78,19 @@ class Array(FileSection):
 
 
 class Arrangement(NamedTuple):
-    """How a layer uses the arrays: the `weights` of several (`Array.weights`), and the parts of a `split` array."""
+    """How a layer uses the arrays: the `weights` of several (`Array.weights`), the parts of a `split` array; or one of
+    them `alone`.
+    """
 
     weights: Literal["shared", "own"]
     split: int
+    alone: bool = False
 
     def words(self, array: Array) -> str:
         """What is told of the arrays that a layer uses."""
         count, rows, cols = array.count * self.split, array.rows // self.split, array.cols // self.split
+        if self.alone:
+            return f"1 of {rows} x {cols}; the others have no work"
         held = "the same weights, a word each in turn" if self.weights == "shared" else "weights of their own"
         return f"{count} of {rows} x {cols}, {held}" + f"; each is 1 of {self.split} of a split array" * (
             self.split > 1

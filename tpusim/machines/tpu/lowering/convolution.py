@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, cached_property, lru_cache, partial
-from itertools import accumulate
+from itertools import accumulate, chain
 from math import ceil
 from typing import Any, TypeAlias
 
@@ -304,7 +304,8 @@ def ranked_shapes(
 
     `ranks` gives the tilings of a shape on a machine. The estimate's choice is first, and the only one under
     `search: estimate`; then come those in other strips that are estimated `NEAR` it, and those of poorer machines; then
-    all others by expected cycles. Other strips than balanced ones are compared only where they may take fewer cycles.
+    all others, in turn the next by expected cycles and by estimated ones: where bounds are alike, only the estimate
+    tells. Other strips than balanced ones are compared only where they may take fewer cycles.
 
     Raises:
         CapacityError: when no tiling fits the memories.
@@ -332,7 +333,9 @@ def ranked_shapes(
                 firsts.append((other, rank))
     # A plan that is found twice is timed once.
     found: dict[tuple[ConvShape, Tiling[int]], Ranked] = {}
-    for each, rank in (*firsts, *sorted(every, key=lambda way: way[1].expected)):
+    guessed = sorted(every, key=lambda way: way[1].expected)
+    estimated = sorted(every, key=lambda way: way[1].estimate())
+    for each, rank in (*firsts, *chain(*zip(guessed, estimated, strict=True))):
         found.setdefault((each, rank.tiling), rank)
     return [(each, rank) for (each, _), rank in found.items()]
 

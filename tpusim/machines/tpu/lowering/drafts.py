@@ -155,7 +155,10 @@ class Lowering:
         return self._arranged(layer.core, batch, hardware)
 
     def _arranged(self, layer: Any, batch: int, hardware: Hardware) -> Sequence[Draft]:
-        """The drafts of the arrangement of the arrays that is expected to be fastest; of equals, of the first."""
+        """The drafts of the arrangement of the arrays that is expected to be fastest; of equals, of the first.
+
+        A simulation chooses from the drafts of all arrangements, the first of each ahead of the others.
+        """
         every = hardware.arrangements(hardware.array.cols)[:1]
         if self.multiplies:
             # A product has one group.
@@ -175,7 +178,11 @@ class Lowering:
                 failures.append(error)
         if not found:
             raise failures[-1]
-        return found[0] if len(found) == 1 else min(found, key=lambda drafts: drafts[0].estimate())
+        if len(found) > 1:
+            found.sort(key=lambda drafts: drafts[0].estimate())
+        if hardware.mapping.search != "simulate" or not found[0][0].estimate():
+            return found[0]
+        return [*(drafts[0] for drafts in found), *(draft for drafts in found for draft in drafts[1:])]
 
     def lower(self, layer: Op, batch: int, hardware: Hardware) -> ExplainedProgram:
         """The first draft, scheduled. Raises as `ways`."""

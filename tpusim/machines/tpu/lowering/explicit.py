@@ -138,7 +138,7 @@ def window_of(shape: ConvShape, hardware: Hardware, words: int) -> RollingWindow
     for taps, held, cols in product(*together, halves(shape.col.extent)):
         extents = product(halves(shape.row.extent), halves(groups), (2, 1))
         windows = (_window(shape, rows, cols, images, taps, held, ahead) for rows, images, ahead in extents)
-        costs = [(_cost(shape, hardware, each), each) for each in windows if each.words <= words]
+        costs = [(sum(_cost(shape, hardware, each)), each) for each in windows if each.words <= words]
         if costs:
             most = SLACK * min(cost for cost, _ in costs)
             return min((each for cost, each in costs if cost <= most), key=lambda each: each.words)
@@ -168,8 +168,10 @@ def _wide(axis: MapAxis, taps: tuple[Tap, ...], cols: int) -> int:
     return sum(len(axis.stored(each, span(taps, 1))) for each in portions(axis.extent, cols))
 
 
-def _cost(shape: ConvShape, hardware: Hardware, window: RollingWindow) -> float:
-    """Cycles of the bus, roughly: what is brought and written, and for each unit a turn, or two where it must wait."""
+def _cost(shape: ConvShape, hardware: Hardware, window: RollingWindow) -> tuple[float, float]:
+    """Cycles of the bus, roughly: what is brought and written, and for each unit a turn, or two where it must wait; and
+    those of the first unit, if a product that might run beside it has to wait.
+    """
     row, col, memory = shape.row, shape.col, hardware.vector_memory
     groups, fill = shape.word_groups(memory.word_elements)
     words = len(shape.every_tap) * row.extent * col.extent
@@ -180,7 +182,9 @@ def _cost(shape: ConvShape, hardware: Hardware, window: RollingWindow) -> float:
     run = window.groups * (fill // shape.strips) * memory.element_bytes
     waste = 1 if window.groups == groups else whole_bursts(run, hardware.hbm.burst_bytes) / run
     moved = elements * memory.element_bytes * waste / float(hardware.hbm_bytes_per_cycle)
-    return moved + sum(1 for _ in window_units(shape, hardware, window)) * hardware.latency_cycles * (3 - window.ahead)
+    units = sum(1 for _ in window_units(shape, hardware, window))
+    cycles = moved + units * hardware.latency_cycles * (3 - window.ahead)
+    return cycles, 0 if hardware.mapping.transformation == "before" else cycles / units
 
 
 # ---- as units
@@ -393,11 +397,12 @@ def windowed(whole: ConvShape, product: ConvShape, hardware: Hardware) -> Window
 
     def both(window: RollingWindow, rank: Ranked) -> Ranked:
         """A tiling with the cycles of both: in turn, or side by side while the bus moves the data of both."""
-        own = _cost(shape, hardware, window)
-        moved = 0.0 if before else own + rank.floor(0)
+        own, first = _cost(shape, hardware, window)
+        moved = own + rank.floor(0)
 
         def cycles(product: float) -> float:
-            return own + product if before else max(product, moved)
+            # The product waits for the first unit, and has its share of the last one left to do behind it.
+            return own + product if before else max(first + product, moved + first / own * product)
 
         return rank._replace(estimate=lambda: cycles(rank.estimate()), expected=cycles(rank.expected))
 

@@ -157,7 +157,7 @@ class Prepared(ReadyLayer):
             transformation_cycles=transformation_cycles(program, timing),
             launch_cycles=hardware.sequencer.launch_cycles,
             dram=dram_use(self, timing),
-            energy_use=energy_of(layer.macs(batch), program, timing, hardware),
+            energy_use=energy_of(layer.macs(batch), program, timing, hardware, self.hardware.pes),
             own={name: moved for name, moved in scratch.items() if moved},
         )
 

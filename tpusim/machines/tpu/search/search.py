@@ -35,10 +35,10 @@ TOLERANCE = 0.01
 CLOSE = 2 * TOLERANCE
 """Relative distance within which two choices count as equal: each may be `TOLERANCE` above the best."""
 
-TRUSTED = 0.05
+TRUSTED = 0.01
 """Share by which a run may exceed its estimate before the estimate counts as misleading."""
 
-NEAR = 3 * TRUSTED
+NEAR = 0.15
 """Relative distance of two estimates within which simulation chooses between them."""
 
 MOST_RANKED, MOST_TIMED = 48, 16
@@ -187,7 +187,7 @@ def _distinct(candidates: Candidates, but: Iterable[str], most: int | None) -> I
     difference.
     """
     known = set[Tiling[int]]()
-    for tilings, at, least, expected in _in_order(candidates):
+    for tilings, at, *costs in _in_order(candidates):
         if most is not None and tilings.blocks[at] > most:
             continue
         tiling = tilings.at(at)
@@ -196,10 +196,16 @@ def _distinct(candidates: Candidates, but: Iterable[str], most: int | None) -> I
         key = replace(tiling, loop_order=order, **dict.fromkeys(but, 0))
         if key not in known:
             known.add(key)
-            yield _ranked(candidates, tiling, least, expected)
+            yield _ranked(candidates, tiling, *costs)
 
 
-def _ranked(candidates: Candidates, tiling: Tiling[int], least: float = 0.0, expected: float = 0.0) -> Ranked:
+def _ranked(
+    candidates: Candidates,
+    tiling: Tiling[int],
+    least: float = 0.0,
+    estimated: float | None = None,
+    expected: float = 0.0,
+) -> Ranked:
     """A tiling with its estimate, which is no lower than its bound.
 
     The estimate is that of HBM as a pipe: a DRAM must not change the choice of tilings to simulate.
@@ -210,30 +216,35 @@ def _ranked(candidates: Candidates, tiling: Tiling[int], least: float = 0.0, exp
         hardware, piped = candidates.hardware, candidates
         if hardware.hbm.dram:
             piped = type(candidates)(candidates.cut, hardware.having("hbm", model="pipe"))
+        elif estimated is not None:
+            return max(estimated, least)
         return max(float(candidates.estimate(tiling)), Bound(piped).alone(tiling))
 
     return Ranked(tiling, least, estimate, candidates.floor, expected)
 
 
-def _in_order(candidates: Candidates) -> Iterator[tuple[Tiling[Counts], int, float, float]]:
-    """Tilings that fit, by their expected cycles; among equal ones by the largest block, then by the fewest filter
-    buffers.
+def _in_order(candidates: Candidates) -> Iterator[tuple[Tiling[Counts], int, float, float, float]]:
+    """Tilings that fit, with their least, estimated and expected cycles, by the last; among equal ones by the largest
+    block, then by the fewest filter buffers.
 
     Fewer buffers are better where the bound is equal: operands that come later are not fetched early.
     """
     whole, deep, *chunked = ([tilings.each(itemgetter(fits)) for tilings, fits in kind] for kind in candidates.fitting)
     # The sort is stable: among equal ones, whole reductions come first, by their loop order, then those in chunks.
     orders = [tilings.loop_order[0] for tilings in whole + deep]
-    found = [*sorted(whole + deep, key=lambda tilings: orders.index(tilings.loop_order[0])), *chain(*chunked)]
-    if not found:
+    simple = sorted(whole + deep, key=lambda tilings: orders.index(tilings.loop_order[0]))
+    kinds = [together(kind) for kind in (simple, [*chain(*chunked)]) if kind]
+    if not kinds:
         return
     # All at once: a bound takes as long for one tiling as for a thousand.
-    tilings = together(found)
-    least = Bound(candidates).cycles(tilings)
-    expected = least + BELIEVED * np.maximum(candidates.estimate(tilings) - least, 0)
+    tilings = together(kinds)
+    least, guessed = Bound(candidates).cycles(tilings), candidates.estimate(tilings)
+    # Beside chunks, all were compared as chunks are, which hide nothing behind the next block.
+    estimated = np.concatenate([candidates.estimate(kind) for kind in kinds]) if len(kinds) > 1 else guessed
+    expected = least + BELIEVED * np.maximum(guessed - least, 0)
     order = np.lexsort((tilings.filter_buffers, least, -tilings.psum_words, expected // (least.min() * ALIKE)))
     for at in order.tolist():
-        yield tilings, at, float(least[at]), float(expected[at])
+        yield tilings, at, float(least[at]), float(estimated[at]), float(expected[at])
 
 
 # ---- what no run of a tiling can beat
