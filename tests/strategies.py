@@ -88,6 +88,7 @@ def machine(
     ready_cycles: Any = 0,
     widen: Any = 0,
     narrow: Any = 0,
+    compares: Any = "widened",
     slots: Slots | None = None,
     launch_cycles: int = 0,
     between_blocks: Any = "overlap",
@@ -136,6 +137,7 @@ def machine(
             ready_cycles=ready_cycles,
             widen=widen,
             narrow=narrow,
+            compares=compares,
             slots=slots,
             functions=Functions(exp=(3, 4), tanh=(5, 1), erf=(2, 9), divide=(1, 2), reciprocal_root=(4, 1)),
         ),
@@ -263,7 +265,8 @@ _LAYOUTS = st.sampled_from(LAYOUTS)
 
 _SLOTS = st.none() | st.fixed_dictionaries({
     "loads": among(1, 1, 2, 3), "stores": among(1, 1, 2), "register_bytes": among(4, 16, 32, 64),
-    "lanes": among(1, 4, 128), "registers": among(1, 2, 3, 8), "turn_cycles": among(0, 1, 5),
+    "lanes": among(1, 4, 128), "registers": among(1, 2, 3, 8), "latency": among(0, 2, 5),
+    "unrolled": among(1, 3, 128),
 }).map(lambda fields: Slots(**fields))  # fmt: skip
 
 
@@ -305,6 +308,7 @@ def machines(draw: st.DrawFn, largest: int = 24, words: st.SearchStrategy[int] |
         ready_cycles=draw(among(0, 0, 4.5)),
         widen=draw(among(0, 1, 2)),
         narrow=draw(among(0, "1/2")),
+        compares=draw(among("widened", "narrow")),
         slots=draw(_SLOTS),
         multi_tile=draw(among("auto", "auto", "rows", 1, 2, 3, 5, 9)),
         loop_order=draw(among("auto", "auto", "block_major", "filter_major")),

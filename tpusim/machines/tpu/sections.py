@@ -241,7 +241,10 @@ class Slots(FileSection):
         lanes: lanes of a register; a word of more lanes lies in several.
         register_bytes: bytes of a register in a lane, where words of narrow types lie side by side.
         registers: registers of results that a turn of the loop makes.
-        turn_cycles: cycles of a turn of the loop beyond its loads, stores and operations.
+        latency: cycles from an operation to one that needs its result. The operands of a result are joined one after
+            another, those of several results of a turn beside one another.
+        unrolled: operands of a result up to which a turn makes several results. Longer sums are loops of their own, a
+            result after another.
     """
 
     loads: Annotated[int, whole(64), written(3)]
@@ -249,7 +252,8 @@ class Slots(FileSection):
     lanes: Annotated[int, whole(_MOST_PES_A_SIDE), written(128)]
     register_bytes: Annotated[int, Quantity(SIZE, "64 KiB"), written("32 B", "register")]
     registers: Annotated[int, whole(4096), written(8)]
-    turn_cycles: Annotated[int, whole(65536, least=0), written(1)] = 0
+    latency: Annotated[int, whole(65536, least=0), written(2)] = 0
+    unrolled: Annotated[int, whole(65536), written(128)] = 65536
 
 
 class VectorUnit(FileSection):
@@ -277,6 +281,8 @@ class VectorUnit(FileSection):
         widen: ALU operations that widen an element of an operand that is narrower than the ALUs; with `slots`.
         narrow: ALU operations that narrow an element of a result to such a type; with `slots`.
         rounding: ALU operations that round an element of a result which no operand had.
+        compares: the elements that ALUs compare, with `slots`: those that are `widened`, or `narrow` ones as they are,
+            so that maxima and bounds need no conversion.
         slots: loads and stores beside one another, in place of one access of a port a cycle; a section.
         functions: operations of functions such as exp; a section.
     """
@@ -298,6 +304,7 @@ class VectorUnit(FileSection):
     widen: Annotated[Fraction, Rational(65536)] = Fraction(0)
     narrow: Annotated[Fraction, Rational(65536)] = Fraction(0)
     rounding: Annotated[int, whole(65536, least=0), written(4)] = 0
+    compares: Annotated[Literal["widened", "narrow"], Choice()] = "widened"
     slots: Slots | None = None
     functions: Functions = Functions()
 

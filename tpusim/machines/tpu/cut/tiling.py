@@ -205,10 +205,11 @@ class Demand:
 
 
 def step(
-    words: int, operands: int, operations: int, elements: int, hardware: Hardware, lanes: int | None = None
-) -> Demand:
+    words: int, operands: int, operations: Fraction | int, elements: int, hardware: Hardware, lanes: int | None = None,
+    packed: int = 0,
+) -> Demand:  # fmt: skip
     """Demand of a vector step that makes `words` words of results in some lanes, or all, with `elements` in use."""
-    beat = beat_of(operands, operations, elements, hardware, words, lanes)
+    beat = beat_of(operands, operations, elements, hardware, words, lanes, packed=packed)
     turns = beat.turns(words)
     # Where words are written beside reads, the port is charged for the whole turn: too much where the work is longer.
     port = turns * beat.period if beat.beside else words * (operands + 1)

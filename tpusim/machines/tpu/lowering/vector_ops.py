@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cached_property, lru_cache, partial
 from itertools import product
 from math import prod
@@ -21,7 +22,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering
 from tpusim.machines.tpu.lowering.vector import IGNORED, MapSource, Portion, VectorUnits, draft_of, feed
 from tpusim.machines.tpu.program.addresses import Counter, Counters
-from tpusim.machines.tpu.program.operations import Arity, work_of
+from tpusim.machines.tpu.program.operations import Arity, pace_of
 from tpusim.machines.tpu.program.program import Explanation
 from tpusim.machines.tpu.program.steps import NO_SCALARS, Scalars
 from tpusim.machines.tpu.program.transfers import Along, Part, Tensor
@@ -83,7 +84,7 @@ class _PointByPoint(VectorUnits):
         # As many words as an output is made of at most.
         parts = self._parts(prod(axis.kernel for axis in layer.axes) + len(self.maps) - 1 + layer.along_channels)
         arities = [(name, Arity(len(some) + (some.start > 0), self.numbers, 0)) for name, some in parts]
-        self.chain = tuple((each.operands, sum(work_of(name, each, (), unit))) for name, each in arities)
+        self.chain = tuple((each.operands, pace_of(name, each, unit, self.widened)) for name, each in arities)
         super().__init__(self._outputs(), self.shapes[OFMAP][0], hardware, tiling)
 
     def _turned(self) -> Turn | PixelsInLanes:
@@ -116,7 +117,7 @@ class _PointByPoint(VectorUnits):
         return Maps(images, *in_strips(row, col, images, self.hardware))
 
     @property
-    def fewest(self) -> tuple[tuple[int, int], ...]:
+    def fewest(self) -> tuple[tuple[int, Fraction | int], ...]:
         """Windows that reach over an edge have fewer taps."""
         return () if any(axis.padding != (0, 0) for axis in (self.outputs.row, self.outputs.col)) else self.chain
 
@@ -130,6 +131,12 @@ class _PointByPoint(VectorUnits):
         wide = COL if self.turn == COLUMNS_IN_LANES and not self.moved else CHANNEL
         padding = tuple(padded(size, multiple) if axis == wide else size for axis, size in enumerate(shape))
         return Tensor(name, shape, converted=True, padded=padding)
+
+    @cached_property
+    def widened(self) -> Fraction:
+        """The share of operands that are widened: a word that windows share is widened for the first of them."""
+        spans = (((each.outputs - 1) * min(each.stride, each.kernel) + each.kernel, each) for each in self.layer.axes)
+        return prod((Fraction(span, each.outputs * each.kernel) for span, each in spans), start=Fraction(1))
 
     # ---- about how long
 
@@ -212,7 +219,8 @@ class _PointByPoint(VectorUnits):
                 # What is joined so far comes first: sums of floats are then in the order of the operands.
                 operands = [writes] if some.start else []
                 operands += [feed(len(channels), walk) for walk in walks[some.start : some.stop]]
-                yield Compute(operation, tuple(operands), writes, at.words, *(last if some.stop == len(walks) else ()))
+                given = last if some.stop == len(walks) else (NO_SCALARS, ())
+                yield Compute(operation, tuple(operands), writes, at.words, *given, self.widened, self.groups)
 
 
 units_of = lru_cache(maxsize=1 << 8)(_PointByPoint)

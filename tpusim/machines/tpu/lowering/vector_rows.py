@@ -18,9 +18,9 @@ from tpusim.machines.tpu.cut.traffic import Traffic
 from tpusim.machines.tpu.definition import beat_of
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, memory_of, one_draft
-from tpusim.machines.tpu.lowering.vector import IGNORED, feed, in_turn
+from tpusim.machines.tpu.lowering.vector import IGNORED, feed, in_a_body, in_turn
 from tpusim.machines.tpu.program.addresses import Counters
-from tpusim.machines.tpu.program.operations import Arity, work_of
+from tpusim.machines.tpu.program.operations import Arity, pace_of
 from tpusim.machines.tpu.program.program import Explanation
 from tpusim.machines.tpu.program.transfers import Along, Part, Tensor
 from tpusim.machines.tpu.schedule.units import (
@@ -155,7 +155,7 @@ class RowUnits(Units):
 
     def _period(self, operation: str, elements: int, others: int, fill: int) -> float:
         """Cycles an element of steps that take some elements, and other operands."""
-        work = sum(work_of(operation, Arity(elements + others, 0, 0), (), self.hardware.vector_unit))
+        work = pace_of(operation, Arity(elements + others, 0, 0), self.hardware.vector_unit)
         return beat_of(elements + others, work, fill, self.hardware).a_word / elements
 
     def _tensor(self, name: str, shape: Shape) -> Tensor:
@@ -193,8 +193,16 @@ class RowUnits(Units):
         of_pieces = (sum(self._levels(each, self._made(each, parts))) for each in self.stages if each.joins)
         joined = max(0, *of_pieces, *(sum(self._levels(each, self.shares)[1:]) for each in self.stages))
 
+        stages = 1 if pieces.kept else len(self.stages)
+        left = 0 if self.reduces else size
+        body = in_a_body(
+            (size + left) * lanes * self.word_fill * self.hardware.vector_memory.element_bytes, self.hardware
+        )
+
         def ready(key: tuple[int, int, int]) -> int:
-            return delay_of(len(parts[key[2]]), self.hardware)
+            u, stage, piece = key
+            begins = ((u * stages + stage) * pieces.number + piece) % body == 0
+            return delay_of(len(parts[piece]), self.hardware, begins)
 
         shared, given = in_one(self._shared, len(self.shared)), in_one(self._given, self.given)
         return (
@@ -212,9 +220,16 @@ class RowUnits(Units):
         unit, memory = self.hardware.vector_unit, self.hardware.vector_memory
         return max(2, unit.scalar_words * memory.word_elements - len(stage.known))
 
+    def _apart(self, stage: Stage, count: int) -> int:
+        """The elements of a piece that a step takes: with slots, it joins as many shares of them as a word has
+        elements, as code does that has them side by side in a register.
+        """
+        most, word = self._most(stage), self.hardware.vector_memory.word_elements
+        return min(most, max(2, -(-count // word))) if self.hardware.vector_unit.slots else most
+
     def _made(self, stage: Stage, parts: Sequence[range]) -> int:
         """Numbers a row after some pieces of a stage."""
-        return sum(-(-len(part) // self._most(stage)) for part in parts)
+        return sum(-(-len(part) // self._apart(stage, len(part))) for part in parts)
 
     def _levels(self, stage: Stage, count: int) -> list[int]:
         """Counts of numbers, step by step, while each step joins as many as it can."""
@@ -322,7 +337,8 @@ class RowUnits(Units):
         reads += [Touch(place["given"], None if first and not of.piece else ())] if given else []
         if stage.joins:
             to = base["joined"] + self._made(stage, self.parts[: of.piece])
-            yield from _one_by_one(self._joined(of, stage.operation, known, base["rows"], words, to), reads)
+            most = self._apart(stage, words)
+            yield from _one_by_one(self._joined(of, stage.operation, known, base["rows"], words, to, most), reads)
             return
         shared = [base["shared"] + self.shared.index(name) * len(self.parts[0]) for name in stage.shared]
         reads += [Touch(place["shared"])] if shared else []
@@ -344,7 +360,7 @@ class RowUnits(Units):
         steps: list[Compute] = []
         levels = self._levels(stage, count)
         for count, left in pairwise(levels):
-            steps += self._joined(of, stage.joins, [], first, count, room)
+            steps += self._joined(of, stage.joins, [], first, count, room, self._most(stage))
             first, room = room, room + left
         yield from _one_by_one(steps, reads)
         walks = [in_turn(each, 1) for each in range(first, first + levels[-1])]
@@ -357,10 +373,9 @@ class RowUnits(Units):
         yield VectorWork((step,), tuple(reads), place["results"] if final else -1, final)
 
     def _joined(
-        self, of: RowStretch, operation: str, known: list[int], base: int, count: int, to: int
+        self, of: RowStretch, operation: str, known: list[int], base: int, count: int, to: int, most: int
     ) -> Iterator[Compute]:
-        """Vector steps that join `count` words, as many at a time as a step takes."""
-        most = self._most(self.stages[of.stage])
+        """Vector steps that join `count` words, `most` at a time."""
         whole, left = divmod(count, most)
         for first, words, together in ((0, whole, most), (whole * most, 1, left)):
             if words and together:
@@ -431,7 +446,9 @@ VECTOR_ROWS = Lowering(
     unit="vector",
     whole_rows=True,
     partial=True,
+    pipelined=True,
     multiplies=False,
     banks=True,
-    ignores=IGNORED | {"block.rows", "block.cols", "block.images", "block.out_channels", "block_n", "strips"},
+    ignores=IGNORED - {"loads"}
+    | {"block.rows", "block.cols", "block.images", "block.out_channels", "block_n", "strips"},
 )
