@@ -29,6 +29,7 @@ class Array(FileSection):
         weight_buffers: weight registers of a PE. With 2, the next weights are loaded while the array multiplies by the
             last.
         weights_per_cycle: weights that enter a column in a cycle while weights are loaded, at most a word of them.
+        weights_rate: whose rate that is where arrays have weights of their own: that of `each`, or of `all` together.
         elements_per_cycle: elements of a word that enter a row in a cycle, at most a word of them. A PE multiplies all
             of them by its weight at once.
         pes_per_cycle: PEs that elements and weights cross in a cycle, to the right and down: sums are added up over as
@@ -46,6 +47,7 @@ class Array(FileSection):
     cols: Annotated[int, whole(_MOST_PES_A_SIDE), written(128)]
     weight_buffers: Annotated[int, whole(2), written(1)] = 2
     weights_per_cycle: Annotated[int, whole(4096), written(8)] = 1
+    weights_rate: Annotated[Literal["each", "all"], Choice()] = "each"
     elements_per_cycle: Annotated[int, whole(4096), written(2)] = 1
     pes_per_cycle: Annotated[int, whole(_MOST_PES_A_SIDE), written(2)] = 1
     count: Annotated[int, whole(MOST_ARRAYS)] = 1
@@ -141,11 +143,12 @@ class NumberType(FileSection):
         bytes: bytes of an operand, in HBM and in a word. A word holds as many elements as `vector_memory` says, or more
             where its bytes have room for them.
         rate: how many times as many elements of a word, and weights, enter the array in a cycle.
-        weights_per_cycle: weights that enter a column in a cycle, where they are converted on their way; 0: `rate`
-            times those of the array.
+        weights_per_cycle: weights that enter a column in a cycle, of all arrays together, where the vector unit
+            converts them on their way; 0: `rate` times those of the array.
         result_bytes: bytes of a result of the arrays in HBM; 0: as many as an operand has.
-        unpack_cycles: cycles of the vector unit for a word of operands that arrives, where the array has no such
-            numbers and they are converted.
+        convert_cycles: cycles in which the vector unit converts a word of the ifmap ahead of the passes that use it,
+            where the array has no such numbers.
+        convert_bytes: bytes of a converted operand; windows hold it beside the operand.
         widen: ALU operations that widen an element of an operand of the vector unit.
         narrow: ALU operations that narrow an element of its results.
         rounding: ALU operations that round an element of its results which no operand had.
@@ -155,7 +158,8 @@ class NumberType(FileSection):
     rate: Annotated[int, whole(16), written(2)] = 1
     weights_per_cycle: Annotated[int, whole(4096, least=0), written(1)] = 0
     result_bytes: Annotated[int, whole(64, least=0), written(4)] = 0
-    unpack_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
+    convert_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
+    convert_bytes: Annotated[int, whole(64, least=0), written(2)] = 0
     widen: Annotated[Fraction, Rational(65536)] = Fraction(0)
     narrow: Annotated[Fraction, Rational(65536)] = Fraction(0)
     rounding: Annotated[int, whole(65536, least=0), written(4)] = 0
@@ -267,11 +271,15 @@ class VectorUnit(FileSection):
         stack_cycles: cycles to rotate a word into another lane group where taps are stacked, for each copy beyond the
             first `stack_free`.
         stack_free: copies of a word that come without a rotation.
-        stack_by: which copies are rotated where taps are stacked: each `copy`, or one for each `column` of the filter,
-            whose copies for other filter rows come from other addresses.
+        stack_by: which copies are rotated where taps are stacked: each `copy`; one for each `column` of the filter,
+            whose copies for other filter rows come from other addresses; or one for each `word`, from which all other
+            copies come by addresses and masks.
         transpose_cycles: cycles to transpose up to `transpose_words` words of a pixel, where the lowering packs
             channels so.
         transpose_words: words of a pixel that are transposed together.
+        convert_cycles: cycles to convert each word of a new patch of the ifmap ahead of the passes that use it, where
+            the array has no numbers of its type.
+        convert_bytes: bytes of a converted operand, which `mapping.window` counts beside those of the operand.
         relayout_cycles: cycles of loads for a word of an ifmap that arrives in another layout (`mapping.entry:
             relaid`); passes hide most of them.
         scalar_words: words of scalars, such as factors of a channel, that a lane keeps during steps of the vector unit.
@@ -292,9 +300,11 @@ class VectorUnit(FileSection):
     pack_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
     stack_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
     stack_free: Annotated[int, whole(65536), written(2)] = 2
-    stack_by: Annotated[Literal["copy", "column"], Choice()] = "copy"
+    stack_by: Annotated[Literal["copy", "column", "word"], Choice()] = "copy"
     transpose_cycles: Annotated[int, whole(65536, least=0)] = 0
     transpose_words: Annotated[int, whole(65536), written(4)] = 8
+    convert_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
+    convert_bytes: Annotated[int, whole(64, least=0), written(2)] = 0
     relayout_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
     # The default is the value of configs/tpu_v2.yaml.
     scalar_words: Annotated[int, whole(65536)] = 2

@@ -35,6 +35,7 @@ FIELDS: Mapping[str, Field] = {field.path: field for field in (
     Field("array.weight_buffers", "weight registers of a PE", "registers a PE"),
     Field("array.streamed", "elements streamed of a word"),
     Field("array.weights_per_cycle", "weights that enter a column in a cycle", "weights"),
+    Field("array.weights_rate", "whose rate of weights that is"),
     Field("array.elements_per_cycle", "elements that enter a row in a cycle", "elements"),
     Field("array.pes_per_cycle", "PEs that a wavefront crosses in a cycle", "PEs"),
     Field("array.count", "arrays", "arrays"),
@@ -58,6 +59,8 @@ FIELDS: Mapping[str, Field] = {field.path: field for field in (
     Field("vector_unit.stack_by", "copies that are rotated"),
     Field("vector_unit.transpose_cycles", "transposing the words of a pixel", "cycles"),
     Field("vector_unit.transpose_words", "words of a pixel transposed together", "words"),
+    Field("vector_unit.convert_cycles", "converting a word of a new patch", "cycles"),
+    Field("vector_unit.convert_bytes", "converted operand in a window", "bytes"),
     Field("vector_unit.relayout_cycles", "laying out a word anew", "cycles"),
     Field("vector_unit.scalar_words", "words of scalars that a lane keeps", "words"),
     Field("vector_unit.operand_cycles", "fetching an operand into place", "cycles"),
@@ -103,7 +106,8 @@ FIELDS: Mapping[str, Field] = {field.path: field for field in (
         for key, what, unit in (
             (".bytes", "operand", "bytes"), (".rate", "elements and weights a cycle", "times"),
             (".weights_per_cycle", "converted weights a cycle", "weights"), (".result_bytes", "result in HBM", "bytes"),
-            (".unpack_cycles", "unpacking a word", "cycles"), (".widen", "widening an operand", "operations"),
+            (".convert_cycles", "converting a word", "cycles"), (".convert_bytes", "converted operand", "bytes"),
+            (".widen", "widening an operand", "operations"),
             (".narrow", "narrowing a result", "operations"), (".rounding", "rounding a result", "operations"),
         )
     ),

@@ -230,14 +230,17 @@ def summed(chunk: Chunk) -> list[tuple[ReductionPass, ...]]:
 
 
 def preparing(cut: Cut, chunk: Chunk, sizes: BlockShape, hardware: Hardware) -> tuple[Fraction, Fraction]:
-    """(cycles to rotate a block into further lane groups, cycles to lay it out anew that passes do not hide).
+    """(cycles to convert a block and rotate it into further lane groups, cycles to lay it out anew that passes do not
+    hide).
 
     With `mapping.entry: relaid`, a word is put together by loads, one a cycle, in the first pass that needs it. They
     hide behind its stream, except for the cycles of the pass's other loads: of weights, of sums, and of words for
     several lane groups, which are written back in between.
     """
     cycles, (rows, cols, groups) = hardware.vector_unit.relayout_cycles, sizes
-    rotated, shape = rotating(cut, chunk, sizes, hardware.vector_unit.stack_cycles), cut.shape
+    unit, shape = hardware.vector_unit, cut.shape
+    converted = prod(patch(shape, chunk, sizes)) * groups * len(chunk.places) * unit.convert_cycles
+    rotated = converted + rotating(cut, chunk, sizes, unit.stack_cycles)
     if hardware.mapping.entry == "ready" or not cycles:
         return rotated, Fraction(0)
     word, words = hardware.vector_memory.word_elements, rows * cols * groups * shape.cell
@@ -262,7 +265,7 @@ def preparing(cut: Cut, chunk: Chunk, sizes: BlockShape, hardware: Hardware) -> 
 def rotating(cut: Cut, chunk: Chunk, sizes: tuple[Cycles, Cycles, Cycles], a_word: Cycles) -> Cycles:
     """Cycles to rotate a block, with padding, into the lane groups of copies that do not come by themselves."""
     unit = cut.hardware.vector_unit
-    most = cut.shape.col.kernel if unit.stack_by == "column" else None
+    most = {"copy": None, "column": cut.shape.col.kernel, "word": unit.stack_free + 1}[unit.stack_by]
     cycles = 0 * a_word if cut.transposed else chunk.rotations(unit.stack_free, most) * a_word
     return cycles and prod(patch(cut.shape, chunk, sizes)) * sizes[2] * cycles
 

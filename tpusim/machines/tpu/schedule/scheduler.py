@@ -345,7 +345,7 @@ class Schedule:
             acts = [*acts]
             array = next((mine[act.sums].number for act in acts if isinstance(act, Pass)), 0) % policy.arrays
         for each in mine:
-            if each.first == gap and each.area.ready:
+            if each.area.ready and (begins if policy.pipelined else each.first == gap):
                 delay += each.area.ready(each.key)
                 each.begun = len(self.steps), array
             elif each.begun and each.begun[1] != array:
