@@ -91,6 +91,7 @@ def test_a_case_is_what_its_row_says() -> None:
     tile = case_of("v3_tiles", "3x1x24x3 12x4x4x3 default")
     assert tile.theirs == pytest.approx(151.565)
     assert tile.changes[:3] == ("mapping.block.rows=12", "mapping.block.cols=4", "mapping.block.images=32")
+    assert tile.changes[-2:] == ("mapping.block.taps=3", "mapping.block.tap_cols=1")
     assert tile.layers[0].macs(tile.batch) == 32 * 12 * 12 * 192 * 384 * 9
     measured = case_of("v6e_measured_c", "5155x3595x1853")
     assert (measured.theirs, measured.dtype) == (pytest.approx(107.3496), "bf16")

@@ -269,6 +269,7 @@ OF_TYPES = [
         ("mapping.block.in_channels=128", lambda h: h.mapping.block.in_channels, 128),
         ("mapping.block.out_channels=256", lambda h: h.mapping.block.out_channels, 256),
         ("mapping.block.taps=3", lambda h: h.mapping.block.taps, 3),
+        ("mapping.block.tap_cols=3", lambda h: h.mapping.block.tap_cols, 3),
         ("array.split=2", lambda h: h.array.split, 2),
         ("vector_memory.result_bytes=4", lambda h: h.vector_memory.result_bytes, 4),
         ("vector_unit.stack_free=3", lambda h: h.vector_unit.stack_free, 3),

@@ -448,6 +448,8 @@ class BlockSizes(FileSection):
         in_channels: input channels of the reduction that the chip holds at a time; fewer than all are a chunk.
         out_channels: output channels.
         taps: taps of the filter that the chip holds at a time, in the filter's order.
+        tap_cols: columns of a window of `taps` taps, in dense cuts: windows of taps and of `in_channels` are then
+            whole, as in code of Google's compiler. What they hold beyond the filter is computed, on zeros.
     """
 
     rows: _Extent = "auto"
@@ -456,6 +458,7 @@ class BlockSizes(FileSection):
     in_channels: _Extent = "auto"
     out_channels: _Extent = "auto"
     taps: _Extent = "auto"
+    tap_cols: _Extent = "auto"
 
     @property
     def given(self) -> dict[str, int]:

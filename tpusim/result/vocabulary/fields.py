@@ -138,6 +138,7 @@ FIELDS: Mapping[str, Field] = {field.path: field for field in (
     Field("mapping.block.in_channels", "input channels on chip", "channels"),
     Field("mapping.block.out_channels", "output channels of a block", "channels"),
     Field("mapping.block.taps", "taps on chip", "taps"),
+    Field("mapping.block.tap_cols", "columns of a window of taps", "columns"),
     Field("element_bytes", "element", "bytes"),
     Field("tiles", "tiles of a block"),
     Field("sm.count", "SMs", "SMs"),

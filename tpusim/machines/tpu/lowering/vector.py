@@ -56,6 +56,7 @@ IGNORED = frozenset({
     "transformation", "k_order", "patch", "search", "multi_tile", "loop_order", "chunks", "loads", "fetch", "layout",
     "row_windows", "transposed_channels", "column_folds", "entry", "block_m", "block_k", "block.in_channels",
     "block.taps",
+    "block.tap_cols",
 })  # fmt: skip
 """Fields below `mapping` that mean nothing to work of the vector unit."""
 
