@@ -346,8 +346,9 @@ class Schedule:
             array = next((mine[act.sums].number for act in acts if isinstance(act, Pass)), 0) % policy.arrays
         for each in mine:
             if each.area.ready and (begins if policy.pipelined else each.first == gap):
-                delay += each.area.ready(each.key)
-                each.begun = len(self.steps), array
+                wait = each.area.ready(each.key)
+                delay += wait
+                each.begun = (len(self.steps), array) if wait else None
             elif each.begun and each.begun[1] != array:
                 drained = *drained, each.begun[0]
         if begins and policy.whole:
