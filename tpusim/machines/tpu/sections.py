@@ -146,8 +146,8 @@ class NumberType(FileSection):
         weights_per_cycle: weights that enter a column in a cycle, of all arrays together, where the vector unit
             converts them on their way; 0: `rate` times those of the array.
         result_bytes: bytes of a result of the arrays in HBM; 0: as many as an operand has.
-        convert_cycles: cycles in which the vector unit converts a word of the ifmap ahead of the passes that use it,
-            where the array has no such numbers.
+        convert_cycles: cycles in which the vector unit converts a full word of the ifmap, in the lanes of a register or
+            in all, ahead of the passes that use it, where the array has no such numbers.
         convert_bytes: bytes of a converted operand; windows hold it beside the operand.
         widen: ALU operations that widen an element of an operand of the vector unit.
         narrow: ALU operations that narrow an element of its results.
@@ -277,8 +277,8 @@ class VectorUnit(FileSection):
         transpose_cycles: cycles to transpose up to `transpose_words` words of a pixel, where the lowering packs
             channels so.
         transpose_words: words of a pixel that are transposed together.
-        convert_cycles: cycles to convert each word of a new patch of the ifmap ahead of the passes that use it, where
-            the array has no numbers of its type.
+        convert_cycles: cycles to convert a full word of the ifmap, in the lanes of a register (`slots.lanes`) or in
+            all, ahead of the passes that use it, where the array has no numbers of its type.
         convert_bytes: bytes of a converted operand, which `mapping.window` counts beside those of the operand.
         relayout_cycles: cycles of loads for a word of an ifmap that arrives in another layout (`mapping.entry:
             relaid`); passes hide most of them.

@@ -238,12 +238,15 @@ def preparing(cut: Cut, chunk: Chunk, sizes: BlockShape, hardware: Hardware) -> 
     several lane groups, which are written back in between.
     """
     cycles, (rows, cols, groups) = hardware.vector_unit.relayout_cycles, sizes
-    unit, shape = hardware.vector_unit, cut.shape
-    converted = prod(patch(shape, chunk, sizes)) * groups * len(chunk.places) * unit.convert_cycles
+    unit, shape, word = hardware.vector_unit, cut.shape, hardware.vector_memory.word_elements
+    # Elements of a word and lanes that are in use: what is empty is not converted.
+    lanes = min(unit.slots.lanes, hardware.lanes) if unit.slots else hardware.lanes
+    used = Fraction(sum(len(each.channels) for each in chunk.places) * shape.word_groups(word)[1], lanes * word)
+    converted = prod(patch(shape, chunk, sizes)) * groups * used * unit.convert_cycles
     rotated = converted + rotating(cut, chunk, sizes, unit.stack_cycles)
     if hardware.mapping.entry == "ready" or not cycles:
         return rotated, Fraction(0)
-    word, words = hardware.vector_memory.word_elements, rows * cols * groups * shape.cell
+    words = rows * cols * groups * shape.cell
     streamed = -(-words // hardware.array.count) * issue_cycles(word, hardware)
     again = words if any(len(place.first_lanes) > 1 for place in chunk.places) else 0
     lanes, wanted = hardware.lanes, {run.channels[-1] for each in chunk.passes for run in each.runs}
