@@ -29,6 +29,7 @@ def arranged(draw: st.DrawFn) -> Hardware:
     hardware = draw(machines_of_all_kinds(12).filter(lambda each: not each.banked))
     rows, cols = (max(2, side) for side in (hardware.array.rows, hardware.array.cols))
     more: dict[str, Any] = {"count": draw(among(1, 2, 3)), "weights": draw(among("either", "either", "own"))}
+    more["weights_rate"] = draw(among("each", "all"))
     array = hardware.array.model_copy(update={"rows": rows, "cols": cols, "split": draw(among(1, 2)), **more})
     return hardware.model_copy(update={"array": array})
 

@@ -204,6 +204,15 @@ def test_words_of_a_pixel_are_transposed_together(cycles: int, words: int, group
     assert word_cycles(groups, True, hardware) == each
 
 
+@pytest.mark.parametrize(("by", "rotations"), [("copy", 14), ("column", 3), ("word", 1)])
+def test_which_copies_are_rotated(by: str, rotations: int) -> None:
+    """Taps of one channel stand side by side, 16 copies of a word; two of these come by themselves."""
+    layer, hardware = conv(1, 6, 4, 5), machine(32, 32, multi_tile="dense", stack_cycles=2, stack_by=by)
+    program = CHANNEL_FIRST.lower(layer, 2, hardware)[0]
+    assert sum(delays(program)) == 6 * 6 * 2 * rotations
+    agreed(layer, 2, program, hardware)
+
+
 class Transposed(TapGroups):
     """A cut whose ifmap is transposed for each pass."""
 

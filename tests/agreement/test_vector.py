@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -269,13 +270,16 @@ def test_words_may_take_longer_than_ports_and_alus() -> None:
     ("slots", "period", "delay", "port"),
     [
         # A word in a turn: eight reads, and four writes, of which three are beside reads of later words.
-        ({"loads": 1, "stores": 1, "registers": 1, "turn_cycles": 0}, 2, 2, 8 + 1),
-        # Three of four words in a turn, then the one that is left: 6 reads by 2 slots, 3 writes by 1, and 1 cycle.
-        ({"loads": 2, "stores": 1, "registers": 3, "turn_cycles": 1}, 4, 3, 3 + 1 + 3),
+        ({"loads": 1, "stores": 1, "registers": 1}, 2, 2, 8 + 1),
+        # Three of four words in a turn, then the one that is left: 6 reads by 2 slots, 3 writes by 1; the second of two
+        # operands is joined to the first 4 cycles later.
+        ({"loads": 2, "stores": 1, "registers": 3, "latency": 4}, 4, 4, 3 + 1 + 3),
+        # Two operands are a loop of their own, a word after another.
+        ({"loads": 2, "stores": 4, "registers": 3, "latency": 5, "unrolled": 1}, 5, 5, 4 + 1),
         # All four words in a turn, whose operations take longer than 8 reads and 4 writes by 4 slots.
-        ({"loads": 4, "stores": 4, "registers": 8, "turn_cycles": 0}, 4, 4, 2 + 1),
+        ({"loads": 4, "stores": 4, "registers": 8}, 4, 4, 2 + 1),
         # Two registers of two words: eight reads, four writes.
-        ({"loads": 1, "stores": 1, "registers": 2, "turn_cycles": 0, "register_bytes": 16}, 4, 4, 4 + 2),
+        ({"loads": 1, "stores": 1, "registers": 2, "register_bytes": 16}, 4, 4, 4 + 2),
     ],
 )
 def test_slots_read_and_write_beside_one_another(slots: dict[str, int], period: int, delay: int, port: int) -> None:
@@ -298,6 +302,46 @@ def test_narrow_operands_are_widened_and_results_narrowed() -> None:
     step = multiply_add(at(ONE), at(TWO))
     assert (step.beat(2, plain).work, step.beat(2, narrow).work) == (2, 4)
     outcome(program(step), narrow)
+
+
+def test_a_share_of_the_operands_is_widened() -> None:
+    """As above, with half of the operands: 8 multiplications, 4 additions, 8 for two of four operands, 4 to narrow."""
+    slots = Slots(loads=4, stores=4, lanes=4, register_bytes=8, registers=1)
+    narrow = machine(4, 4, word_elements=2, alus=8, slots=slots, widen=2, narrow=1)
+    step = multiply_add(at(ONE), at(TWO))
+    assert step.beat(2, narrow).work == 8
+    shared = replace(step, widened=Fraction(1, 2))
+    assert shared.beat(2, narrow).work == 6
+    outcome(program(shared), narrow)
+
+
+@pytest.mark.parametrize(("operation", "widened", "narrow"), [("maximum", 6, 1), ("add", 6, 6), ("copy", 0, 0)])
+def test_what_is_only_compared_or_moved_may_stay_narrow(operation: str, widened: int, narrow: int) -> None:
+    """8 elements a word: an operation each of two operands, two to widen each and one to narrow; 8 ALUs."""
+    slots = Slots(loads=4, stores=4, lanes=4, register_bytes=8, registers=1)
+    operands = (at(ONE),) if operation == "copy" else (at(ONE), at(TWO))
+    step = Vector((), operation, operands, at(INTO), WORDS)
+    for compares, work in (("widened", widened), ("narrow", narrow)):
+        hardware = machine(4, 4, word_elements=2, alus=8, slots=slots, widen=2, narrow=1, compares=compares)
+        assert step.beat(2, hardware).work == work
+        outcome(program(step), hardware)
+
+
+def test_words_of_several_pixels_share_no_register() -> None:
+    """Registers of two words load and store two a cycle, or one where a pixel has one word."""
+    hardware = machine(4, 4, word_elements=2, slots=Slots(loads=1, stores=1, lanes=4, register_bytes=16, registers=2))
+    step = multiply_add(at(ONE), at(TWO))
+    both = [each.beat(2, hardware) for each in (step, replace(step, packed=1), replace(step, packed=8))]
+    assert [(each.loads, each.stores, each.together) for each in both] == [(2, 2, 4), (1, 1, 2), (2, 2, 4)]
+    outcome(program(replace(step, packed=1)), hardware)
+
+
+def test_a_loop_over_operands_makes_one_register_after_another() -> None:
+    """Sums of 129 words of 256 lanes: two registers of 128 lanes, 128 additions each, two cycles apart."""
+    hardware = load_hardware("tpu_v6e")
+    short, long = (beat_of(each, each - 1, 8, hardware, words=8) for each in (128, 129))
+    assert (short.together, short.chain) == (8, 2 * 127)
+    assert (long.together, long.chain, long.period) == (1, 2 * 2 * 128, 2 * 2 * 128)
 
 
 def test_registers_have_no_more_lanes_than_the_machine() -> None:
@@ -439,6 +483,10 @@ class Writer:
         writes = self.feed(into, words, plain=True)
         operands = tuple(writes if each == into else self.feed(each, words) for each in sources)
         more = self.operation(len(operands))
+        more |= {
+            "widened": self.draw(st.sampled_from([Fraction(1), Fraction(2, 3)])),
+            "packed": self.draw(st.sampled_from([0, 1])),
+        }
         delay = self.draw(st.sampled_from([0, 0, 0, 13]))
         self.add(
             lambda after: Vector(after, operands=operands, writes=writes, words=words, delay=delay, **more),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Step, Vector
 from tpusim.machines.tpu.program.transfers import Fill, Part, Spill
 from tpusim.machines.tpu.runs.prepared import as_floats
+from tpusim.machines.tpu.sections import Slots
 from tpusim.network.ops import OPS
 from tpusim.network.ops.elementwise import ROWS, Add, Arithmetic, Div, Gelu, Mul, Relu, ScaleShift, Sub
 from tpusim.network.ops.moves import ChannelShuffle, Move, Pad, Slice, Transpose, Upsample
@@ -52,6 +54,16 @@ def least_padding() -> Hardware:
 def one_image() -> Hardware:
     """A machine whose strips may reach beyond the last output."""
     return machine(4, 4).with_overrides(["mapping.strips=one_image"])
+
+
+def test_a_word_that_windows_share_is_widened_once() -> None:
+    """Windows of 3 every 2: 5 rows of 6 that two windows read, and 7 columns of 9 that three do."""
+    slots = Slots(loads=9, stores=1, lanes=8, register_bytes=16, registers=2)
+    layer = Pool2d("pool", "max", 8, 5, 7, (3, 3), (2, 2))
+    program, _ = lowered(layer, 4, machine(8, 8, word_elements=4, slots=slots, widen=1), LOWERING)
+    assert {each.widened for each in program.vectors} == {Fraction(5 * 7, 6 * 9)}
+    apart, _ = lowered(replace(layer, stride=(3, 3), in_height=6, in_width=9), 4, machine(8, 8), LOWERING)
+    assert {each.widened for each in apart.vectors} == {1}
 
 
 @settings(max_examples=cases(1 / 25), deadline=None, suppress_health_check=list(HealthCheck))

@@ -22,14 +22,14 @@ from tpusim.flow.lowerings import asked_of, known
 from tpusim.flow.numbers import numbers_of
 from tpusim.flow.verify import operands_of, verdict_of
 from tpusim.machines.tpu import datapath, register
-from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.lowering import vector_rows as lowering
 from tpusim.machines.tpu.lowering.registry import lowered, planned_of
 from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Step, Vector
 from tpusim.machines.tpu.program.transfers import Fill, Part, Spill
-from tpusim.machines.tpu.runs.prepared import as_floats
+from tpusim.machines.tpu.runs.prepared import as_floats, prepared
 from tpusim.network.ops.elementwise import Relu
 from tpusim.network.ops.op import Op
 from tpusim.network.ops.rows import (
@@ -49,6 +49,26 @@ LOWERING = "vector_rows"
 SMALL = machine(8, 8, word_elements=4, capacity_words=82)
 NORM = LayerNorm("norm", 18, 40)
 """Twice as many rows as fit the lanes; they fit once, not twice, beside a scale and a shift."""
+
+
+def test_sums_of_long_rows_wait_for_the_addition_ahead() -> None:
+    """Twice the elements of a row take twice the time; with more shares of them than a turn has registers for."""
+    hardware = load_hardware("tpu_v5e", ["hbm.bandwidth=100 TB/s"])
+    short, long = (
+        prepared(ReduceMean("sum", each, 1024), 1, hardware, LOWERING).timing.units["systolic_array"]["vector_work"]
+        for each in (1024, 8192)
+    )
+    # An addition and a conversion for each of 8 x 128 elements by 4 ALUs of each; or two cycles a word.
+    assert short < 1024 < 2 * 8192 < long < 1.1 * 2 * 8192
+
+
+def test_pieces_of_rows_begin_a_body_where_a_window_is_full() -> None:
+    layer, delays = ReduceMean("sum", 1024, 4096), []
+    for window in ("1 KiB", "1 MiB"):
+        program, _ = lowered(layer, 1, load_hardware("tpu_v5e", [f"mapping.window={window}"]), LOWERING)
+        delays.append(sum(each.delay for each in program.vectors))
+    # 16 pieces of 512 KiB, one in a body or two.
+    assert delays == [16 * 70, 8 * 70]
 
 
 @settings(max_examples=cases(1 / 100), deadline=None, suppress_health_check=list(HealthCheck))

@@ -67,9 +67,10 @@ def test_the_largest_loss_is_the_largest(tiny: Result, cause: str) -> None:
 
 def test_every_field_of_the_machine_is_shown_with_its_unit(tiny: Result) -> None:
     memory = {"capacity": "1 MiB", "bandwidth": "1 TB/s", "latency": "20 ns"}
-    of_type = {"bytes": 1, "rate": 2, "weights_per_cycle": 8, "result_bytes": 4, "unpack_cycles": 3}
-    of_type |= {"widen": 1, "narrow": 1, "rounding": 4}
-    slots = {"loads": 3, "stores": 1, "lanes": 128, "register": "32 B", "registers": 8, "turn_cycles": 1}
+    of_type = {"bytes": 1, "rate": 2, "weights_per_cycle": 8, "result_bytes": 4, "convert_cycles": 3}
+    of_type |= {"convert_bytes": 2, "widen": 1, "narrow": 1, "rounding": 4}
+    slots = {"loads": 3, "stores": 1, "lanes": 128, "register": "32 B", "registers": 8}
+    slots |= {"latency": 2, "unrolled": 128}
     types = {"types": dict.fromkeys(("f32", "bf16", "int8", "f8"), of_type)}
     types["vector_unit"] = {**tiny.hardware["vector_unit"], "slots": slots}
     shown = dict(fields({**tiny.hardware, **types, "generation": "TPU v5e, 2023", "scratch_memory": memory}))

@@ -86,9 +86,12 @@ def test_a_case_is_what_its_row_says() -> None:
     relu, wide = case_of("code_v7x_vector_ops", "relu 1024x4096"), case_of("code_v7x_vector_ops", "relu_f32")
     assert (relu.theirs, relu.dtype, wide.theirs, wide.dtype) == (1348, "bf16", 2384, "f32")
     assert relu.layers[0].outputs(1) == 1024 * 4096
+    # The table tells 16,384 bytes of results, float32.
+    assert case_of("code_v4_vector_ops", "sum_rows 8192x4096").layers[0].outputs(1) == 16_384 // 4
     tile = case_of("v3_tiles", "3x1x24x3 12x4x4x3 default")
     assert tile.theirs == pytest.approx(151.565)
     assert tile.changes[:3] == ("mapping.block.rows=12", "mapping.block.cols=4", "mapping.block.images=32")
+    assert tile.changes[-2:] == ("mapping.block.taps=3", "mapping.block.tap_cols=1")
     assert tile.layers[0].macs(tile.batch) == 32 * 12 * 12 * 192 * 384 * 9
     measured = case_of("v6e_measured_c", "5155x3595x1853")
     assert (measured.theirs, measured.dtype) == (pytest.approx(107.3496), "bf16")

@@ -14,14 +14,15 @@ from hypothesis import strategies as st
 
 from tests import ROOT
 from tests.strategies import conv, fills, layers, machine, machines, spills
-from tpusim import load_hardware, load_workload
+from tpusim import Workload, load_hardware, load_workload, simulate
 from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.cut.dense import Dense, DenseTaps
+from tpusim.machines.tpu.cut.geometry import shape_of
 from tpusim.machines.tpu.cut.plan import Plan
 from tpusim.machines.tpu.cut.reduction import TapGroups
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.convolution import plan_of
+from tpusim.machines.tpu.lowering.convolution import by_taps, plan_of
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, planned_of
 from tpusim.machines.tpu.program.addresses import Counter, Counters, boxes_of
 from tpusim.machines.tpu.sections import MappingPolicy
@@ -262,3 +263,28 @@ def test_how_many_steps_there_will_be(name: str, fetch: str) -> None:
         assert planned.passes == len(program.streams)
         moves = len(fills(program, "ifmap")) + len(fills(program, "filter")) + len(spills(program))
         assert moves / 2 <= planned.transfers <= 2 * moves
+
+
+@pytest.mark.parametrize(
+    ("taps", "cols", "channels", "passes"),
+    [
+        # 3 x 3 taps of 8 channels, four of which fit a pass of 32 rows: 5 stacked passes where nothing is whole.
+        (9, 3, 8, 3),
+        # 2 x 2 windows of 2 x 2 taps, a pass each; 3 x 2 of 1 x 2, half full; 2 of 2 x 3, two passes each.
+        (4, 2, 8, 4), (2, 2, 8, 6), (6, 3, 8, 4),
+        # Windows of 5 channels, the second of which has three: as many passes as five would take, six taps in each.
+        (9, 3, 5, 4), (2, 1, 5, 12),
+    ],
+)  # fmt: skip
+def test_windows_of_taps_are_whole(taps: int, cols: int, channels: int, passes: int) -> None:
+    """What they hold beyond the filter has no weight, and comes from nowhere."""
+    block = {"block.taps": taps, "block.tap_cols": cols, "block.in_channels": channels}
+    changes = {"array.size": 32, "vector_memory.word_elements": 1, "mapping.multi_tile": "dense"}
+    changes |= {f"mapping.{name}": value for name, value in block.items()}
+    hardware = load_hardware("tiny_4x4", [f"{path}={value}" for path, value in changes.items()])
+    layer = Conv2d("c", 8, 6, 5, 6, (3, 3), padding=(1, 1))
+    cut = by_taps(shape_of(layer, 2, hardware), hardware)
+    assert cut.groups == passes
+    result = simulate(Workload("one", 2, (layer,)), hardware, engine="both")
+    assert result.correct
+    assert result.layers[0].hbm_read_bytes < 2 * 8 * 6 * 5 * 2 * 4 * 9

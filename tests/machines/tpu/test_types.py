@@ -7,7 +7,10 @@ import pytest
 
 from tpusim import Workload, load_hardware, simulate
 from tpusim.machines.family import peak_tflops
+from tpusim.machines.tpu.program.steps import Preload
+from tpusim.machines.tpu.program.transfers import Spill
 from tpusim.machines.tpu.runs.prepared import prepared
+from tpusim.machines.tpu.sections import Arrangement
 from tpusim.network.ops.array_op import Gemm
 from tpusim.numerics.element_types import ELEMENT_TYPES, to_float8
 from tpusim.report.plots.run import hardware_of
@@ -60,11 +63,41 @@ def test_a_run_is_measured_against_the_peak_of_its_type() -> None:
 
 
 def test_converted_weights_have_a_pace_of_their_own() -> None:
-    """TPU v6e has no e4m3: weights enter more slowly, and the array takes as many elements as of bf16."""
+    """TPU v6e has no e4m3: weights enter more slowly, and the array takes as many elements as of bf16.
+
+    Both arrays together take as many as one: with weights of their own, half as many each.
+    """
     machine = load_hardware("tpu_v6e")
     converted = machine.of_type("f8")
-    assert converted.array.weights_per_cycle == 1 < machine.array.weights_per_cycle
+    rates = [converted.arranged(Arrangement(each, 1)).array.weights_per_cycle for each in ("shared", "own")]
+    assert rates == [2, 1]
+    assert machine.array.weights_per_cycle == machine.arranged(Arrangement("own", 1)).array.weights_per_cycle == 4
     assert converted.macs_per_cycle == machine.macs_per_cycle
+
+
+def test_converted_activations_delay_every_body() -> None:
+    """Of a step of a pipeline: 4 words of rows for each of 4 row folds, 5/2 cycles each, whether new or not."""
+    changes = ["mapping.loads=windows", "sequencer.between_blocks=drain", "mapping.block.out_channels=8"]
+    machine = load_hardware(
+        "tiny_4x4", ["vector_memory.word_elements=4", "types.int8.bytes=4", "types.int8.convert_cycles=5/2", *changes]
+    )
+    program = prepared(Gemm("product", 16, 24, 16), 1, machine.of_type("int8"), "channel_first").program
+    waits = [step.delay for step in program.steps if isinstance(step, Preload) and step.delay]
+    assert waits == [40, 40, 40]
+    result = simulate(Workload("one", 1, [Gemm("product", 16, 24, 16)]), machine, engine="both", dtype="int8")
+    assert result.correct
+
+
+def test_windows_hold_converted_operands_beside_those_that_come() -> None:
+    """The same window has room for fewer elements, so there are more steps."""
+    changes = ["mapping.loads=windows", "sequencer.between_blocks=drain", "mapping.window=1KiB"]
+    steps = []
+    for kept in (0, 4):
+        types = ["types.int8.bytes=4", "types.int8.convert_cycles=1", f"types.int8.convert_bytes={kept}"]
+        machine = load_hardware("tiny_4x4", ["vector_memory.capacity=64KiB", *changes, *types]).of_type("int8")
+        program = prepared(Gemm("product", 64, 64, 64), 1, machine, "channel_first").program
+        steps.append(sum(isinstance(step, Spill) for step in program.steps))
+    assert steps[0] < steps[1]
 
 
 @pytest.mark.parametrize("name", ["tpu_v5e", "tpu_v6e", "tpu_v7x_core"])

@@ -273,7 +273,7 @@ class Beat:
         loads, stores: words read in a cycle, and written.
         beside: whether words are written while others are read (`vector_unit.slots`); else the lane's port reads or
             writes.
-        turn: cycles of a turn beyond the longest of these.
+        chain: cycles in which operations that need one another's results follow, in a turn.
     """
 
     operands: int
@@ -282,7 +282,7 @@ class Beat:
     loads: int = 1
     stores: int = 1
     beside: bool = False
-    turn: int = 0
+    chain: int = 0
 
     def reads(self, words: int) -> int:
         """Cycles in which the operands of `words` are read."""
@@ -296,7 +296,7 @@ class Beat:
     def period(self) -> int:
         """Cycles from a turn to the next: for reads and writes, or for the work, whichever takes longer."""
         reads, writes = self.reads(self.together), self.writes(self.together)
-        return max(max(reads, writes) if self.beside else reads + writes, self.work) + self.turn
+        return max(max(reads, writes) if self.beside else reads + writes, self.work, self.chain)
 
     @property
     def result_delay(self) -> int:
@@ -305,7 +305,7 @@ class Beat:
         """
         reads = self.reads(self.together)
         if self.beside:
-            return max(reads, self.work)
+            return max(reads, self.work, self.chain)
         done = reads + self.work
         # A write that would fall on a read of a later word waits until the reads of that word are over.
         return done if done % self.period >= reads else done + reads - done % self.period
@@ -331,8 +331,8 @@ class Beat:
 
     @property
     def least_a_word(self) -> float:
-        """Least cycles of a result word: nothing waits for the branch of a step's last turn."""
-        return (self.period - self.turn) / self.together
+        """Least cycles of a result word: a turn of fewer words may lose less in whole cycles."""
+        return (self.period - self.beside) / self.together
 
 
 def ready_delay(words: int, hardware: Hardware) -> int:
@@ -346,35 +346,37 @@ def ready_delay(words: int, hardware: Hardware) -> int:
 
 def beat_of(
     operands: int,
-    operations: int,
+    operations: Fraction | int,
     elements: int,
     hardware: Hardware,
     words: int | None = None,
     lanes: int | None = None,
     picked: bool = False,
+    packed: int = 0,
 ) -> Beat:
     """The beat of a step's result words with `elements` in use, each of which takes `operations` of an ALU.
 
     All lanes work alike, each with its share of the ALUs. Fetching operands into place and finishing the word
     (`vector_unit.operand_cycles`, `result_cycles`) set the pace where they take longer. With slots, as many words are
-    made side by side as a turn of the loop has registers for, or as the step makes (`words`), and only registers of
-    `lanes` that take part count; operands that are narrower than the ALUs are widened, and results narrowed. Operands
-    that are `picked` element by element come through the port, one a cycle.
+    made side by side as a turn of the loop has registers for, or as the step makes (`words`), but one if they have
+    many operands; only registers of `lanes` that take part count, and at most `packed` words share one, if that is
+    given. Operands that are `picked` element by element come through the port, one a cycle.
     """
     unit, slots = hardware.vector_unit, hardware.vector_unit.slots
 
-    def work(together: int, operations: Fraction | int, lanes: int) -> int:
-        adding = -(-together * operations * elements * lanes // unit.alus)
+    def work(together: int, lanes: int) -> int:
+        adding = ceil(Fraction(together * operations * elements * lanes, unit.alus))
         return max(adding, ceil(together * (operands * unit.operand_cycles + unit.result_cycles)))
 
     if slots is None or picked:
-        return Beat(operands, work(1, operations, hardware.lanes))
+        return Beat(operands, work(1, hardware.lanes))
     register_lanes = min(slots.lanes, hardware.lanes)
     across = -(-(lanes or hardware.lanes) // register_lanes)
     a_register = max(1, slots.register_bytes // hardware.word_bytes)
+    a_register = min(a_register, packed or a_register)
     a_word = across * -(-hardware.word_bytes // slots.register_bytes)
     loads, stores, most = (max(1, each * a_register // a_word) for each in (slots.loads, slots.stores, slots.registers))
-    together = most if words is None else min(most, words)
-    converted = operations + operands * unit.widen + unit.narrow
-    work_cycles = work(together, converted, across * register_lanes)
-    return Beat(operands, work_cycles, together, loads, stores, True, slots.turn_cycles)
+    rolled, chain = operands > slots.unrolled, slots.latency * (operands - 1)
+    # A loop over the operands of a result makes one register of it after another.
+    together, chain = (1, chain * a_word) if rolled else (most if words is None else min(most, words), chain)
+    return Beat(operands, work(together, across * register_lanes), together, loads, stores, True, chain)

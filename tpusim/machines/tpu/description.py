@@ -247,12 +247,14 @@ class Hardware(FileSection):
         if kind is None:
             return self
         memory = self.vector_memory
-        conversions = {each: getattr(kind, each) for each in ("unpack_cycles", "widen", "narrow", "rounding")}
+        converting = "convert_cycles", "convert_bytes", "widen", "narrow", "rounding"
+        conversions = {each: getattr(kind, each) for each in converting}
         word = max(memory.word_elements, self.word_bytes // kind.bytes)
         weights = kind.weights_per_cycle or kind.rate * self.array.weights_per_cycle
         rate = {
             "elements_per_cycle": min(word, kind.rate * self.array.elements_per_cycle),
             "weights_per_cycle": min(word, weights),
+            "weights_rate": "all" if kind.weights_per_cycle else self.array.weights_rate,
         }
         sizes = {"word_elements": word, "element_bytes": kind.bytes, "result_bytes": kind.result_bytes}
         return self.model_copy(
@@ -282,10 +284,12 @@ class Hardware(FileSection):
     def arranged(self, arrangement: Arrangement) -> Hardware:
         """The machine as a layer uses it: its arrays, or small ones on their diagonals, with weights shared or not."""
         (weights, split, alone), array = arrangement, self.array
-        if (weights, split, alone, 1) == (array.weights, 1, False, array.split):
+        if (weights, split, alone, 1, "each") == (array.weights, 1, False, array.split, array.weights_rate):
             return self
         rows, cols, count = array.rows // split, array.cols // split, 1 if alone else array.count * split
-        return self.having("array", rows=rows, cols=cols, count=count, weights=weights, split=1)
+        among = count if (weights, array.weights_rate) == ("own", "all") else 1
+        rates = {"weights_per_cycle": max(1, array.weights_per_cycle // among), "weights_rate": "each"}
+        return self.having("array", rows=rows, cols=cols, count=count, weights=weights, split=1, **rates)
 
     def without_windows(self) -> Hardware:
         """The machine with bodies that wait for whole loads, for lowerings that make no pipeline of them."""

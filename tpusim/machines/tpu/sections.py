@@ -29,6 +29,7 @@ class Array(FileSection):
         weight_buffers: weight registers of a PE. With 2, the next weights are loaded while the array multiplies by the
             last.
         weights_per_cycle: weights that enter a column in a cycle while weights are loaded, at most a word of them.
+        weights_rate: whose rate that is where arrays have weights of their own: that of `each`, or of `all` together.
         elements_per_cycle: elements of a word that enter a row in a cycle, at most a word of them. A PE multiplies all
             of them by its weight at once.
         pes_per_cycle: PEs that elements and weights cross in a cycle, to the right and down: sums are added up over as
@@ -46,6 +47,7 @@ class Array(FileSection):
     cols: Annotated[int, whole(_MOST_PES_A_SIDE), written(128)]
     weight_buffers: Annotated[int, whole(2), written(1)] = 2
     weights_per_cycle: Annotated[int, whole(4096), written(8)] = 1
+    weights_rate: Annotated[Literal["each", "all"], Choice()] = "each"
     elements_per_cycle: Annotated[int, whole(4096), written(2)] = 1
     pes_per_cycle: Annotated[int, whole(_MOST_PES_A_SIDE), written(2)] = 1
     count: Annotated[int, whole(MOST_ARRAYS)] = 1
@@ -146,11 +148,12 @@ class NumberType(FileSection):
         bytes: bytes of an operand, in HBM and in a word. A word holds as many elements as `vector_memory` says, or more
             where its bytes have room for them.
         rate: how many times as many elements of a word, and weights, enter the array in a cycle.
-        weights_per_cycle: weights that enter a column in a cycle, where they are converted on their way; 0: `rate`
-            times those of the array.
+        weights_per_cycle: weights that enter a column in a cycle, of all arrays together, where the vector unit
+            converts them on their way; 0: `rate` times those of the array.
         result_bytes: bytes of a result of the arrays in HBM; 0: as many as an operand has.
-        unpack_cycles: cycles of the vector unit for a word of operands that arrives, where the array has no such
-            numbers and they are converted.
+        convert_cycles: cycles in which the vector unit converts a full word of the ifmap, in the lanes of a register or
+            in all, ahead of the passes that use it, where the array has no such numbers.
+        convert_bytes: bytes of a converted operand; windows hold it beside the operand.
         widen: ALU operations that widen an element of an operand of the vector unit.
         narrow: ALU operations that narrow an element of its results.
         rounding: ALU operations that round an element of its results which no operand had.
@@ -160,7 +163,8 @@ class NumberType(FileSection):
     rate: Annotated[int, whole(16), written(2)] = 1
     weights_per_cycle: Annotated[int, whole(4096, least=0), written(1)] = 0
     result_bytes: Annotated[int, whole(64, least=0), written(4)] = 0
-    unpack_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
+    convert_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
+    convert_bytes: Annotated[int, whole(64, least=0), written(2)] = 0
     widen: Annotated[Fraction, Rational(65536)] = Fraction(0)
     narrow: Annotated[Fraction, Rational(65536)] = Fraction(0)
     rounding: Annotated[int, whole(65536, least=0), written(4)] = 0
@@ -246,7 +250,10 @@ class Slots(FileSection):
         lanes: lanes of a register; a word of more lanes lies in several.
         register_bytes: bytes of a register in a lane, where words of narrow types lie side by side.
         registers: registers of results that a turn of the loop makes.
-        turn_cycles: cycles of a turn of the loop beyond its loads, stores and operations.
+        latency: cycles from an operation to one that needs its result. The operands of a result are joined one after
+            another, those of several results of a turn beside one another.
+        unrolled: operands of a result up to which a turn makes several results. Longer sums are loops of their own, a
+            result after another.
     """
 
     loads: Annotated[int, whole(64), written(3)]
@@ -254,7 +261,8 @@ class Slots(FileSection):
     lanes: Annotated[int, whole(_MOST_PES_A_SIDE), written(128)]
     register_bytes: Annotated[int, Quantity(SIZE, "64 KiB"), written("32 B", "register")]
     registers: Annotated[int, whole(4096), written(8)]
-    turn_cycles: Annotated[int, whole(65536, least=0), written(1)] = 0
+    latency: Annotated[int, whole(65536, least=0), written(2)] = 0
+    unrolled: Annotated[int, whole(65536), written(128)] = 65536
 
 
 class VectorUnit(FileSection):
@@ -268,11 +276,15 @@ class VectorUnit(FileSection):
         stack_cycles: cycles to rotate a word into another lane group where taps are stacked, for each copy beyond the
             first `stack_free`.
         stack_free: copies of a word that come without a rotation.
-        stack_by: which copies are rotated where taps are stacked: each `copy`, or one for each `column` of the filter,
-            whose copies for other filter rows come from other addresses.
+        stack_by: which copies are rotated where taps are stacked: each `copy`; one for each `column` of the filter,
+            whose copies for other filter rows come from other addresses; or one for each `word`, from which all other
+            copies come by addresses and masks.
         transpose_cycles: cycles to transpose up to `transpose_words` words of a pixel, where the lowering packs
             channels so.
         transpose_words: words of a pixel that are transposed together.
+        convert_cycles: cycles to convert a full word of the ifmap, in the lanes of a register (`slots.lanes`) or in
+            all, ahead of the passes that use it, where the array has no numbers of its type.
+        convert_bytes: bytes of a converted operand, which `mapping.window` counts beside those of the operand.
         relayout_cycles: cycles of loads for a word of an ifmap that arrives in another layout (`mapping.entry:
             relaid`); passes hide most of them.
         scalar_words: words of scalars, such as factors of a channel, that a lane keeps during steps of the vector unit.
@@ -282,6 +294,8 @@ class VectorUnit(FileSection):
         widen: ALU operations that widen an element of an operand that is narrower than the ALUs; with `slots`.
         narrow: ALU operations that narrow an element of a result to such a type; with `slots`.
         rounding: ALU operations that round an element of a result which no operand had.
+        compares: the elements that ALUs compare, with `slots`: those that are `widened`, or `narrow` ones as they are,
+            so that maxima and bounds need no conversion.
         slots: loads and stores beside one another, in place of one access of a port a cycle; a section.
         functions: operations of functions such as exp; a section.
     """
@@ -291,9 +305,11 @@ class VectorUnit(FileSection):
     pack_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
     stack_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
     stack_free: Annotated[int, whole(65536), written(2)] = 2
-    stack_by: Annotated[Literal["copy", "column"], Choice()] = "copy"
+    stack_by: Annotated[Literal["copy", "column", "word"], Choice()] = "copy"
     transpose_cycles: Annotated[int, whole(65536, least=0)] = 0
     transpose_words: Annotated[int, whole(65536), written(4)] = 8
+    convert_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
+    convert_bytes: Annotated[int, whole(64, least=0), written(2)] = 0
     relayout_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
     # The default is the value of configs/tpu_v2.yaml.
     scalar_words: Annotated[int, whole(65536)] = 2
@@ -303,6 +319,7 @@ class VectorUnit(FileSection):
     widen: Annotated[Fraction, Rational(65536)] = Fraction(0)
     narrow: Annotated[Fraction, Rational(65536)] = Fraction(0)
     rounding: Annotated[int, whole(65536, least=0), written(4)] = 0
+    compares: Annotated[Literal["widened", "narrow"], Choice()] = "widened"
     slots: Slots | None = None
     functions: Functions = Functions()
 
@@ -436,6 +453,8 @@ class BlockSizes(FileSection):
         in_channels: input channels of the reduction that the chip holds at a time; fewer than all are a chunk.
         out_channels: output channels.
         taps: taps of the filter that the chip holds at a time, in the filter's order.
+        tap_cols: columns of a window of `taps` taps, in dense cuts: windows of taps and of `in_channels` are then
+            whole, as in code of Google's compiler. What they hold beyond the filter is computed, on zeros.
     """
 
     rows: _Extent = "auto"
@@ -444,6 +463,7 @@ class BlockSizes(FileSection):
     in_channels: _Extent = "auto"
     out_channels: _Extent = "auto"
     taps: _Extent = "auto"
+    tap_cols: _Extent = "auto"
 
     @property
     def given(self) -> dict[str, int]:

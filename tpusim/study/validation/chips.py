@@ -52,7 +52,7 @@ def _tile(row: Row) -> Case:
     kernel, output = sizes(row["kernel_bounds"]), sizes(row["output_bounds"])
     if isinstance(layer, Conv2d):
         columns = "rows", "cols", "images", "in_channels", "out_channels", "taps"
-        block = {column: int(row[f"block_{column}"]) for column in columns}
+        block = {column: int(row[f"block_{column}"]) for column in columns} | {"tap_cols": kernel[1]}
     else:
         # Sublanes of rows and lanes of columns come out. Weights of 4096 x 1000 lie with their reduction in lanes.
         deep = kernel[1] * LANES if layer.k > LANES else kernel[0] * SUBLANES

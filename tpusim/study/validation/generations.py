@@ -154,16 +154,19 @@ _ROWS: dict[str, Callable[[str, int, int], Op]] = {
     "mul": lambda name, row, rows: Mul(name, row, images=rows),
     "copy": lambda name, row, rows: Copy(name, row, images=rows),
     "silu": lambda name, row, rows: Silu(name, row, images=rows),
-    "gelu": lambda name, row, rows: Gelu(name, row, images=rows),
+    "gelu": lambda name, row, rows: Gelu(name, row, images=rows, approximate="tanh"),
     "gelu_tanh": lambda name, row, rows: Gelu(name, row, images=rows, approximate="tanh"),
     "batchnorm": lambda name, row, rows: ScaleShift(name, row, images=rows),
     "scale_shift": lambda name, row, rows: ScaleShift(name, row, images=rows),
-    "sum_rows": lambda name, row, rows: ReduceMean(name, row, rows),
+    "sum": lambda name, row, rows: ReduceMean(name, row, rows),
+    "sum_rows": lambda name, row, rows: ReduceMean(name, rows, row),
     "softmax": lambda name, row, rows: Softmax(name, row, rows),
     "layernorm": lambda name, row, rows: LayerNorm(name, row, rows),
     "transpose": lambda name, row, rows: Transpose(name, row, images=rows, order=_TURNED),
 }
-"""Ops on rows by what the table calls them. A sum of a row is made as its mean."""
+"""Ops on rows by what the table calls them. JAX has GELU by tanh unless told otherwise. A sum is made as a mean: of a
+row or, as the bytes of results say of `sum_rows`, over rows.
+"""
 _POOLED = 3
 """The side of a pooled window, which the table does not tell: estimates are what they are on v2 for 3 x 3 / 2."""
 _TYPES = {"bfloat16": "bf16", "float32": "f32", "int8": "s8"}

@@ -233,13 +233,25 @@ class DenseTaps(Dense):
         if wide and not self.transposed:
             # Only taps of one filter row share a pass; a filter of one column counts as a row.
             stacked = shape.col.kernel if shape.col.kernel > 1 else shape.taps
-        windows = portions(shape.taps, stacked, taps_on_chip(shape, self.hardware))
-        parts = portions(shape.channels, given.get("in_channels", shape.channels))
+        held, channels = taps_on_chip(shape, self.hardware), given.get("in_channels", shape.channels)
+        parts, least = portions(shape.channels, channels), 0
+        if "tap_cols" in given:
+            rows, cols = self._window(held or shape.taps, given["tap_cols"])
+            corners = product(range(0, shape.row.kernel, rows), range(0, shape.col.kernel, cols))
+            held, least = rows * cols, min(channels, shape.channels)
+            taps = [(i + down, j + across) for i, j in corners for down, across in product(range(rows), range(cols))]
+            stacked = cols if stacked < shape.taps else held
+        windows = portions(len(taps), stacked, held)
         return [
             rows
-            for channels, window in product(parts, windows)
-            for rows in self._passes(taps[window.start : window.stop], channels)
+            for some, window in product(parts, windows)
+            for rows in self._passes(taps[window.start : window.stop], some, least)
         ]
+
+    def _window(self, taps: int, cols: int) -> tuple[int, int]:
+        """Rows and columns of a window of taps."""
+        wide = min(cols, self.shape.col.kernel)
+        return max(1, min(taps // wide, self.shape.row.kernel)), wide
 
     @property
     def _expected(self) -> bool:
@@ -255,8 +267,8 @@ class DenseTaps(Dense):
     def _alone(self) -> bool:
         return alone(self.shape, self.hardware)
 
-    def _passes(self, taps: list[Tap], channels: range) -> Iterator[list[TapRow]]:
-        """Passes of some taps over some channels."""
+    def _passes(self, taps: list[Tap], channels: range, least: int) -> Iterator[list[TapRow]]:
+        """Passes of some taps over some channels, stacked as if there were `least` of these."""
         array = self.hardware.array.rows
         parts = [channels[part.start : part.stop] for part in portions(len(channels), array)]
         # Whole passes first: only the channels left over share passes among taps.
@@ -264,7 +276,11 @@ class DenseTaps(Dense):
         for tap, part in product(taps, parts):
             yield [(tap, channel) for channel in part]
         rows = [(tap, channel) for tap in taps for channel in rest]
-        size = self._pass_rows(len(taps), len(rest), whole=not parts) if rest else 1
+        size = 1
+        if rest:
+            width = len(rest) + max(0, least - len(channels))
+            size = self._pass_rows(len(taps), width, whole=not parts)
+            size = size if width == len(rest) else max(1, size // width) * len(rest)
         yield from (rows[at : at + size] for at in range(0, len(rows), size))
 
     def _pass_rows(self, taps: int, channels: int, whole: bool) -> int:

@@ -25,6 +25,10 @@ LEAST_FRAME = 3
 """Least cycles of a word: one port slot each for ifmap, partial sum and result."""
 
 
+NOWHERE = -1
+"""A k outside the filter, where no tap is: its weight is zero, and is never fetched."""
+
+
 @dataclass(frozen=True)
 class MapAxis:
     """A spatial axis. The *grid* is the set of padded coordinates any tap ever touches, renumbered 0, 1, ...
@@ -280,8 +284,16 @@ class ConvShape(InStrips):
         """All taps in the order of the filter."""
         return tuple(product(range(self.row.kernel), range(self.col.kernel)))
 
+    def has(self, tap: tuple[int, int]) -> bool:
+        """Whether the filter has a tap; windows of taps may reach beyond it."""
+        return tap[0] < self.row.kernel and tap[1] < self.col.kernel
+
     def ks(self, tap: tuple[int, int], channels: range) -> Sequence[int]:
-        """Indices k of the filter for `channels` under a tap: group after group, tap by tap, with channels inside."""
+        """Indices k of the filter for `channels` under a tap: group after group, tap by tap, with channels inside;
+        NOWHERE beyond the filter.
+        """
+        if not self.has(tap):
+            return [NOWHERE] * len(channels)
         size, at, taps = self.channels // self.bundle, tap[0] * self.col.kernel + tap[1], self.taps
         if channels.stop <= size:
             return range(at * size + channels.start, at * size + channels.stop)

@@ -121,7 +121,8 @@ class Plan:
         """Number of weights of some passes that come from HBM; the zeros of a bundle do not."""
         shape = self.shape
         if shape.bundle == 1:
-            return sum(self.passes[number].rows for number in numbers) * len(at.channels)
+            inside = (run for number in numbers for run in self.passes[number].runs if shape.has(run.tap))
+            return sum(len(run.channels) for run in inside) * len(at.channels)
         left = shape.tensors.filter[0] * shape.bundle // shape.out_channels - group * shape.bundle
         columns = collections.Counter(own for own in self._groups_of(at.channels) if own < left)
         return sum(self._row_groups[number][own] * count for number in numbers for own, count in columns.items())
@@ -136,7 +137,8 @@ class Plan:
     def _row_groups(self) -> list[collections.Counter[int]]:
         """Array rows that each group of a bundle has in each pass."""
         size = self.shape.channels // self.shape.bundle
-        return [collections.Counter(c // size for run in each.runs for c in run.channels) for each in self.passes]
+        inside = ((run for run in each.runs if self.shape.has(run.tap)) for each in self.passes)
+        return [collections.Counter(c // size for run in runs for c in run.channels) for runs in inside]
 
     def _groups_of(self, columns: range) -> list[int]:
         """Number of each output channel's group within its bundle."""

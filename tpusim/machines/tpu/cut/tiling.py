@@ -205,10 +205,11 @@ class Demand:
 
 
 def step(
-    words: int, operands: int, operations: int, elements: int, hardware: Hardware, lanes: int | None = None
-) -> Demand:
+    words: int, operands: int, operations: Fraction | int, elements: int, hardware: Hardware, lanes: int | None = None,
+    packed: int = 0,
+) -> Demand:  # fmt: skip
     """Demand of a vector step that makes `words` words of results in some lanes, or all, with `elements` in use."""
-    beat = beat_of(operands, operations, elements, hardware, words, lanes)
+    beat = beat_of(operands, operations, elements, hardware, words, lanes, packed=packed)
     turns = beat.turns(words)
     # Where words are written beside reads, the port is charged for the whole turn: too much where the work is longer.
     port = turns * beat.period if beat.beside else words * (operands + 1)
@@ -229,17 +230,23 @@ def summed(chunk: Chunk) -> list[tuple[ReductionPass, ...]]:
 
 
 def preparing(cut: Cut, chunk: Chunk, sizes: BlockShape, hardware: Hardware) -> tuple[Fraction, Fraction]:
-    """(cycles to rotate a block into further lane groups, cycles to lay it out anew that passes do not hide).
+    """(cycles to convert a block and rotate it into further lane groups, cycles to lay it out anew that passes do not
+    hide).
 
     With `mapping.entry: relaid`, a word is put together by loads, one a cycle, in the first pass that needs it. They
     hide behind its stream, except for the cycles of the pass's other loads: of weights, of sums, and of words for
     several lane groups, which are written back in between.
     """
     cycles, (rows, cols, groups) = hardware.vector_unit.relayout_cycles, sizes
-    rotated, shape = rotating(cut, chunk, sizes, hardware.vector_unit.stack_cycles), cut.shape
+    unit, shape, word = hardware.vector_unit, cut.shape, hardware.vector_memory.word_elements
+    # Elements of a word and lanes that are in use: what is empty is not converted.
+    lanes = min(unit.slots.lanes, hardware.lanes) if unit.slots else hardware.lanes
+    used = Fraction(sum(len(each.channels) for each in chunk.places) * shape.word_groups(word)[1], lanes * word)
+    converted = prod(patch(shape, chunk, sizes)) * groups * used * unit.convert_cycles
+    rotated = converted + rotating(cut, chunk, sizes, unit.stack_cycles)
     if hardware.mapping.entry == "ready" or not cycles:
         return rotated, Fraction(0)
-    word, words = hardware.vector_memory.word_elements, rows * cols * groups * shape.cell
+    words = rows * cols * groups * shape.cell
     streamed = -(-words // hardware.array.count) * issue_cycles(word, hardware)
     again = words if any(len(place.first_lanes) > 1 for place in chunk.places) else 0
     lanes, wanted = hardware.lanes, {run.channels[-1] for each in chunk.passes for run in each.runs}
@@ -261,7 +268,7 @@ def preparing(cut: Cut, chunk: Chunk, sizes: BlockShape, hardware: Hardware) -> 
 def rotating(cut: Cut, chunk: Chunk, sizes: tuple[Cycles, Cycles, Cycles], a_word: Cycles) -> Cycles:
     """Cycles to rotate a block, with padding, into the lane groups of copies that do not come by themselves."""
     unit = cut.hardware.vector_unit
-    most = cut.shape.col.kernel if unit.stack_by == "column" else None
+    most = {"copy": None, "column": cut.shape.col.kernel, "word": unit.stack_free + 1}[unit.stack_by]
     cycles = 0 * a_word if cut.transposed else chunk.rotations(unit.stack_free, most) * a_word
     return cycles and prod(patch(cut.shape, chunk, sizes)) * sizes[2] * cycles
 

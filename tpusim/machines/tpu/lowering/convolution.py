@@ -348,7 +348,8 @@ def by_taps(shape: ConvShape, hardware: Hardware) -> Cut:
     mapping = hardware.mapping
     if packed(shape, hardware):
         return Transposed(shape, hardware)
-    if shape.taps > 1 and shape.channels % hardware.array.rows and mapping.multi_tile in DENSE:
+    uneven = shape.channels % hardware.array.rows or "tap_cols" in mapping.block.given
+    if shape.taps > 1 and uneven and mapping.multi_tile in DENSE:
         return DenseTaps(shape, hardware)
     return TapGroups(shape, hardware)
 
@@ -367,6 +368,12 @@ def by_bundles(shape: ConvShape, hardware: Hardware) -> Cut:
     return min((by_taps(shape.bundled(size), hardware) for size in sizes), key=passes)
 
 
+def _unused(hardware: Hardware) -> frozenset[str]:
+    """Fields that mean nothing to passes that are cut by taps."""
+    alone = frozenset({"block.tap_cols"}) if hardware.mapping.multi_tile not in DENSE else frozenset[str]()
+    return alone | {"transformation", "k_order"}
+
+
 CHANNEL_FIRST = Lowering(
     "channel_first",
     "implicit im2col, tap by tap: a pass multiplies all pixels by one tap of the filter, or by a few",
@@ -378,7 +385,7 @@ CHANNEL_FIRST = Lowering(
         "deform_conv2d": "deformable",
     },
     rivals=("block_diagonal", "vector"),
-    ignores=frozenset({"transformation", "k_order"}),
+    ignores=_unused,
 )
 PRODUCTS = LeftTo(CHANNEL_FIRST, lambda layer, batch: layer.convolution(batch)[0].is_a_product)
 """Matrix products, whose ifmap is the lowered matrix already."""
@@ -391,7 +398,7 @@ BLOCK_DIAGONAL = Lowering(
     left=LeftTo(CHANNEL_FIRST, lambda layer, batch: layer.convolution(batch)[0].groups == 1),
     ignores=CHANNEL_FIRST.ignores,
 )
-_UNKNOWN_TO_DENSE = frozenset({"transformation", "multi_tile", "transposed_channels"})
+_UNKNOWN_TO_DENSE = frozenset({"transformation", "multi_tile", "transposed_channels", "block.tap_cols"})
 IMPLICIT_GEMM = Lowering(
     "implicit_gemm",
     "implicit im2col cut into passes of one length, wherever a tap of the filter ends",

@@ -475,6 +475,7 @@ def _read(work: Transformation, program: Program) -> str:
 
 _IGNORED = frozenset({
     "multi_tile", "fetch", "k_order", "row_windows", "transposed_channels", "entry", "block_k", "block.taps",
+    "block.tap_cols",
 })  # fmt: skip
 
 

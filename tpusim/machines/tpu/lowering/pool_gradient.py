@@ -21,7 +21,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft
 from tpusim.machines.tpu.lowering.vector import MapSource, Portion, VectorUnits, draft_of, feed, nested
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed
-from tpusim.machines.tpu.program.operations import Arity, work_of
+from tpusim.machines.tpu.program.operations import Arity, pace_of
 from tpusim.machines.tpu.program.program import Explanation
 from tpusim.machines.tpu.program.transfers import Tensor
 from tpusim.machines.tpu.schedule.units import Compute, Moves
@@ -141,7 +141,7 @@ class _PoolGradient(VectorUnits):
         above = ceil(prod(sum(map(len, axis.covers)) / len(axis.covers) for axis in axes))
         name, each = ("chosen_sum", 2) if self.of_max else ("mean", 1)
         counts = [each * len(some) + (some.start > 0) for some in portions(max(1, above), self.most)]
-        self.chain = tuple((count, sum(work_of(name, Arity(count, 0, 0), (), unit))) for count in counts)
+        self.chain = tuple((count, pace_of(name, Arity(count, 0, 0), (), unit)) for count in counts)
         super().__init__(_Elements(shapes[OFMAP][3], *axes), layer.channels, hardware, tiling)
 
     @property
@@ -174,7 +174,7 @@ class _PoolGradient(VectorUnits):
             if not covers:
                 # Padding, which is no access: zeros.
                 nothing = Counters(bases[2], tuple([Counter(size, 0, 1, 0, 0) for size in sizes]))
-                yield Compute("copy", (feed(lanes, nothing),), writes, prod(sizes))
+                yield Compute("copy", (feed(lanes, nothing),), writes, prod(sizes), packed=self.groups)
             walks = list[Feed]()
             for (row, col), (_, patch, base) in product(covers, patches):
                 at = (row.output - patch.rows.start) * len(patch.cols) + col.output - patch.cols.start
@@ -184,7 +184,7 @@ class _PoolGradient(VectorUnits):
                 own = walks[some.start * len(patches) : some.stop * len(patches)]
                 operands = *([writes] if some.start else []), *own
                 operation, coefficients = self._of(covers, some)
-                yield Compute(operation, operands, writes, prod(sizes), coefficients=coefficients)
+                yield Compute(operation, operands, writes, prod(sizes), coefficients=coefficients, packed=self.groups)
 
     def _of(self, covers: Sequence[tuple[Cover, Cover]], some: range) -> tuple[str, tuple[float, ...]]:
         """The operation on some of the windows, and its coefficients: numbers of taps, or shares."""

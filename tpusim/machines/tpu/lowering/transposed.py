@@ -24,7 +24,7 @@ from typing import NamedTuple
 from tpusim.base.errors import CapacityError, Problem, UnsuitableError
 from tpusim.base.words import counted
 from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, ROW, Block, Patch, as_coordinates, portions, shifted
-from tpusim.machines.tpu.cut.geometry import ConvShape, MapAxis, alone, shape_with
+from tpusim.machines.tpu.cut.geometry import NOWHERE, ConvShape, MapAxis, alone, shape_with
 from tpusim.machines.tpu.cut.plan import OUT_CHANNEL, ColumnFold, K, Plan
 from tpusim.machines.tpu.cut.reduction import Cut, LanePlace, ReductionPass, Tap, TapGroups, stacked
 from tpusim.machines.tpu.cut.tiling import col_folds
@@ -37,7 +37,7 @@ from tpusim.machines.tpu.search.search import Ranked
 from tpusim.memory.layout import Box
 from tpusim.network.ops.array_op import ArrayOp, Scatter
 
-IGNORED = frozenset({"transformation", "k_order", "patch", "search"})
+IGNORED = frozenset({"transformation", "k_order", "patch", "search", "block.tap_cols"})
 """Fields below `mapping` that have no effect on transposed convolutions."""
 
 
@@ -222,9 +222,6 @@ class PhaseTaps(TapGroups):
 
 MOST_PHASES = 2**18
 """Most phases: those of a stride of 512 along both axes, which take some seconds to be lowered."""
-
-NOWHERE = -1
-"""A k outside the filter: a phase without a tap where others have one gets a zero weight, which is never fetched."""
 
 
 def by_phases(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:

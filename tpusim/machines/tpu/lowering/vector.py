@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from fractions import Fraction
 from functools import cached_property, lru_cache, partial
 from itertools import product
 from math import prod
@@ -26,7 +27,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.convolution import ranked_shapes
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, cut_up, memory_of, outputs_of, used_of
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneGroup
-from tpusim.machines.tpu.program.operations import Arity, work_of
+from tpusim.machines.tpu.program.operations import Arity, pace_of
 from tpusim.machines.tpu.program.program import Explanation
 from tpusim.machines.tpu.program.steps import Scalars
 from tpusim.machines.tpu.program.transfers import Along, Coordinates, Part, Tensor
@@ -55,6 +56,7 @@ IGNORED = frozenset({
     "transformation", "k_order", "patch", "search", "multi_tile", "loop_order", "chunks", "loads", "fetch", "layout",
     "row_windows", "transposed_channels", "column_folds", "entry", "block_m", "block_k", "block.in_channels",
     "block.taps",
+    "block.tap_cols",
 })  # fmt: skip
 """Fields below `mapping` that mean nothing to work of the vector unit."""
 
@@ -72,6 +74,15 @@ def nested(base: int, *axes: tuple[int, int]) -> Counters:
 def feed(lanes: int, pattern: Counters) -> Feed:
     """A pattern for all of the first `lanes` lanes."""
     return Feed((LaneGroup(0, lanes, pattern),))
+
+
+def in_a_body(moved: int, hardware: Hardware) -> int:
+    """Blocks that a body works on, each of which brings and leaves `moved` bytes: as many as a window has bytes for,
+    where loops are pipelines of windows; elsewhere one.
+    """
+    if hardware.mapping.loads != "windows":
+        return 1
+    return max(1, hardware.mapping.window_bytes // max(1, moved))
 
 
 class MapSource(NamedTuple):
@@ -125,7 +136,7 @@ class VectorUnits(Units):
     ofmap: Tensor
     scalar_words: int
     numbers: int
-    chain: tuple[tuple[int, int], ...]
+    chain: tuple[tuple[int, Fraction | int], ...]
     turn: Turn | PixelsInLanes = Turn()
     chunks: tuple[int, int] = (1, 1)
     close: ClassVar[float] = 0.0
@@ -198,13 +209,13 @@ class VectorUnits(Units):
             moved += channels * down * across * images
         bus = moved * self.hardware.element_bytes / float(self.hardware.hbm_peak_bytes_per_cycle)
         lanes = len(self.portions[-1])
-        beats = (beat_of(*each, self.word_fill, self.hardware, lanes=lanes) for each in self.fewest)
+        beats = (beat_of(*each, self.word_fill, self.hardware, lanes=lanes, packed=self.groups) for each in self.fewest)
         a_word = sum(each.least_a_word for each in beats)
         ends = self.hardware.sequencer.launch_cycles + self.hardware.latency_cycles + self.hardware.skew
         return ends + max(bus, float(len(self.portions) * prod(self._extents) * a_word))
 
     @property
-    def fewest(self) -> tuple[tuple[int, int], ...]:
+    def fewest(self) -> tuple[tuple[int, Fraction | int], ...]:
         """Operands and operations of the steps that every word of results takes at least."""
         return self.chain
 
@@ -226,17 +237,14 @@ class VectorUnits(Units):
         body = self.hardware.sequencer.block_cycles / self.in_a_body(tiling)
         begun = Demand(cycles=body + ready_delay(self.readied(tiling), self.hardware), port=port)
         lanes = len(self.portions[0])
-        steps = (step(tiling.psum_words, *each, self.word_fill, self.hardware, lanes) for each in self.chain)
+        words, packed = tiling.psum_words, self.groups
+        steps = (step(words, *each, self.word_fill, self.hardware, lanes, packed) for each in self.chain)
         return sum(steps, begun)
 
     def in_a_body(self, tiling: Tiling[int]) -> int:
-        """Blocks of portions that a body works on: as many as a window has bytes for, where loops are
-        pipelines of windows; elsewhere one.
-        """
-        if self.hardware.mapping.loads != "windows":
-            return 1
+        """Blocks of portions that a body works on."""
         brought, left = self.bytes_of(tiling)
-        return max(1, self.hardware.mapping.window_bytes // max(1, sum(brought) + left))
+        return in_a_body(sum(brought) + left, self.hardware)
 
     def transfers(self, tiling: Tiling[int]) -> tuple[float, float]:
         """Cycles of the bus for a block and portion: into the chip, and out."""
@@ -422,7 +430,7 @@ class _Depthwise(VectorUnits):
         self.tap_chunks = portions(shape.taps, hardware.vector_unit.scalar_words * word)
         counts = [Arity(len(taps) + (taps.start > 0), len(taps), 0) for taps in self.tap_chunks]
         unit = hardware.vector_unit
-        self.chain = tuple((each.operands, sum(work_of("multiply_add", each, (), unit))) for each in counts)
+        self.chain = tuple((each.operands, pace_of("multiply_add", each, (), unit)) for each in counts)
         # A tiling tells of chunks; there are no passes.
         cut, (out_channels, *k) = TapGroups(shape, hardware), shape.tensors.filter
         self.chunks = cut.groups, cut.folds
@@ -457,7 +465,7 @@ class _Depthwise(VectorUnits):
             walks = (self.walk(self.maps[0], self.taps[tap], block, patch, maps) for tap in taps)
             operands = [*(feed(lanes, each) for each in walks), *([writes] if taps.start else [])]
             weights = Scalars(filter_ + taps.start // word, -(-len(taps) // word), len(taps))
-            yield Compute("multiply_add", tuple(operands), writes, block.words, weights)
+            yield Compute("multiply_add", tuple(operands), writes, block.words, weights, packed=self.groups)
 
 
 units_of = lru_cache(maxsize=1 << 8)(_Depthwise)

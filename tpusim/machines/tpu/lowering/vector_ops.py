@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cached_property, lru_cache, partial
 from itertools import product
 from math import prod
@@ -22,7 +23,7 @@ from tpusim.machines.tpu.lowering import pool_gradient
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering
 from tpusim.machines.tpu.lowering.vector import IGNORED, MapSource, Portion, VectorUnits, draft_of, feed
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed
-from tpusim.machines.tpu.program.operations import OPERATIONS, Arity, work_of
+from tpusim.machines.tpu.program.operations import OPERATIONS, Arity, pace_of
 from tpusim.machines.tpu.program.program import Explanation
 from tpusim.machines.tpu.program.steps import NO_SCALARS, Scalars
 from tpusim.machines.tpu.program.transfers import Along, Part, Tensor
@@ -91,7 +92,7 @@ class _PointByPoint(VectorUnits):
         # As many words as an output is made of at most.
         most = prod(axis.kernel for axis in layer.axes) + len(self.maps) - 1 + layer.along_channels
         arities = [(name, Arity(count, self.numbers, 0)) for name, count in self._joined(most)]
-        self.chain = tuple((each.operands, sum(work_of(name, each, last, unit))) for name, each in arities)
+        self.chain = tuple((each.operands, pace_of(name, each, last, unit, self.widened)) for name, each in arities)
         super().__init__(self._outputs(), self.shapes[OFMAP][0], hardware, tiling)
 
     def _turned(self) -> Turn | PixelsInLanes:
@@ -124,7 +125,7 @@ class _PointByPoint(VectorUnits):
         return Maps(images, *in_strips(row, col, images, self.hardware))
 
     @property
-    def fewest(self) -> tuple[tuple[int, int], ...]:
+    def fewest(self) -> tuple[tuple[int, Fraction | int], ...]:
         """Windows that reach over an edge have fewer taps."""
         return () if any(axis.padding != (0, 0) for axis in (self.outputs.row, self.outputs.col)) else self.chain
 
@@ -138,6 +139,12 @@ class _PointByPoint(VectorUnits):
         wide = COL if self.turn == COLUMNS_IN_LANES and not self.moved else CHANNEL
         padding = tuple(padded(size, multiple) if axis == wide else size for axis, size in enumerate(shape))
         return Tensor(name, shape, converted=True, padded=padding)
+
+    @cached_property
+    def widened(self) -> Fraction:
+        """The share of operands that are widened: a word that windows share is widened for the first of them."""
+        spans = (((each.outputs - 1) * min(each.stride, each.kernel) + each.kernel, each) for each in self.layer.axes)
+        return prod((Fraction(span, each.outputs * each.kernel) for span, each in spans), start=Fraction(1))
 
     # ---- about how long
 
@@ -228,7 +235,8 @@ class _PointByPoint(VectorUnits):
                 # What is joined so far comes first: sums of floats are then in the order of the operands.
                 operands = [writes] if some.start else []
                 operands += [feed(len(channels), walk) for walk in walks[some.start : some.stop]]
-                yield Compute(operation, tuple(operands), writes, at.words, *(last if some.stop == len(walks) else ()))
+                given = last if some.stop == len(walks) else (NO_SCALARS, ())
+                yield Compute(operation, tuple(operands), writes, at.words, *given, self.widened, self.groups)
 
 
 class _Choices(_PointByPoint):
@@ -250,6 +258,7 @@ class _Choices(_PointByPoint):
         """The choice among some taps, and their largest element; then that among these and more."""
         block, lanes = of.block, len(of.channels)
         ((source, patch, base),) = self.patches(block, bases[0])
+        made = partial(Compute, widened=self.widened, packed=self.groups)
         for at, taps, _ in self._rectangles(block):
             chosen = self._writes(at, block, lanes, bases[2])
             largest = self._writes(at, block, lanes, base + patch.words)
@@ -258,9 +267,9 @@ class _Choices(_PointByPoint):
                 walks = [feed(lanes, self.walk(source, tap, at, patch, base)) for tap in stood]
                 numbers = tuple([float(row * self.layer.axes[1].kernel + col) for row, col in stood])
                 before = [chosen, largest] if some.start else []
-                yield Compute(self.layer.operation, (*before, *walks), chosen, at.words, coefficients=numbers)
+                yield made(self.layer.operation, (*before, *walks), chosen, at.words, coefficients=numbers)
                 if some.stop < len(taps):
-                    yield Compute("maximum", (*before[1:], *walks), largest, at.words)
+                    yield made("maximum", (*before[1:], *walks), largest, at.words)
 
 
 def _units(layer: VectorOp, batch: int, hardware: Hardware, tiling: Tiling[int] | None = None) -> _PointByPoint:

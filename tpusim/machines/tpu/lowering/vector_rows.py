@@ -18,9 +18,9 @@ from tpusim.machines.tpu.cut.traffic import Traffic
 from tpusim.machines.tpu.definition import beat_of
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, memory_of, one_draft
-from tpusim.machines.tpu.lowering.vector import IGNORED, feed, in_turn
+from tpusim.machines.tpu.lowering.vector import IGNORED, feed, in_a_body, in_turn
 from tpusim.machines.tpu.program.addresses import Counters
-from tpusim.machines.tpu.program.operations import Arity, work_of
+from tpusim.machines.tpu.program.operations import Arity, pace_of
 from tpusim.machines.tpu.program.program import Explanation
 from tpusim.machines.tpu.program.transfers import Along, Part, Tensor
 from tpusim.machines.tpu.schedule.units import (
@@ -159,7 +159,7 @@ class RowUnits(Units):
     def _period(self, operation: str, elements: int, of_each: int, others: int, fill: int) -> float:
         """Cycles an element of steps that take some elements, of some operands each, and other operands."""
         operands = elements * of_each + others
-        work = sum(work_of(operation, Arity(operands, 0, 0), (), self.hardware.vector_unit))
+        work = pace_of(operation, Arity(operands, 0, 0), (), self.hardware.vector_unit)
         return beat_of(operands, work, fill, self.hardware).a_word / elements
 
     def _tensor(self, name: str, shape: Shape) -> Tensor:
@@ -197,8 +197,16 @@ class RowUnits(Units):
         of_pieces = (sum(self._levels(each, self._made(each, parts))) for each in self.stages if each.joins)
         joined = max(0, *of_pieces, *(sum(self._levels(each, self.shares)[1:]) for each in self.stages))
 
+        stages = 1 if pieces.kept else len(self.stages)
+        left = 0 if self.reduces else size
+        brought = size * len(self.maps) + left
+        element = self.hardware.vector_memory.element_bytes
+        body = in_a_body(brought * lanes * self.word_fill * element, self.hardware)
+
         def ready(key: tuple[int, int, int]) -> int:
-            return delay_of(len(parts[key[2]]) * len(self._brought(key)), self.hardware)
+            u, stage, piece = key
+            begins = ((u * stages + stage) * pieces.number + piece) % body == 0
+            return delay_of(len(parts[piece]) * len(self._brought(key)), self.hardware, begins)
 
         shared, given = in_one(self._shared, len(self.shared)), in_one(self._given, self.given)
         return (
@@ -223,9 +231,16 @@ class RowUnits(Units):
         of_each = len(stage.maps) + len(stage.shared)
         return max(1, self._most(stage) // of_each) if of_each > 1 else self._most(stage)
 
+    def _apart(self, stage: Stage, count: int) -> int:
+        """The elements of a piece that a step takes: with slots, it joins as many shares of them as a word has
+        elements, as code does that has them side by side in a register.
+        """
+        most, word = self._elements(stage), self.hardware.vector_memory.word_elements
+        return min(most, max(2, -(-count // word))) if self.hardware.vector_unit.slots else most
+
     def _made(self, stage: Stage, parts: Sequence[range]) -> int:
         """Numbers a row after some pieces of a stage."""
-        return sum(-(-len(part) // self._elements(stage)) for part in parts)
+        return sum(-(-len(part) // self._apart(stage, len(part))) for part in parts)
 
     def _levels(self, stage: Stage, count: int) -> list[int]:
         """Counts of numbers, step by step, while each step joins as many as it can."""
@@ -342,7 +357,7 @@ class RowUnits(Units):
         shared = [base["shared"] + self.shared.index(name) * len(self.parts[0]) for name in stage.shared]
         reads += [Touch(place["shared"])] if shared else []
         if stage.joins:
-            to, most = base["joined"] + self._made(stage, self.parts[: of.piece]), self._elements(stage)
+            to, most = base["joined"] + self._made(stage, self.parts[: of.piece]), self._apart(stage, words)
             yield from _one_by_one(self._joined(of, stage.operation, known, [*rows, *shared], words, to, most), reads)
             return
         walks = [in_turn(at, words) for at in rows] + [in_turn(at, words, 0) for at in known]
@@ -449,7 +464,9 @@ VECTOR_ROWS = Lowering(
     unit="vector",
     whole_rows=True,
     partial=True,
+    pipelined=True,
     multiplies=False,
     banks=True,
-    ignores=IGNORED | {"block.rows", "block.cols", "block.images", "block.out_channels", "block_n", "strips"},
+    ignores=IGNORED - {"loads"}
+    | {"block.rows", "block.cols", "block.images", "block.out_channels", "block_n", "strips"},
 )

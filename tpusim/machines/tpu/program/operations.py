@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from fractions import Fraction
 from functools import reduce
 from math import erf, erfc, pi, sqrt
 from operator import add, mul
@@ -470,3 +471,22 @@ def work_of(operation: str, counts: Arity, coefficients: Coefficients, unit: Vec
             raise CapacityError(Problem(f"{says}; {write}", f"vector_unit.functions.{name}"))
         products, others = products + often * work.products, others + often * work.others
     return AluWork(products, others)
+
+
+def converting(operation: str, counts: Arity, unit: VectorUnit, widened: Fraction = Fraction(1)) -> Fraction:
+    """ALU operations that convert narrow operands and the result of an element, on a machine with slots.
+
+    A share of the operands is `widened`; the others were, for a result beside. What is only moved stays as it is, and
+    what is compared where ALUs compare narrow numbers.
+    """
+    does = OPERATIONS[operation]
+    if unit.slots is None or (does.selects and (unit.compares == "narrow" or not any(does.work(counts, ())))):
+        return Fraction(0)
+    return counts.operands * widened * unit.widen + unit.narrow
+
+
+def pace_of(
+    operation: str, counts: Arity, coefficients: Coefficients, unit: VectorUnit, widened: Fraction = Fraction(1)
+) -> Fraction:
+    """ALU operations that set the pace of a step: those of an element, with its conversions."""
+    return sum(work_of(operation, counts, coefficients, unit)) + converting(operation, counts, unit, widened)

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import ClassVar, NamedTuple, Self
 
 from tpusim.machines.tpu.definition import Beat, beat_of
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import ElementTable, Feed, first_word
-from tpusim.machines.tpu.program.operations import OPERATIONS, Arity, work_of
+from tpusim.machines.tpu.program.operations import OPERATIONS, Arity, converting, work_of
 from tpusim.machines.tpu.sections import AluWork
 
 
@@ -233,6 +234,8 @@ class Vector(Step):
             reads and writes are read in the same order, so a result is written after all reads for it.
         scalars: scalars of each lane, read once, before all else.
         coefficients: factors and shifts, the same in every lane.
+        widened: the share of operands that are widened for a result; the others were for a result beside it.
+        packed: words that lie in a register at most; 0: as many as it has room for.
     """
 
     cause = "vector_work"
@@ -244,6 +247,8 @@ class Vector(Step):
     words: int
     scalars: Scalars = NO_SCALARS
     coefficients: tuple[float, ...] = ()
+    widened: Fraction = Fraction(1)
+    packed: int = 0
     delay: int = 0
 
     @property
@@ -279,8 +284,9 @@ class Vector(Step):
 
     def beat(self, elements: int, hardware: Hardware) -> Beat:
         """Pace of the step through its words, with `elements` in use in each."""
-        operations, picked = sum(self.operations(hardware)), self.picks is not None
-        return beat_of(self.reads, operations, elements, hardware, self.words, self.lanes, picked)
+        converted = converting(self.operation, self.counts, hardware.vector_unit, self.widened)
+        operations, picked = sum(self.operations(hardware)) + converted, self.picks is not None
+        return beat_of(self.reads, operations, elements, hardware, self.words, self.lanes, picked, self.packed)
 
     def operations(self, hardware: Hardware) -> AluWork:
         """ALU operations on an element."""

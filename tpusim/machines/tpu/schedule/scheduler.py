@@ -345,9 +345,10 @@ class Schedule:
             acts = [*acts]
             array = next((mine[act.sums].number for act in acts if isinstance(act, Pass)), 0) % policy.arrays
         for each in mine:
-            if each.first == gap and each.area.ready:
-                delay += each.area.ready(each.key)
-                each.begun = len(self.steps), array
+            if each.area.ready and (begins if policy.pipelined else each.first == gap):
+                wait = each.area.ready(each.key)
+                delay += wait
+                each.begun = (len(self.steps), array) if wait else None
             elif each.begun and each.begun[1] != array:
                 drained = *drained, each.begun[0]
         if begins and policy.whole:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
@@ -47,6 +48,8 @@ class Compute(NamedTuple):
     words: int
     scalars: Scalars = NO_SCALARS
     coefficients: tuple[float, ...] = ()
+    widened: Fraction = Fraction(1)
+    packed: int = 0
 
 
 class SlotNeed(NamedTuple):

@@ -89,9 +89,12 @@ class Windows(Candidates):
     # ---- what steps take
 
     def window_bytes(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
-        """The bytes of a step that reads windows of everything and leaves one."""
-        moved = self._traffic(tilings)
-        return np.asarray((moved.first + moved.last) * float(self.hardware.hbm_bytes_per_cycle))
+        """The bytes of a step that reads windows of everything and leaves one, copies of converted operands among
+        them.
+        """
+        moved, hardware = self._traffic(tilings), self.hardware
+        held = 1 + hardware.vector_unit.convert_bytes / hardware.vector_memory.element_bytes
+        return np.asarray((moved.first * held + moved.last) * float(hardware.hbm_bytes_per_cycle))
 
     def estimate(self, tilings: Tiling[Any]) -> NDArray[np.float64]:
         moved, bodies = self._traffic(tilings), self._bodies(tilings)

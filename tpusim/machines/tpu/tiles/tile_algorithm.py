@@ -229,8 +229,9 @@ class Filtering:
 
     def beat(self, operands: int, operations: int) -> Beat:
         """The beat of a word of a sum, from its operands and operations."""
-        rounded = operations + self.hardware.vector_unit.rounding
-        return beat_of(operands, rounded, self.word_groups[1], self.hardware)
+        unit = self.hardware.vector_unit
+        converted = operands * unit.widen + unit.narrow if unit.slots else 0
+        return beat_of(operands, operations + unit.rounding + converted, self.word_groups[1], self.hardware)
 
     def scratch_words(self, tiles: Tiles) -> int:
         """Words between stages: for the data of a row fold, and later for products and a column fold."""
