@@ -373,6 +373,7 @@ def beat_of(
     register_lanes = min(slots.lanes, hardware.lanes)
     across = -(-(lanes or hardware.lanes) // register_lanes)
     a_register = max(1, slots.register_bytes // hardware.word_bytes)
+    # Words of different pixels are brought apart, so they lie in registers of their own.
     a_register = min(a_register, packed or a_register)
     a_word = across * -(-hardware.word_bytes // slots.register_bytes)
     loads, stores, most = (max(1, each * a_register // a_word) for each in (slots.loads, slots.stores, slots.registers))

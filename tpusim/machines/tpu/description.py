@@ -287,6 +287,7 @@ class Hardware(FileSection):
         if (weights, split, alone, 1, "each") == (array.weights, 1, False, array.split, array.weights_rate):
             return self
         rows, cols, count = array.rows // split, array.cols // split, 1 if alone else array.count * split
+        # Weights that are one rate for all arrays come to each of several at its share.
         among = count if (weights, array.weights_rate) == ("own", "all") else 1
         rates = {"weights_per_cycle": max(1, array.weights_per_cycle // among), "weights_rate": "each"}
         return self.having("array", rows=rows, cols=cols, count=count, weights=weights, split=1, **rates)

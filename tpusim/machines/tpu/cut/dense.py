@@ -236,6 +236,7 @@ class DenseTaps(Dense):
         held, channels = taps_on_chip(shape, self.hardware), given.get("in_channels", shape.channels)
         parts, least = portions(shape.channels, channels), 0
         if "tap_cols" in given:
+            # The last windows are whole, too: what they hold beyond the filter takes as long as what is within.
             rows, cols = self._window(held or shape.taps, given["tap_cols"])
             corners = product(range(0, shape.row.kernel, rows), range(0, shape.col.kernel, cols))
             held, least = rows * cols, min(channels, shape.channels)

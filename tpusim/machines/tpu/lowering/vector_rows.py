@@ -199,6 +199,7 @@ class RowUnits(Units):
 
         stages = 1 if pieces.kept else len(self.stages)
         left = 0 if self.reduces else size
+        # A body has as many pieces as fill a window, and costs its cycles once, ahead of the first.
         brought = size * len(self.maps) + left
         element = self.hardware.vector_memory.element_bytes
         body = in_a_body(brought * lanes * self.word_fill * element, self.hardware)
@@ -235,6 +236,7 @@ class RowUnits(Units):
         """The elements of a piece that a step takes: with slots, it joins as many shares of them as a word has
         elements, as code does that has them side by side in a register.
         """
+        # Additions to one number wait for one another, those of several shares do not.
         most, word = self._elements(stage), self.hardware.vector_memory.word_elements
         return min(most, max(2, -(-count // word))) if self.hardware.vector_unit.slots else most
 
