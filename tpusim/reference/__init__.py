@@ -73,15 +73,25 @@ class Oracle(NamedTuple):
         compute: function of a layer, its inputs by name, and a box of the tensor.
         element_name: function from a layer and the index of an element to the axes and the index by which people know
         it.
+        roundings: function from a layer and a batch to the number of times that an element is rounded at most.
+        magnitudes: function of a layer, the magnitudes of its inputs, a box and the true elements to the size of the
+            elements if nothing cancelled.
     """
 
     compute: Callable[[Any, Operands, Box], Tensor]
     element_name: Callable[[Any, Index], tuple[tuple[str, ...], Index]]
+    roundings: Callable[[Any, int], int] = lambda *_: 0
+    magnitudes: Callable[[Any, Operands, Box, Tensor], Tensor] | None = None
 
 
 RESULTS = Oracle(lambda *asked: compute(*asked), lambda layer, index: layer.element_name(index))
 TENSORS: Registry[Oracle] = Registry(
-    "tpusim", {OFMAP: "reference.RESULTS", "lowered": "reference.products.LOWERED_MATRIX"}
+    "tpusim",
+    {
+        OFMAP: "reference.RESULTS",
+        "lowered": "reference.products.LOWERED_MATRIX",
+        "tallies": "reference.rounding.TALLIES",
+    },
 )
 """The oracles by the name of the tensor in a Program."""
 

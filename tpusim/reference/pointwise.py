@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from math import erf, erfc, pi, sqrt
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.network.ops.fused import BIAS, OTHER, Fused
-from tpusim.reference import Box, Operands, Tensor, compute, number_of
+from tpusim.network.ops.op import OFMAP
+from tpusim.reference import Box, Operands, Tensor, batch_of, compute, number_of
 
 if TYPE_CHECKING:
     from tpusim.network.ops.op import Op
@@ -120,14 +121,13 @@ def magnitudes(layer: Op, operands: Operands, box: Box) -> Tensor:
 
 
 def _made(function: Callable[..., Any], layer: Op, operands: Operands, box: Box) -> Tensor:
-    parts = []
-    for each in operands.values():
-        places = (
-            slice(0, 1) if size == 1 else slice(part.start, part.stop)
-            for size, part in zip(each.shape, box, strict=True)
-        )
-        parts.append(each[tuple(places)].astype(number_of(each), copy=False))
+    parts = [each[tuple(_places(each.shape, box))].astype(number_of(each), copy=False) for each in operands.values()]
     return np.broadcast_to(function(layer, *parts), [len(part) for part in box])
+
+
+def _places(shape: Sequence[int], box: Box) -> Iterator[slice]:
+    """The part of a tensor for a box; an axis of one element is broadcast."""
+    return (slice(0, 1) if size == 1 else slice(at.start, at.stop) for size, at in zip(shape, box, strict=True))
 
 
 def _line(x: Tensor, slope: float, shift: float) -> Tensor:
@@ -194,18 +194,75 @@ ROUNDINGS = {
 """The number of successive roundings of an element."""
 
 
+class Prepared(dict[str, Any]):
+    """Operands of a fused layer whose ifmap is the one that the ops ahead make: made once for many boxes."""
+
+
+def prepared(layer: Fused, operands: Operands, made: Callable[..., Tensor] = pointwise) -> Operands:
+    """The operands with the ifmap that the ops ahead make; `made` computes the elements of an op."""
+    if not layer.ahead or isinstance(operands, Prepared):
+        return operands
+    ifmap = operands["ifmap"]
+    whole = tuple(map(range, ifmap.shape))
+    for op, others in _ops(layer, operands, "ahead"):
+        ifmap = made(op, {"ifmap": ifmap, **others}, whole)
+    return Prepared({**operands, "ifmap": ifmap})
+
+
 def fused(layer: Fused, operands: Operands, box: Box) -> Tensor:
     """Compute the outputs in `box`: those of the core, then the fused operations, one after another."""
-    results = summed(compute, layer, operands, box)
+    results = summed(compute, layer, prepared(layer, operands), box)
     whole = tuple(map(range, results.shape))
     for each in layer.finish:
         results = pointwise(each, {"ifmap": results}, whole)  # type: ignore[arg-type]
+    return left(layer, operands, box, results)
+
+
+def left(
+    layer: Fused, operands: Operands, box: Box, results: Tensor, made: Callable[..., Tensor] = pointwise
+) -> Tensor:
+    """Results in `box` as the ops behind leave them; `made` computes the elements of an op."""
+    whole = tuple(map(range, results.shape))
+    for op, others in _ops(layer, operands, "behind"):
+        mine = {name: each[tuple(_places(each.shape, box))] for name, each in others.items()}
+        results = made(op, {"ifmap": results, **mine}, whole)
     return results
+
+
+def _ops(layer: Fused, operands: Operands, where: Literal["ahead", "behind"]) -> Iterator[tuple[Op, Operands]]:
+    """The ops ahead or behind, each with its further operands by their names in the op."""
+    given = [*layer.given(batch_of(layer, operands), where)]
+    for number, op in enumerate(layer.ahead if where == "ahead" else layer.behind):
+        yield op, {each.source: operands[each.name] for each in given if each.op == number}
+
+
+def tallies(layer: Fused, operands: Operands, box: Box) -> Tensor:
+    """Compute the sums in `box` of [channel, number of the tally, 1, 1], in float64."""
+    return tallied(layer, operands, box, fused, np.asarray)
+
+
+def tallied(
+    layer: Fused, operands: Operands, box: Box, made: Callable[..., Tensor], sized: Callable[[Any], Any]
+) -> Tensor:
+    """Compute sums in `box`; `made` computes results, and `sized` makes these what is summed up."""
+    _, *points = layer.shapes(batch_of(layer, operands))[OFMAP]
+    rows, cols, images = map(range, points)
+    whole = box[0], rows, cols, images
+    results = sized(made(layer, operands, whole).astype(np.float64))
+    sums = []
+    for number in box[1]:
+        kind = layer.tallies[number]
+        beside = results if kind == "squares" else np.float64(1)
+        if kind == "products":
+            name = next(each.name for each in layer.given(batch_of(layer, operands), "behind") if each.is_map)
+            beside = sized(operands[name][box[0].start : box[0].stop].astype(np.float64))
+        sums.append((results * beside).sum(axis=(1, 2, 3)))
+    return np.stack(sums, axis=1)[:, :, None, None]
 
 
 def summed(made: Callable[..., Any], layer: Fused, operands: Operands, box: Box) -> Tensor:
     """Compute the outputs in `box` up to the sum; `made` computes those of the core."""
-    own = {name: each for name, each in operands.items() if name not in (OTHER, BIAS)}
+    own = {name: each for name, each in operands.items() if name in layer.core.shapes(batch_of(layer, operands))}
     results: Tensor = made(layer.core, own, box)
     if layer.bias:
         results = results + operands[BIAS][box[0].start : box[0].stop].astype(results.dtype, copy=False)

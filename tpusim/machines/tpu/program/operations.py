@@ -443,6 +443,11 @@ OPERATIONS: dict[str, Operation] = {
     # Counted as x r, x r r / root(r) and x / s, with r = 1 / root(s) and s a line of the sum of squares.
     "squares": _of_squares(first=False),
     "squares_more": _of_squares(first=True),
+    "products_more": Operation(
+        lambda operands, *_: (lambda first, x, y: first + x * y)(*operands),
+        lambda *_: AluWork(1, 1),
+        lambda counts: counts == Arity(3, 0, 0),
+    ),
     "normalize_by_50": _of_power(0.5, 2, "reciprocal_root"),
     "normalize_by_75": _of_power(0.75, 4, "reciprocal_root", "reciprocal_root"),
     "normalize_by_100": _of_power(1.0, 1, "divide"),
