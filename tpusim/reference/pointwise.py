@@ -164,6 +164,10 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
         scale * total * np.float32(-1 / op.elements) - mean * slope
     ),
     "batch_norm_gradient": lambda _, dy, x, scale, slope, offset: dy * scale + x * slope + offset,
+    "shortcut": lambda _, x, other, scale, shift: np.clip(x * scale + shift + other, 0, None),
+    "mean_of_total": lambda op, x: x * np.float32(1 / op.elements),
+    "variance_of_squares": lambda op, mean, squares: squares * np.float32(1 / op.elements) - np.square(mean),
+    "centred_total": lambda _, mean, total, products: products - total * mean,
     **{name: in_doubles(each) for name, each in REAL_FUNCTIONS.items()},
 }
 """By the name of the op: the function from the layer and an element of each operand to an element of the ofmap."""
@@ -176,6 +180,8 @@ MAGNITUDES: dict[str, Callable[..., Any]] = {
     "tanh_gradient": lambda _, dy, y: dy * (1 + y * y),
     "weighted_sum": lambda op, x, y: x * np.float32(abs(op.factor)) + y * np.float32(abs(op.other_factor)),
     "batch_norm_shift": lambda _, mean, scale, shift: shift + mean * scale,
+    "variance_of_squares": lambda op, mean, squares: squares * np.float32(1 / op.elements) + np.square(mean),
+    "centred_total": lambda _, mean, total, products: products + total * mean,
     "batch_norm_offset": lambda op, mean, scale, slope, total: (
         scale * total * np.float32(1 / op.elements) + mean * slope
     ),
@@ -189,6 +195,7 @@ ROUNDINGS = {
     "clip": 0, "hard_sigmoid": 2, "hard_swish": 3, "relu_gradient": 0, "leaky_relu_gradient": 1, "clip_gradient": 0,
     "sigmoid_gradient": 3, "tanh_gradient": 3, "weighted_sum": 2, "adam_second": 3, "adam_step": FUNCTION_ROUNDINGS,
     "batch_norm_shift": 2, "batch_norm_offset": 3, "batch_norm_gradient": 3,
+    "shortcut": 3, "mean_of_total": 2, "variance_of_squares": 4, "centred_total": 2,
     **dict.fromkeys(REAL_FUNCTIONS, FUNCTION_ROUNDINGS),
 }  # fmt: skip
 """The number of successive roundings of an element."""

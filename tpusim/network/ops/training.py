@@ -217,6 +217,63 @@ class BatchNormGradient(Pointwise):
         return {"ifmap": maps, "other": maps, **dict.fromkeys(("scale", "slope", "offset"), channel), OFMAP: maps}
 
 
+@validated
+class Shortcut(Pointwise):
+    """What is above zero of the ifmap times `scale`, plus `shift`, plus the other map; or 0: the end of a residual
+    block.
+    """
+
+    op: ClassVar[str] = "shortcut"
+
+    def shapes(self, batch: int) -> Mapping[str, Shape]:
+        """Return shapes, with two numbers a channel."""
+        maps, channel = self.map(batch), (self.channels, 1, 1, 1)
+        return {"ifmap": maps, "other": maps, "scale": channel, "shift": channel, OFMAP: maps}
+
+
+@validated
+class MeanOfTotal(Pointwise):
+    """The ifmap, a sum, over its elements.
+
+    Attributes:
+        elements: elements that were summed up.
+    """
+
+    op: ClassVar[str] = "mean_of_total"
+
+    elements: Annotated[Elements, written("batch*56*56")] = 1
+
+    def coefficients(self, counted: int) -> tuple[float, ...]:
+        return (1 / self.elements,)
+
+
+@validated
+class VarianceOfSquares(Paired):
+    """The other operand, a sum of squares, over its elements, less the square of the ifmap, their mean.
+
+    Attributes:
+        elements: elements that were summed up.
+    """
+
+    op: ClassVar[str] = "variance_of_squares"
+
+    elements: Annotated[Elements, written("batch*56*56")] = 1
+
+    def coefficients(self, counted: int) -> tuple[float, ...]:
+        return (1 / self.elements,)
+
+
+@validated
+class CentredTotal(Pointwise):
+    """A total of products, less the ifmap, the mean of one factor, times the `total` of the other."""
+
+    op: ClassVar[str] = "centred_total"
+
+    def shapes(self, batch: int) -> Mapping[str, Shape]:
+        """Return shapes: all alike."""
+        return dict.fromkeys(("ifmap", "total", "products", OFMAP), self.map(batch))
+
+
 def _check_epsilon(epsilon: float) -> None:
     """Raise InputError for an epsilon of zero or less."""
     if epsilon <= 0:

@@ -389,6 +389,14 @@ OPERATIONS: dict[str, Operation] = {
         lambda mean, scale, slope, total, part: scale * total * part - mean * slope, 4, 3, 1, coefficients=1
     ),
     "batch_norm_gradient": _of_values(lambda dy, x, scale, slope, offset: dy * scale + x * slope + offset, 5, 2, 2),
+    "shortcut": _of_values(
+        lambda x, other, scale, shift: np.maximum(x * scale + shift + other, x.dtype.type(0)), 4, 1, 3
+    ),
+    "mean_of_total": _of_one(lambda x, _, part: x * np.float32(part[0]), 1, 0, 1),
+    "variance_of_squares": _of_values(
+        lambda mean, squares, part: squares * part - mean * mean, 2, 2, 1, coefficients=1
+    ),
+    "centred_total": _of_values(lambda mean, total, products: products - mean * total, 3, 1, 1),
     # For ops of rows: a difference and a power of each element, and their sum; then the same with squares.
     "exp_sum": _of_elements(
         lambda *terms: sum(np.exp(x - terms[-1]) for x in terms[:-1]), 1, 0, lambda elements: {"exp": elements}
