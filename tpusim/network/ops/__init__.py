@@ -12,7 +12,7 @@ from tpusim.network.ops.elementwise import ROWS, class_name
 if TYPE_CHECKING:
     from tpusim.network.ops.op import Op
 
-POINTWISE = (*ROWS, "scale_shift", "leaky_relu", "clip", "power", "hard_sigmoid", "hard_swish", "gelu")
+POINTWISE = (*ROWS, "scale_shift", "masked", "leaky_relu", "clip", "power", "hard_sigmoid", "hard_swish", "gelu")
 """Ops that make each element from the one at the same place of a map."""
 _MODULES = {
     **dict.fromkeys(("conv2d", "conv1d", "conv_transpose2d"), "array_op"),

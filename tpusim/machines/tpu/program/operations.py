@@ -98,6 +98,12 @@ def _line(x: _Values, slope: float, shift: float) -> _Values:
     return x * x.dtype.type(np.float32(slope)) + x.dtype.type(np.float32(shift))
 
 
+def _masked(x: _Values, other: _Values, held: _Values) -> _Values:
+    """The first words where a line of the others is above zero."""
+    above = other * held[0][:, None, None] + held[-1][:, None, None] > 0
+    return np.where(above, x, x.dtype.type(0))
+
+
 def _clip(x: _Values, low: float, high: float) -> _Values:
     return np.asarray(np.minimum(np.maximum(x, x.dtype.type(np.float32(low))), x.dtype.type(np.float32(high))))
 
@@ -231,6 +237,12 @@ OPERATIONS: dict[str, Operation] = {
     "mul": _of_terms(lambda terms: reduce(mul, terms), multiplies=True),
     "copy": _of_one(lambda x, *_: x, 0, 0, 0)._replace(selects=True),
     "scale_shift": _of_one(lambda x, held, _: x * held[0][:, None, None] + held[-1][:, None, None], 1, 1, 0, scalars=1),
+    "masked": Operation(
+        lambda operands, held, _: _masked(*operands, held),
+        lambda *_: AluWork(1, 3),
+        lambda counts: counts.operands == 2 and counts.scalars > 0 and not counts.coefficients,
+        selects=True,
+    ),
     "relu": _of_one(lambda x, *_: np.maximum(x, x.dtype.type(0)), 0, 1, 0)._replace(selects=True),
     "leaky_relu": _of_one(lambda x, _, slope: np.maximum(x, x * np.float32(slope[0])), 1, 1, 1),
     "clip": _of_one(lambda x, _, ends: _clip(x, *ends), 0, 2, 2)._replace(selects=True),
