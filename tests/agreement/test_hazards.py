@@ -134,8 +134,8 @@ def beside(step: Fill | Spill) -> Iterator[Cells]:
         maps, numbers, tallies = step.beside(number)
         for first in part.first_lanes:
             lanes = span(first, part.lanes)
-            for base in maps:
-                yield lanes, span(base, part.words)
+            for base, turns in zip(maps, step.work.turns if step.work else (), strict=True):
+                yield lanes, span(base, step.work.around[number] if step.work and turns else part.words)
             for word in (*numbers, *(() if step.work and step.work.begins[number] else tallies)):
                 yield lanes, span(word, 1)
 

@@ -1,7 +1,7 @@
 """Training steps on a machine that fuses: normalised maps, and gradients of normalisations, are never stored.
 
-Google's compiler does the same for a TPU v2. A layer of the array makes such a map of its sources, as these come; masks a
-gradient as it goes; and leaves the sums of a channel that the next normalisation needs (`network.ops.fused`).
+Google's compiler does the same for a TPU v2. A layer of the array makes such a map of its sources, as these come; masks
+a gradient as it goes; and leaves the sums of a channel that the next normalisation needs (`network.ops.fused`).
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class _Step:
     # ---- a normalised map, the shortcut, relu
 
     def join_shortcuts(self) -> None:
-        """Join a normalisation, the addition of a map to it and the relu of the sum, if nobody else reads the first two."""
+        """Join a normalisation, the addition of a map to it and the relu of the sum, where nobody else reads them."""
         readers = self.readers()
         for name in [each.name for each in self.layers.values() if each.op == "relu"]:
             total = self.maker(self.edges[name][0], "add")

@@ -183,7 +183,7 @@ class Expectation:
     def _exact(self) -> Operands:
         """Operands in the type of the sums, which is float64 if one operand is."""
         operands, layer = self.operands, self.layer
-        made = isinstance(layer, Fused) and bool(layer.ahead)
+        made = isinstance(layer, Fused) and layer.on_the_way
         if self._doubles and "filter" in operands and not made:
             operands = {**operands, "filter": operands["filter"].astype(np.float64)}
         elif self._doubles:

@@ -31,6 +31,8 @@ EXACT = 1 << 24
 """The largest integer up to which float32 holds every integer exactly."""
 OPERAND_BITS = 4
 """Bits of an operand, a signed integer; fewer where a long sum would not be exact."""
+FACTOR_BITS = 2
+"""Most bits of an operand that is a third factor of a product."""
 
 _MOST_NUMBERED = 1 << 15
 """Most numbers that sources of numbers are drawn from."""
@@ -114,7 +116,7 @@ def operands(layer: Op, batch: int, seed: int) -> dict[str, Operand]:
             f"layer {layer.name}: a sum of {layer.terms(batch)} products is not exact in float32; check nothing"
         )
     random = np.random.default_rng([seed, zlib.crc32(repr(layer).encode())])
-    drawn = {}
+    drawn, factors = {}, layer.factors(batch)
     for name, shape in layer.sources(batch).items():
         if below := layer.numbered.get(name):
             drawn[name] = random.integers(min(below, _MOST_NUMBERED), size=shape, dtype=np.int16)
@@ -122,5 +124,6 @@ def operands(layer: Op, batch: int, seed: int) -> dict[str, Operand]:
         # Each random 64-bit word is eight operands of a byte, of which `bits` are kept.
         words = random.integers(1 << 64, size=-(-prod(shape) // 8), dtype=np.uint64)
         numbers = words.view(np.int8)[: prod(shape)]
-        drawn[name] = np.right_shift(numbers, 8 - bits, out=numbers).reshape(shape)
+        own = min(bits, FACTOR_BITS) if name in factors else bits
+        drawn[name] = np.right_shift(numbers, 8 - own, out=numbers).reshape(shape)
     return drawn

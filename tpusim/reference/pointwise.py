@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from math import erf, erfc, pi, sqrt
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tpusim.network.ops.fused import BIAS, OTHER, Fused
+from tpusim.network.ops.fused import BIAS, OTHER, Fused, Way
 from tpusim.network.ops.op import OFMAP
 from tpusim.reference import Box, Operands, Tensor, batch_of, compute, number_of
 
@@ -134,6 +134,12 @@ def _line(x: Tensor, slope: float, shift: float) -> Tensor:
     return x * np.float32(slope) + np.float32(shift)
 
 
+def _masked(x: Tensor, other: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    # In float32, as the machine rounds a line, so that both find the same sign.
+    line, by, plus = (each.astype(np.float32) for each in (other, scale, shift))
+    return np.where(line * by + plus > 0, x, x.dtype.type(0))
+
+
 def _within(x: Tensor, low: float, high: float) -> Tensor:
     return np.clip(x, np.float32(low), np.float32(high))
 
@@ -146,6 +152,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "power": lambda op, x: x * x if op.exponent == 2 else x * x * x,
     "copy": lambda _, x: x,
     "scale_shift": lambda _, x, scale, shift: x * scale + shift,
+    "masked": lambda _, *operands: _masked(*operands),
     "relu": lambda _, x: np.maximum(x, np.float32(0)),
     "leaky_relu": lambda op, x: np.where(x > 0, x, x * np.float32(op.slope)),
     "clip": lambda op, x: _within(x, op.min, op.max),
@@ -174,6 +181,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 MAGNITUDES: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("sub", "rsub"), lambda _, x, y: x + y),
+    "masked": lambda _, x, *others: x,
     "hard_sigmoid": lambda op, x: _line(x, abs(op.alpha), abs(op.beta)),
     "hard_swish": lambda _, x: x * _line(x, 1 / 6, 0.5),
     "sigmoid_gradient": lambda _, dy, y: dy * y * (1 + y),
@@ -191,9 +199,9 @@ MAGNITUDES: dict[str, Callable[..., Any]] = {
 }
 """Functions for magnitudes of results, where they are not the function of magnitudes."""
 ROUNDINGS = {
-    "add": 1, "sub": 1, "rsub": 1, "mul": 1, "power": 2, "copy": 0, "scale_shift": 2, "relu": 0, "leaky_relu": 1,
-    "clip": 0, "hard_sigmoid": 2, "hard_swish": 3, "relu_gradient": 0, "leaky_relu_gradient": 1, "clip_gradient": 0,
-    "sigmoid_gradient": 3, "tanh_gradient": 3, "weighted_sum": 2, "adam_second": 3, "adam_step": FUNCTION_ROUNDINGS,
+    "add": 1, "sub": 1, "rsub": 1, "mul": 1, "power": 2, "copy": 0, "scale_shift": 2, "masked": 0, "relu": 0,
+    "leaky_relu": 1, "clip": 0, "hard_sigmoid": 2, "hard_swish": 3, "relu_gradient": 0, "leaky_relu_gradient": 1,
+    "clip_gradient": 0, "sigmoid_gradient": 3, "tanh_gradient": 3, "weighted_sum": 2, "adam_second": 3, "adam_step": FUNCTION_ROUNDINGS,
     "batch_norm_shift": 2, "batch_norm_offset": 3, "batch_norm_gradient": 3,
     "shortcut": 3, "mean_of_total": 2, "variance_of_squares": 4, "centred_total": 2,
     **dict.fromkeys(REAL_FUNCTIONS, FUNCTION_ROUNDINGS),
@@ -202,18 +210,22 @@ ROUNDINGS = {
 
 
 class Prepared(dict[str, Any]):
-    """Operands of a fused layer whose ifmap is the one that the ops ahead make: made once for many boxes."""
+    """Operands of a fused layer with the ifmap, and the filter, that the ops ahead make: made once for many boxes."""
 
 
 def prepared(layer: Fused, operands: Operands, made: Callable[..., Tensor] = pointwise) -> Operands:
-    """The operands with the ifmap that the ops ahead make; `made` computes the elements of an op."""
-    if not layer.ahead or isinstance(operands, Prepared):
+    """The operands with those that the ops ahead make; `made` computes the elements of an op."""
+    if not (layer.ahead or layer.ahead_filter) or isinstance(operands, Prepared):
         return operands
-    ifmap = operands["ifmap"]
-    whole = tuple(map(range, ifmap.shape))
-    for op, others in _ops(layer, operands, "ahead"):
-        ifmap = made(op, {"ifmap": ifmap, **others}, whole)
-    return Prepared({**operands, "ifmap": ifmap})
+    found = {}
+    ways: tuple[tuple[Way, str], ...] = ("ahead", "ifmap"), ("ahead_filter", "filter")
+    for where, name in ways:
+        values = operands[name]
+        whole = tuple(map(range, values.shape))
+        for op, others in _ops(layer, operands, where):
+            values = made(op, {"ifmap": values, **others}, whole)
+        found[name] = values
+    return Prepared({**operands, **found})
 
 
 def fused(layer: Fused, operands: Operands, box: Box) -> Tensor:
@@ -236,10 +248,10 @@ def left(
     return results
 
 
-def _ops(layer: Fused, operands: Operands, where: Literal["ahead", "behind"]) -> Iterator[tuple[Op, Operands]]:
+def _ops(layer: Fused, operands: Operands, where: Way) -> Iterator[tuple[Op, Operands]]:
     """The ops ahead or behind, each with its further operands by their names in the op."""
     given = [*layer.given(batch_of(layer, operands), where)]
-    for number, op in enumerate(layer.ahead if where == "ahead" else layer.behind):
+    for number, op in enumerate(getattr(layer, where)):
         yield op, {each.source: operands[each.name] for each in given if each.op == number}
 
 

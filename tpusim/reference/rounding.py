@@ -37,7 +37,8 @@ def roundings(layer: Op, batch: int) -> int:
     if _only_moves(layer):
         return 0
     if isinstance(layer, Fused):
-        every = sum(pointwise.ROUNDINGS[each.op] for each in (*layer.ahead, *layer.finish, *layer.behind))
+        ops = *layer.ahead, *layer.ahead_filter, *layer.finish, *layer.behind
+        every = sum(pointwise.ROUNDINGS[each.op] for each in ops)
         return roundings(layer.core, batch) + layer.adds + layer.bias + every
     if layer.whole_channels:
         return channels.roundings(layer, batch)

@@ -21,8 +21,15 @@ Tally: TypeAlias = Literal["sum", "squares", "products"]
 """What is summed up over the results of a channel: themselves, their squares, or their products with the first map that
 `behind` reads.
 """
-GROWS = {"add": 2, "sub": 2, "rsub": 2, "mul": 256, "scale_shift": 256, "relu": 1, "clip": 1, "relu_gradient": 1}
-"""Ops on the way, and how many times larger than an operand they may make a number, if no operand is beyond a byte."""
+GROWS = {
+    **dict.fromkeys(("copy", "relu", "clip", "relu_gradient", "masked"), 1),
+    **{"add": 2, "sub": 2, "rsub": 2, "mul": 2, "scale_shift": 4, "batch_norm_gradient": 8, "weighted_sum": 4},
+}
+"""Ops on the way, and how many times larger they may make a number, if factors are from -2 to 2."""
+MULTIPLY = frozenset({"mul", "scale_shift", "batch_norm_gradient"})
+"""Those that multiply by numbers of channels or, `mul`, by another map."""
+Way: TypeAlias = Literal["ahead", "ahead_filter", "behind"]
+"""Where ops on the way stand: ahead of the ifmap, ahead of the filter, or behind the results."""
 
 
 class Given(NamedTuple):
@@ -45,12 +52,12 @@ class Given(NamedTuple):
 
 @dataclass(frozen=True)
 class Fused(ArrayOp):
-    """An `inner` op, what is done to its ifmap before, and what follows it.
+    """An `inner` op, what is done to its operands before, and what follows it.
 
-    `ahead` makes the ifmap of tensors as they come. The tensor `other` is added to the results where it `adds` one,
-    then the channel's bias where it has a `bias`, and then comes `finish`. `behind` are ops that may take a further map
-    or numbers of channels; they change results as these go. `tallies` are sums over what goes, channel by channel: a
-    second result.
+    `ahead` makes the ifmap of tensors as they come, and `ahead_filter` the filter. The tensor `other` is added to the
+    results where it `adds` one, then the channel's bias where it has a `bias`, and then comes `finish`. Ops `behind`
+    may take a further map or numbers of channels; they change results as these go. `tallies` are sums over what goes,
+    channel by channel: a second result.
 
     Raises TypeError for an inner op that is fused itself, and ValueError where nothing is done, where an op cannot be
     done on the way, or where products are to be summed up and there is no other map.
@@ -65,19 +72,27 @@ class Fused(ArrayOp):
     finish: tuple[Pointwise, ...] = ()
     bias: bool = False
     ahead: tuple[Pointwise, ...] = ()
+    ahead_filter: tuple[Pointwise, ...] = ()
     behind: tuple[Pointwise, ...] = ()
     tallies: tuple[Tally, ...] = ()
 
     def __post_init__(self) -> None:
         if self.inner.core is not self.inner:
             raise TypeError(f"{self.inner.name} is fused already")
-        if not (self.adds or self.finish or self.bias or self.ahead or self.behind or self.tallies):
+        if not (self.adds or self.finish or self.bias or self.on_the_way):
             raise ValueError(f"nothing is done to the results of {self.inner.name}")
-        for each in (*self.ahead, *self.behind):
+        for each in (*self.ahead, *self.ahead_filter, *self.behind):
             if each.op not in GROWS or getattr(each, "other", "each") not in ("each", "channel"):
                 raise ValueError(f"{each.op} {each.text} cannot be done on the way; it can be {', '.join(GROWS)}")
+        if self.inner.turned_ifmap and getattr(self.inner, "groups", 1) > 1 and self.ahead:
+            raise ValueError(f"the channels of {self.inner.name} are in groups, whose numbers would differ")
         if "products" in self.tallies and not any(given.is_map for given in self.given(1, "behind")):
             raise ValueError(f"{self.inner.name} has no other map to take products with")
+
+    @property
+    def on_the_way(self) -> bool:
+        """Whether anything is done to what comes, or to what goes."""
+        return bool(self.ahead or self.ahead_filter or self.behind or self.tallies)
 
     @property
     def core(self) -> ArrayOp:
@@ -93,7 +108,8 @@ class Fused(ArrayOp):
 
     @property
     def shape_key(self) -> Hashable:
-        ways = (tuple(each.shape_key for each in some) for some in (self.finish, self.ahead, self.behind))
+        every = self.finish, self.ahead, self.ahead_filter, self.behind
+        ways = (tuple(each.shape_key for each in some) for some in every)
         return self.op, self.inner.shape_key, self.bias, self.adds, self.tallies, *ways
 
     @property
@@ -103,12 +119,13 @@ class Fused(ArrayOp):
     @property
     def text(self) -> str:
         """The shape in short: "relu + 56x56x64>64 3x3 + bias + add + relu"."""
-        return " + ".join([*(each.op for each in self.ahead), self.inner.text, *self.fused])
+        return " + ".join([*(each.op for each in (*self.ahead, *self.ahead_filter)), self.inner.text, *self.fused])
 
     @property
     def exact(self) -> bool:  # type: ignore[override]
-        """Sums of squares of results are more than a float32 holds exactly."""
-        return self.inner.exact and not self.tallies
+        """Whether no op rounds; sums of squares of results are more than a float32 holds exactly."""
+        ops = *self.ahead, *self.ahead_filter, *self.behind
+        return self.inner.exact and not self.tallies and all(each.exact for each in ops)
 
     @property
     def fused(self) -> tuple[str, ...]:
@@ -124,14 +141,16 @@ class Fused(ArrayOp):
     def tensors(self, batch: int) -> Tensors:
         return self.inner.tensors(batch)
 
-    def given(self, batch: int, where: Literal["ahead", "behind"]) -> Iterator[Given]:
+    def given(self, batch: int, where: Way) -> Iterator[Given]:
         """Yield the further operands of the ops ahead of the inner op, or behind it, in order."""
-        shapes = self.inner.shapes(batch)
-        whole = shapes["ifmap" if where == "ahead" else OFMAP]
+        whole = self.inner.shapes(batch)[{"ahead": "ifmap", "ahead_filter": "filter", "behind": OFMAP}[where]]
+        # Channels stand along the last axis where the ifmap is turned.
+        turned = where == "ahead" and self.inner.turned_ifmap
+        numbers = (1, 1, 1, whole[3]) if turned else (whole[0], 1, 1, 1)
         for number, op in enumerate(getattr(self, where)):
             for source in (each for each in op.sources(batch) if each != "ifmap"):
                 is_map = source == OTHER and getattr(op, OTHER, "each") == "each"
-                shape = whole if is_map else (whole[0], 1, 1, 1)
+                shape = whole if is_map else numbers
                 yield Given(number, source, f"{where}_{number}_{source}", shape, is_map)
 
     def shapes(self, batch: int) -> Mapping[str, Shape]:
@@ -140,7 +159,8 @@ class Fused(ArrayOp):
         ofmap = shapes.pop(OFMAP)
         other = {OTHER: ofmap} if self.adds else {}
         bias = {BIAS: (ofmap[0], 1, 1, 1)} if self.bias else {}
-        given = {each.name: each.shape for where in ("ahead", "behind") for each in self.given(batch, where)}
+        ways: tuple[Way, ...] = "ahead", "ahead_filter", "behind"
+        given = {each.name: each.shape for where in ways for each in self.given(batch, where)}
         return {**shapes, **other, **bias, **given, OFMAP: ofmap}
 
     def reads(self, batch: int) -> dict[str, Shape]:
@@ -150,18 +170,25 @@ class Fused(ArrayOp):
         read = self.inner.reads(batch)
         added = {OTHER: self.shapes(batch)[OTHER]} if self.adds else {}
         first = next(iter(read))
-        ahead, behind = ({each.name: each.shape for each in self.given(batch, way)} for way in ("ahead", "behind"))
-        return {first: read[first], **ahead, **added, **read, **behind}
+        ways: tuple[Way, ...] = "ahead", "ahead_filter", "behind"
+        ahead, filters, behind = ({each.name: each.shape for each in self.given(batch, way)} for way in ways)
+        return {first: read[first], **ahead, **added, **read, **filters, **behind}
 
     def batch_of(self, shapes: Mapping[str, Sequence[int]]) -> int:
         return self.inner.batch_of(shapes)
+
+    def factors(self, batch: int) -> frozenset[str]:
+        ways: tuple[Way, ...] = "ahead", "ahead_filter", "behind"
+        every = ((getattr(self, where)[each.op].op, each) for where in ways for each in self.given(batch, where))
+        return frozenset(each.name for op, each in every if op in MULTIPLY and (op == "mul" or not each.is_map))
 
     def convolution(self, batch: int) -> tuple[Conv2d, int]:
         return self.inner.convolution(batch)
 
     def terms(self, batch: int) -> int:
         """Return how many products of two operands are as large as an output may be."""
-        sums = self.inner.terms(batch) * prod(GROWS[each.op] for each in self.ahead) + self.adds + self.bias
+        grown = prod(GROWS[each.op] for each in (*self.ahead, *self.ahead_filter))
+        sums = self.inner.terms(batch) * grown + self.adds + self.bias
         return sums * prod(GROWS[each.op] for each in self.behind)
 
     def macs(self, batch: int) -> int:

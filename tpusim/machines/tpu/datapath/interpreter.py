@@ -265,13 +265,18 @@ class _Run:
         part, work, lanes = step.parts[number], step.work, len(words)
         assert work
         bases, held, tallies = step.beside(number)
-        maps = [self._words(first, lanes, base, part.words) for base in bases]
+        maps = [
+            self._words(first, lanes, base, work.around[number])[:, np.arange(part.words) % work.around[number]]
+            if turns
+            else self._words(first, lanes, base, part.words)
+            for base, turns in zip(bases, work.turns, strict=True)
+        ]
         beside, numbers = iter(maps), iter(held)
-        for operation, count, others, coefficients in work.chain:
+        for operation, count, others, coefficients, turns in work.chain:
             scalars = [self._words(first, lanes, next(numbers), 1)[:, 0, 0] for _ in range(count)]
             operands = [words, *(next(beside) for _ in range(others))]
             # A fill combines what is in place with what comes.
-            operands = operands[::-1] if isinstance(step, Fill) else operands
+            operands = operands[::-1] if isinstance(step, Fill) and not turns else operands
             given = np.array(scalars).reshape(count, lanes).astype(words.dtype)
             words = OPERATIONS[operation].values(operands, given, coefficients)
         if (there := inside(part, step.tensor.shape, words.shape[2])) is not None:

@@ -14,15 +14,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from math import prod
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from tpusim.base.errors import CapacityError, UnsuitableError
-from tpusim.machines.tpu.cut.blocks import CHANNEL, portions
+from tpusim.machines.tpu.cut.blocks import CHANNEL, IMAGE, portions
 from tpusim.machines.tpu.cut.traffic import Traffic
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft
 from tpusim.machines.tpu.lowering.vector import feed, in_turn
-from tpusim.machines.tpu.program.transfers import PRODUCTS, Along, Coordinates, Doing, Fill, Part, Tensor, Work
+from tpusim.machines.tpu.program.transfers import PRODUCTS, Along, Doing, Fill, Part, Tensor, Work
 from tpusim.machines.tpu.schedule.scheduler import buffers, link
 from tpusim.machines.tpu.schedule.units import (
     Act,
@@ -40,20 +40,24 @@ from tpusim.machines.tpu.schedule.units import (
     when_needed,
     with_the_spill,
 )
-from tpusim.network.ops.fused import TALLIES, Fused
+from tpusim.network.ops.fused import TALLIES, Fused, Way
 from tpusim.network.ops.op import OFMAP, Op
 
-IFMAP = "ifmap"
-AHEAD, BEHIND, MAPS, TALLIED, GATHERED, TOTALS = "ahead", "behind", "maps_behind", "tallied", "gathered", "totals"
-"""Areas beside those of the layer itself: of numbers of what comes and of what goes, of maps, and of sums."""
+IFMAP, FILTER = "ifmap", "filter"
+BEHIND, MAPS, TALLIED, GATHERED, TOTALS = "behind", "maps_behind", "tallied", "gathered", "totals"
+"""Areas beside those of the layer itself: of numbers that what goes meets, of maps, and of sums. What comes has areas
+for its numbers, too.
+"""
 ON_THE_WAY = "tallies_on_the_way"
 _KINDS = {"sum": "add", "squares": "squares_more", "products": PRODUCTS}
+_IN_TURN = {"scale_shift": ("mul", "add")}
+"""Operations on numbers of elements, for an operation on numbers of lanes; others have their own name."""
 _BEFORE_ALL = -1
 """Order of numbers among the loads of a gap: what comes is worked on with them."""
 _NOT_SO = "; leave it out of the fusion"
 
-Place: TypeAlias = tuple[tuple[int, ...], Coordinates]
-"""First lanes of the copies of a part, and the channels of its lanes."""
+Place: TypeAlias = Part
+"""The numbers that a part meets, from word 0 on: one for each lane, or a few words of one for each element."""
 
 
 class _Ops(NamedTuple):
@@ -62,6 +66,14 @@ class _Ops(NamedTuple):
     chain: list[Doing]
     map: Tensor | None
     numbers: list[Tensor]
+
+
+class _Way(NamedTuple):
+    """What is done to a tensor on its way, and the axis along which its channels stand."""
+
+    tensor: Tensor
+    ops: list[_Ops]
+    axis: int = CHANNEL
 
 
 class WorkedUnits(Units):
@@ -76,46 +88,58 @@ class WorkedUnits(Units):
         self.strands, self.before = core.strands, core.before
         self._traffic = Traffic(hardware)
         named = {each.name: each for each in core.tensors}
-        ofmap = named[OFMAP]
+        self._ofmap = ofmap = named[OFMAP]
         if ofmap.scale != 1 or ofmap.lost:
             raise UnsuitableError(f"its outputs are not what leaves the lanes{_NOT_SO}")
         if layer.ahead and any(each.fill is not Fill for each in core.areas):
             raise UnsuitableError(f"its ifmap comes to banks, where nothing is worked on{_NOT_SO}")
-        self._ahead = self._cut(batch, "ahead", named[IFMAP])
+        axis = IMAGE if layer.inner.turned_ifmap else CHANNEL
+        self._coming: dict[str, _Way] = {}
+        """By the area of its numbers, what is done to a tensor that comes."""
+        if layer.ahead:
+            self._coming["ahead"] = _Way(named[IFMAP], self._cut(batch, "ahead", named[IFMAP], axis), axis)
+        if layer.ahead_filter:
+            self._coming["ahead_filter"] = _Way(named[FILTER], self._cut(batch, "ahead_filter", named[FILTER]))
         self._behind = self._cut(batch, "behind", ofmap)
         self._tallies = tuple(_KINDS[each] for each in layer.tallies)
         self._leaving = [unit for unit in core.units() if unit.leaves >= 0]
         self._results = next(
             each for each in core.areas if each.name == self._leaving[0].needs[self._leaving[0].leaves].area
         )
-        given = [each for ops in (*self._ahead, *self._behind) for each in (ops.map, *ops.numbers)]
-        self.tensors = *core.tensors, *(each for each in given if each and each is not named[IFMAP])
+        every = (ops for some in self._ways.values() for ops in some.ops)
+        given = [each for ops in every for each in (ops.map, *ops.numbers)]
+        self.tensors = *core.tensors, *(each for each in given if each and each.name not in named)
         added = [MAPS] if self._maps else []
-        added += [name for name, ops in self._ways.items() if any(each.numbers for each in ops)]
+        added += [name for name, way in self._ways.items() if _numbered(way)]
         added += [GATHERED] if self._tallies else []
         if self._tallies:
             channels, fill = ofmap.shape[0], self.word_fill
-            lanes = sum(len(channels) for _, channels in self._going)
+            lanes = sum(place.lanes for place in self._going)
             self._stage = Tensor(ON_THE_WAY, (lanes, len(self._tallies), 1, fill), on_the_way=True)
             self._totals = Tensor(TALLIES, (channels, len(self._tallies), 1, 1))
             self.tensors = *self.tensors, self._stage, self._totals
             self.intermediates += self._stage.size
         self.policy = core.policy._replace(order=(*core.policy.order, *added))
 
-    def _cut(self, batch: int, where: Literal["ahead", "behind"], of: Tensor) -> list[_Ops]:
+    def _cut(self, batch: int, where: Way, of: Tensor, axis: int = CHANNEL) -> list[_Ops]:
         """Ops on a map, those together that are done in one transfer: of those ahead, each map that an op takes is
         brought by a transfer of its own; what is done behind is done as results go.
         """
-        found = [_Ops([], of if where == "ahead" else None, [])]
+        found = [_Ops([], None if where == "behind" else of, [])]
         given = [*self.layer.given(batch, where)]
-        for number, op in enumerate(self.layer.ahead if where == "ahead" else self.layer.behind):
+        for number, op in enumerate(getattr(self.layer, where)):
             mine = [each for each in given if each.op == number]
             beside = next((replace(of, name=each.name) for each in mine if each.is_map), None)
             if beside:
                 found.append(_Ops([], beside, []))
             numbers = [Tensor(each.name, each.shape) for each in mine if not each.is_map]
             found[-1].numbers.extend(numbers)
-            found[-1].chain.append(Doing(op.operation, len(numbers), int(beside is not None), op.coefficients(1)))
+            if axis == CHANNEL or not numbers:
+                found[-1].chain.append(Doing(op.operation, len(numbers), int(beside is not None), op.coefficients(1)))
+            elif beside is None and len(numbers) <= len(names := _IN_TURN.get(op.operation, (op.operation,))):
+                found[-1].chain.extend(Doing(name, 0, 1, turns=True) for name in names)
+            else:
+                raise UnsuitableError(f"{op.op} does not take numbers of elements{_NOT_SO}")
         return found
 
     @property
@@ -130,22 +154,16 @@ class WorkedUnits(Units):
         return [each.map for each in self._behind if each.map]
 
     @property
-    def _ways(self) -> Mapping[str, list[_Ops]]:
-        """Ops ahead and behind, by the area of their numbers."""
-        return {AHEAD: self._ahead, BEHIND: self._behind}
+    def _ways(self) -> Mapping[str, _Way]:
+        """What is done to tensors, by the area of their numbers."""
+        return {**self._coming, BEHIND: _Way(self._ofmap, self._behind)}
 
-    @cached_property
-    def _numbered(self) -> bool:
-        """Whether ops ahead take numbers."""
-        return any(each.numbers for each in self._ahead)
-
-    @cached_property
-    def _coming(self) -> dict[Place, int]:
-        """The places of channels in what comes of the ifmap, each with its number."""
-        found: dict[Place, int] = {}
+    def _met(self, way: _Way) -> Iterable[Place]:
+        """The numbers that parts of what comes meet, each once."""
+        found: dict[Place, None] = {}
         cuts = {each.name: each.cut for each in self.core.areas}
         # A need comes up often; in the order of units, so that the same layer always gets the same words.
-        known = {need: None for unit in self.core.units() for need in unit.needs} if self._numbered else {}
+        known = {need: None for unit in self.core.units() for need in unit.needs}
         due = [*known]
         while due:
             area, key = due.pop()
@@ -155,8 +173,8 @@ class WorkedUnits(Units):
                 due += [each for each in piece.needs if each not in known]
                 known |= dict.fromkeys(piece.needs)
                 for each in piece.brings(0, *[0] * len(piece.needs)):
-                    for part in each.parts if isinstance(each, Moves) and each.tensor.name == IFMAP else ():
-                        found.setdefault(_place(part), len(found))
+                    for part in each.parts if isinstance(each, Moves) and each.tensor.name == way.tensor.name else ():
+                        found[self._place(part, way.axis)] = None
         return found
 
     @cached_property
@@ -167,26 +185,27 @@ class WorkedUnits(Units):
             for part in self.core.spill(unit, 0).parts:
                 if part.feed is not None:
                     raise UnsuitableError(f"its results do not go word by word{_NOT_SO}")
-                found.setdefault(_place(part), len(found))
+                found.setdefault(self._place(part), len(found))
         return found
 
     @cached_property
     def _words(self) -> dict[str, dict[Place, int]]:
-        """By tensor of numbers, the word of each place."""
+        """By tensor of numbers, the first word of each place."""
         words = dict[str, dict[Place, int]]()
-        for name, ops in self._ways.items():
-            places = self._coming if name == AHEAD else self._going
-            for at, tensor in enumerate(each for some in ops for each in some.numbers):
-                words[tensor.name] = {place: at * len(places) + number for place, number in places.items()}
+        for name, way in self._ways.items():
+            places, at = (self._met(way) if name != BEHIND else self._going) if _numbered(way) else (), 0
+            for tensor in (each for some in way.ops for each in some.numbers):
+                words[tensor.name] = {}
+                for place in places:
+                    words[tensor.name][place] = at
+                    at += place.words
         return words
 
-    def _bring_numbers(self, ops: Sequence[_Ops], base: int) -> Iterator[Moves]:
-        """Moves of all numbers that some ops take."""
-        for tensor in (each for some in ops for each in some.numbers):
-            parts = tuple(
-                Part(base + word, first, (Along(0, channels),), (Along(1, range(1)),), 1)
-                for (first, channels), word in self._words[tensor.name].items()
-            )
+    def _bring_numbers(self, way: _Way, base: int) -> Iterator[Moves]:
+        """Moves of all numbers that are met on a way."""
+        for tensor in (each for some in way.ops for each in some.numbers):
+            words = self._words[tensor.name].items()
+            parts = tuple(place._replace(base=base + word) for place, word in words)
             # None are needed where all that comes is padding.
             if parts:
                 yield self._traffic.numbers(tensor, parts, tensor.size)
@@ -194,17 +213,18 @@ class WorkedUnits(Units):
     @cached_property
     def areas(self) -> tuple[Area, ...]:
         """Areas of the core, then those for maps behind, numbers, sums, and the elements of sums."""
-        areas = [self._worked_on(each) if self.layer.ahead else each for each in self.core.areas]
+        areas = [self._worked_on(each) for each in self.core.areas]
         results, lanes = self._results, self.hardware.lanes
         # A spill that comes at once ends the gap of its unit.
         gaps = with_the_spill(max(1, self.core.policy.lag))
         if maps := len(self._maps):
             words, brings = maps * results.words, in_one(self._bring_maps, maps)
             areas.append(Area(MAPS, OFMAP, words, results.count, results.lanes, brings, late=True, gaps=gaps))
-        for name, ops in self._ways.items():
-            if count := sum(len(each.numbers) for each in ops):
-                piece = Piece(_BEFORE_ALL, (0,), partial(self._bring_numbers, ops), steps=count)
-                words = count * len(self._coming if name == AHEAD else self._going)
+        for name, way in self._ways.items():
+            if count := _numbered(way):
+                piece = Piece(_BEFORE_ALL, (0,), partial(self._bring_numbers, way), steps=count)
+                held = (self._words[tensor.name] for some in way.ops for tensor in some.numbers)
+                words = sum(place.words for each in held for place in each)
                 brings = partial(_whole, piece)
                 areas.append(Area(name, "numbers", words, 1, lanes, brings, gaps=with_the_spill(0)))
         if kinds := len(self._tallies):
@@ -225,43 +245,62 @@ class WorkedUnits(Units):
             ]
         return tuple(areas)
 
+    def _place(self, part: Part, axis: int = CHANNEL) -> Place:
+        """The numbers that a part meets: of the channels of its lanes, or of the images in the place of channels, with
+        those of a word in a word.
+        """
+        if axis == CHANNEL:
+            channels = next(each for each in part.lane if each.axis == CHANNEL)
+            return Part(0, part.first_lanes, (channels,), (Along(1, range(1)),), 1)
+        counts = [len(each.coordinates) for each in part.items]
+        cut = next(at for at in range(len(counts) + 1) if prod(counts[at:]) == part.per_word)
+        # Words of a pixel move fastest of those that a part has.
+        turn = [each for each in part.items[max(cut - 1, 0) : cut] if each.axis == axis]
+        inner = (each if each.axis == axis else Along(1, (0,) * len(each.coordinates)) for each in part.items[cut:])
+        every = (Along(0, (0,) * self.hardware.lanes),)
+        return Part(0, (0,), every, (*turn, *inner), part.per_word)
+
     # ---- what comes
 
     def _worked_on(self, area: Area) -> Area:
-        """An area for which work is done on what comes of the ifmap."""
-        if area.cut is None or area.tensor != IFMAP:
+        """An area with work on what comes for it."""
+        name = next((name for name, way in self._coming.items() if way.tensor.name == area.tensor), "")
+        if area.cut is None or not name:
             return area
         cut = area.cut
 
         def pieces(key: Key, gaps: int, grows: bool) -> list[Piece]:
-            return [self._piece(each) for each in cut(key, gaps, grows)]
+            return [self._piece(name, each) for each in cut(key, gaps, grows)]
 
         return replace(area, cut=pieces)
 
-    def _piece(self, piece: Piece) -> Piece:
-        needs = (SlotNeed(AHEAD, 0), *piece.needs) if self._numbered else piece.needs
+    def _piece(self, name: str, piece: Piece) -> Piece:
+        way = self._coming[name]
+        numbered = _numbered(way) > 0
+        needs = (SlotNeed(name, 0), *piece.needs) if numbered else piece.needs
 
         def brings(base: int, *bases: int) -> Iterator[Moves | Compute]:
-            first, others = (bases[0], bases[1:]) if self._numbered else (0, bases)
+            first, others = (bases[0], bases[1:]) if numbered else (0, bases)
             for each in piece.brings(base, *others):
-                if isinstance(each, Moves) and each.tensor.name == IFMAP:
-                    yield from self._made(each, first)
+                if isinstance(each, Moves) and each.tensor.name == way.tensor.name:
+                    yield from self._made(way, each, first)
                 else:
                     yield each
 
-        steps, chained = piece.steps * len(self._ahead), len(self._ahead) > 1
+        steps, chained = piece.steps * len(way.ops), len(way.ops) > 1
         return piece._replace(brings=brings, needs=needs, steps=steps, chained=chained)
 
-    def _made(self, moves: Moves, numbers: int) -> Iterator[Moves]:
-        """Transfers that bring a part of the ifmap; `numbers` is the first word of these."""
-        for ops in self._ahead:
+    def _made(self, way: _Way, moves: Moves, first: int) -> Iterator[Moves]:
+        """Transfers that bring a part of a tensor; numbers stand from word `first` on."""
+        places = [self._place(part, way.axis) for part in moves.parts] if _numbered(way) else []
+        for ops in way.ops:
             assert ops.map
-            maps = [each.maps for each in ops.chain]
-            words = tuple(
-                (*[part.base] * sum(maps), *(numbers + self._words[each.name][_place(part)] for each in ops.numbers))
-                for part in moves.parts
-            )
-            work = Work(tuple(ops.chain), (), words, (False,) * len(words)) if ops.chain else None
+            words = []
+            for number, part in enumerate(moves.parts):
+                held = [first + self._words[each.name][places[number]] for each in ops.numbers]
+                words.append((*(part.base for each in ops.chain for _ in range(each.maps) if not each.turns), *held))
+            around = tuple(place.words for place in places)
+            work = Work(tuple(ops.chain), (), tuple(words), (False,) * len(words), around) if ops.chain else None
             yield moves._replace(tensor=ops.map, work=work)
 
     # ---- what goes
@@ -327,7 +366,7 @@ class WorkedUnits(Units):
         at = {unit.needs[place].area: bases[place] for place in unit.beside}
         own, kinds, words, begins = bases[unit.leaves], len(self._tallies), [], []
         for number, part in enumerate(moves.parts):
-            place = _place(part)
+            place = self._place(part)
             maps = [at[MAPS] + one * self._results.words + part.base - own for one in range(len(self._maps))]
             held = [at[BEHIND] + self._words[each.name][place] for ops in self._behind for each in ops.numbers]
             tallies = [at[TALLIED] + self._going[place] * kinds + one for one in range(kinds)]
@@ -344,7 +383,7 @@ class WorkedUnits(Units):
         found: dict[Place, tuple[SlotNeed, int]] = {}
         for unit in self._leaving if self._tallies else ():
             for number, part in enumerate(self.core.spill(unit, 0).parts):
-                found.setdefault(_place(part), (unit.needs[unit.leaves], number))
+                found.setdefault(self._place(part), (unit.needs[unit.leaves], number))
         return found
 
     @cached_property
@@ -362,10 +401,10 @@ class WorkedUnits(Units):
         sums of it, more of them.
         """
         rows, at = defaultdict[int, list[int]](list), 0
-        for _, channels in self._going:
-            for row, channel in enumerate(channels, at):
+        for place in self._going:
+            for row, channel in enumerate(place.lane[0].coordinates, at):
                 rows[channel].append(row)
-            at += len(channels)
+            at += place.lanes
         most = max(map(len, rows.values()))
         return [{channel: each[copy] for channel, each in rows.items() if copy < len(each)} for copy in range(most)]
 
@@ -373,10 +412,10 @@ class WorkedUnits(Units):
         """The transfer of all sums, element by element of their words, to HBM."""
         kinds, parts, row = len(self._tallies), [], 0
         items = Along(1, range(kinds)), Along(3, range(self.word_fill))
-        for (first, channels), number in self._going.items():
-            lane = (Along(0, range(row, row + len(channels))),)
-            parts.append(Part(base + number * kinds, first, lane, items, self.word_fill))
-            row += len(channels)
+        for place, number in self._going.items():
+            lane = (Along(0, range(row, row + place.lanes)),)
+            parts.append(Part(base + number * kinds, place.first_lanes, lane, items, self.word_fill))
+            row += place.lanes
         return self._traffic.numbers(self._stage, tuple(parts), self._stage.size)
 
     def _gather(self, key: Key, gaps: int, grows: bool) -> list[Piece]:
@@ -418,14 +457,14 @@ def _whole(piece: Piece, key: Key, gaps: int, grows: bool) -> list[Piece]:
     return [piece]
 
 
-def _place(part: Part) -> Place:
-    """The place of the channels of a part."""
-    return part.first_lanes, next(each.coordinates for each in part.lane if each.axis == CHANNEL)
+def _numbered(way: _Way) -> int:
+    """Tensors of numbers that are met on a way."""
+    return sum(len(each.numbers) for each in way.ops)
 
 
 def on_the_way(layer: Op) -> bool:
     """Whether anything is done to what comes for a layer, or to what goes."""
-    return isinstance(layer, Fused) and bool(layer.ahead or layer.behind or layer.tallies)
+    return isinstance(layer, Fused) and layer.on_the_way
 
 
 def worked(draft: Draft, layer: Fused, batch: int, hardware: Hardware) -> Draft:
@@ -442,10 +481,19 @@ def worked(draft: Draft, layer: Fused, batch: int, hardware: Hardware) -> Draft:
         return max(draft.estimate(), bus / float(hardware.hbm_bytes_per_cycle))
 
     made = replace(draft, make=lambda: WorkedUnits(draft.units, layer, batch, hardware), estimate=estimate)
-    if layer.ahead:
-        made = made.telling("ahead", f"{' and '.join(each.op for each in layer.ahead)} make the ifmap as it comes")
+    for ops, name in ((layer.ahead, IFMAP), (layer.ahead_filter, FILTER)):
+        if ops:
+            made = made.telling(f"{name} made", f"by {' and '.join(each.op for each in ops)}, as it comes")
     after = (*(each.op for each in layer.behind), *layer.tallies)
     return made.telling("behind", f"{' and '.join(after)} of results as they go") if after else made
+
+
+def slowed(layer: Op, batch: int, hardware: Hardware) -> Hardware:
+    """The machine with a bus that is slower by what further maps take of it, for the choice of blocks."""
+    if not on_the_way(layer):
+        return hardware
+    own, every = (sum(map(prod, of.shapes(batch).values())) for of in (layer.core, layer))
+    return hardware.having("hbm", bandwidth_bytes_per_s=max(1, hardware.hbm.bandwidth_bytes_per_s * own // every))
 
 
 def beyond(draft: Draft, hardware: Hardware) -> int:

@@ -74,7 +74,7 @@ def drafts_of(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Seque
     """
     # Imported here, because help pages need none of it.
     from tpusim.machines.tpu.cut.traffic import laid_out
-    from tpusim.machines.tpu.lowering.on_the_way import beyond, no_room, on_the_way, worked
+    from tpusim.machines.tpu.lowering.on_the_way import beyond, no_room, on_the_way, slowed, worked
     from tpusim.machines.tpu.lowering.riding import riding, spared
     from tpusim.network.ops.fused import Fused
 
@@ -105,7 +105,7 @@ def drafts_of(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Seque
         if on_the_way(layer) and "way" not in by.carries:
             says = f"{found.name} works on nothing on its way"
             raise UnsuitableError(f"{says}; name another lowering, or leave it out of the fusion")
-        room, more = spared(layer, batch, hardware), 0
+        room, more = slowed(layer, batch, spared(layer, batch, hardware)), 0
         while True:
             try:
                 drafts = [whole(each) for each in found.drafts(layer, batch, room)]

@@ -221,6 +221,8 @@ def _unwieldy(step: LaneTransfer, work: Work) -> Iterator[str]:
     wanted = work.maps + work.numbers + len(work.tallies)
     if {len(words) for words in work.words} != {wanted} or not len(work.words) == len(work.begins) == len(step.parts):
         yield f"names other words beside its parts than the {wanted} of each"
+    if any(work.turns) and (len(work.around) != len(step.parts) or min(work.around) < 1):
+        yield "does not say after how many words those that are met in turn come again"
     if PRODUCTS in work.tallies and not work.maps:
         yield "tallies products with a map that it does not have"
     if work.tallies and not isinstance(step, Spill):

@@ -121,6 +121,13 @@ def _combined(counts: Arity, factors: Coefficients) -> AluWork:
     return AluWork(sum(abs(each) != 1 for each in factors), counts.operands - 1 + all(each == -1 for each in factors))
 
 
+def _masked(operands: _Operands, held: _Values, _: Coefficients) -> _Values:
+    """The first words where a line of the others is above zero."""
+    x, other = operands
+    above = other * held[0][:, None, None] + held[-1][:, None, None] > 0
+    return np.where(above, x, x.dtype.type(0))
+
+
 def _clip(x: _Values, low: float, high: float) -> _Values:
     return np.asarray(np.minimum(np.maximum(x, x.dtype.type(np.float32(low))), x.dtype.type(np.float32(high))))
 
@@ -322,6 +329,12 @@ OPERATIONS: dict[str, Operation] = {
     "mul": _of_terms(lambda terms: reduce(mul, terms), multiplies=True),
     "copy": _of_one(lambda x, *_: x, 0, 0, 0)._replace(selects=True),
     "scale_shift": _of_one(lambda x, held, _: x * held[0][:, None, None] + held[-1][:, None, None], 1, 1, 0, scalars=1),
+    "masked": Operation(
+        _masked,
+        lambda *_: AluWork(1, 3),
+        lambda counts: counts.operands == 2 and counts.scalars > 0 and not counts.coefficients,
+        selects=True,
+    ),
     "relu": _of_one(lambda x, *_: np.maximum(x, x.dtype.type(0)), 0, 1, 0)._replace(selects=True),
     "leaky_relu": _of_one(lambda x, _, slope: np.maximum(x, x * np.float32(slope[0])), 1, 1, 1),
     "clip": _of_one(lambda x, _, ends: _clip(x, *ends), 0, 2, 2)._replace(selects=True),

@@ -200,12 +200,15 @@ class Doing(NamedTuple):
         numbers: count of scalars of the lane.
         maps: count of further operands, words of the lane: 0 or 1.
         coefficients: coefficients of the operation.
+        turns: whether that operand is one of a few words, with a number for each element, which moved words meet in
+            turn. The moved word is then first.
     """
 
     operation: str
     numbers: int = 0
     maps: int = 0
     coefficients: tuple[float, ...] = ()
+    turns: bool = False
 
     @property
     def counts(self) -> Arity:
@@ -222,17 +225,24 @@ class Work(NamedTuple):
         words: for each part of the transfer, words of lanes: the first of each map of the chain, then one for each
             number of the chain, then one for each tally. A number is the first element of its word.
         begins: for each part, whether its tallies begin at zero, in place of what stands there.
+        around: for each part, the number of words that moved words meet in turn.
     """
 
     chain: tuple[Doing, ...]
     tallies: tuple[str, ...] = ()
     words: tuple[tuple[int, ...], ...] = ()
     begins: tuple[bool, ...] = ()
+    around: tuple[int, ...] = ()
 
     @property
     def maps(self) -> int:
         """Words that are read beside each moved word."""
         return sum(each.maps for each in self.chain)
+
+    @property
+    def turns(self) -> list[bool]:
+        """For each map, whether its words are met in turn."""
+        return [each.turns for each in self.chain for _ in range(each.maps)]
 
     @property
     def numbers(self) -> int:
@@ -263,10 +273,9 @@ PRODUCTS = "products_more"
 
 
 class Access(NamedTuple):
-    """An access of every lane to its port for a transfer with work: `word` is the number of the moved word for which,
-    or after which, it is made.
+    """An access of every lane to its port for a transfer with work, for, or after, the moved word with number `word`.
 
-    `register` is where the word goes that is read beside it, or comes from if it `stores`; -1 for the moved word itself.
+    `register` is where the word goes that is read beside it, or comes from if it `stores`; -1 for the moved word.
     """
 
     word: int
@@ -384,7 +393,9 @@ class LaneTransfer(InLanes, Transfer):
             found += [Access(first, address, register) for register, address in enumerate(kept)]
             kept_words = len(numbers) + len(tallies)
             for word in range(part.words):
-                found += [Access(first + word, base + word, kept_words + at) for at, base in enumerate(maps)]
+                for at, (base, turns) in enumerate(zip(maps, work.turns, strict=True), kept_words):
+                    place = word % work.around[number] if turns else word
+                    found.append(Access(first + word, base + place, at))
                 found.append(Access(first + word, part.base + word))
             last = first + part.words - 1
             found += [Access(last, address, len(numbers) + at, True) for at, address in enumerate(tallies)]
@@ -414,7 +425,8 @@ class LaneTransfer(InLanes, Transfer):
     def _read_beside(self) -> Iterator[range]:
         for number, part in enumerate(self.parts):
             maps, numbers, tallies = self.beside(number)
-            yield from (range(base, base + part.words) for base in maps)
+            for base, turns in zip(maps, self.work.turns if self.work else (), strict=True):
+                yield range(base, base + (self.work.around[number] if self.work and turns else part.words))
             yield from (range(word, word + 1) for word in (*numbers, *tallies))
 
     @property

@@ -50,12 +50,12 @@ class WorkRegisters:
         registers, numbers, tallies = self.words[lanes], 0, len(work.tallies)
         maps = [registers[:, work.numbers + tallies + at, None] for at in range(work.maps)]
         values, beside = words[:, None], iter(maps)
-        for operation, count, others, coefficients in work.chain:
+        for operation, count, others, coefficients, turns in work.chain:
             # Numbers are the first elements of their words.
             scalars = registers[:, numbers : numbers + count, 0].T
             operands = [values, *(next(beside) for _ in range(others))]
             # A fill combines what is in place with what comes.
-            operands = operands[::-1] if isinstance(step, Fill) else operands
+            operands = operands[::-1] if isinstance(step, Fill) and not turns else operands
             values, numbers = OPERATIONS[operation].values(operands, scalars, coefficients), numbers + count
         values = np.where(self.hbm.inside[places][:, None], values, values.dtype.type(0))
         word = (places - self.hbm.first[index]) % step.words

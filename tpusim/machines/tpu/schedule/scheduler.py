@@ -311,11 +311,9 @@ class Schedule:
             waits = (*waits, self._left(area, key))
         for number, each in enumerate(brought):
             # Transfers of one piece count as an atom each, so that a reader of the whole piece waits for every one.
-            # Of a chain, the last one counts.
+            # Of a chain the last one counts: words cross the port transfer by transfer, so it need not wait for others.
             for atom in piece.atoms if not number or piece.chained else (-number,):
                 there[atom] = len(steps)
-            if number and piece.chained:
-                waits = (len(steps) - 1,)
             if isinstance(each, Moves):
                 steps.append(tenancy.area.fill(waits, *each[:3], **each.more))
             else:
