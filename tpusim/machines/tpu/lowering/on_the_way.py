@@ -201,6 +201,13 @@ class WorkedUnits(Units):
                     at += place.words
         return words
 
+    def _word_of(self, numbers: Tensor, place: Place) -> int:
+        """The first word of the numbers that a part meets, which may be a piece of a part."""
+        known = self._words[numbers.name]
+        if place in known:
+            return known[place]
+        return next(word + at for other, word in known.items() if (at := _within(place, other)) is not None)
+
     def _bring_numbers(self, way: _Way, base: int) -> Iterator[Moves]:
         """Moves of all numbers that are met on a way."""
         for tensor in (each for some in way.ops for each in some.numbers):
@@ -297,7 +304,7 @@ class WorkedUnits(Units):
             assert ops.map
             words = []
             for number, part in enumerate(moves.parts):
-                held = [first + self._words[each.name][places[number]] for each in ops.numbers]
+                held = [first + self._word_of(each, places[number]) for each in ops.numbers]
                 words.append((*(part.base for each in ops.chain for _ in range(each.maps) if not each.turns), *held))
             around = tuple(place.words for place in places)
             work = Work(tuple(ops.chain), (), tuple(words), (False,) * len(words), around) if ops.chain else None
@@ -494,6 +501,15 @@ def slowed(layer: Op, batch: int, hardware: Hardware) -> Hardware:
         return hardware
     own, every = (sum(map(prod, of.shapes(batch).values())) for of in (layer.core, layer))
     return hardware.having("hbm", bandwidth_bytes_per_s=max(1, hardware.hbm.bandwidth_bytes_per_s * own // every))
+
+
+def _within(place: Place, other: Place) -> int | None:
+    """Words of a place ahead of those of another that stand in it; None where they do not."""
+    if (place.lane, place.items[1:]) != (other.lane, other.items[1:]) or not place.items:
+        return None
+    few, many = (tuple(each.items[0].coordinates) for each in (place, other))
+    starts = (at for at in range(len(many) - len(few) + 1) if many[at : at + len(few)] == few)
+    return next(starts, None)
 
 
 def beyond(draft: Draft, hardware: Hardware) -> int:

@@ -117,9 +117,10 @@ def drafts_of(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Seque
             over = max(beyond(each, hardware) for each in drafts) if on_the_way(layer) else 0
             if not over:
                 return drafts
-            more += over
-            left = room.vector_memory.capacity_bytes - over * hardware.word_bytes
-            room = room.having("vector_memory", capacity_bytes=max(1, left))
+            more, held = more + over, hardware.capacity_words
+            # What stands beside blocks shrinks with them.
+            left = room.vector_memory.capacity_bytes * held // (held + over)
+            room = room.having("vector_memory", capacity_bytes=left)
 
 
 def lowered(layer: Op, batch: int, hardware: Hardware, lowering: str) -> ExplainedProgram:
