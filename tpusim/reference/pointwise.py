@@ -201,7 +201,8 @@ MAGNITUDES: dict[str, Callable[..., Any]] = {
 ROUNDINGS = {
     "add": 1, "sub": 1, "rsub": 1, "mul": 1, "power": 2, "copy": 0, "scale_shift": 2, "masked": 0, "relu": 0,
     "leaky_relu": 1, "clip": 0, "hard_sigmoid": 2, "hard_swish": 3, "relu_gradient": 0, "leaky_relu_gradient": 1,
-    "clip_gradient": 0, "sigmoid_gradient": 3, "tanh_gradient": 3, "weighted_sum": 2, "adam_second": 3, "adam_step": FUNCTION_ROUNDINGS,
+    "clip_gradient": 0, "sigmoid_gradient": 3, "tanh_gradient": 3, "weighted_sum": 2, "adam_second": 3,
+    "adam_step": FUNCTION_ROUNDINGS,
     "batch_norm_shift": 2, "batch_norm_offset": 3, "batch_norm_gradient": 3,
     "shortcut": 3, "mean_of_total": 2, "variance_of_squares": 4, "centred_total": 2,
     **dict.fromkeys(REAL_FUNCTIONS, FUNCTION_ROUNDINGS),
