@@ -61,6 +61,7 @@ def on_the_way(step: Workload) -> Workload:
     found = _Step(step)
     found.join_shortcuts()
     found.make_as_it_comes()
+    found.join_activations()
     found.change_as_it_goes()
     found.sum_up_as_it_goes()
     return found.workload()
@@ -117,11 +118,19 @@ class _Step:
     def drop(self, name: str, instead: str = "") -> None:
         """Take a layer away; its readers read another in its place."""
         del self.layers[name], self.edges[name]
-        for reads in (*self.edges.values(), *(each.reads for each in self.bearers.values())) if instead else ():
-            for at, source in enumerate(reads):
-                if name in source.names:
-                    names = tuple(instead if one == name else one for one in source.names)
-                    reads[at] = source._replace(names=names)
+        if not instead:
+            return
+
+        def now(reads: Sequence[Source]) -> tuple[Source, ...]:
+            return tuple(
+                each._replace(names=tuple(instead if one == name else one for one in each.names)) for each in reads
+            )
+
+        for of in self.edges.values():
+            of[:] = now(of)
+        for bearer in self.bearers.values():
+            bearer.ahead = {at: made._replace(reads=now(made.reads)) for at, made in bearer.ahead.items()}
+            bearer.behind = [(op, now(reads)) for op, reads in bearer.behind]
 
     # ---- a normalised map, the shortcut, relu
 
@@ -136,13 +145,23 @@ class _Step:
             alone = [at for at, side in enumerate(sides) if side and len(readers[side]) == 1]
             if not alone:
                 continue
-            normal, other = sides[alone[0]], self.edges[total][1 - alone[0]]
-            assert normal is not None
-            map_, scale, shift = self.edges[normal]
-            self.layers[name] = _like(self.layers[name], "shortcut")
-            self.edges[name] = [map_, other, scale, shift]
-            self.drop(total)
-            self.drop(normal)
+            normal = [sides[at] or "" for at in alone]
+            first, *second = ([*self.edges[each]] for each in normal)
+            other, *numbers = second[0] if second else [self.edges[total][1 - alone[0]]]
+            self.layers[name] = _like(self.layers[name], "shortcut", both=bool(second))
+            self.edges[name] = [first[0], other, *first[1:], *numbers]
+            for each in (total, *normal):
+                self.drop(each)
+
+    def join_activations(self) -> None:
+        """Join a normalisation that is still there and the relu of it, if nobody else reads it."""
+        readers = self.readers()
+        for name in [each.name for each in self.layers.values() if each.op == "relu"]:
+            normal = self.maker(self.edges[name][0], "scale_shift")
+            if normal is not None and len(readers[normal]) == 1:
+                self.layers[name] = _like(self.layers[name], "scale_shift_relu")
+                self.edges[name] = [*self.edges[normal]]
+                self.drop(normal)
 
     # ---- operands
 
@@ -209,6 +228,7 @@ class _Step:
 
     def sum_up_as_it_goes(self) -> None:
         """Leave the sums of channels that normalisations need."""
+        self._sum_up_once()
         readers = self.readers()
         for name, bearer in self.bearers.items():
             if bearer.layer.op not in _LEAVE:
@@ -224,6 +244,13 @@ class _Step:
                 self._small("variance_of_squares", variance, shape, [Source((mean,)), apart], elements=elements)
             elif {"channel_sum", "channel_products"} <= {*by_op}:
                 self._sum_products(bearer, by_op["channel_sum"], by_op["channel_products"], apart)
+
+    def _sum_up_once(self) -> None:
+        """Of sums of one gradient, which several normalisations need, keep the first."""
+        known = dict[tuple[Source, ...], str]()
+        for name in [each.name for each in self.layers.values() if each.op == "channel_sum"]:
+            if (first := known.setdefault(tuple(self.edges[name]), name)) != name:
+                self.drop(name, first)
 
     def _sum_products(self, bearer: _Bearer, total: str, products: str, apart: Source) -> None:
         """Sums of a gradient, and of its products with the map that was normalised."""
@@ -245,11 +272,12 @@ class _Step:
         self.edges[name] = reads
 
 
-def _like(layer: Op, op: str) -> Op:
+def _like(layer: Op, op: str, **more: Any) -> Op:
     """Another op on maps of the same size."""
-    made, sizes = OPS[op], {each: getattr(layer, each) for each in ("channels", "height", "width", "images")}
-    found: Any = made
-    return found(layer.name, **sizes)  # type: ignore[no-any-return]
+    made: Any = OPS[op]
+    sizes = {each: getattr(layer, each) for each in ("channels", "height", "width", "images")}
+    found: Op = made(layer.name, **sizes, **more)
+    return found
 
 
 def _bare(layer: Op) -> Pointwise:

@@ -171,7 +171,10 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
         scale * total * np.float32(-1 / op.elements) - mean * slope
     ),
     "batch_norm_gradient": lambda _, dy, x, scale, slope, offset: dy * scale + x * slope + offset,
-    "shortcut": lambda _, x, other, scale, shift: np.clip(x * scale + shift + other, 0, None),
+    "scale_shift_relu": lambda _, x, scale, shift: np.clip(x * scale + shift, 0, None),
+    "shortcut": lambda _, x, other, scale, shift, *more: np.clip(
+        x * scale + shift + (other * more[0] + more[1] if more else other), 0, None
+    ),
     "mean_of_total": lambda op, x: x * np.float32(1 / op.elements),
     "variance_of_squares": lambda op, mean, squares: squares * np.float32(1 / op.elements) - np.square(mean),
     "centred_total": lambda _, mean, total, products: products - total * mean,
@@ -204,7 +207,7 @@ ROUNDINGS = {
     "clip_gradient": 0, "sigmoid_gradient": 3, "tanh_gradient": 3, "weighted_sum": 2, "adam_second": 3,
     "adam_step": FUNCTION_ROUNDINGS,
     "batch_norm_shift": 2, "batch_norm_offset": 3, "batch_norm_gradient": 3,
-    "shortcut": 3, "mean_of_total": 2, "variance_of_squares": 4, "centred_total": 2,
+    "scale_shift_relu": 2, "shortcut": 4, "mean_of_total": 2, "variance_of_squares": 4, "centred_total": 2,
     **dict.fromkeys(REAL_FUNCTIONS, FUNCTION_ROUNDINGS),
 }  # fmt: skip
 """The number of successive roundings of an element."""

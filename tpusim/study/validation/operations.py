@@ -143,7 +143,10 @@ def measured_step(machine: str) -> tuple[Case, ...]:
 
 @cached
 def _step(machine: str) -> Workload:
-    step = training_step_of(load_workload("resnet50", batch=128, ops="all"))
+    network = load_workload("resnet50", batch=128, ops="all")
+    assert network.training is not None
+    # The code updates weights without momentum.
+    step = training_step_of(network, replace(network.training, momentum=0.0))
     return fused(step, load_hardware(machine, STEP_CHANGES))
 
 

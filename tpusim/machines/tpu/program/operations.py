@@ -405,6 +405,15 @@ OPERATIONS: dict[str, Operation] = {
     "shortcut": _of_values(
         lambda x, other, scale, shift: np.maximum(x * scale + shift + other, x.dtype.type(0)), 4, 1, 3
     ),
+    "shortcut_of_both": _of_values(
+        lambda x, y, scale, shift, other_scale, other_shift: np.maximum(
+            x * scale + shift + (y * other_scale + other_shift), x.dtype.type(0)
+        ),
+        6,
+        2,
+        4,
+    ),
+    "scale_shift_relu": _of_values(lambda x, scale, shift: np.maximum(x * scale + shift, x.dtype.type(0)), 3, 1, 2),
     "mean_of_total": _of_one(lambda x, _, part: x * np.float32(part[0]), 1, 0, 1),
     "variance_of_squares": _of_values(
         lambda mean, squares, part: squares * part - mean * mean, 2, 2, 1, coefficients=1
