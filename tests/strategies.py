@@ -40,6 +40,7 @@ from tpusim.network.ops.elementwise import (
     HardSigmoid,
     HardSwish,
     LeakyRelu,
+    Masked,
     Power,
     ScaleShift,
 )
@@ -556,7 +557,7 @@ def pointwise(draw: st.DrawFn, channels: int = 12, size: int = 5) -> VectorOp:
         "images": draw(st.sampled_from([0, 0, 0, 1, 11])),
     }
     parts = st.integers(-8, 8).map(lambda number: number / 4)
-    with_fields = [ScaleShift, LeakyRelu, Clip, HardSigmoid, HardSwish, Gelu, Power]
+    with_fields = [ScaleShift, Masked, LeakyRelu, Clip, HardSigmoid, HardSwish, Gelu, Power]
     kind: Any = draw(st.sampled_from([*(OPS[op] for op in ROWS), *with_fields]))
     if kind is Gelu:
         return kind(**sizes, approximate=draw(st.sampled_from(["none", "tanh"])))

@@ -25,7 +25,7 @@ def test_every_op_has_an_oracle() -> None:
 def test_every_pointwise_op_says_how_often_it_is_rounded() -> None:
     """Once for each sum, product and quotient on the way; comparisons and copies round nothing."""
     counted = (
-        (0, ("copy", "relu", "clip")), (1, ("add", "sub", "rsub", "mul", "leaky_relu")),
+        (0, ("copy", "relu", "clip", "masked")), (1, ("add", "sub", "rsub", "mul", "leaky_relu")),
         (2, ("power", "scale_shift", "hard_sigmoid")), (3, ("hard_swish",)),
         (pointwise.FUNCTION_ROUNDINGS, pointwise.REAL_FUNCTIONS),
     )  # fmt: skip

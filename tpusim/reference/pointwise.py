@@ -146,8 +146,8 @@ MAGNITUDES: dict[str, Callable[..., Any]] = {
 }
 """Functions for magnitudes of results, where they are not the function of magnitudes."""
 ROUNDINGS = {
-    "add": 1, "sub": 1, "rsub": 1, "mul": 1, "power": 2, "copy": 0, "scale_shift": 2, "masked": 0, "relu": 0, "leaky_relu": 1,
-    "clip": 0, "hard_sigmoid": 2, "hard_swish": 3, **dict.fromkeys(REAL_FUNCTIONS, FUNCTION_ROUNDINGS),
+    "add": 1, "sub": 1, "rsub": 1, "mul": 1, "power": 2, "copy": 0, "scale_shift": 2, "relu": 0, "leaky_relu": 1,
+    "masked": 0, "clip": 0, "hard_sigmoid": 2, "hard_swish": 3, **dict.fromkeys(REAL_FUNCTIONS, FUNCTION_ROUNDINGS),
 }  # fmt: skip
 """The number of successive roundings of an element."""
 

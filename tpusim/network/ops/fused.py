@@ -27,7 +27,7 @@ GROWS = {
 }
 """Ops on the way, and how many times larger they may make a number, if factors are from -2 to 2."""
 MULTIPLY = frozenset({"mul", "scale_shift", "batch_norm_gradient"})
-"""Those that multiply by numbers of channels or, `mul`, by another map."""
+"""Ops that multiply by numbers of channels or, `mul`, by another map."""
 Way: TypeAlias = Literal["ahead", "ahead_filter", "behind"]
 """Where ops on the way stand: ahead of the ifmap, ahead of the filter, or behind the results."""
 
@@ -55,8 +55,8 @@ class Fused(ArrayOp):
     """An `inner` op, what is done to its operands before, and what follows it.
 
     `ahead` makes the ifmap of tensors as they come, and `ahead_filter` the filter. The tensor `other` is added to the
-    results where it `adds` one, then the channel's bias where it has a `bias`, and then comes `finish`. Ops `behind` may
-    take a further map or numbers of channels; they change results as these go. `tallies` are sums over what goes,
+    results where it `adds` one, then the channel's bias where it has a `bias`, and then comes `finish`. Ops `behind`
+    may take a further map or numbers of channels; they change results as these go. `tallies` are sums over what goes,
     channel by channel: a second result.
 
     Raises TypeError for an inner op that is fused itself, and ValueError where nothing is done, where an op cannot be

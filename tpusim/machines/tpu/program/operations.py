@@ -98,7 +98,7 @@ def _line(x: _Values, slope: float, shift: float) -> _Values:
     return x * x.dtype.type(np.float32(slope)) + x.dtype.type(np.float32(shift))
 
 
-def _masked(x: _Values, other: _Values, held: _Values) -> _Values:
+def _masked(held: _Values, x: _Values, other: _Values) -> _Values:
     """The first words where a line of the others is above zero."""
     above = other * held[0][:, None, None] + held[-1][:, None, None] > 0
     return np.where(above, x, x.dtype.type(0))
@@ -238,7 +238,7 @@ OPERATIONS: dict[str, Operation] = {
     "copy": _of_one(lambda x, *_: x, 0, 0, 0)._replace(selects=True),
     "scale_shift": _of_one(lambda x, held, _: x * held[0][:, None, None] + held[-1][:, None, None], 1, 1, 0, scalars=1),
     "masked": Operation(
-        lambda operands, held, _: _masked(*operands, held),
+        lambda operands, held, _: _masked(held, *operands),
         lambda *_: AluWork(1, 3),
         lambda counts: counts.operands == 2 and counts.scalars > 0 and not counts.coefficients,
         selects=True,
