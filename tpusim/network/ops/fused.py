@@ -27,7 +27,7 @@ GROWS = {
 }
 """Ops on the way, and how many times larger they may make a number, if factors are from -2 to 2."""
 MULTIPLY = frozenset({"mul", "scale_shift", "batch_norm_gradient"})
-"""Those that multiply by numbers of channels or, `mul`, by another map."""
+"""Ops that multiply by numbers of channels or, `mul`, by another map."""
 Way: TypeAlias = Literal["ahead", "ahead_filter", "behind"]
 """Where ops on the way stand: ahead of the ifmap, ahead of the filter, or behind the results."""
 

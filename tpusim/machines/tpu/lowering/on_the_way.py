@@ -260,7 +260,8 @@ class WorkedUnits(Units):
             channels = next(each for each in part.lane if each.axis == CHANNEL)
             return Part(0, part.first_lanes, (channels,), (Along(1, range(1)),), 1)
         counts = [len(each.coordinates) for each in part.items]
-        cut = next(at for at in range(len(counts) + 1) if prod(counts[at:]) == part.per_word)
+        # The last items are those of a word, down to a single one, which the images of a word are.
+        cut = next(at for at in range(len(counts) - 1, -1, -1) if prod(counts[at:]) == part.per_word)
         # Words of a pixel move fastest of those that a part has.
         turn = [each for each in part.items[max(cut - 1, 0) : cut] if each.axis == axis]
         inner = (each if each.axis == axis else Along(1, (0,) * len(each.coordinates)) for each in part.items[cut:])

@@ -402,6 +402,14 @@ class LaneTransfer(InLanes, Transfer):
             first += part.words
         return found
 
+    def worked(self, hardware: Hardware) -> tuple[int, int]:
+        """ALU operations on words on their way, each as many as for an element: multiplications, and others. What goes
+        to several places is worked on once.
+        """
+        words = sum(part.words * part.lanes for part in self.parts)
+        products, others = self.work.operations(hardware) if self.work else (0, 0)
+        return words * products, words * others
+
     def beside(self, number: int) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
         """Words beside a part: the first of each map, the numbers, the tallies."""
         if self.work is None:
