@@ -42,6 +42,7 @@ from tpusim.network.ops.elementwise import (
     HardSigmoid,
     HardSwish,
     LeakyRelu,
+    Masked,
     Power,
     ScaleShift,
 )
@@ -69,10 +70,15 @@ from tpusim.network.ops.training import (
     BatchNormOffset,
     BatchNormShift,
     BatchNormSlope,
+    CentredTotal,
     ClipGradient,
     GeluGradient,
     LeakyReluGradient,
+    MeanOfTotal,
     OverDeviation,
+    ScaleShiftRelu,
+    Shortcut,
+    VarianceOfSquares,
     WeightedSum,
 )
 
@@ -610,9 +616,10 @@ def pointwise(draw: st.DrawFn, channels: int = 12, size: int = 5) -> VectorOp:
         "images": draw(st.sampled_from([0, 0, 0, 1, 11])),
     }
     parts = st.integers(-8, 8).map(lambda number: number / 4)
-    with_fields = [ScaleShift, LeakyRelu, Clip, HardSigmoid, HardSwish, Gelu, Power]
+    with_fields = [ScaleShift, Masked, LeakyRelu, Clip, HardSigmoid, HardSwish, Gelu, Power]
     with_fields += [LeakyReluGradient, ClipGradient, GeluGradient, WeightedSum, AdamSecond, AdamStep]
     with_fields += [OverDeviation, BatchNormShift, BatchNormSlope, BatchNormOffset, BatchNormGradient]
+    with_fields += [ScaleShiftRelu, Shortcut, MeanOfTotal, VarianceOfSquares, CentredTotal]
     kind: Any = draw(st.sampled_from([*(OPS[op] for op in ROWS), *with_fields]))
     if issubclass(kind, Gelu):
         return kind(**sizes, approximate=draw(st.sampled_from(["none", "tanh"])))
@@ -631,7 +638,9 @@ def pointwise(draw: st.DrawFn, channels: int = 12, size: int = 5) -> VectorOp:
         return kind(**sizes, factor=draw(parts), other_factor=draw(st.sampled_from([1.0, -1.0, -0.1])))
     if kind is AdamStep:
         return kind(**sizes, rate=draw(parts), epsilon=draw(st.sampled_from([1e-8, 0.5])))
-    if kind in (BatchNormSlope, BatchNormOffset):
+    if kind is Shortcut:
+        return kind(**sizes, both=draw(st.booleans()))
+    if kind in (BatchNormSlope, BatchNormOffset, MeanOfTotal, VarianceOfSquares):
         return kind(**sizes, elements=draw(st.integers(1, 99)))
     if kind is HardSigmoid:
         return kind(**sizes, alpha=draw(parts), beta=draw(parts))

@@ -120,7 +120,7 @@ class Told:
     def __init__(self, program: Program) -> None:
         self.program = program
         self._known: dict[int, tuple[Any, str]] = {}
-        self.steps = [[self._field(step, name) for name in told_fields(type(step))] for step in program.steps]
+        self.steps = [[self._field(step, name) for name in told_fields(step)] for step in program.steps]
         kinds = (type(step).__name__ for step in program.steps)
         whole = (f"{kind} {'|'.join(told)}" for kind, told in zip(kinds, self.steps, strict=True))
         self.trail = "".join(TRAIL[sha256(each.encode()).digest()[0] % 64] for each in whole)
@@ -138,9 +138,13 @@ class Told:
         return repr(tuple(sorted({*value}))) if name == "after" else self(value)
 
 
+def told_fields(step: Step) -> list[str]:
+    """The goldens are older than arrays with weights of their own, registers that words share, and work on the way."""
+    return [each for each in _fields_of(type(step)) if each != "work" or step.work]  # type: ignore[attr-defined]
+
+
 @cache
-def told_fields(kind: type[Step]) -> list[str]:
-    """The goldens are older than arrays with weights of their own, and than registers that words share."""
+def _fields_of(kind: type[Step]) -> list[str]:
     return [each.name for each in fields(kind) if each.name not in {"array", "widened", "packed"}]
 
 
@@ -152,7 +156,7 @@ def frozen(name: str, told: Told) -> str:
     """The three lines of a Program."""
     program, found = told.program, dict[str, list[str]]()
     for step, texts in zip(program.steps, told.steps, strict=True):
-        for each, text in zip(told_fields(type(step)), texts, strict=True):
+        for each, text in zip(told_fields(step), texts, strict=True):
             found.setdefault(f"{type(step).__name__}.{each}", []).append(text)
     whole = {
         each.name: [repr([(d.tensor, d.operand) for d in program.derived]) if each.name == "derived"

@@ -55,7 +55,7 @@ def hazards(program: Program, hardware: Hardware) -> Iterator[str]:
     shape = hardware.lanes + 1, max(hardware.capacity_words, hardware.bank_words)
     # One more than the step, so that memory that nobody touches is never laid out.
     writer = np.zeros(shape, np.int32)
-    readers = {kind: np.zeros(shape, np.int32) for kind in (Stream, Vector, Preload, Spill, Keep)}
+    readers = {kind: np.zeros(shape, np.int32) for kind in (Stream, Vector, Preload, Fill, Spill, Keep)}
     known = ancestors(program)
     for index, step in enumerate(program.steps):
         behind = known[index]
@@ -122,6 +122,22 @@ def written_by(step: Step) -> Iterator[Cells]:
             yield span(0, step.cols), span(step.result_base, step.words)
         case Vector():
             yield from walked_by(step.writes)
+        case Spill():
+            for number, part in enumerate(step.parts):
+                for word in step.beside(number)[2]:
+                    yield span(part.first_lanes[0], part.lanes), span(word, 1)
+
+
+def beside(step: Fill | Spill) -> Iterator[Cells]:
+    """What the vector unit reads for its work on the way."""
+    for number, part in enumerate(step.parts):
+        maps, numbers, tallies = step.beside(number)
+        for first in part.first_lanes:
+            lanes = span(first, part.lanes)
+            for base, turns in zip(maps, step.work.turns if step.work else (), strict=True):
+                yield lanes, span(base, step.work.around[number] if step.work and turns else part.words)
+            for word in (*numbers, *(() if step.work and step.work.begins[number] else tallies)):
+                yield lanes, span(word, 1)
 
 
 def read_by(program: Program, index: int, step: Step) -> Iterator[Cells]:
@@ -138,7 +154,10 @@ def read_by(program: Program, index: int, step: Step) -> Iterator[Cells]:
             yield span(0, step.lanes), span(step.scalars.base, step.scalars.words)
             for operand in step.operands:
                 yield from picked(program, index, operand) if operand.picks else walked_by(operand)
+        case Fill():
+            yield from beside(step)
         case Spill() | Keep():
+            yield from beside(step) if isinstance(step, Spill) else ()
             for part in step.parts:
                 if part.feed is not None:
                     yield from fed(program, index, part.feed)

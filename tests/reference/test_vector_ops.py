@@ -25,6 +25,7 @@ from tpusim.network.ops.elementwise import (
     HardSigmoid,
     HardSwish,
     LeakyRelu,
+    Masked,
     Mul,
     Power,
     Rdiv,
@@ -148,6 +149,13 @@ def test_a_softmax_of_large_numbers_does_not_overflow() -> None:
     made = reference.compute(Softmax("s", 3, 2), {"ifmap": rows})
     whole = 2 + np.exp(-1)
     np.testing.assert_allclose(made[:, 0, 0], np.array([[1, 0], [1, 0], [np.exp(-1), whole]]) / whole, rtol=1e-12)
+
+
+def test_a_mask_is_where_the_scaled_map_is_above_zero() -> None:
+    layer = Masked("m", 3, 4, 5)
+    x, other, scale, shift = (each.astype(np.float32) for each in reference.operands(layer, 2, seed=1).values())
+    made = reference.compute(layer, reference.operands(layer, 2, seed=1))
+    np.testing.assert_array_equal(made, x * (np.maximum(other * scale + shift, 0) > 0))
 
 
 def test_a_scale_and_a_shift_are_the_channels() -> None:

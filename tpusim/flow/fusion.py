@@ -14,6 +14,7 @@ from functools import lru_cache
 from tpusim.base.errors import CapacityError, InputError, did_you_mean
 from tpusim.flow.engines import LayerWatch
 from tpusim.flow.lowerings import AUTO, asked_of, prepared, usual, with_unasked
+from tpusim.flow.on_the_way import on_the_way
 from tpusim.machines.family import Checking, Fusing, Machine, family_of
 from tpusim.machines.lowered import unheard
 from tpusim.network.ops.array_op import ArrayOp
@@ -102,6 +103,8 @@ def fused(
     fusing, asked = family.fusing(hardware), lowering or usual(family)
     if fusing is None:
         return workload
+    if workload.phases:
+        workload = on_the_way(workload)
     fusion = _Fusion(workload, hardware, fusing, asked)
     whole = fusion.whole()
     dearer: set[str] = set()

@@ -72,6 +72,8 @@ class Numbers:
 
         products, numbers = layer.terms(batch), self.of(layer)
         try:
+            if numbers.kind is not None and numbers.kind.exact and layer.factors(batch):
+                raise InputError(f"numbers of {numbers.kind.name} are multiplied on their way; take another dtype")
             if numbers.kind is not None:
                 numbers.kind.check_sum(products)
             if numbers.bounded and roundings(layer, batch) > MOST_ROUNDINGS:

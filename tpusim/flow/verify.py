@@ -20,12 +20,14 @@ from tpusim.base.errors import CheckFailed, failures_named
 from tpusim.flow.boxes import alone, in_order, indices, merged, outline, places, straight, within
 from tpusim.flow.numbers import SMALL, Numbers
 from tpusim.machines.lowered import InMemory, InParts, ReadyLayer, Taker, Told, WrittenPart, WrittenTensor, unheard
+from tpusim.network.ops.fused import Fused
 from tpusim.network.ops.op import OFMAP, Index, Op
 from tpusim.network.ops.rows import RowOp
 from tpusim.numerics import equality
 from tpusim.numerics.element_types import Values, all_finite
 from tpusim.numerics.equality import Verdict, agreement, larger
-from tpusim.reference import Box, Operand, Operands, Tensor, rows
+from tpusim.reference import Box, Operand, Operands, Tensor, pointwise, rows
+from tpusim.reference.pointwise import prepared
 from tpusim.reference.rounding import Screen, magnitudes, roundings, screen
 from tpusim.result.records import Mismatch
 
@@ -142,12 +144,15 @@ class Expectation:
 
     def of(self, box: Box) -> Values:
         """Expected values of the elements in a box of the tensor."""
-        true = reference.TENSORS[self.tensor].compute(self.layer, self._exact, box)
+        oracle = reference.TENSORS[self.tensor]
+        true = oracle.compute(self.layer, self._exact, box)
         if not self.bounded:
             return true
         if not self.roundings:
             return equality.moved(true)
-        if isinstance(self.layer, RowOp):
+        if oracle.magnitudes:
+            sizes = oracle.magnitudes(self.layer, self._sizes, box, true)
+        elif isinstance(self.layer, RowOp):
             sizes = rows.magnitudes(self.layer, self._exact, box, true, equality.gamma(self.roundings))
         else:
             sizes = magnitudes(self.layer, self._sizes, box, true)
@@ -177,21 +182,25 @@ class Expectation:
     @cached_property
     def _exact(self) -> Operands:
         """Operands in the type of the sums, which is float64 if one operand is."""
-        if not self._doubles:
-            return self.operands
-        if "filter" in self.operands:
-            return {**self.operands, "filter": self.operands["filter"].astype(np.float64)}
-        return {name: each.astype(np.float64) for name, each in self.operands.items()}
+        operands, layer = self.operands, self.layer
+        made = isinstance(layer, Fused) and layer.on_the_way
+        if self._doubles and "filter" in operands and not made:
+            operands = {**operands, "filter": operands["filter"].astype(np.float64)}
+        elif self._doubles:
+            operands = {name: each.astype(np.float64) for name, each in operands.items()}
+        return prepared(layer, operands) if isinstance(layer, Fused) else operands
 
     @cached_property
     def _sizes(self) -> Operands:
         """Magnitudes of the operands."""
-        return {name: np.abs(each) for name, each in self.operands.items()}
+        sizes = {name: np.abs(each) for name, each in self.operands.items()}
+        return prepared(self.layer, sizes, pointwise.magnitudes) if isinstance(self.layer, Fused) else sizes
 
     @cached_property
     def roundings(self) -> int:
         """The most roundings of a sum, in any order; values that are only moved are not rounded."""
-        return roundings(self.layer, self._batch) if self.tensor == OFMAP else 0
+        own = roundings if self.tensor == OFMAP else reference.TENSORS[self.tensor].roundings
+        return own(self.layer, self._batch)
 
 
 # ---- part by part

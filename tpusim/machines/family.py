@@ -134,7 +134,7 @@ class Fusing(NamedTuple):
 
     Attributes:
         most: most operations on an element.
-        carries: kinds of work that may ride on a lowering's results: "bias", "add", "finish".
+        carries: kinds of work that may be fused to a lowering's layers: "bias", "add", "finish", "way".
         operations: operations on an element, from an activation and its coefficients.
     """
 

@@ -294,7 +294,9 @@ class _Step:
             return
         faded = {"factor": first, "other_factor": 1.0}
         last = Value((f"{name}.last_velocity",), shape)
-        velocity = self.map("weighted_sum", f"{name}.velocity", shape, last, gradient, phase=UPDATE, **faded)
+        velocity = gradient
+        if first:
+            velocity = self.map("weighted_sum", f"{name}.velocity", shape, last, gradient, phase=UPDATE, **faded)
         step = {"factor": 1.0, "other_factor": -training.rate}
         self.map("weighted_sum", f"{name}.update", shape, weights, velocity, phase=UPDATE, **step)
 

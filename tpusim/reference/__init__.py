@@ -31,6 +31,8 @@ EXACT = 1 << 24
 """The largest integer up to which float32 holds every integer exactly."""
 OPERAND_BITS = 4
 """Bits of an operand, a signed integer; fewer where a long sum would not be exact."""
+FACTOR_BITS = 2
+"""Most bits of an operand that is a third factor of a product."""
 
 _MOST_NUMBERED = 1 << 15
 """Most numbers that sources of numbers are drawn from."""
@@ -73,15 +75,25 @@ class Oracle(NamedTuple):
         compute: function of a layer, its inputs by name, and a box of the tensor.
         element_name: function from a layer and the index of an element to the axes and the index by which people know
         it.
+        roundings: function from a layer and a batch to the number of times that an element is rounded at most.
+        magnitudes: function of a layer, the magnitudes of its inputs, a box and the true elements to the size of the
+            elements if nothing cancelled.
     """
 
     compute: Callable[[Any, Operands, Box], Tensor]
     element_name: Callable[[Any, Index], tuple[tuple[str, ...], Index]]
+    roundings: Callable[[Any, int], int] = lambda *_: 0
+    magnitudes: Callable[[Any, Operands, Box, Tensor], Tensor] | None = None
 
 
 RESULTS = Oracle(lambda *asked: compute(*asked), lambda layer, index: layer.element_name(index))
 TENSORS: Registry[Oracle] = Registry(
-    "tpusim", {OFMAP: "reference.RESULTS", "lowered": "reference.products.LOWERED_MATRIX"}
+    "tpusim",
+    {
+        OFMAP: "reference.RESULTS",
+        "lowered": "reference.products.LOWERED_MATRIX",
+        "tallies": "reference.rounding.TALLIES",
+    },
 )
 """The oracles by the name of the tensor in a Program."""
 
@@ -104,7 +116,7 @@ def operands(layer: Op, batch: int, seed: int) -> dict[str, Operand]:
             f"layer {layer.name}: a sum of {layer.terms(batch)} products is not exact in float32; check nothing"
         )
     random = np.random.default_rng([seed, zlib.crc32(repr(layer).encode())])
-    drawn = {}
+    drawn, factors = {}, layer.factors(batch)
     for name, shape in layer.sources(batch).items():
         if below := layer.numbered.get(name):
             drawn[name] = random.integers(min(below, _MOST_NUMBERED), size=shape, dtype=np.int16)
@@ -112,5 +124,6 @@ def operands(layer: Op, batch: int, seed: int) -> dict[str, Operand]:
         # Each random 64-bit word is eight operands of a byte, of which `bits` are kept.
         words = random.integers(1 << 64, size=-(-prod(shape) // 8), dtype=np.uint64)
         numbers = words.view(np.int8)[: prod(shape)]
-        drawn[name] = np.right_shift(numbers, 8 - bits, out=numbers).reshape(shape)
+        own = min(bits, FACTOR_BITS) if name in factors else bits
+        drawn[name] = np.right_shift(numbers, 8 - own, out=numbers).reshape(shape)
     return drawn

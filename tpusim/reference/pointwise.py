@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from math import erf, erfc, pi, sqrt
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tpusim.network.ops.fused import BIAS, OTHER, Fused
-from tpusim.reference import Box, Operands, Tensor, compute, number_of
+from tpusim.network.ops.fused import BIAS, OTHER, Fused, Way
+from tpusim.network.ops.op import OFMAP
+from tpusim.reference import Box, Operands, Tensor, batch_of, compute, number_of
 
 if TYPE_CHECKING:
     from tpusim.network.ops.op import Op
@@ -120,18 +121,23 @@ def magnitudes(layer: Op, operands: Operands, box: Box) -> Tensor:
 
 
 def _made(function: Callable[..., Any], layer: Op, operands: Operands, box: Box) -> Tensor:
-    parts = []
-    for each in operands.values():
-        places = (
-            slice(0, 1) if size == 1 else slice(part.start, part.stop)
-            for size, part in zip(each.shape, box, strict=True)
-        )
-        parts.append(each[tuple(places)].astype(number_of(each), copy=False))
+    parts = [each[tuple(_places(each.shape, box))].astype(number_of(each), copy=False) for each in operands.values()]
     return np.broadcast_to(function(layer, *parts), [len(part) for part in box])
+
+
+def _places(shape: Sequence[int], box: Box) -> Iterator[slice]:
+    """The part of a tensor for a box; an axis of one element is broadcast."""
+    return (slice(0, 1) if size == 1 else slice(at.start, at.stop) for size, at in zip(shape, box, strict=True))
 
 
 def _line(x: Tensor, slope: float, shift: float) -> Tensor:
     return x * np.float32(slope) + np.float32(shift)
+
+
+def _masked(x: Tensor, other: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    # In float32, as the machine rounds a line, so that both find the same sign.
+    line, by, plus = (each.astype(np.float32) for each in (other, scale, shift))
+    return np.where(line * by + plus > 0, x, x.dtype.type(0))
 
 
 def _within(x: Tensor, low: float, high: float) -> Tensor:
@@ -146,6 +152,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "power": lambda op, x: x * x if op.exponent == 2 else x * x * x,
     "copy": lambda _, x: x,
     "scale_shift": lambda _, x, scale, shift: x * scale + shift,
+    "masked": lambda _, *operands: _masked(*operands),
     "relu": lambda _, x: np.maximum(x, np.float32(0)),
     "leaky_relu": lambda op, x: np.where(x > 0, x, x * np.float32(op.slope)),
     "clip": lambda op, x: _within(x, op.min, op.max),
@@ -164,18 +171,28 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
         scale * total * np.float32(-1 / op.elements) - mean * slope
     ),
     "batch_norm_gradient": lambda _, dy, x, scale, slope, offset: dy * scale + x * slope + offset,
+    "scale_shift_relu": lambda _, x, scale, shift: np.clip(x * scale + shift, 0, None),
+    "shortcut": lambda _, x, other, scale, shift, *more: np.clip(
+        x * scale + shift + (other * more[0] + more[1] if more else other), 0, None
+    ),
+    "mean_of_total": lambda op, x: x * np.float32(1 / op.elements),
+    "variance_of_squares": lambda op, mean, squares: squares * np.float32(1 / op.elements) - np.square(mean),
+    "centred_total": lambda _, mean, total, products: products - total * mean,
     **{name: in_doubles(each) for name, each in REAL_FUNCTIONS.items()},
 }
 """By the name of the op: the function from the layer and an element of each operand to an element of the ofmap."""
 
 MAGNITUDES: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("sub", "rsub"), lambda _, x, y: x + y),
+    "masked": lambda _, x, *others: x,
     "hard_sigmoid": lambda op, x: _line(x, abs(op.alpha), abs(op.beta)),
     "hard_swish": lambda _, x: x * _line(x, 1 / 6, 0.5),
     "sigmoid_gradient": lambda _, dy, y: dy * y * (1 + y),
     "tanh_gradient": lambda _, dy, y: dy * (1 + y * y),
     "weighted_sum": lambda op, x, y: x * np.float32(abs(op.factor)) + y * np.float32(abs(op.other_factor)),
     "batch_norm_shift": lambda _, mean, scale, shift: shift + mean * scale,
+    "variance_of_squares": lambda op, mean, squares: squares * np.float32(1 / op.elements) + np.square(mean),
+    "centred_total": lambda _, mean, total, products: products + total * mean,
     "batch_norm_offset": lambda op, mean, scale, slope, total: (
         scale * total * np.float32(1 / op.elements) + mean * slope
     ),
@@ -185,27 +202,90 @@ MAGNITUDES: dict[str, Callable[..., Any]] = {
 }
 """Functions for magnitudes of results, where they are not the function of magnitudes."""
 ROUNDINGS = {
-    "add": 1, "sub": 1, "rsub": 1, "mul": 1, "power": 2, "copy": 0, "scale_shift": 2, "relu": 0, "leaky_relu": 1,
-    "clip": 0, "hard_sigmoid": 2, "hard_swish": 3, "relu_gradient": 0, "leaky_relu_gradient": 1, "clip_gradient": 0,
-    "sigmoid_gradient": 3, "tanh_gradient": 3, "weighted_sum": 2, "adam_second": 3, "adam_step": FUNCTION_ROUNDINGS,
+    "add": 1, "sub": 1, "rsub": 1, "mul": 1, "power": 2, "copy": 0, "scale_shift": 2, "masked": 0, "relu": 0,
+    "leaky_relu": 1, "clip": 0, "hard_sigmoid": 2, "hard_swish": 3, "relu_gradient": 0, "leaky_relu_gradient": 1,
+    "clip_gradient": 0, "sigmoid_gradient": 3, "tanh_gradient": 3, "weighted_sum": 2, "adam_second": 3,
+    "adam_step": FUNCTION_ROUNDINGS,
     "batch_norm_shift": 2, "batch_norm_offset": 3, "batch_norm_gradient": 3,
+    "scale_shift_relu": 2, "shortcut": 4, "mean_of_total": 2, "variance_of_squares": 4, "centred_total": 2,
     **dict.fromkeys(REAL_FUNCTIONS, FUNCTION_ROUNDINGS),
 }  # fmt: skip
 """The number of successive roundings of an element."""
 
 
+class Prepared(dict[str, Any]):
+    """Operands of a fused layer with the ifmap, and the filter, that the ops ahead make: made once for many boxes."""
+
+
+def prepared(layer: Fused, operands: Operands, made: Callable[..., Tensor] = pointwise) -> Operands:
+    """The operands with those that the ops ahead make; `made` computes the elements of an op."""
+    if not (layer.ahead or layer.ahead_filter) or isinstance(operands, Prepared):
+        return operands
+    found = {}
+    ways: tuple[tuple[Way, str], ...] = ("ahead", "ifmap"), ("ahead_filter", "filter")
+    for where, name in ways:
+        values = operands[name]
+        whole = tuple(map(range, values.shape))
+        for op, others in _ops(layer, operands, where):
+            values = made(op, {"ifmap": values, **others}, whole)
+        found[name] = values
+    return Prepared({**operands, **found})
+
+
 def fused(layer: Fused, operands: Operands, box: Box) -> Tensor:
     """Compute the outputs in `box`: those of the core, then the fused operations, one after another."""
-    results = summed(compute, layer, operands, box)
+    results = summed(compute, layer, prepared(layer, operands), box)
     whole = tuple(map(range, results.shape))
     for each in layer.finish:
         results = pointwise(each, {"ifmap": results}, whole)  # type: ignore[arg-type]
+    return left(layer, operands, box, results)
+
+
+def left(
+    layer: Fused, operands: Operands, box: Box, results: Tensor, made: Callable[..., Tensor] = pointwise
+) -> Tensor:
+    """Results in `box` as the ops behind leave them; `made` computes the elements of an op."""
+    whole = tuple(map(range, results.shape))
+    for op, others in _ops(layer, operands, "behind"):
+        mine = {name: each[tuple(_places(each.shape, box))] for name, each in others.items()}
+        results = made(op, {"ifmap": results, **mine}, whole)
     return results
+
+
+def _ops(layer: Fused, operands: Operands, where: Way) -> Iterator[tuple[Op, Operands]]:
+    """The ops ahead or behind, each with its further operands by their names in the op."""
+    given = [*layer.given(batch_of(layer, operands), where)]
+    for number, op in enumerate(getattr(layer, where)):
+        yield op, {each.source: operands[each.name] for each in given if each.op == number}
+
+
+def tallies(layer: Fused, operands: Operands, box: Box) -> Tensor:
+    """Compute the sums in `box` of [channel, number of the tally, 1, 1], in float64."""
+    return tallied(layer, operands, box, fused, np.asarray)
+
+
+def tallied(
+    layer: Fused, operands: Operands, box: Box, made: Callable[..., Tensor], sized: Callable[[Any], Any]
+) -> Tensor:
+    """Compute sums in `box`; `made` computes results, and `sized` makes these what is summed up."""
+    _, *points = layer.shapes(batch_of(layer, operands))[OFMAP]
+    rows, cols, images = map(range, points)
+    whole = box[0], rows, cols, images
+    results = sized(made(layer, operands, whole).astype(np.float64))
+    sums = []
+    for number in box[1]:
+        kind = layer.tallies[number]
+        beside = results if kind == "squares" else np.float64(1)
+        if kind == "products":
+            name = next(each.name for each in layer.given(batch_of(layer, operands), "behind") if each.is_map)
+            beside = sized(operands[name][box[0].start : box[0].stop].astype(np.float64))
+        sums.append((results * beside).sum(axis=(1, 2, 3)))
+    return np.stack(sums, axis=1)[:, :, None, None]
 
 
 def summed(made: Callable[..., Any], layer: Fused, operands: Operands, box: Box) -> Tensor:
     """Compute the outputs in `box` up to the sum; `made` computes those of the core."""
-    own = {name: each for name, each in operands.items() if name not in (OTHER, BIAS)}
+    own = {name: each for name, each in operands.items() if name in layer.core.shapes(batch_of(layer, operands))}
     results: Tensor = made(layer.core, own, box)
     if layer.bias:
         results = results + operands[BIAS][box[0].start : box[0].stop].astype(results.dtype, copy=False)

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tpusim.network.ops.fused import Fused
 from tpusim.network.ops.moves import Move
-from tpusim.network.ops.op import Op
-from tpusim.reference import Box, Operands, Tensor, batch_of, channels, compute, pointwise, products, rows
+from tpusim.network.ops.op import OFMAP, Op
+from tpusim.reference import Box, Operands, Oracle, Tensor, batch_of, channels, compute, pointwise, products, rows
 
 _SAMPLING = 4
 """Roundings of an interpolation between four elements, before the array multiplies it."""
@@ -36,8 +37,9 @@ def roundings(layer: Op, batch: int) -> int:
     if _only_moves(layer):
         return 0
     if isinstance(layer, Fused):
-        after = sum(pointwise.ROUNDINGS[each.op] for each in layer.finish)
-        return roundings(layer.core, batch) + layer.adds + layer.bias + after
+        ops = *layer.ahead, *layer.ahead_filter, *layer.finish, *layer.behind
+        every = sum(pointwise.ROUNDINGS[each.op] for each in ops)
+        return roundings(layer.core, batch) + layer.adds + layer.bias + every
     if layer.whole_channels:
         return channels.roundings(layer, batch)
     if layer.whole_rows or layer.op == "lrn":
@@ -63,8 +65,27 @@ def magnitudes(layer: Op, operands: Operands, box: Box, true: Tensor) -> Tensor:
     if layer.op in pointwise.FUNCTIONS:
         return pointwise.magnitudes(layer, operands, box)
     if isinstance(layer, Fused):
-        return pointwise.summed(partial(magnitudes, true=true), layer, operands, box)
+        sources = pointwise.prepared(layer, operands, pointwise.magnitudes)
+        sums = pointwise.summed(partial(magnitudes, true=true), layer, sources, box)
+        return pointwise.left(layer, operands, box, sums, pointwise.magnitudes)
     return compute(layer, operands, box)
+
+
+def _tally_roundings(layer: Fused, batch: int) -> int:
+    """Return how often a tally is rounded at most: the result, twice where it is squared, and the product; and a sum of
+    all results of a channel.
+    """
+    return 2 * roundings(layer, batch) + 1 + prod(layer.shapes(batch)[OFMAP][1:])
+
+
+def _tally_magnitudes(layer: Fused, operands: Operands, box: Box, true: Tensor) -> Tensor:
+    return pointwise.tallied(layer, operands, box, partial(magnitudes, true=true), abs)
+
+
+TALLIES = Oracle(
+    pointwise.tallies, lambda _, index: (("channel", "tally"), index[:2]), _tally_roundings, _tally_magnitudes
+)
+"""Sums over the results of a channel of a fused layer."""
 
 
 class Screen(NamedTuple):

@@ -20,7 +20,8 @@ from tpusim.study.validation.chips import chip_sets
 from tpusim.study.validation.comparison import Comparison, Validation, compare
 from tpusim.study.validation.generations import GENERATIONS, PARTS, generation_sets
 from tpusim.study.validation.memory import compare_memory, memory_sets, wanted_streams
-from tpusim.study.validation.sets import GRADIENT_SETS, deepbench_sets, number_sets
+from tpusim.study.validation.operations import STEP
+from tpusim.study.validation.sets import GRADIENT_SETS, deepbench_sets, number_sets, step_sets
 
 USUAL = "channel_first"
 """The lowering of sets that name none."""
@@ -71,11 +72,12 @@ def _compare_and_report(
 def _sets(names: Sequence[str]) -> list[NumberSet]:
     tpus = number_sets() | memory_sets()
     later = generation_sets() | chip_sets()
-    known = tpus | deepbench_sets() | later
+    steps = step_sets() if any(name.startswith(STEP) for name in names) else {}
+    known = tpus | deepbench_sets() | later | steps
     groups = {word: [each.name for each in tpus.values() if each.status == word] for word in WORDS}
     kinds = {GRADIENT_SETS: GRADIENT_SETS, NETWORK_SETS: NETWORKS}
     groups |= {name: [each.name for each in known.values() if each.kind == kind] for name, kind in kinds.items()}
-    groups |= {MEMORY_SETS: [*memory_sets()], GPU_SETS: [*deepbench_sets()]}
+    groups |= {STEP: [*steps], MEMORY_SETS: [*memory_sets()], GPU_SETS: [*deepbench_sets()]}
     groups |= _of_generations(later)
     choices = {name: [name] for name in known} | groups
     for name in names:

@@ -12,6 +12,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timeline import Timing
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload
+from tpusim.machines.tpu.program.transfers import LaneTransfer
 from tpusim.result.records import EnergyUse, energy_use
 
 NARROW_BITS = 16
@@ -122,6 +123,9 @@ def energy_of(macs: int, program: Program, timing: Timing, hardware: Hardware, p
         multiplied, others = step.operations(hardware)
         products += multiplied * step.writes.accesses
         sums += others * step.writes.accesses
+    for transfer in (each for each in program.steps if isinstance(each, LaneTransfer) and each.work):
+        multiplied, others = transfer.worked(hardware)
+        products, sums = products + multiplied, sums + others
     preloads = [step for step in program.steps if isinstance(step, Preload)]
     counts = {
         "pe_operations": program.use.pe_words * program.word_fill,

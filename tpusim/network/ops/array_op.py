@@ -77,6 +77,8 @@ class ArrayOp(Op):
     unit: ClassVar[Literal["array", "vector"]] = "array"
     long_sums: ClassVar[bool] = False
     """Whether its outputs are few and their sums long, so that sums are cut for memory's sake before outputs are."""
+    turned_ifmap: ClassVar[bool] = False
+    """Whether its ifmap has images in the place of channels, and channels in that of images."""
 
     @property
     def scatter(self) -> Scatter | None:

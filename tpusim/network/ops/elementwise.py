@@ -162,6 +162,21 @@ class ScaleShift(Pointwise):
 
 
 @validated
+class Masked(Pointwise):
+    """The ifmap where the other map times the channel's scale, plus its shift, is above zero; elsewhere zero.
+
+    It is the gradient of a relu of that scaled map, which need not be stored.
+    """
+
+    op: ClassVar[str] = "masked"
+
+    def shapes(self, batch: int) -> Mapping[str, Shape]:
+        """Return shapes, with two numbers a channel."""
+        maps, channel = self.map(batch), (self.channels, 1, 1, 1)
+        return {"ifmap": maps, "other": maps, "scale": channel, "shift": channel, OFMAP: maps}
+
+
+@validated
 class LeakyRelu(Pointwise):
     """Every element above zero unchanged, any other times `slope`.
 

@@ -1,10 +1,13 @@
-"""An op of the array with the operations of a vector unit on its results before they are stored."""
+"""An op of the array with the operations of a vector unit on its operand as it comes, and on its results before they
+are stored.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, Self
+from math import prod
+from typing import ClassVar, Literal, NamedTuple, Self, TypeAlias
 
 from tpusim.network.ops.array_op import ArrayOp, Conv2d, Tensors
 from tpusim.network.ops.elementwise import Pointwise
@@ -12,14 +15,52 @@ from tpusim.network.ops.op import OFMAP, Index, Shape
 
 OTHER, BIAS = "other", "bias"
 """The tensors that are added: one as large as the ofmap, one with a number for each channel."""
+TALLIES = "tallies"
+"""The tensor of sums over all results of a channel: [channel, number of the tally, 1, 1]."""
+Tally: TypeAlias = Literal["sum", "squares", "products"]
+"""What is summed up over the results of a channel: themselves, their squares, or their products with the first map that
+`behind` reads.
+"""
+GROWS = {
+    **dict.fromkeys(("copy", "relu", "clip", "relu_gradient", "masked"), 1),
+    **{"add": 2, "sub": 2, "rsub": 2, "mul": 2, "scale_shift": 4, "batch_norm_gradient": 8, "weighted_sum": 4},
+}
+"""Ops on the way, and how many times larger they may make a number, if factors are from -2 to 2."""
+MULTIPLY = frozenset({"mul", "scale_shift", "batch_norm_gradient"})
+"""Ops that multiply by numbers of channels or, `mul`, by another map."""
+Way: TypeAlias = Literal["ahead", "ahead_filter", "behind"]
+"""Where ops on the way stand: ahead of the ifmap, ahead of the filter, or behind the results."""
+
+
+class Given(NamedTuple):
+    """A further operand of an op on the way.
+
+    Attributes:
+        op: number of the op.
+        source: name of the operand in the op.
+        name: name of the tensor in the fused layer.
+        shape: shape of the tensor.
+        is_map: whether it is as large as the map; otherwise it has a number for each channel.
+    """
+
+    op: int
+    source: str
+    name: str
+    shape: Shape
+    is_map: bool
 
 
 @dataclass(frozen=True)
 class Fused(ArrayOp):
-    """An `inner` op and what follows it: the tensor `other` is added where it `adds` one, then the channel's bias where
-    it has a `bias`, and then comes `finish`.
+    """An `inner` op, what is done to its operands before, and what follows it.
 
-    Raises TypeError for an inner op that is fused itself, and ValueError where nothing is done to its results.
+    `ahead` makes the ifmap of tensors as they come, and `ahead_filter` the filter. The tensor `other` is added to the
+    results where it `adds` one, then the channel's bias where it has a `bias`, and then comes `finish`. Ops `behind`
+    may take a further map or numbers of channels; they change results as these go. `tallies` are sums over what goes,
+    channel by channel: a second result.
+
+    Raises TypeError for an inner op that is fused itself, and ValueError where nothing is done, where an op cannot be
+    done on the way, or where products are to be summed up and there is no other map.
     """
 
     op: ClassVar[str] = "fused"
@@ -30,12 +71,28 @@ class Fused(ArrayOp):
     adds: bool = False
     finish: tuple[Pointwise, ...] = ()
     bias: bool = False
+    ahead: tuple[Pointwise, ...] = ()
+    ahead_filter: tuple[Pointwise, ...] = ()
+    behind: tuple[Pointwise, ...] = ()
+    tallies: tuple[Tally, ...] = ()
 
     def __post_init__(self) -> None:
         if self.inner.core is not self.inner:
             raise TypeError(f"{self.inner.name} is fused already")
-        if not self.adds and not self.finish and not self.bias:
+        if not (self.adds or self.finish or self.bias or self.on_the_way):
             raise ValueError(f"nothing is done to the results of {self.inner.name}")
+        for each in (*self.ahead, *self.ahead_filter, *self.behind):
+            if each.op not in GROWS or getattr(each, "other", "each") not in ("each", "channel"):
+                raise ValueError(f"{each.op} {each.text} cannot be done on the way; it can be {', '.join(GROWS)}")
+        if self.inner.turned_ifmap and getattr(self.inner, "groups", 1) > 1 and self.ahead:
+            raise ValueError(f"the channels of {self.inner.name} are in groups, whose numbers would differ")
+        if "products" in self.tallies and not any(given.is_map for given in self.given(1, "behind")):
+            raise ValueError(f"{self.inner.name} has no other map to take products with")
+
+    @property
+    def on_the_way(self) -> bool:
+        """Whether anything is done to what comes, or to what goes."""
+        return bool(self.ahead or self.ahead_filter or self.behind or self.tallies)
 
     @property
     def core(self) -> ArrayOp:
@@ -51,7 +108,9 @@ class Fused(ArrayOp):
 
     @property
     def shape_key(self) -> Hashable:
-        return self.op, self.inner.shape_key, self.bias, self.adds, tuple(each.shape_key for each in self.finish)
+        every = self.finish, self.ahead, self.ahead_filter, self.behind
+        ways = (tuple(each.shape_key for each in some) for some in every)
+        return self.op, self.inner.shape_key, self.bias, self.adds, self.tallies, *ways
 
     @property
     def sample_parts(self) -> int:
@@ -59,14 +118,21 @@ class Fused(ArrayOp):
 
     @property
     def text(self) -> str:
-        """The shape in short: "56x56x64>64 3x3 + bias + add + relu"."""
-        return " + ".join([self.inner.text, *self.fused])
+        """The shape in short: "relu + 56x56x64>64 3x3 + bias + add + relu"."""
+        return " + ".join([*(each.op for each in (*self.ahead, *self.ahead_filter)), self.inner.text, *self.fused])
+
+    @property
+    def exact(self) -> bool:  # type: ignore[override]
+        """Whether no op rounds; sums of squares of results are more than a float32 holds exactly."""
+        ops = *self.ahead, *self.ahead_filter, *self.behind
+        return self.inner.exact and not self.tallies and all(each.exact for each in ops)
 
     @property
     def fused(self) -> tuple[str, ...]:
         """Name the operations on the results, in order."""
         added = {BIAS: self.bias, "add": self.adds}
-        return *(name for name, there in added.items() if there), *(each.op for each in self.finish)
+        named = (*self.finish, *self.behind)
+        return *(name for name, there in added.items() if there), *(each.op for each in named), *self.tallies
 
     @property
     def folded(self) -> tuple[str, str]:
@@ -75,26 +141,55 @@ class Fused(ArrayOp):
     def tensors(self, batch: int) -> Tensors:
         return self.inner.tensors(batch)
 
+    def given(self, batch: int, where: Way) -> Iterator[Given]:
+        """Yield the further operands of the ops ahead of the inner op, or behind it, in order."""
+        whole = self.inner.shapes(batch)[{"ahead": "ifmap", "ahead_filter": "filter", "behind": OFMAP}[where]]
+        # Channels stand along the last axis where the ifmap is turned.
+        turned = where == "ahead" and self.inner.turned_ifmap
+        numbers = (1, 1, 1, whole[3]) if turned else (whole[0], 1, 1, 1)
+        for number, op in enumerate(getattr(self, where)):
+            for source in (each for each in op.sources(batch) if each != "ifmap"):
+                is_map = source == OTHER and getattr(op, OTHER, "each") == "each"
+                shape = whole if is_map else numbers
+                yield Given(number, source, f"{where}_{number}_{source}", shape, is_map)
+
     def shapes(self, batch: int) -> Mapping[str, Shape]:
         """Return the tensors of the core, and the added ones."""
         shapes = dict(self.inner.shapes(batch))
         ofmap = shapes.pop(OFMAP)
         other = {OTHER: ofmap} if self.adds else {}
         bias = {BIAS: (ofmap[0], 1, 1, 1)} if self.bias else {}
-        return {**shapes, **other, **bias, OFMAP: ofmap}
+        ways: tuple[Way, ...] = "ahead", "ahead_filter", "behind"
+        given = {each.name: each.shape for where in ways for each in self.given(batch, where)}
+        return {**shapes, **other, **bias, **given, OFMAP: ofmap}
 
     def reads(self, batch: int) -> dict[str, Shape]:
-        """Return what is read: the added map comes behind the ifmap, ahead of a filter that another layer has made."""
+        """Return what is read: operands of ops ahead and the added map come behind the ifmap, ahead of a filter that
+        another layer has made; operands of ops behind come last.
+        """
         read = self.inner.reads(batch)
         added = {OTHER: self.shapes(batch)[OTHER]} if self.adds else {}
         first = next(iter(read))
-        return {first: read[first], **added, **read}
+        ways: tuple[Way, ...] = "ahead", "ahead_filter", "behind"
+        ahead, filters, behind = ({each.name: each.shape for each in self.given(batch, way)} for way in ways)
+        return {first: read[first], **ahead, **added, **read, **filters, **behind}
+
+    def batch_of(self, shapes: Mapping[str, Sequence[int]]) -> int:
+        return self.inner.batch_of(shapes)
+
+    def factors(self, batch: int) -> frozenset[str]:
+        ways: tuple[Way, ...] = "ahead", "ahead_filter", "behind"
+        every = ((getattr(self, where)[each.op].op, each) for where in ways for each in self.given(batch, where))
+        return frozenset(each.name for op, each in every if op in MULTIPLY and (op == "mul" or not each.is_map))
 
     def convolution(self, batch: int) -> tuple[Conv2d, int]:
         return self.inner.convolution(batch)
 
     def terms(self, batch: int) -> int:
-        return self.inner.terms(batch) + self.adds + self.bias
+        """Return how many products of two operands are as large as an output may be."""
+        grown = prod(GROWS[each.op] for each in (*self.ahead, *self.ahead_filter))
+        sums = self.inner.terms(batch) * grown + self.adds + self.bias
+        return sums * prod(GROWS[each.op] for each in self.behind)
 
     def macs(self, batch: int) -> int:
         return self.inner.macs(batch)

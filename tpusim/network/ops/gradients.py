@@ -121,6 +121,7 @@ class Conv2dFilterGradient(_ConvGradient):
     op: ClassVar[str] = "conv2d_filter_gradient"
     grammar: ClassVar[str] = f"as the {Conv2d.op}'s, {Conv2d.grammar}"
     long_sums: ClassVar[bool] = True
+    turned_ifmap: ClassVar[bool] = True
 
     @property
     def is_a_product(self) -> bool:

@@ -134,6 +134,10 @@ class Op(ABC):
         """Name the element of the ofmap at `index`: axes and coordinates as a user knows them."""
         return ("channel", "row", "col", "image"), index
 
+    def factors(self, batch: int) -> frozenset[str]:
+        """Return names of inputs that multiply what goes into a product of two, or comes out of it."""
+        return frozenset()
+
     def with_more_input(self, batch: int) -> tuple[Self, int, str]:
         """Return a layer and batch of twice the input, and the change in words."""
         field, count = self._own_count

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Annotated, ClassVar, TypeAlias
 
 from tpusim.base.errors import InputError, Problem
-from tpusim.input.form import Real, validated, whole, written
-from tpusim.network.ops.elementwise import Clip, Gelu, LeakyRelu, Paired, Pointwise
+from tpusim.input.form import Real, Truth, validated, whole, written
+from tpusim.network.ops.elementwise import Clip, Gelu, LeakyRelu, Paired, Pointwise, ScaleShift
 from tpusim.network.ops.op import OFMAP, Shape
 
 
@@ -215,6 +215,90 @@ class BatchNormGradient(Pointwise):
         """Return shapes, with three numbers a channel."""
         maps, channel = self.map(batch), (self.channels, 1, 1, 1)
         return {"ifmap": maps, "other": maps, **dict.fromkeys(("scale", "slope", "offset"), channel), OFMAP: maps}
+
+
+@validated
+class ScaleShiftRelu(ScaleShift):
+    """What is above zero of the ifmap times the channel's scale, plus the channel's shift; zero for the rest."""
+
+    op: ClassVar[str] = "scale_shift_relu"
+
+    @property
+    def operation(self) -> str:
+        return self.op
+
+
+@validated
+class Shortcut(Pointwise):
+    """What is above zero of the ifmap times `scale`, plus `shift`, plus the other map; zero for the rest: the end of a
+    residual block.
+
+    Attributes:
+        both: whether the other map is scaled and shifted, too, by numbers of its own.
+    """
+
+    op: ClassVar[str] = "shortcut"
+
+    both: Annotated[bool, Truth()] = False
+
+    @property
+    def operation(self) -> str:
+        """The machine's operation: that of two scaled maps has its own."""
+        return "shortcut_of_both" if self.both else self.op
+
+    @property
+    def text(self) -> str:
+        """The shape in short: "56x56x256 both" where both maps are scaled."""
+        return self.map_text + " both" * self.both
+
+    def shapes(self, batch: int) -> Mapping[str, Shape]:
+        """Return shapes, with two numbers a channel, or four."""
+        maps, channel = self.map(batch), (self.channels, 1, 1, 1)
+        numbers = "scale", "shift", *(("other_scale", "other_shift") if self.both else ())
+        return {"ifmap": maps, "other": maps, **dict.fromkeys(numbers, channel), OFMAP: maps}
+
+
+@validated
+class MeanOfTotal(Pointwise):
+    """The ifmap, a sum, over its elements.
+
+    Attributes:
+        elements: elements that were summed up.
+    """
+
+    op: ClassVar[str] = "mean_of_total"
+
+    elements: Annotated[Elements, written("batch*56*56")] = 1
+
+    def coefficients(self, counted: int) -> tuple[float, ...]:
+        return (1 / self.elements,)
+
+
+@validated
+class VarianceOfSquares(Paired):
+    """The other operand, a sum of squares, over its elements, less the square of the ifmap, their mean.
+
+    Attributes:
+        elements: elements that were summed up.
+    """
+
+    op: ClassVar[str] = "variance_of_squares"
+
+    elements: Annotated[Elements, written("batch*56*56")] = 1
+
+    def coefficients(self, counted: int) -> tuple[float, ...]:
+        return (1 / self.elements,)
+
+
+@validated
+class CentredTotal(Pointwise):
+    """A total of products, less the ifmap, the mean of one factor, times the `total` of the other."""
+
+    op: ClassVar[str] = "centred_total"
+
+    def shapes(self, batch: int) -> Mapping[str, Shape]:
+        """Return shapes: all alike."""
+        return dict.fromkeys(("ifmap", "total", "products", OFMAP), self.map(batch))
 
 
 def _check_epsilon(epsilon: float) -> None:

@@ -132,6 +132,20 @@ def _training() -> Iterator[Case]:
         yield Case(name, layers, 1, float(row["measured_mxu_flops_percent_of_peak"]))
 
 
+# ---- a training step
+
+
+@cached
+def step_sets() -> dict[str, NumberSet]:
+    """A whole training step, by name: against its code, and against a chip."""
+    made = partial(NumberSet, kind=operations.STEP, hardware=CODE, changes=operations.STEP_CHANGES)
+    about = "a training step of ResNet-50 at batch 128, operations with their HBM"
+    code = made(operations.STEP, "scheduled", about=about, cases=operations.training_step(CODE))
+    about = "the same on a core of a TPU v2"
+    chip = made(f"{operations.STEP}_measured", "measured", about=about, cases=operations.measured_step(CODE), unit="us")
+    return {each.name: each for each in (code, chip)}
+
+
 # ---- a GPU
 
 _measured = partial(NumberSet, status="measured", kind="deepbench", hardware="v100", unit="us", lowering="channel_last")

@@ -27,6 +27,7 @@ from tpusim.machines.tpu.datapath.memories import (
     followed,
     gather,
     hbm_tensors,
+    inside,
     pack,
     picked_by,
     scatter,
@@ -40,7 +41,17 @@ from tpusim.machines.tpu.program.addresses import PADDING, BankFeed, Feed, LaneG
 from tpusim.machines.tpu.program.operations import OPERATIONS, finished
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Stream, Vector
-from tpusim.machines.tpu.program.transfers import BankFill, Fill, Inbound, Keep, Part, Prefetch, Spill, Tensor
+from tpusim.machines.tpu.program.transfers import (
+    PRODUCTS,
+    BankFill,
+    Fill,
+    Inbound,
+    Keep,
+    Part,
+    Prefetch,
+    Spill,
+    Tensor,
+)
 from tpusim.memory.layout import Addresses
 
 Values = NDArray[np.floating[Any]]
@@ -195,7 +206,7 @@ class _Run:
                     if step.bias is not None:
                         self.biases[index] = self._words(0, step.cols, step.bias, 1)[:, 0, 0].copy()
                 case Fill():
-                    self._fill(self.hbm[step.tensor.name], step.parts)
+                    self._fill(self.hbm[step.tensor.name], step.parts, step)
                 case Vector():
                     self._vector(step)
                 case BankFill():
@@ -212,7 +223,7 @@ class _Run:
                     # If readers are given other numbers, these are in the words by now, and Keep has already handed on
                     # the layer's own.
                     if not self.program.instead(step.tensor.name):
-                        self._hand_on(step.tensor, step.parts)
+                        self._hand_on(step.tensor, step.parts, step)
                 case Keep():
                     # Readers on chip find the given values in place of these.
                     self._hand_on(step.tensor, step.parts)
@@ -236,26 +247,64 @@ class _Run:
 
     # ---- HBM to vector memory and back
 
-    def _fill(self, tensor: HbmTensor, parts: Sequence[Part]) -> None:
-        """Put every part into the lanes of each of its copies."""
-        for part in parts:
+    def _fill(self, tensor: HbmTensor, parts: Sequence[Part], step: Fill | None = None) -> None:
+        """Put every part into the lanes of each of its copies; the vector unit may work on its words on their way."""
+        for number, part in enumerate(parts):
             values = tensor.read(part)
             for first in part.first_lanes:
-                pack(values, self._words(first, part.lanes, part.base, part.words), part)
+                words = self._words(first, part.lanes, part.base, part.words)
+                if step and step.work:
+                    came = np.zeros_like(words)
+                    pack(values, came, part)
+                    words[...] = self._worked(step, number, first, came)
+                else:
+                    pack(values, words, part)
+
+    def _worked(self, step: Fill | Spill, number: int, first: int, words: Values) -> Values:
+        """Words [lane, word, W] of a part from lane `first` on, as the work on them leaves them; tallies are added."""
+        part, work, lanes = step.parts[number], step.work, len(words)
+        assert work
+        bases, held, tallies = step.beside(number)
+        maps = [
+            self._words(first, lanes, base, work.around[number])[:, np.arange(part.words) % work.around[number]]
+            if turns
+            else self._words(first, lanes, base, part.words)
+            for base, turns in zip(bases, work.turns, strict=True)
+        ]
+        beside, numbers = iter(maps), iter(held)
+        for operation, count, others, coefficients, turns in work.chain:
+            scalars = [self._words(first, lanes, next(numbers), 1)[:, 0, 0] for _ in range(count)]
+            operands = [words, *(next(beside) for _ in range(others))]
+            # A fill combines what is in place with what comes.
+            operands = operands[::-1] if isinstance(step, Fill) and not turns else operands
+            given = np.array(scalars).reshape(count, lanes).astype(words.dtype)
+            words = OPERATIONS[operation].values(operands, given, coefficients)
+        if (there := inside(part, step.tensor.shape, words.shape[2])) is not None:
+            words = np.where(there, words, words.dtype.type(0))
+        for operation, at in zip(work.tallies, tallies, strict=True):
+            tally = self._words(first, lanes, at, 1)
+            before = np.zeros_like(tally) if work.begins[number] else tally
+            operands = [np.zeros_like(words), words, *(maps[:1] if operation == PRODUCTS else ())]
+            terms = OPERATIONS[operation].values(operands, np.empty((0, lanes), words.dtype), ())
+            # Added word by word, as they come: sums are rounded in that order.
+            tally[...] = np.cumsum(np.concatenate([before, terms], axis=1), axis=1)[:, -1:]
+        return words
 
     def _in_banks(self, addresses: Addresses) -> None:
         outside = addresses[(addresses < 0) | (addresses >= len(self.banks))]
         if len(outside):
             raise CheckFailed(f"word {outside[0]} is outside the banks' words 0..{len(self.banks) - 1}")
 
-    def _hand_on(self, tensor: Tensor, parts: Sequence[Part]) -> None:
-        """Hand on every part from its lanes, or from the first of its copies."""
+    def _hand_on(self, tensor: Tensor, parts: Sequence[Part], step: Spill | None = None) -> None:
+        """Hand on every part from its lanes, or from the first of its copies, as work on its way leaves it."""
         name = tensor.name
         places: list[Taker] = [each[name] for each in (self.hbm, self.takers) if name in each]
         places += [self.hbm[each] for each in self.program.copies(name)]
-        for part in parts:
+        for number, part in enumerate(parts):
             if part.feed is None:
                 words = self._words(part.first_lanes[0], part.lanes, part.base, part.words)
+                if step and step.work:
+                    words = self._worked(step, number, part.first_lanes[0], words)
                 # Copies of a part are equal, so that the first one is enough.
                 values = tensor.in_hbm(unpacked(words, part))
             else:

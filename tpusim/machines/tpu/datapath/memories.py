@@ -51,6 +51,30 @@ def pack(values: Values, words: Values, part: Part) -> None:
         words[:, full, :rest] = flat[:, full * part.per_word :]
 
 
+def inside(part: Part, shape: tuple[int, ...], width: int) -> NDArray[np.bool_] | None:
+    """Whether elements [lane, word, W] of a part lie in its tensor; what is beside its elements does not. None: all
+    elements do.
+    """
+    ends, items = ends_of(part.lane, part.items, len(shape)), prod(len(each.coordinates) for each in part.items)
+    within = all(first >= 0 and last < size for (first, last), size in zip(ends, shape, strict=True))
+    if within and items == part.words * part.per_word:
+        return None
+    counts = [part.lanes, *(len(each.coordinates) for each in part.items)]
+    there = np.ones(counts, np.bool_)
+    for axis, size in enumerate(shape):
+        at = np.zeros([1] * len(counts), np.int64)
+        counters = [(0, each) for each in part.lane] + [*enumerate(part.items, 1)]
+        for place, each in counters:
+            if each.axis == axis:
+                at = at + np.array(each.coordinates).reshape([-1 if one == place else 1 for one in range(len(counts))])
+        there &= (at >= 0) & (at < size)
+    words = np.zeros((part.lanes, part.words * part.per_word), np.bool_)
+    words[:, : there[0].size] = there.reshape(part.lanes, -1)
+    padded = np.zeros((part.lanes, part.words, width), np.bool_)
+    padded[..., : part.per_word] = words.reshape(part.lanes, part.words, part.per_word)
+    return padded
+
+
 def unpacked(words: Values, part: Part) -> Values:
     """Values of a part in `words` [lanes, words, W], as [lane, *items]."""
     if (place := _by_item(words, part)) is not None:

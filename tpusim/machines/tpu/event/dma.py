@@ -19,7 +19,7 @@ from tpusim.machines.tpu.event.calendar import Cycles, Ports
 from tpusim.machines.tpu.observation.timeline import HbmUse
 from tpusim.machines.tpu.program.moves import TransferRuns
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.transfers import HBM, SCRATCH, BankFill, Prefetch, Spill, Transfer
+from tpusim.machines.tpu.program.transfers import HBM, SCRATCH, BankFill, LaneTransfer, Prefetch, Spill, Transfer
 from tpusim.memory.dram.device import Device
 from tpusim.memory.timing import Clocks, Pipe, last_shares
 
@@ -172,8 +172,8 @@ class Dma:
             memory = self._memories[bus]
             if isinstance(step, Spill):
                 wanted, come = memory.demands(step, begun)
-                slots = yield from self._words(wanted, last)
-                busy, stalled, ended, stored = memory.spill(step, begun, slots)
+                words, slots = yield from self._words(step, wanted, last)
+                busy, stalled, ended, stored = memory.spill(step, begun, words)
                 self._board.end = max(self._board.end, stored)
                 self._stored[index] = stored + self._hardware.skew
                 # The last word is on its way to be stored.
@@ -189,7 +189,7 @@ class Dma:
                     behind = np.maximum(wanted, last) - np.arange(len(wanted))
                     done = int(behind.max()) + len(wanted)
                 else:
-                    slots = yield from self._words(wanted, last)
+                    _, slots = yield from self._words(step, wanted, last)
                     done = int(slots[-1]) + 1
             until = freed, come + 1, int(wanted[-1]) + 1, done
             move = DmaTransfer(index, free[bus], ready, begun, busy, stalled, ended, *until)
@@ -202,9 +202,16 @@ class Dma:
             self._board.finish(index, done)
             free[bus] = ended
 
-    def _words(self, wanted: Cycles, earliest: int) -> Generator[simpy.Event, object, Cycles]:
-        """Take a slot for every word; a prediction holds unless a stream or preload reserves before it comes true."""
-        env = self._board.env
+    def _words(
+        self, step: Transfer, wanted: Cycles, earliest: int
+    ) -> Generator[simpy.Event, object, tuple[Cycles, Cycles]]:
+        """Take a slot for every word, and for every access beside it: the slots of the words, and all slots.
+
+        A prediction holds unless a stream or preload reserves before it comes true.
+        """
+        env, accesses = self._board.env, step.accesses if isinstance(step, LaneTransfer) else ()
+        if accesses:
+            wanted = wanted[[each.word for each in accesses]]
         while True:
             slots = self._port[DMA].slots_for(wanted, earliest)
             final = int(slots[-1])
@@ -214,4 +221,4 @@ class Dma:
             if self._port[DMA].changed_from > final:
                 break
         self._port.take(DMA, slots)
-        return slots
+        return (slots[[each.register < 0 for each in accesses]] if accesses else slots), slots

@@ -108,7 +108,8 @@ class Lowering:
             whole.
         multiplies: whether its work goes through the arrays, which a layer may arrange.
         banks: whether it can read from banks.
-        carries: kinds of work that may ride on its results: "bias", "add", "finish".
+        carries: kinds of work that may be fused to its layers: on results "bias", "add", "finish"; "way" for work on
+            what comes and on what goes.
         instead: the lowering that this name means for an op.
         rivals: lowerings that a run without `--lowering` compares with this one, for layers of several groups.
         left: layers that it leaves to another lowering.
@@ -126,7 +127,7 @@ class Lowering:
     pipelined: bool = False
     multiplies: bool = True
     banks: bool = False
-    carries: frozenset[str] = frozenset({"bias", "add", "finish"})
+    carries: frozenset[str] = frozenset({"bias", "add", "finish", "way"})
     instead: Mapping[str, str] = field(default_factory=dict)
     rivals: tuple[str, ...] = ()
     left: LeftTo | None = None

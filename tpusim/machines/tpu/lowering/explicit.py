@@ -485,6 +485,7 @@ EXPLICIT = Lowering(
     "explicit",
     "im2col proper: the lowered matrix is written, to HBM unless told otherwise, and then multiplied",
     ways,
+    carries=frozenset({"bias", "add", "finish"}),
     left=PRODUCTS,
     ignores=lambda hardware: _IGNORED - (_KNOWN if hardware.mapping.transformation == "on_chip" else frozenset()),
 )

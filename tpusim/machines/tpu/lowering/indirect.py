@@ -365,6 +365,7 @@ INDIRECT = Lowering(
     "indirect",
     "channel_first whose every address is read from a table of pointers",
     ways,
+    carries=frozenset({"bias", "add", "finish"}),
     left=PRODUCTS,
     ignores=CHANNEL_FIRST.ignores,
 )

@@ -74,6 +74,7 @@ def drafts_of(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Seque
     """
     # Imported here, because help pages need none of it.
     from tpusim.machines.tpu.cut.traffic import laid_out
+    from tpusim.machines.tpu.lowering.on_the_way import beyond, no_room, on_the_way, slowed, worked
     from tpusim.machines.tpu.lowering.riding import riding, spared
     from tpusim.network.ops.fused import Fused
 
@@ -83,7 +84,8 @@ def drafts_of(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Seque
         rides = draft
         if isinstance(layer, Fused):
             own = draft.arrangement
-            rides = riding(draft, layer, hardware.arranged(own) if own else hardware)
+            arranged = hardware.arranged(own) if own else hardware
+            rides = worked(riding(draft, layer, arranged), layer, batch, arranged)
 
         def finish(program: Program) -> ExplainedProgram:
             program, told = laid_out(rides.finish(program), hardware)
@@ -99,7 +101,26 @@ def drafts_of(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Seque
         if layer.unit == found.unit and not found.takes(layer):
             own = meant(layer, lowering)
             raise UnsuitableError(f"{layer.op} is lowered by {own}, not by {lowering}; name that, or none")
-        return [whole(each) for each in found.drafts(layer, batch, spared(layer, batch, hardware))]
+        by = found.left.to if found.left and found.leaves(layer, batch) else found
+        if on_the_way(layer) and "way" not in by.carries:
+            says = f"{found.name} works on nothing on its way"
+            raise UnsuitableError(f"{says}; name another lowering, or leave it out of the fusion")
+        room, more = slowed(layer, batch, spared(layer, batch, hardware)), 0
+        while True:
+            try:
+                drafts = [whole(each) for each in found.drafts(layer, batch, room)]
+            except CapacityError:
+                if not more:
+                    raise
+                raise no_room(more, hardware) from None
+            # Blocks are chosen without what stands beside them, so they are chosen again with less room.
+            over = max(beyond(each, hardware) for each in drafts) if on_the_way(layer) else 0
+            if not over:
+                return drafts
+            more, held = more + over, hardware.capacity_words
+            # What stands beside blocks shrinks with them.
+            left = room.vector_memory.capacity_bytes * held // (held + over)
+            room = room.having("vector_memory", capacity_bytes=left)
 
 
 def lowered(layer: Op, batch: int, hardware: Hardware, lowering: str) -> ExplainedProgram:

@@ -56,6 +56,8 @@ def riding(draft: Draft, layer: Fused, hardware: Hardware) -> Draft:
     Raises UnsuitableError if a fused op takes a function. The draft raises it, too, if results are scaled, words
     have several channels, or a tensor is added to results of the vector unit; and CapacityError if biases do not fit.
     """
+    if not (layer.adds or layer.bias or layer.finish):
+        return draft
     if not all(each.exact for each in layer.finish):
         raise UnsuitableError(
             "what takes a function, such as tanh, does not ride on results; leave it out of the fusion"
@@ -72,7 +74,9 @@ def riding(draft: Draft, layer: Fused, hardware: Hardware) -> Draft:
             )
         return units
 
-    return replace(draft, make=make).telling("fused", f"{' and '.join(layer.fused)} ride on results")
+    added = {"bias": layer.bias, "add": layer.adds}
+    names = *(name for name, there in added.items() if there), *(each.op for each in layer.finish)
+    return replace(draft, make=make).telling("fused", f"{' and '.join(names)} ride on results")
 
 
 def bias_words(layer: Op, batch: int, hardware: Hardware) -> int:

@@ -486,6 +486,6 @@ VECTOR = Lowering(
     partial=True,
     pipelined=True,
     multiplies=False,
-    carries=frozenset({"bias", "finish"}),
+    carries=frozenset({"bias", "finish", "way"}),
     ignores=IGNORED - {"loads", "patch", "search"} | {"block_n", "block.out_channels"},
 )

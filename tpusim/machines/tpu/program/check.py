@@ -12,6 +12,7 @@ from tpusim.machines.tpu.program.operations import OPERATIONS, Arity
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Vector
 from tpusim.machines.tpu.program.transfers import (
+    PRODUCTS,
     SCRATCH,
     BankFill,
     Inbound,
@@ -21,6 +22,7 @@ from tpusim.machines.tpu.program.transfers import (
     Prefetch,
     Spill,
     Transfer,
+    Work,
 )
 
 
@@ -139,6 +141,8 @@ def _contradictions(step: Step, program: Program, hardware: Hardware) -> Iterato
                     yield from _misfits(part.feed, part.words)
             if isinstance(step, BankFill):
                 yield from _misplaced(step, hardware.banks)
+            if isinstance(step, LaneTransfer) and step.work:
+                yield from _unwieldy(step, step.work)
 
 
 def _crowded(program: Program, hardware: Hardware) -> Iterator[str]:
@@ -206,6 +210,25 @@ def _unworkable(step: Vector, elements: int, hardware: Hardware) -> Iterator[str
                     yield f"picks by several tables, or {table.elements} of {elements} elements"
                 if not (0 <= operand < table.operands and 0 <= which < table.together):
                     yield f"picks by pointer {which} of operand {operand}, which its table does not have"
+
+
+def _unwieldy(step: LaneTransfer, work: Work) -> Iterator[str]:
+    """Problems of the work on a transfer's words."""
+    every = [(each.operation, each.counts) for each in work.chain]
+    for operation, counts in (*every, *((each, work.tally_arity(each)) for each in work.tallies)):
+        if operation not in OPERATIONS or not OPERATIONS[operation].fits(counts):
+            yield f"works on words by {operation} of {counts.operands} operands and {counts.scalars} numbers"
+    wanted = work.maps + work.numbers + len(work.tallies)
+    if {len(words) for words in work.words} != {wanted} or not len(work.words) == len(work.begins) == len(step.parts):
+        yield f"names other words beside its parts than the {wanted} of each"
+    if any(work.turns) and (len(work.around) != len(step.parts) or min(work.around) < 1):
+        yield "does not say after how many words those that are met in turn come again"
+    if PRODUCTS in work.tallies and not work.maps:
+        yield "tallies products with a map that it does not have"
+    if work.tallies and not isinstance(step, Spill):
+        yield "tallies words that come; only those that go are tallied"
+    if any(part.feed for part in step.parts):
+        yield "works on words that do not follow one another"
 
 
 def _misplaced(step: BankFill, banks: int) -> Iterator[str]:

@@ -122,6 +122,13 @@ def _combined(counts: Arity, factors: Coefficients) -> AluWork:
     return AluWork(sum(abs(each) != 1 for each in factors), counts.operands - 1 + all(each == -1 for each in factors))
 
 
+def _masked(operands: _Operands, held: _Values, _: Coefficients) -> _Values:
+    """The first words where a line of the others is above zero."""
+    x, other = operands
+    above = other * held[0][:, None, None] + held[-1][:, None, None] > 0
+    return np.where(above, x, x.dtype.type(0))
+
+
 def _clip(x: _Values, low: float, high: float) -> _Values:
     return np.asarray(np.minimum(np.maximum(x, x.dtype.type(np.float32(low))), x.dtype.type(np.float32(high))))
 
@@ -323,6 +330,12 @@ OPERATIONS: dict[str, Operation] = {
     "mul": _of_terms(lambda terms: reduce(mul, terms), multiplies=True),
     "copy": _of_one(lambda x, *_: x, 0, 0, 0)._replace(selects=True),
     "scale_shift": _of_one(lambda x, held, _: x * held[0][:, None, None] + held[-1][:, None, None], 1, 1, 0, scalars=1),
+    "masked": Operation(
+        _masked,
+        lambda *_: AluWork(1, 3),
+        lambda counts: counts.operands == 2 and counts.scalars > 0 and not counts.coefficients,
+        selects=True,
+    ),
     "relu": _of_one(lambda x, *_: np.maximum(x, x.dtype.type(0)), 0, 1, 0)._replace(selects=True),
     "leaky_relu": _of_one(lambda x, _, slope: np.maximum(x, x * np.float32(slope[0])), 1, 1, 1),
     "clip": _of_one(lambda x, _, ends: _clip(x, *ends), 0, 2, 2)._replace(selects=True),
@@ -390,6 +403,23 @@ OPERATIONS: dict[str, Operation] = {
         lambda mean, scale, slope, total, part: scale * total * part - mean * slope, 4, 3, 1, coefficients=1
     ),
     "batch_norm_gradient": _of_values(lambda dy, x, scale, slope, offset: dy * scale + x * slope + offset, 5, 2, 2),
+    "shortcut": _of_values(
+        lambda x, other, scale, shift: np.maximum(x * scale + shift + other, x.dtype.type(0)), 4, 1, 3
+    ),
+    "shortcut_of_both": _of_values(
+        lambda x, y, scale, shift, other_scale, other_shift: np.maximum(
+            x * scale + shift + (y * other_scale + other_shift), x.dtype.type(0)
+        ),
+        6,
+        2,
+        4,
+    ),
+    "scale_shift_relu": _of_values(lambda x, scale, shift: np.maximum(x * scale + shift, x.dtype.type(0)), 3, 1, 2),
+    "mean_of_total": _of_one(lambda x, _, part: x * np.float32(part[0]), 1, 0, 1),
+    "variance_of_squares": _of_values(
+        lambda mean, squares, part: squares * part - mean * mean, 2, 2, 1, coefficients=1
+    ),
+    "centred_total": _of_values(lambda mean, total, products: products - mean * total, 3, 1, 1),
     # For ops of rows: a difference and a power of each element, and their sum; then the same with squares.
     "exp_sum": _of_elements(
         lambda *terms: sum(np.exp(x - terms[-1]) for x in terms[:-1]), 1, 0, lambda elements: {"exp": elements}
@@ -444,6 +474,11 @@ OPERATIONS: dict[str, Operation] = {
     # Counted as x r, x r r / root(r) and x / s, with r = 1 / root(s) and s a line of the sum of squares.
     "squares": _of_squares(first=False),
     "squares_more": _of_squares(first=True),
+    "products_more": Operation(
+        lambda operands, *_: (lambda first, x, y: first + x * y)(*operands),
+        lambda *_: AluWork(1, 1),
+        lambda counts: counts == Arity(3, 0, 0),
+    ),
     "normalize_by_50": _of_power(0.5, 2, "reciprocal_root"),
     "normalize_by_75": _of_power(0.75, 4, "reciprocal_root", "reciprocal_root"),
     "normalize_by_100": _of_power(1.0, 1, "divide"),

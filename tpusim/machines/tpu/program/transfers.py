@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from math import ceil, prod
 from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import Feed
+from tpusim.machines.tpu.program.operations import Arity, work_of
 from tpusim.machines.tpu.program.steps import Step, Use
 from tpusim.memory.layout import Region
 
@@ -186,6 +188,102 @@ Elements: TypeAlias = Part | BankPart
 """Elements of a tensor that are moved, given by `lane` and `items`."""
 
 
+# ---- work on the way
+
+
+class Doing(NamedTuple):
+    """An operation of the vector unit on words that a transfer moves, each with all that it is combined with.
+
+    Attributes:
+        operation: name in `operations`. Its first operand is the moved word; if a fill combines that with what stands
+            in its place, the word there is first.
+        numbers: count of scalars of the lane.
+        maps: count of further operands, words of the lane: 0 or 1.
+        coefficients: coefficients of the operation.
+        turns: whether that operand is one of a few words, with a number for each element, which moved words meet in
+            turn. The moved word is then first.
+    """
+
+    operation: str
+    numbers: int = 0
+    maps: int = 0
+    coefficients: tuple[float, ...] = ()
+    turns: bool = False
+
+    @property
+    def counts(self) -> Arity:
+        """Numbers of operands, scalars and coefficients."""
+        return Arity(1 + self.maps, self.numbers, len(self.coefficients))
+
+
+class Work(NamedTuple):
+    """Work of the vector unit on words on their way; elements outside their tensor stay zero, and count nothing.
+
+    Attributes:
+        chain: operations, one after another, each on what the one before has made.
+        tallies: operations by which every moved word, as it is in the end, is added to a word of its lane.
+        words: for each part of the transfer, words of lanes: the first of each map of the chain, then one for each
+            number of the chain, then one for each tally. A number is the first element of its word.
+        begins: for each part, whether its tallies begin at zero, in place of what stands there.
+        around: for each part, the number of words that moved words meet in turn.
+    """
+
+    chain: tuple[Doing, ...]
+    tallies: tuple[str, ...] = ()
+    words: tuple[tuple[int, ...], ...] = ()
+    begins: tuple[bool, ...] = ()
+    around: tuple[int, ...] = ()
+
+    @property
+    def maps(self) -> int:
+        """Words that are read beside each moved word."""
+        return sum(each.maps for each in self.chain)
+
+    @property
+    def turns(self) -> list[bool]:
+        """For each map, whether its words are met in turn."""
+        return [each.turns for each in self.chain for _ in range(each.maps)]
+
+    @property
+    def numbers(self) -> int:
+        """Words of numbers, read once for each part."""
+        return sum(each.numbers for each in self.chain)
+
+    def tally_arity(self, operation: str) -> Arity:
+        """Numbers of operands, scalars and coefficients of a tally: itself, the moved word, and the first map if it
+        takes products.
+        """
+        return Arity(3 if operation == PRODUCTS else 2, 0, 0)
+
+    def operations(self, hardware: Hardware) -> tuple[int, int]:
+        """ALU operations on an element: multiplications, and others."""
+        unit = hardware.vector_unit
+        each = [work_of(one.operation, one.counts, one.coefficients, unit) for one in self.chain]
+        each += [work_of(one, self.tally_arity(one), (), unit) for one in self.tallies]
+        return sum(products for products, _ in each), sum(others for _, others in each)
+
+    def cycles(self, hardware: Hardware) -> Fraction:
+        """Cycles of the vector unit for a word of every lane."""
+        elements = hardware.vector_memory.word_elements * hardware.lanes
+        return Fraction(sum(self.operations(hardware)) * elements, hardware.vector_unit.alus)
+
+
+PRODUCTS = "products_more"
+"""The tally that adds the product of a moved word and of the first map beside it."""
+
+
+class Access(NamedTuple):
+    """An access of every lane to its port for a transfer with work, for, or after, the moved word with number `word`.
+
+    `register` is where the word goes that is read beside it, or comes from if it `stores`; -1 for the moved word.
+    """
+
+    word: int
+    address: int
+    register: int = -1
+    stores: bool = False
+
+
 # ---- transfers
 
 
@@ -274,10 +372,82 @@ class Transfer(TensorStep):
 
 @dataclass(frozen=True, slots=True)
 class LaneTransfer(InLanes, Transfer):
-    """A transfer from or to the lanes."""
+    """A transfer from or to the lanes, whose words the vector unit may work on."""
+
+    work: Work | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         self._moves(sum(part.words for part in self.parts), sum(part.accesses for part in self.parts))
+
+    @property
+    def accesses(self) -> list[Access]:
+        """Accesses of a transfer with work, in order: ahead of a part those of its numbers and tallies, ahead of a word
+        those of the maps beside it, behind a part those of its tallies.
+        """
+        work, found, first = self.work, list[Access](), 0
+        if work is None:
+            return found
+        for number, part in enumerate(self.parts):
+            maps, numbers, tallies = self.beside(number)
+            kept = (*numbers, *(() if work.begins[number] else tallies))
+            found += [Access(first, address, register) for register, address in enumerate(kept)]
+            kept_words = len(numbers) + len(tallies)
+            for word in range(part.words):
+                for at, (base, turns) in enumerate(zip(maps, work.turns, strict=True), kept_words):
+                    place = word % work.around[number] if turns else word
+                    found.append(Access(first + word, base + place, at))
+                found.append(Access(first + word, part.base + word))
+            last = first + part.words - 1
+            found += [Access(last, address, len(numbers) + at, True) for at, address in enumerate(tallies)]
+            first += part.words
+        return found
+
+    def worked(self, hardware: Hardware) -> tuple[int, int]:
+        """ALU operations on words on their way, each as many as for an element: multiplications, and others. What goes
+        to several places is worked on once.
+        """
+        words = sum(part.words * part.lanes for part in self.parts)
+        products, others = self.work.operations(hardware) if self.work else (0, 0)
+        return words * products, words * others
+
+    def beside(self, number: int) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        """Words beside a part: the first of each map, the numbers, the tallies."""
+        if self.work is None:
+            return (), (), ()
+        words, maps, kept = self.work.words[number], self.work.maps, self.work.maps + self.work.numbers
+        return words[:maps], words[maps:kept], words[kept:]
+
+    @property
+    def _accesses_beside(self) -> tuple[int, int]:
+        """Words that the work reads and writes in all lanes, beside those that are moved."""
+        reads = writes = 0
+        for number, part in enumerate(self.parts if self.work else ()):
+            assert self.work
+            maps, numbers, tallies = map(len, self.beside(number))
+            lanes = part.lanes * len(part.first_lanes)
+            begun = 0 if self.work.begins[number] else tallies
+            reads, writes = reads + lanes * (part.words * maps + numbers + begun), writes + lanes * tallies
+        return reads, writes
+
+    @property
+    def _read_beside(self) -> Iterator[range]:
+        for number, part in enumerate(self.parts):
+            maps, numbers, tallies = self.beside(number)
+            for base, turns in zip(maps, self.work.turns if self.work else (), strict=True):
+                yield range(base, base + (self.work.around[number] if self.work and turns else part.words))
+            yield from (range(word, word + 1) for word in (*numbers, *tallies))
+
+    @property
+    def _tallied(self) -> Iterator[range]:
+        for number in range(len(self.parts)):
+            yield from (range(word, word + 1) for word in self.beside(number)[2])
+
+    def _converted(self, words: int, rate: Fraction, hardware: Hardware) -> int:
+        """Cycles of the vector unit for words that take `rate` cycles each if their numbers are converted, and for the
+        work on them.
+        """
+        rate = rate if self.tensor.converted else Fraction(0)
+        return ceil(words * (rate + self.work.cycles(hardware) if self.work else rate))
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,14 +469,24 @@ class Fill(LaneTransfer, Inbound):
     """An inbound transfer to the lanes."""
 
     @property
+    def use(self) -> Use:
+        moved = {f"{'scratch' if self.bus == SCRATCH else 'hbm'}_read_bytes": self.hbm_bytes}
+        return Use(**moved, port_reads=self._accesses_beside[0], port_writes=self.lane_words)
+
+    @property
+    def words_read(self) -> Iterator[range]:
+        return self._read_beside
+
+    @property
     def words_written(self) -> Iterator[range]:
         return self._extents
 
     def conversion_cycles(self, hardware: Hardware) -> int:
-        """Cycles to unpack the words as they lie in HBM, once for all lanes and places that they go to."""
+        """Cycles to unpack the words as they lie in HBM, once for all lanes and places that they go to, and to work on
+        them.
+        """
         brought = min(self.words, -(-self.hbm_bytes // (hardware.lanes * hardware.word_bytes)))
-        rate = hardware.vector_unit.unpack_cycles
-        return -(-brought * rate.numerator // rate.denominator) if self.tensor.converted else 0
+        return self._converted(brought, hardware.vector_unit.unpack_cycles, hardware)
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,9 +516,9 @@ class Spill(LaneTransfer):
 
     @property
     def use(self) -> Use:
-        if self.bus == SCRATCH:
-            return Use(scratch_write_bytes=self.hbm_bytes, port_reads=self.lane_words)
-        return Use(hbm_write_bytes=self.hbm_bytes, port_reads=self.lane_words)
+        moved = {f"{'scratch' if self.bus == SCRATCH else 'hbm'}_write_bytes": self.hbm_bytes}
+        reads, writes = self._accesses_beside
+        return Use(**moved, port_reads=self.lane_words + reads, port_writes=writes)
 
     @property
     def written(self) -> Tensor:
@@ -346,11 +526,16 @@ class Spill(LaneTransfer):
 
     @property
     def words_read(self) -> Iterator[range]:
-        return self._extents
+        yield from self._extents
+        yield from self._read_beside
+
+    @property
+    def words_written(self) -> Iterator[range]:
+        return self._tallied
 
     def conversion_cycles(self, hardware: Hardware) -> int:
-        rate = hardware.vector_unit.pack_cycles
-        return -(-self.words * rate.numerator // rate.denominator) if self.tensor.converted else 0
+        """Cycles to pack the words, and to work on them."""
+        return self._converted(self.words, hardware.vector_unit.pack_cycles, hardware)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from tpusim.machines.tpu.program.steps import Preload, Stream, Vector
 from tpusim.machines.tpu.program.transfers import (
     HBM,
     SCRATCH,
+    Access,
     BankFill,
     Fill,
     Keep,
@@ -121,13 +122,15 @@ UNDER_WAY = 2
 class _Moving:
     """A transfer under way.
 
-    Where lanes have addresses of their own, `fed` has the setting and the word of its part, for each word.
+    Where lanes have addresses of their own, `fed` has the setting and the word of its part, for each word; `accesses`
+    are those still to be made where the vector unit works on the words.
     """
 
     index: int
     step: Transfer
     passage: Passage
     fed: list[tuple[int, int]]
+    accesses: deque[Access]
 
 
 class DmaUnit:
@@ -218,12 +221,31 @@ class DmaUnit:
         """The next word of the oldest transfer, if it has one for the port. The last word completes the transfer."""
         if not self.moving or not isinstance(step := (head := self.moving[0]).step, LaneTransfer):
             return None
+        if head.accesses:
+            return self._worked(head, step, now)
         if not self._ready(now):
             return None
         word = self._next(head, now)
         address, place = int(self.hbm.addresses[head.index][word]), self.hbm.first[head.index] + word
         spill, (setting, nth) = isinstance(step, Spill), head.fed[word] if head.fed else (0, 0)
         return Order(DMA, head.index, step.lanes, address, setting, nth, number=place, stride=step.words, spill=spill)
+
+    def _worked(self, head: _Moving, step: LaneTransfer, now: int) -> Order | None:
+        """The next access of a transfer with work; what is written behind a part waits for nothing else."""
+        word, address, register, stores = head.accesses[0]
+        if self.moved == now or not (stores or head.passage.ready(now)):
+            return None
+        self.moved = now
+        head.accesses.popleft()
+        place, spill = self.hbm.first[head.index] + word, isinstance(step, Spill)
+        order = Order(DMA, head.index, step.lanes, address, number=place, stride=step.words)
+        if register < 0:
+            head.passage.took(now)
+        if not head.accesses:
+            self._finish(head, now)
+        if register < 0:
+            return order._replace(spill=spill, works=True)
+        return order._replace(register=register, beside=True, stores=stores)
 
     def store(self, now: int) -> None:
         """Store the next words of the oldest transfer in banks, one word in each, through ports of their own."""
@@ -238,12 +260,16 @@ class DmaUnit:
         self.moved = now
         head.passage.took(now)
         if head.passage.taken == head.step.words:
-            self.moving.popleft()
-            self.scoreboard.finish(head.index, now + 1)
-            if isinstance(head.step, Spill):
-                self.hbm.spilled.append(head.index)
-                self.storing[head.index] = head.passage
+            self._finish(head, now)
         return word
+
+    def _finish(self, head: _Moving, now: int) -> None:
+        """End a transfer with its last access."""
+        self.moving.popleft()
+        self.scoreboard.finish(head.index, now + 1)
+        if isinstance(head.step, Spill):
+            self.hbm.spilled.append(head.index)
+            self.storing[head.index] = head.passage
 
     def _begin(self, index: int, step: Transfer, sources: Sequence[int], now: int) -> None:
         """Give a transfer its bus, and let a fill take its data from HBM."""
@@ -256,7 +282,8 @@ class DmaUnit:
             self.hbm.fetch(index, sources)
         elif isinstance(step, BankFill) and self.banks:
             self.banks.fetch(index, step)
-        moving = _Moving(index, step, self.memories[step.bus].begin(step, now), fed)
+        accesses = deque(step.accesses if isinstance(step, LaneTransfer) else ())
+        moving = _Moving(index, step, self.memories[step.bus].begin(step, now), fed, accesses)
         self.bus[step.bus] = moving
         if isinstance(step, Prefetch):
             self.hbm.prefetch(index, step)

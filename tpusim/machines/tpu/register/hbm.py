@@ -56,6 +56,8 @@ class HbmWords:
         self.addresses: dict[int, Counts] = {}
         self.used = np.zeros(sum(sizes), np.bool_)
         self.values: Floats = np.zeros((sum(sizes), word_elements), program.number)
+        # Whether an element lies in its tensor, for transfers with work.
+        self.inside = np.zeros(self.values.shape, np.bool_)
         # Spills that are over in lane 0; the last words of other lanes may still be on their way, so they are stored
         # later.
         self.spilled: list[int] = []
@@ -66,8 +68,11 @@ class HbmWords:
                 np.full(each.words, NOWHERE) if each.feed else each.base + np.arange(each.words) for each in step.parts
             ]
             self.addresses[index] = np.concatenate(addresses)
-            for _, at in _places(step):
+            for part, at in _places(step):
                 self._of(index, self.used)[at] = True
+                if step.work:
+                    inside = _elements(part, step.tensor.shape) != NOTHING
+                    self._of(index, self.inside)[at[0], at[1], : part.per_word] = inside
 
     def fetch(self, index: int, sources: Sequence[int] = ()) -> None:
         """Bring the words of a fill that begins: its elements as they are now, after the spills up to the last of

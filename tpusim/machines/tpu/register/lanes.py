@@ -13,6 +13,7 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.register.banks import POINTED, Banks, Settings, address_of
 from tpusim.machines.tpu.register.hbm import HbmWords
 from tpusim.machines.tpu.register.issue import VectorRegisters
+from tpusim.machines.tpu.register.on_the_way import WorkRegisters
 from tpusim.machines.tpu.register.wires import (
     IDLE,
     NOTHING,
@@ -76,6 +77,7 @@ class Lanes:
         self.weight_serial = np.zeros((wires.weight_serializers, cols, vector.word_elements), number)
         self.weight_at = np.zeros((wires.weight_serializers, cols), WEIGHT_AT)
         self.psums = np.zeros_like(wires.results)
+        self.beside = WorkRegisters(program, hbm, lanes)
 
     def order(self, orders: Sequence[Order]) -> None:
         """Give lane 0 `orders`, one a port, and every other lane its neighbour's orders: this is the skew."""
@@ -90,7 +92,7 @@ class Lanes:
                 read = (self.vector.pointers if order.client == VECTOR else self.reader).reshape(-1)
                 at = np.arange(order.pointer, order.pointer + order.together) % len(read)
                 self.pointers.cells[self.pointers.entry, : order.together] = read[at]
-            if order.works:
+            if order.works and order.client == VECTOR:
                 self.working = self.orders.length
         self.orders.shift()
         self.pointers.shift()
@@ -121,7 +123,7 @@ class Lanes:
             self.words,
             self.registers, self.settings.own, self.settings.bases, self.settings.counters, self.settings.tables,
             self.memory, self.wires.results, self.psums, self.wires.complete, self.hbm.values, self.hbm.used,
-            self.vector.results,
+            self.vector.results, self.beside.words,
         )  # fmt: skip
         if failed >= 0:
             port, lane = divmod(failed, len(self.registers))
@@ -137,6 +139,13 @@ class Lanes:
             at = ((orders["finishes"] > 0) & (self.addresses != NOWHERE)).nonzero()
             if len(at[0]):
                 self.words[at] = self.vector.finished(self.words[at], orders["step"][at])
+        if self.beside.steps:
+            orders = self.obeyed
+            at = ((orders["client"] == DMA) & (orders["works"] > 0) & (self.addresses != NOWHERE)).nonzero()
+            if len(at[0]):
+                mine, lanes = orders[at], at[1]
+                places = mine["number"] + lanes * mine["stride"]
+                self.words[at] = self.beside.worked(lanes, self.words[at], mine["step"], places)
         if self.banks:
             self.banks.take(self.obeyed, self.words)
 
@@ -150,12 +159,12 @@ class Lanes:
             failed = _commit(
                 self.orders.cells, self.orders.head, self.group, self.addresses, self.words, self.memory, self.serial,
                 self.left, self.buffer, self.weight_serial, self.weight_at, self.psums, self.hbm.values, self.reader,
-                self.vector.words, self.vector.pointers,
+                self.vector.words, self.vector.pointers, self.beside.words,
             )  # fmt: skip
             if self.working:
                 self.working -= 1
                 obeyed = self.obeyed
-                ports, lanes = obeyed["works"].nonzero()
+                ports, lanes = ((obeyed["works"] > 0) & (obeyed["client"] == VECTOR)).nonzero()
                 if len(lanes):
                     # These have the last operand of a word.
                     orders = obeyed[ports, lanes]
@@ -177,7 +186,7 @@ class Lanes:
 def _access(
     orders: Records, head: int, group: Counts, pointers: Counts, first: int, addresses: Counts, words: Floats,
     lanes: Records, patterns: Counts, bases: Counts, counters: Counts, tables: Counts, memory: Floats, results: Floats,
-    psums: Floats, complete: Counts, hbm: Floats, hbm_used: Records, worked: Floats,
+    psums: Floats, complete: Counts, hbm: Floats, hbm_used: Records, worked: Floats, beside: Floats,
 ) -> int:  # fmt: skip
     """Fill the port registers. Return the number (port by port) of a register that cannot do what it should, or -1."""
     places, elements = results.shape[2:]
@@ -205,7 +214,10 @@ def _access(
             elif client == VECTOR and order["stores"]:
                 lane["written"] += 1
                 word[number] = worked[number, order["number"]]
-            elif client != RESULT and (client != DMA or order["spill"]):
+            elif client == DMA and order["beside"] and order["stores"]:
+                lane["written"] += 1
+                word[number] = beside[number, order["register"]]
+            elif (client == DMA and order["beside"]) or (client != RESULT and (client != DMA or order["spill"])):
                 lane["read"] += 1
                 word[number] = memory[number, address]
             elif client == DMA:
@@ -241,7 +253,7 @@ def _follow(base: int, setting: Counts, pointers: Counts, word: int) -> int:
 def _commit(
     orders: Records, head: int, group: Counts, addresses: Counts, words: Floats, memory: Floats, serial: Floats,
     left: Counts, buffer: Counts, weight_serial: Floats, weights_at: Records, psums: Floats, hbm: Floats,
-    reader: Floats, vector: Floats, picked: Floats,
+    reader: Floats, vector: Floats, picked: Floats, beside: Floats,
 ) -> int:  # fmt: skip
     """Move every word from its port to its place: a serializer, the vector unit, the memory or HBM.
 
@@ -283,6 +295,9 @@ def _commit(
                 vector[number, order["register"]] = word[number]
             elif address >= 0 and client == RESULT:
                 memory[number, address, :elements] = word[number, :elements]
+            elif client == DMA and order["beside"] and not order["stores"]:
+                if address >= 0:
+                    beside[number, order["register"]] = word[number]
             elif address >= 0 and order["spill"]:
                 hbm[_place(order, number)] = word[number]
             elif address >= 0:

@@ -143,11 +143,14 @@ class Order(NamedTuple):
     pointer, together: number of its first pointer among all read, and count of its pointers, or 0 (IFMAP, VECTOR)
     number: number of the result or pointer word since the layer began (PSUM, RESULT, POINTER), of lane 0's
         word in HBM (DMA), of the result's register (VECTOR)
-    register: vector register into which the word goes; for pointers, their own word register (VECTOR)
+    register: vector register into which the word goes; for pointers, their own word register (VECTOR); register beside
+        a transfer into which it goes, or from which it comes (DMA)
     element: element of the word that goes there; -1: the whole word (VECTOR)
     points: whether it is a word of pointers (VECTOR)
-    works: whether it is the last operand, and the vector unit works out a result (VECTOR)
-    stores: whether a result is written (VECTOR)
+    works: whether it is the last operand, and the vector unit works out a result (VECTOR); whether the word is worked
+        on (DMA)
+    stores: whether a result is written (VECTOR), or a register beside a transfer (DMA)
+    beside: whether the word is not moved, but stands beside those that are (DMA)
     stride: words in HBM from one lane's to the next lane's (DMA)
     accumulate: whether a partial sum is added to the result (RESULT)
     finishes: whether the vector unit finishes the result (RESULT)
@@ -175,6 +178,7 @@ class Order(NamedTuple):
     accumulate: bool = False
     finishes: bool = False
     spill: bool = False
+    beside: bool = False
 
 
 IDLE = Order()

@@ -376,6 +376,9 @@ class _AtHome(Units):
         """Parts of a piece that are not at home and must be brought."""
         results = self._results(need, base)
         for each in piece.brings(base, *others):
+            # What is worked on as it comes or goes must come and go.
+            if isinstance(each, Moves) and each.work:
+                raise ScatteredError
             if isinstance(each, Compute):
                 yield self._compute(each)
             elif home := self.stays.read.get(each.tensor.name):
@@ -442,6 +445,12 @@ class _AtHome(Units):
             for part in moves.parts
         )
         return moves._replace(parts=tuple(parts))
+
+    def worked(self, unit: Unit, bases: Sequence[int], moves: Moves) -> Moves:
+        """The moves as they are. Raises ScatteredError for what is worked on as it goes, and so must go."""
+        if self.of.worked(unit, bases, moves).work:
+            raise ScatteredError
+        return moves
 
     def leaving(self, after: tuple[int, ...], moves: Moves) -> Iterator[Step]:
         keeps = self.stays.home is not None and moves.tensor.name == OFMAP

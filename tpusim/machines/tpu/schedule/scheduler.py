@@ -311,10 +311,11 @@ class Schedule:
             waits = (*waits, self._left(area, key))
         for number, each in enumerate(brought):
             # Transfers of one piece count as an atom each, so that a reader of the whole piece waits for every one.
-            for atom in piece.atoms if not number else (-number,):
+            # Of a chain the last one counts: words cross the port transfer by transfer, so it need not wait for others.
+            for atom in piece.atoms if not number or piece.chained else (-number,):
                 there[atom] = len(steps)
             if isinstance(each, Moves):
-                steps.append(tenancy.area.fill(waits, each.tensor, each.parts, each.bytes, regions=each.regions))
+                steps.append(tenancy.area.fill(waits, *each[:3], **each.more))
             else:
                 steps.append(Vector(waits, *each, delay))
                 delay = 0
@@ -325,8 +326,15 @@ class Schedule:
         unit, steps = self.units[at], self.steps
         tenancy = self.tenancies[at][unit.leaves]
         made = (*tenancy.made(None), *(self._computed.values() if self.policy.pipelined else ()))
+        moves, mine = self.of.spill(unit, tenancy.base), self.tenancies[at]
+        for place in unit.beside:
+            made = (*made, *mine[place].made(None))
+            mine[place].used["dma", 0] = len(steps)
+        moves = self.of.worked(unit, [each.base for each in mine], moves)
+        if unit.tallies >= 0:
+            mine[unit.tallies].written = len(steps)
         tenancy.used["dma", 0] = self.left[unit.makes] = len(steps)
-        steps.extend(self.of.leaving(made, self.of.spill(unit, tenancy.base)))
+        steps.extend(self.of.leaving(made, moves))
 
     def _work(self, at: int, unit: Unit) -> None:
         """Write the acts of a unit; waits of its body and its new tenancies go to the first act."""

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeAlias
 from tpusim.machines.tpu.program.addresses import Feed
 from tpusim.machines.tpu.program.program import StepCounts
 from tpusim.machines.tpu.program.steps import NO_SCALARS, Finish, Scalars, Step
-from tpusim.machines.tpu.program.transfers import Fill, Inbound, Spill, Tensor
+from tpusim.machines.tpu.program.transfers import Fill, Inbound, Spill, Tensor, Work
 from tpusim.memory.layout import Region
 
 Key: TypeAlias = Any
@@ -31,12 +31,21 @@ load, and the first user of the load ahead of it in the ring.
 
 
 class Moves(NamedTuple):
-    """Data that one transfer moves, in parts of lanes or of banks. `regions` None: just the elements of the parts."""
+    """Data that one transfer moves, in parts of lanes or of banks, and the work on it.
+
+    `regions` None: just the elements of the parts.
+    """
 
     tensor: Tensor
     parts: tuple[Any, ...]
     bytes: int
     regions: tuple[Region, ...] | None = None
+    work: Work | None = None
+
+    @property
+    def more(self) -> Mapping[str, Any]:
+        """Fields of the step beside its waits and the first three, by name."""
+        return {"regions": self.regions, **({"work": self.work} if self.work else {})}
 
 
 class Compute(NamedTuple):
@@ -70,6 +79,7 @@ class Piece(NamedTuple):
         needs: keys that must be there first: in areas, or left by units, by the name of their strand ("" for these
         units).
         steps: most steps that bring the piece.
+        chained: whether each of its steps works on what the one before has brought.
     """
 
     early: int
@@ -77,6 +87,7 @@ class Piece(NamedTuple):
     brings: Callable[..., Iterable[Moves | Compute]]
     needs: tuple[SlotNeed, ...] = ()
     steps: int = 1
+    chained: bool = False
 
 
 @dataclass(frozen=True)
@@ -123,6 +134,8 @@ class Unit(NamedTuple):
         leaves: place of the need whose slot is spilled once the unit is over; -1 for none.
         gap: whether a gap lies ahead of it; otherwise it directly continues the work of the unit ahead.
         makes: key by which pieces refer to its result.
+        beside: places of needs with words beside those that the spill of its result moves: of the work on these.
+        tallies: the one of these places whose words the spill writes; -1 for none.
     """
 
     needs: tuple[SlotNeed, ...]
@@ -133,6 +146,8 @@ class Unit(NamedTuple):
     leaves: int = -1
     gap: bool = True
     makes: Key = None
+    beside: tuple[int, ...] = ()
+    tallies: int = -1
 
 
 class Touch(NamedTuple):
@@ -264,9 +279,13 @@ class Units(ABC):
     def spill(self, unit: Unit, base: int) -> Moves:
         """Moves of a unit's result, from the slot that begins at word `base`."""
 
+    def worked(self, unit: Unit, bases: Sequence[int], moves: Moves) -> Moves:
+        """The moves of a unit's result with the work on their way, if there is any."""
+        return moves
+
     def leaving(self, after: tuple[int, ...], moves: Moves) -> Iterable[Step]:
         """Steps by which a result leaves its slot: a spill."""
-        yield Spill(after, *moves[:3], regions=moves.regions)
+        yield Spill(after, *moves[:3], **moves.more)
 
     def counted(self) -> StepCounts | None:
         """Numbers of steps by a formula, for layers with too many units to list; None if the scheduler is to count."""

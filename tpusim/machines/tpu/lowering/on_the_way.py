@@ -1,0 +1,528 @@
+"""Work on the way: the vector unit makes the ifmap of maps as they come, and changes results, and sums them up, as they
+go (docs/timing.md, section 5).
+
+A map that an op ahead of the layer takes beside the ifmap comes behind it, into the same words, where it meets what has
+come so far. Maps that an op behind the layer takes come into words of their own. Numbers of channels come once, each
+into a word of its lane. Sums over results have a word in each lane, to which every spill adds. In the end they go to
+HBM and come back, element by element, so that the elements of a word can be added.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
+from math import prod
+from typing import Any, NamedTuple, TypeAlias
+
+from tpusim.base.errors import CapacityError, UnsuitableError
+from tpusim.machines.tpu.cut.blocks import CHANNEL, IMAGE, portions
+from tpusim.machines.tpu.cut.traffic import Traffic
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.lowering.drafts import Draft
+from tpusim.machines.tpu.lowering.vector import feed, in_turn
+from tpusim.machines.tpu.program.transfers import PRODUCTS, Along, Doing, Fill, Part, Tensor, Work
+from tpusim.machines.tpu.schedule.scheduler import buffers, link
+from tpusim.machines.tpu.schedule.units import (
+    Act,
+    Area,
+    Compute,
+    Key,
+    Moves,
+    Piece,
+    SlotNeed,
+    Touch,
+    Unit,
+    Units,
+    VectorWork,
+    in_one,
+    when_needed,
+    with_the_spill,
+)
+from tpusim.network.ops.fused import TALLIES, Fused, Way
+from tpusim.network.ops.op import OFMAP, Op
+
+IFMAP, FILTER = "ifmap", "filter"
+BEHIND, MAPS, TALLIED, GATHERED, TOTALS = "behind", "maps_behind", "tallied", "gathered", "totals"
+"""Areas beside those of the layer itself: of numbers that what goes meets, of maps, and of sums. What comes has areas
+for its numbers, too.
+"""
+ON_THE_WAY = "tallies_on_the_way"
+_KINDS = {"sum": "add", "squares": "squares_more", "products": PRODUCTS}
+_IN_TURN = {"scale_shift": ("mul", "add")}
+"""Operations on numbers of elements, for an operation on numbers of lanes; others have their own name."""
+_BEFORE_ALL = -1
+"""Order of numbers among the loads of a gap: what comes is worked on with them."""
+_NOT_SO = "; leave it out of the fusion"
+
+Place: TypeAlias = Part
+"""The numbers that a part meets, from word 0 on: one for each lane, or a few words of one for each element."""
+
+
+class _Ops(NamedTuple):
+    """Ops that are done in one transfer: their operations, the map that it brings, and tensors of numbers, in order."""
+
+    chain: list[Doing]
+    map: Tensor | None
+    numbers: list[Tensor]
+
+
+class _Way(NamedTuple):
+    """What is done to a tensor on its way, and the axis along which its channels stand."""
+
+    tensor: Tensor
+    ops: list[_Ops]
+    axis: int = CHANNEL
+
+
+class WorkedUnits(Units):
+    """The units of a layer's core, with work on what comes and on what goes.
+
+    Raises UnsuitableError where an ifmap does not come from HBM to lanes, or results do not go from there as they are.
+    """
+
+    def __init__(self, core: Units, layer: Fused, batch: int, hardware: Hardware) -> None:
+        self.core, self.layer, self.hardware = core, layer, hardware
+        self.word_fill, self.intermediates = core.word_fill, core.intermediates
+        self.strands, self.before = core.strands, core.before
+        self._traffic = Traffic(hardware)
+        named = {each.name: each for each in core.tensors}
+        self._ofmap = ofmap = named[OFMAP]
+        if ofmap.scale != 1 or ofmap.lost:
+            raise UnsuitableError(f"its outputs are not what leaves the lanes{_NOT_SO}")
+        if layer.ahead and any(each.fill is not Fill for each in core.areas):
+            raise UnsuitableError(f"its ifmap comes to banks, where nothing is worked on{_NOT_SO}")
+        axis = IMAGE if layer.inner.turned_ifmap else CHANNEL
+        self._coming: dict[str, _Way] = {}
+        """By the area of its numbers, what is done to a tensor that comes."""
+        if layer.ahead:
+            self._coming["ahead"] = _Way(named[IFMAP], self._cut(batch, "ahead", named[IFMAP], axis), axis)
+        if layer.ahead_filter:
+            self._coming["ahead_filter"] = _Way(named[FILTER], self._cut(batch, "ahead_filter", named[FILTER]))
+        self._behind = self._cut(batch, "behind", ofmap)
+        self._tallies = tuple(_KINDS[each] for each in layer.tallies)
+        self._leaving = [unit for unit in core.units() if unit.leaves >= 0]
+        self._results = next(
+            each for each in core.areas if each.name == self._leaving[0].needs[self._leaving[0].leaves].area
+        )
+        every = (ops for some in self._ways.values() for ops in some.ops)
+        given = [each for ops in every for each in (ops.map, *ops.numbers)]
+        self.tensors = *core.tensors, *(each for each in given if each and each.name not in named)
+        added = [MAPS] if self._maps else []
+        added += [name for name, way in self._ways.items() if _numbered(way)]
+        added += [GATHERED] if self._tallies else []
+        if self._tallies:
+            channels, fill = ofmap.shape[0], self.word_fill
+            lanes = sum(place.lanes for place in self._going)
+            self._stage = Tensor(ON_THE_WAY, (lanes, len(self._tallies), 1, fill), on_the_way=True)
+            self._totals = Tensor(TALLIES, (channels, len(self._tallies), 1, 1))
+            self.tensors = *self.tensors, self._stage, self._totals
+            self.intermediates += self._stage.size
+        self.policy = core.policy._replace(order=(*core.policy.order, *added))
+
+    def _cut(self, batch: int, where: Way, of: Tensor, axis: int = CHANNEL) -> list[_Ops]:
+        """Ops on a map, those together that are done in one transfer: of those ahead, each map that an op takes is
+        brought by a transfer of its own; what is done behind is done as results go.
+        """
+        found = [_Ops([], None if where == "behind" else of, [])]
+        given = [*self.layer.given(batch, where)]
+        for number, op in enumerate(getattr(self.layer, where)):
+            mine = [each for each in given if each.op == number]
+            beside = next((replace(of, name=each.name) for each in mine if each.is_map), None)
+            if beside:
+                found.append(_Ops([], beside, []))
+            numbers = [Tensor(each.name, each.shape) for each in mine if not each.is_map]
+            found[-1].numbers.extend(numbers)
+            if axis == CHANNEL or not numbers:
+                found[-1].chain.append(Doing(op.operation, len(numbers), int(beside is not None), op.coefficients(1)))
+            elif beside is None and len(numbers) <= len(names := _IN_TURN.get(op.operation, (op.operation,))):
+                found[-1].chain.extend(Doing(name, 0, 1, turns=True) for name in names)
+            else:
+                raise UnsuitableError(f"{op.op} does not take numbers of elements{_NOT_SO}")
+        return found
+
+    @property
+    def more(self) -> Mapping[str, Any]:
+        return self.core.more
+
+    # ---- places of what stands beside
+
+    @cached_property
+    def _maps(self) -> list[Tensor]:
+        """Maps that ops behind take."""
+        return [each.map for each in self._behind if each.map]
+
+    @property
+    def _ways(self) -> Mapping[str, _Way]:
+        """What is done to tensors, by the area of their numbers."""
+        return {**self._coming, BEHIND: _Way(self._ofmap, self._behind)}
+
+    def _met(self, way: _Way) -> Iterable[Place]:
+        """The numbers that parts of what comes meet, each once."""
+        found: dict[Place, None] = {}
+        cuts = {each.name: each.cut for each in self.core.areas}
+        # A need comes up often; in the order of units, so that the same layer always gets the same words.
+        known = {need: None for unit in self.core.units() for need in unit.needs}
+        due = [*known]
+        while due:
+            area, key = due.pop()
+            cut = cuts.get(area)
+            for piece in cut(key, 1, False) if cut else ():
+                # What a piece needs may be made of the ifmap itself.
+                due += [each for each in piece.needs if each not in known]
+                known |= dict.fromkeys(piece.needs)
+                for each in piece.brings(0, *[0] * len(piece.needs)):
+                    for part in each.parts if isinstance(each, Moves) and each.tensor.name == way.tensor.name else ():
+                        found[self._place(part, way.axis)] = None
+        return found
+
+    @cached_property
+    def _going(self) -> dict[Place, int]:
+        """The places of channels in results, each with its number."""
+        found: dict[Place, int] = {}
+        for unit in self._leaving:
+            for part in self.core.spill(unit, 0).parts:
+                if part.feed is not None:
+                    raise UnsuitableError(f"its results do not go word by word{_NOT_SO}")
+                found.setdefault(self._place(part), len(found))
+        return found
+
+    @cached_property
+    def _words(self) -> dict[str, dict[Place, int]]:
+        """By tensor of numbers, the first word of each place."""
+        words = dict[str, dict[Place, int]]()
+        for name, way in self._ways.items():
+            places, at = (self._met(way) if name != BEHIND else self._going) if _numbered(way) else (), 0
+            for tensor in (each for some in way.ops for each in some.numbers):
+                words[tensor.name] = {}
+                for place in places:
+                    words[tensor.name][place] = at
+                    at += place.words
+        return words
+
+    def _word_of(self, numbers: Tensor, place: Place) -> int:
+        """The first word of the numbers that a part meets, which may be a piece of a part."""
+        known = self._words[numbers.name]
+        if place in known:
+            return known[place]
+        return next(word + at for other, word in known.items() if (at := _within(place, other)) is not None)
+
+    def _bring_numbers(self, way: _Way, base: int) -> Iterator[Moves]:
+        """Moves of all numbers that are met on a way."""
+        for tensor in (each for some in way.ops for each in some.numbers):
+            words = self._words[tensor.name].items()
+            parts = tuple(place._replace(base=base + word) for place, word in words)
+            # None are needed where all that comes is padding.
+            if parts:
+                yield self._traffic.numbers(tensor, parts, tensor.size)
+
+    @cached_property
+    def areas(self) -> tuple[Area, ...]:
+        """Areas of the core, then those for maps behind, numbers, sums, and the elements of sums."""
+        areas = [self._worked_on(each) for each in self.core.areas]
+        results, lanes = self._results, self.hardware.lanes
+        # A spill that comes at once ends the gap of its unit.
+        gaps = with_the_spill(max(1, self.core.policy.lag))
+        if maps := len(self._maps):
+            words, brings = maps * results.words, in_one(self._bring_maps, maps)
+            areas.append(Area(MAPS, OFMAP, words, results.count, results.lanes, brings, late=True, gaps=gaps))
+        for name, way in self._ways.items():
+            if count := _numbered(way):
+                piece = Piece(_BEFORE_ALL, (0,), partial(self._bring_numbers, way), steps=count)
+                held = (self._words[tensor.name] for some in way.ops for tensor in some.numbers)
+                words = sum(place.words for each in held for place in each)
+                brings = partial(_whole, piece)
+                areas.append(Area(name, "numbers", words, 1, lanes, brings, gaps=with_the_spill(0)))
+        if kinds := len(self._tallies):
+            own, terms = kinds * len(self._going), self.word_fill * len(self._copies)
+            areas += [
+                Area(TALLIED, TALLIES, own, 1, lanes),
+                Area(
+                    GATHERED,
+                    TALLIES,
+                    kinds * terms * len(self._portions),
+                    1,
+                    lanes,
+                    self._gather,
+                    late=True,
+                    gaps=when_needed,
+                ),
+                Area(TOTALS, TALLIES, kinds * len(self._portions), 1, lanes),
+            ]
+        return tuple(areas)
+
+    def _place(self, part: Part, axis: int = CHANNEL) -> Place:
+        """The numbers that a part meets: of the channels of its lanes, or of the images in the place of channels, with
+        those of a word in a word.
+        """
+        if axis == CHANNEL:
+            channels = next(each for each in part.lane if each.axis == CHANNEL)
+            return Part(0, part.first_lanes, (channels,), (Along(1, range(1)),), 1)
+        counts = [len(each.coordinates) for each in part.items]
+        # The last items are those of a word, down to a single one, which the images of a word are.
+        cut = next(at for at in range(len(counts) - 1, -1, -1) if prod(counts[at:]) == part.per_word)
+        # Words of a pixel move fastest of those that a part has.
+        turn = [each for each in part.items[max(cut - 1, 0) : cut] if each.axis == axis]
+        inner = (each if each.axis == axis else Along(1, (0,) * len(each.coordinates)) for each in part.items[cut:])
+        every = (Along(0, (0,) * self.hardware.lanes),)
+        return Part(0, (0,), every, (*turn, *inner), part.per_word)
+
+    # ---- what comes
+
+    def _worked_on(self, area: Area) -> Area:
+        """An area with work on what comes for it."""
+        name = next((name for name, way in self._coming.items() if way.tensor.name == area.tensor), "")
+        if area.cut is None or not name:
+            return area
+        cut = area.cut
+
+        def pieces(key: Key, gaps: int, grows: bool) -> list[Piece]:
+            return [self._piece(name, each) for each in cut(key, gaps, grows)]
+
+        return replace(area, cut=pieces)
+
+    def _piece(self, name: str, piece: Piece) -> Piece:
+        way = self._coming[name]
+        numbered = _numbered(way) > 0
+        needs = (SlotNeed(name, 0), *piece.needs) if numbered else piece.needs
+
+        def brings(base: int, *bases: int) -> Iterator[Moves | Compute]:
+            first, others = (bases[0], bases[1:]) if numbered else (0, bases)
+            for each in piece.brings(base, *others):
+                if isinstance(each, Moves) and each.tensor.name == way.tensor.name:
+                    yield from self._made(way, each, first)
+                else:
+                    yield each
+
+        steps, chained = piece.steps * len(way.ops), len(way.ops) > 1
+        return piece._replace(brings=brings, needs=needs, steps=steps, chained=chained)
+
+    def _made(self, way: _Way, moves: Moves, first: int) -> Iterator[Moves]:
+        """Transfers that bring a part of a tensor; numbers stand from word `first` on."""
+        places = [self._place(part, way.axis) for part in moves.parts] if _numbered(way) else []
+        for ops in way.ops:
+            assert ops.map
+            words = []
+            for number, part in enumerate(moves.parts):
+                held = [first + self._word_of(each, places[number]) for each in ops.numbers]
+                words.append((*(part.base for each in ops.chain for _ in range(each.maps) if not each.turns), *held))
+            around = tuple(place.words for place in places)
+            work = Work(tuple(ops.chain), (), tuple(words), (False,) * len(words), around) if ops.chain else None
+            yield moves._replace(tensor=ops.map, work=work)
+
+    # ---- what goes
+
+    def units(self) -> Iterator[Unit]:
+        beside = [MAPS] if self._maps else []
+        beside += [BEHIND] if any(each.numbers for each in self._behind) else []
+        beside += [TALLIED] if self._tallies else []
+        for unit in self.core.units():
+            if unit.leaves >= 0:
+                key, count = unit.needs[unit.leaves].key, len(unit.needs)
+                more = [SlotNeed(name, key if name == MAPS else 0) for name in beside]
+                places = tuple(range(count, count + len(more)))
+                tallies = places[-1] if self._tallies else -1
+                unit = unit._replace(needs=(*unit.needs, *more), beside=places, tallies=tallies)
+            yield unit
+        if self._tallies:
+            yield Unit((SlotNeed(TALLIED, 0),), None, TALLIED, leaves=0, makes=TALLIED)
+            # The sums are on their way once all results are.
+            for _ in range(self.core.policy.lag - 1):
+                yield Unit((), None, "")
+            yield Unit((SlotNeed(GATHERED, 0), SlotNeed(TOTALS, 0)), None, TOTALS, steps=1, leaves=1)
+
+    def _core(self, unit: Unit) -> Unit:
+        """The core's unit that leaves the same result."""
+        return self._known[unit.needs[unit.leaves]] if unit.beside else unit
+
+    @cached_property
+    def _known(self) -> dict[SlotNeed, Unit]:
+        return {unit.needs[unit.leaves]: unit for unit in self._leaving}
+
+    def acts(self, unit: Unit, bases: Sequence[int]) -> Iterable[Act]:
+        if unit.about == TOTALS:
+            return self._added(*bases)
+        if unit.makes == TALLIED or not unit.needs:
+            return ()
+        core = self._core(unit)
+        return self.core.acts(core, bases[: len(core.needs)])
+
+    def channels(self, unit: Unit) -> tuple[int, ...]:
+        return self.core.channels(unit)
+
+    def spill(self, unit: Unit, base: int) -> Moves:
+        if unit.makes == TALLIED:
+            return self._moved_away(base)
+        if unit.about == TOTALS:
+            return self._moved_out(base)
+        return self.core.spill(self._core(unit), base)
+
+    def _bring_maps(self, key: Key, base: int) -> Iterator[Moves]:
+        """Moves of the maps that ops behind take beside a result."""
+        moves = self.core.spill(self._known[SlotNeed(self._results.name, key)], base)
+        for number, tensor in enumerate(self._maps):
+            away = number * self._results.words
+            yield moves._replace(
+                tensor=tensor, parts=tuple(part._replace(base=part.base + away) for part in moves.parts)
+            )
+
+    def worked(self, unit: Unit, bases: Sequence[int], moves: Moves) -> Moves:
+        """Moves with the ops behind, and with sums over what they leave."""
+        if not (self._tallies or self.layer.behind) or unit.needs[unit.leaves] not in self._known:
+            return moves
+        at = {unit.needs[place].area: bases[place] for place in unit.beside}
+        own, kinds, words, begins = bases[unit.leaves], len(self._tallies), [], []
+        for number, part in enumerate(moves.parts):
+            place = self._place(part)
+            maps = [at[MAPS] + one * self._results.words + part.base - own for one in range(len(self._maps))]
+            held = [at[BEHIND] + self._words[each.name][place] for ops in self._behind for each in ops.numbers]
+            tallies = [at[TALLIED] + self._going[place] * kinds + one for one in range(kinds)]
+            words.append((*maps, *held, *tallies))
+            begins.append(self._first.get(place) == (unit.needs[unit.leaves], number))
+        chain = tuple(each for ops in self._behind for each in ops.chain)
+        return moves._replace(work=Work(chain, self._tallies, tuple(words), tuple(begins)))
+
+    # ---- sums over results
+
+    @cached_property
+    def _first(self) -> dict[Place, tuple[SlotNeed, int]]:
+        """The first result, and its part, that is added to the sums of a place."""
+        found: dict[Place, tuple[SlotNeed, int]] = {}
+        for unit in self._leaving if self._tallies else ():
+            for number, part in enumerate(self.core.spill(unit, 0).parts):
+                found.setdefault(self._place(part), (unit.needs[unit.leaves], number))
+        return found
+
+    @cached_property
+    def _portions(self) -> list[range]:
+        """Channels, as many at a time as there are lanes."""
+        return portions(self._totals.shape[0], self.hardware.lanes)
+
+    @cached_property
+    def _lanes(self) -> int:
+        return len(self._portions[0])
+
+    @cached_property
+    def _copies(self) -> list[dict[int, int]]:
+        """Where the sums of channels are on their way: a row of the tensor for a channel, and where several lanes have
+        sums of it, more of them.
+        """
+        rows, at = defaultdict[int, list[int]](list), 0
+        for place in self._going:
+            for row, channel in enumerate(place.lane[0].coordinates, at):
+                rows[channel].append(row)
+            at += place.lanes
+        most = max(map(len, rows.values()))
+        return [{channel: each[copy] for channel, each in rows.items() if copy < len(each)} for copy in range(most)]
+
+    def _moved_away(self, base: int) -> Moves:
+        """The transfer of all sums, element by element of their words, to HBM."""
+        kinds, parts, row = len(self._tallies), [], 0
+        items = Along(1, range(kinds)), Along(3, range(self.word_fill))
+        for place, number in self._going.items():
+            lane = (Along(0, range(row, row + place.lanes)),)
+            parts.append(Part(base + number * kinds, place.first_lanes, lane, items, self.word_fill))
+            row += place.lanes
+        return self._traffic.numbers(self._stage, tuple(parts), self._stage.size)
+
+    def _gather(self, key: Key, gaps: int, grows: bool) -> list[Piece]:
+        """One piece: every element of the sums in a word of its own, in the lane of its channel."""
+
+        def brings(base: int) -> Iterator[Moves]:
+            kinds, fill, parts = len(self._tallies), self.word_fill, []
+            for channels in self._portions:
+                every = [*channels, *[-1] * (self._lanes - len(channels))]
+                for kind in range(kinds):
+                    for rows in self._copies:
+                        lane = (Along(0, tuple(rows.get(channel, -1) for channel in every)),)
+                        items = Along(1, range(kind, kind + 1)), Along(3, range(fill))
+                        parts.append(Part(base, (0,), lane, items, 1))
+                        base += fill
+            yield self._traffic.numbers(self._stage, tuple(parts), self._stage.size)
+
+        return [Piece(0, (0,), brings, (SlotNeed("", TALLIED),))]
+
+    def _added(self, gathered: int, totals: int) -> Iterator[VectorWork]:
+        """The vector step that adds the elements of every sum."""
+        terms, words = self.word_fill * len(self._copies), len(self._tallies) * len(self._portions)
+        operands = tuple(feed(self._lanes, in_turn(gathered + each, words, terms)) for each in range(terms))
+        step = Compute("add", operands, feed(self._lanes, in_turn(totals, words)), words)
+        yield VectorWork([step], (Touch(0),), 1, True)
+
+    def _moved_out(self, base: int) -> Moves:
+        """The transfer of what the sums come to."""
+        kinds = range(len(self._tallies))
+        parts = tuple(
+            Part(base + number * len(kinds), (0,), (Along(0, channels),), (Along(1, kinds),), 1)
+            for number, channels in enumerate(self._portions)
+        )
+        return self._traffic.numbers(self._totals, parts, self._totals.size)
+
+
+def _whole(piece: Piece, key: Key, gaps: int, grows: bool) -> list[Piece]:
+    """One piece, whatever the key."""
+    return [piece]
+
+
+def _numbered(way: _Way) -> int:
+    """Tensors of numbers that are met on a way."""
+    return sum(len(each.numbers) for each in way.ops)
+
+
+def on_the_way(layer: Op) -> bool:
+    """Whether anything is done to what comes for a layer, or to what goes."""
+    return isinstance(layer, Fused) and layer.on_the_way
+
+
+def worked(draft: Draft, layer: Fused, batch: int, hardware: Hardware) -> Draft:
+    """The draft of a layer's core with the work on the way that is fused to it; itself where there is none.
+
+    Raises UnsuitableError, or makes the draft raise it, where an op has no work on the way.
+    """
+    if not on_the_way(layer):
+        return draft
+    bus = sum(prod(shape) for shape in layer.shapes(batch).values()) * hardware.element_bytes
+
+    def estimate() -> float:
+        """All tensors cross the bus, whatever else there is to do."""
+        return max(draft.estimate(), bus / float(hardware.hbm_bytes_per_cycle))
+
+    made = replace(draft, make=lambda: WorkedUnits(draft.units, layer, batch, hardware), estimate=estimate)
+    for ops, name in ((layer.ahead, IFMAP), (layer.ahead_filter, FILTER)):
+        if ops:
+            made = made.telling(f"{name} made", f"by {' and '.join(each.op for each in ops)}, as it comes")
+    after = (*(each.op for each in layer.behind), *layer.tallies)
+    return made.telling("behind", f"{' and '.join(after)} of results as they go") if after else made
+
+
+def slowed(layer: Op, batch: int, hardware: Hardware) -> Hardware:
+    """The machine with a bus that is slower by what further maps take of it, for the choice of blocks."""
+    if not on_the_way(layer):
+        return hardware
+    own, every = (sum(map(prod, of.shapes(batch).values())) for of in (layer.core, layer))
+    return hardware.having("hbm", bandwidth_bytes_per_s=max(1, hardware.hbm.bandwidth_bytes_per_s * own // every))
+
+
+def _within(place: Place, other: Place) -> int | None:
+    """Words of a place ahead of those of another that stand in it; None where they do not."""
+    if (place.lane, place.items[1:]) != (other.lane, other.items[1:]) or not place.items:
+        return None
+    few, many = (tuple(each.items[0].coordinates) for each in (place, other))
+    starts = (at for at in range(len(many) - len(few) + 1) if many[at : at + len(few)] == few)
+    return next(starts, None)
+
+
+def beyond(draft: Draft, hardware: Hardware) -> int:
+    """Words of a lane that a draft takes beyond those that there are; 0 if it fits."""
+    units = draft.units
+    taken = max((each.base + each.words for each in buffers(units, link(units))), default=0)
+    return max(0, taken - hardware.capacity_words)
+
+
+def no_room(words: int, hardware: Hardware) -> CapacityError:
+    """An error for a layer beside whose smallest block there is no room for all that is done on the way."""
+    return CapacityError(
+        f"what is worked on on its way takes {words} words beside the blocks of a lane, which has "
+        f"{hardware.capacity_words}; set vector_memory.capacity to more, or leave it out of the fusion"
+    )
