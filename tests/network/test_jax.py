@@ -35,7 +35,7 @@ from tests.network.jax_functions import (  # noqa: E402
     resnet50_params,
 )  # fmt: skip
 from tpusim.network.formats.jax_function import NOT_TIMED  # noqa: E402
-from tpusim.network.formats.jax_function.layers import LAYERS  # noqa: E402
+from tpusim.network.formats.jax_function.layers import LAYERS, OF_THE_ARRAY  # noqa: E402
 
 
 def agrees(
@@ -130,11 +130,35 @@ def test_the_gradients_of_a_convolution_of_any_kind(how: str) -> None:
     agrees(jax.grad(lambda x, w: jnp.sum(function(x, w) * slopes), (0, 1)), maps, weights)
 
 
-def test_the_gradient_by_a_filter_is_a_product_for_each_of_its_taps() -> None:
-    """K counts images and pixels, and nothing is as large as the lowered matrix."""
-    function, maps, weights = convolution("plain", ORDERS[0])
-    layers = from_jax(jax.grad(lambda w: jnp.sum(function(maps, w) ** 2)), weights).layers
-    assert [layer.text for layer in layers if layer.op == "gemm"] == [f"4x{4 * 7 * 8}>8"] * 6
+@pytest.mark.parametrize(
+    ("how", "ops"),
+    [
+        ("plain", ["conv2d_filter_gradient 7x8x4>8 3x2 p1x0x1x1", "conv2d_input_gradient 7x8x4>8 3x2 p1x0x1x1"]),
+        (
+            "pixels",
+            ["conv2d_filter_gradient 7x8x4>8 1x1/2", "conv2d_input_gradient 4x4x4>8 1x1", "spread 4x4x4 > 7x8 /2"],
+        ),
+        ("grouped", ["conv2d 7x8x8>4 3x2 p1x1x1x0 g2", "conv2d_filter_gradient 7x8x4>8 3x2 p1x0x1x1 g2"]),
+    ],
+)
+def test_the_gradients_of_a_convolution_are_layers_of_their_own(how: str, ops: Sequence[str]) -> None:
+    """They are those of `training_step`, with the sizes of the convolution itself."""
+    function, maps, weights = convolution(how, ORDERS[0])
+    slopes = reals(*np.shape(function(maps, weights)))
+    layers = from_jax(jax.grad(lambda x, w: jnp.sum(function(x, w) * slopes), (0, 1)), maps, weights).layers
+    assert sorted(f"{layer.op} {layer.text}" for layer in layers if layer.op != "mul") == ops
+
+
+def test_gradients_over_other_images_than_those_of_the_batch() -> None:
+    """Sums over them are no layer of a batch: a product for each tap, or a convolution whose images are channels."""
+    maps = reals(4, 3, 8, 8), reals(6, 3, 8, 8)
+
+    def sums(weights: Any, stride: int) -> Any:
+        return sum(jnp.sum(lax.conv(each, weights, (stride, stride), "VALID") ** 2) for each in maps)
+
+    for kernel, stride in ((2, 1), (4, 4)):
+        weights = reals(4, 3, kernel, kernel)
+        assert "conv2d_filter_gradient" not in agrees(jax.grad(lambda w, step=stride: sums(w, step)), weights)
 
 
 def test_a_convolution_over_one_axis() -> None:
@@ -291,13 +315,13 @@ def test_convolutions_of_several_numbers_of_images() -> None:
     assert agrees(both, x, y, weights) == [*["conv2d"] * 2, "tanh", *["conv2d"] * 3, "tanh"]
 
 
-def test_channels_in_the_place_of_images_leave_the_batch_as_it_is() -> None:
-    """The gradient of patches has three of them, and gets zeros up to the batch."""
+def test_the_gradient_of_patches_by_their_filter_is_over_the_batch() -> None:
+    """Its window has fewer pixels than the filter taps."""
     function, arguments = FUNCTIONS["patches by their filters"]
     agrees(function, *arguments)
     work = from_jax(function, *arguments)
     maps = [layer for layer in work.layers if layer.unit == "array"]
-    assert [layer.text for layer in maps] == ["12x12x3>16 4x4/4", "12x12x4>16 3x3 d4"]
+    assert [layer.text for layer in maps] == ["12x12x3>16 4x4/4"] * 2
     assert work.batch == 4
 
 
@@ -362,7 +386,7 @@ def test_what_cannot_be_a_workload_is_refused(function: Any, arguments: Any, say
 
 def test_values_of_every_known_primitive_can_be_computed() -> None:
     assert NODES.keys() >= NOT_TIMED
-    assert NODES.keys() | {"conv_general_dilated"} >= LAYERS.keys()
+    assert NODES.keys() | OF_THE_ARRAY >= LAYERS.keys()
 
 
 # ---- on the command line

@@ -58,7 +58,9 @@ _WHY = {
 }
 """By primitive the reason why it is not known."""
 _MOST_TOLD = 8
-_BY_BATCH = frozenset({"conv1d", "conv2d", "conv_transpose2d", "pool2d"})
+_SUMMED = "conv2d_filter_gradient"
+"""The op that sums over the images of a batch: several layers cannot stand for one of more images."""
+_BY_BATCH = frozenset({"conv1d", "conv2d", "conv_transpose2d", "pool2d", "conv2d_input_gradient", _SUMMED})
 """Ops whose images are those of the batch."""
 
 
@@ -91,12 +93,21 @@ class Understood:
     @property
     def batch(self) -> int:
         """Return the images that go through layers together: all that those have which count them."""
-        return gcd(*(many for _, many in self.images())) or 1
+        return gcd(*(many for _, _, many in self.images())) or 1
 
-    def images(self) -> list[tuple[str, int]]:
-        """Return the images of the layers that count them, with the names of their nodes."""
+    @property
+    def sums_over_batches(self) -> bool:
+        """Return whether each layer that sums over images does so over those of one batch."""
+        return all(many == self.batch for _, op, many in self.images() if op == _SUMMED)
+
+    def images(self) -> list[tuple[str, str, int]]:
+        """Return the images of the layers that count them, with the names of their nodes and their ops."""
         layers = ((node.name, self.layers.get(node.outputs[0])) for node in self.flat.nodes)
-        return [(name, each.sizes["images"]) for name, each in layers if each and each.sizes["op"] in _BY_BATCH]
+        return [
+            (name, each.sizes["op"], each.sizes["images"])
+            for name, each in layers
+            if each and each.sizes["op"] in _BY_BATCH
+        ]
 
 
 def from_jax(function: Callable[..., Any], *arguments: Any, skip_unknown: bool, ops: str | None) -> JaxWorkload:
@@ -154,9 +165,11 @@ def understood(
     read = Understood(label, printable(name), flattened(closed, inputs, outputs))
     _find_layers(read)
     # The way there says what the batch is: on the way back, channels may stand in the place of images.
-    there = gcd(*(many for name, many in read.images() if not name.startswith(BACK)))
-    if there and read.batch != there:
-        read = Understood(label, printable(name), flattened(closed, inputs, outputs, there))
+    there = gcd(*(many for name, _, many in read.images() if not name.startswith(BACK)))
+    for batch in (there or read.batch, 1):
+        if read.batch == (there or read.batch) and read.sums_over_batches:
+            break
+        read = Understood(label, printable(name), flattened(closed, inputs, outputs, batch))
         _find_layers(read)
     if read.not_known and not skip_unknown:
         raise InputError(Problem(_unknown(read), label))
