@@ -269,6 +269,24 @@ def _average(values: Values, *, call: Call) -> Values:
     return as_real(sums(values, **window) / sums(np.ones_like(values), **window), values)
 
 
+def _choice(values: Values, *, call: Call) -> Values:
+    """Return the number of the first largest tap below each window."""
+    said = call.attributes
+    window = (said[name] for name in ("window_dimensions", "window_strides", "padding", "window_dilation"))
+    return as_real(np.argmax([*_taps(values, *window, -np.inf)], axis=0), values)
+
+
+def _given_back(slopes: Values, choice: Values, *, call: Call) -> Values:
+    """Add each element to the place of the tap that its window has chosen."""
+    said = call.attributes
+    window = (said[name] for name in ("window_dimensions", "window_strides", "padding", "window_dilation"))
+    places = np.array([*_taps(np.arange(prod(said["shape"])).reshape(said["shape"]), *window, -1)])
+    where = np.take_along_axis(places, choice[None].astype(np.int64), 0)
+    made = np.zeros(prod(said["shape"]), slopes.dtype)
+    np.add.at(made, where.reshape(-1), slopes.reshape(-1))
+    return made.reshape(said["shape"])
+
+
 def _chosen_add(
     source: Values, values: Values, *, window_dimensions: Sequence[int] = (), window_strides: Sequence[int] = (),
     padding: Any = (), select_prim: Any = None,
@@ -325,6 +343,8 @@ NODES: dict[str, Function] = {
     "slice": _slice, "pad": _pad, "dynamic_slice": _dynamic_slice, "dynamic_update_slice": _updated, "split": _split,
     "gather": _gather, "scatter": _scattered(False), "scatter-add": _scattered(True),
     "reduce_window_max": _window(np.maximum, _least), "reduce_window_sum": _window(np.add, lambda _: 0),
-    "average_pool": _average, "select_and_scatter_add": _chosen_add,
+    "average_pool": _average, "select_and_scatter_add": _chosen_add, "window_choice": _choice,
+    "max_pool_gradient": _given_back, "relu_gradient": lambda dy, x: np.where(x > 0, dy, np.zeros_like(dy)),
+    "weighted_sum": lambda one, other, *, factor=1.0, other_factor=1.0: one * factor + other * other_factor,
 }  # fmt: skip
 """The functions by the name of the primitive."""

@@ -44,7 +44,7 @@ NOT_TIMED = frozenset({
     "average_pool", "reduce_and", "reduce_max", "reduce_min", "reduce_or", "reduce_precision", "reduce_prod",
     "reduce_sum", "reduce_window_max", "reduce_window_sum", "rem", "reshape", "rev", "round", "rsqrt", "scatter",
     "scatter-add", "select_and_scatter_add", "select_n", "sign", "sin", "slice", "split", "sqrt", "square", "squeeze",
-    "sub", "tan", "tanh", "transpose", "xor",
+    "sub", "tan", "tanh", "transpose", "xor", "window_choice", "max_pool_gradient", "relu_gradient", "weighted_sum",
 })  # fmt: skip
 """Primitives whose values are known, and that take no time unless they are layers (`layers`)."""
 LAX = "lax."
@@ -60,7 +60,9 @@ _WHY = {
 _MOST_TOLD = 8
 _SUMMED = "conv2d_filter_gradient"
 """The op that sums over the images of a batch: several layers cannot stand for one of more images."""
-_BY_BATCH = frozenset({"conv1d", "conv2d", "conv_transpose2d", "pool2d", "conv2d_input_gradient", _SUMMED})
+_BY_BATCH = frozenset({
+    "conv1d", "conv2d", "conv_transpose2d", "pool2d", "pool2d_choice", "pool2d_gradient", "conv2d_input_gradient", _SUMMED,
+})  # fmt: skip
 """Ops whose images are those of the batch."""
 
 

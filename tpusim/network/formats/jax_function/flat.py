@@ -19,7 +19,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from tpusim.network.formats.jax_function.layers import ValueShape, cut_off, forward, forward_side
-from tpusim.network.formats.jax_function.patterns import Flat, together, with_clamps, with_means
+from tpusim.network.formats.jax_function.patterns import (
+    Flat,
+    together,
+    with_choices,
+    with_clamps,
+    with_gradients,
+    with_means,
+    with_turned_products,
+)
 from tpusim.network.graph import Node
 
 _CALLS = frozenset({
@@ -55,7 +63,8 @@ def flattened(closed: Any, inputs: Sequence[str], outputs: Sequence[str], batch:
     work.finish(ends, outputs)
     work.flat.inputs, work.flat.outputs = inputs, outputs
     work.flat.nodes = [*_alive(work.flat.nodes, {*outputs})]
-    work.flat.nodes = [*_alive(with_clamps(work.flat, with_means(work.flat)), {*outputs})]
+    for pattern in (with_means, with_clamps, with_gradients, with_turned_products, with_choices):
+        work.flat.nodes = [*_alive([*pattern(work.flat)], {*outputs})]
     return work.flat
 
 

@@ -358,9 +358,12 @@ def _with_number(known: KnownNode, op: str, number: float) -> AsLayer:
 # ---- windows and rows
 
 
-def _pool(kind: str) -> Handler:
+def _pool(kind: str, op: str = "pool2d") -> Handler:
+    """Make the reader of a pooling, or of an op with its fields; the gradient reads what the pooling makes."""
+
     def handler(known: KnownNode) -> AsLayer:
-        said, (shape,) = known.node.attributes, known.shapes
+        said, gradient = known.node.attributes, op == "pool2d_gradient"
+        shape = known.result if gradient else known.shapes[0]
         windows = [said[name] for name in ("window_dimensions", "window_strides", "window_dilation", "padding")]
         moved = [axis for axis, each in enumerate(zip(*windows, strict=True)) if each != (1, 1, 1, (0, 0))]
         if prod(said["base_dilation"]) > 1:
@@ -376,10 +379,11 @@ def _pool(kind: str) -> Handler:
         padding = [before for before, _ in pads] + [after for _, after in pads]
         maps = TensorView(layout)
         channels, height, width, images = maps.sizes(shape)
-        sizes = {"op": "pool2d", "kind": kind, "images": images, "channels": channels, "in_height": height,
+        sizes = {"op": op, "kind": kind, "images": images, "channels": channels, "in_height": height,
                  "in_width": width, "kernel": kernel, "stride": stride, "padding": padding, "dilation": dilation,
                  "count_include_pad": said.get("include_pad", False)}  # fmt: skip
-        return AsLayer(sizes, NodeViews({"ifmap": OperandView(0, maps)}, TensorView(layout, known.result)))
+        sources = {name: OperandView(at, maps) for at, name in enumerate(("ifmap", "choice")[: len(known.shapes)])}
+        return AsLayer(sizes, NodeViews(sources, TensorView(layout, known.result)))
 
     return handler
 
@@ -405,6 +409,32 @@ def _mean(known: KnownNode) -> AsLayer:
     return _rows(known, "reduce_mean", along)
 
 
+def _sum(known: KnownNode) -> AsLayer:
+    """Read a sum over all axes but the channel's."""
+    (shape,), along = known.shapes, known.node.attributes["axes"]
+    layout = known.layouts[0] or rows_of(len(shape), (len(shape) - 1,))
+    if prod(shape) == prod(known.result):
+        raise UnfitNode("it sums up one element each")
+    if not layout[0] or {*along} != {*range(len(shape))} - {*layout[0]}:
+        raise UnfitNode("it sums over other axes than all but the channels'")
+    sizes: LayerSizes = dict(zip(AXES, TensorView(layout).sizes(shape), strict=True))
+    order = sorted(layout[0])
+    made = tuple(order.index(axis) for axis in layout[0])
+    return AsLayer({"op": "channel_sum", **sizes}, NodeViews(
+        {"ifmap": OperandView(0, TensorView(layout))}, TensorView((made, (), (), ()), known.result)))  # fmt: skip
+
+
+def _pair(op: str) -> Handler:
+    """Make the reader of an op of two values of one shape, with the numbers that the node has as its fields."""
+
+    def handler(known: KnownNode) -> AsLayer:
+        sizes, views = _map(known, op, **known.node.attributes)
+        other = OperandView(1, TensorView(known.layout))
+        return AsLayer(sizes, NodeViews({**views.sources, "other": other}, views.result))
+
+    return handler
+
+
 def _softmax(known: KnownNode) -> AsLayer:
     return _rows(known, "softmax", [known.node.attributes["axis"]])
 
@@ -427,6 +457,8 @@ LAYERS: Mapping[str, Handler] = {
     "logistic": _pointwise("sigmoid"), "gelu": _pointwise("gelu"), "gelu_tanh": _pointwise("gelu", approximate="tanh"),
     "neg": lambda known: _with_number(known, "mul", -1.0), "square": _power, "integer_pow": _power,
     "select_n": _select, "max": _limit("min"), "min": _limit("max"), "clamp": _clamp,
+    "relu_gradient": _pair("relu_gradient"), "weighted_sum": _pair("weighted_sum"), "reduce_sum": _sum,
+    "window_choice": _pool("max", "pool2d_choice"), "max_pool_gradient": _pool("max", "pool2d_gradient"),
     "reduce_window_max": _pool("max"), "average_pool": _pool("average"), "mean": _mean, "softmax": _softmax,
 }  # fmt: skip
 """The primitives that may be layers, and what is put in the place of several of them (`flat`)."""
