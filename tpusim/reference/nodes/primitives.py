@@ -269,22 +269,26 @@ def _average(values: Values, *, call: Call) -> Values:
     return as_real(sums(values, **window) / sums(np.ones_like(values), **window), values)
 
 
+def _below(values: Values, filler: float, call: Call) -> Values:
+    """Return the values below each tap of the windows that a node has; the first axis counts taps."""
+    said = call.attributes
+    window = said["window_dimensions"], said["window_strides"], said["padding"], said["window_dilation"]
+    return np.array([*_taps(values, *window, filler)])
+
+
 def _choice(values: Values, *, call: Call) -> Values:
     """Return the number of the first largest tap below each window."""
-    said = call.attributes
-    window = (said[name] for name in ("window_dimensions", "window_strides", "padding", "window_dilation"))
-    return as_real(np.argmax([*_taps(values, *window, -np.inf)], axis=0), values)
+    return as_real(np.argmax(_below(values, -np.inf, call), axis=0), values)
 
 
 def _given_back(slopes: Values, choice: Values, *, call: Call) -> Values:
     """Add each element to the place of the tap that its window has chosen."""
-    said = call.attributes
-    window = (said[name] for name in ("window_dimensions", "window_strides", "padding", "window_dilation"))
-    places = np.array([*_taps(np.arange(prod(said["shape"])).reshape(said["shape"]), *window, -1)])
+    shape = call.attributes["shape"]
+    places = _below(np.arange(prod(shape)).reshape(shape), -1, call)
     where = np.take_along_axis(places, choice[None].astype(np.int64), 0)
-    made = np.zeros(prod(said["shape"]), slopes.dtype)
+    made = np.zeros(prod(shape), slopes.dtype)
     np.add.at(made, where.reshape(-1), slopes.reshape(-1))
-    return made.reshape(said["shape"])
+    return made.reshape(shape)
 
 
 def _chosen_add(

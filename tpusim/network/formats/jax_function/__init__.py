@@ -28,7 +28,7 @@ from tpusim.network.formats import AsLayer, ModelOptions, Names, UnfitNode, prin
 from tpusim.network.formats.jax_function.flat import BACK, MOST_STEPS, flattened
 from tpusim.network.formats.jax_function.layers import LAYERS, OF_THE_ARRAY, KnownNode, layout_behind
 from tpusim.network.formats.jax_function.named import named
-from tpusim.network.formats.jax_function.patterns import Flat
+from tpusim.network.formats.jax_function.patterns import ENDLESS, Flat
 from tpusim.network.graph import Axes, GivenInput, Graph, Node, OperandView, TensorView
 from tpusim.network.ops import OPS
 from tpusim.network.ops.op import Shape
@@ -49,8 +49,6 @@ NOT_TIMED = frozenset({
 """Primitives whose values are known, and that take no time unless they are layers (`layers`)."""
 LAX = "lax."
 """The word before the names of primitives, some of which layers have, too."""
-_ENDLESS = frozenset({"div", "integer_pow", "log", "log1p", "pow", "rsqrt", "sqrt", "tan"})
-"""Primitives that may make what is no number, which a choice leaves out, and a product with zero would not."""
 _WHY = {
     "cond": "values decide which branch is taken",
     "scan": f"it has more than {MOST_STEPS:,} steps",
@@ -61,7 +59,8 @@ _MOST_TOLD = 8
 _SUMMED = "conv2d_filter_gradient"
 """The op that sums over the images of a batch: several layers cannot stand for one of more images."""
 _BY_BATCH = frozenset({
-    "conv1d", "conv2d", "conv_transpose2d", "pool2d", "pool2d_choice", "pool2d_gradient", "conv2d_input_gradient", _SUMMED,
+    "conv1d", "conv2d", "conv_transpose2d", "pool2d", "pool2d_choice", "pool2d_gradient", "conv2d_input_gradient",
+    _SUMMED,
 })  # fmt: skip
 """Ops whose images are those of the batch."""
 
@@ -168,6 +167,7 @@ def understood(
     _find_layers(read)
     # The way there says what the batch is: on the way back, channels may stand in the place of images.
     there = gcd(*(many for name, _, many in read.images() if not name.startswith(BACK)))
+    # Where layers still sum over other images, only those over one image stay: the others are products.
     for batch in (there or read.batch, 1):
         if read.batch == (there or read.batch) and read.sums_over_batches:
             break
@@ -213,7 +213,7 @@ def _find_layers(read: Understood) -> None:
             [name in flat.constants for name in node.inputs],
         )
         try:
-            if node.op not in LAYERS or (node.op == "select_n" and makers.get(node.inputs[2]) in _ENDLESS):
+            if node.op not in LAYERS or (node.op == "select_n" and makers.get(node.inputs[2]) in ENDLESS):
                 raise UnfitNode(_WHY.get(node.op, ""))
             made = _as_layer(known, flat)
             read.layers[node.outputs[0]], layout = made, made.views.result.axes

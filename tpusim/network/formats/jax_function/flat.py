@@ -248,14 +248,14 @@ class _Flattening:
     # ---- convolutions
 
     def _convolution(self, eqn: Any, maps: str, weights: str) -> str:
-        """Add a convolution; what it cuts off its input is cut off before, and a window of more places than there are
-        results is one product for each of these.
+        """Add a convolution; what it cuts off its input is cut off before. On the way back it is a gradient, and one by
+        a filter over other images than those of a batch is a product for each tap.
         """
-        said, out = dict(eqn.params), eqn.outvars[0].aval
-        if _is_back(self._stack) and (made := self._gradient(said, maps, weights, out)):
+        said, out, back = dict(eqn.params), eqn.outvars[0].aval, _is_back(self._stack)
+        if back and (made := self._gradient(said, maps, weights, out)):
             return made
         spec = said["dimension_numbers"]
-        if self._counts and not _is_back(self._stack):
+        if self._counts and not back:
             images = self.flat.shapes[maps][spec.lhs_spec[0]] // said["batch_group_count"]
             self._batch = gcd(self._batch, images)
         cuts = [(min(0, before), min(0, after)) for before, after in said["padding"]]
@@ -271,27 +271,29 @@ class _Flattening:
         places = [out.shape[axis] for axis in spec.out_spec[2:]]
         if prod(said["lhs_dilation"]) > 1:
             return self._transposed(said, maps, weights, kernel, out)
-        if _is_a_map(said, kernel, places) and prod(places) <= _MOST_PLACES:
+        by_filter = back and not _is_turned(weights) and _is_a_map(said, kernel, places)
+        if by_filter and prod(places) <= _MOST_PLACES:
             return self._place_by_place(said, maps, weights, kernel, places, out)
         return self._in_batches(said, maps, weights, out)
 
     def _gradient(self, said: Mapping[str, Any], maps: str, weights: str, out: Any) -> str | None:
         """Add a convolution on the way back as a gradient; None where it is neither kind."""
         spec, fixed = said["dimension_numbers"], weights in self.flat.constants
-        maker, made, _ = weights.partition(":")
         kernel = [self.flat.shapes[weights][axis] for axis in spec.rhs_spec[2:]]
         places = [out.shape[axis] for axis in spec.out_spec[2:]]
-        # Of the gradient by the input JAX turns the filter round; of that by the filter the window is a gradient.
-        turned = maker == "rev"
-        if not turned and ((made and not fixed) or _is_a_map(said, kernel, places)):
-            return self._by_filter(said, maps, weights, out)
-        return self._by_input(said, maps, weights, out) if turned or fixed else None
+        made = ":" in weights and not fixed
+        if not _is_turned(weights) and (made or _is_a_map(said, kernel, places)):
+            found = self._by_filter(said, maps, weights, out)
+            if found or not fixed:
+                return found
+        return self._by_input(said, maps, weights, out) if _is_turned(weights) or fixed else None
 
     def _by_filter(self, said: Mapping[str, Any], maps: str, window: str, out: Any) -> str | None:
         """Add the gradient of a convolution by its filter: its window is the gradient by the output, its places are the
         taps, and what it sums over are images and pixels. None where these are not the images of a batch.
         """
         spec, groups, shape = said["dimension_numbers"], said["feature_group_count"], self.flat.shapes[maps]
+        # JAX exchanges images and channels, so that it sums over images.
         channels, images = (shape[axis] for axis in spec.lhs_spec[:2])
         if images // groups != self._batch or prod(said["lhs_dilation"]) > 1:
             return None
@@ -301,6 +303,7 @@ class _Flattening:
                 said["padding"][at][0], out.shape[spec.out_spec[2 + at]],
                 self.flat.shapes[window][spec.rhs_spec[2 + at]],
             )  # fmt: skip
+            # Padding of less than nothing cuts off what is ahead of the first tap.
             starts[axis] = -min(0, pad)
             step = taps, said["rhs_dilation"][at], said["window_strides"][at], outputs
             sides.append(side := forward_side(shape[axis] - starts[axis], max(0, pad), *step))
@@ -309,9 +312,11 @@ class _Flattening:
         if conv is None:
             return None
         is_a_product = prod(conv["kernel"]) == 1 and not any(conv["padding"])
+        # Groups of images would have to stand ahead of pixels.
         if is_a_product and groups > 1:
             return None
         if is_a_product:
+            # Only pixels under the tap are factors.
             for axis, stride in zip(spec.lhs_spec[2:], said["rhs_dilation"], strict=True):
                 steps[axis] = stride
         used = [len(range(*each)) for each in zip(starts, ends, steps, strict=True)]
@@ -337,6 +342,7 @@ class _Flattening:
         if apart:
             sides = [forward_side(size, 0, 1, 1, 1, size) for size in given]
         elif [side.size for side in sides] != sizes:
+            # More of the input is under no tap than a convolution leaves behind.
             return None
         conv = forward(sides, out.shape[spec.out_spec[1]], shape[spec.lhs_spec[1]], groups)
         if conv is None:
@@ -355,6 +361,7 @@ class _Flattening:
         """Add a convolution; on the way back, where channels may stand in the place of images, of whole batches."""
         spec, shape, made = said["dimension_numbers"], [*self.flat.shapes[maps]], [*out.shape]
         images, results = spec.lhs_spec[0], spec.out_spec[0]
+        # Channels make no whole batches, as a rule.
         missing = (
             -shape[images] % max(1, self._batch) if said["batch_group_count"] == 1 and _is_back(self._stack) else 0
         )
@@ -420,24 +427,13 @@ class _Flattening:
         """Return what multiplies a part of the maps by the weights, images and outputs first in both, and how many
         images the result has.
 
-        Groups are an axis that both factors share; those of images stand ahead of the images. Of a group of one image
-        and one output, which a depthwise convolution has on its way back, the vector unit multiplies the elements.
+        Groups are an axis that both factors share; those of images stand ahead of the images.
         """
         groups, batches = said["feature_group_count"], said["batch_group_count"]
         apart, (images, channels, *_), (outputs, inner, *kernel) = (
             groups * batches, self.flat.shapes[maps], self.flat.shapes[weights]
         )  # fmt: skip
         rows, cols = images // batches, outputs // apart
-        if batches > 1 and rows * cols == 1:
-            last = (*range(1, axes + 2), 0)
-            shape = (inner, *kernel, outputs)
-            window = self._turned(weights, last)
-
-            def summed(part: str) -> str:
-                made = self._moved("mul", [self._turned(part, last), window], shape)
-                return self._moved("reduce_sum", [made], (outputs,), axes=tuple(range(axes + 1)))
-
-            return summed, rows
         mine: Sequence[int] = (batches, rows, channels) if batches > 1 else (images, groups, channels // groups)
         mine = mine if apart > 1 else (images, channels)
         shared: Sequence[int] = () if apart == 1 else (0,) if batches > 1 else (1,)
@@ -472,6 +468,13 @@ BACK = "grad."
 def _is_back(stack: str) -> bool:
     """Return whether a primitive is on the way back, by the scopes around it."""
     return "transpose(" in stack
+
+
+def _is_turned(window: str) -> bool:
+    """Return whether a window is a filter turned round, as JAX has it in the gradient by the input; in that by the
+    filter it is a gradient.
+    """
+    return window.startswith("rev:")
 
 
 def _is_a_map(said: Mapping[str, Any], kernel: Sequence[int], places: Sequence[int]) -> bool:

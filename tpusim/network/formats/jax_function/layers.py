@@ -164,11 +164,12 @@ class Side(NamedTuple):
 
 
 def forward_side(size: int, start: int, taps: int, stride: int, dilation: int, outputs: int) -> Side:
-    """Return the axis of the convolution that makes so many outputs; what is left behind the last tap is cut off."""
+    """Return the axis of a convolution that makes these outputs, without what would make more of them."""
     reach = (taps - 1) * dilation + 1
     behind = (outputs - 1) * stride + reach - start - size
     if -behind >= stride:
         size, behind = size + behind, 0
+    # People write the same padding at both ends, where the far one makes no more outputs.
     alike = (size + 2 * start - reach) // stride + 1 == outputs
     return Side(size, taps, stride, dilation, (start, start if alike else max(0, behind)), size + min(0, behind))
 
@@ -363,6 +364,7 @@ def _pool(kind: str, op: str = "pool2d") -> Handler:
 
     def handler(known: KnownNode) -> AsLayer:
         said, gradient = known.node.attributes, op == "pool2d_gradient"
+        # The fields are those of the pooling, also of its gradient.
         shape = known.result if gradient else known.shapes[0]
         windows = [said[name] for name in ("window_dimensions", "window_strides", "window_dilation", "padding")]
         moved = [axis for axis, each in enumerate(zip(*windows, strict=True)) if each != (1, 1, 1, (0, 0))]
@@ -413,6 +415,7 @@ def _sum(known: KnownNode) -> AsLayer:
     """Read a sum over all axes but the channel's."""
     (shape,), along = known.shapes, known.node.attributes["axes"]
     layout = known.layouts[0] or rows_of(len(shape), (len(shape) - 1,))
+    # JAX sums over axes of one element, too: that is a move.
     if prod(shape) == prod(known.result):
         raise UnfitNode("it sums up one element each")
     if not layout[0] or {*along} != {*range(len(shape))} - {*layout[0]}:

@@ -18,6 +18,9 @@ from jax import lax
 from tpusim.network.formats.jax_function.layers import ValueShape
 from tpusim.network.graph import Node
 
+ENDLESS = frozenset({"div", "integer_pow", "log", "log1p", "pow", "rsqrt", "sqrt", "tan"})
+"""Primitives that may make what is no number, which a choice leaves out, and a product with zero would not."""
+
 
 @dataclass
 class Flat:
@@ -171,10 +174,12 @@ def with_gradients(flat: Flat) -> list[Node]:
         which = made[0] if node.op == "select_n" and len(made) == 3 else None
         if which and which.op == "gt" and flat.number(which.inputs[1]) == 0 and flat.number(node.inputs[1]) == 0:
             pair = node.inputs[2], which.inputs[0]
-            if all(flat.shapes[name] == shape for name in pair):
+            endless = made[2] and made[2].op in ENDLESS
+            if all(flat.shapes[name] == shape for name in pair) and not endless:
                 return replace(node, op="relu_gradient", name=f"{scope}relu_gradient", inputs=pair, attributes={})
         step = made[1] if node.op == "sub" else None
         if step and step.op == "mul" and uses[node.inputs[1]] == 1 and node.inputs[1] not in flat.outputs:
+            # The rate stands on either side of its product.
             for rate, value in (step.inputs, step.inputs[::-1]):
                 number = flat.number(rate)
                 if number is not None and flat.shapes[value] == shape == flat.shapes[node.inputs[0]]:
@@ -220,6 +225,7 @@ def with_choices(flat: Flat) -> Iterator[Node]:
         names = ("window_dimensions", "window_strides", "padding")
         attributes = {name: node.attributes[name] for name in names}
         attributes |= dict.fromkeys(("window_dilation", "base_dilation"), (1,) * len(flat.shapes[maps]))
+        # Of equals both choose the first.
         choice = f"{made}.choice"
         flat.shapes[choice], flat.types[choice] = flat.shapes[slopes], flat.types[slopes]
         yield Node("window_choice", f"{scope}window_choice", (maps,), (choice,), attributes)
