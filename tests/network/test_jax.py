@@ -148,6 +148,14 @@ def test_the_gradients_of_a_convolution_are_layers_of_their_own(how: str, ops: S
     assert sorted(f"{layer.op} {layer.text}" for layer in layers if layer.op != "mul") == ops
 
 
+def test_what_is_computed_again_is_no_gradient() -> None:
+    """Here a convolution of it reads weights that are computed again, and has as many channels as there are images."""
+    scaled = jax.checkpoint(lambda x, w: jax.nn.relu(conv(jnp.tanh(x), w * 2)))
+    maps, weights = reals(4, 6, 6, 4), reals(3, 3, 4, 4)
+    ops = agrees(jax.grad(lambda w: jnp.sum(scaled(scaled(maps, w), w) ** 2)), weights)
+    assert ops.count("conv2d_filter_gradient") == ops.count("conv2d") - 2 == 2
+
+
 def test_gradients_over_other_images_than_those_of_the_batch() -> None:
     """Sums over them are no layer of a batch: a product for each tap, or a convolution whose images are channels."""
     maps = reals(4, 8, 8, 4), reals(6, 8, 8, 4)
@@ -487,3 +495,29 @@ def test_a_step_of_training_is_a_workload_of_its_own() -> None:
     there, step = from_jax(FUNCTIONS["cnn"][0], CNN, IMAGES), from_jax(jax.grad(cnn_loss), CNN, IMAGES, LABELS)
     macs = [sum(layer.macs(work.batch) for layer in work.layers) for work in (there, step)]
     assert 2 < macs[1] / macs[0] < 3.5
+
+
+def test_gradients_are_the_layers_of_a_training_step() -> None:
+    """A choice by a mask, a scattering of a window's slope, sums and differences would take other layers, or none."""
+    ops = [layer.op for layer in from_jax(FUNCTIONS["a step of sgd"][0], CNN, IMAGES, LABELS).layers]
+    own = "relu_gradient", "pool2d_choice", "pool2d_gradient", "channel_sum", "weighted_sum"
+    assert {each: ops.count(each) for each in own} == dict(zip(own, (2, 1, 1, 1, 4), strict=True))
+
+
+@pytest.mark.parametrize(("sign", "kind"), [(1, "max"), (-1, "min")])
+def test_gradients_that_are_no_layers_have_the_values_of_jax(sign: int, kind: str) -> None:
+    """Windows over three axes, single numbers, and windows whose least element is chosen."""
+    window, slopes = (1, 2, 2, 2, 1), reals(1, 2, 4, 2, 1)
+
+    def loss(x: Any) -> Any:
+        maps = (x @ x).reshape(1, 2, 4, 2, 1)
+        most = lax.reduce_window(maps, -sign * jnp.inf, getattr(lax, kind), window, (1,) * 5, "SAME")
+        # Least elements of windows are not known, their gradient is.
+        return jnp.sum(most**3 if kind == "max" else most * slopes) + jax.nn.relu((x @ x)[0, 0]) ** 2
+
+    def step(x: Any, rate: Any) -> Any:
+        found = jax.grad(loss)(x)
+        return found, rate - 0.5 * found[0, 0]
+
+    ops = agrees(step, reals(4, 4), np.float32(2.0))
+    assert not {"relu_gradient", "pool2d_gradient", "weighted_sum"} & {*ops}

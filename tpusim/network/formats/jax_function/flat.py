@@ -251,7 +251,7 @@ class _Flattening:
         """Add a convolution; what it cuts off its input is cut off before. On the way back it is a gradient, and one by
         a filter over other images than those of a batch is a product for each tap.
         """
-        said, out, back = dict(eqn.params), eqn.outvars[0].aval, _is_back(self._stack)
+        said, out, back = dict(eqn.params), eqn.outvars[0].aval, _is_gradient(self._stack)
         if back and (made := self._gradient(said, maps, weights, out)):
             return made
         spec = said["dimension_numbers"]
@@ -482,6 +482,11 @@ def _is_a_map(said: Mapping[str, Any], kernel: Sequence[int], places: Sequence[i
     steps = zip(places, said["window_strides"], said["rhs_dilation"], kernel, strict=True)
     stays = all((place - 1) * step <= dilation * (taps - 1) for place, step, dilation, taps in steps)
     return stays and prod(places) < prod(kernel)
+
+
+def _is_gradient(stack: str) -> bool:
+    """Return whether a primitive on the way back is none of those that are computed again there."""
+    return stack.rfind("transpose(") > stack.rfind("rematted_computation")
 
 
 def _label(stack: str) -> str:
