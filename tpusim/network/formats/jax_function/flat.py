@@ -19,15 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tpusim.network.formats.jax_function.layers import ValueShape, cut_off, forward, forward_side
-from tpusim.network.formats.jax_function.patterns import (
-    Flat,
-    together,
-    with_choices,
-    with_clamps,
-    with_gradients,
-    with_means,
-    with_turned_products,
-)
+from tpusim.network.formats.jax_function.patterns import PATTERNS, Flat, together
 from tpusim.network.graph import Node
 
 _CALLS = frozenset({
@@ -63,7 +55,7 @@ def flattened(closed: Any, inputs: Sequence[str], outputs: Sequence[str], batch:
     work.finish(ends, outputs)
     work.flat.inputs, work.flat.outputs = inputs, outputs
     work.flat.nodes = [*_alive(work.flat.nodes, {*outputs})]
-    for pattern in (with_means, with_clamps, with_gradients, with_turned_products, with_choices):
+    for pattern in PATTERNS:
         work.flat.nodes = [*_alive([*pattern(work.flat)], {*outputs})]
     return work.flat
 
@@ -271,8 +263,8 @@ class _Flattening:
         places = [out.shape[axis] for axis in spec.out_spec[2:]]
         if prod(said["lhs_dilation"]) > 1:
             return self._transposed(said, maps, weights, kernel, out)
-        by_filter = back and not _is_turned(weights) and _is_a_map(said, kernel, places)
-        if by_filter and prod(places) <= _MOST_PLACES:
+        few = back and prod(places) <= _MOST_PLACES
+        if few and not _is_turned(weights) and _is_a_map(said, kernel, places):
             return self._place_by_place(said, maps, weights, kernel, places, out)
         return self._in_batches(said, maps, weights, out)
 
@@ -361,10 +353,8 @@ class _Flattening:
         """Add a convolution; on the way back, where channels may stand in the place of images, of whole batches."""
         spec, shape, made = said["dimension_numbers"], [*self.flat.shapes[maps]], [*out.shape]
         images, results = spec.lhs_spec[0], spec.out_spec[0]
-        # Channels make no whole batches, as a rule.
-        missing = (
-            -shape[images] % max(1, self._batch) if said["batch_group_count"] == 1 and _is_back(self._stack) else 0
-        )
+        alone = said["batch_group_count"] == 1 and _is_back(self._stack)
+        missing = -shape[images] % max(1, self._batch) if alone else 0
         if not missing:
             return self.add("conv_general_dilated", [maps, weights], out, **said)
         more = [(0, missing if axis == images else 0, 0) for axis in range(len(shape))]

@@ -1,10 +1,10 @@
-"""Several primitives that are one node, as one layer computes them: functions of `jax.nn`, means, and clamps."""
+"""Several primitives that are one node, as one layer computes them: functions of `jax.nn`, means, clamps, gradients."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from math import prod
@@ -251,3 +251,9 @@ def _mean(node: Node, divisor: str, flat: Flat) -> Node | None:
     return (
         replace(node, op="average_pool", name=name, attributes={**attributes, "include_pad": False}) if same else None
     )
+
+
+PATTERNS: Sequence[Callable[[Flat], Iterable[Node]]] = (
+    with_means, with_clamps, with_gradients, with_turned_products, with_choices,
+)  # fmt: skip
+"""What makes fewer, or other, nodes of some, in this order."""
