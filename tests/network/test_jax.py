@@ -148,6 +148,16 @@ def test_the_gradients_of_a_convolution_are_layers_of_their_own(how: str, ops: S
     assert sorted(f"{layer.op} {layer.text}" for layer in layers if layer.op != "mul") == ops
 
 
+def test_products_of_two_numbers_are_layers() -> None:
+    """The array has no other work in a network that narrows to a single number."""
+    one = reals(1, 1, 1, 1), reals(1, 1, 1, 1)
+    assert agrees(jax.value_and_grad(lambda w, x: jnp.sum(conv(x, w) ** 2)), *one) == [
+        "conv2d",
+        "conv2d_filter_gradient",
+    ]
+    assert agrees(lambda x, w: x @ w, reals(1, 1), reals(1, 1)) == ["gemm"]
+
+
 def test_what_is_computed_again_is_no_gradient() -> None:
     """Here a convolution of it reads weights that are computed again, and has as many channels as there are images."""
     scaled = jax.checkpoint(lambda x, w: jax.nn.relu(conv(jnp.tanh(x), w * 2)))

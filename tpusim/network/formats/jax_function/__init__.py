@@ -239,7 +239,8 @@ def _as_layer(known: KnownNode, flat: Flat) -> AsLayer:
         raise UnfitNode("it works on whole numbers")
     if not prod(known.result) or not all(map(prod, known.shapes)):
         raise UnfitNode("it has no elements")
-    if prod(known.result) == 1 and max(map(prod, known.shapes)) == 1:
+    single = prod(known.result) == 1 and max(map(prod, known.shapes)) == 1
+    if single and node.op not in OF_THE_ARRAY:
         raise UnfitNode("it works on one number")
     made = LAYERS[node.op](known)
     sizes = {key: each for key, each in made.sizes.items() if key not in ("op", "count")}
