@@ -60,7 +60,7 @@ GATE = Mul("gate", 1, other="channel")
 AHEAD: tuple[tuple[Pointwise, ...], ...] = (
     (), (RELU,), (SCALE, RELU), (ADD,), (SCALE, ADD, RELU), (SUB, GATE, Clip("clip", 1, max=3.0)),
 )  # fmt: skip
-BEHIND: tuple[tuple[Pointwise, ...], ...] = ((), (RELU,), (SUB,), (GATE, ADD, RELU))
+BEHIND: tuple[tuple[Pointwise, ...], ...] = ((), (RELU,), (SUB,), (GATE, ADD, RELU), (ADD, Masked("mask", 1)))
 TALLIES: tuple[tuple[Tally, ...], ...] = ((), ("sum",), ("sum", "squares"), ("products", "sum"))
 CONV = conv(4, 6, 5, 3, padding=1)
 BY_OTHERS = {"explicit", "indirect", "winograd_2", "winograd_4", "fft"}
@@ -87,7 +87,7 @@ def test_random_layers(
     tallies: tuple[Tally, ...], rides: dict[str, object], data: st.DataObject,
 ) -> None:  # fmt: skip
     """Values at both levels, the engines to the cycle, no wait missing."""
-    products = any(each in (SUB, ADD) for each in behind)
+    products = SUB in behind or ADD in behind
     tallies = tuple(each for each in tallies if each != "products" or products)
     suppose(bool(ahead or behind or tallies))
     if isinstance(layer, ConvTranspose2d | DeformConv2d):

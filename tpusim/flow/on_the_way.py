@@ -246,7 +246,7 @@ class _Step:
                 self._sum_products(bearer, by_op["channel_sum"], by_op["channel_products"], apart)
 
     def _sum_up_once(self) -> None:
-        """Of sums of one gradient, which several normalisations need, keep the first."""
+        """Keep the first of several sums of one gradient."""
         known = dict[tuple[Source, ...], str]()
         for name in [each.name for each in self.layers.values() if each.op == "channel_sum"]:
             if (first := known.setdefault(tuple(self.edges[name]), name)) != name:

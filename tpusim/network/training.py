@@ -44,7 +44,7 @@ def training_step(workload: Workload, training: Training | None = None) -> Workl
         >>> import tpusim
         >>> step = tpusim.training_step(tpusim.load_workload("alexnet", batch=2, ops="all"))
         >>> len(step.layers), step.phases[-1]
-        (89, ('fc8.filter.update', 'update'))
+        (64, ('fc8.filter.update', 'update'))
     """
     asked = training or workload.training or USUAL
     if problems := [*_unknown(workload), *_unfit(workload, asked)]:

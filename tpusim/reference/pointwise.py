@@ -277,7 +277,7 @@ def tallied(
         kind = layer.tallies[number]
         beside = results if kind == "squares" else np.float64(1)
         if kind == "products":
-            name = next(each.name for each in layer.given(batch_of(layer, operands), "behind") if each.is_map)
+            *_, name = (each.name for each in layer.given(batch_of(layer, operands), "behind") if each.is_map)
             beside = sized(operands[name][box[0].start : box[0].stop].astype(np.float64))
         sums.append((results * beside).sum(axis=(1, 2, 3)))
     return np.stack(sums, axis=1)[:, :, None, None]

@@ -18,7 +18,7 @@ OTHER, BIAS = "other", "bias"
 TALLIES = "tallies"
 """The tensor of sums over all results of a channel: [channel, number of the tally, 1, 1]."""
 Tally: TypeAlias = Literal["sum", "squares", "products"]
-"""What is summed up over the results of a channel: themselves, their squares, or their products with the first map that
+"""What is summed up over the results of a channel: themselves, their squares, or their products with the last map that
 `behind` reads.
 """
 GROWS = {

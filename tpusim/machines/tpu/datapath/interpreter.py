@@ -284,7 +284,7 @@ class _Run:
         for operation, at in zip(work.tallies, tallies, strict=True):
             tally = self._words(first, lanes, at, 1)
             before = np.zeros_like(tally) if work.begins[number] else tally
-            operands = [np.zeros_like(words), words, *(maps[:1] if operation == PRODUCTS else ())]
+            operands = [np.zeros_like(words), words, *(maps[-1:] if operation == PRODUCTS else ())]
             terms = OPERATIONS[operation].values(operands, np.empty((0, lanes), words.dtype), ())
             # Added word by word, as they come: sums are rounded in that order.
             tally[...] = np.cumsum(np.concatenate([before, terms], axis=1), axis=1)[:, -1:]

@@ -250,7 +250,7 @@ class Work(NamedTuple):
         return sum(each.numbers for each in self.chain)
 
     def tally_arity(self, operation: str) -> Arity:
-        """Numbers of operands, scalars and coefficients of a tally: itself, the moved word, and the first map if it
+        """Numbers of operands, scalars and coefficients of a tally: itself, the moved word, and the last map if it
         takes products.
         """
         return Arity(3 if operation == PRODUCTS else 2, 0, 0)
@@ -269,7 +269,7 @@ class Work(NamedTuple):
 
 
 PRODUCTS = "products_more"
-"""The tally that adds the product of a moved word and of the first map beside it."""
+"""The tally that adds the product of a moved word and of the last map beside it."""
 
 
 class Access(NamedTuple):

@@ -62,7 +62,7 @@ class WorkRegisters:
         begins = np.isin(word, [*self._begin[index]])
         for at, operation in enumerate(work.tallies, numbers):
             tally = np.where(begins[:, None], 0, registers[:, at]).astype(values.dtype)[:, None]
-            operands = [tally, values, *(maps[:1] if operation == PRODUCTS else ())]
+            operands = [tally, values, *(maps[-1:] if operation == PRODUCTS else ())]
             self.words[lanes, at] = OPERATIONS[operation].values(operands, np.empty((0, len(lanes))), ())[:, 0]
         done: Floats = values[:, 0]
         return done
