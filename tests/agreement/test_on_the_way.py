@@ -260,6 +260,7 @@ def test_all_operations_are_counted() -> None:
     hardware, sums = load_hardware("tpu_v2"), []
     for layer in (CONV, worked(CONV, 1)):
         program, _ = lowered(layer, 8, hardware, "channel_first")
-        sums.append(energy_of(layer.macs(8), program, event.run(program, hardware), hardware).counts["vector_sums"])
+        timing = event.run(program, hardware)
+        sums.append(energy_of(layer.macs(8), program, timing, hardware, hardware.pes).counts["vector_sums"])
     came = sum(part.words * part.lanes * 8 for step in fills(program, "ifmap") for part in step.parts)
     assert sums[1] - sums[0] == came >= 4 * 6 * 6 * 8

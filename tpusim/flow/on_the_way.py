@@ -255,10 +255,10 @@ class _Step:
     def _sum_products(self, bearer: _Bearer, total: str, products: str, apart: Source) -> None:
         """Sums of a gradient, and of its products with the map that was normalised."""
         _, other, mean = self.edges[products]
-        if not (bearer.behind and bearer.behind[0][1][0].names == other.names):
-            # Products are with the first map that comes beside results; this one changes nothing.
+        if not (bearer.behind and bearer.behind[-1][1][0].names == other.names):
+            # Products are with the last map that comes beside results; this one changes nothing.
             beside: Any = OPS["weighted_sum"]
-            bearer.behind.insert(0, (beside("beside", 1, factor=1.0, other_factor=0.0), (other,)))
+            bearer.behind.append((beside("beside", 1, factor=1.0, other_factor=0.0), (other,)))
         bearer.tallies = "sum", "products"
         shape = bearer.layer.shapes(self.batch)[OFMAP]
         self._small("mean_of_total", total, shape, [apart], elements=1)
