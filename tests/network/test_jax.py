@@ -29,13 +29,14 @@ from tests.network.jax_functions import (  # noqa: E402
     IMAGES,
     LABELS,
     cnn_loss,
+    conv,
     mlp,
     reals,
     resnet50,
     resnet50_params,
 )  # fmt: skip
 from tpusim.network.formats.jax_function import NOT_TIMED  # noqa: E402
-from tpusim.network.formats.jax_function.layers import LAYERS  # noqa: E402
+from tpusim.network.formats.jax_function.layers import LAYERS, OF_THE_ARRAY  # noqa: E402
 
 
 def agrees(
@@ -117,9 +118,7 @@ def convolution(how: str, orders: Sequence[str]) -> tuple[Callable[..., Any], An
 @pytest.mark.parametrize("how", CONVOLUTIONS)
 def test_a_convolution_of_any_kind(how: str, orders: Sequence[str]) -> None:
     ops = agrees(*convolution(how, orders))
-    assert {*ops} == {"conv_transpose2d" if "spread" in how else "gemm" if "whole" in how else "conv2d"} or (
-        how == "whole, with images alone" and {*ops} <= {"gemm", "mul"}
-    )
+    assert {*ops} == {"conv_transpose2d" if "spread" in how else "conv2d"}
 
 
 # JAX 0.10.2 reads beyond its map there, on a CPU: padding of less than nothing at one end and more at the other.
@@ -130,11 +129,56 @@ def test_the_gradients_of_a_convolution_of_any_kind(how: str) -> None:
     agrees(jax.grad(lambda x, w: jnp.sum(function(x, w) * slopes), (0, 1)), maps, weights)
 
 
-def test_the_gradient_by_a_filter_is_a_product_for_each_of_its_taps() -> None:
-    """K counts images and pixels, and nothing is as large as the lowered matrix."""
-    function, maps, weights = convolution("plain", ORDERS[0])
-    layers = from_jax(jax.grad(lambda w: jnp.sum(function(maps, w) ** 2)), weights).layers
-    assert [layer.text for layer in layers if layer.op == "gemm"] == [f"4x{4 * 7 * 8}>8"] * 6
+@pytest.mark.parametrize(
+    ("how", "ops"),
+    [
+        ("plain", ["conv2d_filter_gradient 7x8x4>8 3x2 p1x0x1x1", "conv2d_input_gradient 7x8x4>8 3x2 p1x0x1x1"]),
+        (
+            "pixels",
+            ["conv2d_filter_gradient 7x8x4>8 1x1/2", "conv2d_input_gradient 4x4x4>8 1x1", "spread 4x4x4 > 7x8 /2"],
+        ),
+        ("grouped", ["conv2d 7x8x8>4 3x2 p1x1x1x0 g2", "conv2d_filter_gradient 7x8x4>8 3x2 p1x0x1x1 g2"]),
+    ],
+)
+def test_the_gradients_of_a_convolution_are_layers_of_their_own(how: str, ops: Sequence[str]) -> None:
+    """They are those of `training_step`, with the sizes of the convolution itself."""
+    function, maps, weights = convolution(how, ORDERS[0])
+    slopes = reals(*np.shape(function(maps, weights)))
+    layers = from_jax(jax.grad(lambda x, w: jnp.sum(function(x, w) * slopes), (0, 1)), maps, weights).layers
+    assert sorted(f"{layer.op} {layer.text}" for layer in layers if layer.op != "mul") == ops
+
+
+def test_products_of_two_numbers_are_layers() -> None:
+    """The array has no other work in a network that narrows to a single number."""
+    one = reals(1, 1, 1, 1), reals(1, 1, 1, 1)
+    assert agrees(jax.value_and_grad(lambda w, x: jnp.sum(conv(x, w) ** 2)), *one) == [
+        "conv2d",
+        "conv2d_filter_gradient",
+    ]
+    assert agrees(lambda x, w: x @ w, reals(1, 1), reals(1, 1)) == ["gemm"]
+
+
+def test_what_is_computed_again_is_no_gradient() -> None:
+    """Here a convolution of it reads weights that are computed again, and has as many channels as there are images."""
+    scaled = jax.checkpoint(lambda x, w: jax.nn.relu(conv(jnp.tanh(x), w * 2)))
+    maps, weights = reals(4, 6, 6, 4), reals(3, 3, 4, 4)
+    ops = agrees(jax.grad(lambda w: jnp.sum(scaled(scaled(maps, w), w) ** 2)), weights)
+    assert ops.count("conv2d_filter_gradient") == ops.count("conv2d") - 2 == 2
+
+
+def test_gradients_over_other_images_than_those_of_the_batch() -> None:
+    """Sums over them are no layer of a batch: a product for each tap, or a convolution whose images are channels."""
+    maps = reals(4, 8, 8, 4), reals(6, 8, 8, 4)
+
+    def sums(weights: Any, stride: int, groups: int) -> Any:
+        made = (conv(each, weights, stride, "VALID", feature_group_count=groups) for each in maps)
+        return sum(jnp.sum(each**2) for each in made)
+
+    for kernel, *how in ((2, 1, 1), (2, 1, 2), (2, 1, 4), (4, 4, 1)):
+        weights = reals(kernel, kernel, 4 // how[1], 4)
+        ops = agrees(jax.grad(lambda w, how=how: sums(w, *how)), weights)
+        assert "conv2d_filter_gradient" not in ops
+        assert ("gemm" in ops) == (kernel == 2)
 
 
 def test_a_convolution_over_one_axis() -> None:
@@ -291,13 +335,13 @@ def test_convolutions_of_several_numbers_of_images() -> None:
     assert agrees(both, x, y, weights) == [*["conv2d"] * 2, "tanh", *["conv2d"] * 3, "tanh"]
 
 
-def test_channels_in_the_place_of_images_leave_the_batch_as_it_is() -> None:
-    """The gradient of patches has three of them, and gets zeros up to the batch."""
+def test_the_gradient_of_patches_by_their_filter_is_over_the_batch() -> None:
+    """Its window has fewer pixels than the filter taps."""
     function, arguments = FUNCTIONS["patches by their filters"]
     agrees(function, *arguments)
     work = from_jax(function, *arguments)
     maps = [layer for layer in work.layers if layer.unit == "array"]
-    assert [layer.text for layer in maps] == ["12x12x3>16 4x4/4", "12x12x4>16 3x3 d4"]
+    assert [layer.text for layer in maps] == ["12x12x3>16 4x4/4"] * 2
     assert work.batch == 4
 
 
@@ -362,7 +406,7 @@ def test_what_cannot_be_a_workload_is_refused(function: Any, arguments: Any, say
 
 def test_values_of_every_known_primitive_can_be_computed() -> None:
     assert NODES.keys() >= NOT_TIMED
-    assert NODES.keys() | {"conv_general_dilated"} >= LAYERS.keys()
+    assert NODES.keys() | OF_THE_ARRAY >= LAYERS.keys()
 
 
 # ---- on the command line
@@ -461,3 +505,29 @@ def test_a_step_of_training_is_a_workload_of_its_own() -> None:
     there, step = from_jax(FUNCTIONS["cnn"][0], CNN, IMAGES), from_jax(jax.grad(cnn_loss), CNN, IMAGES, LABELS)
     macs = [sum(layer.macs(work.batch) for layer in work.layers) for work in (there, step)]
     assert 2 < macs[1] / macs[0] < 3.5
+
+
+def test_gradients_are_the_layers_of_a_training_step() -> None:
+    """A choice by a mask, a scattering of a window's slope, sums and differences would take other layers, or none."""
+    ops = [layer.op for layer in from_jax(FUNCTIONS["a step of sgd"][0], CNN, IMAGES, LABELS).layers]
+    own = "relu_gradient", "pool2d_choice", "pool2d_gradient", "channel_sum", "weighted_sum"
+    assert {each: ops.count(each) for each in own} == dict(zip(own, (2, 1, 1, 1, 4), strict=True))
+
+
+@pytest.mark.parametrize(("sign", "kind"), [(1, "max"), (-1, "min")])
+def test_gradients_that_are_no_layers_have_the_values_of_jax(sign: int, kind: str) -> None:
+    """Windows over three axes, single numbers, and windows whose least element is chosen."""
+    window, slopes = (1, 2, 2, 2, 1), reals(1, 2, 4, 2, 1)
+
+    def loss(x: Any) -> Any:
+        maps = (x @ x).reshape(1, 2, 4, 2, 1)
+        most = lax.reduce_window(maps, -sign * jnp.inf, getattr(lax, kind), window, (1,) * 5, "SAME")
+        # Least elements of windows are not known, their gradient is.
+        return jnp.sum(most**3 if kind == "max" else most * slopes) + jax.nn.relu((x @ x)[0, 0]) ** 2
+
+    def step(x: Any, rate: Any) -> Any:
+        found = jax.grad(loss)(x)
+        return found, rate - 0.5 * found[0, 0]
+
+    ops = agrees(step, reals(4, 4), np.float32(2.0))
+    assert not {"relu_gradient", "pool2d_gradient", "weighted_sum"} & {*ops}

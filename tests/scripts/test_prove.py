@@ -16,7 +16,7 @@ PROVE = ROOT / "scripts" / "prove"
 def proved(folder: Path, *arguments: str, failing: str = "") -> subprocess.CompletedProcess[str]:
     """Run a copy of the script; the command that has `failing` among its words fails."""
     stub = f'#!/bin/sh\necho "$0 $*" >> {folder}/log\ncase " $* " in *" {failing or "none"} "*) exit 1;; esac\n'
-    for name in ("scripts/quickstart", ".venv-test/bin/tpusim", ".venv-test/bin/python"):
+    for name in ("scripts/quickstart", ".venv-test/bin/tpusim", ".venv-test/bin/python", ".venv-jax/bin/python"):
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(stub)
@@ -33,9 +33,10 @@ def log(folder: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("arguments", "commands"),
     [
-        ((), 9),
+        ((), 11),
         (("networks",), 5),
         (("random",), 2),
+        (("jax",), 3),
         (("long",), 2),
         (("docs",), 2),
         (("release",), 2),

@@ -269,6 +269,28 @@ def _average(values: Values, *, call: Call) -> Values:
     return as_real(sums(values, **window) / sums(np.ones_like(values), **window), values)
 
 
+def _below(values: Values, filler: float, call: Call) -> Values:
+    """Return the values below each tap of the windows that a node has; the first axis counts taps."""
+    said = call.attributes
+    window = said["window_dimensions"], said["window_strides"], said["padding"], said["window_dilation"]
+    return np.array([*_taps(values, *window, filler)])
+
+
+def _choice(values: Values, *, call: Call) -> Values:
+    """Return the number of the first largest tap below each window."""
+    return as_real(np.argmax(_below(values, -np.inf, call), axis=0), values)
+
+
+def _given_back(slopes: Values, choice: Values, *, call: Call) -> Values:
+    """Add each element to the place of the tap that its window has chosen."""
+    shape = call.attributes["shape"]
+    places = _below(np.arange(prod(shape)).reshape(shape), -1, call)
+    where = np.take_along_axis(places, choice[None].astype(np.int64), 0)
+    made = np.zeros(prod(shape), slopes.dtype)
+    np.add.at(made, where.reshape(-1), slopes.reshape(-1))
+    return made.reshape(shape)
+
+
 def _chosen_add(
     source: Values, values: Values, *, window_dimensions: Sequence[int] = (), window_strides: Sequence[int] = (),
     padding: Any = (), select_prim: Any = None,
@@ -325,6 +347,8 @@ NODES: dict[str, Function] = {
     "slice": _slice, "pad": _pad, "dynamic_slice": _dynamic_slice, "dynamic_update_slice": _updated, "split": _split,
     "gather": _gather, "scatter": _scattered(False), "scatter-add": _scattered(True),
     "reduce_window_max": _window(np.maximum, _least), "reduce_window_sum": _window(np.add, lambda _: 0),
-    "average_pool": _average, "select_and_scatter_add": _chosen_add,
+    "average_pool": _average, "select_and_scatter_add": _chosen_add, "window_choice": _choice,
+    "max_pool_gradient": _given_back, "relu_gradient": lambda dy, x: np.where(x > 0, dy, np.zeros_like(dy)),
+    "weighted_sum": lambda one, other, *, factor=1.0, other_factor=1.0: one * factor + other * other_factor,
 }  # fmt: skip
 """The functions by the name of the primitive."""

@@ -34,6 +34,7 @@ from tpusim.network.ops.op import OFMAP, TapWindow, VectorOp
 from tpusim.network.ops.pool2d import Pool2dChoice, Pool2dGradient
 
 COLUMNS_IN_LANES = Turn(lanes=COL, cols=CHANNEL)
+IMAGES_IN_LANES = Turn(lanes=IMAGE, words=CHANNEL)
 
 
 def ways(layer: VectorOp, batch: int, hardware: Hardware) -> list[Draft]:
@@ -98,25 +99,31 @@ class _PointByPoint(VectorUnits):
     def _turned(self) -> Turn | PixelsInLanes:
         """Which axes of its maps are in lanes, rows, columns and words. What is moved lies where it fills them best;
         the columns of a map are in the lanes, its channels in words, where tiles are less padded so, and the machine's
-        tensors lie in such (`mapping.layout`). Windows keep to channels, or stand along them, and then in lanes.
+        tensors lie in such (`mapping.layout`); for windows, its images. Windows along channels have pixels in lanes.
         """
         shapes = self.layer.shapes(self.batch)
         if isinstance(self.layer, Move):
             return turn_of(self.layer.taken(self.batch), self.hardware)
         if self.layer.along_channels:
             return PixelsInLanes(shapes[OFMAP][COL])
-        channels, _, cols, _ = shapes[OFMAP]
-        alike = not self.layer.spatial and len(set(shapes.values())) == 1
-        least = self.hardware.mapping.layout == "least_padding"
+        channels, _, cols, images = shapes[OFMAP]
         wide = self.hardware.hbm.channel_multiple
-        wins = alike and least and channels * padded(cols, wide) < cols * padded(channels, wide)
-        return COLUMNS_IN_LANES if wins else Turn()
+
+        def less(lanes: int) -> bool:
+            """Whether so many elements in the lanes are less padded than the channels are."""
+            return channels * padded(lanes, wide) < lanes * padded(channels, wide)
+
+        if self.hardware.mapping.layout != "least_padding":
+            return Turn()
+        if self.layer.spatial:
+            return IMAGES_IN_LANES if less(images) else Turn()
+        return COLUMNS_IN_LANES if len(set(shapes.values())) == 1 and less(cols) else Turn()
 
     def _outputs(self) -> Maps:
         """In strips where no window reaches beyond the map, and all maps are cut alike."""
         _, high, wide, images = self.shapes[OFMAP]
         row, col = (MapAxis(each.size, each.kernel, each.stride, each.ends, each.dilation) for each in self.layer.axes)
-        if self.turn != Turn() or self.moved:
+        if self.turn not in (Turn(), IMAGES_IN_LANES) or self.moved:
             one = MapAxis(high, 1, 1, (0, 0), 1)
             return Maps(images, row if self.layer.along_channels else one, replace(one, size=wide))
         apart = any(each.share[ROW] > 1 or each.share[COL] > 1 for each in self.maps)
@@ -136,7 +143,7 @@ class _PointByPoint(VectorUnits):
 
     def _map(self, name: str) -> Tensor:
         shape, multiple = self.layer.shapes(self.batch)[name], self.hardware.hbm.channel_multiple
-        wide = COL if self.turn == COLUMNS_IN_LANES and not self.moved else CHANNEL
+        wide = self.turn.lanes if isinstance(self.turn, Turn) and not self.moved else CHANNEL
         padding = tuple(padded(size, multiple) if axis == wide else size for axis, size in enumerate(shape))
         return Tensor(name, shape, converted=True, padded=padding)
 
@@ -284,7 +291,7 @@ units_of = lru_cache(maxsize=1 << 8)(_units)
 def _explained(work: _PointByPoint) -> Explanation:
     taps = f"{prod(axis.kernel for axis in work.layer.axes)}, fewer where a window reaches over an edge"
     sources = ", ".join(each.tensor.name for each in (*work.maps, *work.kept))
-    beside = ", in which tiles are less padded" if work.turn == COLUMNS_IN_LANES else ""
+    beside = ", in which tiles are less padded" if work.turn in (COLUMNS_IN_LANES, IMAGES_IN_LANES) else ""
     made = f"the vector unit makes each output of {sources}"
     return work.explained(work.layer, made, taps if work.layer.spatial else "", ("maps", "scalars"), beside)
 

@@ -28,7 +28,7 @@ from tpusim.network.formats import AsLayer, ModelOptions, Names, UnfitNode, prin
 from tpusim.network.formats.jax_function.flat import BACK, MOST_STEPS, flattened
 from tpusim.network.formats.jax_function.layers import LAYERS, OF_THE_ARRAY, KnownNode, layout_behind
 from tpusim.network.formats.jax_function.named import named
-from tpusim.network.formats.jax_function.patterns import Flat
+from tpusim.network.formats.jax_function.patterns import ENDLESS, Flat
 from tpusim.network.graph import Axes, GivenInput, Graph, Node, OperandView, TensorView
 from tpusim.network.ops import OPS
 from tpusim.network.ops.op import Shape
@@ -44,13 +44,11 @@ NOT_TIMED = frozenset({
     "average_pool", "reduce_and", "reduce_max", "reduce_min", "reduce_or", "reduce_precision", "reduce_prod",
     "reduce_sum", "reduce_window_max", "reduce_window_sum", "rem", "reshape", "rev", "round", "rsqrt", "scatter",
     "scatter-add", "select_and_scatter_add", "select_n", "sign", "sin", "slice", "split", "sqrt", "square", "squeeze",
-    "sub", "tan", "tanh", "transpose", "xor",
+    "sub", "tan", "tanh", "transpose", "xor", "window_choice", "max_pool_gradient", "relu_gradient", "weighted_sum",
 })  # fmt: skip
 """Primitives whose values are known, and that take no time unless they are layers (`layers`)."""
 LAX = "lax."
 """The word before the names of primitives, some of which layers have, too."""
-_ENDLESS = frozenset({"div", "integer_pow", "log", "log1p", "pow", "rsqrt", "sqrt", "tan"})
-"""Primitives that may make what is no number, which a choice leaves out, and a product with zero would not."""
 _WHY = {
     "cond": "values decide which branch is taken",
     "scan": f"it has more than {MOST_STEPS:,} steps",
@@ -58,7 +56,12 @@ _WHY = {
 }
 """By primitive the reason why it is not known."""
 _MOST_TOLD = 8
-_BY_BATCH = frozenset({"conv1d", "conv2d", "conv_transpose2d", "pool2d"})
+_SUMMED = "conv2d_filter_gradient"
+"""The op that sums over the images of a batch: several layers cannot stand for one of more images."""
+_BY_BATCH = frozenset({
+    "conv1d", "conv2d", "conv_transpose2d", "pool2d", "pool2d_choice", "pool2d_gradient", "conv2d_input_gradient",
+    _SUMMED,
+})  # fmt: skip
 """Ops whose images are those of the batch."""
 
 
@@ -91,12 +94,21 @@ class Understood:
     @property
     def batch(self) -> int:
         """Return the images that go through layers together: all that those have which count them."""
-        return gcd(*(many for _, many in self.images())) or 1
+        return gcd(*(many for _, _, many in self.images())) or 1
 
-    def images(self) -> list[tuple[str, int]]:
-        """Return the images of the layers that count them, with the names of their nodes."""
+    @property
+    def sums_over_batches(self) -> bool:
+        """Return whether each layer that sums over images does so over those of one batch."""
+        return all(many == self.batch for _, op, many in self.images() if op == _SUMMED)
+
+    def images(self) -> list[tuple[str, str, int]]:
+        """Return the images of the layers that count them, with the names of their nodes and their ops."""
         layers = ((node.name, self.layers.get(node.outputs[0])) for node in self.flat.nodes)
-        return [(name, each.sizes["images"]) for name, each in layers if each and each.sizes["op"] in _BY_BATCH]
+        return [
+            (name, each.sizes["op"], each.sizes["images"])
+            for name, each in layers
+            if each and each.sizes["op"] in _BY_BATCH
+        ]
 
 
 def from_jax(function: Callable[..., Any], *arguments: Any, skip_unknown: bool, ops: str | None) -> JaxWorkload:
@@ -154,9 +166,12 @@ def understood(
     read = Understood(label, printable(name), flattened(closed, inputs, outputs))
     _find_layers(read)
     # The way there says what the batch is: on the way back, channels may stand in the place of images.
-    there = gcd(*(many for name, many in read.images() if not name.startswith(BACK)))
-    if there and read.batch != there:
-        read = Understood(label, printable(name), flattened(closed, inputs, outputs, there))
+    there = gcd(*(many for name, _, many in read.images() if not name.startswith(BACK)))
+    # Where layers still sum over other images, only those over one image stay: the others are products.
+    for batch in (there or read.batch, 1):
+        if read.batch == (there or read.batch) and read.sums_over_batches:
+            break
+        read = Understood(label, printable(name), flattened(closed, inputs, outputs, batch))
         _find_layers(read)
     if read.not_known and not skip_unknown:
         raise InputError(Problem(_unknown(read), label))
@@ -198,7 +213,7 @@ def _find_layers(read: Understood) -> None:
             [name in flat.constants for name in node.inputs],
         )
         try:
-            if node.op not in LAYERS or (node.op == "select_n" and makers.get(node.inputs[2]) in _ENDLESS):
+            if node.op not in LAYERS or (node.op == "select_n" and makers.get(node.inputs[2]) in ENDLESS):
                 raise UnfitNode(_WHY.get(node.op, ""))
             made = _as_layer(known, flat)
             read.layers[node.outputs[0]], layout = made, made.views.result.axes
@@ -224,7 +239,8 @@ def _as_layer(known: KnownNode, flat: Flat) -> AsLayer:
         raise UnfitNode("it works on whole numbers")
     if not prod(known.result) or not all(map(prod, known.shapes)):
         raise UnfitNode("it has no elements")
-    if prod(known.result) == 1 and max(map(prod, known.shapes)) == 1:
+    single = prod(known.result) == 1 and max(map(prod, known.shapes)) == 1
+    if single and node.op not in OF_THE_ARRAY:
         raise UnfitNode("it works on one number")
     made = LAYERS[node.op](known)
     sizes = {key: each for key, each in made.sizes.items() if key not in ("op", "count")}

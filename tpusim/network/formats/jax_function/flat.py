@@ -11,15 +11,15 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count, product
-from math import prod
+from math import gcd, prod
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tpusim.network.formats.jax_function.layers import ValueShape, cut_off
-from tpusim.network.formats.jax_function.patterns import Flat, together, with_clamps, with_means
+from tpusim.network.formats.jax_function.layers import ValueShape, cut_off, forward, forward_side
+from tpusim.network.formats.jax_function.patterns import PATTERNS, Flat, together
 from tpusim.network.graph import Node
 
 _CALLS = frozenset({
@@ -43,9 +43,10 @@ _MOST_PLACES = 1000
 """Most places of a window that become a product each."""
 
 
-def flattened(closed: Any, inputs: Sequence[str], outputs: Sequence[str], batch: int = 1) -> Flat:
-    """Make a closed jaxpr flat; its inputs and outputs have these names. Convolutions on the way back get images of
-    zeros, as many as make them whole batches.
+def flattened(closed: Any, inputs: Sequence[str], outputs: Sequence[str], batch: int = 0) -> Flat:
+    """Make a closed jaxpr flat; its inputs and outputs have these names. On the way back convolutions get images of
+    zeros, as many as make them whole batches, and gradients by filters sum over a batch. 0: as many images as divide
+    those of all convolutions so far.
     """
     work = _Flattening(batch)
     for name, var in zip(inputs, closed.jaxpr.invars, strict=True):
@@ -54,7 +55,8 @@ def flattened(closed: Any, inputs: Sequence[str], outputs: Sequence[str], batch:
     work.finish(ends, outputs)
     work.flat.inputs, work.flat.outputs = inputs, outputs
     work.flat.nodes = [*_alive(work.flat.nodes, {*outputs})]
-    work.flat.nodes = [*_alive(with_clamps(work.flat, with_means(work.flat)), {*outputs})]
+    for pattern in PATTERNS:
+        work.flat.nodes = [*_alive([*pattern(work.flat)], {*outputs})]
     return work.flat
 
 
@@ -62,7 +64,7 @@ class _Flattening:
     """The nodes so far; each method that adds some returns the names of their results."""
 
     def __init__(self, batch: int) -> None:
-        self.flat, self._batch = Flat(), batch
+        self.flat, self._batch, self._counts = Flat(), batch, not batch
         self._numbers = defaultdict[str, Iterator[int]](lambda: count(1))
         self._spread = dict[str, tuple[str, ValueShape]]()
         """By a value that is spread over more elements what it is spread from, and its shape with axes of one."""
@@ -238,11 +240,16 @@ class _Flattening:
     # ---- convolutions
 
     def _convolution(self, eqn: Any, maps: str, weights: str) -> str:
-        """Add a convolution; what it cuts off its input is cut off before, and a window of more places than there are
-        results is one product for each of these.
+        """Add a convolution; what it cuts off its input is cut off before. On the way back it is a gradient, and one by
+        a filter over other images than those of a batch is a product for each tap.
         """
-        said, out = dict(eqn.params), eqn.outvars[0].aval
+        said, out, back = dict(eqn.params), eqn.outvars[0].aval, _is_gradient(self._stack)
+        if back and (made := self._gradient(said, maps, weights, out)):
+            return made
         spec = said["dimension_numbers"]
+        if self._counts and not back:
+            images = self.flat.shapes[maps][spec.lhs_spec[0]] // said["batch_group_count"]
+            self._batch = gcd(self._batch, images)
         cuts = [(min(0, before), min(0, after)) for before, after in said["padding"]]
         if any(map(any, cuts)) and prod(said["lhs_dilation"]) == 1:
             shape = [*self.flat.shapes[maps]]
@@ -256,18 +263,98 @@ class _Flattening:
         places = [out.shape[axis] for axis in spec.out_spec[2:]]
         if prod(said["lhs_dilation"]) > 1:
             return self._transposed(said, maps, weights, kernel, out)
-        # A window that stays over the middle of its map is no kernel, but another map.
-        large = all((place - 1) * step <= dilation * (taps - 1) for place, step, dilation, taps in zip(
-            places, said["window_strides"], said["rhs_dilation"], kernel, strict=True))  # fmt: skip
-        if large and prod(places) < prod(kernel) and prod(places) <= _MOST_PLACES:
+        few = back and prod(places) <= _MOST_PLACES
+        if few and not _is_turned(weights) and _is_a_map(said, kernel, places):
             return self._place_by_place(said, maps, weights, kernel, places, out)
         return self._in_batches(said, maps, weights, out)
+
+    def _gradient(self, said: Mapping[str, Any], maps: str, weights: str, out: Any) -> str | None:
+        """Add a convolution on the way back as a gradient; None where it is neither kind."""
+        spec, fixed = said["dimension_numbers"], weights in self.flat.constants
+        kernel = [self.flat.shapes[weights][axis] for axis in spec.rhs_spec[2:]]
+        places = [out.shape[axis] for axis in spec.out_spec[2:]]
+        made = ":" in weights and not fixed
+        if not _is_turned(weights) and (made or _is_a_map(said, kernel, places)):
+            found = self._by_filter(said, maps, weights, out)
+            if found or not fixed:
+                return found
+        return self._by_input(said, maps, weights, out) if _is_turned(weights) or fixed else None
+
+    def _by_filter(self, said: Mapping[str, Any], maps: str, window: str, out: Any) -> str | None:
+        """Add the gradient of a convolution by its filter: its window is the gradient by the output, its places are the
+        taps, and what it sums over are images and pixels. None where these are not the images of a batch.
+        """
+        spec, groups, shape = said["dimension_numbers"], said["feature_group_count"], self.flat.shapes[maps]
+        # JAX exchanges images and channels, so that it sums over images.
+        channels, images = (shape[axis] for axis in spec.lhs_spec[:2])
+        if images // groups != self._batch or prod(said["lhs_dilation"]) > 1:
+            return None
+        starts, ends, steps, sides = [0] * len(shape), [*shape], [1] * len(shape), []
+        for at, axis in enumerate(spec.lhs_spec[2:]):
+            pad, taps, outputs = (
+                said["padding"][at][0], out.shape[spec.out_spec[2 + at]],
+                self.flat.shapes[window][spec.rhs_spec[2 + at]],
+            )  # fmt: skip
+            # Padding of less than nothing cuts off what is ahead of the first tap.
+            starts[axis] = -min(0, pad)
+            step = taps, said["rhs_dilation"][at], said["window_strides"][at], outputs
+            sides.append(side := forward_side(shape[axis] - starts[axis], max(0, pad), *step))
+            ends[axis] = starts[axis] + side.used
+        conv = forward(sides, channels * groups, out.shape[spec.out_spec[1]], groups * said["batch_group_count"])
+        if conv is None:
+            return None
+        is_a_product = prod(conv["kernel"]) == 1 and not any(conv["padding"])
+        # Groups of images would have to stand ahead of pixels.
+        if is_a_product and groups > 1:
+            return None
+        if is_a_product:
+            # Only pixels under the tap are factors.
+            for axis, stride in zip(spec.lhs_spec[2:], said["rhs_dilation"], strict=True):
+                steps[axis] = stride
+        used = [len(range(*each)) for each in zip(starts, ends, steps, strict=True)]
+        if used != [*shape]:
+            maps = self._moved("slice", [maps], used, start_indices=starts, limit_indices=ends, strides=tuple(steps))
+        more = {"dimension_numbers": spec, "batch_group_count": said["batch_group_count"]}
+        return self.add("filter_gradient", [maps, window], out, conv=conv, is_a_product=is_a_product, **more)
+
+    def _by_input(self, said: Mapping[str, Any], maps: str, turned: str, out: Any) -> str | None:
+        """Add the gradient of a convolution by its input, whose filter is turned round; None where no convolution has
+        it, or another one with many groups is faster.
+        """
+        spec, groups, spread = said["dimension_numbers"], said["feature_group_count"], said["lhs_dilation"]
+        if prod(said["window_strides"]) * said["batch_group_count"] > 1 or (groups > 1 and prod(spread) == 1):
+            return None
+        shape, sizes, sides = self.flat.shapes[maps], [out.shape[axis] for axis in spec.out_spec[2:]], []
+        given = [shape[axis] for axis in spec.lhs_spec[2:]]
+        for at, (pad, _) in enumerate(said["padding"]):
+            taps, dilation = self.flat.shapes[turned][spec.rhs_spec[2 + at]], said["rhs_dilation"][at]
+            sides.append(forward_side(sizes[at], (taps - 1) * dilation - pad, taps, spread[at], dilation, given[at]))
+        # Most of the input of pixels apart is under no tap, and its gradient zero: that needs no multiplication.
+        apart = prod(spread) > 1 and all(side.taps == 1 and not any(side.ends) for side in sides)
+        if apart:
+            sides = [forward_side(size, 0, 1, 1, 1, size) for size in given]
+        elif [side.size for side in sides] != sizes:
+            # More of the input is under no tap than a convolution leaves behind.
+            return None
+        conv = forward(sides, out.shape[spec.out_spec[1]], shape[spec.lhs_spec[1]], groups)
+        if conv is None:
+            return None
+        if not apart:
+            return self.add("input_gradient", [maps, turned], out, conv=conv, dimension_numbers=spec)
+        near, config = [*out.shape], [(0, 0, 0)] * len(out.shape)
+        for axis, size, step in zip(spec.out_spec[2:], given, spread, strict=True):
+            near[axis], config[axis] = size, (0, near[axis] - (size - 1) * step - 1, step - 1)
+        aval = jax.ShapeDtypeStruct(tuple(near), out.dtype)
+        touched = self.add("input_gradient", [maps, turned], aval, conv=conv, dimension_numbers=spec)
+        zero = self._constant(jnp.zeros((), out.dtype))
+        return self._moved("pad", [touched, zero], out.shape, padding_config=tuple(config))
 
     def _in_batches(self, said: Mapping[str, Any], maps: str, weights: str, out: Any) -> str:
         """Add a convolution; on the way back, where channels may stand in the place of images, of whole batches."""
         spec, shape, made = said["dimension_numbers"], [*self.flat.shapes[maps]], [*out.shape]
         images, results = spec.lhs_spec[0], spec.out_spec[0]
-        missing = -shape[images] % self._batch if said["batch_group_count"] == 1 and _is_back(self._stack) else 0
+        alone = said["batch_group_count"] == 1 and _is_back(self._stack)
+        missing = -shape[images] % max(1, self._batch) if alone else 0
         if not missing:
             return self.add("conv_general_dilated", [maps, weights], out, **said)
         more = [(0, missing if axis == images else 0, 0) for axis in range(len(shape))]
@@ -303,11 +390,7 @@ class _Flattening:
     def _place_by_place(
         self, said: Mapping[str, Any], maps: str, weights: str, kernel: Sequence[int], places: Sequence[int], out: Any
     ) -> str:
-        """Add a product for each place of the window: of what is below it, and of the window.
-
-        The gradient of a convolution by its filter is such a convolution: its window is a whole map, its results are
-        the taps, and what it sums over are images and pixels. An op of its own could stand here.
-        """
+        """Add a product for each place of the window: of what is below it, and of the window."""
         spec = said["dimension_numbers"]
         maps, weights = self._turned(maps, spec.lhs_spec), self._turned(weights, spec.rhs_spec)
         images, channels, *sides = self.flat.shapes[maps]
@@ -334,24 +417,13 @@ class _Flattening:
         """Return what multiplies a part of the maps by the weights, images and outputs first in both, and how many
         images the result has.
 
-        Groups are an axis that both factors share; those of images stand ahead of the images. Of a group of one image
-        and one output, which a depthwise convolution has on its way back, the vector unit multiplies the elements.
+        Groups are an axis that both factors share; those of images stand ahead of the images.
         """
         groups, batches = said["feature_group_count"], said["batch_group_count"]
         apart, (images, channels, *_), (outputs, inner, *kernel) = (
             groups * batches, self.flat.shapes[maps], self.flat.shapes[weights]
         )  # fmt: skip
         rows, cols = images // batches, outputs // apart
-        if batches > 1 and rows * cols == 1:
-            last = (*range(1, axes + 2), 0)
-            shape = (inner, *kernel, outputs)
-            window = self._turned(weights, last)
-
-            def summed(part: str) -> str:
-                made = self._moved("mul", [self._turned(part, last), window], shape)
-                return self._moved("reduce_sum", [made], (outputs,), axes=tuple(range(axes + 1)))
-
-            return summed, rows
         mine: Sequence[int] = (batches, rows, channels) if batches > 1 else (images, groups, channels // groups)
         mine = mine if apart > 1 else (images, channels)
         shared: Sequence[int] = () if apart == 1 else (0,) if batches > 1 else (1,)
@@ -386,6 +458,25 @@ BACK = "grad."
 def _is_back(stack: str) -> bool:
     """Return whether a primitive is on the way back, by the scopes around it."""
     return "transpose(" in stack
+
+
+def _is_turned(window: str) -> bool:
+    """Return whether a window is a filter turned round, as JAX has it in the gradient by the input; in that by the
+    filter it is a gradient.
+    """
+    return window.startswith("rev:")
+
+
+def _is_a_map(said: Mapping[str, Any], kernel: Sequence[int], places: Sequence[int]) -> bool:
+    """Return whether a window stays over the middle of its map: it is no kernel, but another map."""
+    steps = zip(places, said["window_strides"], said["rhs_dilation"], kernel, strict=True)
+    stays = all((place - 1) * step <= dilation * (taps - 1) for place, step, dilation, taps in steps)
+    return stays and prod(places) < prod(kernel)
+
+
+def _is_gradient(stack: str) -> bool:
+    """Return whether a primitive on the way back is none of those that are computed again there."""
+    return stack.rfind("transpose(") > stack.rfind("rematted_computation")
 
 
 def _label(stack: str) -> str:

@@ -11,8 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from math import isfinite, prod
 from typing import Any, NamedTuple
 
+from tpusim.base.errors import InputError
 from tpusim.network.formats import AsLayer, LayerSizes, UnfitNode
 from tpusim.network.graph import Axes, Node, NodeViews, OperandView, TensorView
+from tpusim.network.ops.array_op import Conv2d
 from tpusim.network.ops.elementwise import KEPT
 from tpusim.network.ops.moves import AXES
 from tpusim.network.ops.op import Shape
@@ -79,7 +81,7 @@ def _conv(known: KnownNode) -> AsLayer:
     channels, height, width, images = view.sizes(view.shape or maps)
     kernel, spread = [weights[axis] for axis in rhs[2:]], said["lhs_dilation"]
     sizes = {"images": images, "in_channels": channels, "out_channels": weights[rhs[0]], "groups": groups * batches}
-    taps = TensorView(((rhs[0],), *((),) * (2 - axes), *((axis,) for axis in rhs[2:]), (rhs[1],)))
+    taps = TensorView(_as_filter(rhs))
     result = TensorView(_as_map(out), known.result)
     stride, dilation, pads = said["window_strides"], said["rhs_dilation"], said["padding"]
     if prod(spread) > 1:
@@ -120,6 +122,12 @@ def _as_map(spec: Sequence[int]) -> Axes:
     return (channels,), *((),) * (2 - len(sides)), *((axis,) for axis in sides), (images,)
 
 
+def _as_filter(spec: Sequence[int]) -> Axes:
+    """See a value as a filter, by its axes in the order output channels, input channels, then one or two of space."""
+    outputs, inputs, *sides = spec
+    return (outputs,), *((),) * (2 - len(sides)), *((axis,) for axis in sides), (inputs,)
+
+
 def _map_view(spec: Sequence[int], shape: ValueShape, groups: int) -> TensorView:
     """View the input of a convolution; groups of images are groups of channels, each with filters of its own."""
     if groups == 1:
@@ -142,6 +150,90 @@ def cut_off(
         if start >= 0 and 0 <= (more := size - whole + 2 * start) < max(stride, dilation):
             return start, more, turned
     return None
+
+
+class Side(NamedTuple):
+    """An axis of a convolution: its size, padding at both ends, and what of it is under a tap, from its beginning."""
+
+    size: int
+    taps: int
+    stride: int
+    dilation: int
+    ends: tuple[int, int]
+    used: int
+
+
+def forward_side(size: int, start: int, taps: int, stride: int, dilation: int, outputs: int) -> Side:
+    """Return the axis of a convolution that makes these outputs, without what would make more of them."""
+    reach = (taps - 1) * dilation + 1
+    behind = (outputs - 1) * stride + reach - start - size
+    if -behind >= stride:
+        size, behind = size + behind, 0
+    # People write the same padding at both ends, where the far one makes no more outputs.
+    alike = (size + 2 * start - reach) // stride + 1 == outputs
+    return Side(size, taps, stride, dilation, (start, start if alike else max(0, behind)), size + min(0, behind))
+
+
+def forward(sides: Sequence[Side], in_channels: int, out_channels: int, groups: int) -> LayerSizes | None:
+    """Return the sizes of the convolution with one or two axes; None where there is none."""
+    if len(sides) not in (1, 2):
+        return None
+    rows, cols = sides if len(sides) == 2 else (Side(1, 1, 1, 1, (0, 0), 1), *sides)
+    (top, bottom), (left, right) = rows.ends, cols.ends
+    sizes: LayerSizes = {
+        "in_channels": in_channels, "in_height": rows.size, "in_width": cols.size, "out_channels": out_channels,
+        "kernel": [rows.taps, cols.taps], "stride": [rows.stride, cols.stride], "padding": [top, left, bottom, right],
+        "dilation": [rows.dilation, cols.dilation], "groups": groups,
+    }  # fmt: skip
+    try:
+        Conv2d("layer", **sizes)
+    except InputError:
+        return None
+    return sizes
+
+
+def _filter_gradient(known: KnownNode) -> AsLayer:
+    """Read the gradient of a convolution by its filter: channels stand in the place of images, and images of channels;
+    of one tap, pixels in a row with the images.
+    """
+    said, (shape, window) = known.node.attributes, known.shapes
+    lhs, rhs, out = said["dimension_numbers"]
+    maps = _map_view(lhs, shape, said["batch_group_count"])
+    (*apart, images), rows, cols, channels = maps.axes
+    outputs, high, wide, own = _as_filter(rhs)
+    axes: tuple[Axes, Axes] = maps.axes, (outputs, high, wide, own)
+    if said["is_a_product"]:
+        axes = ((*apart, *rows, *cols, images), (), (), channels), (outputs, (), (), (*high, *wide, *own))
+    sources = {"ifmap": OperandView(0, TensorView(axes[0], maps.shape)), "filter": OperandView(1, TensorView(axes[1]))}
+    sizes = {"op": "conv2d_filter_gradient", "images": window[rhs[1]], **said["conv"]}
+    return AsLayer(sizes, NodeViews(sources, TensorView(_as_map(out), known.result)))
+
+
+def _input_gradient(known: KnownNode) -> AsLayer:
+    """Read the gradient of a convolution by its input, of a filter that is turned round."""
+    said = known.node.attributes
+    lhs, rhs, out = said["dimension_numbers"]
+    maps, taps = _as_map(lhs), _as_filter(rhs)
+    sources = {"ifmap": OperandView(0, TensorView(maps)),
+               "filter": OperandView(1, TensorView(taps, mirrored=(1, 2)), "weights")}  # fmt: skip
+    sizes = {"op": "conv2d_input_gradient", "images": known.shapes[0][lhs[0]], **said["conv"]}
+    return AsLayer(sizes, NodeViews(sources, TensorView(_as_map(out), known.result)))
+
+
+def _spread_out(known: KnownNode) -> AsLayer:
+    """Read a map whose elements are set apart, with zeros between and behind them."""
+    layout, config = known.layouts[0], known.node.attributes["padding_config"]
+    apart = [axis for axis, each in enumerate(config) if any(each)]
+    sides = [axes[0] for axes in layout[1:3] if len(axes) == 1] if layout else []
+    ahead = any(config[axis][0] or min(config[axis]) < 0 for axis in apart)
+    if known.numbers[1] != 0 or not layout or len(sides) < 2 or not {*apart} <= {*sides} or ahead:
+        raise UnfitNode("it pads")
+    maps = TensorView(layout)
+    sizes: LayerSizes = dict(zip(AXES, maps.sizes(known.shapes[0]), strict=True))
+    height, width = (known.result[axis] for axis in sides)
+    steps = [int(config[axis][2]) + 1 for axis in sides]
+    return AsLayer({"op": "spread", **sizes, "step": steps, "out_height": height, "out_width": width},
+                   NodeViews({"ifmap": OperandView(0, maps)}, TensorView(layout, known.result)))  # fmt: skip
 
 
 def _dot(known: KnownNode) -> AsLayer:
@@ -267,9 +359,13 @@ def _with_number(known: KnownNode, op: str, number: float) -> AsLayer:
 # ---- windows and rows
 
 
-def _pool(kind: str) -> Handler:
+def _pool(kind: str, op: str = "pool2d") -> Handler:
+    """Make the reader of a pooling, or of an op with its fields; the gradient reads what the pooling makes."""
+
     def handler(known: KnownNode) -> AsLayer:
-        said, (shape,) = known.node.attributes, known.shapes
+        said, gradient = known.node.attributes, op == "pool2d_gradient"
+        # The fields are those of the pooling, also of its gradient.
+        shape = known.result if gradient else known.shapes[0]
         windows = [said[name] for name in ("window_dimensions", "window_strides", "window_dilation", "padding")]
         moved = [axis for axis, each in enumerate(zip(*windows, strict=True)) if each != (1, 1, 1, (0, 0))]
         if prod(said["base_dilation"]) > 1:
@@ -285,10 +381,11 @@ def _pool(kind: str) -> Handler:
         padding = [before for before, _ in pads] + [after for _, after in pads]
         maps = TensorView(layout)
         channels, height, width, images = maps.sizes(shape)
-        sizes = {"op": "pool2d", "kind": kind, "images": images, "channels": channels, "in_height": height,
+        sizes = {"op": op, "kind": kind, "images": images, "channels": channels, "in_height": height,
                  "in_width": width, "kernel": kernel, "stride": stride, "padding": padding, "dilation": dilation,
                  "count_include_pad": said.get("include_pad", False)}  # fmt: skip
-        return AsLayer(sizes, NodeViews({"ifmap": OperandView(0, maps)}, TensorView(layout, known.result)))
+        sources = {name: OperandView(at, maps) for at, name in enumerate(("ifmap", "choice")[: len(known.shapes)])}
+        return AsLayer(sizes, NodeViews(sources, TensorView(layout, known.result)))
 
     return handler
 
@@ -314,6 +411,33 @@ def _mean(known: KnownNode) -> AsLayer:
     return _rows(known, "reduce_mean", along)
 
 
+def _sum(known: KnownNode) -> AsLayer:
+    """Read a sum over all axes but the channel's."""
+    (shape,), along = known.shapes, known.node.attributes["axes"]
+    layout = known.layouts[0] or rows_of(len(shape), (len(shape) - 1,))
+    # JAX sums over axes of one element, too: that is a move.
+    if prod(shape) == prod(known.result):
+        raise UnfitNode("it sums up one element each")
+    if not layout[0] or {*along} != {*range(len(shape))} - {*layout[0]}:
+        raise UnfitNode("it sums over other axes than all but the channels'")
+    sizes: LayerSizes = dict(zip(AXES, TensorView(layout).sizes(shape), strict=True))
+    order = sorted(layout[0])
+    made = tuple(order.index(axis) for axis in layout[0])
+    return AsLayer({"op": "channel_sum", **sizes}, NodeViews(
+        {"ifmap": OperandView(0, TensorView(layout))}, TensorView((made, (), (), ()), known.result)))  # fmt: skip
+
+
+def _pair(op: str) -> Handler:
+    """Make the reader of an op of two values of one shape, with the numbers that the node has as its fields."""
+
+    def handler(known: KnownNode) -> AsLayer:
+        sizes, views = _map(known, op, **known.node.attributes)
+        other = OperandView(1, TensorView(known.layout))
+        return AsLayer(sizes, NodeViews({**views.sources, "other": other}, views.result))
+
+    return handler
+
+
 def _softmax(known: KnownNode) -> AsLayer:
     return _rows(known, "softmax", [known.node.attributes["axis"]])
 
@@ -329,14 +453,17 @@ def _rows(known: KnownNode, op: str, along: Sequence[int]) -> AsLayer:
 
 
 LAYERS: Mapping[str, Handler] = {
-    "conv_general_dilated": _conv, "dot_general": _dot,
+    "conv_general_dilated": _conv, "filter_gradient": _filter_gradient, "input_gradient": _input_gradient,
+    "dot_general": _dot, "pad": _spread_out,
     **{op: _arithmetic(op) for op in ("add", "sub", "mul", "div")}, "add_any": _arithmetic("add"),
     **{op: _pointwise(op) for op in ("exp", "tanh", "erf", "sqrt", "silu", "softplus")},
     "logistic": _pointwise("sigmoid"), "gelu": _pointwise("gelu"), "gelu_tanh": _pointwise("gelu", approximate="tanh"),
     "neg": lambda known: _with_number(known, "mul", -1.0), "square": _power, "integer_pow": _power,
     "select_n": _select, "max": _limit("min"), "min": _limit("max"), "clamp": _clamp,
+    "relu_gradient": _pair("relu_gradient"), "weighted_sum": _pair("weighted_sum"), "reduce_sum": _sum,
+    "window_choice": _pool("max", "pool2d_choice"), "max_pool_gradient": _pool("max", "pool2d_gradient"),
     "reduce_window_max": _pool("max"), "average_pool": _pool("average"), "mean": _mean, "softmax": _softmax,
 }  # fmt: skip
 """The primitives that may be layers, and what is put in the place of several of them (`flat`)."""
-OF_THE_ARRAY = frozenset({"conv_general_dilated", "dot_general"})
+OF_THE_ARRAY = frozenset({"conv_general_dilated", "dot_general", "filter_gradient", "input_gradient"})
 """Primitives that are the work of an array; where no layer is one of them, work is missing."""

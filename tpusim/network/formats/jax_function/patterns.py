@@ -1,10 +1,10 @@
-"""Several primitives that are one node, as one layer computes them: functions of `jax.nn`, means, and clamps."""
+"""Several primitives that are one node, as one layer computes them: functions of `jax.nn`, means, clamps, gradients."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from math import prod
@@ -17,6 +17,9 @@ from jax import lax
 
 from tpusim.network.formats.jax_function.layers import ValueShape
 from tpusim.network.graph import Node
+
+ENDLESS = frozenset({"div", "integer_pow", "log", "log1p", "pow", "rsqrt", "sqrt", "tan"})
+"""Primitives that may make what is no number, which a choice leaves out, and a product with zero would not."""
 
 
 @dataclass
@@ -134,10 +137,10 @@ def with_means(flat: Flat) -> list[Node]:
     return [each for each in nodes if each is not None]
 
 
-def with_clamps(flat: Flat, nodes: Sequence[Node]) -> list[Node]:
+def with_clamps(flat: Flat) -> list[Node]:
     """Put a clamp in the place of the smaller of a number and of the larger of another and a value."""
-    makers = {node.outputs[0]: node for node in nodes if node.op == "max"}
-    uses = Counter(name for node in nodes for name in node.inputs)
+    makers = {node.outputs[0]: node for node in flat.nodes if node.op == "max"}
+    uses = Counter(name for node in flat.nodes for name in node.inputs)
 
     def parts(node: Node) -> tuple[str, str] | None:
         """Return the value and the number that a node compares."""
@@ -155,7 +158,79 @@ def with_clamps(flat: Flat, nodes: Sequence[Node]) -> list[Node]:
         name = f"{node.name.removesuffix(node.op)}clamp"
         return replace(node, op="clamp", name=name, inputs=(lower[1], lower[0], upper[1]))
 
-    return [*map(clamped, nodes)]
+    return [*map(clamped, flat.nodes)]
+
+
+def with_gradients(flat: Flat) -> list[Node]:
+    """Put the gradient of a relu in the place of a choice between zero and a value where another is above zero, and a
+    weighted sum in the place of a difference from a value times a number, as an update of weights is.
+    """
+    makers = {node.outputs[0]: node for node in flat.nodes}
+    uses = Counter(name for node in flat.nodes for name in node.inputs)
+
+    def read(node: Node) -> Node:
+        shape, made = flat.shapes[node.outputs[0]], [makers.get(name) for name in node.inputs]
+        scope = node.name.removesuffix(node.op)
+        which = made[0] if node.op == "select_n" and len(made) == 3 else None
+        if which and which.op == "gt" and flat.number(which.inputs[1]) == 0 and flat.number(node.inputs[1]) == 0:
+            pair = node.inputs[2], which.inputs[0]
+            endless = made[2] and made[2].op in ENDLESS
+            if all(flat.shapes[name] == shape for name in pair) and not endless:
+                return replace(node, op="relu_gradient", name=f"{scope}relu_gradient", inputs=pair, attributes={})
+        step = made[1] if node.op == "sub" else None
+        if step and step.op == "mul" and uses[node.inputs[1]] == 1 and node.inputs[1] not in flat.outputs:
+            # The rate stands on either side of its product.
+            for rate, value in (step.inputs, step.inputs[::-1]):
+                number = flat.number(rate)
+                if number is not None and flat.shapes[value] == shape == flat.shapes[node.inputs[0]]:
+                    inputs, factors = (node.inputs[0], value), {"factor": 1.0, "other_factor": -number}
+                    name = f"{scope}weighted_sum"
+                    return replace(node, op="weighted_sum", name=name, inputs=inputs, attributes=factors)
+        return node
+
+    return [*map(read, flat.nodes)]
+
+
+def with_turned_products(flat: Flat) -> list[Node]:
+    """Exchange the factors of products whose result is turned, so that it need not be: gradients by weights are such
+    products, and in a training step the input is the first factor.
+    """
+    makers = {node.outputs[0]: node for node in flat.nodes if node.op == "dot_general"}
+    uses = Counter(name for node in flat.nodes for name in node.inputs)
+
+    def turned(node: Node) -> Node:
+        value = node.inputs[0] if node.op == "transpose" else ""
+        if value not in makers or uses[value] > 1 or value in flat.outputs:
+            return node
+        product, rank = makers[value], len(flat.shapes[value])
+        (one, other), shared = product.attributes["dimension_numbers"]
+        rows = len(flat.shapes[product.inputs[0]]) - len(one)
+        if any(shared) or [*node.attributes["permutation"]] != [*range(rows, rank), *range(rows)]:
+            return node
+        attributes = {**product.attributes, "dimension_numbers": ((other, one), shared)}
+        return replace(product, inputs=product.inputs[::-1], outputs=node.outputs, attributes=attributes)
+
+    return [*map(turned, flat.nodes)]
+
+
+def with_choices(flat: Flat) -> Iterator[Node]:
+    """Yield the nodes, with two in the place of the gradient of a largest window: which tap was the largest, and what
+    goes to it.
+    """
+    for node in flat.nodes:
+        if node.op != "select_and_scatter_add" or str(node.attributes["select_prim"]) != "ge":
+            yield node
+            continue
+        (slopes, maps), (made,), scope = node.inputs, node.outputs, node.name.removesuffix(node.op)
+        names = ("window_dimensions", "window_strides", "padding")
+        attributes = {name: node.attributes[name] for name in names}
+        attributes |= dict.fromkeys(("window_dilation", "base_dilation"), (1,) * len(flat.shapes[maps]))
+        # Of equals both choose the first.
+        choice = f"{made}.choice"
+        flat.shapes[choice], flat.types[choice] = flat.shapes[slopes], flat.types[slopes]
+        yield Node("window_choice", f"{scope}window_choice", (maps,), (choice,), attributes)
+        yield Node("max_pool_gradient", f"{scope}max_pool_gradient", (slopes, choice), (made,),
+                   {**attributes, "shape": flat.shapes[maps]})  # fmt: skip
 
 
 def _mean(node: Node, divisor: str, flat: Flat) -> Node | None:
@@ -176,3 +251,9 @@ def _mean(node: Node, divisor: str, flat: Flat) -> Node | None:
     return (
         replace(node, op="average_pool", name=name, attributes={**attributes, "include_pad": False}) if same else None
     )
+
+
+PATTERNS: Sequence[Callable[[Flat], Iterable[Node]]] = (
+    with_means, with_clamps, with_gradients, with_turned_products, with_choices,
+)  # fmt: skip
+"""What makes fewer, or other, nodes of some, in this order."""
