@@ -110,7 +110,7 @@ class _PointByPoint(VectorUnits):
         wide = self.hardware.hbm.channel_multiple
 
         def less(lanes: int) -> bool:
-            """True where `lanes` elements in the lanes are padded less than the channels are."""
+            """Whether elements in the lanes are padded less than the channels are."""
             return channels * padded(lanes, wide) < lanes * padded(channels, wide)
 
         if self.hardware.mapping.layout != "least_padding":
