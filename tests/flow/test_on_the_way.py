@@ -17,6 +17,7 @@ from tpusim.flow.on_the_way import on_the_way
 from tpusim.network.ops.fused import TALLIES, Fused
 from tpusim.network.ops.op import OFMAP
 from tpusim.reference.pointwise import prepared
+from tpusim.report.tables.sentences import fusion_notice
 
 BLOCK = """
 name: block
@@ -53,6 +54,14 @@ def test_normalised_maps_are_not_stored(step: Workload) -> None:
     assert texts["b.dx"] == "batch_norm_gradient + 5x5x4>4 1x1 + masked + sum + products"
     assert texts["relu2"] == "5x5x4 both"
     assert not [layer.name for layer in on_the_way(step).layers if layer.op in ("scale_shift", "channel_mean")]
+
+
+def test_a_run_tells_of_what_is_done_on_the_way(step: Workload) -> None:
+    machine = load_hardware("tiny_4x4", {"sequencer.fusion": "results"})
+    work = on_the_way(step)
+    busy = sum(isinstance(each, Fused) and each.on_the_way for each in work.layers)
+    told = fusion_notice(work, simulate(work, machine, check=False))
+    assert told == f"{busy} layers do the work of others on the way (+ in their shapes)."
 
 
 def test_a_map_that_others_read_is_stored(step: Workload) -> None:

@@ -213,6 +213,9 @@ def fusion_notice(work: Workload, result: Result) -> str:
     biases += f" The biases of {counted(outside, 'layer')} are added outside the machine." if outside else ""
     if told := riding(result):
         return f"{told[:-1]} (+ in their shapes).{biases}"
+    if busy := sum(isinstance(each, Fused) and each.on_the_way for each in work.layers):
+        does = f"{counted(busy, 'layer')} {'does' if busy == 1 else 'do'}"
+        return f"{does} the work of others on the way (+ in their shapes).{biases}"
     if len(work.never_timed) < len(work.not_timed):
         why = "additions and activations are left out; --ops all has them"
     elif not work.edges:
