@@ -252,13 +252,23 @@ class WorkedUnits(Units):
         if axis == CHANNEL:
             channels = next(each for each in part.lane if each.axis == CHANNEL)
             return Part(0, part.first_lanes, (channels,), (Along(1, range(1)),), 1)
-        counts = [len(each.coordinates) for each in part.items]
-        cut = next(at for at in range(len(counts) + 1) if prod(counts[at:]) == part.per_word)
-        # Words of a pixel move fastest of those that a part has.
-        turn = [each for each in part.items[max(cut - 1, 0) : cut] if each.axis == axis]
-        inner = (each if each.axis == axis else Along(1, (0,) * len(each.coordinates)) for each in part.items[cut:])
-        every = (Along(0, (0,) * self.hardware.lanes),)
-        return Part(0, (0,), every, (*turn, *inner), part.per_word)
+        # Words of a pixel move fastest of those that a part has; what comes behind them makes up a word.
+        turn = next(at for at, each in enumerate(part.items) if each.axis == axis)
+        inner = (each if each.axis == axis else Along(1, (0,) * len(each.coordinates)) for each in part.items[turn:])
+        return Part(0, (0,), (Along(0, (0,) * self.hardware.lanes),), tuple(inner), part.per_word)
+
+    def _word(self, tensor: Tensor, place: Place) -> int:
+        """The first word of the numbers that a part meets; a part of a load may meet some of those of all of it."""
+        words = self._words[tensor.name]
+        if place in words:
+            return words[place]
+        first, *inner = place.items
+        whole, word = next(
+            (each.items[0].coordinates, word)
+            for each, word in words.items()
+            if [*each.items[1:]] == inner and {*first.coordinates} <= {*each.items[0].coordinates}
+        )
+        return word + [*whole].index(first.coordinates[0])
 
     # ---- what comes
 
@@ -297,7 +307,7 @@ class WorkedUnits(Units):
             assert ops.map
             words = []
             for number, part in enumerate(moves.parts):
-                held = [first + self._words[each.name][places[number]] for each in ops.numbers]
+                held = [first + self._word(each, places[number]) for each in ops.numbers]
                 words.append((*(part.base for each in ops.chain for _ in range(each.maps) if not each.turns), *held))
             around = tuple(place.words for place in places)
             work = Work(tuple(ops.chain), (), tuple(words), (False,) * len(words), around) if ops.chain else None
