@@ -53,7 +53,7 @@ from tpusim.network.ops.deform_conv2d import DeformConv2d
 from tpusim.network.ops.elementwise import Add, Clip, Masked, Mul, Pointwise, Relu, ScaleShift, Sub, Tanh
 from tpusim.network.ops.fused import Fused, Tally
 from tpusim.network.ops.gradients import Conv2dFilterGradient, Conv2dInputGradient
-from tpusim.reference import EXACT
+from tpusim.reference import EXACT, pointwise
 
 RELU, SCALE, ADD, SUB = Relu("relu", 1), ScaleShift("scale", 1), Add("add", 1), Sub("sub", 1)
 GATE = Mul("gate", 1, other="channel")
@@ -210,6 +210,14 @@ def test_reals_are_within_their_bound() -> None:
     computed = datapath.run(program, hardware, operands, in_array_order=True)
     for name in ("ofmap", "tallies"):
         np.testing.assert_array_equal(computed[name], written[name])
+
+
+def test_the_bound_of_a_clip_is_that_of_what_it_leaves() -> None:
+    """Below zero it leaves what is larger than its upper limit; above its lower limit, nothing is smaller."""
+    sizes = np.float32([1, 8]).reshape(1, 1, 1, 2)
+    for clip, bound in ((Clip("c", 1, max=3.0), [1, 8]), (Clip("c", 1, min=2.0), [2, 8])):
+        found = pointwise.magnitudes(clip, {"ifmap": sizes}, (range(1), range(1), range(1), range(2)))
+        np.testing.assert_array_equal(found.ravel(), np.float32(bound))
 
 
 @pytest.mark.parametrize("what", ["ahead", "numbers", "behind", "map", "begins", "tally"])

@@ -185,6 +185,8 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 MAGNITUDES: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("sub", "rsub"), lambda _, x, y: x + y),
     "masked": lambda _, x, *others: x,
+    # What is below zero may be as large as before.
+    "clip": lambda op, x: np.maximum(x, x.dtype.type(max(op.min, -op.max, 0))),
     "hard_sigmoid": lambda op, x: _line(x, abs(op.alpha), abs(op.beta)),
     "hard_swish": lambda _, x: x * _line(x, 1 / 6, 0.5),
     "sigmoid_gradient": lambda _, dy, y: dy * y * (1 + y),
