@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,62 @@ def test_every_layer_reads_what_is_there_by_then(step: Workload) -> None:
         assert len(whole.sources()[layer.name]) == len(layer.reads(BATCH))
         assert {*whole.inputs()[layer.name]} <= made
         made.add(layer.name)
+
+
+JOINED = (
+    """
+name: normalised_when_joined
+layers:
+  - {name: s, op: conv2d, in_channels: 2, in_height: 5, in_width: 5, out_channels: 4, kernel: 1}
+  - {name: a, op: conv2d, inputs: [s], out_channels: 4, kernel: 3, padding: 1}
+  - {name: cat, op: concat, inputs: [s, a]}
+  - {name: n, op: scale_shift}
+  - {name: r, op: relu}
+  - {name: c, op: conv2d, out_channels: 3, kernel: 1}
+  - {name: f, op: flatten}
+  - {name: fc, op: gemm, n: 5}
+""",
+    """
+name: joined_when_normalised
+training: {batch_norm: [a, b]}
+layers:
+  - {name: s, op: conv2d, in_channels: 2, in_height: 5, in_width: 5, out_channels: 4, kernel: 1}
+  - {name: a, op: conv2d, inputs: [s], out_channels: 4, kernel: 3, padding: 1}
+  - {name: b, op: conv2d, inputs: [s], out_channels: 4, kernel: 1}
+  - {name: cat, op: concat, inputs: [a, b]}
+  - {name: c, op: conv2d, out_channels: 3, kernel: 1}
+""",
+    """
+name: biases_when_joined
+layers:
+  - {name: s, op: conv2d, in_channels: 2, in_height: 5, in_width: 5, out_channels: 4, kernel: 1}
+  - {name: a, op: conv2d, inputs: [s], out_channels: 4, kernel: 3, padding: 1, biases: true}
+  - {name: b, op: conv2d, inputs: [s], out_channels: 6, kernel: 1, biases: true}
+  - {name: cat, op: concat, inputs: [a, b]}
+  - {name: c, op: conv2d, out_channels: 3, kernel: 1}
+""",
+)
+"""Networks whose maps are joined along the channels."""
+
+
+@pytest.mark.parametrize("text", JOINED, ids=lambda text: text.split()[1])
+def test_joined_maps_keep_all_their_channels(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "joined.yaml"
+    path.write_text(text)
+    step = training_step(load_workload(path, BATCH))
+    whole = on_the_way(step)
+    made = {layer.name: layer.shapes(BATCH)[OFMAP] for layer in whole.layers}
+    for layer in whole.layers:
+        for source, shape in zip(whole.sources()[layer.name], layer.reads(BATCH).values(), strict=True):
+            sizes = [prod(made[name]) for name in source.names if name in made]
+            if len(sizes) == len(source.names) and (source.direct or len(sizes) > 1):
+                assert sum(sizes) == prod(shape), layer.name
+            # Sums beside a result are read as it, and are fewer.
+            elif len(sizes) == 1 and layer.op not in NUMBERS:
+                assert sizes[0] >= prod(shape), layer.name
+    everything = {name for sources in whole.sources().values() for source in sources for name in source.names}
+    assert everything >= {"s", "a"}
+    assert simulate(step, load_hardware("tiny_4x4", {"sequencer.fusion": "results"}), engine="both").correct
 
 
 def test_a_step_on_a_machine_that_fuses_is_right_and_moves_less(step: Workload) -> None:

@@ -140,6 +140,19 @@ def test_what_has_no_gradient_is_named(tmp_path: Path) -> None:
     assert "1 layer of lrn, such as lrn" in str(caught.value)
 
 
+def test_a_softmax_whose_rows_are_read_is_refused(tmp_path: Path) -> None:
+    """The loss has a softmax of its own in place of one at the end; elsewhere its gradient is not known."""
+    path = tmp_path / "n.yaml"
+    ends = "name: n\nlayers:\n  - {name: labels, op: gemm, m: 4, k: 6, n: 5}\n  - {name: s, op: softmax}\n"
+    path.write_text(f"{ends}  - {{name: b, op: gemm, n: 3}}\n")
+    with pytest.raises(InputError) as caught:
+        training_step(load_workload(path))
+    assert "1 layer of softmax, such as s, without a known gradient" in str(caught.value)
+    assert "layer labels has the name of an input of the training step; name the layer otherwise" in str(caught.value)
+    path.write_text(ends.replace("labels", "a"))
+    assert dict(training_step(load_workload(path)).edges)["a.dw"][1].names == ("s.loss.dx",)
+
+
 @pytest.mark.parametrize(("key", "value"), [("batch_norm", ("frist",)), ("keep", ("frist",))])
 def test_patterns_that_fit_no_layer_are_refused(network: Workload, key: str, value: tuple[str, ...]) -> None:
     asked = Training(**{key: value})  # type: ignore[arg-type]

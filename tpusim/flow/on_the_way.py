@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any, NamedTuple
 
 from tpusim.network.ops import OPS
@@ -109,11 +110,13 @@ class _Step:
                 yield name, [source for made in bearer.ahead.values() for source in made.reads]
                 yield name, [source for _, sources in bearer.behind for source in sources]
 
-    def maker(self, source: Source, *ops: str) -> str | None:
-        """The layer of one of these ops that alone makes a source, as it is read."""
-        (name, *others) = source.names
-        there = not others and name in self.layers and self.layers[name].op in ops
-        return name if there else None
+    def maker(self, reader: str, at: int, *ops: str) -> str | None:
+        """The layer that alone makes an operand, of which all is read; of one of `ops` where any are named."""
+        (name, *others) = self.edges[reader][at].names
+        if others or name not in self.layers or (ops and self.layers[name].op not in ops):
+            return None
+        read = [*self.layers[reader].reads(self.batch).values()][at]
+        return name if prod(read) == prod(self.layers[name].shapes(self.batch)[OFMAP]) else None
 
     def drop(self, name: str, instead: str = "") -> None:
         """Take a layer away; its readers read another in its place."""
@@ -138,10 +141,10 @@ class _Step:
         """Join a normalisation, the addition of a map to it and the relu of the sum, where nobody else reads them."""
         readers = self.readers()
         for name in [each.name for each in self.layers.values() if each.op == "relu"]:
-            total = self.maker(self.edges[name][0], "add")
+            total = self.maker(name, 0, "add")
             if total is None or len(readers[total]) > 1 or len(self.edges[total]) < 2:
                 continue
-            sides = [self.maker(each, "scale_shift") for each in self.edges[total]]
+            sides = [self.maker(total, at, "scale_shift") for at in range(len(self.edges[total]))]
             alone = [at for at, side in enumerate(sides) if side and len(readers[side]) == 1]
             if not alone:
                 continue
@@ -157,7 +160,7 @@ class _Step:
         """Join a normalisation that is still there and the relu of it, if nobody else reads it."""
         readers = self.readers()
         for name in [each.name for each in self.layers.values() if each.op == "relu"]:
-            normal = self.maker(self.edges[name][0], "scale_shift")
+            normal = self.maker(name, 0, "scale_shift")
             if normal is not None and len(readers[normal]) == 1:
                 self.layers[name] = _like(self.layers[name], "scale_shift_relu")
                 self.edges[name] = [*self.edges[normal]]
@@ -171,13 +174,13 @@ class _Step:
             if name not in self.layers:
                 continue
             made, within = self._made(name)
-            readers = self.readers().get(name, [])
+            readers = self.readers().get(name, []) if made else []
             if made is None or not readers or not all(self._makes(reader, at, made) for reader, at in readers):
                 continue
             for reader, at in readers:
                 if reader in self.bearers:
                     first, *others = made.reads
-                    direct = self.edges[reader][at].direct
+                    direct = first.direct and self.edges[reader][at].direct
                     self.bearers[reader].ahead[at] = _Made(made.ops, (first._replace(direct=direct), *others))
                 else:
                     self.layers[reader] = _like(self.layers[reader], "masked")
@@ -190,14 +193,16 @@ class _Step:
         layer = self.layers[name]
         if layer.op in ("scale_shift", "batch_norm_gradient"):
             return _Made((_bare(layer),), tuple(self.edges[name])), ()
-        within = self.maker(self.edges[name][0], "scale_shift") if layer.op == "relu" else None
+        within = self.maker(name, 0, "scale_shift") if layer.op == "relu" else None
         if within is None or len(self.readers()[within]) > 1:
             return None, ()
         return _Made((_bare(self.layers[within]), _bare(layer)), tuple(self.edges[within])), (within,)
 
     def _makes(self, reader: str, at: int, made: _Made) -> bool:
-        """Whether a reader can do with what a map is made of."""
+        """Whether a reader can do with what a map is made of; it reads all of the map, and no other beside it."""
         layer = self.layers[reader]
+        if self.maker(reader, at) is None:
+            return False
         if reader in self.bearers:
             grouped = getattr(layer, "groups", 1) > 1
             return (at == 0 and not grouped) or (layer.op == "conv2d_filter_gradient" and at == 1 and not grouped)
@@ -233,7 +238,11 @@ class _Step:
         for name, bearer in self.bearers.items():
             if bearer.layer.op not in _LEAVE:
                 continue
-            by_op = {self.layers[reader].op: reader for reader, at in readers.get(name, []) if at == 0}
+            by_op = {
+                self.layers[reader].op: reader
+                for reader, at in readers.get(name, [])
+                if at == 0 and self.maker(reader, 0)
+            }
             shape = bearer.layer.shapes(self.batch)[OFMAP]
             elements = shape[1] * shape[2] * shape[3]
             apart = Source((name,), direct=False)
@@ -246,10 +255,11 @@ class _Step:
                 self._sum_products(bearer, by_op["channel_sum"], by_op["channel_products"], apart)
 
     def _sum_up_once(self) -> None:
-        """Keep the first of several sums of one gradient."""
-        known = dict[tuple[Source, ...], str]()
+        """Keep the first of several sums of all of one gradient."""
+        known = dict[str, str]()
         for name in [each.name for each in self.layers.values() if each.op == "channel_sum"]:
-            if (first := known.setdefault(tuple(self.edges[name]), name)) != name:
+            made = self.maker(name, 0)
+            if made and (first := known.setdefault(made, name)) != name:
                 self.drop(name, first)
 
     def _sum_products(self, bearer: _Bearer, total: str, products: str, apart: Source) -> None:

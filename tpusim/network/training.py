@@ -55,8 +55,10 @@ def training_step(workload: Workload, training: Training | None = None) -> Workl
 def _unknown(workload: Workload) -> Iterator[Problem]:
     """Yield an error that names the layers whose gradient is not known, op by op."""
     lacking: dict[str, list[str]] = {}
+    read = {name for _, operands in _operands_of(workload) for operand in operands for name in operand.names}
     for layer in workload.layers:
-        if layer.op not in _BACKWARD:
+        # The loss has a softmax of its own, in place of one at an end of the network.
+        if layer.op not in _BACKWARD and (layer.op != "softmax" or layer.name in read):
             lacking.setdefault(layer.op, []).append(layer.name)
     for op, names in lacking.items():
         says = f"{counted(len(names), 'layer')} of {op}, such as {names[0]}, without a known gradient"
@@ -65,6 +67,9 @@ def _unknown(workload: Workload) -> Iterator[Problem]:
 
 def _unfit(workload: Workload, training: Training) -> Iterator[Problem]:
     names = [layer.name for layer in workload.layers]
+    for name in {*names} & {"labels", "gradient"}:
+        says = f"layer {name} has the name of an input of the training step; name the layer otherwise"
+        yield Problem(says, f"network {workload.name}")
     listed = training.keep if isinstance(training.keep, tuple) else ()
     for key, patterns in (("batch_norm", training.batch_norm), ("keep", listed)):
         for pattern in patterns:
@@ -227,18 +232,17 @@ class _Step:
     def _losses(self) -> None:
         """Add the loss of each output of the network, and the gradient of it."""
         read = {name for operands in self._reads.values() for operand in operands for name in operand.names}
-        for name, layer in self._own.items():
-            if name in read:
-                continue
-            made, target = self._made[name], "labels"
+        ends = [name for name in self._own if name not in read]
+        for name in ends:
+            layer, made, apart = self._own[name], self._made[name], f"{name}." if len(ends) > 1 else ""
             if layer.op == "softmax":
                 # The loss has a softmax of its own.
                 (made,) = (self._side_by_side(each, self._made.__getitem__) for each in self._reads[name])
             shape = made.shape
             if shape[1] * shape[2] > 1:
-                gradient = Value(("gradient",), shape)
+                gradient = Value((f"{apart}gradient",), shape)
             else:
-                labels = Value((target,), shape)
+                labels = Value((f"{apart}labels",), shape)
                 self.map("cross_entropy", f"{name}.loss", shape, made, labels, phase=FORWARD)
                 part = 1 / shape[3]
                 gradient = self.map("cross_entropy_gradient", f"{name}.loss.dx", shape, made, labels, factor=part)
@@ -506,6 +510,5 @@ _BACKWARD: Mapping[str, Backward] = {
     "mul": _of_factors,
     "copy": _same,
     "scale_shift": _of_norm,
-    "softmax": _same,
 }
 """By op the layers that make the gradients of its operands."""

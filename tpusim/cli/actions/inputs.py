@@ -68,20 +68,22 @@ def load(
     work = workload_of(document, images or document.images or BATCH, ops)
     if asked.training is not None:
         work = training_step(work, replace(work.training or USUAL, **asked.training))
-        say(sys.stderr, f"Note: {_hbm_told(work, machine)}")
     check_own(work, family_of(machine))
     work, lowering = by_layer(work, lowering, family_of(machine))
     say(sys.stderr, *(f"Note: {note}" for note in document.notes))
     if lowering != AUTO:
-        return select_layers(fused(work, machine, lowering), layers), machine, lowering
-    # Timing every layer with and without riders may take a while, so it reports progress.
-    place = {layer.name: index for index, layer in enumerate(work.layers)}
-    with Meter(len(place)) as meter:
+        work = fused(work, machine, lowering)
+    else:
+        # Timing every layer with and without riders may take a while, so it reports progress.
+        place = {layer.name: index for index, layer in enumerate(work.layers)}
+        with Meter(len(place)) as meter:
 
-        def watch(layer: str, doing: str) -> None:
-            meter.show(place[layer], f"{layer}: {doing}")
+            def watch(layer: str, doing: str) -> None:
+                meter.show(place[layer], f"{layer}: {doing}")
 
-        work = fused(work, machine, lowering, names_wanted(work, layers).__contains__, watch)
+            work = fused(work, machine, lowering, names_wanted(work, layers).__contains__, watch)
+    if asked.training is not None:
+        say(sys.stderr, f"Note: {_hbm_told(work, machine)}")
     return select_layers(work, layers), machine, lowering
 
 
