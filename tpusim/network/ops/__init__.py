@@ -22,9 +22,9 @@ POINTWISE = (*ROWS, *_OWN, *_TRAINING)
 """Ops that make each element from the one at the same place of a map."""
 _MODULES = {
     **dict.fromkeys(("conv2d", "conv1d", "conv_transpose2d"), "array_op"),
-    **dict.fromkeys(("conv2d_input_gradient", "conv2d_filter_gradient"), "gradients"),
     "deform_conv2d": "deform_conv2d",
     "gemm": "array_op",
+    **dict.fromkeys(("conv2d_input_gradient", "conv2d_filter_gradient"), "gradients"),
     **dict.fromkeys(("pool2d", "pool2d_choice", "pool2d_gradient"), "pool2d"),
     **dict.fromkeys(POINTWISE, "elementwise"),
     **dict.fromkeys(_TRAINING, "training"),

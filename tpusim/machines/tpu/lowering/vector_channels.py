@@ -311,7 +311,7 @@ def _explained(work: ChannelUnits) -> Explanation:
 
 VECTOR_CHANNELS = Lowering(
     "vector_channels",
-    "sums, means, variances and products over all pixels and images of a channel: by the vector unit, a channel a lane",
+    "sums, means, variances and products over pixels and images: by the vector unit, a channel a lane",
     ways,
     unit="vector",
     whole_channels=True,
