@@ -66,7 +66,9 @@ def test_passes_with_and_without_pointers_may_follow_one_another(counted: int, w
 @given(layer=convs(), batch=st.integers(1, 9), hardware=machines_of_all_kinds(16))
 def test_accesses_padding_and_values_are_those_of_channel_first(layer: Conv2d, batch: int, hardware: Hardware) -> None:
     """With the counters put back and the pointers taken out it is channel-first's Program, time included."""
-    suppose(layer.macs(batch) / hardware.pes < 200 and not hardware.banked)
+    # Of several arrangements of the arrays each lowering takes its own.
+    alike = len(hardware.arrangements(layer.out_channels // layer.groups)) == 1
+    suppose(layer.macs(batch) / hardware.pes < 200 and not hardware.banked and alike)
     program, hardware = fitted(layer, batch, hardware.without_windows(), "indirect")
     if NAME not in {each.name for each in program.tensors}:
         assert program == in_layout(CHANNEL_FIRST.lower(layer, batch, hardware)[0], hardware)

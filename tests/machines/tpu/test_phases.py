@@ -110,6 +110,14 @@ def test_people_are_told_of_phases_and_zeros() -> None:
     assert lowered(layer, 4, SMALL, "zero_insertion")[1].aspects["zeros"] == zeros
 
 
+def test_windows_of_taps_end_with_the_filter() -> None:
+    """Three columns of taps in windows of two: no tap beyond the filter stands anywhere."""
+    machine_with = load_hardware("tiny_4x4", {"mapping.multi_tile": "dense", "mapping.block.tap_cols": 2})
+    layer = transposed(3, 3, 2, 3, 1, 1)
+    for name in OF_CELLS:
+        assert simulate(Workload("net", 2, (layer,)), machine_with, lowering=name, engine="both").correct
+
+
 # ---- which lowering
 
 

@@ -244,7 +244,11 @@ def by_phases(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
 
 
 def _in_strips(cutting: Cutting, shape: ConvShape, hardware: Hardware) -> list[tuple[Cut, Ranked]]:
-    """Cuts with the choices of the estimate; a bound is known only for passes that all results share."""
+    """Cuts with the choices of the estimate; a bound is known only for passes that all results share.
+
+    Windows of taps end with the filter, as no tap beyond stands on a grid point.
+    """
+    hardware = hardware.having("mapping", block=hardware.mapping.block.model_copy(update={"tap_cols": "auto"}))
     if hardware.mapping.search == "simulate":
         hardware = hardware.having("mapping", search="auto")
     return ranked_cuts(cutting, shape, hardware)
