@@ -259,7 +259,7 @@ def test_what_cannot_be_worked_on_is_refused() -> None:
         Fused("c", CONV, ahead=(Tanh("t", 1),))
     with pytest.raises(ValueError, match="has no other map to take products with"):
         Fused("c", CONV, tallies=("products",))
-    with pytest.raises(CapacityError, match=r"what is worked on on its way takes .* words beside the blocks of a lane"):
+    with pytest.raises(CapacityError, match=r"work on the way takes .* words beside the blocks of a lane"):
         lowered(worked(CONV, 2, 3, 2), 2, machine(4, 4, capacity_words=24), "channel_first")
 
 

@@ -59,7 +59,7 @@ class _Bearer:
 
 def on_the_way(step: Workload) -> Workload:
     """Return a training step whose normalisations, masks and sums of channels are work on the way where they can be."""
-    found = _Step(step)
+    found = _StepFusion(step)
     found.join_shortcuts()
     found.make_as_it_comes()
     found.join_activations()
@@ -68,7 +68,7 @@ def on_the_way(step: Workload) -> Workload:
     return found.workload()
 
 
-class _Step:
+class _StepFusion:
     """A step while it is fused: its layers by name, in order, and what they read."""
 
     def __init__(self, step: Workload) -> None:

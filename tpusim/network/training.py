@@ -49,7 +49,7 @@ def training_step(workload: Workload, training: Training | None = None) -> Workl
     asked = training or workload.training or USUAL
     if problems := [*_unknown(workload), *_unfit(workload, asked)]:
         raise InputError(problems)
-    return _Step(workload, asked).workload()
+    return _StepWriter(workload, asked).workload()
 
 
 def _unknown(workload: Workload) -> Iterator[Problem]:
@@ -106,10 +106,10 @@ class Value:
 
 
 Gradients: TypeAlias = Sequence[Value | None]
-"""The gradient of each operand of a layer; None where there is none."""
+"""The gradients of the first operands of a layer, as many as may have one; None where one is not needed."""
 
 
-class _Step:
+class _StepWriter:
     """A step while it is written.
 
     Attributes:
@@ -291,15 +291,15 @@ class _Step:
             shares = {"factor": first, "other_factor": 1 - first}
             kept = [Value((f"{name}.last_{each}",), shape) for each in ("mean", "squares")]
             mean = self.map("weighted_sum", f"{name}.mean", shape, kept[0], gradient, phase=UPDATE, **shares)
-            decay = {"decay": training.second}
-            squares = self.map("adam_second", f"{name}.squares", shape, kept[1], gradient, phase=UPDATE, **decay)
+            squares = self.map(
+                "adam_second", f"{name}.squares", shape, kept[1], gradient, phase=UPDATE, decay=training.second
+            )
             more = {"rate": training.rate, "epsilon": training.epsilon}
             self.map("adam_step", f"{name}.update", shape, weights, mean, squares, phase=UPDATE, **more)
             return
-        faded = {"factor": first, "other_factor": 1.0}
-        last = Value((f"{name}.last_velocity",), shape)
         velocity = gradient
         if first:
+            last, faded = Value((f"{name}.last_velocity",), shape), {"factor": first, "other_factor": 1.0}
             velocity = self.map("weighted_sum", f"{name}.velocity", shape, last, gradient, phase=UPDATE, **faded)
         step = {"factor": 1.0, "other_factor": -training.rate}
         self.map("weighted_sum", f"{name}.update", shape, weights, velocity, phase=UPDATE, **step)
@@ -335,7 +335,7 @@ def _operands_of(network: Workload) -> Iterator[tuple[str, tuple[Value, ...]]]:
 # ---- batch normalisation: a channel's elements less their mean, over their deviation, times gamma, plus beta
 
 
-def normalised(step: _Step, name: str, made: Value, again: str, phase: str) -> Value:
+def normalised(step: _StepWriter, name: str, made: Value, again: str, phase: str) -> Value:
     """Add a batch normalisation of a value; a copy of it uses the statistics that there are."""
     shape, channel = made.shape, (made.shape[0], 1, 1, 1)
     if not again:
@@ -349,7 +349,7 @@ def normalised(step: _Step, name: str, made: Value, again: str, phase: str) -> V
     return step.map("scale_shift", name + again, shape, made, scale, shift, phase=phase)
 
 
-def normalised_gradient(step: _Step, name: str, made: Value, gradient: Value) -> Value:
+def normalised_gradient(step: _StepWriter, name: str, made: Value, gradient: Value) -> Value:
     """Add the gradients of a batch normalisation by its input, gamma and beta; return the first.
 
     It is scale * gradient + slope * input + offset: the statistics depend on the input, too.
@@ -371,7 +371,7 @@ def normalised_gradient(step: _Step, name: str, made: Value, gradient: Value) ->
 # ---- gradients, op by op
 
 
-def _of_convolution(step: _Step, layer: Any, operands: Sequence[Value], gradient: Value) -> Gradients:
+def _of_convolution(step: _StepWriter, layer: Any, operands: Sequence[Value], gradient: Value) -> Gradients:
     conv, _ = layer.convolution(step.batch)
     how: tuple[Any, ...] = conv.kernel, conv.stride, conv.padding, conv.dilation, conv.groups
     sizes = conv.in_channels, conv.in_height, conv.in_width, conv.out_channels
@@ -385,7 +385,7 @@ def _of_convolution(step: _Step, layer: Any, operands: Sequence[Value], gradient
     return [_by_input(step, Conv2dInputGradient(f"{layer.name}.dx", *sizes, *how), gradient, operands[1].turned)]
 
 
-def _by_input(step: _Step, layer: Conv2dInputGradient, gradient: Value, weights: Value) -> Value:
+def _by_input(step: _StepWriter, layer: Conv2dInputGradient, gradient: Value, weights: Value) -> Value:
     """Add the gradient of a convolution by its input, in the form that takes the fewest multiplications."""
     high, wide = layer.out_height, layer.out_width
     strided, padded = prod(layer.stride) > 1, any(sum(axis.ends) for axis in layer.axes)
@@ -408,7 +408,7 @@ def _by_input(step: _Step, layer: Conv2dInputGradient, gradient: Value, weights:
     return step.add(layer, gradient, weights)
 
 
-def _of_transposed(step: _Step, layer: Any, operands: Sequence[Value], gradient: Value) -> Gradients:
+def _of_transposed(step: _StepWriter, layer: Any, operands: Sequence[Value], gradient: Value) -> Gradients:
     """A transposed convolution is the gradient by the input of a convolution, which is its own gradient by the input.
 
     Raises InputError where no convolution has just this gradient.
@@ -424,7 +424,7 @@ def _of_transposed(step: _Step, layer: Any, operands: Sequence[Value], gradient:
     return [step.add(forward, gradient, operands[1].turned) if step.is_needed(operands[0]) else None]
 
 
-def _of_product(step: _Step, layer: Any, operands: Sequence[Value], gradient: Value) -> Gradients:
+def _of_product(step: _StepWriter, layer: Any, operands: Sequence[Value], gradient: Value) -> Gradients:
     first, second = operands
     by_second = Gemm(f"{layer.name}.dw", m=layer.k, n=layer.n, k=layer.m)
     found: list[Value | None] = [None, None]
@@ -440,13 +440,13 @@ def _of_product(step: _Step, layer: Any, operands: Sequence[Value], gradient: Va
     return found
 
 
-def _of_bias(step: _Step, layer: Op, gradient: Value) -> None:
+def _of_bias(step: _StepWriter, layer: Op, gradient: Value) -> None:
     if layer.name in step.network.biases:
         summed = step.map("channel_sum", f"{layer.name}.db", gradient.shape, gradient)
         step.update(f"{layer.name}.bias", summed.shape, summed)
 
 
-def _of_activation(step: _Step, layer: Any, operands: Sequence[Value], gradient: Value) -> Gradients:
+def _of_activation(step: _StepWriter, layer: Any, operands: Sequence[Value], gradient: Value) -> Gradients:
     """Some activations tell their slope by their result, others by their operand."""
     known = step.operand(operands[0]) if layer.op in ("silu", "gelu") else step.result(layer)
     own = {each.name: getattr(layer, each.name) for each in fields(layer) if each.name not in _SIZES}
@@ -456,7 +456,7 @@ def _of_activation(step: _Step, layer: Any, operands: Sequence[Value], gradient:
 _SIZES = frozenset({"name", "channels", "height", "width", "images"})
 
 
-def _of_pooling(step: _Step, layer: Any, operands: Sequence[Value], gradient: Value) -> Gradients:
+def _of_pooling(step: _StepWriter, layer: Any, operands: Sequence[Value], gradient: Value) -> Gradients:
     own = {each.name: getattr(layer, each.name) for each in fields(layer) if each.name != "name"}
     choice = []
     if layer.kind == "max":
@@ -464,7 +464,7 @@ def _of_pooling(step: _Step, layer: Any, operands: Sequence[Value], gradient: Va
     return [step.add(Pool2dGradient(f"{layer.name}.dx", **own), gradient, *choice)]
 
 
-def _of_sum(step: _Step, layer: Any, operands: Sequence[Value], gradient: Value) -> Gradients:
+def _of_sum(step: _StepWriter, layer: Any, operands: Sequence[Value], gradient: Value) -> Gradients:
     if layer.other == "each":
         return [gradient] * len(operands)
     if layer.other == "channel" and operands[1].weights:
@@ -474,7 +474,7 @@ def _of_sum(step: _Step, layer: Any, operands: Sequence[Value], gradient: Value)
     raise InputError(_apart(layer))
 
 
-def _of_factors(step: _Step, layer: Any, operands: Sequence[Value], gradient: Value) -> Gradients:
+def _of_factors(step: _StepWriter, layer: Any, operands: Sequence[Value], gradient: Value) -> Gradients:
     if layer.other != "each":
         raise InputError(_apart(layer))
     pairs = zip(("dx", "dother"), operands, reversed(operands), strict=True)
@@ -491,15 +491,15 @@ def _apart(layer: Any) -> Problem:
     return Problem(f"{says}; leave it out, or write it with `other: each`", f"layer {layer.name}")
 
 
-def _of_norm(step: _Step, layer: Op, operands: Sequence[Value], gradient: Value) -> Gradients:
+def _of_norm(step: _StepWriter, layer: Op, operands: Sequence[Value], gradient: Value) -> Gradients:
     return [normalised_gradient(step, layer.name, step.operand(operands[0]), gradient)]
 
 
-def _same(step: _Step, layer: Op, operands: Sequence[Value], gradient: Value) -> Gradients:
+def _same(step: _StepWriter, layer: Op, operands: Sequence[Value], gradient: Value) -> Gradients:
     return [gradient]
 
 
-Backward: TypeAlias = Callable[[_Step, Any, Sequence[Value], Value], Gradients]
+Backward: TypeAlias = Callable[[_StepWriter, Any, Sequence[Value], Value], Gradients]
 _BACKWARD: Mapping[str, Backward] = {
     **dict.fromkeys(("conv2d", "conv1d"), _of_convolution),
     "conv_transpose2d": _of_transposed,

@@ -215,13 +215,13 @@ ROUNDINGS = {
 """The number of successive roundings of an element."""
 
 
-class Prepared(dict[str, Any]):
+class MadeOperands(dict[str, Any]):
     """Operands of a fused layer with the ifmap, and the filter, that the ops ahead make: made once for many boxes."""
 
 
 def prepared(layer: Fused, operands: Operands, made: Callable[..., Tensor] = pointwise) -> Operands:
     """The operands with those that the ops ahead make; `made` computes the elements of an op."""
-    if not (layer.ahead or layer.ahead_filter) or isinstance(operands, Prepared):
+    if not (layer.ahead or layer.ahead_filter) or isinstance(operands, MadeOperands):
         return operands
     found = {}
     ways: tuple[tuple[Way, str], ...] = ("ahead", "ifmap"), ("ahead_filter", "filter")
@@ -231,7 +231,7 @@ def prepared(layer: Fused, operands: Operands, made: Callable[..., Tensor] = poi
         for op, others in _ops(layer, operands, where):
             values = made(op, {"ifmap": values, **others}, whole)
         found[name] = values
-    return Prepared({**operands, **found})
+    return MadeOperands({**operands, **found})
 
 
 def fused(layer: Fused, operands: Operands, box: Box) -> Tensor:

@@ -117,7 +117,7 @@ class AdamStep(Pointwise):
 # ---- batch normalization: x * scale + shift of each channel, and back
 
 
-Elements: TypeAlias = Annotated[int, whole(2**40)]
+ElementCount: TypeAlias = Annotated[int, whole(2**40)]
 """A number of elements."""
 
 
@@ -168,7 +168,7 @@ class BatchNormSlope(Pointwise):
     exact: ClassVar[bool] = False
     positive: ClassVar[bool] = True
 
-    elements: Annotated[Elements, written("batch*56*56")] = 1
+    elements: Annotated[ElementCount, written("batch*56*56")] = 1
     epsilon: Annotated[float, Real()] = 1e-5
 
     def __post_init__(self) -> None:
@@ -192,7 +192,7 @@ class BatchNormOffset(Pointwise):
 
     op: ClassVar[str] = "batch_norm_offset"
 
-    elements: Annotated[Elements, written("batch*56*56")] = 1
+    elements: Annotated[ElementCount, written("batch*56*56")] = 1
 
     def shapes(self, batch: int) -> Mapping[str, Shape]:
         """Return shapes: all alike."""
@@ -268,7 +268,7 @@ class MeanOfTotal(Pointwise):
 
     op: ClassVar[str] = "mean_of_total"
 
-    elements: Annotated[Elements, written("batch*56*56")] = 1
+    elements: Annotated[ElementCount, written("batch*56*56")] = 1
 
     def coefficients(self, counted: int) -> tuple[float, ...]:
         return (1 / self.elements,)
@@ -284,7 +284,7 @@ class VarianceOfSquares(Paired):
 
     op: ClassVar[str] = "variance_of_squares"
 
-    elements: Annotated[Elements, written("batch*56*56")] = 1
+    elements: Annotated[ElementCount, written("batch*56*56")] = 1
 
     def coefficients(self, counted: int) -> tuple[float, ...]:
         return (1 / self.elements,)

@@ -135,7 +135,7 @@ def _split(values: Values, *, sizes: Sequence[int] = (), axis: int = 0) -> Seque
     return np.split(values, np.cumsum(sizes)[:-1], axis)
 
 
-class _Places(NamedTuple):
+class _TakenPlaces(NamedTuple):
     """The places of parts in an array, by its axes: index arrays of the shape [*parts, *sizes of a part]; and which
     places lie within it.
     """
@@ -147,7 +147,7 @@ class _Places(NamedTuple):
 def _places(
     shape: Sequence[int], indices: Values, axes: Sequence[int], sizes: Sequence[int], dropped: Sequence[int],
     batching: Sequence[int], of_indices: Sequence[int], inside: bool,
-) -> _Places:  # fmt: skip
+) -> _TakenPlaces:  # fmt: skip
     """Return where parts of these sizes lie: `indices` say where each begins along `axes`. Parts beyond the ends are
     moved where all have to be `inside`.
     """
@@ -171,7 +171,7 @@ def _places(
             at = kept.index(axis)
             wide = wide + np.arange(sizes[axis]).reshape([-1 if each == at else 1 for each in range(len(kept))])
         places.append(wide)
-    return _Places(tuple(np.broadcast_arrays(*places)), within.reshape(*parts, *[1] * len(kept)))
+    return _TakenPlaces(tuple(np.broadcast_arrays(*places)), within.reshape(*parts, *[1] * len(kept)))
 
 
 def _inside(mode: str) -> bool:

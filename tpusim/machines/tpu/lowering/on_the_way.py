@@ -56,7 +56,7 @@ _BEFORE_ALL = -1
 """Order of numbers among the loads of a gap: what comes is worked on with them."""
 _NOT_SO = "; leave it out of the fusion"
 
-Place: TypeAlias = Part
+MetNumbers: TypeAlias = Part
 """The numbers that a part meets, from word 0 on: one for each lane, or a few words of one for each element."""
 
 
@@ -158,9 +158,9 @@ class WorkedUnits(Units):
         """What is done to tensors, by the area of their numbers."""
         return {**self._coming, BEHIND: _Way(self._ofmap, self._behind)}
 
-    def _met(self, way: _Way) -> Iterable[Place]:
+    def _met(self, way: _Way) -> Iterable[MetNumbers]:
         """The numbers that parts of what comes meet, each once."""
-        found: dict[Place, None] = {}
+        found: dict[MetNumbers, None] = {}
         cuts = {each.name: each.cut for each in self.core.areas}
         # A need comes up often; in the order of units, so that the same layer always gets the same words.
         known = {need: None for unit in self.core.units() for need in unit.needs}
@@ -178,9 +178,9 @@ class WorkedUnits(Units):
         return found
 
     @cached_property
-    def _going(self) -> dict[Place, int]:
+    def _going(self) -> dict[MetNumbers, int]:
         """The places of channels in results, each with its number."""
-        found: dict[Place, int] = {}
+        found: dict[MetNumbers, int] = {}
         for unit in self._leaving:
             for part in self.core.spill(unit, 0).parts:
                 if part.feed is not None:
@@ -189,9 +189,9 @@ class WorkedUnits(Units):
         return found
 
     @cached_property
-    def _words(self) -> dict[str, dict[Place, int]]:
+    def _words(self) -> dict[str, dict[MetNumbers, int]]:
         """By tensor of numbers, the first word of each place."""
-        words = dict[str, dict[Place, int]]()
+        words = dict[str, dict[MetNumbers, int]]()
         for name, way in self._ways.items():
             places, at = (self._met(way) if name != BEHIND else self._going) if _numbered(way) else (), 0
             for tensor in (each for some in way.ops for each in some.numbers):
@@ -201,7 +201,7 @@ class WorkedUnits(Units):
                     at += place.words
         return words
 
-    def _word_of(self, numbers: Tensor, place: Place) -> int:
+    def _word_of(self, numbers: Tensor, place: MetNumbers) -> int:
         """The first word of the numbers that a part meets, which may be a piece of a part."""
         known = self._words[numbers.name]
         if place in known:
@@ -252,7 +252,7 @@ class WorkedUnits(Units):
             ]
         return tuple(areas)
 
-    def _place(self, part: Part, axis: int = CHANNEL) -> Place:
+    def _place(self, part: Part, axis: int = CHANNEL) -> MetNumbers:
         """The numbers that a part meets: of the channels of its lanes, or of the images in the place of channels, with
         those of a word in a word.
         """
@@ -386,9 +386,9 @@ class WorkedUnits(Units):
     # ---- sums over results
 
     @cached_property
-    def _first(self) -> dict[Place, tuple[SlotNeed, int]]:
+    def _first(self) -> dict[MetNumbers, tuple[SlotNeed, int]]:
         """The first result, and its part, that is added to the sums of a place."""
-        found: dict[Place, tuple[SlotNeed, int]] = {}
+        found: dict[MetNumbers, tuple[SlotNeed, int]] = {}
         for unit in self._leaving if self._tallies else ():
             for number, part in enumerate(self.core.spill(unit, 0).parts):
                 found.setdefault(self._place(part), (unit.needs[unit.leaves], number))
@@ -427,7 +427,7 @@ class WorkedUnits(Units):
         return self._traffic.numbers(self._stage, tuple(parts), self._stage.size)
 
     def _gather(self, key: Key, gaps: int, grows: bool) -> list[Piece]:
-        """One piece: every element of the sums in a word of its own, in the lane of its channel."""
+        """Bring every element of the sums into a word of its own, in the lane of its channel, as a piece."""
 
         def brings(base: int) -> Iterator[Moves]:
             kinds, fill, parts = len(self._tallies), self.word_fill, []
@@ -461,7 +461,7 @@ class WorkedUnits(Units):
 
 
 def _whole(piece: Piece, key: Key, gaps: int, grows: bool) -> list[Piece]:
-    """One piece, whatever the key."""
+    """Return a piece that is alike for every key."""
     return [piece]
 
 
@@ -504,7 +504,7 @@ def slowed(layer: Op, batch: int, hardware: Hardware) -> Hardware:
     return hardware.having("hbm", bandwidth_bytes_per_s=max(1, hardware.hbm.bandwidth_bytes_per_s * own // every))
 
 
-def _within(place: Place, other: Place) -> int | None:
+def _within(place: MetNumbers, other: MetNumbers) -> int | None:
     """Words of a place ahead of those of another that stand in it; None where they do not."""
     if (place.lane, place.items[1:]) != (other.lane, other.items[1:]) or not place.items:
         return None
@@ -523,6 +523,6 @@ def beyond(draft: Draft, hardware: Hardware) -> int:
 def no_room(words: int, hardware: Hardware) -> CapacityError:
     """An error for a layer beside whose smallest block there is no room for all that is done on the way."""
     return CapacityError(
-        f"what is worked on on its way takes {words} words beside the blocks of a lane, which has "
+        f"work on the way takes {words} words beside the blocks of a lane, which has "
         f"{hardware.capacity_words}; set vector_memory.capacity to more, or leave it out of the fusion"
     )

@@ -45,7 +45,7 @@ def ways(layer: ChannelSum, batch: int, hardware: Hardware) -> list[Draft]:
     return one_draft(work, lambda _: _explained(work))
 
 
-class Stretch(NamedTuple):
+class PixelRun(NamedTuple):
     """A piece of a portion of the channels; or, without a piece, the end of a portion. Portions have numbers."""
 
     portion: int
@@ -134,7 +134,7 @@ class ChannelUnits(scheduled.Units):
     def _areas(self, size: int) -> tuple[scheduled.Area, ...]:
         lanes, twice = len(self.portions[0]) * self.shares, min(2, len(self.portions))
 
-        def ready(of: Stretch) -> int:
+        def ready(of: PixelRun) -> int:
             return delay_of(self.pieces[of.piece].words * len(self.maps), self.hardware)
 
         maps, given = scheduled.in_one(self._brought, len(self.maps)), scheduled.in_one(self._given)
@@ -156,7 +156,7 @@ class ChannelUnits(scheduled.Units):
         alone, last = self.sums == 1, len(self.pieces) - 1
         for part in self.rounds:
             for u, p in product(part, range(last + 1)):
-                of = Stretch(u, p)
+                of = PixelRun(u, p)
                 needs = [scheduled.SlotNeed("joined", 0), scheduled.SlotNeed("sums", u), scheduled.SlotNeed("maps", of)]
                 needs += [scheduled.SlotNeed("given", u)] if self.given else []
                 needs += [scheduled.SlotNeed("results", u)] if alone and p == last else []
@@ -167,7 +167,7 @@ class ChannelUnits(scheduled.Units):
                 )
             for u in () if alone else part:
                 needs = [scheduled.SlotNeed("exchanged", part.start), scheduled.SlotNeed("results", u)]
-                yield scheduled.Unit(tuple(needs), None, Stretch(u), steps=1, leaves=1)
+                yield scheduled.Unit(tuple(needs), None, PixelRun(u), steps=1, leaves=1)
 
     # ---- loads
 
@@ -178,7 +178,7 @@ class ChannelUnits(scheduled.Units):
         shares = tuple([share * apart for share in range(self.shares) for _ in portion])
         return Along(CHANNEL, (*portion,) * self.shares), Along(axis, shares)
 
-    def _brought(self, of: Stretch, base: int) -> Iterator[scheduled.Moves]:
+    def _brought(self, of: PixelRun, base: int) -> Iterator[scheduled.Moves]:
         portion, piece, fill = self.portions[of.portion], self.pieces[of.piece], self.word_fill
         images = range(piece.groups.start * fill, piece.groups.stop * fill)
         items = (
@@ -244,7 +244,7 @@ class ChannelUnits(scheduled.Units):
         operands = tuple(feed(lanes, in_turn(each, 1)) for each in words)
         return scheduled.Compute(operation, operands, feed(lanes, in_turn(to, 1)), 1, coefficients=coefficients)
 
-    def _joined(self, of: Stretch, lanes: int, base: dict[str, int]) -> Iterator[scheduled.Compute]:
+    def _joined(self, of: PixelRun, lanes: int, base: dict[str, int]) -> Iterator[scheduled.Compute]:
         """Steps that join the words of a piece, as many at a time as a step takes, and then add them to the sum."""
         words, to = self.pieces[of.piece].words, base["joined"]
         firsts = [base["maps"] + at * words for at in range(len(self.maps))]

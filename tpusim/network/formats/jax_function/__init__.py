@@ -26,7 +26,7 @@ from tpusim.input.form import validated
 from tpusim.network.entries import INPUTS, Entry
 from tpusim.network.formats import AsLayer, ModelOptions, Names, UnfitNode, printable
 from tpusim.network.formats.jax_function.flat import BACK, MOST_STEPS, flattened
-from tpusim.network.formats.jax_function.layers import LAYERS, OF_THE_ARRAY, KnownNode, layout_behind
+from tpusim.network.formats.jax_function.layers import LAYERS, OF_THE_ARRAY, KnownPrimitive, layout_behind
 from tpusim.network.formats.jax_function.named import named
 from tpusim.network.formats.jax_function.patterns import ENDLESS, Flat
 from tpusim.network.graph import Axes, GivenInput, Graph, Node, OperandView, TensorView
@@ -79,7 +79,7 @@ class JaxWorkload(Workload):
 
 
 @dataclass
-class Understood:
+class UnderstoodFunction:
     """A function made flat: which of its nodes are layers, and what the others are."""
 
     label: str
@@ -135,7 +135,7 @@ def read_graph(path: Path, asked: ModelOptions, images: int) -> Graph:
     return _graph(found)
 
 
-def _read(path: Path, asked: ModelOptions) -> Understood:
+def _read(path: Path, asked: ModelOptions) -> UnderstoodFunction:
     return understood(*named(path, asked), str(path), str(path).rpartition(":")[2], asked.skip_unknown)[0]
 
 
@@ -144,7 +144,7 @@ def _read(path: Path, asked: ModelOptions) -> Understood:
 
 def understood(
     function: Callable[..., Any], arguments: Sequence[Any], label: str, name: str, skip_unknown: bool
-) -> tuple[Understood, dict[str, Values]]:
+) -> tuple[UnderstoodFunction, dict[str, Values]]:
     """Trace a function; return what there is to know of it, and its arguments that are arrays.
 
     Raises InputError where it cannot be traced, has primitives that are unknown here, unless they are skipped, or no
@@ -163,7 +163,7 @@ def understood(
         name: _plain(leaf) for name, leaf in zip(inputs, leaves, strict=True)
         if not isinstance(leaf, jax.ShapeDtypeStruct)
     }  # fmt: skip
-    read = Understood(label, printable(name), flattened(closed, inputs, outputs))
+    read = UnderstoodFunction(label, printable(name), flattened(closed, inputs, outputs))
     _find_layers(read)
     # The way there says what the batch is: on the way back, channels may stand in the place of images.
     there = gcd(*(many for name, _, many in read.images() if not name.startswith(BACK)))
@@ -171,7 +171,7 @@ def understood(
     for batch in (there or read.batch, 1):
         if read.batch == (there or read.batch) and read.sums_over_batches:
             break
-        read = Understood(label, printable(name), flattened(closed, inputs, outputs, batch))
+        read = UnderstoodFunction(label, printable(name), flattened(closed, inputs, outputs, batch))
         _find_layers(read)
     if read.not_known and not skip_unknown:
         raise InputError(Problem(_unknown(read), label))
@@ -199,12 +199,12 @@ def _place(path: Sequence[Any]) -> str:
     return "".join(f".{word}" for word in words)
 
 
-def _find_layers(read: Understood) -> None:
+def _find_layers(read: UnderstoodFunction) -> None:
     """Sort the nodes: layers, what takes no time, and what is unknown."""
     flat, layouts = read.flat, dict[str, Axes | None]()
     makers = {name: node.op for node in flat.nodes for name in node.outputs}
     for node in flat.nodes:
-        known = KnownNode(
+        known = KnownPrimitive(
             node,
             [flat.shapes[name] for name in node.inputs],
             flat.shapes[node.outputs[0]],
@@ -231,7 +231,7 @@ def _find_layers(read: Understood) -> None:
                 read.not_timed[f"{LAX}{node.op}"] += 1
 
 
-def _as_layer(known: KnownNode, flat: Flat) -> AsLayer:
+def _as_layer(known: KnownPrimitive, flat: Flat) -> AsLayer:
     """Return the layer that a node is. Raises UnfitNode, or InputError for sizes of which no layer can be."""
     node = known.node
     types = [flat.types[name] for name in (*node.inputs[node.op == "select_n" :], *node.outputs)]
@@ -251,7 +251,7 @@ def _as_layer(known: KnownNode, flat: Flat) -> AsLayer:
     return made
 
 
-def _unknown(read: Understood) -> str:
+def _unknown(read: UnderstoodFunction) -> str:
     """Describe all that is unknown at once."""
     firsts: dict[str, str] = {}
     for node in read.flat.nodes:
@@ -273,7 +273,7 @@ _SHORT = {"conv_general_dilated": "conv", "dot_general": "dot", "reduce_window_m
 """Names of layers, where those of primitives are long."""
 
 
-def _entries(read: Understood) -> dict[str, str]:
+def _entries(read: UnderstoodFunction) -> dict[str, str]:
     """Return the names of the layers' entries, by the value that they make."""
     names, found = Names(), dict[str, str]()
     for name in read.flat.inputs:
@@ -300,8 +300,8 @@ def _sizes(layer: AsLayer, batch: int) -> dict[str, Any]:
     return sizes
 
 
-def _document(read: Understood) -> Document:
-    entries = [*_Wires(read).entries()]
+def _document(read: UnderstoodFunction) -> Document:
+    entries = [*_FunctionWires(read).entries()]
     made = {entry["name"] for entry in entries}
     given = dict.fromkeys(each for entry in entries for each in entry[INPUTS] if each not in made)
     data = {
@@ -321,10 +321,10 @@ def _document(read: Understood) -> Document:
     return Document(read.label, data, {"": 1}, notes=tuple(notes), images=read.batch)
 
 
-class _Wires:
+class _FunctionWires:
     """The entries of a workload, one after another, and which reads which."""
 
-    def __init__(self, read: Understood) -> None:
+    def __init__(self, read: UnderstoodFunction) -> None:
         self._read, self._names, self._entry_of = read, Names(), _entries(read)
         for name in (*read.flat.inputs, *self._entry_of.values()):
             self._names.take(name)
@@ -412,7 +412,7 @@ class _Wires:
         return {"name": name, "op": "concat", INPUTS: [each[0] for each in places if each]}
 
 
-def _graph(read: Understood) -> Graph:
+def _graph(read: UnderstoodFunction) -> Graph:
     """Return the nodes with their layers, and the constants."""
     flat, entries = read.flat, _entries(read)
     nodes = tuple(

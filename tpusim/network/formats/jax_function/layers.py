@@ -22,7 +22,7 @@ from tpusim.network.ops.op import Shape
 ValueShape = tuple[int, ...]
 
 
-class KnownNode(NamedTuple):
+class KnownPrimitive(NamedTuple):
     """A node, and what is known of its operands and its result.
 
     Attributes:
@@ -49,7 +49,7 @@ class KnownNode(NamedTuple):
         return next(alike, rows_of(len(self.result), (len(self.result) - 1,)))
 
 
-Handler = Callable[[KnownNode], AsLayer]
+Handler = Callable[[KnownPrimitive], AsLayer]
 
 
 def rows_of(rank: int, channels: Sequence[int]) -> Axes:
@@ -58,7 +58,7 @@ def rows_of(rank: int, channels: Sequence[int]) -> Axes:
     return channels, (), (), tuple(axis for axis in range(rank) if axis not in channels)
 
 
-def layout_behind(known: KnownNode) -> Axes | None:
+def layout_behind(known: KnownPrimitive) -> Axes | None:
     """Return the layout of a result that no layer makes, if it follows from that of an operand."""
     if known.node.op == "transpose" and (before := known.layouts[0]):
         places = known.node.attributes["permutation"]
@@ -70,7 +70,7 @@ def layout_behind(known: KnownNode) -> Axes | None:
 # ---- convolutions and products
 
 
-def _conv(known: KnownNode) -> AsLayer:
+def _conv(known: KnownPrimitive) -> AsLayer:
     """Read a convolution with its axes in any order; where its input is spread by zeros, a transposed one."""
     said, (maps, weights) = known.node.attributes, known.shapes
     lhs, rhs, out = (getattr(said["dimension_numbers"], f"{which}_spec") for which in ("lhs", "rhs", "out"))
@@ -192,7 +192,7 @@ def forward(sides: Sequence[Side], in_channels: int, out_channels: int, groups: 
     return sizes
 
 
-def _filter_gradient(known: KnownNode) -> AsLayer:
+def _filter_gradient(known: KnownPrimitive) -> AsLayer:
     """Read the gradient of a convolution by its filter: channels stand in the place of images, and images of channels;
     of one tap, pixels in a row with the images.
     """
@@ -209,7 +209,7 @@ def _filter_gradient(known: KnownNode) -> AsLayer:
     return AsLayer(sizes, NodeViews(sources, TensorView(_as_map(out), known.result)))
 
 
-def _input_gradient(known: KnownNode) -> AsLayer:
+def _input_gradient(known: KnownPrimitive) -> AsLayer:
     """Read the gradient of a convolution by its input, of a filter that is turned round."""
     said = known.node.attributes
     lhs, rhs, out = said["dimension_numbers"]
@@ -220,7 +220,7 @@ def _input_gradient(known: KnownNode) -> AsLayer:
     return AsLayer(sizes, NodeViews(sources, TensorView(_as_map(out), known.result)))
 
 
-def _spread_out(known: KnownNode) -> AsLayer:
+def _spread_out(known: KnownPrimitive) -> AsLayer:
     """Read a map whose elements are set apart, with zeros between and behind them."""
     layout, config = known.layouts[0], known.node.attributes["padding_config"]
     apart = [axis for axis, each in enumerate(config) if any(each)]
@@ -236,7 +236,7 @@ def _spread_out(known: KnownNode) -> AsLayer:
                    NodeViews({"ifmap": OperandView(0, maps)}, TensorView(layout, known.result)))  # fmt: skip
 
 
-def _dot(known: KnownNode) -> AsLayer:
+def _dot(known: KnownPrimitive) -> AsLayer:
     """Read a product over any axes: one layer, or one for each element of the axes that both factors share."""
     (one, other), (outer, more) = known.node.attributes["dimension_numbers"]
     first, second = known.shapes
@@ -257,7 +257,7 @@ def _dot(known: KnownNode) -> AsLayer:
 # ---- element by element
 
 
-def _map(known: KnownNode, op: str, at: int = 0, axes: Axes = (), **fields: Any) -> AsLayer:
+def _map(known: KnownPrimitive, op: str, at: int = 0, axes: Axes = (), **fields: Any) -> AsLayer:
     """Return a layer that makes an element of each of operand `at`, seen by its layout unless by other `axes`."""
     maps = TensorView(axes or known.layout)
     sizes = dict(zip(AXES, maps.sizes(known.result), strict=True))
@@ -270,7 +270,7 @@ def _pointwise(op: str, **fields: Any) -> Handler:
 
 
 def _arithmetic(op: str) -> Handler:
-    def handler(known: KnownNode) -> AsLayer:
+    def handler(known: KnownPrimitive) -> AsLayer:
         whole = [at for at in (0, 1) if known.shapes[at] == known.result]
         if not whole:
             raise UnfitNode("neither operand is as large as what it makes")
@@ -280,7 +280,7 @@ def _arithmetic(op: str) -> Handler:
     return handler
 
 
-def _with_other(known: KnownNode, op: str, main: int, at: int) -> AsLayer:
+def _with_other(known: KnownPrimitive, op: str, main: int, at: int) -> AsLayer:
     """Return a layer of two operands, of which the one at `at` may be spread over the result."""
     mine, result, axes = known.shapes[at], known.result, known.layout
     kind = _kind(_spread(axes, mine).sizes(mine), TensorView(axes).sizes(result))
@@ -312,7 +312,7 @@ def _kind(mine: Shape, result: Shape) -> str | None:
     return None
 
 
-def _select(known: KnownNode) -> AsLayer:
+def _select(known: KnownPrimitive) -> AsLayer:
     """Read a choice between zero and a value: the value times a mask of zeros and ones."""
     if len(known.shapes) != 3 or known.numbers[1] != 0 or known.shapes[2] != known.result:
         raise UnfitNode("it chooses between two values")
@@ -322,7 +322,7 @@ def _select(known: KnownNode) -> AsLayer:
 def _limit(end: str) -> Handler:
     """Make the reader of the larger, or the smaller, of a value and a number."""
 
-    def handler(known: KnownNode) -> AsLayer:
+    def handler(known: KnownPrimitive) -> AsLayer:
         at = next((at for at in (0, 1) if known.numbers[at] is not None), None)
         if at is None or known.shapes[1 - at] != known.result:
             raise UnfitNode("it compares two maps")
@@ -334,7 +334,7 @@ def _limit(end: str) -> Handler:
     return handler
 
 
-def _clamp(known: KnownNode) -> AsLayer:
+def _clamp(known: KnownPrimitive) -> AsLayer:
     low, _, high = known.numbers
     if low is None or high is None:
         raise UnfitNode("its ends are no numbers")
@@ -342,7 +342,7 @@ def _clamp(known: KnownNode) -> AsLayer:
     return _map(known, "clip", 1, **ends)
 
 
-def _power(known: KnownNode) -> AsLayer:
+def _power(known: KnownPrimitive) -> AsLayer:
     exponent = known.node.attributes.get("y", 2)
     if exponent == -1:
         return _with_number(known, "rdiv", 1.0)
@@ -351,7 +351,7 @@ def _power(known: KnownNode) -> AsLayer:
     return _map(known, "power", exponent=exponent)
 
 
-def _with_number(known: KnownNode, op: str, number: float) -> AsLayer:
+def _with_number(known: KnownPrimitive, op: str, number: float) -> AsLayer:
     sizes, views = _map(known, op, other="number")
     return AsLayer(sizes, NodeViews({**views.sources, "other": number}, views.result))
 
@@ -362,7 +362,7 @@ def _with_number(known: KnownNode, op: str, number: float) -> AsLayer:
 def _pool(kind: str, op: str = "pool2d") -> Handler:
     """Make the reader of a pooling, or of an op with its fields; the gradient reads what the pooling makes."""
 
-    def handler(known: KnownNode) -> AsLayer:
+    def handler(known: KnownPrimitive) -> AsLayer:
         said, gradient = known.node.attributes, op == "pool2d_gradient"
         # The fields are those of the pooling, also of its gradient.
         shape = known.result if gradient else known.shapes[0]
@@ -398,7 +398,7 @@ def _usual(rank: int, moved: Sequence[int]) -> Axes:
     return _as_map([0, rank - 1, *range(1, rank - 1)] if last else [0, 1, *range(2, rank)])
 
 
-def _mean(known: KnownNode) -> AsLayer:
+def _mean(known: KnownPrimitive) -> AsLayer:
     """Read a mean: of all rows and columns of maps it is a pooling, of any other axes one of rows."""
     (shape,), along, layout = known.shapes, known.node.attributes["axes"], known.layouts[0]
     if layout and {*along} == {*layout[1], *layout[2]}:
@@ -411,7 +411,7 @@ def _mean(known: KnownNode) -> AsLayer:
     return _rows(known, "reduce_mean", along)
 
 
-def _sum(known: KnownNode) -> AsLayer:
+def _sum(known: KnownPrimitive) -> AsLayer:
     """Read a sum over all axes but the channel's."""
     (shape,), along = known.shapes, known.node.attributes["axes"]
     layout = known.layouts[0] or rows_of(len(shape), (len(shape) - 1,))
@@ -430,7 +430,7 @@ def _sum(known: KnownNode) -> AsLayer:
 def _pair(op: str) -> Handler:
     """Make the reader of an op of two values of one shape, with the numbers that the node has as its fields."""
 
-    def handler(known: KnownNode) -> AsLayer:
+    def handler(known: KnownPrimitive) -> AsLayer:
         sizes, views = _map(known, op, **known.node.attributes)
         other = OperandView(1, TensorView(known.layout))
         return AsLayer(sizes, NodeViews({**views.sources, "other": other}, views.result))
@@ -438,11 +438,11 @@ def _pair(op: str) -> Handler:
     return handler
 
 
-def _softmax(known: KnownNode) -> AsLayer:
+def _softmax(known: KnownPrimitive) -> AsLayer:
     return _rows(known, "softmax", [known.node.attributes["axis"]])
 
 
-def _rows(known: KnownNode, op: str, along: Sequence[int]) -> AsLayer:
+def _rows(known: KnownPrimitive, op: str, along: Sequence[int]) -> AsLayer:
     """Return rows along some axes, and as many rows as the other axes hold."""
     shape, made = known.shapes[0], len(known.result)
     rows = TensorView(rows_of(len(shape), sorted(along)))
