@@ -377,3 +377,10 @@ def test_the_order_in_which_arrays_are_visited_does_not_matter() -> None:
     assert [backwards.units[each] for each in named] == [
         told.units[unit_name(unit, 2 - at)] for unit in ("systolic_array", "preload", "vector_unit") for at in range(3)
     ]
+
+
+def test_passes_of_few_rows_go_to_all_arrays() -> None:
+    """Weights take longer to load than a row takes to stream, so that one array would wait for all of them."""
+    hardware = machine(array_count=2, array_weights="own")
+    program, _ = CHANNEL_FIRST.lower(Gemm("fc", 1, 64, 8), 1, hardware)
+    assert {step.array for step in program.steps if isinstance(step, Preload)} == {0, 1}

@@ -110,15 +110,17 @@ class Convolution(Units):
     def _arrays(self) -> int:
         """How many of the arrays with weights of their own take sums: the fewest that take the least time for all.
 
-        The frame of more arrays may be longer, and sums that are fewer than arrays leave some without.
+        The frame of more arrays may be longer, and sums that are fewer than arrays leave some without. A pass over few
+        words takes as long as the weights of the next.
         """
         plan, queues = self.plan, self.plan.hardware.array.queues
-        sums = plan.shape.groups * len(plan.blocks) * len(plan.columns)
+        sums, words = plan.shape.groups * len(plan.blocks) * len(plan.columns), plan.tiling.psum_words
         clients = stream_clients(len(plan.passes) > 1)
 
         def takes(arrays: int) -> int:
             hardware = plan.hardware.having("array", count=arrays)
-            return -(-sums // arrays) * frame_of(hardware, plan.word_fill, clients, 1, plan.word_cycles).period
+            period = frame_of(hardware, plan.word_fill, clients, 1, plan.word_cycles).period
+            return -(-sums // arrays) * max(words * period, hardware.preload_cycles)
 
         return min(range(1, queues + 1), key=takes) if queues > 1 else 1
 
