@@ -411,9 +411,10 @@ def machines_of_all_kinds(draw: st.DrawFn, largest: int = 24, words: st.SearchSt
 
 @st.composite
 def gemms(draw: st.DrawFn, largest: int = 40) -> Gemm:
-    """Matrix products below and above the array."""
+    """Matrix products below and above the array; now and then a few of them side by side."""
     m, n, k = (draw(st.integers(1, largest)) for _ in range(3))
-    return Gemm(name="gemm", m=m, n=n, k=k)
+    groups = draw(st.sampled_from((1, 1, 1, 2, 3)))
+    return Gemm("gemm", m, -(-n // groups), -(-k // groups), groups)
 
 
 def paddings(most: int = 3) -> st.SearchStrategy[Any]:

@@ -203,7 +203,7 @@ class TestTorch(Level):
         x, f = (torch.from_numpy(np.ascontiguousarray(t)).double() for t in (ifmap, filter_))
         x, f = x.permute(3, 0, 1, 2), f.permute(0, 3, 1, 2)
         conv, _ = layer.convolution(batch)
-        shape = {} if isinstance(layer, Gemm) else {k: getattr(conv, k) for k in ("stride", "dilation", "groups")}
+        shape = {k: getattr(conv, k) for k in ("stride", "dilation", "groups")}
         x = torch.nn.functional.pad(x, (*conv.pads[1], *conv.pads[0]))
         out = torch.nn.functional.conv2d(x, f, **shape).permute(1, 2, 3, 0)
         return np.asarray(out.numpy(), dtype=np.float32)
@@ -212,7 +212,8 @@ class TestTorch(Level):
 def by_hand(layer: Layer, ifmap: Tensor, filter_: Tensor) -> Tensor:
     """The definition, one tap and one output pixel at a time, in float64."""
     if isinstance(layer, Gemm):
-        sums = np.einsum("nk,km->nm", filter_[:, 0, 0].astype(np.float64), ifmap[:, 0, 0])
+        first = ifmap.astype(np.float64).reshape(layer.groups, layer.k, layer.m)
+        sums = np.einsum("gnk,gkm->gnm", filter_.reshape(layer.groups, layer.n, layer.k), first).reshape(-1, layer.m)
         return sums[:, None, None].astype(np.float32)
     layer, _ = layer.convolution(ifmap.shape[-1])
     (sh, sw), ((ph, _), (pw, _)), (dh, dw) = layer.stride, layer.pads, layer.dilation

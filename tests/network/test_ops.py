@@ -33,7 +33,7 @@ def test_the_tensors_are_those_of_the_reference(layer: Op) -> None:
 def test_a_product_is_a_convolution_of_as_many_pixels_as_it_has_rows(layer: Gemm) -> None:
     point, images = layer.convolution(8)
     assert point.tensors(images) == layer.tensors(8)
-    assert point.macs(images) == layer.macs(8) == layer.m * layer.n * layer.k
+    assert point.macs(images) == layer.macs(8) == layer.groups * layer.m * layer.n * layer.k
     shape = shape_of(layer, 8, machine(word_elements=8))
     assert isinstance(shape, ConvShape)
     assert (shape.images, shape.row.strips) == (layer.m, 1)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tpusim import Training, Workload, load_hardware, load_workload, reference, simulate, training_step
+from tpusim import Gemm, Training, Workload, load_hardware, load_workload, reference, simulate, training_step
 from tpusim.base.errors import InputError
 from tpusim.flow.need import hbm_need
 from tpusim.network.ops.gradients import Conv2dFilterGradient, Conv2dInputGradient
@@ -138,6 +138,12 @@ def test_what_has_no_gradient_is_named(tmp_path: Path) -> None:
         training_step(load_workload(path))
     assert "1 layer of upsample, such as up, without a known gradient" in str(caught.value)
     assert "1 layer of lrn, such as lrn" in str(caught.value)
+
+
+def test_products_side_by_side_have_no_gradient() -> None:
+    heads = Workload("heads", 1, [Gemm("scores", m=4, n=8, k=2, groups=3)])
+    with pytest.raises(InputError, match="1 layer of gemm with groups, such as scores, without a known gradient"):
+        training_step(heads)
 
 
 def test_a_softmax_whose_rows_are_read_is_refused(tmp_path: Path) -> None:

@@ -60,6 +60,8 @@ def _unknown(workload: Workload) -> Iterator[Problem]:
         # The loss has a softmax of its own, in place of one at an end of the network.
         if layer.op not in _BACKWARD and (layer.op != "softmax" or layer.name in read):
             lacking.setdefault(layer.op, []).append(layer.name)
+        elif isinstance(layer, Gemm) and layer.groups > 1:
+            lacking.setdefault("gemm with groups", []).append(layer.name)
     for op, names in lacking.items():
         says = f"{counted(len(names), 'layer')} of {op}, such as {names[0]}, without a known gradient"
         yield Problem(f"{says}; ops of a training step: {', '.join(sorted(_BACKWARD))}", f"network {workload.name}")

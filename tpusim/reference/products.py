@@ -268,7 +268,9 @@ _MOST_FACTORS = 1 << 22
 
 
 def gemm(layer: Gemm, operands: Operands, box: Box) -> Tensor:
-    """Compute the part [n, 1, 1, m] in `box` of the product of the ifmap [k, 1, 1, m] and the filter [n, 1, 1, k]."""
+    """Compute the part [n, 1, 1, m] in `box` of the product of the ifmap [k, 1, 1, m] and the filter [n, 1, 1, k]; of
+    several, group after group.
+    """
     return np.asarray(shares_of_gemm(layer, operands, box, 1)[0])
 
 
@@ -277,16 +279,18 @@ def shares_of_gemm(layer: Gemm, operands: Operands, box: Box, count: int) -> Ten
     one share.
     """
     ifmap, filter_ = operands["ifmap"], operands["filter"]
-    cols, _, _, rows = box
-    first, second = filter_[cols.start : cols.stop, 0, 0], ifmap[:, 0, 0, rows.start : rows.stop]
-    products = np.zeros((count, len(cols), len(rows)), number_of(ifmap, filter_))
+    every, _, _, rows = box
+    products = np.zeros((count, len(every), len(rows)), number_of(ifmap, filter_))
     ends = [number * layer.k // count for number in range(count + 1)]
-    step = max(1, _MOST_FACTORS // (len(cols) + len(rows)))
-    for share, (start, stop) in zip(products, pairwise(ends), strict=True):
-        for at in range(start, stop, step):
-            mine = slice(at, min(at + step, stop))
-            factors = (each.astype(share.dtype, copy=False) for each in (first[:, mine], second[mine]))
-            share += np.matmul(*factors)
+    for group, cols in _groups(layer.n, every):
+        first = filter_[cols.start : cols.stop, 0, 0]
+        second = ifmap[group * layer.k : (group + 1) * layer.k, 0, 0, rows.start : rows.stop]
+        step = max(1, _MOST_FACTORS // (len(cols) + len(rows)))
+        for share, (start, stop) in zip(products[:, _within(cols, every)], pairwise(ends), strict=True):
+            for at in range(start, stop, step):
+                mine = slice(at, min(at + step, stop))
+                factors = (each.astype(share.dtype, copy=False) for each in (first[:, mine], second[mine]))
+                share += np.matmul(*factors)
     return products[:, :, None, None, :]
 
 

@@ -480,9 +480,10 @@ class ConvTranspose2d(PlanarOp):
 
 @validated
 class Gemm(ArrayOp):
-    """A matrix product (m, k) x (k, n), such as a fully connected layer.
+    """A matrix product (m, k) x (k, n), such as a fully connected layer; or `groups` of them side by side, each of
+    factors of its own, such as the heads of an attention.
 
-    To an array it is a convolution of m images of one pixel and k channels.
+    To an array it is a convolution of m images of one pixel and k channels, in as many groups.
 
     Attributes:
         name: name of the layer, which no other layer of the network has.
@@ -490,16 +491,20 @@ class Gemm(ArrayOp):
             a row an image.
         n: columns of the second factor (the weights) and of the product.
         k: columns of the first factor, and rows of the second.
+        groups: products side by side, the batch axis of a batched product. Channels of the ifmap are the columns of
+            the first factors, group after group, and those of the ofmap the columns of the products.
 
     Examples:
         >>> from tpusim import Gemm
         >>> layer = Gemm("fc", m=8, n=1000, k=512)
         >>> layer.text, layer.macs(batch=8)
         ('8x512>1000', 4096000)
+        >>> Gemm("scores", m=4, n=1024, k=128, groups=8).text
+        '4x128>1024 g8'
     """
 
     op: ClassVar[str] = "gemm"
-    grammar: ClassVar[str] = "m x k > n"
+    grammar: ClassVar[str] = "m x k > n, g products side by side"
     sized_by: ClassVar[Mapping[str, int]] = {"k": 0, "m": 3}
     counted_by: ClassVar[Literal["row"]] = "row"
     spatial: ClassVar[bool] = False
@@ -508,28 +513,33 @@ class Gemm(ArrayOp):
     m: Annotated[Channels, written("batch")]
     n: Annotated[Channels, written(1000)]
     k: Annotated[Channels, written(512)]
+    groups: Annotated[Channels, written("8*batch")] = 1
 
     @property
     def text(self) -> str:
-        """The shape in short: "8x512>1000" is m x k > n."""
-        return f"{self.m}x{self.k}>{self.n}"
+        """The shape in short: "8x512>1000" is m x k > n; g8 are eight products side by side."""
+        return f"{self.m}x{self.k}>{self.n}" + (f" g{self.groups}" if self.groups > 1 else "")
 
     @property
     def folded(self) -> tuple[str, str]:
         return f"k = {self.k}", f"n = {self.n}"
 
     def tensors(self, batch: int) -> Tensors:
-        """Return shapes: the first factor is the ifmap, the second the filter."""
-        return Tensors((self.k, 1, 1, self.m), (self.n, 1, 1, self.k), (self.n, 1, 1, self.m))
+        """Return shapes: the first factors are the ifmap, the second ones the filter."""
+        columns = self.groups * self.n
+        return Tensors((self.groups * self.k, 1, 1, self.m), (columns, 1, 1, self.k), (columns, 1, 1, self.m))
 
     def convolution(self, batch: int) -> tuple[Conv2d, int]:
         """Return a 1x1 convolution; the rows are its images."""
-        return Conv2d(self.name, self.k, 1, 1, self.n, (1, 1)), self.m
+        channels = self.groups * self.k, self.groups * self.n
+        return Conv2d(self.name, channels[0], 1, 1, channels[1], (1, 1), groups=self.groups), self.m
 
     def element_name(self, index: Index) -> tuple[tuple[str, ...], Index]:
-        """Name an element by row and column of the product."""
+        """Name an element by row and column of the product, and by the product where there are several."""
         channel, _, _, image = index
-        return ("m", "n"), (image, channel)
+        if self.groups == 1:
+            return ("m", "n"), (image, channel)
+        return ("group", "m", "n"), (channel // self.n, image, channel % self.n)
 
     def filled(self, rows: int, cols: int) -> tuple[Self, str]:
         k, n = -(-self.k // rows) * rows, -(-self.n // cols) * cols
