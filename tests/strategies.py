@@ -58,6 +58,7 @@ from tpusim.network.ops.rows import (
     LayerNormGradient,
     Lrn,
     ReduceMean,
+    RmsNorm,
     RowOp,
     Softmax,
     SumExp,
@@ -647,11 +648,14 @@ def pointwise(draw: st.DrawFn, channels: int = 12, size: int = 5) -> VectorOp:
     return kind(**sizes)
 
 
+NORMS = LayerNorm, RmsNorm, LayerNormGradient
+
+
 def row_ops(channels: int = 40, rows: int = 30) -> st.SearchStrategy[RowOp]:
     """Of every kind, of few rows and of many."""
     images = st.sampled_from([0, 0, 1, 2, 7, rows])
     sizes: dict[str, Any] = {"name": st.just("rows"), "channels": st.integers(1, channels), "images": images}
-    norms = (st.builds(kind, **sizes, epsilon=st.sampled_from([1e-5, 0.5])) for kind in (LayerNorm, LayerNormGradient))
+    norms = (st.builds(kind, **sizes, epsilon=st.sampled_from([1e-5, 0.5])) for kind in NORMS)
     gradients = st.builds(CrossEntropyGradient, **sizes, factor=st.sampled_from([1.0, -0.1]))
     others = (st.builds(kind, **sizes) for kind in (Softmax, ReduceMean, SumExp, SumSquares, CrossEntropy))
     return st.one_of(*norms, gradients, *others)

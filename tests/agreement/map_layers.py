@@ -25,7 +25,7 @@ from tpusim.network.ops.elementwise import (
 from tpusim.network.ops.fused import Fused
 from tpusim.network.ops.op import Op, Shape
 from tpusim.network.ops.pool2d import Pool2d
-from tpusim.network.ops.rows import LayerNorm, ReduceMean, Softmax
+from tpusim.network.ops.rows import LayerNorm, ReduceMean, RmsNorm, Softmax
 
 CHANNELS = st.integers(1, 5)
 SIDE = among(1, 2, 3, 3, 4)
@@ -37,7 +37,7 @@ POINTWISE = (
     *OTHERS, ScaleShift, LeakyRelu, Clip, HardSigmoid, HardSwish, Gelu, Power,
     *(OPS[op] for op, row in elementwise.ROWS.items() if row.kind is not Arithmetic and not row.positive),
 )  # fmt: skip
-ROWS = (Softmax, LayerNorm, ReduceMean)
+ROWS = (Softmax, LayerNorm, RmsNorm, ReduceMean)
 MORE: dict[type[Op], dict[str, st.SearchStrategy[Any]]] = {
     **{kind: {"other": among("each", "each", "each", "map", "channel", "image", "pixel", "number")} for kind in OTHERS},
     LeakyRelu: {"slope": among(0.0, 0.125, 0.1, 0.01)},

@@ -28,6 +28,7 @@ from tpusim.base.errors import InputError
         ("nn.Hardswish", "write op: hard_swish, with channels"),
         ("nn.Softmax", "write op: softmax, with channels"),
         ("LayerNorm", "write op: layer_norm, with channels"),
+        *((op, "write op: rms_norm, with channels") for op in ("nn.RMSNorm", "RMSNormalization", "t5_norm_rms")),
         ("nn.GELU", "write op: gelu, with channels"),
         ("Swish", "write op: silu, with channels"),
         ("torch.tanh", "write op: tanh"),

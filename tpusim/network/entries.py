@@ -487,6 +487,7 @@ _ELSEWHERE = (
     (r"logsigmoid|logsoftmax", "leave this layer out; it takes no time in this version"),
     (r"softmax", "write op: softmax, with channels (of a row) and images (the rows)"),
     (r"layernorm\w*(grad|backward)", "write op: layer_norm_gradient, with channels (of a row) and images (the rows)"),
+    (r"rms\w*norm|norm\w*rms", "write op: rms_norm, with channels (of a row), images (the rows) and epsilon"),
     (r"layernorm", "write op: layer_norm, with channels (of a row) and images (the rows)"),
     (r"sigmoid", "write op: sigmoid, with channels, height and width"),
     (r"tanh$", "write op: tanh, with channels, height and width"),

@@ -28,7 +28,7 @@ _MODULES = {
     **dict.fromkeys(("pool2d", "pool2d_choice", "pool2d_gradient"), "pool2d"),
     **dict.fromkeys(POINTWISE, "elementwise"),
     **dict.fromkeys(_TRAINING, "training"),
-    **dict.fromkeys(("softmax", "layer_norm", "reduce_mean", "sum_exp", "sum_squares", "lrn"), "rows"),
+    **dict.fromkeys(("softmax", "layer_norm", "rms_norm", "reduce_mean", "sum_exp", "sum_squares", "lrn"), "rows"),
     **dict.fromkeys(("layer_norm_gradient", "cross_entropy", "cross_entropy_gradient"), "rows"),
     **dict.fromkeys(("channel_sum", "channel_mean", "channel_variance", "channel_products"), "channels"),
     **dict.fromkeys(("transpose", "channel_shuffle", "slice", "pad", "upsample", "spread"), "moves"),

@@ -42,6 +42,12 @@ KEPT: Mapping[str, tuple[bool, bool, bool, bool]] = {
 """The axes of [channel, row, col, image] along which the other operand has own elements; it has one along the rest."""
 
 
+def check_above_zero(number: float, field: str, such: float) -> None:
+    """Raise InputError for a number of zero or less; `such` is one to write instead."""
+    if number <= 0:
+        raise InputError(Problem(f"{number} is not above zero; write one such as {such}", field))
+
+
 @validated
 class MapOp(VectorOp):
     """An op of the vector unit on maps of channels x height x width elements, one for each image.
