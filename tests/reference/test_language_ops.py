@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from tpusim import reference
 from tpusim.base.errors import InputError
+from tpusim.network.ops.elementwise import Geglu, SoftCap, Swiglu
 from tpusim.network.ops.rows import RmsNorm
 
 
@@ -24,7 +26,32 @@ def test_rows_are_divided_by_the_root_of_their_mean_square() -> None:
         np.testing.assert_allclose(made[:, 0, 0, row], x[:, 0, 0, row] / whole**0.5 * scale[:, 0, 0, 0], rtol=1e-12)
 
 
-@pytest.mark.parametrize(("kind", "fields", "says"), [(RmsNorm, {"epsilon": 0.0}, "epsilon: 0.0 is not above zero")])
+@pytest.mark.parametrize(
+    ("kind", "gate"),
+    [
+        (Swiglu, lambda x: x / (1 + math.exp(-x))),
+        (Geglu, lambda x: x / 2 * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))),
+    ],
+)
+def test_a_gate_lets_the_other_operand_through(kind: Any, gate: Any) -> None:
+    x, other = drawn(3, 4, 5, 2), drawn(2, 5, 4, 3).transpose(3, 2, 1, 0)
+    made = reference.compute(kind("g", 3, 4, 5), {"ifmap": x, "other": other})
+    np.testing.assert_allclose(made, np.vectorize(gate)(x) * other, rtol=1e-9)
+
+
+def test_a_cap_bounds_what_is_large_and_leaves_what_is_small() -> None:
+    x = np.array([1e6, -1e6, 1e-3, 25.0]).reshape(4, 1, 1, 1)
+    made = reference.compute(SoftCap("c", 4, cap=50.0), {"ifmap": x})
+    np.testing.assert_allclose(made.ravel(), [50, -50, 1e-3, 50 * math.tanh(0.5)], rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "says"),
+    [
+        (RmsNorm, {"epsilon": 0.0}, "epsilon: 0.0 is not above zero"),
+        (SoftCap, {"cap": -1.0}, "cap: -1.0 is not above zero; write one such as 50.0"),
+    ],
+)
 def test_what_is_wrong_with_one(kind: Any, fields: dict[str, Any], says: str) -> None:
     with pytest.raises(InputError, match=says):
         kind("x", 4, **fields)

@@ -17,7 +17,7 @@ _TRAINING = (
     "over_deviation", "batch_norm_shift", "batch_norm_slope", "batch_norm_offset", "batch_norm_gradient",
     "scale_shift_relu", "shortcut", "mean_of_total", "variance_of_squares", "centred_total",
 )  # fmt: skip
-_OWN = "scale_shift", "masked", "leaky_relu", "clip", "power", "hard_sigmoid", "hard_swish", "gelu"
+_OWN = "scale_shift", "masked", "leaky_relu", "clip", "power", "hard_sigmoid", "hard_swish", "gelu", "soft_cap"
 POINTWISE = (*ROWS, *_OWN, *_TRAINING)
 """Ops that make each element from the one at the same place of a map."""
 _MODULES = {
