@@ -45,6 +45,7 @@ from tpusim.network.ops.elementwise import (
     Masked,
     Power,
     ScaleShift,
+    SoftCap,
 )
 from tpusim.network.ops.gradients import Conv2dFilterGradient, Conv2dInputGradient
 from tpusim.network.ops.moves import AXES, ChannelShuffle, Move, Pad, Slice, Spread, Transpose, Upsample
@@ -58,6 +59,7 @@ from tpusim.network.ops.rows import (
     LayerNormGradient,
     Lrn,
     ReduceMean,
+    RmsNorm,
     RowOp,
     Softmax,
     SumExp,
@@ -617,13 +619,15 @@ def pointwise(draw: st.DrawFn, channels: int = 12, size: int = 5) -> VectorOp:
         "images": draw(st.sampled_from([0, 0, 0, 1, 11])),
     }
     parts = st.integers(-8, 8).map(lambda number: number / 4)
-    with_fields = [ScaleShift, Masked, LeakyRelu, Clip, HardSigmoid, HardSwish, Gelu, Power]
+    with_fields = [ScaleShift, Masked, LeakyRelu, Clip, HardSigmoid, HardSwish, Gelu, Power, SoftCap]
     with_fields += [LeakyReluGradient, ClipGradient, GeluGradient, WeightedSum, AdamSecond, AdamStep]
     with_fields += [OverDeviation, BatchNormShift, BatchNormSlope, BatchNormOffset, BatchNormGradient]
     with_fields += [ScaleShiftRelu, Shortcut, MeanOfTotal, VarianceOfSquares, CentredTotal]
     kind: Any = draw(st.sampled_from([*(OPS[op] for op in ROWS), *with_fields]))
     if issubclass(kind, Gelu):
         return kind(**sizes, approximate=draw(st.sampled_from(["none", "tanh"])))
+    if kind is SoftCap:
+        return kind(**sizes, cap=draw(st.sampled_from([0.3, 2.0, 50.0])))
     if kind is Power:
         return kind(**sizes, exponent=draw(st.sampled_from([2, 3])))
     if issubclass(kind, Arithmetic):
@@ -648,11 +652,14 @@ def pointwise(draw: st.DrawFn, channels: int = 12, size: int = 5) -> VectorOp:
     return kind(**sizes)
 
 
+NORMS = LayerNorm, RmsNorm, LayerNormGradient
+
+
 def row_ops(channels: int = 40, rows: int = 30) -> st.SearchStrategy[RowOp]:
     """Of every kind, of few rows and of many."""
     images = st.sampled_from([0, 0, 1, 2, 7, rows])
     sizes: dict[str, Any] = {"name": st.just("rows"), "channels": st.integers(1, channels), "images": images}
-    norms = (st.builds(kind, **sizes, epsilon=st.sampled_from([1e-5, 0.5])) for kind in (LayerNorm, LayerNormGradient))
+    norms = (st.builds(kind, **sizes, epsilon=st.sampled_from([1e-5, 0.5])) for kind in NORMS)
     gradients = st.builds(CrossEntropyGradient, **sizes, factor=st.sampled_from([1.0, -0.1]))
     others = (st.builds(kind, **sizes) for kind in (Softmax, ReduceMean, SumExp, SumSquares, CrossEntropy))
     return st.one_of(*norms, gradients, *others)

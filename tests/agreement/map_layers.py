@@ -21,11 +21,12 @@ from tpusim.network.ops.elementwise import (
     LeakyRelu,
     Power,
     ScaleShift,
+    SoftCap,
 )
 from tpusim.network.ops.fused import Fused
 from tpusim.network.ops.op import Op, Shape
 from tpusim.network.ops.pool2d import Pool2d
-from tpusim.network.ops.rows import LayerNorm, ReduceMean, Softmax
+from tpusim.network.ops.rows import LayerNorm, ReduceMean, RmsNorm, Softmax
 
 CHANNELS = st.integers(1, 5)
 SIDE = among(1, 2, 3, 3, 4)
@@ -34,15 +35,16 @@ STEP = among(1, 1, 2)
 TRUTH = among(True, False)
 OTHERS = tuple(OPS[op] for op, row in elementwise.ROWS.items() if row.kind is Arithmetic)
 POINTWISE = (
-    *OTHERS, ScaleShift, LeakyRelu, Clip, HardSigmoid, HardSwish, Gelu, Power,
+    *OTHERS, ScaleShift, LeakyRelu, Clip, HardSigmoid, HardSwish, Gelu, Power, SoftCap,
     *(OPS[op] for op, row in elementwise.ROWS.items() if row.kind is not Arithmetic and not row.positive),
 )  # fmt: skip
-ROWS = (Softmax, LayerNorm, ReduceMean)
+ROWS = (Softmax, LayerNorm, RmsNorm, ReduceMean)
 MORE: dict[type[Op], dict[str, st.SearchStrategy[Any]]] = {
     **{kind: {"other": among("each", "each", "each", "map", "channel", "image", "pixel", "number")} for kind in OTHERS},
     LeakyRelu: {"slope": among(0.0, 0.125, 0.1, 0.01)},
     Clip: {"min": among(-2.0, -0.25, 0.0), "max": among(0.0, 1.5, 6.0)},
     HardSigmoid: {"alpha": among(-0.5, 0.25, 1.75), "beta": among(-2.0, 0.0, 0.5)},
+    SoftCap: {"cap": among(0.3, 2.0)},
     Power: {"exponent": among(2, 3)},
     Gelu: {"approximate": among("none", "tanh")},
 }

@@ -34,7 +34,7 @@ from tpusim.machines.tpu.program.transfers import Fill, Part, Spill
 from tpusim.machines.tpu.runs.prepared import as_floats
 from tpusim.machines.tpu.sections import Slots
 from tpusim.network.ops import OPS
-from tpusim.network.ops.elementwise import ROWS, Add, Arithmetic, Div, Gelu, Mul, Relu, ScaleShift, Sub
+from tpusim.network.ops.elementwise import ROWS, Add, Arithmetic, Div, Gelu, Mul, Relu, ScaleShift, SoftCap, Sub
 from tpusim.network.ops.moves import ChannelShuffle, Move, Pad, Slice, Transpose, Upsample
 from tpusim.network.ops.op import VectorOp
 from tpusim.network.ops.pool2d import Pool2d, Pool2dChoice, Pool2dGradient
@@ -112,6 +112,7 @@ FUNCTIONS: list[VectorOp] = [
     *(OPS[op]("l", 3, 4, 4) for op, row in ROWS.items() if row.kind is not Arithmetic and not row.exact),  # type: ignore[abstract,call-arg]
     Gelu("l", 3, 4, 4), Gelu("l", 3, 4, 4, approximate="tanh"), Div("l", 3, 4, 4, other="channel"),
     GeluGradient("l", 3, 4, 4), GeluGradient("l", 3, 4, 4, approximate="tanh"), AdamStep("l", 3, 4, 4, rate=-0.5),
+    SoftCap("l", 3, 4, 4, cap=0.3),
 ]  # fmt: skip
 
 
@@ -133,13 +134,15 @@ def test_a_function_is_held_within_two_roundings(layer: VectorOp) -> None:
 
 
 def test_functions_take_what_the_machine_says() -> None:
-    """8 ALUs, 4 words of 8 lanes: exp takes 7 operations, gelu 4 and the 11 of erf; without them none is lowered.
+    """8 ALUs, 4 words of 8 lanes: exp takes 7 operations, gelu 4 and the 11 of erf, gates those of tanh, too; without
+    them none is lowered.
 
     Softplus takes 4, exp and a logarithm, which has no field, and is as dear as erf, the dearest that has.
     """
     hardware = machine(8, 8, word_elements=4, alus=8, scalar_words=3)
     first = {layer.op: layer for layer in reversed(FUNCTIONS)}
-    for layer, operations in ((first["exp"], 7), (first["gelu"], 15), (first["div"], 3), (first["softplus"], 22)):
+    counted = {"exp": 7, "gelu": 15, "div": 3, "softplus": 22, "swiglu": 5 + 6, "geglu": 8 + 6, "soft_cap": 2 + 6}
+    for layer, operations in ((first[op], operations) for op, operations in counted.items()):
         program, _ = lowering.VECTOR_OPS.lower(layer, 4, hardware)
         assert {step.beat(4, hardware).work for step in program.vectors} == {operations * 4}
     bare = TIGHT.with_overrides(["vector_unit.functions.exp=null"])

@@ -38,6 +38,7 @@ from tpusim.network.ops.rows import (
     LayerNorm,
     LayerNormGradient,
     ReduceMean,
+    RmsNorm,
     RowOp,
     Softmax,
     SumExp,
@@ -87,6 +88,7 @@ def test_pieces_of_rows_begin_a_body_where_a_window_is_full() -> None:
 @example(layer=Softmax("s", 64, 1), batch=1, hardware=machine(64, 4, word_elements=1, scalar_words=1), again=False)
 @example(layer=LayerNorm("n", 49, 5), batch=1, hardware=machine(32, 4, word_elements=1), again=False)
 @example(layer=LayerNorm("n", 19, 9), batch=1, hardware=machine(4, 4, word_elements=1, capacity_words=40), again=False)
+@example(layer=RmsNorm("r", 49, 5), batch=1, hardware=machine(32, 4, word_elements=1), again=True)
 @example(layer=ReduceMean("m", 64, 2), batch=1, hardware=machine(32, 4, word_elements=2), again=False)
 @example(layer=ReduceMean("m", 40, 30), batch=1, hardware=machine(4, 4, capacity_words=12), again=False)
 def test_random_layers(layer: RowOp, batch: int, hardware: Hardware, again: bool) -> None:
@@ -119,7 +121,7 @@ def assert_agreement(layer: Op, batch: int, hardware: Hardware, lowering: str) -
     "layer",
     [
         Softmax("s", 18, 40), NORM, ReduceMean("m", 18, 40), LayerNormGradient("g", 18, 40), CrossEntropy("c", 18, 40),
-        CrossEntropyGradient("d", 18, 40, factor=0.1),
+        CrossEntropyGradient("d", 18, 40, factor=0.1), RmsNorm("r", 18, 40),
     ],
     ids=lambda layer: layer.op,
 )  # fmt: skip

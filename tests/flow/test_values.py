@@ -419,9 +419,11 @@ def test_the_factor_that_images_share_is_the_filter(tmp_path: Path, batch: int) 
 
 
 @pytest.mark.parametrize("scale", [(4,), (3, 4), (1, 4), (1, 1, 4)])
-def test_rows_of_several_axes_are_scaled_along_fewer(tmp_path: Path, scale: tuple[int, ...]) -> None:
-    nodes = [node("LayerNormalization", "x scale shift", "y", axis=1)]
-    path = saved(tmp_path, model(nodes, {"x": ["N", 3, 4]}, {"scale": scale, "shift": (3, 1)}))
+@pytest.mark.parametrize("norm", ["LayerNormalization", "RMSNormalization"])
+def test_rows_of_several_axes_are_scaled_along_fewer(tmp_path: Path, scale: tuple[int, ...], norm: str) -> None:
+    shift = {"shift": (3, 1)} if norm == "LayerNormalization" else {}
+    nodes = [node(norm, " ".join(("x scale", *shift)), "y", axis=1)]
+    path = saved(tmp_path, model(nodes, {"x": ["N", 3, 4]}, {"scale": scale, **shift}, opset=23))
     _, given, outputs = travelled(path, 2)
     np.testing.assert_allclose(outputs["y"], witnessed(path, given, 2)["y"], rtol=1e-4, atol=1e-6)
 

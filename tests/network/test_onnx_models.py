@@ -50,7 +50,7 @@ from tpusim.network.ops.elementwise import (
 from tpusim.network.ops.moves import ChannelShuffle, Pad, Slice, Transpose, Upsample
 from tpusim.network.ops.op import Op
 from tpusim.network.ops.pool2d import Pool2d
-from tpusim.network.ops.rows import LayerNorm, ReduceMean, Softmax
+from tpusim.network.ops.rows import LayerNorm, ReduceMean, RmsNorm, Softmax
 from tpusim.network.workload_file import open_workload, workload_of, yaml_of
 
 FLOAT, LOWER = TensorProto.FLOAT, "same_lower"
@@ -290,6 +290,7 @@ def test_outputs_and_macs_are_those_of_the_inferred_shapes(tmp_path_factory, mod
          [ReduceMean("reducemean_e", 4, 15), Silu("swish_y", 4, 9, 8)]),
         ([node("Softmax", "t", "a"), node("LayerNormalization", "a h h")],
          [Softmax("softmax_a", 4, 15), LayerNorm("layernormalization_y", 4, 15)]),
+        ([node("RMSNormalization", "t h", epsilon=0.25)], [RmsNorm("rmsnormalization_y", 4, 15, epsilon=0.25)]),
         ([node("Softmax", "x", axis=-1), node("ReduceMean", "t", "e", axes=[-1])],
          [Softmax("softmax_y", 8, 108), ReduceMean("reducemean_e", 4, 15)]),
         ([node("Relu", "x", "a"), node("ReduceMean", "a", axes=[2, 3], keepdims=0)],
@@ -307,7 +308,7 @@ def test_a_node_becomes_a_layer_of_the_vector_unit(tmp_path: Path, nodes: list[N
     weights = {
         "c": [4, 1, 1], "m": [1, 4, 9, 8], "w": [4, 6], "b": [6], "p": [1, 5, 6], "s": [4], "h": [4], "f": [4, 4, 1, 1],
     }  # fmt: skip
-    opset = 24 if {"Gelu", "Swish"} & {each.op_type for each in nodes} else 17
+    opset = 24 if {"Gelu", "Swish", "RMSNormalization"} & {each.op_type for each in nodes} else 17
     model = model_of(nodes, {"x": ["N", 4, 9, 8], "l": ["N", 4, 7], "t": ["N", 5, 4]}, weights, opset)
     for name, number in {"n": 1, "k": 1, "two": 2, "half": 0.5}.items():
         model.graph.initializer.append(numpy_helper.from_array(np.array(number, np.float32), name))

@@ -15,7 +15,7 @@ from tpusim.network.ops.elementwise import Add, Exp, HardSigmoid, HardSwish, Rel
 from tpusim.network.ops.fused import Fused
 from tpusim.network.ops.op import Op
 from tpusim.network.ops.pool2d import Pool2d
-from tpusim.network.ops.rows import LayerNorm, Lrn, ReduceMean, Softmax
+from tpusim.network.ops.rows import LayerNorm, Lrn, ReduceMean, RmsNorm, Softmax
 from tpusim.reference import products, rounding
 
 GROUPED = Conv2d("grouped", 6, 5, 6, 4, (2, 3), (2, 1), (1, 2), (1, 2), 2)
@@ -127,7 +127,7 @@ MAP = ("x", 3, 4, 5)
         # Once for every term; a quotient of sums by one more, and what their kinds add.
         (Gemm("fc", 2, 3, 7), 7), (conv(4, 6, 3, 3), 36), (Softmax("s", 9, 4), 9 + 3), (LayerNorm("n", 9), 9 + 8),
         (ReduceMean("m", 9), 9 + 1), (Lrn("l", 9, 2, 2, size=5), 2 * 5 + 4), (Add(*MAP), 1), (Relu(*MAP), 0),
-        (Pool2d("p", "max", 3, 4, 4, 2), 0), (Exp(*MAP), 2),
+        (RmsNorm("r", 9), 9 + 8), (Pool2d("p", "max", 3, 4, 4, 2), 0), (Exp(*MAP), 2),
         (Fused("f", conv(4, 6, 3, 3), True, (HardSwish("h", 3, 4, 4),), True), 36 + 2 + 3),
     ],
     ids=lambda each: getattr(each, "name", ""),

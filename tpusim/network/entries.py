@@ -481,12 +481,18 @@ _ELSEWHERE = (
     (r"hard\w*swish|hswish", "write op: hard_swish, with channels, height and width"),
     (r"^relu$", "write op: relu, with channels, height and width"),
     (r"batchnorm|^bn", "write op: scale_shift, with channels, height and width, or leave it out behind a convolution"),
+    (r"geglu|gelu\w*(mul|glu|gate)", "write op: geglu, with channels, height and width; it reads the gate, then "
+     "what it gates"),
+    (r"swiglu|silu\w*(mul|glu|gate)", "write op: swiglu, with channels, height and width; it reads the gate, then "
+     "what it gates"),
+    (r"soft\w*cap", "write op: soft_cap, with channels, height, width and cap"),
     (r"gelu", "write op: gelu, with channels, height and width; approximate: tanh for that form"),
     (r"silu|swish", "write op: silu, with channels, height and width"),
     (r"crossentropy|nllloss", "write op: cross_entropy, with channels (of a row) and images (the rows)"),
     (r"logsigmoid|logsoftmax", "leave this layer out; it takes no time in this version"),
     (r"softmax", "write op: softmax, with channels (of a row) and images (the rows)"),
     (r"layernorm\w*(grad|backward)", "write op: layer_norm_gradient, with channels (of a row) and images (the rows)"),
+    (r"rms\w*norm|norm\w*rms", "write op: rms_norm, with channels (of a row), images (the rows) and epsilon"),
     (r"layernorm", "write op: layer_norm, with channels (of a row) and images (the rows)"),
     (r"sigmoid", "write op: sigmoid, with channels, height and width"),
     (r"tanh$", "write op: tanh, with channels, height and width"),

@@ -95,6 +95,9 @@ REAL_FUNCTIONS: dict[str, Callable[..., Doubles]] = {
     "softplus": lambda _, x: softplus(x),
     "silu": lambda _, x: x * sigmoid(x),
     "gelu": lambda op, x: gelu(x, op.approximate),
+    "swiglu": lambda _, gate, x: gate * sigmoid(gate) * x,
+    "geglu": lambda _, gate, x: gelu(gate, "tanh") * x,
+    "soft_cap": lambda op, x: np.float32(op.cap) * tanh(x / np.float32(op.cap)),
     "over_deviation": lambda op, v, x: x * (v + np.float32(op.epsilon)) ** -0.5,
     "batch_norm_slope": lambda op, v, scale, dw: (
         scale * dw * np.float32(-1 / op.elements) * (v + np.float32(op.epsilon)) ** -0.5

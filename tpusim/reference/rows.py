@@ -12,7 +12,7 @@ from tpusim.reference import Box, Operands, Tensor, number_of
 
 if TYPE_CHECKING:
     from tpusim.network.ops.op import Op
-    from tpusim.network.ops.rows import CrossEntropyGradient, LayerNorm, LayerNormGradient, Lrn, RowOp
+    from tpusim.network.ops.rows import CrossEntropyGradient, LayerNorm, LayerNormGradient, Lrn, RmsNorm, RowOp
 
 
 _Doubles: TypeAlias = NDArray[np.float64]
@@ -20,7 +20,7 @@ _Doubles: TypeAlias = NDArray[np.float64]
 SOFTMAX_ROUNDINGS = 3
 """Roundings of a softmax beyond those of the sum: of powers, of the divisor, of the quotient."""
 NORM_ROUNDINGS = 8
-"""Roundings of a layer norm beyond those of the sums."""
+"""Roundings of a norm beyond those of the sums."""
 LRN_ROUNDINGS = 4
 """Roundings of local response normalization beyond those of the squares: of bias plus sum, its power, and the product.
 """
@@ -32,7 +32,7 @@ def roundings(layer: Op, batch: int) -> int:
     if layer.op == "lrn":
         # All summands are positive, so that the error of the sum is a share of the sum itself.
         return 2 * sums + LRN_ROUNDINGS
-    norms = dict.fromkeys(("layer_norm", "layer_norm_gradient"), NORM_ROUNDINGS)
+    norms = dict.fromkeys(("layer_norm", "layer_norm_gradient", "rms_norm"), NORM_ROUNDINGS)
     powers = dict.fromkeys(("softmax", "cross_entropy", "cross_entropy_gradient"), SOFTMAX_ROUNDINGS)
     return sums + {**norms, **powers}.get(layer.op, 1)
 
@@ -41,11 +41,11 @@ def magnitudes(layer: RowOp, operands: Operands, box: Box, true: Tensor, share: 
     """Return the factor of `share`, the gamma of all roundings, in the error of the `true` outputs in `box`.
 
     A softmax is a power over a sum of powers: all are positive, so that it is a share of itself; so are sums of powers,
-    and of squares. A mean is off by the mean size of what it is made of.
+    and of squares, and what is divided by the root of such a sum. A mean is off by the mean size of what it is made of.
     """
     if layer.op in _ERRORS:
         return _ERRORS[layer.op](layer, operands, box, share)
-    of_one_sign = layer.op in ("softmax", "sum_exp", "sum_squares")
+    of_one_sign = layer.op in ("softmax", "sum_exp", "sum_squares", "rms_norm")
     return abs(true) if of_one_sign else abs(_rows(operands, box)).mean(axis=0, keepdims=True)
 
 
@@ -92,6 +92,13 @@ def _of_norm(layer: Any, operands: Operands, box: Box, share: float) -> Tensor:
     wrong = 1 + share * (size / root) ** 2
     unsure = abs(scale) / root * (2 * size + abs(apart) * (1 + wrong)) + abs(shift)
     return np.where(2 * share * wrong < 1, unsure, np.inf)
+
+
+def rms_norm(layer: RmsNorm, operands: Operands, box: Box) -> Tensor:
+    part, scale = slice(box[0].start, box[0].stop), operands["scale"].astype(np.float64)
+    rows = _rows(operands, box)
+    size = np.linalg.norm(rows, axis=0, keepdims=True) / np.sqrt(layer.channels)
+    return np.asarray(rows[part] / np.hypot(size, np.sqrt(layer.epsilon)) * scale[part])
 
 
 def layer_norm_gradient(layer: LayerNormGradient, operands: Operands, box: Box) -> Tensor:

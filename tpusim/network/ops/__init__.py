@@ -17,7 +17,7 @@ _TRAINING = (
     "over_deviation", "batch_norm_shift", "batch_norm_slope", "batch_norm_offset", "batch_norm_gradient",
     "scale_shift_relu", "shortcut", "mean_of_total", "variance_of_squares", "centred_total",
 )  # fmt: skip
-_OWN = "scale_shift", "masked", "leaky_relu", "clip", "power", "hard_sigmoid", "hard_swish", "gelu"
+_OWN = "scale_shift", "masked", "leaky_relu", "clip", "power", "hard_sigmoid", "hard_swish", "gelu", "soft_cap"
 POINTWISE = (*ROWS, *_OWN, *_TRAINING)
 """Ops that make each element from the one at the same place of a map."""
 _MODULES = {
@@ -28,7 +28,7 @@ _MODULES = {
     **dict.fromkeys(("pool2d", "pool2d_choice", "pool2d_gradient"), "pool2d"),
     **dict.fromkeys(POINTWISE, "elementwise"),
     **dict.fromkeys(_TRAINING, "training"),
-    **dict.fromkeys(("softmax", "layer_norm", "reduce_mean", "sum_exp", "sum_squares", "lrn"), "rows"),
+    **dict.fromkeys(("softmax", "layer_norm", "rms_norm", "reduce_mean", "sum_exp", "sum_squares", "lrn"), "rows"),
     **dict.fromkeys(("layer_norm_gradient", "cross_entropy", "cross_entropy_gradient"), "rows"),
     **dict.fromkeys(("channel_sum", "channel_mean", "channel_variance", "channel_products"), "channels"),
     **dict.fromkeys(("transpose", "channel_shuffle", "slice", "pad", "upsample", "spread"), "moves"),

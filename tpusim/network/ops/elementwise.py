@@ -42,6 +42,12 @@ KEPT: Mapping[str, tuple[bool, bool, bool, bool]] = {
 """The axes of [channel, row, col, image] along which the other operand has own elements; it has one along the rest."""
 
 
+def check_above_zero(number: float, field: str, such: float) -> None:
+    """Raise InputError for a number of zero or less; `such` is one to write instead."""
+    if number <= 0:
+        raise InputError(Problem(f"{number} is not above zero; write one such as {such}", field))
+
+
 @validated
 class MapOp(VectorOp):
     """An op of the vector unit on maps of channels x height x width elements, one for each image.
@@ -140,8 +146,8 @@ class Arithmetic(Pointwise):
 
 @validated
 class Paired(Pointwise):
-    """An op of two maps of one size: of the gradient of an activation's result, and what tells its slope; of weights,
-    and what is known of their gradients.
+    """An op of two maps of one size: of a gate, and what it lets through; of the gradient of an activation's result,
+    and what tells its slope; of weights, and what is known of their gradients.
     """
 
     def shapes(self, batch: int) -> Mapping[str, Shape]:
@@ -294,6 +300,28 @@ class Gelu(Pointwise):
         return self.map_text + (" tanh" if self.approximate == "tanh" else "")
 
 
+@validated
+class SoftCap(Pointwise):
+    """`cap` times the hyperbolic tangent of the element over `cap`: small ones hardly changed, none beyond the cap.
+
+    Source: Gemma 2, 2024 (arXiv:2408.00118), section 2, where it limits logits and scores of attention.
+
+    Attributes:
+        cap: number above zero that the magnitude of no result exceeds.
+    """
+
+    op: ClassVar[str] = "soft_cap"
+    exact: ClassVar[bool] = False
+
+    cap: Annotated[float, Real()] = 50.0
+
+    def __post_init__(self) -> None:
+        check_above_zero(self.cap, "cap", 50.0)
+
+    def coefficients(self, counted: int) -> tuple[float, ...]:
+        return (self.cap,)
+
+
 class OpRow(NamedTuple):
     """An op without fields of its own.
 
@@ -329,6 +357,9 @@ ROWS = {
     "sigmoid": OpRow(Pointwise, "1 / (1 + exp(-x)).", "Sigmoid", exact=False),
     "softplus": OpRow(Pointwise, "log(1 + exp(x)).", "Softplus", exact=False),
     "silu": OpRow(Pointwise, "The element times its sigmoid; also called swish.", exact=False),
+    # Shazeer 2020, arXiv:2002.05202.
+    "swiglu": OpRow(Paired, "The other operand times the silu of the ifmap, its gate.", exact=False),
+    "geglu": OpRow(Paired, "The other operand times the gelu, by tanh, of the ifmap, its gate.", exact=False),
     "relu_gradient": OpRow(Paired, "The ifmap where the other operand, what relu made or read, is above zero; or 0."),
     "sigmoid_gradient": OpRow(Paired, "The ifmap times y (1 - y); the other operand is y, what the sigmoid made."),
     "tanh_gradient": OpRow(Paired, "The ifmap times 1 - y y; the other operand is y, what tanh made."),

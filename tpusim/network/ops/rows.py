@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.input.form import Name, Real, validated, written
-from tpusim.network.ops.elementwise import MapOp
+from tpusim.network.ops.elementwise import MapOp, check_above_zero
 from tpusim.network.ops.op import OFMAP, Channels, Images, Index, KernelAxis, Op, Shape, TapWindow
 
 
@@ -117,8 +117,7 @@ class LayerNorm(RowOp):
     epsilon: Annotated[float, Real()] = 1e-5
 
     def __post_init__(self) -> None:
-        if self.epsilon <= 0:
-            raise InputError(Problem(f"{self.epsilon} is not above zero; write one such as 1e-5", "epsilon"))
+        check_above_zero(self.epsilon, "epsilon", 1e-5)
 
     @property
     def stages(self) -> tuple[Stage, ...]:
@@ -143,6 +142,37 @@ class LayerNorm(RowOp):
         """Return shapes, with two numbers a channel."""
         channel = self.channels, 1, 1, 1
         return {"ifmap": self.rows(batch), "scale": channel, "shift": channel, OFMAP: self.rows(batch)}
+
+
+@validated
+class RmsNorm(RowOp):
+    """Each element over the root of the mean of its row's squares; then times the channel's scale.
+
+    Source: Zhang and Sennrich 2019, arXiv:1910.07467.
+
+    Attributes:
+        epsilon: number above zero that is added to the mean of the squares.
+    """
+
+    op: ClassVar[str] = "rms_norm"
+    exact: ClassVar[bool] = False
+
+    epsilon: Annotated[float, Real()] = 1e-6
+
+    def __post_init__(self) -> None:
+        check_above_zero(self.epsilon, "epsilon", 1e-5)
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        squares = (1 / self.channels, self.epsilon)
+        return (
+            Stage("squares", joins="add", ends="reciprocal_root", coefficients=squares),
+            Stage("mul", (0,), ("scale",)),
+        )
+
+    def shapes(self, batch: int) -> Mapping[str, Shape]:
+        """Return shapes, with a number a channel."""
+        return {"ifmap": self.rows(batch), "scale": (self.channels, 1, 1, 1), OFMAP: self.rows(batch)}
 
 
 @validated

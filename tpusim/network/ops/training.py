@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, TypeAlias
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.input.form import Real, Truth, validated, whole, written
-from tpusim.network.ops.elementwise import Clip, Gelu, LeakyRelu, Paired, Pointwise, ScaleShift
+from tpusim.network.ops.elementwise import Clip, Gelu, LeakyRelu, Paired, Pointwise, ScaleShift, check_above_zero
 from tpusim.network.ops.op import OFMAP, Shape
 
 
@@ -104,7 +104,7 @@ class AdamStep(Pointwise):
     epsilon: Annotated[float, Real()] = 1e-8
 
     def __post_init__(self) -> None:
-        _check_epsilon(self.epsilon)
+        check_above_zero(self.epsilon, "epsilon", 1e-5)
 
     def shapes(self, batch: int) -> Mapping[str, Shape]:
         """Return shapes: all alike."""
@@ -138,7 +138,7 @@ class OverDeviation(Paired):
     epsilon: Annotated[float, Real()] = 1e-5
 
     def __post_init__(self) -> None:
-        _check_epsilon(self.epsilon)
+        check_above_zero(self.epsilon, "epsilon", 1e-5)
 
     def coefficients(self, counted: int) -> tuple[float, ...]:
         return (self.epsilon,)
@@ -172,7 +172,7 @@ class BatchNormSlope(Pointwise):
     epsilon: Annotated[float, Real()] = 1e-5
 
     def __post_init__(self) -> None:
-        _check_epsilon(self.epsilon)
+        check_above_zero(self.epsilon, "epsilon", 1e-5)
 
     def shapes(self, batch: int) -> Mapping[str, Shape]:
         """Return shapes: all alike."""
@@ -299,9 +299,3 @@ class CentredTotal(Pointwise):
     def shapes(self, batch: int) -> Mapping[str, Shape]:
         """Return shapes: all alike."""
         return dict.fromkeys(("ifmap", "total", "products", OFMAP), self.map(batch))
-
-
-def _check_epsilon(epsilon: float) -> None:
-    """Raise InputError for an epsilon of zero or less."""
-    if epsilon <= 0:
-        raise InputError(Problem(f"{epsilon} is not above zero; write one such as 1e-5", "epsilon"))

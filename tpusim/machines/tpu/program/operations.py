@@ -224,6 +224,10 @@ def _chosen(where: NDArray[np.bool_], x: _Values, other: _Values | float = 0.0) 
     return np.where(where, x, np.asarray(other, x.dtype))
 
 
+def _gelu_tanh(x: _Values) -> Any:
+    return x / (1 + np.exp(-2 * sqrt(2 / pi) * x * (1 + BEND * x * x)))
+
+
 def _silu_slope(x: _Values) -> Any:
     share = 1 / (1 + np.exp(-x))
     return share * (1 + x * (1 - share))
@@ -357,7 +361,11 @@ OPERATIONS: dict[str, Operation] = {
     "silu": _of_functions(lambda x: x / (1 + np.exp(-x)), 3, 1, "tanh"),
     # Counted as 0.5 x (1 + erf(x / sqrt(2))), and as 0.5 x (1 + tanh(x (a + b x^2))), which equals x times a sigmoid.
     "gelu": _of_functions(lambda x: x / 2 * _ERFC(x / -sqrt(2)), 3, 1, "erf"),
-    "gelu_tanh": _of_functions(lambda x: x / (1 + np.exp(-2 * sqrt(2 / pi) * x * (1 + BEND * x * x))), 5, 2, "tanh"),
+    "gelu_tanh": _of_functions(_gelu_tanh, 5, 2, "tanh"),
+    "swiglu": _of_functions(lambda gate, x: gate / (1 + np.exp(-gate)) * x, 4, 1, "tanh", operands=2),
+    "geglu": _of_functions(lambda gate, x: _gelu_tanh(gate) * x, 6, 2, "tanh", operands=2),
+    # Counted as c tanh(x (1 / c)).
+    "soft_cap": _of_values(_once(lambda x, cap: cap * np.tanh(x / cap)), 1, 2, 0, "tanh", coefficients=1),
     # Gradients of activations: of a result's gradient, and of what the activation made or read.
     "relu_gradient": _of_values(lambda dy, y: _chosen(y > 0, dy), 2, 0, 2)._replace(selects=True),
     "leaky_relu_gradient": _of_values(lambda dy, y, slope: _chosen(y > 0, dy, dy * slope), 2, 1, 2, coefficients=1),

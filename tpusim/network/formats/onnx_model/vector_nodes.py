@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate
 from math import prod
 from typing import Any
@@ -163,15 +164,15 @@ def _softmax(node: KnownNode) -> AsLayer:
     return _rows(node, "softmax", range(axis, axes) if flat else [axis])
 
 
-def _layer_norm(node: KnownNode) -> AsLayer:
-    """Read a LayerNormalization along all axes from one on; scale and shift may have fewer axes, and default to
+def _norm(node: KnownNode, op: str, **defaults: float) -> AsLayer:
+    """Read a normalization along all axes from one on; its numbers of a channel may have fewer axes, and default to
     numbers.
     """
     if node.results > 1:
         raise UnfitNode("its mean is wanted, too")
     axes = range(node.get("axis", -1) % max(1, len(node.result)), len(node.result))
-    sizes, views = _rows(node, "layer_norm", axes)
-    sources: dict[str, OperandView | float] = {"scale": 1.0, "shift": 0.0}
+    sizes, views = _rows(node, op, axes)
+    sources: dict[str, OperandView | float] = {**defaults}
     row = tuple(node.result[axis] for axis in axes)
     for at, name in enumerate(sources, start=1):
         if node.name(at):
@@ -345,7 +346,8 @@ VECTOR_OPS: dict[str, Handler] = {
     "Pow": _power,
     "Gelu": _pointwise("gelu", approximate=("approximate", "none")),
     "Softmax": _softmax,
-    "LayerNormalization": _layer_norm,
+    "LayerNormalization": partial(_norm, op="layer_norm", scale=1.0, shift=0.0),
+    "RMSNormalization": partial(_norm, op="rms_norm", scale=1.0),
     "ReduceMean": _reduce_mean,
     "Swish": _swish,
     "LRN": _pointwise("lrn", True, size=("size", 1), alpha=("alpha", 1e-4), beta=("beta", 0.75), bias=("bias", 1.0)),

@@ -1,0 +1,57 @@
+"""Ops of language models in the reference, against sums by hand."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tpusim import reference
+from tpusim.base.errors import InputError
+from tpusim.network.ops.elementwise import Geglu, SoftCap, Swiglu
+from tpusim.network.ops.rows import RmsNorm
+
+
+def drawn(*shape: int) -> Any:
+    return np.random.default_rng(len(shape)).normal(0, 2, shape)
+
+
+def test_rows_are_divided_by_the_root_of_their_mean_square() -> None:
+    x, scale = drawn(5, 1, 1, 3), drawn(5, 1, 1, 1)
+    made = reference.compute(RmsNorm("r", 5, epsilon=0.5), {"ifmap": x, "scale": scale})
+    for row in range(3):
+        whole = sum(each**2 for each in x[:, 0, 0, row]) / 5 + 0.5
+        np.testing.assert_allclose(made[:, 0, 0, row], x[:, 0, 0, row] / whole**0.5 * scale[:, 0, 0, 0], rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("kind", "gate"),
+    [
+        (Swiglu, lambda x: x / (1 + math.exp(-x))),
+        (Geglu, lambda x: x / 2 * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))),
+    ],
+)
+def test_a_gate_lets_the_other_operand_through(kind: Any, gate: Any) -> None:
+    x, other = drawn(3, 4, 5, 2), drawn(2, 5, 4, 3).transpose(3, 2, 1, 0)
+    made = reference.compute(kind("g", 3, 4, 5), {"ifmap": x, "other": other})
+    np.testing.assert_allclose(made, np.vectorize(gate)(x) * other, rtol=1e-9)
+
+
+def test_a_cap_bounds_what_is_large_and_leaves_what_is_small() -> None:
+    x = np.array([1e6, -1e6, 1e-3, 25.0]).reshape(4, 1, 1, 1)
+    made = reference.compute(SoftCap("c", 4, cap=50.0), {"ifmap": x})
+    np.testing.assert_allclose(made.ravel(), [50, -50, 1e-3, 50 * math.tanh(0.5)], rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "says"),
+    [
+        (RmsNorm, {"epsilon": 0.0}, "epsilon: 0.0 is not above zero"),
+        (SoftCap, {"cap": -1.0}, "cap: -1.0 is not above zero; write one such as 50.0"),
+    ],
+)
+def test_what_is_wrong_with_one(kind: Any, fields: dict[str, Any], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        kind("x", 4, **fields)
