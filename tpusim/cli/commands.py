@@ -101,6 +101,7 @@ def run(
     dtype: _Dtype = None,
     sums: _Sums = "any",
     dims: options.Dims = None,
+    phase: options.Phase = None,
     skip_unknown: options.SkipUnknown = False,
     shapes: options.Shapes = None,
     ops: options.Ops = None,
@@ -123,7 +124,7 @@ def run(
     from tpusim.cli.actions.run import simulate_and_report
 
     ends = EndToEnd(given, outputs)
-    asked = asked_of(dims, skip_unknown, ops, ends.arrays, shapes, training_of(training, keep, optimizer))
+    asked = asked_of(dims, skip_unknown, ops, ends.arrays, shapes, training_of(training, keep, optimizer), phase)
     work, machine, lowering = load(workload, hardware, batch, changes, layers, asked, lowering)
     values: dict[str, Any] = {"check": check, "dtype": ends.dtype(dtype), "sums": sums, "seed": seed}
     journey = ends.journey(workload, work, asked, **values)
@@ -165,6 +166,7 @@ def explain(
     lowering: options.Lowering = None,
     changes: options.Changes = None,
     dims: options.Dims = None,
+    phase: options.Phase = None,
     skip_unknown: options.SkipUnknown = False,
     shapes: options.Shapes = None,
     ops: options.Ops = None,
@@ -186,7 +188,7 @@ def explain(
     from tpusim.cli.actions.explain import explain_and_report
     from tpusim.cli.actions.inputs import asked_of, load, tell_left_out, training_of
 
-    asked = asked_of(dims, skip_unknown, ops, shapes=shapes, training=training_of(training, keep, optimizer))
+    asked = asked_of(dims, skip_unknown, ops, {}, shapes, training_of(training, keep, optimizer), phase)
     work, machine, lowering = load(workload, hardware, batch, changes, asked=asked, lowering=lowering)
     tell_left_out(work)
     explain_and_report(work, machine, layer, lowering, json, out)
@@ -283,6 +285,7 @@ def trace(
     changes: options.Changes = None,
     seed: options.Seed = 0,
     dims: options.Dims = None,
+    phase: options.Phase = None,
     skip_unknown: options.SkipUnknown = False,
     shapes: options.Shapes = None,
     ops: options.Ops = None,
@@ -325,7 +328,7 @@ def trace(
     from tpusim.flow.lowerings import usual
     from tpusim.machines.family import family_of
 
-    asked = asked_of(dims, skip_unknown, ops, shapes=shapes, training=training_of(training, keep, optimizer))
+    asked = asked_of(dims, skip_unknown, ops, {}, shapes, training_of(training, keep, optimizer), phase)
     work, machine, lowering = load(workload, hardware, batch, changes, layers, asked, lowering)
     tell_left_out(work)
     print_or_write(Wanted(work, machine, lowering or usual(family_of(machine)), seed, first, last), out)

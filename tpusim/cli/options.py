@@ -100,6 +100,10 @@ Dims = Annotated[
         help="Size that a workload file names, or an ONNX model leaves open: seq=128. Repeatable.",
     ),
 ]
+Phase = Annotated[
+    str | None,
+    Option(metavar="NAME", help="Phase of the workload file: prefill reads a prompt, decode makes a token behind it."),
+]
 SkipUnknown = Annotated[
     bool, Option("--skip-unknown", help="Leave out the ops of an ONNX model that are not known here, and say so.")
 ]

@@ -25,30 +25,32 @@ from tpusim.network.workload import INPUT, UPDATE, Source, Workload
 
 
 class HbmNeed(NamedTuple):
-    """Bytes of HBM that a network takes: weights, inputs and outputs, which are there all the time, and maps between
-    layers, the most of them while the layer `at` runs.
+    """Bytes of HBM that a network takes: weights, inputs and outputs, and caches, which are there all the time; and
+    maps between layers, the most of them while the layer `at` runs.
     """
 
     weights: int
     ends: int
     between: int
     at: str
+    caches: int = 0
 
     @property
     def total(self) -> int:
         """All bytes."""
-        return self.weights + self.ends + self.between
+        return self.weights + self.ends + self.between + self.caches
 
 
 def hbm_need(workload: Workload, machine: Machine) -> HbmNeed:
     """Return what HBM has to hold for a network, at least.
 
-    Weights, inputs and outputs of the network count all the time. A map counts from the layer that makes it to the last
-    one that reads it, and what a layer reads and what it makes are there together. Of a value that several layers make,
-    by additions or concatenations that take no time here, what they have made so far counts, up to the size that is
-    read. Where the workload does not say what a layer reads, it reads what the layer ahead makes. Updates of a training
-    step replace what they read first: weights, and what an optimizer keeps of them. Not counted is what a lowering
-    writes on the way, such as a lowered matrix.
+    Weights, inputs and outputs of the network count all the time. A map counts from the layer that makes it to the
+    last one that reads it, and what a layer reads and what it makes are there together. Of a value that several
+    layers make, by additions or concatenations that take no time here, what they have made so far counts, up to the
+    size that is read. A cache counts all the time, as large as the most that is read of it. Where the workload does
+    not say what a layer reads, it reads what the layer ahead makes. Updates of a training step replace what they read
+    first: weights, and what an optimizer keeps of them. Not counted is what a lowering writes on the way, such as a
+    lowered matrix.
     """
     family, batch, known = family_of(machine), workload.batch, workload.sources()
     made = {layer.name: family.stored(layer.shapes(batch)[OFMAP], machine) for layer in workload.layers}
@@ -59,6 +61,7 @@ def hbm_need(workload: Workload, machine: Machine) -> HbmNeed:
     read = {name for sources in known.values() for source in sources for name in source.names}
     weights, inputs, passing = 0, dict[tuple[str, ...], int](), [0] * len(made)
     values: dict[tuple[str, ...], tuple[int, int]] = {}
+    caches: dict[tuple[str, ...], int] = {}
     ahead = INPUT
     for at, layer in enumerate(workload.layers):
         first, *others = layer.reads(batch)
@@ -69,7 +72,9 @@ def hbm_need(workload: Workload, machine: Machine) -> HbmNeed:
             names = told[tensor].names if tensor in told else ()
             makers = tuple(sorted({name for name in names if name in place}, key=place.__getitem__))
             size = family.stored(shape, machine)
-            if makers:
+            if tensor in told and told[tensor].cache:
+                caches[names] = max(size, caches.get(names, 0))
+            elif makers:
                 values[makers] = max(size, values.get(makers, (0, 0))[0]), at
             elif names and not any(name in known for name in names):
                 inputs[names] = max(size, inputs.get(names, 0))
@@ -87,7 +92,7 @@ def hbm_need(workload: Workload, machine: Machine) -> HbmNeed:
     most = max(there)
     kept = {names: size for names, size in inputs.items() if {*names} <= trained}
     ends = sum(inputs.values()) - sum(kept.values()) + sum(map(made.__getitem__, outputs))
-    return HbmNeed(weights + sum(kept.values()), ends, most, [*made][there.index(most)])
+    return HbmNeed(weights + sum(kept.values()), ends, most, [*made][there.index(most)], sum(caches.values()))
 
 
 def _between(
@@ -126,6 +131,7 @@ def check_hbm(workload: Workload, machine: Machine) -> None:
     says = f"needs {need.total:,} B of HBM at batch {workload.batch}, and {machine.name} has {capacity:,} B"
     parts = f"{need.weights:,} B are weights, {need.ends:,} B inputs and outputs"
     parts += f", {need.between:,} B maps between layers, while {need.at} runs"
+    parts += f", {need.caches:,} B caches" if need.caches else ""
     fewer = "take fewer layers, or a machine that holds more"
     advice = (
         f"no batch is small enough; {fewer}" if need.weights > capacity else f"take a smaller batch, or {fewer[5:]}"

@@ -16,6 +16,7 @@ from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.base.words import counted
 from tpusim.input.form import NAMES, Form, Name, Truth, validated, whole, written
 from tpusim.input.scalars import path_of, show
+from tpusim.network.composites import COMPOSITES, Composite, Part
 from tpusim.network.ops import OPS
 from tpusim.network.ops.op import OFMAP, Channels, Images, Op, Shape, Size
 from tpusim.network.workload import INPUT, Source, side_by_side
@@ -128,7 +129,39 @@ class View(Free):
         return HandedOn(side_by_side((each.source for each in read), direct=False), shape)
 
 
-FREE: dict[str, type[Free]] = {kind.op: kind for kind in (Concat, Flatten, View)}
+@validated
+class Cache(Free):
+    """Numbers of the tokens so far, such as keys or values, which stay in HBM from step to step; the input's are the
+    last of them.
+
+    What makes the input writes it to its place, so that nothing is copied.
+
+    Attributes:
+        name: name by which other entries read it.
+        channels: numbers of a token: key heads times the size of a head.
+        tokens: tokens of each sequence, those of the input included.
+        images: sequences; 0: as many as images of the batch.
+    """
+
+    op: ClassVar[str] = "cache"
+
+    name: Annotated[str, Name(), written("keys")]
+    channels: Annotated[Channels, written(1024)]
+    tokens: Annotated[Channels, written("context")]
+    images: Annotated[Images, written("batch")] = 0
+
+    def made(self, read: Sequence[HandedOn], batch: int) -> HandedOn:
+        source, elements = (
+            side_by_side(each.source for each in read),
+            self.channels * self.tokens * (self.images or batch),
+        )
+        given = [prod(each.shape) if each.shape else each.elements for each in read]
+        if None not in given and (new := sum(each or 0 for each in given)) > elements:
+            raise InputError(f"holds {elements:,} elements, and {new:,} come in; give it more tokens")
+        return HandedOn(source._replace(direct=False, cache=True), None, elements, any(each.lost for each in read))
+
+
+FREE: dict[str, type[Free]] = {kind.op: kind for kind in (Concat, Flatten, View, Cache)}
 """The entries that take no time, by their names in files."""
 
 
@@ -175,8 +208,7 @@ class Wiring:
         Unless `sure`, names of inputs or sizes of the file are wrong; that is reported with the file, and faults that
         follow from it are not.
         """
-        self.stated = stated
-        self._batch, self._sure = batch, sure
+        self.stated, self.batch, self._sure = stated, batch, sure
         self.made = {name: HandedOn(Source((name,))) for name in inputs}
         """Outputs by the name of their entry, of the entries added so far."""
         self._inputs: dict[str, str] = dict.fromkeys(inputs, "")
@@ -209,7 +241,7 @@ class Wiring:
         if shape is None or not (self.stated or {*needed} - given.keys()):
             return {}
         follow = {field: shape[axis] for field, axis in kind.sized_by.items() if field not in given}
-        return {field: size for field, size in follow.items() if field != "images" or size != self._batch}
+        return {field: size for field, size in follow.items() if field != "images" or size != self.batch}
 
     def causes(
         self,
@@ -240,7 +272,7 @@ class Wiring:
 
         Raises InputError.
         """
-        tensors = layer.reads(self._batch)
+        tensors = layer.reads(self.batch)
         if len(read) > len(tensors):
             says = f"reads {counted(len(read), 'map')}, where {layer.op} has {len(tensors)}: {', '.join(tensors)}"
             raise InputError(Problem(f"{says}; join maps by a concat before it, or name fewer", INPUTS))
@@ -260,15 +292,29 @@ class Wiring:
 
     def add_free(self, entry: Free, read: Sequence[HandedOn]) -> None:
         """Add an entry that takes no time. Raises InputError."""
-        self._put(entry.name, entry.made(read, self._batch))
+        self._put(entry.name, entry.made(read, self.batch))
 
     def add(self, name: str, layers: Sequence[Op], alone: bool = True) -> None:
         """Add the layers of an entry; `alone`: one layer, without a `count`."""
-        names, shapes = tuple(layer.name for layer in layers), [layer.shapes(self._batch)[OFMAP] for layer in layers]
+        names, shapes = tuple(layer.name for layer in layers), [layer.shapes(self.batch)[OFMAP] for layer in layers]
         if alone:
             self._put(name, HandedOn(Source(names), shapes[0]))
         else:
             self._put(name, HandedOn(Source(names, direct=False), None, sum(map(prod, shapes))))
+
+    def check_composite(self, entry: Composite, read: Sequence[HandedOn]) -> None:
+        """Check that an entry of several layers reads as many elements as it takes. Raises InputError."""
+        for name, made, wanted in zip(entry.reads, read, entry.operands(self.batch), strict=True):
+            there = prod(made.shape) if made.shape is not None else made.elements
+            if there not in (None, wanted) and self._sure:
+                who = " and ".join(made.source.names)
+                says = f"reads {there:,} elements of {who} as {name}, where its own sizes make that {wanted:,}"
+                raise InputError(Problem(f"{says}; change the sizes, or what it reads", INPUTS))
+
+    def add_composite(self, entry: Composite, parts: Iterable[Part]) -> None:
+        """Add an entry of several unlike layers."""
+        ends = tuple(part.layer.name for part in parts if part.ends)
+        self._put(entry.name, HandedOn(Source(ends, direct=False), entry.outcome(self.batch)))
 
     def lose(self, name: object) -> None:
         """Add a faulty entry, so that entries that read it are not reported as well."""
@@ -295,7 +341,7 @@ class Wiring:
         if made.shape is None:
             says = f"reads {prod(wanted):,} elements of {who}, which make {made.elements:,}"
             return Problem(f"{says}; change the sizes, or put a view between", INPUTS)
-        what = f"{size_of(made.shape, self._batch)} (channels x rows x columns) from {who}"
+        what = f"{size_of(made.shape, self.batch)} (channels x rows x columns) from {who}"
         if not number and not {1, 2} & {*layer.sized_by.values()} and made.shape[1] * made.shape[2] > 1:
             flat = {0: prod(made.shape[:3]), 3: made.shape[3]}
             wrong = [field for field, axis in layer.sized_by.items() if field in given and wanted[axis] != flat[axis]]
@@ -307,7 +353,7 @@ class Wiring:
         # Where an input's size came from another layer, that layer is named: it may be the wrong one.
         first = self._inputs.get(who)
         says = f"reads {what}{f', as {first} does' if first else ''}"
-        own = f"where its own sizes make that {size_of(wanted, self._batch)}"
+        own = f"where its own sizes make that {size_of(wanted, self.batch)}"
         leave = f"leave {', '.join(fields)} out, or change what it reads" if fields else "change what it reads"
         return Problem(f"{says}, {own}; {leave}", fields[0] if fields and not number else INPUTS)
 
@@ -327,13 +373,13 @@ class Read(NamedTuple):
 
     Attributes:
         lowering: the lowering that the entry names.
-        sources: what each of the layers reads, where the file says so of any layer.
+        sources: for each of the layers what it reads, where the file says so of any layer.
         biases: whether each of the layers has biases.
     """
 
     layers: tuple[Op, ...]
     lowering: str | None = None
-    sources: tuple[Source, ...] = ()
+    sources: tuple[tuple[Source, ...], ...] = ()
     biases: bool = False
 
 
@@ -349,10 +395,11 @@ def read_layers(entry: object, names: Mapping[str, int], wiring: Wiring | None =
     if "op" not in entry:
         raise InputError(Problem(f"required key is missing; add op: with one of {', '.join(OPS)}", "op"))
     op = entry["op"]
-    if not isinstance(op, str) or (op not in OPS and op not in FREE):
-        instead = "" if str(op).casefold() in OPS else instead_of(str(op))
-        hint = f"{instead};" if instead else did_you_mean(str(op), [*OPS, *FREE]) or ";"
-        raise InputError(Problem(f"unknown op {show(op)}{hint} ops: {', '.join((*OPS, *FREE))}", "op"))
+    known = *OPS, *COMPOSITES, *FREE
+    if not isinstance(op, str) or op not in known:
+        instead = "" if str(op).casefold() in known else instead_of(str(op))
+        hint = f"{instead};" if instead else did_you_mean(str(op), known) or ";"
+        raise InputError(Problem(f"unknown op {show(op)}{hint} ops: {', '.join(known)}", "op"))
     read = wiring.read_by(entry) if wiring else []
     sizes = {key: value for key, value in entry.items() if key not in ("op", *_AROUND)}
     if wiring and op in FREE:
@@ -361,6 +408,8 @@ def read_layers(entry: object, names: Mapping[str, int], wiring: Wiring | None =
         free = _form_of(op).build({**sizes, **around}, {NAMES: names})
         wiring.add_free(free, read)
         return Read(())
+    if op in COMPOSITES:
+        return _read_composite(entry, op, names, wiring, read)
     return _read_layer(entry, op, sizes, names, wiring, read)
 
 
@@ -405,7 +454,22 @@ def _read_layer(
     # Each of several layers reads a part of the inputs.
     told = read if wiring and wiring.stated else ()
     sources = tuple(each.source if alone else each.source._replace(direct=False) for each in told)
-    return Read(layers, around.lowering, sources, around.biases)
+    return Read(layers, around.lowering, (sources,) * len(layers), around.biases)
+
+
+def _read_composite(
+    entry: Mapping[str, Any], op: str, names: Mapping[str, int], wiring: Wiring | None, read: Sequence[HandedOn]
+) -> Read:
+    """Read an entry that is several unlike layers."""
+    own = {key: value for key, value in entry.items() if key not in ("op", INPUTS)}
+    made: Composite = _form_of(op).build(own, {NAMES: names})
+    if wiring is None or INPUTS not in entry or len(read) != len(made.reads):
+        says = f"{op} reads {len(made.reads)} inputs: {', '.join(made.reads)}"
+        raise InputError(Problem(f"{says}; name the entries that make them: inputs: [{', '.join(made.reads)}]", INPUTS))
+    wiring.check_composite(made, read)
+    parts = [*made.parts([each.source for each in read], wiring.batch)]
+    wiring.add_composite(made, parts)
+    return Read(tuple(part.layer for part in parts), None, tuple(part.sources for part in parts))
 
 
 @validated
@@ -430,7 +494,9 @@ _AROUND_FORM = Form(_Around)
 @cache
 def _form_of(op: str) -> Form[Any]:
     """Return how files write an entry of an operation."""
-    return Form(FREE[op], f" for {op}", ["op", INPUTS]) if op in FREE else Form(OPS[op], f" for {op}", ["op", *_AROUND])
+    if op in FREE or op in COMPOSITES:
+        return Form(FREE[op] if op in FREE else COMPOSITES[op], f" for {op}", ["op", INPUTS])
+    return Form(OPS[op], f" for {op}", ["op", *_AROUND])
 
 
 def _around(entry: Mapping[str, object], names: Mapping[str, int], keys: Iterable[str]) -> _Around:
@@ -469,7 +535,8 @@ _ELSEWHERE = (
     (r"conv\w*1d", "write op: conv1d, with in_channels, in_length, out_channels and kernel"),
     (r"pointwise", f"{_CONV}: 1"),
     (r"conv", _CONV),
-    (r"attention|sdpa", "write its products: op: gemm, m: tokens, n: tokens, k: size of a head, and the like"),
+    (r"attention|sdpa", "write op: attention, with inputs: [queries, keys, values], heads, head and queries"),
+    (r"expert|^moe|mixture", "write op: experts, with inputs: [rows, weights], rows, channels, inner, experts and top"),
     (r"lstm|gru|rnn", "write its gates as a product: op: gemm, m: batch, n: gates x hidden, k: inputs + hidden"),
     (r"matmul|linear|dense|einsum|innerproduct|fullyconnected|addmm|bmm|matrix|^(fc|mm|dot|mlp|projection)$", _GEMM),
     (r"pool\w*(grad|backward)|selectandscatter", "write op: pool2d_gradient, with kind: max or average, channels, "

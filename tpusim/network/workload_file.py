@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BeforeValidator, PlainValidator, ValidationInfo
 
-from tpusim.base.errors import InputError, Problem
+from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.input.document import Document
 from tpusim.input.form import NAMES, Form, Name, Reader, names_of, validated, written
 from tpusim.input.scalars import path_of, show, whole_number
@@ -44,6 +44,7 @@ from tpusim.network.workload import (
     counts_of,
     names_in,
     read_sizes,
+    sizes_named,
     taken_names,
     with_sizes,
 )
@@ -97,12 +98,129 @@ def open_workload(name_or_path: str | Path, asked: ModelOptions = NOTHING) -> Do
     Raises InputError when it is no YAML mapping, or not of the format that its name promises.
     """
     if is_foreign(name_or_path):
+        if asked.phase is not None:
+            raise InputError(Problem("only a workload file has phases; leave it out", f"--phase {asked.phase}"))
         return read(Path(name_or_path), asked)
-    document = with_sizes(open_document(name_or_path, "workloads"), asked.dims)
+    document = in_phase(open_document(name_or_path, "workloads"), asked.phase)
+    document = repeated(with_sizes(document, asked.dims))
     layers, folder = document.data.get("layers"), Path(name_or_path).parent
     if not isinstance(layers, list):
         return document
     return replace(document, data={**document.data, "layers": [_beside(each, folder) for each in layers]})
+
+
+# ---- phases, and blocks of layers that come several times
+
+PHASES = "phases"
+BLOCK = "block"
+_BLOCK_KEYS = BLOCK, "count", "layers"
+
+
+def in_phase(document: Document, phase: str | None) -> Document:
+    """Return the document with the sizes of a phase that it names.
+
+    Raises InputError where there is no such phase, or where what the file says of its phases is wrong.
+    """
+    given = document.data.get(PHASES)
+    if given is None:
+        if phase is None:
+            return document
+        says = f"the workload has no phases; leave it out (there is no {show(phase)})"
+        raise InputError(Problem(says, f"--phase: {document.label}"))
+    named = sizes_named(document)
+    if not isinstance(given, Mapping) or not given or not all(isinstance(each, Mapping) for each in given.values()):
+        raise InputError(document.problem(PHASES, f"{show(given)} names no phases; write sizes for each: {_PHASES}"))
+    there = f"its sizes: {', '.join(named)}"
+    problems = [
+        document.problem(
+            f"{PHASES}.{name}.{each}", f"there is no size {show(each)}{did_you_mean(each, named) or ';'} {there}"
+        )
+        for name, sizes in given.items()
+        for each in sizes
+        if each not in named
+    ]
+    if problems:
+        raise InputError(problems)
+    if phase is None:
+        return document
+    if phase not in given:
+        hint = did_you_mean(phase, [*map(str, given)]) or ";"
+        says = f"there is no phase {show(phase)}{hint} phases: {', '.join(map(str, given))}"
+        raise InputError(Problem(says, f"--phase: {document.label}"))
+    for name, value in given[phase].items():
+        document = document.override(f"sizes.{name}", value, document.place(f"{PHASES}.{phase}.{name}"))
+    return document
+
+
+def repeated(document: Document) -> Document:
+    """Return the document with the layers of each block as often as it comes: those of the second are NAME_2.
+
+    In a block, `input` is what the block reads: what the entry ahead of it makes, or the block before.
+
+    Raises InputError where a block is faulty.
+    """
+    entries = document.data.get("layers")
+    if not isinstance(entries, list) or not any(isinstance(each, Mapping) and BLOCK in each for each in entries):
+        return document
+    made: list[object] = []
+    origins: list[str] = []
+    ahead = next(iter(_input_names(document)), INPUT)
+    for index, entry in enumerate(entries):
+        path = path_of(("layers", index))
+        if not isinstance(entry, Mapping) or BLOCK not in entry:
+            made.append(entry)
+            origins.append(path)
+            ahead = str(_name_of(entry))
+            continue
+        inner, count = _block(document, entry, path)
+        names = {str(_name_of(each)) for each in inner}
+        for number in range(1, count + 1):
+            called = {name: f"{name}_{number}" for name in names} | {INPUT: ahead}
+            made += [_renamed(each, called) for each in inner]
+            origins += [path_of((path, "layers", at)) for at in range(len(inner))]
+            ahead = called[str(_name_of(inner[-1]))]
+    lines = dict(document.lines)
+    for at, origin in enumerate(origins):
+        place = path_of(("layers", at))
+        under = {path[len(origin) :]: line for path, line in document.lines.items() if path.startswith(origin)}
+        lines |= {place + rest: line for rest, line in under.items() if not rest or rest[0] in ".["}
+    return replace(document, data={**document.data, "layers": made}, lines=lines)
+
+
+def _block(document: Document, entry: Mapping[str, Any], path: str) -> tuple[list[Mapping[str, Any]], int]:
+    """Return the entries of a block, and how often it comes. Raises InputError."""
+    problems: list[Problem] = []
+    for key in entry:
+        if key not in _BLOCK_KEYS:
+            says = f"unknown key {show(key)} of a block; allowed: {', '.join(_BLOCK_KEYS)}"
+            problems.append(document.problem(path_of((path, str(key))), says))
+    count, inner = entry.get("count", 1), entry.get("layers")
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST_LAYERS:
+        says = f"{show(count)} is no number of blocks; write a whole number, 1 to {MOST_LAYERS}"
+        problems.append(document.problem(path_of((path, "count")), says))
+    if not isinstance(inner, list) or not inner or not all(isinstance(_name_of(each), str) for each in inner):
+        says = f"a block has layers, each with a name; write layers: [{EXAMPLE}]"
+        problems.append(document.problem(path_of((path, "layers")), says))
+    elif any(BLOCK in each for each in inner):
+        says = "a block stands in no other block; write its layers, or a count of more"
+        problems.append(document.problem(path_of((path, "layers")), says))
+    if problems:
+        raise InputError(problems)
+    assert isinstance(inner, list) and isinstance(count, int)
+    return inner, count
+
+
+def _renamed(entry: Mapping[str, Any], called: Mapping[str, str]) -> dict[str, Any]:
+    """Return an entry of a block with its own name, and the names that it reads, in one of the block's copies."""
+    given = entry.get(INPUTS)
+    read = {} if given is None else {INPUTS: _called(given, called)}
+    return {**entry, "name": called[entry["name"]], **read}
+
+
+def _called(given: object, called: Mapping[str, str]) -> object:
+    if isinstance(given, str):
+        return called.get(given, given)
+    return [called.get(each, each) for each in given] if isinstance(given, list) else given
 
 
 def _beside(layer: object, folder: Path) -> object:
@@ -151,7 +269,7 @@ def in_network_order(
         layers += ops
         biases += [each.name for each in ops] if biased else []
         own += [OwnLowering(each.name, lowering, where) for each in ops] if lowering else []
-        edges += [(each.name, sources) for each in ops] if sources else []
+        edges += [(each.name, read) for each, read in zip(ops, sources, strict=True) if read] if sources else []
     return tuple(layers), tuple(own), tuple(edges), tuple(biases)
 
 
@@ -208,6 +326,8 @@ def _entries(entries: object) -> object:
 
 # ---- the file
 
+_PHASES = "{prefill: {tokens: context}, decode: {tokens: 1}}"
+
 
 @validated
 class _File:
@@ -220,6 +340,7 @@ class _File:
         not_timed: ops of the network that are no layers and take no time here, by name and count.
         not_known: ops of the network that tpusim does not know, by name and count; their work is missing.
         sizes: sizes that the entries use by name, each with its usual value; `--dim NAME=N` sets another.
+        phases: sizes of the network's phases, by the name that `--phase` asks for, such as prefill and decode.
         inputs: names by which entries read the inputs of the network.
         training: what a training step adds to the network (`tpusim run --training`).
         ops: whether `all` ops are timed, or those of the `array` alone, unless a run says otherwise (`--ops`).
@@ -233,6 +354,7 @@ class _File:
     not_timed: Annotated[Counts, Reader(counts_of, _COUNTS)] = ()
     not_known: Annotated[Counts, Reader(counts_of, _COUNTS), written("{MyOp: 2}")] = ()
     sizes: Annotated[Sizes, Reader(read_sizes, "a mapping of names to whole numbers")] = ()
+    phases: Annotated[object, Reader(lambda given: given, "a mapping of names to sizes"), written(_PHASES)] = None
     inputs: Annotated[tuple[str, ...], Reader(inputs_of, "a list of names"), written("[image, mask]")] = (INPUT,)
     training: Training | None = None
     ops: Annotated[str, Reader(check_ops, " or ".join(OPS))] = "all"

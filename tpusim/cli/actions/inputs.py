@@ -100,10 +100,10 @@ def _hbm_told(step: Workload, machine: Machine) -> str:
 
 def asked_of(
     dims: Sequence[str] | None, skip_unknown: bool, ops: str | None = None, arrays: Arrays | None = None,
-    shapes: str | None = None, training: Mapping[str, Any] | None = None,
+    shapes: str | None = None, training: Mapping[str, Any] | None = None, phase: str | None = None,
 ) -> ModelOptions:  # fmt: skip
-    """Return what `--dim NAME=N ...`, `--skip-unknown`, `--ops`, `--shapes`, `--training` and the arrays of `--input`
-    ask.
+    """Return what `--dim NAME=N ...`, `--skip-unknown`, `--ops`, `--shapes`, `--training`, `--phase` and the arrays of
+    `--input` ask.
 
     Raises:
         InputError: with every `--dim` that is not of that form, or unknown ops; a training step of some ops alone.
@@ -126,7 +126,7 @@ def asked_of(
             problems.append(Problem(str(error), f"--dim {text}"))
     if problems:
         raise InputError(problems)
-    return ModelOptions(given, skip_unknown, ops, arrays or {}, shapes, training)
+    return ModelOptions(given, skip_unknown, ops, arrays or {}, shapes, training, phase)
 
 
 def training_of(wanted: bool, keep: Sequence[str] | None, optimizer: str | None) -> dict[str, Any] | None:

@@ -45,7 +45,7 @@ class ModelOptions:
     `ops` says which ops become layers: all that can, or those of the array alone; None: as the file says, else all.
     `arrays` are inputs of the network, by name: their sizes settle open dimensions, and whole numbers in them settle
     which branches are taken. `shapes` are those of the arguments of a function of JAX, as text. `training` asks for a
-    training step, in other ways than its file's where it says so.
+    training step, in other ways than its file's where it says so. `phase` is one that the file names.
     """
 
     dims: Mapping[str, int] = field(default_factory=dict)
@@ -54,6 +54,7 @@ class ModelOptions:
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     shapes: str | None = None
     training: Mapping[str, Any] | None = None
+    phase: str | None = None
 
     def __post_init__(self) -> None:
         if self.ops is not None:

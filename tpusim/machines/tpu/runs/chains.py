@@ -198,7 +198,7 @@ class _Reads:
         tensors = layer.reads(self._batch)
         if layer.name in self._known:
             told = zip(tensors, self._known[layer.name], strict=False)
-            return {tensor: ReadOutcomes(*source) for tensor, source in told}
+            return {tensor: ReadOutcomes(*source[:3]) for tensor, source in told}
         ahead = self._ahead.get(layer.name)
         return {next(iter(tensors)): ReadOutcomes((ahead,))} if ahead else {}
 
