@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -33,7 +34,7 @@ _DRAM = ("hbm_reached_bytes_per_s", "hbm_overfetch", "row_hits", "row_misses", "
 _TOGETHER = "PE, part, the stalls and idle add up to 100 % of the cycles"
 _MORE = "busy, the stalls and idle add up to 100 % of the cycles; PE counts multiplications that need not be done, too"
 """Columns shown where an algorithm leaves out multiplications, or another unit does them."""
-_ALIKE = "n: layers in a row that are alike; figures are of one of them"
+_ALIKE = "n: layers that are alike, in a row or in blocks of a row; figures are of one of them"
 _CHECKED = "out: the check of the outputs: ok, how many are wrong, or - where there was none"
 _OWN_RANK = 3
 """Rank of the columns of one machine family alone: they go together where there is no room."""
@@ -135,13 +136,70 @@ def _own_column(key: str, layers: Sequence[LayerResult]) -> Column[LayerResult]:
 
 
 def alike(layers: Sequence[LayerResult]) -> dict[str, int]:
-    """Return the layers that have rows of their own, by name, and for how many in a row each stands.
+    """Return the layers that have rows of their own, by name, and how many layers each stands for.
 
-    Many layers share a row if no figure differs, such as those of one `count`.
+    Layers share a row if no figure differs: many in a row, such as those of one `count`, or those of blocks in a row,
+    which are called NAME_1, NAME_2 and so on.
     """
-    runs = ([*run] for _, run in groupby(layers, lambda layer: replace(layer, name="alike")))
-    rows = (((run[0], len(run)),) if len(run) > _MOST_ALIKE else ((layer, 1) for layer in run) for run in runs)
-    return {layer.name: count for row in rows for layer, count in row}
+    kinds = [replace(layer, name="", inputs=()) for layer in layers]
+    names = [layer.name for layer in layers]
+    place = {name: at for at, name in enumerate(names)}
+    found: dict[str, int] = {}
+    at = 0
+    while at < len(layers):
+        size, blocks = _blocks(at, kinds, names, place)
+        runs = ([*run] for _, run in groupby(range(at, at + size), kinds.__getitem__))
+        rows = (((run[0], len(run)),) if len(run) > _MOST_ALIKE else ((each, 1) for each in run) for run in runs)
+        found |= {names[each]: count * blocks for row in rows for each, count in row}
+        at += size * blocks
+    return found
+
+
+_NUMBER = re.compile(r"_(\d+)(?=$|[._])")
+"""A number in the name of a layer, which may be that of a block."""
+_FEWEST_BLOCKS = 3
+"""Fewest blocks that share rows."""
+
+
+def _blocks(
+    first: int, kinds: Sequence[LayerResult], names: Sequence[str], place: Mapping[str, int]
+) -> tuple[int, int]:
+    """Return the layers of a block that begins with the `first` layer, and how many blocks in a row are alike; all
+    layers up to the next block, and 1, where none begins.
+    """
+    size, blocks = _of_blocks(first, kinds, names, place)
+    if blocks >= _FEWEST_BLOCKS:
+        return size, blocks
+    behind = range(first + 1, len(kinds))
+    following = (at for at in behind if _of_blocks(at, kinds, names, place)[1] >= _FEWEST_BLOCKS)
+    return next(following, len(kinds)) - first, 1
+
+
+def _of_blocks(
+    first: int, kinds: Sequence[LayerResult], names: Sequence[str], place: Mapping[str, int]
+) -> tuple[int, int]:
+    """Return the size of a block that begins with the `first` layer, as its name tells, and how many in a row are
+    alike.
+    """
+    for begun in {int(each[1]) for each in _NUMBER.finditer(names[first])}:
+        nexts = [place[each] - first for each in _further(names[first], begun, 1) if each in place]
+        size, blocks = min((each for each in nexts if each > 1), default=len(kinds)), 1
+        while all(
+            at + blocks * size < len(kinds)
+            and kinds[at] == kinds[at + blocks * size]
+            and names[at + blocks * size] in _further(names[at], begun, blocks)
+            for at in range(first, first + size)
+        ):
+            blocks += 1
+        if blocks >= _FEWEST_BLOCKS:
+            return size, blocks
+    return 1, 1
+
+
+def _further(name: str, begun: int, blocks: int) -> set[str]:
+    """Return the names that a layer of block number `begun` may have some blocks further on."""
+    places = (each.span(1) for each in _NUMBER.finditer(name) if int(each[1]) == begun)
+    return {f"{name[:start]}{begun + blocks}{name[stop:]}" for start, stop in places}
 
 
 def costliest(layers: Sequence[LayerResult], counts: Mapping[str, int] = MappingProxyType({})) -> Sequence[LayerResult]:
