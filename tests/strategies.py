@@ -662,7 +662,15 @@ def row_ops(channels: int = 40, rows: int = 30) -> st.SearchStrategy[RowOp]:
     norms = (st.builds(kind, **sizes, epsilon=st.sampled_from([1e-5, 0.5])) for kind in NORMS)
     gradients = st.builds(CrossEntropyGradient, **sizes, factor=st.sampled_from([1.0, -0.1]))
     others = (st.builds(kind, **sizes) for kind in (Softmax, ReduceMean, SumExp, SumSquares, CrossEntropy))
-    return st.one_of(*norms, gradients, *others)
+    return st.one_of(*norms, gradients, masked(channels, images), *others)
+
+
+@st.composite
+def masked(draw: st.DrawFn, channels: int, images: st.SearchStrategy[int]) -> Softmax:
+    """Softmax of queries that see some keys."""
+    keys = draw(st.integers(1, channels))
+    window = draw(st.sampled_from([0, 0, 1, 3, keys]))
+    return Softmax("rows", keys, draw(images), queries=draw(st.integers(1, keys)), window=window)
 
 
 @st.composite

@@ -127,7 +127,9 @@ def pointwise(draw: st.DrawFn, shape: Shape) -> Op:
 def by_rows(draw: st.DrawFn, shape: Shape) -> Op:
     """What a map has of each image is a row."""
     kind: type[Any] = draw(among(*ROWS))
-    return kind("rows", prod(shape[:3]))
+    channels = prod(shape[:3])
+    mask = {"queries": draw(st.integers(1, channels))} if kind is Softmax and draw(TRUTH) else {}
+    return kind("rows", channels, **mask)
 
 
 KINDS = among(convolved, convolved, convolved_as_rows, multiplied, transposed, pooled, pointwise, pointwise, by_rows)

@@ -86,6 +86,8 @@ def test_pieces_of_rows_begin_a_body_where_a_window_is_full() -> None:
 @example(layer=CrossEntropy("c", 36, 3), batch=1, hardware=machine(16, 8, word_elements=2, scalar_words=1), again=False)
 @example(layer=Softmax("s", 36, 3), batch=1, hardware=machine(16, 8, word_elements=2, scalar_words=1), again=True)
 @example(layer=Softmax("s", 64, 1), batch=1, hardware=machine(64, 4, word_elements=1, scalar_words=1), again=False)
+@example(layer=Softmax("s", 36, 3, 3, 9), batch=1, hardware=machine(16, 8, word_elements=2), again=True)
+@example(layer=Softmax("s", 9, 20, 7), batch=1, hardware=machine(4, 4, word_elements=2, scalar_words=1), again=False)
 @example(layer=LayerNorm("n", 49, 5), batch=1, hardware=machine(32, 4, word_elements=1), again=False)
 @example(layer=LayerNorm("n", 19, 9), batch=1, hardware=machine(4, 4, word_elements=1, capacity_words=40), again=False)
 @example(layer=RmsNorm("r", 49, 5), batch=1, hardware=machine(32, 4, word_elements=1), again=True)
@@ -121,7 +123,7 @@ def assert_agreement(layer: Op, batch: int, hardware: Hardware, lowering: str) -
     "layer",
     [
         Softmax("s", 18, 40), NORM, ReduceMean("m", 18, 40), LayerNormGradient("g", 18, 40), CrossEntropy("c", 18, 40),
-        CrossEntropyGradient("d", 18, 40, factor=0.1), RmsNorm("r", 18, 40),
+        CrossEntropyGradient("d", 18, 40, factor=0.1), RmsNorm("r", 18, 40), Softmax("s", 18, 40, queries=10, window=4),
     ],
     ids=lambda layer: layer.op,
 )  # fmt: skip
@@ -191,6 +193,34 @@ def test_a_gradient_of_other_rows_is_caught() -> None:
     for name in ("ifmap", "other"):
         corrupted = change(program, Fill, lambda f: edit_part(f, next_rows), of=name)
         assert check_layer(layer, 1, corrupted, SMALL, seed=0).mismatched > 0
+
+
+MASKED = Softmax("s", 18, 40, queries=10, window=4)
+
+
+@pytest.mark.parametrize(
+    ("name", "change_of"),
+    [("keys", lambda part: shift_items(part, 1)), ("last_key", next_rows), ("first_key", next_rows)],
+)
+def test_a_mask_of_other_rows_or_keys_is_caught(name: str, change_of: Callable[[Part], Part]) -> None:
+    hardware = machine(8, 8, word_elements=4)
+    program, _ = lowered(MASKED, 1, hardware, LOWERING)
+    assert check_layer(MASKED, 1, program, hardware, seed=0).mismatched == 0
+    corrupted = change(program, Fill, lambda f: edit_part(f, change_of), of=name)
+    assert check_layer(MASKED, 1, corrupted, hardware, seed=0).mismatched > 0
+
+
+def test_a_mask_takes_a_comparison_and_a_choice_in_each_stage() -> None:
+    """Of 4 rows to a word in 8 lanes, by 8 ALUs: exp takes 7; with a window, two comparisons, their conjunction and a
+    choice.
+    """
+    hardware = machine(8, 8, word_elements=4, alus=8, scalar_words=3)
+    for layer, more in ((Softmax("s", 8, 32, queries=8), 2), (Softmax("s", 8, 32, queries=8, window=3), 4)):
+        program, _ = lowered(layer, 1, hardware, LOWERING)
+        work = {step.operation: step.beat(4, hardware).work for step in program.vectors}
+        assert work["seen_exp_scaled"] == 4 * (more + 2 + 7)
+        pairs = {step.operation: len(step.operands) // 2 - 1 for step in program.vectors}
+        assert work["seen_exp_sum"] == 4 * (pairs["seen_exp_sum"] * (more + 9) - 1)
 
 
 # ---- who lowers what, and what is told

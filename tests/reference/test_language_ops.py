@@ -10,8 +10,9 @@ import pytest
 
 from tpusim import reference
 from tpusim.base.errors import InputError
+from tpusim.flow.verify import operands_of
 from tpusim.network.ops.elementwise import Geglu, SoftCap, Swiglu
-from tpusim.network.ops.rows import RmsNorm
+from tpusim.network.ops.rows import RmsNorm, Softmax
 
 
 def drawn(*shape: int) -> Any:
@@ -45,10 +46,35 @@ def test_a_cap_bounds_what_is_large_and_leaves_what_is_small() -> None:
     np.testing.assert_allclose(made.ravel(), [50, -50, 1e-3, 50 * math.tanh(0.5)], rtol=1e-9)
 
 
+@pytest.mark.parametrize(("queries", "window"), [(3, 0), (5, 0), (5, 2), (1, 3)])
+def test_a_query_sees_the_keys_up_to_its_own(queries: int, window: int) -> None:
+    layer, x = Softmax("s", 5, 7, queries=queries, window=window), drawn(5, 1, 1, 7)
+    made = reference.compute(layer, {"ifmap": x})
+    for row in range(7):
+        last = 5 - queries + row % queries
+        seen = range(max(0, last - window + 1) if window else 0, last + 1)
+        powers = [math.exp(x[key, 0, 0, row]) if key in seen else 0 for key in range(5)]
+        np.testing.assert_allclose(made[:, 0, 0, row], np.array(powers) / sum(powers), rtol=1e-12)
+
+
+def test_what_an_op_determines_itself_is_neither_read_nor_drawn() -> None:
+    """Seven rows are queries 0 to 2 of a mask of five keys, in turn."""
+    layer = Softmax("s", 5, queries=3, window=2)
+    assert [*layer.sources(7)] == ["ifmap", "keys", "last_key", "first_key"]
+    assert [*layer.reads(7)] == ["ifmap"]
+    for given in (reference.operands(layer, 7, seed=1), operands_of(layer, 7, seed=1)):
+        assert {name: each.shape for name, each in given.items()} == layer.sources(7)
+        assert given["keys"].ravel().tolist() == [0, 1, 2, 3, 4]
+        assert given["last_key"].ravel().tolist() == [2, 3, 4, 2, 3, 4, 2]
+        assert given["first_key"].ravel().tolist() == [1, 2, 3, 1, 2, 3, 1]
+
+
 @pytest.mark.parametrize(
     ("kind", "fields", "says"),
     [
         (RmsNorm, {"epsilon": 0.0}, "epsilon: 0.0 is not above zero"),
+        (Softmax, {"queries": 5}, "queries: the first of 5 queries would see none of 4 keys; write channels 4 at most"),
+        (Softmax, {"window": 2}, "window: a window is one of a mask; write queries as well"),
         (SoftCap, {"cap": -1.0}, "cap: -1.0 is not above zero; write one such as 50.0"),
     ],
 )

@@ -58,9 +58,11 @@ class Numbers:
         # Seeded by the layer itself, so that adding or leaving out other layers changes nothing.
         random = np.random.default_rng([seed, zlib.crc32(repr(layer).encode())])
         drawn = {name: kind.drawn(random, shape) for name, shape in layer.sources(batch).items()}
+        if layer.positive:
+            drawn = {name: abs(each) for name, each in drawn.items()}
         for name, below in layer.numbered.items():
             drawn[name] = random.integers(below, size=drawn[name].shape).astype(np.float32)
-        return {name: abs(each) for name, each in drawn.items()} if layer.positive else drawn
+        return drawn | {name: made(batch) for name, made in layer.fixed.items()}
 
     def of(self, layer: Op) -> Numbers:
         """The numbers of a layer: layers that round get real numbers in place of whole ones."""

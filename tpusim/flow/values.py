@@ -98,6 +98,7 @@ class Journey:
             self._current = self._begun()
         with _failures_of(self._current.node):
             given = self._current.operands(layer, self._batch)
+            given |= {name: made(self._batch) for name, made in layer.fixed.items()}
         wanted, found = layer.sources(self._batch), {name: each.shape for name, each in given.items()}
         if wanted != found:
             says = f"it reads {found}, where the layer has {wanted}"

@@ -557,6 +557,8 @@ _ELSEWHERE = (
     (r"silu|swish", "write op: silu, with channels, height and width"),
     (r"crossentropy|nllloss", "write op: cross_entropy, with channels (of a row) and images (the rows)"),
     (r"logsigmoid|logsoftmax", "leave this layer out; it takes no time in this version"),
+    (r"(causal|mask)\w*softmax|softmax\w*(causal|mask)", "write op: softmax, with channels (keys), images (the rows) "
+     "and queries"),
     (r"softmax", "write op: softmax, with channels (of a row) and images (the rows)"),
     (r"layernorm\w*(grad|backward)", "write op: layer_norm_gradient, with channels (of a row) and images (the rows)"),
     (r"rms\w*norm|norm\w*rms", "write op: rms_norm, with channels (of a row), images (the rows) and epsilon"),

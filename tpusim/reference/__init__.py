@@ -116,8 +116,11 @@ def operands(layer: Op, batch: int, seed: int) -> dict[str, Operand]:
             f"layer {layer.name}: a sum of {layer.terms(batch)} products is not exact in float32; check nothing"
         )
     random = np.random.default_rng([seed, zlib.crc32(repr(layer).encode())])
-    drawn, factors = {}, layer.factors(batch)
+    drawn, factors = dict[str, Operand](), layer.factors(batch)
     for name, shape in layer.sources(batch).items():
+        if name in layer.fixed:
+            drawn[name] = layer.fixed[name](batch)
+            continue
         if below := layer.numbered.get(name):
             drawn[name] = random.integers(min(below, _MOST_NUMBERED), size=shape, dtype=np.int16)
             continue

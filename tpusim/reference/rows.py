@@ -12,7 +12,7 @@ from tpusim.reference import Box, Operands, Tensor, number_of
 
 if TYPE_CHECKING:
     from tpusim.network.ops.op import Op
-    from tpusim.network.ops.rows import CrossEntropyGradient, LayerNorm, LayerNormGradient, Lrn, RmsNorm, RowOp
+    from tpusim.network.ops.rows import CrossEntropyGradient, LayerNorm, LayerNormGradient, Lrn, RmsNorm, RowOp, Softmax
 
 
 _Doubles: TypeAlias = NDArray[np.float64]
@@ -54,8 +54,18 @@ def _rows(operands: Operands, box: Box, name: str = "ifmap") -> _Doubles:
     return np.asarray(operands[name][:, :, :, box[3].start : box[3].stop], np.float64)
 
 
-def softmax(layer: RowOp, operands: Operands, box: Box) -> Tensor:
+def softmax(layer: Softmax, operands: Operands, box: Box) -> Tensor:
+    """Compute the softmax over the keys that each row sees, straight from the numbers of rows and keys."""
     rows = _rows(operands, box)
+    if layer.queries:
+        query, key = np.array(box[3]) % layer.queries, np.arange(layer.channels)[:, None, None, None]
+        ahead = layer.channels - layer.queries + query - key
+        hidden = (ahead < 0) | (ahead >= (layer.window or layer.channels))
+        rows = np.where(hidden, -np.inf, rows)
+    return _softmax(rows, box)
+
+
+def _softmax(rows: _Doubles, box: Box) -> Tensor:
     raised = np.exp(rows - rows.max(axis=0, keepdims=True))
     return np.asarray(raised[box[0].start : box[0].stop] / raised.sum(axis=0, keepdims=True))
 
@@ -160,13 +170,13 @@ def _of_cross_entropy(_: Any, operands: Operands, box: Box, share: float) -> Ten
 
 def cross_entropy_gradient(layer: CrossEntropyGradient, operands: Operands, box: Box) -> Tensor:
     labels = _rows(operands, box, "other")[box[0].start : box[0].stop]
-    return (softmax(layer, operands, box) - labels) * np.float64(np.float32(layer.factor))
+    return (_softmax(_rows(operands, box), box) - labels) * np.float64(np.float32(layer.factor))
 
 
 def _of_cross_entropy_gradient(layer: Any, operands: Operands, box: Box, share: float) -> Tensor:
     """Return the error over the `share`: the softmax is off by a share of itself, and all is rounded in the end."""
     labels = abs(_rows(operands, box, "other")[box[0].start : box[0].stop])
-    return np.asarray((2 * softmax(layer, operands, box) + labels) * abs(layer.factor))
+    return np.asarray((2 * _softmax(_rows(operands, box), box) + labels) * abs(layer.factor))
 
 
 _ERRORS: dict[str, Callable[[Any, Operands, Box, float], Tensor]] = {

@@ -6,16 +6,20 @@ With it come the sizes of maps as files write them, and the axes over which kern
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, fields, replace
 from math import prod
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
 
 from pydantic import ValidationInfo
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.input.form import Reader, names_of, pair, size, whole
 from tpusim.input.scalars import integer, show, worked_out
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 Shape: TypeAlias = tuple[int, int, int, int]
 Index: TypeAlias = tuple[int, ...]
@@ -100,6 +104,13 @@ class Op(ABC):
         return {}
 
     @property
+    def fixed(self) -> Mapping[str, Callable[[int], NDArray[np.float32]]]:
+        """The sources whose elements follow from the op itself, each with what makes them for a batch: tables, numbers
+        of keys. No other layer makes them, and no run draws them.
+        """
+        return {}
+
+    @property
     @abstractmethod
     def text(self) -> str:
         """The shape in short."""
@@ -120,7 +131,7 @@ class Op(ABC):
         """Return the tensors that other layers may have made, in the order in which files name them; the ifmap is
         first.
         """
-        return self.sources(batch)
+        return {name: shape for name, shape in self.sources(batch).items() if name not in self.fixed}
 
     def batch_of(self, shapes: Mapping[str, Sequence[int]]) -> int:
         """Return the number of images of tensors of these shapes, by name."""

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 from tpusim.base.errors import InputError, Problem
-from tpusim.input.form import Name, Real, validated, written
+from tpusim.input.form import Name, Real, validated, whole, written
 from tpusim.network.ops.elementwise import MapOp, check_above_zero
-from tpusim.network.ops.op import OFMAP, Channels, Images, Index, KernelAxis, Op, Shape, TapWindow
+from tpusim.network.ops.op import MOST_CHANNELS, OFMAP, Channels, Images, Index, KernelAxis, Op, Shape, TapWindow
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 class Stage(NamedTuple):
@@ -64,6 +68,11 @@ class RowOp(Op):
     @property
     def text(self) -> str:
         """The shape in short: "1024x768", or "batch x 1000" where there are as many rows as images in a batch."""
+        return self.rows_text
+
+    @property
+    def rows_text(self) -> str:
+        """The rows that the op reads, in short."""
         return f"{self.images}x{self.channels}" if self.images else f"batch x {self.channels}"
 
     def shapes(self, batch: int) -> Mapping[str, Shape]:
@@ -89,17 +98,88 @@ _POWERS = (
 """Stages that make the largest element of each row, and one over the sum of powers of elements less that."""
 
 
+_KEYS, _LAST, _FIRST = "keys", "last_key", "first_key"
+
+
 @validated
 class Softmax(RowOp):
-    """e to the power of each element less the largest of its row, over the sum of these."""
+    """e to the power of each element less the largest of its row, over the sum of these.
+
+    With `queries` it has the causal mask of attention: elements of a row are scores of keys, and those of keys that a
+    query does not see become zero. The vector unit compares a number for each key with the last key that the row sees,
+    and perhaps the first, in each stage. These numbers are read from HBM once; code for TPUs makes them on chip.
+
+    Attributes:
+        queries: rows that are the queries of one mask, in turn: row r is query r % queries. The last query sees all
+            keys, and each one before it one key less. 0: no mask.
+        window: most keys that a query sees, the last ones of those. 0: all.
+    """
 
     op: ClassVar[str] = "softmax"
     exact: ClassVar[bool] = False
+    grammar: ClassVar[str] = "rows x elements of each, then q queries and w keys of the window where there is a mask"
+
+    queries: Annotated[int, whole(MOST_CHANNELS, 0), written(128)] = 0
+    window: Annotated[int, whole(MOST_CHANNELS, 0), written(64)] = 0
+
+    def __post_init__(self) -> None:
+        if self.queries > self.channels:
+            says = f"the first of {self.queries} queries would see none of {self.channels} keys"
+            raise InputError(Problem(f"{says}; write channels {self.channels} at most", "queries"))
+        if self.window and not self.queries:
+            raise InputError(Problem("a window is one of a mask; write queries as well", "window"))
+
+    @property
+    def text(self) -> str:
+        """The shape in short: "4096x128 q128 w32" where rows are queries that see 32 keys at most."""
+        mask = f" q{self.queries}" + (f" w{self.window}" if self.window else "")
+        return self.rows_text + (mask if self.queries else "")
 
     @property
     def stages(self) -> tuple[Stage, ...]:
         """Return the stages; powers are worked out twice, rather than kept: so does XLA's code for TPUs."""
-        return *_POWERS, Stage("exp_scaled", (0, 1))
+        if not self.queries:
+            return *_POWERS, Stage("exp_scaled", (0, 1))
+        bounds = tuple(Stage("", given=name) for name in self._bounds)
+        ends, (most, part) = tuple(range(len(bounds))), (len(bounds), len(bounds) + 1)
+        return (
+            *bounds,
+            Stage("seen_maximum", ends, (_KEYS,), joins="maximum", ends="maximum"),
+            Stage("seen_exp_sum", (*ends, most), (_KEYS,), joins="add", ends="reciprocal_sum"),
+            Stage("seen_exp_scaled", (*ends, most, part), (_KEYS,)),
+        )
+
+    @property
+    def _bounds(self) -> tuple[str, ...]:
+        return (_LAST, _FIRST) if self.window else (_LAST,)
+
+    def shapes(self, batch: int) -> Mapping[str, Shape]:
+        """Return shapes; with a mask there is a number for each key, and one or two for each row."""
+        rows = self.rows(batch)
+        if not self.queries:
+            return {"ifmap": rows, OFMAP: rows}
+        bounds = dict.fromkeys(self._bounds, (1, 1, 1, rows[3]))
+        return {"ifmap": rows, _KEYS: (self.channels, 1, 1, 1), **bounds, OFMAP: rows}
+
+    @property
+    def fixed(self) -> Mapping[str, Callable[[int], NDArray[np.float32]]]:
+        """The numbers of keys, from zero on, and of the last key and the first that each row sees."""
+        if not self.queries:
+            return {}
+
+        def keys(_: int) -> NDArray[np.float32]:
+            import numpy as np
+
+            return np.arange(self.channels, dtype=np.float32).reshape(-1, 1, 1, 1)
+
+        def last(batch: int) -> NDArray[np.float32]:
+            import numpy as np
+
+            queries = np.arange(self.images or batch, dtype=np.float32) % self.queries
+            return (self.channels - self.queries + queries).reshape(1, 1, 1, -1)
+
+        bounds = {_LAST: last, _FIRST: lambda batch: last(batch) - (self.window - 1)}
+        return {_KEYS: keys, **{name: bounds[name] for name in self._bounds}}
 
 
 @validated

@@ -255,6 +255,47 @@ def _of_elements(
     )
 
 
+def _of_seen(
+    function: Callable[..., Any], known: int, products: int, others: int, of: Callable[[int], Mapping[str, int]]
+) -> Operation:
+    """A function of the elements that a row sees, with `products` and `others` for each: of two operands each, the
+    element and its number, then the last number that is seen, perhaps the first, and `known` numbers of the row.
+
+    Elements that are not seen are less than anything.
+    """
+
+    def elements(counts: int) -> tuple[int, int]:
+        bounds = 2 - (counts - known) % 2
+        return (counts - known - bounds) // 2, bounds
+
+    def of_seen(*terms: Any) -> Any:
+        count, bounds = elements(len(terms))
+        (last, *first), rest = terms[2 * count : 2 * count + bounds], terms[2 * count + bounds :]
+        pairs = zip(terms[: 2 * count : 2], terms[1 : 2 * count : 2], strict=True)
+        return function([_seen(x, number, last, *first) for x, number in pairs], *rest)
+
+    def work(counts: Arity, _: Coefficients) -> AluWork:
+        count, bounds = elements(counts.operands)
+        # A comparison for each end, their conjunction, and a choice.
+        return AluWork(count * products, count * (2 * bounds + others + 1) - 1)
+
+    return Operation(
+        _rounded_once(of_seen),
+        work,
+        lambda counts: counts.operands > known + 2 and not counts.scalars + counts.coefficients,
+        lambda counts: of(elements(counts.operands)[0]),
+    )
+
+
+def _seen(x: Any, number: Any, last: Any, first: Any = -np.inf) -> Any:
+    return np.where((first <= number) & (number <= last), x, -np.inf)
+
+
+def _seen_share(x: Any, *others: Any) -> Any:
+    *bounds, most, factor, number = others
+    return np.exp(_seen(x, number, *bounds) - most) * factor
+
+
 def _of_sum(function: Callable[..., Any], coefficients: int, products: int, of: str) -> Operation:
     """A function of a sum, which is first multiplied by coefficients or has them added."""
     return Operation(
@@ -433,6 +474,17 @@ OPERATIONS: dict[str, Operation] = {
         lambda *terms: sum(np.exp(x - terms[-1]) for x in terms[:-1]), 1, 0, lambda elements: {"exp": elements}
     ),
     "squares_sum": _of_elements(lambda *terms: sum((x - terms[-1]) ** 2 for x in terms[:-1]), 1, 1, lambda _: {}),
+    # For rows with a mask.
+    "seen_maximum": _of_seen(lambda seen: reduce(np.maximum, seen), 0, 0, 0, lambda _: {})._replace(selects=True),
+    "seen_exp_sum": _of_seen(
+        lambda seen, most: sum(np.exp(x - most) for x in seen), 1, 0, 1, lambda elements: {"exp": elements}
+    ),
+    "seen_exp_scaled": Operation(
+        _rounded_once(_seen_share),
+        lambda counts, _: AluWork(1, 1 + 2 * (counts.operands - 4)),
+        lambda counts: counts.operands in (5, 6) and not counts.scalars + counts.coefficients,
+        lambda _: {"exp": 1},
+    ),
     # For ops of channels: products of operands two by two, the second of them less the last operand, and their sum.
     "centred_products": Operation(
         _rounded_once(lambda *terms: sum(x * (y - terms[-1]) for x, y in zip(terms[:-1:2], terms[1::2], strict=False))),
