@@ -25,6 +25,7 @@ from tpusim.machines.family import FAMILIES, family_named
 from tpusim.machines.gpu.description import Gpu
 from tpusim.machines.tpu.description import Hardware
 from tpusim.network import entries, workload_file
+from tpusim.network.composites import COMPOSITES
 from tpusim.network.entries import FREE
 from tpusim.network.ops import OPS
 from tpusim.result.vocabulary.fields import FIELDS
@@ -222,10 +223,10 @@ def machine_sections() -> dict[str, list[Section]]:
 def workload_sections() -> list[Section]:
     """What a workload file may hold, and what every entry of its layers."""
     file, *_ = sections(workload_file._File, shipped("workloads"), units=False)
-    layers = [layer for each in shipped("workloads") for layer in each["layers"]]
+    layers = _layers()
     around, *_ = sections(entries._Around, layers, units=False)
     kinds = Entry("op", "kind of operation; each has a section of its own among the ops.", f"one of {', '.join(OPS)}, "
-                  f"{', '.join(FREE)}", REQUIRED, "", "op: conv2d")  # fmt: skip
+                  f"{', '.join((*COMPOSITES, *FREE))}", REQUIRED, "", "op: conv2d")  # fmt: skip
     read = Entry(entries.INPUTS, "layers that the entry reads, or inputs of the network; where no entry of a file says "
                  "so, each reads the one before it.", "a name, or a list of names", "the entry before", "",
                  next(f"inputs: {flow(each['inputs'])}" for each in layers if "inputs" in each))  # fmt: skip
@@ -240,11 +241,22 @@ def sweep_sections() -> list[Section]:
 
 
 def op_sections() -> dict[str, Section]:
-    """Every op by its name in files; then what takes no time."""
-    layers = [layer for each in shipped("workloads") for layer in each["layers"]]
-    kinds = {**{op: OPS[op] for op in OPS}, **FREE}
+    """Every op by its name in files; then what stands for several layers, and what takes no time."""
+    layers = _layers()
+    kinds = {op: _kind(op) for op in (*OPS, *COMPOSITES, *FREE)}
     alike = {op: [each for each in layers if each["op"] == op] for op in kinds}
     return {op: next(sections(kind, [*alike[op], *layers], units=False)) for op, kind in kinds.items()}
+
+
+def _layers() -> list[Any]:
+    """Every entry of the shipped workloads, those of blocks among them."""
+    found = [layer for each in shipped("workloads") for layer in each["layers"]]
+    return [each for layer in found for each in (layer["layers"] if "block" in layer else [layer])]
+
+
+def _kind(op: str) -> Any:
+    """The class of an entry, by its name in files."""
+    return OPS[op] if op in OPS else {**COMPOSITES, **FREE}[op]
 
 
 def lowerings() -> dict[str, Mapping[str, str]]:
@@ -254,7 +266,7 @@ def lowerings() -> dict[str, Mapping[str, str]]:
 
 def op_example(op: str) -> str:
     """An entry of a workload file: what it needs, and rows and columns of its map."""
-    kind, held = (OPS[op] if op in OPS else FREE[op]), []
+    kind, held = _kind(op), []
     for key, (_, info) in fields_in(kind).items():
         if info.default is PydanticUndefined or key in ("height", "width"):
             value = (info.examples or [""])[0]

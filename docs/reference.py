@@ -33,6 +33,7 @@ from docs.fields import (
 )
 from tpusim.machines.family import family_named
 from tpusim.memory.dram.device import Device
+from tpusim.network.composites import COMPOSITES
 from tpusim.network.ops import OPS
 from tpusim.result.vocabulary.figures import COLUMNS, LAYER, OWN
 from tpusim.result.vocabulary.states import CLIENTS, ELSEWHERE, ENERGIES, STATES, UNITS
@@ -158,7 +159,8 @@ def ops_page() -> str:
         "beside those below.\n\nPairs are (height, width); one number stands for both.\n"
     )
     for op, section in op_sections().items():
-        unit = f"Done by the {OPS[op].unit.replace('vector', 'vector unit')}" if op in OPS else "Takes no time"
+        others = "Stands for several layers" if op in COMPOSITES else "Takes no time"
+        unit = f"Done by the {OPS[op].unit.replace('vector', 'vector unit')}" if op in OPS else others
         shape = f" Tables show its shape as {plain(OPS[op].grammar)}." if op in OPS else ""
         entry = fill(op_example(op), 76, subsequent_indent="   ")
         known = Section(section.path, section.about, [each for each in section.entries if each.path != "name"])

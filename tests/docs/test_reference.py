@@ -23,6 +23,7 @@ from tpusim import Conv2d, Workload, load_hardware, load_workload, simulate
 from tpusim.input.document import Document
 from tpusim.machines.family import FAMILIES, family_named
 from tpusim.memory.dram.device import Device, load_device
+from tpusim.network.composites import COMPOSITES
 from tpusim.network.entries import FREE, read_layers
 from tpusim.network.ops import OPS
 from tpusim.network.workload_file import workload_of
@@ -169,7 +170,7 @@ def test_examples_of_sweeps_are_sound() -> None:
 
 
 def test_every_op_is_there() -> None:
-    assert [*op_sections()] == [*OPS, *FREE]
+    assert [*op_sections()] == [*OPS, *COMPOSITES, *FREE]
 
 
 def test_every_column_of_a_sweep_is_there() -> None:
@@ -292,12 +293,12 @@ def pages() -> dict[str, str]:
 
 
 def test_tables_are_whole(pages: dict[str, str]) -> None:
-    """As many cells in each row as in the head, none of them over a thousand characters."""
+    """As many cells in each row as in the head, none of them over 1,200 characters."""
     for name, text in pages.items():
         for block in re.findall(r"(?:^\|.*\|\n)+", text, re.M):
             rows = [re.split(r"(?<!\\)\|", line)[1:-1] for line in block.splitlines()]
             assert {len(row) for row in rows} == {len(rows[0])}, name
-            assert max(len(cell) for row in rows for cell in row) < 1000, name
+            assert max(len(cell) for row in rows for cell in row) < 1200, name
 
 
 def test_links_between_the_top_and_the_docs() -> None:

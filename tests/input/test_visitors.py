@@ -45,7 +45,7 @@ from tpusim.base.errors import InputError
         *((op, "write op: conv_transpose2d, with in") for op in ("nn.ConvTranspose2d", "deconv", "ConvTranspose")),
         ("nn.ConvTranspose3d", "write the product it is: op: gemm"),
         ("conv3d", "write the product it is: op: gemm"),
-        ("self_attention", "write its products: op: gemm"),
+        ("self_attention", "write op: attention, with inputs: [queries, keys, values]"),
         ("LSTM", "write its gates as a product: op: gemm"),
         ("GEMM", "did you mean gemm? ops: conv2d, conv1d, conv_transpose2d, deform_conv2d, gemm"),
         ("gem", "did you mean gemm? ops: conv2d, conv1d, conv_transpose2d, deform_conv2d, gemm"),

@@ -47,10 +47,9 @@ def hbm_need(workload: Workload, machine: Machine) -> HbmNeed:
     Weights, inputs and outputs of the network count all the time. A map counts from the layer that makes it to the
     last one that reads it, and what a layer reads and what it makes are there together. Of a value that several
     layers make, by additions or concatenations that take no time here, what they have made so far counts, up to the
-    size that is read. A cache counts all the time, as large as the most that is read of it. Where the workload does
-    not say what a layer reads, it reads what the layer ahead makes. Updates of a training step replace what they read
-    first: weights, and what an optimizer keeps of them. Not counted is what a lowering writes on the way, such as a
-    lowered matrix.
+    size that is read. A cache counts all the time. Where the workload does not say what a layer reads, it reads what
+    the layer ahead makes. Updates of a training step replace what they read first: weights, and what an optimizer
+    keeps of them. Not counted is what a lowering writes on the way, such as a lowered matrix.
     """
     family, batch, known = family_of(machine), workload.batch, workload.sources()
     made = {layer.name: family.stored(layer.shapes(batch)[OFMAP], machine) for layer in workload.layers}
@@ -73,7 +72,7 @@ def hbm_need(workload: Workload, machine: Machine) -> HbmNeed:
             makers = tuple(sorted({name for name in names if name in place}, key=place.__getitem__))
             size = family.stored(shape, machine)
             if tensor in told and told[tensor].cache:
-                caches[names] = max(size, caches.get(names, 0))
+                caches[names] = told[tensor].cache * machine.element_bytes
             elif makers:
                 values[makers] = max(size, values.get(makers, (0, 0))[0]), at
             elif names and not any(name in known for name in names):

@@ -39,7 +39,8 @@ class Document:
 
     `lines` maps "layers[2].kernel" to a line counted from 1; `moved` maps a path whose value came from elsewhere
     to that place; `problems` were found while reading; `notes` are sentences about how a file
-    of another tool was read; `images` is the number of images, if arrays given beside the file decide it.
+    of another tool was read; `images` is the number of images, if arrays given beside the file decide it; `copies` are
+    paths of entries that repeat others of the file.
     """
 
     label: str
@@ -49,6 +50,7 @@ class Document:
     moved: Mapping[str, Place] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     images: int | None = None
+    copies: frozenset[str] = frozenset()
 
     def place(self, path: str) -> Place:
         """Place of `path`, or, if the file has no such path, of the nearest one around it."""
@@ -65,6 +67,13 @@ class Document:
         for key in path.split("."):
             found = found.get(key) if isinstance(found, Mapping) else None
         return found
+
+    def told_once(self, problems: Sequence[Problem]) -> Sequence[Problem]:
+        """Problems at paths, without those of copies, which follow from what is wrong with the first of them; if only
+        copies have any, one of these.
+        """
+        apart = [each for each in problems if _entry_of(each.where or "") not in self.copies]
+        return apart or problems[:1]
 
     def problem(self, path: str, message: str) -> Problem:
         """A Problem placed at `path`."""
@@ -213,6 +222,11 @@ def _syntax_message(error: yaml.YAMLError, text: str) -> tuple[int, str]:
     begun = error.context_mark
     opened = f" ({error.context}, begun on line {begun.line + 1})" if begun and begun.line + 1 != line else ""
     return line, f"not valid YAML: {said}{opened}; check the indentation, colons, quotes and brackets here"
+
+
+def _entry_of(path: str) -> str:
+    """The entry of a list that a path leads into: "layers[2]" of "layers[2].kernel"."""
+    return path[: path.find("]") + 1]
 
 
 def _place(label: str, line: int, path: str = "") -> Place:

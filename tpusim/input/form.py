@@ -113,7 +113,8 @@ class Form(Generic[Model]):
         try:
             model = self.build(document.data, context)
         except InputError as error:
-            problems += [document.problem(each.where or "", each.message) for each in error.problems]
+            told = document.told_once(error.problems)
+            problems += [document.problem(each.where or "", each.message) for each in told]
         if found := document.in_order(problems):
             raise InputError(found)
         return model

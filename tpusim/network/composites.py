@@ -82,7 +82,7 @@ class Attention(Composite):
         images: sequences; 0: as many as images of the batch.
         causal: whether a query sees no keys behind its own.
         window: last keys that a query sees at most; 0: all.
-        soft_cap: bound of scores: this times the hyperbolic tangent of the score over it; 0: none.
+        soft_cap: bound of scores, as of `soft_cap`; 0: none.
         blocks: most blocks in which queries come.
 
     Examples:
@@ -115,6 +115,10 @@ class Attention(Composite):
         if self.keys and self.keys < self.queries:
             says = f"{self.keys} keys do not hold those of the {self.queries} queries"
             problems.append(Problem(f"{says}; write {self.queries} at least", "keys"))
+        if self.window and not self.causal:
+            problems.append(
+                Problem("only a causal attention has a window; write causal: true, or leave it out", "window")
+            )
         if self.soft_cap < 0:
             problems.append(Problem(f"{self.soft_cap} is below zero; write a bound such as 50", "soft_cap"))
         if problems:
@@ -151,7 +155,9 @@ class Attention(Composite):
             if self.soft_cap:
                 made = SoftCap(f"{self.name}.cap{end}", seen, images=rows, cap=self.soft_cap)
                 yield Part(made, (_of(scores),))
-            shares = Softmax(f"{self.name}.softmax{end}", seen, images=rows)
+            # A single query sees all keys that are brought for it.
+            masked = (asking, self.window if self.window < seen else 0) if self.causal and asking > 1 else (0, 0)
+            shares = Softmax(f"{self.name}.softmax{end}", seen, rows, *masked)
             yield Part(shares, (_of(made),))
             found = Gemm(f"{self.name}.values{end}", shared * asking, self.head, seen, products)
             yield Part(found, (_of(shares), values), ends=True)

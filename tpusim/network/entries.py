@@ -158,7 +158,7 @@ class Cache(Free):
         given = [prod(each.shape) if each.shape else each.elements for each in read]
         if None not in given and (new := sum(each or 0 for each in given)) > elements:
             raise InputError(f"holds {elements:,} elements, and {new:,} come in; give it more tokens")
-        return HandedOn(source._replace(direct=False, cache=True), None, elements, any(each.lost for each in read))
+        return HandedOn(source._replace(direct=False, cache=elements), None, elements, any(each.lost for each in read))
 
 
 FREE: dict[str, type[Free]] = {kind.op: kind for kind in (Concat, Flatten, View, Cache)}
@@ -397,7 +397,7 @@ def read_layers(entry: object, names: Mapping[str, int], wiring: Wiring | None =
     op = entry["op"]
     known = *OPS, *COMPOSITES, *FREE
     if not isinstance(op, str) or op not in known:
-        instead = "" if str(op).casefold() in known else instead_of(str(op))
+        instead = "" if str(op).casefold() in {*OPS, *COMPOSITES} else instead_of(str(op))
         hint = f"{instead};" if instead else did_you_mean(str(op), known) or ";"
         raise InputError(Problem(f"unknown op {show(op)}{hint} ops: {', '.join(known)}", "op"))
     read = wiring.read_by(entry) if wiring else []

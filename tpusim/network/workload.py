@@ -118,13 +118,13 @@ class Source(NamedTuple):
         direct: whether it reads all of just that, as it was made; otherwise what takes no time here lies between, such
             as a transposition, or the layer reads a part.
         placed: whether, if it is not direct, each element still is made of those at its place in what they made.
-        cache: whether it holds what earlier steps have made as well, and stays in HBM from step to step.
+        cache: elements that stay in HBM from step to step, of which earlier steps have made some; 0: it is no cache.
     """
 
     names: tuple[str, ...]
     direct: bool = True
     placed: bool = False
-    cache: bool = False
+    cache: int = 0
 
 
 Edges: TypeAlias = tuple[tuple[str, tuple[Source, ...]], ...]
@@ -137,7 +137,7 @@ def side_by_side(sources: Iterable[Source], direct: bool = True) -> Source:
     names = tuple(dict.fromkeys(name for each in every for name in each.names))
     whole = sum(len(each.names) for each in every) == len(names)
     return Source(
-        names, direct and whole and all(each.direct for each in every), cache=any(each.cache for each in every)
+        names, direct and whole and all(each.direct for each in every), cache=sum(each.cache for each in every)
     )
 
 

@@ -164,6 +164,7 @@ def repeated(document: Document) -> Document:
         return document
     made: list[object] = []
     origins: list[str] = []
+    copies: set[str] = set()
     ahead = next(iter(_input_names(document)), INPUT)
     for index, entry in enumerate(entries):
         path = path_of(("layers", index))
@@ -176,6 +177,7 @@ def repeated(document: Document) -> Document:
         names = {str(_name_of(each)) for each in inner}
         for number in range(1, count + 1):
             called = {name: f"{name}_{number}" for name in names} | {INPUT: ahead}
+            copies |= {path_of(("layers", len(made) + at)) for at in range(len(inner)) if number > 1}
             made += [_renamed(each, called) for each in inner]
             origins += [path_of((path, "layers", at)) for at in range(len(inner))]
             ahead = called[str(_name_of(inner[-1]))]
@@ -184,7 +186,7 @@ def repeated(document: Document) -> Document:
         place = path_of(("layers", at))
         under = {path[len(origin) :]: line for path, line in document.lines.items() if path.startswith(origin)}
         lines |= {place + rest: line for rest, line in under.items() if not rest or rest[0] in ".["}
-    return replace(document, data={**document.data, "layers": made}, lines=lines)
+    return replace(document, data={**document.data, "layers": made}, lines=lines, copies=frozenset(copies))
 
 
 def _block(document: Document, entry: Mapping[str, Any], path: str) -> tuple[list[Mapping[str, Any]], int]:
@@ -206,8 +208,7 @@ def _block(document: Document, entry: Mapping[str, Any], path: str) -> tuple[lis
         problems.append(document.problem(path_of((path, "layers")), says))
     if problems:
         raise InputError(problems)
-    assert isinstance(inner, list) and isinstance(count, int)
-    return inner, count
+    return inner, count  # type: ignore[return-value]
 
 
 def _renamed(entry: Mapping[str, Any], called: Mapping[str, str]) -> dict[str, Any]:
@@ -335,7 +336,9 @@ class _File:
 
     Attributes:
         name: name of the network in results.
-        layers: entries of the network in order, each with an op and the fields of that op.
+        layers: entries of the network in order, each with an op and the fields of that op. `{block: NAME, count: 32,
+            layers: [...]}` stands for as many blocks of its layers in a row, called LAYER_1, LAYER_2 and so on; `input`
+            in a block is what the block reads.
         source: where the sizes come from, for readers.
         not_timed: ops of the network that are no layers and take no time here, by name and count.
         not_known: ops of the network that tpusim does not know, by name and count; their work is missing.
