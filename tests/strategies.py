@@ -44,6 +44,7 @@ from tpusim.network.ops.elementwise import (
     LeakyRelu,
     Masked,
     Power,
+    Rotary,
     ScaleShift,
     SoftCap,
 )
@@ -730,7 +731,21 @@ def lrns(draw: st.DrawFn, channels: int = 12, size: int = 5) -> Lrn:
     )
 
 
+@st.composite
+def rotaries(draw: st.DrawFn, channels: int = 12, size: int = 5) -> Rotary:
+    """Of few channels and many, on rows of a few tokens."""
+    return Rotary(
+        "rotary",
+        2 * draw(st.integers(1, channels)),
+        draw(st.integers(1, 3)),
+        draw(st.integers(1, size)),
+        draw(st.sampled_from([0, 0, 1, 11])),
+        base=draw(st.sampled_from([10000.0, 3.5])),
+        start=draw(st.sampled_from([0, 0, 99])),
+    )
+
+
 def vector_ops(channels: int = 12, size: int = 5) -> st.SearchStrategy[VectorOp]:
-    """Pooling and its gradient, what is done element by element, what only moves elements, and LRN."""
-    kinds = pools, pools_on_the_way_back, pointwise, moves, lrns
+    """Pooling and its gradient, what is done element by element, what only moves elements, LRN and rotations."""
+    kinds = pools, pools_on_the_way_back, pointwise, moves, lrns, rotaries
     return st.one_of(*(kind(channels, size) for kind in kinds))

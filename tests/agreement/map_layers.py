@@ -20,6 +20,7 @@ from tpusim.network.ops.elementwise import (
     HardSwish,
     LeakyRelu,
     Power,
+    Rotary,
     ScaleShift,
     SoftCap,
 )
@@ -118,7 +119,8 @@ ENDS = st.tuples(TRUTH, TRUTH)
 @st.composite
 def pointwise(draw: st.DrawFn, shape: Shape) -> Op:
     """Of every kind, with every operand; sums of two maps more often."""
-    kind = draw(among(*POINTWISE, Add, Add, Add))
+    halves = () if shape[0] % 2 else (Rotary, Rotary)
+    kind = draw(among(*POINTWISE, Add, Add, Add, *halves))
     more = {name: draw(each) for name, each in MORE.get(kind, {}).items()}
     return kind("op", *shape[:3], **more)  # type: ignore[call-arg]
 

@@ -16,7 +16,7 @@ from tests.agreement.test_agreement import fitted, short, suppose
 from tests.agreement.test_corruption import change, edit_part, shift_items, shift_lanes
 from tests.agreement.test_hazards import assert_waits_matter, hazards
 from tests.checks import check_layer
-from tests.strategies import cases, conv, machine, machines_of_all_kinds, spills, vector_ops
+from tests.strategies import cases, conv, fills, machine, machines_of_all_kinds, spills, vector_ops
 from tpusim import simulate
 from tpusim.base.errors import CapacityError, UnsuitableError
 from tpusim.flow.lowerings import asked_of, known
@@ -34,7 +34,20 @@ from tpusim.machines.tpu.program.transfers import Fill, Part, Spill
 from tpusim.machines.tpu.runs.prepared import as_floats
 from tpusim.machines.tpu.sections import Slots
 from tpusim.network.ops import OPS
-from tpusim.network.ops.elementwise import ROWS, Add, Arithmetic, Div, Gelu, Mul, Relu, ScaleShift, SoftCap, Sub
+from tpusim.network.ops.elementwise import (
+    ROWS,
+    Add,
+    Arithmetic,
+    Div,
+    Gelu,
+    Masked,
+    Mul,
+    Relu,
+    Rotary,
+    ScaleShift,
+    SoftCap,
+    Sub,
+)
 from tpusim.network.ops.moves import ChannelShuffle, Move, Pad, Slice, Transpose, Upsample
 from tpusim.network.ops.op import VectorOp
 from tpusim.network.ops.pool2d import Pool2d, Pool2dChoice, Pool2dGradient
@@ -82,6 +95,10 @@ def test_a_word_that_windows_share_is_widened_once() -> None:
 @example(layer=Pool2dGradient("g", "max", 5, 7, 6, 4, 1), batch=3, hardware=machine(4, 4, scalar_words=1))
 @example(layer=Pool2dGradient("g", "average", 5, 7, 6, 4, 1, 2), batch=1, hardware=machine(4, 4, scalar_words=1))
 @example(layer=Pool2dGradient("g", "max", 3, 7, 7, 2, 3), batch=2, hardware=machine(4, 4))
+@example(layer=Rotary("r", 12, 2, 3), batch=9, hardware=machine(8, 8, word_elements=4))
+@example(layer=Rotary("r", 6, 1, 7), batch=2, hardware=machine(4, 4, word_elements=8, scalar_words=1))
+@example(layer=Rotary("r", 6), batch=1, hardware=machine(8, 8, word_elements=4, scalar_words=1))
+@example(layer=Rotary("r", 2, 1, 7), batch=1, hardware=least_padding())
 @example(layer=BatchNormGradient("g", 5, 2, 3), batch=3, hardware=machine(4, 4, scalar_words=2))
 @example(layer=BatchNormGradient("g", 5, 2, 3), batch=3, hardware=machine(4, 4, scalar_words=3))
 @example(layer=BatchNormOffset("o", 5, images=1), batch=3, hardware=machine(4, 4, scalar_words=3))
@@ -89,7 +106,7 @@ def test_a_word_that_windows_share_is_widened_once() -> None:
 @example(layer=GeluGradient("g", 5), batch=1, hardware=machine(4, 4))
 def test_random_layers(layer: VectorOp, batch: int, hardware: Hardware) -> None:
     """Values at both levels, the engines to the cycle, no wait missing, all steps told ahead."""
-    suppose(not isinstance(layer, ScaleShift) or hardware.vector_unit.scalar_words > 1)
+    suppose(hardware.vector_unit.scalar_words >= {ScaleShift: 2, Masked: 3}.get(type(layer), 1))
     program, hardware = fitted(layer, batch, hardware, LOWERING)
     check_program(program, hardware)
     told = short(program, hardware)
@@ -211,6 +228,35 @@ def test_a_corrupted_gradient_is_caught(step: Callable[[Vector], Vector]) -> Non
     assert check_layer(BACK, 4, program, TIGHT, seed=0).mismatched == 0
     at = next(at for at, each in enumerate(program.vectors) if len(each.operands) == 8)
     assert check_layer(BACK, 4, change(program, Vector, step, at), TIGHT, seed=0).mismatched > 0
+
+
+ROTARY = Rotary("r", 12, 2, 3, 9, start=7)
+
+
+def test_the_other_half_of_the_channels_comes_once_more() -> None:
+    """Both halves of 16 channels of 4 B to 8 lanes, for 6 pixels of 4 images, in bursts of 4 B; two operations of
+    multiplication and one of addition for each element.
+    """
+    hardware = machine(8, 8, word_elements=4, burst_bytes=4, alus=8, scalar_words=3)
+    program, told = lowered(Rotary("r", 16, 2, 3), 4, hardware, LOWERING)
+    moved = {name: sum(each.hbm_bytes for each in fills(program, name)) for name in ("ifmap", "cos", "sin")}
+    assert moved["ifmap"] == 2 * 16 * 6 * 4 * 4
+    assert moved["cos"] == moved["sin"] == 16 * 3 * 4
+    assert {step.beat(4, hardware).work for step in program.vectors} == {3 * 4}
+    assert told.aspects["passes"] == "none: the vector unit makes each output of ifmap, cos, sin"
+
+
+@pytest.mark.parametrize("at", range(4))
+def test_a_rotation_by_other_operands_is_caught(at: int) -> None:
+    """The element, its partner, the cosine and the sine."""
+    hardware = machine(8, 8, word_elements=4)
+    program, _ = lowered(ROTARY, 1, hardware, LOWERING)
+    assert check_layer(ROTARY, 1, program, hardware, seed=0).mismatched == 0
+
+    def other(step: Vector) -> Vector:
+        return replace(step, operands=(*step.operands[:at], step.operands[at - 1], *step.operands[at + 1 :]))
+
+    assert check_layer(ROTARY, 1, change(program, Vector, other), hardware, seed=0).mismatched > 0
 
 
 MOVED: list[Move] = [

@@ -33,6 +33,7 @@ from tpusim.base.errors import InputError
         *((op, "write op: swiglu, with channels") for op in ("SwiGLUActivation", "silu_and_mul")),
         *((op, "write op: geglu, with channels") for op in ("GeGLU_v2", "gelu_tanh_and_mul")),
         ("logits_soft_capping", "write op: soft_cap, with channels"),
+        *((op, "write op: rotary, with channels") for op in ("RotaryEmbedding", "apply_rotary_pos_emb", "rope")),
         ("nn.GELU", "write op: gelu, with channels"),
         ("Swish", "write op: silu, with channels"),
         ("torch.tanh", "write op: tanh"),

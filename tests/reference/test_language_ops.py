@@ -11,7 +11,7 @@ import pytest
 from tpusim import reference
 from tpusim.base.errors import InputError
 from tpusim.flow.verify import operands_of
-from tpusim.network.ops.elementwise import Geglu, SoftCap, Swiglu
+from tpusim.network.ops.elementwise import Geglu, Rotary, SoftCap, Swiglu
 from tpusim.network.ops.rows import RmsNorm, Softmax
 
 
@@ -69,15 +69,39 @@ def test_what_an_op_determines_itself_is_neither_read_nor_drawn() -> None:
         assert given["first_key"].ravel().tolist() == [1, 2, 3, 1, 2, 3, 1]
 
 
+def test_a_pair_of_channels_turns_by_its_position() -> None:
+    """As a complex number, of which each half of the channels has a part."""
+    layer = Rotary("r", 6, 2, 5, 3, base=50.0, start=4)
+    given = operands_of(layer, 1, seed=1)
+    x = given["ifmap"].astype(np.float64)
+    made = reference.compute(layer, given)
+    for c, t in np.ndindex(3, 5):
+        turned = (x[c, :, t] + 1j * x[c + 3, :, t]) * np.exp(1j * (4 + t) * 50 ** (-2 * c / 6))
+        np.testing.assert_allclose(made[c, :, t] + 1j * made[c + 3, :, t], turned, rtol=1e-6)
+
+
+def test_scores_depend_on_how_far_tokens_are_apart() -> None:
+    """What the embedding is for: products of queries and keys that lie two apart are alike, wherever they stand."""
+    layer = Rotary("r", 8, 1, 9, 1)
+    query, key = np.broadcast_to(drawn(2, 8, 1, 1, 1), (2, 8, 1, 9, 1))
+    tables = {name: made(1) for name, made in layer.fixed.items()}
+    q, k = (reference.compute(layer, {"ifmap": each, **tables})[:, 0, :, 0] for each in (query, key))
+    products = q.T @ k
+    np.testing.assert_allclose(products.diagonal(2), products[0, 2], rtol=1e-4)
+    assert abs(products.diagonal(1)[0] - products[0, 2]) > 1e-3
+
+
 @pytest.mark.parametrize(
     ("kind", "fields", "says"),
     [
         (RmsNorm, {"epsilon": 0.0}, "epsilon: 0.0 is not above zero"),
         (Softmax, {"queries": 5}, "queries: the first of 5 queries would see none of 4 keys; write channels 4 at most"),
         (Softmax, {"window": 2}, "window: a window is one of a mask; write queries as well"),
+        (Rotary, {"base": 0.0}, "base: 0.0 is not above zero; write one such as 10000.0"),
+        (Rotary, {"channels": 5}, "channels: 5 channels have no halves; write an even number"),
         (SoftCap, {"cap": -1.0}, "cap: -1.0 is not above zero; write one such as 50.0"),
     ],
 )
 def test_what_is_wrong_with_one(kind: Any, fields: dict[str, Any], says: str) -> None:
     with pytest.raises(InputError, match=says):
-        kind("x", 4, **fields)
+        kind(**{"name": "x", "channels": 4, **fields})

@@ -553,6 +553,7 @@ _ELSEWHERE = (
     (r"swiglu|silu\w*(mul|glu|gate)", "write op: swiglu, with channels, height and width; it reads the gate, then "
      "what it gates"),
     (r"soft\w*cap", "write op: soft_cap, with channels, height, width and cap"),
+    (r"rotary|^rope", "write op: rotary, with channels (of a head), width (tokens), images, base and start"),
     (r"gelu", "write op: gelu, with channels, height and width; approximate: tanh for that form"),
     (r"silu|swish", "write op: silu, with channels, height and width"),
     (r"crossentropy|nllloss", "write op: cross_entropy, with channels (of a row) and images (the rows)"),

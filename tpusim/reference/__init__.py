@@ -44,6 +44,7 @@ _PLACES = {
     **{op: f"maps.{op}" for op in ("pool2d", "pool2d_choice", "pool2d_gradient")},
     "lrn": "rows.lrn",
     **dict.fromkeys(POINTWISE, "pointwise.pointwise"),
+    "rotary": "maps.rotary",
     **{op: f"rows.{op}" for op in ("softmax", "layer_norm", "rms_norm", "reduce_mean", "sum_exp", "sum_squares")},
     **{op: f"rows.{op}" for op in ("layer_norm_gradient", "cross_entropy", "cross_entropy_gradient")},
     **{f"channel_{what}": f"channels.channel_{what}" for what in ("sum", "mean", "variance", "products")},

@@ -1,4 +1,4 @@
-"""Pooling and its gradient, and ops that only move elements, straight from their definitions."""
+"""Pooling and its gradient, rotations of channels, and ops that only move elements, straight from their definitions."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from tpusim.reference import Box, Operand, Operands, Tensor, number_of
 
 if TYPE_CHECKING:
+    from tpusim.network.ops.elementwise import Rotary
     from tpusim.network.ops.moves import Move, Spread
     from tpusim.network.ops.pool2d import Pool2d, Pool2dChoice, Pool2dGradient
 
@@ -109,6 +110,16 @@ def _padded(layer: Pool2d) -> list[tuple[int, int]]:
         return [(-axis.ends[0], size + axis.ends[1]) for axis, size in zip(layer.axes, sizes, strict=True)]
     top, left, bottom, right = layer.padding if len(layer.padding) == 4 else (*layer.padding, *layer.padding)
     return [(-top, layer.in_height + bottom), (-left, layer.in_width + right)]
+
+
+def rotary(layer: Rotary, operands: Operands, box: Box) -> Tensor:
+    """Compute both halves of the channels of whole tokens, in float64: each with the other, times the sines."""
+    _, rows, cols, images = box
+    x = operands["ifmap"][:, rows.start : rows.stop, cols.start : cols.stop, images.start : images.stop]
+    cos, sin = (operands[name][:, :, cols.start : cols.stop].astype(np.float64) for name in ("cos", "sin"))
+    first, second = np.split(x.astype(np.float64), 2)
+    made = cos * np.concatenate([first, second]) + sin * np.concatenate([second, first])
+    return np.asarray(made[box[0].start : box[0].stop])
 
 
 _AXES = {"channels": 0, "height": 1, "width": 2, "images": 3}

@@ -27,6 +27,7 @@ _MODULES = {
     **dict.fromkeys(("conv2d_input_gradient", "conv2d_filter_gradient"), "gradients"),
     **dict.fromkeys(("pool2d", "pool2d_choice", "pool2d_gradient"), "pool2d"),
     **dict.fromkeys(POINTWISE, "elementwise"),
+    "rotary": "elementwise",
     **dict.fromkeys(_TRAINING, "training"),
     **dict.fromkeys(("softmax", "layer_norm", "rms_norm", "reduce_mean", "sum_exp", "sum_squares", "lrn"), "rows"),
     **dict.fromkeys(("layer_norm_gradient", "cross_entropy", "cross_entropy_gradient"), "rows"),

@@ -6,12 +6,13 @@ one in machines/tpu/program/operations.py for what the machine does, and one in 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.input.form import Choice, Name, Real, validated, whole, written
 from tpusim.network.ops.op import (
+    MOST_CHANNELS,
     OFMAP,
     Channels,
     Images,
@@ -23,6 +24,10 @@ from tpusim.network.ops.op import (
     VectorOp,
     kernel_axes,
 )
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 LARGEST = 3.4028234663852886e38
 """The largest number of float32."""
@@ -320,6 +325,78 @@ class SoftCap(Pointwise):
 
     def coefficients(self, counted: int) -> tuple[float, ...]:
         return (self.cap,)
+
+
+_COS, _SIN = "cos", "sin"
+
+
+@validated
+class Rotary(MapOp):
+    """Rotary position embedding of queries or keys, whose columns are tokens: each channel and the one half of all
+    channels on are a point that turns by the token's position times a frequency.
+
+    With half = channels / 2, out[c] = x[c] cos[c, t] + x[(c + half) % channels] sin[c, t]. Channels c and c + half turn
+    by (start + t) base^(-2 c / channels); their sine is negative in the first half. Both tables, [channel, 1, token,
+    1], are read from HBM. So is the other half of the channels, which is in other lanes than the first: every element
+    comes twice.
+
+    Source: Su et al. 2021, arXiv:2104.09864; the halves are those of Llama.
+
+    Attributes:
+        channels: channels of a token, those of a head; an even number.
+        height: rows of the map, which have the same tokens each.
+        width: tokens, one behind another.
+        base: number above zero whose powers are the wavelengths, over 2 pi tokens.
+        start: position of the first token, such as the number of those that a decoder has written.
+    """
+
+    op: ClassVar[str] = "rotary"
+    grammar: ClassVar[str] = "rows x columns x channels, first position if not 0"
+    exact: ClassVar[bool] = False
+
+    base: Annotated[float, Real()] = 10000.0
+    start: Annotated[int, whole(MOST_CHANNELS, 0)] = 0
+
+    def __post_init__(self) -> None:
+        check_above_zero(self.base, "base", 10000.0)
+        if self.channels % 2:
+            raise InputError(Problem(f"{self.channels} channels have no halves; write an even number", "channels"))
+
+    @property
+    def operation(self) -> str:
+        """The machine's operation, of an element, its partner, a cosine and a sine."""
+        return "rotary"
+
+    @property
+    def partner(self) -> int:
+        return self.channels // 2
+
+    @property
+    def text(self) -> str:
+        """The shape in short: "1x128x64 n12 from 512" of 128 tokens, the first at position 512."""
+        return self.map_text + (f" from {self.start}" if self.start else "")
+
+    def shapes(self, batch: int) -> Mapping[str, Shape]:
+        """Return shapes, with two tables of a number for each channel of a token."""
+        table = self.channels, 1, self.width, 1
+        return {"ifmap": self.map(batch), _COS: table, _SIN: table, OFMAP: self.map(batch)}
+
+    def terms(self, batch: int) -> int:
+        """Return 2: products of the element and of its partner."""
+        return 2
+
+    @property
+    def fixed(self) -> Mapping[str, Callable[[int], NDArray[np.float32]]]:
+        """Cosines and signed sines, in float32."""
+        return {_COS: lambda _: self._table("cos"), _SIN: lambda _: self._table("sin")}
+
+    def _table(self, function: str) -> NDArray[np.float32]:
+        import numpy as np
+
+        frequencies = self.base ** (-2.0 * np.arange(self.partner) / self.channels)
+        found = getattr(np, function)(np.outer(frequencies, self.start + np.arange(self.width)))
+        both = np.concatenate([found if function == "cos" else -found, found])
+        return both.astype(np.float32).reshape(self.channels, 1, self.width, 1)
 
 
 class OpRow(NamedTuple):

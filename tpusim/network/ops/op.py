@@ -353,6 +353,11 @@ class VectorOp(Op):
     def windows(self) -> tuple[tuple[TapWindow, ...], tuple[TapWindow, ...]]:
         """Return the window of each row and of each column of the ofmap."""
 
+    @property
+    def partner(self) -> int:
+        """How many channels on, and around, a second element of the ifmap is that an output takes; 0: it takes one."""
+        return 0
+
     def coefficients(self, counted: int) -> tuple[float, ...]:
         """Return further arguments of the operation, for an output in whose window `counted` elements count."""
         return ()

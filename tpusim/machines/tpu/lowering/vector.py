@@ -16,7 +16,7 @@ from typing import ClassVar, NamedTuple, TypeVar
 
 from tpusim.base.errors import UnsuitableError
 from tpusim.base.words import counted
-from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, IMAGE, ROW, Block, Patch, halves, portions
+from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, IMAGE, ROW, Block, Patch, halves, neighbours, portions
 from tpusim.machines.tpu.cut.geometry import ConvShape, InStrips, padded_map, shape_of
 from tpusim.machines.tpu.cut.plan import OUT_CHANNEL, K
 from tpusim.machines.tpu.cut.reduction import TapGroups
@@ -86,15 +86,24 @@ def in_a_body(moved: int, hardware: Hardware) -> int:
 
 
 class MapSource(NamedTuple):
-    """A map that is read word by word. Along each of [channel, row, col, image], `share` outputs read the same."""
+    """A map that is read word by word. Along each of [channel, row, col, image], `share` outputs read the same. An
+    output reads the channel that is `turned` channels on, and around.
+    """
 
     tensor: Tensor
     share: tuple[int, int, int, int] = (1, 1, 1, 1)
+    turned: int = 0
 
     def channels(self, portion: range) -> Coordinates:
         """The channel of each lane."""
-        share = self.share[CHANNEL]
+        share, turned = self.share[CHANNEL], self.turned
+        if turned:
+            return tuple([(channel + turned) % self.tensor.shape[CHANNEL] for channel in portion])
         return portion if share == 1 else tuple([channel // share for channel in portion])
+
+    def boxes(self, portion: range, box: Box) -> list[Box]:
+        """Boxes of the lanes' channels, where `box` is one of ascending channels."""
+        return [box._replace(channels=run) for run in neighbours(self.channels(portion))] if self.turned else [box]
 
     def patch(self, whole: Patch) -> Patch:
         """What it has of the grid points of a map: one row, or column, that all outputs share."""
@@ -343,7 +352,7 @@ class VectorUnits(Units):
         if source.share[IMAGE] > 1:
             items = (Along(IMAGE, (0,) * len(at)) if axis == IMAGE else Along(axis, at) for axis, at in part.items)
             part, box = part._replace(items=tuple(items)), box._replace(images=range(1))
-        return self._moves(source.tensor, part, box, apart)
+        return self._moves(source.tensor, part, source.boxes(portion, box), apart)
 
     def spill(self, unit: Unit, base: int) -> Moves:
         return self.left(unit.about, base)
@@ -352,11 +361,12 @@ class VectorUnits(Units):
         """The transfer of what is made of a block, from word `base` on."""
         apart = self.outputs.ofmap_apart
         part, box = self.outputs.part(self.word_fill, of.channels, of.block, apart, base)
-        return self._moves(self.ofmap, part, box, apart)
+        return self._moves(self.ofmap, part, [box], apart)
 
-    def _moves(self, tensor: Tensor, part: Part, box: Box, apart: tuple[int, int]) -> Moves:
+    def _moves(self, tensor: Tensor, part: Part, boxes: Sequence[Box], apart: tuple[int, int]) -> Moves:
         placed = self.turn.placed(part)
-        return self.traffic.moves(tensor, (placed,), self.turn.boxes(placed, box), apart)
+        turned = (each for box in boxes for each in self.turn.boxes(placed, box))
+        return self.traffic.moves(tensor, (placed,), turned, apart)
 
     def walk(self, source: MapSource, tap: tuple[int, int], outputs: Block, patch: Patch, base: int) -> Counters:
         """The words of a patch under a tap; where all share one row, or column, the walk stands still."""

@@ -78,15 +78,18 @@ class _PointByPoint(VectorUnits):
         unit, last = hardware.vector_unit, layer.coefficients(1)
         scalars = [name for name in others if prod(self.shapes[name][1:]) == 1]
         # Numbers that a lane cannot keep may be operands, too, for some operations: words that stay where they are.
-        as_operands = Arity(1 + len(others), 0, len(last))
+        as_operands = Arity(1 + (layer.partner > 0) + len(others), 0, len(last))
         if len(scalars) > unit.scalar_words and OPERATIONS[layer.operation].fits(as_operands):
             scalars = []
         maps = ["ifmap", *(name for name in others if name not in scalars)]
-        self.maps = tuple(self._source(self._map(name)) for name in maps)
+        first, *more = (self._source(self._map(name)) for name in maps)
+        # Nothing passes from lane to lane, so an element of another channel is read once more.
+        partner = [first._replace(turned=layer.partner)] if layer.partner else []
+        self.maps = first, *partner, *more
         # Scalars lie as they come.
         self.kept = tuple(self._source(Tensor(name, layer.shapes(batch)[name])) for name in scalars)
         self.ofmap, self.scalar_words, self.numbers = self._map(OFMAP), len(scalars), len(scalars)
-        self.tensors = *(each.tensor for each in (*self.maps, *self.kept)), self.ofmap
+        self.tensors = *dict.fromkeys(each.tensor for each in (*self.maps, *self.kept)), self.ofmap
         if self.numbers > unit.scalar_words:
             says = f"a lane keeps {unit.scalar_words} words of scalars, and the op has {self.numbers}"
             raise CapacityError(Problem(f"{says}; give it more", "vector_unit.scalar_words"))
@@ -117,7 +120,8 @@ class _PointByPoint(VectorUnits):
             return Turn()
         if self.layer.spatial:
             return IMAGES_IN_LANES if less(images) else Turn()
-        return COLUMNS_IN_LANES if len(set(shapes.values())) == 1 and less(cols) else Turn()
+        alike = len(set(shapes.values())) == 1 and not self.layer.partner
+        return COLUMNS_IN_LANES if alike and less(cols) else Turn()
 
     def _outputs(self) -> Maps:
         """In strips where no window reaches beyond the map, and all maps are cut alike."""
@@ -290,7 +294,7 @@ units_of = lru_cache(maxsize=1 << 8)(_units)
 
 def _explained(work: _PointByPoint) -> Explanation:
     taps = f"{prod(axis.kernel for axis in work.layer.axes)}, fewer where a window reaches over an edge"
-    sources = ", ".join(each.tensor.name for each in (*work.maps, *work.kept))
+    sources = ", ".join(dict.fromkeys(each.tensor.name for each in (*work.maps, *work.kept)))
     beside = ", in which tiles are less padded" if work.turn in (COLUMNS_IN_LANES, IMAGES_IN_LANES) else ""
     made = f"the vector unit makes each output of {sources}"
     return work.explained(work.layer, made, taps if work.layer.spatial else "", ("maps", "scalars"), beside)

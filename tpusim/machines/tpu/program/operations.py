@@ -407,6 +407,7 @@ OPERATIONS: dict[str, Operation] = {
     "geglu": _of_functions(lambda gate, x: _gelu_tanh(gate) * x, 6, 2, "tanh", operands=2),
     # Counted as c tanh(x (1 / c)).
     "soft_cap": _of_values(_once(lambda x, cap: cap * np.tanh(x / cap)), 1, 2, 0, "tanh", coefficients=1),
+    "rotary": _of_values(lambda x, partner, cos, sin: x * cos + partner * sin, 4, 2, 1),
     # Gradients of activations: of a result's gradient, and of what the activation made or read.
     "relu_gradient": _of_values(lambda dy, y: _chosen(y > 0, dy), 2, 0, 2)._replace(selects=True),
     "leaky_relu_gradient": _of_values(lambda dy, y, slope: _chosen(y > 0, dy, dy * slope), 2, 1, 2, coefficients=1),
