@@ -102,6 +102,15 @@ def run(
     sums: _Sums = "any",
     dims: options.Dims = None,
     phase: options.Phase = None,
+    tokens: Annotated[
+        int | None,
+        Option(
+            parser=options.whole("--tokens", 1, names.MOST_TOKENS),
+            metavar="N",
+            help="Tokens that a language model makes one after another, each with all before it in its cache; timing "
+            "alone. Of workloads that say which size each token adds one to (grows:), with --phase decode.",
+        ),
+    ] = None,
     skip_unknown: options.SkipUnknown = False,
     shapes: options.Shapes = None,
     ops: options.Ops = None,
@@ -125,6 +134,16 @@ def run(
 
     ends = EndToEnd(given, outputs)
     asked = asked_of(dims, skip_unknown, ops, ends.arrays, shapes, training_of(training, keep, optimizer), phase)
+    if tokens is not None:
+        from tpusim.base.errors import InputError, Problem
+        from tpusim.cli.actions.generation import generate_and_report
+
+        beside: dict[str, Any] = {"--training": training, "--input": given, "--save-outputs": outputs, "--out": out}
+        beside |= {"--layers": layers != "*", "--dtype": dtype, "--engine": engine != "event"}
+        if wrong := [Problem("not beside --tokens; leave one of them out", each) for each in beside if beside[each]]:
+            raise InputError(wrong)
+        generate_and_report(workload, hardware, batch or 1, changes, asked, tokens, lowering, json)
+        return
     work, machine, lowering = load(workload, hardware, batch, changes, layers, asked, lowering)
     values: dict[str, Any] = {"check": check, "dtype": ends.dtype(dtype), "sums": sums, "seed": seed}
     journey = ends.journey(workload, work, asked, **values)

@@ -50,6 +50,8 @@ TRACE_FORMATS = (".txt", ".png", ".svg", ".pdf", ".vcd", ".perfetto-trace", ".pf
 BATCH = 8
 """Images at a time, if no batch is given."""
 MOST_IMAGES = 2**16
+MOST_TOKENS = 2**20
+"""Most tokens of a generation."""
 MOST_NUMBER = 2**63 - 1
 """Largest seed and cycle number."""
 RESULT_FILE = "run.json"

@@ -29,7 +29,7 @@ from tpusim.network.entries import (
     read_layers,
 )
 from tpusim.network.formats import NOTHING, OPS, ModelOptions, check_ops, is_foreign, read
-from tpusim.network.ops.op import Op
+from tpusim.network.ops.op import BATCH, Op
 from tpusim.network.workload import (
     INPUT,
     MOST_IMAGES,
@@ -317,6 +317,14 @@ def _input_names(document: Document) -> tuple[str, ...]:
         return ()
 
 
+def _grows(given: object, info: ValidationInfo) -> str:
+    names = [name for name in names_of(info) if name != BATCH]
+    if given and given not in names:
+        hint = did_you_mean(str(given), names) or ";"
+        raise InputError(f"there is no size {show(given)}{hint} its sizes: {', '.join(names) or 'none'}")
+    return str(given)
+
+
 def _entries(entries: object) -> object:
     if not isinstance(entries, list | tuple) and entries is not None:
         raise InputError(f"{show(entries)} is not a list; start each layer with '- '")
@@ -344,6 +352,7 @@ class _File:
         not_known: ops of the network that tpusim does not know, by name and count; their work is missing.
         sizes: sizes that the entries use by name, each with its usual value; `--dim NAME=N` sets another.
         phases: sizes of the network's phases, by the name that `--phase` asks for, such as prefill and decode.
+        grows: size that each token of a generation adds one to (`tpusim run --tokens`).
         inputs: names by which entries read the inputs of the network.
         training: what a training step adds to the network (`tpusim run --training`).
         ops: whether `all` ops are timed, or those of the `array` alone, unless a run says otherwise (`--ops`).
@@ -357,6 +366,7 @@ class _File:
     not_timed: Annotated[Counts, Reader(counts_of, _COUNTS)] = ()
     not_known: Annotated[Counts, Reader(counts_of, _COUNTS), written("{MyOp: 2}")] = ()
     sizes: Annotated[Sizes, Reader(read_sizes, "a mapping of names to whole numbers")] = ()
+    grows: Annotated[str, Reader(_grows, "a name of sizes"), written("context")] = ""
     phases: Annotated[object, Reader(lambda given: given, "a mapping of names to sizes"), written(_PHASES)] = None
     inputs: Annotated[tuple[str, ...], Reader(inputs_of, "a list of names"), written("[image, mask]")] = (INPUT,)
     training: Training | None = None

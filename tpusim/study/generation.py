@@ -1,0 +1,210 @@
+"""A generation: tokens made one after another, each behind all that are there before it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from tpusim.flow.lowerings import asked_of, by_layer, usual
+from tpusim.flow.simulation import simulate
+from tpusim.machines.family import Machine, family_of, of_tpus_alone
+from tpusim.network.workload import Workload
+from tpusim.result.records import LayerResult
+
+CHECKED = 8
+"""Tokens between the first and the last that are simulated, too."""
+WEIGHTS, ATTENTION, VECTOR, SAMPLING = "weights", "attention", "vector", "sampling"
+"""Parts of a token: products with weights, what reads the cache, the vector unit's other work, and the product that
+tells the next token.
+"""
+
+
+@dataclass(frozen=True)
+class Token:
+    """A token of a generation.
+
+    Attributes:
+        context: tokens whose keys it sees, its own included.
+        cycles: cycles that it takes; between tokens that were simulated, on the line through them.
+        simulated: whether it was simulated.
+    """
+
+    context: int
+    cycles: float
+    simulated: bool
+
+
+@dataclass(frozen=True)
+class TokenPart:
+    """A part of the first token's time.
+
+    Attributes:
+        name: weights, attention, vector or sampling.
+        layers: layers of the part.
+        cycles: cycles that they take.
+        hbm_bytes: bytes that they read from HBM and write there.
+    """
+
+    name: str
+    layers: int
+    cycles: int
+    hbm_bytes: int
+
+
+@dataclass(frozen=True)
+class Generation:
+    """A generation of `batch` sequences.
+
+    Attributes:
+        workload, hardware: names of what ran.
+        batch: sequences, each of which gets every token.
+        tokens: tokens in order.
+        parts: parts of the first token.
+        off: largest distance of a simulated token from the line through the simulated ones beside it, as a share of its
+            cycles; 0 where all tokens were simulated.
+        clock_hz: cycles a second.
+        bandwidth: bytes that HBM moves in a second.
+    """
+
+    workload: str
+    hardware: str
+    batch: int
+    tokens: tuple[Token, ...]
+    parts: tuple[TokenPart, ...]
+    off: float
+    clock_hz: int
+    bandwidth: int
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of all tokens."""
+        return sum(each.cycles for each in self.tokens) / self.clock_hz
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens a second of all sequences together."""
+        return len(self.tokens) * self.batch / self.seconds
+
+    @property
+    def bound_seconds(self) -> float:
+        """Seconds in which HBM could move the bytes of the first token."""
+        return sum(each.hbm_bytes for each in self.parts) / self.bandwidth
+
+
+def generate(
+    at: Callable[[int], Workload],
+    machine: Machine,
+    first: int,
+    tokens: int,
+    lowering: str | None = None,
+    progress: Callable[[int, str], None] = lambda done, what: None,
+) -> Generation:
+    """Time a generation of `tokens` tokens, the first of which sees `first` keys, its own included.
+
+    The first, the last and eight between them are simulated; the others lie on lines through these, for a token takes
+    a cycle more or less for each key as long as the plan of no layer changes.
+
+    Args:
+        at: the workload of a token, by the keys that it sees.
+        machine: a TPU.
+        first: keys that the first token sees.
+        tokens: number of tokens.
+        lowering: that of the run.
+        progress: called with the tokens that are done, and what is next.
+
+    Raises:
+        InputError: the machine is no TPU, or what `simulate` raises.
+
+    Examples:
+        >>> import tpusim
+        >>> from tpusim.study.generation import generate
+        >>> machine = tpusim.load_hardware("tpu_v6e")
+        >>> def at(keys):
+        ...     return tpusim.Workload("scores", 1, [tpusim.Gemm("scores", m=4, n=keys, k=128, groups=8)])
+        >>> made = generate(at, machine, 512, 3)
+        >>> [token.context for token in made.tokens], made.off
+        ([512, 513, 514], 0.0)
+    """
+    if family_of(machine).name != "tpu":
+        raise of_tpus_alone(machine, "a generation")
+    places = [*dict.fromkeys(round(first + at * (tokens - 1) / (CHECKED + 1)) for at in range(CHECKED + 2))]
+    if tokens <= CHECKED + 2:
+        places = [*range(first, first + tokens)]
+    known: dict[Hashable, LayerResult] = {}
+    found: list[tuple[int, int]] = []
+    parts: tuple[TokenPart, ...] = ()
+    for number, context in enumerate(places):
+        progress(number, f"a token behind {context - 1:,}")
+        work = at(context)
+        results = _results(work, machine, lowering, known)
+        found.append((context, sum(each.cycles for each in results)))
+        parts = parts or _parts(work, results)
+    made = [Token(found[0][0], found[0][1], True)]
+    for (one, before), (other, behind) in pairwise(found):
+        slope = (behind - before) / (other - one)
+        made += [Token(each, before + slope * (each - one), False) for each in range(one + 1, other)]
+        made.append(Token(other, behind, True))
+    off = max((_off(*each) for each in zip(found, found[1:], found[2:], strict=False)), default=0.0)
+    off = off if tokens > len(found) else 0.0
+    work = at(first)
+    bandwidth = machine.hbm_bytes_per_s
+    return Generation(work.name, machine.name, work.batch, tuple(made), parts, off, machine.clock_hz, bandwidth)
+
+
+def _off(before: tuple[int, int], here: tuple[int, int], behind: tuple[int, int]) -> float:
+    """Return how far the middle one is from the line through the others, as a share of its cycles."""
+    (a, first), (b, own), (c, last) = before, here, behind
+    return abs(own - (first + (last - first) * (b - a) / (c - a))) / own
+
+
+def _results(
+    work: Workload, machine: Machine, lowering: str | None, known: dict[Hashable, LayerResult]
+) -> Sequence[LayerResult]:
+    """Return the results of all layers; layers of a shape that has been simulated take its result, where layers run one
+    after another.
+    """
+    family = family_of(machine)
+    if family.overlaps(machine):
+        return simulate(work, machine, lowering=lowering, check=False).layers
+    asked, named = by_layer(work, lowering, family)
+    kinds = {layer.name: (layer.shape_key, own) for layer, own in asked_of(asked, named or usual(family), family)}
+    wanted = {kinds[name]: name for name in reversed(kinds) if kinds[name] not in known}
+    if wanted:
+        names = {*wanted.values()}
+        new = simulate(work.with_layers(lambda layer: layer.name in names), machine, lowering=lowering, check=False)
+        known |= {kinds[each.name]: each for each in new.layers}
+    return [known[kind] for kind in kinds.values()]
+
+
+def _parts(work: Workload, results: Sequence[LayerResult]) -> tuple[TokenPart, ...]:
+    """Return the parts of a token, in the order in which they come."""
+    sources = work.sources()
+    readers = {layer.name for layer in work.layers if any(each.cache for each in sources.get(layer.name, ()))}
+    # The softmax between products of an attention has the attention's name, too.
+    attention = {name.rpartition(".")[0] for name in readers if "." in name}
+    last = max((at for at, layer in enumerate(work.layers) if layer.unit == "array"), default=0)
+
+    def part(at: int) -> str:
+        layer = work.layers[at]
+        if at >= last:
+            return SAMPLING
+        if layer.name in readers or layer.name.rpartition(".")[0] in attention:
+            return ATTENTION
+        return WEIGHTS if layer.unit == "array" else VECTOR
+
+    mine = [part(at) for at in range(len(work.layers))]
+    return tuple(
+        TokenPart(
+            name,
+            mine.count(name),
+            sum(each.cycles for each, own in zip(results, mine, strict=True) if own == name),
+            sum(
+                each.hbm_read_bytes + each.hbm_write_bytes
+                for each, own in zip(results, mine, strict=True)
+                if own == name
+            ),
+        )
+        for name in (WEIGHTS, ATTENTION, VECTOR, SAMPLING)
+        if name in mine
+    )
