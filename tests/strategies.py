@@ -49,7 +49,7 @@ from tpusim.network.ops.elementwise import (
     SoftCap,
 )
 from tpusim.network.ops.gradients import Conv2dFilterGradient, Conv2dInputGradient
-from tpusim.network.ops.moves import AXES, ChannelShuffle, Move, Pad, Slice, Spread, Transpose, Upsample
+from tpusim.network.ops.moves import AXES, ChannelShuffle, Embedding, Move, Pad, Slice, Spread, Transpose, Upsample
 from tpusim.network.ops.op import Op, VectorOp
 from tpusim.network.ops.pool2d import Pool2d, Pool2dChoice, Pool2dGradient
 from tpusim.network.ops.rows import (
@@ -694,7 +694,10 @@ def moves(draw: st.DrawFn, channels: int = 12, size: int = 5) -> Move:
         "width": draw(st.integers(1, size)),
         "images": draw(st.sampled_from([0, 0, 0, 1, 11])),
     }
-    kind = draw(st.sampled_from([Transpose, Transpose, ChannelShuffle, Slice, Pad, Upsample, Spread]))
+    kind = draw(st.sampled_from([Transpose, Transpose, ChannelShuffle, Slice, Pad, Upsample, Spread, Embedding]))
+    if kind is Embedding:
+        words, rows, seed = (draw(st.integers(1, most)) for most in (60, 3 * channels, 5))
+        return kind("move", sizes["channels"], words, rows, seed)
     if kind is Transpose:
         return kind(**sizes, order=tuple(draw(st.permutations(AXES))))
     if kind is ChannelShuffle:

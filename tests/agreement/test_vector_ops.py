@@ -48,7 +48,7 @@ from tpusim.network.ops.elementwise import (
     SoftCap,
     Sub,
 )
-from tpusim.network.ops.moves import ChannelShuffle, Move, Pad, Slice, Transpose, Upsample
+from tpusim.network.ops.moves import ChannelShuffle, Embedding, Move, Pad, Slice, Transpose, Upsample
 from tpusim.network.ops.op import VectorOp
 from tpusim.network.ops.pool2d import Pool2d, Pool2dChoice, Pool2dGradient
 from tpusim.network.ops.training import AdamStep, BatchNormGradient, BatchNormOffset, GeluGradient, WeightedSum
@@ -262,6 +262,7 @@ def test_a_rotation_by_other_operands_is_caught(at: int) -> None:
 MOVED: list[Move] = [
     Transpose("t", 6, 5, 4, order=("width", "channels", "images", "height")), ChannelShuffle("s", 8, 3, 3, groups=4),
     Slice("s", 12, 5, 5, start=2, stop=10, step=2), Pad("p", 6, 4, 4, padding=(0, 0, 2, 1)), Upsample("u", 6, 3, 3),
+    Embedding("e", 6, 50, 9),
 ]  # fmt: skip
 
 
@@ -280,6 +281,15 @@ def test_what_is_moved_elsewhere_is_caught(layer: Move, at: int) -> None:
     assert check_layer(layer, 3, program, hardware, seed=0).mismatched == 0
     corrupted = change(program, Fill, lambda fill: edit_part(fill, lambda part: moved_on(part, at)), of="ifmap")
     assert check_layer(layer, 3, corrupted, hardware, seed=0).mismatched > 0
+
+
+def test_of_a_table_only_the_rows_that_are_taken_are_read() -> None:
+    """Rows of 48 elements of 4 B, each once for the rows that stand in 8 lanes and 4 portions, and burst by burst."""
+    layer, hardware = Embedding("e", 48, 20, 32), machine(8, 8, word_elements=4, burst_bytes=64)
+    program, _ = lowered(layer, 1, hardware.with_overrides(["mapping.block.images=48"]), LOWERING)
+    taken = [len({*layer.words[at : at + 8]}) for at in range(0, 32, 8)]
+    assert [each.hbm_bytes for each in fills(program, "ifmap")] == [48 * 4 * each for each in taken]
+    assert sum(taken) < 32
 
 
 @pytest.mark.parametrize("kind", [Fill, Vector, Spill])

@@ -16,7 +16,7 @@ from tpusim.base.errors import InputError
         *((op, "write a group a channel: {name: dw, op: conv2d, ... groups: 32}; ops: ")
           for op in ("depthwise", "DepthwiseConv2D", "dwconv", "depthwise_conv")),
         *((op, "leave this layer out; it takes no time in this version; ops: ")
-          for op in ("LogSoftmax", "Concat", "embedding", "nn.Tanhshrink", "LogSigmoid", "GroupNorm")),
+          for op in ("LogSoftmax", "Concat", "nn.Tanhshrink", "LogSigmoid", "GroupNorm")),
         *((op, "write op: pool2d, with kind: max or average") for op in ("maxpool", "nn.MaxPool2d", "GlobalAvgPool")),
         *((op, "write op: scale_shift, with channels") for op in ("BatchNormalization", "bn")),
         *((op, "write op: add, with channels") for op in ("residual", "Eltwise")),
@@ -39,6 +39,7 @@ from tpusim.base.errors import InputError
         ("torch.tanh", "write op: tanh"),
         ("nn.Sigmoid", "write op: sigmoid"),
         ("torch.divide", "write op: div"),
+        *((op, "write op: embedding, with channels") for op in ("nn.Embedding", "EmbeddingBag")),
         ("torch.permute", "write op: transpose, with channels"),
         ("nn.ZeroPad2d", "write op: pad, with channels"),
         ("Relu", "did you mean relu?"),

@@ -12,6 +12,7 @@ from tpusim import reference
 from tpusim.base.errors import InputError
 from tpusim.flow.verify import operands_of
 from tpusim.network.ops.elementwise import Geglu, Rotary, SoftCap, Swiglu
+from tpusim.network.ops.moves import Embedding
 from tpusim.network.ops.rows import RmsNorm, Softmax
 
 
@@ -89,6 +90,21 @@ def test_scores_depend_on_how_far_tokens_are_apart() -> None:
     products = q.T @ k
     np.testing.assert_allclose(products.diagonal(2), products[0, 2], rtol=1e-4)
     assert abs(products.diagonal(1)[0] - products[0, 2]) > 1e-3
+
+
+def test_an_embedding_takes_rows_of_a_table_as_often_as_any() -> None:
+    layer, table = Embedding("e", 3, 7, 70_000, seed=5), drawn(3, 7, 1, 1)
+    made = reference.compute(layer, {"ifmap": table})
+    np.testing.assert_array_equal(made[:, 0, 0, :], table[:, layer.words, 0, 0])
+    assert min(np.bincount(layer.words, minlength=7)) > 9_500
+    assert layer.words != Embedding("e", 3, 7, 70_000, seed=6).words
+    assert Embedding("e", 3, 50_257, 4).words == (42438, 38092, 21136, 13012)
+
+
+def test_twice_the_input_of_an_embedding_is_twice_the_rows() -> None:
+    layer = Embedding("e", 3, 7, 10)
+    assert layer.with_more_input(4) == (Embedding("e", 3, 7, 20), 4, "rows=20")
+    assert layer.with_less_input(4) == (Embedding("e", 3, 7, 5), 4, "rows=5")
 
 
 @pytest.mark.parametrize(

@@ -573,13 +573,14 @@ _ELSEWHERE = (
     (r"lrn|localresponse", "write op: lrn, with channels, height, width, size, alpha, beta and bias"),
     (r"pixelshuffle|depthtospace|spacetodepth", "leave this layer out; it takes no time in this version"),
     (r"shuffle", "write op: channel_shuffle, with channels, height, width and groups"),
+    (r"embed", "write op: embedding, with channels, images (rows of the table) and rows (those that are taken)"),
     (r"permute|transpose", "write op: transpose, with channels, height, width and order, such as [width, height, "
      "channels, images]"),
     (r"upsampl|interpolate|resize", "write op: upsample, with channels, height, width and scale: the nearest is taken"),
     (r"^split$|^narrow$|^chunk$", "write op: slice for each part, with channels, height, width, axis, start and stop"),
     (r"^\w*pad(ding)?(2d)?$", "write op: pad, with channels, height, width and padding"),
     (r"relu|^s?elu|tanh|norm|^bn|dropout|concat|flatten|reshape|"
-     r"embedding|activation|identity|squeeze|quantize|im2col|"
+     r"activation|identity|squeeze|quantize|im2col|"
      r"^(mean|max|min|cat|gather)$",
      "leave this layer out; it takes no time in this version"),
 )  # fmt: skip

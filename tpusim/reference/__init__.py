@@ -48,7 +48,7 @@ _PLACES = {
     **{op: f"rows.{op}" for op in ("softmax", "layer_norm", "rms_norm", "reduce_mean", "sum_exp", "sum_squares")},
     **{op: f"rows.{op}" for op in ("layer_norm_gradient", "cross_entropy", "cross_entropy_gradient")},
     **{f"channel_{what}": f"channels.channel_{what}" for what in ("sum", "mean", "variance", "products")},
-    **dict.fromkeys(("transpose", "channel_shuffle", "slice", "pad", "upsample", "spread"), "maps.move"),
+    **dict.fromkeys(("transpose", "channel_shuffle", "slice", "pad", "upsample", "spread", "embedding"), "maps.move"),
 }
 ORACLES: Registry[Callable[[Any, Operands, Box], Tensor]] = Registry(__name__, _PLACES)
 """By the name of the op in files: the function from a layer, its inputs and a box to the elements of the ofmap in the

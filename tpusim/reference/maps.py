@@ -142,6 +142,7 @@ _MOVES: dict[str, Callable[[Any, Operand], Operand]] = {
     ],
     "pad": lambda layer, ifmap: np.pad(ifmap, ((0, 0), layer.sides[::2], layer.sides[1::2], (0, 0))),
     "spread": lambda layer, ifmap: _spread(layer, ifmap),
+    "embedding": lambda layer, table: table[:, [*layer.words]].swapaxes(1, 3),
     "upsample": lambda layer, ifmap: ifmap.repeat(layer.scale[0], axis=1).repeat(layer.scale[1], axis=2),
 }
 """By the name of the op in files: the function from an ifmap to its ofmap."""

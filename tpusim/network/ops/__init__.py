@@ -32,7 +32,7 @@ _MODULES = {
     **dict.fromkeys(("softmax", "layer_norm", "rms_norm", "reduce_mean", "sum_exp", "sum_squares", "lrn"), "rows"),
     **dict.fromkeys(("layer_norm_gradient", "cross_entropy", "cross_entropy_gradient"), "rows"),
     **dict.fromkeys(("channel_sum", "channel_mean", "channel_variance", "channel_products"), "channels"),
-    **dict.fromkeys(("transpose", "channel_shuffle", "slice", "pad", "upsample", "spread"), "moves"),
+    **dict.fromkeys(("transpose", "channel_shuffle", "slice", "pad", "upsample", "spread", "embedding"), "moves"),
 }
 """The module of each class, by the op's name in files."""
 OPS: Registry[type[Op]] = Registry(__name__, {op: f"{module}.{class_name(op)}" for op, module in _MODULES.items()})

@@ -4,13 +4,30 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from random import Random
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from tpusim.base.errors import InputError, Problem
-from tpusim.input.form import Choice, Reader, validated, whole, written
+from tpusim.input.form import Choice, Name, Reader, validated, whole, written
 from tpusim.input.scalars import show
 from tpusim.network.ops.elementwise import MapOp
-from tpusim.network.ops.op import MOST_CHANNELS, OFMAP, PadSides, Shape, Size, Steps, ends_of, short
+from tpusim.network.ops.op import (
+    MOST_CHANNELS,
+    OFMAP,
+    Channels,
+    Index,
+    KernelAxis,
+    PadSides,
+    Shape,
+    Size,
+    Steps,
+    TapWindow,
+    VectorOp,
+    ends_of,
+    kernel_axes,
+    short,
+)
 
 AXES = ("channels", "height", "width", "images")
 """The names of a map's axes in files, as [channel, row, col, image]."""
@@ -28,23 +45,35 @@ class Taken(NamedTuple):
     coordinates: Sequence[int]
 
 
-@validated
-class Move(MapOp):
+class Move(VectorOp):
     """An op that only moves elements: along each axis of the result, coordinates of one axis of the map."""
+
+    __slots__ = ()
+
+    spatial: ClassVar[bool] = False
 
     @abstractmethod
     def taken(self, batch: int) -> tuple[Taken, ...]:
         """Return the sources of the channels, rows, columns and images of the ofmap."""
 
     @property
-    @abstractmethod
-    def how(self) -> str:
-        """The change of the map, in short."""
-
-    @property
     def operation(self) -> str:
         """The machine's operation: a copy, once elements lie where they are wanted."""
         return "copy"
+
+    def terms(self, batch: int) -> int:
+        """Return 1: an output is an element."""
+        return 1
+
+
+@validated
+class MapMove(MapOp, Move):
+    """A move of a map of channels x height x width elements, one for each image."""
+
+    @property
+    @abstractmethod
+    def how(self) -> str:
+        """The change of the map, in short."""
 
     @property
     def text(self) -> str:
@@ -67,7 +96,7 @@ def _order(given: object) -> tuple[str, ...]:
 
 
 @validated
-class Transpose(Move):
+class Transpose(MapMove):
     """A map whose axes are those of another map in another order.
 
     Attributes:
@@ -94,7 +123,7 @@ class Transpose(Move):
 
 
 @validated
-class ChannelShuffle(Move):
+class ChannelShuffle(MapMove):
     """Channels of groups in turn: one of the first group, one of the second, ..., as in ShuffleNet.
 
     Attributes:
@@ -123,7 +152,7 @@ class ChannelShuffle(Move):
 
 
 @validated
-class Slice(Move):
+class Slice(MapMove):
     """A part of a map: along one `axis`, every `step`-th element from `start` on, up to and without `stop`.
 
     Attributes:
@@ -160,7 +189,7 @@ class Slice(Move):
 
 
 @validated
-class Pad(Move):
+class Pad(MapMove):
     """A map with zeros around it.
 
     Attributes:
@@ -194,7 +223,7 @@ class Pad(Move):
 
 
 @validated
-class Upsample(Move):
+class Upsample(MapMove):
     """A map in which every element stands in several neighbouring places: the nearest is taken.
 
     Attributes:
@@ -220,7 +249,7 @@ class Upsample(Move):
 
 
 @validated
-class Spread(Move):
+class Spread(MapMove):
     """A map whose elements are `step` apart in a larger map, from its first row and column on, with zeros between.
 
     Attributes:
@@ -258,3 +287,71 @@ class Spread(Move):
             for axis, (out, size, step) in enumerate(zip(outs, sizes, self.step, strict=True), 1)
         )
         return channels, *sides, images
+
+
+@validated
+class Embedding(Move):
+    """Rows of a table: what a model knows of each word that it reads. Which ones follows from `seed`, all as probable.
+
+    The table, [channel, row, 1, 1], has its rows one behind another in HBM. Only the rows that are taken are read, and
+    once for a block, however often they come in it.
+
+    Attributes:
+        name: name of the layer, which no other layer of the network has.
+        channels: elements of a row.
+        images: rows of the table: the vocabulary.
+        rows: rows that are taken, such as all tokens of a batch.
+        seed: seed by which they are drawn.
+    """
+
+    op: ClassVar[str] = "embedding"
+    counted_by: ClassVar[Literal["image", "row"]] = "row"
+    grammar: ClassVar[str] = "rows of the table x elements of each > rows that are taken"
+    sized_by: ClassVar[Mapping[str, int]] = {"channels": 0, "images": 1}
+
+    name: Annotated[str, Name(), written("embedding1")]
+    channels: Annotated[Channels, written(768)]
+    images: Annotated[Channels, written(50257)]
+    rows: Annotated[Channels, written("batch*128")]
+    seed: Annotated[int, whole(2**32, 0)] = 0
+
+    @property
+    def text(self) -> str:
+        """The shape in short: "50257x768 > 1024"."""
+        return f"{self.images}x{self.channels} > {self.rows}"
+
+    @property
+    def axes(self) -> tuple[KernelAxis, KernelAxis]:
+        """Return windows of one element."""
+        return kernel_axes((1, 1), (1, 1), (1, 1), (1, 1), (0, 0))
+
+    @property
+    def windows(self) -> tuple[tuple[TapWindow, ...], tuple[TapWindow, ...]]:
+        return (TapWindow(range(1), 1),), (TapWindow(range(1), 1),)
+
+    def shapes(self, batch: int) -> Mapping[str, Shape]:
+        """Return shapes: the table, and a map of one element for each row."""
+        return {"ifmap": (self.channels, self.images, 1, 1), OFMAP: (self.channels, 1, 1, self.rows)}
+
+    def taken(self, batch: int) -> tuple[Taken, ...]:
+        one = range(1)
+        return Taken(0, range(self.channels)), Taken(3, one), Taken(2, one), Taken(1, self.words)
+
+    @property
+    def words(self) -> tuple[int, ...]:
+        """The rows of the table that are taken, in order."""
+        return _drawn(self.images, self.rows, self.seed)
+
+    def element_name(self, index: Index) -> tuple[tuple[str, ...], Index]:
+        return ("row", "element"), (index[3], index[0])
+
+    @property
+    def _own_count(self) -> tuple[str, int]:
+        return "rows", self.rows
+
+
+@lru_cache(maxsize=16)
+def _drawn(below: int, count: int, seed: int) -> tuple[int, ...]:
+    """Draw whole numbers; the same ones for a seed in every version of Python."""
+    part = Random(seed).random
+    return tuple([int(below * part()) for _ in range(count)])

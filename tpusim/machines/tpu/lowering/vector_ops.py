@@ -295,7 +295,8 @@ units_of = lru_cache(maxsize=1 << 8)(_units)
 def _explained(work: _PointByPoint) -> Explanation:
     taps = f"{prod(axis.kernel for axis in work.layer.axes)}, fewer where a window reaches over an edge"
     sources = ", ".join(dict.fromkeys(each.tensor.name for each in (*work.maps, *work.kept)))
-    beside = ", in which tiles are less padded" if work.turn in (COLUMNS_IN_LANES, IMAGES_IN_LANES) else ""
+    padded_less = not work.moved and work.turn in (COLUMNS_IN_LANES, IMAGES_IN_LANES)
+    beside = ", in which tiles are less padded" if padded_less else ""
     made = f"the vector unit makes each output of {sources}"
     return work.explained(work.layer, made, taps if work.layer.spatial else "", ("maps", "scalars"), beside)
 
