@@ -165,7 +165,8 @@ def _workloads(given: object, info: ValidationInfo) -> tuple[Document, ...]:
         raise InputError("a search has one workload; put the layers of several into one file")
     taken: set[str] = set()
     ops: str | None = _raw(info, "ops")
-    asked = ModelOptions(ops=ops if ops in OPS else None)
+    phase = _raw(info, "phase")
+    asked = ModelOptions(ops=ops if ops in OPS else None, phase=phase if isinstance(phase, str) else None)
 
     def opened(name: str) -> Document:
         document = open_workload(name, asked)
@@ -202,6 +203,10 @@ def _machine(given: object, info: ValidationInfo) -> Machine | None:
 def _ops(given: object) -> str:
     check_ops(given)
     return str(given)
+
+
+def _phase(given: object) -> str | None:
+    return None if given is None else name_text(given)
 
 
 def _family(info: ValidationInfo) -> Family:
@@ -321,6 +326,7 @@ class Spec:
         search: what a search looks for; a section.
         pareto: columns of points.csv, two or three, of which the Pareto front is marked, and which way each is better.
         ops: whether `all` ops are timed, or those of the `array` alone, instead of what each workload says.
+        phase: phase of the workloads, such as decode, whose sizes they have unless an axis says otherwise.
     """
 
     name: Annotated[str, Reader(_folder_name, f"text of {_NAME}"), written("my_sweep")]
@@ -335,6 +341,7 @@ class Spec:
     search: Annotated[Search | None, Reader(_search, "a section")] = None
     pareto: Annotated[tuple[Goal, ...], Reader(lambda given, info: goals_of(given, _columns(info), 2, 3), _GOALS)] = ()
     ops: Annotated[str | None, Reader(_ops, " or ".join(OPS)), written("array")] = None
+    phase: Annotated[str | None, Reader(_phase, "a phase that the workloads name"), written("decode")] = None
 
     @property
     def goals(self) -> tuple[Goal, ...]:
