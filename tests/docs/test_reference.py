@@ -137,17 +137,19 @@ BESIDE: dict[tuple[str, str], dict[str, int]] = {
 @pytest.mark.parametrize("op", OPS)
 def test_examples_of_ops_are_sound(op: str) -> None:
     entry = yaml.safe_load(fields.op_example(op))[0]
-    (layer,) = read_layers(entry, {"batch": 4}).layers
+    names = {"batch": 4, "context": 8, "tokens": 4}
+    (layer,) = read_layers(entry, names).layers
     assert layer.op == op
     for field in op_sections()[op].entries:
-        read_layers({**entry, **BESIDE.get((op, field.path), {}), field.path: value_of(field)}, {"batch": 4})
+        read_layers({**entry, **BESIDE.get((op, field.path), {}), field.path: value_of(field)}, names)
 
 
 def test_examples_of_workload_files_are_sound() -> None:
     file, around = fields.workload_sections()
     layer = yaml.safe_load(fields.op_example("conv2d"))[0]
     for entry in file.entries:
-        data = {"name": "net", "layers": [layer], entry.path: value_of(entry)}
+        beside = {"sizes": {"context": 8}} if entry.path == "grows" else {}
+        data = {"name": "net", "layers": [layer], **beside, entry.path: value_of(entry)}
         assert workload_of(Document("net", data), 2).layers
     for entry in (each for each in around.entries if each.path not in ("op", "inputs")):
         assert workload_of(Document("net", {"name": "net", "layers": [{**layer, entry.path: value_of(entry)}]}), 2)
@@ -159,7 +161,7 @@ def test_examples_of_sweeps_are_sound() -> None:
     goals = yaml.safe_load(search.entries[0].example)
     looked_for = {"mode": "search", "search": {"budget": 2, **goals}}
     for entry in file.entries:
-        beside = looked_for if entry.path == "mode" else {}
+        beside = {"mode": looked_for, "phase": {"workloads": ["gpt2_small"]}}.get(entry.path, {})
         assert reader.read(Document("small", {**base, **beside, entry.path: value_of(entry)})).axes
     for entry in search.entries:
         inside = {**looked_for["search"], entry.path.rpartition(".")[2]: value_of(entry)}

@@ -19,8 +19,9 @@ def model(name: str, phase: str = "decode", batch: int = 1, **dims: int) -> Work
 
 
 def parameters(name: str) -> int:
-    """Weights of products, biases, scales and shifts of norms, and rows of embeddings; of a prompt in which each expert has
-    some tokens.
+    """Weights of products, biases, scales and shifts of norms, and rows of embeddings.
+
+    They are those of a prompt in which every expert has some tokens.
     """
     work = model(name, "prefill", context=64)
     cached = {layer for layer, sources in work.sources().items() if any(each.cache for each in sources)}

@@ -71,6 +71,7 @@ def hbm_need(workload: Workload, machine: Machine) -> HbmNeed:
             names = told[tensor].names if tensor in told else ()
             makers = tuple(sorted({name for name in names if name in place}, key=place.__getitem__))
             size = family.stored(shape, machine)
+            # Blocks of queries read parts of one cache, which is there as a whole.
             if tensor in told and told[tensor].cache:
                 caches[names] = told[tensor].cache * machine.element_bytes
             elif makers:

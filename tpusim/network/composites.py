@@ -144,6 +144,7 @@ class Attention(Composite):
         starts = range(0, self.queries, each)
         for number, start in enumerate(starts, 1):
             asking = min(each, self.queries - start)
+            # The last query of the block sees most; the mask of the softmax hides from others what they do not see.
             seen = before + (start + asking if self.causal else self.queries)
             # Keys ahead of the window of the block's first query are seen by none.
             seen -= max(0, before + start + 1 - self.window) if self.window and self.causal else 0
@@ -237,6 +238,7 @@ class Experts(Composite):
         return self.channels, 1, 1, self.rows
 
     def parts(self, read: Sequence[Source], batch: int) -> Iterator[Part]:
+        # Rows are gathered and put back as they are read, so that nothing is copied for it.
         rows, weights = (each._replace(direct=False) for each in read)
         downs: list[Source] = []
         for number, taken in enumerate(self.taken, 1):

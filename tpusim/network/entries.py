@@ -155,6 +155,7 @@ class Cache(Free):
             side_by_side(each.source for each in read),
             self.channels * self.tokens * (self.images or batch),
         )
+        # Shapes may differ, since heads are split before keys turn, but all that comes in has to fit.
         given = [prod(each.shape) if each.shape else each.elements for each in read]
         if None not in given and (new := sum(each or 0 for each in given)) > elements:
             raise InputError(f"holds {elements:,} elements, and {new:,} come in; give it more tokens")
@@ -467,6 +468,7 @@ def _read_composite(
         says = f"{op} reads {len(made.reads)} inputs: {', '.join(made.reads)}"
         raise InputError(Problem(f"{says}; name the entries that make them: inputs: [{', '.join(made.reads)}]", INPUTS))
     wiring.check_composite(made, read)
+    # Counts of elements are enough: heads are split and joined on the way, so shapes differ.
     parts = [*made.parts([each.source for each in read], wiring.batch)]
     wiring.add_composite(made, parts)
     return Read(tuple(part.layer for part in parts), None, tuple(part.sources for part in parts))

@@ -174,6 +174,7 @@ def repeated(document: Document) -> Document:
             ahead = str(_name_of(entry))
             continue
         inner, count = _block(document, entry, path)
+        # Names of the block are those of its own copy; others are names of entries ahead of it.
         names = {str(_name_of(each)) for each in inner}
         for number in range(1, count + 1):
             called = {name: f"{name}_{number}" for name in names} | {INPUT: ahead}
@@ -181,6 +182,7 @@ def repeated(document: Document) -> Document:
             made += [_renamed(each, called) for each in inner]
             origins += [path_of((path, "layers", at)) for at in range(len(inner))]
             ahead = called[str(_name_of(inner[-1]))]
+    # A fault in any copy is placed at the line of the block that it repeats.
     lines = dict(document.lines)
     for at, origin in enumerate(origins):
         place = path_of(("layers", at))

@@ -128,9 +128,11 @@ def generate(
     """
     if family_of(machine).name != "tpu":
         raise of_tpus_alone(machine, "a generation")
+    # Tokens evenly spread: where the plan of a layer changes, some of them leave the line, and `off` tells how far.
     places = [*dict.fromkeys(round(first + at * (tokens - 1) / (CHECKED + 1)) for at in range(CHECKED + 2))]
     if tokens <= CHECKED + 2:
         places = [*range(first, first + tokens)]
+    # Only what reads the cache differs from token to token.
     known: dict[Hashable, LayerResult] = {}
     found: list[tuple[int, int]] = []
     parts: tuple[TokenPart, ...] = ()

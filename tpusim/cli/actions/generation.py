@@ -38,6 +38,7 @@ def generate_and_report(
         says = f"the workload does not say which of its sizes each token adds one to{hint}"
         also = f"write {GROWS}: with one of them: {', '.join(named) or 'it has none'}"
         raise InputError(Problem(f"{says} {also}", f"--tokens: {document.label}"))
+    # The workload's own size is that of the first token.
     first = dict(workload_of(document, images).sizes)[str(grows)]
 
     def at(context: int) -> Workload:

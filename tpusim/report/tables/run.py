@@ -141,6 +141,7 @@ def alike(layers: Sequence[LayerResult]) -> dict[str, int]:
     Layers share a row if no figure differs: many in a row, such as those of one `count`, or those of blocks in a row,
     which are called NAME_1, NAME_2 and so on.
     """
+    # Blocks read one another, so what a layer reads is no figure here.
     kinds = [replace(layer, name="", inputs=()) for layer in layers]
     names = [layer.name for layer in layers]
     place = {name: at for at, name in enumerate(names)}
@@ -182,6 +183,7 @@ def _of_blocks(
     alike.
     """
     for begun in {int(each[1]) for each in _NUMBER.finditer(names[first])}:
+        # The block of the next number begins where the first layer's name comes again.
         nexts = [place[each] - first for each in _further(names[first], begun, 1) if each in place]
         size, blocks = min((each for each in nexts if each > 1), default=len(kinds)), 1
         while all(

@@ -1,0 +1,101 @@
+"""Generations: tokens that are simulated, and those on lines between them; parts of a token; and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.network.test_composites import SMALL
+from tpusim import Workload, load_hardware, simulate
+from tpusim.cli import app as cli
+from tpusim.network.formats import ModelOptions
+from tpusim.network.workload_file import open_workload, workload_of
+from tpusim.study.generation import CHECKED, generate
+
+TEXT = SMALL.replace("layers:\n  - block", "grows: context\nlayers:\n  - block", 1)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "small.yaml"
+    path.write_text(TEXT)
+    return path
+
+
+def at(path: Path, context: int) -> Workload:
+    return workload_of(open_workload(path, ModelOptions({"context": context}, phase="decode")), 2)
+
+
+def test_a_token_takes_what_its_layers_take_alone(path: Path) -> None:
+    machine = load_hardware("tiny_4x4")
+    made = generate(lambda context: at(path, context), machine, 9, 3)
+    assert [token.context for token in made.tokens] == [9, 10, 11]
+    for token in made.tokens:
+        assert token.cycles == simulate(at(path, token.context), machine, check=False).total.cycles
+    assert made.off == 0
+    assert sum(part.cycles for part in made.parts) == made.tokens[0].cycles
+    assert sum(part.layers for part in made.parts) == len(at(path, 9).layers)
+
+
+def test_most_of_many_tokens_lie_on_lines_between_those_that_are_simulated(path: Path) -> None:
+    machine, first, many = load_hardware("tiny_4x4"), 4, 40
+    made = generate(lambda context: at(path, context), machine, first, many)
+    assert [token.context for token in made.tokens] == [*range(first, first + many)]
+    simulated = [token for token in made.tokens if token.simulated]
+    assert len(simulated) == CHECKED + 2
+    true = {
+        token.context: simulate(at(path, token.context), machine, check=False).total.cycles for token in made.tokens
+    }
+    assert all(token.cycles == true[token.context] for token in simulated)
+    # The window of five keys is full from the second token on, so a token costs no more behind a longer context.
+    assert made.off < 0.1
+    assert all(abs(token.cycles - true[token.context]) <= 0.1 * true[token.context] for token in made.tokens)
+
+
+def test_layers_that_overlap_are_simulated_together(path: Path) -> None:
+    machine = load_hardware("tiny_4x4", {"sequencer.between_layers": "overlap"})
+    made = generate(lambda context: at(path, context), machine, 9, 2)
+    assert made.tokens[0].cycles == simulate(at(path, 9), machine, check=False).total.cycles
+
+
+def test_the_command_tells_tokens_and_parts(path: Path) -> None:
+    asked = [
+        "run",
+        str(path),
+        "--hardware",
+        "tiny_4x4",
+        "--phase",
+        "decode",
+        "--tokens",
+        "3",
+        "--batch",
+        "2",
+        "--json",
+        "-",
+    ]
+    done = CliRunner().invoke(cli.app, asked)
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert [part["name"] for part in told["parts"]] == ["weights", "attention", "vector", "sampling"]
+    assert told["tokens_per_second"] == pytest.approx(3 * 2 / told["seconds"])
+    assert told["hbm_bound_seconds"] < told["tokens"][0]["cycles"] / told["clock_hz"]
+    assert "3 tokens behind 11" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        (["tiny", "--tokens", "2"], "does not say which of its sizes each token adds one to"),
+        (["PATH", "--phase", "decode", "--tokens", "0"], "--tokens"),
+        (["PATH", "--phase", "decode", "--tokens", "2", "--training"], "--training: not beside --tokens"),
+        (["PATH", "--phase", "decode", "--tokens", "2", "--hardware", "v100"], "a generation is of TPUs alone"),
+        (["PATH", "--phase", "writing"], 'there is no phase "writing"'),
+    ],
+)
+def test_what_is_wrong_is_told(path: Path, asked: list[str], says: str) -> None:
+    done = CliRunner().invoke(cli.app, ["run", *(str(path) if each == "PATH" else each for each in asked)])
+    assert done.exit_code == 2
+    assert says in " ".join(done.output.split())
