@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from tests.agreement.map_layers import layers_on, maps
 from tests.agreement.test_agreement import asked_for, suppose, with_capacity
+from tests.agreement.test_own_weights import Turn, at_random, by_result, dealt, in_turn
+from tests.agreement.test_own_weights import own as with_own_weights
 from tests.checks import program_for
 from tests.strategies import among, lowerings_of, machines_of_all_kinds, with_resident_taps
 from tpusim.base.errors import CapacityError
@@ -50,11 +52,15 @@ LATENCIES = (200_000, 40_000, 3000, 1000)
 
 @dataclass(repr=False)
 class Chain:
-    """Layers that fit one another, each lowered for the machine, or for the same with less memory or another HBM."""
+    """Layers that fit one another, each lowered for the machine, or for the same with less memory or another HBM.
+
+    Arrays with weights of their own take passes as `turn` deals them out, or as lowerings do.
+    """
 
     batch: int
     hardware: Hardware
     numbers: Numbers = SMALL
+    turn: Turn | None = None
     layers: list[Op] = field(default_factory=list)
     joints: list[Joint] = field(default_factory=list)
 
@@ -88,6 +94,7 @@ class Chain:
         draft = riding(draft, layer, self.hardware) if isinstance(layer, Fused) else draft
 
         def finish(program: Program) -> Program:
+            program = dealt(program, self.turn) if self.turn else program
             return program_for(self.numbers, layer, self.batch, in_layout(draft.finished(program), self.hardware))
 
         return nameless(draft, finish)
@@ -111,10 +118,14 @@ def nameless(draft: Draft, finish: Callable[[Program], Program] | None = None) -
 @st.composite
 def chains(draw: st.DrawFn) -> Chain:
     """Three layers to six, most of which read others, on a machine whose HBM is so fast that it is over soon."""
-    hardware = in_lanes(draw(machines_of_all_kinds(8, among(1, 2, 4, 4, 8))))
+    hardware, turn = in_lanes(draw(machines_of_all_kinds(8, among(1, 2, 4, 4, 8)))), None
+    if draw(among(True, False, False)):
+        arrays = draw(st.integers(2, 4))
+        hardware = with_own_weights(hardware, arrays)
+        turn = draw(among(None, by_result(arrays), in_turn(arrays), at_random(arrays, draw(st.integers(0, 99)))))
     word = hardware.vector_memory.word_elements
-    # Mostly as many images as fill words: layers whose words hold other numbers of elements do not fit one another.
-    chain = Chain(draw(among(*range(word // 2 + 1, word + 1), 2 * word, 1)), hardware, draw(NUMBERS))
+    # Mostly as many images as fill words: to one array, layers whose words hold other numbers of elements do not fit.
+    chain = Chain(draw(among(*range(word // 2 + 1, word + 1), 2 * word, 1)), hardware, draw(NUMBERS), turn)
     count = draw(st.integers(3, 6))
     for _ in range(count + 2):
         if len(chain.layers) < count:

@@ -182,7 +182,7 @@ class _Run:
         reduction: type[Reduction],
     ) -> None:
         self.program, self.operands, self.takers = program, program.given(operands), takers
-        self.elements, self.word = program.word_fill, hardware.vector_memory.word_elements
+        self.word = hardware.vector_memory.word_elements
         width = program.widest_word(self.word)
         self.memory = np.zeros((hardware.lanes, program.words, width), program.number)
         self.banks = np.zeros((program.bank_words, width), program.number)
@@ -190,14 +190,14 @@ class _Run:
         self.hbm = hbm_tensors(program, self.operands, {*takers} - read)
         self.weights: dict[int, Values] = {}
         self.biases: dict[int, Values] = {}
-        self.reduction = reduction(self.elements, program.number)
+        self.reduction = reduction(program.fill_of(0), program.number)
 
     def written(self) -> dict[str, Values]:
         """Execute every step."""
         for index, step in enumerate(self.program.steps):
             match step:
                 case Stream():
-                    self._stream(step)
+                    self._stream(index, step)
                 case Preload():
                     # Copies, because a later fill may overwrite the words before the stream uses them.
                     words = self._words(0, step.cols, step.base, step.words)
@@ -314,31 +314,34 @@ class _Run:
 
     # ---- the array
 
-    def _stream(self, step: Stream) -> None:
+    def _stream(self, index: int, step: Stream) -> None:
         """Copy the operands of array rows; a row without a lane group gets zeros."""
+        if (elements := self.program.fill_of(index)) != self.reduction.elements:
+            self.reduction.multiply()
+            self.reduction = type(self.reduction)(elements, self.program.number)
         banked = isinstance(step.reads, BankFeed)
         reads = [] if banked else [self._read_by(group) for group in step.reads.groups]
         if not self.reduction.continues(step):
             # Other sums go first: these words may be their results.
             results = self._words(0, step.cols, step.result_base, step.words)
             self.reduction.multiply()
-            self.reduction.open(step, results[..., : self.elements])
+            self.reduction.open(step, results[..., :elements])
         operands = self.reduction.rows(step.rows)
         if not step.reads.fills(step.rows):
             operands[...] = 0
         for group in step.reads.groups if banked else ():
             stored, addresses = walked(group.pattern)
             self._in_banks(addresses[stored])
-            fetched: Values = np.zeros((len(addresses), self.elements), self.banks.dtype)
-            fetched[stored] = self.banks[addresses[stored], : self.elements]
+            fetched: Values = np.zeros((len(addresses), elements), self.banks.dtype)
+            fetched[stored] = self.banks[addresses[stored], :elements]
             # All rows of a group want the same words.
             operands[group.first_lane : min(group.first_lane + group.lanes, step.rows)] = fetched.reshape(-1)
         for group, walk, words in reads:
             at = slice(group.first_lane, min(group.first_lane + group.lanes, step.rows))
-            gather(words[..., : self.elements], walk, operands[at])
+            gather(words[..., :elements], walk, operands[at])
         self.reduction.add(self.weights.pop(step.preload), self.biases.pop(step.preload, None))
         if step.finish:
-            sums = self._words(0, step.cols, step.result_base, step.words)[..., : self.elements]
+            sums = self._words(0, step.cols, step.result_base, step.words)[..., :elements]
             sums[...] = finished(sums, step.finish)
 
     # ---- the vector unit

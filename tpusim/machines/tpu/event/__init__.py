@@ -66,7 +66,7 @@ def logged(program: Program, hardware: Hardware, port: Ports | None = None, keep
     # Lane i runs lane 0's schedule i cycles late, so the skew is added once, at the end.
     return Log(
         cycles=board.end + hardware.skew,
-        frame=program.frame(hardware),
+        frames=program.frames(hardware),
         loads=tuple(chain.from_iterable(array.loads for array in arrays)),
         passes=tuple(chain.from_iterable(array.passes for array in arrays)),
         works=tuple(chain.from_iterable(array.works for array in arrays)),

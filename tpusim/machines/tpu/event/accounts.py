@@ -64,17 +64,26 @@ def array_use(log: Log, program: Program, held: Track) -> Counter[str]:
     when."""
     # Only the first of repeated passes can wait for a fill: the others were repeated because nothing they need is late.
     late = [(each.steps[0], each.ended, each.filled) for each in log.passes if each.filled > each.ended]
-    use, frames = _booked(chain(waiting(held, late), _standing_by(log.works, held))), 0
+    use = _booked(chain(waiting(held, late), _standing_by(log.works, held)))
     for each in log.passes:
         times = len(each.steps)
-        frames += times * log.frame.frames(_stream(each, program).words)
         use["waiting_weights"] += times * (each.loaded - each.filled)
         use["blocked"] += times * (each.cleared - each.loaded)
-        use["bank_conflict"] += times * each.lost * log.frame.period
         use[each.cause] += times * (each.start - 1 - each.cleared)
-    use["busy"] += frames * log.frame.issue_cycles
-    use["port_stall"] += frames * log.frame.port_stall
-    use["blocked"] += frames * log.frame.blocked
+    return use + streaming_use(log, program)
+
+
+def streaming_use(log: Log, program: Program) -> Counter[str]:
+    """Cycles of the array in the frames of the passes in `log`."""
+    use: Counter[str] = Counter()
+    for frame, mine in log.by_frame(program):
+        frames = 0
+        for each in mine.passes:
+            frames += len(each.steps) * frame.frames(_stream(each, program).words)
+            use["bank_conflict"] += len(each.steps) * each.lost * frame.period
+        use["busy"] += frames * frame.issue_cycles
+        use["port_stall"] += frames * frame.port_stall
+        use["blocked"] += frames * frame.blocked
     return use
 
 
@@ -94,13 +103,17 @@ def first_fill(log: Log, program: Program) -> Counter[str]:
 
 def vector_unit_use(log: Log, program: Program, hardware: Hardware) -> Counter[str]:
     """Busy cycles of the vector unit, with partial sums and in steps of its own, over all steps in `log`."""
-    streams = ((len(each.steps), _stream(each, program)) for each in log.passes if each.steps)
-    adding = sum(times * log.frame.frames(stream.words) * log.frame.work(stream.accumulate, bool(stream.finish))
-                 for times, stream in streams)  # fmt: skip
-    steps = [step for each in log.works if isinstance(step := program.steps[each.step], Vector)]
-    beats = ((step, step.beat(program.word_fill, hardware)) for step in steps)
-    working = sum(beat.turns(step.words) * beat.work for step, beat in beats)
-    return Counter(busy=adding + working)
+    busy = 0
+    for frame, mine in log.by_frame(program):
+        streams = ((len(each.steps), _stream(each, program)) for each in mine.passes if each.steps)
+        busy += sum(times * frame.frames(stream.words) * frame.work(stream.accumulate, bool(stream.finish))
+                    for times, stream in streams)  # fmt: skip
+    for each in log.works:
+        step = program.steps[each.step]
+        assert isinstance(step, Vector)
+        beat = step.beat(program.fill_of(each.step), hardware)
+        busy += beat.turns(step.words) * beat.work
+    return Counter(busy=busy)
 
 
 def _booked(pieces: Iterable[Pieces]) -> Counter[str]:
@@ -175,38 +188,56 @@ class Recording:
 
     def _of_array(self, array: int, log: Log, span: range) -> Iterator[tuple[str, Iterable[Pieces]]]:
         """The tracks of an array, or of all arrays that share weights."""
-        frame = log.frame
-        streams = _Streams(log.passes, self.program, frame, span)
+        every = [_Streams(mine.passes, self.program, frame, span) for frame, mine in log.by_frame(self.program)]
         yield "preload", self.preloads(log, array)
-        yield "stream", streams.words("stream", 0)
-        yield "systolic_array", chain(streams.array(self.held), _standing_by(log.works, self.held))
-        yield "drain", streams.words("drain", frame.result_delay)
-        adds = streams.work(streams.accumulate, frame.psum_delay, frame.add_cycles)
-        finishes = streams.work(streams.finish, frame.finish_delay, frame.finish_cycles)
-        working = []
+        yield "stream", chain(*(each.words("stream", 0) for each in every))
+        busy = chain(*(chain(each.waits(self.held), each.busy()) for each in every))
+        yield "systolic_array", chain(busy, _standing_by(log.works, self.held))
+        yield "drain", chain(*(each.words("drain", each.frame.result_delay) for each in every))
+        working: list[Pieces] = []
+        for each in every:
+            frame = each.frame
+            working += each.work(each.accumulate, frame.psum_delay, frame.add_cycles)
+            working += each.work(each.finish, frame.finish_delay, frame.finish_cycles)
         for work in log.works:
             # The work on every word, once its operands are read.
             if work.start < span.stop and work.done > span.start:
                 step = self.program.steps[work.step]
                 assert isinstance(step, Vector)
-                beat = step.beat(self.program.word_fill, self.hardware)
+                beat = step.beat(self.program.fill_of(work.step), self.hardware)
                 turns = np.arange(beat.turns(step.words))
                 begins = work.start + beat.work_delay + turns * beat.period
                 working.append(Pieces("busy", begins, beat.work, work.step))
-        yield "vector_unit", chain(adds, finishes, working)
+        yield "vector_unit", working
+
+    def waits(self, log: Log) -> Iterator[Pieces]:
+        """Pieces of an array that waits, or stands by while the vector unit works."""
+        yield from _standing_by(log.works, self.held)
+        for frame, mine in log.by_frame(self.program):
+            yield from _Streams(mine.passes, self.program, frame, range(0)).waits(self.held)
 
     def preloads(self, log: Log, array: int) -> Iterator[Pieces]:
         """Pieces of the weight path: a word keeps it busy from its read until its weights or its bias have entered."""
+        for frame, mine in log.by_frame(self.program):
+            if mine.loads or len(log.frames) == 1:
+                yield from self._preloads(frame, mine, array)
+
+    def _preloads(self, frame: Frame, log: Log, array: int) -> Iterator[Pieces]:
+        """Pieces of preloads of one frame."""
         step, free, ready, filled, start, last = unrolled(log.loads).T
         filled = np.maximum(ready, filled)
         yield Pieces("blocked", free, ready - free, step)
         yield from waiting(self.held, np.stack([step, ready, filled], axis=1))
         yield Pieces("blocked", filled, start - filled, step)
-        waits, hardware = np.array(log.frame.weight_waits(array)), self.hardware
+        waits, hardware = np.array(frame.weight_waits(array)), self.hardware
         owners = self.ports["port"] if "port" in self.ports else self.ports["port_weight"]
         reads = np.flatnonzero(owners == WEIGHT)
         # Arrays with weights of their own share the port: an array's reads are the ones at which it waits for no turn.
         reads = reads[waits[reads % len(waits)] == 0]
+        if len(self.log.frames) > 1:
+            # Reads of other frames lie between those preloads of this one that follow one another.
+            behind = start.searchsorted(reads, "right") - 1
+            reads = reads[(behind >= 0) & (reads <= last[behind])]
         biased = np.array([bias_words_of(self.program.steps[number]) for number in step.tolist()], np.int64)
         words = hardware.preload_words + biased
         ends = np.cumsum(words)
@@ -333,15 +364,18 @@ class _Streams:
         first, last = np.array(late, np.int64).reshape(-1, 2).T
         yield Pieces(name, self.start + first + delay, self.last + last - first, self.step)
 
-    def array(self, held: Track) -> Iterator[Pieces]:
-        """Waits, then a frame for every word (of each array)."""
-        frame = self.frame
+    def waits(self, held: Track) -> Iterator[Pieces]:
+        """Waits ahead of passes."""
         yield from waiting(held, np.stack([self.step, self.ended, self.filled], axis=1))
         yield Pieces("waiting_weights", self.filled, self.loaded - self.filled, self.step)
         yield Pieces("blocked", self.loaded, self.cleared - self.loaded, self.step)
         for name in np.unique(self.cause).tolist():
             waits = np.where(self.cause == name, self.start - 1 - self.cleared, 0)
             yield Pieces(name, self.cleared, waits, self.step)
+
+    def busy(self) -> Iterator[Pieces]:
+        """A frame for every word (of each array)."""
+        frame = self.frame
         begins, steps, lost = self._frames(-1, self.frames)
         yield Pieces("bank_conflict", begins - lost * frame.period, lost * frame.period, steps)
         yield Pieces("busy", begins, frame.issue_cycles, steps)
@@ -382,13 +416,15 @@ def unrolled(records: Sequence[Loads | Passes]) -> Cycles:
 def shares(run: Recording, whole: Timing) -> tuple[Timing, ...]:
     """Timing of each layer in a run of several; `whole` is the timing of all.
 
-    Cycles of the array and the vector unit go to the layer whose steps took them. All other units are cut in time,
-    where one layer ends and the next begins.
+    Cycles in which passes stream and the vector unit works go to the layer whose steps took them. All others are cut in
+    time, where one layer ends and the next begins.
     """
     log, program, hardware = run.log, run.program, run.hardware
     cuts = cuts_of(log, program)
+    arrays = [*log.of_arrays(program, hardware)]
+    waits = [_counts(run.waits(mine), cuts) for _, mine in arrays]
     shared = {
-        "preload": _counts(run.preloads(log, 0), cuts),
+        **{unit_name("preload", array): _counts(run.preloads(mine, array), cuts) for array, mine in arrays},
         HBM: _counts(bus(log.moves), cuts),
         SCRATCH: _counts(bus(log.scratch), cuts),
         **{port: _owned(owners, cuts) for port, owners in run.ports.items()},
@@ -404,25 +440,28 @@ def shares(run: Recording, whole: Timing) -> tuple[Timing, ...]:
     for number, use in enumerate(program.uses):
         works = tuple(each for each in log.works if layers[each.step] == number)
         moves = [each for each in log.moves if layers[each.step] == number]
-        mine = replace(log, passes=tuple(passes[number]), works=works)
+        mine = replace(log, loads=(), passes=tuple(passes[number]), works=works)
         cycles, counts = cuts[number + 1] - cuts[number], {unit: each[number] for unit, each in shared.items()}
-        counts |= {
-            "systolic_array": array_use(mine, program, run.held),
-            "vector_unit": vector_unit_use(mine, program, hardware),
-        }
+        for array, own in mine.of_arrays(program, hardware):
+            counts[unit_name("systolic_array", array)] = waits[array][number] + streaming_use(own, program)
+            counts[unit_name("vector_unit", array)] = vector_unit_use(own, program, hardware)
         units = {unit: split(counts[unit], cycles, tuple(account)[:-1]) for unit, account in whole.units.items()}
         found.append(Timing(cycles, units, bus_use(moves, program), use.port_reads, use.port_writes))
     return tuple(found)
 
 
 def cuts_of(log: Log, program: Program) -> list[int]:
-    """First cycle of each layer, and the cycle after the last layer: a layer begins where the array ended the step
-    ahead."""
-    ended = {work.step: work.ended for work in log.works}
-    for step, cycle, *_ in unrolled(log.passes).tolist():
-        ended[step] = cycle
-    behind = dict(pairwise(sorted(ended)))
-    return [0, *(ended[behind[last]] for last in program.last_passes[:-1]), log.cycles]
+    """First cycle of each layer, and the cycle after the last layer: a layer ends when all arrays have ended its
+    steps."""
+    layers = np.array(program.layers)
+    ends = np.zeros(layers.max() + 1, np.int64)
+    for work in log.works:
+        ends[layers[work.step]] = max(ends[layers[work.step]], work.done)
+    for frame, mine in log.by_frame(program):
+        streams = _Streams(mine.passes, program, frame, range(0))
+        lost = np.array([each.frames if each else 0 for each in streams.conflicts], np.int64)
+        np.maximum.at(ends, layers[streams.step], streams.start - 1 + (streams.frames + lost) * frame.period)
+    return [0, *np.maximum.accumulate(ends)[:-1].tolist(), log.cycles]
 
 
 def _counts(pieces: Iterable[Pieces], cuts: Sequence[int]) -> list[Counter[str]]:

@@ -189,13 +189,14 @@ class ChannelSpan(NamedTuple):
 class Log:
     """The log of a run.
 
-    It has the layer's `cycles`, the port's `frame`, and the records of each unit in order: `moves` are the transfers on
-    the bus of HBM, `scratch` on that of the scratch memory, `queue` those of both that go to lanes or banks. `hbm`
-    tells what the DRAM did, and `spans` which channels each transfer used, if that was kept.
+    It has the layer's `cycles`, the port's frame in each of several layers (`frames`), and the records of each unit in
+    order: `moves` are the transfers on the bus of HBM, `scratch` on that of the scratch memory, `queue` those of both
+    that go to lanes or banks. `hbm` tells what the DRAM did, and `spans` which channels each transfer used, if that was
+    kept.
     """
 
     cycles: int
-    frame: Frame
+    frames: tuple[Frame, ...]
     loads: tuple[Loads, ...]
     passes: tuple[Passes, ...]
     works: tuple[VectorWork, ...]
@@ -205,14 +206,34 @@ class Log:
     hbm: HbmUse | None = None
     spans: tuple[ChannelSpan, ...] = ()
 
+    def by_frame(self, program: Program) -> Iterator[tuple[Frame, Log]]:
+        """Each frame with the loads and passes that have it."""
+        groups: dict[int, tuple[Frame, list[Loads], list[Passes]]]
+        groups = {id(frame): (frame, [], []) for frame in self.frames}
+        if len(groups) == 1:
+            yield self.frames[0], self
+            return
+        of_layer = [groups[id(frame)] for frame in self.frames]
+        for load in self.loads:
+            of_layer[program.layer_of(load.steps[0])][1].append(load)
+        for each in self.passes:
+            of_layer[program.layer_of(each.steps[0])][2].append(each)
+        for frame, loads, passes in groups.values():
+            yield frame, replace(self, loads=tuple(loads), passes=tuple(passes))
+
     def of_arrays(self, program: Program, hardware: Hardware) -> Iterator[tuple[int, Log]]:
         """(array, its part of the log) for each array with weights of its own; for arrays that share weights, the whole
         log."""
         if hardware.array.queues == 1:
             yield 0, self
             return
-        for array in range(hardware.array.queues):
-            loads = tuple(each for each in self.loads if program.array_of(program.steps[each.steps[0]]) == array)
-            passes = tuple(each for each in self.passes if program.array_of(program.steps[each.steps[0]]) == array)
-            works = tuple(each for each in self.works if each.array == array)
-            yield array, replace(self, loads=loads, passes=passes, works=works)
+        groups: list[tuple[list[Loads], list[Passes], list[VectorWork]]]
+        groups = [([], [], []) for _ in range(hardware.array.queues)]
+        for load in self.loads:
+            groups[program.array_of(program.steps[load.steps[0]])][0].append(load)
+        for each in self.passes:
+            groups[program.array_of(program.steps[each.steps[0]])][1].append(each)
+        for work in self.works:
+            groups[work.array][2].append(work)
+        for array, (loads, passes, works) in enumerate(groups):
+            yield array, replace(self, loads=tuple(loads), passes=tuple(passes), works=tuple(works))

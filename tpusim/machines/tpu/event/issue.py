@@ -7,7 +7,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tpusim.machines.tpu.definition import BIAS_CYCLES, DMA, IFMAP, POINTER, PSUM, RESULT, VECTOR, WEIGHT, last_weight
+from tpusim.machines.tpu.definition import (
+    BIAS_CYCLES,
+    DMA,
+    IFMAP,
+    POINTER,
+    PSUM,
+    RESULT,
+    VECTOR,
+    WEIGHT,
+    Frame,
+    last_weight,
+)
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.board import Board, Loads, Passes, Process, VectorWork
 from tpusim.machines.tpu.event.calendar import ConflictCounter, Conflicts, Ports
@@ -28,11 +39,9 @@ class IssueUnit:
         self.works: list[VectorWork] = []
         self._hardware, self._board, self._port = hardware, board, port
         self._preload_words, self._buffers = hardware.preload_words, hardware.array.weight_buffers
-        self.frame = program.frame(hardware)
-        self._array, queues = array, hardware.array.queues
-        self._left = self.frame.weight_waits(array) if self.frame.pointer_slots or queues > 1 else None
-        self._conflicts = ConflictCounter(hardware, self.frame.period)
-        self._psum_delay, self._result_delay = self.frame.psum_delay, self.frame.result_delay
+        self._array, self._frames, self._layer_of = array, program.frames(hardware), program.layer_of
+        self._states: deque[tuple[int, tuple[object, ...]]] = deque(maxlen=_LONGEST)
+        self._take(self._frames[0])
         self._steps = program.steps
         whose = [program.array_of(s) if isinstance(s, Preload | Stream) else -1 for s in program.steps]
         self._order = [i for i, s in enumerate(program.steps) if whose[i] == array or isinstance(s, Vector)]
@@ -47,7 +56,15 @@ class IssueUnit:
         self._written = -1
         self._told = 0
         self._cause = "starved"
-        self._states: deque[tuple[int, tuple[object, ...]]] = deque(maxlen=_LONGEST)
+
+    def _take(self, frame: Frame) -> None:
+        """Go on by another frame; all passes of the one before are done."""
+        self.frame = frame
+        own = self._hardware.array.queues > 1
+        self._left = frame.weight_waits(self._array) if frame.pointer_slots or own else None
+        self._conflicts = ConflictCounter(self._hardware, frame.period)
+        self._psum_delay, self._result_delay = frame.psum_delay, frame.result_delay
+        self._states.clear()
 
     def process(self) -> Process:
         """Issue every step as soon as what it waits for is known."""
@@ -56,6 +73,8 @@ class IssueUnit:
             index = self._order[place]
             step = self._steps[index]
             yield from self._board.wait(step.after)
+            if not isinstance(step, Vector) and (frame := self._frame_of(index)) is not self.frame:
+                self._take(frame)
             if isinstance(step, Preload):
                 # Weight words are read once the delay is over, in whatever slots are free, at most one every W cycles;
                 # then the word of the biases.
@@ -79,6 +98,9 @@ class IssueUnit:
             place += 1
         # With many arrays, a frame in progress may outlast the few words in it.
         self._board.end = max(self._board.end, self.ended)
+
+    def _frame_of(self, index: int) -> Frame:
+        return self._frames[self._layer_of(index)]
 
     def _stream(self, index: int, step: Stream) -> None:
         """Issue a pass: find its first ifmap read on the frame grid, and reserve all its slots of the port."""
@@ -175,7 +197,7 @@ class IssueUnit:
         state = *since, self._cause, self._port.ahead(end)
         for passes, (before, then) in enumerate(reversed(self._states), 1):
             if then == state:
-                return 2 * self._take(place, step, passes, end - before)
+                return 2 * self._repeated(place, step, passes, end - before)
         self._states.append((end, state))
         return 0
 
@@ -189,6 +211,7 @@ class IssueUnit:
             isinstance(stream, Stream)
             and isinstance(preload, Preload)
             and stream.preload == index
+            and self._frame_of(index) is self.frame
             and not preload.delay
             and (index in self._biased) == (step.preload in self._biased)
             and stream.words == step.words
@@ -200,7 +223,7 @@ class IssueUnit:
             and self._board.all_done_by(stream.after, issued)
         )
 
-    def _take(self, place: int, step: Stream, passes: int, every: int) -> int:
+    def _repeated(self, place: int, step: Stream, passes: int, every: int) -> int:
         """Repeat the last `passes`, which took `every` cycles, as often as alike passes follow; return the number
         repeated."""
         alike = 0
@@ -246,7 +269,7 @@ def vector_steps(
         filled, others = board.known(step.after)
         loaded = max(array.free for array in arrays)
         issued = max(filled, loaded, others, *(max(array.ended, array.drained) for array in arrays))
-        beat, before = step.beat(program.word_fill, hardware), issued + 1 + step.delay
+        beat, before = step.beat(program.fill_of(index), hardware), issued + 1 + step.delay
         start = before + step.scalars.words
         last = start + beat.last(step.words)
         port[VECTOR].reserve(VECTOR, before, step.scalars.words, 1)

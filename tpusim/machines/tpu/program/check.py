@@ -54,7 +54,7 @@ def check_program(program: Program, hardware: Hardware) -> None:
                 raise CheckFailed(
                     f"step {index} ({step.label}) names {what}s [{first}, {stop}); the machine has {limits[what]}"
                 )
-        for wrong in _contradictions(step, program, hardware):
+        for wrong in _contradictions(index, program, hardware):
             raise CheckFailed(f"step {index} ({step.label}) {wrong}")
     # Checks of the Program as a whole come last, as they assume sound steps.
     for wrong in _crowded(program, hardware):
@@ -81,8 +81,9 @@ def _named(step: Step) -> Iterator[tuple[str, int, int]]:
                     yield "lane", first, first + part.lanes
 
 
-def _contradictions(step: Step, program: Program, hardware: Hardware) -> Iterator[str]:
+def _contradictions(index: int, program: Program, hardware: Hardware) -> Iterator[str]:
     """Problems of one step, each as the end of a sentence."""
+    step = program.steps[index]
     word_elements, element = hardware.vector_memory.word_elements, hardware.vector_memory.element_bytes
     match step:
         case Stream():
@@ -111,7 +112,7 @@ def _contradictions(step: Step, program: Program, hardware: Hardware) -> Iterato
             if not 0 <= step.array < (queues := hardware.array.queues):
                 yield f"is for array {step.array}; the machine has {queues} with weights of their own"
         case Vector():
-            yield from _unworkable(step, program.word_fill, hardware)
+            yield from _unworkable(step, program.fill_of(index), hardware)
         case Keep():
             if any(part.feed is not None or len(part.first_lanes) != 1 for part in step.parts):
                 yield "keeps words that do not follow one another, or copies"

@@ -83,6 +83,35 @@ class Handed:
     stays: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """What sets the frame of passes, beside the machine.
+
+    Attributes:
+        word_fill: elements of a word that a pass streams, and that its results fill.
+        clients: the clients of ports that own slots while a pass streams.
+        word_cycles: cycles that the vector unit takes to make a word ready.
+        finishing: the most ALU operations that finish an element.
+        queues: arrays with weights of their own that have slots.
+        tables: tables of pointers that passes read through.
+    """
+
+    word_fill: int
+    clients: Clients
+    word_cycles: int = 0
+    finishing: int = 0
+    queues: int = 1
+    tables: frozenset[PointerTable] = frozenset()
+
+    def frame(self, hardware: Hardware) -> Frame:
+        """The port's period while such passes run."""
+        if hardware.array.queues > 1:
+            hardware = hardware.having("array", count=self.queues)
+        together = hardware.array.together
+        pointer_words = max((table.a_frame(together) for table in self.tables), default=0)
+        return frame_of(hardware, self.word_fill, self.clients, pointer_words, self.word_cycles, self.finishing)
+
+
 @dataclass(frozen=True)
 class Program:
     """A layer, lowered for a machine; or several layers, one after another, joined to one Program.
@@ -93,12 +122,13 @@ class Program:
         buffers: words of the vector memories that are in use.
         banked: words of banks that are in use, each area as if it lay in one lane.
         steps: steps in an order that is valid when they are executed one at a time.
-        word_fill: elements of a word that a pass streams, and that its results fill.
+        word_fill: elements of a word that a pass streams, and that its results fill; of several layers, the most.
         constants: tensors that come with the Program.
         word_cycles: cycles that the vector unit takes to make a word ready that a pass streams.
         derived: tensors that are made of the layer's operands.
         doubles: whether values may exceed what float32 holds exactly, so that interpreters use float64.
         layers: number of the layer, from 0, that each step belongs to; empty for a single layer.
+        paces: pace of each layer's passes, for a Program of several layers that each have a frame of their own.
         handed: tensors that layers read and earlier layers have made.
     """
 
@@ -113,6 +143,7 @@ class Program:
     doubles: bool = False
     layers: tuple[int, ...] = ()
     handed: tuple[Handed, ...] = ()
+    paces: tuple[Pace, ...] = ()
 
     @property
     def number(self) -> type[Any]:
@@ -166,13 +197,28 @@ class Program:
         ports = (tuple(each for each in port if each not in absent) for port in ports_of(hardware))
         return tuple(clients for clients in ports if clients)
 
+    @cached_property
+    def pace(self) -> Pace:
+        """Pace of the passes of a single layer; arrays with weights of their own share it if they have passes."""
+        return Pace(self.word_fill, self.clients, self.word_cycles, self.finishing, self.queues, self.tables)
+
     def frame(self, hardware: Hardware) -> Frame:
-        """The port's period while the layer runs; arrays with weights of their own share it if they have passes."""
-        if hardware.array.queues > 1:
-            hardware = hardware.having("array", count=self.queues)
-        together = hardware.array.together
-        pointer_words = max((table.a_frame(together) for table in self.tables), default=0)
-        return frame_of(hardware, self.word_fill, self.clients, pointer_words, self.word_cycles, self.finishing)
+        """The port's period while a single layer runs."""
+        return self.pace.frame(hardware)
+
+    def frames(self, hardware: Hardware) -> tuple[Frame, ...]:
+        """The port's period while each layer runs; layers of one pace have the same object."""
+        paces = self.paces or (self.pace,) * (1 + max(self.layers, default=0))
+        known = {pace: pace.frame(hardware) for pace in {*paces}}
+        return tuple(known[pace] for pace in paces)
+
+    def layer_of(self, index: int) -> int:
+        """Number of the layer that a step belongs to."""
+        return self.layers[index] if self.layers else 0
+
+    def fill_of(self, index: int) -> int:
+        """Elements of a word in use in the layer of a step."""
+        return self.paces[self.layers[index]].word_fill if self.paces else self.word_fill
 
     @cached_property
     def queues(self) -> int:

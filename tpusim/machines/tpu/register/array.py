@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tpusim.machines.tpu.register.wires import Counts, Floats, Ints, SlidingWindow, Tags, Wires, kernel
+from tpusim.machines.tpu.register.wires import LAST, Counts, Floats, Ints, SlidingWindow, Tags, Wires, kernel
 
 
 class PeArray:
@@ -73,7 +73,7 @@ def _multiply(
             tags[array, plane, 0, right : right + across] = entering_tag[array, plane, 0]
             for col in range(cols):
                 one, other = biases[array, 0, col], biases[array, buffers - 1, col]
-                sums[array, plane, down, col] = one if tags[array, plane, 0, right + col] <= 1 else other
+                sums[array, plane, down, col] = one if tags[array, plane, 0, right + col] & 1 else other
             for row in range(rows):
                 activation = activations[array, plane, row, right : right + cols]
                 tag = tags[array, plane, row, right : right + cols]
@@ -83,7 +83,7 @@ def _multiply(
                 for col in range(cols):
                     # Both are loaded before one is chosen: without a branch the loop runs on vector registers.
                     one, other = first[col], last[col]
-                    total[col] += activation[col] * (one if tag[col] <= 1 else other)
+                    total[col] += activation[col] * (one if tag[col] & 1 else other)
 
 
 class WeightRegisters:
@@ -155,8 +155,8 @@ class Deserializers:
 
     def __init__(self, wires: Wires) -> None:
         self.wires = wires
-        arrays, cols, _, self.elements = wires.results.shape
-        self.word = np.zeros((arrays, cols, self.elements), wires.sums.dtype)
+        arrays, cols, _, elements = wires.results.shape
+        self.word = np.zeros((arrays, cols, elements), wires.sums.dtype)
         self.held = np.zeros((arrays, cols), np.int64)
         # Copies of what others drive: results must not depend on the order in which units are visited.
         self.sums, self.tags, self.summing = wires.sums.copy(), wires.sums_tag.copy(), False
@@ -167,8 +167,7 @@ class Deserializers:
 
     def completing(self, array: int) -> int:
         """Words as `complete` counts them, and the one whose last sum is just leaving the array."""
-        leaving = np.count_nonzero(self.wires.sums_tag[array, :, 0])
-        return self.complete(array) + bool(leaving and self.held[array, 0] + leaving == self.elements)
+        return self.complete(array) + bool((self.wires.sums_tag[array, :, 0] > LAST).any())
 
     def sample(self) -> None:
         """Look at the bottom of the array."""
@@ -185,14 +184,14 @@ class Deserializers:
 
 @kernel
 def _collect(sums: Floats, tags: Tags, word: Floats, held: Counts, results: Floats, complete: Counts) -> None:
-    arrays, cols, places, elements = results.shape
+    arrays, cols, places, _ = results.shape
     for array in range(arrays):
         for col in range(cols):
             for plane in range(tags.shape[1]):
                 if tags[array, plane, col]:
                     word[array, col, held[array, col]] = sums[array, plane, col]
                     held[array, col] += 1
-            if held[array, col] == elements:
-                results[array, col, complete[array, col] % places] = word[array, col]
-                complete[array, col] += 1
-                held[array, col] = 0
+                if tags[array, plane, col] > LAST:
+                    results[array, col, complete[array, col] % places] = word[array, col]
+                    complete[array, col] += 1
+                    held[array, col] = 0

@@ -34,22 +34,24 @@ class PreloadUnit:
     """Preloads of an array, or of all that share weights, one at a time; all R rows are shifted in."""
 
     def __init__(
-        self, program: Program, scoreboard: Scoreboard, hardware: Hardware, frame: Frame, number: int,
+        self, program: Program, scoreboard: Scoreboard, hardware: Hardware, frames: Sequence[Frame], number: int,
         held: Callable[[int], str],
     ) -> None:  # fmt: skip
-        """`held` names what holds the transfers in a cycle."""
+        """`frames` are those of the layers; `held` names what holds the transfers in a cycle."""
         self.scoreboard, self.word_elements, self.held = scoreboard, hardware.vector_memory.word_elements, held
-        self.array, self.waits = number, frame.weight_waits(number)
+        self.array, self.waits = number, frames[0].weight_waits(number)
         array = hardware.array
         self.rows, self.buffers, self.rate = array.rows, array.weight_buffers, array.weights_per_cycle
         starves = [step.cause == STARVED for step in program.steps]
-        # Each preload with the fills that it waits for, and the number of its array's streams and vector steps ahead of
-        # it.
-        self.todo: deque[tuple[int, Preload, list[int], int]] = deque()
+        # Each preload with the fills that it waits for, the number of its array's streams and vector steps ahead of it,
+        # and the cycles that it leaves to others.
+        self.todo: deque[tuple[int, Preload, list[int], int, tuple[int, ...]]] = deque()
+        waits = {id(frame): frame.weight_waits(number) for frame in frames}
         ahead = 0
         for index, step in enumerate(program.steps):
             if isinstance(step, Preload) and step.array == number:
-                self.todo.append((index, step, [other for other in step.after if starves[other]], ahead))
+                left = waits[id(frames[program.layer_of(index)])]
+                self.todo.append((index, step, [other for other in step.after if starves[other]], ahead, left))
             ahead += isinstance(step, Vector) or (isinstance(step, Stream) and program.array_of(step) == number)
         self.started = self.delayed = 0
         self.row = self.rows
@@ -76,7 +78,7 @@ class PreloadUnit:
         # With one buffer the running stream still needs its weights; with two, the other buffer is free.
         if self.under_way or not self.todo:
             return
-        index, step, fills, ahead = self.todo[0]
+        index, step, fills, ahead, left = self.todo[0]
         if issued < ahead or (running and self.buffers == 1):
             self.use["blocked"] += 1
         elif self.scoreboard.waiting(fills, now):
@@ -89,7 +91,7 @@ class PreloadUnit:
         else:
             self.delayed = 0
             self.todo.popleft()
-            self.index, self.step = index, step
+            self.index, self.step, self.waits = index, step, left
             self.buffer = self.started % self.buffers
             self.started += 1
             self.row, self.biases = 0, self.step.bias_words

@@ -36,7 +36,8 @@ class VectorRegisters:
         """Words hold up to `width` numbers; words of scalars hold only the machine's `word_elements`."""
         self.program, self.word_elements, lanes = program, hardware.vector_memory.word_elements, hardware.lanes
         self.finishes = any(each.finish for each in program.streams)
-        beats = [each.beat(program.word_fill, hardware) for each in program.vectors]
+        numbered = enumerate(program.steps)
+        beats = [each.beat(program.fill_of(at), hardware) for at, each in numbered if isinstance(each, Vector)]
         self.most_together = max((each.together for each in beats), default=0)
         # Accesses of a cycle beyond the first, at most: a turn may have fewer than there are slots.
         accesses = (
@@ -124,14 +125,18 @@ class VectorIssue(Issue):
 
 @dataclass(frozen=True, slots=True)
 class PassSettings(Issue):
-    """A stream with the settings of its lanes and its weight buffer."""
+    """A stream with its frame, the elements in use in its words, the settings of its lanes and its weight buffer."""
 
     step: Stream
+    frame: Frame
+    elements: int
     generator: int
     buffer: int
 
 
-def issues_of(program: Program, settings: Settings, hardware: Hardware, array: int) -> list[PassSettings | VectorIssue]:
+def issues_of(
+    program: Program, settings: Settings, hardware: Hardware, frames: Sequence[Frame], array: int
+) -> list[PassSettings | VectorIssue]:
     """Passes of an array and all vector steps, in order; preloads take the array's weight buffers in turn.
 
     A pass also waits for the last vector step ahead of it. A vector step also waits for the last preload and stream of
@@ -153,12 +158,11 @@ def issues_of(program: Program, settings: Settings, hardware: Hardware, array: i
             ahead[program.array_of(step)] = index
             if step.preload in buffer:
                 data += [each for each in program.steps[step.preload].after if starves[each]]
-                waits, reads = (*others, *worked), number[step.reads]
-                issues.append(
-                    PassSettings(index, tuple(data), (step.preload,), waits, step, reads, buffer[step.preload])
-                )
+                waits, frame = (*others, *worked), frames[program.layer_of(index)]
+                own = frame, program.fill_of(index), number[step.reads], buffer[step.preload]
+                issues.append(PassSettings(index, tuple(data), (step.preload,), waits, step, *own))
         elif isinstance(step, Vector):
-            waits, beat = (*others, *ahead.values()), step.beat(program.word_fill, hardware)
+            waits, beat = (*others, *ahead.values()), step.beat(program.fill_of(index), hardware)
             orders, writes = _reads(index, step, settings), number[step.writes]
             issues.append(VectorIssue(index, tuple(data), tuple(weights.values()), waits, step, beat, orders, writes))
             # The vector step waited for every stream so far, so later ones need to wait for it alone.
@@ -379,6 +383,7 @@ class StreamUnit:
         if self.frame.finish_cycles and not self.frame.accumulates:
             for queue in self.queues.values():
                 queue.clock(now, self.sums)
+        self._take_frame(now)
         # Read before issuing: in a frame of one cycle, the last word is read in the very cycle in which the next stream
         # is issued.
         self.reading = self._read(now)
@@ -404,6 +409,17 @@ class StreamUnit:
                 self.word = self.booked = 0
         if self.running(now):
             self._book()
+
+    def _take_frame(self, now: int) -> None:
+        """Go on by the frame of the next pass once it has weights: by then no word of another frame is on its way."""
+        at = self.todo[0] if self.todo else None
+        if not isinstance(at, PassSettings) or at.frame is self.frame:
+            return
+        if self.running(now) or self.scoreboard.waiting(at.weights, now):
+            return
+        self.frame = at.frame
+        for queue in self.queues.values():
+            queue.frame = at.frame
 
     def ifmap(self, now: int) -> Order | None:
         """The ifmap word that is due in this cycle."""
@@ -438,7 +454,9 @@ class StreamUnit:
             self.banks.hand_on()
         if self.word == 0:
             self.sums_ready = now + self.frame.result_delay - self.frame.psum_delay
-        order = Order(IFMAP, at.index, self.lanes, NOWHERE, at.generator, self.word, array=array, buffer=at.buffer)
+        order = Order(
+            IFMAP, at.index, self.lanes, NOWHERE, at.generator, self.word, array, at.buffer, elements=at.elements
+        )
         if table := at.step.reads.table:
             first = self.pointed + self.word // table.repeat * table.together
             order = order._replace(pointer=first, together=table.together)

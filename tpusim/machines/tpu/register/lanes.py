@@ -16,6 +16,7 @@ from tpusim.machines.tpu.register.issue import VectorRegisters
 from tpusim.machines.tpu.register.on_the_way import WorkRegisters
 from tpusim.machines.tpu.register.wires import (
     IDLE,
+    LAST,
     NOTHING,
     NOWHERE,
     ORDER,
@@ -70,7 +71,8 @@ class Lanes:
         self.words = np.zeros((ports, lanes, word_elements), number)
         self.registers = np.zeros(lanes, LANE)
         self.memory = np.zeros((lanes, program.words, word_elements), number)
-        # Ifmap serializers: the word, elements left to issue, and the weight buffer they are meant for.
+        # Ifmap serializers: the word, whose last elements are in use, those left to issue, and the weight buffer they
+        # are meant for.
         self.serial = np.zeros((arrays, rows, elements), number)
         self.left, self.buffer = np.zeros((2, arrays, rows), np.int64)
         # Weight serializers: the word, weights left to issue, the row of the next, and the buffer they go to.
@@ -269,8 +271,9 @@ def _commit(
             if client == IFMAP and number < rows:
                 if left[array, number]:
                     return number
-                serial[array, number] = word[number, :elements]
-                left[array, number], buffer[array, number] = elements, order["buffer"]
+                used = order["elements"]
+                serial[array, number, elements - used :] = word[number, :used]
+                left[array, number], buffer[array, number] = used, order["buffer"]
             elif client == WEIGHT and number < cols:
                 at = weights_at[array, number]
                 if at["left"]:
@@ -322,7 +325,7 @@ def _issue(
                 activation[array, plane, row], activation_tag[array, plane, row] = 0, 0
                 if left[array, row]:
                     activation[array, plane, row] = serial[array, row, elements - left[array, row]]
-                    activation_tag[array, plane, row] = 1 + buffer[array, row]
+                    activation_tag[array, plane, row] = 1 + buffer[array, row] + LAST * (left[array, row] == 1)
                     left[array, row] -= 1
                     entering = True
     for array in range(arrays - 1, serializers - 1, -1):

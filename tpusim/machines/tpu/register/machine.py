@@ -6,6 +6,7 @@ they are visited. The control unit decides for lane 0; what leaves the bottom of
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -20,7 +21,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timeline import LOOK_EVERY, Timing, accounts, unit_name, unwatched, who_waits
 from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import Preload, Stream, Vector
+from tpusim.machines.tpu.program.steps import Preload, Vector
 from tpusim.machines.tpu.register.array import Deserializers, PeArray, WeightRegisters
 from tpusim.machines.tpu.register.banks import Banks, Settings
 from tpusim.machines.tpu.register.dma_unit import DmaUnit, KeepUnit, PreloadUnit
@@ -47,16 +48,17 @@ class Control:
         self, program: Program, hardware: Hardware, settings: Settings, hbm: HbmWords, banks: Banks | None,
         sums: Deserializers, vector: VectorRegisters,
     ) -> None:  # fmt: skip
-        array, lanes, frame = hardware.array, hardware.lanes, program.frame(hardware)
+        array, lanes, frames = hardware.array, hardware.lanes, program.frames(hardware)
         self.program, self.scoreboard = program, Scoreboard(len(program.steps))
         self.vector = VectorStepUnit(vector, self.scoreboard)
         self.dma = DmaUnit(program, self.scoreboard, hbm, banks, hardware, settings)
         self.streams, self.preloads = list[StreamUnit](), list[PreloadUnit]()
         for number in range(array.queues):
-            issues, arrays = issues_of(program, settings, hardware, number), range(number, number + array.together)
-            told = self.scoreboard, frame, arrays, lanes, sums, banks, self.vector, self.dma.holder
+            issues = issues_of(program, settings, hardware, frames, number)
+            arrays = range(number, number + array.together)
+            told = self.scoreboard, frames[0], arrays, lanes, sums, banks, self.vector, self.dma.holder
             self.streams.append(StreamUnit(issues, *told))
-            self.preloads.append(PreloadUnit(program, self.scoreboard, hardware, frame, number, self.dma.holder))
+            self.preloads.append(PreloadUnit(program, self.scoreboard, hardware, frames, number, self.dma.holder))
         self.keeps = KeepUnit(program, self.scoreboard, hbm, array.pes_per_cycle)
         owners: dict[int, list[Client]] = {
             IFMAP: [each.ifmap for each in self.streams], POINTER: [self.streams[0].pointers.read],
@@ -70,11 +72,12 @@ class Control:
         ]
         self.granted: Counter[str] = Counter()
         self.ends: list[tuple[int, Booked]] = []
-        issued = [index for index, step in enumerate(program.steps) if isinstance(step, Stream | Vector)]
-        # Passes and vector steps up to the last of each layer, for all layers but the last.
-        self._through = deque(issued.index(last) + 1 for last in program.last_passes[:-1])
+        # Passes and vector steps of each array up to the last of each layer, for all layers but the last.
+        taken = [[each.index for each in stream.todo] for stream in self.streams]
+        self._through = deque([bisect_right(mine, last) for mine in taken] for last in program.last_passes[:-1])
         # Longer than anything can take, so that a machine that stands still for as long is deadlocked.
-        self.patience, self.idle = 1000 + _longest_wait(program, hardware) + 4 * (frame.period + lanes), 0
+        period = max(frame.period for frame in frames)
+        self.patience, self.idle = 1000 + _longest_wait(program, hardware) + 4 * (period + lanes), 0
         self.next = 0
 
     @property
@@ -113,7 +116,8 @@ class Control:
             DeadlockError: when nothing has moved for longer than any step can take; names who waits for whom.
         """
         self.next = now + 1
-        if self._through and self.streams[0].issued == self._through[0] and not self.running(now):
+        through = self._through and not self.running(now) and self._through[0]
+        if through and all(each.issued == count for each, count in zip(self.streams, through, strict=True)):
             self._through.popleft()
             self.ends.append((now, self.booked))
         # The order matters: what a unit finishes in this cycle, the units after it may use in this cycle.
@@ -171,7 +175,7 @@ class RegisterMachine:
         array, memory = hardware.array, hardware.vector_memory
         sizes = array.rows, array.pes_per_cycle, hardware.banks, memory.bank_ports
         self.banks = Banks(program, settings, self.hbm, *sizes) if hardware.banked else None
-        vector, frame = VectorRegisters(program, hardware, word), program.frame(hardware)
+        vector, frame = VectorRegisters(program, hardware, word), program.frames(hardware)[0]
         self.control = Control(program, hardware, settings, self.hbm, self.banks, deserializers, vector)
         slots = self.control.slots
         self.lanes = Lanes(program, frame, slots, settings, wires, self.hbm, self.banks, vector)

@@ -100,7 +100,8 @@ class Wires:
         chains, planes = min(array.weights_per_cycle, hardware.vector_memory.word_elements), hardware.multipliers
         # PEs that everything crosses in a cycle.
         self.crossed = array.pes_per_cycle
-        # Ifmap serializers to row r: an element, and the weight buffer it is meant for, plus 1; 0 for none.
+        # Ifmap serializers to row r: an element, and its tag, which goes with it and then with its sum: 1 and the
+        # weight buffer that it is meant for, LAST more for the last element of a word; 0 for none.
         self.activation = np.zeros((count, planes, rows), number)
         self.activation_tag = np.zeros((count, planes, rows), np.int8)
         # Whether any of them is an element; of the weights below, whether any belongs somewhere.
@@ -124,6 +125,9 @@ class Wires:
         self.results = np.zeros((count, cols, IN_FLIGHT, elements), number)
         self.complete = np.zeros((count, cols), np.int64)
 
+
+LAST = 2
+"""What the last element of a word has more in its tag than the others."""
 
 NOWHERE = -(2**62)
 """Address of a word that does not exist; no Program can name it by mistake."""
@@ -152,6 +156,7 @@ class Order(NamedTuple):
     stores: whether a result is written (VECTOR), or a register beside a transfer (DMA)
     beside: whether the word is not moved, but stands beside those that are (DMA)
     stride: words in HBM from one lane's to the next lane's (DMA)
+    elements: elements of the word that enter the array (IFMAP)
     accumulate: whether a partial sum is added to the result (RESULT)
     finishes: whether the vector unit finishes the result (RESULT)
     spill: whether the word goes to HBM (DMA)
@@ -170,6 +175,7 @@ class Order(NamedTuple):
     together: int = 0
     number: int = 0
     stride: int = 0
+    elements: int = 0
     register: int = 0
     element: int = -1
     points: bool = False

@@ -18,7 +18,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.accounts import Recording, cuts_of
 from tpusim.machines.tpu.observation.timeline import Timing
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.runs.prepared import Prepared, as_floats, need_numba
+from tpusim.machines.tpu.runs.prepared import Prepared, as_floats, need_numba, prepared
 from tpusim.machines.tpu.schedule.joined import Joint, ReadOutcomes, linked, placed, unfit
 from tpusim.machines.tpu.schedule.residence import Residence, immovable, in_scratch, residence
 from tpusim.network.ops.elementwise import Div, Rdiv
@@ -38,13 +38,15 @@ MOST_LAYERS = 64
 class ProgramChain:
     """Layers joined to one Program; a `machines.lowered.Chain`.
 
-    `apart` says why the first layer does not overlap with the layer ahead of the chain.
+    `hardware` has its arrays arranged for all of them. `apart` says why the first layer does not overlap with the layer
+    ahead of the chain. `alone_cycles` are those of each layer by itself.
     """
 
     members: tuple[tuple[Op, Prepared], ...]
     joints: tuple[Joint, ...]
     hardware: Hardware
     apart: str
+    alone_cycles: tuple[int, ...]
 
     @property
     def name(self) -> str:
@@ -84,7 +86,7 @@ class ProgramChain:
         return replace(
             replace(ready, program=program).account(layer, batch, timing),
             launch_cycles=0 if at else self.hardware.sequencer.launch_cycles,
-            hidden_cycles=ready.timing.cycles - timing.cycles,
+            hidden_cycles=self.alone_cycles[at] - timing.cycles,
             hbm_saved_bytes=saved[0] - saved[1],
             residency=self._residency(at),
             apart="" if at else self.apart,
@@ -141,20 +143,73 @@ def chains_of(
     """Chains, as long as possible, of the layers in order; a chain has at most `most_steps` steps unless it is one
     layer.
     """
-    reads = _Reads(workload)
+    reads, arrangements = _Reads(workload), _Arrangements(hardware, workload.batch)
     held: list[tuple[Op, Prepared]] = []
     joints: list[Joint] = []
+    alone: list[int] = []
+    machine: Hardware | None = None
     apart = ""
-    for layer, ready in members:
-        joint = Joint(layer.name, ready.program, reads.of(layer))
-        if ready.draft:
-            joint = joint._replace(units=ready.draft.units, finish=ready.draft.finished)
-        if held and (why := _cut(joint, joints, hardware, most_steps)):
-            yield ProgramChain(tuple(held), reads.among(joints), hardware, apart)
-            held, joints, apart = [], [], why
+
+    def ended() -> ProgramChain:
+        runs_on = machine or held[0][1].running
+        return ProgramChain(tuple(held), reads.among(joints), runs_on, apart, tuple(alone))
+
+    for layer, own in members:
+        ready = arrangements.fitting(layer, own, machine)
+        joint = _joint(layer, ready or own, reads)
+        why = "it uses the arrays in another way" if held and ready is None else ""
+        if held and (why := why or _cut(joint, joints, hardware, most_steps)):
+            yield ended()
+            held, joints, alone, machine, apart = [], [], [], None, why
+            ready = arrangements.fitting(layer, own, None)
+            joint = _joint(layer, ready or own, reads)
+        ready = ready or own
         held.append((layer, ready))
         joints.append(joint)
-    yield ProgramChain(tuple(held), reads.among(joints), hardware, apart)
+        alone.append(own.timing.cycles)
+        if machine is None and ready.program.streams:
+            machine = ready.running
+    yield ended()
+
+
+def _joint(layer: Op, ready: Prepared, reads: _Reads) -> Joint:
+    joint = Joint(layer.name, ready.program, reads.of(layer))
+    return joint._replace(units=ready.draft.units, finish=ready.draft.finished) if ready.draft else joint
+
+
+class _Arrangements:
+    """Layers as they use the arrays of a chain."""
+
+    def __init__(self, hardware: Hardware, batch: int) -> None:
+        self._hardware, self._batch = hardware, batch
+        self._known: dict[tuple[int, str], tuple[Prepared, Prepared]] = {}
+
+    def fitting(self, layer: Op, ready: Prepared, machine: Hardware | None) -> Prepared | None:
+        """The layer for a chain whose passes run on `machine`, if there are any yet.
+
+        None if the layer is better alone: in the arrangement of the chain it takes longer by more than a launch.
+        """
+        whole = ready.running.lanes == self._hardware.lanes
+        if not ready.program.streams:
+            return ready if machine is None or machine.lanes == ready.running.lanes else None
+        if ready.running == machine or (whole and machine is None):
+            return ready
+        if machine and machine.lanes != self._hardware.lanes:
+            return None
+        ways = [machine.array.weights] if machine else ["own", "shared"]
+        found = min((self._arranged(layer, ready, way) for way in ways), key=lambda each: each.timing.cycles)
+        longer = found.timing.cycles - ready.timing.cycles
+        return found if longer <= self._hardware.sequencer.launch_cycles else None
+
+    def _arranged(self, layer: Op, ready: Prepared, weights: str) -> Prepared:
+        """The layer where undivided arrays have such weights."""
+        key = id(ready), weights
+        if key not in self._known:
+            machine = self._hardware.having("array", weights=weights, split=1)
+            # The layer itself is kept, too, so that no other has its number.
+            found = prepared(layer, self._batch, machine, ready.lowering).on(self._hardware)
+            self._known[key] = found, ready
+        return self._known[key][0]
 
 
 def _cut(joint: Joint, ahead: Sequence[Joint], hardware: Hardware, most_steps: int) -> str:

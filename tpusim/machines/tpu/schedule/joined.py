@@ -12,17 +12,19 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import replace
 from itertools import accumulate
 from math import ceil
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tpusim.machines.tpu.definition import frame_of
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.check import meet
 from tpusim.machines.tpu.program.moves import box_of
-from tpusim.machines.tpu.program.program import Handed, Program
+from tpusim.machines.tpu.program.program import Handed, Pace, Program
 from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Vector
 from tpusim.machines.tpu.program.transfers import Fill, Keep, Spill, Tensor
+from tpusim.machines.tpu.schedule.in_time import Known, in_time
 from tpusim.machines.tpu.schedule.scheduler import program_of
 from tpusim.machines.tpu.schedule.units import Units
 from tpusim.memory.layout import Region
@@ -77,8 +79,10 @@ class WordRoom:
         return first
 
 
-KINDS: tuple[type[Step], ...] = (Fill, Preload, Stream, Vector, Keep, Spill)
-"""Kinds of steps that end in order: a step that has waited for one has waited for all ahead of it."""
+Kind: TypeAlias = tuple[type[Step], int]
+"""Steps that end in order, of one class and, where arrays have weights of their own, of one array: a step that has
+waited for one has waited for all ahead of it.
+"""
 _NONE = -1
 
 
@@ -89,49 +93,69 @@ class Waits:
 
     def __init__(self, hardware: Hardware, handed: Mapping[str, Handed]) -> None:
         self._hardware, self._handed = hardware, handed
+        self._together = change_together(hardware)
         self._steps: list[Step] = []
+        self._paces: list[Pace] = []
+        self._arrays: list[int] = []
+        self._free: set[int] = set()
+        """Fills that may go ahead of all layers ahead of theirs, where arrays change layers together."""
         self._waits: dict[int, set[int]] = {}
         """By step, the steps of earlier layers that it waits for; waits within a layer keep that layer's numbers."""
         self._layers: list[int] = []
         self._order: list[int] = []
         self._before: JoinedLayer | None = None
-        self._users = {kind: np.full(hardware.capacity_words, _NONE) for kind in KINDS}
-        self._waited: defaultdict[tuple[type[Step], type[Step]], int] = defaultdict(lambda: _NONE)
+        self._users: defaultdict[Kind, NDArray[np.int64]]
+        self._users = defaultdict(lambda: np.full(hardware.capacity_words, _NONE))
+        self._waited: defaultdict[tuple[Kind, Kind], int] = defaultdict(lambda: _NONE)
         self._spills: defaultdict[str, list[tuple[int, Region]]] = defaultdict(list)
 
     def join(self, program: Program) -> None:
         """Add the steps of the next layer."""
         steps, first = program.steps, len(self._steps)
         begins = next(at for at, step in enumerate(steps) if not isinstance(step, Fill))
-        waiting = [self._waiting(step, anew=at < begins) for at, step in enumerate(steps)]
-        loads = [at for at, step in enumerate(steps) if isinstance(step, Preload)]
-        if self._hardware.sequencer.between_blocks == "drain" and self._before and loads:
-            waiting[loads[0]].add(self._before.last_pass)
+        kinds = [(type(step), program.array_of(step)) for step in steps]
+        waiting = [
+            self._waiting(step, kind, anew=at < begins)
+            for at, (step, kind) in enumerate(zip(steps, kinds, strict=True))
+        ]
+        if self._before and (self._together or self._hardware.sequencer.between_blocks == "drain"):
+            loads = {kind: at for at, kind in reversed([*enumerate(kinds)]) if kind[0] is Preload}
+            for at in loads.values():
+                waiting[at] |= self._before.ends
+        # Only fills that wait for no step of their own layer may go ahead of it.
+        free = {first + at: (step, waiting[at]) for at, step in enumerate(steps[:begins])
+                if isinstance(step, Fill) and not step.after}  # fmt: skip
         early: set[int] = set()
-        if self._before:
-            # Only fills that wait for no step of their own layer may go ahead of it.
-            free = {first + at: (step, waiting[at]) for at, step in enumerate(steps[:begins])
-                    if isinstance(step, Fill) and not step.after}  # fmt: skip
+        if self._together:
+            self._free |= {number for number, (step, _) in free.items() if step.tensor.name not in self._handed}
+        elif self._before:
             order, early = self._before.with_ahead(free)
             self._order += order
+        self._paces += [program.pace] * len(steps)
+        self._arrays += [array for _, array in kinds]
         self._waits |= dict(enumerate(waiting, first))
         self._steps += steps
         # Note the users of words, for later layers.
         for number, step in enumerate(steps, first):
             for words in step.words_used:
-                self._users[type(step)][words.start : words.stop] = number
+                self._users[kinds[number - first]][words.start : words.stop] = number
             if isinstance(step, Spill):
                 self._spills[step.tensor.name].append((number, box_of(step)))
         self._layers += [max(self._layers, default=-1) + 1] * len(steps)
         numbers = [number for number in range(first, len(self._steps)) if number not in early]
-        self._before = JoinedLayer(numbers, [self._steps[each] for each in numbers], program, self._hardware)
+        own, arrays = [self._steps[each] for each in numbers], [self._arrays[each] for each in numbers]
+        self._before = JoinedLayer(numbers, own, arrays, program, self._hardware)
 
     def in_order(self) -> tuple[tuple[Step, ...], tuple[int, ...]]:
         """All steps with their final numbers, and the layer of each."""
-        # Steps of the last layer are still held back, as a next layer might have moved among them.
-        order = [*self._order, *(self._before.with_ahead({})[0] if self._before else [])]
+        firsts = [self._layers.index(layer) for layer in range(max(self._layers) + 1)]
+        if self._together:
+            order = in_time(self._known(firsts), self._free, self._hardware)
+        else:
+            # Steps of the last layer are still held back, as a next layer might have moved among them.
+            order = [*self._order, *(self._before.with_ahead({})[0] if self._before else [])]
         place = np.argsort(order).tolist()
-        own = [place[self._layers.index(layer) :] for layer in range(max(self._layers) + 1)]
+        own = [place[first:] for first in firsts]
         steps: list[Step] = []
         for number in order:
             step, waits = self._steps[number].renumbered(own[self._layers[number]]), self._waits[number]
@@ -139,24 +163,34 @@ class Waits:
             steps.append(replace(step, after=tuple(after)) if waits else step)
         return tuple(steps), tuple(self._layers[number] for number in order)
 
+    def _known(self, firsts: Sequence[int]) -> list[Known]:
+        """All steps, whose waits have the numbers that the first steps of their layers give them."""
+        found = []
+        for number, step in enumerate(self._steps):
+            first = firsts[self._layers[number]]
+            waits = (*(first + each for each in step.after), *self._waits[number])
+            found.append(Known(step, first, self._paces[number], self._arrays[number], waits))
+        return found
+
     # ---- what a step waits for
 
-    def _waiting(self, step: Step, anew: bool) -> set[int]:
+    def _waiting(self, step: Step, mine: Kind, anew: bool) -> set[int]:
         """Steps of earlier layers that a step waits for.
 
         A step that may go ahead of others of its layer cannot count on their waits, so with `anew` all users are looked
         at.
         """
-        found, used = {*self._makers(step)}, [*self._last_users(step.words_written, KINDS)]
+        found, used = {*self._makers(step)}, [*self._last_users(step.words_written, self._users)]
         # Nobody waits for a reader in order to read; but a Keep says that the words are now there.
-        used += [] if isinstance(step, Keep) else self._last_users(step.words_read, (Keep,))
+        keeps = [kind for kind in self._users if kind[0] is Keep]
+        used += [] if isinstance(step, Keep) else self._last_users(step.words_read, keeps)
         for kind, number in used:
-            if anew or number > self._waited[type(step), kind]:
+            if anew or number > self._waited[mine, kind]:
                 found.add(number)
-            self._waited[type(step), kind] = max(number, self._waited[type(step), kind])
+            self._waited[mine, kind] = max(number, self._waited[mine, kind])
         return found
 
-    def _last_users(self, words: Iterable[range], kinds: Iterable[type[Step]]) -> Iterator[tuple[type[Step], int]]:
+    def _last_users(self, words: Iterable[range], kinds: Iterable[Kind]) -> Iterator[tuple[Kind, int]]:
         """The last step of each kind that used any of these words."""
         where = [slice(each.start, each.stop) for each in words if each]
         for kind in kinds:
@@ -177,7 +211,10 @@ class Waits:
 class JoinedLayer:
     """A layer in order, with fills of the next layer among its steps; `numbers` are the numbers of its steps."""
 
-    def __init__(self, numbers: Sequence[int], steps: Sequence[Step], program: Program, hardware: Hardware) -> None:
+    def __init__(
+        self, numbers: Sequence[int], steps: Sequence[Step], arrays: Sequence[int], program: Program, hardware: Hardware
+    ) -> None:
+        """`arrays` are those of the steps."""
         self._numbers, self._steps, self._hardware = numbers, steps, hardware
         self._place = {number: at for at, number in enumerate(numbers)}
         pace = program.frame(hardware).period / hardware.array.together if program.streams else 0.0
@@ -190,10 +227,14 @@ class JoinedLayer:
         # Cycles of passes and vector steps behind each place, the first one ahead of all steps.
         self._behind = [*accumulate(taken, initial=0.0)][::-1]
         self._last_fill = max((at for at, each in enumerate(steps) if isinstance(each, Fill)), default=-1)
-        self.last_pass = max(
-            (number for number, each in zip(numbers, steps, strict=True) if isinstance(each, Stream | Vector)),
-            default=-1,
-        )
+        last: dict[int, int] = {}
+        for number, each, array in zip(numbers, steps, arrays, strict=True):
+            # A vector step ends behind all passes ahead of it.
+            last = {} if isinstance(each, Vector) else last
+            if isinstance(each, Stream | Vector):
+                last[array] = number
+        self.ends = {*last.values()}
+        self.last_pass = max(self.ends, default=-1)
 
     def with_ahead(self, early: Mapping[int, tuple[Fill, set[int]]]) -> tuple[list[int], set[int]]:
         """Numbers of the layer's steps with `early` fills of the next layer among them, and the fills that found a
@@ -277,8 +318,11 @@ def unfit(layer: Joint, before: Sequence[Joint], hardware: Hardware) -> str:
         return "the ifmap lies in banks"
     if program.tables or any(each.tables for each in ahead):
         return "passes read through pointers"
-    if hardware.array.queues > 1 or hardware.array.split > 1:
-        return "arrays have weights of their own"
+    return "" if change_together(hardware) else _misfit(program, ahead, hardware)
+
+
+def _misfit(program: Program, ahead: Sequence[Program], hardware: Hardware) -> str:
+    """The reason why a layer cannot have one frame with the layers ahead of it; empty if it can."""
     if any(each.word_fill != program.word_fill for each in ahead):
         return "words hold another number of elements"
     streaming = [each for each in (program, *ahead) if each.streams]
@@ -292,6 +336,14 @@ def unfit(layer: Joint, before: Sequence[Joint], hardware: Hardware) -> str:
         if any(each.frame(hardware).period != common.period for each in streaming):
             return "the frame of the port is of another length"
     return ""
+
+
+def change_together(hardware: Hardware) -> bool:
+    """Whether all arrays are through with a layer before any of them begins with the next.
+
+    Each layer then has a frame of its own, and fills go as far ahead as there is room.
+    """
+    return hardware.array.count > 1
 
 
 def placed(layers: Sequence[Joint], hardware: Hardware) -> list[Joint]:
@@ -309,7 +361,7 @@ def linked(layers: Sequence[Joint], hardware: Hardware, stay: Collection[str] = 
         return layers[0].program
     handed = [replace(each, stays=each.tensor in stay) for each in _handed(layers)]
     waits = Waits(hardware, {each.tensor: each for each in handed})
-    programs = []
+    programs: list[Program] = []
     for layer, program, *_ in layers:
         # Names get their layer in front, since tensors of different layers may be called alike.
         named = replace(
@@ -330,13 +382,14 @@ def linked(layers: Sequence[Joint], hardware: Hardware, stay: Collection[str] = 
         tensors=tuple(each for program in programs for each in program.tensors),
         buffers=tuple(each for program in programs for each in program.buffers),
         steps=steps,
-        word_fill=programs[0].word_fill,
+        word_fill=max(each.word_fill for each in programs),
         constants=tuple(each for program in programs for each in program.constants),
         word_cycles=max((each.word_cycles for each in programs if each.streams), default=0),
         derived=tuple(each for program in programs for each in program.derived),
         doubles=any(each.doubles for each in programs),
         layers=numbers,
         handed=tuple(handed),
+        paces=tuple(each.pace for each in programs) if change_together(hardware) else (),
     )
 
 
