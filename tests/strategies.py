@@ -65,6 +65,7 @@ from tpusim.network.ops.rows import (
     Softmax,
     SumExp,
     SumSquares,
+    TopK,
 )
 from tpusim.network.ops.training import (
     AdamSecond,
@@ -662,7 +663,14 @@ def row_ops(channels: int = 40, rows: int = 30) -> st.SearchStrategy[RowOp]:
     norms = (st.builds(kind, **sizes, epsilon=st.sampled_from([1e-5, 0.5])) for kind in NORMS)
     gradients = st.builds(CrossEntropyGradient, **sizes, factor=st.sampled_from([1.0, -0.1]))
     others = (st.builds(kind, **sizes) for kind in (Softmax, ReduceMean, SumExp, SumSquares, CrossEntropy))
-    return st.one_of(*norms, gradients, masked(channels, images), *others)
+    return st.one_of(*norms, gradients, masked(channels, images), routed(channels, images), *others)
+
+
+@st.composite
+def routed(draw: st.DrawFn, channels: int, images: st.SearchStrategy[int]) -> TopK:
+    """Rows of which some numbers are kept, or all."""
+    experts = draw(st.integers(1, channels))
+    return TopK("rows", experts, draw(images), draw(st.integers(1, min(experts, 8))), draw(st.booleans()))
 
 
 @st.composite

@@ -27,7 +27,7 @@ from tpusim.network.ops.elementwise import (
 from tpusim.network.ops.fused import Fused
 from tpusim.network.ops.op import Op, Shape
 from tpusim.network.ops.pool2d import Pool2d
-from tpusim.network.ops.rows import LayerNorm, ReduceMean, RmsNorm, Softmax
+from tpusim.network.ops.rows import LayerNorm, ReduceMean, RmsNorm, Softmax, TopK
 
 CHANNELS = st.integers(1, 5)
 SIDE = among(1, 2, 3, 3, 4)
@@ -39,7 +39,7 @@ POINTWISE = (
     *OTHERS, ScaleShift, LeakyRelu, Clip, HardSigmoid, HardSwish, Gelu, Power, SoftCap,
     *(OPS[op] for op, row in elementwise.ROWS.items() if row.kind is not Arithmetic and not row.positive),
 )  # fmt: skip
-ROWS = (Softmax, LayerNorm, RmsNorm, ReduceMean)
+ROWS = (Softmax, LayerNorm, RmsNorm, TopK, ReduceMean)
 MORE: dict[type[Op], dict[str, st.SearchStrategy[Any]]] = {
     **{kind: {"other": among("each", "each", "each", "map", "channel", "image", "pixel", "number")} for kind in OTHERS},
     LeakyRelu: {"slope": among(0.0, 0.125, 0.1, 0.01)},
@@ -131,7 +131,8 @@ def by_rows(draw: st.DrawFn, shape: Shape) -> Op:
     kind: type[Any] = draw(among(*ROWS))
     channels = prod(shape[:3])
     mask = {"queries": draw(st.integers(1, channels))} if kind is Softmax and draw(TRUTH) else {}
-    return kind("rows", channels, **mask)
+    most = {"k": draw(st.integers(1, min(channels, 3)))} if kind is TopK else {}
+    return kind("rows", channels, **mask, **most)
 
 
 KINDS = among(convolved, convolved, convolved_as_rows, multiplied, transposed, pooled, pointwise, pointwise, by_rows)

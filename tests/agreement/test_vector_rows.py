@@ -43,6 +43,7 @@ from tpusim.network.ops.rows import (
     Softmax,
     SumExp,
     SumSquares,
+    TopK,
 )
 from tpusim.network.workload import Workload
 
@@ -90,6 +91,8 @@ def test_pieces_of_rows_begin_a_body_where_a_window_is_full() -> None:
 @example(layer=Softmax("s", 9, 20, 7), batch=1, hardware=machine(4, 4, word_elements=2, scalar_words=1), again=False)
 @example(layer=LayerNorm("n", 49, 5), batch=1, hardware=machine(32, 4, word_elements=1), again=False)
 @example(layer=LayerNorm("n", 19, 9), batch=1, hardware=machine(4, 4, word_elements=1, capacity_words=40), again=False)
+@example(layer=TopK("k", 36, 3, 3), batch=1, hardware=machine(16, 8, word_elements=2), again=True)
+@example(layer=TopK("k", 8, 20, 8, False), batch=1, hardware=machine(4, 4, word_elements=2), again=False)
 @example(layer=RmsNorm("r", 49, 5), batch=1, hardware=machine(32, 4, word_elements=1), again=True)
 @example(layer=ReduceMean("m", 64, 2), batch=1, hardware=machine(32, 4, word_elements=2), again=False)
 @example(layer=ReduceMean("m", 40, 30), batch=1, hardware=machine(4, 4, capacity_words=12), again=False)
@@ -123,7 +126,8 @@ def assert_agreement(layer: Op, batch: int, hardware: Hardware, lowering: str) -
     "layer",
     [
         Softmax("s", 18, 40), NORM, ReduceMean("m", 18, 40), LayerNormGradient("g", 18, 40), CrossEntropy("c", 18, 40),
-        CrossEntropyGradient("d", 18, 40, factor=0.1), RmsNorm("r", 18, 40), Softmax("s", 18, 40, queries=10, window=4),
+        CrossEntropyGradient("d", 18, 40, factor=0.1), RmsNorm("r", 18, 40), TopK("k", 18, 40),
+        Softmax("s", 18, 40, queries=10, window=4),
     ],
     ids=lambda layer: layer.op,
 )  # fmt: skip
@@ -208,6 +212,15 @@ def test_a_mask_of_other_rows_or_keys_is_caught(name: str, change_of: Callable[[
     assert check_layer(MASKED, 1, program, hardware, seed=0).mismatched == 0
     corrupted = change(program, Fill, lambda f: edit_part(f, change_of), of=name)
     assert check_layer(MASKED, 1, corrupted, hardware, seed=0).mismatched > 0
+
+
+def test_each_number_that_is_kept_has_a_stage() -> None:
+    hardware = machine(8, 8, word_elements=4, alus=8, scalar_words=3)
+    program, _ = lowered(TopK("k", 12, 32, 3), 1, hardware, LOWERING)
+    done = [each.operation for each in program.vectors if each.operation not in ("maximum", "add")]
+    assert [*dict.fromkeys(done)] == ["next_largest", "kept_sum", "reciprocal_sum", "kept_scaled"]
+    # A comparison, a choice, and a multiplication.
+    assert {step.beat(4, hardware).work for step in program.vectors if step.operation == "kept_scaled"} == {3 * 4}
 
 
 def test_a_mask_takes_a_comparison_and_a_choice_in_each_stage() -> None:

@@ -292,12 +292,12 @@ def pages() -> dict[str, str]:
 
 
 def test_tables_are_whole(pages: dict[str, str]) -> None:
-    """As many cells in each row as in the head, none of them over a thousand characters."""
+    """As many cells in each row as in the head, none over twelve hundred characters: the ops are the longest."""
     for name, text in pages.items():
         for block in re.findall(r"(?:^\|.*\|\n)+", text, re.M):
             rows = [re.split(r"(?<!\\)\|", line)[1:-1] for line in block.splitlines()]
             assert {len(row) for row in rows} == {len(rows[0])}, name
-            assert max(len(cell) for row in rows for cell in row) < 1000, name
+            assert max(len(cell) for row in rows for cell in row) < 1200, name
 
 
 def test_links_between_the_top_and_the_docs() -> None:

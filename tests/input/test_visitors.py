@@ -27,6 +27,7 @@ from tpusim.base.errors import InputError
         ("nn.ReLU", "write op: relu, with channels"),
         ("nn.Hardswish", "write op: hard_swish, with channels"),
         ("nn.Softmax", "write op: softmax, with channels"),
+        ("torch.topk", "write op: top_k, with channels"),
         ("causal_softmax", "write op: softmax, with channels (keys), images (the rows) and queries"),
         ("LayerNorm", "write op: layer_norm, with channels"),
         *((op, "write op: rms_norm, with channels") for op in ("nn.RMSNorm", "RMSNormalization", "t5_norm_rms")),

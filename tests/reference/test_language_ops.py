@@ -13,7 +13,7 @@ from tpusim.base.errors import InputError
 from tpusim.flow.verify import operands_of
 from tpusim.network.ops.elementwise import Geglu, Rotary, SoftCap, Swiglu
 from tpusim.network.ops.moves import Embedding
-from tpusim.network.ops.rows import RmsNorm, Softmax
+from tpusim.network.ops.rows import RmsNorm, Softmax, TopK
 
 
 def drawn(*shape: int) -> Any:
@@ -108,6 +108,18 @@ def test_twice_the_input_of_an_embedding_is_twice_the_rows() -> None:
 
 
 @pytest.mark.parametrize(
+    ("k", "kept"), [(1, [0, 5, 0, 5, 0]), (2, [3, 5, 0, 5, 0]), (3, [3, 5, 2, 5, 0]), (5, [3, 5, 2, 5, 1])]
+)
+def test_equal_elements_count_as_one(k: int, kept: list[int]) -> None:
+    """All that there are, where a row has fewer numbers than are asked for."""
+    x = np.array([3.0, 5, 2, 5, 1]).reshape(5, 1, 1, 1)
+    made = reference.compute(TopK("k", 5, 1, k, renormalize=False), {"ifmap": x})
+    np.testing.assert_array_equal(made.ravel(), kept)
+    shares = reference.compute(TopK("k", 5, 1, k), {"ifmap": x})
+    np.testing.assert_allclose(shares.ravel(), np.divide(kept, sum(kept)), rtol=1e-15)
+
+
+@pytest.mark.parametrize(
     ("kind", "fields", "says"),
     [
         (RmsNorm, {"epsilon": 0.0}, "epsilon: 0.0 is not above zero"),
@@ -115,6 +127,7 @@ def test_twice_the_input_of_an_embedding_is_twice_the_rows() -> None:
         (Softmax, {"window": 2}, "window: a window is one of a mask; write queries as well"),
         (Rotary, {"base": 0.0}, "base: 0.0 is not above zero; write one such as 10000.0"),
         (Rotary, {"channels": 5}, "channels: 5 channels have no halves; write an even number"),
+        (TopK, {"k": 5}, "k: 5 are more than the 4 elements of a row; write 4 at most"),
         (SoftCap, {"cap": -1.0}, "cap: -1.0 is not above zero; write one such as 50.0"),
     ],
 )

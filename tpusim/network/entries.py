@@ -491,6 +491,7 @@ _ELSEWHERE = (
     (r"silu|swish", "write op: silu, with channels, height and width"),
     (r"crossentropy|nllloss", "write op: cross_entropy, with channels (of a row) and images (the rows)"),
     (r"logsigmoid|logsoftmax", "leave this layer out; it takes no time in this version"),
+    (r"top_?k|moe\w*(gat|rout)", "write op: top_k, with channels (of a row), images (the rows), k and renormalize"),
     (r"(causal|mask)\w*softmax|softmax\w*(causal|mask)", "write op: softmax, with channels (keys), images (the rows) "
      "and queries"),
     (r"softmax", "write op: softmax, with channels (of a row) and images (the rows)"),

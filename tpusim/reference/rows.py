@@ -12,7 +12,16 @@ from tpusim.reference import Box, Operands, Tensor, number_of
 
 if TYPE_CHECKING:
     from tpusim.network.ops.op import Op
-    from tpusim.network.ops.rows import CrossEntropyGradient, LayerNorm, LayerNormGradient, Lrn, RmsNorm, RowOp, Softmax
+    from tpusim.network.ops.rows import (
+        CrossEntropyGradient,
+        LayerNorm,
+        LayerNormGradient,
+        Lrn,
+        RmsNorm,
+        RowOp,
+        Softmax,
+        TopK,
+    )
 
 
 _Doubles: TypeAlias = NDArray[np.float64]
@@ -33,7 +42,7 @@ def roundings(layer: Op, batch: int) -> int:
         # All summands are positive, so that the error of the sum is a share of the sum itself.
         return 2 * sums + LRN_ROUNDINGS
     norms = dict.fromkeys(("layer_norm", "layer_norm_gradient", "rms_norm"), NORM_ROUNDINGS)
-    powers = dict.fromkeys(("softmax", "cross_entropy", "cross_entropy_gradient"), SOFTMAX_ROUNDINGS)
+    powers = dict.fromkeys(("softmax", "top_k", "cross_entropy", "cross_entropy_gradient"), SOFTMAX_ROUNDINGS)
     return sums + {**norms, **powers}.get(layer.op, 1)
 
 
@@ -41,11 +50,11 @@ def magnitudes(layer: RowOp, operands: Operands, box: Box, true: Tensor, share: 
     """Return the factor of `share`, the gamma of all roundings, in the error of the `true` outputs in `box`.
 
     A softmax is a power over a sum of powers: all are positive, so that it is a share of itself; so are sums of powers,
-    and of squares, and what is divided by the root of such a sum. A mean is off by the mean size of what it is made of.
+    and of squares, and what is divided by such a sum or its root. A mean is off by the mean size of what it is made of.
     """
     if layer.op in _ERRORS:
         return _ERRORS[layer.op](layer, operands, box, share)
-    of_one_sign = layer.op in ("softmax", "sum_exp", "sum_squares", "rms_norm")
+    of_one_sign = layer.op in ("softmax", "sum_exp", "sum_squares", "rms_norm", "top_k")
     return abs(true) if of_one_sign else abs(_rows(operands, box)).mean(axis=0, keepdims=True)
 
 
@@ -186,6 +195,17 @@ _ERRORS: dict[str, Callable[[Any, Operands, Box, float], Tensor]] = {
     "cross_entropy_gradient": _of_cross_entropy_gradient,
 }
 """Errors that are told by functions of their own, over the share of all roundings."""
+
+
+def top_k(layer: TopK, operands: Operands, box: Box) -> Tensor:
+    """Compute the elements among the `k` largest different ones of whole rows, and their shares of the sum of these."""
+    rows = _rows(operands, box)
+    falling = -np.sort(-rows, axis=0)
+    # The rank of a number is how many different ones are not less.
+    ranks = np.cumsum(np.diff(falling, axis=0, prepend=np.inf) < 0, axis=0)
+    kept = np.where(rows >= np.where(ranks <= layer.k, falling, np.inf).min(axis=0), rows, 0)
+    whole = kept.sum(axis=0, keepdims=True) if layer.renormalize else 1
+    return np.asarray(kept[box[0].start : box[0].stop] / whole)
 
 
 def reduce_mean(layer: RowOp, operands: Operands, box: Box) -> Tensor:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 from tpusim.base.errors import InputError, Problem
-from tpusim.input.form import Name, Real, validated, whole, written
+from tpusim.input.form import Name, Real, Truth, validated, whole, written
 from tpusim.network.ops.elementwise import MapOp, check_above_zero
 from tpusim.network.ops.op import MOST_CHANNELS, OFMAP, Channels, Images, Index, KernelAxis, Op, Shape, TapWindow
 
@@ -326,6 +326,47 @@ class CrossEntropyGradient(RowOp):
     def shapes(self, batch: int) -> Mapping[str, Shape]:
         """Return shapes: all alike."""
         return dict.fromkeys(("ifmap", "other", OFMAP), self.rows(batch))
+
+
+@validated
+class TopK(RowOp):
+    """The largest numbers of each row where they stand, and zero elsewhere: the weights of experts that a router picks.
+
+    Elements are zero or more. Equal elements are one number: with several of them among the `k` largest, more than `k`
+    elements are kept.
+
+    Attributes:
+        k: numbers that are kept.
+        renormalize: whether they are divided by their sum.
+    """
+
+    op: ClassVar[str] = "top_k"
+    grammar: ClassVar[str] = "rows x elements of each, k numbers that are kept, + if divided by their sum"
+    exact: ClassVar[bool] = False
+    positive: ClassVar[bool] = True
+
+    k: Annotated[int, whole(8), written(2)] = 2
+    renormalize: Annotated[bool, Truth()] = True
+
+    def __post_init__(self) -> None:
+        if self.k > self.channels:
+            says = f"{self.k} are more than the {self.channels} elements of a row"
+            raise InputError(Problem(f"{says}; write {self.channels} at most", "k"))
+
+    @property
+    def text(self) -> str:
+        """The shape in short: "4096x64 k2+" where the two that are kept are divided by their sum."""
+        return f"{self.rows_text} k{self.k}" + ("+" if self.renormalize else "")
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """Return the stages: one for each number, as each is the largest below the one before it."""
+        below = (Stage("next_largest", (before,), joins="maximum", ends="maximum") for before in range(self.k - 1))
+        largest = Stage("maximum", joins="maximum", ends="maximum"), *below
+        if not self.renormalize:
+            return *largest, Stage("kept", (self.k - 1,))
+        total = Stage("kept_sum", (self.k - 1,), joins="add", ends="reciprocal_sum")
+        return *largest, total, Stage("kept_scaled", (self.k - 1, self.k))
 
 
 @validated

@@ -287,6 +287,10 @@ def _of_seen(
     )
 
 
+def _kept(x: Any, least: Any) -> Any:
+    return _chosen(x >= least, x)
+
+
 def _seen(x: Any, number: Any, last: Any, first: Any = -np.inf) -> Any:
     return np.where((first <= number) & (number <= last), x, -np.inf)
 
@@ -486,6 +490,13 @@ OPERATIONS: dict[str, Operation] = {
         lambda counts: counts.operands in (5, 6) and not counts.scalars + counts.coefficients,
         lambda _: {"exp": 1},
     ),
+    # For rows of which the largest numbers are kept: of elements, and a number of the row.
+    "next_largest": _of_elements(
+        lambda *terms: reduce(np.maximum, [np.where(x < terms[-1], x, -np.inf) for x in terms[:-1]]), 2, 0, lambda _: {}
+    )._replace(selects=True),
+    "kept_sum": _of_elements(lambda *terms: sum(_kept(x, terms[-1]) for x in terms[:-1]), 2, 0, lambda _: {}),
+    "kept": _of_values(lambda x, least: _kept(x, least), 2, 0, 2)._replace(selects=True),
+    "kept_scaled": _of_values(_once(lambda x, least, factor: _kept(x, least) * factor), 3, 1, 2),
     # For ops of channels: products of operands two by two, the second of them less the last operand, and their sum.
     "centred_products": Operation(
         _rounded_once(lambda *terms: sum(x * (y - terms[-1]) for x, y in zip(terms[:-1:2], terms[1::2], strict=False))),
