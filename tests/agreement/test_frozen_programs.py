@@ -154,6 +154,7 @@ def digest(text: str, letters: int = 6) -> str:
 
 def frozen(name: str, told: Told) -> str:
     """The three lines of a Program."""
+    # A single layer has no paces.
     program, found = told.program, dict[str, list[str]]()
     for step, texts in zip(program.steps, told.steps, strict=True):
         for each, text in zip(told_fields(step), texts, strict=True):
@@ -161,7 +162,7 @@ def frozen(name: str, told: Told) -> str:
     whole = {
         each.name: [repr([(d.tensor, d.operand) for d in program.derived]) if each.name == "derived"
                     else told(getattr(program, each.name))]
-        for each in fields(program) if each.name != "steps"
+        for each in fields(program) if each.name not in ("steps", "paces")
     }  # fmt: skip
     digests = (f"{field} {digest(' '.join(texts))}" for field, texts in {**whole, **found}.items())
     return f"{name}: {len(program.steps)} steps\n  {', '.join(digests)}\n  {told.trail}\n"

@@ -13,6 +13,7 @@ from tpusim.base.errors import InputError
 from tpusim.flow.fusion import fused
 from tpusim.flow.simulation import recordings, trace
 from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.program.transfers import Transfer
 from tpusim.network.ops.array_op import Conv2d, Gemm
 from tpusim.network.ops.deform_conv2d import DeformConv2d
 from tpusim.network.ops.elementwise import Add, Relu
@@ -44,6 +45,55 @@ def test_a_run_is_shorter_and_right_and_the_engines_agree() -> None:
         f"Layers overlap: {together.total.hidden_cycles:,} cycles fewer than one by one, {share}."
     )
     assert overlap_notice(apart) == ""
+
+
+@pytest.mark.parametrize("changes", [{}, {"loads": "windows"}])
+@pytest.mark.parametrize("weights", ["own", "shared", "either"])
+def test_layers_of_several_arrays_overlap(weights: str, changes: dict[str, str]) -> None:
+    """Whatever number of elements their words hold."""
+    drain = machine(
+        8, 8, word_elements=4, capacity_words=400, launch_cycles=30, latency_cycles=40, array_count=2,
+        array_weights=weights, between_blocks="drain",
+    ).having("mapping", **changes)  # fmt: skip
+    few = Gemm("few", m=2, n=16, k=24)
+    block = replace(BLOCK, layers=(*BLOCK.layers, few), edges={**dict(BLOCK.edges), "few": ["input"]})
+    apart, together = (
+        simulate(block, each, engine="both")
+        for each in (drain, drain.with_overrides(["sequencer.between_layers=overlap"]))
+    )
+    assert together.correct
+    assert not any(each.apart for each in together.layers)
+    # Alone, a layer may leave an array out.
+    assert together.total.hidden_cycles >= apart.total.cycles - together.total.cycles > 4 * 30
+    for layer in together.layers:
+        assert all(sum(account.values()) == layer.cycles for account in layer.units.values())
+
+
+def test_weights_come_past_small_layers() -> None:
+    """HBM has time for them while small layers wait for one another."""
+    products = Gemm("first", m=4, n=64, k=32), Gemm("second", m=4, n=64, k=64)
+    small = tuple(Relu(f"relu{at}", 64, 1, 1) for at in range(5))
+    work = Workload("row", 4, (products[0], *small, products[1]))
+    several = machine(8, 8, word_elements=4, bytes_per_cycle=16, array_count=2, array_weights="own")
+    (stretch,) = recordings(work, several.with_overrides(["sequencer.between_layers=overlap"]))
+    moved = [step for step in stretch.recording.program.steps if isinstance(step, Transfer)]
+    behind = next(at for at, step in enumerate(moved) if step.tensor.name == "second.filter")
+    small_ones = [at for at, step in enumerate(moved) if step.tensor.name == "relu0.ofmap"]
+    assert behind < small_ones[0]
+
+
+def test_a_layer_that_is_faster_otherwise_follows_its_neighbours_for_a_launch() -> None:
+    """Of few channels, it would split the arrays; if that saves more than a launch, it stays alone."""
+    channels = [32, 32, 16, 32]
+    layers = tuple(Gemm(f"product{at}", m=64, n=n, k=32) for at, n in enumerate(channels))
+    work = Workload("row", 64, layers, edges={each.name: ["input"] for each in layers})
+    for launch, apart in ((2000, 0), (0, 1)):
+        several = machine(32, 32, word_elements=8, launch_cycles=launch, array_count=2, array_weights="either")
+        either = several.having("array", split=2).with_overrides(["sequencer.between_layers=overlap"])
+        result = simulate(work, either, engine="both")
+        assert result.correct
+        assert sum(each.apart != "" for each in result.layers) >= apart
+        assert (launch == 0) == any(each.apart == "it uses the arrays in another way" for each in result.layers)
 
 
 SCRATCH = ["scratch_memory.capacity=64 KiB", "scratch_memory.bandwidth=1 TB/s", "scratch_memory.latency=2 ns"]
