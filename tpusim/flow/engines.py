@@ -103,7 +103,7 @@ def overlapping(chain: Chain, tasks: Sequence[Task], machine: Machine, engine: s
     elif engine == "event":
         # The event engine times all layers at once; values come from each layer by itself.
         shares = enumerate(zip(tasks, chain.timing.layers, strict=True))
-        found = ((share, partial(_checked, replace(task, prepared=chain.alone(at)))) for at, (task, share) in shares)
+        found = ((share, partial(_checked_alone, chain, at, task)) for at, (task, share) in shares)
     else:
         timing, found = _stepped_together(chain, tasks)
         if engine == "both":
@@ -115,6 +115,11 @@ def overlapping(chain: Chain, tasks: Sequence[Task], machine: Machine, engine: s
 
     for at, (timing, verdict) in enumerate(found):
         yield Begun(tasks[at].layer, partial(result, at, timing, verdict))
+
+
+def _checked_alone(chain: Chain, at: int, task: Task) -> Verdict:
+    """The verdict on a layer of a chain by itself, with its addresses in the chain, which only a check asks for."""
+    return _checked(replace(task, prepared=chain.alone(at)) if task.check else task)
 
 
 def layer_result(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 MOST_LAYERS = 64
 """Most layers of a chain: longer chains would hide little more."""
+_FULL = f"{MOST_LAYERS} layers overlap at most"
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,8 @@ class ProgramChain:
     """Layers joined to one Program; a `machines.lowered.Chain`.
 
     `hardware` has its arrays arranged for all of them. `apart` says why the first layer does not overlap with the layer
-    ahead of the chain. `alone_cycles` are those of each layer by itself.
+    ahead of the chain. `alone_cycles` are those of each layer by itself. `like` is a chain of the same Programs, whose
+    layers read one another alike, and which takes as long.
     """
 
     members: tuple[tuple[Op, Prepared], ...]
@@ -47,6 +49,7 @@ class ProgramChain:
     hardware: Hardware
     apart: str
     alone_cycles: tuple[int, ...]
+    like: ProgramChain | None = None
 
     @property
     def name(self) -> str:
@@ -81,7 +84,7 @@ class ProgramChain:
         """The account of a layer in the chain, with bytes that need not cross the bus, and tensors that stay
         on chip.
         """
-        (layer, ready), program = self.members[at], self.layers[at].program
+        (layer, ready), program = self.members[at], (self.like or self).layers[at].program
         saved = [use.hbm_read_bytes + use.hbm_write_bytes for use in (self.joints[at].program.use, program.use)]
         return replace(
             replace(ready, program=program).account(layer, batch, timing),
@@ -94,7 +97,7 @@ class ProgramChain:
 
     def _residency(self, at: int) -> Residency | None:
         """Places of a layer's own words and of its outcome, if that stays; None if nothing stays in this chain."""
-        found = self.residence
+        found = self.like.residence if self.like else self.residence
         if not found.own:
             return None
         mine = WordRange(*found.own[at], max((each.lanes for each in found.layers[at].program.buffers), default=0))
@@ -106,6 +109,8 @@ class ProgramChain:
     @cached_property
     def timing(self) -> Timing:
         """Time by the event engine. Raises DeadlockError, which names the layers."""
+        if self.like:
+            return self.like.timing
         with failures_named(self):
             return event.run(self.program, self.hardware)
 
@@ -141,9 +146,10 @@ def chains_of(
     members: Iterable[tuple[Op, Prepared]], workload: Workload, hardware: Hardware, most_steps: int
 ) -> Iterator[ProgramChain]:
     """Chains, as long as possible, of the layers in order; a chain has at most `most_steps` steps unless it is one
-    layer.
+    layer. In networks of blocks that repeat, a chain that is full ends with a block, so that chains repeat as well.
     """
     reads, arrangements = _Reads(workload), _Arrangements(hardware, workload.batch)
+    blocks, known = _blocks(workload), dict[Hashable, ProgramChain]()
     held: list[tuple[Op, Prepared]] = []
     joints: list[Joint] = []
     alone: list[int] = []
@@ -152,12 +158,19 @@ def chains_of(
 
     def ended() -> ProgramChain:
         runs_on = machine or held[0][1].running
-        return ProgramChain(tuple(held), reads.among(joints), runs_on, apart, tuple(alone))
+        made = ProgramChain(tuple(held), reads.among(joints), runs_on, apart, tuple(alone))
+        # Names of layers that stay on chip differ from chain to chain.
+        if hardware.sequencer.between_layers == "stay" or len(held) == 1:
+            return made
+        first = known.setdefault(_kind(made), made)
+        return made if first is made else replace(made, like=first)
 
     for layer, own in members:
         ready = arrangements.fitting(layer, own, machine)
         joint = _joint(layer, ready or own, reads)
         why = "it uses the arrays in another way" if held and ready is None else ""
+        if len(held) + blocks.get(layer.name, 1) > MOST_LAYERS:
+            why = why or _FULL
         if held and (why := why or _cut(joint, joints, hardware, most_steps)):
             yield ended()
             held, joints, alone, machine, apart = [], [], [], None, why
@@ -170,6 +183,47 @@ def chains_of(
         if machine is None and ready.program.streams:
             machine = ready.running
     yield ended()
+
+
+def _blocks(workload: Workload) -> dict[str, int]:
+    """Return by the first layer of each block that repeats the number of the block's layers."""
+    kinds = [layer.shape_key for layer in workload.layers]
+    found: dict[str, int] = {}
+    at = 0
+    while at < len(kinds):
+        sizes = range(2, MOST_LAYERS + 1)
+        size = next((each for each in sizes if _alike(kinds, at, each) and _alike(kinds, at + each, each)), 0)
+        if not size:
+            at += 1
+            continue
+        while _alike(kinds, at, size):
+            found[workload.layers[at].name] = size
+            at += size
+        found[workload.layers[at].name] = size
+        at += size
+    return found
+
+
+def _alike(kinds: Sequence[Hashable], at: int, size: int) -> bool:
+    """Whether as many layers from one on are of the same shapes as those behind them."""
+    return at + 2 * size <= len(kinds) and kinds[at : at + size] == kinds[at + size : at + 2 * size]
+
+
+def _kind(chain: ProgramChain) -> Hashable:
+    """Return what chains of the same time have in common: their Programs, and which of their outcomes layers read."""
+    place = {joint.name: at for at, joint in enumerate(chain.joints)}
+    reads = tuple(
+        (
+            joint.leaves,
+            *(
+                (tensor, tuple(place.get(name, -1) for name in read.names), *read[1:])
+                for tensor, read in joint.reads.items()
+            ),
+        )
+        for joint in chain.joints
+    )
+    # The first chain of a kind is kept, so that no other Program has the number of one of its own.
+    return tuple(id(ready) for _, ready in chain.members), reads, chain.hardware
 
 
 def _joint(layer: Op, ready: Prepared, reads: _Reads) -> Joint:
@@ -216,8 +270,6 @@ def _cut(joint: Joint, ahead: Sequence[Joint], hardware: Hardware, most_steps: i
     """The reason why a layer does not overlap with the layers ahead of it; empty if it does."""
     if hardware.hbm.dram:
         return "HBM is modelled with its banks"
-    if len(ahead) == MOST_LAYERS:
-        return f"{MOST_LAYERS} layers overlap at most"
     if sum(len(each.program.steps) for each in (*ahead, joint)) > most_steps:
         return "this computer has no memory for more of them at once"
     # Layers in between were examined when they joined the first.
