@@ -24,6 +24,7 @@ from tpusim.study.validation.cases import PASSES, Case, LeftOut, NumberSet, rows
 from tpusim.study.validation.chips import DECODERS, chip_sets, layers_of
 from tpusim.study.validation.comparison import ComparedCase, Comparison, Validation, compare, of_type
 from tpusim.study.validation.generations import GENERATIONS, PARTS, generation_sets, overhang
+from tpusim.study.validation.tokens import token_sets
 
 TRUTH = ROOT / "tpusim" / "study" / "validation" / "truth"
 COUNTS = {
@@ -308,7 +309,7 @@ def test_one_table_over_generations_keeps_words_apart() -> None:
 
 
 def test_names_stand_for_sets() -> None:
-    groups = validate._of_generations(generation_sets() | chip_sets())
+    groups = validate._of_generations(generation_sets() | chip_sets() | token_sets())
     assert {*groups} == {*GENERATION_SETS}
     assert all(groups.values())
     assert len(groups["code_v6e"]) == 10

@@ -38,6 +38,7 @@ GENERATION_SETS = (
     "v6e_measured",
     "v4_measured",
     "models_measured",
+    "llm",
 )
 """What stands for sets of TPUs after v2: all of them in one table, a generation's code and estimates, passes of the
 array, and what was timed on chips.

@@ -22,6 +22,7 @@ from tpusim.study.validation.generations import GENERATIONS, PARTS, generation_s
 from tpusim.study.validation.memory import compare_memory, memory_sets, wanted_streams
 from tpusim.study.validation.operations import STEP
 from tpusim.study.validation.sets import GRADIENT_SETS, deepbench_sets, number_sets, step_sets
+from tpusim.study.validation.tokens import LLM, token_sets
 
 USUAL = "channel_first"
 """The lowering of sets that name none."""
@@ -71,7 +72,7 @@ def _compare_and_report(
 
 def _sets(names: Sequence[str]) -> list[NumberSet]:
     tpus = number_sets() | memory_sets()
-    later = generation_sets() | chip_sets()
+    later = generation_sets() | chip_sets() | token_sets()
     steps = step_sets() if any(name.startswith(STEP) for name in names) else {}
     known = tpus | deepbench_sets() | later | steps
     groups = {word: [each.name for each in tpus.values() if each.status == word] for word in WORDS}
@@ -94,7 +95,9 @@ def _of_generations(sets: Mapping[str, NumberSet]) -> dict[str, list[str]]:
     """What stands for several sets of TPUs after v2: a generation's code and estimates, passes, and chips."""
     groups = {
         f"code_{each.name}": [
-            name for name, one in sets.items() if one.generation == each.name and one.part in PARTS and not one.measured
+            name
+            for name, one in sets.items()
+            if one.generation == each.name and one.part in PARTS and not one.measured and not name.startswith(LLM)
         ]
         for each in GENERATIONS
     }
@@ -102,7 +105,8 @@ def _of_generations(sets: Mapping[str, NumberSet]) -> dict[str, list[str]]:
     chips = [name for name, each in sets.items() if each.measured]
     begins = {name: [each for each in chips if each.startswith(name)] for name in _CHIPS}
     told = [name for group in groups.values() for name in group]
-    return groups | {"passes": passes, "chips": chips, "generations": [*told, *chips]} | begins
+    tokens = [name for name in sets if name.startswith(LLM)]
+    return groups | {"passes": passes, "chips": chips, "generations": [*told, *chips], LLM: tokens} | begins
 
 
 _CHIPS = ("v3_tiles", "v6e_measured", "v4_measured", "models_measured")

@@ -18,6 +18,7 @@ from zlib import crc32
 
 from tpusim.base.errors import InputError, did_you_mean
 from tpusim.network.ops.op import Op
+from tpusim.network.workload import Workload
 
 WORDS = {
     "estimated": "Google's compiler priced its schedule before it wrote the code, no chip ran",
@@ -42,7 +43,8 @@ class Case:
     `estimated` and `scheduled` are figures of these words for the same layers, if known. `their_block` has changes of
     the machine that impose the compiler's own block; such a case is simulated with and without
     them. `changes` always apply to the case. `quirk`: the estimator does not charge all taps
-    (`convolutions.uncharged`). `dtype` is the type of the operands; None: the machine's own.
+    (`convolutions.uncharged`). `dtype` is the type of the operands; None: the machine's own. With a `network` the
+    layers are some of its own, and what is told is their share of a run of all of it.
     """
 
     name: str
@@ -55,6 +57,7 @@ class Case:
     quirk: bool = False
     changes: tuple[str, ...] = ()
     dtype: str | None = None
+    network: Workload | None = None
 
     @property
     def fitted(self) -> bool:

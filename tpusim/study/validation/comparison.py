@@ -8,13 +8,16 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from math import ceil
 from statistics import correlation, fmean, median
+from types import MappingProxyType
 from typing import NamedTuple
 
 from tpusim.base.errors import CapacityError, InputError
 from tpusim.flow.lowerings import check_known, prepared
+from tpusim.flow.simulation import simulate
 from tpusim.machines.family import Machine, family_of, load_hardware
 from tpusim.machines.lowered import WordPasses
 from tpusim.network.ops.op import Op
+from tpusim.network.workload import Workload
 from tpusim.study.processes import InputProgress, on_all_processors
 from tpusim.study.validation.cases import PASSES, WORDS, Case, LeftOut, NumberSet
 
@@ -225,17 +228,27 @@ class Simulation:
         return max(layer.macs(batch) / machine.macs_per_cycle, moved)
 
 
+@dataclass(frozen=True)
+class NetworkSimulation:
+    """A network and its machine: its layers may overlap."""
+
+    network: Workload
+    hardware: Machine
+    lowering: str
+
+
 class Taken(NamedTuple):
     """Result of a simulation: cycles, those of them in which the vector unit works by itself, and passes of the array
-    for a word of outputs if the machine has an array.
+    for a word of outputs if the machine has an array; of a network the cycles of each layer.
     """
 
     cycles: int
     vector_work: int = 0
     passes: WordPasses | None = None
+    layers: Mapping[str, int] = MappingProxyType({})
 
 
-SimulatedCycles = Mapping[Simulation, Taken | None]
+SimulatedCycles = Mapping[Simulation | NetworkSimulation, Taken | None]
 """Results of simulations; None if the machine cannot take an imposed block."""
 
 
@@ -260,11 +273,19 @@ def of_type(machine: Machine, dtype: str | None) -> Machine:
 
 @dataclass(frozen=True)
 class CaseWork:
-    """A case with its simulations: with our blocks, and with the compiler's if that is known."""
+    """A case with its simulations: with our blocks, and with the compiler's if that is known; layers of a network have
+    that of the network.
+    """
 
     case: Case
     ours: tuple[Simulation, ...]
     theirs: tuple[Simulation, ...]
+    network: NetworkSimulation | None = None
+
+    @property
+    def wanted(self) -> tuple[Simulation | NetworkSimulation, ...]:
+        """The simulations that its figures come from."""
+        return (self.network,) if self.network else self.ours + self.theirs
 
 
 class Validation:
@@ -282,7 +303,7 @@ class Validation:
         for name in {each.hardware for each in self.sets} if lowering is not None else ():
             check_known(lowering, family_of(machine(name)))
         self._work = [[_work(case, each, changes, machine) for case in each.cases] for each in self.sets]
-        wanted = (work.ours + work.theirs for of_set in self._work for work in of_set)
+        wanted = (work.wanted for of_set in self._work for work in of_set)
         self.simulations = list(dict.fromkeys(simulation for some in wanted for simulation in some))
 
     def comparisons(self, taken: SimulatedCycles) -> list[Comparison]:
@@ -318,7 +339,10 @@ def _work(case: Case, numbers: NumberSet, changes: Sequence[str], machine: Calla
             for layer, name in asked
         )
 
-    return CaseWork(case, on(()), on(case.their_block) if case.their_block else ())
+    ours, theirs = on(()), on(case.their_block) if case.their_block else ()
+    if case.network is None:
+        return CaseWork(case, ours, theirs)
+    return CaseWork(case, ours, theirs, NetworkSimulation(case.network, ours[0].hardware, numbers.lowering))
 
 
 def _row(work: CaseWork, numbers: NumberSet, taken: SimulatedCycles) -> ComparedCase | None:
@@ -332,6 +356,10 @@ def _row(work: CaseWork, numbers: NumberSet, taken: SimulatedCycles) -> Compared
         return clocks if unit == "cycles" else ideal / clocks
 
     def of(simulations: tuple[Simulation, ...]) -> float | None:
+        if work.network:
+            shares = taken[work.network]
+            assert shares is not None
+            return figure(float(sum(shares.layers[layer.name] for layer in case.layers))) if simulations else None
         found = [known for each in simulations if (known := taken[each]) is not None]
         complete = simulations and len(found) == len(simulations)
         cycles = (each.vector_work if numbers.vector_work else each.cycles for each in found)
@@ -360,11 +388,18 @@ def compare(plan: Validation, progress: InputProgress) -> list[Comparison]:
     Raises:
         CapacityError: a case cannot fit the machine.
     """
-    return plan.comparisons(on_all_processors(taken, plan.simulations, lambda each: each.layer.text, progress))
+    return plan.comparisons(on_all_processors(taken, plan.simulations, _named, progress))
 
 
-def taken(simulation: Simulation) -> Taken | None:
+def _named(simulation: Simulation | NetworkSimulation) -> str:
+    return simulation.network.name if isinstance(simulation, NetworkSimulation) else simulation.layer.text
+
+
+def taken(simulation: Simulation | NetworkSimulation) -> Taken | None:
     """Result of a simulation; None if the machine cannot take an imposed block."""
+    if isinstance(simulation, NetworkSimulation):
+        result = simulate(simulation.network, simulation.hardware, lowering=simulation.lowering, check=False)
+        return Taken(result.total.cycles, layers={each.name: each.cycles for each in result.layers})
     layer, batch, hardware, lowering = simulation.layer, simulation.batch, simulation.hardware, simulation.lowering
     try:
         ready = prepared(layer, batch, hardware, lowering)

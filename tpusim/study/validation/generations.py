@@ -20,7 +20,10 @@ from tpusim.network.ops.rows import LayerNorm, ReduceMean, Softmax
 from tpusim.study.validation.cases import PASSES, Case, LeftOut, NumberSet, Row, cached, numbers, rows, sizes
 from tpusim.study.validation.convolutions import FIRST_CHANNELS, SUBLANES, Shape
 
-PARTS = ("products", "convolutions", "first layers", "int8 and fp8", "vector ops", "tiles", "networks")
+PARTS = (
+    "products", "convolutions", "first layers", "int8 and fp8", "vector ops", "tiles", "networks", "token products",
+    "token blocks",
+)  # fmt: skip
 """What sets of a generation hold, in the order of the table over all of them."""
 
 

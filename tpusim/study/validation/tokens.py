@@ -1,0 +1,114 @@
+"""A block of Llama 3 8B on TPUs from v5e to 7x: the code that Google's compiler emitted for it, op by op, and the bytes
+that this code reads.
+
+Layers overlap here, as the compiler's ops do: it brings weights of the next op while one works. What is compared of
+each product is its share of the block's time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from math import prod
+
+from tpusim.machines.family import load_hardware
+from tpusim.network.formats import ModelOptions
+from tpusim.network.ops.array_op import Gemm
+from tpusim.network.workload import Workload
+from tpusim.network.workload_file import open_workload, workload_of
+from tpusim.study.validation.cases import Case, LeftOut, NumberSet, Row, cached, rows
+from tpusim.study.validation.generations import CODE_LEAVES_OUT, GENERATIONS
+
+LLM = "llm"
+"""The name of all these sets together."""
+_MODEL, _PRODUCTS = "llama3_8b", ("query", "key", "value", "projection", "gate", "up", "down")
+_TOTAL = "TOTAL"
+_CHANGES = (*CODE_LEAVES_OUT, "sequencer.between_layers=overlap")
+
+
+@cached
+def token_sets() -> dict[str, NumberSet]:
+    """Every set by its name: products of a block, and a whole block that makes a token."""
+    return {each.name: each for each in _sets() if each.cases}
+
+
+def _sets() -> Iterator[NumberSet]:
+    for generation in GENERATIONS:
+        machine = load_hardware(generation.core)
+        # Cycles in which HBM moves a byte, at the public bandwidth.
+        a_byte = machine.clock_hz / machine.hbm_bytes_per_s
+        found: dict[tuple[str, int, int], list[Row]] = {}
+        for row in rows("xla_tpu_gen_llm"):
+            if row["gen"] == generation.name:
+                found.setdefault((row["phase"], int(row["batch"]), int(row["seq"])), []).append(row)
+        for (phase, batch, context), some in found.items():
+            block = _block(phase, batch, context)
+            named = f"{LLM}_{generation.name}_{phase}" + (f"_batch_{batch}" if batch > 1 else "")
+            block, products = _block(phase, batch, context), "token products"
+            cases, left = _products(some, block, phase, a_byte)
+            about = f"products of a {phase} block on TPU {generation.name}, the longer of code and bytes of weights"
+            made = partial(NumberSet, status="scheduled", hardware=generation.core, changes=_CHANGES,
+                           generation=generation.name)  # fmt: skip
+            yield made(f"{named}_products", kind=products, about=about, cases=cases, left_out=left, part=products)
+            total = next((row for row in some if row["category"] == _TOTAL), None)
+            if phase == "decode" and total:
+                moved, whole = float(total["hbm_read_bytes"]) * a_byte, "token blocks"
+                case = Case(f"a block, batch {batch}", block.layers, batch, moved, network=block)
+                about = f"a block that makes a token on TPU {generation.name}, against the bytes that its code reads"
+                yield made(f"{named}_block", kind=whole, about=about, cases=(case,), part=whole)
+
+
+@cached
+def _block(phase: str, batch: int, context: int) -> Workload:
+    """The first block of the network."""
+    work = workload_of(open_workload(_MODEL, ModelOptions({"context": context}, phase=phase)), batch)
+    return work.with_layers(lambda layer: re.search(r"_1($|\.)", layer.name) is not None)
+
+
+def _products(
+    some: Sequence[Row], block: Workload, phase: str, a_byte: float
+) -> tuple[tuple[Case, ...], tuple[LeftOut, ...]]:
+    """The products with weights, each by the first row that multiplies as many weights; and rows of the array that are
+    none.
+    """
+    wanted: Mapping[str, Gemm] = {
+        name: layer
+        for name in _PRODUCTS
+        for layer in block.layers
+        if layer.name == f"{name}_1" and isinstance(layer, Gemm)
+    }
+    left = dict(wanted)
+    cases: list[Case] = []
+    others: list[LeftOut] = []
+    for row in some:
+        if row["unit"] != "array":
+            continue
+        said = f"{row['category']}, op {row['index']}"
+        name = _multiplied(row, left)
+        code = float(row["scheduled_cycles"]) if row["scheduled_cycles"] else None
+        if name is None or code is None:
+            others.append(LeftOut(said, code, "not scheduled" if code is None else "no product with weights"))
+            continue
+        layer = left.pop(name)
+        # A weight has two bytes, whether or not the code brings it ahead of the op.
+        theirs = max(code, 2 * layer.k * layer.n * a_byte) if phase == "decode" else code
+        price = float(row["estimated_cycles"]) if row["estimated_cycles"] else None
+        cases.append(Case(f"{name} {layer.text}", (layer,), block.batch, theirs, price, code, network=block))
+    return tuple(cases), tuple(others)
+
+
+def _multiplied(row: Row, left: Mapping[str, Gemm]) -> str | None:
+    """The next product of as many weights as an operand of the row has."""
+    shapes = [[int(size) for size in text.split("x")] for text in re.findall(r"bf16\[([\dx]+)\]", row["operands"])]
+    for name, layer in left.items():
+        # Weights are [k, n], or [heads, head, k]; those of gate and down differ in which way round.
+        if any(
+            len(shape) > 1
+            and prod(shape) == layer.k * layer.n
+            and layer.k in (shape[0], shape[-1])
+            and (shape[0] == layer.k or len(shape) > 2)
+            for shape in shapes
+        ):
+            return name
+    return None
