@@ -151,7 +151,7 @@ def test_what_another_plan_gives_is_told_apart() -> None:
     """A pass of conv1 fills 33 x 64 PEs, of which no plan makes more than 7.76; nor does a port for every client change
     what passes and fills of now take by as much as blocks that have more of it.
     """
-    layer, machine_ = next(iter(load_workload("alexnet", batch=3).layers)), load_hardware("tpu_v2")
+    layer, machine_ = next(iter(load_workload("alexnet", batch=3).layers)), load_hardware("tpu_v2", [ESTIMATE])
     setup = Setup(layer, 3, machine_)
     found = find_bottleneck(setup, lambda done, name: None)
     gains = {gain.relaxation.name: gain for gain in found.gains}
