@@ -410,7 +410,7 @@ def tpusim(*arguments: str) -> Result:
 
 
 def test_the_words(tmp_path: Path) -> None:
-    done = tpusim("resnet50", "--layer", "conv1", "--out", str(tmp_path / "conv1.png"))
+    done = tpusim("resnet50", "--layer", "conv1", "--set", ESTIMATE, "--out", str(tmp_path / "conv1.png"))
     assert done.exit_code == 0
     text = " ".join(done.stdout.split())
     assert "Bound by the mapping: 8.2 % of the PEs are in use; a pass fills 21 of 128 rows and 64 of 128" in text
