@@ -149,7 +149,7 @@ def test_every_pe_filled_is_counted_by_the_mac() -> None:
 
 def test_what_another_plan_gives_is_told_apart() -> None:
     """A pass of conv1 fills 33 x 64 PEs, of which no plan makes more than 7.76; nor does a port for every client change
-    what passes and fills of now take by as much as blocks that have more of it.
+    what passes and fills of now take by as much as blocks that have more of it. Blocks are those of an estimate.
     """
     layer, machine_ = next(iter(load_workload("alexnet", batch=3).layers)), load_hardware("tpu_v2", [ESTIMATE])
     setup = Setup(layer, 3, machine_)
