@@ -180,7 +180,7 @@ QUICK = {
     "padding_and_two_taps", "drain_between_blocks_one_buffer", "packing_sets_the_pace", "copies_are_rotated",
     "transposed_sums", "everything",
 }  # fmt: skip
-"""A case of each mechanism, some in `everything` alone; the others, of edges and several mechanisms together, are long."""
+"""A case of each mechanism, some in `everything` alone; others, of edges and several mechanisms together, are long."""
 
 
 @pytest.mark.parametrize(
