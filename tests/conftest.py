@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tpusim.__main__ import YOUNG
 from tpusim.study.validation.cases import Case, NumberSet
 from tpusim.study.validation.comparison import Comparison, Validation, compare
 from tpusim.study.validation.sets import number_sets
@@ -32,9 +33,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Thousands of tests and all that they import stay to the end: the collector need not look at them again."""
+    """Thousands of tests and all that they import stay to the end: the collector need not look at them again; nor at
+    Programs more often than in the command.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(YOUNG)
 
 
 @pytest.fixture

@@ -99,7 +99,7 @@ def test_both_engines_agree_and_the_values_are_right(layer: Op, batch: int, hard
     assert check_layer(layer, batch, program, hardware, seed=3).mismatched == 0
 
 
-@settings(max_examples=20, **SLOW)
+@settings(max_examples=cases(1 / 20), **SLOW)
 @given(layer=convs(), batch=st.integers(1, 9), hardware=machines(), order=st.sampled_from(ORDERS))
 def test_every_lowered_word_is_written_and_checked(layer: Conv2d, batch: int, hardware: Hardware, order: str) -> None:
     suppose(layer.macs(batch) / hardware.pes < 800)

@@ -91,7 +91,7 @@ def tight(name: str) -> tuple[Program, Hardware]:
 
 
 @pytest.mark.parametrize("kind", [Fill, Preload, Stream, Vector, Spill])
-@pytest.mark.parametrize("name", ["winograd_2", "fft_4"])
+@pytest.mark.parametrize("name", ["winograd_2", pytest.param("fft_4", marks=pytest.mark.long)])
 def test_no_kind_of_step_could_do_without_its_waits(name: str, kind: type[Step]) -> None:
     program, hardware = tight(name)
     assert not [*hazards(program, hardware)]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from tests.strategies import layers, machine, machines
+from tests.strategies import cases, layers, machine, machines
 from tpusim.base.errors import CapacityError
 from tpusim.flow.simulation import simulate
 from tpusim.machines.tpu.description import Hardware
@@ -96,7 +96,7 @@ def touched(program: Program, tensor: str) -> list[tuple[range, range]]:
     return found
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=cases(0.1), deadline=None, suppress_health_check=list(HealthCheck))
 @given(layer=layers(), batch=st.integers(1, 9), hardware=machines())
 def test_buffers_are_where_steps_go_and_no_wider(layer: Op, batch: int, hardware: Hardware) -> None:
     """The last lane is used; a last word need not be, where one block is smaller than another."""

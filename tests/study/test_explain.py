@@ -149,9 +149,9 @@ def test_every_pe_filled_is_counted_by_the_mac() -> None:
 
 def test_what_another_plan_gives_is_told_apart() -> None:
     """A pass of conv1 fills 33 x 64 PEs, of which no plan makes more than 7.76; nor does a port for every client change
-    what passes and fills of now take by as much as blocks that have more of it.
+    what passes and fills of now take by as much as blocks that have more of it. Blocks are those of an estimate.
     """
-    layer, machine_ = next(iter(load_workload("alexnet", batch=3).layers)), load_hardware("tpu_v2")
+    layer, machine_ = next(iter(load_workload("alexnet", batch=3).layers)), load_hardware("tpu_v2", [ESTIMATE])
     setup = Setup(layer, 3, machine_)
     found = find_bottleneck(setup, lambda done, name: None)
     gains = {gain.relaxation.name: gain for gain in found.gains}
@@ -410,7 +410,7 @@ def tpusim(*arguments: str) -> Result:
 
 
 def test_the_words(tmp_path: Path) -> None:
-    done = tpusim("resnet50", "--layer", "conv1", "--out", str(tmp_path / "conv1.png"))
+    done = tpusim("resnet50", "--layer", "conv1", "--set", ESTIMATE, "--out", str(tmp_path / "conv1.png"))
     assert done.exit_code == 0
     text = " ".join(done.stdout.split())
     assert "Bound by the mapping: 8.2 % of the PEs are in use; a pass fills 21 of 128 rows and 64 of 128" in text

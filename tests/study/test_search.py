@@ -132,7 +132,7 @@ def test_interrupted_and_begun_again_it_walks_the_same_way() -> None:
 
 
 def test_points_that_fail_are_kept_with_their_error_and_count() -> None:
-    Path("hunt.yaml").write_text(SPEC.replace("where:", "  vector_memory.capacity: [64 B, 4 KiB]\nwhere:"))
+    Path("hunt.yaml").write_text(SPEC.replace("where:", "  vector_memory.capacity: [16 B, 4 KiB]\nwhere:"))
     outcome, rows = searched("a.sqlite")
     failed = [row for row in rows if row["error"]]
     assert 0 < len(failed) == outcome.failed < 20 == len(rows)

@@ -155,12 +155,12 @@ def test_a_second_run_computes_nothing_and_a_longer_one_only_what_is_missing() -
 
 
 def test_a_point_that_fails_is_told_and_stops_nothing() -> None:
-    Path("small.yaml").write_text(SPEC + "  vector_memory.capacity: [64 B, 4 KiB]\n")
+    Path("small.yaml").write_text(SPEC + "  vector_memory.capacity: [16 B, 4 KiB]\n")
     shown = sweep("small.yaml")
     assert shown.exit_code == 1
     failed = [row for row in rows() if row["error"]]
     assert 0 < len(failed) < len(rows()) == 18
-    assert "vector_memory.capacity=64 B: layer one: the smallest tiling needs" in shown.stderr
+    assert "vector_memory.capacity=16 B: layer one: the smallest tiling needs" in shown.stderr
     assert f"{len(failed)} of 18 points failed" in shown.stderr
 
 

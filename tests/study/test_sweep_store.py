@@ -253,7 +253,7 @@ def test_layers_as_csv() -> None:
 
 def test_parquet_has_the_rows_of_csv_in_types() -> None:
     parquet = pytest.importorskip("pyarrow.parquet", reason="the extra parquet is not installed")
-    axes = "  mapping.multi_tile: [auto]\n  hbm.bandwidth: [1 GB/s]\n  vector_memory.capacity: [48 B, 4 KiB]\n"
+    axes = "  mapping.multi_tile: [auto]\n  hbm.bandwidth: [1 GB/s]\n  vector_memory.capacity: [16 B, 4 KiB]\n"
     Path("small.yaml").write_text(SPEC + axes)
     assert sweep("small.yaml", "--parquet").exit_code == 1
     for name in ("points", "layers"):

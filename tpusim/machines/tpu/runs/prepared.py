@@ -4,11 +4,11 @@ finds fastest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -48,6 +48,9 @@ PATIENCE, LONG_ENOUGH, MOST = 4, 500, 8
 """Limits of the search: it stops after `MOST` tilings in a row that are no faster, or after `PATIENCE` of them that
 have `LONG_ENOUGH` steps together.
 """
+
+MOST_KNOWN = 10_000
+"""Choices that a process remembers."""
 
 
 @dataclass(frozen=True)
@@ -264,6 +267,24 @@ def as_floats(operands: Operands) -> dict[str, Tensor]:
     return {name: each.astype(np.float32) for name, each in operands.items()}
 
 
+class _Choice(NamedTuple):
+    """What the search for a layer's draft has found.
+
+    Attributes:
+        searched: whether the drafts were those that a simulation chooses from.
+        place: of the best among them.
+        cycles: of those that were timed.
+    """
+
+    searched: bool
+    place: int
+    cycles: Sequence[int]
+
+
+_known: dict[Hashable, _Choice] = {}
+"""Choices by shape, batch, machine and lowering: who asks again does not wait for the losers to be timed again."""
+
+
 def prepared(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Prepared:
     """The Program of a layer by a lowering; of several drafts the first with the fewest cycles.
 
@@ -274,12 +295,18 @@ def prepared(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Prepar
         CheckFailed, DeadlockError: when a draft fails in another way as it is timed.
     """
     searching, searches = hardware.having("mapping", search="simulate"), hardware.mapping.search == "auto"
+    asked = layer.shape_key, batch, hardware, lowering
+    if known := _known.get(asked):
+        drafts = drafts_of(layer, batch, searching if known.searched else hardware, lowering)
+        best = _ready(drafts[known.place], hardware, lowering)
+        return _told(best, drafts, known.cycles) if len(drafts) > 1 else best
+    searched = False
     drafts = drafts_of(layer, batch, hardware, lowering)
     # Estimates of the vector unit's work include the first fill and the last spill.
     if searches and layer.core.unit == "array":
         planned = drafts[0].planned
         if planned.passes + planned.transfers <= SHORT:
-            drafts, searches = drafts_of(layer, batch, searching, lowering), False
+            drafts, searches, searched = drafts_of(layer, batch, searching, lowering), False, True
     best, cycles = _fastest(drafts, hardware, lowering)
     # Estimates leave out the latency of the first word and the skew of the last.
     beyond = min(cycles) - hardware.latency_cycles - hardware.lanes
@@ -289,8 +316,12 @@ def prepared(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Prepar
         if len(others) > len(drafts):
             # Freed first: two Programs may not fit in memory beside the new ones.
             del best
-            drafts = others
+            drafts, searched = others, True
             best, cycles = _fastest(drafts, hardware, lowering)
+    if len(_known) >= MOST_KNOWN:
+        _known.clear()
+    place = next(at for at, draft in enumerate(drafts) if draft is best.draft)
+    _known[asked] = _Choice(searched, place, cycles)
     return _told(best, drafts, cycles) if len(drafts) > 1 else best
 
 
@@ -307,7 +338,7 @@ def _fastest(drafts: Sequence[Draft], hardware: Hardware, lowering: str) -> tupl
             # The lower bound of a draft tells without lowering it that it cannot win by enough.
             if cycles and min(cycles) <= draft.least * (1 + CLOSE):
                 continue
-            ready = _in_scratch(Prepared(*draft.lower(), hardware, lowering, draft))
+            ready = _ready(draft, hardware, lowering)
             faster = not cycles or ready.timing.cycles < min(cycles)
             no_faster = [] if faster else [*no_faster, len(ready.program.steps)]
             cycles.append(ready.timing.cycles)
@@ -316,6 +347,11 @@ def _fastest(drafts: Sequence[Draft], hardware: Hardware, lowering: str) -> tupl
             del ready
 
     return min(promising(), key=lambda each: each.timing.cycles), cycles
+
+
+def _ready(draft: Draft, hardware: Hardware, lowering: str) -> Prepared:
+    """The layer by one draft."""
+    return _in_scratch(Prepared(*draft.lower(), hardware, lowering, draft))
 
 
 def _in_scratch(ready: Prepared) -> Prepared:
