@@ -35,9 +35,10 @@ class Size:
         """The parts of the cache, block by block."""
         return [f"{part}_{block}" for block in range(self.blocks) for part in ("key", "value")]
 
-    def empty(self, sequences: int) -> Arrays:
-        """The cache before the first token."""
-        return {each: np.zeros((sequences, self.heads, 0, self.head), np.float32) for each in self.caches}
+    def first(self, prompts: np.ndarray) -> Arrays:
+        """The inputs of the first step: the prompts, and a cache of no token."""
+        empty = np.zeros((len(prompts), self.heads, 0, self.head), np.float32)
+        return {"tokens": prompts, **{f"past_{each}": empty for each in self.caches}}
 
 
 SMALL = Size(12, 768, 12, 50_257, 1024)
@@ -45,20 +46,19 @@ SMALL = Size(12, 768, 12, 50_257, 1024)
 
 
 def weights_of(size: Size, seed: int) -> Arrays:
-    """Random weights by name. What blocks add is larger than the embeddings, so that words do not repeat themselves."""
+    """Random weights by name. Places weigh more than words, so that a sequence does not repeat its last word."""
     random, width = np.random.default_rng(seed), size.width
 
-    def of(*shape: int, spread: float = 0.0) -> np.ndarray:
-        made = random.standard_normal(shape, np.float32)
-        return made * np.float32(spread or 1 / sqrt(shape[0]))
+    def of(*shape: int, spread: float = 1.0) -> np.ndarray:
+        return random.standard_normal(shape, np.float32) * np.float32(spread)
 
     def normal(name: str) -> Arrays:
         return {f"{name}.scale": 1 + of(width, spread=0.1), f"{name}.shift": of(width, spread=0.1)}
 
     def linear(name: str, inner: int, outer: int) -> Arrays:
-        return {f"{name}.weight": of(inner, outer), f"{name}.bias": of(outer, spread=0.1)}
+        return {f"{name}.weight": of(inner, outer, spread=1 / sqrt(inner)), f"{name}.bias": of(outer, spread=0.1)}
 
-    made = {"words": of(size.vocabulary, width, spread=0.1), "places": of(size.context, width, spread=0.1)}
+    made = {"words": of(size.vocabulary, width, spread=1 / sqrt(width)), "places": of(size.context, width)}
     for block in map(str, range(size.blocks)):
         made |= normal(f"{block}.before") | linear(f"{block}.queries_keys_values", width, 3 * width)
         made |= linear(f"{block}.projection", width, width) | normal(f"{block}.between")

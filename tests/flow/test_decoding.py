@@ -50,11 +50,6 @@ def chosen(made: Arrays) -> np.ndarray:
     return made["logits"][:, -1:].argmax(axis=-1)
 
 
-def first(size: Size, prompts: np.ndarray) -> Arrays:
-    """The inputs of the first step: the prompts, and an empty cache."""
-    return {"tokens": prompts} | {f"past_{name}": each for name, each in size.empty(len(prompts)).items()}
-
-
 def handed_on(made: Arrays) -> Arrays:
     """The inputs of the next step: the word, and the cache."""
     past = {name.replace("present", "past"): each for name, each in made.items() if name.startswith("present")}
@@ -92,7 +87,7 @@ def decoded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     size, machine, prompts = request.param
     weights, steps = weights_of(size, SEED), list[Arrays]()
     path = exported(size, weights, tmp_path_factory.mktemp("decoder"))
-    given = first(size, prompts)
+    given = size.first(prompts)
     for _ in range(STEPS):
         steps.append(stepped(path, given, machine))
         given = handed_on(steps[-1])
@@ -103,7 +98,7 @@ def decoded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 def test_words_logits_and_cache_are_those_of_the_evaluator(decoded: Decoded) -> None:
     """The evaluator goes its own way from the prompt, with its own cache."""
     evaluator = ReferenceEvaluator(str(decoded.path))
-    given = first(decoded.size, decoded.prompts)
+    given = decoded.size.first(decoded.prompts)
     for step, made in enumerate(decoded.steps):
         expected = dict(zip(evaluator.output_names, evaluator.run(None, given), strict=True))
         tokens = decoded.prompts.shape[1] + step
@@ -114,6 +109,12 @@ def test_words_logits_and_cache_are_those_of_the_evaluator(decoded: Decoded) -> 
             assert error(made[name], each) < NEAR, f"{name} after {tokens} tokens"
         given = handed_on(expected)
         np.testing.assert_array_equal(chosen(made), given["tokens"])
+
+
+def test_words_differ_from_step_to_step(decoded: Decoded) -> None:
+    """A decoder that repeats one word would hide a cache in disorder."""
+    for sequence in decoded.words(STEPS)[:, -STEPS:].tolist():
+        assert len({*sequence}) > STEPS // 2
 
 
 def test_a_cache_keeps_what_it_held(decoded: Decoded) -> None:
@@ -165,7 +166,7 @@ def test_the_command_line_goes_from_step_to_step(tmp_path: Path, monkeypatch: py
     """With the cache of one run in the file that the next one reads."""
     monkeypatch.chdir(tmp_path)
     path = exported(TINY, weights_of(TINY, SEED), tmp_path)
-    given, evaluator = first(TINY, PROMPTS), ReferenceEvaluator(str(path))
+    given, evaluator = TINY.first(PROMPTS), ReferenceEvaluator(str(path))
     for _ in range(2):
         np.savez("step.npz", **given)
         asked = "run", path.name, "--input", "step.npz", "--save-outputs", "made.npz", "--hardware", "tiny_4x4"
