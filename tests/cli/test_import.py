@@ -54,12 +54,12 @@ def test_a_model_is_run_and_what_it_misses_is_told_on_screen_and_in_json() -> No
     assert "Note: the model leaves its batch open (N); layers are for the batch of a run" in done.stderr
     result: dict[str, Any] = json.loads(Path("run.json").read_text())
     assert [(each["name"], each["macs"]) for each in result["layers"]] == [
-        ("conv", 2 * 16 * 3 * 18), ("a", 0), ("product_1", 200), ("product_2", 200), ("b", 0),
+        ("conv", 2 * 16 * 3 * 18), ("a", 0), ("product", 400), ("b", 0),
     ]  # fmt: skip
     assert (result["not_timed"], result["not_known"]) == ({"LogSoftmax": 1}, {"Mystery": 1})
     assert tpusim("run", *ASKED, *TINY, "--ops", "array", "--json", "array.json").exit_code == 0
     result = json.loads(Path("array.json").read_text())
-    assert [each["name"] for each in result["layers"]] == ["conv", "product_1", "product_2"]
+    assert [each["name"] for each in result["layers"]] == ["conv", "product"]
     assert result["not_timed"] == {"Relu": 2, "LogSoftmax": 1}
     compared = tpusim("compare", "run.json", "run.json")
     assert UNKNOWN.split()[-1] in compared.stdout
@@ -70,7 +70,7 @@ def test_a_model_is_run_and_what_it_misses_is_told_on_screen_and_in_json() -> No
 def test_what_is_imported_runs_the_same() -> None:
     imported = tpusim("import", *ASKED, "-o", "net.yaml", "--batch", "2")
     assert imported.exit_code == 0, imported.output
-    assert "net.yaml: 5 layers, 2.13 kMAC at batch 2" in imported.stderr
+    assert "net.yaml: 4 layers, 2.13 kMAC at batch 2" in imported.stderr
     assert MISSING in imported.stderr
     assert tpusim("import", *ASKED, "-o", "-").stdout == Path("net.yaml").read_text()
     assert Path("net.yaml").read_text() == tpusim("import", *ASKED).stdout == (
@@ -87,8 +87,9 @@ def test_what_is_imported_runs_the_same() -> None:
         "  - {name: conv, op: conv2d, inputs: [x], in_channels: 2, in_height: 6, in_width: 6, out_channels: 3, "
         "kernel: 3}\n"
         "  - {name: a, op: relu, inputs: [conv], channels: 3, height: 4, width: 4}\n"
-        "  - {name: product, op: gemm, inputs: [q, k], m: 5, n: 5, k: 8, count: batch}\n"
-        "  - {name: b, op: relu, inputs: [product], channels: 5, height: 5, width: 1}\n"
+        "  - {name: product, op: gemm, inputs: [q, k], m: 5, n: 5, k: 8, groups: batch}\n"
+        "  - {name: product_2, op: view, inputs: [product], channels: 5, height: 5, width: 1}\n"
+        "  - {name: b, op: relu, inputs: [product_2], channels: 5, height: 5, width: 1}\n"
     )  # fmt: skip
     for source, file in ((ASKED, "one.json"), (("net.yaml",), "other.json")):
         assert tpusim("run", *source, *TINY, "--no-check", "--json", file).exit_code == 0

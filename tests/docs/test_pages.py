@@ -9,12 +9,14 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 import typer.main
 from typer.testing import CliRunner
 
 from tests import ROOT
+from tests.flow.gpt2 import Size, exported, weights_of
 from tests.typed import PAGES, Page, Step, shows
 from tpusim.cli.app import app
 
@@ -23,13 +25,16 @@ LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 
 @pytest.fixture
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory to work in, with a model, a tenth of the shipped search, small lowerings."""
+    """A directory to work in, with a model, a decoder, a tenth of the shipped search, small lowerings."""
     search = (ROOT / "configs" / "sweeps" / "search.yaml").read_text()
     assert "budget: 60" in search
     lowerings = re.sub(r"\[.*\]", "[tiny]", (ROOT / "configs" / "sweeps" / "lowerings.yaml").read_text())
     for name, text in {"search": search.replace("budget: 60", "budget: 6"), "lowerings": lowerings}.items():
         (tmp_path / f"{name}.yaml").write_text(text)
     shutil.copy(LIGHT / "light_squeezenet.onnx", tmp_path / "model.onnx")
+    decoder = Size(blocks=1, width=16, heads=2, vocabulary=20, context=8)
+    exported(decoder, weights_of(decoder, 0), tmp_path)
+    np.savez(tmp_path / "step.npz", **decoder.first(np.array([[7, 11, 3]])))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -177,10 +177,10 @@ def test_biases_of_a_model_are_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("first", ["N", 1])
-def test_products_of_what_the_model_computes_come_once_a_pair(tmp_path: Path, first: Any) -> None:
+def test_products_of_what_the_model_computes_stand_side_by_side(tmp_path: Path, first: Any) -> None:
     model = model_of([node("MatMul", "q k", "y")], {"q": [first, 4, 9, 64], "k": [first, 4, 64, 9]}, {})
     layers = layers_of(tmp_path, model, batch=3)
-    assert layers == tuple(Gemm(f"matmul_y_{number}", 9, 9, 64) for number in range(1, 13))
+    assert layers == (Gemm("matmul_y", 9, 9, 64, groups=12),)
 
 
 def test_a_first_dimension_that_is_given_counts_no_images(tmp_path: Path) -> None:
@@ -536,9 +536,9 @@ def test_shapes_that_a_model_works_out_are_found(tmp_path: Path, tokens: Any, di
         Transpose("transpose_heads_q", 9, 4, 8, order=("height", "channels", "width", "images")),
         Transpose("transpose_heads_k", 9, 4, 8, order=("height", "width", "channels", "images")),
     )
-    scores = (Gemm(f"matmul_scores_{i}", 9, 9, 8) for i in range(1, 9))
+    scores = Gemm("matmul_scores", 9, 9, 8, groups=8)
     rest = Softmax("softmax_p", 9, 72), Relu("relu_y", 9, 9, 1, images=8)
-    assert work.layers == (Gemm("matmul_q", 18, 32, 32), *heads, *scores, *rest)
+    assert work.layers == (Gemm("matmul_q", 18, 32, 32), *heads, scores, *rest)
     assert dict(work.not_timed) == {"Reshape": 1}
     notes = open_workload(path, ModelOptions(dims)).notes
     assert notes[0] == "the model leaves its batch open (batch_size); layers are for the batch of a run"

@@ -85,7 +85,7 @@ class NodeLayers:
         self._parts = max(len(operands[each.at]) for each in self._sources.values() if not each.shared)
         self._whole = dict[str, Values]()
         """By tensor, the operands of all layers; those that differ from layer to layer are one behind another along the
-        last axis.
+        axis of their images.
         """
         self._ofmaps: list[Values] = []
 
@@ -108,7 +108,7 @@ class NodeLayers:
                 self._whole[name] = np.ascontiguousarray(source.view.tensor(_shared(parts, source.shared)))
             else:
                 every = [parts[at % len(parts)] for at in range(self._parts)]
-                self._whole[name] = together([source.view.tensor(each) for each in every], IMAGES)
+                self._whole[name] = together([source.view.tensor(each) for each in every], source.view.images)
         return self._whole[name] if source.shared else self._next(self._whole[name])
 
     def _next(self, whole: Values) -> Values:

@@ -237,7 +237,7 @@ def _spread_out(known: KnownPrimitive) -> AsLayer:
 
 
 def _dot(known: KnownPrimitive) -> AsLayer:
-    """Read a product over any axes: one layer, or one for each element of the axes that both factors share."""
+    """Read a product over any axes: products side by side, one for each element of the axes that both factors share."""
     (one, other), (outer, more) = known.node.attributes["dimension_numbers"]
     first, second = known.shapes
     rows = [axis for axis in range(len(first)) if axis not in (*one, *outer)]
@@ -246,11 +246,11 @@ def _dot(known: KnownPrimitive) -> AsLayer:
     sizes: LayerSizes = {"op": "gemm", "m": prod(first[axis] for axis in rows), "k": prod(first[axis] for axis in one),
                          "n": prod(second[axis] for axis in cols)}  # fmt: skip
     if outer:
-        sizes["count"] = prod(first[axis] for axis in outer)
-    maps = TensorView((tuple(one), (), (), (*outer, *rows)))
-    weights = TensorView((tuple(cols), (), (), (*more, *other)))
+        sizes["groups"] = prod(first[axis] for axis in outer)
+    maps = TensorView(((*outer, *one), (), (), tuple(rows)))
+    weights = TensorView(((*more, *cols), (), (), tuple(other)))
     sources = {"ifmap": OperandView(0, maps), "filter": OperandView(1, weights, "" if outer else "factors")}
-    result = TensorView(((*range(at, made),), (), (), (*range(at),)), known.result)
+    result = TensorView(((*range(len(outer)), *range(at, made)), (), (), (*range(len(outer), at),)), known.result)
     return AsLayer(sizes, NodeViews(sources, result))
 
 

@@ -25,6 +25,7 @@ from tpusim.network.formats.onnx_model.facts import NOT_TIMED, Facts
 from tpusim.network.formats.onnx_model.file import called, load, operator, opset_of
 from tpusim.network.formats.onnx_model.nodes import (
     ARRAY_OPS,
+    OF_BATCH,
     ON_BATCH,
     KnownNode,
     doubled,
@@ -167,8 +168,8 @@ def _add_layer(read: Understood, node: NodeProto, path: Path) -> None:
         one, two = (each.sizes for each in probed) if len(probed) == 2 else doubled(probed[0].sizes, read.batch.fixed)
         sizes = for_any_batch(one, two)
         plain = {key: value for key, value in sizes.items() if key not in ("op", "count", BIASES)}
-        # One image is enough to see that there is such a layer.
-        plain |= {key: 1 for key in ("m", "images") if isinstance(plain.get(key), str)}
+        # What follows the batch is, of the result that onnx infers, as for the first number of images.
+        plain |= {key: probed[0].sizes[key] for key, each in plain.items() if key in OF_BATCH and isinstance(each, str)}
         build: Any = OPS[sizes["op"]]
         made = build(name="layer", **plain).shapes(1)[OFMAP]
         read.layers.append(LayerNode(node, sizes, [each.views for each in probed]))
@@ -301,7 +302,7 @@ def _notes(read: Understood) -> Iterator[str]:
         yield f"the model is for {counted(batch.fixed, 'image')}; layers are written for one, and run for {many}"
     if batch.dims:
         yield f"sizes given: {', '.join(f'{name}={size}' for name, size in batch.dims.items())}"
-    if several := [called(node) for node, each, _ in read.layers if "count" in each and each["op"] != "gemm"]:
+    if several := [called(node) for node, each, _ in read.layers if "count" in each]:
         which = f"{counted(len(several), 'op')} of several maps an image ({several[0]}, ...)"
         yield f"{which}: a layer for each map"
     if any(each.sizes["op"] not in _OF_THE_ARRAY for each in read.layers):

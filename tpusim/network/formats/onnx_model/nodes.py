@@ -231,8 +231,8 @@ def matrix(axes: int, channels: Sequence[int], shape: ValueShape = (), spread: V
 
 
 def _matmul(node: KnownNode) -> AsLayer:
-    """Read a product: one layer where a factor is common to all images (transposed if it is the first), else one for
-    each pair.
+    """Read a product: rows of one matrix where a factor is common to all images (transposed if it is the first), else
+    products side by side, one for each pair of matrices.
     """
     (first, second), result = node.shapes[:2], node.result
     one, other, made = len(first), len(second), len(result)
@@ -250,10 +250,13 @@ def _matmul(node: KnownNode) -> AsLayer:
         maps = OperandView(1, matrix(other, [other - 2]))
         weights = OperandView(0, matrix(one, range(one - 1)), _FACTORS)
     else:
-        outer, along = result[:-2], [made - 1]
-        sizes["count"] = prod(outer)
-        maps = OperandView(0, matrix(made, along, spread=(*outer, m, k)))
-        weights = OperandView(1, matrix(made, along, spread=(*outer, k, n)))
+        outer = result[:-2]
+        sizes["groups"] = prod(outer)
+        # Columns stand one product behind another, so the images are among the channels.
+        pairs = replace(matrix(made, [axis for axis in range(made) if axis != made - 2]), images=0)
+        maps = OperandView(0, replace(pairs, spread=(*outer, m, k)))
+        weights = OperandView(1, replace(pairs, spread=(*outer, k, n)))
+        return AsLayer(sizes, NodeViews({"ifmap": maps, "filter": weights}, replace(pairs, shape=result)))
     return AsLayer(sizes, NodeViews({"ifmap": maps, "filter": weights}, matrix(made, along, result)))
 
 
@@ -270,7 +273,7 @@ ARRAY_OPS: dict[str, Callable[[KnownNode], AsLayer]] = {
 _AUTO_PADS = {"NOTSET": "", "SAME_UPPER": "same", "SAME_LOWER": "same_lower", "VALID": ""}
 """ONNX's words for paddings, and the words here; empty where numbers give the padding."""
 
-_OF_BATCH = ("m", "count", "images")
+OF_BATCH = ("m", "groups", "images")
 """Sizes that may follow the batch."""
 
 
@@ -284,7 +287,7 @@ def for_any_batch(one: LayerSizes, two: LayerSizes) -> LayerSizes:
     for key, value in one.items():
         if value == two.get(key):
             merged[key] = value
-        elif key in _OF_BATCH:
+        elif key in OF_BATCH:
             # Two points give the line: slope * batch + more.
             slope, more = two[key] - value, 2 * value - two[key]
             text = "batch" if slope == 1 else f"batch*{slope}"
@@ -304,7 +307,7 @@ def for_any_batch(one: LayerSizes, two: LayerSizes) -> LayerSizes:
 
 def doubled(sizes: LayerSizes, images: int) -> tuple[LayerSizes, LayerSizes]:
     """Work out a layer's sizes for one image and for two from its sizes for `images`."""
-    follows = "count" if sizes.get("count") else "images" if "images" in sizes else "m"
+    follows = "images" if "images" in sizes else "groups" if "groups" in sizes else "m"
     value = sizes[follows]
     if value % images:
         return sizes, sizes

@@ -134,18 +134,22 @@ class _Wires:
         fields = layer.sized_by.items() if layer and "count" not in entry else ()
         many = next((entry.get(field) for field, axis in fields if axis == 3), None)
         channels, height, width, images = shape
-        times, rest = divmod(images, self._batch)
-        # The number of images as a file writes it for any batch; nothing where it is the batch itself.
-        many = many or (images if rest else f"{BATCH}*{times}" if times > 1 else 0)
+        # Sizes as a file writes them for any batch; no number of images where that is the batch itself.
+        many = many or self._written(images, by_batch=True)
         return {
             "name": self._names.take(called(maker) if maker is not None else value or "view"),
             "op": "view",
             INPUTS: [*self._entries_of(value)],
-            "channels": channels,
+            "channels": self._written(channels, isinstance(entry.get("groups"), str)),
             "height": height,
             "width": width,
-            **({"images": many} if many else {}),
+            **({"images": many} if many != BATCH else {}),
         }
+
+    def _written(self, size: int, by_batch: bool) -> int | str:
+        """Write a size as a multiple of the batch, if it follows it."""
+        times, rest = divmod(size, self._batch)
+        return size if rest or not by_batch else f"{BATCH}*{times}" if times > 1 else BATCH
 
     # ---- what takes no time and is no view
 
