@@ -38,6 +38,12 @@ STORED_BITS: Mapping[str, int] = {"int8": 8, "int4": 4}
 """Bits of a number in the types that HBM has instead of that of the computation."""
 
 
+def stored_bytes(elements: int, stored: Stored, element_bytes: int) -> int:
+    """Return the bytes of HBM for elements of a type, none of them wider than an element of the computation."""
+    bits = min(STORED_BITS.get(stored, 8 * element_bytes), 8 * element_bytes)
+    return -(-elements * bits // 8)
+
+
 class Tensors(NamedTuple):
     """Shapes of the tensors of an op of the array, in elements.
 
