@@ -20,6 +20,7 @@ from tpusim.machines.tpu.cut.geometry import packed_as
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
 from tpusim.machines.tpu.program.moves import TransferRuns
+from tpusim.machines.tpu.sections import ScratchMemory
 from tpusim.memory.layout import Layouts
 from tpusim.network.ops.array_op import STORED_BITS, Gemm
 
@@ -143,3 +144,20 @@ def test_banks_of_a_dram_serve_narrow_weights() -> None:
     layer = Gemm("fc", 4, 63, 65, stored="int4")
     program, hardware = fitted(layer, 1, hardware, "channel_first")
     agree(layer, 1, program, hardware, event.run(program, hardware))
+
+
+@pytest.mark.parametrize("between", ["drain", "overlap", "stay"])
+@pytest.mark.parametrize("scratch", [False, True])
+def test_layers_that_follow_one_another(between: str, scratch: bool) -> None:
+    """Both engines, every output; a scratch memory holds weights that come again as HBM does."""
+    hardware = load_hardware("tiny_4x4").having("sequencer", between_layers=between)
+    if scratch:
+        memory = ScratchMemory(capacity_bytes=1 << 16, bandwidth_bytes_per_s=10**10, latency_ps=1000)
+        hardware = hardware.model_copy(update={"scratch_memory": memory})
+    layers = (
+        Gemm("one", 40, 12, 9, stored="int4"),
+        Gemm("two", 40, 17, 12, stored="int8"),
+        Gemm("three", 40, 9, 17),
+    )
+    edges = {"two": ["one"], "three": ["two"]}
+    assert simulate(Workload("chain", 1, layers, edges=edges), hardware, engine="both").correct

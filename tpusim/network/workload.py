@@ -409,6 +409,8 @@ class Workload:
 
         Others stay as they are, and so does what is narrow already.
         """
+        if weights == caches == "computed":
+            return self
         known = self.sources()
 
         def narrowed(layer: Op) -> Op:
