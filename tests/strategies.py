@@ -415,10 +415,11 @@ def machines_of_all_kinds(draw: st.DrawFn, largest: int = 24, words: st.SearchSt
 
 @st.composite
 def gemms(draw: st.DrawFn, largest: int = 40) -> Gemm:
-    """Matrix products below and above the array; now and then a few of them side by side."""
+    """Matrix products below and above the array; now and then a few of them side by side, or of narrow weights."""
     m, n, k = (draw(st.integers(1, largest)) for _ in range(3))
     groups = draw(st.sampled_from((1, 1, 1, 2, 3)))
-    return Gemm("gemm", m, -(-n // groups), -(-k // groups), groups)
+    stored = draw(st.sampled_from(("computed", "computed", "int8", "int4")))
+    return Gemm("gemm", m, -(-n // groups), -(-k // groups), groups, stored=stored)
 
 
 def paddings(most: int = 3) -> st.SearchStrategy[Any]:

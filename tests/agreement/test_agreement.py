@@ -265,7 +265,7 @@ class Clock:
     def test_every_operand_byte_that_is_needed_is_read(self, layer: Layer, batch: int, hardware: Hardware) -> None:
         program = lowered(layer, batch, hardware)
         size = hardware.vector_memory.element_bytes
-        filters, outputs = (program.tensor(name).size * size for name in ("filter", "ofmap"))
+        filters, outputs = (program.tensor(name).bytes(size) for name in ("filter", "ofmap"))
         needed = touched(layer, batch) * size
         assert sum(step.hbm_bytes for step in fills(program, "filter")) >= filters
         assert sum(step.hbm_bytes for step in fills(program, "ifmap")) >= needed

@@ -128,8 +128,9 @@ class Told:
     def __call__(self, value: Any) -> str:
         known = self._known.get(id(value))
         if known is None:
-            # The goldens are older than scratch memories.
-            text = "a function" if callable(value) else repr(value).replace(", scratch=None", "")
+            # The goldens are older than scratch memories, and than narrow weights.
+            text = "a function" if callable(value) else repr(value)
+            text = text.replace(", scratch=None", "").replace(", packed=None", "")
             self._known[id(value)] = known = value, text
         return known[1]
 

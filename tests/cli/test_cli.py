@@ -35,6 +35,7 @@ from tpusim.flow.numbers import DTYPES, SUMS
 from tpusim.flow.simulation import simulate
 from tpusim.machines.tpu import event, register
 from tpusim.network.formats import OPS
+from tpusim.network.ops.array_op import STORED_BITS
 from tpusim.network.workload import MOST_IMAGES
 from tpusim.report.tables.compared import ORDERS
 from tpusim.report.trace.lanes import LEGEND
@@ -638,6 +639,7 @@ print(*sys.modules, file=sys.stderr)
 def test_help_names_what_there_is() -> None:
     assert tuple(ENGINES) == names.ENGINES
     assert (DTYPES, SUMS, OPS) == (names.DTYPES, names.SUMS, names.OPS)
+    assert tuple(STORED_BITS) == names.NARROW
     assert tuple(ORDERS) == names.LAYER_ORDERS
     assert tuple(number_sets()) == names.NUMBER_SETS
     assert names.MOST_IMAGES == MOST_IMAGES

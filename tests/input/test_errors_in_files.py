@@ -219,7 +219,7 @@ WORKLOAD_CASES = [
         "m: batch",
         "m: batch, kernel: 3",
         "11: layers[1].kernel",
-        "unknown key ... allowed for gemm: name, m, n, k, groups, op",
+        "unknown key ... allowed for gemm: name, m, n, k, groups, stored, op",
     ),
     ("n: 10", "n: many", "11: layers[1].n", '"many" is not a number'),
     ("k: 20", "k: 1e9", "11: layers[1].k", "write 1000000000"),

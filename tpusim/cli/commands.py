@@ -102,6 +102,8 @@ def run(
     sums: _Sums = "any",
     dims: options.Dims = None,
     phase: options.Phase = None,
+    weights: options.Weights = None,
+    caches: options.Caches = None,
     tokens: Annotated[
         int | None,
         Option(
@@ -133,7 +135,8 @@ def run(
     from tpusim.cli.actions.run import simulate_and_report
 
     ends = EndToEnd(given, outputs)
-    asked = asked_of(dims, skip_unknown, ops, ends.arrays, shapes, training_of(training, keep, optimizer), phase)
+    step = training_of(training, keep, optimizer)
+    asked = asked_of(dims, skip_unknown, ops, ends.arrays, shapes, step, phase, weights, caches)
     if tokens is not None:
         from tpusim.base.errors import InputError, Problem
         from tpusim.cli.actions.generation import generate_and_report
@@ -186,6 +189,8 @@ def explain(
     changes: options.Changes = None,
     dims: options.Dims = None,
     phase: options.Phase = None,
+    weights: options.Weights = None,
+    caches: options.Caches = None,
     skip_unknown: options.SkipUnknown = False,
     shapes: options.Shapes = None,
     ops: options.Ops = None,
@@ -207,7 +212,8 @@ def explain(
     from tpusim.cli.actions.explain import explain_and_report
     from tpusim.cli.actions.inputs import asked_of, load, tell_left_out, training_of
 
-    asked = asked_of(dims, skip_unknown, ops, {}, shapes, training_of(training, keep, optimizer), phase)
+    step = training_of(training, keep, optimizer)
+    asked = asked_of(dims, skip_unknown, ops, {}, shapes, step, phase, weights, caches)
     work, machine, lowering = load(workload, hardware, batch, changes, asked=asked, lowering=lowering)
     tell_left_out(work)
     explain_and_report(work, machine, layer, lowering, json, out)
@@ -305,6 +311,8 @@ def trace(
     seed: options.Seed = 0,
     dims: options.Dims = None,
     phase: options.Phase = None,
+    weights: options.Weights = None,
+    caches: options.Caches = None,
     skip_unknown: options.SkipUnknown = False,
     shapes: options.Shapes = None,
     ops: options.Ops = None,
@@ -347,7 +355,8 @@ def trace(
     from tpusim.flow.lowerings import usual
     from tpusim.machines.family import family_of
 
-    asked = asked_of(dims, skip_unknown, ops, {}, shapes, training_of(training, keep, optimizer), phase)
+    step = training_of(training, keep, optimizer)
+    asked = asked_of(dims, skip_unknown, ops, {}, shapes, step, phase, weights, caches)
     work, machine, lowering = load(workload, hardware, batch, changes, layers, asked, lowering)
     tell_left_out(work)
     print_or_write(Wanted(work, machine, lowering or usual(family_of(machine)), seed, first, last), out)

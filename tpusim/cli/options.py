@@ -9,7 +9,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from tpusim.base.errors import InputError, Problem
-from tpusim.cli.names import MOST_IMAGES, MOST_NUMBER, OPS, OPTIMIZERS
+from tpusim.cli.names import MOST_IMAGES, MOST_NUMBER, NARROW, OPS, OPTIMIZERS
 from tpusim.cli.terminal import errors_reported
 from tpusim.flow.lowerings import AUTO, known, usual
 from tpusim.report.plots import FORMATS, KNOWN
@@ -103,6 +103,18 @@ Dims = Annotated[
 Phase = Annotated[
     str | None,
     Option(metavar="NAME", help="Phase of the workload file: prefill reads a prompt, decode makes a token behind it."),
+]
+Weights = Annotated[
+    str | None,
+    Option(
+        metavar="NAME",
+        help=f"Store weights of products as {' or '.join(NARROW)}, which the vector unit widens as they come.",
+        autocompletion=words(NARROW),
+    ),
+]
+Caches = Annotated[
+    str | None,
+    Option(metavar="NAME", help="Store keys and values of caches so.", autocompletion=words(NARROW)),
 ]
 SkipUnknown = Annotated[
     bool, Option("--skip-unknown", help="Leave out the ops of an ONNX model that are not known here, and say so.")

@@ -18,6 +18,7 @@ from tpusim.flow.lowerings import asked_of, at_its_place, fitting, tried
 from tpusim.flow.numbers import SMALL, Numbers
 from tpusim.machines.family import Checking, Machine, Need, family_of
 from tpusim.memory.layout import FILTER
+from tpusim.network.ops.array_op import ArrayOp, Stored, stored_bytes
 from tpusim.network.ops.op import OFMAP, Op
 from tpusim.network.workload import INPUT, UPDATE, Source, Workload
 
@@ -73,7 +74,7 @@ def hbm_need(workload: Workload, machine: Machine) -> HbmNeed:
             size = family.stored(shape, machine)
             # Blocks of queries read parts of one cache, which is there as a whole.
             if tensor in told and told[tensor].cache:
-                caches[names] = told[tensor].cache * machine.element_bytes
+                caches[names] = stored_bytes(told[tensor].cache, _stored(layer, tensor), machine.element_bytes)
             elif makers:
                 values[makers] = max(size, values.get(makers, (0, 0))[0]), at
             elif names and not any(name in known for name in names):
@@ -81,7 +82,7 @@ def hbm_need(workload: Workload, machine: Machine) -> HbmNeed:
             elif names or (layer.name not in known and tensor in others and tensor != FILTER):
                 passing[at] += size
             else:
-                weights += prod(shape) * machine.element_bytes
+                weights += stored_bytes(prod(shape), _stored(layer, tensor), machine.element_bytes)
         ahead = layer.name
     outputs = {name for name in made if name not in read}
     between = _between(values, made, place)
@@ -93,6 +94,11 @@ def hbm_need(workload: Workload, machine: Machine) -> HbmNeed:
     kept = {names: size for names, size in inputs.items() if {*names} <= trained}
     ends = sum(inputs.values()) - sum(kept.values()) + sum(map(made.__getitem__, outputs))
     return HbmNeed(weights + sum(kept.values()), ends, most, [*made][there.index(most)], sum(caches.values()))
+
+
+def _stored(layer: Op, tensor: str) -> Stored:
+    """The type in which HBM has a tensor that a layer reads."""
+    return layer.filter_stored if tensor == FILTER and isinstance(layer, ArrayOp) else "computed"
 
 
 def _between(

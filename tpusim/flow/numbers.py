@@ -13,6 +13,8 @@ from tpusim.base.errors import CapacityError, InputError, Problem, did_you_mean
 from tpusim.flow.lowerings import AUTO, asked_of
 from tpusim.input.scalars import whole_number
 from tpusim.machines.family import Machine, family_of
+from tpusim.memory.layout import FILTER
+from tpusim.network.ops.array_op import STORED_BITS, ArrayOp
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 from tpusim.numerics.element_types import ELEMENT_TYPES, SIXTEENTHS, ElementType
@@ -60,6 +62,11 @@ class Numbers:
         drawn = {name: kind.drawn(random, shape) for name, shape in layer.sources(batch).items()}
         if layer.positive:
             drawn = {name: abs(each) for name, each in drawn.items()}
+        if isinstance(layer, ArrayOp) and layer.filter_stored in STORED_BITS:
+            # Whole numbers of the type that HBM has: every type of operands holds them.
+            most = 1 << STORED_BITS[layer.filter_stored] - 1
+            whole = random.integers(-most, most, size=drawn[FILTER].shape)
+            drawn[FILTER] = whole.astype(drawn[FILTER].dtype)
         for name, below in layer.numbered.items():
             drawn[name] = random.integers(below, size=drawn[name].shape).astype(np.float32)
         return drawn | {name: made(batch) for name, made in layer.fixed.items()}

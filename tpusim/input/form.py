@@ -6,7 +6,7 @@ Errors of fields are InputErrors that say what to write.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from fractions import Fraction
 from functools import cache, partial
 from inspect import Parameter, Signature, signature
@@ -162,7 +162,7 @@ class Form(Generic[Model]):
         return self._keys[section] if section in self._keys else self._keys[f"{section.rpartition('[')[0]}{_EACH}"]
 
 
-@dataclass_transform(frozen_default=True)
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def validated(cls: type[Model]) -> type[Model]:
     """Make a class a frozen dataclass that raises InputError, with every problem, if it is built with wrong fields.
 

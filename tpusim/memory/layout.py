@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
-from math import prod
+from math import ceil, floor, prod
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -53,7 +54,11 @@ class Box(NamedTuple):
     images: range
 
 
-def whole_bursts(size_bytes: int, burst: int) -> int:
+Bytes: TypeAlias = int | Fraction
+"""A number of bytes; elements of half a byte share bytes."""
+
+
+def whole_bursts(size_bytes: Bytes, burst: int) -> int:
     """`size_bytes` rounded up to whole bursts."""
     return -(-size_bytes // burst) * burst
 
@@ -64,6 +69,12 @@ def inside(places: range, shift: int, extent: int) -> range:
     count = max(0, min(len(places), (extent - 1 - places.start - shift) // places.step + 1))
     moved = range(places.start + shift, places.stop + shift, places.step)
     return moved[first:count] if first < count else range(0)
+
+
+def whole_bytes(start: Bytes, size: Bytes) -> tuple[int, int]:
+    """The first byte that holds a part of `size` from `start` on, and the number of such bytes."""
+    first = floor(start)
+    return first, ceil(start + size) - first
 
 
 class Runs(NamedTuple):
@@ -143,7 +154,7 @@ class Stored:
         order: its axes from the outermost to the innermost.
         needed: its axes in the order in which a transfer needs them, the last moving fastest. A run is never cut, but
             runs come in this order.
-        element_bytes: bytes of one element.
+        element_bytes: bytes of one element; of half a byte, rows along the innermost axis take whole bytes.
         burst: bytes of a burst; steps along the innermost axis that are shorter than a burst are read through.
     """
 
@@ -152,11 +163,11 @@ class Stored:
     padded: tuple[int, ...]
     order: tuple[int, ...]
     needed: tuple[int, ...]
-    element_bytes: int
+    element_bytes: Bytes
     burst: int
 
     @cached_property
-    def apart(self) -> tuple[int, ...]:
+    def apart(self) -> tuple[Bytes, ...]:
         """Bytes from one coordinate of each axis to the next."""
         inner = [self.order[self.order.index(axis) + 1 :] for axis in range(len(self.order))]
         return tuple(self.element_bytes * prod(self.padded[each] for each in axes) for axes in inner)
@@ -164,13 +175,14 @@ class Stored:
     @property
     def bytes(self) -> int:
         """Bytes of the tensor, with padding."""
-        return prod(self.padded) * self.element_bytes
+        return ceil(prod(self.padded) * self.element_bytes)
 
     def runs(self, region: Region) -> Runs | None:
         """The runs of a part with ascending coordinates, and of the padding that it ends with; None if no part is
         inside the tensor.
         """
-        base, size, levels = self.base, self.element_bytes, {}
+        base: Bytes = self.base
+        size, levels = self.element_bytes, dict[int, tuple[int, int]]()
         shape, padded, strides = self.shape, self.padded, self.apart
         for axis in reversed(self.order):
             part, extent = region[axis], shape[axis]
@@ -188,8 +200,9 @@ class Stored:
             if apart == size or (apart < self.burst and axis == self.order[-1]):
                 size += (count - 1) * apart
             elif count > 1:
-                levels[axis] = count, apart
-        return Runs(base, tuple([levels[axis] for axis in self.needed if axis in levels]) if levels else (), size)
+                levels[axis] = count, floor(apart)
+        first, size = whole_bytes(base, size)
+        return Runs(first, tuple([levels[axis] for axis in self.needed if axis in levels]) if levels else (), size)
 
 
 @dataclass(frozen=True, slots=True)

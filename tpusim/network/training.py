@@ -47,9 +47,16 @@ def training_step(workload: Workload, training: Training | None = None) -> Workl
         (64, ('fc8.filter.update', 'update'))
     """
     asked = training or workload.training or USUAL
-    if problems := [*_unknown(workload), *_unfit(workload, asked)]:
+    if problems := [*_unknown(workload), *_narrow(workload), *_unfit(workload, asked)]:
         raise InputError(problems)
     return _StepWriter(workload, asked).workload()
+
+
+def _narrow(workload: Workload) -> Iterator[Problem]:
+    """Yield an error where weights are whole numbers."""
+    if workload.narrow:
+        says = f"an update changes weights by less than a step of their type, such as those of {workload.narrow[0]}"
+        yield Problem(f"{says}; store all as computed", "training")
 
 
 def _unknown(workload: Workload) -> Iterator[Problem]:

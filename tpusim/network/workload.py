@@ -15,6 +15,7 @@ from tpusim.input.document import Document
 from tpusim.input.form import Choice, Name, Reader, Real, names_of, size, validated, whole
 from tpusim.input.scalars import name_text, path_of, show, whole_number
 from tpusim.network.ops import OPS
+from tpusim.network.ops.array_op import ArrayOp, Gemm, Stored
 from tpusim.network.ops.elementwise import Pointwise
 from tpusim.network.ops.op import BATCH, Op
 
@@ -396,6 +397,31 @@ class Workload:
         own = tuple(each for each in self.lowerings if each.layer in names)
         biases = tuple(each for each in self.biases if each in names)
         return replace(self, layers=layers, lowerings=own, biases=biases)
+
+    @property
+    def narrow(self) -> tuple[str, ...]:
+        """Names of the layers whose second factors are narrower in HBM than in the computation."""
+        stored = {each.name: each.filter_stored for each in self.layers if isinstance(each, ArrayOp)}
+        return tuple(name for name, each in stored.items() if each != "computed")
+
+    def with_stored(self, weights: Stored, caches: Stored) -> Self:
+        """Return the workload with second factors of products stored so: those that no layer makes, and caches.
+
+        Others stay as they are, and so does what is narrow already.
+        """
+        if weights == caches == "computed":
+            return self
+        known = self.sources()
+
+        def narrowed(layer: Op) -> Op:
+            if not isinstance(layer, Gemm) or layer.stored != "computed":
+                return layer
+            made = known.get(layer.name, ())[1:]
+            if not made or not made[0].names:
+                return replace(layer, stored=weights)
+            return replace(layer, stored=caches) if made[0].cache else layer
+
+        return replace(self, layers=tuple(map(narrowed, self.layers)))
 
     def with_ops(self, ops: str) -> Self:
         """Return the workload; with `ops` "array", without layers of other units, which then count among `not_timed`.

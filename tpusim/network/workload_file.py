@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from pydantic import BeforeValidator, PlainValidator, ValidationInfo
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.input.document import Document
-from tpusim.input.form import NAMES, Form, Name, Reader, names_of, validated, written
+from tpusim.input.form import NAMES, Choice, Form, Name, Reader, names_of, validated, written
 from tpusim.input.scalars import path_of, show, whole_number
 from tpusim.input.source import open_document
 from tpusim.network.entries import (
@@ -29,6 +30,7 @@ from tpusim.network.entries import (
     read_layers,
 )
 from tpusim.network.formats import NOTHING, OPS, ModelOptions, check_ops, is_foreign, read
+from tpusim.network.ops.array_op import Stored
 from tpusim.network.ops.op import BATCH, Op
 from tpusim.network.workload import (
     INPUT,
@@ -100,13 +102,25 @@ def open_workload(name_or_path: str | Path, asked: ModelOptions = NOTHING) -> Do
     if is_foreign(name_or_path):
         if asked.phase is not None:
             raise InputError(Problem("only a workload file has phases; leave it out", f"--phase {asked.phase}"))
-        return read(Path(name_or_path), asked)
+        return _stored_as(read(Path(name_or_path), asked), asked)
     document = in_phase(open_document(name_or_path, "workloads"), asked.phase)
-    document = repeated(with_sizes(document, asked.dims))
+    document = repeated(with_sizes(_stored_as(document, asked), asked.dims))
     layers, folder = document.data.get("layers"), Path(name_or_path).parent
     if not isinstance(layers, list):
         return document
     return replace(document, data={**document.data, "layers": [_beside(each, folder) for each in layers]})
+
+
+WEIGHTS, CACHES = "weights", "caches"
+"""The keys of a file that say how HBM has weights and caches."""
+
+
+def _stored_as(document: Document, asked: ModelOptions) -> Document:
+    """Return the document with weights and caches stored as is asked, in place of what it says."""
+    for key, stored in ((WEIGHTS, asked.weights), (CACHES, asked.caches)):
+        if stored is not None:
+            document = document.override(key, stored, (f"--{key} {stored}", sys.maxsize))
+    return document
 
 
 # ---- phases, and blocks of layers that come several times
@@ -247,7 +261,13 @@ def workload_of(document: Document, batch: int, ops: str | None = None) -> Workl
     layers, own, edges, biases = in_network_order(file.layers, places)
     known = file.not_timed, file.not_known, file.sizes, edges
     found = Workload(file.name, batch, layers, file.source, own, *known, biases=biases, training=file.training)
-    return found.with_ops(ops or file.ops)
+    return narrowed(found, document).with_ops(ops or file.ops)
+
+
+def narrowed(work: Workload, document: Document) -> Workload:
+    """Return the workload of a sound file with weights and caches stored as the file says."""
+    given = (document.data.get(key, "computed") for key in (WEIGHTS, CACHES))
+    return work.with_stored(*given)
 
 
 def wiring_of(document: Document, batch: int) -> Wiring:
@@ -357,6 +377,9 @@ class _File:
         grows: size that each token of a generation adds one to (`tpusim run --tokens`).
         inputs: names by which entries read the inputs of the network.
         training: what a training step adds to the network (`tpusim run --training`).
+        weights: how HBM has second factors of products that no layer makes: `computed`, as they are multiplied, or as
+            `int8` or `int4`, which are widened on their way (`--weights`).
+        caches: how HBM has caches that products read (`--caches`).
         ops: whether `all` ops are timed, or those of the `array` alone, unless a run says otherwise (`--ops`).
     """
 
@@ -372,6 +395,8 @@ class _File:
     phases: Annotated[object, Reader(lambda given: given, "a mapping of names to sizes"), written(_PHASES)] = None
     inputs: Annotated[tuple[str, ...], Reader(inputs_of, "a list of names"), written("[image, mask]")] = (INPUT,)
     training: Training | None = None
+    weights: Annotated[Stored, Choice()] = "computed"
+    caches: Annotated[Stored, Choice()] = "computed"
     ops: Annotated[str, Reader(check_ops, " or ".join(OPS))] = "all"
 
     def __post_init__(self) -> None:

@@ -101,9 +101,10 @@ def _hbm_told(step: Workload, machine: Machine) -> str:
 def asked_of(
     dims: Sequence[str] | None, skip_unknown: bool, ops: str | None = None, arrays: Arrays | None = None,
     shapes: str | None = None, training: Mapping[str, Any] | None = None, phase: str | None = None,
+    weights: str | None = None, caches: str | None = None,
 ) -> ModelOptions:  # fmt: skip
-    """Return what `--dim NAME=N ...`, `--skip-unknown`, `--ops`, `--shapes`, `--training`, `--phase` and the arrays of
-    `--input` ask.
+    """Return what `--dim NAME=N ...`, `--skip-unknown`, `--ops`, `--shapes`, `--training`, `--phase`, `--weights`,
+    `--caches` and the arrays of `--input` ask.
 
     Raises:
         InputError: with every `--dim` that is not of that form, or unknown ops; a training step of some ops alone.
@@ -126,7 +127,7 @@ def asked_of(
             problems.append(Problem(str(error), f"--dim {text}"))
     if problems:
         raise InputError(problems)
-    return ModelOptions(given, skip_unknown, ops, arrays or {}, shapes, training, phase)
+    return ModelOptions(given, skip_unknown, ops, arrays or {}, shapes, training, phase, weights, caches)
 
 
 def training_of(wanted: bool, keep: Sequence[str] | None, optimizer: str | None) -> dict[str, Any] | None:
@@ -201,6 +202,9 @@ class EndToEnd:
         from tpusim.flow.values import Journey
         from tpusim.network.formats import read_graph
 
+        if work.narrow:
+            says = "the model's weights are no whole numbers of that type, and none are rounded here"
+            raise InputError(Problem(f"{says}; leave --weights out, with --input and --save-outputs", work.narrow[0]))
         graph = read_graph(Path(workload), asked, work.batch)
         return Journey(graph, work, self._inputs(graph, work.batch, seed), numbers_of(dtype, sums))
 

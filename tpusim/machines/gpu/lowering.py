@@ -99,6 +99,9 @@ def layer_of(op: Op, batch: int, gpu: Gpu) -> GpuLayer:
         says = f"{op.op} has no lowering on a GPU yet; there are those of {made}"
         advice = "; ops array leaves out what is neither" if op.unit == "vector" else ""
         raise UnsuitableError(f"layer {op.name}: {says}{advice}")
+    if op.filter_stored != "computed":
+        says = f"layer {op.name}: a GPU widens no {op.filter_stored} weights yet"
+        raise UnsuitableError(f"{says}; write stored: computed")
     conv, images = op.convolution(batch)
     return GpuLayer(conv, images, gpu)
 

@@ -46,6 +46,7 @@ class ModelOptions:
     `arrays` are inputs of the network, by name: their sizes settle open dimensions, and whole numbers in them settle
     which branches are taken. `shapes` are those of the arguments of a function of JAX, as text. `training` asks for a
     training step, in other ways than its file's where it says so. `phase` is one that the file names.
+    `weights` and `caches` say how HBM has them, in place of what the file says.
     """
 
     dims: Mapping[str, int] = field(default_factory=dict)
@@ -55,6 +56,8 @@ class ModelOptions:
     shapes: str | None = None
     training: Mapping[str, Any] | None = None
     phase: str | None = None
+    weights: str | None = None
+    caches: str | None = None
 
     def __post_init__(self) -> None:
         if self.ops is not None:

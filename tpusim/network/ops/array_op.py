@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Hashable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import field, replace
 from math import prod
 from typing import Annotated, ClassVar, Literal, NamedTuple, Self, TypeAlias
 
 from tpusim.base.errors import InputError, Problem, UnsuitableError
 from tpusim.base.words import counted
-from tpusim.input.form import Name, pair, validated, written
+from tpusim.input.form import Choice, Name, pair, validated, written
 from tpusim.network.ops.op import (
     MOST_SIDE,
     Channels,
@@ -31,6 +31,17 @@ from tpusim.network.ops.op import (
     short,
     steps_text,
 )
+
+Stored: TypeAlias = Literal["computed", "int8", "int4"]
+"""The type in which HBM has numbers: that which they are computed with, or a narrower one."""
+STORED_BITS: Mapping[str, int] = {"int8": 8, "int4": 4}
+"""Bits of a number in the types that HBM has instead of that of the computation."""
+
+
+def stored_bytes(elements: int, stored: Stored, element_bytes: int) -> int:
+    """Return the bytes of HBM for elements of a type, none of them wider than an element of the computation."""
+    bits = min(STORED_BITS.get(stored, 8 * element_bytes), 8 * element_bytes)
+    return -(-elements * bits // 8)
 
 
 class Tensors(NamedTuple):
@@ -89,6 +100,11 @@ class ArrayOp(Op):
     @abstractmethod
     def folded(self) -> tuple[str, str]:
         """The sizes that row folds and column folds divide, in words: "64 input channels", "128 output channels"."""
+
+    @property
+    def filter_stored(self) -> Stored:
+        """The type in which HBM has the filter."""
+        return "computed"
 
     @abstractmethod
     def tensors(self, batch: int) -> Tensors:
@@ -493,6 +509,8 @@ class Gemm(ArrayOp):
         k: columns of the first factor, and rows of the second.
         groups: products side by side, the batch axis of a batched product. Channels of the ifmap are the columns of
             the first factors, group after group, and those of the ofmap the columns of the products.
+        stored: type in which HBM has the second factor: that of the computation, or narrower whole numbers, which are
+            widened on their way to the array.
 
     Examples:
         >>> from tpusim import Gemm
@@ -501,10 +519,12 @@ class Gemm(ArrayOp):
         ('8x512>1000', 4096000)
         >>> Gemm("scores", m=4, n=1024, k=128, groups=8).text
         '4x128>1024 g8'
+        >>> Gemm("fc", m=8, n=1000, k=512, stored="int8").text
+        '8x512>1000 w8'
     """
 
     op: ClassVar[str] = "gemm"
-    grammar: ClassVar[str] = "m x k > n, g products side by side"
+    grammar: ClassVar[str] = "m x k > n, g products side by side, w bits of weights in HBM"
     sized_by: ClassVar[Mapping[str, int]] = {"k": 0, "m": 3}
     counted_by: ClassVar[Literal["row"]] = "row"
     spatial: ClassVar[bool] = False
@@ -514,11 +534,18 @@ class Gemm(ArrayOp):
     n: Annotated[Channels, written(1000)]
     k: Annotated[Channels, written(512)]
     groups: Annotated[Channels, written("8*batch")] = 1
+    # Left out of the text that random operands are drawn by: they do not depend on it.
+    stored: Annotated[Stored, Choice()] = field(default="computed", repr=False, kw_only=True)
 
     @property
     def text(self) -> str:
-        """The shape in short: "8x512>1000" is m x k > n; g8 are eight products side by side."""
-        return f"{self.m}x{self.k}>{self.n}" + (f" g{self.groups}" if self.groups > 1 else "")
+        """The shape in short: "8x512>1000" is m x k > n; g8 are eight products side by side, w8 weights of 8 bits."""
+        text = f"{self.m}x{self.k}>{self.n}" + (f" g{self.groups}" if self.groups > 1 else "")
+        return text + (f" w{STORED_BITS[self.stored]}" if self.stored in STORED_BITS else "")
+
+    @property
+    def filter_stored(self) -> Stored:
+        return self.stored
 
     @property
     def folded(self) -> tuple[str, str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import ClassVar, Literal, NamedTuple, Self, TypeAlias
 
-from tpusim.network.ops.array_op import ArrayOp, Conv2d, Tensors
+from tpusim.network.ops.array_op import ArrayOp, Conv2d, Stored, Tensors
 from tpusim.network.ops.elementwise import Pointwise
 from tpusim.network.ops.op import OFMAP, Index, Shape
 
@@ -97,6 +97,10 @@ class Fused(ArrayOp):
     @property
     def core(self) -> ArrayOp:
         return self.inner
+
+    @property
+    def filter_stored(self) -> Stored:
+        return self.inner.filter_stored
 
     @property
     def counted_by(self) -> Literal["image", "row"]:  # type: ignore[override]

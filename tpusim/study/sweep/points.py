@@ -21,7 +21,7 @@ from tpusim.input.source import open_document
 from tpusim.machines.family import Machine, family_of
 from tpusim.network.entries import LOWERING, Read, Wiring, read_layers
 from tpusim.network.workload import MOST_IMAGES, Workload, names_in
-from tpusim.network.workload_file import in_network_order, wiring_of, workload_of
+from tpusim.network.workload_file import in_network_order, narrowed, wiring_of, workload_of
 from tpusim.result.vocabulary.runs import left_out
 from tpusim.study.sweep.axes import BATCH, HARDWARE, LAYERS, SIZES, Axis, Shown, Value, layers_of, of_machine, shown
 from tpusim.study.sweep.reader import MOST_POINTS, Goal, Search, Spec, read
@@ -193,7 +193,8 @@ class _Network:
         names, wiring = names_in(document, batch), wiring_of(document, batch)
         read = [self._changed(index, values, names, wiring) for index in range(len(document.data["layers"]))]
         layers, own, edges, biases = in_network_order(read, repeat(None, len(read)))
-        return replace(self._known[sized], layers=layers, lowerings=own, edges=edges, biases=biases).with_ops(self._ops)
+        found = replace(self._known[sized], layers=layers, lowerings=own, edges=edges, biases=biases)
+        return narrowed(found, document).with_ops(self._ops)
 
     def _changed(self, index: int, values: Values, names: Mapping[str, int], wiring: Wiring) -> Read:
         entry, fields = self._document.data["layers"][index], self._layers.get(index, ())

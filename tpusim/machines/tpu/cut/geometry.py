@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cached_property
 from itertools import product
 from math import gcd, prod
@@ -17,9 +18,9 @@ from math import gcd, prod
 from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, IMAGE, ROW, Block, Patch, padded, portions, word_groups
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import Counter, Counters
-from tpusim.machines.tpu.program.transfers import Along, Coordinates, Part
+from tpusim.machines.tpu.program.transfers import Along, Coordinates, Packed, Part, Tensor
 from tpusim.memory.layout import Box
-from tpusim.network.ops.array_op import ArrayOp, GroupedOp, Scatter, Tensors
+from tpusim.network.ops.array_op import STORED_BITS, ArrayOp, GroupedOp, Scatter, Stored, Tensors
 
 LEAST_FRAME = 3
 """Least cycles of a word: one port slot each for ifmap, partial sum and result."""
@@ -268,6 +269,24 @@ class ConvShape(InStrips):
     """Words of results for each output and word group."""
     turned: bool = False
     """Whether the filter is that of the convolution whose gradient by the input this is, as it lies in memory."""
+    packed: Packed | None = None
+    """How the filter lies in HBM, if narrower than the machine's elements."""
+
+    @property
+    def filter(self) -> Tensor:
+        """The weights, output channel by output channel."""
+        out_channels, *k = self.tensors.filter
+        shape, whole = (out_channels, prod(k)), self.packed.bytes.denominator if self.packed else 1
+        # Rows begin at whole bytes, whichever axis is innermost.
+        filled = tuple(padded(each, whole) for each in shape) if whole > 1 else None
+        return Tensor("filter", shape, packed=self.packed, padded=filled)
+
+    def weight_cycles(self, bytes_per_cycle: Fraction, hardware: Hardware) -> tuple[float, float]:
+        """Cycles for a weight: of a bus, and of the vector unit."""
+        if self.packed is None:
+            return hardware.element_bytes / float(bytes_per_cycle), 0.0
+        unpacked = self.packed.operations / hardware.vector_unit.alus
+        return float(self.packed.bytes) / float(bytes_per_cycle), float(unpacked)
 
     def bundled(self, groups: int) -> ConvShape:
         """The shape with bundles of `groups` groups each, side by side."""
@@ -319,7 +338,19 @@ def shape_of(layer: ArrayOp, batch: int, hardware: Hardware) -> ConvShape:
         MapAxis(size, conv.kernel[i], conv.stride[i], conv.pads[i], conv.dilation[i], whole=whole)
         for i, size in enumerate((conv.in_height, conv.in_width))
     )
-    return shape_with(conv, images, (row, col), layer.tensors(batch), hardware)
+    shape = shape_with(conv, images, (row, col), layer.tensors(batch), hardware)
+    return replace(shape, packed=packed_as(layer.filter_stored, hardware))
+
+
+def packed_as(stored: Stored, hardware: Hardware) -> Packed | None:
+    """How numbers of a type lie in HBM; None where they are no narrower than the machine's elements.
+
+    An operation widens a number, or as many as the machine takes to widen an operand; half a byte is singled out first.
+    """
+    if stored == "computed" or STORED_BITS[stored] >= 8 * hardware.element_bytes:
+        return None
+    size, widened = Fraction(STORED_BITS[stored], 8), max(Fraction(1), hardware.vector_unit.widen)
+    return Packed(size, widened + (size < 1))
 
 
 def shape_with(

@@ -82,8 +82,7 @@ class Plan:
     @cached_property
     def filter(self) -> Tensor:
         """The weights, output channel by output channel."""
-        out_channels, *k = self.shape.tensors.filter
-        return Tensor("filter", (out_channels, prod(k)))
+        return self.shape.filter
 
     @cached_property
     def ofmap(self) -> Tensor:

@@ -87,7 +87,7 @@ def laid_out(lowered: ExplainedProgram, hardware: Hardware) -> ExplainedProgram:
         elements = sum(prod(each.padded or each.shape) for each in program.tensors)
         moved = sum(step.hbm_bytes for step in lowered[0].steps if isinstance(step, Transfer))
         wide = max(each.stored_bytes(hardware.element_bytes) for each in program.tensors)
-        most = elements * wide + moved + len(program.tensors) * hardware.hbm.alignment_bytes
+        most = ceil(elements * wide) + moved + len(program.tensors) * hardware.hbm.alignment_bytes
         # Addresses beyond the DRAM would wrap around to 0, and the simulated banks would be the wrong ones.
         if most > device.capacity_bytes < (size := TransferRuns(program, hardware).size):
             raise CapacityError(

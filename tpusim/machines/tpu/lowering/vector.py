@@ -442,7 +442,7 @@ class _Depthwise(VectorUnits):
         unit = hardware.vector_unit
         self.chain = tuple((each.operands, pace_of("multiply_add", each, (), unit)) for each in counts)
         # A tiling tells of chunks; there are no passes.
-        cut, (out_channels, *k) = TapGroups(shape, hardware), shape.tensors.filter
+        cut = TapGroups(shape, hardware)
         self.chunks = cut.groups, cut.folds
         ifmap, self.ofmap = (
             Tensor(name, each, converted=True, padded=padded_map(each, hardware))
@@ -450,7 +450,7 @@ class _Depthwise(VectorUnits):
         )
         # Lanes of several output channels have the same channel of the ifmap.
         self.maps = (MapSource(ifmap, (shape.out_channels, 1, 1, 1)),)
-        self.tensors = ifmap, Tensor("filter", (out_channels, prod(k))), self.ofmap
+        self.tensors = ifmap, shape.filter, self.ofmap
         super().__init__(shape, shape.groups * shape.out_channels, hardware, tiling)
 
     def readied(self, tiling: Tiling[int]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache, cached_property, lru_cache
 from itertools import accumulate, groupby, product
-from math import prod
+from math import ceil, prod
 
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.program import Program
@@ -17,12 +17,14 @@ from tpusim.memory.layout import (
     FILTERS,
     Addresses,
     Bursts,
+    Bytes,
     Region,
     Runs,
     Stored,
     axes_of,
     inside,
     whole_bursts,
+    whole_bytes,
 )
 
 
@@ -196,7 +198,8 @@ class TransferRuns:
 
     def wanted(self, step: Transfer) -> int:
         """Bytes of the elements that a transfer wants, without padding and without bytes between them."""
-        return sum(_elements(step.tensor.shape, each) for each in regions_of(step)) * self._element_bytes(step.tensor)
+        elements = sum(_elements(step.tensor.shape, each) for each in regions_of(step))
+        return ceil(elements * self._element_bytes(step.tensor))
 
     # ---- tensors that have axes
 
@@ -215,7 +218,7 @@ class TransferRuns:
         padded = tensor.padded or tensor.shape
         return Stored(base, tensor.shape, padded, order, needed, self._element_bytes(tensor), burst)
 
-    def _element_bytes(self, tensor: Tensor) -> int:
+    def _element_bytes(self, tensor: Tensor) -> Bytes:
         return tensor.stored_bytes(self.hardware.element_bytes)
 
     # ---- tensors that are stored as they are read
@@ -227,7 +230,8 @@ class TransferRuns:
         """Bytes of a tensor in HBM."""
         if not self._as_read(tensor):
             return self._lying(tensor, 0).bytes
-        return sum(self._size(tensor, held) for held in self._offsets[tensor.name]) * self._element_bytes(tensor)
+        elements = sum(self._size(tensor, held) for held in self._offsets[tensor.name])
+        return ceil(elements * self._element_bytes(tensor))
 
     @cached_property
     def _offsets(self) -> dict[str, dict[_Held, int]]:
@@ -255,12 +259,13 @@ class TransferRuns:
     def _pieces(self, step: Transfer) -> list[Runs]:
         """Runs of a transfer's parts; parts that follow one another in HBM are one run."""
         offsets, size, base = self._offsets[step.tensor.name], self._element_bytes(step.tensor), self.bases
-        runs: list[Runs] = []
+        found: list[tuple[Bytes, Bytes]] = []
         for part in step.parts:
             held = part.lane, part.items
             start, taken = base[step.tensor.name] + offsets[held] * size, self._size(step.tensor, held) * size
-            if runs and runs[-1].base + runs[-1].size == start:
-                runs[-1] = runs[-1]._replace(size=runs[-1].size + taken)
+            if found and sum(found[-1]) == start:
+                found[-1] = found[-1][0], found[-1][1] + taken
             elif taken:
-                runs.append(Runs(start, (), taken))
-        return runs
+                found.append((start, taken))
+        pieces = (whole_bytes(*each) for each in found)
+        return [Runs(first, (), size) for first, size in pieces]

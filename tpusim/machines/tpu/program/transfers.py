@@ -17,9 +17,26 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import Feed
 from tpusim.machines.tpu.program.operations import Arity, work_of
 from tpusim.machines.tpu.program.steps import Step, Use
-from tpusim.memory.layout import Region
+from tpusim.memory.layout import Bytes, Region
 
 Coordinates: TypeAlias = range | tuple[int, ...]
+
+
+class Packed(NamedTuple):
+    """Numbers that are narrower in HBM than in words of the machine's elements.
+
+    Attributes:
+        bytes: bytes of a number in HBM, perhaps half a byte.
+        operations: ALU operations that widen a number on its way to the lanes.
+    """
+
+    bytes: Fraction
+    operations: Fraction
+
+    def cycles(self, hardware: Hardware) -> Fraction:
+        """Cycles of the vector unit to widen a word of every lane."""
+        elements = hardware.vector_memory.word_elements * hardware.lanes
+        return self.operations * elements / hardware.vector_unit.alus
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +50,7 @@ class Tensor:
         converted: whether numbers are wider on chip than in HBM, so that the vector unit unpacks or packs them.
         number_bytes: bytes of a number in a word; None for the machine's elements.
         hbm_bytes: bytes of a number in HBM, where they differ from those in a word.
+        packed: how numbers lie in HBM that fills widen to the machine's elements.
         padded: shape in HBM with padding, if it has any; the elements come first along each axis.
         scale: factor by which numbers are larger on chip than in HBM; spills divide by it. It keeps fractions out of
             the values that are checked, and costs nothing.
@@ -47,6 +65,7 @@ class Tensor:
     converted: bool = False
     number_bytes: int | None = None
     hbm_bytes: int | None = None
+    packed: Packed | None = None
     padded: tuple[int, ...] | None = None
     scale: int = 1
     lost: float = 0.0
@@ -78,16 +97,18 @@ class Tensor:
 
     def bytes(self, element_bytes: int) -> int:
         """Bytes of the tensor, on a machine whose elements have `element_bytes` each."""
-        return self.size * self.stored_bytes(element_bytes)
+        return ceil(self.size * self.stored_bytes(element_bytes))
 
-    def stored_bytes(self, element_bytes: int) -> int:
+    def stored_bytes(self, element_bytes: int) -> Bytes:
         """Bytes of a number where the tensor is stored, on a machine whose elements have `element_bytes` each."""
+        if self.packed:
+            return self.packed.bytes
         return self.hbm_bytes or self.number_bytes or element_bytes
 
     def scratch_bytes(self, element_bytes: int) -> range:
         """Bytes of the scratch memory that the tensor takes, if it lies there."""
         first = self.scratch or 0
-        return range(first, first + prod(self.padded or self.shape) * self.stored_bytes(element_bytes))
+        return range(first, first + ceil(prod(self.padded or self.shape) * self.stored_bytes(element_bytes)))
 
 
 class Along(NamedTuple):
@@ -442,11 +463,8 @@ class LaneTransfer(InLanes, Transfer):
         for number in range(len(self.parts)):
             yield from (range(word, word + 1) for word in self.beside(number)[2])
 
-    def _converted(self, words: int, rate: Fraction, hardware: Hardware) -> int:
-        """Cycles of the vector unit for words that take `rate` cycles each if their numbers are converted, and for the
-        work on them.
-        """
-        rate = rate if self.tensor.converted else Fraction(0)
+    def _worked_on(self, words: int, rate: Fraction, hardware: Hardware) -> int:
+        """Cycles of the vector unit for words that take `rate` cycles each to convert, and for the work on them."""
         return ceil(words * (rate + self.work.cycles(hardware) if self.work else rate))
 
 
@@ -485,8 +503,11 @@ class Fill(LaneTransfer, Inbound):
         """Cycles to unpack the words as they lie in HBM, once for all lanes and places that they go to, and to work on
         them.
         """
-        brought = min(self.words, -(-self.hbm_bytes // (hardware.lanes * hardware.word_bytes)))
-        return self._converted(brought, hardware.vector_unit.unpack_cycles, hardware)
+        packed, word = self.tensor.packed, hardware.vector_memory.word_elements
+        a_word = packed.bytes * word if packed else hardware.word_bytes
+        brought = min(self.words, -(-self.hbm_bytes // (hardware.lanes * a_word)))
+        rate = hardware.vector_unit.unpack_cycles if self.tensor.converted else Fraction(0)
+        return self._worked_on(brought, packed.cycles(hardware) if packed else rate, hardware)
 
 
 @dataclass(frozen=True, slots=True)
@@ -535,7 +556,8 @@ class Spill(LaneTransfer):
 
     def conversion_cycles(self, hardware: Hardware) -> int:
         """Cycles to pack the words, and to work on them."""
-        return self._converted(self.words, hardware.vector_unit.pack_cycles, hardware)
+        rate = hardware.vector_unit.pack_cycles if self.tensor.converted else Fraction(0)
+        return self._worked_on(self.words, rate, hardware)
 
 
 @dataclass(frozen=True, slots=True)

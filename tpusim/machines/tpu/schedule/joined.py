@@ -408,5 +408,5 @@ def _handed(layers: Sequence[Joint]) -> Iterator[Handed]:
 
 def alike(one: Tensor, other: Tensor) -> bool:
     """Whether both tensors have the same elements in the same words."""
-    sizes = one.shape, one.number_bytes, one.hbm_bytes
-    return sizes == (other.shape, other.number_bytes, other.hbm_bytes) and one.scale == 1
+    sizes, others = ((each.shape, each.number_bytes, each.hbm_bytes, each.packed) for each in (one, other))
+    return sizes == others and one.scale == 1

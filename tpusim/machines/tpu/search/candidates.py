@@ -82,7 +82,9 @@ class Candidates:
         groups, word_fill: words of a pixel, and elements used of each.
         extents: rows and columns of the outputs, and word groups.
         drains: whether a block begins when the one before is done.
-        element_cycles, filter_cycles: cycles of the bus for an element, and for the filter of a channel group.
+        element_cycles: cycles of the bus for an element.
+        weight_bus, weight_cycles: cycles of the bus for a weight, and those until it is unpacked, too.
+        filter_cycles: cycles for the filter of a channel group.
     """
 
     def __init__(self, cut: Cut, hardware: Hardware, block: tuple[int, int, int] | None = None) -> None:
@@ -97,7 +99,9 @@ class Candidates:
         self.drains = hardware.sequencer.between_blocks == "drain"
         self.element_cycles = hardware.element_bytes / float(hardware.hbm_bytes_per_cycle)
         self.result_cycles = hardware.result_bytes / float(hardware.hbm_bytes_per_cycle)
-        self.filter_cycles = shape.taps * shape.channels * shape.out_channels // shape.bundle * self.element_cycles
+        self.weight_bus, unpacked = shape.weight_cycles(hardware.hbm_bytes_per_cycle, hardware)
+        self.weight_cycles = max(self.weight_bus, unpacked)
+        self.filter_cycles = shape.taps * shape.channels * shape.out_channels // shape.bundle * self.weight_cycles
         # Passes may begin when the first piece of a load is there, so a piece is one part in so many of the load.
         self._begun_with = 1 if hardware.mapping.loads == "whole" else MOST_PIECES
         # Between the fill of one block and the spill of another the bus waits for the last words and the drain.
@@ -156,7 +160,7 @@ class Candidates:
         # Whether moving every tensor once, with a turn of the bus a column fold, takes longer than all passes.
         issue, folds = issue_cycles(self.word_fill, self.hardware), self.shape.groups * self.columns
         array = folds * self.passes * prod(self.extents) * issue / self.hardware.array.count
-        moved = sum(map(prod, self.shape.tensors)) * self.element_cycles + folds * self._turnaround
+        moved = self._all_once + folds * self._turnaround
         worth = passes == 1 and moved > array and self.block is None and self._uncut
         for depth in (2, 4) if worth else ():
             yield self._whole(order, passes, whole, self._few_buffers, depth, depth + 1, depth + 1)
@@ -420,8 +424,14 @@ class Candidates:
         streams.
         """
         streamed = prod(self.extents) * self.shape.groups * self.columns * self.passes
-        moved = sum(map(prod, self.shape.tensors)) * self.element_cycles
-        return max(share * streamed * self.least_of_a_word, moved)
+        return max(share * streamed * self.least_of_a_word, self._all_once)
+
+    @property
+    def _all_once(self) -> float:
+        """Cycles of the bus to move every tensor once."""
+        ifmap, weights, ofmap = map(prod, self.shape.tensors)
+        as_elements = self.weight_cycles / self.element_cycles
+        return (ifmap + weights * as_elements + ofmap) * self.element_cycles
 
     def late(self, tilings: Tiling[Any]) -> NDArray[np.float64]:
         """Cycles that `estimate` leaves out: the first block's wait for its own operands, which hides behind nothing.

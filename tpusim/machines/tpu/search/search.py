@@ -280,6 +280,9 @@ class Bound:
         # A DRAM adds its own latency, which the bound leaves out.
         self._latency = 0 if hardware.hbm.dram else hardware.latency_cycles
         self._element_cycles = hardware.element_bytes / float(hardware.hbm_peak_bytes_per_cycle)
+        self._weight_cycles, self._weight_unpacking = self.shape.weight_cycles(
+            hardware.hbm_peak_bytes_per_cycle, hardware
+        )
         self._result_cycles = hardware.result_bytes / float(hardware.hbm_peak_bytes_per_cycle)
         # A word of all lanes holds at most this many elements, so unpacking an element takes at least this long.
         in_a_word = hardware.lanes * hardware.vector_memory.word_elements
@@ -298,7 +301,10 @@ class Bound:
         ifmap, ofmap = self._loads(tilings, again), self._spills(tilings)
         # A burst that is pending in a DRAM is fetched once for all who ask for it.
         repeated = 1 if self.hardware.hbm.dram else times
-        filters = Demand(bus=prod(self.shape.tensors.filter) * self._element_cycles * repeated)
+        weights = prod(self.shape.tensors.filter)
+        filters = Demand(
+            bus=weights * self._weight_cycles * repeated, converted=weights * self._weight_unpacking * times
+        )
         first, loads, spills = self._first_pass(tilings, chunks), self._in_turn(ifmap), self._in_turn(ofmap)
         filled, last = self._in_turn(ifmap, filters), self._last_spill(tilings, array.words)
         # A buffer of weights is free again once the last of them is preloaded.
@@ -336,7 +342,7 @@ class Bound:
         """Least cycles of steps of a pipeline: those of all streams, or of the filter and the results on the bus."""
         streams = prod(self.of.extents) * self.shape.groups * self.of.columns * self.passes * self.of.least_of_a_word
         filters, results = (prod(each) for each in (self.shape.tensors.filter, self.shape.tensors.ofmap))
-        moved = filters * self._element_cycles + results * self._result_cycles
+        moved = filters * self._weight_cycles + results * self._result_cycles
         least = self.hardware.sequencer.launch_cycles + max(streams, moved)
         return np.full(tilings.blocks.shape, np.ceil(least - 1e-6))
 
@@ -357,7 +363,7 @@ class Bound:
         rows = np.cumsum([each.rows for each in max(summed(self.chunk), key=len)])
         waited = rows[np.minimum(tilings.section_passes, len(rows)) - 1] if self._whole else rows[0]
         own, waited = (
-            each / self.shape.bundle * len(self.of.col_folds[0]) * self._element_cycles for each in (rows[0], waited)
+            each / self.shape.bundle * len(self.of.col_folds[0]) * self._weight_cycles for each in (rows[0], waited)
         )
         preload = self.hardware.sequencer.block_cycles + self.hardware.preload_cycles + np.where(drains, rotated, 0)
         # A chunk of only some taps may begin with a smaller pass, so its own weights are not counted.

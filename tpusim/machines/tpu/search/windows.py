@@ -94,7 +94,10 @@ class Windows(Candidates):
         """
         moved, hardware = self._traffic(tilings), self.hardware
         held = 1 + hardware.vector_unit.convert_bytes / hardware.vector_memory.element_bytes
-        return np.asarray((moved.first * held + moved.last) * float(hardware.hbm_bytes_per_cycle))
+        # Weights that the vector unit widens keep the bus for longer than their bytes take.
+        unpacking = self.filter_cycles * (1 - self.weight_bus / self.weight_cycles)
+        first = moved.first - unpacking / (self._turns(tilings) * self._chunks_of(tilings))
+        return np.asarray((first * held + moved.last) * float(hardware.hbm_bytes_per_cycle))
 
     def estimate(self, tilings: Tiling[Any]) -> NDArray[np.float64]:
         moved, bodies = self._traffic(tilings), self._bodies(tilings)
