@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from math import ceil
 from statistics import correlation, fmean, median
-from types import MappingProxyType
 from typing import NamedTuple
 
 from tpusim.base.errors import CapacityError, InputError
@@ -245,7 +244,7 @@ class Taken(NamedTuple):
     cycles: int
     vector_work: int = 0
     passes: WordPasses | None = None
-    layers: Mapping[str, int] = MappingProxyType({})
+    layers: tuple[tuple[str, int], ...] = ()
 
 
 SimulatedCycles = Mapping[Simulation | NetworkSimulation, Taken | None]
@@ -359,7 +358,8 @@ def _row(work: CaseWork, numbers: NumberSet, taken: SimulatedCycles) -> Compared
         if work.network:
             shares = taken[work.network]
             assert shares is not None
-            return figure(float(sum(shares.layers[layer.name] for layer in case.layers))) if simulations else None
+            cycles_of = dict(shares.layers)
+            return figure(float(sum(cycles_of[layer.name] for layer in case.layers))) if simulations else None
         found = [known for each in simulations if (known := taken[each]) is not None]
         complete = simulations and len(found) == len(simulations)
         cycles = (each.vector_work if numbers.vector_work else each.cycles for each in found)
@@ -399,7 +399,7 @@ def taken(simulation: Simulation | NetworkSimulation) -> Taken | None:
     """Result of a simulation; None if the machine cannot take an imposed block."""
     if isinstance(simulation, NetworkSimulation):
         result = simulate(simulation.network, simulation.hardware, lowering=simulation.lowering, check=False)
-        return Taken(result.total.cycles, layers={each.name: each.cycles for each in result.layers})
+        return Taken(result.total.cycles, layers=tuple((each.name, each.cycles) for each in result.layers))
     layer, batch, hardware, lowering = simulation.layer, simulation.batch, simulation.hardware, simulation.lowering
     try:
         ready = prepared(layer, batch, hardware, lowering)
