@@ -244,7 +244,7 @@ def test_cycles_of_layers_together(
     golden(f"together_{request.node.callspec.id}.txt", "\n".join((head, *together(networks), "")))
 
 
-@pytest.mark.parametrize("way", [("overlap", "none"), ("stay", "results")])
+@pytest.mark.parametrize("way", [pytest.param(("overlap", "none"), marks=pytest.mark.long), ("stay", "results")])
 def test_cycles_of_the_layers_of_a_network_together(way: tuple[str, str]) -> None:
     known = (GOLDEN / "together_few.txt").read_text().splitlines()
     (line,) = together([(*FEW[0][:3], (way,))])

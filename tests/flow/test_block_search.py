@@ -152,7 +152,9 @@ def test_the_choice_is_close_to_the_best_of_all(machine_name: str) -> None:
     assert any(case.cycles[1] < case.cycles[0] for case in cases)
 
 
-@pytest.mark.parametrize("lowering", [*GENERAL, "auto"])
+@pytest.mark.parametrize(
+    "lowering", [*GENERAL[::2], *(pytest.param(each, marks=pytest.mark.long) for each in GENERAL[1::2]), "auto"]
+)
 def test_every_lowering_leaves_its_blocks_to_simulation(lowering: str) -> None:
     if lowering == "auto":
         pytest.importorskip("numba")

@@ -33,7 +33,7 @@ def check(program: GpuProgram, layer: Op, batch: int) -> None:
         assert np.array_equal(values, expected), (name, layer, batch)
 
 
-@settings(max_examples=cases(0.5), deadline=None)
+@settings(max_examples=cases(0.25), deadline=None)
 @given(convolutions(), mappings())
 def test_every_output_of_every_lowering(case: tuple[Conv2d, int], machine: Gpu) -> None:
     for lowering in LOWERINGS:

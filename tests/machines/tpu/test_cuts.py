@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from tests import ROOT
-from tests.strategies import conv, fills, layers, machine, machines, spills
+from tests.strategies import cases, conv, fills, layers, machine, machines, spills
 from tpusim import Workload, load_hardware, load_workload, simulate
 from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu import event
@@ -28,7 +28,7 @@ from tpusim.machines.tpu.program.addresses import Counter, Counters, boxes_of
 from tpusim.machines.tpu.sections import MappingPolicy
 from tpusim.network.ops.array_op import Conv2d
 
-relaxed = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+relaxed = settings(max_examples=cases(1 / 6), deadline=None, suppress_health_check=list(HealthCheck))
 CUTS = {
     "channel_first": TapGroups,
     "by taps": lambda shape, hardware: Dense(shape, hardware, "channel_first"),

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from tests.strategies import GENERAL, blocks, conv, fills, layers, machine, machines
+from tests.strategies import GENERAL, blocks, cases, conv, fills, layers, machine, machines
 from tests.study.small_sweep import NET, QUICK, sweep
 from tpusim.base.errors import CapacityError, InputError
 from tpusim.cli import app as cli
@@ -64,7 +64,7 @@ def test_the_rows_of_a_product_are_its_images(name: str) -> None:
     assert told(name, Gemm("product", 512, 200, 300), images=64)[2] == 64
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=cases(1 / 6), deadline=None, suppress_health_check=list(HealthCheck))
 @given(layer=layers(), batch=st.integers(1, 20), hardware=machines(), sizes=blocks(), cut=st.sampled_from([*CUTS]))
 def test_no_block_holds_more_than_is_given(
     layer: Conv2d | Gemm, batch: int, hardware: Hardware, sizes: BlockSizes, cut: str

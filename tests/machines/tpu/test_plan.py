@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from tests.strategies import conv, layers, machine, machines
+from tests.strategies import cases, conv, layers, machine, machines
 from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu.cut.blocks import portions
 from tpusim.machines.tpu.cut.geometry import MapAxis
@@ -36,7 +36,7 @@ def plans(draw: st.DrawFn) -> Plan:
         raise
 
 
-relaxed = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+relaxed = settings(max_examples=cases(1 / 6), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @given(st.integers(0, 99), st.integers(1, 30))

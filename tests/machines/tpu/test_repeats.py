@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis.strategies import integers
 
-from tests.strategies import convs, machine, machines
+from tests.strategies import cases, convs, machine, machines
 from tpusim import load_hardware, load_workload
 from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu import event
@@ -42,7 +42,7 @@ def counted() -> Iterator[list[int]]:
 
 MOST_PASSES = 400
 """Of a case: few have more, and they take most of the time; whole layers of networks are below."""
-relaxed = settings(max_examples=14, deadline=None, suppress_health_check=list(HealthCheck))
+relaxed = settings(max_examples=cases(1 / 15), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def agree(layer: Conv2d, hardware: Hardware) -> None:
@@ -64,7 +64,7 @@ def test_repeating_changes_no_figure(part: int, layer: Conv2d, hardware: Hardwar
     agree(layer, hardware)
 
 
-@settings(relaxed, max_examples=10)
+@settings(relaxed, max_examples=cases(1 / 20))
 @given(layer=convs(channels=60, size=9), hardware=machines(6), rate=integers(1, 4))
 def test_nor_where_each_client_has_a_port(layer: Conv2d, hardware: Hardware, rate: int) -> None:
     agree(layer, hardware.with_overrides(["vector_memory.ports=separate", f"array.weights_per_cycle={rate}"]))

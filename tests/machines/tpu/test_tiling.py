@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.checks import TWO_ARRAYS
 from tests.machines.tpu.test_plan import planned, plans
-from tests.strategies import conv, machine
+from tests.strategies import cases, conv, machine
 from tpusim import Conv2d
 from tpusim.flow.lowerings import prepared
 from tpusim.machines.tpu.cut.blocks import even_extents, word_groups
@@ -24,7 +24,7 @@ from tpusim.machines.tpu.search.search import TOLERANCE, choose
 from tpusim.network.ops.op import Op
 from tpusim.network.workload_file import load_workload
 
-relaxed = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+relaxed = settings(max_examples=cases(1 / 4), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @relaxed
@@ -89,7 +89,7 @@ def estimate(candidates: Candidates, hardware: Hardware) -> float:
     return float(candidates.estimate(tiling))
 
 
-@settings(relaxed, max_examples=30)
+@settings(relaxed, max_examples=cases(1 / 8))
 @given(plans())
 def test_no_candidate_is_thought_to_be_much_cheaper(plan: Plan) -> None:
     """Of blocks under one way of holding them, of ways, and of kinds of ways, any within the tolerance may be taken.

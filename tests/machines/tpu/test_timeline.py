@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from tests.strategies import convs, layers, machine, machines, small_layers
+from tests.strategies import cases, convs, layers, machine, machines, small_layers
 from tpusim import load_hardware, load_workload
 from tpusim.base.errors import CapacityError
 from tpusim.flow.verify import operands_of
@@ -20,7 +20,7 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.network.ops.array_op import Conv2d, Gemm
 
 MOST_PASSES = 1000
-relaxed = settings(max_examples=27, deadline=None, suppress_health_check=list(HealthCheck))
+relaxed = settings(max_examples=cases(1 / 8), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def lowered(layer: Conv2d | Gemm, batch: int, hardware: Hardware) -> Program:
@@ -128,7 +128,7 @@ def test_slices_add_up_to_the_accounts(hardware: Hardware, layer: Conv2d | Gemm,
 
 @pytest.mark.long
 @pytest.mark.long
-@settings(relaxed, max_examples=20)
+@settings(relaxed, max_examples=cases(1 / 12))
 @given(hardware=machines(6), layer=convs(channels=60, size=9))
 def test_slices_of_passes_that_repeat(hardware: Hardware, layer: Conv2d) -> None:
     program = lowered(layer, 3, hardware)
@@ -169,7 +169,7 @@ def test_layers_of_networks(network: str, name: str, base: str, changes: list[st
 # ---- against the register engine
 
 
-@settings(relaxed, max_examples=14)
+@settings(relaxed, max_examples=cases(1 / 16))
 @given(hardware=machines(6), layer=small_layers(), batch=st.integers(1, 4))
 def test_the_ports_are_those_of_lane_0_in_the_register_engine(
     hardware: Hardware, layer: Conv2d | Gemm, batch: int
