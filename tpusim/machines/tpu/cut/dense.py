@@ -297,7 +297,9 @@ class DenseTaps(Dense):
             return array // held * channels
         if whole and self._unsplit:
             return channels
-        passes, every = -(-taps * held // array), taps * channels
+        every = taps * channels
+        # Channels beyond the array are held in parts.
+        passes = max(-(-taps * held // array), -(-every // array))
         sizes = range(-(-every // passes), min(array, every) + 1)
         return min(sizes, key=lambda size: len({number * size % channels for number in range(passes)}))
 
