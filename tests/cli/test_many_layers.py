@@ -48,7 +48,9 @@ def test_many_alike_share_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert shown.exit_code == 0
     rows = [line.split()[:2] for line in shown.stdout.splitlines() if line.startswith(("long_", "head_"))]
     assert rows == [["long_1", "1"], ["long_2", "1"], ["long_3", "1"], ["head_1", "1,200"]]
-    assert "n: layers in a row that are alike; figures are of one of them." in " ".join(shown.stdout.split())
+    assert "n: layers that are alike, in a row or in blocks of a row; figures are of one of them." in " ".join(
+        shown.stdout.split()
+    )
     assert len(json.loads(Path("all.json").read_text())["layers"]) == 1203
 
 

@@ -373,7 +373,7 @@ def test_the_legend_explains_the_columns_that_are_shown_and_no_others(width: int
 def test_the_legend_says_how_to_read_shapes_and_checks() -> None:
     legend = legend_of(layer("a"), replace(layer("b"), op="gemm"))
     assert "shape: conv2d rows x columns x channels > output channels, kernel, /stride, d dilation" in legend
-    assert "gemm m x k > n, g products side by side." in legend
+    assert "gemm m x k > n, g products side by side, w bits of weights in HBM." in legend
     assert "gemm" not in legend_of(layer("a"))
     assert "out: the check of the outputs: ok, how many are wrong, or - where there was none." in legend
     assert "TF/s: 10^12 operations a second, two a MAC." in legend

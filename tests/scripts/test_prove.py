@@ -33,9 +33,9 @@ def log(folder: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("arguments", "commands"),
     [
-        ((), 11),
+        ((), 12),
         (("networks",), 5),
-        (("random",), 2),
+        (("random",), 3),
         (("jax",), 3),
         (("long",), 2),
         (("docs",), 2),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +23,7 @@ from tpusim.machines.tpu.program.steps import Preload, Stream
 from tpusim.machines.tpu.program.transfers import Along, Fill, Spill, Transfer
 from tpusim.machines.tpu.register import wires
 from tpusim.machines.tpu.register.hbm import HbmWords
-from tpusim.machines.tpu.register.issue import ResultQueue
+from tpusim.machines.tpu.register.issue import PassSettings, ResultQueue
 from tpusim.network.workload import Workload
 from tpusim.network.workload_file import load_workload
 
@@ -41,7 +42,8 @@ def started(program: Program = PROGRAM) -> register.RegisterMachine:
 def reframed(running: register.RegisterMachine, frame: Frame) -> register.RegisterMachine:
     """The machine with another frame on its port."""
     stream = running.control.streams[0]
-    stream.frame, stream.queues = frame, [ResultQueue(frame, 0, stream.scoreboard)]
+    stream.frame, stream.queues = frame, {0: ResultQueue(frame, 0, stream.scoreboard)}
+    stream.todo = deque(replace(at, frame=frame) if isinstance(at, PassSettings) else at for at in stream.todo)
     return running
 
 
