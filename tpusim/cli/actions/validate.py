@@ -72,7 +72,9 @@ def _compare_and_report(
 
 def _sets(names: Sequence[str]) -> list[NumberSet]:
     tpus = number_sets() | memory_sets()
-    later = generation_sets() | chip_sets() | token_sets()
+    # A step of a network and blocks of a language model take a while to read.
+    tokens = token_sets() if any(name.startswith(LLM) for name in names) else {}
+    later = generation_sets() | chip_sets() | tokens
     steps = step_sets() if any(name.startswith(STEP) for name in names) else {}
     known = tpus | deepbench_sets() | later | steps
     groups = {word: [each.name for each in tpus.values() if each.status == word] for word in WORDS}

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from tpusim.base.errors import CapacityError, InputError
 from tpusim.flow.lowerings import check_known, prepared
-from tpusim.flow.simulation import simulate
 from tpusim.machines.family import Machine, family_of, load_hardware
 from tpusim.machines.lowered import WordPasses
 from tpusim.network.ops.op import Op
@@ -398,6 +397,9 @@ def _named(simulation: Simulation | NetworkSimulation) -> str:
 def taken(simulation: Simulation | NetworkSimulation) -> Taken | None:
     """Result of a simulation; None if the machine cannot take an imposed block."""
     if isinstance(simulation, NetworkSimulation):
+        # Imported here, because workers that time single layers start sooner without it.
+        from tpusim.flow.simulation import simulate
+
         result = simulate(simulation.network, simulation.hardware, lowering=simulation.lowering, check=False)
         return Taken(result.total.cycles, layers=tuple((each.name, each.cycles) for each in result.layers))
     layer, batch, hardware, lowering = simulation.layer, simulation.batch, simulation.hardware, simulation.lowering
