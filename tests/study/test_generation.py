@@ -83,6 +83,7 @@ def test_the_command_tells_tokens_and_parts(path: Path) -> None:
     assert told["tokens_per_second"] == pytest.approx(3 * 2 / told["seconds"])
     assert told["hbm_bound_seconds"] < told["tokens"][0]["cycles"] / told["clock_hz"]
     assert "3 tokens behind 11" in done.stderr
+    assert "weights: products with weights. attention: products with the cache" in " ".join(done.stderr.split())
 
 
 @pytest.mark.parametrize(

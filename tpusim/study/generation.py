@@ -102,8 +102,8 @@ def generate(
 ) -> Generation:
     """Time a generation of `tokens` tokens, the first of which sees `first` keys, its own included.
 
-    The first, the last and eight between them are simulated; the others lie on lines through these, for a token takes
-    a cycle more or less for each key as long as the plan of no layer changes.
+    The first, the last and eight between them are simulated; the others lie on lines through these, for each key adds
+    as many cycles as the one before it until the plan of some layer changes.
 
     Args:
         at: the workload of a token, by the keys that it sees.
@@ -155,7 +155,7 @@ def generate(
 
 
 def _off(before: tuple[int, int], here: tuple[int, int], behind: tuple[int, int]) -> float:
-    """Return how far the middle one is from the line through the others, as a share of its cycles."""
+    """Return the distance of the middle token from the line through the other two, as a share of its cycles."""
     (a, first), (b, own), (c, last) = before, here, behind
     return abs(own - (first + (last - first) * (b - a) / (c - a))) / own
 

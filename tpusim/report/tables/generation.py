@@ -30,8 +30,7 @@ def generated(made: Generation, sizes: str) -> Shown:
         f"{counted(many, 'token')} behind {first.context - 1:,}: {_time(made.seconds * 1e6)}; "
         f"{three_digits(made.tokens_per_second)} tokens a second, {three_digits(own)} of each sequence"
     ]
-    if many > sum(each.simulated for each in made.tokens):
-        simulated = sum(each.simulated for each in made.tokens)
+    if many > (simulated := sum(each.simulated for each in made.tokens)):
         told.append(
             f"{simulated} of {many:,} tokens were simulated, others lie on lines through these; a simulated one is at "
             f"most {percent(made.off)} % off the line through those beside it."
@@ -45,10 +44,11 @@ def generated(made: Generation, sizes: str) -> Shown:
         each = (last.cycles - first.cycles) / (last.context - first.context)
         told.append(f"Each token before it adds {each:,.0f} cycles to a token, on the mean.")
     told.append("Times alone: no value is computed here (without --tokens, a token's outputs are checked).")
+    parts = _parts(made)
     paragraphs: Paragraphs = [
         [Sentences([heading], wide=True)],
-        [_parts(made)],
-        [_parts(made).legend(*(f"{each.name}: {_MEANING[each.name]}" for each in made.parts))],
+        [parts],
+        [parts.legend(*(f"{each.name}: {_MEANING[each.name]}." for each in made.parts))],
         [_tokens(made)],
         [Sentences(told)],
     ]
