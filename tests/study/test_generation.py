@@ -86,6 +86,14 @@ def test_the_command_tells_tokens_and_parts(path: Path) -> None:
     assert "weights: products with weights. attention: products with the cache" in " ".join(done.stderr.split())
 
 
+def test_a_file_from_standard_input_is_read_once(path: Path) -> None:
+    asked = ["run", "-", "--hardware", "tiny_4x4", "--phase", "decode", "--tokens", "2", "--batch", "1", "--json", "-"]
+    from_file = CliRunner().invoke(cli.app, [asked[0], str(path), *asked[2:]])
+    done = CliRunner().invoke(cli.app, asked, input=path.read_text())
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["tokens"] == json.loads(from_file.stdout)["tokens"]
+
+
 @pytest.mark.parametrize(
     ("asked", "says"),
     [

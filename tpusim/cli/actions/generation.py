@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.cli.json_output import JsonOutput
@@ -13,7 +12,7 @@ from tpusim.cli.terminal import say
 from tpusim.flow.need import check_hbm
 from tpusim.machines.family import load_hardware
 from tpusim.network.formats import ModelOptions
-from tpusim.network.workload import Workload, sizes_named
+from tpusim.network.workload import Workload, sizes_named, with_sizes
 from tpusim.network.workload_file import images_of, open_workload, workload_of
 from tpusim.report.tables.generation import generated
 from tpusim.study.generation import CHECKED, generate
@@ -42,7 +41,7 @@ def generate_and_report(
     first = dict(workload_of(document, images).sizes)[str(grows)]
 
     def at(context: int) -> Workload:
-        return workload_of(open_workload(workload, replace(asked, dims={**asked.dims, str(grows): context})), images)
+        return workload_of(with_sizes(document, {str(grows): context}), images)
 
     # The last token has the largest caches.
     check_hbm(at(first + tokens - 1), machine)
