@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tpusim.machines.family import load_hardware
+from tpusim.network.ops.array_op import Gemm
+from tpusim.network.ops.op import OFMAP
 from tpusim.study.validation.comparison import Validation, taken
+from tpusim.study.validation.generations import PARTS
 from tpusim.study.validation.tokens import token_sets
 
 
@@ -18,6 +21,10 @@ def test_every_product_is_held_against_an_op_of_its_own() -> None:
     assert all(case.theirs == case.scheduled for case in sets["llm_v7x_prefill_products"].cases)
 
 
+def test_every_set_has_a_column_in_the_table_over_generations() -> None:
+    assert {each.part for each in token_sets().values()} <= {*PARTS}
+
+
 def test_a_token_is_held_against_the_longer_of_code_and_bytes() -> None:
     machine = load_hardware("tpu_v7x_core")
     for case in token_sets()["llm_v7x_decode_products"].cases:
@@ -27,12 +34,40 @@ def test_a_token_is_held_against_the_longer_of_code_and_bytes() -> None:
         assert case.theirs == pytest.approx(max(case.scheduled, moved))
 
 
+def test_rows_of_experts_are_products_in_the_tiles_of_the_kernel() -> None:
+    """All rows and all weights of a timed kernel; a kernel that keeps its residual makes a copy, too."""
+    sets = token_sets()
+    case = next(each for each in sets["llm_v7x_experts"].cases if each.name.endswith("copy, tile 128x7168x1024"))
+    *products, residual = case.layers
+    assert {layer.shape_key for layer in products} == {products[0].shape_key}
+    first = products[0]
+    assert isinstance(first, Gemm)
+    assert (len(products), first.m, first.n, first.k) == (256, 512, 1024, 7168)
+    assert (residual.op, residual.shapes(1)[OFMAP]) == ("copy", (1024, 1, 1, 131072))
+    assert case.changes == (
+        "mapping.block.images=128",
+        "mapping.block.in_channels=7168",
+        "mapping.block.out_channels=1024",
+    )
+    assert case.theirs == pytest.approx(4004)
+
+
+def test_gradients_of_experts_sum_over_their_rows() -> None:
+    """A gradient of weights is as large as they are, for each expert, and sums over that expert's rows."""
+    case = next(each for each in token_sets()["llm_v5e_experts_turned"].cases if "2048x1281>768" in each.name)
+    products = [layer for layer in case.layers if isinstance(layer, Gemm)]
+    assert len(products) == 117
+    assert sum(layer.k for layer in products) == 131072
+    assert {(layer.m, layer.n) for layer in products} == {(2048, 768)}
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "most"),
     [
         ("llm_v7x_decode_block", 0.12), ("llm_v6e_decode_block", 0.12), ("llm_v5e_decode_block", 0.12),
         ("llm_v7x_decode_products", 0.1), ("llm_v7x_prefill_products", 0.1),
+        ("llm_v5e_experts", 0.25), ("llm_v5e_experts_turned", 0.25), ("llm_v7x_experts", 0.25),
     ],
 )  # fmt: skip
 def test_blocks_are_near_the_code(name: str, most: float) -> None:

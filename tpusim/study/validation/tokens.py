@@ -1,20 +1,25 @@
 """A block of Llama 3 8B on TPUs from v5e to 7x: the code that Google's compiler emitted for it, op by op, and the bytes
-that this code reads.
+that this code reads; and products of experts that somebody timed.
 
-Layers overlap here, as the compiler's ops do: it brings weights of the next op while one works. What is compared of
-each product is its share of the block's time.
+Layers of the block overlap, as the compiler's ops do: it brings weights of the next op while one works. What is
+compared of each product is its share of the block's time. Experts' products come one after another, each in the blocks
+of the kernel that was timed.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from math import prod
+from typing import Any
 
 from tpusim.machines.family import load_hardware
 from tpusim.network.formats import ModelOptions
 from tpusim.network.ops.array_op import Gemm
+from tpusim.network.ops.elementwise import Copy
+from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 from tpusim.network.workload_file import open_workload, workload_of
 from tpusim.study.validation.cases import Case, LeftOut, NumberSet, Row, cached, rows
@@ -25,12 +30,72 @@ LLM = "llm"
 _MODEL, _PRODUCTS = "llama3_8b", ("query", "key", "value", "projection", "gate", "up", "down")
 _TOTAL = "TOTAL"
 _CHANGES = (*CODE_LEAVES_OUT, "sequencer.between_layers=overlap")
+_TIMED = {"tpu_v5_lite": ("v5e", "tpu_v5e"), "tpu7x": ("v7x", "tpu_v7x_core")}
+"""Devices of the table of timed kernels: generation and machine of each. A device of TPU 7x is a core."""
+_RAGGED = "pallas_mosaic_tpu_ragged_dot"
+_ROWS, _COLUMNS = 0, 1
+"""Axes of [row, column], and of [expert, row, column]."""
 
 
 @cached
 def token_sets() -> dict[str, NumberSet]:
     """Every set by its name: products of a block, and a whole block that makes a token."""
-    return {each.name: each for each in _sets() if each.cases}
+    return {each.name: each for each in (*_sets(), *_ragged_sets()) if each.cases}
+
+
+def _ragged_sets() -> Iterator[NumberSet]:
+    """Products of experts by device; each group of rows is a product, in blocks of the tile that was timed."""
+    found = [row for row in rows("tpu_tokamax_measured") if row["kernel"] == _RAGGED]
+    for device, (generation, machine) in _TIMED.items():
+        for end, part in (("", "experts"), ("_turned", "turned experts")):
+            cases = tuple(_ragged(row) for row in found if row["device"] == device and _turned(row) == bool(end))
+            about = f"products of {part} by a kernel on TPU {generation}, in its tiles, the launch left out"
+            yield NumberSet(
+                f"{LLM}_{generation}_experts{end}", "measured", part, about, machine, cases,
+                ("sequencer.launch_cycles=0",), unit="us", generation=generation, part=part,
+            )  # fmt: skip
+
+
+def _turned(row: Row) -> bool:
+    """Whether an operand lies across: weights by their outputs, or the rows of a gradient of weights."""
+    return _summed(json.loads(row["arguments"])) != ([_COLUMNS], [_COLUMNS])
+
+
+def _summed(given: dict[str, Any]) -> tuple[list[int], list[int]]:
+    """The axes that both operands of a product of experts are summed over."""
+    first, second = given["ragged_dot_dimension_numbers"]["dot_dimension_numbers"][0]
+    return first, second
+
+
+def _ragged(row: Row) -> Case:
+    """A product of which every expert takes some rows: as many each where the table has their sum alone."""
+    given, tile = json.loads(row["arguments"]), json.loads(row["config"])
+    first, second = ([*map(int, re.findall(r"\d+", given[name].partition("[")[2]))] for name in ("lhs", "rhs"))
+    over, other = _summed(given)
+    taken = given["group_sizes"]
+    if isinstance(taken, dict):
+        experts = taken["num_groups"]
+        taken = [taken["total_size"] // experts] * experts
+    taken = [size for size in taken if size]
+    block = {"images": tile["tile_m"], "in_channels": tile["tile_k"], "out_channels": tile["tile_n"]}
+    if over == [_ROWS]:
+        # Rows are what this product sums over, so the kernel's blocks of rows are ours of the sum.
+        shapes = [(first[1], second[1], size) for size in taken]
+        block |= {"images": tile["tile_k"], "in_channels": tile["tile_m"]}
+    else:
+        shapes = [(size, second[2 if other == [_COLUMNS] else 1], first[1]) for size in taken]
+    layers: list[Op] = [Gemm(f"expert_{number}", *shape) for number, shape in enumerate(shapes, 1)]
+    m, n, k = shapes[0]
+    kept = ""
+    if given["return_residuals"]:
+        # A product without an activation is its own residual, of which JAX makes a copy.
+        layers.append(Copy("residual", n, images=first[0]))
+        kept = ", and a copy"
+    name = f"{len(taken)} experts, {m}x{k}>{n}{kept}, tile {tile['tile_m']}x{tile['tile_k']}x{tile['tile_n']}"
+    changes = tuple(f"mapping.block.{what}={size}" for what, size in block.items())
+    return Case(
+        name, tuple(layers), 1, float(row["min_ms"]) * 1000, changes=changes, dtype=given["lhs"].partition("[")[0]
+    )
 
 
 def _sets() -> Iterator[NumberSet]:
