@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import starmap
 from math import prod
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -92,6 +93,10 @@ class Tiling(Generic[Extent]):
     def at(self: Tiling[Counts], index: int) -> Tiling[int]:
         """The candidate at an index of the arrays."""
         return self.each(lambda values: values[index].item())
+
+    def one_by_one(self: Tiling[Counts]) -> Iterator[Tiling[int]]:
+        """Every candidate, in the order of the arrays."""
+        return starmap(Tiling, zip(*(values.tolist() for values in vars(self).values()), strict=True))
 
 
 def together(tilings: Sequence[Tiling[Counts]]) -> Tiling[Counts]:

@@ -128,6 +128,13 @@ class Candidates:
         # Filter buffers for the column folds of a block, and one to be filled meanwhile.
         self._few_buffers = min((self._given_kept or 1) + 1, shape.groups * self.columns)
 
+    @cached_property
+    def piped(self) -> Candidates:
+        """The candidates of a machine whose HBM is a pipe."""
+        if not self.hardware.hbm.dram:
+            return self
+        return type(self)(self.cut, self.hardware.having("hbm", model="pipe"))
+
     def whole(self) -> Iterator[Tiling[Counts]]:
         """Tilings with the filter resident or two column folds of it, in either order, then ever smaller sections of a
         fold.

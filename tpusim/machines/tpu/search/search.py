@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from functools import cache, cached_property, lru_cache
 from itertools import chain, islice
 from math import prod
@@ -186,14 +185,13 @@ def _distinct(candidates: Candidates, but: Iterable[str], most: int | None) -> I
     """Tilings of at most `most` blocks, one for each set of equal ones; fields in `but` do not count as a
     difference.
     """
-    known = set[Tiling[int]]()
-    for tilings, at, *costs in _in_order(candidates):
-        if most is not None and tilings.blocks[at] > most:
+    known = set[tuple[object, ...]]()
+    for tiling, *costs in _in_order(candidates):
+        if most is not None and tiling.blocks > most:
             continue
-        tiling = tilings.at(at)
         # The loop order makes no difference with one block, or with all folds kept, so such tilings count as equal.
         order = "" if tiling.blocks == 1 or candidates.columns <= tiling.kept_folds else tiling.loop_order
-        key = replace(tiling, loop_order=order, **dict.fromkeys(but, 0))
+        key = tuple({**vars(tiling), "loop_order": order, **dict.fromkeys(but, 0)}.values())
         if key not in known:
             known.add(key)
             yield _ranked(candidates, tiling, *costs)
@@ -213,17 +211,14 @@ def _ranked(
 
     @cache
     def estimate() -> float:
-        hardware, piped = candidates.hardware, candidates
-        if hardware.hbm.dram:
-            piped = type(candidates)(candidates.cut, hardware.having("hbm", model="pipe"))
-        elif estimated is not None:
+        if estimated is not None and not candidates.hardware.hbm.dram:
             return max(estimated, least)
-        return max(float(candidates.estimate(tiling)), Bound(piped).alone(tiling))
+        return max(float(candidates.estimate(tiling)), Bound(candidates.piped).alone(tiling))
 
     return Ranked(tiling, least, estimate, candidates.floor, expected)
 
 
-def _in_order(candidates: Candidates) -> Iterator[tuple[Tiling[Counts], int, float, float, float]]:
+def _in_order(candidates: Candidates) -> Iterator[tuple[Tiling[int], float, float, float]]:
     """Tilings that fit, with their least, estimated and expected cycles, by the last; among equal ones by the largest
     block, then by the fewest filter buffers.
 
@@ -243,8 +238,8 @@ def _in_order(candidates: Candidates) -> Iterator[tuple[Tiling[Counts], int, flo
     estimated = np.concatenate([candidates.estimate(kind) for kind in kinds]) if len(kinds) > 1 else guessed
     expected = least + BELIEVED * np.maximum(guessed - least, 0)
     order = np.lexsort((tilings.filter_buffers, least, -tilings.psum_words, expected // (least.min() * ALIKE)))
-    for at in order.tolist():
-        yield tilings, at, float(least[at]), float(estimated[at]), float(expected[at])
+    costs = (each[order].tolist() for each in (least, estimated, expected))
+    yield from zip(tilings.each(itemgetter(order)).one_by_one(), *costs, strict=True)
 
 
 # ---- what no run of a tiling can beat
