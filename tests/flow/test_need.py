@@ -22,7 +22,7 @@ from tpusim.flow.numbers import numbers_of
 from tpusim.flow.simulation import recordings, shared, trace
 from tpusim.machines.family import Checking, Need
 from tpusim.machines.tpu import event
-from tpusim.machines.tpu.lowering.registry import lowered, planned_of
+from tpusim.machines.tpu.lowering.registry import drafts_of, lowered, planned_of
 from tpusim.machines.tpu.program.transfers import Transfer
 from tpusim.network.ops.array_op import Gemm
 from tpusim.network.ops.op import Op
@@ -52,13 +52,17 @@ def refused(monkeypatch: pytest.MonkeyPatch, layer: Op, free: float, batch: int 
 def test_the_passes_are_known_before_a_layer_is_lowered(name: str, size: int, lowering: str) -> None:
     hardware, work = load_hardware("tpu_v2", {"array.size": size}), load_workload(name, batch=2)
     for layer in {layer.shape_key: layer for layer in work.layers[::5]}.values():
-        program, _ = lowered(layer, 2, hardware, lowering)
-        planned = planned_of(layer, 2, hardware, lowering)[0]
-        assert planned is not None
-        assert planned.passes == len(program.streams)
-        transfers = sum(isinstance(step, Transfer) for step in program.steps)
-        # The first load of each kind comes in smaller pieces.
-        assert transfers - 16 <= planned.transfers <= 1.5 * transfers
+        drafts = drafts_of(layer, 2, hardware, lowering)
+        for draft in drafts:
+            (program, _), planned = draft.lower(), draft.planned
+            assert planned.passes == len(program.streams)
+            transfers = sum(isinstance(step, Transfer) for step in program.steps)
+            # The first load of each kind comes in smaller pieces.
+            assert transfers - 16 <= planned.transfers <= 1.5 * transfers
+        # Each may be lowered, so what a layer needs is told by the longest.
+        longest, ways = planned_of(layer, 2, hardware, lowering)
+        assert ways == len(drafts)
+        assert longest.passes == max(draft.planned.passes for draft in drafts)
 
 
 @pytest.mark.parametrize(
