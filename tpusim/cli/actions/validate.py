@@ -18,7 +18,7 @@ from tpusim.report.tables.validation import validated
 from tpusim.study.validation.cases import NETWORKS, PASSES, WORDS, NumberSet, tables_from
 from tpusim.study.validation.chips import chip_sets
 from tpusim.study.validation.comparison import Comparison, Validation, compare
-from tpusim.study.validation.generations import GENERATIONS, PARTS, generation_sets
+from tpusim.study.validation.generations import GENERATIONS, code_of, generation_sets
 from tpusim.study.validation.memory import compare_memory, memory_sets, wanted_streams
 from tpusim.study.validation.operations import STEP
 from tpusim.study.validation.sets import GRADIENT_SETS, deepbench_sets, number_sets, step_sets
@@ -95,23 +95,15 @@ def _sets(names: Sequence[str]) -> list[NumberSet]:
 
 def _of_generations(sets: Mapping[str, NumberSet]) -> dict[str, list[str]]:
     """What stands for several sets of TPUs after v2: a generation's code and estimates, passes, and chips."""
-    groups = {
-        f"code_{each.name}": [
-            name
-            for name, one in sets.items()
-            if one.generation == each.name and one.part in PARTS and not one.measured and not name.startswith(LLM)
-        ]
-        for each in GENERATIONS
-    }
-    passes = [name for name, each in sets.items() if each.unit == PASSES]
+    code = [*map(code_of, GENERATIONS)]
+    groups = {group: [name for name, each in sets.items() if each.group == group] for group in _GROUPS}
     chips = [name for name, each in sets.items() if each.measured]
-    begins = {name: [each for each in chips if each.startswith(name)] for name in _CHIPS}
-    told = [name for group in groups.values() for name in group]
-    tokens = [name for name in sets if name.startswith(LLM)]
-    return groups | {"passes": passes, "chips": chips, "generations": [*told, *chips], LLM: tokens} | begins
+    told = [name for group in code for name in groups[group]]
+    return groups | {"chips": chips, "generations": [*told, *chips]}
 
 
-_CHIPS = ("v3_tiles", "v6e_measured", "v4_measured", "models_measured")
+_GROUPS = (*map(code_of, GENERATIONS), PASSES, LLM, "v3_tiles", "v6e_measured", "v4_measured", "models_measured")
+"""The groups of these sets (`NumberSet.group`), also of tables without rows."""
 
 
 def _draw(comparisons: Sequence[Comparison], out: Path, kinds: Sequence[str], stream: TextIO) -> None:

@@ -80,7 +80,8 @@ class NumberSet:
 
     `changes` override its description. `fitted`: half of the cases were used to choose fitted numbers. `lowering`
     is the lowering of the cases. `left_out` has operations that are not compared. `generation` and `part` place the set
-    in the table over all TPUs. `tiles`: the cases are one layer, each with a block of its own, which may not fit.
+    in the table over all TPUs. `group` asks for the set and those like it. `tiles`: the cases are one layer, each with
+    a block of its own, which may not fit.
     `vector_work`: compared are the cycles in which the vector unit works by itself, as the reference has no transfers.
     """
 
@@ -97,6 +98,7 @@ class NumberSet:
     left_out: tuple[LeftOut, ...] = ()
     generation: str = ""
     part: str = ""
+    group: str = ""
     tiles: bool = False
     vector_work: bool = False
 

@@ -7,6 +7,7 @@ TPU v6e, on its set A.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 from tpusim.network.ops.array_op import Conv2d, Gemm
@@ -42,7 +43,7 @@ def _tiles() -> Iterator[NumberSet]:
         cases = tuple(_tile(row) for row in rows("tpu_v3_measured_tiles") if row["kernel"] == kernel)
         yield NumberSet(
             name, "measured", "tiles", f"{about} in tiles on one core of TPU v3", V3, cases, unit="us",
-            generation="v3", part="tiles", tiles=True,
+            generation="v3", part="tiles", group="v3_tiles", tiles=True,
         )  # fmt: skip
 
 
@@ -89,9 +90,11 @@ def _products() -> Iterator[NumberSet]:
     v6e = [*rows("tpu_v6e_matmul_measured")]
     for letter, (about, least) in V6E_SETS.items():
         chosen = [row for row in v6e if row["set"] == letter]
-        yield _measured(f"v6e_measured_{letter.lower()}", f"products on TPU v6e, {about}", V6E, "v6e", chosen, least)
+        name, about = f"v6e_measured_{letter.lower()}", f"products on TPU v6e, {about}"
+        yield replace(_measured(name, about, V6E, "v6e", chosen, least), group="v6e_measured")
     about = "products on TPU v4, float16 on both cores: a trend"
-    yield _measured("v4_measured", about, V4, "v4", [*rows("tpu_v4_matmul_measured")], LEAST_US)
+    found = _measured("v4_measured", about, V4, "v4", [*rows("tpu_v4_matmul_measured")], LEAST_US)
+    yield replace(found, group="v4_measured")
 
 
 def _measured(name: str, about: str, machine: str, generation: str, found: Iterable[Row], least: float) -> NumberSet:
@@ -156,7 +159,7 @@ def _networks() -> Iterator[NumberSet]:
         about = f"forward passes of language models on TPU {generation}, logits of all words"
         yield NumberSet(f"models_measured_{generation}", "measured", "measured networks", about, machine, cases,
                         unit="us", lowering="auto", left_out=others, generation=generation,
-                        part="networks")  # fmt: skip
+                        part="networks", group="models_measured")  # fmt: skip
 
 
 def _named(row: Row) -> str:

@@ -50,6 +50,11 @@ step) + body + the last window, to a ten-thousandth (`scripts/generation_model`)
 """
 
 
+def code_of(generation: Generation) -> str:
+    """Return the name that asks for the code and the estimates of a generation."""
+    return f"code_{generation.name}"
+
+
 @cached
 def generation_sets() -> dict[str, NumberSet]:
     """Every set of these tables by its name, generation by generation: code, estimates, and passes."""
@@ -69,12 +74,13 @@ def _of(generation: Generation) -> Iterator[NumberSet]:
             yield NumberSet(
                 f"{prefix}_{generation.name}_{name}", word, f"{prefix} {part}", f"{part} on TPU {generation.name}",
                 generation.core, cases, CODE_LEAVES_OUT, left_out=others, generation=generation.name, part=part,
+                group=code_of(generation),
                 # The code of ops of the vector unit is told without its transfers.
                 lowering="vector_ops" if alone else "channel_first", vector_work=alone and word == "scheduled",
             )  # fmt: skip
     yield NumberSet(
         f"passes_{generation.name}", "scheduled", PASSES, f"passes a word of outputs on TPU {generation.name}",
-        generation.core, tuple(_passes(generation)), unit=PASSES, generation=generation.name,
+        generation.core, tuple(_passes(generation)), unit=PASSES, generation=generation.name, group=PASSES,
     )  # fmt: skip
 
 

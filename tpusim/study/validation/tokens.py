@@ -114,7 +114,7 @@ def _sets() -> Iterator[NumberSet]:
             cases, left = _products(some, block, phase, a_byte)
             about = f"products of a {phase} block on TPU {generation.name}, the longer of code and bytes of weights"
             made = partial(NumberSet, status="scheduled", hardware=generation.core, changes=_CHANGES,
-                           generation=generation.name)  # fmt: skip
+                           generation=generation.name, group=LLM)  # fmt: skip
             yield made(f"{named}_products", kind=products, about=about, cases=cases, left_out=left, part=products)
             total = next((row for row in some if row["category"] == _TOTAL), None)
             if phase == "decode" and total:
