@@ -97,7 +97,8 @@ def _of_generations(sets: Mapping[str, NumberSet]) -> dict[str, list[str]]:
     """What stands for several sets of TPUs after v2: a generation's code and estimates, passes, and chips."""
     code = [*map(code_of, GENERATIONS)]
     groups = {group: [name for name, each in sets.items() if each.group == group] for group in _GROUPS}
-    chips = [name for name, each in sets.items() if each.measured]
+    # Sets of tokens are asked for by their own name alone.
+    chips = [name for name, each in sets.items() if each.measured and each.group != LLM]
     told = [name for group in code for name in groups[group]]
     return groups | {"chips": chips, "generations": [*told, *chips]}
 

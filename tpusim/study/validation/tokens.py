@@ -52,7 +52,7 @@ def _ragged_sets() -> Iterator[NumberSet]:
             about = f"products of {part} by a kernel on TPU {generation}, in its tiles, the launch left out"
             yield NumberSet(
                 f"{LLM}_{generation}_experts{end}", "measured", part, about, machine, cases,
-                ("sequencer.launch_cycles=0",), unit="us", generation=generation, part=part,
+                ("sequencer.launch_cycles=0",), unit="us", generation=generation, part=part, group=LLM,
             )  # fmt: skip
 
 
