@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,11 @@ GOLDEN = Path(__file__).parent / "golden"
 # The same commit gets the same cases, so that a verdict is the change's and not the dice's; proofs by hand draw anew.
 settings.register_profile("repeatable", derandomize="TPUSIM_CASES" not in os.environ)
 settings.load_profile("repeatable")
+
+# nohup and shells' background jobs ignore signals that tests send; commands under test would inherit that.
+for ignored, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(ignored) is signal.SIG_IGN:
+        signal.signal(ignored, handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

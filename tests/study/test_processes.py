@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from functools import partial
 from itertools import product
 from multiprocessing import active_children
 from pathlib import Path
@@ -112,8 +111,6 @@ def test_workers_end_with_a_command_that_is_killed(
     with subprocess.Popen(
         [sys.executable, "-m", "tpusim", *words], cwd=tmp_path, start_new_session=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        # Under nohup a hang-up is ignored, and a child would inherit that.
-        preexec_fn=partial(signal.signal, kind, signal.SIG_DFL) if kind != signal.SIGKILL else None,
     ) as running:  # fmt: skip
         while len(children(running.pid)) < 2:
             assert running.poll() is None, running.communicate()
