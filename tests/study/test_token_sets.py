@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from tpusim.base.errors import InputError
 from tpusim.machines.family import load_hardware
 from tpusim.network.ops.array_op import Gemm
 from tpusim.network.ops.op import OFMAP
+from tpusim.study.validation import tokens
+from tpusim.study.validation.cases import tables_from
 from tpusim.study.validation.comparison import Validation, taken
 from tpusim.study.validation.generations import PARTS
 from tpusim.study.validation.tokens import token_sets
@@ -59,6 +64,13 @@ def test_gradients_of_experts_sum_over_their_rows() -> None:
     assert len(products) == 117
     assert sum(layer.k for layer in products) == 131072
     assert {(layer.m, layer.n) for layer in products} == {(2048, 768)}
+
+
+def test_a_row_that_tells_of_no_product_is_refused(tmp_path: Path) -> None:
+    shipped = Path(tokens.__file__).with_name("truth") / "tpu_tokamax_measured.csv"
+    (tmp_path / shipped.name).write_text(shipped.read_text().replace("ragged_dot_dimension_numbers", "numbers", 1))
+    with tables_from(tmp_path), pytest.raises(InputError, match=r"is no product of experts .*; write arguments"):
+        token_sets()
 
 
 @pytest.mark.long

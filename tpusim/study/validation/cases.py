@@ -80,9 +80,9 @@ class NumberSet:
 
     `changes` override its description. `fitted`: half of the cases were used to choose fitted numbers. `lowering`
     is the lowering of the cases. `left_out` has operations that are not compared. `generation` and `part` place the set
-    in the table over all TPUs. `group` asks for the set and those like it. `tiles`: the cases are one layer, each with
-    a block of its own, which may not fit.
-    `vector_work`: compared are the cycles in which the vector unit works by itself, as the reference has no transfers.
+    in the table over all TPUs. `group`: the name that asks for this set together with others. `tiles`: the cases are
+    one layer, each with a block of its own, which may not fit. `vector_work`: compared are the cycles in which the
+    vector unit works by itself, as the reference has no transfers.
     """
 
     name: str

@@ -7,7 +7,6 @@ TPU v6e, on its set A.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import NamedTuple
 
 from tpusim.network.ops.array_op import Conv2d, Gemm
@@ -90,11 +89,9 @@ def _products() -> Iterator[NumberSet]:
     v6e = [*rows("tpu_v6e_matmul_measured")]
     for letter, (about, least) in V6E_SETS.items():
         chosen = [row for row in v6e if row["set"] == letter]
-        name, about = f"v6e_measured_{letter.lower()}", f"products on TPU v6e, {about}"
-        yield replace(_measured(name, about, V6E, "v6e", chosen, least), group="v6e_measured")
+        yield _measured(f"v6e_measured_{letter.lower()}", f"products on TPU v6e, {about}", V6E, "v6e", chosen, least)
     about = "products on TPU v4, float16 on both cores: a trend"
-    found = _measured("v4_measured", about, V4, "v4", [*rows("tpu_v4_matmul_measured")], LEAST_US)
-    yield replace(found, group="v4_measured")
+    yield _measured("v4_measured", about, V4, "v4", [*rows("tpu_v4_matmul_measured")], LEAST_US)
 
 
 def _measured(name: str, about: str, machine: str, generation: str, found: Iterable[Row], least: float) -> NumberSet:
@@ -112,7 +109,8 @@ def _measured(name: str, about: str, machine: str, generation: str, found: Itera
         else:
             cases.append(Case(told, (Gemm(shape, m, n, k),), 1, took, dtype=row["dtype"].rstrip("?")))
     return NumberSet(name, "measured", "measured products", about, machine, tuple(cases), unit="us",
-                     left_out=tuple(others), generation=generation, part="products")  # fmt: skip
+                     left_out=tuple(others), generation=generation, part="products",
+                     group=f"{generation}_measured")  # fmt: skip
 
 
 def _bandwidth(generation: str) -> float:

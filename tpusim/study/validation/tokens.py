@@ -15,6 +15,7 @@ from functools import partial
 from math import prod
 from typing import Any
 
+from tpusim.base.errors import InputError
 from tpusim.machines.family import load_hardware
 from tpusim.network.formats import ModelOptions
 from tpusim.network.ops.array_op import Gemm
@@ -39,7 +40,7 @@ _ROWS, _COLUMNS = 0, 1
 
 @cached
 def token_sets() -> dict[str, NumberSet]:
-    """Every set by its name: products of a block, and a whole block that makes a token."""
+    """Every set by its name: products of a block, a whole block that makes a token, and products of experts."""
     return {each.name: each for each in (*_sets(), *_ragged_sets()) if each.cases}
 
 
@@ -47,8 +48,9 @@ def _ragged_sets() -> Iterator[NumberSet]:
     """Products of experts by device; each group of rows is a product, in blocks of the tile that was timed."""
     found = [row for row in rows("tpu_tokamax_measured") if row["kernel"] == _RAGGED]
     for device, (generation, machine) in _TIMED.items():
+        read = [_ragged(row) for row in found if row["device"] == device]
         for end, part in (("", "experts"), ("_turned", "turned experts")):
-            cases = tuple(_ragged(row) for row in found if row["device"] == device and _turned(row) == bool(end))
+            cases = tuple(case for case, turned in read if turned == bool(end))
             about = f"products of {part} by a kernel on TPU {generation}, in its tiles, the launch left out"
             yield NumberSet(
                 f"{LLM}_{generation}_experts{end}", "measured", part, about, machine, cases,
@@ -56,30 +58,30 @@ def _ragged_sets() -> Iterator[NumberSet]:
             )  # fmt: skip
 
 
-def _turned(row: Row) -> bool:
-    """Whether an operand lies across: weights by their outputs, or the rows of a gradient of weights."""
-    return _summed(json.loads(row["arguments"])) != ([_COLUMNS], [_COLUMNS])
+def _ragged(row: Row) -> tuple[Case, bool]:
+    """A product of which every expert takes some rows, as many each where the table has their sum alone; and whether an
+    operand lies across: weights by their outputs, or rows in a gradient of weights.
+
+    Raises InputError for a row that tells of none.
+    """
+    try:
+        return _told(row, json.loads(row["arguments"]), json.loads(row["config"]))
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+        says = f"tpu_tokamax_measured: {row['arguments'][:60]!r} is no product of experts ({error!r})"
+        raise InputError(f"{says}; write arguments and config as in the shipped table") from None
 
 
-def _summed(given: dict[str, Any]) -> tuple[list[int], list[int]]:
-    """The axes that both operands of a product of experts are summed over."""
-    first, second = given["ragged_dot_dimension_numbers"]["dot_dimension_numbers"][0]
-    return first, second
-
-
-def _ragged(row: Row) -> Case:
-    """A product of which every expert takes some rows: as many each where the table has their sum alone."""
-    given, tile = json.loads(row["arguments"]), json.loads(row["config"])
+def _told(row: Row, given: Mapping[str, Any], tile: Mapping[str, int]) -> tuple[Case, bool]:
     first, second = ([*map(int, re.findall(r"\d+", given[name].partition("[")[2]))] for name in ("lhs", "rhs"))
-    over, other = _summed(given)
+    over, other = given["ragged_dot_dimension_numbers"]["dot_dimension_numbers"][0]
     taken = given["group_sizes"]
     if isinstance(taken, dict):
-        experts = taken["num_groups"]
-        taken = [taken["total_size"] // experts] * experts
+        less, more = divmod(taken["total_size"], taken["num_groups"])
+        taken = [less + (number < more) for number in range(taken["num_groups"])]
     taken = [size for size in taken if size]
     block = {"images": tile["tile_m"], "in_channels": tile["tile_k"], "out_channels": tile["tile_n"]}
     if over == [_ROWS]:
-        # Rows are what this product sums over, so the kernel's blocks of rows are ours of the sum.
+        # This product sums over rows, so the kernel's tile of rows cuts our sum.
         shapes = [(first[1], second[1], size) for size in taken]
         block |= {"images": tile["tile_k"], "in_channels": tile["tile_m"]}
     else:
@@ -88,14 +90,14 @@ def _ragged(row: Row) -> Case:
     m, n, k = shapes[0]
     kept = ""
     if given["return_residuals"]:
-        # A product without an activation is its own residual, of which JAX makes a copy.
+        # Such rows take longer by a read and a write of the result.
         layers.append(Copy("residual", n, images=first[0]))
         kept = ", and a copy"
     name = f"{len(taken)} experts, {m}x{k}>{n}{kept}, tile {tile['tile_m']}x{tile['tile_k']}x{tile['tile_n']}"
     changes = tuple(f"mapping.block.{what}={size}" for what, size in block.items())
-    return Case(
-        name, tuple(layers), 1, float(row["min_ms"]) * 1000, changes=changes, dtype=given["lhs"].partition("[")[0]
-    )
+    dtype = given["lhs"].partition("[")[0]
+    case = Case(name, tuple(layers), 1, float(row["min_ms"]) * 1000, changes=changes, dtype=dtype)
+    return case, (over, other) != ([_COLUMNS], [_COLUMNS])
 
 
 def _sets() -> Iterator[NumberSet]:
