@@ -107,6 +107,7 @@ class Lowering:
         pipelined: whether it makes steps of a pipeline of bodies (`mapping.loads: windows`); elsewhere their loads are
             whole.
         multiplies: whether its work goes through the arrays, which a layer may arrange.
+        close: relative distance within which its estimates of two arrangements count as equal.
         banks: whether it can read from banks.
         carries: kinds of work that may be fused to its layers: on results "bias", "add", "finish"; "way" for work on
             what comes and on what goes.
@@ -126,6 +127,7 @@ class Lowering:
     partial: bool = False
     pipelined: bool = False
     multiplies: bool = True
+    close: float = 0.0
     banks: bool = False
     carries: frozenset[str] = frozenset({"bias", "add", "finish", "way"})
     instead: Mapping[str, str] = field(default_factory=dict)
@@ -180,7 +182,9 @@ class Lowering:
         if not found:
             raise failures[-1]
         if len(found) > 1:
-            found.sort(key=lambda drafts: drafts[0].estimate())
+            # Arrangements that tie by their estimates keep their order.
+            least = min(drafts[0].estimate() for drafts in found) * (1 + self.close)
+            found.sort(key=lambda drafts: max(drafts[0].estimate(), least))
         if hardware.mapping.search != "simulate" or not found[0][0].estimate():
             return found[0]
         return [*(drafts[0] for drafts in found), *(draft for drafts in found for draft in drafts[1:])]

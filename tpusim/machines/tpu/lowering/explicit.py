@@ -35,7 +35,7 @@ from tpusim.machines.tpu.program.program import Explanation, Program
 from tpusim.machines.tpu.program.transfers import Along, Fill, Part, Spill, Tensor, Transfer
 from tpusim.machines.tpu.schedule.units import Act, Area, Moves, Piece, Policy, SlotNeed, Unit, Units, one_ahead_if_free
 from tpusim.machines.tpu.search.candidates import least_words
-from tpusim.machines.tpu.search.search import Ranked, tilings_of
+from tpusim.machines.tpu.search.search import CLOSE, Ranked, tilings_of
 from tpusim.memory.layout import Box, whole_bursts
 from tpusim.network.ops.array_op import ArrayOp
 
@@ -485,6 +485,8 @@ EXPLICIT = Lowering(
     "explicit",
     "im2col proper: the lowered matrix is written, to HBM unless told otherwise, and then multiplied",
     ways,
+    # What the bus bounds is alike for all arrangements but for what the product has left to do behind it.
+    close=CLOSE,
     carries=frozenset({"bias", "add", "finish"}),
     left=PRODUCTS,
     ignores=lambda hardware: _IGNORED - (_KNOWN if hardware.mapping.transformation == "on_chip" else frozenset()),
