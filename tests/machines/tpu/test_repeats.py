@@ -1,4 +1,6 @@
-"""Passes that the event engine takes at once come out as they do one by one."""
+"""Passes that the event engine takes at once come out as they do one by one; runs that are given up early would have
+taken as long as the limit.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +17,7 @@ from tpusim import load_hardware, load_workload
 from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.event.board import Board
 from tpusim.machines.tpu.event.issue import IssueUnit
 from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
 from tpusim.machines.tpu.observation.timeline import Timing
@@ -55,6 +58,31 @@ def agree(layer: Conv2d, hardware: Hardware) -> None:
         return
     assume(len(program.streams) < MOST_PASSES)
     assert event.run(program, hardware) == one_by_one(program, hardware)
+
+
+@relaxed
+@given(layer=convs(channels=60, size=9), hardware=machines(6), more=integers(-40, 40))
+def test_a_run_is_given_up_only_if_it_reaches_its_limit(layer: Conv2d, hardware: Hardware, more: int) -> None:
+    pixels = layer.out_height * layer.out_width
+    assume(layer.macs(1) / pixels / hardware.pes < MOST_PASSES)
+    try:
+        program = CHANNEL_FIRST.lower(layer, 3, hardware)[0]
+    except CapacityError:
+        return
+    whole = event.run(program, hardware)
+    assert event.run_within(program, hardware, whole.cycles + 1) == whole
+    found = event.run_within(program, hardware, whole.cycles + more)
+    assert found in (None, whole)
+    assert found or more <= 0
+
+
+def test_a_run_that_cannot_win_is_given_up_on_its_way() -> None:
+    layer, hardware = Conv2d("conv", 128, 14, 14, 128, 3, padding=1), load_hardware("tpu_v2")
+    program = CHANNEL_FIRST.lower(layer, 8, hardware)[0]
+    cycles = event.run(program, hardware).cycles
+    with patch.object(Board, "finish", autospec=True, side_effect=Board.finish) as finish:
+        assert event.run_within(program, hardware, cycles // 2) is None
+    assert 0 < finish.call_count < len(program.steps) / 2
 
 
 @pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.long) for part in range(1, 8))])

@@ -18,9 +18,10 @@ from itertools import chain
 import simpy
 
 from tpusim.base.memory import at_rest
+from tpusim.machines.tpu.definition import NEVER
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.accounts import Recording, shares, timing_of
-from tpusim.machines.tpu.event.board import Board, Log, keeps
+from tpusim.machines.tpu.event.board import Board, Log, Overdue, keeps
 from tpusim.machines.tpu.event.calendar import Calendar, KeptCalendar, Ports
 from tpusim.machines.tpu.event.dma import Dma
 from tpusim.machines.tpu.event.issue import IssueUnit, vector_steps
@@ -35,9 +36,19 @@ def run(program: Program, hardware: Hardware) -> Timing:
     Raises:
         DeadlockError: when steps wait for one another for ever; names who waits for whom.
     """
+    timing = run_within(program, hardware, NEVER)
+    assert timing
+    return timing
+
+
+def run_within(program: Program, hardware: Hardware, limit: int) -> Timing | None:
+    """Time one Program; None as soon as it is known to take `limit` cycles or more. Raises DeadlockError."""
     port = Ports(program.ports(hardware), KeptCalendar if program.layers else Calendar)
     with at_rest():
-        log = logged(program, hardware, port)
+        try:
+            log = logged(program, hardware, port, limit=limit)
+        except Overdue:
+            return None
         whole = timing_of(log, port, program, hardware)
         if not program.layers:
             return whole
@@ -50,13 +61,16 @@ def record(program: Program, hardware: Hardware) -> Recording:
     return Recording(logged(program, hardware, ports, keep=True), ports.owners(), program, hardware)
 
 
-def logged(program: Program, hardware: Hardware, port: Ports | None = None, keep: bool = False) -> Log:
-    """The log of a Program, step by step. A given `port` is left with its owned cycles. Raises DeadlockError.
+def logged(
+    program: Program, hardware: Hardware, port: Ports | None = None, keep: bool = False, limit: int = NEVER
+) -> Log:
+    """The log of a Program, step by step. A given `port` is left with its owned cycles.
 
-    With `keep`, the log tells of each channel of the DRAM.
+    With `keep`, the log tells of each channel of the DRAM. Raises DeadlockError; Overdue as soon as the Program is
+    known to take `limit` cycles or more.
     """
     env, port = simpy.Environment(), port or Ports(program.ports(hardware), Calendar)
-    board = Board(program, env)
+    board = Board(program, env, limit - hardware.skew)
     arrays = [IssueUnit(program, hardware, board, port, array) for array in range(hardware.array.queues)]
     vector, dma = vector_steps(program, hardware, board, port, arrays), Dma(program, hardware, board, port, keep)
     for process in (*(array.process() for array in arrays), vector, dma.process(), keeps(program, board)):

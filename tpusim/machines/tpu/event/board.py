@@ -13,7 +13,7 @@ from typing import NamedTuple
 import simpy
 
 from tpusim.base.errors import DeadlockError
-from tpusim.machines.tpu.definition import Frame
+from tpusim.machines.tpu.definition import NEVER, Frame
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.calendar import Conflicts, Cycles
 from tpusim.machines.tpu.observation.timeline import STARVED, HbmUse, Held, who_waits
@@ -23,11 +23,18 @@ from tpusim.machines.tpu.program.transfers import Keep
 Process = Generator[simpy.Event, object, None]
 
 
-class Board:
-    """Completion times of a Program's steps, as far as known; `end` is the latest of them."""
+class Overdue(Exception):
+    """A run can no longer end before the limit that it was given."""
 
-    def __init__(self, program: Program, env: simpy.Environment) -> None:
-        self.env = env
+
+class Board:
+    """Completion times of a Program's steps, as far as known; `end` is the latest of them.
+
+    A run that cannot end before cycle `limit` of lane 0 is of no interest.
+    """
+
+    def __init__(self, program: Program, env: simpy.Environment, limit: int = NEVER) -> None:
+        self.env, self._limit = env, limit
         self.end = 0
         self.done: list[int | None] = [None] * len(program.steps)
         self._program = program
@@ -42,6 +49,11 @@ class Board:
         self.end = max(self.end, time)
         if step in self._waiting:
             self._waiting.pop(step).succeed()
+
+    def expect(self, end: int) -> None:
+        """The run ends in cycle `end` at the earliest. Raises Overdue where that is the limit or later."""
+        if end >= self._limit:
+            raise Overdue
 
     def wait(self, steps: Iterable[int]) -> Process:
         """Until the completion times of `steps` are known."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import accumulate
 
 import numpy as np
 
@@ -49,6 +50,7 @@ class IssueUnit:
         # nothing.
         self._alone = not {*whose} - {array, -1}
         self._biased = {i for i, step in enumerate(program.steps) if bias_words_of(step)}
+        self._to_come = self._least_to_come()
         self._filled: dict[int, int] = {}
         # Until when the last stream or vector step writes results, and until when the last vector step works.
         self.drained = self._worked = 0
@@ -92,12 +94,21 @@ class IssueUnit:
             elif isinstance(step, Stream):
                 issued = self._issued
                 self._stream(index, step)
+                self._board.expect(self._issued + self._to_come[place])
                 place += self._repeat(place, step, issued) if self._alone else 0
             else:
                 yield from self._board.wait((index,))
             place += 1
         # With many arrays, a frame in progress may outlast the few words in it.
         self._board.end = max(self._board.end, self.ended)
+
+    def _least_to_come(self) -> list[int]:
+        """Cycles from the issue of each stream, by place, to the end of the last stream, at least."""
+        streams = ((self._frame_of(at), self._steps[at]) for at in reversed(self._order))
+        lasting = (
+            frame.frames(step.words) * frame.period if isinstance(step, Stream) else 0 for frame, step in streams
+        )
+        return [*accumulate(lasting)][::-1]
 
     def _frame_of(self, index: int) -> Frame:
         return self._frames[self._layer_of(index)]

@@ -87,6 +87,15 @@ class Prepared(ReadyLayer):
         """Time by the event engine."""
         return event.run(self.program, self.running)
 
+    def faster_than(self, cycles: int) -> bool:
+        """Whether the Program takes fewer cycles; the event engine stops as soon as it cannot."""
+        if "timing" not in vars(self):
+            timing = event.run_within(self.program, self.running, cycles)
+            if timing is None:
+                return False
+            vars(self)["timing"] = timing
+        return self.timing.cycles < cycles
+
     def on(self, hardware: Hardware) -> Prepared:
         """Return this Program on another machine that can carry out its steps, even if it would choose others."""
         return replace(self, hardware=hardware)
@@ -267,21 +276,24 @@ def as_floats(operands: Operands) -> dict[str, Tensor]:
     return {name: each.astype(np.float32) for name, each in operands.items()}
 
 
-class _Choice(NamedTuple):
+class _Search(NamedTuple):
     """What the search for a layer's draft has found.
 
     Attributes:
+        place: of the fastest draft.
+        timed: number of drafts that were timed, the slower ones not to their ends.
+        first, fastest: cycles of the first draft, and of the fastest.
         searched: whether the drafts were those that a simulation chooses from.
-        place: of the best among them.
-        cycles: of those that were timed.
     """
 
-    searched: bool
     place: int
-    cycles: Sequence[int]
+    timed: int
+    first: int
+    fastest: int
+    searched: bool = False
 
 
-_known: dict[Hashable, _Choice] = {}
+_known: dict[Hashable, _Search] = {}
 """Choices by shape, batch, machine and lowering: who asks again does not wait for the losers to be timed again."""
 
 
@@ -294,22 +306,22 @@ def prepared(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Prepar
         CapacityError: when nothing fits the machine; names the layer.
         CheckFailed, DeadlockError: when a draft fails in another way as it is timed.
     """
+    searched = False
     searching, searches = hardware.having("mapping", search="simulate"), hardware.mapping.search == "auto"
     asked = layer.shape_key, batch, hardware, lowering
     if known := _known.get(asked):
         drafts = drafts_of(layer, batch, searching if known.searched else hardware, lowering)
         best = _ready(drafts[known.place], hardware, lowering)
-        return _told(best, drafts, known.cycles) if len(drafts) > 1 else best
-    searched = False
+        return _told(best, drafts, known) if len(drafts) > 1 else best
     drafts = drafts_of(layer, batch, hardware, lowering)
     # Estimates of the vector unit's work include the first fill and the last spill.
     if searches and layer.core.unit == "array":
         planned = drafts[0].planned
         if planned.passes + planned.transfers <= SHORT:
             drafts, searches, searched = drafts_of(layer, batch, searching, lowering), False, True
-    best, cycles = _fastest(drafts, hardware, lowering)
+    best, found = _fastest(drafts, hardware, lowering)
     # Estimates leave out the latency of the first word and the skew of the last.
-    beyond = min(cycles) - hardware.latency_cycles - hardware.lanes
+    beyond = found.fastest - hardware.latency_cycles - hardware.lanes
     misled = abs(beyond - (estimate := drafts[0].estimate())) > TRUSTED * estimate
     if searches and len(best.program.steps) <= MOST_DOUBTED and misled:
         others = drafts_of(layer, batch, searching, lowering)
@@ -317,36 +329,35 @@ def prepared(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Prepar
             # Freed first: two Programs may not fit in memory beside the new ones.
             del best
             drafts, searched = others, True
-            best, cycles = _fastest(drafts, hardware, lowering)
+            best, found = _fastest(drafts, hardware, lowering)
     if len(_known) >= MOST_KNOWN:
         _known.clear()
-    place = next(at for at, draft in enumerate(drafts) if draft is best.draft)
-    _known[asked] = _Choice(searched, place, cycles)
-    return _told(best, drafts, cycles) if len(drafts) > 1 else best
+    _known[asked] = found._replace(searched=searched)
+    return _told(best, drafts, found) if len(drafts) > 1 else best
 
 
-def _fastest(drafts: Sequence[Draft], hardware: Hardware, lowering: str) -> tuple[Prepared, list[int]]:
-    """The fastest draft, and the cycles of the drafts that were timed."""
-    cycles: list[int] = []
-
-    def promising() -> Iterator[Prepared]:
-        no_faster: list[int] = []
-        for draft in drafts:
-            # Lowering and timing a draft is costly: it ends after several in a row that were no faster.
-            if len(no_faster) >= PATIENCE and (sum(no_faster) >= LONG_ENOUGH or len(no_faster) >= MOST):
-                break
-            # The lower bound of a draft tells without lowering it that it cannot win by enough.
-            if cycles and min(cycles) <= draft.least * (1 + CLOSE):
-                continue
-            ready = _ready(draft, hardware, lowering)
-            faster = not cycles or ready.timing.cycles < min(cycles)
-            no_faster = [] if faster else [*no_faster, len(ready.program.steps)]
-            cycles.append(ready.timing.cycles)
-            yield ready
-            # A Program may take gigabytes: the loser is gone before the next draft is lowered.
-            del ready
-
-    return min(promising(), key=lambda each: each.timing.cycles), cycles
+def _fastest(drafts: Sequence[Draft], hardware: Hardware, lowering: str) -> tuple[Prepared, _Search]:
+    """The fastest draft, and what the search has found."""
+    best = _ready(drafts[0], hardware, lowering)
+    found = _Search(0, 1, best.timing.cycles, best.timing.cycles)
+    no_faster: list[int] = []
+    for place, draft in enumerate(drafts[1:], 1):
+        # Lowering and timing a draft is costly: it ends after several in a row that were no faster.
+        if len(no_faster) >= PATIENCE and (sum(no_faster) >= LONG_ENOUGH or len(no_faster) >= MOST):
+            break
+        # The lower bound of a draft tells without lowering it that it cannot win by enough.
+        if found.fastest <= draft.least * (1 + CLOSE):
+            continue
+        ready = _ready(draft, hardware, lowering)
+        found = found._replace(timed=found.timed + 1)
+        if ready.faster_than(found.fastest):
+            best, no_faster = ready, []
+            found = found._replace(place=place, fastest=best.timing.cycles)
+        else:
+            no_faster.append(len(ready.program.steps))
+        # A Program may take gigabytes: the loser is gone before the next draft is lowered.
+        del ready
+    return best, found
 
 
 def _ready(draft: Draft, hardware: Hardware, lowering: str) -> Prepared:
@@ -374,19 +385,19 @@ def _in_scratch(ready: Prepared) -> Prepared:
     return found.with_told({"scratch": f"it holds {', '.join(names)}"}, {})
 
 
-def _told(best: Prepared, drafts: Sequence[Draft], tried: Sequence[int]) -> Prepared:
+def _told(best: Prepared, drafts: Sequence[Draft], found: _Search) -> Prepared:
     """The layer with sentences about the search; the first draft is the estimate's choice."""
-    first, fastest, estimate = tried[0], min(tried), drafts[0].estimate()
+    first, fastest, estimate = found.first, found.fastest, drafts[0].estimate()
     least = min((each.least for each in drafts if each.least), default=0.0)
     own = "it is this one" if first == fastest else f"this one takes {fastest:,} ({fastest / first - 1:+.1%})"
     words = (
-        f"by simulation, {counted(len(tried), 'block')} timed: the estimate's choice, expected to take "
+        f"by simulation, {counted(found.timed, 'block')} timed: the estimate's choice, expected to take "
         f"{round(estimate):,} cycles, takes {first:,} ({first / estimate - 1:+.1%}); {own}"
     )
     if least:
         words += f"; no other that was ranked can take fewer than {round(least):,} ({least / fastest - 1:+.1%})"
     numbers = {
-        "timed": len(tried),
+        "timed": found.timed,
         "estimated_cycles": round(estimate),
         "first_cycles": first,
         "least_cycles": round(least),

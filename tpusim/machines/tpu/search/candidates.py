@@ -5,7 +5,7 @@ An estimate overlaps the demands of units of work that run beside one another, a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, cached_property
 from itertools import chain, product
 from math import prod
@@ -426,12 +426,14 @@ class Candidates:
         behind = np.minimum(tilings.lag, costs.results) if self.drains else 1
         return np.asarray(costs.first + between(tilings, costs) + costs.spill * behind, dtype=np.float64)
 
-    def floor(self, share: float) -> float:
-        """Cycles that no tiling can beat, whether array or HBM sets the pace; the array takes `share` of its
-        streams.
+    @cached_property
+    def floor(self) -> Callable[[float], float]:
+        """Cycles that no tiling can beat, whether array or HBM sets the pace, by the share of its streams that the
+        array takes.
         """
-        streamed = prod(self.extents) * self.shape.groups * self.columns * self.passes
-        return max(share * streamed * self.least_of_a_word, self._all_once)
+        streamed, word = prod(self.extents) * self.shape.groups * self.columns * self.passes, self.least_of_a_word
+        moved = self._all_once
+        return lambda share: max(share * streamed * word, moved)
 
     @property
     def _all_once(self) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache, cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import chain, islice
 from math import prod
 from operator import attrgetter, itemgetter
@@ -80,7 +80,7 @@ def candidates_of(hardware: Hardware) -> type[Candidates]:
     return Windows if hardware.mapping.loads == "windows" else Candidates
 
 
-@lru_cache(maxsize=1 << 10)
+@lru_cache(maxsize=1 << 14)
 def tilings_of(cut: Cut, hardware: Hardware, among: type[Candidates] | None = None) -> tuple[Ranked, ...]:
     """Tilings that a simulation should choose from, in the order in which to try them; or only the estimate's
     choice.
@@ -92,7 +92,7 @@ def tilings_of(cut: Cut, hardware: Hardware, among: type[Candidates] | None = No
     """
     candidates, chosen = _chosen((among or candidates_of(hardware))(cut, hardware))
     if hardware.mapping.search != "simulate":
-        return (_ranked(candidates, chosen),)
+        return (_chosen_one(candidates, chosen)._replace(least=0.0),)
     return ranked(candidates, chosen)
 
 
@@ -171,9 +171,10 @@ def ranked(candidates: Candidates, chosen: Tiling[int]) -> tuple[Ranked, ...]:
             found.append(each._replace(expected=each.expected * (1 + AGAIN * held[each.tiling.outputs])))
             held[each.tiling.outputs] += 1
     found.sort(key=attrgetter("expected"))
-    first = _ranked(candidates, chosen, least := Bound(candidates).alone(chosen))
-    beyond = max(first.estimate() - least, 0)
-    return (first._replace(expected=least + BELIEVED * beyond), *found[:MOST_TIMED])
+    first = _chosen_one(candidates, chosen)
+    beyond = max(first.estimate() - first.least, 0)
+    timed = (_on_a_pipe(candidates, each) for each in found[:MOST_TIMED])
+    return (first._replace(expected=first.least + BELIEVED * beyond), *timed)
 
 
 def every(candidates: Candidates) -> tuple[Ranked, ...]:
@@ -194,28 +195,23 @@ def _distinct(candidates: Candidates, but: Iterable[str], most: int | None) -> I
         key = tuple({**vars(tiling), "loop_order": order, **dict.fromkeys(but, 0)}.values())
         if key not in known:
             known.add(key)
-            yield _ranked(candidates, tiling, *costs)
+            least, estimated, expected = costs
+            yield Ranked(tiling, least, partial(float, max(estimated, least)), candidates.floor, expected)
 
 
-def _ranked(
-    candidates: Candidates,
-    tiling: Tiling[int],
-    least: float = 0.0,
-    estimated: float | None = None,
-    expected: float = 0.0,
-) -> Ranked:
-    """A tiling with its estimate, which is no lower than its bound.
+def _chosen_one(candidates: Candidates, tiling: Tiling[int]) -> Ranked:
+    """The estimate's choice, whose estimate is no lower than its bound."""
+    least, estimate = Bound(candidates).alone(tiling), float(candidates.estimate(tiling))
+    one = Ranked(tiling, least, partial(float, max(estimate, least)), candidates.floor)
+    return _on_a_pipe(candidates, one)
 
-    The estimate is that of HBM as a pipe: a DRAM must not change the choice of tilings to simulate.
-    """
 
-    @cache
-    def estimate() -> float:
-        if estimated is not None and not candidates.hardware.hbm.dram:
-            return max(estimated, least)
-        return max(float(candidates.estimate(tiling)), Bound(candidates.piped).alone(tiling))
-
-    return Ranked(tiling, least, estimate, candidates.floor, expected)
+def _on_a_pipe(candidates: Candidates, one: Ranked) -> Ranked:
+    """A tiling with its estimate where HBM is a pipe: a DRAM must not change the choice of tilings to simulate."""
+    if not candidates.hardware.hbm.dram:
+        return one
+    estimate = max(float(candidates.estimate(one.tiling)), Bound(candidates.piped).alone(one.tiling))
+    return one._replace(estimate=partial(float, estimate))
 
 
 def _in_order(candidates: Candidates) -> Iterator[tuple[Tiling[int], float, float, float]]:
