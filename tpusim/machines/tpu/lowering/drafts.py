@@ -137,7 +137,7 @@ class Lowering:
     def takes(self, layer: Op) -> bool:
         """Whether an op is of the lowering's unit and kind."""
         own = layer.whole_rows == self.whole_rows and layer.whole_channels == self.whole_channels
-        return layer.unit == self.unit and (layer.unit == "array" or own)
+        return layer.unit == self.unit and own
 
     def leaves(self, layer: Op, batch: int) -> bool:
         """Whether it leaves a layer to another lowering. Raises UnsuitableError for ops that are no convolutions."""
