@@ -126,8 +126,8 @@ def _attention(row: Row, given: Mapping[str, Any], tile: Mapping[str, int]) -> C
         *(Copy(f"turned_{what}", many * head, images=some * tokens) for what, many, tokens in asked),
     ]
     if given["return_residuals"]:
-        rows_of = some * heads * queries
-        layers += [Copy(f"residual_{what}", _RESIDUAL, images=rows_of) for what in ("maximum", "sum")]
+        whole, tokens = heads * _RESIDUAL, some * queries
+        layers += [Copy(f"residual_{what}", whole, images=tokens) for what in ("maximum", "sum")]
     changes = f"mapping.block.images={tile['block_q']}", f"mapping.block.in_channels={tile['block_kv']}"
     dtype = given["q"].partition("[")[0]
     return Case(name, tuple(layers), 1, took * some / images, changes=changes, dtype=dtype)
