@@ -87,36 +87,37 @@ def flash_attentions(draw: st.DrawFn) -> FlashAttention:
     )
 
 
-def in_one_agrees(layer: FlashAttention, batch: int, hardware: Hardware, block: dict[str, int]) -> None:
+def in_one_agrees(layer: FlashAttention, batch: int, hardware: Hardware, block: dict[str, int], weights: str) -> None:
     """Event engine and register engine take as many cycles, and every output is right."""
     memory, rows = hardware.vector_memory, hardware.array.rows
     word = min(memory.word_elements, rows)
     room = {"word_elements": word, "capacity_bytes": ENOUGH * word * memory.element_bytes}
     given = hardware.mapping.block.model_copy(update=block)
-    roomy = hardware.having("vector_memory", **room).having("mapping", block=given)
+    roomy = hardware.having("vector_memory", **room).having("mapping", block=given).having("array", weights=weights)
     result = simulate(Workload("attention", batch, [layer]), roomy, engine="both")
     assert result.correct
     assert result.layers[0].lowering == "flash_attention"
 
 
+WEIGHTS = st.sampled_from(("shared", "own", "either"))
 BLOCKS = st.fixed_dictionaries({}, optional={"images": st.integers(1, 30), "in_channels": st.integers(1, 50)})
 
 
 @settings(relaxed, max_examples=60)
-@given(layer=flash_attentions(), batch=st.integers(1, 2), hardware=machines(12), block=BLOCKS)
+@given(layer=flash_attentions(), batch=st.integers(1, 2), hardware=machines(12), block=BLOCKS, weights=WEIGHTS)
 def test_random_attention_in_one_on_random_machines(
-    layer: FlashAttention, batch: int, hardware: Hardware, block: dict[str, int]
+    layer: FlashAttention, batch: int, hardware: Hardware, block: dict[str, int], weights: str
 ) -> None:
-    in_one_agrees(layer, batch, hardware, block)
+    in_one_agrees(layer, batch, hardware, block, weights)
 
 
 @pytest.mark.long
 @settings(relaxed, max_examples=500)
-@given(layer=flash_attentions(), batch=st.integers(1, 3), hardware=machines(), block=BLOCKS)
+@given(layer=flash_attentions(), batch=st.integers(1, 3), hardware=machines(), block=BLOCKS, weights=WEIGHTS)
 def test_many_attentions_in_one_on_random_machines(
-    layer: FlashAttention, batch: int, hardware: Hardware, block: dict[str, int]
+    layer: FlashAttention, batch: int, hardware: Hardware, block: dict[str, int], weights: str
 ) -> None:
-    in_one_agrees(layer, batch, hardware, block)
+    in_one_agrees(layer, batch, hardware, block, weights)
 
 
 def test_parts_that_no_query_of_a_block_sees_are_not_computed() -> None:

@@ -68,7 +68,7 @@ def test_gradients_of_experts_sum_over_their_rows() -> None:
 
 
 def test_rows_of_attention_are_one_op_and_what_lies_around_it() -> None:
-    """Of 32 sequences of 32 heads two are timed: the op in the kernel's tile, what turns its operands and its result, and
+    """Of 32 sequences of 32 heads, two: the op in the tile of the kernel, what turns its operands and its result, and
     a copy of each residual, whose elements are twice as wide.
     """
     case = next(each for each in token_sets()["llm_v7x_attention"].cases if each.name.startswith("4096x4096 32x128"))

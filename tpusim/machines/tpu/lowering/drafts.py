@@ -162,9 +162,10 @@ class Lowering:
         """
         every = hardware.arrangements(hardware.array.cols)[:1]
         if self.multiplies:
-            # A product has one group.
+            # A product has one group; an attention has queries in all columns.
             groups = getattr(layer, "groups", 1)
-            every = hardware.arrangements(layer.tensors(batch).ofmap[0] // groups)
+            columns = hardware.array.cols if layer.whole_rows else layer.tensors(batch).ofmap[0] // groups
+            every = hardware.arrangements(columns)
         found, failures = list[Sequence[Draft]](), list[CapacityError]()
         machine = hardware if self.pipelined and not hardware.banked else hardware.without_windows()
         for way in every:

@@ -201,9 +201,11 @@ class AttentionPlan:
         tiles = -(-self.part // self.tile)
         streamed = len(self.chunks) * passes(self.part_words) + tiles * passes(self.output_words)
         worked = self.part_words * (paced("wide_maximum", self.word, 0) + paced("wide_exp", 1, 1))
-        pairs = sum(self.seen(block) * len(folds) for block, folds in enumerate(self.blocks))
-        turns = sum(map(self.seen, range(len(self.blocks)))) * 2 * (frame.latency + hardware.preload_cycles)
-        return self.layer.heads * self.sequences * (pairs * (streamed + worked) + turns)
+        turn, cycles = 2 * (frame.latency + hardware.preload_cycles), 0.0
+        for block, folds in enumerate(self.blocks):
+            rounds = -(-len(folds) // hardware.array.queues)
+            cycles += self.seen(block) * (rounds * streamed + len(folds) * worked + turn)
+        return self.layer.heads * self.sequences * cycles
 
 
 def planned(layer: FlashAttention, batch: int, hardware: Hardware) -> AttentionPlan:
@@ -230,14 +232,15 @@ def planned(layer: FlashAttention, batch: int, hardware: Hardware) -> AttentionP
 
 
 class Stretch(NamedTuple):
-    """A block of queries of a head and a part of the keys: their `scores`, these scores' powers, or products of powers
-    and `values`.
+    """A block of queries of a head and a part of the keys: scores of a fold, these scores' powers, or products of
+    powers of a fold and values, as `work` says by the area that is written or read.
     """
 
     image: int
     head: int
     block: int
     part: int
+    fold: int = 0
     work: str = SCORES
 
 
@@ -282,24 +285,35 @@ class AttentionUnits(Units):
 
     def units(self) -> Iterator[Unit]:
         plan, layer = self.plan, self.layer
-        shared, tiles = layer.heads // layer.of_kv_heads, -(-plan.part // plan.tile)
+        shared, tiles, arrays = layer.heads // layer.of_kv_heads, -(-plan.part // plan.tile), plan.hardware.array.queues
         for image, head, (block, folds) in product(range(plan.sequences), range(layer.heads), enumerate(plan.blocks)):
             asking, parts = (image, head, block), plan.seen(block)
             queries, results = SlotNeed(QUERIES, asking), SlotNeed(RESULTS, asking)
             for part in range(parts):
                 of, asked = Stretch(image, head, block, part), (image, head // shared, part)
-                scores, last = SlotNeed(SCORES, (asking, part)), part == parts - 1
-                yield Unit((queries, SlotNeed(KEYS, asked), scores), None, of, len(folds) * len(plan.chunks))
+                scores, last, count = SlotNeed(SCORES, (asking, part)), part == parts - 1, len(folds)
+                # Of arrays with weights of their own, each takes the passes of a fold in turn.
+                for fold in range(count):
+                    about, array = of._replace(fold=fold), fold % arrays
+                    yield Unit(
+                        (queries, SlotNeed(KEYS, asked), scores),
+                        None,
+                        about,
+                        len(plan.chunks),
+                        gap=not fold,
+                        array=array,
+                    )
                 needs = [scores, SlotNeed(RUNNING, 0)]
                 needs += [results] if part else []
                 needs += [SlotNeed(NUMBERS, part), SlotNeed(LAST, block)] if plan.masked(block, part) else []
-                steps = 3 * len(folds) + 2 * len([*plan.levels(plan.words_of(len(plan.parts[part])))]) + 3
+                steps = 3 * count + 2 * len([*plan.levels(plan.words_of(len(plan.parts[part])))]) + 3
                 yield Unit(tuple(needs), None, of._replace(work=RUNNING), steps=steps, gap=False)
-                ends = 2 * len(folds) if last else 0
-                yield Unit(
-                    (scores, SlotNeed(VALUES, asked), results), None, of._replace(work=VALUES), len(folds) * tiles,
-                    ends, leaves=2 if last else -1,
-                )  # fmt: skip
+                for fold in range(count):
+                    about, array, ends = of._replace(fold=fold, work=VALUES), fold % arrays, last and fold == count - 1
+                    yield Unit(
+                        (scores, SlotNeed(VALUES, asked), results), None, about, tiles, 2 * count * ends,
+                        leaves=2 if ends else -1, gap=not fold, array=array,
+                    )  # fmt: skip
 
     # ---- into the lanes
 
@@ -393,9 +407,9 @@ class AttentionUnits(Units):
         return acts(unit.about, place, {area: bases[at] for area, at in place.items()})
 
     def _score(self, of: Stretch, place: dict[str, int], base: dict[str, int]) -> Iterator[Act]:
-        """Keys stream past the queries of each fold."""
-        plan, words = self.plan, self.plan.words_of(len(self.plan.parts[of.part]))
-        for fold, (at, chunk) in product(range(len(plan.blocks[of.block])), enumerate(plan.chunks)):
+        """Keys stream past the queries of a fold."""
+        plan, fold, words = self.plan, of.fold, self.plan.words_of(len(self.plan.parts[of.part]))
+        for at, chunk in enumerate(plan.chunks):
             weights = base[QUERIES] + fold * plan.head_words + chunk.start // plan.word
             yield Pass(
                 Touch(place[QUERIES]), Touch(place[KEYS]), place[SCORES], at == 0, weights, plan.words_of(len(chunk)),
@@ -453,18 +467,19 @@ class AttentionUnits(Units):
                 yield self._step("wide_maximum", walks, nested(to + start, (folds, made), (words, 1)))
 
     def _sum(self, of: Stretch, place: dict[str, int], base: dict[str, int]) -> Iterator[Act]:
-        """Values and ones stream past the powers of each fold; in the end, what the ones have made divides outputs."""
-        plan, folds, size = self.plan, range(len(self.plan.blocks[of.block])), self.plan.output_words
-        for fold, (at, tile) in product(folds, enumerate(portions(len(plan.parts[of.part]), plan.tile))):
+        """Values and ones stream past the powers of a fold; in the end, what the ones have made divides all outputs."""
+        plan, fold, size = self.plan, of.fold, self.plan.output_words
+        for at, tile in enumerate(portions(len(plan.parts[of.part]), plan.tile)):
             weights = base[SCORES] + fold * plan.part_words + tile.start // plan.word
             yield Pass(
                 Touch(place[SCORES]), Touch(place[VALUES]), place[RESULTS], of.part == at == 0, weights,
                 plan.words_of(len(tile)), len(tile), plan.lanes,
                 feed(len(tile), in_turn(base[VALUES] + at * size, size)), base[RESULTS] + fold * size, size,
             )  # fmt: skip
-        if of.part == plan.seen(of.block) - 1:
+        folds = len(plan.blocks[of.block])
+        if of.part == plan.seen(of.block) - 1 and fold == folds - 1:
             steps: list[Compute] = []
-            for fold in folds:
+            for fold in range(folds):
                 first = base[RESULTS] + fold * size
                 outputs, total = in_turn(first, plan.head_words), in_turn(first + plan.head_words, 1)
                 steps.append(self._step("reciprocal_sum", [total], total))
@@ -528,7 +543,6 @@ FLASH_ATTENTION = Lowering(
     ways,
     whole_rows=True,
     partial=True,
-    multiplies=False,
     carries=frozenset(),
     ignores=IGNORED - {"block.in_channels"} | {"block.rows", "block.cols", "block.out_channels", "block_n", "strips"},
 )
