@@ -42,8 +42,8 @@ _TIMED = {
 work on one op, a device of 7x a core.
 """
 _RAGGED, _ATTENTION = "pallas_mosaic_tpu_ragged_dot", "pallas_mosaic_tpu_flash_attention"
-_HEADS = 64
-"""Heads of an attention that are simulated, in whole sequences: others take as long."""
+_ASKING = 1 << 17
+"""Queries of all heads of an attention that are simulated at least: heads take as long as one another."""
 _RESIDUAL = 256
 """Elements of bf16 that have as many bytes as the 128 float32 that a kernel of attention writes for each residual of a
 query and head (tokamax, splash_attention_kernel.py: NUM_LANES).
@@ -105,8 +105,8 @@ def _sizes(operand: str) -> list[int]:
 
 
 def _attention(row: Row, given: Mapping[str, Any], tile: Mapping[str, int]) -> Case | LeftOut:
-    """An attention of some sequences, and what it takes to lay out operands by heads, and the result by tokens: a copy
-    of each. A residual is written for every lane, and read to take one number of these: a copy, too.
+    """Some heads of an attention, and what it takes to lay out operands by heads, and the result by tokens: a copy of
+    each. A residual is written for every lane, and read to take one number of these: a copy, too.
     """
     (images, queries, heads, head), (_, keys, kv_heads, _) = _sizes(given["q"]), _sizes(given["k"])
     causal, took = given["mask"]["is_causal"], float(row["min_ms"]) * 1000
@@ -114,23 +114,20 @@ def _attention(row: Row, given: Mapping[str, Any], tile: Mapping[str, int]) -> C
     name += f", tile {tile['block_q']}x{tile['block_kv']}"
     if given["k"] != given["v"]:
         return LeftOut(name, took, f"values are {given['v']}, keys {given['k']}")
-    some = min(images, -(-_HEADS // heads))
-    asked = [
-        ("queries", heads, queries),
-        ("keys", kv_heads, keys),
-        ("values", kv_heads, keys),
-        ("result", heads, queries),
-    ]
+    shared, wanted = heads // kv_heads, -(-_ASKING // queries)
+    # Some heads of one sequence, together with all that share their keys; or several sequences.
+    mine, some = min(heads, -(-wanted // shared) * shared), min(images, -(-wanted // heads))
+    theirs, share = mine // shared, mine * some / (heads * images)
+    sizes = ("queries", mine, queries), ("keys", theirs, keys), ("values", theirs, keys), ("result", mine, queries)
     layers: list[Op] = [
-        FlashAttention("attention", heads, head, queries, kv_heads, keys, some, causal),
-        *(Copy(f"turned_{what}", many * head, images=some * tokens) for what, many, tokens in asked),
+        FlashAttention("attention", mine, head, queries, theirs, keys, some, causal),
+        *(Copy(f"turned_{what}", many * head, images=some * tokens) for what, many, tokens in sizes),
     ]
     if given["return_residuals"]:
-        whole, tokens = heads * _RESIDUAL, some * queries
+        whole, tokens = mine * _RESIDUAL, some * queries
         layers += [Copy(f"residual_{what}", whole, images=tokens) for what in ("maximum", "sum")]
     changes = f"mapping.block.images={tile['block_q']}", f"mapping.block.in_channels={tile['block_kv']}"
-    dtype = given["q"].partition("[")[0]
-    return Case(name, tuple(layers), 1, took * some / images, changes=changes, dtype=dtype)
+    return Case(name, tuple(layers), 1, took * share, changes=changes, dtype=given["q"].partition("[")[0])
 
 
 def _experts(row: Row, given: Mapping[str, Any], tile: Mapping[str, int]) -> tuple[Case, bool]:
