@@ -68,21 +68,21 @@ def test_gradients_of_experts_sum_over_their_rows() -> None:
 
 
 def test_rows_of_attention_are_one_op_and_what_lies_around_it() -> None:
-    """Of 32 sequences of 32 heads one: the op in the tile of the kernel, what turns its operands and its result, and a
-    copy of each residual, whose elements are twice as wide. Of 32 heads of 16,384 tokens eight.
+    """Of 32 sequences of 32 heads eight heads: the op in the tile of the kernel, what turns its operands and its result, and a
+    copy of each residual, whose elements are twice as wide. Of 32 heads of 16,384 tokens two.
     """
     case = next(each for each in token_sets()["llm_v7x_attention"].cases if each.name.startswith("4096x4096 32x128"))
     assert case.name == "4096x4096 32x128 causal, tile 1024x1024"
     attention, *turned = case.layers
-    assert attention == FlashAttention("attention", 32, 128, 4096, 8, 4096, 1)
-    assert [layer.outputs(1) for layer in turned] == [4096 * heads * 128 for heads in (32, 8, 8, 32)]
+    assert attention == FlashAttention("attention", 8, 128, 4096, 2, 4096, 1)
+    assert [layer.outputs(1) for layer in turned] == [4096 * heads * 128 for heads in (8, 2, 2, 8)]
     assert case.changes == ("mapping.block.images=1024", "mapping.block.in_channels=1024")
-    assert case.theirs == pytest.approx(20555 / 32)
+    assert case.theirs == pytest.approx(20555 / 32 / 4)
     with_residuals = next(each for each in token_sets()["llm_v7x_attention"].cases if "residuals" in each.name)
-    assert [layer.outputs(1) for layer in with_residuals.layers[-2:]] == [4096 * 32 * 128 * 2] * 2
+    assert [layer.outputs(1) for layer in with_residuals.layers[-2:]] == [4096 * 8 * 128 * 2] * 2
     long = next(each for each in token_sets()["llm_v7x_attention"].cases if each.name.startswith("16384x16384 32x64"))
-    assert long.layers[0] == FlashAttention("attention", 8, 64, 16384, 8, 16384, 1)
-    assert long.theirs == pytest.approx(6970 / 4)
+    assert long.layers[0] == FlashAttention("attention", 2, 64, 16384, 2, 16384, 1)
+    assert long.theirs == pytest.approx(6970 / 16)
     (left,) = token_sets()["llm_v5p_attention"].left_out
     assert left.why == "values are bf16[512,1024,16,128], keys bf16[512,1024,16,192]"
 

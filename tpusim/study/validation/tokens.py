@@ -42,7 +42,7 @@ _TIMED = {
 work on one op, a device of 7x a core.
 """
 _RAGGED, _ATTENTION = "pallas_mosaic_tpu_ragged_dot", "pallas_mosaic_tpu_flash_attention"
-_ASKING = 1 << 17
+_ASKING = 1 << 15
 """Queries of all heads of an attention that are simulated at least: heads take as long as one another."""
 _RESIDUAL = 256
 """Elements of bf16 that have as many bytes as the 128 float32 that a kernel of attention writes for each residual of a
