@@ -68,8 +68,8 @@ def test_gradients_of_experts_sum_over_their_rows() -> None:
 
 
 def test_rows_of_attention_are_one_op_and_what_lies_around_it() -> None:
-    """Of 32 sequences of 32 heads eight heads: the op in the tile of the kernel, what turns its operands and its result, and a
-    copy of each residual, whose elements are twice as wide. Of 32 heads of 16,384 tokens two.
+    """Of 32 sequences of 32 heads, eight heads: the op in the tile of the kernel, what turns operands and result, and a
+    copy of each residual, whose elements are twice as wide. Of 32 heads of 16,384 tokens, two.
     """
     case = next(each for each in token_sets()["llm_v7x_attention"].cases if each.name.startswith("4096x4096 32x128"))
     assert case.name == "4096x4096 32x128 causal, tile 1024x1024"
@@ -104,7 +104,7 @@ def test_a_row_that_tells_of_no_product_is_refused(tmp_path: Path, lost: str, wh
         ("llm_v7x_decode_block", 0.12), ("llm_v6e_decode_block", 0.12), ("llm_v5e_decode_block", 0.12),
         ("llm_v7x_decode_products", 0.1), ("llm_v7x_prefill_products", 0.1),
         ("llm_v5e_experts", 0.25), ("llm_v5e_experts_turned", 0.25), ("llm_v7x_experts", 0.25),
-        ("llm_v6e_attention", 0.25), ("llm_v7x_attention", 0.25),
+        ("llm_v5p_attention", 0.25), ("llm_v6e_attention", 0.25), ("llm_v7x_attention", 0.25),
     ],
 )  # fmt: skip
 def test_blocks_are_near_the_code(name: str, most: float) -> None:
