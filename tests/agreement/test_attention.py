@@ -1,4 +1,6 @@
-"""Attention of random heads, lengths, windows and masks on random machines: both engines, and every output."""
+"""Attention of random heads, lengths, windows and masks on random machines: both engines, and every output; as layers
+one after another, and as one op whose scores stay on chip.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +8,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.strategies import machines
-from tpusim import Workload, simulate
+from tests.strategies import machine, machines
+from tpusim import Workload, load_hardware, simulate
 from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.lowering.registry import lowered
+from tpusim.machines.tpu.program.steps import Stream, Vector
 from tpusim.network.composites import Attention
+from tpusim.network.ops.flash_attention import FlashAttention
 from tpusim.network.workload import Source
 
 READ = [Source((name,)) for name in Attention.reads]
@@ -61,3 +66,80 @@ def test_random_attention_on_random_machines(entry: Attention, batch: int, hardw
 @given(entry=attentions(), batch=st.integers(1, 3), hardware=machines())
 def test_many_attentions_on_random_machines(entry: Attention, batch: int, hardware: Hardware) -> None:
     agrees(entry, batch, hardware)
+
+
+# ---- one op, whose scores stay on chip
+
+
+@st.composite
+def flash_attentions(draw: st.DrawFn) -> FlashAttention:
+    """Few heads; tokens that fill no array, one, or several, and words or not."""
+    kv_heads, queries = draw(st.integers(1, 2)), draw(st.integers(1, 24))
+    return FlashAttention(
+        "attention",
+        heads=kv_heads * draw(st.integers(1, 2)),
+        head=draw(st.integers(1, 9)),
+        queries=queries,
+        kv_heads=kv_heads,
+        keys=queries + draw(st.integers(0, 24)),
+        images=draw(st.integers(0, 2)),
+        causal=draw(st.booleans()),
+    )
+
+
+def in_one_agrees(layer: FlashAttention, batch: int, hardware: Hardware, block: dict[str, int], weights: str) -> None:
+    """Event engine and register engine take as many cycles, and every output is right."""
+    memory, rows = hardware.vector_memory, hardware.array.rows
+    word = min(memory.word_elements, rows)
+    room = {"word_elements": word, "capacity_bytes": ENOUGH * word * memory.element_bytes}
+    given = hardware.mapping.block.model_copy(update=block)
+    roomy = hardware.having("vector_memory", **room).having("mapping", block=given).having("array", weights=weights)
+    result = simulate(Workload("attention", batch, [layer]), roomy, engine="both")
+    assert result.correct
+    assert result.layers[0].lowering == "flash_attention"
+
+
+WEIGHTS = st.sampled_from(("shared", "own", "either"))
+BLOCKS = st.fixed_dictionaries({}, optional={"images": st.integers(1, 30), "in_channels": st.integers(1, 50)})
+
+
+@settings(relaxed, max_examples=60)
+@given(layer=flash_attentions(), batch=st.integers(1, 2), hardware=machines(12), block=BLOCKS, weights=WEIGHTS)
+def test_random_attention_in_one_on_random_machines(
+    layer: FlashAttention, batch: int, hardware: Hardware, block: dict[str, int], weights: str
+) -> None:
+    in_one_agrees(layer, batch, hardware, block, weights)
+
+
+@pytest.mark.long
+@settings(relaxed, max_examples=500)
+@given(layer=flash_attentions(), batch=st.integers(1, 3), hardware=machines(), block=BLOCKS, weights=WEIGHTS)
+def test_many_attentions_in_one_on_random_machines(
+    layer: FlashAttention, batch: int, hardware: Hardware, block: dict[str, int], weights: str
+) -> None:
+    in_one_agrees(layer, batch, hardware, block, weights)
+
+
+def test_parts_that_no_query_of_a_block_sees_are_not_computed() -> None:
+    """Of 4 x 4 pairs of a block and a part on and below the diagonal there are 10: as many products with keys."""
+    machine_of_4 = machine(4, 4, word_elements=2, scalar_words=4, capacity_words=ENOUGH)
+    given = machine_of_4.mapping.block.model_copy(update={"images": 4, "in_channels": 4})
+    layer = FlashAttention("attention", heads=1, head=4, queries=16)
+    program, told = lowered(layer, 1, machine_of_4.having("mapping", block=given), "flash_attention")
+    assert sum(isinstance(step, Stream) and not step.accumulate for step in program.steps) == 10 + 4
+    assert sum(step.operation == "wide_seen" for step in program.steps if isinstance(step, Vector)) == 4
+    assert "10 are computed" in told.aspects["chunks"]
+
+
+def test_scores_that_stay_spare_trips_through_hbm() -> None:
+    """What goes through HBM are queries, keys, values and outputs; and it takes less than half as long."""
+    hardware = load_hardware("tpu_v6e")
+    layer = FlashAttention("attention", heads=4, head=128, queries=1024, causal=False)
+    entry = Attention("attention", heads=4, head=128, queries=1024, causal=False, blocks=1)
+    parts = [*entry.parts(READ, 1)]
+    in_one = simulate(Workload("one", 1, [layer]), hardware, check=False).total
+    apart = simulate(Workload("layers", 1, [part.layer for part in parts]), hardware, check=False).total
+    moved = 4 * 4 * 1024 * 128 * 2
+    assert moved <= in_one.hbm_read_bytes + in_one.hbm_write_bytes < 1.01 * moved
+    assert in_one.macs == apart.macs
+    assert in_one.cycles < apart.cycles / 2

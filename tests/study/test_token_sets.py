@@ -9,6 +9,7 @@ import pytest
 from tpusim.base.errors import InputError
 from tpusim.machines.family import load_hardware
 from tpusim.network.ops.array_op import Gemm
+from tpusim.network.ops.flash_attention import FlashAttention
 from tpusim.network.ops.op import OFMAP
 from tpusim.study.validation import tokens
 from tpusim.study.validation.cases import tables_from
@@ -66,10 +67,33 @@ def test_gradients_of_experts_sum_over_their_rows() -> None:
     assert {(layer.m, layer.n) for layer in products} == {(2048, 768)}
 
 
-def test_a_row_that_tells_of_no_product_is_refused(tmp_path: Path) -> None:
+def test_rows_of_attention_are_one_op_and_what_lies_around_it() -> None:
+    """Of 32 sequences of 32 heads, eight heads: the op in the tile of the kernel, what turns operands and result, and a
+    copy of each residual, whose elements are twice as wide. Of 32 heads of 16,384 tokens, two.
+    """
+    case = next(each for each in token_sets()["llm_v7x_attention"].cases if each.name.startswith("4096x4096 32x128"))
+    assert case.name == "4096x4096 32x128 causal, tile 1024x1024"
+    attention, *turned = case.layers
+    assert attention == FlashAttention("attention", 8, 128, 4096, 2, 4096, 1)
+    assert [layer.outputs(1) for layer in turned] == [4096 * heads * 128 for heads in (8, 2, 2, 8)]
+    assert case.changes == ("mapping.block.images=1024", "mapping.block.in_channels=1024")
+    assert case.theirs == pytest.approx(20555 / 32 / 4)
+    with_residuals = next(each for each in token_sets()["llm_v7x_attention"].cases if "residuals" in each.name)
+    assert [layer.outputs(1) for layer in with_residuals.layers[-2:]] == [4096 * 8 * 128 * 2] * 2
+    long = next(each for each in token_sets()["llm_v7x_attention"].cases if each.name.startswith("16384x16384 32x64"))
+    assert long.layers[0] == FlashAttention("attention", 2, 64, 16384, 2, 16384, 1)
+    assert long.theirs == pytest.approx(6970 / 16)
+    (left,) = token_sets()["llm_v5p_attention"].left_out
+    assert left.why == "values are bf16[512,1024,16,128], keys bf16[512,1024,16,192]"
+
+
+@pytest.mark.parametrize(
+    ("lost", "what"), [("ragged_dot_dimension_numbers", "product of experts"), ("is_causal", "attention")]
+)
+def test_a_row_that_tells_of_no_product_is_refused(tmp_path: Path, lost: str, what: str) -> None:
     shipped = Path(tokens.__file__).with_name("truth") / "tpu_tokamax_measured.csv"
-    (tmp_path / shipped.name).write_text(shipped.read_text().replace("ragged_dot_dimension_numbers", "numbers", 1))
-    with tables_from(tmp_path), pytest.raises(InputError, match=r"is no product of experts .*; write arguments"):
+    (tmp_path / shipped.name).write_text(shipped.read_text().replace(lost, "numbers", 1))
+    with tables_from(tmp_path), pytest.raises(InputError, match=rf"is no {what} .*; write arguments"):
         token_sets()
 
 
@@ -80,6 +104,7 @@ def test_a_row_that_tells_of_no_product_is_refused(tmp_path: Path) -> None:
         ("llm_v7x_decode_block", 0.12), ("llm_v6e_decode_block", 0.12), ("llm_v5e_decode_block", 0.12),
         ("llm_v7x_decode_products", 0.1), ("llm_v7x_prefill_products", 0.1),
         ("llm_v5e_experts", 0.25), ("llm_v5e_experts_turned", 0.25), ("llm_v7x_experts", 0.25),
+        ("llm_v5p_attention", 0.25), ("llm_v6e_attention", 0.25), ("llm_v7x_attention", 0.25),
     ],
 )  # fmt: skip
 def test_blocks_are_near_the_code(name: str, most: float) -> None:

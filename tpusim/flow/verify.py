@@ -22,7 +22,6 @@ from tpusim.flow.numbers import SMALL, Numbers
 from tpusim.machines.lowered import InMemory, InParts, ReadyLayer, Taker, Told, WrittenPart, WrittenTensor, unheard
 from tpusim.network.ops.fused import Fused
 from tpusim.network.ops.op import OFMAP, Index, Op
-from tpusim.network.ops.rows import RowOp
 from tpusim.numerics import equality
 from tpusim.numerics.element_types import Values, all_finite
 from tpusim.numerics.equality import Verdict, agreement, larger
@@ -152,7 +151,7 @@ class Expectation:
             return equality.moved(true)
         if oracle.magnitudes:
             sizes = oracle.magnitudes(self.layer, self._sizes, box, true)
-        elif isinstance(self.layer, RowOp):
+        elif self.layer.whole_rows:
             sizes = rows.magnitudes(self.layer, self._exact, box, true, equality.gamma(self.roundings))
         else:
             sizes = magnitudes(self.layer, self._sizes, box, true)

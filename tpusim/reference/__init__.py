@@ -46,7 +46,7 @@ _PLACES = {
     **dict.fromkeys(POINTWISE, "pointwise.pointwise"),
     "rotary": "maps.rotary",
     **{op: f"rows.{op}" for op in ("softmax", "layer_norm", "rms_norm", "top_k", "reduce_mean")},
-    **{op: f"rows.{op}" for op in ("sum_exp", "sum_squares")},
+    **{op: f"rows.{op}" for op in ("sum_exp", "sum_squares", "flash_attention")},
     **{op: f"rows.{op}" for op in ("layer_norm_gradient", "cross_entropy", "cross_entropy_gradient")},
     **{f"channel_{what}": f"channels.channel_{what}" for what in ("sum", "mean", "variance", "products")},
     **dict.fromkeys(("transpose", "channel_shuffle", "slice", "pad", "upsample", "spread", "embedding"), "maps.move"),

@@ -13,6 +13,7 @@ from tpusim.machines.tpu.lowering.registry import LOWERINGS, lowered
 from tpusim.machines.tpu.sections import BlockSizes
 from tpusim.network.ops.array_op import ConvTranspose2d, Gemm
 from tpusim.network.ops.channels import ChannelProducts
+from tpusim.network.ops.flash_attention import FlashAttention
 from tpusim.network.ops.op import Op
 from tpusim.network.ops.pool2d import Pool2d
 from tpusim.network.ops.rows import Softmax
@@ -38,6 +39,7 @@ LAYERS: dict[str, Op] = {
     "vector_ops": Pool2d("p", "max", 6, 7, 7, (3, 3), (2, 2)),
     "vector_rows": Softmax("s", 6, 7),
     "vector_channels": ChannelProducts("c", 6, 7, 7),
+    "flash_attention": FlashAttention("a", 2, 5, 9),
     "vector": conv(6, 7, 6, 3, 2, padding=1, groups=6),
     "block_diagonal": conv(6, 7, 6, 3, 2, padding=1, groups=2),
     **dict.fromkeys(

@@ -45,6 +45,8 @@ from tpusim.technology.constants import FOLDER as TECHNOLOGIES
 from tpusim.technology.constants import Technology, as_written, load_technology, technology_of
 
 _PS_PER_S = 10**12
+SUM_BYTES = 4
+"""Bytes of a sum of the arrays, and of a number that ALUs work on: float32."""
 
 
 class Hardware(FileSection):
@@ -240,6 +242,14 @@ class Hardware(FileSection):
     def having(self, section: str, **changes: Any) -> Hardware:
         """The machine with other fields of a section, by their attribute names; they are not validated."""
         return self.model_copy(update={section: getattr(self, section).model_copy(update=changes)})
+
+    @property
+    def wide(self) -> Hardware:
+        """The machine as its vector unit works on words of sums, which are as wide as its ALUs: nothing is converted or
+        rounded.
+        """
+        wide = self.having("vector_unit", widen=Fraction(0), narrow=Fraction(0), rounding=0)
+        return wide.having("vector_memory", element_bytes=max(self.element_bytes, SUM_BYTES))
 
     def of_type(self, name: str) -> Hardware:
         """The machine as it runs numbers of a type; as it is, for a type whose time its file does not tell."""

@@ -23,6 +23,7 @@ from tpusim.study.validation.convolutions import FIRST_CHANNELS, SUBLANES, Shape
 PARTS = (
     "products", "convolutions", "first layers", "int8 and fp8", "vector ops", "tiles", "networks", "token products",
     "token blocks", "experts", "turned experts",
+    "attention",
 )  # fmt: skip
 """What sets of a generation hold, in the order of the table over all of them."""
 

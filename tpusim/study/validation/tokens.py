@@ -1,54 +1,69 @@
 """A block of Llama 3 8B on TPUs from v5e to 7x: the code that Google's compiler emitted for it, op by op, and the bytes
-that this code reads; and products of experts that somebody timed.
+that this code reads; and products of experts, and attentions, that somebody timed.
 
 Layers of the block overlap, as the compiler's ops do: it brings weights of the next op while one works. What is
-compared of each product is its share of the block's time. Experts' products come one after another, each in the blocks
-of the kernel that was timed.
+compared of each product is its share of the block's time. Layers of a timed kernel come one after another, each in the
+blocks of that kernel.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 from tpusim.base.errors import InputError
 from tpusim.machines.family import load_hardware
 from tpusim.network.formats import ModelOptions
 from tpusim.network.ops.array_op import Gemm
 from tpusim.network.ops.elementwise import Copy
+from tpusim.network.ops.flash_attention import FlashAttention
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 from tpusim.network.workload_file import open_workload, workload_of
 from tpusim.study.validation.cases import Case, LeftOut, NumberSet, Row, cached, rows
 from tpusim.study.validation.generations import CODE_LEAVES_OUT, GENERATIONS
 
+T = TypeVar("T")
+
 LLM = "llm"
 """The name of all these sets together."""
 _MODEL, _PRODUCTS = "llama3_8b", ("query", "key", "value", "projection", "gate", "up", "down")
 _TOTAL = "TOTAL"
 _CHANGES = (*CODE_LEAVES_OUT, "sequencer.between_layers=overlap")
-_TIMED = {"tpu_v5_lite": ("v5e", "tpu_v5e"), "tpu7x": ("v7x", "tpu_v7x_core")}
-"""Devices of the table of timed kernels: generation and machine of each. A device of TPU 7x is a core."""
-_RAGGED = "pallas_mosaic_tpu_ragged_dot"
+_TIMED = {
+    "tpu_v5_lite": ("v5e", "tpu_v5e"), "tpu_v5": ("v5p", "tpu_v5p"), "tpu_v6_lite": ("v6e", "tpu_v6e"),
+    "tpu7x": ("v7x", "tpu_v7x_core"),
+}  # fmt: skip
+"""Devices of the table of timed kernels: generation and machine of each. A device of v5p is a chip of two cores that
+work on one op, a device of 7x a core.
+"""
+_RAGGED, _ATTENTION = "pallas_mosaic_tpu_ragged_dot", "pallas_mosaic_tpu_flash_attention"
+_ASKING = 1 << 15
+"""Queries of all heads of an attention that are simulated at least: heads take as long as one another."""
+_RESIDUAL = 256
+"""Elements of bf16 that have as many bytes as the 128 float32 that a kernel of attention writes for each residual of a
+query and head (tokamax, splash_attention_kernel.py: NUM_LANES).
+"""
 _ROWS, _COLUMNS = 0, 1
 """Axes of [row, column], and of [expert, row, column]."""
 
 
 @cached
 def token_sets() -> dict[str, NumberSet]:
-    """Every set by its name: products of a block, a whole block that makes a token, and products of experts."""
-    return {each.name: each for each in (*_sets(), *_ragged_sets()) if each.cases}
+    """Every set by its name: products of a block, a whole block that makes a token, and what somebody timed: products
+    of experts, and attentions.
+    """
+    return {each.name: each for each in (*_sets(), *_ragged_sets(), *_attention_sets()) if each.cases}
 
 
 def _ragged_sets() -> Iterator[NumberSet]:
     """Products of experts by device; each group of rows is a product, in blocks of the tile that was timed."""
-    found = [row for row in rows("tpu_tokamax_measured") if row["kernel"] == _RAGGED]
     for device, (generation, machine) in _TIMED.items():
-        read = [_ragged(row) for row in found if row["device"] == device]
+        read = [*_timed(device, _RAGGED, "product of experts", _experts)]
         for end, part in (("", "experts"), ("_turned", "turned experts")):
             cases = tuple(case for case, turned in read if turned == bool(end))
             about = f"products of {part} by a kernel on TPU {generation}, in its tiles, the launch left out"
@@ -58,21 +73,68 @@ def _ragged_sets() -> Iterator[NumberSet]:
             )  # fmt: skip
 
 
-def _ragged(row: Row) -> tuple[Case, bool]:
+def _attention_sets() -> Iterator[NumberSet]:
+    """Attentions by device, in blocks of the tile that was timed."""
+    for device, (generation, machine) in _TIMED.items():
+        read = [*_timed(device, _ATTENTION, "attention", _attention)]
+        cases = tuple(each for each in read if isinstance(each, Case))
+        left = tuple(each for each in read if isinstance(each, LeftOut))
+        about = f"attention by a kernel on TPU {generation}, in its tiles, the launch left out"
+        yield NumberSet(
+            f"{LLM}_{generation}_attention", "measured", "attention", about, machine, cases,
+            ("sequencer.launch_cycles=0",), "us", left_out=left, generation=generation, part="attention", group=LLM,
+        )  # fmt: skip
+
+
+def _timed(
+    device: str, kernel: str, what: str, told: Callable[[Row, Mapping[str, Any], Mapping[str, int]], T]
+) -> Iterator[T]:
+    """What is told of each row of a kernel on a device. Raises InputError for a row that tells of none."""
+    for row in rows("tpu_tokamax_measured"):
+        if (row["device"], row["kernel"]) == (device, kernel):
+            try:
+                yield told(row, json.loads(row["arguments"]), json.loads(row["config"]))
+            except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+                says = f"tpu_tokamax_measured: {row['arguments'][:60]!r} is no {what} ({error!r})"
+                raise InputError(f"{says}; write arguments and config as in the shipped table") from None
+
+
+def _sizes(operand: str) -> list[int]:
+    """The sizes of an operand such as "bf16[32,4096]"."""
+    return [*map(int, re.findall(r"\d+", operand.partition("[")[2]))]
+
+
+def _attention(row: Row, given: Mapping[str, Any], tile: Mapping[str, int]) -> Case | LeftOut:
+    """Some heads of an attention, and what it takes to lay out operands by heads, and the result by tokens: a copy of
+    each. A residual is written for every lane, and read to take one number of these: a copy, too.
+    """
+    (images, queries, heads, head), (_, keys, kv_heads, _) = _sizes(given["q"]), _sizes(given["k"])
+    causal, took = given["mask"]["is_causal"], float(row["min_ms"]) * 1000
+    name = f"{queries}x{keys} {heads}x{head}" + " causal" * causal + ", and residuals" * given["return_residuals"]
+    name += f", tile {tile['block_q']}x{tile['block_kv']}"
+    if given["k"] != given["v"]:
+        return LeftOut(name, took, f"values are {given['v']}, keys {given['k']}")
+    shared, wanted = heads // kv_heads, -(-_ASKING // queries)
+    # Some heads of one sequence, together with all that share their keys; or several sequences.
+    mine, some = min(heads, -(-wanted // shared) * shared), min(images, -(-wanted // heads))
+    theirs, share = mine // shared, mine * some / (heads * images)
+    sizes = ("queries", mine, queries), ("keys", theirs, keys), ("values", theirs, keys), ("result", mine, queries)
+    layers: list[Op] = [
+        FlashAttention("attention", mine, head, queries, theirs, keys, some, causal),
+        *(Copy(f"turned_{what}", many * head, images=some * tokens) for what, many, tokens in sizes),
+    ]
+    if given["return_residuals"]:
+        whole, tokens = mine * _RESIDUAL, some * queries
+        layers += [Copy(f"residual_{what}", whole, images=tokens) for what in ("maximum", "sum")]
+    changes = f"mapping.block.images={tile['block_q']}", f"mapping.block.in_channels={tile['block_kv']}"
+    return Case(name, tuple(layers), 1, took * share, changes=changes, dtype=given["q"].partition("[")[0])
+
+
+def _experts(row: Row, given: Mapping[str, Any], tile: Mapping[str, int]) -> tuple[Case, bool]:
     """A product of which every expert takes some rows, as many each where the table has their sum alone; and whether an
     operand lies across: weights by their outputs, or rows in a gradient of weights.
-
-    Raises InputError for a row that tells of none.
     """
-    try:
-        return _told(row, json.loads(row["arguments"]), json.loads(row["config"]))
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
-        says = f"tpu_tokamax_measured: {row['arguments'][:60]!r} is no product of experts ({error!r})"
-        raise InputError(f"{says}; write arguments and config as in the shipped table") from None
-
-
-def _told(row: Row, given: Mapping[str, Any], tile: Mapping[str, int]) -> tuple[Case, bool]:
-    first, second = ([*map(int, re.findall(r"\d+", given[name].partition("[")[2]))] for name in ("lhs", "rhs"))
+    first, second = _sizes(given["lhs"]), _sizes(given["rhs"])
     over, other = given["ragged_dot_dimension_numbers"]["dot_dimension_numbers"][0]
     taken = given["group_sizes"]
     if isinstance(taken, dict):

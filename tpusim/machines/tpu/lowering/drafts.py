@@ -139,7 +139,7 @@ class Lowering:
     def takes(self, layer: Op) -> bool:
         """Whether an op is of the lowering's unit and kind."""
         own = layer.whole_rows == self.whole_rows and layer.whole_channels == self.whole_channels
-        return layer.unit == self.unit and (layer.unit == "array" or own)
+        return layer.unit == self.unit and own
 
     def leaves(self, layer: Op, batch: int) -> bool:
         """Whether it leaves a layer to another lowering. Raises UnsuitableError for ops that are no convolutions."""
@@ -164,9 +164,10 @@ class Lowering:
         """
         every = hardware.arrangements(hardware.array.cols)[:1]
         if self.multiplies:
-            # A product has one group.
+            # A product has one group; an attention has queries in all columns.
             groups = getattr(layer, "groups", 1)
-            every = hardware.arrangements(layer.tensors(batch).ofmap[0] // groups)
+            columns = hardware.array.cols if layer.whole_rows else layer.tensors(batch).ofmap[0] // groups
+            every = hardware.arrangements(columns)
         found, failures = list[Sequence[Draft]](), list[CapacityError]()
         machine = hardware if self.pipelined and not hardware.banked else hardware.without_windows()
         for way in every:

@@ -29,6 +29,7 @@ LOWERINGS: Registry[Lowering] = Registry("tpusim.machines.tpu", {
     "vector_ops": "lowering.vector_ops.VECTOR_OPS",
     "vector_rows": "lowering.vector_rows.VECTOR_ROWS",
     "vector_channels": "lowering.vector_channels.VECTOR_CHANNELS",
+    "flash_attention": "lowering.flash_attention.FLASH_ATTENTION",
     "winograd_2": "tiles.winograd.WINOGRAD_2",
     "winograd_4": "tiles.winograd.WINOGRAD_4",
     "fft": "tiles.fft.FFT",
@@ -42,7 +43,7 @@ USUAL = "channel_first"
 
 def meant(layer: Op, asked: str) -> str:
     """The lowering that a name means for a layer: ops that only one lowering can do always take that one."""
-    if layer.unit != "array":
+    if layer.unit != "array" or layer.whole_rows:
         return next((name for name, each in LOWERINGS.items() if each.takes(layer)), asked)
     return LOWERINGS[asked].instead.get(layer.core.op, asked) if asked in LOWERINGS else asked
 
@@ -99,7 +100,7 @@ def drafts_of(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Seque
 
     with _named(layer):
         if layer.unit == found.unit and not found.takes(layer):
-            own = meant(layer, lowering)
+            own = meant(layer, USUAL)
             raise UnsuitableError(f"{layer.op} is lowered by {own}, not by {lowering}; name that, or none")
         by = found.left.to if found.left and found.leaves(layer, batch) else found
         if on_the_way(layer) and "way" not in by.carries:

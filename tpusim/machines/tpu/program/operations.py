@@ -49,6 +49,7 @@ class Operation(NamedTuple):
         fits: whether the operation takes these numbers of operands, scalars and coefficients.
         functions: uses of each function for an element, by their names in `vector_unit.functions`.
         selects: whether a result is an element of an operand or a bound, so that nothing is rounded.
+        wide: whether operands and results are as wide as sums of the array, on `Hardware.wide`.
     """
 
     values: Callable[[_Operands, _Values, Coefficients], _Values]
@@ -56,6 +57,7 @@ class Operation(NamedTuple):
     fits: Callable[[Arity], bool]
     functions: Callable[[Arity], Mapping[str, int]] = lambda _: {}
     selects: bool = False
+    wide: bool = False
 
 
 def _terms(operands: _Operands, scalars: _Values) -> list[_Values]:
@@ -319,6 +321,24 @@ def _of_squares(first: bool) -> Operation:
     )
 
 
+def _of_word(joined: Callable[..., Any]) -> Operation:
+    """An operation that joins the first elements of a word, as many as its coefficient says, and writes the outcome to
+    all elements: the word is turned, and joined with itself, each time that the number of elements is halved.
+    """
+
+    def values(operands: _Operands, _: _Values, counts: Coefficients) -> _Values:
+        (x,) = operands
+        made = joined(x[..., : int(counts[0])], axis=-1, keepdims=True)
+        return np.broadcast_to(made, x.shape).astype(x.dtype)
+
+    return Operation(
+        values,
+        lambda _, counts: AluWork(0, 2 * (int(sum(counts)) - 1).bit_length()),
+        lambda counts: counts == Arity(1, 0, 1),
+        wide=True,
+    )
+
+
 def _of_power(beta: float, products: int, *of: str) -> Operation:
     """The last operand, an element, over a power of a line of the first: x / (slope squares + shift)^beta."""
 
@@ -490,6 +510,12 @@ OPERATIONS: dict[str, Operation] = {
         lambda counts: counts.operands in (5, 6) and not counts.scalars + counts.coefficients,
         lambda _: {"exp": 1},
     ),
+    # For scores that stay on chip: of a row in a lane, by numbers of the lane.
+    "wide_seen": _of_values(lambda x, number, last: _chosen(number <= last, x, -np.inf), 3, 0, 2)._replace(
+        selects=True, wide=True
+    ),
+    "wide_exp": _of_functions(lambda x, most: np.exp(x - most), 0, 1, "exp", operands=2)._replace(wide=True),
+    "wide_maximum_across": _of_word(np.max)._replace(selects=True),
     # For rows of which the largest numbers are kept: of elements, and a number of the row.
     "next_largest": _of_elements(
         lambda *terms: reduce(np.maximum, [np.where(x < terms[-1], x, -np.inf) for x in terms[:-1]]), 2, 0, lambda _: {}
@@ -559,6 +585,7 @@ OPERATIONS: dict[str, Operation] = {
     )._replace(fits=lambda counts: counts == Arity(5, 0, 0)),
 }
 """Operations by the name that a step gives them."""
+OPERATIONS |= {f"wide_{name}": OPERATIONS[name]._replace(wide=True) for name in ("maximum", "mul")}
 
 
 def work_of(operation: str, counts: Arity, coefficients: Coefficients, unit: VectorUnit) -> AluWork:

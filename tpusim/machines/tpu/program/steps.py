@@ -284,13 +284,18 @@ class Vector(Step):
 
     def beat(self, elements: int, hardware: Hardware) -> Beat:
         """Pace of the step through its words, with `elements` in use in each."""
+        hardware = self._on(hardware)
         converted = converting(self.operation, self.counts, hardware.vector_unit, self.widened)
         operations, picked = sum(self.operations(hardware)) + converted, self.picks is not None
         return beat_of(self.reads, operations, elements, hardware, self.words, self.lanes, picked, self.packed)
 
     def operations(self, hardware: Hardware) -> AluWork:
         """ALU operations on an element."""
-        return work_of(self.operation, self.counts, self.coefficients, hardware.vector_unit)
+        return work_of(self.operation, self.counts, self.coefficients, self._on(hardware).vector_unit)
+
+    def _on(self, hardware: Hardware) -> Hardware:
+        """The machine as it does the operation."""
+        return hardware.wide if OPERATIONS[self.operation].wide else hardware
 
     @property
     def facts(self) -> Mapping[str, int | str]:

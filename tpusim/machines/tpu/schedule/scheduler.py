@@ -348,8 +348,8 @@ class Schedule:
         serial = last if policy.serial else ()
         whole: tuple[int, ...] = ()
         acts = self.of.acts(unit, [each.base for each in mine])
-        array = 0
-        if policy.arrays > 1:
+        array = max(unit.array, 0)
+        if policy.arrays > 1 and unit.array < 0:
             acts = [*acts]
             array = next((mine[act.sums].number for act in acts if isinstance(act, Pass)), 0) % policy.arrays
         for each in mine:

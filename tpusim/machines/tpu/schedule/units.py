@@ -136,6 +136,7 @@ class Unit(NamedTuple):
         makes: key by which pieces refer to its result.
         beside: places of needs with words beside those that the spill of its result moves: of the work on these.
         tallies: the one of these places whose words the spill writes; -1 for none.
+        array: array with weights of its own that takes the passes; -1: the one whose turn it is by its sums.
     """
 
     needs: tuple[SlotNeed, ...]
@@ -148,6 +149,7 @@ class Unit(NamedTuple):
     makes: Key = None
     beside: tuple[int, ...] = ()
     tallies: int = -1
+    array: int = -1
 
 
 class Touch(NamedTuple):

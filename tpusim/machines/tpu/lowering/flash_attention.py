@@ -1,0 +1,548 @@
+"""Attention by blocks of queries and parts of the keys, whose scores stay on chip.
+
+A lane has a query, and its scores one after another, so that the largest of them never leaves its lane. Keys stream
+past queries; powers of scores lie as weights do, so that values stream past them, and ones behind these, which make the
+sums that outputs are divided by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from typing import NamedTuple
+
+from tpusim.base.errors import CapacityError, Problem
+from tpusim.base.words import counted
+from tpusim.machines.tpu.cut.blocks import CHANNEL, IMAGE, halves, padded, portions
+from tpusim.machines.tpu.cut.tiling import delay_of, fitting
+from tpusim.machines.tpu.cut.traffic import Traffic
+from tpusim.machines.tpu.definition import beat_of, frame_of, stream_clients
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, memory_of, one_draft
+from tpusim.machines.tpu.lowering.vector import IGNORED, feed, in_turn, nested
+from tpusim.machines.tpu.program.addresses import Counters
+from tpusim.machines.tpu.program.operations import Arity, pace_of
+from tpusim.machines.tpu.program.program import Explanation
+from tpusim.machines.tpu.program.steps import NO_SCALARS, Scalars
+from tpusim.machines.tpu.program.transfers import Along, Part, Tensor
+from tpusim.machines.tpu.schedule.units import (
+    Act,
+    Area,
+    Compute,
+    Moves,
+    Pass,
+    Policy,
+    SlotNeed,
+    Touch,
+    Unit,
+    Units,
+    VectorWork,
+    in_one,
+    when_free,
+)
+from tpusim.memory.layout import Box
+from tpusim.network.ops.flash_attention import KEYS, LAST, NUMBERS, ONE, VALUES, FlashAttention
+from tpusim.network.ops.op import OFMAP, Shape
+from tpusim.result.records import Blocking
+
+QUERIES, SCORES, RUNNING, RESULTS = "queries", "scores", "running", "results"
+"""Areas beside those that are named as the tensors in them: what runs along are the largest score of each query, before
+and now, that of a part, a factor, and words on the way to that.
+"""
+
+
+@dataclass(frozen=True)
+class AttentionPlan:
+    """How an attention is cut up: `block` queries of a head at a time, and `part` keys for these at a time.
+
+    A fold has as many queries as an array has columns, a tile as many keys as it has rows.
+    """
+
+    layer: FlashAttention
+    batch: int
+    hardware: Hardware
+    block: int
+    part: int
+
+    @cached_property
+    def word(self) -> int:
+        """Elements of a word."""
+        return self.hardware.vector_memory.word_elements
+
+    @cached_property
+    def tile(self) -> int:
+        """The most rows of a pass: whole words of weights."""
+        return self.hardware.array.rows // self.word * self.word
+
+    @cached_property
+    def lanes(self) -> int:
+        """Lanes with queries."""
+        return min(self.hardware.array.cols, self.block)
+
+    @cached_property
+    def sequences(self) -> int:
+        """The number of sequences."""
+        return self.layer.images or self.batch
+
+    @cached_property
+    def blocks(self) -> list[list[range]]:
+        """The queries of a sequence, block by block, each fold by fold."""
+        every = portions(self.layer.queries, self.lanes, self.block)
+        return [
+            [fold for fold in every if fold.start // self.block == at]
+            for at in range(every[-1].start // self.block + 1)
+        ]
+
+    @cached_property
+    def parts(self) -> list[range]:
+        """The keys of a sequence, part by part."""
+        return portions(self.layer.of_keys, self.part)
+
+    @cached_property
+    def chunks(self) -> list[range]:
+        """Elements of a head whose products with keys a pass sums up."""
+        return portions(self.layer.head, self.tile)
+
+    def words_of(self, elements: int) -> int:
+        """Words that elements of a lane take."""
+        return -(-elements // self.word)
+
+    @cached_property
+    def head_words(self) -> int:
+        """Words of the elements of a head."""
+        return self.words_of(self.layer.head)
+
+    @cached_property
+    def output_words(self) -> int:
+        """Words of an output while it is summed up; the last has the sum of powers."""
+        return self.head_words + 1
+
+    @cached_property
+    def part_words(self) -> int:
+        """Words of the scores of a query and a part."""
+        return self.words_of(self.part)
+
+    # ---- what a query sees
+
+    def seen_by(self, query: int) -> int:
+        """The number of first keys that a query sees."""
+        layer = self.layer
+        return layer.of_keys - (layer.queries - 1 - query) * layer.causal
+
+    def seen(self, block: int) -> int:
+        """The number of parts of which a query of a block sees any key."""
+        return -(-self.seen_by(self.blocks[block][-1].stop - 1) // self.part)
+
+    def clear(self, fold: range, part: int) -> int:
+        """The number of first words of a part that are full of keys that each query of a fold sees."""
+        keys = self.parts[part]
+        return max(0, min(self.seen_by(fold.start), keys.stop) - keys.start) // self.word
+
+    def masked(self, block: int, part: int) -> bool:
+        """Whether a word of a part has a key that some query of a block does not see, or is not full of keys."""
+        return self.clear(self.blocks[block][0], part) < self.words_of(len(self.parts[part]))
+
+    # ---- room
+
+    def levels(self, words: int) -> Iterator[tuple[int, int]]:
+        """Yield for each level of steps that join `words` to one how many a step joins, and how many are left."""
+        most, left = max(2, self.hardware.vector_unit.scalar_words * self.word), words
+        while True:
+            # As many are left at first as a word has elements, so that few operations wait for one another.
+            together = min(most, -(-left // self.word) if left > self.word else max(2, left))
+            left = -(-left // together)
+            yield together, left
+            if left == 1:
+                return
+
+    @cached_property
+    def sizes(self) -> dict[str, tuple[int, int]]:
+        """Words of a slot of each area, and the number of slots."""
+        folds, tiles = len(self.blocks[0]), -(-self.part // self.tile)
+        pairs = ((block, part) for block in range(len(self.blocks)) for part in range(self.seen(block)))
+        masks = any(self.masked(*each) for each in pairs)
+        joined = max(sum(left for _, left in self.levels(self.words_of(len(each)))) for each in self.parts)
+        twice = min(2, self.layer.heads * self.sequences * len(self.blocks))
+        # Sums of the array, and what becomes of them, are wider than elements.
+        wide = -(-self.hardware.wide.word_bytes // self.hardware.word_bytes)
+        return {
+            QUERIES: (folds * self.head_words, twice),
+            KEYS: (len(self.chunks) * self.part_words, 2),
+            VALUES: (tiles * self.output_words, 2),
+            NUMBERS: (self.part_words * masks, 2 * masks),
+            LAST: (folds * masks, 2 * masks),
+            SCORES: (folds * self.part_words * wide, 1),
+            RUNNING: (folds * (4 + joined) * wide, 1),
+            RESULTS: (folds * self.output_words * wide, twice),
+        }
+
+    @property
+    def words(self) -> int:
+        """Words of a lane."""
+        return sum(words * count for words, count in self.sizes.values())
+
+    # ---- about how long
+
+    @cached_property
+    def cycles(self) -> float:
+        """Cycles of arrays and vector unit in turn, and between them of the way through the array."""
+        hardware, wide = self.hardware, self.hardware.wide
+        frame = frame_of(hardware, self.word, stream_clients(True))
+
+        def passes(words: int) -> int:
+            return max(frame.frames(words) * frame.period, hardware.preload_cycles)
+
+        def paced(name: str, operands: int, scalars: int) -> float:
+            work = pace_of(name, Arity(operands, scalars, 0), (), wide.vector_unit)
+            return beat_of(operands, work, self.word, wide).a_word / operands
+
+        tiles = -(-self.part // self.tile)
+        streamed = len(self.chunks) * passes(self.part_words) + tiles * passes(self.output_words)
+        worked = self.part_words * (paced("wide_maximum", self.word, 0) + paced("wide_exp", 1, 1))
+        turn, cycles = 2 * (frame.latency + hardware.preload_cycles), 0.0
+        for block, folds in enumerate(self.blocks):
+            rounds = -(-len(folds) // hardware.array.queues)
+            cycles += self.seen(block) * (rounds * streamed + len(folds) * worked + turn)
+        return self.layer.heads * self.sequences * cycles
+
+
+def planned(layer: FlashAttention, batch: int, hardware: Hardware) -> AttentionPlan:
+    """The plan that is estimated to be fastest of those that fit: with the queries of a block that are given
+    (`mapping.block.images`), and with no more keys of a part than are given (`in_channels`).
+
+    Raises:
+        CapacityError: when not even the smallest block fits, or an array has fewer rows than a word has elements.
+    """
+    word, (rows, cols) = hardware.vector_memory.word_elements, (hardware.array.rows, hardware.array.cols)
+    if word > rows:
+        says = f"the scores in a word of {word} elements are weights of as many rows, and an array has {rows}"
+        raise CapacityError(Problem(f"{says}; write {rows} at most", "vector_memory.word_elements"))
+    given, tile = hardware.mapping.block.given, rows // word * word
+    asking = (
+        [padded(given["images"], cols)] if "images" in given else [n * cols for n in halves(-(-layer.queries // cols))]
+    )
+    most = min(given.get("in_channels", layer.of_keys), layer.of_keys)
+    plans = (
+        AttentionPlan(layer, batch, hardware, min(block, layer.queries), min(tiles * tile, layer.of_keys))
+        for block, tiles in product(asking, halves(-(-most // tile)))
+    )
+    return min(fitting(plans, lambda plan: plan.words, hardware), key=lambda plan: plan.cycles)
+
+
+class Stretch(NamedTuple):
+    """A block of queries of a head and a part of the keys: scores of a fold, these scores' powers, or products of
+    powers of a fold and values, as `work` says by the area that is written or read.
+    """
+
+    image: int
+    head: int
+    block: int
+    part: int
+    fold: int = 0
+    work: str = SCORES
+
+
+class AttentionUnits(Units):
+    """Head by head and block by block the parts that queries see: scores, their powers, and products with values.
+
+    Raises CapacityError as `planned`.
+    """
+
+    def __init__(self, plan: AttentionPlan) -> None:
+        self.plan, self.layer, self.word_fill = plan, plan.layer, plan.word
+        self.traffic = Traffic(plan.hardware)
+        self.named = {name: self._tensor(name, shape) for name, shape in plan.layer.shapes(plan.batch).items()}
+        self.tensors = (*self.named.values(),)
+        self.policy = Policy((QUERIES, KEYS, VALUES, NUMBERS, LAST), when_free, 1)
+
+    def _tensor(self, name: str, shape: Shape) -> Tensor:
+        wide = 1 if name in self.layer.fixed else self.plan.hardware.hbm.channel_multiple
+        return Tensor(name, shape, converted=True, padded=(padded(shape[0], wide), *shape[1:]))
+
+    @cached_property
+    def areas(self) -> tuple[Area, ...]:
+        plan, lanes = self.plan, self.plan.lanes
+        brings: dict[str, tuple[int, Callable[..., Iterator[Moves]]]] = {
+            QUERIES: (lanes, self._queries),
+            KEYS: (len(plan.chunks[0]), self._keys),
+            VALUES: (min(plan.tile, plan.part), self._values),
+            NUMBERS: (lanes, self._numbers),
+            LAST: (lanes, self._last),
+        }
+        found = []
+        for name, (words, count) in plan.sizes.items():
+            tensor = "ifmap" if name == QUERIES else name if name in brings else OFMAP
+            if name not in brings:
+                found.append(Area(name, tensor, words, count, lanes))
+                continue
+            used, moves = brings[name]
+            delay = delay_of(words, plan.hardware, begins=False) if name == KEYS else 0
+            cut = in_one(moves, 2 if name == VALUES else 1)
+            found.append(Area(name, tensor, words, count, used, cut, lambda _, delay=delay: delay))  # type: ignore[misc]
+        return tuple(found)
+
+    def units(self) -> Iterator[Unit]:
+        plan, layer = self.plan, self.layer
+        shared, tiles, arrays = layer.heads // layer.of_kv_heads, -(-plan.part // plan.tile), plan.hardware.array.queues
+        for image, head, (block, folds) in product(range(plan.sequences), range(layer.heads), enumerate(plan.blocks)):
+            asking, parts = (image, head, block), plan.seen(block)
+            queries, results = SlotNeed(QUERIES, asking), SlotNeed(RESULTS, asking)
+            for part in range(parts):
+                of, asked = Stretch(image, head, block, part), (image, head // shared, part)
+                scores, last, count = SlotNeed(SCORES, (asking, part)), part == parts - 1, len(folds)
+                # Of arrays with weights of their own, each takes the passes of a fold in turn.
+                for fold in range(count):
+                    about, array = of._replace(fold=fold), fold % arrays
+                    yield Unit(
+                        (queries, SlotNeed(KEYS, asked), scores),
+                        None,
+                        about,
+                        len(plan.chunks),
+                        gap=not fold,
+                        array=array,
+                    )
+                needs = [scores, SlotNeed(RUNNING, 0)]
+                needs += [results] if part else []
+                needs += [SlotNeed(NUMBERS, part), SlotNeed(LAST, block)] if plan.masked(block, part) else []
+                steps = 3 * count + 2 * len([*plan.levels(plan.words_of(len(plan.parts[part])))]) + 3
+                yield Unit(tuple(needs), None, of._replace(work=RUNNING), steps=steps, gap=False)
+                for fold in range(count):
+                    about, array, ends = of._replace(fold=fold, work=VALUES), fold % arrays, last and fold == count - 1
+                    yield Unit(
+                        (scores, SlotNeed(VALUES, asked), results), None, about, tiles, 2 * count * ends,
+                        leaves=2 if ends else -1, gap=not fold, array=array,
+                    )  # fmt: skip
+
+    # ---- into the lanes
+
+    def _of_tokens(self, name: str, tokens: range, head: int, parts: Sequence[Part]) -> Moves:
+        """A transfer of parts that have the elements of a head of some tokens, as they are counted in HBM."""
+        return self.traffic.moves(
+            self.named[name], tuple(parts), (Box(self._of_head(head), range(1), range(1), tokens),)
+        )
+
+    def _of_head(self, head: int) -> range:
+        return range(head * self.layer.head, (head + 1) * self.layer.head)
+
+    def _asking(self, image: int, queries: range) -> range:
+        first = image * self.layer.queries
+        return range(first + queries.start, first + queries.stop)
+
+    def _asked(self, image: int, part: int) -> range:
+        first, keys = image * self.layer.of_keys, self.plan.parts[part]
+        return range(first + keys.start, first + keys.stop)
+
+    def _block(self, image: int, block: int) -> range:
+        folds = self.plan.blocks[block]
+        return self._asking(image, range(folds[0].start, folds[-1].stop))
+
+    def _lanes(self, queries: range) -> Along:
+        """The query of each lane; lanes beyond the last have zeros, as no tensor has that image."""
+        return Along(IMAGE, (*queries, *(-1,) * (self.plan.lanes - len(queries))))
+
+    def _queries(self, key: tuple[int, int, int], base: int) -> Iterator[Moves]:
+        (image, head, block), plan = key, self.plan
+        items = (Along(CHANNEL, self._of_head(head)),)
+        parts = [
+            Part(base + at * plan.head_words, (0,), (self._lanes(self._asking(image, fold)),), items, plan.word)
+            for at, fold in enumerate(plan.blocks[block])
+        ]
+        yield self._of_tokens("ifmap", self._block(image, block), head, parts)
+
+    def _keys(self, key: tuple[int, int, int], base: int) -> Iterator[Moves]:
+        (image, head, part), plan = key, self.plan
+        tokens, channels = self._asked(image, part), self._of_head(head)
+        parts = [
+            Part(base + at * plan.part_words, (0,), (Along(CHANNEL, channels[chunk.start : chunk.stop]),),
+                 (Along(IMAGE, tokens),), plan.word)
+            for at, chunk in enumerate(plan.chunks)
+        ]  # fmt: skip
+        yield self._of_tokens(KEYS, tokens, head, parts)
+
+    def _values(self, key: tuple[int, int, int], base: int) -> Iterator[Moves]:
+        """Values tile by tile, and a word of ones behind the words of each."""
+        (image, head, part), plan = key, self.plan
+        tokens, items, ones = (
+            self._asked(image, part),
+            Along(CHANNEL, self._of_head(head)),
+            Along(CHANNEL, (0,) * plan.word),
+        )
+        tiles = [
+            Part(
+                base + at * plan.output_words,
+                (0,),
+                (Along(IMAGE, tokens[tile.start : tile.stop]),),
+                (items,),
+                plan.word,
+            )
+            for at, tile in enumerate(portions(len(tokens), plan.tile))
+        ]
+        yield self._of_tokens(VALUES, tokens, head, tiles)
+        behind = [
+            each._replace(base=each.base + plan.head_words, lane=(Along(IMAGE, (0,) * each.lanes),), items=(ones,))
+            for each in tiles
+        ]
+        yield self.traffic.moves(self.named[ONE], tuple(behind), (Box(*[range(1)] * 4),))
+
+    def _numbers(self, part: int, base: int) -> Iterator[Moves]:
+        """The numbers of keys in every lane; behind the last key there are zeros."""
+        keys, lanes = self.plan.parts[part], Along(IMAGE, (0,) * self.plan.lanes)
+        moved = Part(base, (0,), (lanes,), (Along(CHANNEL, keys),), self.plan.word)
+        yield self.traffic.moves(self.named[NUMBERS], (moved,), (Box(keys, range(1), range(1), range(1)),))
+
+    def _last(self, block: int, base: int) -> Iterator[Moves]:
+        """The last key that each query sees, a word a fold."""
+        folds, items = self.plan.blocks[block], (Along(CHANNEL, range(1)),)
+        parts = tuple([Part(base + at, (0,), (self._lanes(fold),), items, 1) for at, fold in enumerate(folds)])
+        box = Box(range(1), range(1), range(1), self._block(0, block))
+        yield self.traffic.moves(self.named[LAST], parts, (box,))
+
+    # ---- the array and the vector unit, and out
+
+    def acts(self, unit: Unit, bases: Sequence[int]) -> Iterator[Act]:
+        place = {need.area: at for at, need in enumerate(unit.needs)}
+        acts = {SCORES: self._score, RUNNING: self._raise, VALUES: self._sum}[unit.about.work]
+        return acts(unit.about, place, {area: bases[at] for area, at in place.items()})
+
+    def _score(self, of: Stretch, place: dict[str, int], base: dict[str, int]) -> Iterator[Act]:
+        """Keys stream past the queries of a fold."""
+        plan, fold, words = self.plan, of.fold, self.plan.words_of(len(self.plan.parts[of.part]))
+        for at, chunk in enumerate(plan.chunks):
+            weights = base[QUERIES] + fold * plan.head_words + chunk.start // plan.word
+            yield Pass(
+                Touch(place[QUERIES]), Touch(place[KEYS]), place[SCORES], at == 0, weights, plan.words_of(len(chunk)),
+                len(chunk), plan.lanes, feed(len(chunk), in_turn(base[KEYS] + at * plan.part_words, words)),
+                base[SCORES] + fold * plan.part_words, words,
+            )  # fmt: skip
+
+    def _raise(self, of: Stretch, place: dict[str, int], base: dict[str, int]) -> Iterator[Act]:
+        """Find the largest score of each query so far, scale its outputs anew, and raise e to what its scores are above
+        that.
+        """
+        plan, blocks = self.plan, self.plan.blocks[of.block]
+        folds, words = len(blocks), plan.words_of(len(plan.parts[of.part]))
+        now, before, mine, factor, joined = (base[RUNNING] + at * folds for at in range(5))
+        # For the next part, the largest score so far is the one before.
+        now, before = (before, now) if of.part % 2 else (now, before)
+
+        def of_folds(name: str, to: int, *operands: int, coefficients: tuple[float, ...] = ()) -> Compute:
+            walks = [in_turn(at, folds) for at in operands]
+            return self._step(name, walks, in_turn(to, folds), coefficients=coefficients)
+
+        def by_fold(name: str, area: str, apart: int, size: int, number: int) -> Iterator[Compute]:
+            for fold in range(folds):
+                walk = in_turn(base[area] + fold * apart, size)
+                yield self._step(name, [walk], walk, number + fold)
+
+        steps: list[Compute] = []
+        for at, fold in enumerate(blocks):
+            if NUMBERS in base and (clear := plan.clear(fold, of.part)) < words:
+                both = base[SCORES] + at * plan.part_words, base[NUMBERS]
+                walks = [in_turn(each + clear, words - clear) for each in both]
+                steps.append(self._step("wide_seen", walks, walks[0], base[LAST] + at))
+        first, apart, count = base[SCORES], plan.part_words, words
+        for together, left in plan.levels(words):
+            steps += self._joined(first, apart, count, together, joined, folds)
+            first, apart, count, joined = joined, left, left, joined + left * folds
+        steps.append(of_folds("wide_maximum_across", mine if of.part else now, first, coefficients=(plan.word,)))
+        yield VectorWork(steps, tuple(Touch(at) for area, at in place.items() if area in (SCORES, NUMBERS, LAST)))
+        if of.part:
+            # Outputs come ahead of powers, since passes that add to outputs wait for powers alone.
+            steps = [of_folds("wide_maximum", now, mine, before), of_folds("wide_exp", factor, before, now)]
+            steps += by_fold("wide_mul", RESULTS, plan.output_words, plan.output_words, factor)
+            yield VectorWork(steps, (Touch(place[RESULTS]),), place[RESULTS])
+        steps = [*by_fold("wide_exp", SCORES, plan.part_words, words, now)]
+        yield VectorWork(steps, (Touch(place[SCORES], ()),), place[SCORES])
+
+    def _joined(self, first: int, apart: int, count: int, together: int, to: int, folds: int) -> Iterator[Compute]:
+        """The largest of `together` words each, and of those that are left, of each fold; folds lie `apart`."""
+        whole, rest = divmod(count, together)
+        made = whole + (rest > 0)
+        for start, words, each in ((0, whole, together), (whole, 1, rest)):
+            if words and each:
+                at = range(first + start * together, first + start * together + each)
+                walks = [nested(word, (folds, apart), (words, together)) for word in at]
+                yield self._step("wide_maximum", walks, nested(to + start, (folds, made), (words, 1)))
+
+    def _sum(self, of: Stretch, place: dict[str, int], base: dict[str, int]) -> Iterator[Act]:
+        """Values and ones stream past the powers of a fold; in the end, what the ones have made divides all outputs."""
+        plan, fold, size = self.plan, of.fold, self.plan.output_words
+        for at, tile in enumerate(portions(len(plan.parts[of.part]), plan.tile)):
+            weights = base[SCORES] + fold * plan.part_words + tile.start // plan.word
+            yield Pass(
+                Touch(place[SCORES]), Touch(place[VALUES]), place[RESULTS], of.part == at == 0, weights,
+                plan.words_of(len(tile)), len(tile), plan.lanes,
+                feed(len(tile), in_turn(base[VALUES] + at * size, size)), base[RESULTS] + fold * size, size,
+            )  # fmt: skip
+        folds = len(plan.blocks[of.block])
+        if of.part == plan.seen(of.block) - 1 and fold == folds - 1:
+            steps: list[Compute] = []
+            for fold in range(folds):
+                first = base[RESULTS] + fold * size
+                outputs, total = in_turn(first, plan.head_words), in_turn(first + plan.head_words, 1)
+                steps.append(self._step("reciprocal_sum", [total], total))
+                steps.append(self._step("mul", [outputs], outputs, first + plan.head_words))
+            yield VectorWork(steps, (Touch(place[RESULTS]),), place[RESULTS])
+
+    def _step(
+        self, name: str, walks: Sequence[Counters], writes: Counters, number: int = -1,
+        coefficients: tuple[float, ...] = (),
+    ) -> Compute:  # fmt: skip
+        """A step on words of all lanes, perhaps with the number at the beginning of word `number` of each."""
+        operands, scalars = tuple(feed(self.plan.lanes, walk) for walk in walks), Scalars(number, 1, 1)
+        to = feed(self.plan.lanes, writes)
+        return Compute(name, operands, to, writes.words, NO_SCALARS if number < 0 else scalars, coefficients)
+
+    def spill(self, unit: Unit, base: int) -> Moves:
+        of, plan = unit.about, self.plan
+        items = (Along(CHANNEL, self._of_head(of.head)),)
+        parts = [
+            Part(base + at * plan.output_words, (0,), (Along(IMAGE, self._asking(of.image, fold)),), items, plan.word)
+            for at, fold in enumerate(plan.blocks[of.block])
+        ]
+        return self._of_tokens(OFMAP, self._block(of.image, of.block), of.head, parts)
+
+
+# ---- the lowering
+
+
+def ways(layer: FlashAttention, batch: int, hardware: Hardware) -> list[Draft]:
+    """The only draft of an attention. Raises as `planned`."""
+    plan = planned(layer, batch, hardware)
+    return one_draft(AttentionUnits(plan), lambda _: _explained(plan), lambda: plan.cycles)
+
+
+def _explained(plan: AttentionPlan) -> Explanation:
+    layer, heads, folds = plan.layer, plan.layer.heads * plan.sequences, len(plan.blocks[0])
+    blocking = Blocking(
+        rows=1, cols=1, images=plan.block, blocks=heads * len(plan.blocks), row_folds=len(plan.chunks), col_folds=folds,
+        loop_order="block_major", word_fill=plan.word, strips=1, chunks=len(plan.parts),
+    )  # fmt: skip
+    pairs, every = sum(map(plan.seen, range(len(plan.blocks)))), len(plan.blocks) * len(plan.parts)
+    tiles = counted(-(-plan.part // plan.tile), "tile")
+    areas = ((name, (words, count if count > 1 else 0)) for name, (words, count) in plan.sizes.items())
+    aspects = {
+        "folds": f"{counted(folds, 'fold')} of queries, a query a column; {counted(len(plan.chunks), 'row fold')} for "
+        f"{layer.head} elements of a head; {tiles} of keys, a key a row",
+        "passes": "keys stream past queries; values, and ones behind them, stream past powers of scores",
+        "block": f"queries of a head, {plan.block} at a time; {counted(blocking.blocks, 'block')} in all",
+        "chunks": f"{plan.part} keys at a time; of {every} pairs of a block and such a part {pairs} are computed",
+        "vector": "the largest score so far, outputs scaled anew, powers of scores; the array waits meanwhile",
+        "order": "head by head, block by block, part by part",
+        "words": f"{plan.word} of {counted(plan.word, 'element')} used: in scores those of keys",
+        "memory": memory_of(areas, plan.hardware),
+    }
+    return Explanation(1, blocking, {"block": plan.block, "part": plan.part}, aspects)
+
+
+FLASH_ATTENTION = Lowering(
+    "flash_attention",
+    "attention whose scores stay on chip, by blocks of queries and parts of the keys",
+    ways,
+    whole_rows=True,
+    partial=True,
+    carries=frozenset(),
+    ignores=IGNORED - {"block.in_channels"} | {"block.rows", "block.cols", "block.out_channels", "block_n", "strips"},
+)
