@@ -26,6 +26,7 @@ from tpusim.network.ops.array_op import Conv2d, ConvTranspose2d, Gemm
 from tpusim.network.ops.channels import ChannelProducts
 from tpusim.network.ops.deform_conv2d import DeformConv2d
 from tpusim.network.ops.elementwise import Add, Gelu, Mul, Relu, ScaleShift
+from tpusim.network.ops.flash_attention import FlashAttention
 from tpusim.network.ops.fused import Fused
 from tpusim.network.ops.moves import Slice, Transpose
 from tpusim.network.ops.op import Op
@@ -65,6 +66,7 @@ LAYERS: tuple[Op, ...] = (
     Pool2dGradient("back", "max", 160, 28, 28, (3, 3), stride=(2, 2), padding=(1, 1)),
     ChannelProducts("sums", 160, 28, 28, centred=True),
     LayerNormGradient("norm back", 768, 20),
+    FlashAttention("attention", heads=2, head=64, queries=200, kv_heads=1),
 )
 LARGE = Conv2d("large", 48, 96, 96, 192, (3, 3), padding=(1, 1))
 """With many blocks, under choices that other layers leave as they are."""
