@@ -242,18 +242,19 @@ def fitting(
 
     Raises:
         CapacityError: when none does: what each of them says, as one may fit more easily than another.
+        UnsuitableError: when none takes the op: what the first of them says.
     """
     refused: defaultdict[Problem, list[str]] = defaultdict(list)
+    unsuitable: UnsuitableError | None = None
     found = False
     for name in names:
         try:
             if hopeless(name):
                 continue
             made = make(name)
-        except UnsuitableError:
+        except UnsuitableError as error:
             # Among many lowerings, one for other ops need not be reported.
-            if len(names) == 1:
-                raise
+            unsuitable = unsuitable or error
             continue
         except CapacityError as error:
             for problem in error.problems:
@@ -262,9 +263,13 @@ def fitting(
         found = True
         yield made
         del made
-    if refused and not found:
+    if found:
+        return
+    if refused:
         if len(names) == 1:
             raise CapacityError(refused)
         raise CapacityError(
             replace(each, message=f"by {', '.join(those)}: {each.message}") for each, those in refused.items()
         )
+    if unsuitable:
+        raise unsuitable

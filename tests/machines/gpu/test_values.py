@@ -12,6 +12,7 @@ from tests.machines.gpu import conv, convolutions, gpu, lowered, mappings
 from tests.strategies import cases
 from tpusim import reference
 from tpusim.base.errors import CapacityError, UnsuitableError
+from tpusim.flow.simulation import simulate
 from tpusim.machines.gpu import datapath
 from tpusim.machines.gpu.description import Gpu
 from tpusim.machines.gpu.lowering import LOWERINGS
@@ -19,6 +20,7 @@ from tpusim.machines.gpu.program import GpuProgram
 from tpusim.network.ops.array_op import Conv1d, Conv2d, Gemm
 from tpusim.network.ops.elementwise import Relu
 from tpusim.network.ops.op import Op
+from tpusim.network.workload import Workload
 
 
 def check(program: GpuProgram, layer: Op, batch: int) -> None:
@@ -73,3 +75,5 @@ def test_a_tile_without_registers_is_told_of() -> None:
 def test_other_ops_are_refused() -> None:
     with pytest.raises(UnsuitableError, match="relu has no lowering on a GPU yet"):
         lowered(Relu("r", 8, 4, 4), 1, gpu(), "channel_last")
+    with pytest.raises(UnsuitableError, match="relu has no lowering on a GPU yet"):
+        simulate(Workload("net", 1, (Relu("r", 8, 4, 4),)), gpu(), lowering="auto")
