@@ -231,7 +231,7 @@ def planned(layer: FlashAttention, batch: int, hardware: Hardware) -> AttentionP
     return min(fitting(plans, lambda plan: plan.words, hardware), key=lambda plan: plan.cycles)
 
 
-class Stretch(NamedTuple):
+class AttentionWork(NamedTuple):
     """A block of queries of a head and a part of the keys: scores of a fold, these scores' powers, or products of
     powers of a fold and values, as `work` says by the area that is written or read.
     """
@@ -290,7 +290,7 @@ class AttentionUnits(Units):
             asking, parts = (image, head, block), plan.seen(block)
             queries, results = SlotNeed(QUERIES, asking), SlotNeed(RESULTS, asking)
             for part in range(parts):
-                of, asked = Stretch(image, head, block, part), (image, head // shared, part)
+                of, asked = AttentionWork(image, head, block, part), (image, head // shared, part)
                 scores, last, count = SlotNeed(SCORES, (asking, part)), part == parts - 1, len(folds)
                 # Of arrays with weights of their own, each takes the passes of a fold in turn.
                 for fold in range(count):
@@ -406,7 +406,7 @@ class AttentionUnits(Units):
         acts = {SCORES: self._score, RUNNING: self._raise, VALUES: self._sum}[unit.about.work]
         return acts(unit.about, place, {area: bases[at] for area, at in place.items()})
 
-    def _score(self, of: Stretch, place: dict[str, int], base: dict[str, int]) -> Iterator[Act]:
+    def _score(self, of: AttentionWork, place: dict[str, int], base: dict[str, int]) -> Iterator[Act]:
         """Keys stream past the queries of a fold."""
         plan, fold, words = self.plan, of.fold, self.plan.words_of(len(self.plan.parts[of.part]))
         for at, chunk in enumerate(plan.chunks):
@@ -417,10 +417,8 @@ class AttentionUnits(Units):
                 base[SCORES] + fold * plan.part_words, words,
             )  # fmt: skip
 
-    def _raise(self, of: Stretch, place: dict[str, int], base: dict[str, int]) -> Iterator[Act]:
-        """Find the largest score of each query so far, scale its outputs anew, and raise e to what its scores are above
-        that.
-        """
+    def _raise(self, of: AttentionWork, place: dict[str, int], base: dict[str, int]) -> Iterator[Act]:
+        """Find the largest score of each query so far, scale its outputs anew, and make powers of its scores."""
         plan, blocks = self.plan, self.plan.blocks[of.block]
         folds, words = len(blocks), plan.words_of(len(plan.parts[of.part]))
         now, before, mine, factor, joined = (base[RUNNING] + at * folds for at in range(5))
@@ -466,7 +464,7 @@ class AttentionUnits(Units):
                 walks = [nested(word, (folds, apart), (words, together)) for word in at]
                 yield self._step("wide_maximum", walks, nested(to + start, (folds, made), (words, 1)))
 
-    def _sum(self, of: Stretch, place: dict[str, int], base: dict[str, int]) -> Iterator[Act]:
+    def _sum(self, of: AttentionWork, place: dict[str, int], base: dict[str, int]) -> Iterator[Act]:
         """Values and ones stream past the powers of a fold; in the end, what the ones have made divides all outputs."""
         plan, fold, size = self.plan, of.fold, self.plan.output_words
         for at, tile in enumerate(portions(len(plan.parts[of.part]), plan.tile)):
@@ -531,7 +529,7 @@ def _explained(plan: AttentionPlan) -> Explanation:
         "chunks": f"{plan.part} keys at a time; of {every} pairs of a block and such a part {pairs} are computed",
         "vector": "the largest score so far, outputs scaled anew, powers of scores; the array waits meanwhile",
         "order": "head by head, block by block, part by part",
-        "words": f"{plan.word} of {counted(plan.word, 'element')} used: in scores those of keys",
+        "words": f"{plan.word} of {counted(plan.word, 'element')} used; words of scores have an element for each key",
         "memory": memory_of(areas, plan.hardware),
     }
     return Explanation(1, blocking, {"block": plan.block, "part": plan.part}, aspects)
