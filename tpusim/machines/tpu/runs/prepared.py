@@ -276,7 +276,7 @@ def as_floats(operands: Operands) -> dict[str, Tensor]:
     return {name: each.astype(np.float32) for name, each in operands.items()}
 
 
-class _Picked(NamedTuple):
+class _Winner(NamedTuple):
     """What the search for a layer's draft has found.
 
     Attributes:
@@ -293,7 +293,7 @@ class _Picked(NamedTuple):
     searched: bool = False
 
 
-_known: dict[Hashable, _Picked] = {}
+_known: dict[Hashable, _Winner] = {}
 """Choices by shape, batch, machine and lowering: who asks again does not wait for the losers to be timed again."""
 
 
@@ -336,10 +336,10 @@ def prepared(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Prepar
     return _told(best, drafts, found) if len(drafts) > 1 else best
 
 
-def _fastest(drafts: Sequence[Draft], hardware: Hardware, lowering: str) -> tuple[Prepared, _Picked]:
+def _fastest(drafts: Sequence[Draft], hardware: Hardware, lowering: str) -> tuple[Prepared, _Winner]:
     """The fastest draft, and what the search has found."""
     best = _ready(drafts[0], hardware, lowering)
-    found = _Picked(0, 1, best.timing.cycles, best.timing.cycles)
+    found = _Winner(0, 1, best.timing.cycles, best.timing.cycles)
     no_faster: list[int] = []
     for place, draft in enumerate(drafts[1:], 1):
         # Lowering and timing a draft is costly: it ends after several in a row that were no faster.
@@ -385,7 +385,7 @@ def _in_scratch(ready: Prepared) -> Prepared:
     return found.with_told({"scratch": f"it holds {', '.join(names)}"}, {})
 
 
-def _told(best: Prepared, drafts: Sequence[Draft], found: _Picked) -> Prepared:
+def _told(best: Prepared, drafts: Sequence[Draft], found: _Winner) -> Prepared:
     """The layer with sentences about the search; the first draft is the estimate's choice."""
     first, fastest, estimate = found.first, found.fastest, drafts[0].estimate()
     least = min((each.least for each in drafts if each.least), default=0.0)
