@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -43,8 +44,8 @@ CYCLE_COUNTS = (("billion", 1e9), ("million", 1e6), ("thousand", 1e3), ("", 1.0)
 _WIDE = 6.5
 """Inches that three of the states' legends take beside one another."""
 
-_APART = 3.0
-"""Least distance in dots between names below a plot."""
+_APART = 0.03
+"""Least distance in inches between names below a plot."""
 
 MOST_BARS = 200
 """In a picture of 12 inches, more bars than this have no gap between them."""
@@ -56,7 +57,7 @@ _METADATA = {"pdf": ("CreationDate", "Subject"), "svg": ("Date", "Description"),
 
 def figure_of(width: float, height: float) -> Figure:
     """Make an empty figure, in inches, that lays itself out."""
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure = Figure(figsize=(width, height), dpi=DOTS_PER_INCH, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
@@ -71,7 +72,7 @@ def uncrowded(figure: Figure) -> Figure:
     figure.draw_without_rendering()
     for plot in (each for each in figure.axes if each.xaxis.get_visible()):
         boxes = [label.get_window_extent() for label in plot.get_xticklabels() if label.get_visible()]
-        if any(left.x1 + _APART > right.x0 for left, right in pairwise(boxes)):
+        if any(left.x1 + _APART * figure.dpi > right.x0 for left, right in pairwise(boxes)):
             plot.tick_params(axis="x", rotation=90)
             more = max(box.width for box in boxes) / figure.dpi
             figure.set_figheight(figure.get_figheight() + more)
@@ -124,7 +125,7 @@ def stack(
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture with the caption it has in a paper; `draw` is called for each file."""
+    """A picture with the caption it has in a paper; `draw` makes its figure."""
 
     name: str
     caption: str
@@ -135,18 +136,36 @@ class Picture:
         object.__setattr__(self, "caption", visible(self.caption))
 
     def files(self, kinds: Sequence[str] = FORMATS) -> Iterator[tuple[str, bytes]]:
-        """Yield file name and contents in each format."""
-        return ((f"{self.name}.{kind}", self.contents(kind)) for kind in kinds)
+        """Yield file name and contents in each format; the same picture gives the same bytes.
+
+        The figure is drawn and laid out once: that takes longer than to save it.
+        """
+        with _styled():
+            figure = self.draw()
+            if layout := figure.get_layout_engine():
+                layout.execute(figure)
+            figure.set_layout_engine("none")
+        for kind in kinds:
+            yield f"{self.name}.{kind}", self._saved(figure, kind)
 
     def contents(self, kind: str) -> bytes:
-        """Return the file's contents, with the caption; the same picture gives the same bytes."""
+        """Return what `files` yields for one format."""
+        ((_, contents),) = self.files([kind])
+        return contents
+
+    def _saved(self, figure: Figure, kind: str) -> bytes:
         buffer, (changing, told) = io.BytesIO(), _METADATA[kind]
-        with rc_context(rc=STYLE), catch_warnings():
-            # Letters that the font lacks are boxes in pixels; in SVG they are the reader's.
-            filterwarnings("ignore", "Glyph .* missing from font")
-            metadata = {changing: None, told: self.caption}
-            self.draw().savefig(buffer, format=kind, dpi=DOTS_PER_INCH, metadata=metadata)
+        with _styled():
+            figure.savefig(buffer, format=kind, metadata={changing: None, told: self.caption})
         return buffer.getvalue()
+
+
+@contextmanager
+def _styled() -> Iterator[None]:
+    """Draw as every picture looks; letters that the font lacks are boxes in pixels, and the reader's in SVG."""
+    with rc_context(rc=STYLE), catch_warnings():
+        filterwarnings("ignore", "Glyph .* missing from font")
+        yield
 
 
 # ---- what the axes and columns of a sweep are called, and where their values stand
