@@ -7,9 +7,11 @@ import os
 import signal
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
+import typer.testing
 from hypothesis import settings
 
 from tpusim.__main__ import YOUNG
@@ -29,6 +31,10 @@ for ignored, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SI
         signal.signal(ignored, handler)
 
 
+# Hundreds of tests invoke the command in their own process; Typer would build it from its functions for each.
+typer.testing._get_command = cache(typer.testing._get_command)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write the golden files anew; read the diff")
 
@@ -39,12 +45,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Thousands of tests and all that they import stay to the end: the collector need not look at them again; nor at
-    Programs more often than in the command.
+    """Thousands of tests and all that they import stay to the end: the collector need not look at them again. Most
+    Programs are gone before a collection that comes this seldom.
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(YOUNG)
+    gc.set_threshold(10 * YOUNG)
 
 
 @pytest.fixture
