@@ -11,6 +11,7 @@ import sys
 from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import yaml
@@ -101,6 +102,7 @@ def _changed(data: object, keys: Sequence[str], value: object) -> dict[str, Any]
     return {**known, key: _changed(known.get(key), inside, value) if inside else value}
 
 
+@lru_cache(maxsize=64)
 def parse_document(text: str, label: str) -> Document:
     """Read YAML `text`; `label` names it in messages. Raises InputError if it is no YAML mapping."""
     try:

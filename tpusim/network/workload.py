@@ -332,6 +332,7 @@ class Workload:
             rides on them.
         training: what a training step of it adds, where its file says so.
         phases: of the layers of a training step: forward, backward or update.
+        grows: the one of `sizes` that each token of a generation adds one to; empty where its file names none.
 
     Examples:
         >>> from tpusim import Gemm, Workload
@@ -353,6 +354,7 @@ class Workload:
     biases: Annotated[tuple[str, ...], PlainValidator(tuple)] = ()
     training: Training | None = None
     phases: tuple[tuple[str, str], ...] = ()
+    grows: str = ""
 
     def __post_init__(self) -> None:
         names = {each.name for each in self.layers}

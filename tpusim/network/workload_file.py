@@ -261,7 +261,7 @@ def workload_of(document: Document, batch: int, ops: str | None = None) -> Workl
     layers, own, edges, biases = in_network_order(file.layers, places)
     known = file.not_timed, file.not_known, file.sizes, edges
     found = Workload(file.name, batch, layers, file.source, own, *known, biases=biases, training=file.training)
-    return narrowed(found, document).with_ops(ops or file.ops)
+    return narrowed(replace(found, grows=file.grows), document).with_ops(ops or file.ops)
 
 
 def narrowed(work: Workload, document: Document) -> Workload:

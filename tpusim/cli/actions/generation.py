@@ -5,20 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from tpusim.base.errors import InputError, Problem, did_you_mean
+from tpusim.base.errors import InputError, Problem
 from tpusim.cli.json_output import JsonOutput
 from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import say
 from tpusim.flow.need import check_hbm
 from tpusim.machines.family import load_hardware
 from tpusim.network.formats import ModelOptions
-from tpusim.network.workload import Workload, sizes_named, with_sizes
+from tpusim.network.workload import Workload, with_sizes
 from tpusim.network.workload_file import images_of, open_workload, workload_of
 from tpusim.report.tables.generation import generated
 from tpusim.study.generation import CHECKED, generate
-
-GROWS = "grows"
-"""The key of a workload file that names the size that each token adds one to."""
 
 
 def generate_and_report(
@@ -31,23 +28,22 @@ def generate_and_report(
     """
     output, machine, images = JsonOutput(json), load_hardware(hardware, changes or []), images_of(batch)
     document = open_workload(workload, asked)
-    grows, named = document.value(GROWS), sizes_named(document)
-    if grows not in named:
-        hint = did_you_mean(str(grows), named) or ";" if grows else ";"
-        says = f"the workload does not say which of its sizes each token adds one to{hint}"
-        also = f"write {GROWS}: with one of them: {', '.join(named) or 'it has none'}"
-        raise InputError(Problem(f"{says} {also}", f"--tokens: {document.label}"))
+    network = workload_of(document, images)
+    if not (grows := network.grows):
+        named = ", ".join(name for name, _ in network.sizes) or "it has none"
+        says = f"the workload does not say which of its sizes each token adds one to; write grows: with one of: {named}"
+        raise InputError(Problem(says, f"--tokens: {document.label}"))
     # The workload's own size is that of the first token.
-    first = dict(workload_of(document, images).sizes)[str(grows)]
+    first = dict(network.sizes)[grows]
 
     def at(context: int) -> Workload:
-        return workload_of(with_sizes(document, {str(grows): context}), images)
+        return workload_of(with_sizes(document, {grows: context}), images)
 
     # The last token has the largest caches.
     check_hbm(at(first + tokens - 1), machine)
     with Meter(min(tokens, CHECKED + 2)) as meter:
         made = generate(at, machine, first, tokens, lowering, meter.show)
-    sizes = "".join(f", {name} {size}" for name, size in at(first).sizes)
+    sizes = "".join(f", {name} {size}" for name, size in network.sizes)
     output.deliver(generated(made, sizes))
     if asked.phase is None:
         say(sys.stderr, "Note: the sizes of the workload file hold; --phase asks for those of a phase, such as decode")
