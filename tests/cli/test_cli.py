@@ -38,6 +38,7 @@ from tpusim.network.formats import OPS
 from tpusim.network.ops.array_op import STORED_BITS
 from tpusim.network.workload import MOST_IMAGES
 from tpusim.report.tables.compared import ORDERS
+from tpusim.report.tables.generation import GENERATION_FILE
 from tpusim.report.trace.lanes import LEGEND
 from tpusim.result.load import RESULT_FILE, parse_result, read_result
 from tpusim.result.records import Mismatch
@@ -645,6 +646,7 @@ def test_help_names_what_there_is() -> None:
     assert names.MOST_IMAGES == MOST_IMAGES
     assert tuple(WORDS) == names.NUMBER_WORDS
     assert names.RESULT_FILE == RESULT_FILE
+    assert names.GENERATION_FILE == GENERATION_FILE
     assert names.TRACE_FORMATS == trace_action.FORMATS
 
 

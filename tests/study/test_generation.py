@@ -13,6 +13,7 @@ from tpusim import Workload, load_hardware, simulate
 from tpusim.cli import app as cli
 from tpusim.network.formats import ModelOptions
 from tpusim.network.workload_file import open_workload, workload_of
+from tpusim.report.plots.generation import time_of_tokens
 from tpusim.study.generation import CHECKED, generate
 
 TEXT = SMALL.replace("layers:\n  - block", "grows: context\nlayers:\n  - block", 1)
@@ -35,9 +36,9 @@ def test_a_token_takes_what_its_layers_take_alone(path: Path) -> None:
     assert [token.context for token in made.tokens] == [9, 10, 11]
     for token in made.tokens:
         assert token.cycles == simulate(at(path, token.context), machine, check=False).total.cycles
+        assert sum(part.cycles for part in token.parts) == token.cycles
     assert made.off == 0
-    assert sum(part.cycles for part in made.parts) == made.tokens[0].cycles
-    assert sum(part.layers for part in made.parts) == len(at(path, 9).layers)
+    assert sum(part.layers for part in made.tokens[0].parts) == len(at(path, 9).layers)
 
 
 def test_most_of_many_tokens_lie_on_lines_between_those_that_are_simulated(path: Path) -> None:
@@ -84,6 +85,26 @@ def test_the_command_tells_tokens_and_parts(path: Path) -> None:
     assert told["hbm_bound_seconds"] < told["tokens"][0]["cycles"] / told["clock_hz"]
     assert "3 tokens behind 11" in done.stderr
     assert "weights: products with weights. attention: products with the cache" in " ".join(done.stderr.split())
+
+
+def test_a_folder_gets_the_generation_and_its_picture(path: Path, tmp_path: Path) -> None:
+    """Bars are the simulated tokens, and parts stand on one another."""
+    asked = ["run", str(path), "--hardware", "tiny_4x4", "--phase", "decode", "--tokens", "3", "--batch", "1"]
+    done = CliRunner().invoke(cli.app, [*asked, "--out", str(tmp_path / "made"), "--json", "-"])
+    assert done.exit_code == 0, done.output
+    assert json.loads((tmp_path / "made" / "generation.json").read_text()) == json.loads(done.stdout)
+    drawn = (tmp_path / "made" / "token_time.svg").read_text()
+    assert all(f">{words}<" in drawn for words in ("12", "13", "14", "bytes at the bandwidth of HBM"))
+    assert "sampling: the product that tells the next token" in drawn
+    assert "simulated tokens, by part" in (tmp_path / "made" / "captions.txt").read_text()
+
+
+def test_one_token_is_one_bar(path: Path) -> None:
+    made = generate(lambda context: at(path, context), load_hardware("tiny_4x4"), 9, 1)
+    axes = time_of_tokens(made, "").draw().axes[0]
+    assert [bar.get_height() for bar in axes.patches] == pytest.approx(
+        [part.cycles / made.clock_hz * 1e6 / 1e3 ** (made.seconds >= 1e-3) for part in made.tokens[0].parts]
+    )
 
 
 def test_a_file_from_standard_input_is_read_once(path: Path) -> None:

@@ -123,7 +123,12 @@ def run(
     outputs: _Saved = None,
     json: options.Json = None,
     out: Annotated[
-        Path | None, Option(metavar="DIR", help=f"Write DIR/{names.RESULT_FILE}, for tpusim plot DIR.")
+        Path | None,
+        Option(
+            metavar="DIR",
+            help=f"Write DIR/{names.RESULT_FILE}, for tpusim plot DIR; with --tokens DIR/{names.GENERATION_FILE} and "
+            "its picture.",
+        ),
     ] = None,
 ) -> None:
     """Simulate a workload: time, stalls, and every output checked.
@@ -141,11 +146,11 @@ def run(
         from tpusim.base.errors import InputError, Problem
         from tpusim.cli.actions.generation import generate_and_report
 
-        beside: dict[str, Any] = {"--training": training, "--input": given, "--save-outputs": outputs, "--out": out}
+        beside: dict[str, Any] = {"--training": training, "--input": given, "--save-outputs": outputs}
         beside |= {"--layers": layers != "*", "--dtype": dtype, "--engine": engine != "event"}
         if wrong := [Problem("not beside --tokens; leave one of them out", each) for each in beside if beside[each]]:
             raise InputError(wrong)
-        generate_and_report(workload, hardware, batch or 1, changes, asked, tokens, lowering, json)
+        generate_and_report(workload, hardware, batch or 1, changes, asked, tokens, lowering, json, out)
         return
     work, machine, lowering = load(workload, hardware, batch, changes, layers, asked, lowering)
     values: dict[str, Any] = {"check": check, "dtype": ends.dtype(dtype), "sums": sums, "seed": seed}

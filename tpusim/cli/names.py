@@ -57,4 +57,5 @@ MOST_TOKENS = 2**20
 MOST_NUMBER = 2**63 - 1
 """Largest seed and cycle number."""
 RESULT_FILE = "run.json"
+GENERATION_FILE = "generation.json"
 PAGE_FILE = "report.html"

@@ -21,23 +21,8 @@ tells the next token.
 
 
 @dataclass(frozen=True)
-class Token:
-    """A token of a generation.
-
-    Attributes:
-        context: tokens whose keys it sees, its own included.
-        cycles: cycles that it takes; between tokens that were simulated, on the line through them.
-        simulated: whether it was simulated.
-    """
-
-    context: int
-    cycles: float
-    simulated: bool
-
-
-@dataclass(frozen=True)
 class TokenPart:
-    """A part of the first token's time.
+    """A part of a token's time.
 
     Attributes:
         name: weights, attention, vector or sampling.
@@ -53,6 +38,31 @@ class TokenPart:
 
 
 @dataclass(frozen=True)
+class Token:
+    """A token of a generation.
+
+    Attributes:
+        context: tokens whose keys it sees, its own included.
+        cycles: cycles that it takes; between tokens that were simulated, on the line through them.
+        parts: parts of its time, in the order in which they come; of a simulated token alone.
+    """
+
+    context: int
+    cycles: float
+    parts: tuple[TokenPart, ...] = ()
+
+    @property
+    def simulated(self) -> bool:
+        """Whether it was simulated."""
+        return bool(self.parts)
+
+    @property
+    def hbm_bytes(self) -> int:
+        """Bytes that a simulated token reads from HBM and writes there."""
+        return sum(each.hbm_bytes for each in self.parts)
+
+
+@dataclass(frozen=True)
 class Generation:
     """A generation of `batch` sequences.
 
@@ -60,7 +70,6 @@ class Generation:
         workload, hardware: names of what ran.
         batch: sequences, each of which gets every token.
         tokens: tokens in order.
-        parts: parts of the first token.
         off: largest distance of a simulated token from the line through the simulated ones beside it, as a share of its
             cycles; 0 where all tokens were simulated.
         clock_hz: cycles a second.
@@ -71,7 +80,6 @@ class Generation:
     hardware: str
     batch: int
     tokens: tuple[Token, ...]
-    parts: tuple[TokenPart, ...]
     off: float
     clock_hz: int
     bandwidth: int
@@ -89,7 +97,12 @@ class Generation:
     @property
     def bound_seconds(self) -> float:
         """Seconds in which HBM could move the bytes of the first token."""
-        return sum(each.hbm_bytes for each in self.parts) / self.bandwidth
+        return self.tokens[0].hbm_bytes / self.bandwidth
+
+    @property
+    def simulated(self) -> tuple[Token, ...]:
+        """The tokens that were simulated, in order."""
+        return tuple(each for each in self.tokens if each.simulated)
 
 
 def generate(
@@ -134,30 +147,29 @@ def generate(
         places = [*range(first, first + tokens)]
     # Only what reads the cache differs from token to token.
     known: dict[Hashable, LayerResult] = {}
-    found: list[tuple[int, int]] = []
-    parts: tuple[TokenPart, ...] = ()
+    found: list[Token] = []
     for number, context in enumerate(places):
         progress(number, f"a token behind {context - 1:,}")
         work = at(context)
         results = _results(work, machine, lowering, known)
-        found.append((context, sum(each.cycles for each in results)))
-        parts = parts or _parts(work, results)
-    made = [Token(found[0][0], found[0][1], True)]
-    for (one, before), (other, behind) in pairwise(found):
-        slope = (behind - before) / (other - one)
-        made += [Token(each, before + slope * (each - one), False) for each in range(one + 1, other)]
-        made.append(Token(other, behind, True))
+        found.append(Token(context, sum(each.cycles for each in results), _parts(work, results)))
+    made = [found[0]]
+    for one, other in pairwise(found):
+        slope = (other.cycles - one.cycles) / (other.context - one.context)
+        between = range(one.context + 1, other.context)
+        made += [Token(each, one.cycles + slope * (each - one.context)) for each in between]
+        made.append(other)
     off = max((_off(*each) for each in zip(found, found[1:], found[2:], strict=False)), default=0.0)
     off = off if tokens > len(found) else 0.0
     work = at(first)
     bandwidth = machine.hbm_bytes_per_s
-    return Generation(work.name, machine.name, work.batch, tuple(made), parts, off, machine.clock_hz, bandwidth)
+    return Generation(work.name, machine.name, work.batch, tuple(made), off, machine.clock_hz, bandwidth)
 
 
-def _off(before: tuple[int, int], here: tuple[int, int], behind: tuple[int, int]) -> float:
+def _off(before: Token, here: Token, behind: Token) -> float:
     """Return the distance of the middle token from the line through the other two, as a share of its cycles."""
-    (a, first), (b, own), (c, last) = before, here, behind
-    return abs(own - (first + (last - first) * (b - a) / (c - a))) / own
+    along = (here.context - before.context) / (behind.context - before.context)
+    return abs(here.cycles - (before.cycles + (behind.cycles - before.cycles) * along)) / here.cycles
 
 
 def _results(

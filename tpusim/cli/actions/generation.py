@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
 
 from tpusim.base.errors import InputError, Problem
+from tpusim.base.files import probe, write
+from tpusim.cli.actions.results import write_pictures
 from tpusim.cli.json_output import JsonOutput
 from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import say
@@ -14,19 +18,22 @@ from tpusim.machines.family import load_hardware
 from tpusim.network.formats import ModelOptions
 from tpusim.network.workload import Workload, with_sizes
 from tpusim.network.workload_file import images_of, open_workload, workload_of
-from tpusim.report.tables.generation import generated
+from tpusim.report.plots import FORMATS
+from tpusim.report.tables.generation import GENERATION_FILE, generated
 from tpusim.study.generation import CHECKED, generate
 
 
 def generate_and_report(
     workload: str, hardware: str, batch: int, changes: Sequence[str] | None, asked: ModelOptions, tokens: int,
-    lowering: str | None, json: str | None,
+    lowering: str | None, json: str | None, out: Path | None,
 ) -> None:  # fmt: skip
-    """Time `tokens` tokens of each of `batch` sequences, as a table and as JSON.
+    """Time `tokens` tokens of each of `batch` sequences, as a table and as JSON, and as a picture into `out`.
 
     Raises InputError: the workload names no size that grows, or what a run raises.
     """
-    output, machine, images = JsonOutput(json), load_hardware(hardware, changes or []), images_of(batch)
+    output, machine, images = JsonOutput(json, made=out), load_hardware(hardware, changes or []), images_of(batch)
+    if out is not None:
+        probe(out / GENERATION_FILE, make_folder=True)
     document = open_workload(workload, asked)
     network = workload_of(document, images)
     if not (grows := network.grows):
@@ -44,6 +51,16 @@ def generate_and_report(
     with Meter(min(tokens, CHECKED + 2)) as meter:
         made = generate(at, machine, first, tokens, lowering, meter.show)
     sizes = "".join(f", {name} {size}" for name, size in network.sizes)
-    output.deliver(generated(made, sizes))
+    shown = generated(made, sizes)
+
+    def to_folder(folder: Path) -> None:
+        write(folder / GENERATION_FILE, f"{shown.to_json()}\n".encode())
+        # Imported here, because matplotlib takes a second to import.
+        from tpusim.report.plots.generation import time_of_tokens
+
+        for path in write_pictures(folder, [time_of_tokens(made, sizes)], FORMATS):
+            say(output.words_to, str(path))
+
+    output.deliver(shown, *([partial(to_folder, out)] if out is not None else []))
     if asked.phase is None:
         say(sys.stderr, "Note: the sizes of the workload file hold; --phase asks for those of a phase, such as decode")

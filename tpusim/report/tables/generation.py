@@ -11,12 +11,14 @@ from tpusim.report.text import percent, quantity, scale, three_digits
 from tpusim.result.vocabulary.figures import BYTES, TIMES
 from tpusim.study.generation import Generation, Token, TokenPart
 
-_MEANING = {
+GENERATION_FILE = "generation.json"
+MEANING = {
     "weights": "products with weights",
     "attention": "products with the cache, and their softmax",
     "vector": "norms, activations and sums by the vector unit",
     "sampling": "the product that tells the next token",
 }
+"""What the parts of a token are."""
 
 
 def generated(made: Generation, sizes: str) -> Shown:
@@ -30,7 +32,7 @@ def generated(made: Generation, sizes: str) -> Shown:
         f"{counted(many, 'token')} behind {first.context - 1:,}: {_time(made.seconds * 1e6)}; "
         f"{three_digits(made.tokens_per_second)} tokens a second, {three_digits(own)} of each sequence"
     ]
-    if many > (simulated := sum(each.simulated for each in made.tokens)):
+    if many > (simulated := len(made.simulated)):
         told.append(
             f"{simulated} of {many:,} tokens were simulated, others lie on lines through these; a simulated one is at "
             f"most {percent(made.off)} % off the line through those beside it."
@@ -48,7 +50,7 @@ def generated(made: Generation, sizes: str) -> Shown:
     paragraphs: Paragraphs = [
         [Sentences([heading], wide=True)],
         [parts],
-        [parts.legend(*(f"{each.name}: {_MEANING[each.name]}." for each in made.parts))],
+        [parts.legend(*(f"{each.name}: {MEANING[each.name]}." for each in first.parts))],
         [_tokens(made)],
         [Sentences(told)],
     ]
@@ -60,8 +62,9 @@ def _time(microseconds: float) -> str:
 
 
 def _parts(made: Generation) -> Table[TokenPart]:
-    total = sum(each.cycles for each in made.parts)
-    unit, size = scale((each.cycles / made.clock_hz * 1e6 for each in made.parts), TIMES)
+    parts = made.tokens[0].parts
+    total = sum(each.cycles for each in parts)
+    unit, size = scale((each.cycles / made.clock_hz * 1e6 for each in parts), TIMES)
 
     def bound(part: TokenPart) -> float:
         return part.hbm_bytes / made.bandwidth * 1e6
@@ -78,7 +81,7 @@ def _parts(made: Generation) -> Table[TokenPart]:
             "bandwidth of HBM"
         ),
     ]  # fmt: skip
-    return Table(columns, made.parts)
+    return Table(columns, parts)
 
 
 def _tokens(made: Generation) -> Table[Token]:
@@ -89,12 +92,14 @@ def _tokens(made: Generation) -> Table[Token]:
         Column(f"time\n{unit}", lambda token: three_digits(token.cycles / made.clock_hz * 1e6 / size)),
         Column("tokens/s", lambda token: three_digits(made.batch * made.clock_hz / token.cycles)),
     ]
-    return Table(columns, [each for each in made.tokens if each.simulated])
+    return Table(columns, made.simulated)
 
 
 def _data(made: Generation) -> dict[str, Any]:
     return {
         **asdict(made),
+        "tokens": [{**asdict(each), "simulated": each.simulated} for each in made.tokens],
+        "parts": [asdict(each) for each in made.tokens[0].parts],
         "seconds": made.seconds,
         "tokens_per_second": made.tokens_per_second,
         "hbm_bound_seconds": made.bound_seconds,
