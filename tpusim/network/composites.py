@@ -15,6 +15,7 @@ from tpusim.input.form import Name, Reader, Real, Truth, names_of, size, validat
 from tpusim.input.scalars import show
 from tpusim.network.ops.array_op import Gemm
 from tpusim.network.ops.elementwise import Add, Mul, SoftCap, Swiglu
+from tpusim.network.ops.flash_attention import unfit_heads
 from tpusim.network.ops.op import MOST_CHANNELS, Channels, Images, Op, Shape
 from tpusim.network.ops.rows import Softmax
 from tpusim.network.workload import Source, side_by_side
@@ -108,13 +109,7 @@ class Attention(Composite):
     blocks: Annotated[int, whole(MOST_BLOCKS)] = 16
 
     def __post_init__(self) -> None:
-        problems: list[Problem] = []
-        if self.kv_heads and self.heads % self.kv_heads:
-            says = f"{self.heads} heads cannot share {self.kv_heads} evenly"
-            problems.append(Problem(f"{says}; write a divisor of heads", "kv_heads"))
-        if self.keys and self.keys < self.queries:
-            says = f"{self.keys} keys do not hold those of the {self.queries} queries"
-            problems.append(Problem(f"{says}; write {self.queries} at least", "keys"))
+        problems = unfit_heads(self.heads, self.kv_heads, self.queries, self.keys)
         if self.window and not self.causal:
             problems.append(
                 Problem("only a causal attention has a window; write causal: true, or leave it out", "window")

@@ -19,6 +19,18 @@ a query sees, and a one, of which products make sums.
 """
 
 
+def unfit_heads(heads: int, kv_heads: int, queries: int, keys: int) -> list[Problem]:
+    """Return what is wrong with the heads and tokens of an attention beside one another."""
+    problems: list[Problem] = []
+    if kv_heads and heads % kv_heads:
+        says = f"{heads} heads cannot share {kv_heads} evenly"
+        problems.append(Problem(f"{says}; write a divisor of heads", "kv_heads"))
+    if keys and keys < queries:
+        says = f"{keys} keys do not hold those of the {queries} queries"
+        problems.append(Problem(f"{says}; write {queries} at least", "keys"))
+    return problems
+
+
 @validated
 class FlashAttention(Op):
     """The attention of `heads`, of which scores are made and used block by block: products of queries and keys, e to
@@ -65,14 +77,7 @@ class FlashAttention(Op):
     causal: Annotated[bool, Truth()] = True
 
     def __post_init__(self) -> None:
-        problems: list[Problem] = []
-        if self.kv_heads and self.heads % self.kv_heads:
-            says = f"{self.heads} heads cannot share {self.kv_heads} evenly"
-            problems.append(Problem(f"{says}; write a divisor of heads", "kv_heads"))
-        if self.keys and self.keys < self.queries:
-            says = f"{self.keys} keys do not hold those of the {self.queries} queries"
-            problems.append(Problem(f"{says}; write {self.queries} at least", "keys"))
-        if problems:
+        if problems := unfit_heads(self.heads, self.kv_heads, self.queries, self.keys):
             raise InputError(problems)
 
     @property
