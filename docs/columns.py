@@ -60,9 +60,9 @@ COMMAND_WORDS: Mapping[str, Mapping[str, str]] = {
     },
     "tpusim explain": {
         "gain": "how many times as fast the layer is with one thing made easier",
-        "same plan": "the gain by the blocks and passes of now; -: those would not do",
+        "same plan": "the gain with the present blocks and passes; -: the present plan does not suit the change",
         "cycles": "cycles with the change, or by the lowering", "with": "what is made easier",
-        "that is": "the change, as options set it", "lowering": "lowering; * marks that of now",
+        "that is": "the change, as options set it", "lowering": "lowering; * marks the present one",
     },
     "tpusim compare": {
         "input": "what differs in what was asked", "A": "value of the first run", "B": "value of the second run",

@@ -146,7 +146,7 @@ def test_explain_tries_layouts() -> None:
     words = ("explain", "resnet50", "--layer", "layer3.0.conv3", *quick, "--hardware", "tpu_v2_hbm")
     text = " ".join(told(*words).output.split())
     assert "Bound by rows and channels of HBM" in text
-    assert "times as fast. Of what can be set, feature maps as HWC in HBM: 2.24 times as fast." in text
+    assert "times as fast. Of what can be set, the best is feature maps as HWC in HBM: 2.24 times as fast." in text
     assert "HBM latency of one cycle" not in text
     assert "feature maps as" not in told(*words[:-1], "tpu_v2").output
 

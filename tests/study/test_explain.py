@@ -148,8 +148,8 @@ def test_every_pe_filled_is_counted_by_the_mac() -> None:
 
 
 def test_what_another_plan_gives_is_told_apart() -> None:
-    """A pass of conv1 fills 33 x 64 PEs, of which no plan makes more than 7.76; nor does a port for every client change
-    what passes and fills of now take by as much as blocks that have more of it. Blocks are those of an estimate.
+    """A pass of conv1 fills 33 x 64 PEs, of which no plan makes more than 7.76; nor does a port for every client gain
+    as much with the present passes and fills as with other blocks. Blocks are those of an estimate.
     """
     layer, machine_ = next(iter(load_workload("alexnet", batch=3).layers)), load_hardware("tpu_v2", [ESTIMATE])
     setup = Setup(layer, 3, machine_)
@@ -165,12 +165,12 @@ def test_what_another_plan_gives_is_told_apart() -> None:
     separate = machine_.with_overrides(["vector_memory.ports=separate"])
     assert ports.alone == found.layer.cycles / event.run(found.program, separate).cycles
     told = said(explain.verdict(found))
-    assert "times as fast, 7.76 times by the plan of now, the rest by another. Of what can be set, whole" in told
-    assert re.search(r"whole filter rows stacked: 1\.\d\d times as fast, all of it by another plan\.", told)
+    assert "times as fast, 7.76 times with the present plan, the rest with another. Of what can be set, " in told
+    assert re.search(r"best is whole filter rows stacked: 1\.\d\d times as fast, all of it with another plan\.", told)
 
 
 def test_no_gain_is_below_that_of_the_same_plan() -> None:
-    """Where HBM answers at once, other blocks are chosen, which take longer than those of now would."""
+    """Where HBM answers at once, the search chooses other blocks, which take longer than the present ones would."""
     machine_ = machine(4, 8, capacity_words=200, bytes_per_cycle=16, latency_cycles=20)
     setup = Setup(conv(5, 6, 8, 2, 2, 1), 3, machine_)
     found = find_bottleneck(setup, lambda done, name: None)
@@ -185,8 +185,8 @@ def test_no_gain_is_below_that_of_the_same_plan() -> None:
     assert all(gain.alone is None or gain.alone <= gain.gain for gain in found.gains)
 
 
-def test_what_the_plan_of_now_could_not_gain_is_not_told() -> None:
-    """Passes of now fill 18 of 64 PEs; but more channels keep HBM so long that no plan gains 3.56."""
+def test_what_the_present_plan_could_not_gain_is_not_told() -> None:
+    """The present passes fill 18 of 64 PEs; but more channels keep HBM so long that no plan gains 3.56."""
     setup = Setup(conv(3, 3, 4, 3), 4, machine(8, 8, word_elements=1, capacity_words=200, bytes_per_cycle=16))
     (filled,) = (gain for gain in find_bottleneck(setup, lambda done, name: None).gains if gain.relaxation.per == "MAC")
     assert filled.alone is None

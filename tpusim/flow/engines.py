@@ -176,8 +176,9 @@ def _checked(task: Task) -> Verdict:
 def _stepped(task: Task) -> TimedLayer:
     layer, numbers, operands = task.layer, task.numbers, cache(task.operands)
     # The event engine's estimate of the length is shown: stepping may take hours.
-    if (to_step := task.prepared.to_step) is not None:
-        task.doing(f"0 of {to_step:,} cycles")
+    to_step = task.prepared.to_step
+    # The compiler of its loops gives no news, and takes longer than a short layer.
+    task.doing("stepping; the first run compiles the engine" if to_step is None else f"0 of {to_step:,} cycles")
 
     def told(cycles: int) -> None:
         task.doing(f"{cycles:,} cycles" if to_step is None else f"{cycles:,} of {to_step:,} cycles")

@@ -34,11 +34,11 @@ def explained(found: Bottleneck, workload: str, lowerings: Sequence[Alternative]
     caption = (
         f"Above: what the systolic array did in the {layer.cycles:,} cycles of {run}. Below: how many times as fast the"
         f" layer is with one thing relaxed, simulated one at a time; dark: the largest gain ({bound}); same plan:"
-        " what it gains by the blocks and passes of now, where others give more."
+        " what the layer gains with its present blocks and passes, where another plan gains more."
     )
     others = lowerings if len(lowerings) > 1 else ()
     if others:
-        caption += " At the foot: the layer by each lowering that fits; now: what it is lowered by."
+        caption += " At the foot: the layer by each lowering that fits; (now) marks its present one."
     changing = [gain for gain in found.gains if abs(gain.gain - 1) >= NO_GAIN]
     shown = changing[:_MOST_GAINS] or found.gains[:1]
 

@@ -28,8 +28,9 @@ _LEAST_GAIN = 1.01
 """Least gain of a change that counts as a bound, on a machine of another family."""
 _MOST_NAMED = 6
 _PLANS = Sentences([
-    "same plan: times as fast by the blocks and passes of now; others, chosen for the change, give the rest of the "
-    "gain. Where these were slower, the gain is that of now. -: those of now would not do."
+    "same plan: times as fast with the present blocks and passes; a plan chosen for the change gives the rest of the "
+    "gain. Where the chosen plan is slower, the gain is that of the present plan. -: the present plan does not suit "
+    "the change."
 ])  # fmt: skip
 _NARROW = 72
 """Narrower terminals, in characters, leave out the column that says what was set."""
@@ -468,7 +469,7 @@ def _best(most: Gain, found: Bottleneck) -> str:
     setting = found.best_setting
     if setting is None or setting is most:
         return gains
-    can_be_set = f"Of what can be set, {setting.relaxation.name}: {gain_text(setting)} times as fast"
+    can_be_set = f"Of what can be set, the best is {setting.relaxation.name}: {gain_text(setting)} times as fast"
     return f"{gains} {can_be_set}{_by_plan(setting)}."
 
 
@@ -487,8 +488,8 @@ def _by_plan(gain: Gain) -> str:
     if gain.alone is None or not planned_anew(gain):
         return ""
     if abs(gain.alone - 1) < NO_GAIN:
-        return ", all of it by another plan"
-    return f", {alone_text(gain)} times by the plan of now, the rest by another"
+        return ", all of it with another plan"
+    return f", {alone_text(gain)} times with the present plan, the rest with another"
 
 
 def alone_text(gain: Gain) -> str:
