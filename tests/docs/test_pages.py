@@ -19,6 +19,8 @@ from tests import ROOT
 from tests.flow.gpt2 import Size, exported, weights_of
 from tests.typed import PAGES, Page, Step, shows
 from tpusim.cli.app import app
+from tpusim.network.ops import OPS
+from tpusim.network.ops.elementwise import ROWS
 
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 
@@ -104,6 +106,13 @@ def test_figures_in_sentences_are_those_of_the_outputs(page: Page) -> None:
     )
     told, seen = ({*FIGURE.findall(text)} for text in (sentences, shown))
     assert told - seen == GIVEN.get(page.name, set())
+
+
+def test_the_guides_name_every_op() -> None:
+    """Every op is in the table of ops, and every function of the vector unit in that of ALU operations."""
+    ops, costs = ((ROOT / "docs" / f"{page}.md").read_text() for page in ("your_model", "timing"))
+    assert {op for op in OPS if not re.search(rf"`{op}\b", ops)} == set()
+    assert {op for op, row in ROWS.items() if not row.exact and f"`{op}`" not in costs} == set()
 
 
 def test_outputs_are_compared() -> None:
