@@ -28,7 +28,7 @@ ESTIMATED = {
     "batch": "batches of 1 to 128",
     "1x1": "1x1 kernels",
     "3x3": "kernels of 2 or 3 taps a side",
-    "thin": f"the same, less than {THIN_CHANNELS} input channels",
+    "thin": f"kernels of 2 or 3 taps a side, fewer than {THIN_CHANNELS} input channels",
     "large_kernels": "kernels of 4 taps a side and more",
 }
 """Classes of estimates that belong to no network; a convolution is in the first class that fits."""
