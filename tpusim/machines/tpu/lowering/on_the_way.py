@@ -1,10 +1,10 @@
-"""Work on the way: the vector unit makes the ifmap of maps as they come, and changes results, and sums them up, as they
-go (docs/timing.md, section 5).
+"""Work on the way: the vector unit computes the ifmap while it is loaded, and changes and sums up results while they
+are spilled (docs/timing.md, section 5).
 
-A map that an op ahead of the layer takes beside the ifmap comes behind it, into the same words, where it meets what has
-come so far. Maps that an op behind the layer takes come into words of their own. Numbers of channels come once, each
-into a word of its lane. Sums over results have a word in each lane, to which every spill adds. In the end they go to
-HBM and come back, element by element, so that the elements of a word can be added.
+An op ahead of the layer may read a second map. This map is loaded after the ifmap, into the same words, and the
+vector unit combines both there. A second map of an op behind the layer is loaded into words of its own. Numbers of
+channels are loaded once, each into a word of its lane. Sums over results have a word in each lane, to which every spill
+adds. At the end the sums go to HBM and come back element by element, so that the elements of a word can be added.
 """
 
 from __future__ import annotations
@@ -45,23 +45,23 @@ from tpusim.network.ops.op import OFMAP, Op
 
 IFMAP, FILTER = "ifmap", "filter"
 BEHIND, MAPS, TALLIED, GATHERED, TOTALS = "behind", "maps_behind", "tallied", "gathered", "totals"
-"""Areas beside those of the layer itself: of numbers that what goes meets, of maps, and of sums. What comes has areas
-for its numbers, too.
+"""Areas beside those of the layer itself: for the numbers that ops behind read, for their second maps, and for sums.
+Ops ahead have areas for their numbers, too.
 """
 ON_THE_WAY = "tallies_on_the_way"
 _KINDS = {"sum": "add", "squares": "squares_more", "products": PRODUCTS}
 _IN_TURN = {"scale_shift": ("mul", "add")}
-"""Operations on numbers of elements, for an operation on numbers of lanes; others have their own name."""
+"""Operations with a number for each element, by the operation with a number for each lane; others keep the name."""
 _BEFORE_ALL = -1
-"""Order of numbers among the loads of a gap: what comes is worked on with them."""
+"""Order of numbers among the loads of a gap: first, because the data behind them are computed with them."""
 _NOT_SO = "; leave it out of the fusion"
 
 MetNumbers: TypeAlias = Part
-"""The numbers that a part meets, from word 0 on: one for each lane, or a few words of one for each element."""
+"""The numbers that a part is combined with, from word 0 on: one for each lane, or words with one for each element."""
 
 
 class _Ops(NamedTuple):
-    """Ops that are done in one transfer: their operations, the map that it brings, and tensors of numbers, in order."""
+    """Ops done in one transfer: their operations, the map that the transfer brings, tensors of numbers, in order."""
 
     chain: list[Doing]
     map: Tensor | None
@@ -77,7 +77,7 @@ class _Way(NamedTuple):
 
 
 class WorkedUnits(Units):
-    """The units of a layer's core, with work on what comes and on what goes.
+    """The units of a layer's core, with work on data that are loaded and on results that are spilled.
 
     Raises UnsuitableError where an ifmap does not come from HBM to lanes, or results do not go from there as they are.
     """
@@ -95,7 +95,7 @@ class WorkedUnits(Units):
             raise UnsuitableError(f"its ifmap comes to banks, where nothing is worked on{_NOT_SO}")
         axis = IMAGE if layer.inner.turned_ifmap else CHANNEL
         self._coming: dict[str, _Way] = {}
-        """By the area of its numbers, what is done to a tensor that comes."""
+        """Work on each tensor that is loaded, by the area of its numbers."""
         if layer.ahead:
             self._coming["ahead"] = _Way(named[IFMAP], self._cut(batch, "ahead", named[IFMAP], axis), axis)
         if layer.ahead_filter:
@@ -122,8 +122,8 @@ class WorkedUnits(Units):
         self.policy = core.policy._replace(order=(*core.policy.order, *added))
 
     def _cut(self, batch: int, where: Way, of: Tensor, axis: int = CHANNEL) -> list[_Ops]:
-        """Ops on a map, those together that are done in one transfer: of those ahead, each map that an op takes is
-        brought by a transfer of its own; what is done behind is done as results go.
+        """Ops on a map, grouped by the transfer that does them: a transfer of its own for each second map of the ops
+        ahead, and the spill of the results for all ops behind.
         """
         found = [_Ops([], None if where == "behind" else of, [])]
         given = [*self.layer.given(batch, where)]
@@ -150,16 +150,16 @@ class WorkedUnits(Units):
 
     @cached_property
     def _maps(self) -> list[Tensor]:
-        """Maps that ops behind take."""
+        """Second maps of the ops behind."""
         return [each.map for each in self._behind if each.map]
 
     @property
     def _ways(self) -> Mapping[str, _Way]:
-        """What is done to tensors, by the area of their numbers."""
+        """Work on all tensors, by the area of their numbers."""
         return {**self._coming, BEHIND: _Way(self._ofmap, self._behind)}
 
     def _met(self, way: _Way) -> Iterable[MetNumbers]:
-        """The numbers that parts of what comes meet, each once."""
+        """The numbers that the parts of a loaded tensor are combined with, each once."""
         found: dict[MetNumbers, None] = {}
         cuts = {each.name: each.cut for each in self.core.areas}
         # A need comes up often; in the order of units, so that the same layer always gets the same words.
@@ -202,14 +202,14 @@ class WorkedUnits(Units):
         return words
 
     def _word_of(self, numbers: Tensor, place: MetNumbers) -> int:
-        """The first word of the numbers that a part meets, which may be a piece of a part."""
+        """The first word of the numbers that a part, or a piece of a part, is combined with."""
         known = self._words[numbers.name]
         if place in known:
             return known[place]
         return next(word + at for other, word in known.items() if (at := _within(place, other)) is not None)
 
     def _bring_numbers(self, way: _Way, base: int) -> Iterator[Moves]:
-        """Moves of all numbers that are met on a way."""
+        """Moves of all numbers of one way."""
         for tensor in (each for some in way.ops for each in some.numbers):
             words = self._words[tensor.name].items()
             parts = tuple(place._replace(base=base + word) for place, word in words)
@@ -253,8 +253,8 @@ class WorkedUnits(Units):
         return tuple(areas)
 
     def _place(self, part: Part, axis: int = CHANNEL) -> MetNumbers:
-        """The numbers that a part meets: of the channels of its lanes, or of the images in the place of channels, with
-        those of a word in a word.
+        """The numbers that a part is combined with: those of the channels of its lanes; or, where images stand in the
+        place of channels, a word of numbers for each word of the part.
         """
         if axis == CHANNEL:
             channels = next(each for each in part.lane if each.axis == CHANNEL)
@@ -271,7 +271,7 @@ class WorkedUnits(Units):
     # ---- what comes
 
     def _worked_on(self, area: Area) -> Area:
-        """An area with work on what comes for it."""
+        """An area with the work on the data that are loaded into it."""
         name = next((name for name, way in self._coming.items() if way.tensor.name == area.tensor), "")
         if area.cut is None or not name:
             return area
@@ -359,7 +359,7 @@ class WorkedUnits(Units):
         return self.core.spill(self._core(unit), base)
 
     def _bring_maps(self, key: Key, base: int) -> Iterator[Moves]:
-        """Moves of the maps that ops behind take beside a result."""
+        """Moves of the second maps of the ops behind, for one result."""
         moves = self.core.spill(self._known[SlotNeed(self._results.name, key)], base)
         for number, tensor in enumerate(self._maps):
             away = number * self._results.words
@@ -368,7 +368,7 @@ class WorkedUnits(Units):
             )
 
     def worked(self, unit: Unit, bases: Sequence[int], moves: Moves) -> Moves:
-        """Moves with the ops behind, and with sums over what they leave."""
+        """Moves with the work of the ops behind, and with the sums over their results."""
         if not (self._tallies or self.layer.behind) or unit.needs[unit.leaves] not in self._known:
             return moves
         at = {unit.needs[place].area: bases[place] for place in unit.beside}
@@ -405,8 +405,8 @@ class WorkedUnits(Units):
 
     @cached_property
     def _copies(self) -> list[dict[int, int]]:
-        """Where the sums of channels are on their way: a row of the tensor for a channel, and where several lanes have
-        sums of it, more of them.
+        """Rows of the tensor in HBM that hold the sums of each channel: several rows where several lanes sum up one
+        channel.
         """
         rows, at = defaultdict[int, list[int]](list), 0
         for place in self._going:
@@ -451,7 +451,7 @@ class WorkedUnits(Units):
         yield VectorWork([step], (Touch(0),), 1, True)
 
     def _moved_out(self, base: int) -> Moves:
-        """The transfer of what the sums come to."""
+        """The transfer of the final sums to HBM."""
         kinds = range(len(self._tallies))
         parts = tuple(
             Part(base + number * len(kinds), (0,), (Along(0, channels),), (Along(1, kinds),), 1)
@@ -466,19 +466,19 @@ def _whole(piece: Piece, key: Key, gaps: int, grows: bool) -> list[Piece]:
 
 
 def _numbered(way: _Way) -> int:
-    """Tensors of numbers that are met on a way."""
+    """Number of the tensors of numbers of a way."""
     return sum(len(each.numbers) for each in way.ops)
 
 
 def on_the_way(layer: Op) -> bool:
-    """Whether anything is done to what comes for a layer, or to what goes."""
+    """Whether a layer has work on the way."""
     return isinstance(layer, Fused) and layer.on_the_way
 
 
 def worked(draft: Draft, layer: Fused, batch: int, hardware: Hardware) -> Draft:
-    """The draft of a layer's core with the work on the way that is fused to it; itself where there is none.
+    """The draft of a layer's core with its work on the way; the same draft where there is none.
 
-    Raises UnsuitableError, or makes the draft raise it, where an op has no work on the way.
+    Raises UnsuitableError, or makes the draft raise it, where an op cannot be done on the way.
     """
     if not on_the_way(layer):
         return draft
@@ -497,7 +497,7 @@ def worked(draft: Draft, layer: Fused, batch: int, hardware: Hardware) -> Draft:
 
 
 def slowed(layer: Op, batch: int, hardware: Hardware) -> Hardware:
-    """The machine with a bus that is slower by what further maps take of it, for the choice of blocks."""
+    """The machine with a slower bus, for the choice of blocks: the rest of the bandwidth serves the second maps."""
     if not on_the_way(layer):
         return hardware
     own, every = (sum(map(prod, of.shapes(batch).values())) for of in (layer.core, layer))
@@ -505,7 +505,7 @@ def slowed(layer: Op, batch: int, hardware: Hardware) -> Hardware:
 
 
 def _within(place: MetNumbers, other: MetNumbers) -> int | None:
-    """Words of a place ahead of those of another that stand in it; None where they do not."""
+    """The word of `other` at which the words of `place` begin; None where `other` does not contain them."""
     if (place.lane, place.items[1:]) != (other.lane, other.items[1:]) or not place.items:
         return None
     few, many = (tuple(each.items[0].coordinates) for each in (place, other))
@@ -514,14 +514,14 @@ def _within(place: MetNumbers, other: MetNumbers) -> int | None:
 
 
 def beyond(draft: Draft, hardware: Hardware) -> int:
-    """Words of a lane that a draft takes beyond those that there are; 0 if it fits."""
+    """Words of a lane by which a draft exceeds the capacity; 0 if it fits."""
     units = draft.units
     taken = max((each.base + each.words for each in buffers(units, link(units))), default=0)
     return max(0, taken - hardware.capacity_words)
 
 
 def no_room(words: int, hardware: Hardware) -> CapacityError:
-    """An error for a layer beside whose smallest block there is no room for all that is done on the way."""
+    """An error for a layer whose smallest block leaves no room for the work on the way."""
     return CapacityError(
         f"work on the way takes {words} words beside the blocks of a lane, which has "
         f"{hardware.capacity_words}; set vector_memory.capacity to more, or leave it out of the fusion"
