@@ -33,8 +33,8 @@ from tpusim.result.records import Mismatch
 BOX_BYTES = 1 << 22
 """Most bytes of inputs or outputs for which the reference computes consecutive parts together."""
 MOST_ELEMENTS = 1 << 18
-"""Most outputs, and most inputs for as many pixels, in a box of a whole tensor, so that the reference's arrays stay in
-the cache.
+"""Most outputs in a box of a whole tensor, and most inputs of its pixels, so that the reference's arrays stay in the
+cache.
 """
 MOST_LEFT = 20
 """Most outputs of a box that are computed one by one, which takes less time than the whole box in float64."""

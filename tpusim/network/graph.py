@@ -26,9 +26,9 @@ class TensorView:
     Attributes:
         axes: for each axis of the tensor the axes of the value that run along it, the outermost first; none where the
             tensor has one element. Each axis of the value stands in one place.
-        shape: of the value, for as many images as the graph is for; of an operand, where `axes` count others than it
-            has; (): they are those that it has.
-        spread: the shape to which an operand is broadcast; (): it is not.
+        shape: shape of the value, for the batch of the graph. An operand has one only if `axes` count the axes of
+            another shape than its own; () stands for its own.
+        spread: shape to which an operand is broadcast; () if it is not.
         mirrored: the axes of the tensor along which the value stands the other way round.
         images: the axis of the tensor along which the images are.
     """

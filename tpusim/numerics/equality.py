@@ -64,10 +64,11 @@ def moved(true: Values) -> Values:
 def surely_near(apart: Values, least: Values, roundings: int, own: int) -> Values:
     """Return which results, of at most `roundings`, are within the bound for certain, seen from a sum in float32.
 
-    `apart` is how far they are from that sum, which is rounded `own` times at most itself, fewer than they, and so
-    within gamma(own) of the true one: what is left of gamma(roundings), times what the magnitudes come to at `least`,
-    rounded `own` times as well, they may be apart. The last factor is for the roundings of all this, here and there.
-    What is lost where numbers are too small to be held with all bits, on both sides, is no more than `bounded` allows.
+    `apart` is the distance of each result from that sum. The sum has at most `own` roundings, fewer than the result, so
+    the sum is within gamma(own) of the true value. The result is certainly near if the distance is at most the rest of
+    gamma(roundings), times the magnitudes' sum, of which `least` is a lower bound with `own` roundings, too. The last
+    factor covers the roundings of this formula. Numbers that are too small for all their bits lose no more, on both
+    sides, than `bounded` allows.
     """
     left = (gamma(roundings) - gamma(own)) * (1 - gamma(own + 8))
     return np.asarray(apart <= least * np.float32(left))

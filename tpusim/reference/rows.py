@@ -193,7 +193,7 @@ def _of_cross_entropy_gradient(layer: Any, operands: Operands, box: Box, share: 
 
 
 class _Head(NamedTuple):
-    """A head of an image: its outputs [channel, query] and those of all magnitudes, and the largest size of a score of
+    """A head of an image: its outputs [channel, query], the outputs of magnitudes, and the largest absolute score of
     each query.
     """
 

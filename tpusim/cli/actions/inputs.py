@@ -47,10 +47,10 @@ def load(
     asked: ModelOptions = NOTHING,
     lowering: str | None = None,
 ) -> tuple[Workload, Machine, str | None]:
-    """Return the workload, of its layers those that `layers` means, the machine, and the lowering for all layers that
-    have none of their own. `lowering` may name some by patterns of layers' names, too.
+    """Return the workload with the layers that `layers` selects, the machine, and the lowering of all layers that have
+    none of their own. `lowering` may also name lowerings of single layers, by patterns of their names.
 
-    Without a `batch` it is for as many images as the arrays that are `asked` for hold, else BATCH.
+    Without a `batch`, the batch is the number of images in the arrays that are `asked` for, else BATCH.
 
     What there is to know of a model of another tool is told on stderr.
 

@@ -39,8 +39,8 @@ def compare_and_report(
 ) -> None:
     """Simulate the sets of these names or words, and report them: as JSON, in tables, drawn into `out`.
 
-    Without a name these are all of TPU v2 and what was measured on TPU v3; and with a lowering, but those that have one
-    of their own. Tables in `truth` take the place of the shipped ones.
+    Without a name, all sets of TPU v2 and the measurements on TPU v3 are compared; with a lowering, sets that have a
+    lowering of their own are left out. Tables in `truth` take the place of the shipped ones.
     """
     with tables_from(truth):
         _compare_and_report(names, lowering, changes, json, out, kinds)

@@ -1,5 +1,5 @@
-"""An op of the array with the operations of a vector unit on its operand as it comes, and on its results before they
-are stored.
+"""An op of the array with operations of a vector unit: on operands while they are loaded, on results before they are
+stored.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ OTHER, BIAS = "other", "bias"
 TALLIES = "tallies"
 """The tensor of sums over all results of a channel: [channel, number of the tally, 1, 1]."""
 Tally: TypeAlias = Literal["sum", "squares", "products"]
-"""What is summed up over the results of a channel: themselves, their squares, or their products with the last map that
+"""Terms of a sum over the results of a channel: the results, their squares, or their products with the last map that
 `behind` reads.
 """
 GROWS = {
@@ -54,13 +54,13 @@ class Given(NamedTuple):
 class Fused(ArrayOp):
     """An `inner` op, what is done to its operands before, and what follows it.
 
-    `ahead` makes the ifmap of tensors as they come, and `ahead_filter` the filter. The tensor `other` is added to the
-    results where it `adds` one, then the channel's bias where it has a `bias`, and then comes `finish`. Ops `behind`
-    may take a further map or numbers of channels; they change results as these go. `tallies` are sums over what goes,
-    channel by channel: a second result.
+    `ahead` computes the ifmap from tensors while they are loaded, and `ahead_filter` the filter. With `adds`, the
+    tensor `other` is added to the results; with `bias`, the bias of the channel is added next; then `finish` follows.
+    Ops `behind` change results while they are spilled, and may read a second map or numbers of channels. `tallies` are
+    sums over the spilled results, channel by channel: a second result of the layer.
 
-    Raises TypeError for an inner op that is fused itself, and ValueError where nothing is done, where an op cannot be
-    done on the way, or where products are to be summed up and there is no other map.
+    Raises TypeError for an inner op that is itself fused, and ValueError for no op at all, for an op that cannot be
+    done on the way, and for a sum of products without a second map.
     """
 
     op: ClassVar[str] = "fused"
@@ -91,7 +91,7 @@ class Fused(ArrayOp):
 
     @property
     def on_the_way(self) -> bool:
-        """Whether anything is done to what comes, or to what goes."""
+        """Whether the layer has work on the way."""
         return bool(self.ahead or self.ahead_filter or self.behind or self.tallies)
 
     @property

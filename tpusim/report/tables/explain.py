@@ -47,7 +47,7 @@ def explained(
     core = setup.layer.core
     more = "" if core is setup.layer else ", + what rides on results"
     shape = folded([f"({core.op} {core.grammar}{more})"], indent=" ")
-    alone = "Layers overlap on this machine; but for the line that says so, all that follows is of this one by itself."
+    alone = "Layers overlap on this machine. Except on the line about it, all figures are of this layer by itself."
     changing, same = _by_effect(found.gains)
     columns: list[Column[Gain]] = [
         Column("gain", lambda gain: f"{gain_text(gain)} x"),

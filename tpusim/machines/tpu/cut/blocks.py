@@ -130,8 +130,8 @@ class Block(NamedTuple):
 
 
 class Patch(NamedTuple):
-    """The grid points of the ifmap that a block needs for the taps of a chunk; if each tap has its own, those of tap
-    0.
+    """The grid points of the ifmap that a block needs for the taps of a chunk; for tap 0 if each tap has points of its
+    own.
     """
 
     rows: range

@@ -1,8 +1,8 @@
 """The gradient of a pooling by the vector unit: each element of the map sums up its share of the windows above it.
 
-A lane has a channel. Elements one stride apart have windows alike, each from the next window, and so have neighbours
-under the same windows: a step makes all such elements of a block, of which there are few kinds. Elements at edges have
-fewer windows and steps of their own; what no window sees is zero.
+A lane has a channel. Elements that are one stride apart have the same windows, shifted by one, and neighbours may lie
+under the very same windows. So the elements of a block are of few kinds, and one step computes all elements of a kind.
+Elements at edges have fewer windows and steps of their own. Elements that no window sees are zero.
 """
 
 from __future__ import annotations

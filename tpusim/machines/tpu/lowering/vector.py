@@ -229,9 +229,11 @@ class VectorUnits(Units):
         return self.chain
 
     def cycles(self, tiling: Tiling[int]) -> float:
-        """The bus is never idle but at the ends, or the vector unit is not, or a block waits for what comes for it.
+        """The larger of two times: of a bus that is idle only at the ends; and of blocks in turn, each as long as the
+        vector unit works, the next block is loaded, or half of all that happens to one block.
 
-        Of two buffers of a kind one is filled while the other is worked on, and two transfers may be under way.
+        Of two buffers of a kind, one is filled while the vector unit works on the other. Two transfers may be under
+        way at once.
         """
         work, (filled, spilled) = self.demand(tiling), self.transfers(tiling)
         units, latency = tiling.blocks * len(self.portions), self.hardware.latency_cycles

@@ -1,7 +1,7 @@
 """Pooling, sums and products of maps, activations: by the vector unit, word by word; nothing goes through the array.
 
-A lane has a channel. Windows that reach into the padding have steps of their own, of the elements that there are: so
-padding is nothing, whatever the op.
+A lane has a channel. Windows that reach into the padding have steps of their own, which read only elements inside the
+map. So padding changes no result, whatever the op.
 """
 
 from __future__ import annotations

@@ -340,9 +340,9 @@ class Candidates:
 
     @cached_property
     def _beside_streams(self) -> float:
-        """Cycles of a word that comes in beside a stream and waits for one of the slots that the stream leaves.
+        """Cycles of a word that is loaded during a stream and waits for one of the slots that the stream leaves free.
 
-        A full frame leaves none, so what comes waits until the stream is over, and then for nothing.
+        A full frame leaves no slot free, so the word waits until the stream is over, and for no slot after it.
         """
         shared, frame = self.hardware.vector_memory.ports == "shared", self.frame
         return frame.period / (frame.period - frame.slots) if shared and frame.slots < frame.period else 1

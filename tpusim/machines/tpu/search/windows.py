@@ -1,7 +1,7 @@
 """The tilings of a layer whose bodies are steps of a pipeline (`loads: windows`), as Google's compiler emits it.
 
 A step reads windows of the ifmap and of the filter, and leaves a window of the ofmap. While a step runs, the windows of
-the next one come, and those of the step ahead go out. So n steps take about
+the next step are loaded, and the window of the step before is spilled. So n steps take about
 
     first windows in + (n - 1) max(body, bytes of a step / bandwidth) + body + last window out,
 

@@ -129,7 +129,7 @@ def layer_names(layers: Sequence[LayerNode], names: Names) -> Iterator[str]:
 
 
 def _probes(model: ModelProto, batch: ModelBatch, ops: Set[str], opset: int, path: Path) -> list[Inferred]:
-    """Infer the shapes that layers of such `ops` need, for as many images as it takes to know them for any number.
+    """Infer the shapes that layers of these `ops` need, for a few batches, from which the shapes of any batch follow.
 
     Raises InputError where there are none, or the standard forbids them.
     """
