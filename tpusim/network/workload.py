@@ -116,9 +116,9 @@ class Source(NamedTuple):
 
     Attributes:
         names: layers, or inputs of the network; the outputs of several lie side by side along the channels.
-        direct: whether it reads all of just that, as it was made; otherwise what takes no time here lies between, such
-            as a transposition, or the layer reads a part.
-        placed: whether, if it is not direct, each element still is made of those at its place in what they made.
+        direct: whether the layer reads the whole output of its source, unchanged; otherwise it reads a part, or an op
+            that takes no time lies between, such as a transposition.
+        placed: whether, if it is not direct, each element is still made of the elements at its place in the outputs.
         cache: elements that stay in HBM from step to step, of which earlier steps have made some; 0: it is no cache.
     """
 

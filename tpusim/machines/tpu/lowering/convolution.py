@@ -305,9 +305,9 @@ def ranked_shapes(
     """The shape in different strips, each with a tiling, from which a simulation should choose.
 
     `ranks` gives the tilings of a shape on a machine. The estimate's choice is first, and the only one under
-    `search: estimate`; then come those in other strips that are estimated `NEAR` it, and those of poorer machines; then
-    all others, in turn the next by expected cycles and by estimated ones: where bounds are alike, only the estimate
-    tells. Other strips than balanced ones are compared only where they may take fewer cycles.
+    `search: estimate`. Tilings in other strips with an estimate `NEAR` it follow, then the choices of poorer machines.
+    All other tilings follow, by expected and by estimated cycles in turn, because only the estimate tells tilings with
+    equal bounds apart. Strips that are not balanced are compared only where they may take fewer cycles.
 
     Raises:
         CapacityError: when no tiling fits the memories.

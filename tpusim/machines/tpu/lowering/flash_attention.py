@@ -269,7 +269,9 @@ class AttentionUnits(Units):
         yield VectorWork(steps, (Touch(place[SCORES], ()),), place[SCORES])
 
     def _joined(self, first: int, apart: int, count: int, together: int, to: int, folds: int) -> Iterator[Compute]:
-        """The largest of `together` words each, and of those that are left, of each fold; folds lie `apart`."""
+        """Steps that join words to their largest, fold by fold: `together` at a time, the rest at last. Folds lie
+        `apart`.
+        """
         whole, rest = divmod(count, together)
         made = whole + (rest > 0)
         for start, words, each in ((0, whole, together), (whole, 1, rest)):

@@ -402,8 +402,8 @@ class LaneTransfer(InLanes, Transfer):
 
     @property
     def accesses(self) -> list[Access]:
-        """Accesses of a transfer with work, in order: ahead of a part those of its numbers and tallies, ahead of a word
-        those of the maps beside it, behind a part those of its tallies.
+        """Accesses of a transfer with work, in order: before a part the reads of its numbers and tallies, before a word
+        the reads of second maps, after a part the writes of its tallies.
         """
         work, found, first = self.work, list[Access](), 0
         if work is None:

@@ -561,8 +561,8 @@ class Candidates:
         return np.asarray(sections * np.minimum(MOST_PIECES, tilings.section_passes))
 
     def _pieces(self, tilings: Tiling[Counts], stages: Counts) -> Counts:
-        """Pieces of a load of the ifmap: its places one by one, or a part beside each of the `stages` ahead of its
-        first use, of which every further buffer allows as many as use a load.
+        """Pieces of a load of the ifmap: one for each of its places; or, with a single place, one for each stage during
+        which it may be loaded. Each buffer beyond the first allows for `stages` of them, the stages that use a load.
         """
         taps, where = np.unique(tilings.chunk_taps, return_inverse=True)
         places = np.array([self._places_of(each) for each in taps.tolist()])[where] * tilings.chunk_folds
