@@ -96,7 +96,7 @@ class CoveredAxis(MapAxis):
         return tuple([each._replace(**nothing) for each in self.covers[element]])
 
     def _moved_back(self, own: range, at: int) -> tuple[Cover, ...]:
-        """The windows above one of some elements a stride apart, as many back as it is behind the first."""
+        """The windows above element number `at` of some elements a stride apart, moved back to those of the first."""
         return tuple([each._replace(output=each.output - at) for each in self._seen(own[at])])
 
 

@@ -123,7 +123,9 @@ class Portion(NamedTuple):
 
 
 class VectorUnits(Units):
-    """Maps and scalars come, the vector unit works on them, results go; a block comes while the one ahead is worked on.
+    """Units of a layer of the vector unit, block by block: load maps and scalars, work on them, spill the results.
+
+    A block is loaded while the vector unit works on the block before.
 
     Attributes:
         hardware: the machine; `outputs`: the outputs of the layer, as blocks cut them.

@@ -239,7 +239,7 @@ class ChannelUnits(scheduled.Units):
             yield scheduled.VectorWork((step,), (scheduled.Touch(place["sums"], ()),), place["results"], True)
 
     def _ended(self, lanes: int, words: range, to: int) -> scheduled.Compute:
-        """The step that makes a channel's number of what is left."""
+        """The step that makes a channel's number of the last words of its sum."""
         operation, coefficients = self.ending
         operands = tuple(feed(lanes, in_turn(each, 1)) for each in words)
         return scheduled.Compute(operation, operands, feed(lanes, in_turn(to, 1)), 1, coefficients=coefficients)

@@ -227,7 +227,7 @@ class _PointByPoint(VectorUnits):
         return feed(lanes, Counters(base, (down, across, Counter(groups, 0, 1, groups, 1))))
 
     def work(self, of: Portion, bases: Sequence[int]) -> Iterator[Compute]:
-        """The first operands are joined to one, with which the operation takes what is left."""
+        """Steps of a portion: some join the first operands to one; the last takes this one and the other operands."""
         (channels, block, _), kept, word = of, self.numbers, self.hardware.vector_memory.word_elements
         # A number in each word.
         scalars = Scalars(bases[1], kept, (kept - 1) * word + 1) if kept else NO_SCALARS

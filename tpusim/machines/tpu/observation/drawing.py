@@ -88,8 +88,8 @@ class TimelineDrawing(Drawing):
 
     seen: ClassVar[str] = ", seen from lane 0"
     about_layers: ClassVar[str] = (
-        "Layers, one after another; of those that overlap each from when the array is done with the one ahead, as "
-        "their cycles are counted."
+        "Layers, one after another. A layer that overlaps with the layer before is counted from when the array has "
+        "ended that layer."
     )
     about: ClassVar[Mapping[str, str]] = TRACKS
     counted: ClassVar[Mapping[str, tuple[str, str]]] = COUNTERS

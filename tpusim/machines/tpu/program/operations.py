@@ -101,7 +101,9 @@ def _first_largest(operands: _Operands, _: _Values, numbers: Coefficients) -> _V
 
 
 def _chosen_sum(operands: _Operands, _: _Values, numbers: Coefficients) -> _Values:
-    """Operands, each where the one behind it is its number, summed; to an operand before them, if there is one."""
+    """Sum pairs of an operand and a choice: the operand counts where the choice is the pair's number. A single operand
+    ahead of the pairs is added.
+    """
     words = [*operands]
     before, pairs = words[: len(words) % 2], words[len(words) % 2 :]
     chosen = zip(pairs[::2], pairs[1::2], numbers, strict=True)

@@ -1,8 +1,9 @@
 """Address generators of all lanes, and the banks of the ifmap behind a crossbar.
 
-In lane 0's time all array rows present their addresses at once. Every bank serves as many of them as it has ports, and
-a word that several rows ask for goes to them all. A word that has been read waits in its row's capture register until
-every row has its own; then all are handed on, row r's through as many registers as it is cycles behind row 0.
+In lane 0's time all array rows present their addresses at once. Every bank serves one address a port in a cycle, and a
+word that several rows ask for goes to all of them. A word that has been read waits in the capture register of its row
+until every row has its word. Then all rows hand on their words; row r's word goes through a register for each cycle
+that row r is behind row 0.
 """
 
 from __future__ import annotations

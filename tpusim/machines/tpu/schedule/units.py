@@ -333,9 +333,7 @@ at_once = with_the_spill(1)
 
 
 def with_the_one_ahead(freed: int, first: int, ahead: int) -> range:
-    """When the load ahead of it is first used, whether or not the slot is free: transfers behind it in the queue
-    wait.
-    """
+    """Load when the load before is first used. Where the slot is not free then, later transfers of the queue wait."""
     return range(ahead, ahead + 1)
 
 
