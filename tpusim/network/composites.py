@@ -69,8 +69,8 @@ class Attention(Composite):
     """The attention of `heads`: products of queries and keys, the softmax of these scores, and products with values.
 
     Heads that share keys and values are rows of one product, as in grouped queries (Ainslie et al. 2023,
-    arXiv:2305.13245). Queries come in blocks; a block reads no keys that none of its queries sees. The scale of scores
-    is part of what makes queries.
+    arXiv:2305.13245). Queries come in blocks; a block reads no keys that none of its queries sees. The weights
+    that make the queries contain the scale of the scores.
 
     Attributes:
         name: name that the layers' names begin with: NAME.scores, NAME.softmax, NAME.values; of several blocks, each
@@ -79,7 +79,7 @@ class Attention(Composite):
         kv_heads: heads of keys and values; 0: as many as of the queries.
         head: elements of a head.
         queries: tokens of each sequence that ask.
-        keys: tokens of each sequence that are asked, the queries' own as the last of them; 0: as many as ask.
+        keys: keys of each sequence; the last of them are those of the queries; 0: as many as queries.
         images: sequences; 0: as many as images of the batch.
         causal: whether a query sees no keys behind its own.
         window: last keys that a query sees at most; 0: all.

@@ -387,7 +387,8 @@ class Read(NamedTuple):
 def read_layers(entry: object, names: Mapping[str, int], wiring: Wiring | None = None) -> Read:
     """Read the layers of an entry and its lowering; sizes may be worked out from `names`.
 
-    With the `wiring` of a graph, which then knows it, what it reads gives it sizes that it leaves out, and is checked.
+    With the `wiring` of a graph, sizes that the entry leaves out follow from the layers that it reads, and sizes that
+    it gives are checked against them. The wiring knows the entry afterwards.
 
     Raises InputError whose problems' `where` is the key inside the layer, or None for the layer itself.
     """

@@ -33,7 +33,7 @@ def show_shipped(json: str | None) -> None:
     """Show the workloads, the machines, the DRAMs, the lowerings and the sweeps that come with tpusim, as JSON and in
     tables.
 
-    Machines and lowerings of each family stand behind those of TPUs, as far as any comes along.
+    TPUs and their lowerings come first, then the machines and lowerings of each other family that ships any.
     """
     output, folder = JsonOutput(json), "configs/sweeps"
     machines = sorted(map(families.load_hardware, shipped("configs")), key=tables.by_generation)

@@ -33,10 +33,11 @@ def unfit_heads(heads: int, kv_heads: int, queries: int, keys: int) -> list[Prob
 
 @validated
 class FlashAttention(Op):
-    """The attention of `heads`, of which scores are made and used block by block: products of queries and keys, e to
-    the power of each score less the largest so far, the sum of these, and their products with values, which are scaled
-    anew when a larger score comes (Dao et al. 2022, arXiv:2205.14135). The scale of scores is part of what makes
-    queries.
+    """The attention of `heads`, which makes and uses scores block by block (Dao et al. 2022, arXiv:2205.14135).
+
+    Each block of keys has products of queries and keys; e to the power of each score less the largest score so far; the
+    sum of these powers; and their products with values. Sum and products are scaled anew when a larger score comes. The
+    weights that make the queries contain the scale of the scores.
 
     Where keys are masked, the vector unit compares a number for each key with the last key that the query sees. These
     numbers are read from HBM; code for TPUs makes them on chip.
@@ -47,7 +48,7 @@ class FlashAttention(Op):
         head: elements of a head.
         queries: tokens of each sequence that ask.
         kv_heads: heads of keys and values; 0: as many as of the queries.
-        keys: tokens of each sequence that are asked, the queries' own as the last of them; 0: as many as ask.
+        keys: keys of each sequence; the last of them are those of the queries; 0: as many as queries.
         images: sequences; 0: as many as images of the batch.
         causal: whether a query sees no keys behind its own.
 

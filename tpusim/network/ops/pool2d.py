@@ -181,10 +181,10 @@ class Cover(NamedTuple):
 
 @validated
 class Pool2dGradient(Pool2d):
-    """The gradient of what a pooling reads: of each element the sum, over windows above it, of their share of it.
+    """The gradient of a pooling by its map: each element gets its share of the gradient of every window above it.
 
-    The ifmap is the gradient of the pooling's ofmap. Of a `max`, `choice` says which tap a window has chosen, and that
-    has all; of an `average`, all elements that count have the same.
+    The ifmap is the gradient of the pooling's ofmap. In a `max`, `choice` says which tap a window has chosen, and this
+    tap gets the whole gradient; in an `average`, all elements that count get equal shares.
 
     Raises InputError as `Pool2d` does.
     """

@@ -205,7 +205,7 @@ class _PointByPoint(VectorUnits):
         return rows[:1] * shape.row.extent, cols[:1] * shape.col.extent
 
     def _parts(self, operands: int) -> list[tuple[str, range]]:
-        """What each step does with which of the operands, ahead of which comes what those before have come to."""
+        """The operation of each step, and its new operands; each step but the first also reads the result so far."""
         layer, last = self.layer, operands - self.layer.along_channels
         # As many as a lane has scalars, or one of each map.
         scalars = self.hardware.vector_unit.scalar_words * self.hardware.vector_memory.word_elements
@@ -216,7 +216,7 @@ class _PointByPoint(VectorUnits):
         return [*zip(names[-len(together) :], together, strict=True)]
 
     def _joined(self, operands: int) -> list[tuple[str, int]]:
-        """The operation of each step, and its operands, those that come before included."""
+        """The operation of each step, and the number of its operands, the result so far included."""
         return [(name, len(some) + (some.start > 0)) for name, some in self._parts(operands)]
 
     def _writes(self, at: Block, block: Block, lanes: int, base: int) -> Feed:

@@ -205,7 +205,7 @@ def _blocks(workload: Workload) -> dict[str, int]:
 
 
 def _alike(kinds: Sequence[Hashable], at: int, size: int) -> bool:
-    """Whether as many layers from one on are of the same shapes as those behind them."""
+    """Whether the `size` layers from `at` on have the same shapes as the `size` layers after them."""
     return at + 2 * size <= len(kinds) and kinds[at : at + size] == kinds[at + size : at + 2 * size]
 
 
