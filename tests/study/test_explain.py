@@ -480,7 +480,7 @@ def test_a_layer_is_explained_as_it_rides_and_stays(tmp_path: Path) -> None:
     both = ("--set", "sequencer.fusion=results", "--set", "sequencer.between_layers=stay")
     asked = (str(file), *TINY, *both, "--set", "vector_unit.alus=16", "--set", ESTIMATE, "--layer", "two")
     said = " ".join(tpusim(*asked).stdout.split())
-    assert "It reads pool. On its results rides relu. Layers overlap on this machine; " in said
+    assert "It reads pool. On its results rides relu. Layers overlap on this machine. " in said
     assert "g groups, + what rides on results)" in said
     found = re.search(r"\(sequencer.between_layers=stay\): it takes ([\d,]+) of the cycles, and all of them", said)
     assert found
