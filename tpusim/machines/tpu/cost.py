@@ -29,8 +29,11 @@ def word_bits(hardware: Hardware) -> int:
 
 
 def pe_register_bits(hardware: Hardware) -> int:
-    """Bits of a PE: its weights, those on their way down its column, and what it hands on of each element and its sum;
-    also of PEs that a wavefront crosses in a cycle, which need no registers but every few of them.
+    """Bits of a PE's registers: its weights, the weights on their way down its column, and what it hands on, an element
+    and a sum.
+
+    Where a wavefront crosses several PEs in a cycle, only the last of these needs registers for what it hands on; here
+    all of them have such registers.
     """
     weights = hardware.array.weight_buffers + hardware.array.weights_per_cycle
     return NARROW_BITS * weights + PASSED_BITS * hardware.multipliers

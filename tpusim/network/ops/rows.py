@@ -20,9 +20,9 @@ class Stage(NamedTuple):
     """A stage of a vector unit's work on the elements of a row.
 
     Attributes:
-        operation: what makes a number of some elements, and of one number a row of each stage that is `known`: a name
-            that machines know. An element is one of each of the `maps`, and one of each source that is `shared` by all
-            rows; of an output, what is shared comes behind what is known.
+        operation: name of the operation, as machines know it. Its operands are some elements of a row, and one number
+            of the row from each stage that is `known`. An element has a number from each of the `maps`, and one from
+            each source that is `shared` by all rows; where an output is made, shared numbers come behind known ones.
         joins: what makes one of two such numbers; empty: each is an output, of one element.
         ends: what makes the stage's one number a row of those that are left.
         coefficients: of what ends it, or of the operation on one element.

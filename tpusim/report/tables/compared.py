@@ -154,10 +154,10 @@ class ComparedResults(Comparable):
 
     @property
     def rewired(self) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
-        """By layer what it reads in each, where that differs.
+        """By layer what it reads in each of the results, where that differs.
 
-        Nothing where one does not tell, nor where that follows from layers that only one of them has. Of several layers
-        that are one in the other, in any order.
+        Empty for a layer of which one result does not tell, or that reads a layer which only one result has. Where one
+        layer stands for several, the order of what they read does not count.
         """
         alone = {row.name for row in self.rows if not (row.before and row.after)}
         found = {}

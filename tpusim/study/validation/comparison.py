@@ -190,7 +190,7 @@ def by_word(comparisons: Iterable[Comparison]) -> dict[str, list[Comparison]]:
 
 
 def together(parts: Sequence[Comparison]) -> Comparison:
-    """Rows of several sets of one word and kind, as those of one set."""
+    """Join sets of one word and one kind to a set with the rows of all of them."""
     first, fitted = parts[0].numbers, all(part.numbers.fitted for part in parts)
     machines = ", ".join(dict.fromkeys(part.numbers.hardware for part in parts))
     name, about = f"all {first.kind}", ", ".join(part.numbers.name for part in parts)

@@ -176,8 +176,9 @@ class Pointed:
 
 
 def places(tables: Sequence[int], base: int, hardware: Hardware) -> tuple[list[int], int]:
-    """Where tables of such sizes stand from word `base` on: the first word of each, or, where they do not all fit,
-    of as many as fit of the largest; and the words of them all.
+    """The first word of each table of such sizes, from word `base` on, and the number of words of all tables.
+
+    Where not all of them fit, there are as many slots as fit, each of the largest size.
 
     Raises:
         CapacityError: when not even one fits.

@@ -157,7 +157,7 @@ class RowUnits(Units):
         return fill, -(-self.rows // (groups * fill)), 1
 
     def _period(self, operation: str, elements: int, of_each: int, others: int, fill: int) -> float:
-        """Cycles an element of steps that take some elements, of some operands each, and other operands."""
+        """Cycles an element takes in steps of some elements, each of `of_each` operands, with `others` beside these."""
         operands = elements * of_each + others
         work = pace_of(operation, Arity(operands, 0, 0), (), self.hardware.vector_unit)
         return beat_of(operands, work, fill, self.hardware).a_word / elements

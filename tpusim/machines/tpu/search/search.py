@@ -109,9 +109,9 @@ def best(candidates: Candidates) -> Tiling[int] | None:
     """The cheapest tiling by its estimate; None if none fits.
 
     Deeper buffers, and reductions in chunks, are taken only where their estimate is clearly lower, or as low with fewer
-    blocks and every tap of them on chip. Of each way the cheapest tiling counts, and of those close to it the one with
-    the largest block. Of the ways of a kind the first one close to the best is taken: it moves data in the fewest
-    pieces.
+    blocks and every tap of them on chip. Each way is represented by its cheapest tiling, or by the one with the largest
+    block among those that are close to it. Of the ways of a kind the first one close to the best is taken: it moves
+    data in the fewest pieces.
     """
     found: tuple[float, Tiling[int]] | None = None
     for ways in filter(None, candidates.fitting):
@@ -246,9 +246,9 @@ class _Array(NamedTuple):
 
     `all` runs from its first pass to the end of the last. `issued` runs from pass to pass, without what comes before a
     body; the last of several passes counts with its stream only, which is at most `short` fewer. `smallest` is the
-    stream of the fewest `words` that a block has. `results` counts one for each block and column fold. Arrays with
-    weights of their own have an equal share of all streams, since the busiest has no less; a wait of one of them is no
-    wait of the others.
+    stream of the fewest `words` that a block has. `results` counts one for each block and column fold. Of arrays with
+    weights of their own, each counts with an equal share of all streams, since the busiest array has at least that; and
+    while one of them waits, others may work.
     """
 
     all: Cycles

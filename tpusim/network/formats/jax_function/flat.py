@@ -197,7 +197,7 @@ class _Flattening:
         return [self._before(name) if whole and name in self._spread else name for name in given]
 
     def _before(self, name: str) -> str:
-        """Return a value with the axes of the one that it was spread to, of one element where it was."""
+        """Return a value before it was spread: with as many axes as now, those that were added of one element."""
         source, shape = self._spread[name]
         if shape == self.flat.shapes[source]:
             return source
