@@ -70,8 +70,8 @@ class Document:
         return found
 
     def told_once(self, problems: Sequence[Problem]) -> Sequence[Problem]:
-        """Return problems without those of a block's copies, which repeat what is wrong with its first; the first problem
-        where only copies have any.
+        """Return problems without those of a block's copies, which repeat what is wrong with its first block; the first
+        problem where only copies have any.
         """
         apart = [each for each in problems if _entry_of(each.where or "") not in self.copies]
         return apart or problems[:1]
