@@ -16,6 +16,7 @@ from tpusim.base.errors import InputError
 from tpusim.flow.need import hbm_need
 from tpusim.network.ops.gradients import Conv2dFilterGradient, Conv2dInputGradient
 from tpusim.network.ops.op import OFMAP, Op
+from tpusim.network.training import ENDS
 
 BATCH = 2
 SMALL = """
@@ -162,8 +163,68 @@ def test_a_softmax_whose_rows_are_read_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("key", "value"), [("batch_norm", ("frist",)), ("keep", ("frist",))])
 def test_patterns_that_fit_no_layer_are_refused(network: Workload, key: str, value: tuple[str, ...]) -> None:
     asked = Training(**{key: value})  # type: ignore[arg-type]
-    with pytest.raises(InputError, match=rf'training.{key}: no layer is named "frist"; did you mean first'):
+    with pytest.raises(InputError, match=rf'training.{key}: no layer.* is named "frist"; did you mean first'):
         training_step(network, asked)
+
+
+def test_a_batch_normalisation_comes_behind_a_map(network: Workload) -> None:
+    with pytest.raises(InputError, match='no layer of the array that makes maps is named "fc"'):
+        training_step(network, Training(batch_norm=("fc",)))
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize(
+    ("field", "given", "says"),
+    [
+        *(("rate", given, "is not above zero") for given in (-1, 0, "1e7")),
+        *(("epsilon", given, "is not above zero") for given in (-1e-5, 0)),
+        *((field, given, "is no share") for field in ("momentum", "second") for given in (-0.5, 1, 2)),
+        *((field, given, "is not a number") for field in ("rate", "second") for given in (".nan", ".inf", "true", "a")),
+        ("optimizer", "[sgd, adam]", "is not allowed; write sgd or adam"),
+        ("keep", "[]", "keeps nothing that is known"),
+        ("batch_norm", "conv", "is no list of names"),
+    ],
+)
+def test_what_no_step_can_have_is_refused_at_its_line(
+    tmp_path: Path, optimizer: str, field: str, given: object, says: str
+) -> None:
+    asked = {"optimizer": optimizer, field: given}
+    path = tmp_path / "n.yaml"
+    path.write_text(SMALL.replace("{batch_norm: [first, second]}", str(asked).replace("'", "")))
+    with pytest.raises(InputError) as caught:
+        load_workload(path, BATCH)
+    (problem,) = caught.value.problems
+    assert str(problem.where) == f"{path}:3: training.{field}"
+    assert says in problem.message
+
+
+def test_layers_called_like_those_of_a_step_stay_apart(tmp_path: Path) -> None:
+    """A network may have a `conv.norm` of its own, and read an input that is called like weights."""
+    path = tmp_path / "n.yaml"
+    names = {"first": "a", "relu1": "a.norm", "second": "a.norm.dx", "side": "a_norm", "leaky": "a.filter"}
+    text = SMALL
+    for name, other in names.items():
+        text = text.replace(f"name: {name},", f"name: {other},").replace(f"[{name}]", f"[{other}]")
+    path.write_text(text.replace("[first, second]", "[a, 'a.norm.*']").replace("[second, side]", "[a.norm.dx, a_norm]"))
+    network = load_workload(path, BATCH)
+    step = training_step(network, replace(network.training or Training(), keep=("a.norm",)))
+    names_now = {layer.name for layer in step.layers}
+    assert {"a", "a.norm", "a_norm_", "a_norm_dx", "a_norm_dx.norm.dx", "a_filter", "a.dw"} <= names_now
+    assert "a_norm_.again" not in names_now
+    assert step.inputs()["a.filter.update"][0] == "a.filter"
+    assert simulate(step, load_hardware("tiny_4x4")).correct
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("name", ["googlenet", "densenet121"])
+def test_every_end_of_a_name_in_a_step_is_known(name: str, optimizer: str) -> None:
+    network = load_workload(name, BATCH, ops="all")
+    step = training_step(network, replace(network.training or Training(), optimizer=optimizer, keep="none"))
+    ends = ENDS | {tensor for layer in network.layers for tensor in layer.reads(BATCH)}
+    own = [layer.name for layer in network.layers]
+    for added in {*step.inputs(), *outside(step)} - {*own, "labels", "image", "input"}:
+        owner = max((name for name in own if added.startswith(f"{name}.")), key=len)
+        assert added[len(owner) + 1 :].partition(".")[0].rstrip("0123456789") in ends
 
 
 # ---- the values of a step, by the reference in float64: each layer reads what those before it have made

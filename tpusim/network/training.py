@@ -6,10 +6,11 @@ counts in HBM for as long as somebody will read it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
 from math import prod
+from string import digits
 from typing import Any, TypeAlias
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
@@ -25,6 +26,13 @@ from tpusim.network.workload import ALL, BACKWARD, FORWARD, INPUT, NONE, UPDATE,
 USUAL = Training()
 _AGAIN = ".again"
 """End of the names of layers that are computed once more."""
+ENDS = frozenset(
+    (
+        *("again", "bias", "choice", "db", "dother", "dw", "dx", "dy", "gradient", "labels", "loss", "norm"),
+        *("beta", "centred", "dbeta", "dgamma", "gamma", "mean", "offset", "scale", "shift", "slope", "variance"),
+    )
+)
+"""Words that follow a layer's name in names of layers and weights that a step adds, beside the names of its tensors."""
 
 
 def training_step(workload: Workload, training: Training | None = None) -> Workload:
@@ -49,7 +57,45 @@ def training_step(workload: Workload, training: Training | None = None) -> Workl
     asked = training or workload.training or USUAL
     if problems := [*_unknown(workload), *_narrow(workload), *_unfit(workload, asked)]:
         raise InputError(problems)
-    return _StepWriter(workload, asked).workload()
+    return _StepWriter(*_told_apart(workload, asked)).workload()
+
+
+def _told_apart(network: Workload, training: Training) -> tuple[Workload, Training]:
+    """Return a network none of whose layers is called like a layer that the step adds to another, with `conv_norm` for
+    a `conv.norm` beside a `conv`; and what is asked by the names that layers have then.
+    """
+    own = dict.fromkeys(each.name for each in network.layers)
+    own |= dict.fromkeys(name for _, sources in network.edges for source in sources for name in source.names)
+    ends = {*ENDS, *(tensor for layer in network.layers for tensor in layer.reads(network.batch))}
+    called: dict[str, str] = {}
+    for name in own:
+        parts = name.split(".")
+        if any(".".join(parts[:at]) in own and parts[at].rstrip(digits) in ends for at in range(1, len(parts))):
+            free = "_".join(parts)
+            while free in own or free in called.values():
+                free += "_"
+            called[name] = free
+    if not called:
+        return network, training
+
+    def renamed(names: Iterable[str]) -> tuple[str, ...]:
+        return tuple(called.get(name, name) for name in names)
+
+    def meant(patterns: Sequence[str]) -> tuple[str, ...]:
+        return renamed(name for name in own if any(fnmatchcase(name, each) for each in patterns))
+
+    keep = meant(training.keep) if isinstance(training.keep, tuple) else training.keep
+    found = replace(
+        network,
+        layers=tuple(replace(each, name=called.get(each.name, each.name)) for each in network.layers),
+        lowerings=tuple(replace(each, layer=called.get(each.layer, each.layer)) for each in network.lowerings),
+        edges=tuple(
+            (called.get(name, name), tuple(each._replace(names=renamed(each.names)) for each in sources))
+            for name, sources in network.edges
+        ),
+        biases=renamed(network.biases),
+    )
+    return found, replace(training, batch_norm=meant(training.batch_norm), keep=keep)
 
 
 def _narrow(workload: Workload) -> Iterator[Problem]:
@@ -80,11 +126,15 @@ def _unfit(workload: Workload, training: Training) -> Iterator[Problem]:
         says = f"layer {name} has the name of an input of the training step; name the layer otherwise"
         yield Problem(says, f"network {workload.name}")
     listed = training.keep if isinstance(training.keep, tuple) else ()
-    for key, patterns in (("batch_norm", training.batch_norm), ("keep", listed)):
+    maps = [layer.name for layer in workload.layers if layer.unit == "array" and layer.spatial]
+    for key, patterns, known, what in (
+        ("batch_norm", training.batch_norm, maps, "layer of the array that makes maps"),
+        ("keep", listed, names, "layer"),
+    ):
         for pattern in patterns:
-            if not any(fnmatchcase(name, pattern) for name in names):
-                hint = did_you_mean(pattern, names) or ";"
-                yield Problem(f"no layer is named {show(pattern)}{hint} name one of its layers", f"training.{key}")
+            if not any(fnmatchcase(name, pattern) for name in known):
+                hint = did_you_mean(pattern, known) or ";"
+                yield Problem(f"no {what} is named {show(pattern)}{hint} name one of its layers", f"training.{key}")
 
 
 @dataclass(frozen=True)
