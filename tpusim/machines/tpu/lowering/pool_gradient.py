@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from functools import cache, cached_property, lru_cache, partial
 from itertools import product
 from math import ceil, prod
 from typing import NamedTuple
@@ -135,6 +135,8 @@ class _PoolGradient(VectorUnits):
             CoveredAxis(windows, axis.kernel, axis.stride, axis.ends, axis.dilation, covers=covers, by_tap=self.of_max)
             for windows, axis, covers in zip(shapes["ifmap"][ROW:], layer.axes, layer.covers, strict=False)
         ]
+        # Many blocks have the same rows, or the same columns.
+        self._down, self._across = (cache(axis.runs) for axis in axes)
         room = hardware.vector_unit.scalar_words * hardware.vector_memory.word_elements
         self.most, unit = max(1, room // len(self.maps)), hardware.vector_unit
         # What an element has above it on average.
@@ -159,7 +161,7 @@ class _PoolGradient(VectorUnits):
         )
 
     def _kinds(self, block: Block) -> Iterator[tuple[Run, Run]]:
-        return product(self.outputs.row.runs(block.rows), self.outputs.col.runs(block.cols))
+        return product(self._down(block.rows), self._across(block.cols))
 
     def work(self, of: Portion, bases: Sequence[int]) -> Iterator[Compute]:
         """The windows above the elements of a kind: of an average their sum, of a maximum those that chose the tap."""
@@ -199,7 +201,7 @@ class _PoolGradient(VectorUnits):
         return "combine", (*before, *(1 / (row.counted * col.counted) for row, col in own))
 
 
-_units_of = lru_cache(maxsize=1 << 8)(_PoolGradient)
+_units_of = lru_cache(maxsize=1 << 10)(_PoolGradient)
 
 
 def _explained(work: _PoolGradient) -> Explanation:

@@ -256,13 +256,17 @@ class VectorUnits(Units):
 
     def in_a_body(self, tiling: Tiling[int]) -> int:
         """Blocks of portions that a body works on."""
+        if self.hardware.mapping.loads != "windows":
+            return 1
         brought, left = self.bytes_of(tiling)
         return in_a_body(sum(brought) + left, self.hardware)
 
     def transfers(self, tiling: Tiling[int]) -> tuple[float, float]:
         """Cycles of the bus for a block and portion: into the chip, and out."""
         unit, rate = self.hardware.vector_unit, float(self.hardware.hbm_bytes_per_cycle)
-        words, (brought, left) = self.map_words(tiling.rows, tiling.cols, tiling.groups), self.bytes_of(tiling)
+        brought, left = self.bytes_of(tiling)
+        # Words count where they are converted.
+        words = self.map_words(tiling.rows, tiling.cols, tiling.groups) if unit.unpack_cycles else [0] * len(brought)
 
         def cycles(size: int, words: int, conversion: float) -> float:
             return float(Demand(bus=size / rate, converted=words * conversion).busiest)
@@ -482,7 +486,7 @@ class _Depthwise(VectorUnits):
             yield Compute("multiply_add", tuple(operands), writes, block.words, weights, packed=self.groups)
 
 
-units_of = lru_cache(maxsize=1 << 8)(_Depthwise)
+units_of = lru_cache(maxsize=1 << 10)(_Depthwise)
 """The units. Raises CapacityError. A layer is asked how many steps it takes before it is lowered."""
 
 

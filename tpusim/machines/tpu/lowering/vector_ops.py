@@ -288,8 +288,8 @@ def _units(layer: VectorOp, batch: int, hardware: Hardware, tiling: Tiling[int] 
     return kind(layer, batch, hardware, tiling)
 
 
-units_of = lru_cache(maxsize=1 << 8)(_units)
-"""The units. Raises CapacityError. A layer is asked how many steps it takes before it is lowered."""
+units_of = lru_cache(maxsize=1 << 10)(_units)
+"""The units. Raises CapacityError. All layers of a network are asked how many steps they take before one is lowered."""
 
 
 def _explained(work: _PointByPoint) -> Explanation:
