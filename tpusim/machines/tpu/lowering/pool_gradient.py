@@ -17,16 +17,26 @@ from typing import NamedTuple
 from tpusim.machines.tpu.cut.blocks import ROW, Block, alike, padded, portions
 from tpusim.machines.tpu.cut.geometry import InStrips, MapAxis
 from tpusim.machines.tpu.cut.tiling import Tiling
+from tpusim.machines.tpu.cut.traffic import Turn
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft
-from tpusim.machines.tpu.lowering.vector import MapSource, Portion, VectorUnits, draft_of, feed, nested
+from tpusim.machines.tpu.lowering.vector import (
+    IMAGES_IN_LANES,
+    MapSource,
+    Portion,
+    VectorUnits,
+    draft_of,
+    feed,
+    least_padded,
+    nested,
+)
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed
 from tpusim.machines.tpu.program.operations import Arity, pace_of
 from tpusim.machines.tpu.program.program import Explanation
 from tpusim.machines.tpu.program.transfers import Tensor
 from tpusim.machines.tpu.schedule.units import Compute, Moves
 from tpusim.machines.tpu.search.search import TOLERANCE
-from tpusim.network.ops.op import OFMAP
+from tpusim.network.ops.op import OFMAP, Shape
 from tpusim.network.ops.pool2d import Cover, Pool2dGradient
 
 
@@ -125,10 +135,15 @@ class _PoolGradient(VectorUnits):
     ) -> None:
         self.layer, self.of_max = layer, layer.kind == "max"
         wide, shapes = hardware.hbm.channel_multiple, layer.shapes(batch)
-        tensors = [
-            Tensor(name, each, converted=True, padded=(padded(each[0], wide), *each[1:]))
-            for name, each in shapes.items()
-        ]
+        # As of the pooling itself, images are in lanes where tiles are less padded so.
+        turn = least_padded([Turn(), IMAGES_IN_LANES], shapes[OFMAP], hardware)
+        self.turn = turn
+
+        def in_tiles(shape: Shape) -> Shape:
+            sizes = [padded(size, wide) if axis == turn.lanes else size for axis, size in enumerate(shape)]
+            return sizes[0], sizes[1], sizes[2], sizes[3]
+
+        tensors = [Tensor(name, each, converted=True, padded=in_tiles(each)) for name, each in shapes.items()]
         *sources, self.ofmap = self.tensors = tuple(tensors)
         self.maps = tuple(map(MapSource, sources))
         axes = [
@@ -144,7 +159,8 @@ class _PoolGradient(VectorUnits):
         name, each = ("chosen_sum", 2) if self.of_max else ("mean", 1)
         counts = [each * len(some) + (some.start > 0) for some in portions(max(1, above), self.most)]
         self.chain = tuple((count, pace_of(name, Arity(count, 0, 0), (), unit)) for count in counts)
-        super().__init__(_Elements(shapes[OFMAP][3], *axes), layer.channels, hardware, tiling)
+        in_lanes, _, _, in_words = turn.of(shapes[OFMAP])
+        super().__init__(_Elements(in_words, *axes), in_lanes, hardware, tiling)
 
     @property
     def fewest(self) -> tuple[tuple[int, int], ...]:
@@ -208,4 +224,5 @@ def _explained(work: _PoolGradient) -> Explanation:
     most = prod(max(map(len, axis.covers)) for axis in (work.outputs.row, work.outputs.col))
     sources = " and ".join(each.tensor.name for each in work.maps)
     made = f"the vector unit makes each element of the {sources} of the windows above it"
-    return work.explained(work.layer, made, f"of at most {most} windows above an element", ("maps", "scalars"))
+    beside = ", in which tiles are less padded" if work.turn == IMAGES_IN_LANES else ""
+    return work.explained(work.layer, made, f"of at most {most} windows above an element", ("maps", "scalars"), beside)
