@@ -63,6 +63,7 @@ from tpusim.network.ops.rows import (
     RmsNorm,
     RowOp,
     Softmax,
+    SoftmaxGradient,
     SumExp,
     SumSquares,
     TopK,
@@ -664,7 +665,9 @@ def row_ops(channels: int = 40, rows: int = 30) -> st.SearchStrategy[RowOp]:
     sizes: dict[str, Any] = {"name": st.just("rows"), "channels": st.integers(1, channels), "images": images}
     norms = (st.builds(kind, **sizes, epsilon=st.sampled_from([1e-5, 0.5])) for kind in NORMS)
     gradients = st.builds(CrossEntropyGradient, **sizes, factor=st.sampled_from([1.0, -0.1]))
-    others = (st.builds(kind, **sizes) for kind in (Softmax, ReduceMean, SumExp, SumSquares, CrossEntropy))
+    others = (
+        st.builds(kind, **sizes) for kind in (Softmax, SoftmaxGradient, ReduceMean, SumExp, SumSquares, CrossEntropy)
+    )
     return st.one_of(*norms, gradients, masked(channels, images), routed(channels, images), *others)
 
 

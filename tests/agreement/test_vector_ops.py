@@ -90,6 +90,11 @@ def test_a_word_that_windows_share_is_widened_once() -> None:
 @example(layer=Add("a", 9, 5, 4, other="image"), batch=1, hardware=machine(4, 4, word_elements=8))
 @example(layer=Sub("s", 3, 4, 7), batch=2, hardware=least_padding())
 @example(layer=Add("a", 1, 1, 7), batch=1, hardware=least_padding())
+@example(layer=Add("a", 3, 4, 7), batch=8, hardware=least_padding())
+@example(layer=ScaleShift("s", 3, 4, 5), batch=8, hardware=least_padding())
+@example(layer=BatchNormGradient("g", 3, 2, 3), batch=16, hardware=least_padding())
+@example(layer=Pool2dGradient("g", "max", 3, 7, 6, 3, 2, 1), batch=8, hardware=least_padding())
+@example(layer=Pool2dGradient("g", "average", 3, 7, 6, 3, 2, 1), batch=8, hardware=least_padding())
 @example(layer=Pool2d("p", "max", 1, 1, 3, (1, 2), 1), batch=2, hardware=one_image())
 @example(layer=Pool2dChoice("c", "max", 5, 6, 6, 4, 2, 1), batch=3, hardware=machine(4, 4, scalar_words=1))
 @example(layer=Pool2dGradient("g", "max", 5, 7, 6, 4, 1), batch=3, hardware=machine(4, 4, scalar_words=1))
@@ -369,6 +374,20 @@ def test_columns_are_in_lanes_where_tiles_are_less_padded() -> None:
     plain = machine(4, 4, channel_multiple=8)
     fills = [step for step in lowering.VECTOR_OPS.lower(Add("a", 3, 4, 7), 2, plain)[0].steps if isinstance(step, Fill)]
     assert {each.parts[0].lane[0].axis for each in fills} == {0}
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [Add("a", 3, 4, 7), BatchNormGradient("s", 3, 4, 5), Pool2dGradient("g", "max", 3, 7, 6, 3, 2, 1)],
+    ids=lambda layer: layer.op,
+)
+def test_images_are_in_lanes_where_tiles_are_padded_least(layer: VectorOp) -> None:
+    spills = [
+        {each.parts[0].lane[0].axis for each in program.steps if isinstance(each, Spill)}
+        for program, _ in (lowering.VECTOR_OPS.lower(layer, batch, least_padding()) for batch in (8, 3))
+    ]
+    assert spills[0] == {3}
+    assert spills[1] != {3}
 
 
 def test_a_layer_without_products_has_no_utilisation() -> None:

@@ -41,6 +41,7 @@ from tpusim.network.ops.rows import (
     RmsNorm,
     RowOp,
     Softmax,
+    SoftmaxGradient,
     SumExp,
     SumSquares,
     TopK,
@@ -127,7 +128,7 @@ def assert_agreement(layer: Op, batch: int, hardware: Hardware, lowering: str) -
     [
         Softmax("s", 18, 40), NORM, ReduceMean("m", 18, 40), LayerNormGradient("g", 18, 40), CrossEntropy("c", 18, 40),
         CrossEntropyGradient("d", 18, 40, factor=0.1), RmsNorm("r", 18, 40), TopK("k", 18, 40),
-        Softmax("s", 18, 40, queries=10, window=4),
+        Softmax("s", 18, 40, queries=10, window=4), SoftmaxGradient("b", 18, 40),
     ],
     ids=lambda layer: layer.op,
 )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tpusim import Gemm, Training, Workload, load_hardware, load_workload, reference, simulate, training_step
+from tpusim import Training, Workload, load_hardware, load_workload, reference, simulate, training_step
 from tpusim.base.errors import InputError
 from tpusim.flow.need import hbm_need
 from tpusim.network.ops.gradients import Conv2dFilterGradient, Conv2dInputGradient
 from tpusim.network.ops.op import OFMAP, Op
+from tpusim.network.training import ENDS
 
 BATCH = 2
 SMALL = """
@@ -54,9 +55,34 @@ layers:
 """
 
 
-def test_every_layer_of_a_step_is_right_in_both_engines(tmp_path: Path) -> None:
-    path = tmp_path / "chain.yaml"
-    path.write_text(CHAIN)
+BLOCK = """
+name: block
+sizes: {tokens: 3}
+layers:
+  - {name: embedding, op: embedding, channels: 4, images: 7, rows: batch*tokens}
+  - {name: norm, op: layer_norm, epsilon: 0.1}
+  - {name: query_key_value, op: gemm, n: 12, biases: true}
+  - {name: query, op: view, inputs: [query_key_value], channels: 4, images: batch*tokens}
+  - {name: key, op: view, inputs: [query_key_value], channels: 4, images: batch*tokens}
+  - {name: value, op: view, inputs: [query_key_value], channels: 4, images: batch*tokens}
+  - {name: heads, op: attention, inputs: [query, key, value], heads: 2, head: 2, queries: tokens, causal: true,
+     blocks: 1}
+  - {name: projection, op: gemm, n: 4, biases: true}
+  - {name: attention_sum, op: add, inputs: [projection, embedding]}
+  - {name: feed_forward_norm, op: layer_norm, epsilon: 0.1}
+  - {name: up, op: gemm, n: 8, biases: true}
+  - {name: gelu, op: gelu, approximate: tanh}
+  - {name: down, op: gemm, n: 4, biases: true}
+  - {name: feed_forward_sum, op: add, inputs: [down, attention_sum]}
+  - {name: next_token, op: gemm, n: 5}
+"""
+"""A language model of one block."""
+
+
+@pytest.mark.parametrize("text", [CHAIN, BLOCK], ids=["chain", "block"])
+def test_every_layer_of_a_step_is_right_in_both_engines(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "small.yaml"
+    path.write_text(text)
     assert simulate(training_step(load_workload(path, 2)), load_hardware("tiny_4x4"), engine="both").correct
 
 
@@ -67,6 +93,14 @@ def test_every_output_of_a_step_is_checked_and_has_a_phase(network: Workload) ->
     phases = [layer.phase for layer in result.layers]
     assert [*dict.fromkeys(phases)] == ["forward", "backward", "update"]
     assert [*result.to_dict()["by_phase"]] == ["forward", "backward", "update"]
+
+
+@pytest.mark.long
+def test_every_output_of_a_transformers_step_is_right() -> None:
+    """Of twelve blocks, whose scores and contexts are a layer for each head and sequence."""
+    result = simulate(training_step(load_workload("bert_base", 2, dims={"seq": 8})), load_hardware("tpu_v2"))
+    assert result.correct
+    assert result.checked
 
 
 def test_a_network_without_a_step_has_no_phases(network: Workload) -> None:
@@ -140,21 +174,27 @@ def test_what_has_no_gradient_is_named(tmp_path: Path) -> None:
     assert "1 layer of lrn, such as lrn" in str(caught.value)
 
 
-def test_products_side_by_side_have_no_gradient() -> None:
-    heads = Workload("heads", 1, [Gemm("scores", m=4, n=8, k=2, groups=3)])
-    with pytest.raises(InputError, match="1 layer of gemm with groups, such as scores, without a known gradient"):
-        training_step(heads)
+def test_what_is_read_in_part_is_read_once(tmp_path: Path) -> None:
+    path = tmp_path / "n.yaml"
+    path.write_text(BLOCK.replace("blocks: 1", "blocks: 3"))
+    with pytest.raises(
+        InputError, match=r"layer query_key_value: .* read 120 elements in all, and it has 72; gradients"
+    ):
+        training_step(load_workload(path, BATCH))
+    path.write_text(BLOCK + "  - {name: last, op: view, channels: 5}\n  - {name: end, op: relu}\n")
+    with pytest.raises(InputError, match=r"layer next_token: .* read 10 elements in all, and it has 30; gradients"):
+        training_step(load_workload(path, BATCH))
 
 
-def test_a_softmax_whose_rows_are_read_is_refused(tmp_path: Path) -> None:
-    """The loss has a softmax of its own in place of one at the end; elsewhere its gradient is not known."""
+def test_a_softmax_at_the_end_is_that_of_the_loss(tmp_path: Path) -> None:
     path = tmp_path / "n.yaml"
     ends = "name: n\nlayers:\n  - {name: labels, op: gemm, m: 4, k: 6, n: 5}\n  - {name: s, op: softmax}\n"
     path.write_text(f"{ends}  - {{name: b, op: gemm, n: 3}}\n")
     with pytest.raises(InputError) as caught:
         training_step(load_workload(path))
-    assert "1 layer of softmax, such as s, without a known gradient" in str(caught.value)
     assert "layer labels has the name of an input of the training step; name the layer otherwise" in str(caught.value)
+    path.write_text(path.read_text().replace("labels", "a"))
+    assert training_step(load_workload(path)).inputs()["s.dx"] == ("b.dx", "s")
     path.write_text(ends.replace("labels", "a"))
     assert dict(training_step(load_workload(path)).edges)["a.dw"][1].names == ("s.loss.dx",)
 
@@ -162,8 +202,68 @@ def test_a_softmax_whose_rows_are_read_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("key", "value"), [("batch_norm", ("frist",)), ("keep", ("frist",))])
 def test_patterns_that_fit_no_layer_are_refused(network: Workload, key: str, value: tuple[str, ...]) -> None:
     asked = Training(**{key: value})  # type: ignore[arg-type]
-    with pytest.raises(InputError, match=rf'training.{key}: no layer is named "frist"; did you mean first'):
+    with pytest.raises(InputError, match=rf'training.{key}: no layer.* is named "frist"; did you mean first'):
         training_step(network, asked)
+
+
+def test_a_batch_normalisation_comes_behind_a_map(network: Workload) -> None:
+    with pytest.raises(InputError, match='no layer of the array that makes maps is named "fc"'):
+        training_step(network, Training(batch_norm=("fc",)))
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize(
+    ("field", "given", "says"),
+    [
+        *(("rate", given, "is not above zero") for given in (-1, 0, "1e7")),
+        *(("epsilon", given, "is not above zero") for given in (-1e-5, 0)),
+        *((field, given, "is no share") for field in ("momentum", "second") for given in (-0.5, 1, 2)),
+        *((field, given, "is not a number") for field in ("rate", "second") for given in (".nan", ".inf", "true", "a")),
+        ("optimizer", "[sgd, adam]", "is not allowed; write sgd or adam"),
+        ("keep", "[]", "keeps nothing that is known"),
+        ("batch_norm", "conv", "is no list of names"),
+    ],
+)
+def test_what_no_step_can_have_is_refused_at_its_line(
+    tmp_path: Path, optimizer: str, field: str, given: object, says: str
+) -> None:
+    asked = {"optimizer": optimizer, field: given}
+    path = tmp_path / "n.yaml"
+    path.write_text(SMALL.replace("{batch_norm: [first, second]}", str(asked).replace("'", "")))
+    with pytest.raises(InputError) as caught:
+        load_workload(path, BATCH)
+    (problem,) = caught.value.problems
+    assert str(problem.where) == f"{path}:3: training.{field}"
+    assert says in problem.message
+
+
+def test_layers_called_like_those_of_a_step_stay_apart(tmp_path: Path) -> None:
+    """A network may have a `conv.norm` of its own, and read an input that is called like weights."""
+    path = tmp_path / "n.yaml"
+    names = {"first": "a", "relu1": "a.norm", "second": "a.norm.dx", "side": "a_norm", "leaky": "a.filter"}
+    text = SMALL
+    for name, other in names.items():
+        text = text.replace(f"name: {name},", f"name: {other},").replace(f"[{name}]", f"[{other}]")
+    path.write_text(text.replace("[first, second]", "[a, 'a.norm.*']").replace("[second, side]", "[a.norm.dx, a_norm]"))
+    network = load_workload(path, BATCH)
+    step = training_step(network, replace(network.training or Training(), keep=("a.norm",)))
+    names_now = {layer.name for layer in step.layers}
+    assert {"a", "a.norm", "a_norm_", "a_norm_dx", "a_norm_dx.norm.dx", "a_filter", "a.dw"} <= names_now
+    assert "a_norm_.again" not in names_now
+    assert step.inputs()["a.filter.update"][0] == "a.filter"
+    assert simulate(step, load_hardware("tiny_4x4")).correct
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("name", ["googlenet", "densenet121"])
+def test_every_end_of_a_name_in_a_step_is_known(name: str, optimizer: str) -> None:
+    network = load_workload(name, BATCH, ops="all")
+    step = training_step(network, replace(network.training or Training(), optimizer=optimizer, keep="none"))
+    ends = ENDS | {tensor for layer in network.layers for tensor in layer.reads(BATCH)}
+    own = [layer.name for layer in network.layers]
+    for added in {*step.inputs(), *outside(step)} - {*own, "labels", "image", "input"}:
+        owner = max((name for name in own if added.startswith(f"{name}.")), key=len)
+        assert added[len(owner) + 1 :].partition(".")[0].rstrip("0123456789") in ends
 
 
 # ---- the values of a step, by the reference in float64: each layer reads what those before it have made
@@ -175,6 +275,24 @@ def test_its_gradients_are_those_of_the_loss(network: Workload) -> None:
     given = {name: random.normal(size=shape) for name, shape in outside(step).items()}
     given["labels"] = np.eye(5)[:, None, None, :BATCH]
     given |= {name: each + 1.5 for name, each in given.items() if name.endswith("gamma")}
+    assert_gradients(step, given, random)
+
+
+def test_gradients_of_a_transformer_are_those_of_the_loss(tmp_path: Path) -> None:
+    """Of queries, keys and values side by side, heads with a mask, normalised rows, and rows of a table."""
+    path = tmp_path / "block.yaml"
+    path.write_text(BLOCK)
+    step, random = training_step(load_workload(path, BATCH)), np.random.default_rng(4)
+    given = {name: random.normal(size=shape) for name, shape in outside(step).items()}
+    given["labels"] = np.eye(5)[:, random.integers(0, 5, 6)][:, None, None]
+    given |= {name: np.ones_like(each) for name, each in given.items() if name.endswith(".ones")}
+    given |= {name: np.zeros_like(each) for name, each in given.items() if name.endswith(".zeros")}
+    (table,) = (layer for layer in step.layers if layer.op == "embedding")
+    given["embedding.taken"] = np.eye(7)[[*table.words]][:, None, None]  # type: ignore[attr-defined]
+    assert_gradients(step, given, random)
+
+
+def assert_gradients(step: Workload, given: Mapping[str, Any], random: np.random.Generator) -> None:
     made = values(step, given)
     for layer in (each for each in step.layers if each.name.endswith(".update")):
         weights, (velocity,) = layer.name.removesuffix(".update"), step.inputs()[layer.name][1:]
@@ -187,7 +305,8 @@ def test_its_gradients_are_those_of_the_loss(network: Workload) -> None:
 
 def loss(step: Workload, given: Mapping[str, Any]) -> float:
     forward = replace(step, layers=tuple(each for each in step.layers if dict(step.phases)[each.name] == "forward"))
-    return float(np.mean(values(forward, given)["fc.loss"]))
+    made = values(forward, given)
+    return float(np.mean(next(value for name, value in made.items() if name.endswith(".loss"))))
 
 
 def outside(step: Workload) -> dict[str, tuple[int, ...]]:
@@ -203,9 +322,82 @@ def values(step: Workload, given: Mapping[str, Any]) -> dict[str, Any]:
     made = dict(given)
     for layer in step.layers:
         sources = zip(step.sources()[layer.name], layer.reads(BATCH).items(), strict=True)
-        operands = {tensor: seen(layer, tensor, made[source.names[0]], shape) for source, (tensor, shape) in sources}
-        made[layer.name] = reference.compute(layer, operands)
+        operands = {tensor: read(layer, tensor, source.names, made, shape) for source, (tensor, shape) in sources}
+        found = reference.compute(layer, operands)
+        bias = given.get(f"{layer.name}.bias", 0.0)
+        made[layer.name] = found + bias
     return made
+
+
+def read(layer: Op, tensor: str, names: Sequence[str], made: Mapping[str, Any], shape: tuple[int, ...]) -> Any:
+    if (layer.name, tensor) in APART:
+        return APART[layer.name, tensor](made).reshape(shape)
+    if len(names) > 1:
+        return joined(made)
+    return seen(layer, tensor, made[names[0]], shape)
+
+
+HEADS, HEAD, TOKENS = 2, 2, 3
+
+
+def split(made: Mapping[str, Any], part: int) -> Any:
+    """The queries, keys or values of each head of each image: [image, head, channel, token]."""
+    return made["query_key_value"].reshape(3, HEADS, HEAD, BATCH, TOKENS)[part].transpose(2, 0, 1, 3)
+
+
+def of_each(value: Any, rows: int) -> Any:
+    """What products of heads made: [image, head, row of the transposed product, column]."""
+    return value.reshape(BATCH, HEADS, rows, -1)
+
+
+def shares(value: Any) -> Any:
+    """Rows of scores, [key, image, head, query], as [image, head, query, key]."""
+    return value.reshape(TOKENS, BATCH, HEADS, TOKENS).transpose(1, 2, 3, 0)
+
+
+def turned(value: Any) -> Any:
+    return value.swapaxes(2, 3)
+
+
+def as_rows(value: Any) -> Any:
+    """Scores [image, head, key, query] as rows of keys."""
+    return value.transpose(2, 0, 1, 3)
+
+
+def by_image(value: Any) -> Any:
+    """Channels of all heads of tokens, as [image, head, channel, token]."""
+    return value.reshape(HEADS, HEAD, BATCH, TOKENS).transpose(2, 0, 1, 3)
+
+
+def joined(made: Mapping[str, Any]) -> Any:
+    """The gradient of queries, keys and values side by side."""
+    keys = turned(of_each(made["heads.scores.dw"], TOKENS))
+    parts = of_each(made["heads.scores.dx"], HEAD), keys, of_each(made["heads.values.dw"], HEAD)
+    return np.stack(parts).transpose(0, 2, 3, 1, 4).reshape(3 * HEADS * HEAD, 1, 1, BATCH * TOKENS)
+
+
+APART: Mapping[tuple[str, str], Callable[[Mapping[str, Any]], Any]] = {
+    ("embedding.dw", "ifmap"): lambda made: made["embedding.taken"],
+    ("heads.scores", "ifmap"): lambda made: split(made, 0),
+    ("heads.scores", "filter"): lambda made: turned(split(made, 1)),
+    ("heads.softmax", "ifmap"): lambda made: as_rows(of_each(made["heads.scores"], TOKENS)),
+    ("heads.values", "ifmap"): lambda made: turned(shares(made["heads.softmax"])),
+    ("heads.values", "filter"): lambda made: split(made, 2),
+    ("projection", "ifmap"): lambda made: of_each(made["heads.values"], HEAD).transpose(1, 2, 0, 3),
+    ("projection.dw", "ifmap"): lambda made: of_each(made["heads.values"], HEAD).transpose(0, 3, 1, 2),
+    ("heads.values.dw", "ifmap"): lambda made: shares(made["heads.softmax"]),
+    ("heads.values.dw", "filter"): lambda made: by_image(made["projection.dx"]),
+    ("heads.values.dx", "ifmap"): lambda made: by_image(made["projection.dx"]),
+    ("heads.values.dx", "filter"): lambda made: turned(split(made, 2)),
+    ("heads.softmax.dx", "ifmap"): lambda made: as_rows(of_each(made["heads.values.dx"], TOKENS)),
+    ("heads.scores.dw", "ifmap"): lambda made: turned(split(made, 0)),
+    ("heads.scores.dw", "filter"): lambda made: turned(shares(made["heads.softmax.dx"])),
+    ("heads.scores.dx", "ifmap"): lambda made: turned(shares(made["heads.softmax.dx"])),
+    ("heads.scores.dx", "filter"): lambda made: split(made, 1),
+}
+"""What layers of heads read, by layer and tensor: the channels of all heads lie side by side, image behind image. The
+gradient of a table reads which rows were taken.
+"""
 
 
 def seen(layer: Op, tensor: str, value: Any, shape: tuple[int, ...]) -> Any:

@@ -32,7 +32,14 @@ from tpusim.network.ops.elementwise import (
     TanhGradient,
 )
 from tpusim.network.ops.pool2d import Pool2d, Pool2dChoice, Pool2dGradient
-from tpusim.network.ops.rows import CrossEntropy, CrossEntropyGradient, LayerNorm, LayerNormGradient
+from tpusim.network.ops.rows import (
+    CrossEntropy,
+    CrossEntropyGradient,
+    LayerNorm,
+    LayerNormGradient,
+    Softmax,
+    SoftmaxGradient,
+)
 from tpusim.network.ops.training import ClipGradient, GeluGradient, LeakyReluGradient
 
 MAP = ("x", 3, 4, 5)
@@ -243,12 +250,15 @@ def test_gradients_of_rows_are_those_of_small_steps() -> None:
     norm, step = LayerNorm("n", 7, epsilon=0.5), 1e-4
     dx = made(LayerNormGradient("n", 7, epsilon=0.5), dy, x, scale)
     of_loss = made(CrossEntropyGradient("c", 7), x, labels / labels.sum(axis=0))
+    of_shares = made(SoftmaxGradient("s", 7), dy, made(Softmax("s", 7), x))
     for at in np.ndindex(x.shape):
         ahead, behind = x.copy(), x.copy()
         ahead[at] += step
         behind[at] -= step
         apart = made(norm, ahead, scale, scale) - made(norm, behind, scale, scale)
         np.testing.assert_allclose(dx[at], (dy * apart).sum() / (2 * step), atol=1e-6)
+        apart = made(Softmax("s", 7), ahead) - made(Softmax("s", 7), behind)
+        np.testing.assert_allclose(of_shares[at], (dy * apart).sum() / (2 * step), atol=1e-7)
         loss = (made(CrossEntropy("c", 7), each, labels / labels.sum(axis=0)) for each in (ahead, behind))
         np.testing.assert_allclose(of_loss[at], float(np.subtract(*loss).sum()) / (2 * step), atol=1e-6)
 
@@ -263,6 +273,10 @@ def test_gradients_of_rows_are_those_of_torch() -> None:
     leaf = by_rows(x).requires_grad_()
     torch.nn.functional.layer_norm(leaf, (7,), by_rows(scale)[0], None, 0.5).backward(by_rows(dy))
     found = made(LayerNormGradient("n", 7, epsilon=0.5), dy, x, scale)
+    np.testing.assert_allclose(found[:, 0, 0].T, leaf.grad.numpy(), rtol=1e-9, atol=1e-12)
+    leaf = by_rows(x).requires_grad_()
+    torch.softmax(leaf, 1).backward(by_rows(dy))
+    found = made(SoftmaxGradient("s", 7), dy, made(Softmax("s", 7), x))
     np.testing.assert_allclose(found[:, 0, 0].T, leaf.grad.numpy(), rtol=1e-9, atol=1e-12)
     leaf, right = by_rows(x).requires_grad_(), torch.tensor([2, 0, 6])
     labels = np.zeros_like(x)

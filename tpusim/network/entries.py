@@ -564,6 +564,7 @@ _ELSEWHERE = (
     (r"top_?k|moe\w*(gat|rout)", "write op: top_k, with channels (of a row), images (the rows), k and renormalize"),
     (r"(causal|mask)\w*softmax|softmax\w*(causal|mask)", "write op: softmax, with channels (keys), images (the rows) "
      "and queries"),
+    (r"softmax\w*(grad|backward)", "write op: softmax_gradient, with channels (of a row) and images (the rows)"),
     (r"softmax", "write op: softmax, with channels (of a row) and images (the rows)"),
     (r"layernorm\w*(grad|backward)", "write op: layer_norm_gradient, with channels (of a row) and images (the rows)"),
     (r"rms\w*norm|norm\w*rms", "write op: rms_norm, with channels (of a row), images (the rows) and epsilon"),

@@ -6,25 +6,32 @@ counts in HBM for as long as somebody will read it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from math import prod
-from typing import Any, TypeAlias
+from string import digits
+from typing import Any
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.base.words import counted
 from tpusim.input.scalars import show
+from tpusim.network.backward import BACKWARD_OF, Gradients, Value, normalised, normalised_gradient
 from tpusim.network.ops import OPS
-from tpusim.network.ops.array_op import Conv2d, Gemm
-from tpusim.network.ops.gradients import Conv2dFilterGradient, Conv2dInputGradient
 from tpusim.network.ops.op import OFMAP, Op, Shape
-from tpusim.network.ops.pool2d import Pool2dChoice, Pool2dGradient
 from tpusim.network.workload import ALL, BACKWARD, FORWARD, INPUT, NONE, UPDATE, Source, Training, Workload
 
 USUAL = Training()
 _AGAIN = ".again"
 """End of the names of layers that are computed once more."""
+ENDS = frozenset(
+    (
+        *("again", "bias", "choice", "db", "dother", "dw", "dx", "dy", "gradient", "labels", "loss", "norm"),
+        *("dscale", "dshift", "normalised", "ones", "taken", "zeros"),
+        *("beta", "centred", "dbeta", "dgamma", "gamma", "mean", "offset", "scale", "shift", "slope", "variance"),
+    )
+)
+"""Words that follow a layer's name in names of layers and weights that a step adds, beside the names of its tensors."""
 
 
 def training_step(workload: Workload, training: Training | None = None) -> Workload:
@@ -47,9 +54,68 @@ def training_step(workload: Workload, training: Training | None = None) -> Workl
         (64, ('fc8.filter.update', 'update'))
     """
     asked = training or workload.training or USUAL
-    if problems := [*_unknown(workload), *_narrow(workload), *_unfit(workload, asked)]:
+    if problems := [*_unknown(workload), *_in_part(workload), *_narrow(workload), *_unfit(workload, asked)]:
         raise InputError(problems)
-    return _StepWriter(workload, asked).workload()
+    return _StepWriter(*_told_apart(workload, asked)).workload()
+
+
+def _told_apart(network: Workload, training: Training) -> tuple[Workload, Training]:
+    """Return a network none of whose layers is called like a layer that the step adds to another, with `conv_norm` for
+    a `conv.norm` beside a `conv`; and what is asked by the names that layers have then.
+    """
+    own = dict.fromkeys(each.name for each in network.layers)
+    own |= dict.fromkeys(name for _, sources in network.edges for source in sources for name in source.names)
+    ends = {*ENDS, *(tensor for layer in network.layers for tensor in layer.reads(network.batch))}
+    called: dict[str, str] = {}
+    for name in own:
+        parts = name.split(".")
+        if any(".".join(parts[:at]) in own and parts[at].rstrip(digits) in ends for at in range(1, len(parts))):
+            free = "_".join(parts)
+            while free in own or free in called.values():
+                free += "_"
+            called[name] = free
+    if not called:
+        return network, training
+
+    def renamed(names: Iterable[str]) -> tuple[str, ...]:
+        return tuple(called.get(name, name) for name in names)
+
+    def meant(patterns: Sequence[str]) -> tuple[str, ...]:
+        return renamed(name for name in own if any(fnmatchcase(name, each) for each in patterns))
+
+    keep = meant(training.keep) if isinstance(training.keep, tuple) else training.keep
+    found = replace(
+        network,
+        layers=tuple(replace(each, name=called.get(each.name, each.name)) for each in network.layers),
+        lowerings=tuple(replace(each, layer=called.get(each.layer, each.layer)) for each in network.lowerings),
+        edges=tuple(
+            (called.get(name, name), tuple(each._replace(names=renamed(each.names)) for each in sources))
+            for name, sources in network.edges
+        ),
+        biases=renamed(network.biases),
+    )
+    return found, replace(training, batch_norm=meant(training.batch_norm), keep=keep)
+
+
+def _in_part(workload: Workload) -> Iterator[Problem]:
+    """Yield an error for each layer whose outputs others read in part, unless such parts are together the whole."""
+    made = {layer.name: prod(layer.shapes(workload.batch)[OFMAP]) for layer in workload.layers}
+    parts: dict[str, int] = {}
+    for name, operands in _operands_of(workload):
+        for each in operands:
+            there, read = sum(made.get(source, 0) for source in each.names), prod(each.shape)
+            if read == there or not all(source in made for source in each.names):
+                continue
+            if len(each.names) == 1 and read < there:
+                parts[each.names[0]] = parts.get(each.names[0], 0) + read
+                continue
+            says = f"it reads {read:,} elements of the {there:,} that {', '.join(each.names[:3])} made"
+            yield Problem(f"{says}, and gradients of such a part are not known; let it read each once", f"layer {name}")
+    for name, read in parts.items():
+        if read != made[name]:
+            says = f"layers that read a part of it read {read:,} elements in all, and it has {made[name]:,}"
+            do = "gradients are known where each is read once; an attention reads so with blocks: 1"
+            yield Problem(f"{says}; {do}", f"layer {name}")
 
 
 def _narrow(workload: Workload) -> Iterator[Problem]:
@@ -62,16 +128,12 @@ def _narrow(workload: Workload) -> Iterator[Problem]:
 def _unknown(workload: Workload) -> Iterator[Problem]:
     """Yield an error that names the layers whose gradient is not known, op by op."""
     lacking: dict[str, list[str]] = {}
-    read = {name for _, operands in _operands_of(workload) for operand in operands for name in operand.names}
     for layer in workload.layers:
-        # The loss has a softmax of its own, in place of one at an end of the network.
-        if layer.op not in _BACKWARD and (layer.op != "softmax" or layer.name in read):
+        if layer.op not in BACKWARD_OF:
             lacking.setdefault(layer.op, []).append(layer.name)
-        elif isinstance(layer, Gemm) and layer.groups > 1:
-            lacking.setdefault("gemm with groups", []).append(layer.name)
     for op, names in lacking.items():
         says = f"{counted(len(names), 'layer')} of {op}, such as {names[0]}, without a known gradient"
-        yield Problem(f"{says}; ops of a training step: {', '.join(sorted(_BACKWARD))}", f"network {workload.name}")
+        yield Problem(f"{says}; ops of a training step: {', '.join(sorted(BACKWARD_OF))}", f"network {workload.name}")
 
 
 def _unfit(workload: Workload, training: Training) -> Iterator[Problem]:
@@ -80,42 +142,15 @@ def _unfit(workload: Workload, training: Training) -> Iterator[Problem]:
         says = f"layer {name} has the name of an input of the training step; name the layer otherwise"
         yield Problem(says, f"network {workload.name}")
     listed = training.keep if isinstance(training.keep, tuple) else ()
-    for key, patterns in (("batch_norm", training.batch_norm), ("keep", listed)):
+    maps = [layer.name for layer in workload.layers if layer.unit == "array" and layer.spatial]
+    for key, patterns, known, what in (
+        ("batch_norm", training.batch_norm, maps, "layer of the array that makes maps"),
+        ("keep", listed, names, "layer"),
+    ):
         for pattern in patterns:
-            if not any(fnmatchcase(name, pattern) for name in names):
-                hint = did_you_mean(pattern, names) or ";"
-                yield Problem(f"no layer is named {show(pattern)}{hint} name one of its layers", f"training.{key}")
-
-
-@dataclass(frozen=True)
-class Value:
-    """An output of a layer of the step, or an input of it.
-
-    Attributes:
-        names: layers that made it, or inputs; the outputs of several lie side by side along the channels.
-        shape: [channel, row, col, image].
-        direct: whether readers see it as it was made.
-        weights: whether it is trained.
-    """
-
-    names: tuple[str, ...]
-    shape: Shape
-    direct: bool = True
-    weights: bool = False
-
-    @property
-    def turned(self) -> Value:
-        """The value, read in another form."""
-        return replace(self, direct=False)
-
-    @property
-    def source(self) -> Source:
-        """What its readers name."""
-        return Source(self.names, self.direct)
-
-
-Gradients: TypeAlias = Sequence[Value | None]
-"""The gradients of the first operands of a layer, as many as may have one; None where one is not needed."""
+            if not any(fnmatchcase(name, pattern) for name in known):
+                hint = did_you_mean(pattern, known) or ";"
+                yield Problem(f"no {what} is named {show(pattern)}{hint} name one of its layers", f"training.{key}")
 
 
 class _StepWriter:
@@ -248,7 +283,7 @@ class _StepWriter:
                 # The loss has a softmax of its own.
                 (made,) = (self._side_by_side(each, self._made.__getitem__) for each in self._reads[name])
             shape = made.shape
-            if shape[1] * shape[2] > 1:
+            if shape[1] * shape[2] > 1 or layer.op == "layer_norm":
                 gradient = Value((f"{apart}gradient",), shape)
             else:
                 labels = Value((f"{apart}labels",), shape)
@@ -262,6 +297,10 @@ class _StepWriter:
 
     # ---- backward
 
+    def _shape(self, name: str) -> Shape:
+        """The shape of what a layer of the network makes."""
+        return self._own[name].shapes(self.batch)[OFMAP]
+
     def _backward(self, layer: Op) -> None:
         """Add the gradients of a layer's operands and weights."""
         gradient = self._gathered(layer.name)
@@ -269,20 +308,29 @@ class _StepWriter:
             return
         if self.is_normalised(layer):
             gradient = normalised_gradient(self, f"{layer.name}.norm", self._raw(layer.name), gradient)
-        self._handed_on(self._reads[layer.name], _BACKWARD[layer.op](self, layer, self._reads[layer.name], gradient))
+        self._handed_on(self._reads[layer.name], BACKWARD_OF[layer.op](self, layer, self._reads[layer.name], gradient))
 
     def _handed_on(self, operands: Sequence[Value], gradients: Gradients) -> None:
         """Give the makers of operands their parts of a gradient."""
         for operand, gradient in zip(operands, gradients, strict=False):
             for name in operand.names:
                 if gradient and name in self._trained:
-                    shape = self._own[name].shapes(self.batch)[OFMAP]
+                    # Of a layer alone its reader may have seen a part.
+                    shape = operand.shape if len(operand.names) == 1 else self._shape(name)
                     direct = gradient.direct and operand.direct and len(operand.names) == 1
                     self._gradients[name].append(Value(gradient.names, shape, direct))
 
     def _gathered(self, name: str) -> Value | None:
         """The gradient of a layer's result: the sum of what its readers have handed on."""
-        parts = self._gradients.pop(name)
+        shape, parts = self._shape(name), list[Value]()
+        pieces: list[str] = []
+        for each in self._gradients.pop(name):
+            if prod(each.shape) == prod(shape):
+                parts.append(replace(each, shape=shape))
+            else:
+                pieces += each.names
+        # Pieces of those who have read a part are together the whole.
+        parts += [Value(tuple(pieces), shape, direct=False)] if pieces else []
         if not parts:
             return None
         whole, *others = parts
@@ -333,191 +381,9 @@ def _operands_of(network: Workload) -> Iterator[tuple[str, tuple[Value, ...]]]:
         sources = known.get(layer.name, (Source((ahead,)),))
         operands = list[Value]()
         for at, (tensor, shape) in enumerate(layer.reads(network.batch).items()):
-            source = sources[at] if at < len(sources) else Source(())
+            source = sources[at] if at < len(sources) and layer.op != "embedding" else Source(())
             weights = not source.names
             names = (f"{layer.name}.{tensor}",) if weights else source.names
             operands.append(Value(names, shape, source.direct, weights))
         yield layer.name, tuple(operands)
         ahead = layer.name
-
-
-# ---- batch normalisation: a channel's elements less their mean, over their deviation, times gamma, plus beta
-
-
-def normalised(step: _StepWriter, name: str, made: Value, again: str, phase: str) -> Value:
-    """Add a batch normalisation of a value; a copy of it uses the statistics that there are."""
-    shape, channel = made.shape, (made.shape[0], 1, 1, 1)
-    if not again:
-        gamma, beta = (Value((f"{name}.{each}",), channel) for each in ("gamma", "beta"))
-        mean = step.map("channel_mean", f"{name}.mean", shape, made, phase=phase)
-        variance = step.map("channel_variance", f"{name}.variance", shape, made, mean, phase=phase)
-        epsilon = step.training.epsilon
-        scale = step.map("over_deviation", f"{name}.scale", channel, variance, gamma, phase=phase, epsilon=epsilon)
-        step.map("batch_norm_shift", f"{name}.shift", channel, mean, scale, beta, phase=phase)
-    scale, shift = (Value((f"{name}.{each}",), channel) for each in ("scale", "shift"))
-    return step.map("scale_shift", name + again, shape, made, scale, shift, phase=phase)
-
-
-def normalised_gradient(step: _StepWriter, name: str, made: Value, gradient: Value) -> Value:
-    """Add the gradients of a batch normalisation by its input, gamma and beta; return the first.
-
-    It is scale * gradient + slope * input + offset: the statistics depend on the input, too.
-    """
-    shape, channel, epsilon = made.shape, (made.shape[0], 1, 1, 1), step.training.epsilon
-    mean, variance, scale = (Value((f"{name}.{each}",), channel) for each in ("mean", "variance", "scale"))
-    elements = prod(shape[1:])
-    by_beta = step.map("channel_sum", f"{name}.dbeta", shape, gradient)
-    centred = step.map("channel_products", f"{name}.centred", shape, gradient, made, mean, centred=True)
-    by_gamma = step.map("over_deviation", f"{name}.dgamma", channel, variance, centred, epsilon=epsilon)
-    more: dict[str, Any] = {"elements": elements, "epsilon": epsilon}
-    slope = step.map("batch_norm_slope", f"{name}.slope", channel, variance, scale, by_gamma, **more)
-    offset = step.map("batch_norm_offset", f"{name}.offset", channel, mean, scale, slope, by_beta, elements=elements)
-    step.update(f"{name}.gamma", channel, by_gamma)
-    step.update(f"{name}.beta", channel, by_beta)
-    return step.map("batch_norm_gradient", f"{name}.dx", shape, gradient, made, scale, slope, offset)
-
-
-# ---- gradients, op by op
-
-
-def _of_convolution(step: _StepWriter, layer: Any, operands: Sequence[Value], gradient: Value) -> Gradients:
-    conv, _ = layer.convolution(step.batch)
-    how: tuple[Any, ...] = conv.kernel, conv.stride, conv.padding, conv.dilation, conv.groups
-    sizes = conv.in_channels, conv.in_height, conv.in_width, conv.out_channels
-    weights = step.add(
-        Conv2dFilterGradient(f"{layer.name}.dw", *sizes, *how), step.operand(operands[0]).turned, gradient.turned
-    )
-    step.update(f"{layer.name}.filter", weights.shape, weights)
-    _of_bias(step, layer, gradient)
-    if not step.is_needed(operands[0]):
-        return [None]
-    return [_by_input(step, Conv2dInputGradient(f"{layer.name}.dx", *sizes, *how), gradient, operands[1].turned)]
-
-
-def _by_input(step: _StepWriter, layer: Conv2dInputGradient, gradient: Value, weights: Value) -> Value:
-    """Add the gradient of a convolution by its input, in the form that takes the fewest multiplications."""
-    high, wide = layer.out_height, layer.out_width
-    strided, padded = prod(layer.stride) > 1, any(sum(axis.ends) for axis in layer.axes)
-    if strided and prod(layer.kernel) == 1 and not padded:
-        # Most of the input is under no tap, and its gradient zero: that needs no multiplication.
-        sizes, groups = (layer.in_channels, high, wide, layer.out_channels), layer.groups
-        under = Conv2dInputGradient(f"{layer.name}.touched", *sizes, kernel=(1, 1), groups=groups)
-        touched, whole = step.add(under, gradient, weights), (layer.in_height, layer.in_width)
-        more: dict[str, Any] = {"step": layer.stride, "out_height": whole[0], "out_width": whole[1]}
-        return step.map("spread", layer.name, touched.shape, touched, **more)
-    around = [axis.reach - 1 - end for axis in layer.axes for end in axis.ends]
-    if layer.groups > 1 and not strided and min(around) >= 0:
-        # With the taps turned round it is a convolution, which goes through many groups at once.
-        top, bottom, left, right = around
-        turned = Conv2d(
-            layer.name, layer.out_channels, high, wide, layer.in_channels, layer.kernel,
-            padding=(top, left, bottom, right), dilation=layer.dilation, groups=layer.groups,
-        )  # fmt: skip
-        return step.add(turned, gradient, weights)
-    return step.add(layer, gradient, weights)
-
-
-def _of_transposed(step: _StepWriter, layer: Any, operands: Sequence[Value], gradient: Value) -> Gradients:
-    """A transposed convolution is the gradient by the input of a convolution, which is its own gradient by the input.
-
-    Raises InputError where no convolution has just this gradient.
-    """
-    sizes = layer.out_channels, layer.out_height, layer.out_width, layer.in_channels
-    how = layer.kernel, layer.stride, layer.padding, layer.dilation, layer.groups
-    forward = Conv2d(f"{layer.name}.dx", *sizes, *how)
-    weights = step.add(
-        Conv2dFilterGradient(f"{layer.name}.dw", *sizes, *how), gradient.turned, step.operand(operands[0]).turned
-    )
-    step.update(f"{layer.name}.filter", weights.shape, weights)
-    _of_bias(step, layer, gradient)
-    return [step.add(forward, gradient, operands[1].turned) if step.is_needed(operands[0]) else None]
-
-
-def _of_product(step: _StepWriter, layer: Any, operands: Sequence[Value], gradient: Value) -> Gradients:
-    first, second = operands
-    by_second = Gemm(f"{layer.name}.dw", m=layer.k, n=layer.n, k=layer.m)
-    found: list[Value | None] = [None, None]
-    if second.weights:
-        weights = step.add(by_second, step.operand(first).turned, gradient.turned)
-        step.update(f"{layer.name}.filter", weights.shape, weights)
-        _of_bias(step, layer, gradient)
-    elif step.is_needed(second):
-        found[1] = step.add(by_second, step.operand(first).turned, gradient.turned).turned
-    if step.is_needed(first):
-        by_first = Gemm(f"{layer.name}.dx", m=layer.m, n=layer.k, k=layer.n)
-        found[0] = step.add(by_first, gradient, step.operand(second).turned)
-    return found
-
-
-def _of_bias(step: _StepWriter, layer: Op, gradient: Value) -> None:
-    if layer.name in step.network.biases:
-        summed = step.map("channel_sum", f"{layer.name}.db", gradient.shape, gradient)
-        step.update(f"{layer.name}.bias", summed.shape, summed)
-
-
-def _of_activation(step: _StepWriter, layer: Any, operands: Sequence[Value], gradient: Value) -> Gradients:
-    """Some activations tell their slope by their result, others by their operand."""
-    known = step.operand(operands[0]) if layer.op in ("silu", "gelu") else step.result(layer)
-    own = {each.name: getattr(layer, each.name) for each in fields(layer) if each.name not in _SIZES}
-    return [step.map(f"{layer.op}_gradient", f"{layer.name}.dx", gradient.shape, gradient, known, **own)]
-
-
-_SIZES = frozenset({"name", "channels", "height", "width", "images"})
-
-
-def _of_pooling(step: _StepWriter, layer: Any, operands: Sequence[Value], gradient: Value) -> Gradients:
-    own = {each.name: getattr(layer, each.name) for each in fields(layer) if each.name != "name"}
-    choice = []
-    if layer.kind == "max":
-        choice = [step.add(Pool2dChoice(f"{layer.name}.choice", **own), step.operand(operands[0]))]
-    return [step.add(Pool2dGradient(f"{layer.name}.dx", **own), gradient, *choice)]
-
-
-def _of_sum(step: _StepWriter, layer: Any, operands: Sequence[Value], gradient: Value) -> Gradients:
-    if layer.other == "each":
-        return [gradient] * len(operands)
-    if layer.other == "channel" and operands[1].weights:
-        summed = step.map("channel_sum", f"{layer.name}.db", gradient.shape, gradient)
-        step.update(operands[1].names[0], summed.shape, summed)
-        return [gradient]
-    raise InputError(_apart(layer))
-
-
-def _of_factors(step: _StepWriter, layer: Any, operands: Sequence[Value], gradient: Value) -> Gradients:
-    if layer.other != "each":
-        raise InputError(_apart(layer))
-    pairs = zip(("dx", "dother"), operands, reversed(operands), strict=True)
-    return [
-        step.map("mul", f"{layer.name}.{end}", gradient.shape, gradient, step.operand(other))
-        if step.is_needed(own)
-        else None
-        for end, own, other in pairs
-    ]
-
-
-def _apart(layer: Any) -> Problem:
-    says = f"the gradient of a {layer.op} whose other operand has a number for each {layer.other} is not known"
-    return Problem(f"{says}; leave it out, or write it with `other: each`", f"layer {layer.name}")
-
-
-def _of_norm(step: _StepWriter, layer: Op, operands: Sequence[Value], gradient: Value) -> Gradients:
-    return [normalised_gradient(step, layer.name, step.operand(operands[0]), gradient)]
-
-
-def _same(step: _StepWriter, layer: Op, operands: Sequence[Value], gradient: Value) -> Gradients:
-    return [gradient]
-
-
-Backward: TypeAlias = Callable[[_StepWriter, Any, Sequence[Value], Value], Gradients]
-_BACKWARD: Mapping[str, Backward] = {
-    **dict.fromkeys(("conv2d", "conv1d"), _of_convolution),
-    "conv_transpose2d": _of_transposed,
-    "gemm": _of_product,
-    **dict.fromkeys(("relu", "leaky_relu", "clip", "sigmoid", "tanh", "silu", "gelu"), _of_activation),
-    "pool2d": _of_pooling,
-    "add": _of_sum,
-    "mul": _of_factors,
-    "copy": _same,
-    "scale_shift": _of_norm,
-}
-"""By op the layers that make the gradients of its operands."""

@@ -244,6 +244,20 @@ class Training:
     second: Annotated[float, Real()] = 0.999
     epsilon: Annotated[float, Real()] = 1e-5
 
+    def __post_init__(self) -> None:
+        problems = [
+            Problem(f"{number:g} is not above zero and at most 1e6; write one such as {such:g}", name)
+            for name, number, such in (("rate", self.rate, 0.1), ("epsilon", self.epsilon, 1e-5))
+            if not 0 < number <= 1e6
+        ]
+        problems += [
+            Problem(f"{share:g} is no share from 0 to below 1; write one such as {such:g}", name)
+            for name, share, such in (("momentum", self.momentum, 0.9), ("second", self.second, 0.999))
+            if not 0 <= share < 1
+        ]
+        if problems:
+            raise InputError(problems)
+
 
 # ---- the workload
 

@@ -47,7 +47,7 @@ def roundings(layer: Op, batch: int) -> int:
     if layer.op == "flash_attention":
         # Sums of scores and of shares, and for each block of keys both are scaled anew.
         return 4 * sums + SOFTMAX_ROUNDINGS
-    return sums + {**norms, **powers}.get(layer.op, 1)
+    return sums + {**norms, **powers, "softmax_gradient": SOFTMAX_ROUNDINGS}.get(layer.op, 1)
 
 
 def magnitudes(layer: Op, operands: Operands, box: Box, true: Tensor, share: float) -> Tensor:
@@ -159,6 +159,22 @@ def _of_norm_gradient(layer: Any, operands: Operands, box: Box, share: float) ->
     return np.where(2 * share * wrong < 1, unsure, np.inf)[box[0].start : box[0].stop]
 
 
+def softmax_gradient(_: RowOp, operands: Operands, box: Box) -> Tensor:
+    """Compute the gradient through the derivative of each share by each element: s_i (1 if i = j else 0) - s_i s_j."""
+    gradients, shares = (_rows(operands, box, name)[:, 0, 0] for name in ("ifmap", "other"))
+    mine = slice(box[0].start, box[0].stop)
+    made = shares[mine] * gradients[mine] - shares[mine] * np.einsum("jr,jr->r", shares, gradients)
+    return np.asarray(made[:, None, None])
+
+
+def _of_softmax_gradient(_: Any, operands: Operands, box: Box, share: float) -> Tensor:
+    """Return the error of s (g - sum(g s)) over the `share`: of the sum that of its summands, and all is rounded."""
+    gradients, shares = (abs(_rows(operands, box, name)) for name in ("ifmap", "other"))
+    summed = (gradients * shares).sum(axis=0, keepdims=True)
+    mine = slice(box[0].start, box[0].stop)
+    return np.asarray(shares[mine] * (gradients[mine] + (2 + share) * summed))
+
+
 def cross_entropy(_: RowOp, operands: Operands, box: Box) -> Tensor:
     labels, apart, log = _logarithms(operands, box)
     return np.asarray((labels * (log - apart)).sum(axis=0, keepdims=True))
@@ -244,6 +260,7 @@ _ERRORS: dict[str, Callable[[Any, Operands, Box, float], Tensor]] = {
     "flash_attention": _of_attention,
     "layer_norm": _of_norm,
     "layer_norm_gradient": _of_norm_gradient,
+    "softmax_gradient": _of_softmax_gradient,
     "cross_entropy": _of_cross_entropy,
     "cross_entropy_gradient": _of_cross_entropy_gradient,
 }

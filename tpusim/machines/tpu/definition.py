@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from math import ceil
 from typing import TypeAlias
 
 from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.sections import VectorUnit
 
 BIAS_CYCLES = 1
 """Cycles from the read of a column's bias word until the bias stands in the register above the column's first PE."""
@@ -362,20 +364,39 @@ def beat_of(
     many operands; only registers of `lanes` that take part count, and at most `packed` words share one, if that is
     given. Operands that are `picked` element by element come through the port, one a cycle.
     """
-    unit, slots = hardware.vector_unit, hardware.vector_unit.slots
+    if hardware.vector_unit.slots is None:
+        words, lanes, packed = None, None, 0
+    port = hardware.lanes, hardware.word_bytes
+    return _beat(operands, operations, elements, hardware.vector_unit, port, words, lanes, picked, packed)
+
+
+@lru_cache(maxsize=1 << 12)
+def _beat(
+    operands: int,
+    operations: Fraction | int,
+    elements: int,
+    unit: VectorUnit,
+    port: tuple[int, int],
+    words: int | None,
+    lanes: int | None,
+    picked: bool,
+    packed: int,
+) -> Beat:
+    """The beat of `beat_of`, on a port of some lanes and bytes a word. Most steps of a layer have the same."""
+    slots, (every, word_bytes) = unit.slots, port
 
     def work(together: int, lanes: int) -> int:
         adding = ceil(Fraction(together * operations * elements * lanes, unit.alus))
         return max(adding, ceil(together * (operands * unit.operand_cycles + unit.result_cycles)))
 
     if slots is None or picked:
-        return Beat(operands, work(1, hardware.lanes))
-    register_lanes = min(slots.lanes, hardware.lanes)
-    across = -(-(lanes or hardware.lanes) // register_lanes)
-    a_register = max(1, slots.register_bytes // hardware.word_bytes)
+        return Beat(operands, work(1, every))
+    register_lanes = min(slots.lanes, every)
+    across = -(-(lanes or every) // register_lanes)
+    a_register = max(1, slots.register_bytes // word_bytes)
     # Words of different pixels are brought apart, so they lie in registers of their own.
     a_register = min(a_register, packed or a_register)
-    a_word = across * -(-hardware.word_bytes // slots.register_bytes)
+    a_word = across * -(-word_bytes // slots.register_bytes)
     loads, stores, most = (max(1, each * a_register // a_word) for each in (slots.loads, slots.stores, slots.registers))
     rolled, chain = operands > slots.unrolled, slots.latency * (operands - 1)
     # A loop over the operands of a result makes one register of it after another.

@@ -329,6 +329,25 @@ class CrossEntropyGradient(RowOp):
 
 
 @validated
+class SoftmaxGradient(RowOp):
+    """The other operand, what a softmax has made, times the ifmap less its mean over the row by these shares: the
+    gradient of what the softmax has read, where the ifmap is that of its result.
+    """
+
+    op: ClassVar[str] = "softmax_gradient"
+    exact: ClassVar[bool] = False
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        maps = "ifmap", "other"
+        return Stage("sum_of_products", joins="add", ends="add", maps=maps), Stage("shares_less", (0,), maps=maps)
+
+    def shapes(self, batch: int) -> Mapping[str, Shape]:
+        """Return shapes: all alike."""
+        return dict.fromkeys(("ifmap", "other", OFMAP), self.rows(batch))
+
+
+@validated
 class TopK(RowOp):
     """The largest numbers of each row where they stand, and zero elsewhere: the weights of experts that a router picks.
 

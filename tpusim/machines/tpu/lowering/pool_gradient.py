@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from functools import cache, cached_property, lru_cache, partial
 from itertools import product
 from math import ceil, prod
 from typing import NamedTuple
@@ -17,16 +17,26 @@ from typing import NamedTuple
 from tpusim.machines.tpu.cut.blocks import ROW, Block, alike, padded, portions
 from tpusim.machines.tpu.cut.geometry import InStrips, MapAxis
 from tpusim.machines.tpu.cut.tiling import Tiling
+from tpusim.machines.tpu.cut.traffic import Turn
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft
-from tpusim.machines.tpu.lowering.vector import MapSource, Portion, VectorUnits, draft_of, feed, nested
+from tpusim.machines.tpu.lowering.vector import (
+    IMAGES_IN_LANES,
+    MapSource,
+    Portion,
+    VectorUnits,
+    draft_of,
+    feed,
+    least_padded,
+    nested,
+)
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed
 from tpusim.machines.tpu.program.operations import Arity, pace_of
 from tpusim.machines.tpu.program.program import Explanation
 from tpusim.machines.tpu.program.transfers import Tensor
 from tpusim.machines.tpu.schedule.units import Compute, Moves
 from tpusim.machines.tpu.search.search import TOLERANCE
-from tpusim.network.ops.op import OFMAP
+from tpusim.network.ops.op import OFMAP, Shape
 from tpusim.network.ops.pool2d import Cover, Pool2dGradient
 
 
@@ -125,16 +135,23 @@ class _PoolGradient(VectorUnits):
     ) -> None:
         self.layer, self.of_max = layer, layer.kind == "max"
         wide, shapes = hardware.hbm.channel_multiple, layer.shapes(batch)
-        tensors = [
-            Tensor(name, each, converted=True, padded=(padded(each[0], wide), *each[1:]))
-            for name, each in shapes.items()
-        ]
+        # As of the pooling itself, images are in lanes where tiles are less padded so.
+        turn = least_padded([Turn(), IMAGES_IN_LANES], shapes[OFMAP], hardware)
+        self.turn = turn
+
+        def in_tiles(shape: Shape) -> Shape:
+            sizes = [padded(size, wide) if axis == turn.lanes else size for axis, size in enumerate(shape)]
+            return sizes[0], sizes[1], sizes[2], sizes[3]
+
+        tensors = [Tensor(name, each, converted=True, padded=in_tiles(each)) for name, each in shapes.items()]
         *sources, self.ofmap = self.tensors = tuple(tensors)
         self.maps = tuple(map(MapSource, sources))
         axes = [
             CoveredAxis(windows, axis.kernel, axis.stride, axis.ends, axis.dilation, covers=covers, by_tap=self.of_max)
             for windows, axis, covers in zip(shapes["ifmap"][ROW:], layer.axes, layer.covers, strict=False)
         ]
+        # Many blocks have the same rows, or the same columns.
+        self._down, self._across = (cache(axis.runs) for axis in axes)
         room = hardware.vector_unit.scalar_words * hardware.vector_memory.word_elements
         self.most, unit = max(1, room // len(self.maps)), hardware.vector_unit
         # What an element has above it on average.
@@ -142,7 +159,8 @@ class _PoolGradient(VectorUnits):
         name, each = ("chosen_sum", 2) if self.of_max else ("mean", 1)
         counts = [each * len(some) + (some.start > 0) for some in portions(max(1, above), self.most)]
         self.chain = tuple((count, pace_of(name, Arity(count, 0, 0), (), unit)) for count in counts)
-        super().__init__(_Elements(shapes[OFMAP][3], *axes), layer.channels, hardware, tiling)
+        in_lanes, _, _, in_words = turn.of(shapes[OFMAP])
+        super().__init__(_Elements(in_words, *axes), in_lanes, hardware, tiling)
 
     @property
     def fewest(self) -> tuple[tuple[int, int], ...]:
@@ -159,7 +177,7 @@ class _PoolGradient(VectorUnits):
         )
 
     def _kinds(self, block: Block) -> Iterator[tuple[Run, Run]]:
-        return product(self.outputs.row.runs(block.rows), self.outputs.col.runs(block.cols))
+        return product(self._down(block.rows), self._across(block.cols))
 
     def work(self, of: Portion, bases: Sequence[int]) -> Iterator[Compute]:
         """The windows above the elements of a kind: of an average their sum, of a maximum those that chose the tap."""
@@ -199,11 +217,12 @@ class _PoolGradient(VectorUnits):
         return "combine", (*before, *(1 / (row.counted * col.counted) for row, col in own))
 
 
-_units_of = lru_cache(maxsize=1 << 8)(_PoolGradient)
+_units_of = lru_cache(maxsize=1 << 10)(_PoolGradient)
 
 
 def _explained(work: _PoolGradient) -> Explanation:
     most = prod(max(map(len, axis.covers)) for axis in (work.outputs.row, work.outputs.col))
     sources = " and ".join(each.tensor.name for each in work.maps)
     made = f"the vector unit makes each element of the {sources} of the windows above it"
-    return work.explained(work.layer, made, f"of at most {most} windows above an element", ("maps", "scalars"))
+    beside = ", in which tiles are less padded" if work.turn == IMAGES_IN_LANES else ""
+    return work.explained(work.layer, made, f"of at most {most} windows above an element", ("maps", "scalars"), beside)

@@ -16,7 +16,7 @@ from typing import ClassVar, NamedTuple, TypeVar
 
 from tpusim.base.errors import UnsuitableError
 from tpusim.base.words import counted
-from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, IMAGE, ROW, Block, Patch, halves, neighbours, portions
+from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, IMAGE, ROW, Block, Patch, halves, neighbours, padded, portions
 from tpusim.machines.tpu.cut.geometry import ConvShape, InStrips, padded_map, shape_of
 from tpusim.machines.tpu.cut.plan import OUT_CHANNEL, K
 from tpusim.machines.tpu.cut.reduction import TapGroups
@@ -47,7 +47,7 @@ from tpusim.machines.tpu.schedule.units import (
 from tpusim.machines.tpu.search.search import Ranked
 from tpusim.memory.layout import Box, whole_bursts
 from tpusim.network.ops.array_op import ArrayOp
-from tpusim.network.ops.op import OFMAP, Op
+from tpusim.network.ops.op import OFMAP, Op, Shape
 
 FEW_TIMED = 4
 """Most tilings from which a simulation chooses: networks have many ops of the vector unit, and most are cheap."""
@@ -83,6 +83,19 @@ def in_a_body(moved: int, hardware: Hardware) -> int:
     if hardware.mapping.loads != "windows":
         return 1
     return max(1, hardware.mapping.window_bytes // max(1, moved))
+
+
+IMAGES_IN_LANES = Turn(lanes=IMAGE, words=CHANNEL)
+
+
+def least_padded(turns: Sequence[Turn], shape: Shape, hardware: Hardware) -> Turn:
+    """The first of `turns` whose lanes are padded least, for a map of a shape; the first of all where the machine does
+    not lay tensors so (`mapping.layout`).
+    """
+    if hardware.mapping.layout != "least_padding":
+        return turns[0]
+    wide, lanes = hardware.hbm.channel_multiple, [shape[turn.lanes] for turn in turns]
+    return min(zip(turns, lanes, strict=True), key=lambda each: Fraction(padded(each[1], wide), each[1]))[0]
 
 
 class MapSource(NamedTuple):
@@ -256,13 +269,17 @@ class VectorUnits(Units):
 
     def in_a_body(self, tiling: Tiling[int]) -> int:
         """Blocks of portions that a body works on."""
+        if self.hardware.mapping.loads != "windows":
+            return 1
         brought, left = self.bytes_of(tiling)
         return in_a_body(sum(brought) + left, self.hardware)
 
     def transfers(self, tiling: Tiling[int]) -> tuple[float, float]:
         """Cycles of the bus for a block and portion: into the chip, and out."""
         unit, rate = self.hardware.vector_unit, float(self.hardware.hbm_bytes_per_cycle)
-        words, (brought, left) = self.map_words(tiling.rows, tiling.cols, tiling.groups), self.bytes_of(tiling)
+        brought, left = self.bytes_of(tiling)
+        # Words count where they are converted.
+        words = self.map_words(tiling.rows, tiling.cols, tiling.groups) if unit.unpack_cycles else [0] * len(brought)
 
         def cycles(size: int, words: int, conversion: float) -> float:
             return float(Demand(bus=size / rate, converted=words * conversion).busiest)
@@ -482,7 +499,7 @@ class _Depthwise(VectorUnits):
             yield Compute("multiply_add", tuple(operands), writes, block.words, weights, packed=self.groups)
 
 
-units_of = lru_cache(maxsize=1 << 8)(_Depthwise)
+units_of = lru_cache(maxsize=1 << 10)(_Depthwise)
 """The units. Raises CapacityError. A layer is asked how many steps it takes before it is lowered."""
 
 

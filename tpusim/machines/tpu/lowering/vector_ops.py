@@ -21,7 +21,16 @@ from tpusim.machines.tpu.cut.traffic import PixelsInLanes, Turn, TurnedMap, boxe
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering import pool_gradient
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering
-from tpusim.machines.tpu.lowering.vector import IGNORED, MapSource, Portion, VectorUnits, draft_of, feed
+from tpusim.machines.tpu.lowering.vector import (
+    IGNORED,
+    IMAGES_IN_LANES,
+    MapSource,
+    Portion,
+    VectorUnits,
+    draft_of,
+    feed,
+    least_padded,
+)
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed
 from tpusim.machines.tpu.program.operations import OPERATIONS, Arity, pace_of
 from tpusim.machines.tpu.program.program import Explanation
@@ -34,7 +43,6 @@ from tpusim.network.ops.op import OFMAP, TapWindow, VectorOp
 from tpusim.network.ops.pool2d import Pool2dChoice, Pool2dGradient
 
 COLUMNS_IN_LANES = Turn(lanes=COL, cols=CHANNEL)
-IMAGES_IN_LANES = Turn(lanes=IMAGE, words=CHANNEL)
 
 
 def ways(layer: VectorOp, batch: int, hardware: Hardware) -> list[Draft]:
@@ -101,27 +109,24 @@ class _PointByPoint(VectorUnits):
 
     def _turned(self) -> Turn | PixelsInLanes:
         """Which axes of its maps are in lanes, rows, columns and words. What is moved lies where it fills them best;
-        the columns of a map are in the lanes, its channels in words, where tiles are less padded so, and the machine's
-        tensors lie in such (`mapping.layout`); for windows, its images. Windows along channels have pixels in lanes.
+        the columns of a map are in the lanes, its channels in words, or its images are, where tiles are less padded so;
+        only images for windows, and for numbers of a channel. Windows along channels have pixels in lanes.
         """
         shapes = self.layer.shapes(self.batch)
         if isinstance(self.layer, Move):
             return turn_of(self.layer.taken(self.batch), self.hardware)
         if self.layer.along_channels:
             return PixelsInLanes(shapes[OFMAP][COL])
-        channels, _, cols, images = shapes[OFMAP]
-        wide = self.hardware.hbm.channel_multiple
-
-        def less(lanes: int) -> bool:
-            """Whether elements in the lanes are padded less than the channels are."""
-            return channels * padded(lanes, wide) < lanes * padded(channels, wide)
-
-        if self.hardware.mapping.layout != "least_padding":
-            return Turn()
+        turns, (channels, *_) = [Turn()], shapes[OFMAP]
         if self.layer.spatial:
-            return IMAGES_IN_LANES if less(images) else Turn()
-        alike = len(set(shapes.values())) == 1 and not self.layer.partner
-        return COLUMNS_IN_LANES if alike and less(cols) else Turn()
+            turns += [IMAGES_IN_LANES]
+        elif self.layer.partner == 0 and len({*shapes.values()}) == 1:
+            turns += [COLUMNS_IN_LANES, IMAGES_IN_LANES]
+        elif self.layer.partner == 0 and {*shapes.values()} == {shapes[OFMAP], (channels, 1, 1, 1)}:
+            # Numbers of channels are words then, which not all operations take.
+            takes = Arity(len(shapes) - 1, 0, len(self.layer.coefficients(1)))
+            turns += [IMAGES_IN_LANES] * OPERATIONS[self.layer.operation].fits(takes)
+        return least_padded(turns, shapes[OFMAP], self.hardware)
 
     def _outputs(self) -> Maps:
         """In strips where no window reaches beyond the map, and all maps are cut alike."""
@@ -288,15 +293,15 @@ def _units(layer: VectorOp, batch: int, hardware: Hardware, tiling: Tiling[int] 
     return kind(layer, batch, hardware, tiling)
 
 
-units_of = lru_cache(maxsize=1 << 8)(_units)
-"""The units. Raises CapacityError. A layer is asked how many steps it takes before it is lowered."""
+units_of = lru_cache(maxsize=1 << 10)(_units)
+"""The units. Raises CapacityError. All layers of a network are asked how many steps they take before one is lowered."""
 
 
 def _explained(work: _PointByPoint) -> Explanation:
     taps = f"{prod(axis.kernel for axis in work.layer.axes)}, fewer where a window reaches over an edge"
     sources = ", ".join(dict.fromkeys(each.tensor.name for each in (*work.maps, *work.kept)))
-    padded_less = not work.moved and work.turn in (COLUMNS_IN_LANES, IMAGES_IN_LANES)
-    beside = ", in which tiles are less padded" if padded_less else ""
+    turned = not work.moved and work.turn in (COLUMNS_IN_LANES, IMAGES_IN_LANES)
+    beside = ", in which tiles are less padded" if turned else ""
     made = f"the vector unit makes each output of {sources}"
     return work.explained(work.layer, made, taps if work.layer.spatial else "", ("maps", "scalars"), beside)
 

@@ -566,6 +566,7 @@ OPERATIONS: dict[str, Operation] = {
         "exp",
         coefficients=1,
     ),
+    "shares_less": _of_functions(lambda dy, part, total: part * (dy - total), 1, 1, operands=3),
     "reciprocal_sum": _of_sum(lambda *terms: 1 / sum(terms), 0, 0, "divide"),
     "reciprocal_root": _of_sum(
         lambda *terms: 1 / np.sqrt(sum(terms[:-2]) * terms[-2] + terms[-1]), 2, 1, "reciprocal_root"

@@ -132,7 +132,16 @@ class Prepared(ReadyLayer):
         return WordPasses(streamed / split / words, layer.macs(batch) / (array.rows * array.cols * word) / words)
 
     def account(self, layer: Op, batch: int, timing: Timing) -> Account:
-        """All counts of a run."""
+        """All counts of a run; layers of one shape share those of the run that they share."""
+        known = vars(self)
+        if timing is not known.get("timing"):
+            return self._account(layer, batch, timing)
+        if "account_of_timing" not in known:
+            known["account_of_timing"] = self._account(layer, batch, timing)
+        found: Account = known["account_of_timing"]
+        return found
+
+    def _account(self, layer: Op, batch: int, timing: Timing) -> Account:
         program, explanation, hardware = self.program, self.explanation, self.running
         element_bytes = hardware.vector_memory.element_bytes
         occupied = sum(stream.rows * stream.cols for stream in program.streams) * hardware.array.count
