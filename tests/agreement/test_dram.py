@@ -21,7 +21,7 @@ from tpusim.machines.tpu.event.dma import BankedHbm
 from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import Fill, Transfer
-from tpusim.machines.tpu.register.hbm import BankedFill, BankedMemory
+from tpusim.machines.tpu.register.transfers import SPILL
 from tpusim.memory.dram.device import Device
 from tpusim.memory.timing import Clocks, last_shares
 from tpusim.network.ops.array_op import Conv2d, Gemm
@@ -51,14 +51,14 @@ def arrivals(program: Program, hardware: Hardware, layer: Conv2d | Gemm, batch: 
     """Of each fill, when its words come: by the event engine, and by the register engine."""
     with told(BankedHbm, "fill") as filled:
         timing = event.run(program, hardware)
-    with told(BankedMemory, "begin") as passages:
-        clocked, _ = register.run(program, hardware, operands_of(layer, batch, seed=2))
-    assert timing == clocked
+    machine = register.RegisterMachine(program, hardware, operands_of(layer, batch, seed=2))
+    machine.run()
+    assert timing == machine.timing()
     assert timing.hbm is not None
-    return (
-        [words.tolist() for words, *_ in filled],
-        [each.arrivals for each in passages if isinstance(each, BankedFill)],
-    )
+    transfers = machine.registers.transfers
+    fills = transfers.each[transfers.each["kind"] != SPILL]
+    came = [transfers.arrivals[first : first + words].tolist() for first, words in fills[["place", "words"]].tolist()]
+    return [words.tolist() for words, *_ in filled], came
 
 
 @settings(max_examples=cases(1 / 40), deadline=None, suppress_health_check=list(HealthCheck))

@@ -746,7 +746,7 @@ def test_an_interrupted_trace_says_so(out: tuple[str, ...], monkeypatch: pytest.
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(register.RegisterMachine, "clock", interrupted)
+    monkeypatch.setattr(register.RegisterMachine, "run_to", interrupted)
     result = tpusim("trace", "small.yaml", *TINY, "--layers", "fc", *out)
     assert result.exit_code == 130
     assert result.stderr == "Interrupted; no file was written.\n"

@@ -33,14 +33,14 @@ def overhear(engine: register.RegisterMachine) -> list[Access]:
     accesses: list[Access] = []
     while not engine.finished:
         now = engine.now
-        engine.clock()
+        engine.run_to(now + 1)
         accesses += [access_of(engine, now, int(lane)) for lane in np.flatnonzero(engine.lanes.addresses[0] >= 0)]
     return accesses
 
 
 def access_of(engine: register.RegisterMachine, now: int, lane: int) -> Access:
     """What the port of a lane did in the last cycle: the word still stands where it was read or written."""
-    address, order = int(engine.lanes.addresses[0, lane]), engine.lanes.orders.registers[0, lane]
+    address, order = int(engine.lanes.addresses[0, lane]), engine.lanes.obeyed[0, lane]
     whole = order["client"] in (WEIGHT, DMA)
     word = engine.lanes.memory[lane, address, : None if whole else engine.program.word_fill]
     kind = "write" if order["client"] == RESULT or (order["client"] == DMA and not order["spill"]) else "read"

@@ -228,8 +228,8 @@ def trace(
 ) -> tuple[int, Callable[[int, Told], Iterator[LaneCycle]]]:
     """Cycles of a workload of one layer by the event engine, and a run of the register engine.
 
-    The run is called once, with the first cycle to show and a function for progress. While it lasts it
-    raises CheckFailed when it does not take as many cycles as the event engine says, and what Machine.clock raises.
+    The run is called once, with the first cycle to show and a function for progress. While it lasts it raises
+    CheckFailed when it does not take as many cycles as the event engine says, and what RegisterMachine.run_to raises.
 
     Raises:
         InputError: several layers, an unknown lowering, a seed that is no whole number from 0 on, a layer that cannot

@@ -361,9 +361,11 @@ class Screening:
             apart = np.subtract(actual, found.values, out=found.values)
             np.abs(apart, out=apart)
             near = equality.surely_near(apart, found.least, self._expectation.roundings, found.roundings)
-        if near.size - int(np.count_nonzero(near)) > MOST_LEFT:
+        left = near.size - int(np.count_nonzero(near))
+        if left > MOST_LEFT:
             return False
-        for at in np.argwhere(~near):
+        # Nearly always none is left, and to look for them takes as long as to compare.
+        for at in np.argwhere(~near) if left else ():
             right, share = self._alone(within(box, at))
             if not right:
                 return False

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -23,7 +21,7 @@ from tpusim.machines.tpu.program.steps import Preload, Stream
 from tpusim.machines.tpu.program.transfers import Along, Fill, Spill, Transfer
 from tpusim.machines.tpu.register import wires
 from tpusim.machines.tpu.register.hbm import HbmWords
-from tpusim.machines.tpu.register.issue import PassSettings, ResultQueue
+from tpusim.machines.tpu.register.tables import frames
 from tpusim.network.workload import Workload
 from tpusim.network.workload_file import load_workload
 
@@ -41,21 +39,18 @@ def started(program: Program = PROGRAM) -> register.RegisterMachine:
 
 def reframed(running: register.RegisterMachine, frame: Frame) -> register.RegisterMachine:
     """The machine with another frame on its port."""
-    stream = running.control.streams[0]
-    stream.frame, stream.queues = frame, {0: ResultQueue(frame, 0, stream.scoreboard)}
-    stream.todo = deque(replace(at, frame=frame) if isinstance(at, PassSettings) else at for at in stream.todo)
+    running.registers.streams.frames[0] = frames([frame])[0]
     return running
 
 
 def run(machine: register.RegisterMachine) -> None:
     with failures_named(LAYER):
-        while not machine.finished:
-            machine.clock()
+        machine.run()
 
 
 def test_two_clients_in_one_slot() -> None:
     running = started()
-    frame = running.control.streams[0].frame
+    frame = PROGRAM.frame(MACHINE)
     reframed(running, replace(frame, result_slot=Frame.IFMAP_SLOT))
     with pytest.raises(PortConflict, match=r"layer conv: cycle \d+: two clients of the stream ask for lane 0's port"):
         run(running)
@@ -63,24 +58,17 @@ def test_two_clients_in_one_slot() -> None:
 
 def test_a_frame_too_short_for_the_serializers() -> None:
     running = started()
-    assert running.control.streams[0].frame.issue_cycles == 4
-    reframed(running, replace(running.control.streams[0].frame, period=3))
+    assert PROGRAM.frame(MACHINE).issue_cycles == 4
+    reframed(running, replace(PROGRAM.frame(MACHINE), period=3))
     with pytest.raises(PortConflict, match=r"layer conv: cycle \d+: lane 0: a serializer gets a word before"):
         run(running)
 
 
 def test_weights_read_faster_than_they_leave() -> None:
     running = register.RegisterMachine(NARROW_PROGRAM, NARROW, OPERANDS)
-    running.control.preloads[0].tick = _hasty(running.control.preloads[0])  # type: ignore[method-assign]
+    running.registers = running.registers._replace(preloads=running.registers.preloads._replace(rate=100))
     with pytest.raises(PortConflict, match=r"layer conv: cycle \d+: lane 0: a serializer gets a word before"):
         run(running)
-
-
-def _hasty(unit: Any) -> Any:
-    def tick(_: int) -> None:
-        unit.injecting = 0
-
-    return tick
 
 
 def test_too_few_places_for_results(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -186,6 +186,6 @@ def test_the_ports_are_those_of_lane_0_in_the_register_engine(
     running = RegisterMachine(program, hardware, operands_of(layer, batch, seed=0))
     while not running.finished:
         now = running.now
-        running.clock()
-        told = [CLIENTS[client] for client in running.lanes.orders.registers["client"][:, 0]]
+        running.run_to(now + 1)
+        told = [CLIENTS[client] for client in running.lanes.obeyed["client"][:, 0]]
         assert told == [owner.get(now, "idle") for owner in owners], now

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import permutations, product
 from typing import Any
 
 import numpy as np
 import pytest
+from numba import njit
 
 from tests import ROOT
 from tests.strategies import conv, machine
@@ -24,7 +25,8 @@ from tpusim.machines.tpu.observation.timeline import Timing, split
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Step, Stream
 from tpusim.machines.tpu.program.transfers import Spill
-from tpusim.machines.tpu.register.wires import Wires
+from tpusim.machines.tpu.register.array import sample_array, sample_sums, sample_weights
+from tpusim.machines.tpu.register.lanes import sample_lanes
 from tpusim.network.ops.array_op import Conv2d, Gemm
 from tpusim.network.workload import Workload
 from tpusim.result.records import Blocking, LayerResult, VectorMemoryUse
@@ -90,8 +92,8 @@ def test_where_elements_are_in_each_cycle() -> None:
         running = register.RegisterMachine(timed(layer, hardware)[0], hardware, operands_of(layer, 1, seed=0))
         seen, sums = list[set[tuple[int, ...]]](), list[set[tuple[int, ...]]]()
         for _ in running.cycles():
-            seen.append({(row, col, plane) for _, plane, row, col in np.argwhere(running.array.tags.registers)})
-            sums.append({(col, plane) for _, plane, col in np.argwhere(running.lanes.wires.sums_tag)})
+            seen.append({(row, col, plane) for _, plane, row, col in np.argwhere(running.registers.array.window)})
+            sums.append({(col, plane) for _, plane, col in np.argwhere(running.registers.wires.sums_tag)})
         begins = next(cycle for cycle, found in enumerate(seen) if found)
         for cycle, (found, left) in enumerate(zip(seen, sums, strict=True)):
             issued = {
@@ -214,23 +216,6 @@ def test_streams_are_the_passes() -> None:
     assert sum(isinstance(step, Stream) for step in program.steps) == blocks * 9 * 3
 
 
-@dataclass
-class Quiet:
-    """A unit that must not drive a wire while it samples."""
-
-    unit: Any
-    wires: Wires
-
-    def sample(self) -> None:
-        before = {name: np.copy(wire) for name, wire in vars(self.wires).items()}
-        self.unit.sample()
-        for name, wire in vars(self.wires).items():
-            assert np.array_equal(wire, before[name]), name
-
-    def commit(self) -> None:
-        self.unit.commit()
-
-
 ORDERS = list(permutations(range(4)))[1::5]
 
 
@@ -242,13 +227,35 @@ def test_the_order_in_which_units_are_visited_does_not_matter(order: tuple[int, 
     operands = operands_of(layer, 4, seed=0)
     plain = register.RegisterMachine(program, hardware, operands)
     shuffled = register.RegisterMachine(program, hardware, operands)
-    shuffled.units = [shuffled.units[index] for index in order]
-    shuffled.units = [Quiet(unit, shuffled.lanes.wires) for unit in shuffled.units]
+    shuffled.registers.clock.units[:] = order
     for each in (plain, shuffled):
-        while not each.finished:
-            each.clock()
+        each.run()
     assert shuffled.timing() == plain.timing()
     np.testing.assert_array_equal(shuffled.hbm.tensor("ofmap"), plain.hbm.tensor("ofmap"))
+
+
+@njit(_nrt=False)
+def sampled(lanes: Any, banks: Any, array: Any, weights: Any, sums: Any, wires: Any) -> int:
+    """Let all units sample."""
+    failed: int = sample_lanes(lanes, banks, wires)
+    sample_array(array, wires)
+    sample_weights(weights, wires)
+    sample_sums(sums, wires)
+    return failed
+
+
+def test_no_unit_drives_a_wire_while_it_samples() -> None:
+    layer, hardware = conv(3, 6, 5, 3, padding=1), machine(5, 4, word_elements=3)
+    program = CHANNEL_FIRST.lower(layer, 4, hardware)[0]
+    running = register.RegisterMachine(program, hardware, operands_of(layer, 4, seed=0))
+    for cycle in range(0, 400, 7):
+        running.run_to(cycle)
+        of, wires = running.registers, running.registers.wires
+        before = [np.copy(wire) for wire in wires]
+        assert sampled(of.lanes, of.banks, of.array, of.weights, of.sums, wires) == -1
+        for name, wire, then in zip(wires._fields, wires, before, strict=True):
+            assert np.array_equal(wire, then), name
+        running = register.RegisterMachine(program, hardware, operands_of(layer, 4, seed=0))
 
 
 @pytest.mark.parametrize("rows", [8, 16, 32])

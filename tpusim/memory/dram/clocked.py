@@ -86,6 +86,30 @@ class ControllerArrays(NamedTuple):
     requests: Numbers
 
 
+class Registers(NamedTuple):
+    """All registers of a DRAM, for compiled loops: the rules as a plain tuple, which is much faster to pass; registers
+    of the whole DRAM; the transfers on their way; working space; and the `ControllerArrays`.
+    """
+
+    rules: tuple[Any, ...]
+    whole: Numbers
+    transfers: Numbers
+    window: Numbers
+    cells: Numbers
+    banks: Numbers
+    earliest: Numbers
+    queues: Numbers
+    waiting: Numbers
+    requests: Numbers
+
+    @classmethod
+    def none(cls) -> Registers:
+        """Registers of no DRAM, of the same types."""
+        rules = (*[0] * 6, False, *[0] * 8, *np.zeros((3, 5, 5), np.int64))
+        line, table, block = (np.zeros((1,) * dimensions, np.int64) for dimensions in (1, 2, 3))
+        return cls(rules, line, table, line, table, block, block, block, block, table)
+
+
 class Offered:
     """A transfer on its way: `accepted` and `done` are memory cycles, int64[n], -1 while they are unknown.
 
@@ -130,7 +154,7 @@ class Clocked:
     """
 
     def __init__(self, device: Device, first_refresh: int | None = None) -> None:
-        self.now, self.requested = 0, Requested()
+        self.requested = Requested()
         self._rules = r = Rules.of(device)
         self._mapping = device.addresses()
         due = r.interval if first_refresh is None else first_refresh
@@ -177,10 +201,19 @@ class Clocked:
         self._every = self._every._replace(waiting=waiting, requests=requests)
         return offered
 
+    @property
+    def now(self) -> int:
+        """The next cycle."""
+        return int(self._whole[NOW])
+
+    @property
+    def registers(self) -> Registers:
+        """All registers, for loops that call `clock_cycles` by themselves; an offer replaces some of them."""
+        return Registers(tuple(self._rules), self._whole, self._transfers, self._window, *self._every)
+
     def clock(self, cycles: int = 1) -> None:
         """Advance by some cycles: in each, requests are accepted, then every channel issues its commands."""
-        _clock_cycles(tuple(self._rules), self._whole, self._transfers, self._window, cycles, *self._every)
-        self.now += cycles
+        clock_cycles(self.registers, cycles)
 
     def serve(
         self, addresses: ArrayLike, write: ArrayLike = False, start: int = 0, times: ArrayLike | None = None
@@ -199,17 +232,12 @@ class Clocked:
 
 
 @kernel
-def _clock_cycles(
-    given: tuple[Any, ...], whole: Numbers, transfers: Numbers, window: Numbers, cycles: int, cells: Numbers,
-    banks: Numbers, earliest: Numbers, queues: Numbers, waiting: Numbers, requests: Numbers,
-) -> None:  # fmt: skip
-    """Advance by `cycles` cycles: in each, requests of the `transfers` are accepted, then every channel has its cycle.
-
-    `given` has the rules as a plain tuple, which is much faster to pass; `whole` has the registers of the whole DRAM;
-    `window` is working space.
-    """
-    rules = Rules(*given)
-    every = ControllerArrays(cells, banks, earliest, queues, waiting, requests)
+def clock_cycles(registers: Registers, cycles: int) -> None:
+    """Advance by `cycles`: in each, requests of the `transfers` are accepted, then every channel has its cycle."""
+    rules, whole, transfers, window = Rules(*registers.rules), registers.whole, registers.transfers, registers.window
+    every = ControllerArrays(
+        registers.cells, registers.banks, registers.earliest, registers.queues, registers.waiting, registers.requests
+    )
     for _ in range(cycles):
         _accept_all(rules, whole, transfers, window, every)
         now, first = whole[NOW], whole[FIRST_REFRESH]

@@ -9,16 +9,14 @@ that row r is behind row 0.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from tpusim.base.errors import CheckFailed
-from tpusim.machines.tpu.definition import IFMAP
 from tpusim.machines.tpu.program.addresses import PADDING, BankFeed, Counters, Feed, Picked, Pointers
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.transfers import BankFill, Spill
-from tpusim.machines.tpu.register.hbm import HbmWords
-from tpusim.machines.tpu.register.wires import NOWHERE, Counts, Floats, Records, SlidingWindow, kernel
+from tpusim.machines.tpu.program.transfers import Spill
+from tpusim.machines.tpu.register.wires import NOWHERE, Counts, Floats, copy, part, spare_of
 
 UNFED = -1
 """Pattern of a lane that does not take part."""
@@ -85,7 +83,7 @@ class Settings:
         return cls(patterns, own, bases, counters, np.array(tables, np.int64), number)
 
 
-@kernel
+@part
 def address_of(pattern: int, bases: Counts, counters: Counts, tables: Counts, word: int) -> int:
     """Address of word number `word` of a pass, by nested counters or by a table; NOWHERE for padding."""
     address, slowest = bases[pattern, 0], counters.shape[1] - 1
@@ -108,138 +106,157 @@ def address_of(pattern: int, bases: Counts, counters: Counts, tables: Counts, wo
     return int(address)
 
 
-class Banks:
-    """Registers of the banks. `read` and `written` count accesses, `cycles` counts cycles with a read."""
+SKEW, ASKING, HANDED_ON, READ, WRITTEN, CYCLES, ARRIVES, LEAVES = range(8)
+"""Registers of all banks together: the head of the skew's window; whether rows ask for a word, and whether theirs is
+handed on; accesses, and cycles with a read; and which words of fills arrive in this cycle, from the first to past the
+last.
+"""
 
-    def __init__(
-        self, program: Program, settings: Settings, hbm: HbmWords, rows: int, together: int, banks: int, ports: int
-    ) -> None:
-        """`together` rows take their words in a cycle."""
-        self.settings, self.hbm, word = settings, hbm, hbm.values.shape[1]
-        self.memory = np.zeros((program.bank_words, word), program.number)
-        # Address that each port of each bank reads in this cycle.
-        self.ports = np.zeros((banks, ports), np.int64)
-        # The address that each row still waits for, or NOWHERE; and the capture registers.
-        self.wanted, self.captured = np.full(rows, NOWHERE), np.zeros((rows, word), program.number)
-        self.asking = False
-        # The register behind which each row has its word.
-        self.behind = np.arange(rows) // together
-        # [register, row]; what nothing has been handed on to is no number.
-        self.skew = SlidingWindow(np.full((int(self.behind[-1]) + 1, rows, word), np.nan, program.number), axis=0)
-        self.handed_on = False
-        self.arriving: dict[int, tuple[Counts, Counts, Floats]] = {}
-        self.entering: tuple[Counts, Floats] | None = None
-        self.read = self.written = self.cycles = 0
 
-    # ---- reads, decided in lane 0's time
+class Banks(NamedTuple):
+    """Registers of the banks.
 
-    def ready(self, setting: int, word: int) -> bool:
-        """Read banks for one cycle, unless all rows have word number `word`; return whether it can be handed on now.
+    Attributes:
+        banked: whether the machine has banks.
+        at: registers of all banks together, from SKEW on.
+        patterns, bases, counters, tables: what the address generators walk (`Settings`).
+        memory: [word, W].
+        ports: the address that each port of each bank reads in this cycle.
+        busy: ports of each bank that read in this cycle.
+        wanted, captured: the address that each row still waits for, or NOWHERE; and the capture registers.
+        behind: the register behind which each row has its word.
+        skew: [register, row], seen through a window; what nothing has been handed on to is no number.
+        turns, addresses, words: words of all fills: the turn of each in its fill, its address, and its contents once
+            the fill has begun.
+    """
 
-        Raises:
-            CheckFailed: when a row asks for a word that the banks do not have.
+    banked: bool
+    at: Counts
+    patterns: Counts
+    bases: Counts
+    counters: Counts
+    tables: Counts
+    memory: Floats
+    ports: Counts
+    busy: Counts
+    wanted: Counts
+    captured: Floats
+    behind: Counts
+    skew: Floats
+    turns: Counts
+    addresses: Counts
+    words: Floats
+
+    @classmethod
+    def of(
+        cls, program: Program, settings: Settings, fills: tuple[Counts, Counts, Floats], rows: int, together: int,
+        banks: int, ports: int,
+    ) -> Banks:  # fmt: skip
+        """The banks of a machine, of whose rows `together` take their words in a cycle; or none, for no rows.
+
+        `fills` are turns, addresses and contents of the words of fills.
         """
-        if not self.asking:
-            # Every row presents the address of its next word; a row on padding, or without a feed, gets zeros.
-            settings, self.asking = self.settings, True
-            self.captured[:] = 0
-            _present(self.wanted, settings.patterns[setting], settings.bases, settings.counters, settings.tables, word)
-            outside = (self.wanted != NOWHERE) & ((self.wanted < 0) | (self.wanted >= len(self.memory)))
-            if outside.any():
-                row = int(outside.argmax())
-                raise CheckFailed(f"row {row}: {outside_of(self.memory, int(self.wanted[row]))}")
-        elif not (self.wanted != NOWHERE).any():
-            return True
-        self.cycles += 1
-        self.read += _serve(self.wanted, self.captured, self.memory, self.ports)
-        return not (self.wanted != NOWHERE).any()
-
-    def hand_on(self) -> None:
-        """Let every row's word leave its capture register."""
-        self.asking, self.handed_on = False, True
-
-    # ---- fills
-
-    def fetch(self, index: int, step: BankFill) -> None:
-        """Queue the words of a fill that begins, in the order in which each bank takes its own.
-
-        Raises:
-            CheckFailed: when the fill names a word that the banks do not have.
-        """
-        addresses, words = self.hbm.fetch_for_banks(step)
-        for address in (addresses.min(initial=0), addresses.max(initial=0)):
-            if not 0 <= address < max(1, len(self.memory)):
-                raise CheckFailed(f"step {index}: {outside_of(self.memory, int(address))}")
-        # A bank takes one word a cycle, so word n of each bank is written in turn n.
-        bank = addresses % len(self.ports)
-        in_banks = bank.argsort(kind="stable")
-        turn = np.empty_like(bank)
-        turn[in_banks] = np.arange(len(bank)) - bank[in_banks].searchsorted(bank[in_banks])
-        order = turn.argsort(kind="stable")
-        self.arriving[index] = turn[order], addresses[order], words[order]
-
-    def store(self, index: int, turn: int) -> None:
-        """Write the words of one turn, at most one in each bank."""
-        turns, addresses, words = self.arriving[index]
-        now = slice(*turns.searchsorted([turn, turn + 1]))
-        self.entering = addresses[now], words[now]
-
-    # ---- every cycle, beside the lanes
-
-    def shift(self) -> None:
-        """What is handed on enters the registers that skew it, and all of these move on."""
-        self.skew.cells[self.skew.entry] = self.captured if self.handed_on else np.nan
-        self.skew.shift()
-        self.handed_on = False
-
-    def take(self, orders: Records, words: Floats) -> None:
-        """Put into the port registers [port, lane] what comes out of the skew for the rows that are told to take it."""
-        rows = np.arange(len(self.behind))
-        taken = (orders["client"][:, : len(rows)] == IFMAP) & (orders["lanes"][:, : len(rows)] > rows)
-        port, row = taken.nonzero()
-        words[port, row] = self.skew.registers[self.behind[row], row]
-
-    def commit(self) -> None:
-        """Write the words that arrive in this cycle."""
-        if self.entering is not None:
-            addresses, words = self.entering
-            self.memory[addresses] = words
-            self.written += len(addresses)
-            self.entering = None
+        behind, number, word = np.arange(rows) // together, program.number, fills[2].shape[1]
+        registers = 1 + int(behind.max(initial=0))
+        skew = np.full((spare_of(registers) + registers, rows, word), np.nan, number)
+        return cls(
+            rows > 0, np.array([spare_of(registers), *[0] * 7]), settings.patterns, settings.bases, settings.counters,
+            settings.tables, np.zeros((program.bank_words, word), number), np.zeros((banks, ports), np.int64),
+            np.zeros(banks, np.int64), np.full(rows, NOWHERE),
+            np.zeros((rows, word), number), behind, skew, *fills,
+        )  # fmt: skip
 
 
-def outside_of(memory: Floats, address: int) -> str:
-    """Message about a word that the banks do not have."""
-    return f"word {address} is outside the banks' words 0..{len(memory) - 1}"
+# ---- reads, decided in lane 0's time
 
 
-@kernel
-def _present(wanted: Counts, patterns: Counts, bases: Counts, counters: Counts, tables: Counts, word: int) -> None:
-    for row in range(len(wanted)):
-        wanted[row] = NOWHERE
-        if patterns[row] != UNFED:
-            wanted[row] = address_of(patterns[row], bases, counters, tables, word)
+@part
+def ask_banks(own: Banks, setting: int, word: int) -> int:
+    """Read banks for one cycle, unless all rows have word number `word`.
+
+    Return 1 if it can be handed on now, 0 if not yet, and -1 - row when a row asks for a word that the banks do not
+    have.
+    """
+    at, waiting = own.at, False
+    if not at[ASKING]:
+        # Every row presents the address of its next word; a row on padding, or without a feed, gets zeros.
+        at[ASKING] = 1
+        for row in range(len(own.wanted)):
+            own.captured[row] = 0
+            pattern = own.patterns[setting, row]
+            address = NOWHERE
+            if pattern != UNFED:
+                address = address_of(pattern, own.bases, own.counters, own.tables, word)
+            own.wanted[row] = address
+            if address != NOWHERE and not 0 <= address < len(own.memory):
+                return -1 - row
+    else:
+        for row in range(len(own.wanted)):
+            waiting |= own.wanted[row] != NOWHERE
+        if not waiting:
+            return 1
+    at[CYCLES] += 1
+    _serve(own)
+    waiting = False
+    for row in range(len(own.wanted)):
+        waiting |= own.wanted[row] != NOWHERE
+    return 0 if waiting else 1
 
 
-@kernel
-def _serve(wanted: Counts, captured: Floats, memory: Floats, ports: Counts) -> int:
-    """Serve one cycle in every bank; return the number of words read."""
-    banks, reads = len(ports), 0
-    busy = np.zeros(banks, np.int64)
-    for row in range(len(wanted)):
-        address = wanted[row]
+@part
+def _serve(own: Banks) -> None:
+    """Serve one cycle in every bank."""
+    banks = len(own.ports)
+    own.busy[:] = 0
+    for row in range(len(own.wanted)):
+        address = own.wanted[row]
         if address == NOWHERE:
             # A word that several rows ask for is read once and goes to all of them.
             continue
         bank, served = address % banks, False
-        for port in range(busy[bank]):
-            served = served or ports[bank, port] == address
-        if not served and busy[bank] < ports.shape[1]:
-            ports[bank, busy[bank]] = address
-            busy[bank] += 1
-            reads += 1
+        for port in range(own.busy[bank]):
+            served = served or own.ports[bank, port] == address
+        if not served and own.busy[bank] < own.ports.shape[1]:
+            own.ports[bank, own.busy[bank]] = address
+            own.busy[bank] += 1
+            own.at[READ] += 1
             served = True
         if served:
-            captured[row] = memory[address]
-            wanted[row] = NOWHERE
-    return reads
+            copy(own.captured[row], own.memory[address])
+            own.wanted[row] = NOWHERE
+
+
+# ---- every cycle, beside the lanes
+
+
+@part
+def shift_banks(own: Banks) -> None:
+    """What is handed on enters the registers that skew it, and all of these move on."""
+    at = own.at
+    at[SKEW] -= 1
+    if at[HANDED_ON]:
+        _copy_rows(own.skew[at[SKEW]], own.captured)
+    else:
+        own.skew[at[SKEW]] = np.nan
+    at[HANDED_ON] = 0
+    if at[SKEW] == 0:
+        last = own.behind[-1] + 1
+        at[SKEW] = len(own.skew) - last
+        for register in range(last):
+            _copy_rows(own.skew[at[SKEW] + register], own.skew[register])
+
+
+@part
+def commit_banks(own: Banks) -> None:
+    """Write the words that arrive in this cycle."""
+    at = own.at
+    for word in range(at[ARRIVES], at[LEAVES]):
+        copy(own.memory[own.addresses[word]], own.words[word])
+    at[WRITTEN] += at[LEAVES] - at[ARRIVES]
+    at[ARRIVES] = at[LEAVES] = 0
+
+
+@part
+def _copy_rows(to: Floats, of: Floats) -> None:
+    for row in range(len(to)):
+        copy(to[row], of[row])

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from math import ceil
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tpusim.machines.tpu.definition import NEVER
+from tpusim.base.errors import CheckFailed
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.observation.timeline import HbmUse, Held
+from tpusim.machines.tpu.observation.timeline import HbmUse
 from tpusim.machines.tpu.program.moves import TransferRuns
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import (
@@ -25,11 +24,12 @@ from tpusim.machines.tpu.program.transfers import (
     Spill,
     Transfer,
 )
+from tpusim.machines.tpu.register.transfers import Transfers
 from tpusim.machines.tpu.register.wires import NOWHERE, Counts, Floats
 from tpusim.memory.dram.clocked import Clocked, Offered
 from tpusim.memory.dram.device import Device
-from tpusim.memory.dram.rules import FAR, Numbers
-from tpusim.memory.timing import Clocks, Pipe
+from tpusim.memory.dram.rules import FAR
+from tpusim.memory.timing import Clocks
 
 NOTHING = -1
 """Marks an element outside its tensor: it is zero when filled, and lost when spilled."""
@@ -98,13 +98,13 @@ class HbmWords:
         for to, places, values in self.fetched.pop(index):
             to[places] = values
 
-    def fetch_for_banks(self, step: BankFill) -> tuple[Counts, Floats]:
-        """(address, word [W]) of every word of a fill that begins, as it is in HBM now."""
+    def fetch_for_banks(self, step: BankFill) -> Floats:
+        """Every word of a fill that begins, [word, W], as it is in HBM now."""
         words = np.zeros((step.lane_words, self.values.shape[1]), self.values.dtype)
         ends = [*accumulate((part.words * part.lanes for part in step.parts), initial=0)]
         for part, first, stop in zip(step.parts, ends, ends[1:], strict=False):
             words[first:stop, : part.per_word] = self._brought(step, part).reshape(stop - first, -1)
-        return np.concatenate([part.addresses.ravel() for part in step.parts]), words
+        return words
 
     def _brought(self, step: Transfer, part: Elements) -> Floats:
         """Elements [lane, word, element of the word] of a part; zero where the tensor has none."""
@@ -179,95 +179,58 @@ def _elements(part: Elements, shape: tuple[int, ...]) -> Counts:
     return flat.reshape(part.lanes, part.words, part.per_word)
 
 
-class Passage:
-    """A transfer from the cycle in which it gets the bus.
+class BankWords:
+    """Words of all fills of banks: in which turn each is written, where, and, once its fill has begun, its contents."""
 
-    Words of a spill are wanted evenly over `total` cycles, or over `moving` cycles without their conversion.
-    """
+    def __init__(self, program: Program, hbm: HbmWords, banks: int) -> None:
+        """A bank takes one word a cycle, so word n of each bank is written in turn n of the fill."""
+        self.hbm, self.size, self.first = hbm, program.bank_words, dict[int, int]()
+        self._order = dict[int, Counts]()
+        turns, addresses = list[Counts](), list[Counts]()
+        count = 0
+        for index, step in enumerate(program.steps):
+            if not isinstance(step, BankFill):
+                continue
+            own = np.concatenate([part.addresses.ravel() for part in step.parts])
+            bank = own % banks
+            in_banks = bank.argsort(kind="stable")
+            turn = np.empty_like(bank)
+            turn[in_banks] = np.arange(len(bank)) - bank[in_banks].searchsorted(bank[in_banks])
+            order = turn.argsort(kind="stable")
+            self.first[index], self._order[index] = count, order
+            turns.append(turn[order])
+            addresses.append(own[order])
+            count += len(own)
+        nothing = [np.zeros(0, np.int64)]
+        self.turns, self.addresses = (np.concatenate(each or nothing) for each in (turns, addresses))
+        self.words: Floats = np.zeros((count, hbm.values.shape[1]), program.number)
 
-    def __init__(self, started: int, total: int, words: int, latency: int = 0, moving: int = 0) -> None:
-        self.started, self.total, self.words, self.latency, self.moving = started, total, words, latency, moving
-        self.taken, self.free_at = 0, NEVER
+    def fetch(self, index: int, step: BankFill) -> None:
+        """Bring the words of a fill that begins.
 
-    @property
-    def held(self) -> Held:
-        """Causes that hold the transfer, as far as known."""
-        last = (self.started + (self.words - 1) * cycles // self.words for cycles in (self.moving, self.total))
-        return Held(self.started, *(cycle + 1 for cycle in last))
-
-    @property
-    def stored(self) -> int:
-        """The cycle in which all of a spill is in the memory; NEVER while it is unknown."""
-        return NEVER if self.free_at == NEVER else self.free_at + self.latency
-
-    def ready(self, now: int) -> bool:
-        """Whether the next word may cross the port in cycle `now`."""
-        return self.taken < -(-min(now - self.started + 1, self.total) * self.words // self.total)
-
-    def took(self, now: int) -> None:
-        """Note that the next word crosses the port in cycle `now`."""
-        self.taken += 1
-
-    def moves(self, now: int) -> bool:
-        """Whether the transfer keeps the bus busy; otherwise it waits for the port."""
-        return now < self.started + self.total
-
-    def over(self, now: int) -> bool:
-        """Whether the bus is free for the next transfer."""
-        return now >= self.free_at
-
-
-class PipedFill(Passage):
-    """A fill through a pipe: words come evenly, after the latency."""
-
-    @property
-    def held(self) -> Held:
-        come = self.started + self.latency + 1
-        return Held(self.started, come + self.moving, come + self.total)
-
-    def ready(self, now: int) -> bool:
-        return self.taken < max(0, min(now - self.started - self.latency, self.total)) * self.words // self.total
+        Raises:
+            CheckFailed: when the fill names a word that the banks do not have.
+        """
+        first, order = self.first[index], self._order[index]
+        mine = slice(first, first + len(order))
+        for address in (self.addresses[mine].min(initial=0), self.addresses[mine].max(initial=0)):
+            if not 0 <= address < max(1, self.size):
+                raise CheckFailed(f"step {index}: {outside_of(self.size, int(address))}")
+        self.words[mine] = self.hbm.fetch_for_banks(step)[order]
 
 
-class PipedSpill(Passage):
-    """A spill through a pipe: after the last word the bus is kept for one more word's time."""
-
-    def took(self, now: int) -> None:
-        self.taken += 1
-        if self.taken == self.words:
-            self.free_at = max(self.started + self.total, now + 1 - (-self.total // self.words))
-
-
-class PipedHbm:
-    """A memory with a latency, and then the full bandwidth. `use`, the use of a DRAM, is None."""
-
-    use = None
-
-    def __init__(self, hardware: Hardware, pipe: Pipe) -> None:
-        self.hardware, self.pipe = hardware, pipe
-
-    def clock(self, now: int) -> None:
-        """Nothing happens by itself before a cycle."""
-
-    def begin(self, step: Transfer, now: int) -> Passage:
-        """Give a transfer the bus for the time of its bytes, or of its conversion, whichever is longer."""
-        moving = max(1, ceil(step.hbm_bytes / self.pipe.bytes_per_cycle))
-        total = max(moving, step.conversion_cycles(self.hardware))
-        if isinstance(step, Spill):
-            return PipedSpill(now, total, step.words, self.pipe.latency, moving)
-        fill = PipedFill(now, total, step.words, self.pipe.latency, moving)
-        fill.free_at = now + total
-        return fill
+def outside_of(words: int, address: int) -> str:
+    """Message about a word that the banks do not have."""
+    return f"word {address} is outside the banks' words 0..{words - 1}"
 
 
 class BankedMemory:
-    """A DRAM that is clocked by a clock of its own while the machine's cycles pass."""
+    """A DRAM clocked by a clock of its own while the machine's cycles pass, and the bursts of every transfer."""
 
     def __init__(self, program: Program, hardware: Hardware, device: Device) -> None:
-        self.hardware, self.moves, self.dram = hardware, TransferRuns(program, hardware), Clocked(device)
-        self.offered: list[Offered] = []
+        self.moves, self.dram = TransferRuns(program, hardware), Clocked(device)
         self.clocks = Clocks.of(hardware.clock_hz, device.clock_hz)
-        self.peak = hardware.hbm_peak_bytes_per_cycle
+        self.offered, self._live = list[Offered](), dict[int, Offered]()
 
     @property
     def use(self) -> HbmUse:
@@ -278,110 +241,23 @@ class BankedMemory:
             busy[each.done.max()] -= 1
         return HbmUse.of(self.dram.counts(), self.dram.requested, int((busy.cumsum() > 0).sum()))
 
-    def clock(self, now: int) -> None:
-        """Let the DRAM's cycles pass that begin before cycle `now`."""
-        self.dram.clock(self.clocks.to_memory(now) - self.dram.now)
+    def begin(self, number: int, step: Transfer, transfers: Transfers, known: Counts, now: int) -> None:
+        """Offer the bursts of a transfer: a fill's from now on, a spill's when the words that they hold are there.
 
-    def begin(self, step: Transfer, now: int) -> Passage:
-        """Offer the bursts of a transfer: a fill's from now on, a spill's when the words that they hold are there."""
-        bursts, conversion = self.moves.bursts(step), step.conversion_cycles(self.hardware)
-        spills = isinstance(step, Spill)
-        # FAR: a burst of a spill is not due before `BankedSpill.took` says when.
+        Cycles of transfers that are served are copied to `known` first: their requests make room for others.
+        """
+        for other in [each for each, offered in self._live.items() if offered.finished]:
+            offered, first = self._live.pop(other), transfers.burst[other]
+            known[first : first + len(offered.done)] = np.stack([offered.accepted, offered.done], axis=1)
+            transfers.each[other]["row"] = -1
+        bursts, spills, transfer = self.moves.bursts(step), isinstance(step, Spill), transfers.each[number]
+        # FAR: a burst of a spill is not due before the words are taken that it holds.
         times = np.full(len(bursts), FAR if spills else self.dram.now)
+        if spills:
+            due = int(transfer["taken"]) * len(bursts) // step.words
+            times[:due] = self.clocks.to_memory(now + 1 + int(transfer["delay"]))
         offered = self.dram.offer(bursts, write=spills, start=self.dram.now, times=times)
         if len(bursts):
+            transfer["row"] = offered.begin
+            self._live[number] = offered
             self.offered.append(offered)
-        if not spills:
-            return BankedFill(now, step.words, conversion, offered, self.clocks)
-        moving = max(1, ceil(step.hbm_bytes / self.peak))
-        return BankedSpill(now, step.words, moving, conversion, offered, self.clocks)
-
-
-class BankedPassage(Passage):
-    """A transfer whose bursts a DRAM serves, as far as the DRAM has told, in cycles of the machine.
-
-    The bus is kept until all bursts have been accepted, and until `ready_at`, when the last word of a spill is there.
-    """
-
-    def __init__(
-        self, started: int, total: int, words: int, offered: Offered, clocks: Clocks, ready_at: int = 0
-    ) -> None:
-        super().__init__(started, total, words)
-        self.offered, self.clocks, self.ready_at = offered, clocks, ready_at
-        self.bursts = offered.past - offered.begin
-
-    def done(self, count: int) -> int:
-        """The cycle in which the first `count` bursts are all done; NEVER while it is unknown."""
-        latest = _latest(self.offered.done[:count])
-        return NEVER if latest is None else self.clocks.to_machine(max(0, latest))
-
-    def over(self, now: int) -> bool:
-        if self.free_at == NEVER and self.ready_at != NEVER:
-            latest = _latest(self.offered.accepted)
-            if latest is not None:
-                self.free_at = max(self.started + self.total, self.ready_at, self.clocks.to_machine(latest + 1))
-        return now >= self.free_at
-
-
-def _latest(cycles: Numbers) -> int | None:
-    """The latest cycle; None while one of the cycles is unknown."""
-    # The last burst is seldom known before the others, so it is looked at first.
-    if len(cycles) and (cycles[-1] < 0 or cycles.min() < 0):
-        return None
-    return int(cycles.max(initial=-1))
-
-
-class BankedFill(BankedPassage):
-    """A fill from a DRAM: a word has come with the last burst that holds a part of it; words are converted in turn."""
-
-    def __init__(self, started: int, words: int, conversion: int, offered: Offered, clocks: Clocks) -> None:
-        super().__init__(started, max(1, conversion), words, offered, clocks)
-        self.conversion, self.arrivals = conversion, list[int]()
-
-    @property
-    def held(self) -> Held:
-        first = come = self.started
-        if self.bursts:
-            come = self.done(self.bursts)
-            first = come if come == NEVER else self.clocks.to_machine(int(self.offered.done[0]))
-        return Held(self.started, come + 1, max(come, first + self.conversion) + 1)
-
-    def ready(self, now: int) -> bool:
-        if (word := self.taken) == len(self.arrivals):
-            converted = -(-(word + 1) * self.conversion // self.words)
-            arrival = self.started + converted
-            if self.bursts:
-                come = self.done(-(-(word + 1) * self.bursts // self.words))
-                if come == NEVER:
-                    return False
-                arrival = max(come, self.clocks.to_machine(int(self.offered.done[0])) + converted)
-            self.arrivals.append(arrival)
-        return now >= self.arrivals[self.taken]
-
-    def moves(self, now: int) -> bool:
-        """True: a fill never waits for the port."""
-        return True
-
-
-class BankedSpill(BankedPassage):
-    """A spill to a DRAM: a burst is due once its last word has been taken and, after a delay, converted."""
-
-    def __init__(
-        self, started: int, words: int, moving: int, conversion: int, offered: Offered, clocks: Clocks
-    ) -> None:
-        super().__init__(started, max(moving, conversion), words, offered, clocks, NEVER)
-        self.moving, self.delay = moving, -(-conversion // words)
-
-    def took(self, now: int) -> None:
-        due, self.taken = self.taken * self.bursts // self.words, self.taken + 1
-        self.offered.times[due : self.taken * self.bursts // self.words] = self.clocks.to_memory(now + 1 + self.delay)
-        if self.taken == self.words:
-            self.ready_at = now + 1 + self.delay
-
-    def moves(self, now: int) -> bool:
-        return now < self.started + self.total or self.taken == self.words
-
-    @property
-    def stored(self) -> int:
-        done = NEVER if self.free_at == NEVER else self.done(self.bursts)
-        return max(done, self.free_at)

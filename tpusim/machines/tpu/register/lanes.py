@@ -2,345 +2,374 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
-from tpusim.base.errors import CheckFailed, PortConflict
-from tpusim.machines.tpu.definition import DMA, FREE, IFMAP, POINTER, PSUM, RESULT, VECTOR, WEIGHT, Frame
+from tpusim.machines.tpu.definition import DMA, FREE, IFMAP, POINTER, PSUM, RESULT, VECTOR, WEIGHT
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.register.banks import POINTED, Banks, Settings, address_of
 from tpusim.machines.tpu.register.hbm import HbmWords
-from tpusim.machines.tpu.register.issue import VectorRegisters
 from tpusim.machines.tpu.register.on_the_way import WorkRegisters
+from tpusim.machines.tpu.register.vector import VectorRegisters
 from tpusim.machines.tpu.register.wires import (
+    ENTERING,
     IDLE,
     LAST,
-    NOTHING,
+    LOADING,
     NOWHERE,
     ORDER,
     Counts,
     Floats,
-    Ints,
-    Order,
+    Record,
     Records,
-    SlidingWindow,
-    Tags,
     Wires,
-    kernel,
+    copy,
+    part,
+    registers,
+    spare_of,
 )
 
-LANE = np.dtype([("read", np.int64), ("written", np.int64)])
-"""Registers of one lane: accesses so far."""
+HEAD, OBEYING, WORKING, POINTING = range(4)
+"""Head of the windows of orders and pointers; cycles for which some lane still has an order, or had one in the cycle
+before; cycles for which some lane still has an order by which its vector unit works; the pointers that the reader and
+the vector unit have told.
+"""
 
-WEIGHT_AT = np.dtype([("left", np.int64), ("row", np.int64), ("buffer", np.int64)])
-"""Registers of a weight serializer."""
+READ, WRITTEN = range(2)
+
+WEIGHT_AT = registers("left row buffer")
+"""Registers of a weight serializer: weights left to issue, the row of the next, and the buffer they go to."""
 
 
-class Lanes:
-    """Lanes with their ports. A port, and each further slot of the vector unit, obeys one order a cycle. The next group
-    of lanes obeys the same order a cycle later. Registers are [port, lane]; registers of orders are [port, group].
+class Lanes(NamedTuple):
+    """A port, and each further slot of the vector unit, obeys one order a cycle, which the lanes before obeyed in the
+    cycle before; registers are [port, lane], those of orders [port, group], of groups of lanes that obey in the same
+    cycle.
     """
 
-    def __init__(
-        self, program: Program, frame: Frame, ports: int, settings: Settings, wires: Wires, hbm: HbmWords,
-        banks: Banks | None, vector: VectorRegisters,
-    ) -> None:  # fmt: skip
+    # Registers of all lanes together, from HEAD on.
+    at: Counts
+    # The group of each lane: the number of cycles that it is behind lane 0.
+    group: Counts
+    # [port, group], seen through a window, and so are the pointers that go with them, [group, pointer].
+    orders: Records
+    pointers: Counts
+    # The pointer reader's words, in lane 0: for two frames, and one that reaches into both from the frame before.
+    reader: Floats
+    # Ports in this cycle: the address touched, or NOWHERE, and the word.
+    addresses: Counts
+    words: Floats
+    # [lane, READ or WRITTEN], so far.
+    accesses: Counts
+    # [lane, word, W].
+    memory: Floats
+    # Ifmap serializers: the word, whose last elements are in use, those left to issue, and the weight buffer they are
+    # meant for.
+    serial: Floats
+    left: Counts
+    buffer: Counts
+    # Weight serializers: the word, and WEIGHT_AT.
+    weight_serial: Floats
+    weight_at: Records
+    # Partial sums that wait for the words to which they are added.
+    psums: Floats
+    # What the address generators walk (`Settings`).
+    patterns: Counts
+    bases: Counts
+    counters: Counts
+    tables: Counts
+    # Words of transfers by their place in HBM, and whether a lane takes part.
+    hbm: Floats
+    used: Records
+    # The vector unit's registers of operands, results and pointers, and those beside transfers.
+    vector: Floats
+    results: Floats
+    picked: Floats
+    beside: Floats
+
+    @classmethod
+    def of(
+        cls, program: Program, pointer_slots: int, slots: int, settings: Settings, wires: Wires, hbm: HbmWords,
+        vector: VectorRegisters, beside: WorkRegisters,
+    ) -> Lanes:  # fmt: skip
+        """The lanes before the first cycle."""
         (arrays, _, rows), number = wires.activation.shape, wires.sums.dtype
         _, cols, _, elements = wires.results.shape
         lanes, word_elements = settings.patterns.shape[1], hbm.values.shape[1]
-        self.wires, self.settings, self.hbm, self.banks, self.vector = wires, settings, hbm, banks, vector
-        # The group of each lane: the number of cycles that it is behind lane 0.
-        self.group = np.arange(lanes) // wires.crossed
-        groups = int(self.group[-1]) + 1
-        self.orders = SlidingWindow(np.zeros((ports, groups), ORDER), axis=1)
-        # Cycles for which some lane still has an order, or had one in the cycle before.
-        self.obeying = 0
-        # Cycles for which some lane still has an order by which its vector unit works.
-        self.working = 0
-        # The pointers that go with the order: [group, pointer].
+        group = np.arange(lanes) // wires.crossed
+        groups = int(group[-1]) + 1
         together = max((table.together for table in program.tables), default=1)
-        self.pointers = SlidingWindow(np.zeros((groups, max(together, vector.together)), np.int64), axis=0)
-        # The pointer reader's words, in lane 0: for two frames, and one that reaches into both from the frame before.
-        words = 2 * len(frame.pointer_slots) + 1
-        self.reader = np.zeros((words, max((table.per_word for table in program.tables), default=1)), number)
-        # Ports in this cycle: the address touched, or NOWHERE, and the word.
-        self.addresses = np.full((ports, lanes), NOWHERE, np.int64)
-        self.words = np.zeros((ports, lanes, word_elements), number)
-        self.registers = np.zeros(lanes, LANE)
-        self.memory = np.zeros((lanes, program.words, word_elements), number)
-        # Ifmap serializers: the word, whose last elements are in use, those left to issue, and the weight buffer they
-        # are meant for.
-        self.serial = np.zeros((arrays, rows, elements), number)
-        self.left, self.buffer = np.zeros((2, arrays, rows), np.int64)
-        # Weight serializers: the word, weights left to issue, the row of the next, and the buffer they go to.
-        self.weight_serial = np.zeros((wires.weight_serializers, cols, vector.word_elements), number)
-        self.weight_at = np.zeros((wires.weight_serializers, cols), WEIGHT_AT)
-        self.psums = np.zeros_like(wires.results)
-        self.beside = WorkRegisters(program, hbm, lanes)
-
-    def order(self, orders: Sequence[Order]) -> None:
-        """Give lane 0 `orders`, one a port, and every other lane its neighbour's orders: this is the skew."""
-        if any(order is not IDLE for order in orders):
-            self.obeying = self.orders.length + 1
-        if self.still:
-            return
-        for port, order in enumerate(orders):
-            self.orders.cells[port, self.orders.entry] = NOTHING if order is IDLE else order
-            if order.together:
-                # Pointers travel down the lanes with the order that needs them: an ifmap read, or a picked element.
-                read = (self.vector.pointers if order.client == VECTOR else self.reader).reshape(-1)
-                at = np.arange(order.pointer, order.pointer + order.together) % len(read)
-                self.pointers.cells[self.pointers.entry, : order.together] = read[at]
-            if order.works and order.client == VECTOR:
-                self.working = self.orders.length
-        self.orders.shift()
-        self.pointers.shift()
-        if self.banks:
-            self.banks.shift()
+        per_word = max((table.per_word for table in program.tables), default=1)
+        # One serializer of weights for all arrays that share weights, or one for each array.
+        queues, (left, buffer) = vector.queues, np.zeros((2, arrays, rows), np.int64)
+        return cls(
+            np.array([spare_of(groups), 0, 0, 0]), group,
+            np.tile(IDLE, (slots, spare_of(groups) + groups)).astype(ORDER),
+            np.zeros((spare_of(groups) + groups, max(together, vector.together)), np.int64),
+            np.zeros((2 * pointer_slots + 1, per_word), number),
+            np.full((slots, lanes), NOWHERE, np.int64), np.zeros((slots, lanes, word_elements), number),
+            np.zeros((lanes, 2), np.int64), np.zeros((lanes, program.words, word_elements), number),
+            np.zeros((arrays, rows, elements), number), left, buffer,
+            np.zeros((queues, cols, vector.word_elements), number), np.zeros((queues, cols), WEIGHT_AT),
+            np.zeros_like(wires.results), settings.own, settings.bases, settings.counters, settings.tables,
+            hbm.values, hbm.used, vector.words, vector.results, vector.pointers, beside.words,
+        )  # fmt: skip
 
     @property
     def obeyed(self) -> Records:
         """The order [port, lane] that every lane has in this cycle."""
-        return self.orders.registers[:, self.group]
-
-    @property
-    def still(self) -> bool:
-        """Whether no lane has an order, and so nothing is read or written; banks bring ifmap words by themselves."""
-        return not self.obeying and self.banks is None
-
-    def sample(self) -> None:
-        """Make the accesses of every lane.
-
-        Raises:
-            CheckFailed: if an order names a word that the vector memory does not have.
-            PortConflict: when a result is written that is not there yet, or no longer.
-        """
-        if self.still:
-            return
-        failed = _access(
-            self.orders.cells, self.orders.head, self.group, self.pointers.cells, self.pointers.head, self.addresses,
-            self.words,
-            self.registers, self.settings.own, self.settings.bases, self.settings.counters, self.settings.tables,
-            self.memory, self.wires.results, self.psums, self.wires.complete, self.hbm.values, self.hbm.used,
-            self.vector.results, self.beside.words,
-        )  # fmt: skip
-        if failed >= 0:
-            port, lane = divmod(failed, len(self.registers))
-            address, depth = self.addresses[port, lane], self.memory.shape[1]
-            if address != NOWHERE and not 0 <= address < depth:
-                raise CheckFailed(f"lane {lane}: word {address} is outside the vector memory's words 0..{depth - 1}")
-            order = self.obeyed[port, lane]
-            number, complete = order["number"], self.wires.complete[order["array"], lane]
-            raise PortConflict(f"lane {lane}: result word {number} is written when {complete} are complete")
-        if self.vector.finishes:
-            # What the vector unit does with results that are being written.
-            orders = self.obeyed
-            at = ((orders["finishes"] > 0) & (self.addresses != NOWHERE)).nonzero()
-            if len(at[0]):
-                self.words[at] = self.vector.finished(self.words[at], orders["step"][at])
-        if self.beside.steps:
-            orders = self.obeyed
-            at = ((orders["client"] == DMA) & (orders["works"] > 0) & (self.addresses != NOWHERE)).nonzero()
-            if len(at[0]):
-                mine, lanes = orders[at], at[1]
-                places = mine["number"] + lanes * mine["stride"]
-                self.words[at] = self.beside.worked(lanes, self.words[at], mine["step"], places)
-        if self.banks:
-            self.banks.take(self.obeyed, self.words)
-
-    def commit(self) -> None:
-        """Serializers move on, and what was read or is to be written goes where it belongs.
-
-        Raises:
-            PortConflict: when a serializer gets a word before the last one has left it.
-        """
-        if not self.still:
-            failed = _commit(
-                self.orders.cells, self.orders.head, self.group, self.addresses, self.words, self.memory, self.serial,
-                self.left, self.buffer, self.weight_serial, self.weight_at, self.psums, self.hbm.values, self.reader,
-                self.vector.words, self.vector.pointers, self.beside.words,
-            )  # fmt: skip
-            if self.working:
-                self.working -= 1
-                obeyed = self.obeyed
-                ports, lanes = ((obeyed["works"] > 0) & (obeyed["client"] == VECTOR)).nonzero()
-                if len(lanes):
-                    # These have the last operand of a word.
-                    orders = obeyed[ports, lanes]
-                    self.vector.work(lanes, orders["step"], orders["number"])
-            if self.banks:
-                self.banks.commit()
-            if failed >= 0:
-                raise PortConflict(f"lane {failed}: a serializer gets a word before the last one has left it")
-            self.obeying = max(0, self.obeying - 1)
-        elif not (self.wires.entering or self.wires.loading):
-            return
-        self.wires.entering, self.wires.loading = _issue(
-            self.serial, self.left, self.buffer, self.weight_serial, self.weight_at, self.wires.activation,
-            self.wires.activation_tag, self.wires.weight, self.wires.weight_tag, self.wires.weights.shape[1],
-        )  # fmt: skip
+        found: Records = self.orders[:, self.at[HEAD] + self.group]
+        return found
 
 
-@kernel
-def _access(
-    orders: Records, head: int, group: Counts, pointers: Counts, first: int, addresses: Counts, words: Floats,
-    lanes: Records, patterns: Counts, bases: Counts, counters: Counts, tables: Counts, memory: Floats, results: Floats,
-    psums: Floats, complete: Counts, hbm: Floats, hbm_used: Records, worked: Floats, beside: Floats,
-) -> int:  # fmt: skip
-    """Fill the port registers. Return the number (port by port) of a register that cannot do what it should, or -1."""
-    places, elements = results.shape[2:]
-    for port in range(len(orders)):
-        told, touched, word = orders[port], addresses[port], words[port]
-        for number in range(len(lanes)):
-            order, lane = told[head + group[number]], lanes[number]
-            client, address = order["client"], NOWHERE
-            if client != FREE and number < order["lanes"]:
-                address = order["address"]
-                if address == NOWHERE and client in (IFMAP, VECTOR, DMA):
-                    pattern = patterns[order["generator"], number]
-                    if pattern >= 0 and counters[pattern, 0, 0] == POINTED:
-                        setting = counters[pattern, 0]
-                        address = _follow(bases[pattern, 0], setting, pointers[first + group[number]], order["word"])
-                    elif pattern >= 0:
-                        address = address_of(pattern, bases, counters, tables, order["word"])
-                elif client == DMA and not hbm_used[_place(order, number)]:
-                    address = NOWHERE
-            touched[number] = address
+@part
+def give_orders(own: Lanes, banks: Banks, told: Records) -> None:
+    """Give lane 0 the orders that it is `told`, one a port, and every other lane its neighbour's: this is the skew."""
+    at, groups = own.at, own.group[-1] + 1
+    for slot in range(len(told)):
+        if told[slot]["client"] != FREE:
+            at[OBEYING] = groups + 1
+    if not at[OBEYING] and not banks.banked:
+        return
+    at[HEAD] -= 1
+    head = at[HEAD]
+    for slot in range(len(told)):
+        order = told[slot]
+        own.orders[slot, head] = order
+        # Pointers travel down the lanes with the order that needs them: an ifmap read, or a picked element.
+        for number in range(order["together"]):
+            read = own.picked if order["client"] == VECTOR else own.reader
+            words, per_word = read.shape
+            place = (order["pointer"] + number) % (words * per_word)
+            own.pointers[head, number] = int(read[place // per_word, place % per_word])
+        if order["works"] and order["client"] == VECTOR:
+            at[WORKING] = groups
+    if head == 0:
+        # The window has reached the first cell: its contents are copied once, to the far end.
+        at[HEAD] = own.orders.shape[1] - groups
+        for group in range(groups):
+            for slot in range(len(told)):
+                own.orders[slot, at[HEAD] + group] = own.orders[slot, group]
+            copy(own.pointers[at[HEAD] + group], own.pointers[group])
+
+
+@part
+def sample_lanes(own: Lanes, banks: Banks, wires: Wires) -> int:
+    """Make the accesses of every lane, and fill the port registers.
+
+    While no lane has an order, nothing is read or written; banks bring ifmap words by themselves. Return the number
+    (port by port) of a register that cannot do what it should, or -1.
+    """
+    if not own.at[OBEYING] and not banks.banked:
+        return -1
+    head, (lanes, depth, width), (_, _, places, elements) = own.at[HEAD], own.memory.shape, wires.results.shape
+    for port in range(len(own.orders)):
+        for lane in range(lanes):
+            order = own.orders[port, head + own.group[lane]]
+            client = order["client"]
+            if client == FREE:
+                own.addresses[port, lane] = NOWHERE
+                continue
+            address = _address(own, order, lane, head) if lane < order["lanes"] else NOWHERE
+            own.addresses[port, lane] = address
+            word = own.words[port, lane]
             if address == NOWHERE:
-                word[number] = 0
-            elif not 0 <= address < memory.shape[1]:
-                return port * len(lanes) + number
-            elif client == VECTOR and order["stores"]:
-                lane["written"] += 1
-                word[number] = worked[number, order["number"]]
-            elif client == DMA and order["beside"] and order["stores"]:
-                lane["written"] += 1
-                word[number] = beside[number, order["register"]]
-            elif (client == DMA and order["beside"]) or (client != RESULT and (client != DMA or order["spill"])):
-                lane["read"] += 1
-                word[number] = memory[number, address]
-            elif client == DMA:
-                lane["written"] += 1
+                for element in range(width):
+                    word[element] = 0
+                if client == IFMAP and banks.banked and lane < min(order["lanes"], len(banks.behind)):
+                    _take(banks, lane, word)
+                continue
+            if not 0 <= address < depth:
+                return int(port * lanes + lane)
+            moves = client == DMA
+            if client == VECTOR and order["stores"]:
+                own.accesses[lane, WRITTEN] += 1
+                copy(word, own.results[lane, order["number"]])
+            elif moves and order["beside"] and order["stores"]:
+                own.accesses[lane, WRITTEN] += 1
+                copy(word, own.beside[lane, order["register"]])
+            elif (moves and (order["beside"] or order["spill"])) or (not moves and client != RESULT):
+                own.accesses[lane, READ] += 1
+                copy(word, own.memory[lane, address])
+            elif moves:
+                own.accesses[lane, WRITTEN] += 1
+                place = _place(order, lane)
+                copy(word, own.hbm[place])
+            else:
                 # A result may be written from the cycle in which it is complete until it is overwritten, `places` words
                 # later.
-                word[number] = hbm[_place(order, number)]
-            elif not 0 < complete[order["array"], number] - order["number"] <= places:
-                return port * len(lanes) + number
-            else:
-                lane["written"] += 1
-                array, place = order["array"], order["number"] % places
-                word[number, :elements] = results[array, number, place]
-                if order["accumulate"]:
-                    word[number, :elements] += psums[array, number, place]
+                array = order["array"]
+                if not 0 < wires.complete[array, lane] - order["number"] <= places:
+                    return int(port * lanes + lane)
+                own.accesses[lane, WRITTEN] += 1
+                place = order["number"] % places
+                for element in range(elements):
+                    word[element] = wires.results[array, lane, place, element]
+                    if order["accumulate"]:
+                        word[element] += own.psums[array, lane, place, element]
     return -1
 
 
-@kernel
-def _place(order: Any, number: int) -> int:
-    """Place of lane `number`'s word of a transfer in HBM."""
-    return int(order["number"] + number * order["stride"])
+@part
+def _address(own: Lanes, order: Record, lane: int, head: int) -> int:
+    """The address that a lane's port touches, or NOWHERE."""
+    client, address = order["client"], order["address"]
+    if address == NOWHERE and client in (IFMAP, VECTOR, DMA):
+        pattern = own.patterns[order["generator"], lane]
+        if pattern < 0:
+            return NOWHERE
+        if own.counters[pattern, 0, 0] != POINTED:
+            return address_of(pattern, own.bases, own.counters, own.tables, order["word"])
+        # The last bit of a pointer marks padding.
+        pointer = own.pointers[head + own.group[lane], own.counters[pattern, 0, 1]]
+        if pointer & 1:
+            return NOWHERE
+        return int(own.bases[pattern, 0] + (pointer >> 1) + order["word"] % own.counters[pattern, 0, 2])
+    if client == DMA and not own.used[_place(order, lane)]:
+        return NOWHERE
+    return int(address)
 
 
-@kernel
-def _follow(base: int, setting: Counts, pointers: Counts, word: int) -> int:
-    """Address that a pointer names for word number `word` of a pass; NOWHERE for padding, which the last bit marks."""
-    pointer = pointers[setting[1]]
-    return NOWHERE if pointer & 1 else int(base + (pointer >> 1) + word % setting[2])
+@part
+def _take(banks: Banks, row: int, word: Floats) -> None:
+    """Put into a port register what comes out of the skew for a row that is told to take it."""
+    for element in range(len(word)):
+        word[element] = banks.skew[banks.at[0] + banks.behind[row], row, element]
 
 
-@kernel
-def _commit(
-    orders: Records, head: int, group: Counts, addresses: Counts, words: Floats, memory: Floats, serial: Floats,
-    left: Counts, buffer: Counts, weight_serial: Floats, weights_at: Records, psums: Floats, hbm: Floats,
-    reader: Floats, vector: Floats, picked: Floats, beside: Floats,
-) -> int:  # fmt: skip
+@part
+def _place(order: Record, lane: int) -> int:
+    """Place of a lane's word of a transfer in HBM."""
+    return int(order["number"] + lane * order["stride"])
+
+
+@part
+def commit_lanes(own: Lanes, banks: Banks, wires: Wires) -> int:
+    """Serializers move on, and what was read or is to be written goes where it belongs.
+
+    Return the number of a lane whose serializer gets a word before the last one has left it, or -1.
+    """
+    at, failed = own.at, -1
+    if at[OBEYING] or banks.banked:
+        failed = _move(own)
+        at[OBEYING] = max(0, at[OBEYING] - 1)
+    elif not (wires.any[ENTERING] or wires.any[LOADING]):
+        return -1
+    _issue_activations(own.serial, own.left, own.buffer, wires)
+    _issue_weights(own.weight_serial, own.weight_at, wires)
+    return failed
+
+
+@part
+def _move(own: Lanes) -> int:
     """Move every word from its port to its place: a serializer, the vector unit, the memory or HBM.
 
     Return the number of a lane whose serializer is not empty, or -1.
     """
-    _, rows, elements = serial.shape
-    (_, cols, word_elements), (registers, numbers) = weight_serial.shape, reader.shape
-    for port in range(len(orders)):
-        told, touched, word = orders[port], addresses[port], words[port]
-        for number in range(len(touched)):
-            order, address = told[head + group[number]], touched[number]
-            array, client = order["array"], order["client"]
-            if client == IFMAP and number < rows:
-                if left[array, number]:
-                    return number
-                used = order["elements"]
-                serial[array, number, elements - used :] = word[number, :used]
-                left[array, number], buffer[array, number] = used, order["buffer"]
-            elif client == WEIGHT and number < cols:
-                at = weights_at[array, number]
-                if at["left"]:
-                    return number
-                weight_serial[array, number] = word[number, :word_elements]
-                at["left"] = min(word_elements, rows - order["first"])
-                if order["first"] == rows:
-                    weight_serial[array, number, rows % word_elements] = word[number, 0]
-                    at["left"] = 1
-                at["row"], at["buffer"] = order["first"], order["buffer"]
+    (_, rows, elements), (_, cols, word_elements) = own.serial.shape, own.weight_serial.shape
+    head, lanes, (held, numbers) = own.at[HEAD], len(own.memory), own.reader.shape
+    for port in range(len(own.orders)):
+        for lane in range(lanes):
+            order = own.orders[port, head + own.group[lane]]
+            client = order["client"]
+            if client == FREE:
+                continue
+            address, word, array = own.addresses[port, lane], own.words[port, lane], order["array"]
+            if client == IFMAP:
+                if lane < rows:
+                    if own.left[array, lane]:
+                        return lane
+                    used = order["elements"]
+                    for element in range(used):
+                        own.serial[array, lane, elements - used + element] = word[element]
+                    own.left[array, lane], own.buffer[array, lane] = used, order["buffer"]
+            elif client == WEIGHT:
+                if lane < cols:
+                    serializer = own.weight_at[array, lane]
+                    if serializer["left"]:
+                        return lane
+                    for element in range(word_elements):
+                        own.weight_serial[array, lane, element] = word[element]
+                    serializer["left"] = min(word_elements, rows - order["first"])
+                    if order["first"] == rows:
+                        own.weight_serial[array, lane, rows % word_elements] = word[0]
+                        serializer["left"] = 1
+                    serializer["row"], serializer["buffer"] = order["first"], order["buffer"]
             elif client == POINTER:
                 if address >= 0:
-                    reader[order["number"] % registers] = word[number, :numbers]
-            elif client == PSUM and number < cols:
-                psums[array, number, order["number"] % psums.shape[2]] = word[number, :elements]
+                    for element in range(numbers):
+                        own.reader[order["number"] % held, element] = word[element]
+            elif client == PSUM:
+                if lane < cols:
+                    for element in range(own.psums.shape[3]):
+                        own.psums[array, lane, order["number"] % own.psums.shape[2], element] = word[element]
             elif client == VECTOR and order["points"]:
-                if number == 0:
-                    picked[order["register"]] = word[number, : picked.shape[1]]
+                if lane == 0:
+                    for element in range(own.picked.shape[1]):
+                        own.picked[order["register"], element] = word[element]
             elif client == VECTOR and order["element"] >= 0:
-                vector[number, order["register"], order["element"]] = word[number, order["element"]]
+                own.vector[lane, order["register"], order["element"]] = word[order["element"]]
             elif client == VECTOR and not order["stores"]:
-                vector[number, order["register"]] = word[number]
+                copy(own.vector[lane, order["register"]], word)
             elif address >= 0 and client == RESULT:
-                memory[number, address, :elements] = word[number, :elements]
+                for element in range(elements):
+                    own.memory[lane, address, element] = word[element]
             elif client == DMA and order["beside"] and not order["stores"]:
                 if address >= 0:
-                    beside[number, order["register"]] = word[number]
+                    copy(own.beside[lane, order["register"]], word)
             elif address >= 0 and order["spill"]:
-                hbm[_place(order, number)] = word[number]
+                copy(own.hbm[_place(order, lane)], word)
             elif address >= 0:
-                memory[number, address] = word[number]
+                copy(own.memory[lane, address], word)
     return -1
 
 
-@kernel
-def _issue(
-    serial: Floats, left: Counts, buffer: Counts, weight_serial: Floats, weights_at: Records, activation: Floats,
-    activation_tag: Tags, weight: Floats, weight_tag: Ints, buffers: int,
-) -> tuple[bool, bool]:  # fmt: skip
-    """Let every serializer drive its wires; weights that arrays share move on to the next array a cycle later.
-
-    Return whether any activation, and whether any weight, is on the wires.
-    """
-    (arrays, rows, elements), (serializers, _, word_elements) = serial.shape, weight_serial.shape
-    entering = loading = False
+@part
+def _issue_activations(serial: Floats, left: Counts, buffer: Counts, wires: Wires) -> None:
+    """Let every ifmap serializer drive its wires, and note whether any activation is on them."""
+    (arrays, rows, elements), planes = serial.shape, wires.activation.shape[1]
+    activation, activation_tag = wires.activation, wires.activation_tag
+    wires.any[ENTERING] = 0
     for array in range(arrays):
-        for plane in range(activation.shape[1]):
+        for plane in range(planes):
             for row in range(rows):
                 activation[array, plane, row], activation_tag[array, plane, row] = 0, 0
                 if left[array, row]:
                     activation[array, plane, row] = serial[array, row, elements - left[array, row]]
                     activation_tag[array, plane, row] = 1 + buffer[array, row] + LAST * (left[array, row] == 1)
                     left[array, row] -= 1
-                    entering = True
-    for array in range(arrays - 1, serializers - 1, -1):
-        weight[array], weight_tag[array] = weight[array - 1], weight_tag[array - 1]
-    _, chains, cols = weight.shape
-    for array in range(serializers):
-        weight_tag[array] = -1
+                    wires.any[ENTERING] = 1
+
+
+@part
+def _issue_weights(serial: Floats, serializers: Records, wires: Wires) -> None:
+    """Let every weight serializer drive its wires; weights that arrays share move on to the next array a cycle later.
+
+    Note whether any weight is on the wires.
+    """
+    (queues, cols, word_elements), (arrays, chains, _) = serial.shape, wires.weight.shape
+    weight, tag = wires.weight, wires.weight_tag
+    for array in range(arrays - 1, queues - 1, -1):
+        for chain in range(chains):
+            for col in range(cols):
+                weight[array, chain, col], tag[array, chain, col] = (
+                    weight[array - 1, chain, col],
+                    tag[array - 1, chain, col],
+                )
+    for array in range(queues):
         for col in range(cols):
-            at = weights_at[array, col]
-            for chain in range(min(chains, at["left"])):
-                weight[array, chain, col] = weight_serial[array, col, at["row"] % word_elements]
-                weight_tag[array, chain, col] = at["row"] * buffers + at["buffer"]
-                at["row"] += 1
-                at["left"] -= 1
+            at = serializers[array, col]
+            for chain in range(chains):
+                tag[array, chain, col] = -1
+                if at["left"]:
+                    weight[array, chain, col] = serial[array, col, at["row"] % word_elements]
+                    tag[array, chain, col] = at["row"] * 2 + at["buffer"]
+                    at["row"] += 1
+                    at["left"] -= 1
+    loading = 0
     for array in range(arrays):
         for chain in range(chains):
             for col in range(cols):
-                loading |= weight_tag[array, chain, col] >= 0
-    return entering, loading
+                loading |= tag[array, chain, col] >= 0
+    wires.any[LOADING] = loading

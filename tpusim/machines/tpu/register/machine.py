@@ -1,13 +1,10 @@
-"""All registers of the machine, its control, and its clock.
-
-In every cycle the units sample what they see of one another, then all commit: no result depends on the order in which
-they are visited. The control unit decides for lane 0; what leaves the bottom of the array is what is written back.
+"""A Program on a machine, clocked by compiled loops; and what only Python does: contents of memories behind the lanes,
+and values that the vector unit makes.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -16,19 +13,38 @@ import numpy as np
 
 from tpusim.base.errors import CheckFailed, DeadlockError, InputError, PortConflict, Problem
 from tpusim.machines.lowered import LaneCycle, Told
-from tpusim.machines.tpu.definition import CLIENTS, DMA, IFMAP, NEVER, POINTER, PSUM, RESULT, VECTOR, WEIGHT
+from tpusim.machines.tpu.definition import CLIENTS, DMA, IFMAP, NEVER, VECTOR
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timeline import LOOK_EVERY, Timing, accounts, unit_name, unwatched, who_waits
 from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Vector
+from tpusim.machines.tpu.program.transfers import HBM, SCRATCH, BankFill, Fill, Keep, Prefetch
+from tpusim.machines.tpu.register import banks, control
 from tpusim.machines.tpu.register.array import Deserializers, PeArray, WeightRegisters
 from tpusim.machines.tpu.register.banks import Banks, Settings
-from tpusim.machines.tpu.register.dma_unit import DmaUnit, KeepUnit, PreloadUnit
-from tpusim.machines.tpu.register.hbm import HbmWords
-from tpusim.machines.tpu.register.issue import StreamUnit, VectorRegisters, VectorStepUnit, issues_of
-from tpusim.machines.tpu.register.lanes import Lanes
-from tpusim.machines.tpu.register.wires import IDLE, Client, Floats, Order, Port, Scoreboard, Wires
+from tpusim.machines.tpu.register.board import (
+    BEGINS,
+    BOOKED,
+    ENDS,
+    EVENTS,
+    FAILED,
+    KEEPS,
+    KEPT,
+    OPEN,
+    TOLD,
+    VECTOR_STEP,
+    Board,
+)
+from tpusim.machines.tpu.register.control import CONTROL, NOW, VALUE, Clock, Machine, advance
+from tpusim.machines.tpu.register.hbm import BankedMemory, BankWords, HbmWords, outside_of
+from tpusim.machines.tpu.register.lanes import READ, WRITTEN, Lanes
+from tpusim.machines.tpu.register.on_the_way import WorkRegisters
+from tpusim.machines.tpu.register.tables import Waits, keeps_of, ports_of, preloads_of, streams_of, transfers_of
+from tpusim.machines.tpu.register.transfers import Dram
+from tpusim.machines.tpu.register.vector import VectorRegisters
+from tpusim.machines.tpu.register.wires import IDLE, NOWHERE, ORDER, Floats, Wires
+from tpusim.memory.dram.clocked import Registers
 from tpusim.memory.timing import Clocks
 from tpusim.result.vocabulary.states import ACCESSES, UNUSED
 
@@ -37,124 +53,6 @@ Booked = Mapping[str, Counter[str]]
 
 PORTS = "ports"
 """Key of all ports together, by the client that had them."""
-
-
-class Control:
-    """Control of lane 0's ports and of the units that use them. The frame is the machine's definition
-    (docs/timing.md).
-    """
-
-    def __init__(
-        self, program: Program, hardware: Hardware, settings: Settings, hbm: HbmWords, banks: Banks | None,
-        sums: Deserializers, vector: VectorRegisters,
-    ) -> None:  # fmt: skip
-        array, lanes, frames = hardware.array, hardware.lanes, program.frames(hardware)
-        self.program, self.scoreboard = program, Scoreboard(len(program.steps))
-        self.vector = VectorStepUnit(vector, self.scoreboard)
-        self.dma = DmaUnit(program, self.scoreboard, hbm, banks, hardware, settings)
-        self.streams, self.preloads = list[StreamUnit](), list[PreloadUnit]()
-        for number in range(array.queues):
-            issues = issues_of(program, settings, hardware, frames, number)
-            arrays = range(number, number + array.together)
-            told = self.scoreboard, frames[0], arrays, lanes, sums, banks, self.vector, self.dma.holder
-            self.streams.append(StreamUnit(issues, *told))
-            self.preloads.append(PreloadUnit(program, self.scoreboard, hardware, frames, number, self.dma.holder))
-        self.keeps = KeepUnit(program, self.scoreboard, hbm, array.pes_per_cycle)
-        owners: dict[int, list[Client]] = {
-            IFMAP: [each.ifmap for each in self.streams], POINTER: [self.streams[0].pointers.read],
-            PSUM: [each.psum for each in self.streams], RESULT: [each.result for each in self.streams],
-            VECTOR: [self.vector.ask],
-        }  # fmt: skip
-        others: dict[int, list[Client]] = {WEIGHT: [each.read for each in self.preloads], DMA: [self.dma.move]}
-        self.ports = [
-            Port(*(tuple(ask for each in port for ask in clients.get(each, ())) for clients in (owners, others)))
-            for port in program.ports(hardware)
-        ]
-        self.granted: Counter[str] = Counter()
-        self.ends: list[tuple[int, Booked]] = []
-        # Passes and vector steps of each array up to the last of each layer, for all layers but the last.
-        taken = [[each.index for each in stream.todo] for stream in self.streams]
-        self._through = deque([bisect_right(mine, last) for mine in taken] for last in program.last_passes[:-1])
-        # Longer than anything can take, so that a machine that stands still for as long is deadlocked.
-        period = max(frame.period for frame in frames)
-        self.patience, self.idle = 1000 + _longest_wait(program, hardware) + 4 * (period + lanes), 0
-        self.next = 0
-
-    @property
-    def finished(self) -> bool:
-        """Whether every step is done, the last frame over and the bus free, and the time of the last word in HBM is
-        known.
-        """
-        return not (self.scoreboard.open or self.dma.running(self.next) or self.dma.storing or self.running(self.next))
-
-    def running(self, now: int) -> bool:
-        """Whether a stream occupies the rows of any array, or the vector unit works by itself."""
-        for stream in self.streams:  # noqa: SIM110  a generator would take twice as long, and this is asked every cycle
-            if stream.running(now):
-                return True
-        return False
-
-    @property
-    def end(self) -> int:
-        """The cycle in which the last step is done and its last word is in HBM."""
-        return max(self.dma.end, *(each.over_at for each in self.streams), *self.scoreboard.done)
-
-    @property
-    def booked(self) -> Booked:
-        """Cycles booked so far."""
-        uses: dict[str, Counter[str]] = {}
-        for at, (stream, preload) in enumerate(zip(self.streams, self.preloads, strict=True)):
-            units = {"systolic_array": stream.use, "preload": preload.use, "vector_unit": Counter[str]()}
-            uses |= {unit_name(unit, at): use for unit, use in units.items()}
-        return {unit: use.copy() for unit, use in {**uses, **self.dma.use, PORTS: self.granted}.items()}
-
-    def cycle(self, now: int) -> list[Order]:
-        """Orders of lane 0: one a port, then those of the vector unit's other slots.
-
-        Raises:
-            PortConflict: when two clients own one slot.
-            DeadlockError: when nothing has moved for longer than any step can take; names who waits for whom.
-        """
-        self.next = now + 1
-        through = self._through and not self.running(now) and self._through[0]
-        if through and all(each.issued == count for each, count in zip(self.streams, through, strict=True)):
-            self._through.popleft()
-            self.ends.append((now, self.booked))
-        # The order matters: what a unit finishes in this cycle, the units after it may use in this cycle.
-        self.keeps.clock(now)
-        for preload in self.preloads:
-            preload.tick(now)
-        self.dma.clock(now)
-        for stream in self.streams:
-            stream.clock(now, self.streams)
-        for preload, stream in zip(self.preloads, self.streams, strict=True):
-            preload.clock(now, stream.issued, stream.running(now))
-        orders = [port.grant(now) for port in self.ports]
-        self.dma.store(now)
-        for preload in self.preloads:
-            preload.book()
-        # Count the grants; a cycle in which some unit is at work is no sign of a deadlock.
-        self.idle += 1
-        for order in orders:
-            if order is not IDLE:
-                self.granted[CLIENTS[order.client]] += 1
-                self.idle = 0
-        if self.idle and (
-            self.dma.active
-            or self.running(now)
-            or any(preload.injecting for preload in self.preloads)
-            or any(stream.waiting for stream in self.streams)
-        ):
-            self.idle = 0
-        if self.idle > self.patience:
-            stuck = [step for step, done in enumerate(self.scoreboard.done) if done == NEVER]
-            raise DeadlockError(f"cycle {now}: nothing moves, {who_waits(self.program, stuck)}")
-        return orders + self.vector.beside()
-
-    @property
-    def slots(self) -> int:
-        """Orders of a cycle."""
-        return len(self.ports) + self.vector.registers.most_beside
 
 
 class RegisterMachine:
@@ -167,68 +65,213 @@ class RegisterMachine:
     def __init__(self, program: Program, hardware: Hardware, operands: Mapping[str, Floats]) -> None:
         check_program(program, hardware)
         self.program, self.hardware = program, hardware
-        word = program.widest_word(hardware.vector_memory.word_elements)
+        word, array = program.widest_word(hardware.vector_memory.word_elements), hardware.array
         self.hbm = HbmWords(program, program.given(operands), word)
-        settings = Settings.of(program, hardware.lanes)
-        wires = Wires(hardware, program.word_fill, program.number)
-        self.array, self.weights, deserializers = PeArray(wires), WeightRegisters(wires), Deserializers(wires)
-        array, memory = hardware.array, hardware.vector_memory
-        sizes = array.rows, array.pes_per_cycle, hardware.banks, memory.bank_ports
-        self.banks = Banks(program, settings, self.hbm, *sizes) if hardware.banked else None
-        vector, frame = VectorRegisters(program, hardware, word), program.frames(hardware)[0]
-        self.control = Control(program, hardware, settings, self.hbm, self.banks, deserializers, vector)
-        slots = self.control.slots
-        self.lanes = Lanes(program, frame, slots, settings, wires, self.hbm, self.banks, vector)
-        self.units: Sequence[Lanes | PeArray | WeightRegisters | Deserializers]
-        self.units = self.lanes, self.array, self.weights, deserializers
-        self.now = 0
+        settings, self.vector = Settings.of(program, hardware.lanes), VectorRegisters(program, hardware, word)
+        self.beside = WorkRegisters(program, self.hbm, hardware.lanes)
+        self.bank_words = BankWords(program, self.hbm, max(1, hardware.banks))
+        self.memory = BankedMemory(program, hardware, hardware.hbm.dram) if hardware.hbm.dram else None
+        self.transfers = [step for step in program.steps if hasattr(step, "bus")]
+        ports, waits, frames = program.ports(hardware), Waits(program), program.frames(hardware)
+        slots = len(ports) + self.vector.most_beside
+        streams = streams_of(program, settings, hardware, waits, self.vector.most_together, self.vector.most_beside)
+        preloads = preloads_of(program, hardware, waits)
+        memories = self.hbm, self.bank_words, self.memory
+        transfers, keeps = transfers_of(program, hardware, settings, waits, *memories), keeps_of(program, waits)
+        steps, queues = len(program.steps), array.queues
+        at = np.zeros(KEPT + 1, np.int64)
+        at[[OPEN, VECTOR_STEP, TOLD]] = steps, -1, -1
+        board = Board(
+            at, np.full(steps, NEVER), np.array(waits.steps, np.int64),
+            np.zeros((2 * queues + 2, len(BOOKED)), np.int64), np.zeros((queues, steps), np.int64),
+            np.zeros(steps, np.int64), np.zeros(len(CLIENTS), np.int64),
+            np.zeros((4 + 3 * len(transfers.each), 2), np.int64), np.tile(IDLE, slots).astype(ORDER),
+        )  # fmt: skip
+        chains = min(array.weights_per_cycle, hardware.vector_memory.word_elements)
+        wires = Wires.of(
+            array.pes_per_cycle, (array.count, array.rows, array.cols), array.weight_buffers, chains,
+            hardware.multipliers, program.word_fill, program.number,
+        )  # fmt: skip
+        lanes = Lanes.of(
+            program, len(frames[0].pointer_slots), slots, settings, wires, self.hbm, self.vector, self.beside
+        )
+        rows = array.rows if hardware.banked else 0
+        words = self.bank_words.turns, self.bank_words.addresses, self.bank_words.words
+        sizes = rows, array.pes_per_cycle, max(1, hardware.banks), hardware.vector_memory.bank_ports
+        # Longer than anything can take, so that a machine that stands still for as long is deadlocked.
+        period = max(frame.period for frame in frames)
+        patience = 1000 + _longest_wait(program, hardware) + 4 * (period + hardware.lanes)
+        hooks = self.vector.finishes or bool(self.beside.steps)
+        clock = Clock(np.array([0, CONTROL, 0]), np.arange(4), ports_of(program, hardware), keeps, patience, hooks)
+        self.registers = Machine(
+            clock, board, streams, preloads, transfers, lanes, PeArray.of(wires), WeightRegisters.of(wires),
+            Deserializers.of(wires), wires, Banks.of(program, settings, words, *sizes),
+        )  # fmt: skip
+        self.known = np.full((int(transfers.burst[-1]), 2), -1)
+        self.finished = False
+        # Keeps that lanes take note of, each with the cycle in which lane 0 did.
+        self._keeps = [(step, self.program.steps[step]) for step in keeps[:, 0].tolist()]
+        self._noting = dict[int, int]()
+        self._ends: list[tuple[int, Booked]] = []
 
     @property
-    def finished(self) -> bool:
-        """Whether the last lane is done too, and the last word in HBM."""
-        return self.control.finished and self.now >= self.control.end + self.hardware.skew
+    def now(self) -> int:
+        """The next cycle."""
+        return int(self.registers.clock.at[NOW])
+
+    @property
+    def lanes(self) -> Lanes:
+        """Registers of the lanes."""
+        return self.registers.lanes
 
     def cycles(self, watch: Told = unwatched) -> Iterator[int]:
-        """Run to the end; yield the number of each cycle once it is over. Raises what `clock` raises.
+        """Run to the end; yield the number of each cycle once it is over. Raises what `run_to` raises.
 
         `watch` is called every LOOK_EVERY cycles with the number of cycles that have passed.
         """
         while not self.finished:
-            self.clock()
+            now = self.now
+            self.run_to(now + 1)
             if self.now % LOOK_EVERY == 0:
                 watch(self.now)
-            yield self.now - 1
+            yield now
 
-    def clock(self) -> None:
-        """Let one cycle pass.
+    def run(self, watch: Told = unwatched) -> None:
+        """Run to the end. Raises what `run_to` raises; `watch` is as for `cycles`."""
+        while not self.finished:
+            self.run_to(self.now + LOOK_EVERY)
+            if self.now % LOOK_EVERY == 0:
+                watch(self.now)
+
+    def run_to(self, until: int) -> None:
+        """Let cycles pass until cycle `until` begins, or all is done.
 
         Raises:
-            CheckFailed: when a lane is sent to a word that does not exist.
+            CheckFailed: when a lane, or a row, is sent to a word that does not exist.
             PortConflict: when a port, a serializer or a result register is asked too early, twice or too late.
             DeadlockError: when nothing has moved for longer than anything can take; names who waits for whom.
         """
-        control = self.control
-        # Lane 0 has no more orders while the other lanes, which are skewed, catch up.
-        self.lanes.order([IDLE] * control.slots if control.finished else control.cycle(self.now))
-        control.keeps.note(self.now, self.lanes.memory)
-        try:
-            # All units sample before any commits, so the order in which they are visited cannot matter.
-            for unit in self.units:
-                unit.sample()
-            for unit in self.units:
-                unit.commit()
-        except (CheckFailed, PortConflict) as error:
-            raise type(error)(f"cycle {self.now}: {error}") from None
-        self.now += 1
+        stop = control.LAYER_OVER
+        while stop != control.RESTED and not self.finished:
+            stop = advance(*self.registers, self._dram(), until)
+            if stop == control.OVER:
+                self.finished = True
+            elif stop == control.LAYER_OVER:
+                self._ends.append((self.now, self.booked))
+            elif stop == control.HAPPENED:
+                self._happened()
+            elif stop == control.SAMPLED:
+                self._work_on_words()
+            elif stop == control.COMMITTED:
+                self._work()
+            elif stop != control.RESTED:
+                self._fail(stop)
+
+    def _dram(self) -> Dram:
+        """The DRAM's registers; an offer replaces some of them."""
+        if self.memory is None:
+            return Dram(False, 1, 1, Registers.none(), self.known)
+        clocks = self.memory.clocks
+        return Dram(True, clocks.machine, clocks.memory, self.memory.dram.registers, self.known)
+
+    def _happened(self) -> None:
+        """Move contents of memories behind the lanes, as transfers begin and end, and let lanes take note of Keeps."""
+        board, now = self.registers.board, self.now
+        for kind, number in board.events[: board.at[EVENTS]].tolist():
+            step, index = self.transfers[number], int(self.registers.transfers.each[number]["step"])
+            if kind == ENDS:
+                self.hbm.spilled.append(index)
+            elif kind != BEGINS:
+                self.hbm.prefetched(index)
+            else:
+                if isinstance(step, Fill):
+                    self.hbm.fetch(index, self.program.sources(step))
+                elif isinstance(step, BankFill):
+                    self.bank_words.fetch(index, step)
+                elif isinstance(step, Prefetch):
+                    self.hbm.prefetch(index, step)
+                if self.memory and step.bus == HBM:
+                    self.memory.begin(number, step, self.registers.transfers, self.known, now)
+        board.at[EVENTS] = 0
+        together, memory = self.hardware.array.pes_per_cycle, self.lanes.memory
+        # The lanes of each Keep whose turn it is, before this cycle's reads and writes.
+        for number in range(int(board.at[KEPT]), int(board.at[KEEPS])):
+            step = self._keeps[number][1]
+            assert isinstance(step, Keep)
+            first = (now - self._noting.setdefault(number, now)) * together
+            for lane in range(first, min(first + together, len(memory))):
+                self.hbm.keep(step, lane, memory)
+            if number == board.at[KEPT] and first + together >= step.lanes:
+                board.at[KEPT] += 1
+
+    def _work_on_words(self) -> None:
+        """Let the vector unit finish results that are being written, and work on words of transfers on their way."""
+        lanes, obeyed = self.lanes, self.lanes.obeyed
+        touched = lanes.addresses != NOWHERE
+        if self.vector.finishes:
+            at = ((obeyed["finishes"] > 0) & touched).nonzero()
+            if len(at[0]):
+                lanes.words[at] = self.vector.finished(lanes.words[at], obeyed["step"][at])
+        if self.beside.steps:
+            at = ((obeyed["client"] == DMA) & (obeyed["works"] > 0) & touched).nonzero()
+            if len(at[0]):
+                mine, numbers = obeyed[at], at[1]
+                places = mine["number"] + numbers * mine["stride"]
+                lanes.words[at] = self.beside.worked(numbers, lanes.words[at], mine["step"], places)
+
+    def _work(self) -> None:
+        """Let the vector unit of every lane that has the last operand of a word make the result."""
+        obeyed = self.lanes.obeyed
+        ports, lanes = ((obeyed["works"] > 0) & (obeyed["client"] == VECTOR)).nonzero()
+        if len(lanes):
+            orders = obeyed[ports, lanes]
+            self.vector.work(lanes, orders["step"], orders["number"])
+
+    def _fail(self, stop: int) -> None:
+        """Say what has gone wrong in a cycle."""
+        registers, now, value = self.registers, self.now, int(self.registers.clock.at[VALUE])
+        board, lanes = registers.board, registers.lanes
+        if stop == control.TWO_CLIENTS:
+            raise PortConflict(f"cycle {now}: two clients of the stream ask for lane 0's port at once")
+        if stop == control.STUCK:
+            stuck = [step for step, done in enumerate(board.done.tolist()) if done == NEVER]
+            raise DeadlockError(f"cycle {now}: nothing moves, {who_waits(self.program, stuck)}")
+        if stop == control.NO_BANK_WORD:
+            row = int(board.at[FAILED]) - 1
+            raise CheckFailed(f"row {row}: {outside_of(self.program.bank_words, int(registers.banks.wanted[row]))}")
+        if stop == control.NOT_EMPTY:
+            raise PortConflict(f"cycle {now}: lane {value}: a serializer gets a word before the last one has left it")
+        port, lane = divmod(value, self.hardware.lanes)
+        address, depth = lanes.addresses[port, lane], lanes.memory.shape[1]
+        if address != NOWHERE and not 0 <= address < depth:
+            message = f"word {address} is outside the vector memory's words 0..{depth - 1}"
+            raise CheckFailed(f"cycle {now}: lane {lane}: {message}")
+        order = lanes.obeyed[port, lane]
+        number, complete = order["number"], registers.wires.complete[order["array"], lane]
+        message = f"result word {number} is written when {complete} are complete"
+        raise PortConflict(f"cycle {now}: lane {lane}: {message}")
+
+    @property
+    def booked(self) -> Booked:
+        """Cycles booked so far."""
+        board, queues = self.registers.board, self.hardware.array.queues
+        names = [unit_name("systolic_array", at) for at in range(queues)]
+        names += [unit_name("preload", at) for at in range(queues)]
+        names += [HBM, SCRATCH]
+        uses = {name: _counted(BOOKED, use.tolist()) for name, use in zip(names, board.use, strict=True)}
+        order = [unit_name(unit, at) for at in range(queues) for unit in ("systolic_array", "preload", "vector_unit")]
+        buses = [HBM, SCRATCH] if self.hardware.scratch_pipe else [HBM]
+        found = {name: uses.get(name, Counter[str]()) for name in (*order, *buses)}
+        return {**found, PORTS: _counted(CLIENTS, board.granted.tolist())}
 
     def timing(self) -> Timing:
         """Cycles that the clock has counted, and how every unit spent them."""
-        program, registers, booked = self.program, self.lanes.registers, self.control.booked
-        read, written = int(registers["read"].sum()), int(registers["written"].sum())
-        if self.banks:
-            read, written = read + self.banks.read, written + self.banks.written
-            booked[PORTS][CLIENTS[IFMAP]] = self.banks.cycles
-        ends: list[tuple[int, Booked]] = [(0, {}), *self.control.ends, (self.now, booked)]
+        program, booked, own = self.program, self.booked, self.registers.banks
+        read, written = (int(self.lanes.accesses[:, each].sum()) for each in (READ, WRITTEN))
+        if own.banked:
+            read, written = read + int(own.at[banks.READ]), written + int(own.at[banks.WRITTEN])
+            booked[PORTS][CLIENTS[IFMAP]] = int(own.at[banks.CYCLES])
+        ends: list[tuple[int, Booked]] = [(0, {}), *self._ends, (self.now, booked)]
         layers = []
         # Layers of one Program are cut where the last pass of each ends, just as the event engine cuts them.
         for number, ((start, before), (end, then)) in enumerate(pairwise(ends) if program.layers else ()):
@@ -237,22 +280,25 @@ class RegisterMachine:
             use = program.uses[number]
             layers.append(self._account(end - start, mine, steps, use.port_reads, use.port_writes))
         whole = self._account(self.now, booked, range(len(program.steps)), read, written)
-        return replace(whole, hbm=self.control.dma.memory.use, layers=tuple(layers))
+        return replace(whole, hbm=self.memory.use if self.memory else None, layers=tuple(layers))
 
     def _account(self, cycles: int, booked: Booked, steps: Sequence[int], reads: int, writes: int) -> Timing:
         """Every unit's split of `cycles`; the vector unit's, and HBM's by the labels of transfers, are those of
         `steps`, whenever that was.
         """
-        control, bus = self.control, Counter[str]()
+        board, bus = self.registers.board, Counter[str]()
         for step in steps:
-            if step in control.dma.held:
-                bus[self.program.steps[step].label] += control.dma.held[step]
+            if board.held[step]:
+                bus[self.program.steps[step].label] += int(board.held[step])
         units = {unit: use for unit, use in booked.items() if unit != PORTS}
-        for at, stream in enumerate(control.streams):
-            worked = (stream.adding[step] + control.vector.worked[step] for step in steps)
-            units[unit_name("vector_unit", at)] = Counter(busy=sum(worked))
+        for at, adding in enumerate(board.adding):
+            units[unit_name("vector_unit", at)] = Counter(busy=int(adding[list(steps)].sum()))
         found = accounts(units, booked[PORTS], cycles, self.program.ports(self.hardware))
         return Timing(cycles, found, dict(bus), reads, writes)
+
+
+def _counted(names: Sequence[str], counts: Sequence[int]) -> Counter[str]:
+    return Counter({name: count for name, count in zip(names, counts, strict=True) if count})
 
 
 def _longest_wait(program: Program, hardware: Hardware) -> int:
@@ -278,9 +324,9 @@ def trace(machine: RegisterMachine, first: int = 0, watch: Told = unwatched) -> 
 
     Raises:
         InputError: when clients have ports of their own, or the ifmap is read from banks: a lane has one letter.
-        CheckFailed, DeadlockError, PortConflict: see Machine.clock.
+        CheckFailed, DeadlockError, PortConflict: see RegisterMachine.run_to.
     """
-    if len(machine.control.ports) > 1:
+    if len(machine.program.ports(machine.hardware)) > 1:
         of, field = "the ifmap is read through ports of banks", "organization"
         if not machine.hardware.banked:
             of, field = "each client has its own", "ports"
@@ -291,4 +337,4 @@ def trace(machine: RegisterMachine, first: int = 0, watch: Told = unwatched) -> 
             orders, addresses = machine.lanes.obeyed[0], machine.lanes.addresses[0]
             letters = _LETTERS[orders["client"] + orders["spill"]]
             ports = "".join(np.where((orders["client"] > 0) & (addresses < 0), UNUSED, letters))
-            yield LaneCycle(number, ports, machine.array.working, machine.weights.moving)
+            yield LaneCycle(number, ports, machine.registers.array.working, machine.registers.weights.under_way)

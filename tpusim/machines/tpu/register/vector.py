@@ -1,0 +1,68 @@
+"""The vector unit: registers of every lane, and what it makes of them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.program.operations import OPERATIONS, finished
+from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.steps import Stream, Vector
+from tpusim.machines.tpu.register.streams import TURNS
+from tpusim.machines.tpu.register.wires import Counts, Floats
+
+
+class VectorRegisters:
+    """Registers of the vector unit: `words` [lane, register, W], scalars first, then one an operand of each word that
+    is made side by side with others; `results` [lane, register, W], of TURNS turns.
+    """
+
+    def __init__(self, program: Program, hardware: Hardware, width: int) -> None:
+        """Words hold up to `width` numbers; words of scalars hold only the machine's `word_elements`."""
+        self.program, self.word_elements, lanes = program, hardware.vector_memory.word_elements, hardware.lanes
+        self.queues, self.finishes = hardware.array.queues, any(each.finish for each in program.streams)
+        numbered = enumerate(program.steps)
+        beats = [each.beat(program.fill_of(at), hardware) for at, each in numbered if isinstance(each, Vector)]
+        self.most_together = max((each.together for each in beats), default=0)
+        # Accesses of a cycle beyond the first, at most: a turn may have fewer than there are slots.
+        accesses = (
+            min(each.loads, each.together * each.operands) + min(each.stores, each.together)
+            for each in beats
+            if each.beside
+        )
+        self.most_beside = max(accesses, default=1) - 1
+        used = zip(program.vectors, beats, strict=True)
+        registers = max((each.scalars.words + beat.together * len(each.operands) for each, beat in used), default=0)
+        self.words = np.zeros((lanes, registers, width), program.number)
+        self.results = np.zeros((lanes, TURNS * self.most_together, width), program.number)
+        tables = {each.picks for each in program.vectors if each.picks}
+        # Lane 0 alone has pointers: those of a result word, word by word.
+        sizes = [(each.word_words, each.per_word, each.together) for each in tables]
+        pointer_words, per_word, self.together = (max(every) for every in zip((0, 0, 0), *sizes, strict=True))
+        self.pointers = np.zeros((pointer_words, per_word), program.number)
+
+    def work(self, lanes: Counts, steps: Counts, numbers: Counts) -> None:
+        """Compute results of lanes that have all operands of a word, into the result registers given by `numbers`.
+
+        Lanes are skewed, so they may be in different steps.
+        """
+        # One call a step, for all lanes that are in it: the operation is vectorized over them.
+        for index in np.unique(steps).tolist():
+            step, mine = self.program.steps[index], steps == index
+            assert isinstance(step, Vector)
+            # The registers [lane, register, W] of these lanes.
+            words, (_, held, count) = self.words[lanes[mine]], step.scalars
+            scalars = words[:, :held, : self.word_elements].reshape(len(words), -1)[:, :count].T
+            first = held + numbers[mine] % self.most_together * len(step.operands)
+            every = np.arange(len(words))
+            operands = (words[every, first + number][:, None] for number in range(len(step.operands)))
+            values = OPERATIONS[step.operation].values(operands, scalars, step.coefficients)
+            self.results[lanes[mine], numbers[mine]] = values[:, 0]
+
+    def finished(self, words: Floats, steps: Counts) -> Floats:
+        """Finish results [lane, W] of streams. Elements beyond a result's own are changed, too, but never stored."""
+        for index in np.unique(steps).tolist():
+            step, mine = self.program.steps[index], steps == index
+            assert isinstance(step, Stream)
+            words[mine] = finished(words[mine][:, None], step.finish)[:, 0]
+        return words
