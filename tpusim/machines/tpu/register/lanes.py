@@ -43,9 +43,8 @@ WEIGHT_AT = registers("left row buffer")
 
 
 class Lanes(NamedTuple):
-    """A port, and each further slot of the vector unit, obeys one order a cycle, which the lanes before obeyed in the
-    cycle before; registers are [port, lane], those of orders [port, group], of groups of lanes that obey in the same
-    cycle.
+    """Lanes with their ports. A port, and each further slot of the vector unit, obeys one order a cycle. The next group
+    of lanes obeys the same order a cycle later. Registers are [port, lane]; registers of orders are [port, group].
     """
 
     # Registers of all lanes together, from HEAD on.
