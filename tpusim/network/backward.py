@@ -46,7 +46,7 @@ Gradients: TypeAlias = Sequence[Value | None]
 """The gradients of the first operands of a layer, as many as may have one; None where one is not needed."""
 
 
-class Step(Protocol):
+class StepWriter(Protocol):
     """A step while it is written, as the layers of the way back are added to it.
 
     Attributes:
@@ -79,7 +79,7 @@ class Step(Protocol):
 # ---- batch normalisation: a channel's elements less their mean, over their deviation, times gamma, plus beta
 
 
-def normalised(step: Step, name: str, made: Value, again: str, phase: str) -> Value:
+def normalised(step: StepWriter, name: str, made: Value, again: str, phase: str) -> Value:
     """Add a batch normalisation of a value; a copy of it uses the statistics that there are."""
     shape, channel = made.shape, (made.shape[0], 1, 1, 1)
     if not again:
@@ -93,7 +93,7 @@ def normalised(step: Step, name: str, made: Value, again: str, phase: str) -> Va
     return step.map("scale_shift", name + again, shape, made, scale, shift, phase=phase)
 
 
-def normalised_gradient(step: Step, name: str, made: Value, gradient: Value) -> Value:
+def normalised_gradient(step: StepWriter, name: str, made: Value, gradient: Value) -> Value:
     """Add the gradients of a batch normalisation by its input, gamma and beta; return the first.
 
     It is scale * gradient + slope * input + offset: the statistics depend on the input, too.
@@ -115,7 +115,7 @@ def normalised_gradient(step: Step, name: str, made: Value, gradient: Value) -> 
 # ---- gradients, op by op
 
 
-def _of_convolution(step: Step, layer: Any, operands: Sequence[Value], gradient: Value) -> Gradients:
+def _of_convolution(step: StepWriter, layer: Any, operands: Sequence[Value], gradient: Value) -> Gradients:
     conv, _ = layer.convolution(step.batch)
     how: tuple[Any, ...] = conv.kernel, conv.stride, conv.padding, conv.dilation, conv.groups
     sizes = conv.in_channels, conv.in_height, conv.in_width, conv.out_channels
@@ -129,7 +129,7 @@ def _of_convolution(step: Step, layer: Any, operands: Sequence[Value], gradient:
     return [_by_input(step, Conv2dInputGradient(f"{layer.name}.dx", *sizes, *how), gradient, operands[1].turned)]
 
 
-def _by_input(step: Step, layer: Conv2dInputGradient, gradient: Value, weights: Value) -> Value:
+def _by_input(step: StepWriter, layer: Conv2dInputGradient, gradient: Value, weights: Value) -> Value:
     """Add the gradient of a convolution by its input, in the form that takes the fewest multiplications."""
     high, wide = layer.out_height, layer.out_width
     strided, padded = prod(layer.stride) > 1, any(sum(axis.ends) for axis in layer.axes)
@@ -152,7 +152,7 @@ def _by_input(step: Step, layer: Conv2dInputGradient, gradient: Value, weights: 
     return step.add(layer, gradient, weights)
 
 
-def _of_transposed(step: Step, layer: Any, operands: Sequence[Value], gradient: Value) -> Gradients:
+def _of_transposed(step: StepWriter, layer: Any, operands: Sequence[Value], gradient: Value) -> Gradients:
     """A transposed convolution is the gradient by the input of a convolution, which is its own gradient by the input.
 
     Raises InputError where no convolution has just this gradient.
@@ -168,7 +168,7 @@ def _of_transposed(step: Step, layer: Any, operands: Sequence[Value], gradient: 
     return [step.add(forward, gradient, operands[1].turned) if step.is_needed(operands[0]) else None]
 
 
-def _of_product(step: Step, layer: Any, operands: Sequence[Value], gradient: Value) -> Gradients:
+def _of_product(step: StepWriter, layer: Any, operands: Sequence[Value], gradient: Value) -> Gradients:
     first, second = operands
     by_second = Gemm(f"{layer.name}.dw", m=layer.k, n=layer.n, k=layer.m, groups=layer.groups)
     found: list[Value | None] = [None, None]
@@ -184,13 +184,13 @@ def _of_product(step: Step, layer: Any, operands: Sequence[Value], gradient: Val
     return found
 
 
-def _of_bias(step: Step, layer: Op, gradient: Value) -> None:
+def _of_bias(step: StepWriter, layer: Op, gradient: Value) -> None:
     if layer.name in step.network.biases:
         summed = step.map("channel_sum", f"{layer.name}.db", gradient.shape, gradient)
         step.update(f"{layer.name}.bias", summed.shape, summed)
 
 
-def _of_activation(step: Step, layer: Any, operands: Sequence[Value], gradient: Value) -> Gradients:
+def _of_activation(step: StepWriter, layer: Any, operands: Sequence[Value], gradient: Value) -> Gradients:
     """Some activations tell their slope by their result, others by their operand."""
     known = step.operand(operands[0]) if layer.op in ("silu", "gelu") else step.result(layer)
     own = {each.name: getattr(layer, each.name) for each in fields(layer) if each.name not in _SIZES}
@@ -200,7 +200,7 @@ def _of_activation(step: Step, layer: Any, operands: Sequence[Value], gradient: 
 _SIZES = frozenset({"name", "channels", "height", "width", "images"})
 
 
-def _of_pooling(step: Step, layer: Any, operands: Sequence[Value], gradient: Value) -> Gradients:
+def _of_pooling(step: StepWriter, layer: Any, operands: Sequence[Value], gradient: Value) -> Gradients:
     own = {each.name: getattr(layer, each.name) for each in fields(layer) if each.name != "name"}
     choice = []
     if layer.kind == "max":
@@ -208,7 +208,7 @@ def _of_pooling(step: Step, layer: Any, operands: Sequence[Value], gradient: Val
     return [step.add(Pool2dGradient(f"{layer.name}.dx", **own), gradient, *choice)]
 
 
-def _of_sum(step: Step, layer: Any, operands: Sequence[Value], gradient: Value) -> Gradients:
+def _of_sum(step: StepWriter, layer: Any, operands: Sequence[Value], gradient: Value) -> Gradients:
     if layer.other == "each":
         return [gradient] * len(operands)
     if layer.other == "channel" and operands[1].weights:
@@ -218,7 +218,7 @@ def _of_sum(step: Step, layer: Any, operands: Sequence[Value], gradient: Value) 
     raise InputError(_apart(layer))
 
 
-def _of_factors(step: Step, layer: Any, operands: Sequence[Value], gradient: Value) -> Gradients:
+def _of_factors(step: StepWriter, layer: Any, operands: Sequence[Value], gradient: Value) -> Gradients:
     if layer.other != "each":
         raise InputError(_apart(layer))
     pairs = zip(("dx", "dother"), operands, reversed(operands), strict=True)
@@ -235,7 +235,7 @@ def _apart(layer: Any) -> Problem:
     return Problem(f"{says}; leave it out, or write it with `other: each`", f"layer {layer.name}")
 
 
-def _of_rows(step: Step, layer: Any, operands: Sequence[Value], gradient: Value) -> Gradients:
+def _of_rows(step: StepWriter, layer: Any, operands: Sequence[Value], gradient: Value) -> Gradients:
     """The gradients of a layer normalisation. That of the scale takes the normalised rows, which are made again, with a
     scale of ones and a shift of zeros.
     """
@@ -252,12 +252,12 @@ def _of_rows(step: Step, layer: Any, operands: Sequence[Value], gradient: Value)
     return [step.map("layer_norm_gradient", f"{name}.dx", shape, gradient, read, scale, **more)]
 
 
-def _of_softmax(step: Step, layer: Any, operands: Sequence[Value], gradient: Value) -> Gradients:
+def _of_softmax(step: StepWriter, layer: Any, operands: Sequence[Value], gradient: Value) -> Gradients:
     """Elements that a mask hides have shares of zero, and so gradients of zero."""
     return [step.map("softmax_gradient", f"{layer.name}.dx", gradient.shape, gradient, step.result(layer))]
 
 
-def _of_table(step: Step, layer: Any, operands: Sequence[Value], gradient: Value) -> Gradients:
+def _of_table(step: StepWriter, layer: Any, operands: Sequence[Value], gradient: Value) -> Gradients:
     """Rows of a table that are taken: the gradients of each row's takers are added by a product with ones where a taker
     has taken the row, and zeros elsewhere.
     """
@@ -268,15 +268,15 @@ def _of_table(step: Step, layer: Any, operands: Sequence[Value], gradient: Value
     return [None]
 
 
-def _of_norm(step: Step, layer: Op, operands: Sequence[Value], gradient: Value) -> Gradients:
+def _of_norm(step: StepWriter, layer: Op, operands: Sequence[Value], gradient: Value) -> Gradients:
     return [normalised_gradient(step, layer.name, step.operand(operands[0]), gradient)]
 
 
-def _same(step: Step, layer: Op, operands: Sequence[Value], gradient: Value) -> Gradients:
+def _same(step: StepWriter, layer: Op, operands: Sequence[Value], gradient: Value) -> Gradients:
     return [gradient]
 
 
-Backward: TypeAlias = Callable[[Step, Any, Sequence[Value], Value], Gradients]
+Backward: TypeAlias = Callable[[StepWriter, Any, Sequence[Value], Value], Gradients]
 BACKWARD_OF: Mapping[str, Backward] = {
     **dict.fromkeys(("conv2d", "conv1d"), _of_convolution),
     "conv_transpose2d": _of_transposed,

@@ -57,7 +57,7 @@ from tpusim.machines.tpu.register.streams import (
 )
 from tpusim.machines.tpu.register.transfers import (
     LAST_STORING,
-    Dram,
+    DramRegisters,
     Transfers,
     ask_transfers,
     buses_run,
@@ -103,7 +103,7 @@ class Clock(NamedTuple):
     hooks: bool
 
 
-class Machine(NamedTuple):
+class MachineRegisters(NamedTuple):
     """All registers of a machine but the DRAM's."""
 
     clock: Clock
@@ -126,7 +126,8 @@ LANES, ARRAY, WEIGHTS, SUMS = range(4)
 @kernel
 def advance(
     clock: Clock, board: Board, streams: Streams, preloads: Preloads, transfers: Transfers, lanes: Lanes,
-    array: PeArray, weights: WeightRegisters, sums: Deserializers, wires: Wires, banks: Banks, dram: Dram, until: int,
+    array: PeArray, weights: WeightRegisters, sums: Deserializers, wires: Wires, banks: Banks,
+    dram: DramRegisters, until: int,
 ) -> int:  # fmt: skip
     """Let cycles pass until cycle `until` begins, or Python has something to do; return the reason of the stop."""
     at = clock.at
@@ -190,7 +191,7 @@ def advance(
 
 
 @part
-def _at_rest(board: Board, streams: Streams, transfers: Transfers, dram: Dram, now: int) -> bool:
+def _at_rest(board: Board, streams: Streams, transfers: Transfers, dram: DramRegisters, now: int) -> bool:
     """Whether every step is done, the last frame over, the bus free, and the time of the last word in HBM known."""
     if board.at[OPEN] or transfers.at[LAST_STORING]:
         return False
@@ -222,8 +223,8 @@ def _no_orders(told: Records) -> None:
 
 @part
 def _decide(
-    clock: Clock, board: Board, streams: Streams, preloads: Preloads, transfers: Transfers, dram: Dram, banks: Banks,
-    wires: Wires, now: int,
+    clock: Clock, board: Board, streams: Streams, preloads: Preloads, transfers: Transfers, dram: DramRegisters,
+    banks: Banks, wires: Wires, now: int,
 ) -> int:  # fmt: skip
     """Let every unit of the control have its cycle, and find lane 0's orders: one a port, then those of the vector
     unit's other slots.
@@ -285,8 +286,8 @@ def _layer_over(streams: Streams, board: Board, now: int) -> bool:
 
 @part
 def _grant(
-    clock: Clock, board: Board, streams: Streams, preloads: Preloads, transfers: Transfers, dram: Dram, wires: Wires,
-    now: int,
+    clock: Clock, board: Board, streams: Streams, preloads: Preloads, transfers: Transfers, dram: DramRegisters,
+    wires: Wires, now: int,
 ) -> bool:  # fmt: skip
     """Give every port to the client whose turn it is; return whether no two owners asked at once.
 

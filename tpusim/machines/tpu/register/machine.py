@@ -36,12 +36,12 @@ from tpusim.machines.tpu.register.board import (
     VECTOR_STEP,
     Board,
 )
-from tpusim.machines.tpu.register.control import CONTROL, NOW, VALUE, Clock, Machine, advance
+from tpusim.machines.tpu.register.control import CONTROL, NOW, VALUE, Clock, MachineRegisters, advance
 from tpusim.machines.tpu.register.hbm import BankedMemory, BankWords, HbmWords, outside_of
 from tpusim.machines.tpu.register.lanes import READ, WRITTEN, Lanes
 from tpusim.machines.tpu.register.on_the_way import WorkRegisters
-from tpusim.machines.tpu.register.tables import Waits, keeps_of, ports_of, preloads_of, streams_of, transfers_of
-from tpusim.machines.tpu.register.transfers import Dram
+from tpusim.machines.tpu.register.tables import WaitTable, keeps_of, ports_of, preloads_of, streams_of, transfers_of
+from tpusim.machines.tpu.register.transfers import DramRegisters
 from tpusim.machines.tpu.register.vector import VectorRegisters
 from tpusim.machines.tpu.register.wires import IDLE, NOWHERE, ORDER, Floats, Wires
 from tpusim.memory.dram.clocked import Registers
@@ -72,7 +72,7 @@ class RegisterMachine:
         self.bank_words = BankWords(program, self.hbm, max(1, hardware.banks))
         self.memory = BankedMemory(program, hardware, hardware.hbm.dram) if hardware.hbm.dram else None
         self.transfers = [step for step in program.steps if hasattr(step, "bus")]
-        ports, waits, frames = program.ports(hardware), Waits(program), program.frames(hardware)
+        ports, waits, frames = program.ports(hardware), WaitTable(program), program.frames(hardware)
         slots = len(ports) + self.vector.most_beside
         streams = streams_of(program, settings, hardware, waits, self.vector.most_together, self.vector.most_beside)
         preloads = preloads_of(program, hardware, waits)
@@ -103,7 +103,7 @@ class RegisterMachine:
         patience = 1000 + _longest_wait(program, hardware) + 4 * (period + hardware.lanes)
         hooks = self.vector.finishes or bool(self.beside.steps)
         clock = Clock(np.array([0, CONTROL, 0]), np.arange(4), ports_of(program, hardware), keeps, patience, hooks)
-        self.registers = Machine(
+        self.registers = MachineRegisters(
             clock, board, streams, preloads, transfers, lanes, PeArray.of(wires), WeightRegisters.of(wires),
             Deserializers.of(wires), wires, Banks.of(program, settings, words, *sizes),
         )  # fmt: skip
@@ -167,12 +167,12 @@ class RegisterMachine:
             elif stop != control.RESTED:
                 self._fail(stop)
 
-    def _dram(self) -> Dram:
+    def _dram(self) -> DramRegisters:
         """The DRAM's registers; an offer replaces some of them."""
         if self.memory is None:
-            return Dram(False, 1, 1, Registers.none(), self.known)
+            return DramRegisters(False, 1, 1, Registers.none(), self.known)
         clocks = self.memory.clocks
-        return Dram(True, clocks.machine, clocks.memory, self.memory.dram.registers, self.known)
+        return DramRegisters(True, clocks.machine, clocks.memory, self.memory.dram.registers, self.known)
 
     def _happened(self) -> None:
         """Move contents of memories behind the lanes, as transfers begin and end, and let lanes take note of Keeps."""

@@ -33,7 +33,7 @@ from tpusim.machines.tpu.register.wires import IDLE, NOWHERE, ORDER, Counts, Rec
 from tpusim.memory.timing import Pipe
 
 
-class Waits:
+class WaitTable:
     """Steps that others wait for, one list behind the other."""
 
     def __init__(self, program: Program) -> None:
@@ -60,7 +60,7 @@ def records(kind: np.dtype[np.void], rows: Sequence[dict[str, int]]) -> Records:
 
 
 def streams_of(
-    program: Program, settings: Settings, hardware: Hardware, waits: Waits, registers: int, slots: int
+    program: Program, settings: Settings, hardware: Hardware, waits: WaitTable, registers: int, slots: int
 ) -> Streams:
     """Passes of every array and all vector steps, in order; preloads take the array's weight buffers in turn.
 
@@ -110,8 +110,8 @@ def frames(known: Sequence[Frame]) -> Records:
 
 
 def _issues(
-    program: Program, settings: Settings, hardware: Hardware, waits: Waits, reads: list[Records], frame_of: list[int],
-    array: int,
+    program: Program, settings: Settings, hardware: Hardware, waits: WaitTable, reads: list[Records],
+    frame_of: list[int], array: int,
 ) -> list[dict[str, int]]:  # fmt: skip
     """Passes of an array and all vector steps, in order.
 
@@ -188,7 +188,7 @@ def _reads(index: int, step: Vector, settings: Settings) -> Records:
 # ---- preloads
 
 
-def preloads_of(program: Program, hardware: Hardware, waits: Waits) -> Preloads:
+def preloads_of(program: Program, hardware: Hardware, waits: WaitTable) -> Preloads:
     """Preloads of every queue, each with the fills that it waits for, the number of its array's streams and vector
     steps ahead of it, and the cycles that it leaves to others.
     """
@@ -223,7 +223,7 @@ def preloads_of(program: Program, hardware: Hardware, waits: Waits) -> Preloads:
 
 
 def transfers_of(
-    program: Program, hardware: Hardware, settings: Settings, waits: Waits, hbm: HbmWords, banks: BankWords,
+    program: Program, hardware: Hardware, settings: Settings, waits: WaitTable, hbm: HbmWords, banks: BankWords,
     memory: BankedMemory | None,
 ) -> Transfers:  # fmt: skip
     """Transfers of the one queue, in order; `memory` is the DRAM, if there is one."""
@@ -280,7 +280,7 @@ def transfers_of(
 _KINDS = {Spill: SPILL, BankFill: BANK_FILL, Prefetch: PREFETCH}
 
 
-def keeps_of(program: Program, waits: Waits) -> Counts:
+def keeps_of(program: Program, waits: WaitTable) -> Counts:
     """Keeps in order, each with the steps that it waits for."""
     keeps = ((index, *waits.add(step.after)) for index, step in enumerate(program.steps) if isinstance(step, Keep))
     return np.array([*keeps], np.int64).reshape(-1, 3)

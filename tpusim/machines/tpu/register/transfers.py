@@ -68,7 +68,7 @@ TODO, FIRST, SECOND, LAST_STORING, LAST_FETCHING = range(5)
 spills that are being stored, and of prefetches under way."""
 
 
-class Dram(NamedTuple):
+class DramRegisters(NamedTuple):
     """The DRAM's registers, and the ratio of the machine's clock and its own; `present` tells whether there is one.
 
     `known` has the cycles in which each burst was accepted and done, [burst, 2], by transfers, for those whose requests
@@ -116,7 +116,7 @@ class Transfers(NamedTuple):
 
 
 @part
-def _burst(own: Transfers, dram: Dram, number: int, burst: int, column: int) -> int:
+def _burst(own: Transfers, dram: DramRegisters, number: int, burst: int, column: int) -> int:
     """The cycle in which a burst was accepted, or done; -1 while it is unknown."""
     row = own.each[number]["row"]
     if row >= 0:
@@ -125,7 +125,7 @@ def _burst(own: Transfers, dram: Dram, number: int, burst: int, column: int) -> 
 
 
 @part
-def _done(own: Transfers, dram: Dram, number: int, count: int) -> int:
+def _done(own: Transfers, dram: DramRegisters, number: int, count: int) -> int:
     """The cycle in which the first `count` bursts are all done; NEVER while it is unknown. `count` never falls."""
     transfer = own.each[number]
     while transfer["known"] < count:
@@ -138,7 +138,7 @@ def _done(own: Transfers, dram: Dram, number: int, count: int) -> int:
 
 
 @part
-def _all_done(own: Transfers, dram: Dram, number: int) -> int:
+def _all_done(own: Transfers, dram: DramRegisters, number: int) -> int:
     """The cycle in which all bursts are done; NEVER while it is unknown."""
     transfer = own.each[number]
     while transfer["all_known"] < transfer["bursts"]:
@@ -151,19 +151,19 @@ def _all_done(own: Transfers, dram: Dram, number: int) -> int:
 
 
 @part
-def _to_machine(dram: Dram, cycle: int) -> int:
+def _to_machine(dram: DramRegisters, cycle: int) -> int:
     """The first cycle of the machine that does not begin before a cycle of the memory does."""
     return -(-cycle * dram.machine // dram.memory)
 
 
 @part
-def _to_memory(dram: Dram, cycle: int) -> int:
+def _to_memory(dram: DramRegisters, cycle: int) -> int:
     """The first cycle of the memory that does not begin before a cycle of the machine does."""
     return -(-cycle * dram.memory // dram.machine)
 
 
 @part
-def _ready(own: Transfers, dram: Dram, number: int, now: int) -> bool:
+def _ready(own: Transfers, dram: DramRegisters, number: int, now: int) -> bool:
     """Whether the next word may cross the port in cycle `now`."""
     transfer = own.each[number]
     since, total, words, taken = now - transfer["started"], transfer["total"], transfer["words"], transfer["taken"]
@@ -188,7 +188,7 @@ def _ready(own: Transfers, dram: Dram, number: int, now: int) -> bool:
 
 
 @part
-def _took(own: Transfers, dram: Dram, number: int, now: int) -> None:
+def _took(own: Transfers, dram: DramRegisters, number: int, now: int) -> None:
     """Note that the next word crosses the port in cycle `now`."""
     transfer = own.each[number]
     before, transfer["taken"] = transfer["taken"], transfer["taken"] + 1
@@ -208,7 +208,7 @@ def _took(own: Transfers, dram: Dram, number: int, now: int) -> None:
 
 
 @part
-def _over(own: Transfers, dram: Dram, number: int, now: int) -> bool:
+def _over(own: Transfers, dram: DramRegisters, number: int, now: int) -> bool:
     """Whether the bus is free for the next transfer.
 
     With a DRAM it is kept until all bursts have been accepted, and until the last word of a spill is there.
@@ -236,7 +236,7 @@ def _moves(transfer: Record, now: int) -> bool:
 
 
 @part
-def _stored(own: Transfers, dram: Dram, number: int) -> int:
+def _stored(own: Transfers, dram: DramRegisters, number: int) -> int:
     """The cycle in which all of a spill is in the memory; NEVER while it is unknown."""
     transfer = own.each[number]
     if transfer["free_at"] == NEVER:
@@ -247,7 +247,7 @@ def _stored(own: Transfers, dram: Dram, number: int) -> int:
 
 
 @part
-def holder(own: Transfers, dram: Dram, board: Board, now: int) -> int:
+def holder(own: Transfers, dram: DramRegisters, board: Board, now: int) -> int:
     """The cause that holds the oldest transfer to or from lanes or banks."""
     number = own.at[FIRST]
     if number < 0:
@@ -278,7 +278,7 @@ def holder(own: Transfers, dram: Dram, board: Board, now: int) -> int:
 
 
 @part
-def clock_transfers(own: Transfers, dram: Dram, board: Board, now: int) -> None:
+def clock_transfers(own: Transfers, dram: DramRegisters, board: Board, now: int) -> None:
     """Free the buses, give them to the next transfers, and account for the cycle."""
     if dram.present:
         # Let the DRAM's cycles pass that begin before this one.
@@ -360,7 +360,7 @@ def _begin(own: Transfers, board: Board, number: int, now: int) -> None:
 
 
 @part
-def _end_fetches(own: Transfers, dram: Dram, board: Board, now: int) -> None:
+def _end_fetches(own: Transfers, dram: DramRegisters, board: Board, now: int) -> None:
     """Note which prefetches are over; a prefetch of padding alone ends in the cycle in which it begins."""
     left = 0
     for place in range(own.at[LAST_FETCHING]):
@@ -376,7 +376,7 @@ def _end_fetches(own: Transfers, dram: Dram, board: Board, now: int) -> None:
 
 
 @part
-def buses_run(own: Transfers, dram: Dram, now: int) -> bool:
+def buses_run(own: Transfers, dram: DramRegisters, now: int) -> bool:
     """Whether a bus is still busy in cycle `now`; `now` is at most the next cycle."""
     for bus in range(len(own.bus)):  # noqa: SIM110  compiled, and no place for a generator
         if own.bus[bus] >= 0 and not _over(own, dram, own.bus[bus], now):
@@ -391,7 +391,7 @@ def transfers_active(own: Transfers) -> bool:
 
 
 @part
-def ask_transfers(own: Transfers, dram: Dram, board: Board, order: Record, now: int) -> bool:
+def ask_transfers(own: Transfers, dram: DramRegisters, board: Board, order: Record, now: int) -> bool:
     """The next word of the oldest transfer, if it has one for the port. The last word completes the transfer."""
     number = own.at[FIRST]
     if number < 0 or own.each[number]["kind"] == BANK_FILL:
@@ -412,7 +412,7 @@ def ask_transfers(own: Transfers, dram: Dram, board: Board, order: Record, now: 
 
 
 @part
-def _ask_worked(own: Transfers, dram: Dram, board: Board, order: Record, now: int) -> bool:
+def _ask_worked(own: Transfers, dram: DramRegisters, board: Board, order: Record, now: int) -> bool:
     """The next access of a transfer with work; what is written behind a part waits for nothing else."""
     number = own.at[FIRST]
     transfer = own.each[number]
@@ -440,7 +440,7 @@ def _ask_worked(own: Transfers, dram: Dram, board: Board, order: Record, now: in
 
 
 @part
-def store_in_banks(own: Transfers, dram: Dram, board: Board, banks: Banks, now: int) -> None:
+def store_in_banks(own: Transfers, dram: DramRegisters, board: Board, banks: Banks, now: int) -> None:
     """Store the next words of the oldest transfer in banks, one word in each, through ports of their own."""
     number = own.at[FIRST]
     if number < 0 or own.each[number]["kind"] != BANK_FILL or board.at[MOVED] == now:
@@ -458,7 +458,7 @@ def store_in_banks(own: Transfers, dram: Dram, board: Board, banks: Banks, now: 
 
 
 @part
-def _move_word(own: Transfers, dram: Dram, board: Board, now: int) -> None:
+def _move_word(own: Transfers, dram: DramRegisters, board: Board, now: int) -> None:
     """Move the next word of the oldest transfer."""
     number = own.at[FIRST]
     board.at[MOVED] = now
